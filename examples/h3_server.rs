@@ -3,22 +3,16 @@
 //! `cargo run --release --features tap --example h3_server -- FOLDER --tap nic0` prints what to do at the other end.
 
 use clap::Parser;
-use nicbench::files::check_outside;
-use nicbench::options::WireOptions;
+use futures_util::future::join_all;
 use nicbench::program;
-use offload_examples::outside::{
-    Outside, OutsideOptions, authority_file, begin_capture, keyed_until_interrupted, listed, stop, take_leave,
-};
-use offload_examples::web::comparison::tokio_pool;
+use offload_examples::outside::{Stop, authority_file, listed, told, unusable};
+use offload_examples::web::folder::FolderOptions;
 use offload_examples::web::http3::Mode;
 use offload_examples::web::http3::server::Server;
-use offload_examples::web::limits::LimitOptions;
-use offload_examples::web::site::Site;
 use offload_testbed::identity::{self, Randomness};
 use quic_offload::Config;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 /// Serves a folder over HTTP/3 from an emulated host: at UDP port 443 the NIC protects packets (h3-nic), at 8443 the CPU does
 /// (h3-cpu). GET gives files, whole or in ranges, and lists folders; what is sent with PUT or POST is answered with its size and
@@ -46,85 +40,46 @@ struct Options {
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     #[command(flatten)]
-    outside: OutsideOptions,
-    #[command(flatten)]
-    limits: LimitOptions,
-    #[command(flatten)]
-    wire: WireOptions,
+    serving: FolderOptions,
 }
 
 fn main() -> ExitCode {
-    program::main(NAME, execute)
-}
-
-fn execute(options: &Options) -> ExitCode {
-    match serve(options) {
-        Ok(text) => program::write_out(NAME, &text),
-        Err((message, status)) => program::fail(NAME, &message, status),
-    }
+    program::main(NAME, |options| told(NAME, serve(options)))
 }
 
 /// Serves the peer at the other end of the wire until it is interrupted, and tells what was counted.
-fn serve(options: &Options) -> Result<String, (String, u8)> {
-    options.outside.check(&options.wire).map_err(unusable)?;
-    let site = Site::new(&options.folder, tokio_pool())
-        .map_err(|error| unusable(format!("{}: {error}", options.folder.display())))?;
-    let outside = Outside::open(&options.outside).map_err(unusable)?;
-    if let Some(pcap) = &options.pcap {
-        check_outside(&options.folder, pcap).map_err(unusable)?;
-    }
-    let capture = options.pcap.as_deref().map(begin_capture).transpose().map_err(unusable)?;
-    let mut bed = outside.bed("server", &options.outside, &options.wire, capture.as_ref(), None).map_err(unusable)?;
-    let host = bed.host(0).clone();
-    let limits = options.limits.limits();
+fn serve(options: &Options) -> Result<String, Stop> {
+    let (site, mut outside) = options.serving.open(NAME, "server", &options.folder, options.pcap.as_deref())?;
+    let limits = options.serving.limits.limits();
     // IPv6's and UDP's headers.
     let config = Config {
         paths: options.paths,
-        max_connections: options.limits.max_connections(),
-        udp_payload: options.wire.mtu.saturating_sub(48).max(1200),
+        max_connections: options.serving.limits.max_connections(),
+        udp_payload: options.serving.wire.mtu.saturating_sub(48).max(1200),
         ..Config::default()
     };
     let servers = options.mode.iter().map(|mode| {
-        let secrets = capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
-        let tls = identity::server_config(Randomness::System, secrets);
+        let tls = identity::server_config(Randomness::System, outside.secrets());
         let server = Server::new(site.clone(), *mode, tls, config.clone()).map_err(unusable)?;
         Ok(server.with_limits(limits.clone()).with_key_update_every(options.key_update_every))
     });
-    let servers = servers.collect::<Result<Vec<_>, _>>()?;
-    let ended = bed.run(async {
-        let mut listening = Vec::new();
-        for (server, mode) in servers.iter().zip(&options.mode) {
-            listening.push(server.listen(&host, mode.port())?);
-        }
-        // Whoever does not want to read this may want to be served.
-        let _written = program::write_out(NAME, &instructions(options, site.folder()));
-        keyed_until_interrupted(&outside, &host, &options.outside).await?;
-        let _end_with_the_host = listening;
-        take_leave(&host, servers.iter().map(Server::close)).await
-    });
-    ended.map_err(stop)?;
-    let mut counters = bed.counters();
-    outside.count(&mut counters);
+    let servers = servers.collect::<Result<Vec<_>, Stop>>()?;
+    let listening = || servers.iter().zip(&options.mode);
+    let ended = outside.until_interrupted(
+        &instructions(options, site.folder()),
+        |host| listening().map(|(server, mode)| server.listen(host, mode.port())).collect::<Result<Vec<_>, _>>(),
+        join_all(servers.iter().map(Server::close)),
+    );
+    let mut counters = outside.end()?;
+    ended?;
     servers.iter().for_each(|server| counters.add_set(&server.counters()));
-    if let Some(capture) = capture {
-        capture.finish().map_err(|error| unusable(format!("the capture: {error}")))?;
-    }
     Ok(listed(&counters))
-}
-
-fn unusable(message: impl ToString) -> (String, u8) {
-    (message.to_string(), program::UNUSABLE)
 }
 
 /// What to do at the other end.
 fn instructions(options: &Options, folder: &Path) -> String {
-    let (address, authority) = (options.outside.address, authority_file());
-    let mut text = format!(
-        "{} serve {}. At the other end, as root:\n{}then\n  ping {address}\n",
-        options.outside.host(),
-        folder.display(),
-        options.outside.set_up(options.wire.mtu)
-    );
+    let (address, authority) = (options.serving.outside.address, authority_file());
+    let mut text = options.serving.instructions(folder);
     for mode in &options.mode {
         let (name, port) = ("server.nic-offload.test", mode.port());
         text += &format!(

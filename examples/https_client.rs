@@ -7,11 +7,11 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use hyper::Uri;
 use hyper::http::uri::Scheme;
-use nicbench::files::check_outputs;
 use nicbench::options::WireOptions;
 use nicbench::program;
+use nicbench::trace_options::TraceOptions;
 use offload_base::counters::CounterSet;
-use offload_examples::outside::{Outside, OutsideOptions, begin_capture, listed};
+use offload_examples::outside::{OutsideHost, OutsideOptions, RunFiles, listed};
 use offload_examples::web::client::{ClientTls, Session, read_body};
 use offload_examples::web::pin::{Pin, trust};
 use offload_examples::web::range::is_range;
@@ -23,7 +23,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -66,6 +66,8 @@ struct Options {
     #[command(flatten)]
     outside: OutsideOptions,
     #[command(flatten)]
+    trace: TraceOptions,
+    #[command(flatten)]
     wire: WireOptions,
 }
 
@@ -94,6 +96,12 @@ enum Stop {
     NotFetched(Failure),
 }
 
+impl From<(String, u8)> for Stop {
+    fn from((message, _): (String, u8)) -> Stop {
+        Stop::Unusable(message)
+    }
+}
+
 fn unusable(message: impl ToString) -> Stop {
     Stop::Unusable(message.to_string())
 }
@@ -105,33 +113,25 @@ fn run(options: &Options) -> Result<(), Stop> {
         return Err(unusable("--key-changes is for what runs until it is interrupted"));
     }
     let mut tls = if target.secure { Some(client_tls(options, &target).map_err(unusable)?) } else { None };
-    let outside = Outside::open(&options.outside).map_err(unusable)?;
-    let read: Vec<&Path> = options.cacert.iter().chain(&options.outside.keys).map(PathBuf::as_path).collect();
-    let written: Vec<&Path> = options.out.iter().chain(&options.pcap).map(PathBuf::as_path).collect();
-    check_outputs(&read, &written).map_err(unusable)?;
-    let capture = options.pcap.as_deref().map(begin_capture).transpose().map_err(unusable)?;
-    if let (Some(tls), Some(capture)) = (&mut tls, &capture) {
-        Arc::make_mut(&mut tls.config).key_log = Arc::new(capture.clone());
+    let files = RunFiles {
+        read: options.cacert.iter().map(PathBuf::as_path).collect(),
+        out: options.out.as_deref(),
+        pcap: options.pcap.as_deref(),
+        ..RunFiles::new(&options.trace)
+    };
+    let mut outside = OutsideHost::open(NAME, "client", &options.outside, &options.wire, &files)?;
+    if let (Some(tls), Some(secrets)) = (&mut tls, outside.secrets()) {
+        Arc::make_mut(&mut tls.config).key_log = secrets;
     }
-    let mut bed = outside.bed("client", &options.outside, &options.wire, capture.as_ref(), None).map_err(unusable)?;
-    let host = bed.host(0).clone();
+    let host = outside.host().clone();
     print!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu));
-    let fetched = bed.run(async {
-        tokio::select! {
-            biased;
-            gone = outside.gone() => Err(gone.into()),
-            fetched = fetch(options, &host, &target, tls) => fetched,
-        }
-    });
-    let mut counters = bed.counters();
-    outside.count(&mut counters);
+    let fetched = outside.until_done(fetch(options, &host, &target, tls));
+    let mut counters = outside.end()?;
+    let fetched = fetched.unwrap_or_else(|gone| Err(gone.into()));
     if let Ok(tls) = &fetched {
         counters.add_set(tls);
     }
     print!("{}", listed(&counters));
-    if let Some(capture) = capture {
-        capture.finish().map_err(|error| unusable(format!("the capture: {error}")))?;
-    }
     fetched.map(drop).map_err(Stop::NotFetched)
 }
 

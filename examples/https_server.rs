@@ -5,27 +5,22 @@
 //! and prints what to do there.
 
 use clap::Parser;
+use futures_util::future::join_all;
 use nic_sim::NicConfig;
-use nicbench::files::{check_outputs, check_outside};
-use nicbench::options::WireOptions;
 use nicbench::program;
-use nicbench::trace_options::{TraceFile, TraceOptions};
+use nicbench::trace_options::TraceFile;
 use offload_base::Seed;
-use offload_examples::outside::{
-    Outside, OutsideOptions, authority_file, begin_capture, keyed_until_interrupted, listed, stop, take_leave,
-};
+use offload_examples::outside::{RunFiles, Stop, authority_file, begin_capture, listed, told, unusable};
 use offload_examples::web::Mode;
-use offload_examples::web::comparison::{self, Comparison, tokio_pool};
-use offload_examples::web::limits::LimitOptions;
+use offload_examples::web::comparison::{self, Comparison};
+use offload_examples::web::folder::FolderOptions;
 use offload_examples::web::pin::Pin;
 use offload_examples::web::server::Server;
-use offload_examples::web::site::Site;
 use offload_testbed::bed::ClockKind;
 use offload_testbed::identity::{self, Randomness};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 /// Serves a folder over HTTP/1.1 from an emulated host, in three modes: http, https-cpu (TLS by the host) and https-nic
 /// (TLS by the NIC). Without an end for its wire, a client on a second emulated host fetches every file, in folders of the
@@ -60,109 +55,50 @@ struct Options {
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     #[command(flatten)]
-    outside: OutsideOptions,
-    #[command(flatten)]
-    limits: LimitOptions,
-    #[command(flatten)]
-    trace: TraceOptions,
-    #[command(flatten)]
-    wire: WireOptions,
+    serving: FolderOptions,
 }
 
 fn main() -> ExitCode {
-    program::main(NAME, execute)
-}
-
-fn execute(options: &Options) -> ExitCode {
-    let result = if options.outside.is_asked_for() { serve(options) } else { compare(options) };
-    match result {
-        Ok(text) => program::write_out(NAME, &text),
-        Err((message, status)) => program::fail(NAME, &message, status),
-    }
-}
-
-/// What went wrong, and the exit status that says so.
-type Stop = (String, u8);
-
-fn unusable(message: impl ToString) -> Stop {
-    (message.to_string(), program::UNUSABLE)
+    program::main(NAME, |options: &Options| {
+        let has_end = options.serving.outside.is_asked_for();
+        told(NAME, if has_end { serve(options) } else { compare(options) })
+    })
 }
 
 /// Serves the peer at the other end of the wire until it is interrupted, and tells what was counted.
 fn serve(options: &Options) -> Result<String, Stop> {
-    options.outside.check(&options.wire).map_err(unusable)?;
     if options.port.is_some() && options.mode.len() != 1 {
         return Err(unusable("--port is for one --mode only"));
     }
     let folder = options.folder.as_deref().unwrap_or(Path::new("."));
-    let site = Site::new(folder, tokio_pool()).map_err(|error| unusable(format!("{}: {error}", folder.display())))?;
-    let keys: Vec<&Path> = options.outside.keys.iter().map(PathBuf::as_path).collect();
-    let outside = Outside::open(&options.outside).map_err(unusable)?;
-    check_capture(options, folder, &keys)?;
-    let capture = options.pcap.as_deref().map(begin_capture).transpose().map_err(unusable)?;
-    let trace = options.trace.begin().map_err(unusable)?;
-    let tracer = trace.as_ref().map(TraceFile::tracer);
-    let mut bed = outside.bed("server", &options.outside, &options.wire, capture.as_ref(), tracer).map_err(unusable)?;
-    let host = bed.host(0).clone();
-    let limits = options.limits.limits();
+    let (site, mut outside) = options.serving.open(NAME, "server", folder, options.pcap.as_deref())?;
+    let limits = options.serving.limits.limits();
     let servers: Vec<Server> = options
         .mode
         .iter()
         .map(|mode| {
-            let secrets = capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
-            Server::new(site.clone(), *mode, identity::server_config(Randomness::System, secrets))
+            Server::new(site.clone(), *mode, identity::server_config(Randomness::System, outside.secrets()))
                 .with_records_per_key(options.records_per_key)
                 .with_limits(limits.clone())
         })
         .collect();
-    let ended = bed.run(async {
-        let mut listening = Vec::new();
-        for (server, mode) in servers.iter().zip(&options.mode) {
-            listening.push(server.listen(&host, options.port.unwrap_or(mode.port()))?);
-        }
-        // Whoever does not want to read this may want to be served.
-        let _written = program::write_out(NAME, &instructions(options, site.folder()));
-        keyed_until_interrupted(&outside, &host, &options.outside).await?;
-        take_leave(&host, servers.iter().map(Server::close)).await
-    });
-    ended.map_err(stop)?;
-    let mut counters = bed.counters();
-    outside.count(&mut counters);
-    for server in &servers {
-        counters.add_set(&server.counters());
-    }
-    end_trace(trace)?;
-    if let Some(capture) = capture {
-        capture.finish().map_err(|error| unusable(format!("the capture: {error}")))?;
-    }
+    let port = |mode: &Mode| options.port.unwrap_or(mode.port());
+    let listening = || servers.iter().zip(&options.mode);
+    let ended = outside.until_interrupted(
+        &instructions(options, site.folder()),
+        |host| listening().map(|(server, mode)| server.listen(host, port(mode))).collect::<Result<Vec<_>, _>>(),
+        join_all(servers.iter().map(Server::close)),
+    );
+    let mut counters = outside.end()?;
+    ended?;
+    servers.iter().for_each(|server| counters.add_set(&server.counters()));
     Ok(listed(&counters))
-}
-
-/// Says on standard error what the timeline holds.
-fn end_trace(trace: Option<TraceFile>) -> Result<(), Stop> {
-    if let Some(trace) = trace {
-        eprintln!("{NAME}: {}", trace.end().map_err(unusable)?);
-    }
-    Ok(())
-}
-
-/// Capture and timeline are two files, and not among those that are served or read.
-fn check_capture(options: &Options, folder: &Path, read: &[&Path]) -> Result<(), Stop> {
-    let written: Vec<&Path> =
-        [&options.pcap, &options.trace.trace].into_iter().filter_map(|path| path.as_deref()).collect();
-    written.iter().try_for_each(|path| check_outside(folder, path)).map_err(unusable)?;
-    check_outputs(read, &written).map_err(unusable)
 }
 
 /// What to do at the other end.
 fn instructions(options: &Options, folder: &Path) -> String {
-    let address = options.outside.address;
-    let mut text = format!(
-        "{} serve {}. At the other end, as root:\n{}then\n  ping {address}\n",
-        options.outside.host(),
-        folder.display(),
-        options.outside.set_up(options.wire.mtu)
-    );
+    let address = options.serving.outside.address;
+    let mut text = options.serving.instructions(folder);
     for mode in &options.mode {
         let port = options.port.unwrap_or(mode.port());
         let (how, url) = if mode.is_secure() {
@@ -197,7 +133,8 @@ fn compare(options: &Options) -> Result<String, Stop> {
     if options.port.is_some() {
         return Err(unusable("--port is for a wire with an end: --tap, --dgram, --stream"));
     }
-    let seed = options.wire.seed();
+    let (wire, trace) = (&options.serving.wire, &options.serving.trace);
+    let seed = wire.seed();
     let own = match options.folder {
         Some(_) => None,
         None => Some(SeededFolder::new(seed).map_err(unusable)?),
@@ -205,16 +142,16 @@ fn compare(options: &Options) -> Result<String, Stop> {
     let folder = options.folder.as_deref().or(own.as_ref().map(|own| &*own.0)).unwrap_or(Path::new("."));
     let comparison = Comparison {
         connections: usize::from(options.connections),
-        clock: if options.wire.real { ClockKind::Real } else { ClockKind::Virtual },
+        clock: if wire.real { ClockKind::Real } else { ClockKind::Virtual },
         seed,
-        link: options.wire.link(),
-        nic: NicConfig { mtu: options.wire.mtu, ..NicConfig::default() },
+        link: wire.link(),
+        nic: NicConfig { mtu: wire.mtu, ..NicConfig::default() },
         pin: options.pin,
         records_per_key: options.records_per_key,
         ..Comparison::new(folder).map_err(unusable)?
     };
-    let served: Vec<&Path> = comparison.content.files().iter().map(|file| &*file.file).collect();
-    check_capture(options, folder, &served)?;
+    RunFiles { served: Some(folder), pcap: options.pcap.as_deref(), ..RunFiles::new(trace) }
+        .check(&options.serving.outside)?;
     let run = |comparison: &Comparison, mode: Mode| {
         comparison.run(mode).map_err(|error| (format!("{mode}: {error}"), program::FAILED))
     };
@@ -226,10 +163,12 @@ fn compare(options: &Options) -> Result<String, Stop> {
     for (at, mode) in options.mode.iter().enumerate() {
         let last = at + 1 == options.mode.len();
         let capture = options.pcap.as_deref().filter(|_| last).map(begin_capture).transpose().map_err(unusable)?;
-        let trace = if last { options.trace.begin().map_err(unusable)? } else { None };
+        let trace = if last { trace.begin().map_err(unusable)? } else { None };
         let tracer = trace.as_ref().map(|trace| trace.tracer().clone());
         rows.push(run(&Comparison { capture, tracer, ..comparison.clone() }, *mode)?);
-        end_trace(trace)?;
+        if let Some(summary) = trace.map(TraceFile::end).transpose().map_err(unusable)? {
+            eprintln!("{NAME}: {summary}");
+        }
     }
     Ok(pin_to_take() + &comparison::table(&rows))
 }

@@ -6,8 +6,9 @@
 //! A Linux host could be the other end of either: `nvme_target` and `nvme_host` are these two ends as programs.
 
 use ktls_offload::TokioSegments;
-use nvme_tcp::{FileStorage, Host, HostConfig, HostIdentity, Namespace, Server, Target, TargetConfig, Threads};
-use offload_testbed::{RealClock, TokioRuntime};
+use nvme_tcp::{
+    FileStorage, Host, HostConfig, HostIdentity, Namespace, Server, Target, TargetConfig, Threads, TokioTimers,
+};
 use std::error::Error;
 use std::fs::{self, File};
 use std::io;
@@ -82,6 +83,6 @@ async fn serve(image: &Path) -> Result<SocketAddr> {
     Ok(address)
 }
 
-fn timers() -> Arc<TokioRuntime> {
-    Arc::new(TokioRuntime::new(tokio::runtime::Handle::current(), RealClock::new()))
+fn timers() -> Arc<TokioTimers> {
+    Arc::new(TokioTimers::current())
 }

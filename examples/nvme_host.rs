@@ -9,15 +9,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ktls_offload::TokioSegments;
 use nicbench::options::{self, WireOptions};
 use nicbench::program;
+use nicbench::trace_options::TraceOptions;
 use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::{Task, discover};
 use nvme_tcp::wire::DiscoveryEntry;
-use nvme_tcp::{Connecting, Connector, Disk, Host, HostConfig, HostIdentity};
+use nvme_tcp::{Connecting, Connector, Disk, Host, HostConfig, HostIdentity, TokioTimers};
 use offload_api::SegmentStream;
-use offload_base::{RandomSource, Seed, Timers};
+use offload_base::{RandomSource, RealClock, Seed, Timers};
 use offload_bench::fio::NvmeOffload;
-use offload_examples::outside::{Outside, OutsideOptions, listed};
-use offload_testbed::{BedHost, RealClock, TokioRuntime, tokio_runtime};
+use offload_examples::outside::{OutsideHost, OutsideOptions, RunFiles, Stop, listed, unusable};
+use offload_testbed::{BedHost, tokio_runtime};
 use std::error::Error;
 use std::io::{self, IsTerminal, Read, Write};
 use std::net::SocketAddr;
@@ -25,6 +26,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 
 /// Looks at, reads, writes and tests what an NVMe/TCP target serves: over the kernel's TCP, or from an emulated host whose
 /// wire ends outside.
@@ -72,6 +74,8 @@ struct Options {
     offload: NvmeOffload,
     #[command(flatten)]
     outside: OutsideOptions,
+    #[command(flatten)]
+    trace: TraceOptions,
     #[command(flatten)]
     wire: WireOptions,
     #[command(subcommand)]
@@ -124,31 +128,14 @@ fn main() -> ExitCode {
 }
 
 fn execute(options: &Options) -> ExitCode {
-    if let Err(message) = check(options) {
-        return program::fail(NAME, message, program::UNUSABLE);
-    }
-    let outcome = match options.outside.is_asked_for() {
-        true => match Outside::open(&options.outside) {
-            Ok(outside) => emulated(options, &outside),
-            Err(message) => return program::fail(NAME, &message, program::UNUSABLE),
-        },
-        false => over_the_kernel(options),
-    };
-    match outcome {
+    match check(options).map_err(unusable).and_then(|()| emulated_or_not(options)) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads has heard enough.
-        Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            let error = program::shown(&error.to_string());
-            program::fail(NAME, &format!("{}: {error}", options.connect), program::FAILED)
-        }
+        Err((message, status)) => program::fail(NAME, &message, status),
     }
 }
 
 fn check(options: &Options) -> Result<(), &'static str> {
-    options.outside.check(&options.wire)?;
+    options.outside.check_with(&options.wire, &options.trace)?;
     if options.outside.key_changes.is_some() {
         return Err("--key-changes is for what runs until it is interrupted");
     }
@@ -158,21 +145,34 @@ fn check(options: &Options) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn over_the_kernel(options: &Options) -> Result<(), Box<dyn Error>> {
-    let tokio = tokio_runtime::start(2, None)?;
-    tokio.block_on(run(options, &Network::Kernel(tokio.handle().clone())))
+fn emulated_or_not(options: &Options) -> Result<(), Stop> {
+    if options.outside.is_asked_for() {
+        return emulated(options);
+    }
+    let tokio = tokio_runtime::start(2, None).map_err(unusable)?;
+    told(options, tokio.block_on(run(options, &Network::Kernel(tokio.handle().clone()))))
 }
 
 /// The same from an emulated host; what its NIC counted goes to standard error.
-fn emulated(options: &Options, outside: &Outside) -> Result<(), Box<dyn Error>> {
-    let mut bed = outside.bed("host", &options.outside, &options.wire, None, None)?;
-    let network = Network::Emulated(bed.host(0).clone());
+fn emulated(options: &Options) -> Result<(), Stop> {
+    let files = RunFiles::new(&options.trace);
+    let mut outside = OutsideHost::open(NAME, "host", &options.outside, &options.wire, &files)?;
+    let network = Network::Emulated(outside.host().clone());
     eprint!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu));
-    let outcome = bed.run(run(options, &network));
-    let mut counters = bed.counters();
-    outside.count(&mut counters);
+    let done = outside.until_done(run(options, &network));
+    let counters = outside.end()?;
     eprint!("{}", listed(&counters));
-    outcome
+    told(options, done.unwrap_or_else(|gone| Err(gone.into())))
+}
+
+/// What to say of a failure, if it is one.
+fn told(options: &Options, outcome: Result<(), Box<dyn Error>>) -> Result<(), Stop> {
+    let heard_enough = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    match outcome {
+        Err(error) if error.downcast_ref().is_some_and(heard_enough) => Ok(()),
+        Err(error) => Err((format!("{}: {}", options.connect, program::shown(&error.to_string())), program::FAILED)),
+        Ok(()) => Ok(()),
+    }
 }
 
 /// Where the streams run.
@@ -187,7 +187,7 @@ enum Network {
 impl Network {
     fn timers(&self) -> Arc<dyn Timers> {
         match self {
-            Network::Kernel(runtime) => Arc::new(TokioRuntime::new(runtime.clone(), RealClock::new())),
+            Network::Kernel(runtime) => Arc::new(TokioTimers::new(runtime.clone(), RealClock::new())),
             Network::Emulated(host) => host.runtime(),
         }
     }
@@ -315,12 +315,9 @@ async fn work(options: &Options, host: &Host) -> Result<(), Box<dyn Error>> {
         }
         What::Write { first } => {
             let mut next = first;
-            loop {
-                let mut data = Vec::new();
-                io::stdin().lock().take(most * block).read_to_end(&mut data)?;
-                if data.is_empty() {
-                    break;
-                }
+            let mut input = input(most * block);
+            while let Some(data) = input.recv().await {
+                let mut data = data?;
                 data.resize(data.len().next_multiple_of(block as usize), 0);
                 let count = data.len() as u64 / block;
                 disk.write(next, [data.into()]).await?;
@@ -341,6 +338,22 @@ async fn work(options: &Options, host: &Host) -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
+}
+
+/// Standard input in pieces of so many bytes, the last one shorter. A thread of its own waits for it, so that a signal is heard
+/// meanwhile.
+fn input(piece: u64) -> mpsc::Receiver<io::Result<Vec<u8>>> {
+    let (sender, receiver) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        loop {
+            let mut data = Vec::new();
+            let read = io::stdin().lock().take(piece).read_to_end(&mut data);
+            if matches!(read, Ok(0)) || sender.blocking_send(read.map(|_| data)).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
 }
 
 async fn identify(host: &Host) -> Result<(), Box<dyn Error>> {

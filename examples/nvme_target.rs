@@ -5,16 +5,20 @@
 
 use bytesize::ByteSize;
 use clap::Parser;
+use core::convert::Infallible;
 use ktls_offload::TokioSegments;
 use nicbench::options::{self, WireOptions};
 use nicbench::program;
+use nicbench::trace_options::TraceOptions;
 use nvme_tcp::target::{TransportConfig, derived_serial};
-use nvme_tcp::{FileStorage, Namespace, Server, Storage, Target, TargetConfig, Threads};
-use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed};
-use offload_testbed::{BedHost, RealClock, TokioRuntime, tokio_runtime};
+use nvme_tcp::{FileStorage, Namespace, Server, Storage, Target, TargetConfig, Threads, TokioTimers};
+use offload_examples::outside::{
+    OutsideHost, OutsideOptions, RunFiles, Stop, kernel_until_interrupted, listed, unusable,
+};
+use offload_testbed::{BedHost, tokio_runtime};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +27,9 @@ use tokio::net::{TcpListener, TcpStream};
 /// Serves disks over NVMe/TCP, and tells hosts about them by discovery at the same address. Prints `ready ADDR` when
 /// it listens: over the kernel's TCP, or on an emulated host whose wire ends outside, at port 4420 or that of `--listen`.
 ///
-/// Exit status: 2 if an option is bad or nothing can be served; on an emulated host, 0 when it is interrupted.
+/// Ctrl-C or SIGTERM ends it; what it has received of hosts is carried out and answered before.
+///
+/// Exit status: 0 when it is interrupted; 1 if the TAP was deleted; 2 if an option is bad or nothing can be served.
 #[derive(Debug, Parser)]
 #[command(name = "nvme_target", version, allow_negative_numbers = true)]
 struct Options {
@@ -78,6 +84,8 @@ struct Options {
     #[command(flatten)]
     outside: OutsideOptions,
     #[command(flatten)]
+    trace: TraceOptions,
+    #[command(flatten)]
     wire: WireOptions,
 }
 
@@ -86,22 +94,38 @@ fn main() -> ExitCode {
 }
 
 fn execute(options: &Options) -> ExitCode {
-    let served = prepare(options).and_then(|target| {
-        if options.outside.is_asked_for() {
-            return serve_emulated(options, target);
-        }
-        let tokio = tokio_runtime::start(2, None).map_err(|error| error.to_string())?;
-        tokio.block_on(serve(options, target)).map_err(|error| format!("{}: {error}", options.listen))
-    });
-    match served {
+    match serve(options) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => program::fail(NAME, &message, program::UNUSABLE),
+        Err((message, status)) => program::fail(NAME, &message, status),
     }
+}
+
+fn serve(options: &Options) -> Result<(), Stop> {
+    options.outside.check_with(&options.wire, &options.trace).map_err(unusable)?;
+    let kept: Vec<PathBuf> = options.file.iter().flat_map(|file| kept_of(file)).collect();
+    let read = kept.iter().map(PathBuf::as_path).collect();
+    let files = RunFiles { read, ..RunFiles::new(&options.trace) };
+    files.check(&options.outside)?;
+    let target = prepare(options).map_err(unusable)?;
+    if options.outside.is_asked_for() {
+        return serve_emulated(options, target, &files);
+    }
+    let tokio = tokio_runtime::start(2, None).map_err(unusable)?;
+    let served = tokio.block_on(serve_over_the_kernel(options, target));
+    served.map_err(|error| unusable(format!("{}: {error}", options.listen)))
+}
+
+/// A namespace's file, and what is kept beside it.
+fn kept_of(file: &Path) -> [PathBuf; 3] {
+    ["", ".uncorrectable", ".identity"].map(|ending| {
+        let mut name = file.as_os_str().to_owned();
+        name.push(ending);
+        name.into()
+    })
 }
 
 /// The target with its namespaces.
 fn prepare(options: &Options) -> Result<Target, String> {
-    options.outside.check(&options.wire)?;
     let transport =
         TransportConfig { request_bytes: options.request, data_bytes: options.data_pdu, ..TransportConfig::default() };
     let serial = options.serial.clone().unwrap_or_else(|| {
@@ -134,35 +158,32 @@ fn prepare(options: &Options) -> Result<Target, String> {
 }
 
 /// Serves from an emulated host until it is interrupted, and tells what was counted.
-fn serve_emulated(options: &Options, mut target: Target) -> Result<(), String> {
-    let told = |error: io::Error| error.to_string();
-    let outside = Outside::open(&options.outside)?;
-    let mut bed = outside.bed("target", &options.outside, &options.wire, None, None).map_err(told)?;
-    let host = bed.host(0).clone();
+fn serve_emulated(options: &Options, mut target: Target, files: &RunFiles<'_>) -> Result<(), Stop> {
+    let mut outside = OutsideHost::open(NAME, "target", &options.outside, &options.wire, files)?;
     let address = SocketAddr::new(options.outside.address.into(), options.listen.port());
     let advertised = if options.advertise.is_empty() { vec![address] } else { options.advertise.clone() };
     advertised.into_iter().for_each(|address| target.advertise(address));
-    let threads = Arc::new(Threads::new(options.threads.into()).map_err(told)?);
-    let server = Server::new(target, host.runtime(), threads);
+    let threads = Arc::new(Threads::new(options.threads.into()).map_err(unusable)?);
+    let server = Server::new(target, outside.host().runtime(), threads);
     let server = if options.cpu { server } else { server.with_digests_by_device() };
-    bed.run(async {
-        let listener = host.stack().listen(address.port(), BACKLOG)?;
-        let _serves_with_the_host = host.spawn("listener", accept(host.clone(), listener, server));
-        let (set_up, nqn) = (options.outside.set_up(options.wire.mtu), &options.nqn);
-        let instructions = format!(
-            "{} serve {nqn}. At the other end, as root:\n{set_up}then\n  nvme connect -t tcp -a {} -s {} -n {nqn}\n\
-             Ctrl-C ends it and shows what was counted.\nready {address}\n",
-            options.outside.host(),
-            address.ip(),
-            address.port()
-        );
-        // Whoever does not want to read this may want to be served.
-        let _written = program::write_out(NAME, &instructions);
-        keyed_until_interrupted(&outside, &host, &options.outside).await
-    })
-    .map_err(told)?;
-    let mut counters = bed.counters();
-    outside.count(&mut counters);
+    let (set_up, nqn) = (options.outside.set_up(options.wire.mtu), &options.nqn);
+    let instructions = format!(
+        "{} serve {nqn}. At the other end, as root:\n{set_up}then\n  nvme connect -t tcp -a {} -s {} -n {nqn}\n\
+         Ctrl-C ends it and shows what was counted.\nready {address}\n",
+        options.outside.host(),
+        address.ip(),
+        address.port()
+    );
+    let ended = outside.until_interrupted(
+        &instructions,
+        |host| {
+            let listener = host.stack().listen(address.port(), BACKLOG)?;
+            Ok(host.spawn("listener", accept(host.clone(), listener, server.clone())))
+        },
+        server.close(),
+    );
+    let counters = outside.end()?;
+    ended?;
     program::write_out(NAME, &listed(&counters));
     Ok(())
 }
@@ -181,7 +202,7 @@ async fn accept(host: BedHost, mut listener: offload_host_stack::TcpListener, se
     }
 }
 
-async fn serve(options: &Options, mut target: Target) -> io::Result<()> {
+async fn serve_over_the_kernel(options: &Options, mut target: Target) -> io::Result<()> {
     let listener = TcpListener::bind(options.listen).await?;
     let address = listener.local_addr()?;
     let advertised = if options.advertise.is_empty() { vec![address] } else { options.advertise.clone() };
@@ -189,9 +210,13 @@ async fn serve(options: &Options, mut target: Target) -> io::Result<()> {
         eprintln!("{NAME}: hosts cannot connect to {unspecified}, which discovery tells them: give --advertise ADDR");
     }
     advertised.into_iter().for_each(|address| target.advertise(address));
-    let timers = Arc::new(TokioRuntime::new(tokio::runtime::Handle::current(), RealClock::new()));
+    let timers = Arc::new(TokioTimers::current());
     let server = Server::new(target, timers, Arc::new(Threads::new(options.threads.into())?));
-    println!("ready {address}");
+    kernel_until_interrupted(accept_over_the_kernel(&listener, &server), server.close()).await
+}
+
+async fn accept_over_the_kernel(listener: &TcpListener, server: &Server) -> io::Result<Infallible> {
+    println!("ready {}", listener.local_addr()?);
     io::stdout().flush()?;
     let mut failing = false;
     loop {

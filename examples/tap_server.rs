@@ -4,16 +4,12 @@
 //! `https_server` serves the same folder over TLS as well.
 
 use clap::Parser;
-use nicbench::options::WireOptions;
 use nicbench::program;
-use nicbench::trace_options::{TraceFile, TraceOptions};
 use offload_examples::iperf3;
-use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed, stop, take_leave};
+use offload_examples::outside::{Stop, listed, told};
 use offload_examples::web::Mode;
-use offload_examples::web::comparison::tokio_pool;
-use offload_examples::web::limits::LimitOptions;
+use offload_examples::web::folder::FolderOptions;
 use offload_examples::web::server::Server;
-use offload_examples::web::site::Site;
 use offload_testbed::identity::{self, Randomness};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,69 +27,37 @@ struct Options {
     #[arg(default_value = ".")]
     folder: PathBuf,
     #[command(flatten)]
-    outside: OutsideOptions,
-    #[command(flatten)]
-    limits: LimitOptions,
-    #[command(flatten)]
-    trace: TraceOptions,
-    #[command(flatten)]
-    wire: WireOptions,
+    serving: FolderOptions,
 }
 
 fn main() -> ExitCode {
-    program::main(NAME, execute)
-}
-
-fn execute(options: &Options) -> ExitCode {
-    match serve(options) {
-        Ok(text) => program::write_out(NAME, &text),
-        Err((message, status)) => program::fail(NAME, &message, status),
-    }
+    program::main(NAME, |options| told(NAME, serve(options)))
 }
 
 /// Serves the peer at the other end of the wire until it is interrupted, and tells what was counted.
-fn serve(options: &Options) -> Result<String, (String, u8)> {
-    options.outside.check(&options.wire).map_err(unusable)?;
-    let site = Site::new(&options.folder, tokio_pool())
-        .map_err(|error| unusable(format!("{}: {error}", options.folder.display())))?;
-    let outside = Outside::open(&options.outside).map_err(unusable)?;
-    let trace = options.trace.begin().map_err(unusable)?;
-    let tracer = trace.as_ref().map(TraceFile::tracer);
-    let mut bed = outside.bed("host", &options.outside, &options.wire, None, tracer).map_err(unusable)?;
-    let host = bed.host(0).clone();
-    let web = Server::new(site.clone(), Mode::Http, identity::server_config(Randomness::System, None))
-        .with_limits(options.limits.limits());
-    let ended = bed.run(async {
-        let listening = (web.listen(&host, Mode::Http.port())?, iperf3::listen(&host, iperf3::PORT)?);
-        // Whoever does not want to read this may want to be served.
-        let _written = program::write_out(NAME, &instructions(options, site.folder()));
-        keyed_until_interrupted(&outside, &host, &options.outside).await?;
-        let _end_with_the_host = listening;
-        take_leave(&host, [web.close()]).await
-    });
-    ended.map_err(stop)?;
-    let mut counters = bed.counters();
-    outside.count(&mut counters);
+fn serve(options: &Options) -> Result<String, Stop> {
+    let (site, mut outside) = options.serving.open(NAME, "host", &options.folder, None)?;
+    let instructions = instructions(options, site.folder());
+    let web = Server::new(site, Mode::Http, identity::server_config(Randomness::System, None))
+        .with_limits(options.serving.limits.limits());
+    let ended = outside.until_interrupted(
+        &instructions,
+        |host| Ok((web.listen(host, Mode::Http.port())?, iperf3::listen(host, iperf3::PORT)?)),
+        web.close(),
+    );
+    let mut counters = outside.end()?;
+    ended?;
     counters.add_set(&web.counters());
-    if let Some(trace) = trace {
-        eprintln!("{NAME}: {}", trace.end().map_err(unusable)?);
-    }
     Ok(listed(&counters))
-}
-
-fn unusable(message: impl ToString) -> (String, u8) {
-    (message.to_string(), program::UNUSABLE)
 }
 
 /// What to do at the other end.
 fn instructions(options: &Options, folder: &Path) -> String {
-    let address = options.outside.address;
+    let address = options.serving.outside.address;
     format!(
-        "{} serve {}. At the other end, as root:\n{}then\n  ping {address}\n  curl http://{address}/\n  \
-         curl -T FILE http://{address}/\n  iperf3 -c {address} --bidir\nCtrl-C ends it and shows what was counted.\n",
-        options.outside.host(),
-        folder.display(),
-        options.outside.set_up(options.wire.mtu)
+        "{}  curl http://{address}/\n  curl -T FILE http://{address}/\n  iperf3 -c {address} --bidir\n\
+         Ctrl-C ends it and shows what was counted.\n",
+        options.serving.instructions(folder)
     )
 }
 

@@ -7,7 +7,8 @@ use clap::Parser;
 use core::num::NonZeroU16;
 use nicbench::options::WireOptions;
 use nicbench::program;
-use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed, stop};
+use nicbench::trace_options::TraceOptions;
+use offload_examples::outside::{OutsideHost, OutsideOptions, RunFiles, Stop, listed, told};
 use offload_host_stack::UdpSocket;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
@@ -23,44 +24,31 @@ struct Options {
     #[command(flatten)]
     outside: OutsideOptions,
     #[command(flatten)]
+    trace: TraceOptions,
+    #[command(flatten)]
     wire: WireOptions,
 }
 
 fn main() -> ExitCode {
-    program::main(NAME, execute)
-}
-
-fn execute(options: &Options) -> ExitCode {
-    match answer(options) {
-        Ok(text) => program::write_out(NAME, &text),
-        Err((message, status)) => program::fail(NAME, &message, status),
-    }
+    program::main(NAME, |options| told(NAME, answer(options)))
 }
 
 /// Answers the peer at the other end of the wire until it is interrupted, and tells what was counted.
-fn answer(options: &Options) -> Result<String, (String, u8)> {
-    options.outside.check(&options.wire).map_err(unusable)?;
-    let outside = Outside::open(&options.outside).map_err(unusable)?;
-    let mut bed = outside.bed("host", &options.outside, &options.wire, None, None).map_err(unusable)?;
-    let host = bed.host(0).clone();
-    let ended = bed.run(async {
-        let echo = host.spawn("echo", echo(host.stack().bind_udp(Some(ECHO_PORT))?));
-        let bursts = host.spawn("bursts", bursts(host.stack().bind_udp(Some(BURST_PORT))?));
-        // Whoever does not want to read this may want to be answered.
-        let _written = program::write_out(NAME, &instructions(options));
-        let interrupted = keyed_until_interrupted(&outside, &host, &options.outside).await;
-        // They answer for as long as they are asked.
-        let _end_with_the_host = (echo, bursts);
-        interrupted
-    });
-    ended.map_err(stop)?;
-    let mut counters = bed.counters();
-    outside.count(&mut counters);
+fn answer(options: &Options) -> Result<String, Stop> {
+    let files = RunFiles::new(&options.trace);
+    let mut outside = OutsideHost::open(NAME, "host", &options.outside, &options.wire, &files)?;
+    let ended = outside.until_interrupted(
+        &instructions(options),
+        |host| {
+            let echo = host.spawn("echo", echo(host.stack().bind_udp(Some(ECHO_PORT))?));
+            let bursts = host.spawn("bursts", bursts(host.stack().bind_udp(Some(BURST_PORT))?));
+            Ok((echo, bursts))
+        },
+        core::future::ready(()),
+    );
+    let counters = outside.end()?;
+    ended?;
     Ok(listed(&counters))
-}
-
-fn unusable(message: impl ToString) -> (String, u8) {
-    (message.to_string(), program::UNUSABLE)
 }
 
 /// What to do at the other end.

@@ -1,29 +1,29 @@
 //! An emulated host in real time whose wire ends outside: at a TAP of this machine, or at a QEMU's network card.
+//!
+//! `serving`: what every program with such a host does around its own work; `tcp`: the knobs of TCP.
 
+mod serving;
 mod tcp;
+
+pub use serving::{OutsideHost, RunFiles, Stop, begin_capture, kernel_until_interrupted, told, unusable};
 
 use clap::Args;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use core::pin::pin;
-use core::time::Duration;
-use futures_util::future::join_all;
 use ktls_offload::tls_stat;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig};
 use nicbench::options::WireOptions;
-use nicbench::program;
+use nicbench::trace_options::TraceOptions;
 use offload_base::counters::CounterSet;
 use offload_bench::keys;
 use offload_host_stack::Ipv6Config;
 use offload_testbed::attach::{AttachCounters, DgramPort, Gone, StreamPort};
-use offload_testbed::bed::{BedHost, ClockKind};
+use offload_testbed::bed::ClockKind;
 use offload_testbed::{Capture, Testbed, Tracer};
-use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tcp::TcpOptions;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Where the wire ends, and who is there.
 #[derive(Args, Clone, Debug)]
@@ -98,6 +98,27 @@ impl OutsideOptions {
         }
     }
 
+    /// As [`check`](Self::check), for a program that may run without an emulated host: there is no timeline then.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn check_with(&self, wire: &WireOptions, trace: &TraceOptions) -> Result<(), &'static str> {
+        self.check(wire)?;
+        if !self.is_asked_for() && trace.trace.is_some() {
+            return Err("--trace shows an emulated host, whose wire needs an end outside: --tap, --dgram or --stream");
+        }
+        Ok(())
+    }
+
+    fn addresses(&self) -> [IpAddr; 2] {
+        [self.address.into(), self.address6.into()]
+    }
+
+    /// The keys can be read, if there are any.
+    fn check_keys(&self) -> Result<(), String> {
+        self.keys.as_deref().map_or(Ok(()), |path| keys::read(path, &self.addresses()).map(drop))
+    }
+
     fn ipv6(&self) -> Ipv6Config {
         match self.autoconf {
             true => Ipv6Config::unassigned().with_router_discovery().with_duplicate_detection(),
@@ -116,7 +137,7 @@ impl OutsideOptions {
 }
 
 /// What the wire leads to.
-pub struct Outside {
+struct Outside {
     name: String,
     port: Arc<Mutex<dyn Port>>,
     counters: Box<dyn Fn() -> AttachCounters>,
@@ -128,7 +149,7 @@ impl Outside {
     ///
     /// # Errors
     /// In words, if it cannot be opened.
-    pub fn open(options: &OutsideOptions) -> Result<Outside, String> {
+    fn open(options: &OutsideOptions) -> Result<Outside, String> {
         if let [ours, theirs] = &options.dgram[..] {
             let port = DgramPort::bind(ours, theirs).map_err(|error| format!("{}: {error}", ours.display()))?;
             // Guests come and go.
@@ -165,7 +186,7 @@ impl Outside {
     }
 
     /// Ready when the end of the wire has gone for good, with what to tell of that.
-    pub async fn gone(&self) -> io::Error {
+    async fn gone(&self) -> io::Error {
         self.gone.wait().await;
         io::Error::new(io::ErrorKind::NetworkDown, format!("{} is gone: somebody has deleted it", self.name))
     }
@@ -174,7 +195,7 @@ impl Outside {
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn bed(
+    fn bed(
         &self,
         host: &str,
         options: &OutsideOptions,
@@ -206,7 +227,7 @@ impl Outside {
             .address(options.address)
             .ipv6(options.ipv6());
         if let Some(path) = &options.keys {
-            let addresses: [IpAddr; 2] = [options.address.into(), options.address6.into()];
+            let addresses = options.addresses();
             let keys = keys::read(path, &addresses).map_err(io::Error::other)?;
             let memory = keys::memory(path).map_err(io::Error::other)?;
             for refused in keys::refused_after(&keys, &addresses, &memory).map_err(io::Error::other)? {
@@ -222,62 +243,9 @@ impl Outside {
     }
 
     /// Adds what passed to `set`.
-    pub fn count(&self, set: &mut CounterSet) {
+    fn count(&self, set: &mut CounterSet) {
         set.add(&(self.counters)());
     }
-}
-
-/// Begins a capture in the file at `path`.
-///
-/// # Errors
-/// In words, if it cannot be written.
-pub fn begin_capture(path: &Path) -> Result<Capture, String> {
-    let begun = File::create(path).and_then(|file| Capture::new(BufWriter::new(file)));
-    begun.map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// Ready when somebody wants the program to end.
-///
-/// # Errors
-/// If signals cannot be waited for.
-pub async fn interrupted() -> io::Result<()> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    tokio::select! {
-        biased;
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
-}
-
-/// The same; until then, keys of `host` change as the options say. Then its ESP numbers are written down as they are.
-///
-/// # Errors
-/// If signals cannot be waited for; if the end of the wire goes.
-pub async fn keyed_until_interrupted(outside: &Outside, host: &BedHost, options: &OutsideOptions) -> io::Result<()> {
-    let ended = tokio::select! {
-        biased;
-        error = outside.gone() => Err(error),
-        ended = changed_until_interrupted(host, options) => ended,
-    };
-    write_numbers(host);
-    ended
-}
-
-/// Lets servers of `host` finish what they do, for ten seconds, or until somebody is out of patience.
-///
-/// # Errors
-/// If signals cannot be waited for.
-pub async fn take_leave(host: &BedHost, servers: impl IntoIterator<Item: Future>) -> io::Result<()> {
-    let ended = tokio::select! {
-        biased;
-        _ = join_all(servers) => Ok(()),
-        again = interrupted() => again,
-        () = host.runtime().sleep(FAREWELL) => Ok(()),
-    };
-    // More were used meanwhile.
-    write_numbers(host);
-    ended
 }
 
 /// The file with the authority's certificate, as it may be called from here.
@@ -290,42 +258,6 @@ pub fn authority_file() -> String {
     file.display().to_string()
 }
 
-/// What to say of a server that ended by itself, and the exit status: it failed, or could not begin.
-pub fn stop(error: io::Error) -> (String, u8) {
-    let status = if error.kind() == io::ErrorKind::NetworkDown { program::FAILED } else { program::UNUSABLE };
-    (error.to_string(), status)
-}
-
-fn write_numbers(host: &BedHost) {
-    host.stack().with_device(|device| device.keying().into_iter().for_each(|keying| keying.write_numbers()));
-}
-
-async fn changed_until_interrupted(host: &BedHost, options: &OutsideOptions) -> io::Result<()> {
-    let Some(changes) = &options.key_changes else { return interrupted().await };
-    let addresses: [IpAddr; 2] = [options.address.into(), options.address6.into()];
-    let mut hangup = signal(SignalKind::hangup())?;
-    let mut end = pin!(interrupted());
-    loop {
-        tokio::select! {
-            biased;
-            ended = &mut end => return ended,
-            _ = hangup.recv() => {}
-        }
-        let now = host.now();
-        let done = host.stack().with_device(|device| match device.keying() {
-            Some(keying) => keys::change(changes, now, keying, &addresses),
-            None => Err("there is no ESP whose keys could change".into()),
-        });
-        match done {
-            Ok((added, refused)) => {
-                eprintln!("keys changed as {} says, {added} SAs came", changes.display());
-                refused.iter().for_each(|refused| eprintln!("{refused}"));
-            }
-            Err(error) => eprintln!("keys did not change: {error}"),
-        }
-    }
-}
-
 /// Counters, a line each: TLS' as Linux' `/proc/net/tls_stat` shows them, if there was any TLS; then the others that moved.
 pub fn listed(counters: &CounterSet) -> String {
     let is_tls = |name: &str| name.starts_with("Tls");
@@ -336,5 +268,3 @@ pub fn listed(counters: &CounterSet) -> String {
 }
 
 const NO_END: &str = "the wire needs an end outside: --tap NAME, --dgram OURS THEIRS or --stream PATH";
-/// What clients have to take their last answers in.
-const FAREWELL: Duration = Duration::from_secs(10);

@@ -5,6 +5,7 @@
 //! - [`limits`]: what clients may take of a server; `patience`: how long it waits for one, step by step; `rationed`: what one
 //!   may have in memory;
 //! - [`http3`]: the same site over QUIC;
+//! - [`folder`]: what the programs that serve one have in common;
 //! - [`client`]: fetches, over either; [`pin`]: trusts one certificate and no other;
 //! - [`comparison`]: both on two hosts joined by a wire, once for each mode, and what that cost; [`content`]: what there
 //!   is to fetch.
@@ -12,6 +13,7 @@
 pub mod client;
 pub mod comparison;
 pub mod content;
+pub mod folder;
 pub mod http3;
 pub mod limits;
 mod patience;

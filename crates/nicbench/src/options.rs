@@ -27,6 +27,7 @@ use offload_bench::choice::Choice;
 /// assert!(Options::try_parse_from(["demo", "--loss", "1.5"]).is_err());
 /// ```
 #[derive(Args, Clone, Debug, PartialEq)]
+#[command(next_display_order = WIRE_IN_HELP)]
 pub struct WireOptions {
     /// Virtual time: one thread, the same run every time (the default)
     #[arg(long = "virtual", conflicts_with = "real")]
@@ -129,6 +130,10 @@ impl WireOptions {
     }
 }
 
+/// Places in the order of help: the wire comes behind all other options, and before it the wires that paths may have of their
+/// own.
+pub(crate) const OWN_WIRES_IN_HELP: usize = 400;
+const WIRE_IN_HELP: usize = 500;
 /// How long a reordered packet is held back, in delays of the wire.
 const HOLD_DELAYS: u32 = 4;
 const SHORTEST_HOLD: Duration = Duration::from_micros(20);

@@ -1,6 +1,6 @@
 //! Options that give each path of a connection a wire of its own.
 
-use crate::options::{Rate, WireOptions, time};
+use crate::options::{OWN_WIRES_IN_HELP, Rate, WireOptions, time};
 use clap::Args;
 use core::fmt::Display;
 use core::str::FromStr;
@@ -29,6 +29,7 @@ use nic_sim::wire::{LinkConfig, Overflow};
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Args, Clone, Debug, Default, PartialEq)]
+#[command(next_display_order = OWN_WIRES_IN_HELP)]
 pub struct OwnWires {
     /// A wire of its own for each path, three at most: the first for IPv4, the second for IPv6, the third for link-local
     /// addresses. The four options below imply it

@@ -87,6 +87,16 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     assert!(!html.contains("href=") && !html.contains("src="), "nothing comes from elsewhere");
     assert!(fs::read_to_string(pictures.join("small-goodput_gbps.svg")).unwrap().starts_with("<svg"));
 
+    // A page is not written over what it is made of, under whatever name.
+    let (other, kept) = (directory.join("other"), fs::read(&results).unwrap());
+    fs::hard_link(&results, &other).unwrap();
+    for html in [&other, &grid] {
+        let output = nicbench(&["report", text(&results), "--html", text(html), "--grid", text(&grid)]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains("is to be read and written"), "{html:?}: {said}");
+    }
+    assert!(fs::read(&results).unwrap() == kept && fs::read_to_string(&grid).unwrap() == GRID);
+
     // Another grid of the same name: what is drawn is as it says, and what is not of it is told.
     fs::write(&grid, GRID.replace("goodput_gbps", "fairness").replace("[1, 2]", "[2, 3]")).unwrap();
     let output = nicbench(&["sweep", text(&grid)]);

@@ -1,5 +1,6 @@
 //! `nicbench report`.
 
+use crate::files::Files;
 use crate::program::{self, UNUSABLE};
 use crate::report::page;
 use crate::results;
@@ -52,15 +53,14 @@ fn report(options: &ReportOptions) -> Result<(), String> {
         }
     }
     let (page, pictures) = page::page(&rows, &figures);
-    std::fs::write(&options.html, page).map_err(|error| about(&options.html, &error))?;
+    let mut made = vec![(options.html.clone(), page)];
     if let Some(directory) = &options.svg {
         std::fs::create_dir_all(directory).map_err(|error| about(directory, &error))?;
-        for picture in pictures {
-            let path = directory.join(picture.name + ".svg");
-            std::fs::write(&path, picture.svg).map_err(|error| about(&path, &error))?;
-        }
+        made.extend(pictures.into_iter().map(|picture| (directory.join(picture.name + ".svg"), picture.svg)));
     }
-    Ok(())
+    let read = options.results.iter().chain(&options.grid).chain(&options.published).map(PathBuf::as_path).collect();
+    Files { read, served: None, written: made.iter().map(|(path, _)| path.as_path()).collect() }.claim()?.keep();
+    made.iter().try_for_each(|(path, text)| std::fs::write(path, text).map_err(|error| about(path, &error)))
 }
 
 /// The grid in a file, if it names no published figure but these.

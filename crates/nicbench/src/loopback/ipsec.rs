@@ -1,19 +1,16 @@
 //! Sends a file over TCP through two emulated NICs, plain and under ESP, and shows what ESP costs.
 
-use super::{self as loopback, Failure, Loopback, Outputs};
-use crate::options::{self, WireOptions};
-use crate::trace_options::TraceOptions;
+use super::{self as loopback, Common, Failure, Loopback, OutputFiles, Ways};
+use crate::options;
 use ::ipsec::KeyFile;
 use clap::Parser;
 use nic_sim::NicConfig;
 use offload_bench::bulk::{self, Bulk, BulkError, Mode as Stream};
-use offload_bench::facts::Facts;
+use offload_bench::facts::{Facts, Run};
 use offload_bench::ipsec::{self, EspMode as Mode, addresses};
 use offload_bench::{keys, table};
-use offload_testbed::bed::ClockKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 /// Sends a file over TCP through two emulated NICs: plain, and under ESP: by the hosts, by the NICs under headers of
 /// the hosts (crypto offload), and by the NICs alone (packet offload).
@@ -52,24 +49,20 @@ pub struct IpsecLoopback {
     /// Show all columns (copy, crypto, the devices, DMA), what a packet costs, and the counters that moved
     #[arg(long, conflicts_with = "json")]
     wide: bool,
-    /// Print the facts as one JSON object
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    trace: TraceOptions,
-    #[command(flatten)]
-    wire: WireOptions,
+    common: Common,
 }
 
 impl Loopback for IpsecLoopback {
     fn run(&self, program: &str) -> ExitCode {
-        loopback::finish(program, run(self), |facts| report(self, facts))
+        let shown = |facts: &Facts| self.common.shown(facts, || report(self, facts));
+        loopback::finish(program, run(self), shown, |run| run.sha256_ok)
     }
 }
 
 fn run(options: &IpsecLoopback) -> Result<Facts, Failure> {
-    loopback::check_family(options.ipv6, options.wire.mtu)?;
-    let seed = options.wire.seed();
+    loopback::check_family(options.ipv6, options.common.wire.mtu)?;
+    let seed = options.common.wire.seed();
     let payload = loopback::payload(options.file.as_deref(), seed, options.size)?;
     let keys = match &options.keys {
         Some(path) => {
@@ -78,10 +71,12 @@ fn run(options: &IpsecLoopback) -> Result<Facts, Failure> {
         }
         None => ipsec::usual_keys(seed),
     };
-    let modes = loopback::each_once(&options.mode);
-    let outputs =
-        Outputs { out: options.out.as_deref(), pcap: options.pcap.as_deref(), trace: &options.trace, modes: &modes };
-    outputs.check(&[&options.file, &options.keys])?;
+    let files = OutputFiles {
+        read: options.file.iter().chain(&options.keys).map(PathBuf::as_path).collect(),
+        out: options.out.as_deref(),
+        pcap: options.pcap.as_deref(),
+    };
+    let ways = Ways::new(NAME, &options.common, &options.mode, files)?;
     let unreadable = |error| Failure::Unusable(format!("what is to be sent cannot be read: {error}"));
     let checksum = payload.checksum().map_err(unreadable)?;
     let own = [
@@ -89,33 +84,26 @@ fn run(options: &IpsecLoopback) -> Result<Facts, Failure> {
         ("keys", loopback::named(options.keys.as_ref())),
         ("ipv6", options.ipv6.to_string()),
     ];
-    let mut facts = loopback::facts(NAME, &options.wire, own);
-    for mode in &modes {
-        say_what_is_refused(*mode, &keys)?;
-        let progress = loopback::progress_bar(&mode.to_string(), payload.len(), options.json);
-        let bar = progress.clone();
-        let trace = outputs.trace(mode)?;
+    let mut facts = options.common.facts(NAME, own);
+    ways.make(payload.len(), &mut facts, |mode, way| {
+        say_what_is_refused(mode, &keys)?;
         let bulk = Bulk {
             checksum: Some(checksum),
-            clock: if options.wire.real { ClockKind::Real } else { ClockKind::Virtual },
+            clock: options.common.clock(),
             seed,
-            nic: NicConfig { mtu: options.wire.mtu, ..NicConfig::default() },
-            link: options.wire.link(),
+            nic: NicConfig { mtu: options.common.wire.mtu, ..NicConfig::default() },
+            link: options.common.wire.link(),
             ipv6: options.ipv6,
             layer: mode.offload().map(|kind| ipsec::layer(keys.clone().offloaded(kind))),
-            capture: outputs.capture(mode)?,
-            tracer: trace.as_ref().map(|trace| trace.tracer().clone()),
-            out: if Some(mode) == modes.last() { options.out.clone() } else { None },
-            progress: Some(Arc::new(move |bytes| bar.set_position(bytes))),
+            capture: way.capture,
+            tracer: way.tracer,
+            out: way.out,
+            progress: Some(way.progress),
             ..Bulk::new(Stream::Tcp, payload.clone())
         };
-        let run = bulk.run();
-        progress.finish_and_clear();
-        loopback::end_trace(NAME, trace)?;
-        let mut run = run.map_err(|error| Failure::Transfer(format!("{mode}: {}", broken_off(&error))))?;
-        run.mode = mode.to_string();
-        facts.runs.push(run);
-    }
+        let run = bulk.run().map_err(|error| loopback::failed(mode, broken_off(&error)))?;
+        Ok(Run { mode: mode.to_string(), ..run })
+    })?;
     Ok(facts)
 }
 
@@ -144,9 +132,6 @@ fn broken_off(error: &BulkError) -> String {
 }
 
 fn report(options: &IpsecLoopback, facts: &Facts) -> String {
-    if options.json {
-        return facts.to_json() + "\n";
-    }
     let runs = &facts.runs;
     loopback::text(facts, options.wide, &format!("\n{}", table::per_packet(runs)), &table::timeouts(runs))
 }

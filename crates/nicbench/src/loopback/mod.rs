@@ -6,23 +6,26 @@ pub mod nvme;
 pub mod quic;
 pub mod tls;
 
-use crate::files;
+use crate::files::{self, Files};
 use crate::options::WireOptions;
 use crate::program;
 use crate::trace_options::{TraceFile, TraceOptions};
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use core::fmt;
 use indicatif::{ProgressBar, ProgressStyle};
 use offload_base::Seed;
 use offload_bench::facts::{Clock, Facts};
 use offload_bench::payload::Payload;
 use offload_bench::table;
-use offload_testbed::Capture;
+use offload_testbed::bed::ClockKind;
+use offload_testbed::{Capture, Tracer};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// A program of its own, and a subcommand of `nicbench loopback`.
 ///
@@ -71,6 +74,38 @@ impl LoopbackCommand {
     }
 }
 
+/// What all of them are told.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Common {
+    /// Print the facts as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) trace: TraceOptions,
+    #[command(flatten)]
+    pub(crate) wire: WireOptions,
+}
+
+impl Common {
+    /// The clock of the runs.
+    pub(crate) fn clock(&self) -> ClockKind {
+        if self.wire.real { ClockKind::Real } else { ClockKind::Virtual }
+    }
+
+    /// Facts without runs. `own` are the options of the program `command` that another run needs to be the same.
+    pub(crate) fn facts<R>(&self, command: &str, own: impl IntoIterator<Item = (&'static str, String)>) -> Facts<R> {
+        let all = own.into_iter().chain(self.wire.facts());
+        let options: BTreeMap<String, String> = all.map(|(name, value)| (name.to_string(), value)).collect();
+        let clock = if self.wire.real { Clock::Real } else { Clock::Virtual };
+        Facts { command: command.into(), seed: self.wire.seed().0, clock, options, runs: Vec::new() }
+    }
+
+    /// The facts as JSON, if that is wanted, or else as `text` tells them.
+    pub(crate) fn shown<R: Serialize>(&self, facts: &Facts<R>, text: impl FnOnce() -> String) -> String {
+        if self.json { facts.to_json() + "\n" } else { text() }
+    }
+}
+
 /// Why there is nothing to report.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -87,17 +122,26 @@ impl Failure {
     }
 }
 
-/// Prints what came of it and tells what to exit with.
-pub(crate) fn finish(program: &str, made: Result<Facts, Failure>, report: impl FnOnce(&Facts) -> String) -> ExitCode {
+/// Prints what came of it and tells what to exit with: in the end every run has to be `all_right`.
+pub(crate) fn finish<R>(
+    program: &str,
+    made: Result<Facts<R>, Failure>,
+    report: impl FnOnce(&Facts<R>) -> String,
+    all_right: impl Fn(&R) -> bool,
+) -> ExitCode {
     match made {
         Ok(facts) => {
             let written = program::write_out(program, &report(&facts));
-            let all_equal = facts.runs.iter().all(|run| run.sha256_ok);
-            if all_equal { written } else { ExitCode::from(program::FAILED) }
+            if facts.runs.iter().all(all_right) { written } else { ExitCode::from(program::FAILED) }
         }
         Err(Failure::Unusable(message)) => program::fail(program, &message, program::UNUSABLE),
         Err(Failure::Transfer(message)) => program::fail(program, &message, program::FAILED),
     }
+}
+
+/// A way failed.
+pub(crate) fn failed(mode: impl fmt::Display, error: impl fmt::Display) -> Failure {
+    Failure::Transfer(format!("{mode}: {error}"))
 }
 
 /// Facts for a person: four columns and `remarks`; with `wide`, all columns, `details` and the counters too.
@@ -141,21 +185,13 @@ pub(crate) fn check_family(ipv6: bool, mtu: u16) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Facts without runs. `own` are the options of this program that another run needs to be the same.
-pub(crate) fn facts(command: &str, wire: &WireOptions, own: impl IntoIterator<Item = (&'static str, String)>) -> Facts {
-    let all = own.into_iter().chain(wire.facts());
-    let options: BTreeMap<String, String> = all.map(|(name, value)| (name.to_string(), value)).collect();
-    let clock = if wire.real { Clock::Real } else { Clock::Virtual };
-    Facts { command: command.into(), seed: wire.seed().0, clock, options, runs: Vec::new() }
-}
-
 /// A path as an option of a run.
 pub(crate) fn named(path: Option<&PathBuf>) -> String {
     path.map_or(String::new(), |path| path.display().to_string())
 }
 
 /// What the ways are, each once.
-pub(crate) fn each_once<M: Copy + PartialEq>(modes: &[M]) -> Vec<M> {
+fn each_once<M: Copy + PartialEq>(modes: &[M]) -> Vec<M> {
     let mut once = Vec::new();
     for mode in modes {
         if !once.contains(mode) {
@@ -165,49 +201,96 @@ pub(crate) fn each_once<M: Copy + PartialEq>(modes: &[M]) -> Vec<M> {
     once
 }
 
-/// Files that a program writes of several ways: the last one's result, a capture and a timeline of each.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Outputs<'a, M> {
-    /// What arrived.
+/// The ways in which a program does what it does, one after the other, and the files that it writes of them: the last one's
+/// result, a capture and a timeline of each.
+#[derive(Clone, Debug)]
+pub(crate) struct Ways<'a, M> {
+    /// The program, as it calls itself.
+    name: &'static str,
+    common: &'a Common,
+    modes: Vec<M>,
+    files: OutputFiles<'a>,
+}
+
+/// Files that are read, and files that may be written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OutputFiles<'a> {
+    pub(crate) read: Vec<&'a Path>,
+    /// What arrived in the last way.
     pub(crate) out: Option<&'a Path>,
     /// Captures, each in a file of its own where there are several.
     pub(crate) pcap: Option<&'a Path>,
-    /// Timelines, likewise.
-    pub(crate) trace: &'a TraceOptions,
-    /// The ways.
-    pub(crate) modes: &'a [M],
 }
 
-impl<M: fmt::Display> Outputs<'_, M> {
-    /// They can be written, and none of them is another one, or one of those to be read.
+/// What one way is given.
+pub(crate) struct Way {
+    pub(crate) capture: Option<Capture>,
+    pub(crate) tracer: Option<Tracer>,
+    pub(crate) out: Option<PathBuf>,
+    /// To be told how many bytes have arrived.
+    pub(crate) progress: Arc<dyn Fn(u64) + Send + Sync>,
+}
+
+impl<'a, M: Copy + PartialEq + fmt::Display> Ways<'a, M> {
+    /// Each of `modes` once. The files can be written, and none of them is another one, or one of those to be read.
     ///
     /// # Errors
     /// If one of them is of no use.
-    pub(crate) fn check(&self, read: &[&Option<PathBuf>]) -> Result<(), Failure> {
-        let traces = self.modes.iter().filter_map(|mode| self.path_of(self.trace.trace.as_deref(), mode));
-        let captures = self.modes.iter().filter_map(|mode| self.path_of(self.pcap, mode));
-        let each: Vec<PathBuf> = captures.chain(traces).collect();
-        let read: Vec<&Path> = read.iter().filter_map(|path| path.as_deref()).collect();
-        let written: Vec<&Path> = self.out.into_iter().chain(each.iter().map(PathBuf::as_path)).collect();
-        files::check_outputs(&read, &written).map_err(Failure::Unusable)
+    pub(crate) fn new(
+        name: &'static str,
+        common: &'a Common,
+        modes: &[M],
+        files: OutputFiles<'a>,
+    ) -> Result<Ways<'a, M>, Failure> {
+        let ways = Ways { name, common, modes: each_once(modes), files };
+        let of_each = [common.trace.trace.as_deref(), ways.files.pcap];
+        let of_each = of_each.iter().flat_map(|path| ways.modes.iter().filter_map(|mode| ways.path_of(*path, mode)));
+        let written: Vec<PathBuf> = ways.files.out.map(Path::to_owned).into_iter().chain(of_each).collect();
+        let written = written.iter().map(PathBuf::as_path).collect();
+        let files = Files { read: ways.files.read.clone(), served: None, written };
+        files.claim().map_err(Failure::Unusable)?.keep();
+        Ok(ways)
     }
 
-    /// The capture of one way, if there are to be any.
+    /// All of them.
+    pub(crate) fn modes(&self) -> &[M] {
+        &self.modes
+    }
+
+    /// Does something of `bytes` bytes in each way, with a bar that shows how far it is, and adds the runs to `facts`.
     ///
     /// # Errors
-    /// If it cannot be written.
-    pub(crate) fn capture(&self, mode: &M) -> Result<Option<Capture>, Failure> {
-        let Some(path) = self.path_of(self.pcap, mode) else { return Ok(None) };
+    /// If one of them comes to nothing, or a file cannot be written.
+    pub(crate) fn make<R>(
+        &self,
+        bytes: u64,
+        facts: &mut Facts<R>,
+        mut make: impl FnMut(M, Way) -> Result<R, Failure>,
+    ) -> Result<(), Failure> {
+        for mode in &self.modes {
+            let progress = progress_bar(&mode.to_string(), bytes, self.common.json);
+            let bar = progress.clone();
+            let trace = self.common.trace.begin_for(mode, self.modes.len() > 1).map_err(Failure::Unusable)?;
+            let way = Way {
+                capture: self.capture(mode)?,
+                tracer: trace.as_ref().map(|trace| trace.tracer().clone()),
+                out: self.files.out.filter(|_| Some(mode) == self.modes.last()).map(Path::to_owned),
+                progress: Arc::new(move |bytes| bar.set_position(bytes)),
+            };
+            let made = make(*mode, way);
+            progress.finish_and_clear();
+            if let Some(summary) = trace.map(TraceFile::end).transpose().map_err(Failure::Unusable)? {
+                eprintln!("{}: {summary}", self.name);
+            }
+            facts.runs.push(made?);
+        }
+        Ok(())
+    }
+
+    fn capture(&self, mode: &M) -> Result<Option<Capture>, Failure> {
+        let Some(path) = self.path_of(self.files.pcap, mode) else { return Ok(None) };
         let begun = File::create(&path).and_then(|file| Capture::new(BufWriter::new(file)));
         begun.map(Some).map_err(|error| Failure::about(&path, &error))
-    }
-
-    /// The timeline of one way, if there are to be any.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub(crate) fn trace(&self, mode: &M) -> Result<Option<TraceFile>, Failure> {
-        self.trace.begin_for(mode, self.modes.len() > 1).map_err(Failure::Unusable)
     }
 
     fn path_of(&self, path: Option<&Path>, mode: &M) -> Option<PathBuf> {
@@ -215,19 +298,8 @@ impl<M: fmt::Display> Outputs<'_, M> {
     }
 }
 
-/// Ends a timeline, and says on standard error what it holds.
-///
-/// # Errors
-/// If it could not be written.
-pub(crate) fn end_trace(program: &str, trace: Option<TraceFile>) -> Result<(), Failure> {
-    if let Some(trace) = trace {
-        eprintln!("{program}: {}", trace.end().map_err(Failure::Unusable)?);
-    }
-    Ok(())
-}
-
 /// Shows how far one way has come, unless nobody wants to see it.
-pub(crate) fn progress_bar(mode: &str, bytes: u64, quiet: bool) -> ProgressBar {
+fn progress_bar(mode: &str, bytes: u64, quiet: bool) -> ProgressBar {
     if quiet {
         return ProgressBar::hidden();
     }

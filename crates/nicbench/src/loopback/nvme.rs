@@ -1,9 +1,8 @@
 //! Reads a disk over NVMe/TCP through two emulated NICs, several ways, and shows what the offloads save the host.
 
-use super::Loopback;
-use crate::options::{self, WireOptions};
+use super::{self as loopback, Common, Failure, Loopback, OutputFiles, Ways};
+use crate::options;
 use crate::program;
-use crate::trace_options::{TraceFile, TraceOptions};
 use bytes::{Bytes, BytesMut};
 use clap::{Parser, ValueEnum};
 use core::fmt;
@@ -19,11 +18,10 @@ use offload_api::SegmentStream;
 use offload_base::Seed;
 use offload_base::cost::{self, Domain, Meter, Report, WORKS, Work};
 use offload_base::counters::CounterSet;
-use offload_bench::facts::{Clock, Facts};
+use offload_bench::facts::Facts;
 use offload_host_stack::{TcpConfig, TcpListener};
-use offload_testbed::bed::ClockKind;
 use offload_testbed::identity::{self, Randomness};
-use offload_testbed::{BedHost, Testbed};
+use offload_testbed::{BedHost, Testbed, Tracer};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -55,13 +53,8 @@ pub struct NvmeLoopback {
     /// Only these modes, comma-separated
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
-    /// Print the facts as one JSON object
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    trace: TraceOptions,
-    #[command(flatten)]
-    wire: WireOptions,
+    common: Common,
 }
 
 /// Who does what.
@@ -148,59 +141,53 @@ impl Cost {
 
 impl Loopback for NvmeLoopback {
     fn run(&self, program: &str) -> ExitCode {
-        if self.size == 0 {
-            return program::fail(program, "--size 0: there is nothing to read", program::UNUSABLE);
-        }
-        if !self.io.is_multiple_of(u64::from(BLOCK)) || self.io == 0 || self.io > 1 << 20 {
-            return program::fail(program, "a read has whole blocks of 4096 bytes, 1 MiB at most", program::UNUSABLE);
-        }
-        let mut runs = Vec::new();
-        for &mode in &self.mode {
-            match run(self, mode) {
-                Ok(run) => runs.push(run),
-                Err(error) => return program::fail(program, &format!("{mode}: {error}"), program::FAILED),
-            }
-        }
-        let all_right = runs.iter().all(|run| run.data_ok);
-        let clock = if self.wire.real { Clock::Real } else { Clock::Virtual };
-        let own = [
-            ("size", self.size.to_string()),
-            ("io", self.io.to_string()),
-            ("depth", self.depth.to_string()),
-            ("queues", self.queues.to_string()),
-        ];
-        let facts = Facts {
-            command: NAME.into(),
-            seed: self.wire.seed().0,
-            clock,
-            options: own.into_iter().chain(self.wire.facts()).map(|(name, value)| (name.to_string(), value)).collect(),
-            runs,
-        };
-        let text = if self.json { facts.to_json() + "\n" } else { table(&facts.runs) };
-        let written = program::write_out(program, &text);
+        let shown = |facts: &Facts<Run>| self.common.shown(facts, || table(&facts.runs));
+        let facts = run_all(self);
+        let all_right = facts.as_ref().map_or(true, |facts| facts.runs.iter().all(|run| run.data_ok));
+        let ended = loopback::finish(program, facts, shown, |_| true);
         if all_right {
-            written
+            ended
         } else {
             program::fail(program, "what was read is not what the disk holds", program::FAILED)
         }
     }
 }
 
-fn run(options: &NvmeLoopback, mode: Mode) -> Result<Run, Box<dyn Error>> {
-    let seed = options.wire.seed();
-    let (meter, clock) = (Meter::new(), if options.wire.real { ClockKind::Real } else { ClockKind::Virtual });
-    let mut nic = NicConfig { mtu: options.wire.mtu, ..NicConfig::default() };
-    if options.wire.real {
+fn run_all(options: &NvmeLoopback) -> Result<Facts<Run>, Failure> {
+    if options.size == 0 {
+        return Err(Failure::Unusable("--size 0: there is nothing to read".into()));
+    }
+    if !options.io.is_multiple_of(u64::from(BLOCK)) || options.io == 0 || options.io > 1 << 20 {
+        return Err(Failure::Unusable("a read has whole blocks of 4096 bytes, 1 MiB at most".into()));
+    }
+    let ways = Ways::new(NAME, &options.common, &options.mode, OutputFiles::default())?;
+    let own = [
+        ("size", options.size.to_string()),
+        ("io", options.io.to_string()),
+        ("depth", options.depth.to_string()),
+        ("queues", options.queues.to_string()),
+    ];
+    let mut facts = options.common.facts(NAME, own);
+    ways.make(options.size, &mut facts, |mode, way| {
+        run(options, mode, way.tracer.as_ref()).map_err(|error| loopback::failed(mode, error))
+    })?;
+    Ok(facts)
+}
+
+fn run(options: &NvmeLoopback, mode: Mode, tracer: Option<&Tracer>) -> Result<Run, Box<dyn Error>> {
+    let seed = options.common.wire.seed();
+    let meter = Meter::new();
+    let mut nic = NicConfig { mtu: options.common.wire.mtu, ..NicConfig::default() };
+    if options.common.wire.real {
         (nic.delays, nic.line_rate) = (nic_sim::Delays::NONE, None);
     }
-    let trace = options.trace.begin_for(mode, options.mode.len() > 1)?;
     let mut bed = Testbed::builder(seed)
-        .clock(clock)
+        .clock(options.common.clock())
         .meter(&meter)
         .host("target", nic.clone(), TcpConfig::default())
         .host("host", nic, TcpConfig::default())
-        .wire(0, 1, options.wire.link())
-        .traced(trace.as_ref().map(TraceFile::tracer))
+        .wire(0, 1, options.common.wire.link())
+        .traced(tracer)
         .build()?;
     let attached = meter.attach();
     let pattern = pattern(seed, mode);
@@ -234,9 +221,6 @@ fn run(options: &NvmeLoopback, mode: Mode) -> Result<Run, Box<dyn Error>> {
     // Threads report what they spent when they end.
     drop(bed);
     let report = meter.take();
-    if let Some(trace) = trace {
-        eprintln!("{NAME}: {}", trace.end()?);
-    }
     let devices = report.total(Domain::Device(0)) + report.total(Domain::Device(1));
     let bytes = options.size;
     Ok(Run {

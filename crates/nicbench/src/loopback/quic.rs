@@ -1,9 +1,8 @@
 //! Sends a file over QUIC through two emulated NICs, three ways, and shows what the offload saves.
 
-use super::{self as loopback, Failure, Loopback, Outputs};
-use crate::options::{self, WireOptions};
+use super::{self as loopback, Common, Failure, Loopback, OutputFiles, Ways};
+use crate::options;
 use crate::own_wires::OwnWires;
-use crate::trace_options::TraceOptions;
 use clap::Parser;
 use nic_sim::NicConfig;
 use offload_api::TlsSuite;
@@ -11,10 +10,8 @@ use offload_bench::facts::Facts;
 use offload_bench::payload::Payload;
 use offload_bench::quic::{Mode, QuicBulk};
 use offload_bench::table;
-use offload_testbed::bed::ClockKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 /// Sends a file over QUIC through two emulated NICs: with packets as they are, sealed and opened by the CPU, sealed and opened by
 /// the NICs. Prints what each way cost; costs are nanoseconds of CPU time per byte.
@@ -50,15 +47,10 @@ pub struct QuicLoopback {
     /// Show all columns (copy, framing and crypto, the devices, DMA) and the counters that moved
     #[arg(long, conflicts_with = "json")]
     wide: bool,
-    /// Print the facts as one JSON object
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    trace: TraceOptions,
+    common: Common,
     #[command(flatten)]
     own_wires: OwnWires,
-    #[command(flatten)]
-    wire: WireOptions,
 }
 
 /// The ciphers.
@@ -84,19 +76,20 @@ impl Suite {
 
 impl Loopback for QuicLoopback {
     fn run(&self, program: &str) -> ExitCode {
-        loopback::finish(program, run(self), |facts| report(self, facts))
+        let shown = |facts: &Facts| self.common.shown(facts, || report(self, facts));
+        loopback::finish(program, run(self), shown, |run| run.sha256_ok)
     }
 }
 
 fn run(options: &QuicLoopback) -> Result<Facts, Failure> {
-    let payload = loopback::payload(options.file.as_deref(), options.wire.seed(), options.size)?;
-    if options.wire.mtu < LEAST_MTU {
+    let payload = loopback::payload(options.file.as_deref(), options.common.wire.seed(), options.size)?;
+    if options.common.wire.mtu < LEAST_MTU {
         return Err(Failure::Unusable(format!("QUIC needs an MTU of {LEAST_MTU} bytes at least")));
     }
-    let modes = loopback::each_once(&options.mode);
-    let outputs = Outputs { out: None, pcap: options.pcap.as_deref(), trace: &options.trace, modes: &modes };
-    outputs.check(&[&options.file])?;
-    let wires = options.own_wires.links(options.paths, &options.wire).map_err(Failure::Unusable)?;
+    let read = options.file.iter().map(PathBuf::as_path).collect();
+    let files = OutputFiles { read, pcap: options.pcap.as_deref(), ..OutputFiles::default() };
+    let ways = Ways::new(NAME, &options.common, &options.mode, files)?;
+    let wires = options.own_wires.links(options.paths, &options.common.wire).map_err(Failure::Unusable)?;
     let own = [
         options.own_wires.fact(),
         ("file", loopback::named(options.file.as_ref())),
@@ -105,32 +98,25 @@ fn run(options: &QuicLoopback) -> Result<Facts, Failure> {
         ("key_update_every", options.key_update_every.map_or("never".into(), |packets| packets.to_string())),
         ("ipv6", options.ipv6.to_string()),
     ];
-    let mut facts = loopback::facts(NAME, &options.wire, own);
-    let failed = |mode: &Mode, error: &dyn core::fmt::Display| Failure::Transfer(format!("{mode}: {error}"));
-    for mode in &modes {
+    let mut facts = options.common.facts(NAME, own);
+    for mode in ways.modes() {
         // Whatever runs first pays for memory and code that it finds unused: this does, and is not reported.
-        let little = Payload::seeded(options.wire.seed(), payload.len().min(WARM_UP_BYTES));
-        bulk(options, *mode, little).run().map_err(|error| failed(mode, &error))?;
+        let little = Payload::seeded(options.common.wire.seed(), payload.len().min(WARM_UP_BYTES));
+        bulk(options, *mode, little).run().map_err(|error| loopback::failed(mode, error))?;
     }
-    for mode in &modes {
-        let progress = loopback::progress_bar(&mode.to_string(), payload.len(), options.json);
-        let bar = progress.clone();
-        let trace = outputs.trace(mode)?;
+    ways.make(payload.len(), &mut facts, |mode, way| {
         let bulk = QuicBulk {
-            link: options.wire.link(),
+            link: options.common.wire.link(),
             wires: wires.clone(),
             cuts: options.own_wires.cut.clone(),
-            clock: if options.wire.real { ClockKind::Real } else { ClockKind::Virtual },
-            capture: outputs.capture(mode)?,
-            tracer: trace.as_ref().map(|trace| trace.tracer().clone()),
-            progress: Some(Arc::new(move |bytes| bar.set_position(bytes))),
-            ..bulk(options, *mode, payload.clone())
+            clock: options.common.clock(),
+            capture: way.capture,
+            tracer: way.tracer,
+            progress: Some(way.progress),
+            ..bulk(options, mode, payload.clone())
         };
-        let run = bulk.run();
-        progress.finish_and_clear();
-        loopback::end_trace(NAME, trace)?;
-        facts.runs.push(run.map_err(|error| failed(mode, &error))?);
-    }
+        bulk.run().map_err(|error| loopback::failed(mode, error))
+    })?;
     Ok(facts)
 }
 
@@ -140,17 +126,14 @@ fn bulk(options: &QuicLoopback, mode: Mode, payload: Payload) -> QuicBulk {
         suite: options.suite.of_tls(),
         paths: options.paths,
         key_update_every: options.key_update_every,
-        seed: options.wire.seed(),
-        nic: NicConfig { mtu: options.wire.mtu, ..usual.nic },
+        seed: options.common.wire.seed(),
+        nic: NicConfig { mtu: options.common.wire.mtu, ..usual.nic },
         ipv6: options.ipv6,
         ..usual
     }
 }
 
 fn report(options: &QuicLoopback, facts: &Facts) -> String {
-    if options.json {
-        return facts.to_json() + "\n";
-    }
     let count = |name: &str| facts.runs.iter().filter_map(|run| run.counters.get(name)).sum::<u64>();
     let (device, software) = (count("QuicOpenedDevice"), count("QuicOpenedSw"));
     let nic_alone = facts.runs.iter().all(|run| run.mode == Mode::QuicNic.to_string());

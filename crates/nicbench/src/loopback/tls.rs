@@ -1,19 +1,16 @@
 //! Sends a file over TLS through two emulated NICs, three ways, and shows what the offload saves.
 
-use super::{self as loopback, Failure, Loopback, Outputs};
-use crate::options::{self, WireOptions};
+use super::{self as loopback, Common, Failure, Loopback, OutputFiles, Ways};
+use crate::options;
 use crate::tls_options::TlsOptions;
-use crate::trace_options::TraceOptions;
 use clap::Parser;
 use nic_sim::NicConfig;
 use offload_bench::bulk::{Bulk, BulkError, Mode};
 use offload_bench::facts::Facts;
 use offload_bench::payload::Payload;
 use offload_bench::table;
-use offload_testbed::bed::ClockKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 /// Sends a file over TLS through two emulated NICs: as plain TCP, with TLS on the CPU, with TLS on the NICs.
 /// Prints what each mode costs the hosts: nanoseconds of CPU time per byte.
@@ -48,30 +45,28 @@ pub struct TlsLoopback {
     /// Show all columns (copy, framing and crypto, the devices, DMA) and the counters that moved
     #[arg(long, conflicts_with = "json")]
     wide: bool,
-    /// Print the facts as one JSON object
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    trace: TraceOptions,
-    #[command(flatten)]
-    wire: WireOptions,
+    common: Common,
 }
 
 impl Loopback for TlsLoopback {
     fn run(&self, program: &str) -> ExitCode {
-        loopback::finish(program, run(self), |facts| report(self, facts))
+        let shown = |facts: &Facts| self.common.shown(facts, || report(self, facts));
+        loopback::finish(program, run(self), shown, |run| run.sha256_ok)
     }
 }
 
 fn run(options: &TlsLoopback) -> Result<Facts, Failure> {
-    let seed = options.wire.seed();
+    let seed = options.common.wire.seed();
     let payload = loopback::payload(options.file.as_deref(), seed, options.size)?;
     options.tls.check().map_err(Failure::Unusable)?;
-    loopback::check_family(options.ipv6, options.wire.mtu)?;
-    let modes = loopback::each_once(&options.mode);
-    let outputs =
-        Outputs { out: options.out.as_deref(), pcap: options.pcap.as_deref(), trace: &options.trace, modes: &modes };
-    outputs.check(&[&options.file])?;
+    loopback::check_family(options.ipv6, options.common.wire.mtu)?;
+    let files = OutputFiles {
+        read: options.file.iter().map(PathBuf::as_path).collect(),
+        out: options.out.as_deref(),
+        pcap: options.pcap.as_deref(),
+    };
+    let ways = Ways::new(NAME, &options.common, &options.mode, files)?;
     let unreadable = |error| Failure::Unusable(format!("what is to be sent cannot be read: {error}"));
     let checksum = payload.checksum().map_err(unreadable)?;
     let own = [
@@ -79,35 +74,29 @@ fn run(options: &TlsLoopback) -> Result<Facts, Failure> {
         ("record_size", options.record_size.to_string()),
         ("ipv6", options.ipv6.to_string()),
     ];
-    let mut facts = loopback::facts(NAME, &options.wire, own.into_iter().chain(options.tls.facts()));
-    for mode in &modes {
-        warm_up(options, *mode, payload.len()).map_err(|error| Failure::Transfer(format!("{mode}: {error}")))?;
+    let mut facts = options.common.facts(NAME, own.into_iter().chain(options.tls.facts()));
+    for mode in ways.modes() {
+        warm_up(options, *mode, payload.len()).map_err(|error| loopback::failed(mode, error))?;
     }
-    for mode in &modes {
-        let progress = loopback::progress_bar(&mode.to_string(), payload.len(), options.json);
-        let bar = progress.clone();
-        let trace = outputs.trace(mode)?;
+    ways.make(payload.len(), &mut facts, |mode, way| {
         let bulk = Bulk {
             checksum: Some(checksum),
             record_size: usize::from(options.record_size),
-            clock: if options.wire.real { ClockKind::Real } else { ClockKind::Virtual },
+            clock: options.common.clock(),
             seed,
             nic: nic(options),
             agreement: options.tls.agreement(),
             padding: options.tls.padding.into(),
-            link: options.wire.link(),
+            link: options.common.wire.link(),
             ipv6: options.ipv6,
-            capture: outputs.capture(mode)?,
-            tracer: trace.as_ref().map(|trace| trace.tracer().clone()),
-            out: if Some(mode) == modes.last() { options.out.clone() } else { None },
-            progress: Some(Arc::new(move |bytes| bar.set_position(bytes))),
-            ..Bulk::new(*mode, payload.clone())
+            capture: way.capture,
+            tracer: way.tracer,
+            out: way.out,
+            progress: Some(way.progress),
+            ..Bulk::new(mode, payload.clone())
         };
-        let run = bulk.run();
-        progress.finish_and_clear();
-        loopback::end_trace(NAME, trace)?;
-        facts.runs.push(run.map_err(|error: BulkError| Failure::Transfer(format!("{mode}: {error}")))?);
-    }
+        bulk.run().map_err(|error| loopback::failed(mode, error))
+    })?;
     Ok(facts)
 }
 
@@ -119,19 +108,16 @@ fn warm_up(options: &TlsLoopback, mode: Mode, bytes: u64) -> Result<(), BulkErro
         agreement: options.tls.agreement(),
         padding: options.tls.padding.into(),
         ipv6: options.ipv6,
-        ..Bulk::new(mode, Payload::seeded(options.wire.seed(), bytes.min(WARM_UP_BYTES)))
+        ..Bulk::new(mode, Payload::seeded(options.common.wire.seed(), bytes.min(WARM_UP_BYTES)))
     };
     bulk.run().map(drop)
 }
 
 fn nic(options: &TlsLoopback) -> NicConfig {
-    options.tls.nic(NicConfig { mtu: options.wire.mtu, ..NicConfig::default() })
+    options.tls.nic(NicConfig { mtu: options.common.wire.mtu, ..NicConfig::default() })
 }
 
 fn report(options: &TlsLoopback, facts: &Facts) -> String {
-    if options.json {
-        return facts.to_json() + "\n";
-    }
     let runs = &facts.runs;
     let remarks = table::timeouts(runs) + &table::saved(runs) + table::noise(runs);
     loopback::text(facts, options.wide, "", &remarks)

@@ -1,4 +1,9 @@
 //! The programs as users run them: what is wrong is told in one line and by the status, and costs nobody a file.
+//!
+//! `signals`: programs that a signal ends; `timeline`: reads what `--trace` writes.
+
+mod signals;
+mod timeline;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,7 +22,28 @@ fn no_input_is_written_over_under_whatever_name() {
     folder.write("site/sub/page", &precious);
     symlink(&input, folder.path("link")).unwrap();
     fs::hard_link(folder.path("site/sub/page"), folder.path("page")).unwrap();
-    let cases: [(&str, &[&str]); 9] = [
+    symlink(folder.path("site/new"), folder.path("dangling")).unwrap();
+    // This wire cannot be opened: that a file is refused has to be told before.
+    let wire = ["--dgram", "none/a", "b"];
+    let with = |more: &[&'static str]| [&wire[..], more].concat();
+    let behind_a_wire = [
+        ("https_server", with(&["site", "--pcap", "site/sub/page"])),
+        ("https_server", with(&["site", "--trace", "page"])),
+        ("https_server", with(&["site", "--pcap", "dangling"])),
+        ("https_server", with(&["site", "--keys", "keys", "--trace", "keys"])),
+        ("h3_server", with(&["site", "--pcap", "page"])),
+        ("h3_server", with(&["site", "--pcap", "new", "--trace", "new"])),
+        ("tap_server", with(&["site", "--trace", "page"])),
+        ("udp_echo", with(&["--keys", "keys", "--trace", "keys"])),
+        ("udp_echo", with(&["--keys", "keys", "--key-changes", "x.pcapng", "--trace", "link"])),
+        ("udp_echo", with(&["--keys", "keys", "--trace", "keys.numbers"])),
+        ("nvme_target", with(&["--file", "x.pcapng", "--trace", "link"])),
+        ("nvme_target", with(&["--file", "x.pcapng", "--trace", "x.pcapng.identity"])),
+        ("nvme_host", with(&["--keys", "keys", "--trace", "keys", "id"])),
+        ("https_client", with(&["--cacert", "x.pcapng", "--pcap", "link", "http://10.0.0.1/"])),
+        ("https_client", with(&["--out", "new", "--trace", "new", "http://10.0.0.1/"])),
+    ];
+    let cases: [(&str, &[&str]); 8] = [
         ("ktls_loopback", &["x.pcapng", "--mode", "tcp", "--pcap", "x.pcapng"]),
         ("ktls_loopback", &["x-tcp.pcapng", "--pcap", "x.pcapng"]),
         ("ktls_loopback", &["x.pcapng", "--mode", "tcp,tcp", "--pcap", "link"]),
@@ -26,14 +52,17 @@ fn no_input_is_written_over_under_whatever_name() {
         ("ipsec_loopback", &["--size", "1", "--keys", "keys", "--out", "keys"]),
         ("https_server", &["site", "--pcap", "site/sub/page"]),
         ("https_server", &["site", "--pcap", "page"]),
-        ("https_client", &["--dgram", "a", "b", "--cacert", "x.pcapng", "--pcap", "link", "http://10.0.0.1/"]),
     ];
-    for (name, arguments) in cases {
+    let behind_a_wire = behind_a_wire.iter().map(|(name, arguments)| (*name, &arguments[..]));
+    for (name, arguments) in cases.into_iter().chain(behind_a_wire) {
         let said = refused(&folder, name, arguments);
         assert!(said.contains("is to be"), "{name} {arguments:?}: {said}");
     }
     for name in ["x.pcapng", "x-tcp.pcapng", "keys", "site/sub/page"] {
         assert_eq!(fs::read_to_string(folder.path(name)).unwrap(), precious, "{name}");
+    }
+    for name in ["new", "site/new", "keys.numbers", "x.pcapng.identity"] {
+        assert!(!folder.path(name).exists(), "{name}");
     }
 }
 
@@ -45,7 +74,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
     folder.write("ca.bin", "no PEM");
     let client = ["--dgram", "a", "b", "https://10.0.0.1/"];
     let with = |more: &[&'static str]| [&client[..], more].concat();
-    let cases: [(&str, Vec<&str>, &str); 35] = [
+    let cases: [(&str, Vec<&str>, &str); 38] = [
         ("https_server", vec!["empty"], "empty: has no files to fetch"),
         ("https_server", vec!["none"], "none: No such file"),
         ("https_server", vec!["file"], "file: Not a directory"),
@@ -69,7 +98,10 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
         ("nvme_target", vec!["--memory", "1MiB", "--loss", "0.1"], "the wire needs an end"),
         ("nvme_target", vec!["--memory", "1MiB", "--cpu"], "--tap"),
         ("nvme_target", vec!["--memory", "1MiB", "--dgram", "none/a", "b"], "none/a: "),
+        ("nvme_target", vec!["--memory", "1MiB", "--trace", "new"], "--trace shows an emulated host"),
+        ("nvme_host", vec!["--trace", "new", "id"], "--trace shows an emulated host"),
         ("nvme_loopback", vec!["--size", "0"], "nothing to read"),
+        ("nvme_loopback", vec!["--mode", "cpu", "--trace", "none/x"], "none/x: "),
         ("nvme_host", vec!["--connect", "nowhere"], "'--connect <ADDR>'"),
         ("nvme_host", vec!["--queues", "0", "read"], "'--queues <QUEUES>'"),
         ("nvme_host", vec!["--hostid", "12345", "read"], "'--hostid <UUID>': no UUID"),
@@ -94,10 +126,13 @@ fn what_is_refused_leaves_no_file_behind() {
     folder.write("keys", "state add nowhere");
     folder.write("ca.bin", "no PEM");
     folder.write("site/page", "a page");
-    let cases: [(&str, &[&str]); 4] = [
+    let cases: [(&str, &[&str]); 7] = [
         ("ktls_loopback", &["--size", "1", "--ipv6", "--mtu", "600", "--out", "new", "--pcap", "new.pcapng"]),
         ("ipsec_loopback", &["--size", "1", "--keys", "keys", "--out", "new", "--pcap", "new.pcapng"]),
         ("https_server", &["site", "--stream", "nowhere/port", "--pcap", "new.pcapng"]),
+        ("h3_server", &["site", "--stream", "nowhere/port", "--pcap", "new.pcapng", "--trace", "new"]),
+        ("udp_echo", &["--stream", "port", "--keys", "keys", "--trace", "new"]),
+        ("nvme_target", &["--dgram", "a", "b", "--trace", "new"]),
         ("https_client", &["--dgram", "a", "b", "--cacert", "ca.bin", "--pcap", "new.pcapng", "https://10.0.0.1/"]),
     ];
     for (name, arguments) in cases {
