@@ -27,6 +27,7 @@
 //! - `tokio` (on by default): a [`KtlsStream`] reads and writes as tokio's streams do, and [`TokioSegments`] carry it over one. Without it
 //!   there are chunks ([`KtlsStream::next_chunk`], [`KtlsStream::send_chunk`]) over any [`SegmentStream`].
 //! - `file`: `send_file` and `SharedWrites`.
+//! - `meter`: `base::cost::Meter` tells where the CPU time went. Without it that costs nothing.
 //! - `rustls` (on by default): `connect` and `accept`, which shake hands. Without it keys come from elsewhere ([`KtlsStream::new`]).
 //! - `ring` (on by default), `aws-lc-rs`: who seals and opens whole records, and what rustls has of cryptography. With both, ring seals, and
 //!   rustls wants to be told (`CryptoProvider::install_default`). With neither, the crate works with its own AEADs alone, and a
