@@ -249,7 +249,7 @@ impl Transport {
                 None if by == contexts.len() => {}
                 None => {
                     let stale = contexts.first().map_or(0, |(handle, ..)| handle.index);
-                    let handle = Handle { index: stale, generation: 1 };
+                    let handle = Handle { index: stale, generation: 0 };
                     meta = meta.marked(handle, Verdict::Done);
                 }
             }
@@ -270,7 +270,7 @@ impl Transport {
         for (index, segment) in bytes.chunks(cut).enumerate() {
             let claims = verdicts >> (index % 8) & 1 != 0;
             // A device only ever calls decrypted what it decrypted. Whatever it was, these are the bytes now.
-            let handle = Handle { index: u32::from(verdicts & 3), generation: 0 };
+            let handle = Handle { index: u32::from(verdicts & 3), generation: MockDevice::GENERATION };
             let tls = [TlsVerdict::NotDecrypted, TlsVerdict::Error, TlsVerdict::ResyncRequested, TlsVerdict::Decrypted];
             let tls = if claims { tls[usize::from(verdicts >> 6)] } else { TlsVerdict::NotDecrypted };
             // The word of a context that exists is the device's responsibility: only strangers' may be wrong.

@@ -76,6 +76,9 @@ impl Default for Inner {
 }
 
 impl MockDevice {
+    /// Of its contexts. A handle of generation 0 is an old one.
+    pub const GENERATION: u32 = 1;
+
     /// What was sent since this was asked last.
     pub fn take_sent(&self) -> Vec<TxPacket> {
         core::mem::take(&mut self.inner().sent)
@@ -298,8 +301,8 @@ impl Contexts for MockDevice {
         self.note(|| format!("create({engine}, {direction:?}, {flow:?}, {keys:?})"));
         let mut inner = self.inner();
         let place = inner.contexts.entry(*engine).or_default();
-        // Its first generation is 1: a handle of generation 0 is an old one.
-        let handle = Handle { index: Handle::indices(*engine, 1).start + *place, generation: 1 };
+        let index = Handle::indices(*engine, 1).start + *place;
+        let handle = Handle { index, generation: MockDevice::GENERATION };
         *place += 1;
         inner.created.push((handle, new));
         Ok(handle)
