@@ -1,0 +1,231 @@
+//! Jobs to lanes: those of one generator run side by side, the longest first.
+
+use crate::aes_modes::AesKey;
+use crate::eia3::Eia3;
+use crate::jobs::{CipherJob, MacJob, OpenJob, SealJob};
+use crate::key::Secret;
+use crate::lane::{Lane, Work};
+use crate::run::Stream;
+use crate::snow5g::Snow5g;
+use crate::sst::Subkeys;
+use crate::{Algorithm, Backend, Iv};
+
+/// Does jobs with one back-end, as many at a time as it has lanes.
+///
+/// ```
+/// use cellular_crypto::{Algorithm, CipherJob, Engine, Iv, Key, MacJob, OpenJob, SealJob, TagLen};
+///
+/// let keys = [Algorithm::Snow3g, Algorithm::Zuc128].map(|algorithm| Key::new(algorithm, &[7; 16]).expect("16 bytes"));
+/// let mut packets = [[0; 40]; 6];
+/// let mut jobs = Vec::new();
+/// for (index, packet) in packets.iter_mut().enumerate() {
+///     jobs.push(CipherJob::new(&keys[index % 2], Iv::from_bytes([index as u8; 16]), packet)?);
+/// }
+/// Engine::best().cipher(&mut jobs);
+///
+/// let mut jobs = [MacJob::new(&keys[0], Iv::from_bytes([0; 16]), b"message", TagLen::FOUR)?];
+/// Engine::best().mac(&mut jobs);
+/// assert_eq!(jobs[0].tag(), keys[0].mac(&Iv::from_bytes([0; 16]), b"message", TagLen::FOUR)?);
+///
+/// let key = Key::new(Algorithm::Zuc256, &[7; 32])?;
+/// let mut data = *b"message";
+/// let mut jobs = [SealJob::new(&key, Iv::from_bytes([0x24; 16]), b"", &mut data, TagLen::FOUR)?];
+/// Engine::best().seal(&mut jobs);
+/// let tag = jobs[0].tag();
+/// let mut jobs = [OpenJob::new(&key, Iv::from_bytes([0x24; 16]), b"", &mut data, tag.as_bytes())?];
+/// Engine::best().open(&mut jobs);
+/// assert!(jobs[0].is_authentic());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Engine {
+    backend: Backend,
+}
+
+impl Engine {
+    /// With the fastest back-end that this processor has.
+    pub fn best() -> Engine {
+        Engine { backend: Backend::best() }
+    }
+
+    /// With a certain back-end: for tests and benches. None where it is not available.
+    pub fn with_backend(backend: Backend) -> Option<Engine> {
+        backend.is_available().then_some(Engine { backend })
+    }
+
+    /// What it computes with.
+    pub fn backend(self) -> Backend {
+        self.backend
+    }
+
+    /// NEA: ciphers or deciphers the data of all jobs.
+    pub fn cipher(self, jobs: &mut [CipherJob<'_>]) {
+        self.run(jobs.iter_mut().map(CipherJob::start));
+    }
+
+    /// NIA: makes the tags of all jobs.
+    pub fn mac(self, jobs: &mut [MacJob<'_>]) {
+        self.run(jobs.iter_mut().map(MacJob::start));
+    }
+
+    /// NCA: ciphers the data of all jobs and makes their tags.
+    pub fn seal(self, jobs: &mut [SealJob<'_>]) {
+        self.run(jobs.iter_mut().map(SealJob::start));
+    }
+
+    /// NCA: compares the tags of all jobs and deciphers the data of those that are authentic.
+    pub fn open(self, jobs: &mut [OpenJob<'_>]) {
+        self.run(jobs.iter_mut().map(OpenJob::start));
+    }
+
+    /// Runs what is left to do in lanes.
+    fn run<'a>(self, started: impl Iterator<Item = Started<'a>>) {
+        let mut lanes: [Vec<Lane<'_>>; 3] = Default::default();
+        for started in started {
+            if let Started::Lane(stream, lane) = started {
+                lanes[stream as usize].push(lane);
+            }
+        }
+        for stream in [Stream::Snow3g, Stream::Zuc128, Stream::Zuc256] {
+            let lanes = &mut lanes[stream as usize];
+            // Messages of like lengths end together: few lanes run empty.
+            lanes.sort_by_key(|lane| std::cmp::Reverse(lane.work.blocks()));
+            for lanes in lanes.chunks_mut(self.backend.lanes()) {
+                self.backend.run(stream, lanes);
+            }
+        }
+    }
+}
+
+/// What became of a job.
+enum Started<'a> {
+    Done,
+    Lane(Stream, Lane<'a>),
+}
+
+impl CipherJob<'_> {
+    fn start(&mut self) -> Started<'_> {
+        match (self.key.algorithm(), &self.key.secret) {
+            (Algorithm::Aes128, Secret::Aes(key)) => {
+                // TS 33.401 B.1.3: eight bytes, and 64 bits that count.
+                let prefix = u128::from_be_bytes(*self.iv.bytes()) >> 64 << 64;
+                key.counter_mode(prefix, self.data);
+            }
+            (_, Secret::Aes(key)) => key.counter_mode(wide_counter(&self.iv), self.data),
+            (Algorithm::Snow5g, Secret::Bytes(key)) => Snow5g::new(key, self.iv.bytes()).apply(self.data),
+            (algorithm, Secret::Bytes(key)) => {
+                return Started::lane(algorithm, key, &self.iv, Work::Cipher(self.data));
+            }
+        }
+        Started::Done
+    }
+}
+
+impl MacJob<'_> {
+    fn start(&mut self) -> Started<'_> {
+        let (message, bits, tag) = (self.message, self.bits, &mut self.tag);
+        let work = match (self.key.algorithm(), &self.key.secret) {
+            (Algorithm::Aes128, Secret::Aes(key)) => {
+                *tag = key.cmac(*self.iv.bytes().first_chunk().expect("16 bytes"), message, bits);
+                return Started::Done;
+            }
+            (Algorithm::Snow3g, _) => Work::Uia2 { message, bits, tag },
+            (Algorithm::Zuc128, _) => Work::Eia3(Eia3::new(message, bits), tag),
+            (Algorithm::Zuc256, _) => Work::Sst { message, tag },
+            (_, secret) => {
+                *tag = Generator::new(secret, &self.iv).0.tag(message, &[]);
+                return Started::Done;
+            }
+        };
+        match &self.key.secret {
+            Secret::Bytes(key) => Started::lane(self.key.algorithm(), key, &self.iv, work),
+            Secret::Aes(_) => unreachable!("SNOW 3G's and ZUC's keys are bytes"),
+        }
+    }
+}
+
+impl SealJob<'_> {
+    fn start(&mut self) -> Started<'_> {
+        let (aad, tag) = (self.aad, &mut self.tag);
+        match (self.key.algorithm(), &self.key.secret) {
+            (Algorithm::Zuc256, Secret::Bytes(key)) => {
+                let work = Work::Seal { aad, data: self.data, subkeys: None, tag };
+                Started::lane(Algorithm::Zuc256, key, &self.iv, work)
+            }
+            (_, secret) => {
+                let (subkeys, generator) = Generator::new(secret, &self.iv);
+                generator.apply(self.data);
+                *tag = subkeys.tag(aad, self.data);
+                Started::Done
+            }
+        }
+    }
+}
+
+impl OpenJob<'_> {
+    fn start(&mut self) -> Started<'_> {
+        let (aad, tag, authentic) = (self.aad, self.tag, &mut self.authentic);
+        match (self.key.algorithm(), &self.key.secret) {
+            (Algorithm::Zuc256, Secret::Bytes(key)) => {
+                let work = Work::Open { aad, data: self.data, tag, authentic };
+                Started::lane(Algorithm::Zuc256, key, &self.iv, work)
+            }
+            (_, secret) => {
+                let (subkeys, generator) = Generator::new(secret, &self.iv);
+                *authentic = subkeys.accepts(aad, self.data, tag);
+                match *authentic {
+                    true => generator.apply(self.data),
+                    false => self.data.fill(0),
+                }
+                Started::Done
+            }
+        }
+    }
+}
+
+impl<'a> Started<'a> {
+    fn lane(algorithm: Algorithm, key: &'a [u8; 32], iv: &Iv, work: Work<'a>) -> Started<'a> {
+        let stream = match algorithm {
+            Algorithm::Snow3g => Stream::Snow3g,
+            Algorithm::Zuc128 => Stream::Zuc128,
+            _ => Stream::Zuc256,
+        };
+        Started::Lane(stream, Lane { key, iv: *iv.bytes(), work })
+    }
+}
+
+/// What goes on with the keystream of Snow 5G or AES-256 after H, Q and P.
+enum Generator<'a> {
+    Snow5g(Snow5g),
+    /// The counter block of keystream block 0.
+    Aes256(&'a AesKey, u128),
+}
+
+impl<'a> Generator<'a> {
+    fn new(secret: &'a Secret, iv: &Iv) -> (Subkeys, Generator<'a>) {
+        match secret {
+            Secret::Bytes(key) => {
+                let mut generator = Snow5g::new(key, iv.bytes());
+                let blocks = [generator.block(), generator.block(), generator.block()];
+                (Subkeys::new(&blocks), Generator::Snow5g(generator))
+            }
+            Secret::Aes(key) => {
+                // The lowest bit of the first byte tells the subkeys' counter blocks from the message's.
+                let first = wide_counter(iv);
+                (Subkeys::new(&key.keystream(first | 1 << 120)), Generator::Aes256(key, first))
+            }
+        }
+    }
+
+    fn apply(self, data: &mut [u8]) {
+        match self {
+            Generator::Snow5g(mut generator) => generator.apply(data),
+            Generator::Aes256(key, first) => key.counter_mode(first, data),
+        }
+    }
+}
+
+/// 256-NEA5: twelve bytes of the IV, and 32 bits that count.
+fn wide_counter(iv: &Iv) -> u128 {
+    u128::from_be_bytes(*iv.bytes()) >> 32 << 32
+}

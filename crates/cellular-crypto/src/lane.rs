@@ -1,0 +1,109 @@
+//! A message in a lane of SNOW 3G or ZUC: where its generator starts, and what is done with the keystream.
+
+use crate::eia3::Eia3;
+use crate::sst::Subkeys;
+use crate::uia2;
+use crate::words::Words;
+
+/// One message.
+pub(crate) struct Lane<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) iv: [u8; 16],
+    pub(crate) work: Work<'a>,
+}
+
+/// What a message takes its generator's blocks of 64 bytes for.
+pub(crate) enum Work<'a> {
+    /// XORs keystream into data.
+    Cipher(&'a mut [u8]),
+    /// 128-NIA1 from the first five words.
+    Uia2 { message: &'a [u8], bits: usize, tag: &'a mut [u8; 16] },
+    /// 128-NIA3.
+    Eia3(Eia3<'a>, &'a mut [u8; 16]),
+    /// 256-NIA6 from H, Q and P.
+    Sst { message: &'a [u8], tag: &'a mut [u8; 16] },
+    /// Ciphers by what follows H, Q and P, then makes the tag.
+    Seal { aad: &'a [u8], data: &'a mut [u8], subkeys: Option<Subkeys>, tag: &'a mut [u8; 16] },
+    /// Compares the tag, then deciphers; or wipes.
+    Open { aad: &'a [u8], data: &'a mut [u8], tag: &'a [u8], authentic: &'a mut bool },
+}
+
+impl Work<'_> {
+    /// How many blocks the message takes.
+    pub(crate) fn blocks(&self) -> usize {
+        match self {
+            Work::Cipher(data) => data.len().div_ceil(64),
+            Work::Uia2 { .. } | Work::Sst { .. } => 1,
+            Work::Eia3(mac, _) => mac.words().div_ceil(16),
+            Work::Seal { data, .. } | Work::Open { data, .. } => (data.len() + SUBKEYS).div_ceil(64),
+        }
+    }
+
+    /// Block `index`, in order.
+    #[inline(always)]
+    pub(crate) fn take<W: Words>(&mut self, proof: W::Proof, index: usize, block: &[u8; 64]) {
+        match self {
+            Work::Cipher(data) => xor(data, 64 * index, block),
+            Work::Uia2 { message, bits, tag } => {
+                tag[..4].copy_from_slice(&uia2::mac::<W>(proof, block, message, *bits));
+            }
+            Work::Eia3(mac, tag) => {
+                mac.take::<W>(proof, index, block);
+                tag[..4].copy_from_slice(&mac.tag());
+            }
+            Work::Sst { message, tag } => **tag = subkeys(block).tag(message, &[]),
+            Work::Seal { aad, data, subkeys: kept, tag } => {
+                if index == 0 {
+                    *kept = Some(subkeys(block));
+                }
+                xor_behind_subkeys(data, index, block);
+                if 64 * (index + 1) >= data.len() + SUBKEYS {
+                    **tag = kept.take().expect("the first block came first").tag(aad, data);
+                }
+            }
+            Work::Open { aad, data, tag, authentic } => {
+                if index == 0 {
+                    **authentic = subkeys(block).accepts(aad, data, tag);
+                    if !**authentic {
+                        data.fill(0);
+                    }
+                }
+                if **authentic {
+                    xor_behind_subkeys(data, index, block);
+                }
+            }
+        }
+    }
+}
+
+/// H, Q and P.
+const SUBKEYS: usize = 48;
+
+fn subkeys(block: &[u8; 64]) -> Subkeys {
+    let [h, q, p, _] = block.as_chunks::<16>().0 else { unreachable!("64 bytes") };
+    Subkeys::new(&[*h, *q, *p])
+}
+
+#[inline(always)]
+fn xor_behind_subkeys(data: &mut [u8], index: usize, block: &[u8; 64]) {
+    match index {
+        0 => xor(data, 0, &block[SUBKEYS..]),
+        _ => xor(data, 64 * index - SUBKEYS, block),
+    }
+}
+
+/// XORs `keystream` into what `data` has from `start` on.
+#[inline(always)]
+fn xor(data: &mut [u8], start: usize, keystream: &[u8]) {
+    let data = &mut data[start..];
+    // A whole block has a length that the compiler knows.
+    if let (Some(data), Some(keystream)) = (data.first_chunk_mut::<64>(), keystream.first_chunk::<64>()) {
+        for (byte, key) in data.iter_mut().zip(keystream) {
+            *byte ^= key;
+        }
+        return;
+    }
+    for (byte, key) in data.iter_mut().zip(keystream) {
+        *byte ^= key;
+    }
+}

@@ -1,0 +1,77 @@
+//! Generators of SNOW 3G and ZUC over lanes: up to sixteen messages from key and IV to the end of the longest.
+
+use zeroize::Zeroizing;
+
+use crate::lane::Lane;
+use crate::snow3g::Snow3g;
+use crate::words::Words;
+use crate::zuc::{Rounds, Zuc, cells_128, cells_256};
+
+/// Which of the two, and its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Snow3g,
+    Zuc128,
+    Zuc256,
+}
+
+/// At most [`Words::LANES`] messages.
+#[inline(always)]
+pub(crate) fn run<W: Words>(proof: W::Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
+    match stream {
+        Stream::Snow3g => snow_3g::<W>(proof, lanes),
+        Stream::Zuc128 => zuc::<W>(proof, lanes, Rounds::Short),
+        Stream::Zuc256 => zuc::<W>(proof, lanes, Rounds::Long),
+    }
+}
+
+#[inline(always)]
+fn snow_3g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
+    let mut keys = Zeroizing::new([[0; 16]; 4]);
+    let mut ivs = [[0; 16]; 4];
+    for (index, lane) in lanes.iter().enumerate() {
+        for word in 0..4 {
+            keys[word][index] = u32::from_be_bytes(lane.key.as_chunks::<4>().0[word]);
+            ivs[word][index] = u32::from_be_bytes(lane.iv.as_chunks::<4>().0[word]);
+        }
+    }
+    let mut generator = Snow3g::<W>::new(proof, &keys, &ivs);
+    let mut out = Zeroizing::new([[0; 64]; 16]);
+    for index in 0..blocks(lanes) {
+        W::keystream(&generator.block(), &mut out);
+        hand_out::<W>(proof, lanes, index, &out);
+    }
+}
+
+#[inline(always)]
+fn zuc<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], rounds: Rounds) {
+    let mut cells = Zeroizing::new([[0; 16]; 16]);
+    for (index, lane) in lanes.iter().enumerate() {
+        let of_lane = match rounds {
+            Rounds::Short => cells_128(lane.key, &lane.iv),
+            Rounds::Long => cells_256(lane.key, &lane.iv),
+        };
+        for (cell, word) in cells.iter_mut().zip(of_lane) {
+            cell[index] = word;
+        }
+    }
+    let mut generator = Zuc::<W>::new(proof, &cells, rounds);
+    let mut out = Zeroizing::new([[0; 64]; 16]);
+    for index in 0..blocks(lanes) {
+        W::keystream(&generator.block(), &mut out);
+        hand_out::<W>(proof, lanes, index, &out);
+    }
+}
+
+fn blocks(lanes: &[Lane<'_>]) -> usize {
+    lanes.iter().map(|lane| lane.work.blocks()).max().unwrap_or(0)
+}
+
+#[inline(always)]
+fn hand_out<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], index: usize, out: &[[u8; 64]; 16]) {
+    for (lane, block) in lanes.iter_mut().zip(out) {
+        if index < lane.work.blocks() {
+            lane.work.take::<W>(proof, index, block);
+        }
+    }
+}

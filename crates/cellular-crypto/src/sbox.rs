@@ -1,0 +1,203 @@
+//! S-boxes without tables in memory: 64 bytes at a time, as eight planes of bits.
+//!
+//! A table that is read at a secret place tells that place to the caches. Here an S-box is its polynomial over bits (the
+//! algebraic normal form), found from its table when the crate is compiled; which terms it has is no secret.
+
+/// An S-box of eight bits.
+pub(crate) struct Sbox {
+    /// For each product of the four high bits and each bit of the result: which products of the four low bits are its factor.
+    terms: [[u16; 8]; 16],
+}
+
+impl Sbox {
+    /// The polynomial of a table.
+    pub(crate) const fn new(table: &[u8; 256]) -> Sbox {
+        // The Moebius transform: from values to coefficients.
+        let mut coefficients = *table;
+        let mut bit = 1;
+        while bit < 256 {
+            let mut index = 0;
+            while index < 256 {
+                if index & bit != 0 {
+                    coefficients[index] ^= coefficients[index ^ bit];
+                }
+                index += 1;
+            }
+            bit <<= 1;
+        }
+        let mut terms = [[0; 8]; 16];
+        let mut index = 0;
+        while index < 256 {
+            let mut out = 0;
+            while out < 8 {
+                terms[index >> 4][out] |= ((coefficients[index] >> out & 1) as u16) << (index & 15);
+                out += 1;
+            }
+            index += 1;
+        }
+        Sbox { terms }
+    }
+
+    /// Substitutes 64 bytes.
+    #[inline]
+    pub(crate) fn substitute(&self, words: &mut [u64; 8]) {
+        transpose(words);
+        let [low, high] = [products(&words[..4]), products(&words[4..])];
+        // Sums of any four neighbouring products, so that a factor is four look-ups by what is public.
+        let mut sums = [[0; 16]; 4];
+        for (sums, products) in sums.iter_mut().zip(low.chunks_exact(4)) {
+            for set in 1..16usize {
+                let last = set.trailing_zeros() as usize;
+                sums[set] = sums[set & (set - 1)] ^ products[last];
+            }
+        }
+        let mut planes = [0; 8];
+        for (high, terms) in high.iter().zip(&self.terms) {
+            for (plane, terms) in planes.iter_mut().zip(terms) {
+                let [a, b, c, d] = [terms & 15, terms >> 4 & 15, terms >> 8 & 15, terms >> 12].map(usize::from);
+                *plane ^= high & (sums[0][a] ^ sums[1][b] ^ sums[2][c] ^ sums[3][d]);
+            }
+        }
+        *words = planes;
+        transpose(words);
+    }
+}
+
+/// All products of four planes; the first is one.
+#[inline]
+fn products(planes: &[u64]) -> [u64; 16] {
+    let mut products = [u64::MAX; 16];
+    for set in 1..16usize {
+        products[set] = products[set & (set - 1)] & planes[set.trailing_zeros() as usize];
+    }
+    products
+}
+
+/// From bytes to planes and back: bit j of word i's bytes changes places with bit i of word j's.
+#[inline]
+fn transpose(words: &mut [u64; 8]) {
+    for (distance, mask) in [(1, 0x5555_5555_5555_5555), (2, 0x3333_3333_3333_3333), (4, 0x0f0f_0f0f_0f0f_0f0f)] {
+        for low in (0..8).filter(|index| index & distance == 0) {
+            let swap = ((words[low] >> distance) ^ words[low + distance]) & mask;
+            words[low + distance] ^= swap;
+            words[low] ^= swap << distance;
+        }
+    }
+}
+
+/// Multiplies in the field of 256 elements modulo `polynomial`, for tables made when the crate is compiled.
+pub(crate) const fn multiply(a: u8, b: u8, polynomial: u16) -> u8 {
+    let (mut a, mut result) = (a as u16, 0);
+    let mut bit = 0;
+    while bit < 8 {
+        if b >> bit & 1 != 0 {
+            result ^= a;
+        }
+        a <<= 1;
+        if a & 0x100 != 0 {
+            a ^= polynomial;
+        }
+        bit += 1;
+    }
+    result as u8
+}
+
+/// `base` to the power of `exponent`.
+pub(crate) const fn power(base: u8, exponent: u32, polynomial: u16) -> u8 {
+    let mut result = 1;
+    let mut done = 0;
+    while done < exponent {
+        result = multiply(result, base, polynomial);
+        done += 1;
+    }
+    result
+}
+
+/// The affine map of the inverse: `columns[i]` is the image of bit i, `constant` that of zero.
+const fn of_inverse(polynomial: u16, columns: [u8; 8], constant: u8) -> [u8; 256] {
+    let mut table = [0; 256];
+    let mut index = 0;
+    while index < 256 {
+        let inverse = power(index as u8, 254, polynomial);
+        let (mut out, mut bit) = (constant, 0);
+        while bit < 8 {
+            if inverse >> bit & 1 != 0 {
+                out ^= columns[bit];
+            }
+            bit += 1;
+        }
+        table[index] = out;
+        index += 1;
+    }
+    table
+}
+
+/// FIPS 197 5.1.1.
+pub(crate) const AES: [u8; 256] = of_inverse(0x11b, [0x1f, 0x3e, 0x7c, 0xf8, 0xf1, 0xe3, 0xc7, 0x8f], 0x63);
+/// SNOW 3G's second: a Dickson polynomial and 0x25 (TS 35.216 3.3.2).
+pub(crate) const SNOW_3G: [u8; 256] = {
+    const EXPONENTS: [u32; 9] = [1, 9, 13, 15, 33, 41, 45, 47, 49];
+    let mut table = [0x25; 256];
+    let mut index = 0;
+    while index < 256 {
+        let mut term = 0;
+        while term < 9 {
+            table[index] ^= power(index as u8, EXPONENTS[term], 0x169);
+            term += 1;
+        }
+        index += 1;
+    }
+    table
+};
+/// ZUC's S1 (TS 35.222 3.4.2).
+pub(crate) const ZUC_1: [u8; 256] = of_inverse(0x18b, [0x97, 0x3e, 0x6d, 0xcb, 0xee, 0xdd, 0xbb, 0x77], 0x55);
+/// ZUC's S0 (TS 35.222 3.4.2): three rounds of a Feistel network on halves, then a rotation by five.
+pub(crate) const ZUC_0: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut index = 0;
+    while index < 256 {
+        let (mut high, mut low) = (index >> 4, index & 15);
+        high ^= ZUC_P[0][low] as usize;
+        low ^= ZUC_P[1][high] as usize;
+        high ^= ZUC_P[2][low] as usize;
+        table[index] = ((high << 4 | low) as u8).rotate_left(5);
+        index += 1;
+    }
+    table
+};
+/// The functions of halves in ZUC's S0.
+pub(crate) const ZUC_P: [[u8; 16]; 3] = [
+    [9, 15, 0, 14, 15, 15, 2, 10, 0, 4, 0, 12, 7, 5, 3, 9],
+    [8, 13, 6, 5, 7, 0, 12, 4, 11, 1, 14, 10, 15, 3, 9, 2],
+    [2, 6, 10, 6, 0, 13, 10, 15, 3, 3, 13, 5, 0, 9, 12, 13],
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planes_give_what_the_tables_say() {
+        for table in [AES, SNOW_3G, ZUC_0, ZUC_1] {
+            let sbox = Sbox::new(&table);
+            for start in (0..256).step_by(64) {
+                let bytes: [u8; 64] = std::array::from_fn(|index| (start + index * 7 % 64) as u8);
+                let mut words: [u64; 8] =
+                    std::array::from_fn(|word| u64::from_le_bytes(bytes[8 * word..8 * word + 8].try_into().unwrap()));
+                sbox.substitute(&mut words);
+                let out: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                let expected: Vec<u8> = bytes.iter().map(|byte| table[usize::from(*byte)]).collect();
+                assert_eq!(out, expected);
+            }
+        }
+    }
+
+    /// Rows as the specifications print them.
+    #[test]
+    fn tables_begin_as_printed() {
+        assert_eq!(AES[..4], [0x63, 0x7c, 0x77, 0x7b]);
+        assert_eq!(SNOW_3G[..4], [0x25, 0x24, 0x73, 0x67]);
+        assert_eq!(ZUC_0[..4], [0x3e, 0x72, 0x5b, 0x47]);
+        assert_eq!(ZUC_1[..4], [0x55, 0xc2, 0x63, 0x71]);
+    }
+}

@@ -1,0 +1,103 @@
+//! SNOW 3G (TS 35.216), many messages at a time.
+
+use crate::words::Words;
+
+/// The state of [`Words::LANES`] generators.
+pub(crate) struct Snow3g<W> {
+    s: [W; 16],
+    r: [W; 3],
+}
+
+impl<W: Words> Snow3g<W> {
+    /// Key and IV of each message, their first word first.
+    #[inline(always)]
+    pub(crate) fn new(proof: W::Proof, keys: &[[u32; 16]; 4], ivs: &[[u32; 16]; 4]) -> Self {
+        // The standard counts words from the end: K0 is the last.
+        let key = [3, 2, 1, 0].map(|index: usize| W::load(proof, &keys[index]));
+        let iv = [3, 2, 1, 0].map(|index: usize| W::load(proof, &ivs[index]));
+        let ones = W::splat(proof, u32::MAX);
+        let not = key.map(|word| word.xor(ones));
+        let mut s = [
+            not[0], not[1], not[2], not[3], key[0], key[1], key[2], key[3], //
+            not[0], not[1], not[2], not[3], key[0], key[1], key[2], key[3],
+        ];
+        for (cell, word) in [(15, 0), (12, 1), (10, 2), (9, 3)] {
+            s[cell] = s[cell].xor(iv[word]);
+        }
+        let mut state = Snow3g { s, r: [W::splat(proof, 0); 3] };
+        for _ in 0..2 {
+            state.initialise::<0>();
+            state.initialise::<1>();
+            state.initialise::<2>();
+            state.initialise::<3>();
+            state.initialise::<4>();
+            state.initialise::<5>();
+            state.initialise::<6>();
+            state.initialise::<7>();
+            state.initialise::<8>();
+            state.initialise::<9>();
+            state.initialise::<10>();
+            state.initialise::<11>();
+            state.initialise::<12>();
+            state.initialise::<13>();
+            state.initialise::<14>();
+            state.initialise::<15>();
+        }
+        // One word is thrown away; afterwards `s[0]` is to be the first again.
+        state.word::<0>();
+        state.s.rotate_left(1);
+        state
+    }
+
+    /// The next sixteen words.
+    #[inline(always)]
+    pub(crate) fn block(&mut self) -> [W; 16] {
+        [
+            self.word::<0>(),
+            self.word::<1>(),
+            self.word::<2>(),
+            self.word::<3>(),
+            self.word::<4>(),
+            self.word::<5>(),
+            self.word::<6>(),
+            self.word::<7>(),
+            self.word::<8>(),
+            self.word::<9>(),
+            self.word::<10>(),
+            self.word::<11>(),
+            self.word::<12>(),
+            self.word::<13>(),
+            self.word::<14>(),
+            self.word::<15>(),
+        ]
+    }
+
+    /// A step whose first cell is `s[FIRST]`: cells stay where they are, and the first moves on.
+    #[inline(always)]
+    fn word<const FIRST: usize>(&mut self) -> W {
+        let f = self.fsm::<FIRST>();
+        let word = f.xor(self.s[FIRST]);
+        self.s[FIRST] = self.feedback::<FIRST>();
+        word
+    }
+
+    #[inline(always)]
+    fn initialise<const FIRST: usize>(&mut self) {
+        let f = self.fsm::<FIRST>();
+        self.s[FIRST] = self.feedback::<FIRST>().xor(f);
+    }
+
+    #[inline(always)]
+    fn fsm<const FIRST: usize>(&mut self) -> W {
+        let [r1, r2, r3] = self.r;
+        let f = self.s[(FIRST + 15) % 16].add(r1).xor(r2);
+        self.r = [r2.add(r3.xor(self.s[(FIRST + 5) % 16])), r1.snow_3g_s1(), r2.snow_3g_s2()];
+        f
+    }
+
+    #[inline(always)]
+    fn feedback<const FIRST: usize>(&self) -> W {
+        let (s0, s2, s11) = (self.s[FIRST], self.s[(FIRST + 2) % 16], self.s[(FIRST + 11) % 16]);
+        s0.shift_left::<8>().xor(s0.mul_alpha()).xor(s2).xor(s11.shift_right::<8>()).xor(s11.div_alpha())
+    }
+}

@@ -1,0 +1,73 @@
+//! Tags (MAC-I) and their lengths.
+
+use subtle::{Choice, ConstantTimeEq};
+
+/// How many bytes a tag has: 4 to 16.
+///
+/// ```
+/// use cellular_crypto::TagLen;
+///
+/// assert_eq!(TagLen::new(4), Some(TagLen::FOUR));
+/// assert_eq!(TagLen::new(3), None);
+/// assert_eq!(TagLen::new(16).map(TagLen::get), Some(16));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TagLen(u8);
+
+impl TagLen {
+    /// What 5G uses: MAC-I of 32 bits.
+    pub const FOUR: TagLen = TagLen(4);
+
+    /// None unless 4 to 16.
+    pub fn new(bytes: usize) -> Option<TagLen> {
+        (4..=16).contains(&bytes).then_some(TagLen(bytes as u8))
+    }
+
+    /// The number of bytes.
+    pub fn get(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// A tag. Comparing two takes the same time wherever they differ.
+///
+/// ```
+/// use cellular_crypto::{Algorithm, Iv, Key, TagLen};
+///
+/// let key = Key::new(Algorithm::Snow5g, &[7; 32])?;
+/// let tag = key.mac(&Iv::from_bytes([0x40; 16]), b"message", TagLen::new(8).expect("4 to 16"))?;
+/// assert_eq!(tag.as_bytes().len(), 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Tag {
+    bytes: [u8; 16],
+    len: TagLen,
+}
+
+impl Tag {
+    /// The first bytes of a full tag.
+    pub(crate) fn truncate(mut bytes: [u8; 16], len: TagLen) -> Tag {
+        bytes[len.get()..].fill(0);
+        Tag { bytes, len }
+    }
+
+    /// The tag's bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len.get()]
+    }
+
+    /// Whether `other` is this tag, in a time that does not depend on where they differ.
+    pub(crate) fn is(&self, other: &[u8]) -> bool {
+        bool::from(self.as_bytes().ct_eq(other))
+    }
+}
+
+impl PartialEq for Tag {
+    fn eq(&self, other: &Tag) -> bool {
+        let equal: Choice = self.bytes.ct_eq(&other.bytes);
+        self.len == other.len && bool::from(equal)
+    }
+}
+
+impl Eq for Tag {}

@@ -1,0 +1,52 @@
+//! Many words of 32 bits side by side: word `n` belongs to message `n`. SNOW 3G and ZUC are written once over [`Words`].
+//!
+//! `portable.rs` is safe Rust; `avx2.rs` and `avx512.rs` are instructions of x86-64.
+
+pub(crate) mod portable;
+
+/// As many words as a back-end works on at once.
+///
+/// A value can be made only with a [`Words::Proof`] that the processor has the back-end's instructions.
+pub(crate) trait Words: Copy {
+    /// Words side by side: 16 at most.
+    const LANES: usize;
+    /// Exists only where the instructions do.
+    type Proof: Copy;
+
+    fn splat(proof: Self::Proof, word: u32) -> Self;
+    /// The first [`Words::LANES`].
+    fn load(proof: Self::Proof, words: &[u32; 16]) -> Self;
+    fn xor(self, other: Self) -> Self;
+    fn add(self, other: Self) -> Self;
+    fn shift_left<const BITS: u32>(self) -> Self;
+    fn shift_right<const BITS: u32>(self) -> Self;
+    fn rotate<const BITS: u32>(self) -> Self;
+
+    /// SNOW 3G's S1: AES's S-box on each byte, AES's MixColumns.
+    fn snow_3g_s1(self) -> Self;
+    /// SNOW 3G's S2.
+    fn snow_3g_s2(self) -> Self;
+    /// SNOW 3G's MUL of the highest byte.
+    fn mul_alpha(self) -> Self;
+    /// SNOW 3G's DIV of the lowest byte.
+    fn div_alpha(self) -> Self;
+
+    /// ZUC's S-boxes on two words.
+    fn zuc_substitute(self, other: Self) -> (Self, Self);
+    /// The high half of `self`, and the low half of `other` below it.
+    fn high_low(self, other: Self) -> Self;
+    /// The low half of `self`, and the high half of `other` below it.
+    fn low_high(self, other: Self) -> Self;
+    /// `self * 2^BITS` modulo 2^31 - 1.
+    fn rotate_31<const BITS: u32>(self) -> Self;
+    /// The sum modulo 2^31 - 1. Of two numbers that are not both zero it is never zero, but 2^31 - 1.
+    fn add_31(self, other: Self) -> Self;
+
+    /// Sixteen words of each message in the order of `words`, each with its high byte first.
+    fn keystream(words: &[Self; 16], out: &mut [[u8; 64]; 16]);
+
+    /// See [`eia3::windows`](crate::eia3::windows).
+    fn windows(proof: Self::Proof, previous: u32, block: &[u8; 64], message: &[u8; 64]) -> u32;
+    /// See [`gf64::absorb`](crate::gf64::absorb).
+    fn absorb(proof: Self::Proof, p: u64, sum: u64, blocks: &[u8]) -> u64;
+}
