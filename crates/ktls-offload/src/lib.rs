@@ -27,6 +27,7 @@
 //! - `tokio` (on by default): a [`KtlsStream`] reads and writes as tokio's streams do, and [`TokioSegments`] carry it over one. Without it
 //!   there are chunks ([`KtlsStream::next_chunk`], [`KtlsStream::send_chunk`]) over any [`SegmentStream`].
 //! - `file`: `send_file` and `SharedWrites`.
+//! - `lookaside`: `LookasideStream`, whose records an accelerator seals and opens by jobs.
 //! - `meter`: `base::cost::Meter` tells where the CPU time went. Without it that costs nothing.
 //! - `rustls` (on by default): `connect` and `accept`, which shake hands. Without it keys come from elsewhere ([`KtlsStream::new`]).
 //! - `ring` (on by default), `aws-lc-rs`: who seals and opens whole records, and what rustls has of cryptography. With both, ring seals, and
@@ -44,6 +45,8 @@ mod error;
 #[cfg(feature = "rustls")]
 mod handshake;
 mod keys;
+#[cfg(feature = "lookaside")]
+mod lookaside;
 mod messages;
 mod record;
 mod sealer;
@@ -60,6 +63,8 @@ pub use error::TlsError;
 #[cfg(feature = "rustls")]
 pub use handshake::{HandshakeError, Negotiated, accept, connect};
 pub use keys::{FixedKeys, KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
+#[cfg(feature = "lookaside")]
+pub use lookaside::{LookasideCounters, LookasideStream, RunLookaside};
 #[cfg(feature = "file")]
 pub use send_file::{Blocking, FilePieces, InPlace, LentPieces, SendFileError, SharedWrites, WriteCounters, send_file};
 pub use stream::KtlsStream;

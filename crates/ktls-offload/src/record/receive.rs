@@ -568,7 +568,7 @@ fn overlap(start: usize, end: usize, other_start: usize, other_end: usize) -> us
 }
 
 /// What can be said of two ranges copied into one.
-fn both(a: RxMeta, b: RxMeta) -> RxMeta {
+pub(crate) fn both(a: RxMeta, b: RxMeta) -> RxMeta {
     let checksums = if a.checksums == b.checksums { a.checksums } else { Checksums::Unchecked };
     RxMeta { checksums, ..RxMeta::default() }
 }

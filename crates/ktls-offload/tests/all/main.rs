@@ -4,6 +4,7 @@ mod cancelled;
 mod endings;
 mod handshake;
 mod kernel_loopback;
+mod lookaside;
 mod misbehaviour;
 mod offload;
 mod rekey;

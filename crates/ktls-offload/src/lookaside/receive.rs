@@ -1,0 +1,336 @@
+//! Records that arrive: cut out of the ranges, opened by jobs, handed up in order as a NIC would hand them up.
+//!
+//! Invariant: every byte goes up once, in order, at the place where it arrived: of a record that a job opened, header and tag
+//! as they were and the body decrypted, marked with its context; of any other, all as it was, without a mark.
+
+use super::face::open_session;
+use super::send::{copied, cut, is_lost};
+use super::{CONTEXTS, LookasideCounters, News, RECORDS_AT_ONCE};
+use crate::record::inbox::Inbox;
+use crate::record::receive::both;
+use crate::record::{HEADER_LEN, WIRE_MAX};
+use bytes::{Bytes, BytesMut};
+use core::task::{Context, Poll};
+use offload_api::record::RECORD_TAG_LEN;
+use offload_api::{
+    DeviceEvent, Done, FlowKey, Handle, Job, JobStatus, Refused, RxMeta, RxSegment, SegmentStream, Slots, TlsContext,
+    TlsKey, Verdict, Way, engines,
+};
+use offload_base::Seq;
+use offload_jobs::JobClient;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::io;
+
+pub(super) struct ReceiveQueue {
+    client: JobClient,
+    /// Their names: only one is in use at a time.
+    names: Slots<()>,
+    context: Option<OpenContext>,
+    /// What is not yet a whole record; empty without a context.
+    inbox: Inbox,
+    items: VecDeque<Item>,
+    /// Number of the first item there is.
+    first: u64,
+    waiting: VecDeque<Job>,
+    /// Where the next byte that arrives begins.
+    position: Seq,
+    /// The last word of the stream below.
+    ended: Option<io::Result<()>>,
+    /// Bytes that the stream below was told of before they were done with.
+    early: usize,
+}
+
+/// A key that records are opened with.
+struct OpenContext {
+    handle: Handle,
+    flow: FlowKey,
+    session: Handle,
+    key: TlsKey,
+    /// Bytes before the first record.
+    ahead: u32,
+    /// Of the next record.
+    number: u64,
+}
+
+enum Item {
+    Ready(RxSegment),
+    Opening(Opening),
+}
+
+/// A record that a job has.
+struct Opening {
+    context: Handle,
+    start: Seq,
+    meta: RxMeta,
+    wire: SmallVec<[Bytes; 2]>,
+}
+
+impl ReceiveQueue {
+    /// `next` says where the first byte begins, if that is known; else counting begins at zero.
+    pub(super) fn new(client: JobClient, next: Option<Seq>) -> ReceiveQueue {
+        ReceiveQueue {
+            client,
+            names: Slots::new(
+                Handle::indices(engines::TLS, 2 * CONTEXTS).start + CONTEXTS
+                    ..Handle::indices(engines::TLS, 2 * CONTEXTS).end,
+            ),
+            context: None,
+            inbox: Inbox::default(),
+            items: VecDeque::new(),
+            first: 0,
+            waiting: VecDeque::new(),
+            position: next.unwrap_or_default(),
+            ended: None,
+            early: 0,
+        }
+    }
+
+    /// Where the next byte that is handed up begins.
+    pub(super) fn next_seq(&self) -> Seq {
+        match self.items.front() {
+            Some(Item::Ready(segment)) => segment.seq,
+            Some(Item::Opening(record)) => record.start,
+            None => self.inbox.start().filter(|_| self.inbox.len() > 0).unwrap_or(self.position),
+        }
+    }
+
+    /// Where the next byte that arrives begins.
+    pub(super) fn position(&self) -> Seq {
+        self.position
+    }
+
+    /// Of bytes that are done with, those that the stream below is still to be told of.
+    pub(super) fn without_early(&mut self, bytes: usize) -> usize {
+        let told = self.early.min(bytes);
+        self.early -= told;
+        bytes - told
+    }
+
+    /// Opens what arrives from the record of `context` on, which begins behind all that has arrived, or is asked for later.
+    pub(super) fn add_context(
+        &mut self,
+        flow: FlowKey,
+        context: &TlsContext,
+        news: &mut News,
+    ) -> Result<Handle, Refused> {
+        let ahead = context.start.distance_from(self.position);
+        // What goes up without a mark now is opened by the stream above.
+        if self.context.is_some() || !self.items.is_empty() || ahead > WIRE_MAX as u32 {
+            return Err(Refused::Busy);
+        }
+        let session = open_session(&mut self.client, &context.key)?;
+        let Ok(handle) = self.names.insert(()) else {
+            self.client.close(session);
+            return Err(Refused::NoSpace);
+        };
+        let key = context.key.clone();
+        self.context = Some(OpenContext { handle, flow, session, key, ahead, number: context.number });
+        news.0.push_back(DeviceEvent::Ready { flow, handle });
+        Ok(handle)
+    }
+
+    /// Records are opened above from now on, those that jobs have too.
+    pub(super) fn remove(&mut self, context: Handle, news: &mut News) {
+        if self.context.as_ref().is_some_and(|known| known.handle == context)
+            && let Some(known) = self.context.take()
+        {
+            self.client.close(known.session);
+            self.names.remove(context);
+            for item in &mut self.items {
+                if let Item::Opening(record) = item {
+                    *item = Item::Ready(record.as_it_arrived());
+                }
+            }
+            self.waiting.clear();
+            self.pass_on_rest();
+            news.0.push_back(DeviceEvent::Removed { flow: known.flow, handle: context });
+        }
+    }
+
+    /// The next range.
+    pub(super) fn poll_segment<S: SegmentStream>(
+        &mut self,
+        stream: &mut S,
+        cx: &mut Context<'_>,
+        news: &mut News,
+        counters: &mut LookasideCounters,
+    ) -> Poll<io::Result<Option<RxSegment>>> {
+        loop {
+            self.take_in(cx, news, counters);
+            if let Some(segment) = self.pop_ready() {
+                return Poll::Ready(Ok(Some(segment)));
+            }
+            if self.items.is_empty()
+                && let Some(ended) = self.ended.take()
+            {
+                return Poll::Ready(ended.map(|()| None));
+            }
+            let may_read = self.ended.is_none() && self.items.len() < RECORDS_AT_ONCE;
+            let arrived = if may_read { stream.poll_segment(cx) } else { Poll::Pending };
+            match arrived {
+                Poll::Ready(Ok(Some(segment))) => {
+                    self.push(segment);
+                    continue;
+                }
+                Poll::Ready(Ok(None)) => self.ended = Some(Ok(())),
+                Poll::Ready(Err(error)) => self.ended = Some(Err(error)),
+                Poll::Pending => {
+                    self.client.flush();
+                    // Those that were submitted since: they may have ended, and wake nobody yet.
+                    if self.take_in(cx, news, counters) {
+                        continue;
+                    }
+                    self.give_early_credit(stream);
+                    return Poll::Pending;
+                }
+            }
+            self.pass_on_rest();
+        }
+    }
+
+    /// A window smaller than a record would never open again: what is kept of one is told of before it is whole.
+    fn give_early_credit<S: SegmentStream>(&mut self, stream: &mut S) {
+        let due = self.inbox.len().min(WIRE_MAX).saturating_sub(self.early);
+        if due > 0 {
+            self.early += due;
+            stream.consume(due);
+        }
+    }
+
+    fn pop_ready(&mut self) -> Option<RxSegment> {
+        match self.items.pop_front()? {
+            Item::Ready(segment) => {
+                self.first += 1;
+                Some(segment)
+            }
+            opening => {
+                self.items.push_front(opening);
+                None
+            }
+        }
+    }
+
+    /// Something arrived.
+    fn push(&mut self, mut segment: RxSegment) {
+        segment.seq = self.position;
+        self.position = segment.end();
+        let Some(context) = &mut self.context else {
+            self.items.push_back(Item::Ready(segment));
+            return;
+        };
+        let before = (context.ahead as usize).min(segment.data.len());
+        if before > 0 {
+            context.ahead -= before as u32;
+            self.items.push_back(Item::Ready(segment.split_to(before)));
+        }
+        self.inbox.push(segment);
+        self.cut_records();
+    }
+
+    /// Makes jobs of whole records.
+    fn cut_records(&mut self) {
+        while let Some(header) = self.inbox.header_at(0) {
+            let Some(context) = &mut self.context else { return };
+            let Some(len) = context.key.format().record_len(&header) else {
+                // No record: the stream above will say so.
+                self.pass_on_rest();
+                return;
+            };
+            if self.inbox.len() < len {
+                return;
+            }
+            let start = self.inbox.start().unwrap_or_default();
+            let (mut wire, mut meta) = (SmallVec::<[Bytes; 2]>::new(), None);
+            self.inbox.take(len, |range| {
+                meta = Some(meta.map_or(range.meta, |so_far| both(so_far, range.meta)));
+                wire.push(range.data.freeze());
+            });
+            let record = Opening { context: context.handle, start, meta: meta.unwrap_or_default(), wire };
+            let number = self.first + self.items.len() as u64;
+            let job = record.job(context, number, &header);
+            context.number = context.number.wrapping_add(1);
+            self.items.push_back(Item::Opening(record));
+            if !self.waiting.is_empty() {
+                self.waiting.push_back(job);
+            } else if let Err(job) = self.client.submit(job) {
+                self.waiting.push_back(job);
+            }
+        }
+    }
+
+    /// What is in no record goes up as it is.
+    fn pass_on_rest(&mut self) {
+        let ReceiveQueue { inbox, items, .. } = self;
+        inbox.take(inbox.len(), |range| items.push_back(Item::Ready(range)));
+    }
+
+    /// Takes in jobs that have ended, and submits those that wait; true if there were any.
+    fn take_in(&mut self, cx: &mut Context<'_>, news: &mut News, counters: &mut LookasideCounters) -> bool {
+        let mut any = false;
+        while let Poll::Ready(Some(done)) = self.client.poll_done(cx) {
+            any = true;
+            self.note_done(done, news, counters);
+        }
+        while !self.waiting.is_empty() && self.client.poll_room(cx).is_ready() {
+            let Some(job) = self.waiting.pop_front() else { break };
+            match self.client.submit(job) {
+                Ok(()) => any = true,
+                Err(job) => self.waiting.push_front(job),
+            }
+        }
+        any
+    }
+
+    fn note_done(&mut self, done: Done, news: &mut News, counters: &mut LookasideCounters) {
+        let item = done.user.checked_sub(self.first).and_then(|at| self.items.get_mut(at as usize));
+        let Some(item) = item else { return };
+        // One whose context is gone went up as it was.
+        let Item::Opening(record) = item else { return };
+        let context = record.context;
+        let opened = match done.outcome.status {
+            JobStatus::Done => record.opened(done.target),
+            _ => None,
+        };
+        match opened {
+            Some(_) => counters.opened += 1,
+            None => counters.not_opened += 1,
+        }
+        *item = Item::Ready(opened.unwrap_or_else(|| record.as_it_arrived()));
+        if is_lost(done.outcome.status) && self.context.as_ref().is_some_and(|known| known.handle == context) {
+            counters.contexts_lost += 1;
+            self.remove(context, news);
+        }
+    }
+}
+
+impl Opening {
+    fn job(&self, context: &OpenContext, user: u64, header: &[u8; HEADER_LEN]) -> Job {
+        let format = context.key.format();
+        let len: usize = self.wire.iter().map(Bytes::len).sum();
+        let mut target = BytesMut::with_capacity(len);
+        cut(&self.wire, 0, format.prefix_len()).for_each(|piece| target.extend_from_slice(&piece));
+        let nonce = format.nonce(context.key.iv(), context.number, &target[HEADER_LEN..]);
+        let mut job = Job {
+            user,
+            way: Way::Undo,
+            source: cut(&self.wire, format.prefix_len(), len).collect(),
+            aad: SmallVec::from_slice(&format.aad(context.number, header)),
+            ..Job::new(context.session, Bytes::new(), target)
+        };
+        job.iv[..nonce.len()].copy_from_slice(&nonce);
+        job
+    }
+
+    /// As a NIC hands it up: with the tag that it had.
+    fn opened(&self, mut plain: BytesMut) -> Option<RxSegment> {
+        let len: usize = self.wire.iter().map(Bytes::len).sum();
+        cut(&self.wire, len - RECORD_TAG_LEN, len).for_each(|piece| plain.extend_from_slice(&piece));
+        let meta = self.meta.marked(self.context, Verdict::Done);
+        (plain.len() == len).then(|| RxSegment { seq: self.start, data: plain.into(), meta })
+    }
+
+    fn as_it_arrived(&self) -> RxSegment {
+        RxSegment { seq: self.start, data: copied(&self.wire).into(), meta: self.meta }
+    }
+}

@@ -1,0 +1,402 @@
+//! Records by jobs that end in any order, or do not end well: the same bytes as in software.
+
+use crate::rig;
+
+use bytes::Bytes;
+use ktls_offload::{KtlsStream, LookasideCounters, LookasideStream, Offload, RunLookaside, TlsError};
+use offload_api::{Contexts, Done, Job, JobQueue, JobStatus, Outcome, SegmentStream, TlsSuite};
+use offload_base::{Alarm, Clock, Instant, Rng, Seed, Timers};
+use offload_jobs::{CpuConfig, CpuQueue, RunQueue, SharedQueue};
+use proptest::prelude::*;
+use rig::tasks::{Task, run_beside};
+use rig::{CIPHERS, Cipher, Counting, Cut, End, Wire, data};
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io::ErrorKind;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+/// Time that does not pass.
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Instant {
+        Instant::ZERO
+    }
+}
+
+impl Timers for Still {
+    fn alarm(&self) -> Box<dyn Alarm> {
+        Box::new(Still)
+    }
+}
+
+impl Alarm for Still {
+    fn poll(&mut self, _: &mut Context<'_>, _: Option<Instant>) -> Poll<()> {
+        Poll::Pending
+    }
+}
+
+/// An accelerator whose jobs end when the test says so, any of them first, and not all well.
+#[derive(Clone)]
+struct Tangled(Arc<Mutex<State>>);
+
+struct State {
+    depth: usize,
+    under_way: Vec<Done>,
+    ended: Vec<Done>,
+    waker: Option<Waker>,
+    rng: Rng,
+    /// Of a hundred jobs, those that an engine loses.
+    lost: u64,
+    /// Jobs that ended before one that was submitted earlier.
+    overtook: usize,
+    gone: bool,
+}
+
+/// As a queue, with sessions, and what does the work.
+struct Queue(Tangled, CpuQueue);
+
+impl Tangled {
+    fn new(seed: u64, depth: usize, lost: u64) -> Tangled {
+        Tangled(Arc::new(Mutex::new(State {
+            depth,
+            under_way: Vec::new(),
+            ended: Vec::new(),
+            waker: None,
+            rng: Seed(seed).stream("jobs"),
+            lost,
+            overtook: 0,
+            gone: false,
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// Lets a job end; whether there was one.
+    fn step(&self) -> bool {
+        let mut state = self.lock();
+        if state.under_way.is_empty() {
+            return false;
+        }
+        let count = state.under_way.len() as u64;
+        let at = state.rng.below(count) as usize;
+        let mut done = state.under_way.remove(at);
+        state.overtook += usize::from(at > 0);
+        if state.rng.below(100) < state.lost {
+            fail(&mut done, JobStatus::EngineLost);
+        }
+        state.ended.push(done);
+        let waker = state.waker.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+        true
+    }
+
+    /// It is reset, or never comes back: all jobs end, and sessions with them.
+    fn end_all(&self, status: JobStatus) {
+        let mut state = self.lock();
+        let mut all = core::mem::take(&mut state.under_way);
+        all.iter_mut().for_each(|done| fail(done, status));
+        state.ended.append(&mut all);
+        state.gone = status == JobStatus::Gone;
+        let waker = state.waker.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+fn fail(done: &mut Done, status: JobStatus) {
+    let before = done.target.len() - done.outcome.produced;
+    done.target.truncate(before);
+    done.outcome = Outcome::failed(status);
+}
+
+impl JobQueue for Queue {
+    fn contexts(&mut self) -> &mut dyn Contexts {
+        self.1.contexts()
+    }
+
+    fn room(&self) -> usize {
+        let state = self.0.lock();
+        state.depth.saturating_sub(state.under_way.len() + state.ended.len())
+    }
+
+    fn submit(&mut self, now: Instant, job: Job) -> Result<(), Job> {
+        if self.room() == 0 {
+            return Err(job);
+        }
+        let Queue(tangled, work) = self;
+        work.submit(now, job)?;
+        let mut done = work.complete(Instant::MAX).expect("it was submitted");
+        let mut state = tangled.lock();
+        if state.gone {
+            fail(&mut done, JobStatus::Gone);
+        }
+        state.under_way.push(done);
+        Ok(())
+    }
+
+    fn flush(&mut self, _: Instant) {}
+
+    fn complete(&mut self, _: Instant) -> Option<Done> {
+        let mut state = self.0.lock();
+        if state.ended.is_empty() { None } else { Some(state.ended.remove(0)) }
+    }
+
+    fn arm(&mut self, waker: &Waker) -> bool {
+        let mut state = self.0.lock();
+        state.waker = Some(waker.clone());
+        state.ended.is_empty()
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        None
+    }
+}
+
+type Tls = KtlsStream<LookasideStream<End>>;
+
+/// Two streams over one accelerator, and what has to run for them.
+fn streams(wire: &Wire, tangled: &Tangled, cipher: Cipher) -> (Tls, Tls, RunQueue, [RunLookaside<End>; 2]) {
+    let queue = Queue(tangled.clone(), CpuQueue::new(CpuConfig::default()));
+    let (queue, runs) = SharedQueue::new(queue, Arc::new(Still));
+    let (one, other, keys) = Counting::pair(cipher);
+    let (a, b) = wire.ends();
+    let (a, sends_a) = LookasideStream::new(a, &queue);
+    let (b, sends_b) = LookasideStream::new(b, &queue);
+    let near = KtlsStream::new(a, keys.clone(), Box::new(one)).unwrap();
+    let far = KtlsStream::new(b, keys.swapped(), Box::new(other)).unwrap();
+    (near, far, runs, [sends_a, sends_b])
+}
+
+#[derive(Clone, Debug)]
+struct Plan {
+    seed: u64,
+    cipher: Cipher,
+    writes: Vec<usize>,
+    /// Keys change behind these writes.
+    rekeys: Vec<bool>,
+    record_size: usize,
+    padding: usize,
+    cut: Cut,
+    window: usize,
+    tx: bool,
+    rx: bool,
+    depth: usize,
+    lost: u64,
+    /// All jobs end so at this step.
+    end: Option<(usize, bool)>,
+}
+
+struct Run {
+    wire: Vec<u8>,
+    plain: Vec<u8>,
+    sender: LookasideCounters,
+    receiver: LookasideCounters,
+    overtook: usize,
+}
+
+fn run(plan: &Plan) -> Run {
+    let wire = Wire::new(plan.seed);
+    wire.lock()[0].cut = plan.cut;
+    wire.lock()[0].window = plan.window;
+    let tangled = Tangled::new(plan.seed, plan.depth, plan.lost);
+    let (mut near, mut far, runs, [sends, answers]) = streams(&wire, &tangled, plan.cipher);
+    let (sender, plain) = (RefCell::default(), RefCell::new((Vec::new(), LookasideCounters::default())));
+    let write = async {
+        near.set_record_size(plan.record_size);
+        near.set_padding(plan.padding);
+        let offloaded = near.offload(Offload { tx: plan.tx, rx: false });
+        assert_eq!(offloaded.tx.handle().is_some(), plan.tx);
+        for (number, length) in (0..).zip(&plan.writes) {
+            near.send_chunk(Bytes::from(data(plan.seed ^ number, *length))).await.unwrap();
+            if plan.rekeys[number as usize] && plan.cipher.version == offload_api::TlsVersion::Tls13 {
+                near.update_keys(false).unwrap();
+            }
+        }
+        near.close().await.unwrap();
+        *sender.borrow_mut() = near.transport().counters();
+        drop(near);
+    };
+    let read = async {
+        far.offload(Offload { tx: false, rx: plan.rx });
+        while let Some(chunk) = far.next_chunk().await.unwrap() {
+            plain.borrow_mut().0.extend_from_slice(&chunk);
+        }
+        plain.borrow_mut().1 = far.transport().counters();
+        drop(far);
+    };
+    let tasks: Vec<Task<'_>> =
+        vec![Box::pin(write), Box::pin(read), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
+    let mut steps = 0;
+    let all_ended = run_beside(tasks, |awake| {
+        steps += 1;
+        if let Some((at, gone)) = plan.end
+            && at == steps
+        {
+            tangled.end_all(if gone { JobStatus::Gone } else { JobStatus::Reset });
+            return true;
+        }
+        // Jobs end when nobody has anything else to do, and now and then before.
+        (!awake || steps % 7 == 0) && tangled.step()
+    });
+    assert!(all_ended, "somebody waits for what will never come");
+    let halves = wire.lock();
+    assert_eq!(halves[1].consumed, halves[1].received, "every byte was given back to the window");
+    let (plain, receiver) = plain.into_inner();
+    let overtook = tangled.lock().overtook;
+    Run { wire: halves[0].wire.clone(), plain, sender: sender.into_inner(), receiver, overtook }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+    #[test]
+    fn whatever_becomes_of_jobs_the_bytes_are_those_of_software(
+        cipher in prop::sample::select(CIPHERS.to_vec()),
+        writes in prop::collection::vec((0usize..40_000, prop::bool::weighted(0.2)), 1..6),
+        record_size in prop_oneof![Just(16384usize), 200usize..2000],
+        padding in prop_oneof![Just(1usize), 2usize..500],
+        cut in prop_oneof![Just(Cut::Every(1448)), (20u64..3000).prop_map(Cut::UpTo), Just(Cut::Every(65536))],
+        window in prop_oneof![Just(usize::MAX), 1000usize..20_000],
+        tx: bool,
+        rx: bool,
+        depth in prop_oneof![Just(1usize), 2usize..100],
+        lost in prop_oneof![Just(0u64), Just(20), Just(100)],
+        end in prop::option::weighted(0.3, (1usize..60, any::<bool>())),
+        seed: u64,
+    ) {
+        let (writes, rekeys) = writes.into_iter().unzip();
+        let plan = Plan { seed, cipher, writes, rekeys, record_size, padding, cut, window, tx, rx, depth, lost, end };
+        let software = run(&Plan { tx: false, rx: false, lost: 0, end: None, ..plan.clone() });
+        let expected: Vec<u8> =
+            (0..).zip(&plan.writes).flat_map(|(number, length)| data(plan.seed ^ number, *length)).collect();
+        prop_assert_eq!(&software.plain, &expected);
+        let found = run(&plan);
+        prop_assert_eq!(&found.plain, &expected);
+        prop_assert_eq!(&found.wire, &software.wire);
+        if plan.tx && plan.lost == 0 && plan.end.is_none() {
+            prop_assert_eq!(found.sender.sealed_here, 0);
+            prop_assert!(found.sender.sealed > 0, "the alert at least");
+        }
+        if plan.lost == 100 {
+            prop_assert_eq!((found.sender.sealed, found.receiver.opened), (0, 0));
+        }
+    }
+}
+
+fn plan(tx: bool, rx: bool) -> Plan {
+    Plan {
+        seed: 5,
+        cipher: TlsSuite::Aes128Gcm.into(),
+        writes: vec![200_000; 5],
+        rekeys: vec![false; 5],
+        record_size: 16_384,
+        padding: 1,
+        cut: Cut::Every(1448),
+        window: usize::MAX,
+        tx,
+        rx,
+        depth: 256,
+        lost: 0,
+        end: None,
+    }
+}
+
+#[test]
+fn jobs_overtake_each_other_and_records_do_not() {
+    let run = run(&plan(true, true));
+    assert_eq!(run.plain.len(), 1_000_000);
+    assert!(run.overtook > 20, "{} of them", run.overtook);
+    // 13 records a write, and the alert.
+    assert_eq!(run.sender, LookasideCounters { sealed: 66, ..LookasideCounters::default() });
+    assert_eq!(run.receiver, LookasideCounters { opened: 66, ..LookasideCounters::default() });
+}
+
+/// After a reset the streams come back to the accelerator by themselves.
+#[test]
+fn a_reset_costs_the_records_under_way_and_no_more() {
+    let run = run(&Plan { end: Some((20, false)), ..plan(true, true) });
+    assert_eq!(run.plain.len(), 1_000_000);
+    assert!(run.sender.sealed_here > 0 && run.sender.contexts_lost == 1, "{:?}", run.sender);
+    assert_eq!(run.sender.sealed + run.sender.sealed_here, 66, "none was sealed twice, and none by the stream itself");
+}
+
+/// A stream that is dropped says nothing more; what was written has its jobs, and they are waited for.
+#[test]
+fn what_was_written_arrives_though_the_stream_is_dropped() {
+    let (wire, tangled) = (Wire::new(1), Tangled::new(1, 256, 0));
+    let (mut near, mut far, runs, [sends, answers]) = streams(&wire, &tangled, TlsSuite::Aes256Gcm.into());
+    let got = RefCell::new(0);
+    let write = async {
+        near.offload(Offload { tx: true, rx: false });
+        near.send_chunk(vec![7; 100_000].into()).await.unwrap();
+        drop(near);
+    };
+    let read = async {
+        let error = loop {
+            match far.next_chunk().await {
+                Ok(chunk) => *got.borrow_mut() += chunk.expect("there was no close_notify").len(),
+                Err(error) => break error,
+            }
+        };
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
+        assert_eq!(tls, Some(&TlsError::Truncated));
+        drop(far);
+    };
+    let tasks: Vec<Task<'_>> =
+        vec![Box::pin(write), Box::pin(read), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
+    assert!(run_beside(tasks, |awake| !awake && tangled.step()), "all ends");
+    assert_eq!(*got.borrow(), 100_000);
+}
+
+/// Nobody hands on what jobs seal any more: the stream seals itself.
+#[test]
+fn without_its_runner_a_stream_goes_on_in_software() {
+    let (wire, tangled) = (Wire::new(2), Tangled::new(2, 256, 0));
+    let (mut near, mut far, runs, [sends, answers]) = streams(&wire, &tangled, TlsSuite::ChaCha20Poly1305.into());
+    let write = async {
+        near.offload(Offload { tx: true, rx: false });
+        near.send_chunk(vec![1; 50_000].into()).await.unwrap();
+        drop(sends);
+        assert_eq!(near.transport().counters().sealed_here, 4);
+        near.send_chunk(vec![2; 50_000].into()).await.unwrap();
+        near.close().await.unwrap();
+        drop(near);
+    };
+    let read = async {
+        let mut got = 0;
+        while let Some(chunk) = far.next_chunk().await.unwrap() {
+            got += chunk.len();
+        }
+        assert_eq!(got, 100_000);
+        drop(far);
+    };
+    let tasks: Vec<Task<'_>> = vec![Box::pin(write), Box::pin(read), Box::pin(runs), Box::pin(answers)];
+    assert!(run_beside(tasks, |awake| !awake && tangled.step()));
+}
+
+/// A record that was changed on its way is nobody's plaintext: the stream above says so, as in software.
+#[test]
+fn a_forged_record_fails_the_stream() {
+    let (wire, tangled) = (Wire::new(3), Tangled::new(3, 256, 0));
+    let (near, mut far, runs, [sends, answers]) = streams(&wire, &tangled, TlsSuite::Aes128Gcm.into());
+    drop(near);
+    far.offload(Offload { tx: false, rx: true });
+    let key = rig::counted(TlsSuite::Aes128Gcm, 1);
+    let mut record = rig::record(&key, 0, 23, &[9; 500], 0);
+    record[100] ^= 1;
+    wire.inject(1, &record, Default::default());
+    let read = async {
+        let error = far.next_chunk().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        assert_eq!(far.transport().counters().not_opened, 1);
+        // It is told before the end of the stream is.
+        poll_fn(|cx| far.poll_committed(cx)).await.unwrap();
+        drop(far);
+    };
+    let tasks: Vec<Task<'_>> = vec![Box::pin(read), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
+    assert!(run_beside(tasks, |awake| !awake && tangled.step()));
+}
