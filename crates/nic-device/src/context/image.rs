@@ -1,15 +1,16 @@
-//! A context's state as bytes, for host memory: 208 of them, the published size of a flow's context.
+//! A context's state as bytes, for host memory: 208 of them, the published size of a flow's context. What an engine does not use
+//! of them is zero, and takes no memory of this process.
 //!
-//! Invariant: what was written is read back the same. The driver never reads or writes an image.
+//! Invariant: what was written is read back the same, with zeros behind it. The driver never reads or writes an image.
 
 use core::fmt;
 use offload_base::Seq;
-use zeroize::{Zeroize, ZeroizeOnDrop};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// An engine's state, written out. Not printed: it holds keystream.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(crate) struct ContextImage {
-    bytes: [u8; ContextImage::BYTES],
+    used: Box<[u8]>,
 }
 
 impl ContextImage {
@@ -21,14 +22,18 @@ impl ContextImage {
     /// # Panics
     /// If that is more than an image holds.
     pub(crate) fn of(write: impl FnOnce(&mut ImageWriter<'_>)) -> ContextImage {
-        let mut image = ContextImage { bytes: [0; ContextImage::BYTES] };
-        write(&mut ImageWriter { rest: &mut image.bytes });
-        image
+        let mut bytes = Zeroizing::new([0; ContextImage::BYTES]);
+        let mut writer = ImageWriter { rest: &mut bytes[..] };
+        write(&mut writer);
+        let left = writer.rest.len();
+        ContextImage { used: bytes[..ContextImage::BYTES - left].into() }
     }
 
     /// What `read` makes of it.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&mut ImageReader<'_>) -> Option<T>) -> Option<T> {
-        read(&mut ImageReader { rest: &self.bytes })
+        let mut bytes = Zeroizing::new([0; ContextImage::BYTES]);
+        bytes[..self.used.len()].copy_from_slice(&self.used);
+        read(&mut ImageReader { rest: &bytes[..] })
     }
 }
 

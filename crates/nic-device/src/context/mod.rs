@@ -28,7 +28,7 @@ use offload_base::Seq;
 use offload_formats::Headers;
 
 /// What a context is about.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Subject {
     /// The flow, of one that follows a flow's bytes.
     pub(crate) flow: Option<FlowKey>,

@@ -15,7 +15,8 @@ pub(super) struct Slab<E: Engine> {
 #[derive(Debug)]
 struct Entry<E: Engine> {
     handle: Handle,
-    subject: Subject,
+    /// `None`: nothing. Sessions of jobs are about nothing, and there may be a million of them.
+    subject: Option<Box<Subject>>,
     state: Stored<E::State>,
     held: E::Held,
     /// Used since the hand last came by.
@@ -27,7 +28,7 @@ struct Entry<E: Engine> {
 enum Stored<S> {
     /// With its place in the circle.
     OnNic(S, usize),
-    InHost(Box<ContextImage>),
+    InHost(ContextImage),
 }
 
 impl<E: Engine> Default for Slab<E> {
@@ -48,6 +49,7 @@ impl<E: Engine> Slab<E> {
         if place >= self.places.len() {
             self.places.resize_with(place + 1, || None);
         }
+        let subject = (subject != Subject::default()).then(|| Box::new(subject));
         self.places[place] = Some(Entry { handle, subject, state: Stored::OnNic(state, at), held, used: true });
     }
 
@@ -70,12 +72,14 @@ impl<E: Engine> Slab<E> {
         self.entry_mut(handle).map(|entry| &mut entry.held)
     }
 
+    /// What a context is about, if it is about anything.
     pub(super) fn subject(&self, handle: Handle) -> Option<&Subject> {
-        self.entry(handle).map(|entry| &entry.subject)
+        self.entry(handle)?.subject.as_deref()
     }
 
+    /// The same, to be changed; nothing, of one that is about nothing yet. `None`: there is no such context.
     pub(super) fn subject_mut(&mut self, handle: Handle) -> Option<&mut Subject> {
-        self.entry_mut(handle).map(|entry| &mut entry.subject)
+        self.entry_mut(handle).map(|entry| &mut **entry.subject.get_or_insert_default())
     }
 
     /// Reads a state back from its image. False: there is none.
@@ -102,7 +106,7 @@ impl<E: Engine> Slab<E> {
             return false;
         }
         let Stored::OnNic(state, _) = &entry.state else { return false };
-        entry.state = Stored::InHost(Box::new(ContextImage::of(|image| E::save(state, image))));
+        entry.state = Stored::InHost(ContextImage::of(|image| E::save(state, image)));
         true
     }
 
@@ -121,6 +125,6 @@ impl<E: Engine> Slab<E> {
             Stored::OnNic(_, at) => Some(at),
             Stored::InHost(_) => None,
         };
-        Some((entry.subject, at))
+        Some((entry.subject.map(|subject| *subject).unwrap_or_default(), at))
     }
 }
