@@ -42,7 +42,7 @@ use offload_api::Handle;
 pub fn lookaside(config: LookasideConfig, add: impl FnOnce(&mut Engines)) -> (Lookaside, Vec<JobDriver>) {
     assert!(!config.shares.is_empty(), "a lookaside accelerator has a queue at least");
     let mut engines = Engines::none();
-    engines.add_job(Transforms, Handle::PLACES);
+    engines.add_job(Transforms::with(config.transforms), Handle::PLACES);
     engines.add_job(DataKeys::default(), Handle::PLACES);
     add(&mut engines);
     let infos = engines.infos();

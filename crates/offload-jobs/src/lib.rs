@@ -2,6 +2,7 @@
 //!
 //! - [`perform`]: runs a job by a [`Session`](offload_transforms::Session) of `offload-transforms`; the device's engine does just
 //!   that; [`Opens`] opens such a session on any queue;
+//! - [`TransformCapabilities`]: what an accelerator has, as a query;
 //! - [`CpuQueue`]: a [`JobQueue`](offload_api::JobQueue) in virtual time, whose work is charged to a host's cores by stated
 //!   figures;
 //! - [`PoolQueue`]: one in real time, with a thread for each core;
@@ -10,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod capabilities;
 mod cpu;
 mod data_key;
 mod perform;
@@ -17,6 +19,7 @@ mod pool;
 mod sessions;
 mod shared;
 
+pub use capabilities::TransformCapabilities;
 pub use cpu::{CpuConfig, CpuQueue};
 pub use data_key::{DATA_KEYS, DataKey, DataKeySpec, ImportError, WrappingKey};
 pub use perform::{Opens, TRANSFORM, perform};

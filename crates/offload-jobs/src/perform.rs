@@ -1,5 +1,6 @@
 //! Jobs by the sessions of `offload-transforms`.
 
+use crate::TransformCapabilities;
 use offload_api::{Direction, Handle, Integrity, Job, JobQueue, JobStatus, NewContext, Outcome, Refused, Spec, Way};
 use offload_transforms::protection::{Mismatch, Tag};
 use offload_transforms::{Fault, Parameters, Session, Transform};
@@ -67,6 +68,11 @@ pub trait Opens: JobQueue {
     /// a device that is gone.
     fn open(&mut self, transform: Transform) -> Result<Handle, (Refused, Option<Transform>)> {
         open(self, TRANSFORM, transform)
+    }
+
+    /// Which transforms the engine has; `None`: there is no such engine.
+    fn capabilities(&mut self) -> Option<TransformCapabilities> {
+        self.contexts().engine(TRANSFORM)?.capabilities.get().copied()
     }
 }
 

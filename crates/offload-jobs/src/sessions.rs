@@ -1,7 +1,9 @@
 //! Sessions on the CPU: the engine that a device would have, and its contexts.
 
-use crate::TRANSFORM;
-use offload_api::{ContextNews, Contexts, EngineInfo, Handle, Key, NewContext, Piece, Refused, Slots, Spec};
+use crate::{TRANSFORM, TransformCapabilities};
+use offload_api::{
+    Capabilities, ContextNews, Contexts, EngineInfo, Handle, Key, NewContext, Piece, Refused, Slots, Spec,
+};
 use offload_base::Seq;
 use offload_transforms::{Session, Transform};
 use std::collections::VecDeque;
@@ -28,7 +30,8 @@ impl Sessions {
 
 impl Contexts for Sessions {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
-        (name == TRANSFORM).then(|| EngineInfo::new(0, TRANSFORM, self.most))
+        let capabilities = Capabilities::new(TransformCapabilities::ALL);
+        (name == TRANSFORM).then(|| EngineInfo { capabilities, ..EngineInfo::new(0, TRANSFORM, self.most) })
     }
 
     /// A transform that no session can be made of is refused at once: the CPU has no ring on the way.

@@ -2,8 +2,8 @@
 
 use super::{Context, Engine, ImageReader, ImageWriter, JobEngine};
 use core::convert::Infallible;
-use offload_api::{Direction, Job, Outcome};
-use offload_jobs::perform;
+use offload_api::{Capabilities, Direction, EngineInfo, Job, Outcome};
+use offload_jobs::{TransformCapabilities, perform};
 use offload_transforms::{Session, Transform};
 
 /// The engine [`TRANSFORM`](offload_jobs::TRANSFORM). What differs from job to job comes with the job, so a context has no state of
@@ -13,13 +13,29 @@ use offload_transforms::{Session, Transform};
 /// use nic_device::engine::{DataKeys, Engines, Transforms};
 ///
 /// let mut engines = Engines::none();
-/// engines.add_job(Transforms, 100);
+/// engines.add_job(Transforms::default(), 100);
 /// engines.add_job(DataKeys::default(), 16);
 /// let contexts: Vec<_> = engines.infos().iter().map(|info| info.contexts).collect();
 /// assert_eq!(contexts, [100, 16], "sessions that there is room for");
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Transforms;
+pub struct Transforms {
+    capabilities: TransformCapabilities,
+}
+
+impl Transforms {
+    /// One that has these.
+    ///
+    /// ```
+    /// use nic_device::engine::Transforms;
+    /// use offload_jobs::TransformCapabilities;
+    ///
+    /// let _engine = Transforms::with(TransformCapabilities::of_driver("openssl").expect("it is known"));
+    /// ```
+    pub const fn with(capabilities: TransformCapabilities) -> Transforms {
+        Transforms { capabilities }
+    }
+}
 
 impl Engine for Transforms {
     const NAME: &'static str = offload_jobs::TRANSFORM;
@@ -29,7 +45,14 @@ impl Engine for Transforms {
     type State = ();
     type Held = Session;
 
+    fn describe(&self, info: &mut EngineInfo) {
+        info.capabilities = Capabilities::new(self.capabilities);
+    }
+
     fn create(&mut self, _: Direction, transform: Transform) -> Option<((), Session)> {
+        if !self.capabilities.include(&transform) {
+            return None;
+        }
         Some(((), Session::new(&transform).ok()?))
     }
 

@@ -30,6 +30,7 @@ use nic_rings::job::DeviceJobRings;
 use offload_api::EngineInfo;
 use offload_base::Instant;
 use offload_base::time::earliest;
+use offload_jobs::TransformCapabilities;
 pub use queue::JobCounters;
 use queue::Queue;
 pub use run::{Stop, run};
@@ -54,6 +55,8 @@ pub struct LookasideConfig {
     pub units: Vec<Unit>,
     /// Memory on the device for the state of sessions, in bytes, 208 each; what does not fit lies in host memory.
     pub context_cache_bytes: usize,
+    /// What the engine of transforms has: some accelerators lack some AEADs.
+    pub transforms: TransformCapabilities,
     /// How long things take on the way: doorbell, DMA (once each way), interrupt. `engine` is not used: a unit has its own latency.
     pub delays: Delays,
 }
@@ -66,6 +69,7 @@ impl Default for LookasideConfig {
             shares: vec![1],
             units: vec![Unit::default()],
             context_cache_bytes: 4 << 20,
+            transforms: TransformCapabilities::ALL,
             delays: Delays::default(),
         }
     }

@@ -7,7 +7,7 @@ use nic_sim::lookaside;
 use nic_sim::lookaside::{LookasideConfig, Unit};
 use offload_api::{JobQueue, JobStatus};
 use offload_base::Instant;
-use offload_jobs::Opens;
+use offload_jobs::{Opens, TransformCapabilities};
 use offload_transforms::{Aead, Secret, Transform};
 
 /// 16 KiB take 10 us at this rate.
@@ -125,4 +125,22 @@ fn bytes_over_pcie_are_counted_by_purpose() {
     assert_eq!((dma.job_source, dma.job_target), (10 * 1013, 10 * 1016));
     assert_eq!((dma.job_descriptors, dma.completions), (512 + 10 * 128, 11 * 64));
     assert_eq!((device.counters(0).done, device.counters(0).bytes), (10, 10_000));
+}
+
+/// An accelerator that lacks an AEAD says so when it is asked, and makes no session of it all the same.
+#[test]
+fn what_an_accelerator_has_is_asked_and_held_to() {
+    for driver in TransformCapabilities::drivers() {
+        let transforms = TransformCapabilities::of_driver(driver).unwrap();
+        let (mut device, mut queues) = lookaside(LookasideConfig { transforms, ..config() }, |_| ());
+        let queue = &mut queues[0];
+        assert_eq!(queue.capabilities(), Some(transforms));
+        for aead in Aead::ALL {
+            let session = queue.open(Transform::Aead { aead, key: Secret::new(vec![1; aead.key_len()]) }).unwrap();
+            queue.submit(Instant::ZERO, job(session, 0, vec![0; 100].into())).unwrap();
+            queue.flush(Instant::ZERO);
+            let (_, done) = run(&mut device, queue, &mut { Instant::ZERO }).pop().unwrap();
+            assert_eq!(done.outcome.status == JobStatus::Done, transforms.aeads.contains(&aead), "{driver}: {aead:?}");
+        }
+    }
 }

@@ -1,0 +1,95 @@
+//! What an accelerator can do, asked before a session is opened.
+
+use offload_transforms::{Aead, Transform};
+
+/// The transforms that an engine has. Accelerators differ in their AEADs; the rest all of ours have.
+///
+/// ```
+/// use offload_jobs::{CpuConfig, CpuQueue, Opens, TransformCapabilities};
+/// use offload_transforms::Aead;
+///
+/// let mut queue = CpuQueue::new(CpuConfig::default());
+/// assert_eq!(queue.capabilities(), Some(TransformCapabilities::ALL));
+/// let qat = TransformCapabilities::of_driver("qat").expect("it is known");
+/// assert!(qat.aeads.contains(&Aead::Aes128Ccm));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransformCapabilities {
+    /// AEADs.
+    pub aeads: &'static [Aead],
+}
+
+impl TransformCapabilities {
+    /// Everything that there is.
+    pub const ALL: TransformCapabilities = TransformCapabilities { aeads: &Aead::ALL };
+
+    /// What the crypto driver of this name has in DPDK, as a thesis on QUIC offload lists them (Karlstad, table 3.1.1). `None`: it
+    /// is not in that table, or has only what all have.
+    pub fn of_driver(name: &str) -> Option<TransformCapabilities> {
+        let found = DRIVERS.iter().find(|(driver, _)| *driver == name);
+        found.map(|(_, aeads)| TransformCapabilities { aeads })
+    }
+
+    /// The drivers that [`of_driver`](Self::of_driver) knows.
+    pub fn drivers() -> impl Iterator<Item = &'static str> {
+        DRIVERS.iter().map(|(name, _)| *name)
+    }
+
+    /// Whether it can do this; a chain, if it can do each of it.
+    pub fn include(&self, transform: &Transform) -> bool {
+        match transform {
+            Transform::Aead { aead, .. } => self.aeads.contains(aead),
+            Transform::Chain(all) => all.iter().all(|one| self.include(one)),
+            _ => true,
+        }
+    }
+}
+
+/// All of them.
+impl Default for TransformCapabilities {
+    fn default() -> TransformCapabilities {
+        TransformCapabilities::ALL
+    }
+}
+
+const GCM: [Aead; 2] = [Aead::Aes128Gcm, Aead::Aes256Gcm];
+const GCM_AND_CCM: [Aead; 4] = [Aead::Aes128Gcm, Aead::Aes256Gcm, Aead::Aes128Ccm, Aead::Aes256Ccm];
+const GCM_AND_CHACHA: [Aead; 3] = [Aead::Aes128Gcm, Aead::Aes256Gcm, Aead::ChaCha20Poly1305];
+
+const DRIVERS: [(&str, &[Aead]); 8] = [
+    ("aesni-gcm", &GCM),
+    ("aesni-mb", &Aead::ALL),
+    ("bcmfs", &GCM_AND_CCM),
+    ("chacha20-poly1305", &[Aead::ChaCha20Poly1305]),
+    ("cn9k", &GCM_AND_CHACHA),
+    ("cn10k", &GCM_AND_CHACHA),
+    ("openssl", &GCM_AND_CCM),
+    ("qat", &Aead::ALL),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offload_transforms::Secret;
+
+    /// CCM: aesni-mb, bcmfs, openssl, qat. ChaCha20-Poly1305: aesni-mb, the driver of that name, both of Marvell's, qat.
+    #[test]
+    fn drivers_differ_as_published() {
+        let having = |aead| {
+            let has = |name: &&str| TransformCapabilities::of_driver(name).is_some_and(|all| all.aeads.contains(&aead));
+            TransformCapabilities::drivers().filter(has).collect::<Vec<_>>()
+        };
+        assert_eq!(having(Aead::Aes128Ccm), ["aesni-mb", "bcmfs", "openssl", "qat"]);
+        assert_eq!(having(Aead::ChaCha20Poly1305), ["aesni-mb", "chacha20-poly1305", "cn9k", "cn10k", "qat"]);
+        assert_eq!(having(Aead::Aes256Gcm).len(), 7);
+        assert_eq!(TransformCapabilities::of_driver("abacus"), None);
+    }
+
+    #[test]
+    fn a_chain_is_as_able_as_all_of_it() {
+        let aead = |aead: Aead| Transform::Aead { aead, key: Secret::new(vec![1; aead.key_len()]) };
+        let chain = |last| Transform::Chain(vec![Transform::Copy, aead(last)]);
+        let openssl = TransformCapabilities::of_driver("openssl").unwrap();
+        assert!(openssl.include(&chain(Aead::Aes128Ccm)) && !openssl.include(&chain(Aead::ChaCha20Poly1305)));
+    }
+}
