@@ -1,5 +1,6 @@
 //! What a testbed is made of, and how it is put together.
 
+use super::accelerator::Accelerator;
 use super::{BedHost, ClockKind, Engine, Testbed};
 use crate::capture::Capture;
 use crate::fabric::{Cable, MOST_LANES, Station, connect_lanes, join_threads, link_local};
@@ -8,6 +9,7 @@ use crate::trace::{TracedDevice, TracedPort, Tracer};
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nic_sim::engine::Engines;
+use nic_sim::lookaside::LookasideConfig;
 use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
 use nic_sim::{Device, Driver, NicConfig, multi_queue_nic_with};
 use offload_api::NetDevice;
@@ -43,6 +45,8 @@ struct Plan {
     engines: Option<More>,
     /// What is between the driver and the stack.
     layer: Option<Layer>,
+    /// What is beside the CPU.
+    accelerator: Option<LookasideConfig>,
     /// Besides the other hosts.
     neighbours: Vec<(IpAddr, [u8; 6])>,
 }
@@ -150,6 +154,7 @@ impl Builder {
             ipv6,
             engines: None,
             layer: None,
+            accelerator: None,
             neighbours: Vec::new(),
         });
         self
@@ -197,6 +202,17 @@ impl Builder {
         around: impl Fn(Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync + 'static,
     ) -> Builder {
         self.last_host().layer = Some(Layer(Arc::new(around)));
+        self
+    }
+
+    /// Puts an accelerator beside the last host's CPU, which does jobs from memory to memory: see
+    /// [`BedHost::accelerator`].
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn accelerator(mut self, config: LookasideConfig) -> Builder {
+        self.last_host().accelerator = Some(config);
         self
     }
 
@@ -312,7 +328,11 @@ impl Builder {
             });
             let device = Arc::new(Mutex::new(device));
             ports.push(Some(device.clone()));
-            hosts.push(self.bring_up(number, plan, random, (device, drivers), &engine.host_runtime(number)));
+            let accelerator = plan.accelerator.as_ref().map(|config| {
+                Accelerator::bring_up(config, number, &engine.device_runtime(number), &engine.host_runtime(number))
+            });
+            let host = self.bring_up(number, plan, random, (device, drivers), &engine.host_runtime(number));
+            hosts.push(BedHost { accelerator, ..host });
         }
         let mut cables = Vec::new();
         for (number, wire) in self.wires.into_iter().enumerate() {
@@ -406,6 +426,7 @@ impl Builder {
             link_local: link_local(plan.nic.mac),
             shards: shards.into(),
             device,
+            accelerator: None,
             runtime: runtime.clone(),
         };
         for (index, shard) in bed_host.shards.iter().enumerate() {

@@ -4,8 +4,10 @@
 //! each with the wire that leads to it, and hosts, each with its applications, are dealt out to threads, as many as this
 //! machine has cores, on the same clock; tokio is there for applications that want its sockets or timers.
 
+mod accelerator;
 mod builder;
 
+use accelerator::Accelerator;
 pub use builder::Builder;
 
 use crate::domain::in_domain;
@@ -25,6 +27,7 @@ use offload_base::cost::{Domain, Meter};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, RealClock, Seed};
 use offload_host_stack::Host;
+use offload_jobs::SharedQueue;
 use std::borrow::Cow;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -169,6 +172,7 @@ pub struct BedHost {
     link_local: Ipv6Addr,
     shards: Arc<[Host]>,
     device: Arc<Mutex<Device>>,
+    accelerator: Option<Accelerator>,
     runtime: Arc<dyn Runtime>,
 }
 
@@ -252,9 +256,40 @@ impl BedHost {
         lock(&self.device).function().queue_pairs().iter().map(|pair| pair.counters()).collect()
     }
 
-    /// What its NIC moved over PCIe.
+    /// The queue of the accelerator beside its CPU, if it has [one](Builder::accelerator); of several queues, the first.
+    ///
+    /// ```
+    /// use bytes::BytesMut;
+    /// use nic_sim::NicConfig;
+    /// use nic_sim::lookaside::LookasideConfig;
+    /// use offload_api::Job;
+    /// use offload_base::Seed;
+    /// use offload_host_stack::TcpConfig;
+    /// use offload_testbed::Testbed;
+    /// use offload_transforms::Transform;
+    ///
+    /// let mut bed = Testbed::builder(Seed(1))
+    ///     .host("server", NicConfig::default(), TcpConfig::default())
+    ///     .accelerator(LookasideConfig::default())
+    ///     .build()?;
+    /// let mut client = bed.host(0).accelerator().expect("it has one").client();
+    /// let copy = client.open(Transform::Copy).map_err(|(refused, _)| std::io::Error::other(refused))?;
+    /// let done = bed.run(client.run(Job::new(copy, "bytes".into(), BytesMut::with_capacity(5))));
+    /// assert_eq!(&done.target[..], b"bytes");
+    /// assert_eq!((bed.now().as_micros(), bed.dma().job_target), (61, 5));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn accelerator(&self) -> Option<&SharedQueue> {
+        self.accelerator.as_ref().map(Accelerator::queue)
+    }
+
+    /// What its NIC, and its accelerator if it has one, moved over PCIe.
     pub fn dma(&self) -> DmaBytes {
-        lock(&self.device).dma()
+        let mut all = lock(&self.device).dma();
+        if let Some(accelerator) = &self.accelerator {
+            all += accelerator.dma();
+        }
+        all
     }
 
     /// Adds what stack, driver and device counted to `set`.

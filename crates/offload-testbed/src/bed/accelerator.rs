@@ -1,0 +1,63 @@
+//! An accelerator beside a host's CPU: its own task, charged to the host's device, and a queue for the host's tasks.
+
+use crate::domain::in_domain;
+use crate::runtime::{Runtime, lock};
+use core::future::poll_fn;
+use core::task::Poll;
+use nic_sim::dma::DmaBytes;
+use nic_sim::lookaside;
+use nic_sim::lookaside::{Lookaside, LookasideConfig};
+use offload_base::cost::Domain;
+use offload_jobs::SharedQueue;
+use std::sync::{Arc, Mutex};
+
+/// See the module. Cloned, it is the same one.
+#[derive(Clone)]
+pub(super) struct Accelerator {
+    queue: Arc<SharedQueue>,
+    device: Arc<Mutex<Lookaside>>,
+}
+
+impl Accelerator {
+    /// Builds it for host `number`, and starts what runs by itself.
+    pub(super) fn bring_up(
+        config: &LookasideConfig,
+        number: usize,
+        of_device: &Arc<dyn Runtime>,
+        of_host: &Arc<dyn Runtime>,
+    ) -> Accelerator {
+        let (device, mut queues) = lookaside(config.clone(), |_| ());
+        let device = Arc::new(Mutex::new(device));
+        let (queue, runs) = SharedQueue::new(queues.swap_remove(0), of_host.clone());
+        of_host.spawn("jobs", in_domain(Domain::Host(number as u8), runs));
+        of_device.spawn("accelerator", in_domain(Domain::Device(number as u8), run(of_device.clone(), device.clone())));
+        Accelerator { queue: Arc::new(queue), device }
+    }
+
+    pub(super) fn queue(&self) -> &SharedQueue {
+        &self.queue
+    }
+
+    pub(super) fn dma(&self) -> DmaBytes {
+        lock(&self.device).dma()
+    }
+}
+
+/// Never ends.
+async fn run(runtime: Arc<dyn Runtime>, device: Arc<Mutex<Lookaside>>) {
+    let mut alarm = runtime.alarm();
+    poll_fn(|cx| {
+        let now = runtime.now();
+        let mut device = lock(&device);
+        device.process(now);
+        let sleeps = device.arm(cx.waker());
+        let next = device.next_event();
+        drop(device);
+        if !sleeps || alarm.poll(cx, next).is_ready() {
+            // Not in a loop here: if it never gets past this instant, the executor is the one to notice.
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    })
+    .await
+}
