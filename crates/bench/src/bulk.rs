@@ -1,4 +1,5 @@
-//! One stream from one host to the other: plain TCP, TLS sealed and opened by the hosts, or TLS by the NICs.
+//! One stream from one host to the other: plain TCP, TLS sealed and opened by the hosts, by accelerators beside their CPUs, or by
+//! the NICs.
 //!
 //! The client connects, the two shake hands, and hand their keys to their NICs or not: the server first, which says
 //! *ready* when its receive context is installed, so that the NIC misses nothing; then the client, which says *go*. From
@@ -6,6 +7,7 @@
 //! and closes; then the client does.
 
 use crate::bounded;
+use crate::choice::{Choice, choices};
 pub use crate::connection::Mode;
 use crate::connection::{Connection, GO, READY, nic_on, tcp};
 use crate::facts::Run;
@@ -15,13 +17,14 @@ use bytes::Bytes;
 use core::fmt;
 use core::net::IpAddr;
 use futures_util::future::try_join;
-use ktls_offload::{HandshakeError, Offload, TlsCounters};
-use nic_sim::NicConfig;
+use ktls_offload::{HandshakeError, LookasideStream, Offload, TlsCounters};
+use nic_sim::lookaside::{LookasideConfig, Unit};
 use nic_sim::wire::LinkConfig;
+use nic_sim::{Delays, NicConfig};
 use offload_api::NetDevice;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
-use offload_host_stack::TcpListener;
+use offload_host_stack::{TcpListener, TcpStream};
 use offload_testbed::bed::{BedHost, Builder, ClockKind, Testbed};
 use offload_testbed::identity::{self, Agreement, Randomness};
 use offload_testbed::{ApplicationTrack, Capture, Tracer};
@@ -68,6 +71,9 @@ pub struct Bulk {
     pub seed: Seed,
     /// Both NICs.
     pub nic: NicConfig,
+    /// Both hosts have an accelerator beside the CPU, and it does the TLS: records are jobs from memory to memory, whatever
+    /// `mode` says of TLS. In real time its units work as fast as the machine does.
+    pub accelerator: Option<LookasideConfig>,
     /// Each direction of the wire.
     pub link: LinkConfig,
     /// Over IPv6 rather than IPv4.
@@ -87,6 +93,39 @@ pub struct Bulk {
 /// Makes what is between the stack and the driver of a host.
 pub type LayerOfHost = Arc<dyn Fn(usize, Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync>;
 
+choices! {
+    /// Who does the TLS of a transfer, if anybody does.
+    pub enum TlsWay {
+        /// Nobody: plain TCP.
+        Tcp = "tcp",
+        /// The hosts, with ring.
+        Cpu = "tls-cpu",
+        /// Accelerators beside the hosts' CPUs, by jobs.
+        Lookaside = "tls-lookaside",
+        /// The NICs.
+        Nic = "tls-nic",
+    }
+}
+
+impl TlsWay {
+    /// As a transfer's mode and accelerator.
+    ///
+    /// ```
+    /// use offload_bench::bulk::{Mode, TlsWay};
+    ///
+    /// assert!(matches!(TlsWay::Nic.parts(), (Mode::TlsNic, None)));
+    /// assert!(TlsWay::Lookaside.parts().1.is_some());
+    /// ```
+    pub fn parts(self) -> (Mode, Option<LookasideConfig>) {
+        match self {
+            TlsWay::Tcp => (Mode::Tcp, None),
+            TlsWay::Cpu => (Mode::TlsCpu, None),
+            TlsWay::Lookaside => (Mode::TlsNic, Some(LookasideConfig::default())),
+            TlsWay::Nic => (Mode::TlsNic, None),
+        }
+    }
+}
+
 impl Bulk {
     /// A transfer in virtual time over a clean wire, with 16 KiB records of TLS 1.3 and 256 KiB messages.
     pub fn new(mode: Mode, payload: Payload) -> Bulk {
@@ -102,6 +141,7 @@ impl Bulk {
             clock: ClockKind::Virtual,
             seed: Seed(1),
             nic: NicConfig::default(),
+            accelerator: None,
             link: LinkConfig::default(),
             ipv6: false,
             layer: None,
@@ -115,6 +155,22 @@ impl Bulk {
     fn with_layer(&self, builder: Builder, host: usize) -> Builder {
         match self.layer.clone() {
             Some(layer) => builder.layer(move |queues| layer(host, queues)),
+            None => builder,
+        }
+    }
+
+    /// What the run is called.
+    fn label(&self) -> &'static str {
+        if self.by_jobs() { TlsWay::Lookaside.name() } else { self.mode.name() }
+    }
+
+    fn by_jobs(&self) -> bool {
+        self.accelerator.is_some() && self.mode != Mode::Tcp
+    }
+
+    fn with_accelerator(&self, builder: Builder) -> Builder {
+        match &self.accelerator {
+            Some(config) => builder.accelerator(accelerator_on(self.clock, config)),
             None => builder,
         }
     }
@@ -147,8 +203,11 @@ impl Bulk {
         let tcp = tcp();
         let mut builder =
             Testbed::builder(self.seed).clock(self.clock).meter(&meter).host("server", nic.clone(), tcp.clone());
-        builder = self.with_layer(builder, SERVER).host("client", nic, tcp);
-        builder = self.with_layer(builder, CLIENT).wire(SERVER, CLIENT, self.link.clone()).traced(self.tracer.as_ref());
+        builder = self.with_accelerator(self.with_layer(builder, SERVER)).host("client", nic, tcp);
+        builder = self
+            .with_accelerator(self.with_layer(builder, CLIENT))
+            .wire(SERVER, CLIENT, self.link.clone())
+            .traced(self.tracer.as_ref());
         if let Some(capture) = &self.capture {
             builder = builder.captured(capture);
         }
@@ -179,7 +238,7 @@ impl Bulk {
         let measured = Measured::take(bed, &meter, [served.tls, fetched.tls].iter().flatten());
         let bytes = fetched.bytes;
         let whole = bytes == bulk.payload.len() && expected.is_none_or(|expected| fetched.checksum == expected);
-        Ok(measured.run(bulk.mode, bytes, whole, fetched.ended - served.started))
+        Ok(measured.run(bulk.label(), bytes, whole, fetched.ended - served.started))
     }
 }
 
@@ -225,6 +284,30 @@ pub enum BulkError {
     },
 }
 
+/// The stream with the host's accelerator for a TLS device, if that is to do the TLS; else as it was.
+#[expect(clippy::result_large_err, reason = "the stream goes on either way")]
+fn jobs(bulk: &Bulk, host: &BedHost, stream: TcpStream) -> Result<LookasideStream<TcpStream>, TcpStream> {
+    match host.accelerator().filter(|_| bulk.by_jobs()) {
+        Some(queue) => {
+            let (stream, sends) = LookasideStream::new(stream, queue);
+            host.spawn("sealed records", sends);
+            Ok(stream)
+        }
+        None => Err(stream),
+    }
+}
+
+/// An accelerator as `config`, made for the clock.
+fn accelerator_on(clock: ClockKind, config: &LookasideConfig) -> LookasideConfig {
+    match clock {
+        ClockKind::Virtual => config.clone(),
+        ClockKind::Real => {
+            let units = vec![Unit::NO_TIME; config.units.len()];
+            LookasideConfig { units, delays: Delays::NONE, ..config.clone() }
+        }
+    }
+}
+
 /// What the server can tell afterwards.
 struct Served {
     started: Instant,
@@ -239,7 +322,11 @@ async fn serve(bulk: Arc<Bulk>, host: BedHost, mut listener: TcpListener, meter:
             let key_log = bulk.capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
             let config = bulk.agreement.server_config(bulk.randomness("server"), key_log);
             let config = config.ok_or(BulkError::NoSuchSuite(bulk.agreement))?;
-            Connection::Tls(Box::new(ktls_offload::accept(stream, Arc::new(config)).await?))
+            let config = Arc::new(config);
+            match jobs(&bulk, &host, stream) {
+                Ok(stream) => Connection::Jobs(Box::new(ktls_offload::accept(stream, config).await?)),
+                Err(stream) => Connection::Tls(Box::new(ktls_offload::accept(stream, config).await?)),
+            }
         }
     };
     connection.pad(bulk.padding);
@@ -284,7 +371,11 @@ async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<Fetched
         Mode::TlsCpu | Mode::TlsNic => {
             let config = bulk.agreement.client_config(bulk.randomness("client"), None);
             let config = Arc::new(config.ok_or(BulkError::NoSuchSuite(bulk.agreement))?);
-            Connection::Tls(Box::new(ktls_offload::connect(stream, config, identity::server_name()).await?))
+            let name = identity::server_name();
+            match jobs(&bulk, &host, stream) {
+                Ok(stream) => Connection::Jobs(Box::new(ktls_offload::connect(stream, config, name).await?)),
+                Err(stream) => Connection::Tls(Box::new(ktls_offload::connect(stream, config, name).await?)),
+            }
         }
     };
     connection.pad(bulk.padding);
@@ -432,6 +523,48 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Inline, payload crosses PCIe once on its way out, and once on its way in. By jobs each record crosses twice more at either
+    /// end: plaintext and its type to the accelerator, ciphertext and tag back; and the other way round.
+    #[test]
+    fn jobs_cross_pcie_twice_more_than_a_nic_that_works_inline() {
+        let inline = bulk(Mode::TlsNic).run().unwrap();
+        let jobs = Bulk { accelerator: Some(LookasideConfig::default()), ..bulk(Mode::TlsNic) }.run().unwrap();
+        assert!(jobs.sha256_ok);
+        assert_eq!(jobs.mode, "tls-lookaside");
+        // (What a NIC receives it may join in other ways, with more headers or fewer.)
+        assert_eq!(jobs.dma_bytes["tx_payload"], inline.dma_bytes["tx_payload"], "the NIC sends the same bytes");
+        assert_eq!((inline.dma_bytes["job_source"], inline.dma_bytes["job_target"]), (0, 0));
+        // Data, `ready`, `go` and a close_notify each way are sealed and opened by jobs; but `ready` is opened before the
+        // client's accelerator has the key. A record of data has 16 KiB.
+        let records = 1_000_000_u64.div_ceil(16_384);
+        let (words, alerts) = ([5 + 1, 2 + 1], 2 * (2 + 1));
+        let plain = 1_000_000 + records + alerts;
+        let (sealed, opened) = (plain + words[0] + words[1], plain + words[1]);
+        let (tags_sealed, tags_opened) = (16 * (records + 4), 16 * (records + 3));
+        // Additional data are the header, 5 bytes.
+        assert_eq!(
+            jobs.dma_bytes["job_source"],
+            (sealed + 5 * (records + 4)) + (opened + tags_opened + 5 * (records + 3))
+        );
+        assert_eq!(jobs.dma_bytes["job_target"], sealed + tags_sealed + opened);
+        assert_eq!((jobs.tx_host_ns_per_byte.crypto, jobs.rx_host_ns_per_byte.crypto), (0.0, 0.0));
+    }
+
+    /// What is sent again is sealed already, so a loss asks nothing of an accelerator.
+    #[test]
+    fn a_loss_makes_no_more_jobs() {
+        let impairments = Impairments { loss: "0.01".parse().unwrap(), ..Impairments::default() };
+        let with = |link: LinkConfig| {
+            let accelerator = Some(LookasideConfig::default());
+            let run = Bulk { link, accelerator, ..bulk(Mode::TlsNic) }.run().unwrap();
+            assert!(run.sha256_ok);
+            (run.dma_bytes["job_source"], run.counters.get("TcpRetransSegs").copied().unwrap_or(0))
+        };
+        let (clean, lossy) = (with(LinkConfig::default()), with(LinkConfig { impairments, ..LinkConfig::default() }));
+        assert_eq!(clean.0, lossy.0);
+        assert!(clean.1 == 0 && lossy.1 > 0, "{} segments were sent again", lossy.1);
     }
 
     #[test]

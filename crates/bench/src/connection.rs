@@ -3,7 +3,7 @@
 use crate::choice::choices;
 use bytes::Bytes;
 use core::future::poll_fn;
-use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
+use ktls_offload::{FixedKeys, KtlsStream, LookasideStream, Offload, TlsCounters, TrafficKeys};
 use nic_sim::{Delays, NicConfig};
 use offload_api::{SegmentStream, TlsKey, TlsSuite, TlsVersion, TxTag};
 use offload_base::Seed;
@@ -28,6 +28,8 @@ choices! {
 pub(crate) enum Connection {
     Plain(TcpStream),
     Tls(Box<KtlsStream<TcpStream>>),
+    /// With an accelerator beside the CPU for a TLS device.
+    Jobs(Box<KtlsStream<LookasideStream<TcpStream>>>),
 }
 
 impl Connection {
@@ -44,23 +46,21 @@ impl Connection {
 
     /// Has records padded.
     pub(crate) fn pad(&mut self, bytes: usize) {
-        if let Connection::Tls(stream) = self {
-            stream.set_padding(bytes);
+        match self {
+            Connection::Plain(_) => {}
+            Connection::Tls(stream) => stream.set_padding(bytes),
+            Connection::Jobs(stream) => stream.set_padding(bytes),
         }
     }
 
-    /// Hands these directions to the NIC if the mode says so, and waits until it works on what arrives.
+    /// Hands these directions to the NIC if the mode says so, or to the accelerator if there is one, and waits until it works on
+    /// what arrives.
     pub(crate) async fn offload(&mut self, mode: Mode, record_size: usize, directions: Offload) -> io::Result<()> {
-        if let Connection::Tls(stream) = self {
-            stream.set_record_size(record_size);
-            if mode == Mode::TlsNic {
-                // The NIC keeps the flow however bad the wire: that is what is to be seen.
-                stream.set_retransmit_limit(None);
-                stream.offload(directions);
-                stream.ready().await?;
-            }
+        match self {
+            Connection::Plain(_) => Ok(()),
+            Connection::Tls(stream) => offload_stream(stream, mode == Mode::TlsNic, record_size, directions).await,
+            Connection::Jobs(stream) => offload_stream(stream, true, record_size, directions).await,
         }
-        Ok(())
     }
 
     pub(crate) async fn send(&mut self, data: Bytes) -> io::Result<()> {
@@ -72,6 +72,7 @@ impl Connection {
                 Ok(())
             }
             Connection::Tls(stream) => stream.send_chunk(data).await,
+            Connection::Jobs(stream) => stream.send_chunk(data).await,
         }
     }
 
@@ -85,6 +86,7 @@ impl Connection {
                 }))
             }
             Connection::Tls(stream) => stream.next_chunk().await,
+            Connection::Jobs(stream) => stream.next_chunk().await,
         }
     }
 
@@ -109,6 +111,7 @@ impl Connection {
                 Ok(())
             }
             Connection::Tls(stream) => stream.close().await,
+            Connection::Jobs(stream) => stream.close().await,
         }
     }
 
@@ -117,6 +120,7 @@ impl Connection {
         match self {
             Connection::Plain(stream) => poll_fn(|cx| stream.poll_acked(cx, bytes)).await,
             Connection::Tls(stream) => poll_fn(|cx| stream.poll_acked(cx, bytes)).await,
+            Connection::Jobs(stream) => poll_fn(|cx| stream.poll_acked(cx, bytes)).await,
         }
     }
 
@@ -130,8 +134,25 @@ impl Connection {
         match self {
             Connection::Plain(_) => None,
             Connection::Tls(stream) => Some(*stream.counters()),
+            Connection::Jobs(stream) => Some(*stream.counters()),
         }
     }
+}
+
+async fn offload_stream<S: SegmentStream>(
+    stream: &mut KtlsStream<S>,
+    to_device: bool,
+    record_size: usize,
+    directions: Offload,
+) -> io::Result<()> {
+    stream.set_record_size(record_size);
+    if to_device {
+        // The NIC keeps the flow however bad the wire: that is what is to be seen.
+        stream.set_retransmit_limit(None);
+        stream.offload(directions);
+        stream.ready().await?;
+    }
+    Ok(())
 }
 
 /// The keys of a stream, from the server's side.

@@ -8,6 +8,7 @@
 //! - [`mod@ipsec`]: packets of one size, plain and under ESP, over so many SAs;
 //! - [`quic`]: one stream of QUIC, without protection, sealed by the CPU or by the NIC;
 //! - [`recovery`]: what loss and reordering leave of the offload;
+//! - [`jobs`]: one piece of work on the CPU, by jobs of an accelerator, inline in a NIC;
 //! - [`workbench`], [`sa_tables`]: a device and its driver, and tables of SAs, alone, for the benches;
 //! - [`live`]: how a run goes, while it goes;
 //! - [`facts`], [`table`]: what came of it, for programs and for people;
@@ -27,6 +28,7 @@ pub mod fio;
 pub mod http;
 pub mod iperf;
 pub mod ipsec;
+pub mod jobs;
 pub mod keys;
 mod latency;
 pub mod live;

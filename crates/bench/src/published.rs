@@ -108,9 +108,10 @@ pub fn toml_error(text: &str, error: &toml::de::Error) -> String {
     place + &error.message().lines().collect::<Vec<_>>().join(", ")
 }
 
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
     include_str!("../published/autonomous-nic-offloads.toml"),
     include_str!("../published/linux-ktls-connectx.toml"),
+    include_str!("../published/lookaside.toml"),
     include_str!("../published/secure-data-reservoir.toml"),
     include_str!("../published/xfrm-one-cpu.toml"),
 ];

@@ -350,7 +350,12 @@ mod tests {
     #[test]
     fn our_own_sweeps_draw_what_they_set_published_figures_beside() {
         let figures = offload_bench::published::figures();
-        for text in [include_str!("../sweeps/quick.toml"), include_str!("../sweeps/published.toml")] {
+        let ours = [
+            include_str!("../sweeps/quick.toml"),
+            include_str!("../sweeps/published.toml"),
+            include_str!("../sweeps/crypto.toml"),
+        ];
+        for text in ours {
             let sweep = Sweep::parse(text).unwrap();
             sweep.check_published(&figures).unwrap();
             for study in sweep.studies {

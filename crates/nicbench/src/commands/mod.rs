@@ -2,12 +2,13 @@
 //!
 //! - `runs`: what can be run, by name and options;
 //! - `watch`: how a run goes, while it goes;
-//! - `iperf`, `http`, `fio`, `ipsec`, `quic`, `recovery`: their options and tables;
+//! - `iperf`, `http`, `fio`, `ipsec`, `quic`, `recovery`, `crypto`: their options and tables;
 //! - `sweep`: any of them over a grid, into a results file;
 //! - `report`: a results file as one page;
 //! - `extcap`: a run that Wireshark captures;
 //! - [`loopback`](crate::loopback): one file several ways.
 
+mod crypto;
 mod extcap;
 mod fio;
 mod http;

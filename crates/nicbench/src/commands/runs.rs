@@ -1,8 +1,8 @@
 //! What can be run, by name and options: from the command line and from sweeps alike.
 
 use super::{
-    fio::FioOptions, http::HttpOptions, iperf::IperfOptions, ipsec::IpsecOptions, quic::QuicOptions,
-    recovery::RecoveryOptions,
+    crypto::CryptoOptions, fio::FioOptions, http::HttpOptions, iperf::IperfOptions, ipsec::IpsecOptions,
+    quic::QuicOptions, recovery::RecoveryOptions,
 };
 use crate::options::WireOptions;
 use crate::program;
@@ -20,6 +20,7 @@ pub(crate) enum Runnable {
     Ipsec(IpsecOptions),
     Quic(QuicOptions),
     Recovery(RecoveryOptions),
+    Crypto(CryptoOptions),
 }
 
 /// What a command made.
@@ -53,6 +54,7 @@ impl Runnable {
             Runnable::Ipsec(options) => options.run(),
             Runnable::Quic(options) => options.run(),
             Runnable::Recovery(options) => options.run(),
+            Runnable::Crypto(options) => options.run(),
         }
     }
 
@@ -64,6 +66,7 @@ impl Runnable {
             Runnable::Ipsec(options) => options.json,
             Runnable::Quic(options) => options.json,
             Runnable::Recovery(options) => options.json,
+            Runnable::Crypto(options) => options.json,
         }
     }
 
@@ -76,6 +79,7 @@ impl Runnable {
             Runnable::Ipsec(options) => options.mode.len(),
             Runnable::Quic(options) => options.mode.len(),
             Runnable::Recovery(options) => options.runs().len(),
+            Runnable::Crypto(options) => options.runs(),
         }
     }
 
@@ -86,6 +90,8 @@ impl Runnable {
             Runnable::Http(options) => options.wire.real,
             Runnable::Fio(options) => options.wire.real,
             Runnable::Quic(options) => options.wire.real,
+            // The CPU's rows are by the machine's clock.
+            Runnable::Crypto(_) => true,
             Runnable::Ipsec(_) | Runnable::Recovery(_) => false,
         }
     }

@@ -1,0 +1,499 @@
+//! One piece of work on bytes, three ways: on the CPU, by jobs of an accelerator beside it, inline in a NIC.
+//!
+//! On the CPU a core does one job after the other, and its time is measured. The accelerator's time is virtual: it follows from
+//! latency and rate of its units, which are stated; what submission and completion cost the host is measured. Inline there are
+//! no jobs: a NIC seals TLS records of a job's size as they leave, in virtual time, and what the host spends on records is
+//! measured. Results are compared with those of the CPU.
+
+use crate::bulk::{Bulk, BulkError, Mode};
+use crate::choice::choices;
+use crate::facts::Run;
+use crate::payload::Payload;
+use bytes::{Bytes, BytesMut};
+use core::time::Duration;
+use nic_sim::lookaside;
+use nic_sim::lookaside::{Lookaside, LookasideConfig, Unit};
+use offload_api::{Done, Handle, Job, JobQueue, JobStatus, TlsSuite, TlsVersion};
+use offload_base::{Instant, Seed};
+use offload_jobs::{CpuConfig, CpuQueue, Opens};
+use offload_testbed::identity::Agreement;
+use offload_transforms::protection::{Check, Format, Protection};
+use offload_transforms::{Aead, Compression, Hash, Order, Secret, Transform, Tweak};
+use serde::Serialize;
+
+choices! {
+    /// What is done to bytes.
+    pub enum Kind {
+        /// AES-128-GCM.
+        Aes128Gcm = "aes-128-gcm",
+        /// AES-256-GCM.
+        Aes256Gcm = "aes-256-gcm",
+        /// AES-128-CCM.
+        Aes128Ccm = "aes-128-ccm",
+        /// ChaCha20-Poly1305.
+        ChaCha20Poly1305 = "chacha20-poly1305",
+        /// AES-128-CBC, then HMAC-SHA1.
+        CbcSha1 = "aes-128-cbc-sha1",
+        /// AES-256-XTS in units of 4 KiB.
+        Xts = "xts",
+        /// T10-DIF added to blocks of 4 KiB.
+        Pi = "pi",
+        /// DEFLATE, fast.
+        Deflate = "deflate",
+        /// LZ4 frames.
+        Lz4 = "lz4",
+        /// A copy with its CRC-32.
+        Copy = "copy",
+        /// LZ4, padding, AES-256-XTS and T10-DIF in one job.
+        Chain = "chain",
+    }
+}
+
+choices! {
+    /// Who does it.
+    pub enum JobWay {
+        /// A core, one job after the other.
+        Cpu = "cpu",
+        /// An accelerator, from memory to memory.
+        Lookaside = "lookaside",
+        /// A NIC, as the bytes leave: TLS records.
+        Inline = "inline",
+    }
+}
+
+impl Kind {
+    /// As a session of jobs is opened with it.
+    pub fn transform(self) -> Transform {
+        let key = |len| Secret::new((0..len).collect());
+        let pi = Protection {
+            memory: None,
+            wire: Some(Format { interval: BLOCK as u32, ..Format::default() }),
+            check: Check::ALL,
+        };
+        let xts = || Transform::Xts { key: key(64), unit: BLOCK as u32, tweak: Tweak::Unit };
+        let aead = |aead: Aead| Transform::Aead { aead, key: key(aead.key_len() as u8) };
+        let compression = |format, level| Transform::Compression { format, level };
+        match self {
+            Kind::Aes128Gcm => aead(Aead::Aes128Gcm),
+            Kind::Aes256Gcm => aead(Aead::Aes256Gcm),
+            Kind::Aes128Ccm => aead(Aead::Aes128Ccm),
+            Kind::ChaCha20Poly1305 => aead(Aead::ChaCha20Poly1305),
+            Kind::CbcSha1 => {
+                let (order, hash) = (Order::EncryptThenMac, Hash::Sha1);
+                Transform::CbcHmac { order, hash, cipher_key: key(16), mac_key: key(20) }
+            }
+            Kind::Xts => xts(),
+            Kind::Pi => Transform::Protection(pi),
+            Kind::Deflate => compression(Compression::Deflate, 1),
+            Kind::Lz4 => compression(Compression::Lz4, 0),
+            Kind::Copy => Transform::Copy,
+            Kind::Chain => {
+                let pad = Transform::Pad { unit: BLOCK as u32 };
+                Transform::Chain(vec![compression(Compression::Lz4, 0), pad, xts(), Transform::Protection(pi)])
+            }
+        }
+    }
+
+    /// What TLS calls it, if its records are protected so: then a NIC does it inline.
+    pub fn suite(self) -> Option<TlsSuite> {
+        match self {
+            Kind::Aes128Gcm => Some(TlsSuite::Aes128Gcm),
+            Kind::Aes256Gcm => Some(TlsSuite::Aes256Gcm),
+            Kind::ChaCha20Poly1305 => Some(TlsSuite::ChaCha20Poly1305),
+            _ => None,
+        }
+    }
+
+    /// Whether sources have to be whole blocks of [`BLOCK`] bytes.
+    pub fn works_on_blocks(self) -> bool {
+        matches!(self, Kind::Xts | Kind::Pi)
+    }
+}
+
+/// Jobs to be done.
+///
+/// ```
+/// use offload_bench::jobs::{JobWay, Jobs, Kind, text};
+///
+/// let jobs = Jobs { in_flight: 4, ..Jobs::new(Kind::Aes128Gcm, text(1 << 20)) };
+/// let lookaside = jobs.run(JobWay::Lookaside)?;
+/// let alone = Jobs { in_flight: 1, ..jobs.clone() }.run(JobWay::Lookaside)?;
+/// assert!(lookaside.megabytes_per_second > 3.5 * alone.megabytes_per_second, "latency bounds one at a time");
+/// // Source and result, and what tells the device of them.
+/// assert!((2.0..2.1).contains(&lookaside.pcie_bytes_per_byte));
+/// # Ok::<(), offload_bench::jobs::JobsError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Jobs {
+    /// What is done.
+    pub kind: Kind,
+    /// To which bytes.
+    pub data: Bytes,
+    /// Bytes of a job.
+    pub size: usize,
+    /// Jobs that the accelerator has at a time.
+    pub in_flight: usize,
+    /// Its units.
+    pub units: Vec<Unit>,
+}
+
+/// What one way gave.
+///
+/// See [`Jobs`] for an example.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobRun {
+    /// The way.
+    pub way: &'static str,
+    /// What was done.
+    pub transform: &'static str,
+    /// Bytes of a job.
+    pub size: usize,
+    /// Jobs at a time.
+    pub in_flight: usize,
+    /// Units of the accelerator; 0: there is none.
+    pub units: usize,
+    /// Bytes of sources in a second, in 10^6: of CPU time on the CPU, else of virtual time.
+    pub megabytes_per_second: f64,
+    /// From submission to completion, on average, in microseconds; `None` inline, where nobody waits.
+    pub latency_us: Option<f64>,
+    /// CPU time of the host for each job, in nanoseconds.
+    pub host_ns_per_job: f64,
+    /// The same for each byte.
+    pub host_ns_per_byte: f64,
+    /// What the work moves over PCIe for each byte: inline, what the NIC moves more than without it.
+    pub pcie_bytes_per_byte: f64,
+    /// Bytes of results for each byte.
+    pub result_bytes_per_byte: f64,
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JobsError {
+    /// No NIC does it inline.
+    #[error("{0} is nothing that a NIC does inline: leave `inline` out")]
+    NotInline(Kind),
+    /// The size of a job does not suit.
+    #[error("{kind} works on whole blocks of 4096 bytes, not on jobs of {size}")]
+    Blocks {
+        /// What was to be done.
+        kind: Kind,
+        /// Bytes of a job.
+        size: usize,
+    },
+    /// TLS records are no longer than 16 KiB.
+    #[error("a TLS record has no {0} bytes: 16 KiB at most")]
+    RecordSize(usize),
+    /// A job failed.
+    #[error("a job failed: {0}")]
+    Job(JobStatus),
+    /// The transfer came to nothing.
+    #[error(transparent)]
+    Bulk(#[from] BulkError),
+}
+
+impl Jobs {
+    /// Of 16 KiB each, 32 at a time, by one unit of the default speed.
+    pub fn new(kind: Kind, data: Bytes) -> Jobs {
+        Jobs { kind, data, size: 16 << 10, in_flight: 32, units: vec![Unit::default()] }
+    }
+
+    /// Does them.
+    ///
+    /// # Errors
+    /// If jobs of this size do not go, one fails, or a NIC does not do that inline.
+    pub fn run(&self, way: JobWay) -> Result<JobRun, JobsError> {
+        if self.kind.works_on_blocks() && !self.size.is_multiple_of(BLOCK) {
+            return Err(JobsError::Blocks { kind: self.kind, size: self.size });
+        }
+        match way {
+            JobWay::Cpu => self.on_the_cpu(),
+            JobWay::Lookaside => self.by_jobs(),
+            JobWay::Inline => self.inline(),
+        }
+    }
+
+    /// How many in flight keep the units busy: rate x latency, and the job that is read meanwhile.
+    pub fn fills(&self) -> f64 {
+        let of =
+            |unit: &Unit| unit.rate.map_or(0.0, |rate| rate as f64 * unit.latency.as_secs_f64() / self.size as f64);
+        self.units.iter().map(of).sum::<f64>() + 1.0
+    }
+
+    /// The bytes of each job; those that work on blocks get whole ones.
+    fn sources(&self) -> Vec<Bytes> {
+        let whole = if self.kind.works_on_blocks() { self.data.len() / BLOCK * BLOCK } else { self.data.len() };
+        (0..whole).step_by(self.size.max(1)).map(|at| self.data.slice(at..whole.min(at + self.size))).collect()
+    }
+
+    /// One job after the other on this core. The queue does a job when it is submitted.
+    fn on_the_cpu(&self) -> Result<JobRun, JobsError> {
+        let mut queue = CpuQueue::new(CpuConfig::default());
+        let session = self.open(&mut queue);
+        let sources = self.sources();
+        let (mut took, mut results) = (Duration::ZERO, 0);
+        for (number, source) in (0..).zip(&sources) {
+            let job = job(session, number, source);
+            let start = std::time::Instant::now();
+            let _room = queue.submit(Instant::ZERO, job);
+            let done = queue.complete(Instant::MAX);
+            took += start.elapsed();
+            results += done.map_or(Ok(0), |done| result(&done))?;
+        }
+        let nanos = took.as_nanos() as f64;
+        let (jobs, bytes) = (sources.len().max(1) as f64, total(&sources));
+        Ok(JobRun {
+            in_flight: 1,
+            units: 0,
+            megabytes_per_second: 1000.0 * bytes / nanos,
+            latency_us: Some(nanos / jobs / 1000.0),
+            host_ns_per_job: nanos / jobs,
+            host_ns_per_byte: nanos / bytes,
+            pcie_bytes_per_byte: 0.0,
+            result_bytes_per_byte: results as f64 / bytes,
+            ..self.row(JobWay::Cpu)
+        })
+    }
+
+    /// By the accelerator, in virtual time; what the host does about it is measured.
+    fn by_jobs(&self) -> Result<JobRun, JobsError> {
+        let config =
+            LookasideConfig { depth: self.in_flight + 1, units: self.units.clone(), ..LookasideConfig::default() };
+        let (mut device, mut queues) = lookaside(config, |_| ());
+        let queue = &mut queues[0];
+        let session = self.open(queue);
+        settle(&mut device, queue);
+        let before = pcie(&device);
+        let sources = self.sources();
+        let (mut now, mut host, mut results) = (Instant::ZERO, Duration::ZERO, 0);
+        let (mut next, mut ended, mut waited, mut looks) = (0, 0, Duration::ZERO, 0);
+        let mut submitted_at = vec![Instant::ZERO; sources.len()];
+        let (mut jobs, mut dones) = (Vec::new(), Vec::new());
+        while ended < sources.len() {
+            // The program's own part, buffers, is not the queue's.
+            while next < sources.len() && next - ended < self.in_flight {
+                submitted_at[next] = now;
+                jobs.push(job(session, next as u64, &sources[next]));
+                next += 1;
+            }
+            let start = std::time::Instant::now();
+            for job in jobs.drain(..) {
+                let _room = queue.submit(now, job);
+            }
+            queue.flush(now);
+            host += start.elapsed();
+            looks += 2;
+            device.process(now);
+            let start = std::time::Instant::now();
+            while let Some(done) = queue.complete(now) {
+                dones.push(done);
+            }
+            host += start.elapsed();
+            if dones.is_empty() {
+                now = device.next_event().unwrap_or(now).max(now);
+            }
+            for done in dones.drain(..) {
+                waited += now - submitted_at[done.user as usize];
+                results += result(&done)?;
+                ended += 1;
+            }
+        }
+        let (jobs, bytes) = (sources.len().max(1) as f64, total(&sources));
+        let host = (host.as_nanos() as f64 - f64::from(looks) * clock()).max(0.0);
+        Ok(JobRun {
+            megabytes_per_second: 1000.0 * bytes / (now - Instant::ZERO).as_nanos() as f64,
+            latency_us: Some(waited.as_nanos() as f64 / jobs / 1000.0),
+            host_ns_per_job: host / jobs,
+            host_ns_per_byte: host / bytes,
+            pcie_bytes_per_byte: (pcie(&device) - before) as f64 / bytes,
+            result_bytes_per_byte: results as f64 / bytes,
+            ..self.row(JobWay::Lookaside)
+        })
+    }
+
+    /// By the NIC of a sender of TLS records of this size, beside one of plain bytes.
+    fn inline(&self) -> Result<JobRun, JobsError> {
+        let suite = self.kind.suite().ok_or(JobsError::NotInline(self.kind))?;
+        if self.size > RECORD_MAX {
+            return Err(JobsError::RecordSize(self.size));
+        }
+        let transfer = |mode| {
+            let agreement = Agreement { version: TlsVersion::Tls13, suite };
+            let payload = Payload::seeded(Seed(1), self.data.len() as u64);
+            Bulk { agreement, record_size: self.size, checked: false, ..Bulk::new(mode, payload) }.run()
+        };
+        let (plain, sealed) = (transfer(Mode::Tcp)?, transfer(Mode::TlsNic)?);
+        let bytes = sealed.bytes.max(1) as f64;
+        // What a record has beside its content crosses too, and so does what tells the NIC of it. Both NICs take part.
+        let pcie = |run: &Run| run.dma_bytes.values().sum::<u64>() as f64 / 2.0;
+        let cost = sealed.tx_host_ns_per_byte;
+        let host = cost.framing + cost.crypto;
+        Ok(JobRun {
+            in_flight: 0,
+            units: 0,
+            megabytes_per_second: 1000.0 * sealed.goodput_gbps / 8.0,
+            latency_us: None,
+            host_ns_per_job: host * self.size as f64,
+            host_ns_per_byte: host,
+            pcie_bytes_per_byte: (pcie(&sealed) - pcie(&plain)) / bytes,
+            result_bytes_per_byte: 1.0 + RECORD_BESIDE / self.size as f64,
+            ..self.row(JobWay::Inline)
+        })
+    }
+
+    fn row(&self, way: JobWay) -> JobRun {
+        use crate::choice::Choice;
+        JobRun {
+            way: way.name(),
+            transform: self.kind.name(),
+            size: self.size,
+            in_flight: self.in_flight,
+            units: self.units.len(),
+            megabytes_per_second: 0.0,
+            latency_us: None,
+            host_ns_per_job: 0.0,
+            host_ns_per_byte: 0.0,
+            pcie_bytes_per_byte: 0.0,
+            result_bytes_per_byte: 0.0,
+        }
+    }
+
+    fn open(&self, queue: &mut impl JobQueue) -> Handle {
+        let opened = queue.open(self.kind.transform()).map_err(|(refused, _)| refused);
+        opened.expect("the first session has room")
+    }
+}
+
+/// So many bytes of text that repeats itself, to be worked on.
+pub fn text(bytes: usize) -> Bytes {
+    b"It is a block of a volume, and repeats itself. ".iter().copied().cycle().take(bytes).collect::<Vec<u8>>().into()
+}
+
+/// The rows as text: one each.
+///
+/// ```
+/// assert!(offload_bench::jobs::table(&[]).contains("in flight"));
+/// ```
+pub fn table(runs: &[JobRun]) -> String {
+    let mut text = String::from(
+        "                                               latency  host ns  host    PCIe    result\n\
+         transform          way          size in flight   MB/s       us    a job   ns/B   B/B       B/B\n",
+    );
+    for run in runs {
+        let JobRun { way, transform, size, in_flight, megabytes_per_second: rate, .. } = run;
+        let latency = run.latency_us.map_or("-".into(), |latency| format!("{latency:.1}"));
+        let (job, byte) = (run.host_ns_per_job, run.host_ns_per_byte);
+        let (pcie, result) = (run.pcie_bytes_per_byte, run.result_bytes_per_byte);
+        text += &format!(
+            "{transform:<18} {way:<10} {size:>6} {in_flight:>9} {rate:>6.0} {latency:>8} {job:>8.0} {byte:>6.3} {pcie:>5.2} \
+             {result:>9.3}\n"
+        );
+    }
+    text
+}
+
+fn job(session: Handle, number: u64, source: &Bytes) -> Job {
+    let target = BytesMut::with_capacity(source.len() + source.len() / 64 + 2 * BLOCK);
+    Job { user: number, iv: u128::from(number).to_le_bytes(), ..Job::new(session, source.clone(), target) }
+}
+
+fn result(done: &Done) -> Result<usize, JobsError> {
+    match done.outcome.status {
+        JobStatus::Done => Ok(done.outcome.produced),
+        status => Err(JobsError::Job(status)),
+    }
+}
+
+/// Runs the device until it has nothing to do.
+fn settle(device: &mut Lookaside, queue: &mut impl JobQueue) {
+    let mut now = Instant::ZERO;
+    queue.flush(now);
+    device.process(now);
+    while let Some(at) = device.next_event() {
+        now = at;
+        device.process(now);
+    }
+    let _none = queue.complete(now);
+}
+
+fn pcie(device: &Lookaside) -> u64 {
+    let dma = device.dma();
+    dma.job_descriptors + dma.job_source + dma.job_target + dma.completions
+}
+
+/// What a look at the clock takes, as seen by the clock, in nanoseconds: with few jobs in flight that is as much as they are.
+fn clock() -> f64 {
+    let looks = 10_000;
+    let all: Duration = (0..looks).map(|_| std::time::Instant::now().elapsed()).sum();
+    all.as_nanos() as f64 / f64::from(looks)
+}
+
+fn total(sources: &[Bytes]) -> f64 {
+    sources.iter().map(Bytes::len).sum::<usize>().max(1) as f64
+}
+
+/// Bytes of a block.
+pub const BLOCK: usize = 4096;
+/// Content bytes of a TLS record, at most.
+const RECORD_MAX: usize = 16 << 10;
+/// Header, content type and tag of one.
+const RECORD_BESIDE: f64 = 22.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::published;
+
+    fn jobs(kind: Kind, in_flight: usize) -> Jobs {
+        Jobs { in_flight, ..Jobs::new(kind, text(4 << 20)) }
+    }
+
+    /// Two constants, calibrated on these very rows: one thread, and 128. What lies between is a curve of ours.
+    #[test]
+    fn the_published_rows_that_a_unit_was_calibrated_on_come_out() {
+        let figures = published::figures();
+        for (kind, id) in [(Kind::Aes128Gcm, "serrano-qat-gcm"), (Kind::CbcSha1, "serrano-qat-cbc-sha1")] {
+            let figure = figures.iter().find(|figure| figure.id == id).expect("it is published");
+            for in_flight in [1, 128] {
+                // So many that the first ones' latency does not count.
+                let plan = Jobs { in_flight, ..Jobs::new(kind, text(32 << 20)) };
+                let found = plan.run(JobWay::Lookaside).unwrap().megabytes_per_second;
+                let theirs = figure.value("lookaside", in_flight as f64).unwrap();
+                assert!((0.97..=1.03).contains(&(found / theirs)), "{id}, {in_flight}: {found}, not {theirs}");
+            }
+        }
+    }
+
+    #[test]
+    fn rate_times_latency_in_flight_is_the_full_rate() {
+        let plan = jobs(Kind::Copy, 13);
+        assert!((12.0..13.0).contains(&plan.fills()), "{}", plan.fills());
+        let full = jobs(Kind::Copy, 128).run(JobWay::Lookaside).unwrap().megabytes_per_second;
+        let found = plan.run(JobWay::Lookaside).unwrap().megabytes_per_second;
+        assert!(found > 0.97 * full, "{found} of {full}");
+        let half = jobs(Kind::Copy, 6).run(JobWay::Lookaside).unwrap().megabytes_per_second;
+        assert!(half < 0.6 * full, "{half} of {full}");
+    }
+
+    #[test]
+    fn each_kind_runs_both_on_the_cpu_and_by_jobs_with_the_same_result() {
+        for kind in Kind::ALL {
+            let plan = Jobs { size: 8192, ..Jobs::new(kind, text(1 << 18)) };
+            let (cpu, lookaside) = (plan.run(JobWay::Cpu).unwrap(), plan.run(JobWay::Lookaside).unwrap());
+            assert_eq!(cpu.result_bytes_per_byte, lookaside.result_bytes_per_byte, "{kind}");
+            assert_eq!(cpu.pcie_bytes_per_byte, 0.0);
+            let crossed = 1.0 + lookaside.result_bytes_per_byte;
+            assert!((crossed..crossed + 0.1).contains(&lookaside.pcie_bytes_per_byte), "{kind}: {lookaside:?}");
+        }
+    }
+
+    #[test]
+    fn inline_costs_pcie_next_to_nothing_and_what_is_no_tls_is_refused() {
+        let run = jobs(Kind::Aes128Gcm, 1).run(JobWay::Inline).unwrap();
+        assert!((0.0..0.05).contains(&run.pcie_bytes_per_byte), "{run:?}");
+        let refused = |jobs: Jobs, way| jobs.run(way).unwrap_err().to_string();
+        assert!(refused(jobs(Kind::Xts, 1), JobWay::Inline).contains("xts"));
+        assert!(refused(Jobs { size: 1000, ..jobs(Kind::Pi, 1) }, JobWay::Cpu).contains("4096"));
+        assert!(refused(Jobs { size: 1 << 20, ..jobs(Kind::Aes256Gcm, 1) }, JobWay::Inline).contains("16 KiB"));
+    }
+}
