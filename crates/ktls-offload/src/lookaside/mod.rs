@@ -79,7 +79,7 @@ offload_base::counters! {
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// // An accelerator of two threads, and whoever gives its users their jobs back.
+/// // An accelerator of two threads, and the task that gives its users their jobs back.
 /// let (queue, runs) = SharedQueue::new(PoolQueue::new(2, 64), Arc::new(TokioTimers::current()));
 /// tokio::spawn(runs);
 /// let (near, far) = tokio::io::duplex(1 << 16);
