@@ -60,7 +60,7 @@ impl AesKey {
                 }
             }
         }
-        keystream.iter_mut().for_each(|block| block.as_mut_slice().zeroize());
+        keystream.iter_mut().take(data.len().div_ceil(16)).for_each(|block| block.as_mut_slice().zeroize());
     }
 
     /// The CMAC of eight bytes and the first `bits` of `message`.

@@ -3,6 +3,10 @@
 use crate::lane::Lane;
 use crate::run::{self, Stream};
 use crate::words::Words;
+#[cfg(target_arch = "x86_64")]
+use crate::words::avx2::{self, Avx2};
+#[cfg(target_arch = "x86_64")]
+use crate::words::avx512::{self, Avx512};
 use crate::words::portable::Portable;
 
 /// A set of instructions that an [`Engine`](crate::Engine) computes with.
@@ -19,11 +23,15 @@ pub enum Backend {
     /// Safe Rust, on every processor. (AES and POLYVAL are RustCrypto's, which use AES and carry-less multiplication of
     /// x86-64 and AArch64 themselves where they find them.)
     Portable,
+    /// x86-64 with AVX2, AES-NI and PCLMULQDQ: eight messages side by side.
+    Avx2,
+    /// x86-64 with AVX-512 (F, BW, DQ, VL, VBMI, VBMI2), GFNI and PCLMULQDQ: sixteen messages side by side.
+    Avx512,
 }
 
 impl Backend {
     /// All back-ends, the fastest last.
-    pub const ALL: [Backend; 1] = [Backend::Portable];
+    pub const ALL: [Backend; 3] = [Backend::Portable, Backend::Avx2, Backend::Avx512];
 
     /// The fastest back-end that this processor has.
     pub fn best() -> Backend {
@@ -34,20 +42,31 @@ impl Backend {
     pub fn is_available(self) -> bool {
         match self {
             Backend::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Backend::Avx2 => avx2::Proof::detect().is_some(),
+            #[cfg(target_arch = "x86_64")]
+            Backend::Avx512 => avx512::Proof::detect().is_some(),
+            #[cfg(not(target_arch = "x86_64"))]
+            Backend::Avx2 | Backend::Avx512 => false,
         }
     }
 
-    /// How many messages a call of [`Backend::run`] takes.
-    pub(crate) fn lanes(self) -> usize {
-        match self {
-            Backend::Portable => Portable::LANES,
-        }
-    }
-
-    /// Runs the generators of at most [`Backend::lanes`] messages. The back-end is available.
+    /// Runs the generators of any number of messages, as many at a time as there are lanes.
     pub(crate) fn run(self, stream: Stream, lanes: &mut [Lane<'_>]) {
+        #[cfg(target_arch = "x86_64")]
         match self {
-            Backend::Portable => run::run::<Portable>((), stream, lanes),
+            Backend::Avx2 => {
+                if let Some(proof) = avx2::Proof::detect() {
+                    return lanes.chunks_mut(Avx2::LANES).for_each(|lanes| avx2::run(proof, stream, lanes));
+                }
+            }
+            Backend::Avx512 => {
+                if let Some(proof) = avx512::Proof::detect() {
+                    return lanes.chunks_mut(Avx512::LANES).for_each(|lanes| avx512::run(proof, stream, lanes));
+                }
+            }
+            Backend::Portable => {}
         }
+        lanes.chunks_mut(Portable::LANES).for_each(|lanes| run::run::<Portable>((), stream, lanes));
     }
 }

@@ -1,6 +1,6 @@
 //! 128-NIA3 (TS 35.221 4): the sum of the keystream's windows of 32 bits that begin where the message has a one.
 
-use crate::words::Words;
+use crate::words::{Block, Words, bytes};
 
 /// A MAC under way: it takes its generator's blocks in order.
 pub(crate) struct Eia3<'a> {
@@ -24,50 +24,47 @@ impl<'a> Eia3<'a> {
 
     /// The keystream's 64 bytes number `index`.
     #[inline(always)]
-    pub(crate) fn take<W: Words>(&mut self, proof: W::Proof, index: usize, block: &[u8; 64]) {
+    pub(crate) fn take<W: Words>(&mut self, proof: W::Proof, index: usize, block: &Block) {
         // The window of message word `m` ends in keystream word `m + 1`.
         let end = 16 * (index + 1) - 1;
-        if index > 0 && 32 * end <= self.bits {
-            let message = self.message[4 * (16 * index - 1)..].first_chunk().expect("as many bits");
-            self.sum ^= W::windows(proof, self.previous, block, message);
-        } else {
-            self.take_words(index, block);
-        }
-        self.previous = u32::from_be_bytes(*block.last_chunk().expect("64 bytes"));
+        let whole = match index > 0 && 32 * end <= self.bits {
+            true => self.message[64 * index - 4..].first_chunk(),
+            false => None,
+        };
+        self.sum ^= match whole {
+            Some(message) => W::windows(proof, self.previous, block, message),
+            None => W::windows(proof, self.previous, block, &self.padded(index)) ^ self.ends(index, block),
+        };
+        self.previous = word(block, 15);
     }
 
-    fn take_words(&mut self, index: usize, block: &[u8; 64]) {
-        let (last, mut previous) = (self.words() - 1, self.previous);
-        for (word, bytes) in block.as_chunks::<4>().0.iter().enumerate() {
-            let (number, bytes) = (16 * index + word, u32::from_be_bytes(*bytes));
-            if number > last {
-                break;
+    /// The message words of a block; what is before or behind the message is zero.
+    fn padded(&self, index: usize) -> [u8; 64] {
+        let mut padded = [0; 64];
+        let before = if index == 0 { 4 } else { 0 };
+        let (start, bytes) = (64 * index + before - 4, self.bits.div_ceil(8));
+        if let Some(rest @ 1..) = bytes.checked_sub(start) {
+            let len = rest.min(64 - before);
+            padded[before..before + len].copy_from_slice(&self.message[start..start + len]);
+            if start + len == bytes && !self.bits.is_multiple_of(8) {
+                padded[before + len - 1] &= !(0xff >> (self.bits % 8));
             }
-            if number > 0 {
-                self.sum ^= self.window(number - 1, u64::from(previous) << 32 | u64::from(bytes));
-            }
-            if number == last {
-                self.sum ^= bytes;
-            }
-            previous = bytes;
         }
+        padded
     }
 
-    /// What message word `m`, and the end if it is there, takes from the keystream that begins with the same bit.
-    fn window(&self, m: usize, keystream: u64) -> u32 {
-        let (whole, rest) = (self.bits / 32, self.bits % 32);
-        if m > whole {
-            return 0;
-        }
-        let mut word = [0; 4];
-        let bytes = &self.message[4 * m..self.bits.div_ceil(8).min(4 * m + 4)];
-        word[..bytes.len()].copy_from_slice(bytes);
-        let word = u32::from_be_bytes(word);
-        if m < whole {
-            return window(keystream, word);
-        }
-        let kept = word & !(u32::MAX.checked_shr(rest as u32).unwrap_or(0));
-        window(keystream, kept) ^ (keystream << rest >> 32) as u32
+    /// What the MAC takes of this block beside the message's windows: the window behind the message, and the last word.
+    fn ends(&self, index: usize, block: &Block) -> u32 {
+        let in_block = |number: usize| match number.checked_sub(16 * index) {
+            Some(at @ 0..16) => Some(word(block, at)),
+            _ => None,
+        };
+        let (first, shift) = (self.bits / 32, self.bits % 32);
+        let window = in_block(first + 1).map_or(0, |second| {
+            let first = in_block(first).unwrap_or(self.previous);
+            ((u64::from(first) << 32 | u64::from(second)) << shift >> 32) as u32
+        });
+        window ^ in_block(self.words() - 1).unwrap_or(0)
     }
 
     /// When all blocks were taken.
@@ -76,11 +73,16 @@ impl<'a> Eia3<'a> {
     }
 }
 
+/// A word of keystream.
+fn word(block: &Block, at: usize) -> u32 {
+    ((block[at / 2] >> (32 * (at % 2))) as u32).swap_bytes()
+}
+
 /// The windows of sixteen message words, the first of which begins with `previous`.
-pub(crate) fn windows(previous: u32, block: &[u8; 64], message: &[u8; 64]) -> u32 {
+pub(crate) fn windows(previous: u32, block: &Block, message: &[u8; 64]) -> u32 {
     let mut previous = previous;
     let mut sum = 0;
-    for (block, message) in block.as_chunks::<4>().0.iter().zip(message.as_chunks::<4>().0) {
+    for (block, message) in bytes(block).as_chunks::<4>().0.iter().zip(message.as_chunks::<4>().0) {
         let word = u32::from_be_bytes(*block);
         sum ^= window(u64::from(previous) << 32 | u64::from(word), u32::from_be_bytes(*message));
         previous = word;

@@ -1,4 +1,4 @@
-//! Jobs to lanes: those of one generator run side by side, the longest first.
+//! Jobs to lanes: those of one generator run side by side, those of like lengths together.
 
 use crate::aes_modes::AesKey;
 use crate::eia3::Eia3;
@@ -89,10 +89,10 @@ impl Engine {
         for stream in [Stream::Snow3g, Stream::Zuc128, Stream::Zuc256] {
             let lanes = &mut lanes[stream as usize];
             // Messages of like lengths end together: few lanes run empty.
-            lanes.sort_by_key(|lane| std::cmp::Reverse(lane.work.blocks()));
-            for lanes in lanes.chunks_mut(self.backend.lanes()) {
-                self.backend.run(stream, lanes);
+            if !lanes.is_sorted_by_key(|lane| lane.blocks) {
+                lanes.sort_unstable_by_key(|lane| lane.blocks);
             }
+            self.backend.run(stream, lanes);
         }
     }
 }
@@ -190,7 +190,7 @@ impl<'a> Started<'a> {
             Algorithm::Zuc128 => Stream::Zuc128,
             _ => Stream::Zuc256,
         };
-        Started::Lane(stream, Lane { key, iv: *iv.bytes(), work })
+        Started::Lane(stream, Lane { key, iv: *iv.bytes(), blocks: work.blocks(), work })
     }
 }
 

@@ -119,7 +119,7 @@ impl Key {
     /// [`VerifyError::TagMismatch`] when it is not.
     pub fn verify(&self, iv: &Iv, message: &[u8], tag: &[u8]) -> Result<(), VerifyError> {
         let len = TagLen::new(tag.len()).ok_or(VerifyError::TagBytes(tag.len()))?;
-        match self.mac(iv, message, len)?.is(tag) {
+        match self.mac(iv, message, len)?.fits(tag) {
             true => Ok(()),
             false => Err(VerifyError::TagMismatch),
         }

@@ -3,12 +3,14 @@
 use crate::eia3::Eia3;
 use crate::sst::Subkeys;
 use crate::uia2;
-use crate::words::Words;
+use crate::words::{Block, Words, bytes};
 
 /// One message.
 pub(crate) struct Lane<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) iv: [u8; 16],
+    /// How many blocks of 64 bytes the work takes.
+    pub(crate) blocks: usize,
     pub(crate) work: Work<'a>,
 }
 
@@ -41,11 +43,11 @@ impl Work<'_> {
 
     /// Block `index`, in order.
     #[inline(always)]
-    pub(crate) fn take<W: Words>(&mut self, proof: W::Proof, index: usize, block: &[u8; 64]) {
+    pub(crate) fn take<W: Words>(&mut self, proof: W::Proof, index: usize, block: &Block) {
         match self {
-            Work::Cipher(data) => xor(data, 64 * index, block),
+            Work::Cipher(data) => xor_block(&mut data[64 * index..], block),
             Work::Uia2 { message, bits, tag } => {
-                tag[..4].copy_from_slice(&uia2::mac::<W>(proof, block, message, *bits));
+                tag[..4].copy_from_slice(&uia2::mac::<W>(proof, &bytes(block), message, *bits));
             }
             Work::Eia3(mac, tag) => {
                 mac.take::<W>(proof, index, block);
@@ -79,30 +81,30 @@ impl Work<'_> {
 /// H, Q and P.
 const SUBKEYS: usize = 48;
 
-fn subkeys(block: &[u8; 64]) -> Subkeys {
-    let [h, q, p, _] = block.as_chunks::<16>().0 else { unreachable!("64 bytes") };
-    Subkeys::new(&[*h, *q, *p])
+fn subkeys(block: &Block) -> Subkeys {
+    let [h, q, p, _] = *bytes(block).as_chunks::<16>().0 else { unreachable!("64 bytes") };
+    Subkeys::new(&[h, q, p])
 }
 
 #[inline(always)]
-fn xor_behind_subkeys(data: &mut [u8], index: usize, block: &[u8; 64]) {
+fn xor_behind_subkeys(data: &mut [u8], index: usize, block: &Block) {
     match index {
-        0 => xor(data, 0, &block[SUBKEYS..]),
-        _ => xor(data, 64 * index - SUBKEYS, block),
+        0 => xor_end(data, &bytes(block)[SUBKEYS..]),
+        _ => xor_block(&mut data[64 * index - SUBKEYS..], block),
     }
 }
 
-/// XORs `keystream` into what `data` has from `start` on.
+/// XORs keystream into the first 64 bytes, or into all that there are.
 #[inline(always)]
-fn xor(data: &mut [u8], start: usize, keystream: &[u8]) {
-    let data = &mut data[start..];
-    // A whole block has a length that the compiler knows.
-    if let (Some(data), Some(keystream)) = (data.first_chunk_mut::<64>(), keystream.first_chunk::<64>()) {
-        for (byte, key) in data.iter_mut().zip(keystream) {
-            *byte ^= key;
-        }
-        return;
+fn xor_block(data: &mut [u8], block: &Block) {
+    let Some(data) = data.first_chunk_mut::<64>() else { return xor_end(data, &bytes(block)) };
+    for (data, key) in data.as_chunks_mut::<8>().0.iter_mut().zip(block) {
+        *data = (u64::from_le_bytes(*data) ^ key).to_le_bytes();
     }
+}
+
+#[cold]
+fn xor_end(data: &mut [u8], keystream: &[u8]) {
     for (byte, key) in data.iter_mut().zip(keystream) {
         *byte ^= key;
     }

@@ -50,6 +50,7 @@ mod iv;
 mod jobs;
 mod key;
 mod lane;
+mod linear;
 mod run;
 mod sbox;
 mod snow3g;

@@ -4,7 +4,7 @@ use zeroize::Zeroizing;
 
 use crate::lane::Lane;
 use crate::snow3g::Snow3g;
-use crate::words::Words;
+use crate::words::{Blocks, Words};
 use crate::zuc::{Rounds, Zuc, cells_128, cells_256};
 
 /// Which of the two, and its size.
@@ -36,7 +36,7 @@ fn snow_3g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
         }
     }
     let mut generator = Snow3g::<W>::new(proof, &keys, &ivs);
-    let mut out = Zeroizing::new([[0; 64]; 16]);
+    let mut out = Blocks::new();
     for index in 0..blocks(lanes) {
         W::keystream(&generator.block(), &mut out);
         hand_out::<W>(proof, lanes, index, &out);
@@ -56,7 +56,7 @@ fn zuc<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], rounds: Rounds) {
         }
     }
     let mut generator = Zuc::<W>::new(proof, &cells, rounds);
-    let mut out = Zeroizing::new([[0; 64]; 16]);
+    let mut out = Blocks::new();
     for index in 0..blocks(lanes) {
         W::keystream(&generator.block(), &mut out);
         hand_out::<W>(proof, lanes, index, &out);
@@ -64,14 +64,14 @@ fn zuc<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], rounds: Rounds) {
 }
 
 fn blocks(lanes: &[Lane<'_>]) -> usize {
-    lanes.iter().map(|lane| lane.work.blocks()).max().unwrap_or(0)
+    lanes.iter().map(|lane| lane.blocks).max().unwrap_or(0)
 }
 
 #[inline(always)]
-fn hand_out<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], index: usize, out: &[[u8; 64]; 16]) {
-    for (lane, block) in lanes.iter_mut().zip(out) {
-        if index < lane.work.blocks() {
-            lane.work.take::<W>(proof, index, block);
+fn hand_out<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], index: usize, out: &Blocks) {
+    for (number, lane) in lanes.iter_mut().enumerate() {
+        if index < lane.blocks {
+            lane.work.take::<W>(proof, index, out.lane(number));
         }
     }
 }

@@ -3,6 +3,8 @@
 //! A table that is read at a secret place tells that place to the caches. Here an S-box is its polynomial over bits (the
 //! algebraic normal form), found from its table when the crate is compiled; which terms it has is no secret.
 
+use crate::linear::{self, Columns};
+
 /// An S-box of eight bits.
 pub(crate) struct Sbox {
     /// For each product of the four high bits and each bit of the result: which products of the four low bits are its factor.
@@ -39,7 +41,7 @@ impl Sbox {
     }
 
     /// Substitutes 64 bytes.
-    #[inline]
+    #[inline(never)] // once for all steps of all generators
     pub(crate) fn substitute(&self, words: &mut [u64; 8]) {
         transpose(words);
         let [low, high] = [products(&words[..4]), products(&words[4..])];
@@ -113,27 +115,19 @@ pub(crate) const fn power(base: u8, exponent: u32, polynomial: u16) -> u8 {
     result
 }
 
-/// The affine map of the inverse: `columns[i]` is the image of bit i, `constant` that of zero.
-const fn of_inverse(polynomial: u16, columns: [u8; 8], constant: u8) -> [u8; 256] {
+/// The affine map of the inverse.
+const fn of_inverse(polynomial: u16, map: Columns, constant: u8) -> [u8; 256] {
     let mut table = [0; 256];
     let mut index = 0;
     while index < 256 {
-        let inverse = power(index as u8, 254, polynomial);
-        let (mut out, mut bit) = (constant, 0);
-        while bit < 8 {
-            if inverse >> bit & 1 != 0 {
-                out ^= columns[bit];
-            }
-            bit += 1;
-        }
-        table[index] = out;
+        table[index] = linear::apply(map, power(index as u8, 254, polynomial)) ^ constant;
         index += 1;
     }
     table
 }
 
 /// FIPS 197 5.1.1.
-pub(crate) const AES: [u8; 256] = of_inverse(0x11b, [0x1f, 0x3e, 0x7c, 0xf8, 0xf1, 0xe3, 0xc7, 0x8f], 0x63);
+pub(crate) const AES: [u8; 256] = of_inverse(0x11b, linear::AES, 0x63);
 /// SNOW 3G's second: a Dickson polynomial and 0x25 (TS 35.216 3.3.2).
 pub(crate) const SNOW_3G: [u8; 256] = {
     const EXPONENTS: [u32; 9] = [1, 9, 13, 15, 33, 41, 45, 47, 49];
@@ -150,7 +144,7 @@ pub(crate) const SNOW_3G: [u8; 256] = {
     table
 };
 /// ZUC's S1 (TS 35.222 3.4.2).
-pub(crate) const ZUC_1: [u8; 256] = of_inverse(0x18b, [0x97, 0x3e, 0x6d, 0xcb, 0xee, 0xdd, 0xbb, 0x77], 0x55);
+pub(crate) const ZUC_1: [u8; 256] = of_inverse(0x18b, linear::ZUC_1, 0x55);
 /// ZUC's S0 (TS 35.222 3.4.2): three rounds of a Feistel network on halves, then a rotation by five.
 pub(crate) const ZUC_0: [u8; 256] = {
     let mut table = [0; 256];

@@ -57,8 +57,8 @@ impl Tag {
         &self.bytes[..self.len.get()]
     }
 
-    /// Whether `other` is this tag, in a time that does not depend on where they differ.
-    pub(crate) fn is(&self, other: &[u8]) -> bool {
+    /// Whether `other` has these bytes, in a time that does not depend on where they differ.
+    pub fn fits(&self, other: &[u8]) -> bool {
         bool::from(self.as_bytes().ct_eq(other))
     }
 }

@@ -1,6 +1,5 @@
 //! 128-NIA1 (TS 35.215 4): a polynomial over the message at one secret place, times another, masked.
 
-use crate::gf64::multiply;
 use crate::words::Words;
 
 /// From the generator's first five words.
@@ -15,9 +14,9 @@ pub(crate) fn mac<W: Words>(proof: W::Proof, keystream: &[u8; 64], message: &[u8
         let mut last = [0; 8];
         let rest = &message[whole..bits.div_ceil(8)];
         last[..rest.len()].copy_from_slice(rest);
-        sum = multiply(sum ^ u64::from_be_bytes(last) & !(u64::MAX >> (bits % 64)), p);
+        sum = W::multiply(proof, sum ^ u64::from_be_bytes(last) & !(u64::MAX >> (bits % 64)), p);
     }
-    let product = multiply(sum ^ bits as u64, q);
+    let product = W::multiply(proof, sum ^ bits as u64, q);
     let mask = u64::from_be_bytes(mask);
     (((product ^ mask) >> 32) as u32).to_be_bytes()
 }

@@ -84,7 +84,7 @@ impl<W: Words> Zuc<W> {
     #[inline(always)]
     fn initialise<const FIRST: usize>(&mut self) {
         let w = self.nonlinear::<FIRST>();
-        self.s[FIRST] = self.feedback::<FIRST>().add_31(w.shift_right::<1>());
+        self.s[FIRST] = self.feedback::<FIRST>().add_31_cell(w.shift_right::<1>());
     }
 
     /// Bit reorganisation and F.
@@ -112,7 +112,7 @@ impl<W: Words> Zuc<W> {
         let near = s(0).rotate_31::<8>().add_31(s(4).rotate_31::<20>());
         let middle = s(10).rotate_31::<21>().add_31(s(13).rotate_31::<17>());
         // A cell is never zero, so neither is the sum: zero is written as 2^31 - 1.
-        near.add_31(middle).add_31(s(15).rotate_31::<15>()).add_31(s(0))
+        near.add_31(middle).add_31(s(15).rotate_31::<15>()).add_31_cell(s(0))
     }
 }
 

@@ -2,6 +2,14 @@
 //!
 //! `portable.rs` is safe Rust; `avx2.rs` and `avx512.rs` are instructions of x86-64.
 
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod clmul;
 pub(crate) mod portable;
 
 /// As many words as a back-end works on at once.
@@ -39,14 +47,48 @@ pub(crate) trait Words: Copy {
     fn low_high(self, other: Self) -> Self;
     /// `self * 2^BITS` modulo 2^31 - 1.
     fn rotate_31<const BITS: u32>(self) -> Self;
-    /// The sum modulo 2^31 - 1. Of two numbers that are not both zero it is never zero, but 2^31 - 1.
+    /// The sum modulo 2^31 - 1 of two numbers up to that, as such a number.
     fn add_31(self, other: Self) -> Self;
+    /// The same where zero is written as 2^31 - 1; one of the two is not zero.
+    fn add_31_cell(self, other: Self) -> Self;
 
     /// Sixteen words of each message in the order of `words`, each with its high byte first.
-    fn keystream(words: &[Self; 16], out: &mut [[u8; 64]; 16]);
+    fn keystream(words: &[Self; 16], out: &mut Blocks);
 
     /// See [`eia3::windows`](crate::eia3::windows).
-    fn windows(proof: Self::Proof, previous: u32, block: &[u8; 64], message: &[u8; 64]) -> u32;
+    fn windows(proof: Self::Proof, previous: u32, block: &Block, message: &[u8; 64]) -> u32;
     /// See [`gf64::absorb`](crate::gf64::absorb).
     fn absorb(proof: Self::Proof, p: u64, sum: u64, blocks: &[u8]) -> u64;
+    /// See [`gf64::multiply`](crate::gf64::multiply).
+    fn multiply(proof: Self::Proof, a: u64, b: u64) -> u64;
+}
+
+/// 64 bytes of keystream of each lane, wiped when dropped. They are kept as long words, which are wiped one by one.
+#[derive(Zeroize, ZeroizeOnDrop)]
+#[repr(align(64))]
+pub(crate) struct Blocks([Block; 16]);
+
+impl Blocks {
+    pub(crate) fn new() -> Self {
+        Blocks([[0; 8]; 16])
+    }
+
+    /// The words of a lane: the first byte is the lowest of the first.
+    #[inline(always)]
+    pub(crate) fn lane(&self, lane: usize) -> &Block {
+        &self.0[lane]
+    }
+}
+
+/// 64 bytes of keystream as little-endian words. As such they are XORed into data without a copy.
+pub(crate) type Block = [u64; 8];
+
+/// A block as bytes.
+#[inline(always)]
+pub(crate) fn bytes(block: &Block) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(block) {
+        *bytes = word.to_le_bytes();
+    }
+    bytes
 }

@@ -1,6 +1,6 @@
 //! Sixteen words in safe Rust.
 
-use super::Words;
+use super::{Block, Blocks, Words};
 use crate::sbox::{self, Sbox, multiply, power};
 use crate::{eia3, gf64};
 
@@ -100,25 +100,31 @@ impl Words for Portable {
         self.map(|word| (word << BITS | word >> (31 - BITS)) & 0x7fff_ffff)
     }
     fn add_31(self, other: Self) -> Self {
+        self.add_31_cell(other)
+    }
+    fn add_31_cell(self, other: Self) -> Self {
         self.zip(other, |a, b| {
             let sum = a + b;
             (sum & 0x7fff_ffff) + (sum >> 31)
         })
     }
 
-    fn keystream(words: &[Self; 16], out: &mut [[u8; 64]; 16]) {
-        for (index, words) in words.iter().enumerate() {
-            for (out, word) in out.iter_mut().zip(words.0) {
-                out[4 * index..4 * index + 4].copy_from_slice(&word.to_be_bytes());
+    fn keystream(words: &[Self; 16], out: &mut Blocks) {
+        for (index, pair) in words.as_chunks::<2>().0.iter().enumerate() {
+            for (out, (first, second)) in out.0.iter_mut().zip(pair[0].0.into_iter().zip(pair[1].0)) {
+                out[index] = u64::from(first.swap_bytes()) | u64::from(second.swap_bytes()) << 32;
             }
         }
     }
 
-    fn windows((): (), previous: u32, block: &[u8; 64], message: &[u8; 64]) -> u32 {
+    fn windows((): (), previous: u32, block: &Block, message: &[u8; 64]) -> u32 {
         eia3::windows(previous, block, message)
     }
     fn absorb((): (), p: u64, sum: u64, blocks: &[u8]) -> u64 {
         gf64::absorb(p, sum, blocks)
+    }
+    fn multiply((): (), a: u64, b: u64) -> u64 {
+        gf64::multiply(a, b)
     }
 }
 

@@ -1,0 +1,290 @@
+//! Eight words in a register of 256 bits, S-boxes by AES-NI and byte shuffles.
+//!
+//! # Safety of this module
+//!
+//! Every method is a few instructions on registers. An [`Avx2`] is made only from a [`Proof`] or from other values of the type, and a
+//! [`Proof`] only by [`Proof::detect`] where the processor has the instructions: so a holder of a value may use them. Loads and
+//! stores are of 16 or 32 bytes within arrays that are as long. `#[inline(always)]` carries the methods into [`run`], which enables
+//! the instructions; a method that is not inlined is slow, not wrong.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+use super::{Block, Blocks, Words, clmul};
+use crate::lane::Lane;
+use crate::linear::{self, halves};
+use crate::run::{self, Stream};
+use crate::sbox;
+use crate::words::portable::{DIV, MUL};
+
+/// Eight words.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(__m256i);
+
+/// The processor has the instructions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Proof(());
+
+impl Proof {
+    pub(crate) fn detect() -> Option<Proof> {
+        macro_rules! has {
+            ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
+        }
+        has!("avx2" "aes" "pclmulqdq" "ssse3" "sse4.1").then_some(Proof(()))
+    }
+}
+
+/// At most eight messages.
+pub(crate) fn run(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
+    #[target_feature(enable = "avx2,aes,pclmulqdq,ssse3,sse4.1")]
+    fn with_instructions(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
+        run::run::<Avx2>(proof, stream, lanes);
+    }
+    // SAFETY: the proof says so.
+    unsafe { with_instructions(proof, stream, lanes) }
+}
+
+/// Wraps the bodies in `unsafe` blocks, all with the same argument.
+macro_rules! methods {
+    ($($(#[$attribute:meta])* fn $name:ident $(<const $bits:ident: $number:ty>)? ($($argument:ident: $type:ty),*) -> $result:ty { $($body:tt)* })*) => {$(
+        $(#[$attribute])*
+        #[inline(always)]
+        fn $name $(<const $bits: $number>)? ($($argument: $type),*) -> $result {
+            #[allow(unused_unsafe)] // some call only each other
+            // SAFETY: a value or a proof was given, so the processor has the instructions; memory is touched only in arrays
+            // that are as long as what is loaded or stored.
+            unsafe { $($body)* }
+        }
+    )*};
+}
+
+impl Avx2 {
+    methods! {
+        fn table(_value: __m256i, table: &[u8; 16]) -> __m256i {
+            _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()))
+        }
+        fn low_half(bytes: __m256i) -> __m256i { _mm256_and_si256(bytes, _mm256_set1_epi8(0x0f)) }
+        fn high_half(bytes: __m256i) -> __m256i { Avx2::low_half(_mm256_srli_epi16::<4>(bytes)) }
+        fn linear_bytes(bytes: __m256i, tables: &[[u8; 16]; 2]) -> __m256i {
+            let [low, high] = tables.each_ref().map(|table| Avx2::table(bytes, table));
+            _mm256_xor_si256(
+                _mm256_shuffle_epi8(low, Avx2::low_half(bytes)),
+                _mm256_shuffle_epi8(high, Avx2::high_half(bytes)),
+            )
+        }
+        fn rotate_bytes(words: __m256i, by: &[u8; 16]) -> __m256i {
+            _mm256_shuffle_epi8(words, Avx2::table(words, by))
+        }
+        /// A table of 256 bytes in sixteen look-ups and a tree of choices by the four high bits.
+        fn look_up(bytes: __m256i, table: &[[u8; 16]; 16]) -> __m256i {
+            let low = Avx2::low_half(bytes);
+            let mut found = [bytes; 16];
+            for (found, table) in found.iter_mut().zip(table) {
+                *found = _mm256_shuffle_epi8(Avx2::table(bytes, table), low);
+            }
+            // A choice is by the highest bit of each byte.
+            let by_4 = _mm256_slli_epi16::<3>(bytes);
+            for index in 0..8 {
+                found[index] = _mm256_blendv_epi8(found[2 * index], found[2 * index + 1], by_4);
+            }
+            let by_5 = _mm256_slli_epi16::<2>(bytes);
+            for index in 0..4 {
+                found[index] = _mm256_blendv_epi8(found[2 * index], found[2 * index + 1], by_5);
+            }
+            let by_6 = _mm256_slli_epi16::<1>(bytes);
+            for index in 0..2 {
+                found[index] = _mm256_blendv_epi8(found[2 * index], found[2 * index + 1], by_6);
+            }
+            _mm256_blendv_epi8(found[0], found[1], bytes)
+        }
+        /// A linear map of the lowest byte of each word to words, three bits at a time.
+        fn linear_words(words: [__m256i; 3], tables: &[[u32; 8]; 3]) -> Self {
+            let [a, b, c] = tables.each_ref().map(|table| _mm256_loadu_si256(table.as_ptr().cast()));
+            let [of_a, of_b, of_c] = [
+                // The instruction takes the lowest three bits of an index.
+                _mm256_permutevar8x32_epi32(a, words[0]),
+                _mm256_permutevar8x32_epi32(b, words[1]),
+                _mm256_permutevar8x32_epi32(c, words[2]),
+            ];
+            Avx2(_mm256_xor_si256(_mm256_xor_si256(of_a, of_b), of_c))
+        }
+        /// Both halves through a round of AES that leaves rows where they are.
+        fn aes_round(bytes: __m256i, mix: bool) -> __m256i {
+            let shifted = Avx2::rotate_bytes(bytes, &UNSHIFT_ROWS);
+            let zero = _mm_setzero_si128();
+            let halves = [_mm256_castsi256_si128(shifted), _mm256_extracti128_si256::<1>(shifted)];
+            let [low, high] = halves.map(|half| match mix {
+                true => _mm_aesenc_si128(half, zero),
+                false => _mm_aesenclast_si128(half, zero),
+            });
+            _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high)
+        }
+    }
+}
+
+impl Words for Avx2 {
+    const LANES: usize = 8;
+    type Proof = Proof;
+
+    methods! {
+        fn splat(_proof: Proof, word: u32) -> Self { Avx2(_mm256_set1_epi32(word as i32)) }
+        fn load(_proof: Proof, words: &[u32; 16]) -> Self { Avx2(_mm256_loadu_si256(words.as_ptr().cast())) }
+        fn xor(self: Self, other: Self) -> Self { Avx2(_mm256_xor_si256(self.0, other.0)) }
+        fn add(self: Self, other: Self) -> Self { Avx2(_mm256_add_epi32(self.0, other.0)) }
+        // With a count that is known, the compiler takes the instruction that has it inside.
+        fn shift_left<const BITS: u32>(self: Self) -> Self {
+            Avx2(_mm256_sllv_epi32(self.0, _mm256_set1_epi32(BITS as i32)))
+        }
+        fn shift_right<const BITS: u32>(self: Self) -> Self {
+            Avx2(_mm256_srlv_epi32(self.0, _mm256_set1_epi32(BITS as i32)))
+        }
+        fn rotate<const BITS: u32>(self: Self) -> Self {
+            match BITS {
+                8 => Avx2(Avx2::rotate_bytes(self.0, &ROTATE_8)),
+                24 => Avx2(Avx2::rotate_bytes(self.0, &ROTATE_24)),
+                _ => {
+                    let left = _mm256_sllv_epi32(self.0, _mm256_set1_epi32(BITS as i32));
+                    let right = _mm256_srlv_epi32(self.0, _mm256_set1_epi32(32 - BITS as i32));
+                    Avx2(_mm256_or_si256(left, right))
+                }
+            }
+        }
+
+        fn snow_3g_s1(self: Self) -> Self {
+            // In memory the lowest byte of a word is the first of AES's column, and MixColumns turns the same way.
+            Avx2(Avx2::aes_round(self.0, true))
+        }
+        fn snow_3g_s2(self: Self) -> Self {
+            let bytes = Avx2::look_up(self.0, &S2);
+            let after = Avx2::rotate_bytes(bytes, &ROTATE_24);
+            let both = _mm256_xor_si256(bytes, after);
+            let carries = _mm256_cmpgt_epi8(_mm256_setzero_si256(), both);
+            let doubled =
+                _mm256_xor_si256(_mm256_add_epi8(both, both), _mm256_and_si256(carries, _mm256_set1_epi8(0x69)));
+            let far = Avx2::rotate_bytes(both, &ROTATE_16);
+            Avx2(_mm256_xor_si256(_mm256_xor_si256(doubled, after), far))
+        }
+        fn mul_alpha(self: Self) -> Self {
+            let words =
+                [_mm256_srli_epi32::<24>(self.0), _mm256_srli_epi32::<27>(self.0), _mm256_srli_epi32::<30>(self.0)];
+            Avx2::linear_words(words, &MUL_THIRDS)
+        }
+        fn div_alpha(self: Self) -> Self {
+            Avx2::linear_words([self.0, _mm256_srli_epi32::<3>(self.0), _mm256_srli_epi32::<6>(self.0)], &DIV_THIRDS)
+        }
+
+        fn zuc_substitute(self: Self, other: Self) -> (Self, Self) {
+            // Bytes 3 and 1 take S0, bytes 2 and 0 take S1: those of one kind of both words together.
+            let odd = _mm256_set1_epi16(0xff00u16 as i16);
+            let first = _mm256_blendv_epi8(_mm256_srli_epi16::<8>(other.0), self.0, odd);
+            let second = _mm256_blendv_epi8(other.0, _mm256_slli_epi16::<8>(self.0), odd);
+
+            let [p1, p2, p3] = sbox::ZUC_P.each_ref().map(|table| Avx2::table(first, table));
+            let (mut low, mut high) = (Avx2::low_half(first), Avx2::high_half(first));
+            high = _mm256_xor_si256(high, _mm256_shuffle_epi8(p1, low));
+            low = _mm256_xor_si256(low, _mm256_shuffle_epi8(p2, high));
+            high = _mm256_xor_si256(high, _mm256_shuffle_epi8(p3, low));
+            let [of_low, of_high] = ROTATED_HALVES.each_ref().map(|table| Avx2::table(first, table));
+            let first = _mm256_or_si256(_mm256_shuffle_epi8(of_low, low), _mm256_shuffle_epi8(of_high, high));
+
+            let in_aes = Avx2::linear_bytes(second, &TO_AES);
+            let second = Avx2::linear_bytes(Avx2::aes_round(in_aes, false), &FROM_AES);
+            let second = _mm256_xor_si256(second, _mm256_set1_epi8(linear::ZUC_1_CONSTANT as i8));
+            (
+                Avx2(_mm256_blendv_epi8(_mm256_srli_epi16::<8>(second), first, odd)),
+                Avx2(_mm256_blendv_epi8(second, _mm256_slli_epi16::<8>(first), odd)),
+            )
+        }
+        fn high_low(self: Self, other: Self) -> Self { Avx2(_mm256_blend_epi16::<0xaa>(other.0, self.0)) }
+        fn low_high(self: Self, other: Self) -> Self {
+            Avx2(_mm256_or_si256(_mm256_slli_epi32::<16>(self.0), _mm256_srli_epi32::<16>(other.0)))
+        }
+        fn rotate_31<const BITS: u32>(self: Self) -> Self {
+            let left = _mm256_sllv_epi32(self.0, _mm256_set1_epi32(BITS as i32));
+            let right = _mm256_srlv_epi32(self.0, _mm256_set1_epi32(31 - BITS as i32));
+            Avx2(_mm256_and_si256(_mm256_or_si256(left, right), _mm256_set1_epi32(0x7fff_ffff)))
+        }
+        fn add_31(self: Self, other: Self) -> Self {
+            let sum = _mm256_add_epi32(self.0, other.0);
+            Avx2(_mm256_min_epu32(sum, _mm256_sub_epi32(sum, _mm256_set1_epi32(0x7fff_ffff))))
+        }
+        fn add_31_cell(self: Self, other: Self) -> Self {
+            let sum = _mm256_add_epi32(self.0, other.0);
+            let low = _mm256_and_si256(sum, _mm256_set1_epi32(0x7fff_ffff));
+            Avx2(_mm256_add_epi32(low, _mm256_srli_epi32::<31>(sum)))
+        }
+
+        fn keystream(words: &[Self; 16], out: &mut Blocks) -> () {
+            let (of_eight, _) = words.as_chunks::<8>();
+            for (half, rows) in of_eight.iter().enumerate() {
+                let rows = rows.map(|row| Avx2::rotate_bytes(row.0, &SWAP));
+                // As in a matrix of four by four, in both halves of the registers: then the halves change places.
+                let mut columns = [rows[0]; 8];
+                for (group, [a, b, c, d]) in rows.as_chunks::<4>().0.iter().enumerate() {
+                    let [ab_low, ab_high] = [_mm256_unpacklo_epi32(*a, *b), _mm256_unpackhi_epi32(*a, *b)];
+                    let [cd_low, cd_high] = [_mm256_unpacklo_epi32(*c, *d), _mm256_unpackhi_epi32(*c, *d)];
+                    columns[4 * group] = _mm256_unpacklo_epi64(ab_low, cd_low);
+                    columns[4 * group + 1] = _mm256_unpackhi_epi64(ab_low, cd_low);
+                    columns[4 * group + 2] = _mm256_unpacklo_epi64(ab_high, cd_high);
+                    columns[4 * group + 3] = _mm256_unpackhi_epi64(ab_high, cd_high);
+                }
+                for column in 0..4 {
+                    let (above, below) = (columns[column], columns[column + 4]);
+                    let left = _mm256_permute2x128_si256::<0x20>(above, below);
+                    let right = _mm256_permute2x128_si256::<0x31>(above, below);
+                    let at = 4 * half;
+                    _mm256_storeu_si256(out.0[column][at..at + 4].as_mut_ptr().cast(), left);
+                    _mm256_storeu_si256(out.0[column + 4][at..at + 4].as_mut_ptr().cast(), right);
+                }
+            }
+        }
+
+        fn windows(_proof: Proof, previous: u32, block: &Block, message: &[u8; 64]) -> u32 {
+            clmul::windows(previous, block, message)
+        }
+        fn absorb(_proof: Proof, p: u64, sum: u64, blocks: &[u8]) -> u64 { clmul::absorb(p, sum, blocks) }
+        fn multiply(_proof: Proof, a: u64, b: u64) -> u64 { clmul::multiply(a, b) }
+    }
+}
+
+/// What undoes ShiftRows in advance.
+static UNSHIFT_ROWS: [u8; 16] = [0, 13, 10, 7, 4, 1, 14, 11, 8, 5, 2, 15, 12, 9, 6, 3];
+/// To the left, within words.
+static ROTATE_8: [u8; 16] = [3, 0, 1, 2, 7, 4, 5, 6, 11, 8, 9, 10, 15, 12, 13, 14];
+static ROTATE_16: [u8; 16] = [2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13];
+static ROTATE_24: [u8; 16] = [1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12];
+static SWAP: [u8; 16] = [3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12];
+
+static S2: [[u8; 16]; 16] = {
+    let mut tables = [[0; 16]; 16];
+    let mut index = 0;
+    while index < 256 {
+        tables[index >> 4][index & 15] = sbox::SNOW_3G[index];
+        index += 1;
+    }
+    tables
+};
+static TO_AES: [[u8; 16]; 2] = halves(linear::ZUC_TO_AES);
+static FROM_AES: [[u8; 16]; 2] = halves(linear::ZUC_1_OF_AES_SBOX);
+/// The rotation by five that ends S0.
+static ROTATED_HALVES: [[u8; 16]; 2] = halves([0x20, 0x40, 0x80, 1, 2, 4, 8, 0x10]);
+
+static MUL_THIRDS: [[u32; 8]; 3] = thirds(&MUL);
+static DIV_THIRDS: [[u32; 8]; 3] = thirds(&DIV);
+
+/// Images of three, three and two bits of a byte; the last for any third bit.
+const fn thirds(images: &[u32; 8]) -> [[u32; 8]; 3] {
+    let mut thirds = [[0; 8]; 3];
+    let mut index = 0;
+    while index < 8 {
+        let mut bit = 0;
+        while bit < 8 {
+            if index >> (bit % 3) & 1 != 0 {
+                thirds[bit / 3][index] ^= images[bit];
+            }
+            bit += 1;
+        }
+        index += 1;
+    }
+    thirds
+}

@@ -1,0 +1,218 @@
+//! Sixteen words in a register of 512 bits, S-boxes by GFNI and VBMI.
+//!
+//! # Safety of this module
+//!
+//! Every method is a few instructions on registers. A [`Avx512`] is made only from a [`Proof`] or from other values of the type, and a
+//! [`Proof`] only by [`Proof::detect`] where the processor has the instructions: so a holder of a value may use them. Loads and
+//! stores are of 64 bytes, from and to arrays of that size. `#[inline(always)]` carries the methods into [`run`], which enables the
+//! instructions; a method that is not inlined is slow, not wrong.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+use super::{Block, Blocks, Words, clmul};
+use crate::lane::Lane;
+use crate::linear::{self, matrix};
+use crate::run::{self, Stream};
+use crate::sbox;
+use crate::words::portable::{DIV, MUL};
+
+/// Sixteen words.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(__m512i);
+
+/// The processor has the instructions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Proof(());
+
+impl Proof {
+    pub(crate) fn detect() -> Option<Proof> {
+        macro_rules! has {
+            ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
+        }
+        let has_all =
+            has!("avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512vbmi" "avx512vbmi2" "gfni" "pclmulqdq" "ssse3");
+        has_all.then_some(Proof(()))
+    }
+}
+
+/// At most sixteen messages.
+pub(crate) fn run(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,gfni,pclmulqdq,ssse3")]
+    fn with_instructions(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
+        run::run::<Avx512>(proof, stream, lanes);
+    }
+    // SAFETY: the proof says so.
+    unsafe { with_instructions(proof, stream, lanes) }
+}
+
+/// Wraps the bodies in `unsafe` blocks, all with the same argument.
+macro_rules! methods {
+    ($($(#[$attribute:meta])* fn $name:ident $(<const $bits:ident: $number:ty>)? ($($argument:ident: $type:ty),*) -> $result:ty { $($body:tt)* })*) => {$(
+        $(#[$attribute])*
+        #[inline(always)]
+        fn $name $(<const $bits: $number>)? ($($argument: $type),*) -> $result {
+            #[allow(unused_unsafe)] // some call only each other
+            // SAFETY: a value or a proof was given, so the processor has the instructions; memory is touched only in arrays
+            // of the size that is loaded or stored.
+            unsafe { $($body)* }
+        }
+    )*};
+}
+
+impl Avx512 {
+    methods! {
+        fn mix(words: Self, doubling: i64) -> Self {
+            // b[r - 1] is at the place of b[r] after a rotation to the right by a byte.
+            let after = _mm512_ror_epi32::<8>(words.0);
+            let both = _mm512_xor_si512(words.0, after);
+            let doubled = _mm512_gf2p8affine_epi64_epi8::<0>(both, _mm512_set1_epi64(doubling));
+            Avx512(_mm512_ternarylogic_epi32::<XOR>(doubled, after, _mm512_ror_epi32::<16>(both)))
+        }
+        fn look_up(bytes: __m512i, table: &[u8; 256]) -> __m512i {
+            let [a, b, c, d] = [0, 64, 128, 192].map(|at| _mm512_loadu_si512(table[at..at + 64].as_ptr().cast()));
+            let low = _mm512_permutex2var_epi8(a, bytes, b);
+            let high = _mm512_permutex2var_epi8(c, bytes, d);
+            _mm512_mask_blend_epi8(_mm512_movepi8_mask(bytes), low, high)
+        }
+        fn linear(low: __m512i, high: __m512i, images: &[[u32; 16]; 2]) -> Self {
+            // The instruction takes the lowest four bits of an index.
+            let [of_low, of_high] = images.each_ref().map(|images| _mm512_loadu_si512(images.as_ptr().cast()));
+            Avx512(_mm512_xor_si512(_mm512_permutexvar_epi32(low, of_low), _mm512_permutexvar_epi32(high, of_high)))
+        }
+        fn zuc_word(words: Self) -> Self {
+            // Bytes 3 and 1 take S0, bytes 2 and 0 take S1.
+            let first = Avx512::look_up(words.0, &sbox::ZUC_0);
+            let in_aes = _mm512_gf2p8affine_epi64_epi8::<0>(words.0, _mm512_set1_epi64(matrix(linear::ZUC_TO_AES)));
+            let map = _mm512_set1_epi64(matrix(linear::ZUC_1_OF_AES_INVERSE));
+            Avx512(_mm512_mask_gf2p8affineinv_epi64_epi8::<0x55>(first, 0x5555_5555_5555_5555, in_aes, map))
+        }
+        /// Of four groups of four rows, those with one column of each quarter: four whole columns.
+        fn columns(rows: [__m512i; 4], out: &mut Blocks, first: usize) -> () {
+            let [a, b, c, d] = rows;
+            let [ab_low, ab_high] = [_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0xee>(a, b)];
+            let [cd_low, cd_high] = [_mm512_shuffle_i32x4::<0x44>(c, d), _mm512_shuffle_i32x4::<0xee>(c, d)];
+            let columns = [
+                _mm512_shuffle_i32x4::<0x88>(ab_low, cd_low),
+                _mm512_shuffle_i32x4::<0xdd>(ab_low, cd_low),
+                _mm512_shuffle_i32x4::<0x88>(ab_high, cd_high),
+                _mm512_shuffle_i32x4::<0xdd>(ab_high, cd_high),
+            ];
+            for (quarter, column) in columns.into_iter().enumerate() {
+                _mm512_storeu_si512(out.0[4 * quarter + first].as_mut_ptr().cast(), column);
+            }
+        }
+    }
+}
+
+impl Words for Avx512 {
+    const LANES: usize = 16;
+    type Proof = Proof;
+
+    methods! {
+        fn splat(_proof: Proof, word: u32) -> Self { Avx512(_mm512_set1_epi32(word as i32)) }
+        fn load(_proof: Proof, words: &[u32; 16]) -> Self { Avx512(_mm512_loadu_si512(words.as_ptr().cast())) }
+        fn xor(self: Self, other: Self) -> Self { Avx512(_mm512_xor_si512(self.0, other.0)) }
+        fn add(self: Self, other: Self) -> Self { Avx512(_mm512_add_epi32(self.0, other.0)) }
+        // With a count that is known, the compiler takes the instruction that has it inside.
+        fn shift_left<const BITS: u32>(self: Self) -> Self {
+            Avx512(_mm512_sllv_epi32(self.0, _mm512_set1_epi32(BITS as i32)))
+        }
+        fn shift_right<const BITS: u32>(self: Self) -> Self {
+            Avx512(_mm512_srlv_epi32(self.0, _mm512_set1_epi32(BITS as i32)))
+        }
+        fn rotate<const BITS: u32>(self: Self) -> Self {
+            Avx512(_mm512_rolv_epi32(self.0, _mm512_set1_epi32(BITS as i32)))
+        }
+
+        fn snow_3g_s1(self: Self) -> Self {
+            let map = _mm512_set1_epi64(matrix(linear::AES));
+            let substituted = Avx512(_mm512_gf2p8affineinv_epi64_epi8::<0x63>(self.0, map));
+            Avx512::mix(substituted, const { matrix(linear::doubling(0x11b)) })
+        }
+        fn snow_3g_s2(self: Self) -> Self {
+            let substituted = Avx512(Avx512::look_up(self.0, &sbox::SNOW_3G));
+            Avx512::mix(substituted, const { matrix(linear::doubling(0x169)) })
+        }
+        fn mul_alpha(self: Self) -> Self {
+            Avx512::linear(_mm512_srli_epi32::<24>(self.0), _mm512_srli_epi32::<28>(self.0), &MUL_HALVES)
+        }
+        fn div_alpha(self: Self) -> Self {
+            Avx512::linear(self.0, _mm512_srli_epi32::<4>(self.0), &DIV_HALVES)
+        }
+
+        fn zuc_substitute(self: Self, other: Self) -> (Self, Self) {
+            (Avx512::zuc_word(self), Avx512::zuc_word(other))
+        }
+        fn high_low(self: Self, other: Self) -> Self {
+            Avx512(_mm512_mask_blend_epi16(0xaaaa_aaaa, other.0, self.0))
+        }
+        fn low_high(self: Self, other: Self) -> Self { Avx512(_mm512_shldi_epi32::<16>(self.0, other.0)) }
+        fn rotate_31<const BITS: u32>(self: Self) -> Self {
+            // Above its 31 bits a doubled cell has what comes in from below.
+            let doubled = _mm512_add_epi32(self.0, self.0);
+            let rotated = _mm512_shldv_epi32(self.0, doubled, _mm512_set1_epi32(BITS as i32));
+            Avx512(_mm512_and_si512(rotated, _mm512_set1_epi32(0x7fff_ffff)))
+        }
+        fn add_31(self: Self, other: Self) -> Self {
+            let sum = _mm512_add_epi32(self.0, other.0);
+            Avx512(_mm512_min_epu32(sum, _mm512_sub_epi32(sum, _mm512_set1_epi32(0x7fff_ffff))))
+        }
+        fn add_31_cell(self: Self, other: Self) -> Self {
+            let sum = _mm512_add_epi32(self.0, other.0);
+            let low = _mm512_and_si512(sum, _mm512_set1_epi32(0x7fff_ffff));
+            Avx512(_mm512_add_epi32(low, _mm512_srli_epi32::<31>(sum)))
+        }
+
+        fn keystream(words: &[Self; 16], out: &mut Blocks) -> () {
+            let swap = _mm512_broadcast_i32x4(_mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3));
+            let mut groups = [[_mm512_setzero_si512(); 4]; 4];
+            for (group, rows) in groups.iter_mut().zip(words.as_chunks::<4>().0) {
+                let [a, b, c, d] = rows.map(|row| _mm512_shuffle_epi8(row.0, swap));
+                let [ab_low, ab_high] = [_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)];
+                let [cd_low, cd_high] = [_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d)];
+                *group = [
+                    _mm512_unpacklo_epi64(ab_low, cd_low),
+                    _mm512_unpackhi_epi64(ab_low, cd_low),
+                    _mm512_unpacklo_epi64(ab_high, cd_high),
+                    _mm512_unpackhi_epi64(ab_high, cd_high),
+                ];
+            }
+            let [a, b, c, d] = groups;
+            Avx512::columns([a[0], b[0], c[0], d[0]], out, 0);
+            Avx512::columns([a[1], b[1], c[1], d[1]], out, 1);
+            Avx512::columns([a[2], b[2], c[2], d[2]], out, 2);
+            Avx512::columns([a[3], b[3], c[3], d[3]], out, 3);
+        }
+
+        fn windows(_proof: Proof, previous: u32, block: &Block, message: &[u8; 64]) -> u32 {
+            clmul::windows(previous, block, message)
+        }
+        fn absorb(_proof: Proof, p: u64, sum: u64, blocks: &[u8]) -> u64 { clmul::absorb(p, sum, blocks) }
+        fn multiply(_proof: Proof, a: u64, b: u64) -> u64 { clmul::multiply(a, b) }
+    }
+}
+
+/// The sum of three, to VPTERNLOGD.
+const XOR: i32 = 0x96;
+
+static MUL_HALVES: [[u32; 16]; 2] = halves(&MUL);
+static DIV_HALVES: [[u32; 16]; 2] = halves(&DIV);
+
+/// Images of the low and of the high half of a byte.
+const fn halves(images: &[u32; 8]) -> [[u32; 16]; 2] {
+    let mut halves = [[0; 16]; 2];
+    let mut half = 0;
+    while half < 16 {
+        let mut bit = 0;
+        while bit < 4 {
+            if half >> bit & 1 != 0 {
+                halves[0][half] ^= images[bit];
+                halves[1][half] ^= images[4 + bit];
+            }
+            bit += 1;
+        }
+        half += 1;
+    }
+    halves
+}
