@@ -1,0 +1,143 @@
+//! Ciphering and integrity of PDUs, many at a time (TS 38.323 5.8, 5.9).
+
+use bytes::BytesMut;
+use cellular_crypto::{CipherJob, Direction, Engine, Iv, Key, MacJob, PduNumber, TagLen};
+
+/// The keys of one direction of a bearer.
+///
+/// ```
+/// use pdcp::Security;
+/// use pdcp::crypto::{Algorithm, Direction, Key};
+///
+/// let key = |byte| Key::new(Algorithm::Aes128, &[byte; 16]).expect("16 bytes");
+/// let uplink = Security::new(1, Direction::Uplink)?.ciphered(key(1)).authenticated(key(2));
+/// assert_eq!(uplink.mac_len(), 4);
+/// assert!(Security::new(33, Direction::Uplink).is_err());
+/// # Ok::<(), pdcp::SecurityError>(())
+/// ```
+#[derive(Debug)]
+pub struct Security {
+    bearer: u8,
+    direction: Direction,
+    ciphering: Option<Key>,
+    integrity: Option<Key>,
+    engine: Engine,
+}
+
+/// No bearer has this identity: the caller's mistake.
+///
+/// ```
+/// use pdcp::crypto::Direction;
+/// use pdcp::{Security, SecurityError};
+///
+/// assert_eq!(Security::new(0, Direction::Uplink).err(), Some(SecurityError(0)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no bearer's identity: they are 1 to 32")]
+pub struct SecurityError(pub u8);
+
+impl Security {
+    /// Without keys: PDUs go in clear. `identity` is the radio bearer's, 1 to 32.
+    ///
+    /// # Errors
+    /// [`SecurityError`] for another one.
+    pub fn new(identity: u8, direction: Direction) -> Result<Security, SecurityError> {
+        // TS 33.501 D.2.1: BEARER is the identity less one.
+        let bearer = identity.checked_sub(1).filter(|bearer| *bearer < 32).ok_or(SecurityError(identity))?;
+        Ok(Security { bearer, direction, ciphering: None, integrity: None, engine: Engine::best() })
+    }
+
+    /// With ciphering by this key.
+    pub fn ciphered(mut self, key: Key) -> Security {
+        self.ciphering = Some(key);
+        self
+    }
+
+    /// With MAC-I by this key.
+    pub fn authenticated(mut self, key: Key) -> Security {
+        self.integrity = Some(key);
+        self
+    }
+
+    /// Bytes that a MAC-I has: 4, or none.
+    pub fn mac_len(&self) -> usize {
+        if self.integrity.is_some() { TagLen::FOUR.get() } else { 0 }
+    }
+
+    /// Writes MAC-I into the last bytes of each PDU, which are room for it, and ciphers from `clear` on ([`Config::clear_bytes`]).
+    /// An engine of a device does so with what [`Transmitter::take_clear`] gives.
+    ///
+    /// A PDU has at least that many bytes; a shorter one stays as it is.
+    ///
+    /// ```
+    /// use bytes::BytesMut;
+    /// use pdcp::Security;
+    /// use pdcp::crypto::{Algorithm, Direction, Key};
+    ///
+    /// let key = |byte| Key::new(Algorithm::Aes128, &[byte; 16]).expect("16 bytes");
+    /// let security = Security::new(1, Direction::Uplink)?.ciphered(key(1)).authenticated(key(2));
+    /// let clear = BytesMut::from(b"\x80\x07an SDU....".as_slice());
+    /// let mut pdus = [(7, clear)];
+    /// security.protect(2, &mut pdus);
+    /// assert_eq!(security.open(2, &mut pdus), [true]);
+    /// assert_eq!(pdus[0].1[..8], *b"\x80\x07an SDU");
+    /// # Ok::<(), pdcp::SecurityError>(())
+    /// ```
+    ///
+    /// [`Config::clear_bytes`]: crate::Config::clear_bytes
+    /// [`Transmitter::take_clear`]: crate::Transmitter::take_clear
+    pub fn protect(&self, clear: usize, pdus: &mut [(u32, BytesMut)]) {
+        if let Some(key) = &self.integrity {
+            let tags = self.macs(key, pdus.iter().map(|(count, pdu)| (*count, self.split(pdu).0)));
+            for ((_, pdu), tag) in pdus.iter_mut().zip(tags) {
+                let at = self.split(pdu).0.len();
+                let len = pdu.len() - at;
+                pdu[at..].copy_from_slice(&tag.as_bytes()[..len]);
+            }
+        }
+        self.cipher(clear, pdus.iter_mut().map(|(count, pdu)| (*count, &mut pdu[..])));
+    }
+
+    /// Deciphers from `clear` on; says of each whether its MAC-I fits.
+    pub fn open(&self, clear: usize, pdus: &mut [(u32, BytesMut)]) -> Vec<bool> {
+        self.cipher(clear, pdus.iter_mut().map(|(count, pdu)| (*count, &mut pdu[..])));
+        let Some(key) = &self.integrity else { return vec![true; pdus.len()] };
+        let tags = self.macs(key, pdus.iter().map(|(count, pdu)| (*count, self.split(pdu).0)));
+        let expected = pdus.iter().map(|(_, pdu)| self.split(pdu).1);
+        tags.iter().zip(expected).map(|(tag, expected)| tag.fits(expected)).collect()
+    }
+
+    /// Takes ciphering off or puts it on again.
+    pub(crate) fn cipher<'a>(&self, clear: usize, pdus: impl Iterator<Item = (u32, &'a mut [u8])>) {
+        let Some(key) = &self.ciphering else { return };
+        let mut jobs: Vec<CipherJob<'_>> = pdus
+            .filter_map(|(count, pdu)| {
+                let iv = Iv::cipher(key.algorithm(), self.number(count));
+                let start = clear.min(pdu.len());
+                CipherJob::new(key, iv, &mut pdu[start..]).ok()
+            })
+            .collect();
+        self.engine.cipher(&mut jobs);
+    }
+
+    /// What MAC-I is of, and MAC-I.
+    fn split<'a>(&self, pdu: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+        pdu.split_at(pdu.len().saturating_sub(self.mac_len()))
+    }
+
+    fn macs<'a>(&self, key: &Key, messages: impl Iterator<Item = (u32, &'a [u8])>) -> Vec<cellular_crypto::Tag> {
+        let mut jobs: Vec<MacJob<'_>> = messages
+            .map(|(count, message)| {
+                let iv = Iv::mac(key.algorithm(), self.number(count), TagLen::FOUR);
+                MacJob::new(key, iv, message, TagLen::FOUR)
+                    .expect("a PDU is short, and every algorithm has tags of 4 bytes")
+            })
+            .collect();
+        self.engine.mac(&mut jobs);
+        jobs.iter().map(MacJob::tag).collect()
+    }
+
+    fn number(&self, count: u32) -> PduNumber {
+        PduNumber::new(count, self.bearer, self.direction).expect("checked when made")
+    }
+}

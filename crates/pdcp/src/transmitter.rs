@@ -1,0 +1,238 @@
+//! From SDUs to PDUs (TS 38.323 5.2.1, 5.3, 5.4, 5.1.2).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::{Bytes, BytesMut};
+use offload_base::Instant;
+use offload_base::time::earliest;
+
+use crate::config::SDU_MAX;
+use crate::pdu::{header_len, write_header};
+use crate::{BearerKind, Config, ConfigError, Security, StatusReport};
+
+/// Numbers SDUs, ciphers and authenticates them.
+///
+/// An SDU gets its COUNT when its PDU is taken, so that one discarded before leaves no gap. A COUNT is never given to two SDUs under the same
+/// keys: a PDU that is sent again is the same bytes.
+///
+/// ```
+/// use offload_base::Instant;
+/// use pdcp::crypto::Direction;
+/// use pdcp::{BearerKind, Config, Security, SnLen, Transmitter};
+///
+/// let config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
+/// let mut transmitter = Transmitter::new(config, Security::new(1, Direction::Uplink)?)?;
+/// transmitter.send(Instant::ZERO, b"an IP packet".as_slice().into())?;
+/// let pdus = transmitter.take(32)?;
+/// assert_eq!(pdus[0][..], *b"\x80\x00an IP packet");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Transmitter {
+    config: Config,
+    security: Security,
+    /// TX_NEXT: above 32 bits when all were used.
+    next: u64,
+    /// SDUs without a COUNT.
+    waiting: VecDeque<Waiting>,
+    /// Of an acknowledged bearer: SDUs that were sent and not confirmed.
+    sent: BTreeMap<u32, Waiting>,
+    /// Of those, what is to be sent once more.
+    again: VecDeque<u32>,
+    /// Bytes in `waiting` and `sent`.
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    sdu: Bytes,
+    discard: Option<Instant>,
+}
+
+/// An SDU was not taken.
+///
+/// ```
+/// use offload_base::Instant;
+/// use pdcp::crypto::Direction;
+/// use pdcp::{Config, Security, SendError, Transmitter};
+///
+/// let mut transmitter = Transmitter::new(Config::signalling(), Security::new(1, Direction::Uplink)?)?;
+/// assert_eq!(transmitter.send(Instant::ZERO, vec![0; 9001].into()), Err(SendError::TooLong(9001)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// An SDU has at most 9,000 bytes: the caller's mistake.
+    #[error("an SDU of {0} bytes: it has at most 9000")]
+    TooLong(usize),
+    /// As many bytes wait as [`Config::buffer`] allows: ask again when PDUs were taken or confirmed.
+    #[error("the buffer is full: take PDUs, or wait for the peer to confirm some")]
+    Full,
+}
+
+/// All COUNT values of the keys are used: re-establish the entity with new ones.
+///
+/// See [`Transmitter::take`].
+///
+/// ```
+/// let told = pdcp::CountExhausted.to_string();
+/// assert!(told.contains("new keys"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no COUNT is left: re-establish the entity with new keys")]
+pub struct CountExhausted;
+
+impl Transmitter {
+    /// An entity that has sent nothing.
+    ///
+    /// # Errors
+    /// As of [`Config::check`].
+    pub fn new(config: Config, security: Security) -> Result<Transmitter, ConfigError> {
+        config.check()?;
+        let (waiting, sent, again) = Default::default();
+        Ok(Transmitter { config, security, next: 0, waiting, sent, again, bytes: 0 })
+    }
+
+    /// Takes an SDU to be sent.
+    ///
+    /// # Errors
+    /// [`SendError`] says why not.
+    pub fn send(&mut self, now: Instant, sdu: Bytes) -> Result<(), SendError> {
+        if sdu.len() > SDU_MAX {
+            return Err(SendError::TooLong(sdu.len()));
+        }
+        if self.bytes + sdu.len() > self.config.buffer {
+            return Err(SendError::Full);
+        }
+        self.bytes += sdu.len();
+        self.waiting.push_back(Waiting { sdu, discard: self.config.discard.map(|after| now + after) });
+        Ok(())
+    }
+
+    /// Up to `max` PDUs for RLC, protected together.
+    ///
+    /// Fewer where an acknowledged bearer has as many unconfirmed as the window takes: a receiver could not tell more apart.
+    ///
+    /// # Errors
+    /// [`CountExhausted`] when SDUs wait and no COUNT is left.
+    pub fn take(&mut self, max: usize) -> Result<Vec<Bytes>, CountExhausted> {
+        let mut pdus = self.take_clear(max)?;
+        self.security.protect(self.config.clear_bytes(), &mut pdus);
+        Ok(pdus.into_iter().map(|(_, pdu)| pdu.freeze()).collect())
+    }
+
+    /// The same PDUs in clear, with zeros for MAC-I, and the COUNT of each: for a device that protects them ([`Security::protect`]) and
+    /// lets none pass that it does not.
+    ///
+    /// # Errors
+    /// As of [`Transmitter::take`].
+    pub fn take_clear(&mut self, max: usize) -> Result<Vec<(u32, BytesMut)>, CountExhausted> {
+        let mut pdus = Vec::new();
+        while pdus.len() < max {
+            if let Some(count) = self.again.pop_front() {
+                if let Some(again) = self.sent.get(&count) {
+                    pdus.push((count, self.clear_pdu(count, &again.sdu)));
+                }
+                continue;
+            }
+            if self.waiting.is_empty() || self.is_window_full() {
+                break;
+            }
+            let Ok(count) = u32::try_from(self.next) else {
+                if pdus.is_empty() {
+                    return Err(CountExhausted);
+                }
+                break;
+            };
+            let Some(waiting) = self.waiting.pop_front() else { break };
+            self.next += 1;
+            pdus.push((count, self.clear_pdu(count, &waiting.sdu)));
+            match self.config.kind {
+                BearerKind::Acknowledged => {
+                    self.sent.insert(count, waiting);
+                }
+                _ => self.bytes -= waiting.sdu.len(),
+            }
+        }
+        Ok(pdus)
+    }
+
+    /// Whether [`Transmitter::take`] would give something.
+    pub fn has_pdus(&self) -> bool {
+        !self.again.is_empty() || !self.waiting.is_empty() && !self.is_window_full()
+    }
+
+    /// RLC's word that the peer has this SDU.
+    pub fn confirm(&mut self, count: u32) {
+        if let Some(sent) = self.sent.remove(&count) {
+            self.bytes -= sent.sdu.len();
+        }
+    }
+
+    /// The peer's status report: what it has is confirmed; what it lacks of what was sent is sent again.
+    pub fn handle_status(&mut self, report: &StatusReport) {
+        let (bytes, mut missing) = (&mut self.bytes, VecDeque::new());
+        self.sent.retain(|count, sent| {
+            let has = report.has(*count);
+            if has {
+                *bytes -= sent.sdu.len();
+            } else {
+                missing.push_back(*count);
+            }
+            !has
+        });
+        self.again = missing;
+    }
+
+    /// When [`Transmitter::handle_timeout`] is due.
+    pub fn next_event(&self) -> Option<Instant> {
+        let [waiting, sent] = [self.waiting.front(), self.sent.values().next()].map(|first| first?.discard);
+        earliest(waiting, sent)
+    }
+
+    /// Drops SDUs whose time is over, and says which COUNTs RLC need not send any more.
+    pub fn handle_timeout(&mut self, now: Instant) -> Vec<u32> {
+        let is_over = |waiting: &Waiting| waiting.discard.is_some_and(|discard| discard <= now);
+        while let Some(first) = self.waiting.front().filter(|first| is_over(first)) {
+            self.bytes -= first.sdu.len();
+            self.waiting.pop_front();
+        }
+        // Later ones have later COUNTs.
+        let over: Vec<u32> = self.sent.iter().take_while(|(_, sent)| is_over(sent)).map(|(count, _)| *count).collect();
+        over.iter().for_each(|count| self.confirm(*count));
+        over
+    }
+
+    /// Goes on with new keys. What of an acknowledged bearer is not confirmed is sent again under its COUNT; the others begin at zero, and
+    /// a signalling bearer forgets what waits.
+    pub fn reestablish(&mut self, security: Security) {
+        self.security = security;
+        match self.config.kind {
+            BearerKind::Acknowledged => {
+                self.again = self.sent.keys().copied().collect();
+                return;
+            }
+            BearerKind::Signalling => {
+                self.bytes = 0;
+                self.waiting.clear();
+            }
+            BearerKind::Unacknowledged => {}
+        }
+        self.next = 0;
+    }
+
+    fn is_window_full(&self) -> bool {
+        let window = u64::from(self.config.sn.window());
+        self.sent.keys().next().is_some_and(|oldest| self.next - u64::from(*oldest) >= window)
+    }
+
+    /// Header, SDU, and room for MAC-I.
+    fn clear_pdu(&self, count: u32, sdu: &[u8]) -> BytesMut {
+        let header = header_len(self.config.sn);
+        let mut pdu = BytesMut::zeroed(header + sdu.len() + self.security.mac_len());
+        write_header(self.config.sn, count, self.config.kind != BearerKind::Signalling, &mut pdu);
+        pdu[header..header + sdu.len()].copy_from_slice(sdu);
+        pdu
+    }
+}

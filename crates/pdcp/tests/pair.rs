@@ -1,0 +1,294 @@
+//! A transmitter and a receiver, and a network between them that loses, doubles and reorders.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use offload_base::Instant;
+use pdcp::crypto::{Algorithm, Direction, Iv, Key, PduNumber, TagLen};
+use pdcp::{BearerKind, Config, Entity, Incoming, Receiver, Security, SendError, SnLen, StatusReport, Transmitter};
+use proptest::prelude::*;
+
+const BEARER: u8 = 3;
+
+/// None: the null algorithm.
+fn security(algorithm: Option<Algorithm>, key: u8) -> Security {
+    let security = Security::new(BEARER, Direction::Downlink).unwrap();
+    let Some(algorithm) = algorithm else { return security };
+    let [ciphering, integrity] =
+        [key, key ^ 0x80].map(|byte| Key::new(algorithm, &vec![byte; algorithm.key_len()]).unwrap());
+    security.ciphered(ciphering).authenticated(integrity)
+}
+
+fn sdu(number: usize) -> Bytes {
+    (0..number % 97 + 3).map(|at| (at * 31 + number * 7) as u8).chain((number as u32).to_be_bytes()).collect()
+}
+
+fn pdu(bytes: &Bytes) -> Incoming {
+    Incoming::Pdu(BytesMut::from(&bytes[..]))
+}
+
+fn drain(receiver: &mut Receiver) -> Vec<u32> {
+    std::iter::from_fn(|| receiver.poll_sdu())
+        .map(|got| {
+            assert_eq!(got.data, sdu(got.count as usize));
+            got.count
+        })
+        .collect()
+}
+
+fn at(millis: u64) -> Instant {
+    Instant::ZERO + Duration::from_millis(millis)
+}
+
+fn algorithms() -> impl Strategy<Value = Option<Algorithm>> {
+    (0..=6u8).prop_map(Algorithm::from_number)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// What arrives within the window is delivered once and in order; what is lost is given up when t-Reordering ends.
+    #[test]
+    fn each_sdu_comes_once_and_in_order(
+        algorithm in algorithms(), long: bool, out_of_order: bool, batch in 1..40usize,
+        fates in proptest::collection::vec((0..10u8, 0..30usize), 1..400),
+    ) {
+        let mut config = Config::data(BearerKind::Unacknowledged, if long { SnLen::Eighteen } else { SnLen::Twelve });
+        config.out_of_order = out_of_order;
+        let mut transmitter = Transmitter::new(config.clone(), security(algorithm, 1)).unwrap();
+        let mut receiver = Receiver::new(config, security(algorithm, 1)).unwrap();
+        let mut pdus = Vec::new();
+        for number in 0..fates.len() {
+            transmitter.send(Instant::ZERO, sdu(number)).unwrap();
+            if number % 13 == 0 {
+                pdus.extend(transmitter.take(batch).unwrap());
+            }
+        }
+        pdus.extend(transmitter.take(usize::MAX).unwrap());
+        prop_assert_eq!(pdus.len(), fates.len());
+
+        // One in ten is lost, one doubled; each is late by some places.
+        let mut network: Vec<(usize, usize)> = Vec::new();
+        for (number, (fate, late)) in fates.iter().enumerate() {
+            let copies = match fate { 0 => 0, 1 => 2, _ => 1 };
+            network.extend((0..copies).map(|copy| (number + late + 7 * copy, number)));
+        }
+        network.sort();
+        let mut delivered = Vec::new();
+        for arrivals in network.chunks(batch) {
+            receiver.receive(at(0), arrivals.iter().map(|(_, number)| pdu(&pdus[*number])));
+            delivered.extend(drain(&mut receiver));
+        }
+        while let Some(end) = receiver.next_event() {
+            receiver.handle_timeout(end);
+            delivered.extend(drain(&mut receiver));
+        }
+        let arrived: BTreeSet<u32> = network.iter().map(|(_, number)| *number as u32).collect();
+        if out_of_order {
+            let unsorted = delivered.clone();
+            delivered.sort();
+            delivered.dedup();
+            prop_assert_eq!(unsorted.len(), delivered.len());
+        }
+        prop_assert_eq!(delivered, arrived.iter().copied().collect::<Vec<_>>());
+        let counters = receiver.counters();
+        prop_assert_eq!(counters.duplicate as usize, network.len() - arrived.len());
+        let last = arrived.last().map_or(0, |last| last + 1) as usize;
+        prop_assert_eq!(counters.given_up as usize, last - arrived.len());
+        prop_assert_eq!(counters.integrity + counters.outside + counters.malformed + counters.full, 0);
+    }
+
+    /// Garbage changes nothing but counters, and nothing of it is delivered where there is MAC-I.
+    #[test]
+    fn garbage_is_counted(
+        long: bool, control: bool, garbage in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..60),
+    ) {
+        let sn = if long { SnLen::Eighteen } else { SnLen::Twelve };
+        let config = Config::data(BearerKind::Acknowledged, sn);
+        let algorithm = Some(Algorithm::Aes128);
+        let mut entity = Entity::new(config.clone(), security(algorithm, 1), security(algorithm, 1)).unwrap();
+        let mut sender = Transmitter::new(config, security(algorithm, 1)).unwrap();
+        for (number, mut bytes) in garbage.into_iter().enumerate() {
+            if let Some(first) = bytes.first_mut().filter(|_| !control) {
+                *first |= 0x80;
+            }
+            entity.receive(Instant::ZERO, [Incoming::Pdu(BytesMut::from(&bytes[..]))]);
+            sender.send(Instant::ZERO, sdu(number)).unwrap();
+            let sent = sender.take(1).unwrap();
+            entity.receive(Instant::ZERO, sent.iter().map(pdu));
+            let got = entity.poll_sdu().unwrap();
+            prop_assert_eq!((got.count as usize, got.data), (number, sdu(number)));
+            prop_assert_eq!(entity.poll_sdu(), None);
+        }
+    }
+}
+
+/// A device's work is taken where it took the right COUNT, and done again where it did not.
+#[test]
+fn a_devices_count_is_checked() {
+    let config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
+    for algorithm in Algorithm::ALL {
+        let keys = || security(Some(algorithm), 9);
+        let mut transmitter = Transmitter::new(config.clone(), keys()).unwrap();
+        let mut receiver = Receiver::new(config.clone(), keys()).unwrap();
+        (0..40).for_each(|number| transmitter.send(Instant::ZERO, sdu(number)).unwrap());
+        let key = Key::new(algorithm, &vec![9; algorithm.key_len()]).unwrap();
+        for (count, sealed) in transmitter.take(40).unwrap().into_iter().enumerate() {
+            let taken = if count % 4 == 3 { count as u32 + 4096 } else { count as u32 };
+            let number = PduNumber::new(taken, BEARER - 1, Direction::Downlink).unwrap();
+            let mut opened = BytesMut::from(sealed);
+            key.cipher(&Iv::cipher(algorithm, number), &mut opened[2..]).unwrap();
+            receiver.receive(Instant::ZERO, [Incoming::Opened { count: taken, pdu: opened }]);
+        }
+        assert_eq!(drain(&mut receiver), (0..40).collect::<Vec<_>>(), "{algorithm:?}");
+        assert_eq!((receiver.counters().redone, receiver.counters().offloaded), (10, 30));
+    }
+}
+
+/// TS 38.323 5.8, 5.9: MAC-I over header and SDU, then SDU and MAC-I ciphered, the SDAP header not.
+#[test]
+fn a_pdu_is_what_the_standard_says() {
+    for algorithm in Algorithm::ALL {
+        let mut config = Config::data(BearerKind::Acknowledged, SnLen::Eighteen);
+        config.clear = 1;
+        let mut transmitter = Transmitter::new(config, security(Some(algorithm), 5)).unwrap();
+        for _ in 0..3 {
+            transmitter.send(Instant::ZERO, b"\x42an IP packet".as_slice().into()).unwrap();
+        }
+        let pdus = transmitter.take(3).unwrap();
+        let [ciphering, integrity] =
+            [5, 0x85].map(|byte| Key::new(algorithm, &vec![byte; algorithm.key_len()]).unwrap());
+        let number = PduNumber::new(2, BEARER - 1, Direction::Downlink).unwrap();
+        let mut expected = b"\x80\x00\x02\x42an IP packet".to_vec();
+        let tag = integrity.mac(&Iv::mac(algorithm, number, TagLen::FOUR), &expected, TagLen::FOUR).unwrap();
+        expected.extend(tag.as_bytes());
+        ciphering.cipher(&Iv::cipher(algorithm, number), &mut expected[4..]).unwrap();
+        assert_eq!(pdus[2], expected, "{algorithm:?}");
+    }
+}
+
+/// Sequence numbers go round, COUNT does not, at both ends, with a loss at every edge.
+#[test]
+fn hfn_counts_the_rounds() {
+    let config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
+    let mut transmitter = Transmitter::new(config.clone(), security(Some(Algorithm::Aes128), 1)).unwrap();
+    let mut receiver = Receiver::new(config, security(Some(Algorithm::Aes128), 1)).unwrap();
+    let mut expected = 0;
+    for number in 0..3 * 4096 + 100 {
+        transmitter.send(Instant::ZERO, sdu(number)).unwrap();
+        let sent = transmitter.take(1).unwrap();
+        if number % 4096 == 4095 {
+            continue;
+        }
+        receiver.receive(at(number as u64), sent.iter().map(pdu));
+        if let Some(end) = receiver.next_event().filter(|end| *end <= at(number as u64)) {
+            receiver.handle_timeout(end);
+        }
+        expected += drain(&mut receiver).len();
+    }
+    receiver.handle_timeout(Instant::MAX);
+    expected += drain(&mut receiver).len();
+    assert_eq!(expected, 3 * 4096 + 100 - 3);
+    assert_eq!((receiver.counters().given_up, receiver.counters().integrity), (3, 0));
+}
+
+#[test]
+fn without_a_timer_a_gap_holds_up_what_follows_and_a_window_bounds_it() {
+    let mut config = Config::data(BearerKind::Acknowledged, SnLen::Twelve);
+    config.reordering = None;
+    let mut transmitter = Transmitter::new(config.clone(), security(None, 1)).unwrap();
+    let mut receiver = Receiver::new(config, security(None, 1)).unwrap();
+    (0..3000).for_each(|number| transmitter.send(Instant::ZERO, sdu(number)).unwrap());
+    let pdus = transmitter.take(3000).unwrap();
+    assert_eq!(pdus.len(), 2048, "a window's worth may be unconfirmed");
+    assert!(!transmitter.has_pdus());
+    receiver.receive(at(0), pdus[1..].iter().map(pdu));
+    assert_eq!((receiver.poll_sdu(), receiver.next_event()), (None, None));
+
+    let report = StatusReport::parse(&receiver.status_report().to_bytes()).unwrap();
+    transmitter.handle_status(&report);
+    let again = transmitter.take(10).unwrap();
+    assert_eq!(again[0], pdus[0], "what is sent again is the same bytes");
+    assert_eq!(again.len(), 1, "and the window is still held up by it");
+    receiver.receive(at(0), again.iter().map(pdu));
+    assert_eq!(drain(&mut receiver), (0..2048).collect::<Vec<_>>());
+    transmitter.handle_status(&receiver.status_report());
+    assert_eq!(transmitter.take(3000).unwrap().len(), 3000 - 2048);
+}
+
+#[test]
+fn a_receiver_keeps_as_much_as_it_may() {
+    let mut config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
+    let mut transmitter = Transmitter::new(config.clone(), security(None, 1)).unwrap();
+    config.buffer = 10_000;
+    let mut receiver = Receiver::new(config, security(None, 1)).unwrap();
+    (0..20).for_each(|_| transmitter.send(Instant::ZERO, vec![0; 1000].into()).unwrap());
+    let pdus = transmitter.take(20).unwrap();
+    receiver.receive(at(0), pdus[1..].iter().map(pdu));
+    assert_eq!(receiver.counters().full, 9);
+    receiver.receive(at(0), [pdu(&pdus[0])]);
+    assert_eq!(std::iter::from_fn(|| receiver.poll_sdu()).count(), 11);
+}
+
+#[test]
+fn sdus_are_discarded_when_their_time_is_over() {
+    let mut config = Config::data(BearerKind::Acknowledged, SnLen::Twelve);
+    config.discard = Some(Duration::from_millis(10));
+    config.buffer = 100;
+    let mut transmitter = Transmitter::new(config, security(None, 1)).unwrap();
+    transmitter.send(at(0), vec![0; 40].into()).unwrap();
+    transmitter.take(1).unwrap();
+    transmitter.send(at(5), vec![1; 40].into()).unwrap();
+    assert_eq!(transmitter.send(at(5), vec![2; 40].into()), Err(SendError::Full));
+    assert_eq!(transmitter.next_event(), Some(at(10)));
+    assert_eq!(transmitter.handle_timeout(at(10)), [0], "RLC need not send it any more");
+    assert_eq!(transmitter.next_event(), Some(at(15)));
+    assert!(transmitter.handle_timeout(at(15)).is_empty(), "it had no COUNT yet");
+    transmitter.send(at(15), vec![3; 40].into()).unwrap();
+    assert_eq!(transmitter.take(9).unwrap()[0][..3], [0x80, 1, 3], "so it leaves no gap");
+}
+
+#[test]
+fn an_acknowledged_bearer_survives_new_keys() {
+    let config = Config::data(BearerKind::Acknowledged, SnLen::Twelve);
+    let algorithm = |number| Algorithm::from_number(number);
+    let mut near = Entity::new(config.clone(), security(algorithm(1), 1), security(algorithm(1), 2)).unwrap();
+    let mut far = Entity::new(config, security(algorithm(1), 2), security(algorithm(1), 1)).unwrap();
+    (0..30).for_each(|number| near.send(Instant::ZERO, sdu(number)).unwrap());
+    let pdus = near.take(30).unwrap();
+    // The first ten are confirmed; of the others every second arrives.
+    far.receive(at(0), pdus[..10].iter().chain(pdus[10..].iter().skip(1).step_by(2)).map(pdu));
+    (0..10).for_each(|count| near.confirm(count));
+
+    near.reestablish(security(algorithm(6), 3), security(algorithm(6), 4));
+    far.reestablish(security(algorithm(6), 4), security(algorithm(6), 3));
+    let report = far.take(10).unwrap();
+    near.receive(at(0), report.iter().map(pdu));
+    let again = near.take(100).unwrap();
+    assert_eq!(again.len(), 1 + 10, "a report, and what the peer lacks");
+    far.receive(at(0), again.iter().map(pdu));
+    let got: Vec<u32> = std::iter::from_fn(|| far.poll_sdu()).map(|sdu| sdu.count).collect();
+    assert_eq!(got, (0..30).collect::<Vec<_>>());
+    assert_eq!((far.malformed(), far.receiver().counters().integrity), (0, 0));
+}
+
+#[test]
+fn the_other_bearers_begin_at_zero_with_new_keys() {
+    for (config, kept) in [(Config::data(BearerKind::Unacknowledged, SnLen::Twelve), 3), (Config::signalling(), 0)] {
+        let mut transmitter = Transmitter::new(config.clone(), security(Some(Algorithm::Snow5g), 1)).unwrap();
+        let mut receiver = Receiver::new(config, security(Some(Algorithm::Snow5g), 1)).unwrap();
+        (0..5).for_each(|number| transmitter.send(Instant::ZERO, sdu(number)).unwrap());
+        let pdus = transmitter.take(5).unwrap();
+        receiver.receive(at(0), pdus[2..].iter().map(pdu));
+        receiver.reestablish(security(Some(Algorithm::Snow5g), 2));
+        assert_eq!(drain(&mut receiver).len(), kept);
+        transmitter.reestablish(security(Some(Algorithm::Snow5g), 2));
+        transmitter.send(Instant::ZERO, sdu(0)).unwrap();
+        // What comes late under the old keys does no harm.
+        receiver.receive(at(0), [pdu(&pdus[0]), pdu(&pdus[1])]);
+        assert_eq!(receiver.counters().integrity, 2);
+        receiver.receive(at(0), transmitter.take(1).unwrap().iter().map(pdu));
+        assert_eq!(drain(&mut receiver), [0]);
+    }
+}
