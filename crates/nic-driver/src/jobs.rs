@@ -7,7 +7,7 @@
 //! way until it is handed out by `complete`, once.
 
 use core::task::Waker;
-use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry};
+use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot};
 use nic_rings::packet::{ControlCommand, ControlCompletion};
 use offload_api::{
     ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobQueue, JobStatus, Key, NewContext, Outcome, Piece,
@@ -157,14 +157,15 @@ impl JobDriver {
             // Asked first: what it pushed before it was gone, or reset, is found after that.
             let (is_gone, resets) = (self.is_gone(), self.rings.resets.read());
             match self.rings.completions.pop() {
-                Some(JobCompletion::Done(done)) => return Some(done),
+                Some(JobCompletion::Done(slot)) => return Some(slot.done()),
                 Some(JobCompletion::Control(completion)) => self.note(completion),
                 None if resets != self.epoch => self.note_reset(resets),
                 None if !is_gone => return None,
                 None => {
                     self.rings.submit.publish();
                     match self.rings.submitted.pop()?.descriptor {
-                        JobDescriptor::Job(job) => return Some(job.done(Outcome::failed(JobStatus::Gone))),
+                        // Nobody has said anything of it: it is gone.
+                        JobDescriptor::Job(slot) => return Some(slot.done()),
                         JobDescriptor::Control(_) => {}
                     }
                 }
@@ -191,10 +192,10 @@ impl JobQueue for JobDriver {
             self.ended.push_back(job.done(Outcome::failed(JobStatus::NoSession)));
             return Ok(());
         }
-        let entry = JobEntry { epoch: self.epoch, descriptor: JobDescriptor::Job(job) };
-        if let Err(JobEntry { descriptor: JobDescriptor::Job(job), .. }) = self.rings.submit.stage(entry) {
+        let entry = JobEntry { epoch: self.epoch, descriptor: JobDescriptor::Job(JobSlot::new(job)) };
+        if let Err(JobEntry { descriptor: JobDescriptor::Job(slot), .. }) = self.rings.submit.stage(entry) {
             self.jobs_under_way -= 1;
-            return Err(job);
+            return Err(slot.job);
         }
         Ok(())
     }
@@ -206,7 +207,9 @@ impl JobQueue for JobDriver {
     fn complete(&mut self, _: Instant) -> Option<Done> {
         let done = self.ended.pop_front().or_else(|| self.next_of_device())?;
         self.jobs_under_way -= 1;
-        self.give_leaving();
+        if !self.leaving.is_empty() {
+            self.give_leaving();
+        }
         Some(done)
     }
 

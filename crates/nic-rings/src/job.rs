@@ -2,6 +2,9 @@
 //!
 //! Jobs and commands about their sessions go on one ring, so a session is there before its jobs and is given up behind them.
 //!
+//! A job goes by reference, as a descriptor of hardware does: the same memory goes there and comes back, so that entries are small
+//! and neither side copies what it does not look at.
+//!
 //! Invariant: what was put on the ring comes back, even from a device that is gone: its driver then takes from the ring what the
 //! device did not.
 
@@ -9,7 +12,7 @@ use crate::packet::{ControlCommand, ControlCompletion};
 use crate::ring::{Consumer, Producer, ring};
 use crate::signal::Signal;
 use core::sync::atomic::{AtomicU64, Ordering};
-use offload_api::{Done, Job};
+use offload_api::{Done, Job, JobStatus, Outcome};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// An entry of a job ring.
@@ -21,21 +24,43 @@ pub struct JobEntry {
     pub descriptor: JobDescriptor,
 }
 
+/// A job on its way, and what came of it.
+///
+/// See [`job_rings`] for an example.
+#[derive(Debug)]
+pub struct JobSlot {
+    /// The job.
+    pub job: Job,
+    /// The device's word; [`Gone`](JobStatus::Gone) until it has said something.
+    pub outcome: Outcome,
+}
+
+impl JobSlot {
+    /// A job that the device has not heard of.
+    pub fn new(job: Job) -> Box<JobSlot> {
+        Box::new(JobSlot { job, outcome: Outcome::failed(JobStatus::Gone) })
+    }
+
+    /// The job, ended as its slot says.
+    pub fn done(self) -> Done {
+        self.job.done(self.outcome)
+    }
+}
+
 /// What a job ring carries.
 #[derive(Debug)]
 pub enum JobDescriptor {
     /// A job.
-    Job(Job),
+    Job(Box<JobSlot>),
     /// Something about a session.
     Control(ControlCommand),
 }
 
 /// What comes back.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly all are of jobs")]
 pub enum JobCompletion {
     /// Of a job.
-    Done(Done),
+    Done(Box<JobSlot>),
     /// Of a command.
     Control(ControlCompletion),
 }
@@ -109,22 +134,23 @@ pub struct DriverJobRings {
 /// Makes the rings of a job queue with room for `depth` jobs and commands.
 ///
 /// ```
-/// use nic_rings::job::{DeviceJobRings, DriverJobRings, JobCompletion, JobDescriptor, JobEntry, Resets, Submitted, job_rings};
+/// use nic_rings::job::{DeviceJobRings, DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, Resets, Submitted, job_rings};
 /// use offload_api::{Handle, Job, JobStatus, Outcome};
 ///
 /// let (mut device, mut driver): (DeviceJobRings, DriverJobRings) = job_rings(2);
 /// let job = Job::new(Handle { index: 0, generation: 0 }, "bytes".into(), bytes::BytesMut::new());
-/// driver.submit.push(JobEntry { epoch: 0, descriptor: JobDescriptor::Job(job) }).unwrap();
+/// driver.submit.push(JobEntry { epoch: 0, descriptor: JobDescriptor::Job(JobSlot::new(job)) }).unwrap();
 ///
 /// let (submitted, resets): (&Submitted, &Resets) = (&device.submitted, &device.resets);
-/// let JobDescriptor::Job(job) = submitted.pop().unwrap().descriptor else { panic!("a job was submitted") };
+/// let JobDescriptor::Job(mut slot) = submitted.pop().unwrap().descriptor else { panic!("a job was submitted") };
 /// assert!(submitted.is_empty());
 /// resets.count();
-/// device.completions.push(JobCompletion::Done(job.done(Outcome::failed(JobStatus::Reset)))).unwrap();
+/// slot.outcome = Outcome::failed(JobStatus::Reset);
+/// device.completions.push(JobCompletion::Done(slot)).unwrap();
 ///
 /// assert_eq!(driver.resets.read(), 1);
-/// let Some(JobCompletion::Done(done)) = driver.completions.pop() else { panic!("it came back") };
-/// assert_eq!(done.source[0], "bytes");
+/// let Some(JobCompletion::Done(slot)) = driver.completions.pop() else { panic!("it came back") };
+/// assert_eq!(slot.done().source[0], "bytes");
 /// ```
 ///
 /// # Panics

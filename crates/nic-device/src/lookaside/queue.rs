@@ -9,7 +9,7 @@ use core::ops::Range;
 use core::task::Waker;
 use nic_rings::Delays;
 use nic_rings::dma::{self, DmaBytes};
-use nic_rings::job::{DeviceJobRings, JobCompletion, JobDescriptor, JobEntry};
+use nic_rings::job::{DeviceJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot};
 use nic_rings::packet::{ControlCommand, ControlCompletion};
 use offload_api::{Handle, Job, JobStatus, Outcome};
 use offload_base::Instant;
@@ -45,7 +45,7 @@ pub(super) struct Queue {
     fetch_at: Option<Instant>,
     fetched: VecDeque<JobEntry>,
     /// While an engine works on it, which may panic; and how long its target was.
-    running: Option<(Job, usize)>,
+    running: Option<(Box<JobSlot>, usize)>,
     under_way: Vec<UnderWay>,
     interrupt_at: Option<Instant>,
     share: u32,
@@ -61,8 +61,7 @@ struct UnderWay {
     ends_at: Instant,
     /// `None`: no unit has it, it only ends.
     unit: Option<usize>,
-    job: Job,
-    outcome: Outcome,
+    slot: Box<JobSlot>,
 }
 
 impl Queue {
@@ -104,7 +103,7 @@ impl Queue {
         self.fetch_at = None;
         while let Some(entry) = self.rings.submitted.pop() {
             self.dma.job_descriptors += match &entry.descriptor {
-                JobDescriptor::Job(job) => dma::job_descriptor_bytes(job.source.len()),
+                JobDescriptor::Job(slot) => dma::job_descriptor_bytes(slot.job.source.len()),
                 JobDescriptor::Control(ControlCommand::Create { .. } | ControlCommand::Destroy { .. }) => {
                     dma::CONTROL_COMMAND
                 }
@@ -132,7 +131,8 @@ impl Queue {
     pub(super) fn next_job(&mut self, sessions: &mut Sessions, now: Instant) -> Option<usize> {
         loop {
             match self.fetched.front()? {
-                JobEntry { epoch, descriptor: JobDescriptor::Job(job) } => {
+                JobEntry { epoch, descriptor: JobDescriptor::Job(slot) } => {
+                    let job = &slot.job;
                     let status = if *epoch != self.counters.resets {
                         JobStatus::Reset
                     } else if !self.has(job.session) {
@@ -141,8 +141,8 @@ impl Queue {
                     } else {
                         return Some(job.source_len());
                     };
-                    if let Some(job) = self.pop_job() {
-                        self.end_at(now, None, job, Outcome::failed(status));
+                    if let Some(slot) = self.pop_job() {
+                        self.fail_at(now, slot, status);
                     }
                 }
                 JobEntry { descriptor: JobDescriptor::Control(_), .. } => self.run_command(sessions, now),
@@ -165,21 +165,21 @@ impl Queue {
 
     /// Has a unit start the next job, and says how many bytes that has.
     pub(super) fn start(&mut self, sessions: &mut Sessions, unit: usize, speed: Unit, now: Instant) -> Option<usize> {
-        let job = self.pop_job()?;
-        let bytes = job.source_len();
+        let slot = self.pop_job()?;
+        let bytes = slot.job.source_len();
         self.credit = self.credit.saturating_sub(bytes);
         self.counters.started += 1;
         self.counters.bytes += bytes as u64;
-        self.dma.job_source += (bytes + job.aad.len()) as u64;
-        let before = job.target.len();
-        let (job, _) = self.running.insert((job, before));
-        let outcome = sessions.store.run(job, &mut self.dma);
-        let outcome = outcome.unwrap_or_else(|| Outcome::failed(JobStatus::NoSession));
-        if outcome.status != JobStatus::Done {
-            take_back(job, before);
+        self.dma.job_source += (bytes + slot.job.aad.len()) as u64;
+        let before = slot.job.target.len();
+        let (slot, _) = self.running.insert((slot, before));
+        let outcome = sessions.store.run(&mut slot.job, &mut self.dma);
+        slot.outcome = outcome.unwrap_or_else(|| Outcome::failed(JobStatus::NoSession));
+        if slot.outcome.status != JobStatus::Done {
+            take_back(&mut slot.job, before);
         }
-        if let Some((job, _)) = self.running.take() {
-            self.end_at(now + speed.time_of(bytes) + speed.latency, Some(unit), job, outcome);
+        if let Some((slot, _)) = self.running.take() {
+            self.end_at(now + speed.time_of(bytes) + speed.latency, Some(unit), slot);
         }
         Some(bytes)
     }
@@ -192,13 +192,13 @@ impl Queue {
             .filter(|at| self.under_way[*at].ends_at <= now)
         {
             // The order of the others is kept: of those that end together, the first submitted is shown first.
-            let UnderWay { job, outcome, .. } = self.under_way.remove(first);
-            self.dma.job_target += outcome.produced as u64;
-            match outcome.status {
+            let UnderWay { slot, .. } = self.under_way.remove(first);
+            self.dma.job_target += slot.outcome.produced as u64;
+            match slot.outcome.status {
                 JobStatus::Done => self.counters.done += 1,
                 _ => self.counters.failed += 1,
             }
-            self.report(now, JobCompletion::Done(job.done(outcome)));
+            self.report(now, JobCompletion::Done(slot));
         }
         if self.interrupt_at.is_some_and(|at| at <= now) {
             self.interrupt_at = None;
@@ -216,8 +216,8 @@ impl Queue {
 
     /// No unit is left for what was fetched.
     pub(super) fn refuse_fetched(&mut self, now: Instant) {
-        if let Some(job) = self.pop_job() {
-            self.end_at(now, None, job, Outcome::failed(JobStatus::EngineLost));
+        if let Some(slot) = self.pop_job() {
+            self.fail_at(now, slot, JobStatus::EngineLost);
         }
     }
 
@@ -236,9 +236,9 @@ impl Queue {
     }
 
     /// The job at the front, if there is one at the front.
-    fn pop_job(&mut self) -> Option<Job> {
+    fn pop_job(&mut self) -> Option<Box<JobSlot>> {
         match self.fetched.pop_front()? {
-            JobEntry { descriptor: JobDescriptor::Job(job), .. } => Some(job),
+            JobEntry { descriptor: JobDescriptor::Job(slot), .. } => Some(slot),
             command => {
                 self.fetched.push_front(command);
                 None
@@ -246,8 +246,14 @@ impl Queue {
         }
     }
 
-    fn end_at(&mut self, at: Instant, unit: Option<usize>, job: Job, outcome: Outcome) {
-        self.under_way.push(UnderWay { ends_at: at + self.delays.dma, unit, job, outcome });
+    fn end_at(&mut self, at: Instant, unit: Option<usize>, slot: Box<JobSlot>) {
+        self.under_way.push(UnderWay { ends_at: at + self.delays.dma, unit, slot });
+    }
+
+    /// No unit has it, and it ends.
+    fn fail_at(&mut self, at: Instant, mut slot: Box<JobSlot>, status: JobStatus) {
+        slot.outcome = Outcome::failed(status);
+        self.end_at(at, None, slot);
     }
 
     /// Carries out the command at the front.
@@ -308,9 +314,10 @@ impl Queue {
     }
 
     /// Ends a job at once, by a device that will do nothing more.
-    fn give_back(&mut self, job: Job) {
+    fn give_back(&mut self, mut slot: Box<JobSlot>) {
+        slot.outcome = Outcome::failed(JobStatus::Gone);
         // There is room; and if there were none, nobody could be told.
-        let _told = self.rings.completions.push(JobCompletion::Done(job.done(Outcome::failed(JobStatus::Gone))));
+        let _told = self.rings.completions.push(JobCompletion::Done(slot));
     }
 }
 
@@ -319,15 +326,15 @@ impl Drop for Queue {
         let mut under_way = core::mem::take(&mut self.under_way);
         under_way.iter_mut().for_each(|job| job.fail(Instant::ZERO, JobStatus::Gone));
         let fetched = core::mem::take(&mut self.fetched).into_iter().filter_map(|entry| match entry.descriptor {
-            JobDescriptor::Job(job) => Some(job),
+            JobDescriptor::Job(slot) => Some(slot),
             JobDescriptor::Control(_) => None,
         });
-        let running = self.running.take().map(|(mut job, before)| {
-            take_back(&mut job, before);
-            job
+        let running = self.running.take().map(|(mut slot, before)| {
+            take_back(&mut slot.job, before);
+            slot
         });
-        for job in under_way.into_iter().map(|job| job.job).chain(running).chain(fetched) {
-            self.give_back(job);
+        for slot in under_way.into_iter().map(|job| job.slot).chain(running).chain(fetched) {
+            self.give_back(slot);
         }
         self.rings.interrupt.raise();
     }
@@ -336,11 +343,13 @@ impl Drop for Queue {
 impl UnderWay {
     /// It ends now, without a result.
     fn fail(&mut self, now: Instant, status: JobStatus) {
-        if self.outcome.status == JobStatus::Done {
-            let before = self.job.target.len().saturating_sub(self.outcome.produced);
-            take_back(&mut self.job, before);
+        let JobSlot { job, outcome } = &mut *self.slot;
+        if outcome.status == JobStatus::Done {
+            let before = job.target.len().saturating_sub(outcome.produced);
+            take_back(job, before);
         }
-        (self.ends_at, self.unit, self.outcome) = (now, None, Outcome::failed(status));
+        *outcome = Outcome::failed(status);
+        (self.ends_at, self.unit) = (now, None);
     }
 }
 
