@@ -67,23 +67,49 @@ pub struct DataKey {
     pub tweak: Tweak,
     /// The key itself.
     pub key: Secret,
-    /// It, expanded.
-    session: Session,
+    /// It, expanded, once a job was run. Expanded it takes a kilobyte, and most of a million keys wait.
+    session: Option<Box<Session>>,
 }
 
 impl DataKey {
-    /// Expands a key that was unwrapped before.
+    /// A key that was unwrapped before.
     ///
     /// # Errors
     /// If it is no key of AES-XTS, or there are no units of this size.
     pub fn new(tenant: u32, volume: u64, unit: u32, tweak: Tweak, key: Secret) -> Result<DataKey, SpecError> {
-        let session = Session::new(&Transform::Xts { key: key.clone(), unit, tweak })?;
-        Ok(DataKey { tenant, volume, unit, tweak, key, session })
+        let mut made = DataKey::again(tenant, volume, unit, tweak, key);
+        made.session()?;
+        made.session = None;
+        Ok(made)
     }
 
-    /// What runs its jobs.
-    pub fn session(&self) -> &Session {
-        &self.session
+    /// A key that was [made](Self::new) once, from what it consists of.
+    ///
+    /// ```
+    /// use offload_jobs::DataKey;
+    /// use offload_transforms::{Secret, Tweak};
+    ///
+    /// let made = DataKey::new(7, 1, 512, Tweak::Unit, Secret::new((0..64).collect()))?;
+    /// let mut again = DataKey::again(made.tenant, made.volume, made.unit, made.tweak, made.key.clone());
+    /// assert!(again.session().is_ok());
+    /// # Ok::<(), offload_transforms::SpecError>(())
+    /// ```
+    pub const fn again(tenant: u32, volume: u64, unit: u32, tweak: Tweak, key: Secret) -> DataKey {
+        DataKey { tenant, volume, unit, tweak, key, session: None }
+    }
+
+    /// What runs its jobs. The first call expands the key.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), of one that was never made so.
+    pub fn session(&mut self) -> Result<&Session, SpecError> {
+        match &mut self.session {
+            Some(session) => Ok(session),
+            none => {
+                let transform = Transform::Xts { key: self.key.clone(), unit: self.unit, tweak: self.tweak };
+                Ok(none.insert(Box::new(Session::new(&transform)?)))
+            }
+        }
     }
 }
 
@@ -145,7 +171,7 @@ impl WrappingKey {
         }
     }
 
-    /// Unwraps and expands a key.
+    /// Unwraps a key.
     ///
     /// # Errors
     /// If it is another tenant's, was wrapped under another key, or is no key.

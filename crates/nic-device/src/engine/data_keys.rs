@@ -1,11 +1,11 @@
 //! Data-encryption keys, as many as host memory holds: AES-XTS with a key for each tenant and volume.
 //!
-//! A key's image in host memory is the key; it is expanded when it is fetched. Nothing of it is held beside, so the memory for a
-//! key is that of the image and of its place in the table.
+//! A key's image in host memory is the key; it is fetched, and expanded, when a job needs it. Nothing of it is held beside, so the
+//! memory for a key is that of the image and of its place in the table.
 
 use super::{Context, Engine, ImageReader, ImageWriter, JobEngine};
 use core::convert::Infallible;
-use offload_api::{Direction, Job, Outcome};
+use offload_api::{Direction, Job, JobStatus, Outcome};
 use offload_jobs::{DATA_KEYS, DataKey, DataKeySpec, WrappingKey, perform};
 use offload_transforms::{Secret, Tweak};
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ impl Engine for DataKeys {
         let tweak = if image.take_u8()? == 1 { Tweak::Sectors512 } else { Tweak::Unit };
         let len = usize::from(image.take_u8()?);
         let key = Secret::new(image.rest().get(..len)?.to_vec());
-        DataKey::new(tenant, volume, unit, tweak, key).ok().map(Box::new)
+        Some(Box::new(DataKey::again(tenant, volume, unit, tweak, key)))
     }
 
     /// A key of no bytes takes the tenant's away.
@@ -65,6 +65,9 @@ impl Engine for DataKeys {
 
 impl JobEngine for DataKeys {
     fn run(&mut self, context: Context<'_, DataKeys>, job: &mut Job) -> Outcome {
-        perform(context.state.session(), job)
+        match context.state.session() {
+            Ok(session) => perform(session, job),
+            Err(_) => Outcome::failed(JobStatus::NoSession),
+        }
     }
 }
