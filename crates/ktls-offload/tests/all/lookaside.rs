@@ -400,3 +400,36 @@ fn a_forged_record_fails_the_stream() {
     let tasks: Vec<Task<'_>> = vec![Box::pin(read), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
     assert!(run_beside(tasks, |awake| !awake && tangled.step()));
 }
+
+/// Inline the host has plaintext only, and the wire ciphertext; by jobs the ciphertext lies in the host's memory before it leaves.
+#[test]
+fn ciphertext_lies_in_host_memory_by_jobs_and_never_inline() {
+    let content = data(9, 40_000);
+    let has = |memory: &[u8], bytes: &[u8]| memory.windows(bytes.len()).any(|window| window == bytes);
+    // A part of the second record, on the wire and before it was sealed.
+    let (at, length) = (16_406 + 5 + 1000, 64);
+    let plain = &content[16_384 + 1000..][..length];
+    let look = |wire: &Wire| {
+        let halves = wire.lock();
+        let (queued, sealed) = (halves[0].queued_bytes(), halves[0].wire[at..at + length].to_vec());
+        (has(&queued, plain), has(&queued, &sealed))
+    };
+
+    let inline = Wire::new(4).with_devices(0.0, 4);
+    let (mut near, _far) = rig::streams(&inline, TlsSuite::Aes128Gcm);
+    near.offload(Offload { tx: true, rx: false });
+    let sends = async { near.send_chunk(Bytes::from(content.clone())).await.unwrap() };
+    assert!(run_beside(vec![Box::pin(sends)], |_| false));
+    assert_eq!(look(&inline), (true, false), "plaintext, and no ciphertext");
+
+    let (wire, tangled) = (Wire::new(4), Tangled::new(4, 256, 0));
+    let (mut near, far, runs, [sends, answers]) = streams(&wire, &tangled, TlsSuite::Aes128Gcm.into());
+    near.offload(Offload { tx: true, rx: false });
+    let writes = async {
+        near.send_chunk(Bytes::from(content.clone())).await.unwrap();
+        drop((near, far));
+    };
+    let tasks: Vec<Task<'_>> = vec![Box::pin(writes), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
+    assert!(run_beside(tasks, |awake| !awake && tangled.step()));
+    assert_eq!(look(&wire), (false, true), "what is queued is sealed");
+}

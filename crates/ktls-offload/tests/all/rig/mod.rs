@@ -254,6 +254,11 @@ impl Half {
         self.sealers.len()
     }
 
+    /// All that the host has queued, as it lies in its memory.
+    pub(crate) fn queued_bytes(&self) -> Vec<u8> {
+        self.chunks.iter().flat_map(|(_, bytes, _)| bytes.iter().copied()).collect()
+    }
+
     /// Bytes queued that have not left.
     pub(crate) fn waiting(&self) -> usize {
         (self.queued - self.wire.len() as u64) as usize
