@@ -6,7 +6,7 @@
 //! - [`loopback`]: programs that send one file, or read one disk, several ways;
 //! - [`openmetrics`]: what a run counts, for Prometheus;
 //! - [`commands`]: what `nicbench` can be told to do;
-//! - [`sweep`]: any of its runs over a grid; `results`: what came of it; `report`: results and published figures as one page.
+//! - [`sweep`]: any of its runs over a grid; `shard`: parts of it; `results`: what came of it; `report`: results and published figures as one page.
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +19,7 @@ pub mod own_wires;
 pub mod program;
 mod report;
 mod results;
+mod shard;
 pub mod sweep;
 pub mod tls_options;
 pub mod trace_options;

@@ -108,6 +108,188 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     assert!(pictures.join("small-fairness.svg").exists());
 }
 
+/// Made in parts and merged, a sweep is what one machine makes, in all but CPU times.
+#[test]
+fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
+    let directory = scratch("parts");
+    let (grid, whole) = (directory.join("grid.toml"), directory.join("whole.jsonl"));
+    fs::write(&grid, GRID).unwrap();
+    assert_eq!(nicbench(&["sweep", text(&grid), "--out", text(&whole), "--jobs", "1"]).status.code(), Some(0));
+    let out = directory.join("grid.jsonl");
+    let parts: Vec<PathBuf> = (1..=3).map(|part| directory.join(format!("grid.{part}-of-3.jsonl"))).collect();
+    let merge = || nicbench(&["merge", text(&parts[0]), text(&parts[1]), text(&parts[2]), "--out", text(&out)]);
+    // A share of 0.5 of four points: two are made by two parts.
+    let part = |of: &str| nicbench(&["sweep", text(&grid), "--shard", of, "--overlap", "0.5"]);
+    for number in 1..=3 {
+        let output = part(&format!("{number}/3"));
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    // A part whose machine was lost in mid-run: what is missing is told, with the command that makes it.
+    let first = fs::read_to_string(&parts[0]).unwrap();
+    assert!(first.lines().count() > 1);
+    let (header, _) = first.split_once('\n').unwrap();
+    fs::write(&parts[0], format!("{header}\n{}", &first[header.len() + 1..][..40])).unwrap();
+    let output = merge();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && !out.exists(), "{said}");
+    assert!(
+        said.contains("nicbench sweep ") && said.contains("--shard 1/3 ") && !said.contains("--shard 2/3"),
+        "{said}"
+    );
+    assert_eq!(part("1/3").status.code(), Some(0));
+    let output = merge();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("4 points of 3 parts; 2 were made twice, and are equal in virtual time"), "{said}");
+    assert_eq!(virtual_facts(&out), virtual_facts(&whole));
+
+    // A machine that computes otherwise: one counter of a point that two parts made.
+    let shared = parts.iter().enumerate().flat_map(|(at, file)| {
+        let rows = fs::read_to_string(file).unwrap();
+        rows.lines()
+            .skip(1)
+            .map(|row| (serde_json::from_str::<Value>(row).unwrap()["point"].as_u64(), at))
+            .collect::<Vec<_>>()
+    });
+    let shared: Vec<_> = shared.collect();
+    let twice = |point| shared.iter().filter(|(other, _)| *other == point).count() == 2;
+    let (point, at) = *shared.iter().find(|(point, _)| twice(*point)).unwrap();
+    let kept = fs::read_to_string(&parts[at]).unwrap();
+    let wrong = kept.lines().map(|line| {
+        let mut row: Value = serde_json::from_str(line).unwrap();
+        if row["point"].as_u64() == point && row.get("run").is_some() {
+            row["run"]["counters"]["tx_packets"] = 1.into();
+            row["machine"]["processor"] = "another".into();
+        }
+        row.to_string() + "\n"
+    });
+    fs::write(&parts[at], wrong.collect::<String>()).unwrap();
+    fs::remove_file(&out).unwrap();
+    let output = merge();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && !out.exists(), "{said}");
+    assert!(said.contains("do not agree") && said.contains("counters.tx_packets differ between"), "{said}");
+    assert!(said.contains("another, "), "{said}");
+
+    // Files that are no parts of one sweep.
+    let others = directory.join("others.toml");
+    fs::write(&others, GRID.replace("[1, 2]", "[2, 3]")).unwrap();
+    assert_eq!(nicbench(&["sweep", text(&others), "--shard", "2/3", "--overlap", "0.5"]).status.code(), Some(0));
+    let other = directory.join("others.2-of-3.jsonl");
+    for (files, status, why) in [
+        ([text(&parts[0]), text(&other)], 1, "they are of different grids"),
+        ([text(&parts[0]), text(&whole)], 2, "does not say which part of a sweep it is"),
+    ] {
+        let output = nicbench(&["merge", files[0], files[1], "--out", text(&out)]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(status) && said.contains(why), "{said}");
+    }
+    let output = nicbench(&["sweep", text(&grid), "--out", text(&parts[1])]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("it is for part 2 of 3 only"), "{output:?}");
+}
+
+/// Every field of every command is known to be of virtual time, by making it twice, or to be CPU time.
+#[test]
+fn parts_agree_on_every_field_but_cpu_times() {
+    let directory = scratch("fields");
+    let grid = directory.join("grid.toml");
+    let studies = [
+        ("iperf", r#"bytes = "256KiB", streams = 2"#, r#""tls-nic""#),
+        ("http", r#"connections = 2, requests = 8"#, r#""tls-cpu""#),
+        ("fio", r#"operations = 16, disk-size = "1MiB", ddgst = true"#, r#""tcp""#),
+        ("ipsec", r#"packets = 100, sas = 2"#, r#""esp-packet""#),
+        ("quic", r#"size = "256KiB""#, r#""quic-nic""#),
+    ];
+    let study = |(command, fixed, mode): &(&str, &str, &str)| {
+        format!(
+            "[[study]]\nname = \"{command}\"\ncommand = \"{command}\"\nfixed = {{ {fixed} }}\n\
+             grid = {{ mode = [{mode}], seed = [1] }}\nplot = {{ x = \"seed\", series = \"mode\", y = [\"goodput_gbps\"] }}\n"
+        )
+    };
+    let recovery = "[[study]]\nname = \"recovery\"\ncommand = \"recovery\"\nfixed = { streams = 2, records = 2, share = 0.01 }\n\
+                    grid = { trouble = [\"loss\"], seed = [1] }\nplot = { x = \"seed\", series = \"trouble\", y = [\"full\"] }\n";
+    fs::write(&grid, studies.iter().map(study).collect::<String>() + recovery).unwrap();
+    let parts: Vec<PathBuf> = (1..=2).map(|part| directory.join(format!("grid.{part}-of-2.jsonl"))).collect();
+    for part in ["1/2", "2/2"] {
+        let output = nicbench(&["sweep", text(&grid), "--shard", part, "--overlap", "1"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    let out = directory.join("grid.jsonl");
+    let output = nicbench(&["merge", text(&parts[0]), text(&parts[1]), "--out", text(&out)]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("6 points of 2 parts; 6 were made twice"), "{said}");
+    let rows = fs::read_to_string(&out).unwrap();
+    for field in TIMED {
+        assert!(rows.contains(&format!("\"{field}\":")), "no run has {field}");
+    }
+}
+
+#[test]
+fn a_scheduler_says_which_part_it_is() {
+    let directory = scratch("scheduler");
+    let grid = directory.join("grid.toml");
+    fs::write(&grid, GRID).unwrap();
+    let sweep = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_nicbench"));
+        program.args(["sweep", text(&grid)]).args(arguments).envs(variables.iter().copied()).output().unwrap()
+    };
+    let output = sweep(&["--shard", "auto/4"], &[("HQ_TASK_ID", "1")]);
+    assert!(output.status.code() == Some(0) && directory.join("grid.2-of-4.jsonl").exists(), "{output:?}");
+    let output = sweep(&["--shard", "auto"], &[]);
+    assert!(
+        output.status.code() == Some(2) && String::from_utf8_lossy(&output.stderr).contains("no scheduler"),
+        "{output:?}"
+    );
+    assert_eq!(sweep(&[], &[]).status.code(), Some(0));
+    let (costs, whole) = (directory.join("costs.jsonl"), directory.join("grid.jsonl"));
+    fs::rename(whole, &costs).unwrap();
+    let output = sweep(&["--shard", "1/2", "--costs", text(&costs)], &[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let output = sweep(&["--shard", "2/2", "--costs", text(&directory.join("none"))], &[]);
+    assert!(output.status.code() == Some(2), "{output:?}");
+    // What would be submitted can be read. A program that is missing is told.
+    let output = sweep(&["--submit", "slurm", "--shards", "4", "--print"], &[]);
+    assert!(
+        String::from_utf8_lossy(&output.stdout).starts_with("#!/bin/sh\n#SBATCH --job-name=nicbench-grid\n"),
+        "{output:?}"
+    );
+    let output = sweep(&["--submit", "k8s", "--shards", "4"], &[("PATH", "/nonexistent")]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("kubectl") && said.contains("--print"), "{said}");
+}
+
+/// Rows of a results file, in order, without what the machine that made them decides.
+fn virtual_facts(file: &Path) -> Vec<String> {
+    let mut rows: Vec<Value> =
+        fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    rows.sort_by_key(|row| row["point"].as_u64());
+    for row in &mut rows {
+        for of_machine in ["machine", "seconds"] {
+            row.as_object_mut().unwrap().remove(of_machine);
+        }
+        for field in TIMED {
+            row["run"].as_object_mut().unwrap().remove(field);
+        }
+    }
+    rows.iter().map(Value::to_string).collect()
+}
+
+/// Fields of runs that hold CPU time.
+const TIMED: [&str; 12] = [
+    "client_us_per_request",
+    "copy_crc_share",
+    "device_ns_per_byte",
+    "host_us_per_operation",
+    "rx_host_ns_per_byte",
+    "rx_ns_per_packet",
+    "rx_packets_per_cpu_second",
+    "server_us_per_request",
+    "target_us_per_operation",
+    "tx_host_ns_per_byte",
+    "tx_ns_per_packet",
+    "tx_packets_per_cpu_second",
+];
+
 #[test]
 fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
     let directory = scratch("wrong");

@@ -9,7 +9,9 @@ use std::process::{Command, Output};
 #[test]
 fn nicbench_takes_the_options_that_pages_show() {
     let mut checked = 0;
-    for path in ["README.md", "docs/studies.md", "docs/results.md", "docs/start.md", "CONTRIBUTING.md"] {
+    for path in
+        ["README.md", "docs/studies.md", "docs/many-machines.md", "docs/results.md", "docs/start.md", "CONTRIBUTING.md"]
+    {
         let Ok(text) = std::fs::read_to_string(root().join(path)) else { continue };
         for command in shown::commands(&text).filter(|command| command.contains("-p nicbench -- ")) {
             let (_, arguments) = command.split_once(" -- ").unwrap_or_else(|| panic!("{path}: {command}"));

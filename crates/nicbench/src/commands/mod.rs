@@ -3,7 +3,8 @@
 //! - `runs`: what can be run, by name and options;
 //! - `watch`: how a run goes, while it goes;
 //! - `iperf`, `http`, `fio`, `ipsec`, `quic`, `recovery`, `crypto`: their options and tables;
-//! - `sweep`: any of them over a grid, into a results file;
+//! - `sweep`: any of them over a grid, into a results file; `merge`: the files of its parts as one; `submit`: the parts as tasks
+//!   of a scheduler;
 //! - `report`: a results file as one page;
 //! - `extcap`: a run that Wireshark captures;
 //! - [`loopback`](crate::loopback): one file several ways.
@@ -14,10 +15,12 @@ mod fio;
 mod http;
 mod iperf;
 mod ipsec;
+mod merge;
 mod quic;
 mod recovery;
 mod report;
 mod runs;
+mod submit;
 mod sweep;
 mod watch;
 
@@ -48,6 +51,7 @@ enum Command {
     #[command(subcommand)]
     Loopback(LoopbackCommand),
     Sweep(sweep::SweepOptions),
+    Merge(merge::MergeOptions),
     Report(report::ReportOptions),
     Extcap(extcap::ExtcapOptions),
 }
@@ -58,6 +62,7 @@ pub fn main() -> ExitCode {
         Command::Run(run) => made(run),
         Command::Loopback(loopback) => loopback.run(NAME),
         Command::Sweep(options) => sweep::run(options),
+        Command::Merge(options) => merge::run(options),
         Command::Report(options) => report::run(options),
         Command::Extcap(options) => extcap::run(options),
     })

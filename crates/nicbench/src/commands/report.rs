@@ -43,7 +43,7 @@ fn report(options: &ReportOptions) -> Result<(), String> {
     let mut rows = Vec::new();
     for path in &options.results {
         let text = std::fs::read_to_string(path).map_err(|error| about(path, &error))?;
-        rows.extend(results::read_rows(&text).map_err(|error| about(path, &error))?.0);
+        rows.extend(results::read_rows(&text).map_err(|error| about(path, &error))?.rows);
     }
     if let Some(grid) = grid {
         for row in &mut rows {

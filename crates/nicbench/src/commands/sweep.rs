@@ -1,18 +1,24 @@
 //! `nicbench sweep`: every point of a grid that is not yet in the results file.
 //!
 //! Runs in virtual time are spread over the cores, those in real time are made alone, afterwards. A row is written as
-//! soon as it is there, so that a sweep that was killed goes on where it was.
+//! soon as it is there, so that a sweep that was killed goes on where it was. A sweep may be made in parts ([`Shard`]), each by
+//! a machine of its own; `merge` puts their files together.
+//!
+//! [`Shard`]: crate::shard::Shard
 
 use super::report::{about, figures, grid_of};
 use super::runs::{Made, Runnable};
+use super::submit::{self, SubmitOptions};
 use crate::program::{self, FAILED, UNUSABLE};
-use crate::results::{Machine, Row, read_rows};
-use crate::sweep::{Point, Study};
+use crate::results::{Machine, Results, Row, first_line, read_rows};
+use crate::shard::{Asked, PLACE_OF_SHARD, Part, Plan, Planned, Shard};
+use crate::sweep::{Point, Study, Sweep};
 use clap::Args;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::collections::BTreeSet;
+use nic_sim::wire::impairment::Share;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,6 +42,28 @@ pub(crate) struct SweepOptions {
     /// More published figures that the grid may name, as TOML like crates/bench/published/*.toml; may be given several times
     #[arg(long, value_name = "FILE")]
     published: Vec<PathBuf>,
+    /// Make this part of the sweep only: 3/64; auto: the one that Slurm, HyperQueue, Kubernetes, PBS, LSF or SGE says; auto/64,
+    /// where it does not say of how many. A part goes into a file of its own, GRID.3-of-64.jsonl
+    #[arg(long, value_name = "I/N")]
+    shard: Option<Asked>,
+    #[command(flatten)]
+    parts: PartsOptions,
+    #[command(flatten)]
+    submit: SubmitOptions,
+}
+
+/// How a sweep is cut into parts.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PartsOptions {
+    /// With --shard or --submit: share of the points that two parts make, so that a merge finds machines that compute otherwise
+    #[arg(long, value_name = "SHARE", default_value = "0.01")]
+    pub(crate) overlap: Share,
+    /// With --shard or --submit: results of an earlier sweep, which say how long points take, so that parts take about as long
+    #[arg(long, value_name = "FILE")]
+    pub(crate) costs: Option<PathBuf>,
+    /// With --shard or --submit: runs in real time too. Without it, parts have those in virtual time only
+    #[arg(long)]
+    pub(crate) timed: bool,
 }
 
 const EXAMPLE: &str = r#"A grid has studies such as this:
@@ -57,6 +85,9 @@ stands for how many times less of F there is than on the line L, for costs; "tim
 published = { FIELD = "ID" } in plot sets a published figure beside a field."#;
 
 pub(crate) fn run(options: &SweepOptions) -> ExitCode {
+    if let Some(scheduler) = options.submit.scheduler() {
+        return submit::run(scheduler, options);
+    }
     match sweep(options) {
         Ok(0) => ExitCode::SUCCESS,
         Ok(failed) => program::fail("nicbench", &format!("{failed} runs failed; run again to try them again"), FAILED),
@@ -64,28 +95,88 @@ pub(crate) fn run(options: &SweepOptions) -> ExitCode {
     }
 }
 
-/// How many runs failed.
-fn sweep(options: &SweepOptions) -> Result<usize, String> {
-    let sweep = grid_of(&options.file, &figures(&options.published)?)?;
-    let out = options.out.clone().unwrap_or_else(|| options.file.with_extension("jsonl"));
-    let (file, done) = results(&out).map_err(|error| about(&out, &error))?;
-    let (mut spread, mut alone, mut known) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for study in &sweep.studies {
-        for (number, point) in study.points().into_iter().enumerate() {
-            let wrong = |error| about(&options.file, &format!("study `{}`: {error}", study.name));
-            let run = Runnable::parse(&point.arguments()).map_err(wrong)?;
-            if run.runs() > 1 {
-                let several =
-                    format!("`{}` makes {} runs, and a point is one", point.arguments().join(" "), run.runs());
-                return Err(wrong(several + ": say which, such as mode"));
-            }
-            let name = (study.name.clone(), point.arguments());
-            if known.insert(name.clone()) && !done.contains(&name) {
-                let (real, job) = (run.real(), Job { study, number, point, run });
-                if real { alone.push(job) } else { spread.push(job) }
-            }
+impl SweepOptions {
+    fn grid(&self) -> Result<Sweep, String> {
+        grid_of(&self.file, &figures(&self.published)?)
+    }
+
+    /// Whether all of it can be run.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let sweep = self.grid()?;
+        planned(&jobs(&sweep, &self.file)?, 1, &self.parts).map(drop)
+    }
+
+    pub(crate) fn grid_file(&self) -> &Path {
+        &self.file
+    }
+
+    pub(crate) fn submission(&self) -> &SubmitOptions {
+        &self.submit
+    }
+
+    /// The same, where all its files lie in this folder.
+    pub(crate) fn inside(&self, folder: &Path) -> SweepOptions {
+        let there = |path: &PathBuf| path.file_name().map_or_else(|| path.clone(), |name| folder.join(name));
+        let parts = PartsOptions { costs: self.parts.costs.as_ref().map(there), ..self.parts.clone() };
+        SweepOptions {
+            file: there(&self.file),
+            out: Some(there(&self.results_file())),
+            jobs: self.jobs,
+            published: self.published.iter().map(there).collect(),
+            shard: self.shard,
+            parts,
+            submit: self.submit.clone(),
         }
     }
+
+    /// Where the results of the whole sweep go.
+    pub(crate) fn results_file(&self) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| self.file.with_extension("jsonl"))
+    }
+
+    /// The arguments of the program that make one part; `{shard}` stands for it.
+    pub(crate) fn part_arguments(&self, shard: &str) -> Vec<String> {
+        let text = |path: &Path| path.display().to_string();
+        let mut all = vec!["sweep".to_string(), text(&self.file), "--shard".into(), shard.into()];
+        all.extend(["--out".into(), text(&self.results_file())]);
+        if self.parts.overlap.as_f64() != DEFAULT_OVERLAP {
+            all.extend(["--overlap".into(), self.parts.overlap.as_f64().to_string()]);
+        }
+        let files = self.parts.costs.iter().map(|path| ("--costs", path));
+        for (option, path) in files.chain(self.published.iter().map(|path| ("--published", path))) {
+            all.extend([option.into(), text(path)]);
+        }
+        all.extend(self.parts.timed.then(|| "--timed".into()));
+        all.extend(self.jobs.iter().flat_map(|jobs| ["--jobs".into(), jobs.to_string()]));
+        all
+    }
+}
+
+/// The file of a part, beside that of the whole.
+pub(crate) fn part_file(whole: &Path, shard: Shard) -> PathBuf {
+    whole.with_extension(format!("{}-of-{}.jsonl", shard.number, shard.of))
+}
+
+/// How many runs failed.
+fn sweep(options: &SweepOptions) -> Result<usize, String> {
+    let sweep = options.grid()?;
+    let mut jobs = jobs(&sweep, &options.file)?;
+    let (mut out, mut part) = (options.results_file(), None);
+    if let Some(shard) = options.shard.map(Asked::shard).transpose()? {
+        jobs.retain(|job| options.parts.timed || !job.run.real());
+        let (points, plan) = planned(&jobs, shard.of, &options.parts)?;
+        let studies: Vec<_> = jobs.iter().map(|job| &job.study.name[..]).collect();
+        let command = submit::shell_line("nicbench", &options.part_arguments(PLACE_OF_SHARD));
+        part = Some(Part::new(&points, &studies, &plan, shard, command));
+        let mut point = 0..;
+        jobs.retain(|_| point.next().is_some_and(|point| plan.has(shard.number, point)));
+        out = part_file(&out, shard);
+    }
+    let (file, done) = results(&out, part.as_ref()).map_err(|error| about(&out, &error))?;
+    let known: BTreeSet<_> = jobs.iter().map(Job::name).collect();
+    let strangers = done.difference(&known).count();
+    jobs.retain(|job| !done.contains(&job.name()));
+    let (alone, spread): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.run.real());
     let work = Work {
         file: Mutex::new(file),
         machine: Machine::this(),
@@ -99,15 +190,57 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
     let failed = work.failed.into_inner();
     let made = spread.len() + alone.len() - failed;
     eprintln!("{}: {} runs were there, {made} made", out.display(), done.len());
-    let strangers = done.difference(&known).count();
     if strangers > 0 {
         eprintln!("{}: {strangers} of them are not of this grid; a report tells of them too", out.display());
     }
     Ok(failed)
 }
 
+/// Every point of the grid once, in its order.
+fn jobs<'a>(sweep: &'a Sweep, file: &Path) -> Result<Vec<Job<'a>>, String> {
+    let (mut jobs, mut known) = (Vec::new(), BTreeSet::new());
+    for study in &sweep.studies {
+        for (number, point) in study.points().into_iter().enumerate() {
+            let wrong = |error| about(file, &format!("study `{}`: {error}", study.name));
+            let run = Runnable::parse(&point.arguments()).map_err(wrong)?;
+            if run.runs() > 1 {
+                let several =
+                    format!("`{}` makes {} runs, and a point is one", point.arguments().join(" "), run.runs());
+                return Err(wrong(several + ": say which, such as mode"));
+            }
+            let job = Job { study, number, point, run };
+            if known.insert(job.name()) {
+                jobs.push(job);
+            }
+        }
+    }
+    Ok(jobs)
+}
+
+/// How the points are shared among so many parts.
+fn planned(jobs: &[Job<'_>], of: u32, parts: &PartsOptions) -> Result<(Vec<Planned>, Plan), String> {
+    let mut seconds = BTreeMap::new();
+    if let Some(path) = &parts.costs {
+        let text = std::fs::read_to_string(path).map_err(|error| about(path, &error))?;
+        let rows = read_rows(&text).map_err(|error| about(path, &error))?.rows;
+        seconds = rows.into_iter().map(|row| ((row.study, row.arguments), row.seconds)).collect();
+    }
+    // One that nobody has made yet takes as long as others do, in the middle.
+    let mut sorted: Vec<f64> = seconds.values().copied().collect();
+    sorted.sort_by(f64::total_cmp);
+    let usual = sorted.get(sorted.len() / 2).copied().unwrap_or(1.0);
+    let planned = |job: &Job<'_>| {
+        let (study, arguments) = job.name();
+        let cost = seconds.get(&(study.clone(), arguments.clone())).copied().unwrap_or(usual);
+        Planned::new(&study, &arguments, cost)
+    };
+    let points: Vec<Planned> = jobs.iter().map(planned).collect();
+    let plan = Plan::new(&points, of, parts.overlap.as_f64());
+    Ok((points, plan))
+}
+
 /// The results file, ready to be written on, and the runs in it.
-fn results(path: &Path) -> io::Result<(File, Done)> {
+fn results(path: &Path, part: Option<&Part>) -> io::Result<(File, Done)> {
     let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => return Err(io::Error::other("another sweep is writing it")),
@@ -116,10 +249,27 @@ fn results(path: &Path) -> io::Result<(File, Done)> {
     }
     let mut text = String::new();
     file.read_to_string(&mut text)?;
-    let (rows, whole) = read_rows(&text).map_err(io::Error::other)?;
+    let Results { part: of_file, rows, whole } = read_rows(&text).map_err(io::Error::other)?;
     // What a kill left behind the last whole row goes.
     file.set_len(whole as u64)?;
     file.seek(SeekFrom::End(0))?;
+    match (part, of_file) {
+        (Some(part), None) if whole == 0 => file.write_all(first_line(part)?.as_bytes())?,
+        (Some(part), Some(of_file)) => {
+            let other = if of_file.shard == part.shard { None } else { Some("they are different parts") };
+            if let Some(why) = part.differs(&of_file).or(other) {
+                return Err(io::Error::other(format!("it is a part of another sweep: {why}; say another --out")));
+            }
+        }
+        (Some(_), None) => return Err(io::Error::other("it has results of no part; say another --out")),
+        (None, Some(of_file)) => {
+            let (shard, of) = (of_file.shard, of_file.of);
+            return Err(io::Error::other(format!(
+                "it is for part {shard} of {of} only: say another --out, or --shard {shard}/{of}"
+            )));
+        }
+        (None, None) => {}
+    }
     Ok((file, rows.into_iter().map(|row| (row.study, row.arguments)).collect()))
 }
 
@@ -132,6 +282,13 @@ struct Job<'a> {
     number: usize,
     point: Point,
     run: Runnable,
+}
+
+impl Job<'_> {
+    /// Study and arguments.
+    fn name(&self) -> (String, Vec<String>) {
+        (self.study.name.clone(), self.point.arguments())
+    }
 }
 
 struct Work {
@@ -163,7 +320,10 @@ impl Work {
             self.progress.bar.suspend(|| eprintln!("nicbench: {}: {what}", arguments.join(" ")));
             self.failed.fetch_add(1, Ordering::Relaxed);
         };
-        match catch_unwind(AssertUnwindSafe(|| job.run.run())) {
+        let begun = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(|| job.run.run()));
+        let seconds = begun.elapsed().as_secs_f64();
+        match result {
             Err(_) => told("it panicked, as told above"),
             Ok(Err(message)) => told(&message),
             Ok(Ok(Made { whole: false, .. })) => told("data did not arrive whole"),
@@ -180,6 +340,7 @@ impl Work {
                         clock: made.facts.clock.to_string(),
                         version: env!("CARGO_PKG_VERSION").into(),
                         machine: self.machine.clone(),
+                        seconds,
                         run,
                     };
                     let line = serde_json::to_string(&row).map_err(|error| error.to_string())? + "\n";
@@ -221,4 +382,5 @@ impl Progress {
     }
 }
 
+const DEFAULT_OVERLAP: f64 = 0.01;
 const BETWEEN_LINES: Duration = Duration::from_secs(10);

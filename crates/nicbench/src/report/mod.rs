@@ -8,7 +8,7 @@ pub(crate) mod page;
 pub(crate) mod plot;
 pub(crate) mod summary;
 
-use crate::results::Row;
+use crate::results::{Row, is_timed};
 use crate::sweep::{Plot, Setting};
 use offload_bench::published::Figure;
 use std::collections::BTreeMap;
@@ -65,6 +65,8 @@ pub(crate) struct Curves {
 pub(crate) struct Line {
     /// What tells it apart.
     pub(crate) name: String,
+    /// Where its values are from, if they are CPU times and not all of one machine.
+    pub(crate) machine: Option<String>,
     /// Its values.
     pub(crate) values: Vec<Option<Value>>,
 }
@@ -94,12 +96,15 @@ impl Curves {
         curves
     }
 
-    /// Leaves how many times a line's values are those of the others, in place of the others.
+    /// Leaves how many times a line's values are those of the others, in place of the others; each machine's of its own.
     fn relate(&mut self, relation: &Relation<'_>) {
-        let base = self.lines.iter().position(|line| line.name == relation.line).map(|at| self.lines.remove(at));
+        let (bases, others) = core::mem::take(&mut self.lines).into_iter().partition(|line| line.name == relation.line);
+        let bases: Vec<Line> = bases;
+        self.lines = others;
         for line in &mut self.lines {
+            let base = bases.iter().find(|base| base.machine == line.machine);
             for (at, value) in line.values.iter_mut().enumerate() {
-                let base = base.as_ref().and_then(|base| base.values[at]);
+                let base = base.and_then(|base| base.values[at]);
                 let ratio = value.zip(base).map(|(value, base)| relation.ratio(value.median, base.median));
                 *value = ratio.filter(|ratio| ratio.is_finite()).map(|ratio| Value::of(&[ratio]));
             }
@@ -109,7 +114,9 @@ impl Curves {
     fn of_runs(study: &StudyRows<'_>, field: &str) -> Curves {
         let plot = study.plot;
         let mut x: Vec<&Setting> = Vec::new();
-        let mut names: Vec<String> = Vec::new();
+        let mut names: Vec<(String, Option<String>)> = Vec::new();
+        // CPU times of two machines are never put together.
+        let apart = is_timed(field) && study.rows.iter().any(|row| row.machine != study.rows[0].machine);
         let mut points: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
         for row in &study.rows {
             let (Some(at), Some(series)) = (row.settings.get(&plot.x), row.settings.get(&plot.series)) else {
@@ -117,7 +124,7 @@ impl Curves {
             };
             let Some(value) = row.number(field) else { continue };
             let column = place(&mut x, at);
-            let line = place(&mut names, series.text());
+            let line = place(&mut names, (series.text(), apart.then(|| row.machine.to_string())));
             points.entry((line, column)).or_default().push(value);
         }
         let mut order: Vec<usize> = (0..x.len()).collect();
@@ -132,7 +139,11 @@ impl Curves {
             x_name: plot.x.clone(),
             x: order.iter().map(|column| x[*column].text()).collect(),
             places: order.iter().map(|column| x[*column].number()).collect(),
-            lines: names.iter().enumerate().map(|(at, name)| Line { name: name.clone(), values: line(at) }).collect(),
+            lines: names
+                .into_iter()
+                .enumerate()
+                .map(|(at, (name, machine))| Line { name, machine, values: line(at) })
+                .collect(),
         }
     }
 
@@ -143,7 +154,20 @@ impl Curves {
             self.places.iter().map(|place| at(place).map(|value| Value::of(&[value]))).collect()
         };
         let ours = self.lines.iter().filter(|line| figure.series.contains_key(&line.name));
-        ours.map(|line| Line { name: line.name.clone(), values: values(&line.name) }).collect()
+        let mut theirs: Vec<Line> = Vec::new();
+        for line in ours {
+            if theirs.iter().all(|known| known.name != line.name) {
+                theirs.push(Line { name: line.name.clone(), machine: None, values: values(&line.name) });
+            }
+        }
+        theirs
+    }
+}
+
+impl Line {
+    /// What a reader is told of it.
+    pub(crate) fn label(&self) -> String {
+        self.machine.as_ref().map_or_else(|| self.name.clone(), |machine| format!("{}, {machine}", self.name))
     }
 }
 
@@ -212,7 +236,7 @@ mod tests {
             .to_string()
                 + "\n"
         };
-        let (rows, _) = read_rows(&(row(1, "nic") + &row(0, "tcp"))).unwrap();
+        let rows = read_rows(&(row(1, "nic") + &row(0, "tcp"))).unwrap().rows;
         let curves = Curves::of(&studies(&rows)[0], "us");
         assert_eq!(curves.lines.iter().map(|line| &line.name[..]).collect::<Vec<_>>(), ["tcp", "nic"]);
         assert_eq!(curves.places, [Some(4096.0)]);
@@ -231,7 +255,7 @@ mod tests {
                 + "\n"
         };
         let text = row("tcp", 1, 2.0) + &row("cpu", 1, 9.0) + &row("nic", 1, 3.0) + &row("nic", 2, 4.0);
-        let (rows, _) = read_rows(&text).unwrap();
+        let rows = read_rows(&text).unwrap().rows;
         let curves = Curves::of(&studies(&rows)[0], field);
         let shown: Vec<_> = curves
             .lines
@@ -239,6 +263,30 @@ mod tests {
             .map(|line| (&line.name[..], line.values.iter().map(|value| value.map(|v| v.median)).collect::<Vec<_>>()))
             .collect();
         assert_eq!(shown, [("tcp", vec![Some(4.5), None]), ("nic", vec![Some(3.0), None])]);
+    }
+
+    /// Facts of virtual time are one line, from any machine.
+    #[test]
+    fn cpu_times_of_two_machines_are_two_lines() {
+        let row = |processor: &str, mode: &str, us: f64| {
+            serde_json::json!({
+                "study": "a", "title": "", "plot": { "x": "size", "series": "mode", "y": ["packets"] },
+                "settings": { "size": 1, "mode": mode }, "arguments": [], "seed": 1, "clock": "virtual", "version": "0",
+                "machine": { "processor": processor, "cores": 2, "system": "linux" },
+                "run": { "packets": 7, "server_us_per_request": us }
+            })
+            .to_string()
+                + "\n"
+        };
+        let text = row("P", "cpu", 4.0) + &row("P", "nic", 2.0) + &row("Q", "cpu", 9.0) + &row("Q", "nic", 3.0);
+        let rows = read_rows(&text).unwrap().rows;
+        let lines = |field: &str| {
+            let curves = Curves::of(&studies(&rows)[0], field);
+            curves.lines.iter().map(|line| (line.label(), line.values[0].unwrap().median)).collect::<Vec<_>>()
+        };
+        assert_eq!(lines("packets"), [("cpu".into(), 7.0), ("nic".into(), 7.0)]);
+        let of_two = lines("server_us_per_request, times less than cpu");
+        assert_eq!(of_two, [("nic, P, 2 cores, linux".into(), 2.0), ("nic, Q, 2 cores, linux".into(), 3.0)]);
     }
 
     #[test]
@@ -266,6 +314,7 @@ mod tests {
                 clock: "virtual".into(),
                 version: "0".into(),
                 machine: Machine::this(),
+                seconds: 0.0,
                 run: serde_json::json!({ "goodput_gbps": gbps }),
             }
         };

@@ -67,8 +67,7 @@ fn how(study: &StudyRows<'_>) -> String {
     let seeds = gather(|row| row.seed.to_string()).into_iter().collect::<Vec<_>>().join(", ");
     let clocks = gather(|row| row.clock.clone()).into_iter().collect::<Vec<_>>().join(" and ");
     let versions = gather(|row| row.version.clone()).into_iter().collect::<Vec<_>>().join(", ");
-    let machine = |row: &Row| format!("{}, {} cores, {}", row.machine.processor, row.machine.cores, row.machine.system);
-    let machines = gather(machine).into_iter().collect::<Vec<_>>().join("; ");
+    let machines = gather(|row| row.machine.to_string()).into_iter().collect::<Vec<_>>().join("; ");
     let example = study.rows.first().map(|row| row.arguments.join(" ")).unwrap_or_default();
     format!(
         "<p>{} runs, {clocks} time, seeds {seeds}, version {versions}, on {}. Of repeated ones medians, with the least and \
@@ -83,7 +82,7 @@ fn how(study: &StudyRows<'_>) -> String {
 fn table(curves: &Curves, published: &[Line]) -> String {
     let mut text = format!("<div class=\"wide\"><table>\n<tr><th>{}</th>", escape(&label::option(&curves.x_name)));
     for line in &curves.lines {
-        let _infallible = write!(text, "<th>{}</th>", escape(&line.name));
+        let _infallible = write!(text, "<th>{}</th>", escape(&line.label()));
         if published.iter().any(|theirs| theirs.name == line.name) {
             text += "<th>published</th><th>ratio</th>";
         }
@@ -196,6 +195,7 @@ mod tests {
             clock: "virtual".into(),
             version: "0".into(),
             machine: Machine::this(),
+            seconds: 0.0,
             run: serde_json::json!({ "goodput_gbps": gbps }),
         }
     }

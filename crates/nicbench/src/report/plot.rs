@@ -76,7 +76,7 @@ struct Legend {
 
 impl Legend {
     fn of(curves: &Curves, published: &[Line], caption: Option<&str>) -> Legend {
-        let ours = curves.lines.iter().enumerate().map(|(at, line)| (line.name.clone(), color(at), false));
+        let ours = curves.lines.iter().enumerate().map(|(at, line)| (line.label(), color(at), false));
         let theirs =
             published.iter().map(|line| (format!("{}, published", line.name), color(of_ours(curves, line)), true));
         let mut rows = vec![Vec::new()];
@@ -180,7 +180,11 @@ mod tests {
 
     #[test]
     fn a_legend_of_many_lines_has_many_rows() {
-        let line = |number: usize| Line { name: format!("a line with a long name {number}"), values: Vec::new() };
+        let line = |number: usize| Line {
+            name: format!("a line with a long name {number}"),
+            machine: None,
+            values: Vec::new(),
+        };
         let curves = |lines: usize| Curves {
             field: String::new(),
             x_name: String::new(),
@@ -196,7 +200,7 @@ mod tests {
     #[test]
     fn a_picture_says_what_its_axis_is() {
         let value = |median| Some(Value { median, least: median, most: median, runs: 1 });
-        let line = Line { name: "tcp".into(), values: vec![value(1.0), value(2.0)] };
+        let line = Line { name: "tcp".into(), machine: None, values: vec![value(1.0), value(2.0)] };
         let curves = Curves {
             field: "goodput_gbps".into(),
             x_name: "loss".into(),

@@ -78,7 +78,7 @@ mod tests {
             .to_string()
                 + "\n"
         };
-        read_rows(&modes.iter().map(|(mode, ns)| row(mode, *ns)).collect::<String>()).unwrap().0
+        read_rows(&modes.iter().map(|(mode, ns)| row(mode, *ns)).collect::<String>()).unwrap().rows
     }
 
     #[test]

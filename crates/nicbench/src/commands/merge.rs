@@ -1,0 +1,179 @@
+//! `nicbench merge`: the files of a sweep's parts as one results file.
+//!
+//! Invariant: two machines that made one point in virtual time agree on every fact but CPU times, or nothing is written.
+
+use super::report::about;
+use crate::files::Files;
+use crate::program::{self, FAILED, UNUSABLE};
+use crate::results::{Results, Row, read_rows};
+use crate::shard::Part;
+use clap::Args;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The files of a sweep's parts as one; fails if machines that made the same point in virtual time do not agree
+#[derive(Args, Debug)]
+#[command(after_help = "Exit status: 0; 1 if parts are missing or machines do not agree; 2 if a file cannot be used")]
+pub(crate) struct MergeOptions {
+    /// What `nicbench sweep --shard` wrote
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Where the results go
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+pub(crate) fn run(options: &MergeOptions) -> ExitCode {
+    match merge(&options.files, &options.out) {
+        Ok(merged) => {
+            eprintln!("{}: {merged}", options.out.display());
+            ExitCode::SUCCESS
+        }
+        Err(NotMerged::Unusable(message)) => program::fail("nicbench", &message, UNUSABLE),
+        Err(NotMerged::Failed(message)) => program::fail("nicbench", &message, FAILED),
+    }
+}
+
+/// Why there is no merged file.
+#[derive(Debug)]
+pub(crate) enum NotMerged {
+    /// A file holds no part of a sweep, or cannot be read or written.
+    Unusable(String),
+    /// The files do not fit together.
+    Failed(String),
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Merged {
+    points: usize,
+    files: usize,
+    /// Points that two parts made, and agree on.
+    agreed: usize,
+}
+
+impl core::fmt::Display for Merged {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Merged { points, files, agreed } = self;
+        write!(f, "{points} points of {files} parts; {agreed} were made twice, and are equal in virtual time")
+    }
+}
+
+/// Writes what the files of all parts hold, in the order of the grid.
+pub(crate) fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, NotMerged> {
+    let read = files.iter().map(PathBuf::as_path).collect();
+    let claimed = Files { read, served: None, written: vec![out] }.claim().map_err(NotMerged::Unusable)?;
+    let (points, merged) = gather(files)?;
+    let mut text = String::new();
+    for row in points.into_values() {
+        let line = serde_json::to_string(&row.row).map_err(|error| NotMerged::Unusable(error.to_string()))?;
+        text.push_str(&line);
+        text.push('\n');
+    }
+    std::fs::write(out, text).map_err(|error| NotMerged::Unusable(about(out, &error)))?;
+    claimed.keep();
+    Ok(merged)
+}
+
+/// Rows by place in the grid: study, point of it.
+type Points<'a> = BTreeMap<(usize, usize), Found<'a>>;
+
+struct Found<'a> {
+    row: Row,
+    file: &'a Path,
+}
+
+fn gather(files: &[PathBuf]) -> Result<(Points<'_>, Merged), NotMerged> {
+    let mut points = Points::new();
+    let mut merged = Merged { files: files.len(), ..Merged::default() };
+    let mut first: Option<(Part, &Path)> = None;
+    // How many points each part has, by its number.
+    let mut there: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut disagreements = Vec::new();
+    for file in files {
+        let (part, rows) = read_part(file)?;
+        match &first {
+            None => first = Some((part.clone(), file)),
+            Some((known, other)) => {
+                if let Some(why) = known.differs(&part) {
+                    return Err(NotMerged::Failed(format!("{} and {}: {why}", other.display(), file.display())));
+                }
+            }
+        }
+        let of_part = there.entry(part.shard).or_insert(part.points);
+        for row in rows {
+            let stranger = || NotMerged::Failed(format!("{}: it is not of its grid: {}", file.display(), row.name()));
+            let study = part.studies.iter().position(|(name, _)| *name == row.study).ok_or_else(stranger)?;
+            match points.entry((study, row.point)) {
+                Entry::Vacant(free) => {
+                    *of_part = of_part.saturating_sub(1);
+                    free.insert(Found { row, file });
+                }
+                Entry::Occupied(known) => {
+                    *of_part = of_part.saturating_sub(1);
+                    merged.agreed += 1;
+                    disagreements.extend(disagreement(known.get(), &row, file));
+                }
+            }
+        }
+    }
+    let Some((part, _)) = first else { return Ok((points, merged)) };
+    if !disagreements.is_empty() {
+        let count = disagreements.len();
+        disagreements.truncate(MOST_TOLD);
+        let more = if count > MOST_TOLD { format!("\n(and {} more)", count - MOST_TOLD) } else { String::new() };
+        return Err(NotMerged::Failed(format!(
+            "machines do not agree on what happens in virtual time, so none of these results can be trusted:\n{}{more}",
+            disagreements.join("\n")
+        )));
+    }
+    merged.points = points.len();
+    let all: usize = part.studies.iter().map(|(_, count)| count).sum();
+    if merged.points < all {
+        return Err(missing(&part, &there, all - merged.points));
+    }
+    Ok((points, merged))
+}
+
+fn read_part(file: &Path) -> Result<(Part, Vec<Row>), NotMerged> {
+    let wrong = |error: &dyn core::fmt::Display| NotMerged::Unusable(about(file, error));
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
+    let Results { part, rows, .. } = read_rows(&text).map_err(|error| wrong(&error))?;
+    let part = part.ok_or_else(|| wrong(&"it does not say which part of a sweep it is: make it with --shard"))?;
+    Ok((part, rows))
+}
+
+/// What two machines say differently of one point, if they do.
+fn disagreement(known: &Found<'_>, row: &Row, file: &Path) -> Option<String> {
+    if !row.is_virtual() {
+        return None;
+    }
+    let mut fields = known.row.differs(row);
+    if known.row.arguments != row.arguments {
+        fields.insert(0, "arguments".into());
+    }
+    if fields.is_empty() {
+        return None;
+    }
+    fields.truncate(MOST_TOLD);
+    let machine = |row: &Row, file: &Path| format!("{} ({})", file.display(), row.machine);
+    let (one, other) = (machine(&known.row, known.file), machine(row, file));
+    Some(format!("  {}: {} differ between {one} and {other}", row.name(), fields.join(", ")))
+}
+
+/// What is missing, and the commands that make it.
+fn missing(part: &Part, there: &BTreeMap<u32, usize>, points: usize) -> NotMerged {
+    let lacks = |shard: &u32| there.get(shard).is_none_or(|lacking| *lacking > 0);
+    let mut commands: Vec<String> = (1..=part.of).filter(lacks).map(|shard| part.command_of(shard)).collect();
+    let parts = commands.len();
+    commands.truncate(MOST_TOLD);
+    let more = if parts > MOST_TOLD { format!("\n  (and {} more parts)", parts - MOST_TOLD) } else { String::new() };
+    NotMerged::Failed(format!(
+        "{points} points are missing; these commands make them:\n  {}{more}",
+        commands.join("\n  ")
+    ))
+}
+
+const MOST_TOLD: usize = 20;
