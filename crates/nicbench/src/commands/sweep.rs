@@ -18,6 +18,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use nic_sim::wire::impairment::Share;
+use offload_bench::facts::Clock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
@@ -337,7 +338,8 @@ impl Work {
                         settings: job.point.settings.clone(),
                         arguments: arguments.clone(),
                         seed: made.facts.seed,
-                        clock: made.facts.clock.to_string(),
+                        // One that measures this machine, though it has virtual time inside, is no fact of virtual time.
+                        clock: if job.run.real() { Clock::Real } else { made.facts.clock }.to_string(),
                         version: env!("CARGO_PKG_VERSION").into(),
                         machine: self.machine.clone(),
                         seconds,
