@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use core::num::NonZeroU16;
+use offload_api::Handle;
 
 /// A frame on its way through the switch.
 ///
@@ -12,7 +13,7 @@ use core::num::NonZeroU16;
 /// let frame = Frame::from(Bytes::from_static(&[0; 60]));
 /// assert_eq!(frame.cut, None);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
     /// Ethernet's header and what follows, without its checksum.
     pub bytes: Bytes,
@@ -21,10 +22,13 @@ pub struct Frame {
     pub cut: Option<NonZeroU16>,
     /// Where the frame begins that is to be cut: behind the headers of a tunnel, or 0.
     pub inner: u16,
+    /// The SA that protected the frame on the uplink, or that is to protect it there. `None` of a frame that leaves by the
+    /// uplink: the sender's policies decide.
+    pub sa: Option<Handle>,
 }
 
 impl From<Bytes> for Frame {
     fn from(bytes: Bytes) -> Frame {
-        Frame { bytes, cut: None, inner: 0 }
+        Frame { bytes, cut: None, inner: 0, sa: None }
     }
 }

@@ -4,7 +4,8 @@
 //! - [`rule`], [`matching`], [`action`]: the one type of rule, for every front end;
 //! - [`words`]: rules read from lines of `tc filter`, and printed as such;
 //! - [`switch`]: the switch itself. `table` finds the rule for a frame's `key`; `edit`, `police` and [`overlay`] do what it
-//!   says; `addresses` decides where there are no rules.
+//!   says; `addresses` decides where there are no rules; `protection` knows which tunnels IPsec protects;
+//!   `too_big` tells functions of packets that are too long.
 //!
 //! Sans-IO: nothing here knows a socket, a ring or a clock.
 
@@ -22,9 +23,11 @@ pub mod matching;
 pub mod overlay;
 mod police;
 pub mod port;
+mod protection;
 pub mod rule;
 pub mod switch;
 mod table;
+mod too_big;
 pub mod words;
 
 pub use action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
@@ -33,6 +36,7 @@ pub use function::FunctionConfig;
 pub use matching::{EtherMatch, Mac, Match, Ports};
 pub use overlay::NextHop;
 pub use port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
+pub use protection::Protection;
 pub use rule::{Change, Rule, RuleError, Selection};
 pub use switch::{Mode, RuleReport, Switch, SwitchConfig, SwitchCounters, Tunnel};
 pub use table::{ChangeError, RuleCounters};

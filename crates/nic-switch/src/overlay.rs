@@ -72,11 +72,7 @@ pub struct Outer {
 pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
     let Outer { kind, set, hop, source_port, identification } = outer;
     let version = Version::of(&set.destination);
-    let tunnel_bytes = match kind {
-        TunnelKind::Vxlan => UDP_BYTES + Vxlan::BYTES,
-        TunnelKind::Geneve => UDP_BYTES + Geneve::BYTES,
-        TunnelKind::Gretap => gre(set).bytes(),
-    };
+    let tunnel_bytes = tunnel_bytes(*kind, set);
     let upper = ETHERNET_BYTES + version.header_bytes();
     let mut frame = BytesMut::zeroed(upper + tunnel_bytes);
     frame.extend_from_slice(&inner.bytes);
@@ -111,7 +107,28 @@ pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
         header[2..4].copy_from_slice(&port.to_be_bytes());
     }
     finish_outer(&mut frame, version, protocol, set.checksum);
-    Frame { bytes: frame.freeze(), cut: inner.cut, inner: (upper + tunnel_bytes) as u16 }
+    Frame { bytes: frame.freeze(), cut: inner.cut, inner: (upper + tunnel_bytes) as u16, sa: None }
+}
+
+/// How many bytes a packet gets longer in a tunnel: all that comes between the outer Ethernet header and the inner packet.
+///
+/// ```
+/// use nic_switch::{TunnelKind, TunnelSet, overlay::overhead};
+///
+/// let set = TunnelSet::new("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+/// assert_eq!(overhead(TunnelKind::Vxlan, &set), 20 + 8 + 8 + 14);
+/// ```
+pub fn overhead(kind: TunnelKind, set: &TunnelSet) -> usize {
+    Version::of(&set.destination).header_bytes() + tunnel_bytes(kind, set) + ETHERNET_BYTES
+}
+
+/// Bytes between the outer IP header and the inner frame.
+fn tunnel_bytes(kind: TunnelKind, set: &TunnelSet) -> usize {
+    match kind {
+        TunnelKind::Vxlan => UDP_BYTES + Vxlan::BYTES,
+        TunnelKind::Geneve => UDP_BYTES + Geneve::BYTES,
+        TunnelKind::Gretap => gre(set).bytes(),
+    }
 }
 
 /// What came out of a tunnel.
@@ -210,7 +227,7 @@ pub(crate) fn decapsulate(
 /// large.extend([0x08, 0x00, 0x45, 0, 0, 0, 0, 9, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
 /// large.extend([0, 9, 0, 9, 0, 0, 0, 100, 0, 0, 0, 0, 0x50, 0x18, 0, 0, 0, 0, 0, 0]);
 /// large.extend([7; 2500]);
-/// let large = Frame { bytes: Bytes::from(large), cut: NonZeroU16::new(1000), inner: 0 };
+/// let large = Frame { cut: NonZeroU16::new(1000), ..Frame::from(Bytes::from(large)) };
 /// let segments: Vec<Bytes> = cut(&large);
 /// assert_eq!(segments.iter().map(|segment| segment.len() - 54).collect::<Vec<_>>(), [1000, 1000, 500]);
 /// ```

@@ -21,12 +21,15 @@ use crate::matching::{Mac, VLAN};
 use crate::overlay::{self, NextHop, NotUnwrapped, Outer, Unwrapped};
 use crate::police::Bucket;
 use crate::port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
+use crate::protection::{Objection, Protection, Protections};
 use crate::rule::{Change, Rule};
 use crate::table::{ChangeError, RuleCounters, Table};
+use crate::too_big;
 use bytes::{Bytes, BytesMut};
 use core::hash::BuildHasher;
 use core::net::IpAddr;
 use core::time::Duration;
+use offload_api::Handle;
 use offload_base::{Instant, QuickHash};
 use offload_formats::Headers;
 use offload_formats::frame::ETHERNET_BYTES;
@@ -56,6 +59,9 @@ pub struct Tunnel {
     pub local: Vec<IpAddr>,
     /// The UDP port that packets come to; that of the kind by default. GRE has none.
     pub port: Option<u16>,
+    /// The longest packet that it carries, if that is less than the uplink leaves room for: ESP makes packets longer. Of longer ones
+    /// the sender is told by ICMP.
+    pub mtu: u16,
     /// The UDP ports that packets are sent from, the first and the last: which of them, a hash of the inner flow decides.
     pub source_ports: (u16, u16),
 }
@@ -63,7 +69,7 @@ pub struct Tunnel {
 impl Tunnel {
     /// A tunnel at these addresses, at its usual port, that sends from the ports that RFC 7348 5 recommends.
     pub fn new(device: TunnelDevice, local: Vec<IpAddr>) -> Tunnel {
-        Tunnel { device, local, port: device.kind.port(), source_ports: (49_152, 65_535) }
+        Tunnel { device, local, port: device.kind.port(), mtu: u16::MAX, source_ports: (49_152, 65_535) }
     }
 }
 
@@ -119,6 +125,8 @@ offload_base::counters! {
         pub no_port: "eswitch_drop_no_port",
         /// Frames longer than their way allows.
         pub too_long: "eswitch_drop_too_long",
+        /// Senders told so.
+        pub told: "eswitch_icmp_too_big",
         /// Frames beyond a function's rate.
         pub rate: "eswitch_drop_rate",
         /// Frames that are not flooded, for the port floods too much.
@@ -141,6 +149,12 @@ offload_base::counters! {
         pub tunnel_ecn: "eswitch_drop_decap_ecn",
         /// Frames for a tunnel to which the host knows no next hop, or that is not there.
         pub unresolved: "eswitch_encap_unresolved",
+        /// Packets of protected networks that came in the clear.
+        pub unprotected: "eswitch_drop_decap_unprotected",
+        /// Packets that came by an SA of another network.
+        pub other_sa: "eswitch_drop_decap_other_sa",
+        /// Frames for a protected network without an SA.
+        pub no_sa: "eswitch_drop_encap_no_sa",
     }
 }
 
@@ -188,9 +202,12 @@ pub struct Switch {
     functions: BTreeMap<Vport, Function>,
     table: Table,
     tunnels: Vec<Tunnel>,
+    protections: Protections,
     hops: HashMap<IpAddr, NextHop>,
     addresses: Addresses,
     storms: HashMap<Vport, Bucket>,
+    /// How much functions are told of packets that are too long.
+    told: HashMap<Vport, Bucket>,
     /// Of the next IPv4 packet that wraps a frame.
     identification: u16,
     counters: SwitchCounters,
@@ -217,6 +234,17 @@ enum Outcome {
     Missed(Frame),
 }
 
+/// What became of a packet that may be a tunnel's.
+#[derive(PartialEq, Eq)]
+enum Way {
+    /// It has left, or was dropped.
+    Done,
+    /// It is a tunnel's, and no rule took what is in it.
+    Missed,
+    /// It is no packet of a tunnel here.
+    NoTunnel,
+}
+
 type Out = Vec<(Egress, Frame)>;
 
 impl Switch {
@@ -228,9 +256,11 @@ impl Switch {
             functions: BTreeMap::new(),
             table: Table::new(config.rules),
             tunnels: Vec::new(),
+            protections: Protections::default(),
             hops: HashMap::new(),
             addresses: Addresses::new(config.addresses, config.aging),
             storms: HashMap::new(),
+            told: HashMap::new(),
             identification: 0,
             counters: SwitchCounters::default(),
         }
@@ -271,6 +301,19 @@ impl Switch {
     pub fn add_tunnel(&mut self, tunnel: Tunnel) {
         self.tunnels.retain(|other| other.device != tunnel.device);
         self.tunnels.push(tunnel);
+    }
+
+    /// Says by which SAs a network of a tunnel is protected, or that it is not any more. The key is VXLAN's or Geneve's network, or
+    /// GRE's key; `None`: GRE without one.
+    ///
+    /// See [`Protection`] for an example.
+    pub fn protect(&mut self, tunnel: TunnelDevice, key: Option<u32>, protection: Option<Protection>) {
+        self.protections.set((tunnel, key), protection);
+    }
+
+    /// Who decides where frames go.
+    pub fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// Tells the way to a tunnel's other end, or that there is none any more.
@@ -359,15 +402,23 @@ impl Switch {
     /// A frame comes in by a port; where it goes is added to `out`.
     pub fn receive(&mut self, now: Instant, from: Vport, frame: Frame, out: &mut Vec<(Egress, Frame)>) {
         self.counters.frames_in += 1;
-        let Some(frame) = self.admit(now, from, frame) else { return };
+        let Some(mut frame) = self.admit(now, from, frame) else { return };
+        // It is not to leave again under the SA that it came by.
+        let sa = frame.sa.take().filter(|_| from == Vport::Uplink);
         match self.mode {
             Mode::Legacy => self.forward(now, from, &frame, out),
+            // Of a network's SA, the host's rules are not to make anything else.
+            Mode::Switchdev if self.protections.binds(sa) => match self.unwrap(now, &frame, sa, out) {
+                Way::Done => {}
+                Way::Missed => self.miss(from, frame, out),
+                Way::NoTunnel => self.counters.other_sa += 1,
+            },
             Mode::Switchdev => {
                 let passing = Passing::new(frame.clone(), TunnelState::default());
                 match self.run(now, from, Device::Port(from), passing, out) {
                     Outcome::Done => {}
                     Outcome::Missed(left) => {
-                        if from != Vport::Uplink || !self.unwrap(now, &left, out) {
+                        if from != Vport::Uplink || self.unwrap(now, &left, sa, out) != Way::Done {
                             self.miss(from, left, out);
                         }
                     }
@@ -435,10 +486,10 @@ impl Switch {
             for action in &rule.actions {
                 match action {
                     Action::Redirect(to) => {
-                        self.leave(from, *to, passing, out);
+                        self.leave(now, from, *to, passing, out);
                         return Outcome::Done;
                     }
-                    Action::Mirror(to) => self.leave(from, *to, passing.copy(), out),
+                    Action::Mirror(to) => self.leave(now, from, *to, passing.copy(), out),
                     Action::Drop => {
                         self.counters.by_rule += 1;
                         return Outcome::Done;
@@ -472,27 +523,26 @@ impl Switch {
         }
     }
 
-    /// Unwraps a frame from the uplink and takes it through its tunnel's rules. `false`: it is no packet of a tunnel here, or no
-    /// rule took it.
-    fn unwrap(&mut self, now: Instant, frame: &Frame, out: &mut Out) -> bool {
+    /// Unwraps a frame from the uplink and takes it through its tunnel's rules.
+    fn unwrap(&mut self, now: Instant, frame: &Frame, sa: Option<Handle>, out: &mut Out) -> Way {
         let headers = Headers::parse(&frame.bytes);
-        let Some((version, network)) = headers.network() else { return false };
+        let Some((version, network)) = headers.network() else { return Way::NoTunnel };
         let (_, local) = version.addresses(&frame.bytes[network..]);
         let of_port =
             |port: u16| self.tunnels.iter().find(|tunnel| tunnel.port == Some(port)).map(|tunnel| tunnel.device.kind);
         if !self.tunnels.iter().any(|tunnel| tunnel.local.contains(&local)) {
-            return false;
+            return Way::NoTunnel;
         }
         let unwrapped = match overlay::decapsulate(&frame.bytes, &headers, of_port) {
             Ok(unwrapped) => unwrapped,
-            Err(NotUnwrapped::NoTunnel) => return false,
+            Err(NotUnwrapped::NoTunnel) => return Way::NoTunnel,
             Err(reason) => {
                 match reason {
                     NotUnwrapped::Critical => self.counters.tunnel_critical += 1,
                     NotUnwrapped::Congestion => self.counters.tunnel_ecn += 1,
                     _ => self.counters.tunnel_checksum += 1,
                 }
-                return true;
+                return Way::Done;
             }
         };
         let Unwrapped { kind, received, inner } = unwrapped;
@@ -500,20 +550,33 @@ impl Switch {
             let by_port = kind == TunnelKind::Gretap || tunnel.port == Some(received.destination_port);
             tunnel.device.kind == kind && by_port && tunnel.local.contains(&local)
         };
-        let Some(device) = self.tunnels.iter().find(is_it).map(|tunnel| tunnel.device) else { return false };
+        let Some(device) = self.tunnels.iter().find(is_it).map(|tunnel| tunnel.device) else { return Way::NoTunnel };
+        match self.protections.check(&(device, received.key), sa) {
+            Ok(()) => {}
+            Err(objection) => {
+                *match objection {
+                    Objection::Plain => &mut self.counters.unprotected,
+                    Objection::OtherSa => &mut self.counters.other_sa,
+                } += 1;
+                return Way::Done;
+            }
+        }
         self.counters.unwrapped += 1;
         let passing = Passing::new(Frame::from(inner), TunnelState { received: Some(received), set: None });
-        matches!(self.run(now, Vport::Uplink, Device::Tunnel(device), passing, out), Outcome::Done)
-    }
-
-    fn leave(&mut self, from: Vport, to: Device, passing: Passing, out: &mut Out) {
-        match to {
-            Device::Port(port) => self.deliver(port, passing.frame, out),
-            Device::Tunnel(device) => self.wrap(from, device, passing, out),
+        match self.run(now, Vport::Uplink, Device::Tunnel(device), passing, out) {
+            Outcome::Done => Way::Done,
+            Outcome::Missed(_) => Way::Missed,
         }
     }
 
-    fn wrap(&mut self, from: Vport, device: TunnelDevice, passing: Passing, out: &mut Out) {
+    fn leave(&mut self, now: Instant, from: Vport, to: Device, passing: Passing, out: &mut Out) {
+        match to {
+            Device::Port(port) => self.deliver(port, passing.frame, out),
+            Device::Tunnel(device) => self.wrap(now, from, device, passing, out),
+        }
+    }
+
+    fn wrap(&mut self, now: Instant, from: Vport, device: TunnelDevice, passing: Passing, out: &mut Out) {
         let tunnel = self.tunnels.iter().find(|tunnel| tunnel.device == device);
         let known = passing.tunnel.set.and_then(|set| Some((tunnel?, set, *self.hops.get(&set.destination)?)));
         let Some((tunnel, set, hop)) = known.filter(|_| passing.frame.inner == 0) else {
@@ -521,15 +584,38 @@ impl Switch {
             self.represent(from, passing.frame, out);
             return;
         };
+        let room = usize::from(self.config.mtu).saturating_sub(overlay::overhead(device.kind, &set));
+        let mtu = tunnel.mtu.min(u16::try_from(room).unwrap_or(u16::MAX));
         let (first, last) = tunnel.source_ports;
+        if passing.packet_bytes() > usize::from(mtu) {
+            self.refuse_length(now, from, &passing, mtu, out);
+            return;
+        }
         let key = Key::of_frame(&passing.frame.bytes, &passing.headers, None);
-        let source_port = port_of(QuickHash.hash_one(key), first, last);
+        let hash = QuickHash.hash_one(key);
+        let source_port = port_of(hash, first, last);
+        let Ok(sa) = self.protections.choose(&(device, set.key), hash & u64::from(u32::MAX)) else {
+            self.counters.no_sa += 1;
+            return;
+        };
         let set = TunnelSet { destination_port: set.destination_port.or(device.kind.port()), ..set };
         let outer = Outer { kind: device.kind, set, hop, source_port, identification: self.identification };
         let packets = passing.frame.cut.map_or(1, |cut| passing.frame.bytes.len().div_ceil(cut.get().into()));
         self.identification = self.identification.wrapping_add(packets as u16);
         self.counters.wrapped += 1;
-        self.deliver(Vport::Uplink, overlay::encapsulate(&outer, &passing.frame), out);
+        self.deliver(Vport::Uplink, Frame { sa, ..overlay::encapsulate(&outer, &passing.frame) }, out);
+    }
+
+    /// Drops a frame that is too long for its way, and tells its sender.
+    fn refuse_length(&mut self, now: Instant, from: Vport, passing: &Passing, mtu: u16, out: &mut Out) {
+        self.counters.too_long += 1;
+        let message = too_big::message(&passing.frame.bytes, &passing.headers, mtu).filter(|_| from != Vport::Uplink);
+        let Some(message) = message else { return };
+        let bucket = self.told.entry(from).or_insert_with(|| Bucket::new(TOLD));
+        if bucket.take(now, message.len()) {
+            self.counters.told += 1;
+            self.deliver(from, Frame::from(message), out);
+        }
     }
 
     /// Out of a port, if its function takes the frame.
@@ -625,6 +711,17 @@ impl Passing {
         Passing { frame, headers, tunnel }
     }
 
+    /// Bytes of the packet that it is, or of the longest one that it is to be cut into.
+    fn packet_bytes(&self) -> usize {
+        let tag = if edit::outermost_tag(&self.frame.bytes).is_some() { TAG } else { 0 };
+        let whole = self.frame.bytes.len();
+        let bytes = match (self.frame.cut, self.headers.transport()) {
+            (Some(cut), Some(transport)) => whole.min(transport.payload + usize::from(cut.get())),
+            _ => whole,
+        };
+        bytes.saturating_sub(ETHERNET_BYTES + tag)
+    }
+
     fn copy(&self) -> Passing {
         Passing { frame: self.frame.clone(), headers: self.headers, tunnel: self.tunnel }
     }
@@ -683,6 +780,8 @@ fn port_of(hash: u64, first: u16, last: u16) -> u16 {
     first + (((hash >> 32) * count) >> 32) as u16
 }
 
+/// What a function is told by ICMP: enough for its flows, too little to be a flood.
+const TOLD: Police = Police { rate: 1_000_000, burst: 65_536 };
 /// The VLAN in a tag's control information.
 const ID: u16 = 0x0fff;
 /// Bytes of a tag.

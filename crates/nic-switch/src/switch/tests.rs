@@ -173,7 +173,7 @@ fn a_large_packet_is_cut_inside_its_tunnel() {
         (large[23], large[19]) = (6, 9);
         large.extend([0, 9, 0, 9, 0, 0, 0, 100, 0, 0, 0, 0, 0x50, 0x18, 0, 0, 0, 0, 0, 0]);
         large.extend((0..3500u32).map(|at| at as u8));
-        let large = Frame { bytes: large.into(), cut: core::num::NonZeroU16::new(1000), inner: 0 };
+        let large = Frame { bytes: large.into(), cut: core::num::NonZeroU16::new(1000), ..Frame::default() };
         let wrapped = sent(&mut here, ONE, large.clone()).remove(0).1;
         let plain = overlay::cut(&large);
         let mut identifications = Vec::new();
@@ -242,6 +242,28 @@ fn congestion_on_the_way_is_told_inside() {
     offload_formats::checksum::fill_ipv4_header(&mut packet[14..]);
     let out = sent(&mut there, Vport::Uplink, Frame::from(Bytes::from(packet)));
     assert_eq!(out, [(Egress::Port(OTHER), Frame::from(tagged.freeze()))]);
+}
+
+#[test]
+fn who_sends_more_than_the_tunnel_carries_is_told_and_nothing_is_cut() {
+    let (mut here, _) = overlay("vxlan0", false, "id 77", "enc_key_id 77");
+    let long = |bytes: usize| {
+        let mut frame = datagram(mac(1), mac(0)).bytes.to_vec();
+        frame.resize(ETHERNET_BYTES + bytes, 0);
+        Version::Four.set_length(&mut frame[ETHERNET_BYTES..], bytes);
+        Frame::from(Bytes::from(frame))
+    };
+    assert_eq!(ways(&sent(&mut here, ONE, long(1450))), [Egress::Port(Vport::Uplink)]);
+    let told = sent(&mut here, ONE, long(1451));
+    assert_eq!(ways(&told), [Egress::Port(ONE)]);
+    assert_eq!((&told[0].1.bytes[..6], &told[0].1.bytes[40..42]), (&mac(0).0[..], &1450u16.to_be_bytes()[..]));
+    let device = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
+    here.add_tunnel(Tunnel { mtu: 1416, ..Tunnel::new(device, vec!["192.0.2.1".parse().unwrap()]) });
+    assert_eq!(sent(&mut here, ONE, long(1417))[0].1.bytes[40..42], 1416u16.to_be_bytes());
+    assert_eq!((here.counters().too_long, here.counters().told), (2, 2));
+    // As often as it has to be, and no more often.
+    let told = (0..1000).filter(|_| !sent(&mut here, ONE, long(1417)).is_empty()).count();
+    assert!((80..200).contains(&told), "{told} messages of 590 bytes of a burst of 64 KiB");
 }
 
 #[test]
@@ -343,7 +365,7 @@ proptest! {
         }
         let port = if from == 3 { Vport::Uplink } else { Vport::Virtual(from) };
         sent(&mut switch, port, Frame::from(Bytes::from(frame.clone())));
-        let cut = Frame { bytes: frame.into(), cut: core::num::NonZeroU16::new(9), inner: 0 };
+        let cut = Frame { bytes: frame.into(), cut: core::num::NonZeroU16::new(9), ..Frame::default() };
         overlay::cut(&cut);
         sent(&mut switch, port, cut);
     }

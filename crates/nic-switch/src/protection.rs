@@ -1,0 +1,123 @@
+//! Which networks of tunnels are protected by IPsec, and by which SAs.
+//!
+//! Invariants: a packet of a protected network goes no further unless one of the network's own SAs opened it; an SA of a network
+//! brings nothing but that network's packets; what is to leave by a protected network names one of its SAs, or does not leave.
+
+use crate::port::TunnelDevice;
+use offload_api::Handle;
+use std::collections::HashMap;
+
+/// The SAs of a network of a tunnel.
+///
+/// ```
+/// use nic_switch::{Protection, Switch, SwitchConfig, TunnelDevice, TunnelKind};
+///
+/// let mut switch = Switch::new(SwitchConfig::default());
+/// let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
+/// // There are no SAs yet: until there are, nothing leaves by network 77 or comes from it.
+/// switch.protect(vxlan0, Some(77), Some(Protection::default()));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Protection {
+    /// Those that packets are sent by; of several, a hash of the inner flow chooses.
+    pub send: Vec<Handle>,
+    /// Those that packets may come by.
+    pub receive: Vec<Handle>,
+}
+
+/// A network of a tunnel: its VXLAN or Geneve network, or its GRE key.
+pub(crate) type Network = (TunnelDevice, Option<u32>);
+
+/// All protected networks.
+#[derive(Debug, Default)]
+pub(crate) struct Protections {
+    networks: HashMap<Network, Protection>,
+    /// For each SA that packets come by, how many networks name it.
+    receiving: HashMap<Handle, usize>,
+}
+
+/// What is held against a packet of a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Objection {
+    /// It came in the clear.
+    Plain,
+    /// It came by an SA of somebody else.
+    OtherSa,
+}
+
+impl Protections {
+    /// Protects a network by other SAs, or not any more.
+    pub(crate) fn set(&mut self, network: Network, protection: Option<Protection>) {
+        if let Some(before) = self.networks.remove(&network) {
+            for sa in before.receive {
+                if let Some(count) = self.receiving.get_mut(&sa) {
+                    *count -= 1;
+                }
+            }
+            self.receiving.retain(|_, count| *count > 0);
+        }
+        if let Some(protection) = protection {
+            protection.receive.iter().for_each(|sa| *self.receiving.entry(*sa).or_default() += 1);
+            self.networks.insert(network, protection);
+        }
+    }
+
+    /// Whether packets that this SA opened are those of a network, and nothing else.
+    pub(crate) fn binds(&self, sa: Option<Handle>) -> bool {
+        sa.is_some_and(|sa| self.receiving.contains_key(&sa))
+    }
+
+    /// What is held against a packet of a network that came by this SA, or in the clear.
+    pub(crate) fn check(&self, network: &Network, sa: Option<Handle>) -> Result<(), Objection> {
+        match (self.networks.get(network), sa) {
+            (Some(protection), Some(sa)) if protection.receive.contains(&sa) => Ok(()),
+            (Some(_), Some(_)) => Err(Objection::OtherSa),
+            (Some(_), None) => Err(Objection::Plain),
+            (None, sa) if self.binds(sa) => Err(Objection::OtherSa),
+            (None, _) => Ok(()),
+        }
+    }
+
+    /// The SA by which a packet with this hash is to leave, if its network is protected; `Err`: there is none.
+    pub(crate) fn choose(&self, network: &Network, hash: u64) -> Result<Option<Handle>, Objection> {
+        let Some(protection) = self.networks.get(network) else { return Ok(None) };
+        let count = protection.send.len() as u64;
+        let place = hash.checked_rem(count).ok_or(Objection::Plain)?;
+        Ok(protection.send.get(place as usize).copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::TunnelKind;
+
+    const fn sa(generation: u32) -> Handle {
+        Handle { index: 1 << 24, generation }
+    }
+
+    const DEVICE: TunnelDevice = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
+
+    #[test]
+    fn an_sa_is_for_the_networks_that_name_it_and_for_no_other() {
+        let mut protections = Protections::default();
+        let of = |receive: &[Handle]| Some(Protection { send: vec![sa(1), sa(2)], receive: receive.to_vec() });
+        let [one, two, plain] = [77, 78, 79].map(|key| (DEVICE, Some(key)));
+        protections.set(one, of(&[sa(3)]));
+        protections.set(two, of(&[sa(3), sa(4)]));
+        assert_eq!(protections.check(&one, Some(sa(3))), Ok(()));
+        assert_eq!(protections.check(&one, Some(sa(4))), Err(Objection::OtherSa));
+        assert_eq!(protections.check(&one, None), Err(Objection::Plain));
+        assert_eq!(protections.check(&plain, Some(sa(4))), Err(Objection::OtherSa));
+        assert_eq!(protections.check(&plain, Some(sa(5))), Ok(()), "an SA of no network");
+        assert_eq!(protections.check(&plain, None), Ok(()));
+        assert_eq!([0, 1, 2].map(|hash| protections.choose(&one, hash).unwrap()), [sa(1), sa(2), sa(1)].map(Some));
+        assert_eq!(protections.choose(&plain, 0), Ok(None));
+        protections.set(one, Some(Protection::default()));
+        assert!(protections.choose(&one, 0).is_err());
+        assert!(protections.binds(Some(sa(3))), "the other network names it");
+        protections.set(two, None);
+        assert!(!protections.binds(Some(sa(3))) && !protections.binds(Some(sa(4))));
+        assert_eq!(protections.check(&two, None), Ok(()));
+    }
+}
