@@ -369,7 +369,7 @@ async fn receive(
 }
 
 /// Whether `chunk` is what stands at `offset` in a stream of `message` again and again.
-fn continues(message: &[u8], offset: u64, mut chunk: &[u8]) -> bool {
+pub(crate) fn continues(message: &[u8], offset: u64, mut chunk: &[u8]) -> bool {
     let mut at = (offset % message.len() as u64) as usize;
     while !chunk.is_empty() {
         let length = chunk.len().min(message.len() - at);

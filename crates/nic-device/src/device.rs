@@ -1,17 +1,13 @@
-//! The device: a NIC as its port and the thread that runs it see it.
-//!
-//! Invariant: the port sends one frame at a time, the queues' in turn.
+//! The device: a NIC as its port and the thread that runs it see it, with one function and no switch.
 
 use crate::function::Function;
 use crate::queue_pair::QueuePair;
-use crate::queue_pair::transmit::line_time;
 use crate::stats::DeviceCounters;
 use core::task::Waker;
 use nic_rings::config::NicConfig;
 use nic_rings::dma::DmaBytes;
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
-use offload_base::time::earliest;
 use offload_wire::Port;
 use offload_wire::frame::Frame;
 
@@ -31,24 +27,12 @@ pub struct Device {
     config: NicConfig,
     /// The one function that a host sees.
     function: Function,
-    /// The queue that is asked for a frame next.
-    turn: usize,
-    /// `None` with one queue, which keeps the time itself.
-    line_rate: Option<u64>,
-    /// When the port has sent what it was given.
-    port_free_at: Instant,
 }
 
 impl Device {
     /// For `nic-sim`, which makes the drivers as well.
     pub fn new(config: &NicConfig, pairs: Vec<QueuePair>) -> Device {
-        Device {
-            turn: 0,
-            line_rate: if pairs.len() > 1 { config.line_rate } else { None },
-            port_free_at: Instant::ZERO,
-            function: Function::new(config, pairs),
-            config: config.clone(),
-        }
+        Device { function: Function::new(config, pairs), config: config.clone() }
     }
 
     /// The function that a host sees.
@@ -63,31 +47,27 @@ impl Device {
 
     /// What all queue pairs counted, together.
     pub fn counters(&self) -> DeviceCounters {
-        let mut all = DeviceCounters::default();
-        self.function.queue_pairs().iter().for_each(|pair| all += pair.counters());
-        all
+        self.function.counters()
     }
 
     /// Adds what all queue pairs counted to `set`.
     pub fn count(&self, set: &mut CounterSet) {
-        self.function.queue_pairs().iter().for_each(|pair| set.add(&pair.counters()));
+        self.function.count(set);
     }
 
     /// How many contexts there are, on the NIC and in host memory.
     pub fn contexts(&self) -> usize {
-        self.function.queue_pairs().iter().map(QueuePair::contexts).sum()
+        self.function.contexts()
     }
 
     /// What was moved over PCIe.
     pub fn dma(&self) -> DmaBytes {
-        let mut all = DmaBytes::default();
-        self.function.queue_pairs().iter().for_each(|pair| all += pair.dma());
-        all
+        self.function.dma()
     }
 
     /// Resets the NIC: every queue pair's contexts are gone ([`QueuePair::reset`]). The indirection table stays.
     pub fn reset(&mut self, now: Instant) {
-        self.function.pairs_mut().iter_mut().for_each(|pair| pair.reset(now));
+        self.function.reset(now);
     }
 }
 
@@ -103,38 +83,18 @@ impl Port for Device {
     }
 
     fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
-        if self.port_free_at > now {
-            return None;
-        }
-        for _ in 0..self.function.queue_pairs().len() {
-            let queue = self.turn;
-            self.turn = (queue + 1) % self.function.queue_pairs().len();
-            let frame = self.function.pairs_mut()[queue].poll_frame(now);
-            self.function.take_table(queue);
-            if let Some(frame) = frame {
-                self.port_free_at = self.port_free_at.max(now) + line_time(&frame, self.line_rate);
-                return Some(frame);
-            }
-        }
-        None
+        self.function.poll_frame(now)
     }
 
     fn process(&mut self, now: Instant) {
-        for queue in 0..self.function.queue_pairs().len() {
-            self.function.pairs_mut()[queue].process(now);
-            self.function.take_table(queue);
-        }
+        self.function.process(now);
     }
 
     fn next_event(&self) -> Option<Instant> {
-        let of_pair = |pair: &QueuePair| {
-            let frame = pair.next_transmit().map(|at| at.max(self.port_free_at));
-            earliest(frame, pair.next_other())
-        };
-        self.function.queue_pairs().iter().filter_map(of_pair).min()
+        self.function.next_event()
     }
 
     fn register_doorbell(&mut self, waker: &Waker) {
-        self.function.pairs_mut().iter_mut().for_each(|pair| pair.register_doorbell(waker));
+        self.function.register_doorbell(waker);
     }
 }

@@ -7,14 +7,26 @@
 //! likewise. So are the packets of an SA, which is at one queue: two must not count one SA's packets, nor one of them
 //! overtake others at another queue. That goes for fragments as well, if a packet's first, which alone shows the SA,
 //! comes before the rest of it. ESP that no queue has an SA for is hashed by its addresses.
+//!
+//! Invariant: it sends one frame at a time, the queues' in turn.
 
+use crate::engine::Claim;
 use crate::fragments::Fragments;
-use crate::queue_pair::QueuePair;
+use crate::queue_pair::transmit::line_time;
+use crate::queue_pair::{Arrived, QueuePair};
+use crate::stats::DeviceCounters;
+use bytes::{Bytes, BytesMut};
+use core::task::Waker;
 use nic_rings::config::NicConfig;
+use nic_rings::dma::DmaBytes;
 use nic_rings::rss::{Toeplitz, entry_of, first_queue};
+use offload_api::Handle;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_base::Instant;
+use offload_base::counters::CounterSet;
+use offload_base::time::earliest;
 use offload_formats::Headers;
+use offload_wire::frame::Frame;
 
 /// A function of a NIC, with its queue pairs.
 ///
@@ -31,11 +43,25 @@ pub struct Function {
     table: [u16; INDIRECTION_ENTRIES],
     /// Packets that engines open, and that come in fragments.
     fragments: Fragments,
+    /// The queue that is asked for a frame next.
+    turn: usize,
+    /// `None` with one queue, which keeps the time itself.
+    line_rate: Option<u64>,
+    /// When what it was given to send is sent.
+    port_free_at: Instant,
 }
 
+/// A packet must not leave.
+#[derive(Debug)]
+pub(crate) struct Refused;
+
 impl Function {
-    pub(crate) fn new(config: &NicConfig, pairs: Vec<QueuePair>) -> Function {
+    /// For `nic-sim`, which makes the drivers as well.
+    pub fn new(config: &NicConfig, pairs: Vec<QueuePair>) -> Function {
         Function {
+            turn: 0,
+            line_rate: if pairs.len() > 1 { config.line_rate } else { None },
+            port_free_at: Instant::ZERO,
             hash: Toeplitz::new(&config.rss_key),
             table: core::array::from_fn(|entry| first_queue(entry as u32, config.queues)),
             fragments: Fragments::default(),
@@ -48,8 +74,87 @@ impl Function {
         &self.pairs
     }
 
-    pub(crate) fn pairs_mut(&mut self) -> &mut [QueuePair] {
-        &mut self.pairs
+    /// What all queue pairs counted, together.
+    pub fn counters(&self) -> DeviceCounters {
+        let mut all = DeviceCounters::default();
+        self.pairs.iter().for_each(|pair| all += pair.counters());
+        all
+    }
+
+    /// Adds what all queue pairs counted to `set`.
+    pub fn count(&self, set: &mut CounterSet) {
+        self.pairs.iter().for_each(|pair| set.add(&pair.counters()));
+    }
+
+    /// How many contexts there are, on the NIC and in host memory.
+    pub fn contexts(&self) -> usize {
+        self.pairs.iter().map(QueuePair::contexts).sum()
+    }
+
+    /// What was moved over PCIe.
+    pub fn dma(&self) -> DmaBytes {
+        let mut all = DmaBytes::default();
+        self.pairs.iter().for_each(|pair| all += pair.dma());
+        all
+    }
+
+    /// Every queue pair's contexts are gone ([`QueuePair::reset`]). The indirection table stays.
+    pub(crate) fn reset(&mut self, now: Instant) {
+        self.pairs.iter_mut().for_each(|pair| pair.reset(now));
+    }
+
+    /// The next frame that leaves it, if one does at `now` or earlier.
+    pub(crate) fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
+        if self.port_free_at > now {
+            return None;
+        }
+        for _ in 0..self.pairs.len() {
+            let queue = self.turn;
+            self.turn = (queue + 1) % self.pairs.len();
+            let frame = self.pairs[queue].poll_frame(now);
+            self.take_table(queue);
+            if let Some(frame) = frame {
+                self.port_free_at = self.port_free_at.max(now) + line_time(&frame, self.line_rate);
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    /// Does what is due, but for frames.
+    pub(crate) fn process(&mut self, now: Instant) {
+        for queue in 0..self.pairs.len() {
+            self.pairs[queue].process(now);
+            self.take_table(queue);
+        }
+    }
+
+    /// When something else is due.
+    pub(crate) fn next_other(&self) -> Option<Instant> {
+        self.pairs.iter().filter_map(QueuePair::next_other).min()
+    }
+
+    /// When anything is due.
+    pub(crate) fn next_event(&self) -> Option<Instant> {
+        let of_pair = |pair: &QueuePair| {
+            let frame = pair.next_transmit().map(|at| at.max(self.port_free_at));
+            earliest(frame, pair.next_other())
+        };
+        self.pairs.iter().filter_map(of_pair).min()
+    }
+
+    /// Has `waker` woken at the next doorbell of any queue.
+    pub(crate) fn register_doorbell(&mut self, waker: &Waker) {
+        self.pairs.iter_mut().for_each(|pair| pair.register_doorbell(waker));
+    }
+
+    /// Runs a received frame through the engine that it is for, if any is; tells at which queue.
+    pub(crate) fn open(&mut self, frame: &[u8], headers: &Headers) -> (usize, Arrived) {
+        let queue = if self.pairs.len() == 1 { Some(0) } else { self.queue_that_opens(frame, headers) };
+        match queue {
+            Some(queue) => (queue, self.pairs[queue].open(frame, headers)),
+            None => (0, Arrived::AsItWas),
+        }
     }
 
     /// Takes a frame that is for one of its queues.
@@ -58,6 +163,38 @@ impl Function {
         let headers = Headers::parse(frame);
         let queue = self.queue_for(frame, &headers);
         self.pairs[queue].take_frame(now, frame, &headers);
+    }
+
+    /// Takes a frame that no rule of a switch took, and for which the engines of a queue have done what they can.
+    pub(crate) fn take_represented(&mut self, now: Instant, frame: &[u8], (queue, arrived): (usize, Arrived)) {
+        let headers = Headers::parse(frame);
+        let queue = if matches!(arrived, Arrived::AsItWas) { self.queue_for(frame, &headers) } else { queue };
+        self.pairs[queue].take_represented(now, frame, &headers, arrived);
+    }
+
+    /// Counts a packet that an engine of a queue would not have.
+    pub(crate) fn note_dropped(&mut self, frame: &[u8], queue: usize) {
+        self.pairs[queue].note_dropped(frame);
+    }
+
+    /// Wraps a packet by the context of a queue, or by that which its policies ask for. `Ok`: it may leave. `Err`: it must not,
+    /// which is counted.
+    pub(crate) fn wrap(&mut self, frame: Bytes, sa: Option<Handle>) -> Result<Bytes, Refused> {
+        if let Some(sa) = sa {
+            return self.pairs[0].wrap(sa, &frame).map(BytesMut::freeze).ok_or(Refused);
+        }
+        if self.pairs.iter().all(QueuePair::is_empty) {
+            return Ok(frame);
+        }
+        let headers = Headers::parse(&frame);
+        for pair in &mut self.pairs {
+            match pair.claims(&frame, &headers) {
+                Claim::Nobody => {}
+                Claim::Context(sa) => return pair.wrap(sa, &frame).map(BytesMut::freeze).ok_or(Refused),
+                Claim::Unclear => return Err(Refused),
+            }
+        }
+        Ok(frame)
     }
 
     /// The queue that a received frame goes to.
@@ -106,7 +243,7 @@ impl Function {
     }
 
     /// Takes the table that a queue's driver has set, if that was carried out, which is so on the way to a frame and without one.
-    pub(crate) fn take_table(&mut self, queue: usize) {
+    fn take_table(&mut self, queue: usize) {
         if let Some(table) = self.pairs[queue].new_indirection.take() {
             self.table = *table;
         }

@@ -8,6 +8,7 @@
 //!
 //! - [`Device`]: the device, seen from its port and from the thread that runs it; [`Function`]: what a host sees of it, and
 //!   which queue a packet comes to; [`QueuePair`]: the rings of one driver, and what is behind them;
+//! - [`eswitch`]: a device with a switch between its port and its functions;
 //! - [`engine`]: what the author of an engine writes, and the engines that every NIC has;
 //! - `context`: the store of all contexts, with its cache; `steering`: which contexts a packet finds;
 //! - [`lookaside`]: engines behind job queues, from memory to memory: a device that is no port;
@@ -20,6 +21,7 @@
 mod context;
 mod device;
 pub mod engine;
+pub mod eswitch;
 mod fragments;
 mod function;
 pub mod lookaside;
@@ -28,6 +30,7 @@ pub mod stats;
 mod steering;
 
 pub use device::Device;
+pub use eswitch::SwitchedDevice;
 pub use function::Function;
 pub use queue_pair::QueuePair;
 

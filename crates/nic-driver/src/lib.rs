@@ -6,6 +6,7 @@
 //! - `ipsec`: SAs and policies, the face of such an engine;
 //! - `rss`: which packets come to this queue;
 //! - `jobs`: [`JobDriver`], the driver of a lookaside accelerator, which is apart from the rest;
+//! - `eswitch`: [`EswitchDriver`], by which a host manages the switch of its NIC;
 //! - `transmit`: packets to descriptors; `recovery`: what comes before a packet that is not what the device expects next, on
 //!   the same ring, whichever engines are to work on it.
 //!
@@ -17,6 +18,7 @@
 mod contexts;
 mod control;
 mod counts;
+mod eswitch;
 mod face;
 mod ipsec;
 mod jobs;
@@ -31,6 +33,7 @@ use contexts::Contexts;
 use control::ControlQueue;
 use core::task::Waker;
 use counts::Counts;
+pub use eswitch::EswitchDriver;
 use ipsec::{DeviceSas, device_sas};
 pub use jobs::JobDriver;
 use nic_rings::packet::ReceiveCompletion;
@@ -217,11 +220,12 @@ impl NetDevice for Driver {
         }
         let reported = waits_for_sends && !self.rings.send_completions.is_empty();
         let room_again = self.send.take_room_again();
+        let fresh_news = self.ordered.has_fresh_news();
         let nothing_there = !reported
             && !room_again
             && self.events.is_empty()
             && self.news.is_empty()
-            && !self.ordered.has_news()
+            && !fresh_news
             && self.rings.receive_completions.is_empty()
             && self.rings.control_completions.is_empty();
         if !nothing_there {

@@ -20,6 +20,8 @@ pub(super) struct OrderedContexts<T> {
     /// What there was no room for; each context is given up only once.
     waiting: VecDeque<ControlCommand>,
     news: VecDeque<OrderedNews>,
+    /// Some came since it was last asked.
+    fresh: bool,
 }
 
 /// What the driver remembers of a context.
@@ -68,6 +70,7 @@ impl<T> OrderedContexts<T> {
             under_way: 0,
             waiting: VecDeque::new(),
             news: VecDeque::new(),
+            fresh: false,
         }
     }
 
@@ -75,8 +78,14 @@ impl<T> OrderedContexts<T> {
         self.under_way > 0 || !self.waiting.is_empty()
     }
 
-    pub(super) fn has_news(&self) -> bool {
-        !self.news.is_empty()
+    /// Whether there are news since this was last asked: if nobody wants them, nobody is to stay awake for them.
+    pub(super) fn has_fresh_news(&mut self) -> bool {
+        core::mem::take(&mut self.fresh) && !self.news.is_empty()
+    }
+
+    fn tell(&mut self, news: OrderedNews) {
+        self.news.push_back(news);
+        self.fresh = true;
     }
 
     pub(super) fn pop_news(&mut self) -> Option<OrderedNews> {
@@ -90,12 +99,12 @@ impl<T> OrderedContexts<T> {
             Change::Added(handle) => {
                 let there = self.slots.get(handle).filter(|context| !context.leaving);
                 if there.is_some_and(|context| context.direction == Direction::Receive) {
-                    self.news.push_back(OrderedNews::Ready(handle));
+                    self.tell(OrderedNews::Ready(handle));
                 }
             }
             Change::Removed(handle) => {
                 if self.slots.remove(handle).is_some() {
-                    self.news.push_back(OrderedNews::Removed(handle));
+                    self.tell(OrderedNews::Removed(handle));
                 }
             }
         }
@@ -103,7 +112,7 @@ impl<T> OrderedContexts<T> {
 
     /// The device has told of something.
     pub(super) fn note(&mut self, event: ContextEvent) {
-        self.news.push_back(OrderedNews::Event(event));
+        self.tell(OrderedNews::Event(event));
     }
 
     /// The device has none any more.
@@ -111,7 +120,7 @@ impl<T> OrderedContexts<T> {
         let all: Vec<Handle> = self.slots.handles().collect();
         for handle in all {
             self.slots.remove(handle);
-            self.news.push_back(OrderedNews::Lost(handle));
+            self.tell(OrderedNews::Lost(handle));
         }
         self.under_way = 0;
         self.waiting.clear();

@@ -3,6 +3,7 @@
 //!
 //! - [`rings`](rings()): the rings and signals of a queue pair, by their two ends; [`config`]: what a NIC is built with;
 //! - [`packet`]: what crosses PCIe; [`dma`]: what that weighs; [`job`]: the rings of a job queue;
+//!   [`eswitch`]: those by which a host manages the switch of its NIC;
 //! - [`ring`], [`signal`]: descriptor rings, doorbells and interrupts;
 //! - [`rss`]: the hash by which received packets are spread over queues, which both ends compute.
 //!
@@ -12,6 +13,7 @@
 
 pub mod config;
 pub mod dma;
+pub mod eswitch;
 pub mod job;
 pub mod packet;
 mod pair;

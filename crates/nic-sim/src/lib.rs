@@ -8,6 +8,8 @@
 //! ```
 //!
 //! - [`nic`](nic()), [`multi_queue_nic`]: build a device and its driver, or its drivers; [`config`]: with what;
+//! - [`switched_nic`], [`function`]: a device with a switch, and the functions behind it; [`eswitch`]: how a host manages
+//!   it; [`switch`]: its rules;
 //! - [`lookaside`](lookaside()): an accelerator from memory to memory, which is no port; [`mod@lookaside`]: what it is made of;
 //! - [`rss`]: how received packets are spread over queues;
 //! - [`frame`]: what crosses a wire; [`packet`]: what crosses PCIe; [`dma`]: what that weighs;
@@ -26,10 +28,11 @@ mod accelerator;
 mod nic;
 
 pub use accelerator::lookaside;
-pub use nic::{multi_queue_nic, multi_queue_nic_with, nic, nic_with};
-pub use nic_device::{self as device, Device, Function, QueuePair, engine, lookaside};
-pub use nic_driver::{self as driver, Driver, JobDriver};
-pub use nic_rings::{Delays, NicConfig, TransmitResync, config, dma, packet, ring, rss, signal};
+pub use nic::{function, function_with, multi_queue_nic, multi_queue_nic_with, nic, nic_with, switched_nic};
+pub use nic_device::{self as device, Device, Function, QueuePair, SwitchedDevice, engine, lookaside};
+pub use nic_driver::{self as driver, Driver, EswitchDriver, JobDriver};
+pub use nic_rings::{Delays, NicConfig, TransmitResync, config, dma, eswitch, packet, ring, rss, signal};
+pub use nic_switch::{self as switch, SwitchConfig, Vport};
 pub use offload_wire::{self as wire, frame};
 
 /// What is counted, under the names of the mlx5 driver and of Linux where those exist.

@@ -1,9 +1,11 @@
 //! A NIC: a device and its driver, or its drivers, joined by rings.
 
 use nic_device::engine::Engines;
-use nic_device::{Device, QueuePair};
-use nic_driver::Driver;
+use nic_device::{Device, Function, QueuePair, SwitchedDevice};
+use nic_driver::{Driver, EswitchDriver};
+use nic_rings::eswitch::eswitch_rings;
 use nic_rings::{NicConfig, rings};
+use nic_switch::SwitchConfig;
 
 /// Builds a NIC. The device goes to whatever runs it, the driver to a host; they share rings and signals only,
 /// so the two may live on different threads.
@@ -69,11 +71,77 @@ pub fn multi_queue_nic(config: NicConfig) -> (Device, Vec<Driver>) {
 /// # Panics
 /// As [`multi_queue_nic`] does.
 pub fn multi_queue_nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (Device, Vec<Driver>) {
-    assert!(config.queues > 0, "a NIC has a queue pair at least");
-    let pairs = (0..config.queues).map(|queue| queue_pair(config.of_each_queue(), queue, &mut add));
-    let (pairs, drivers) = pairs.unzip();
+    let (pairs, drivers) = pairs(&config, &mut add);
     (Device::new(&config, pairs), drivers)
 }
+
+/// Builds a NIC with a switch: its device, the drivers of the host's own function, and what the host manages the switch by.
+/// `config` is of the uplink and of the host's function; other functions are made by [`function`] and plugged in.
+///
+/// ```
+/// use nic_sim::switch::{FunctionConfig, Mac};
+/// use nic_sim::wire::Port;
+/// use nic_sim::{Delays, NicConfig, SwitchConfig, Vport, function, switched_nic};
+/// use offload_api::{NetDevice, NoRecords, TxPacket};
+/// use offload_base::Instant;
+///
+/// let now = Instant::ZERO;
+/// let config = |last| NicConfig { mac: [2, 0, 0, 0, 0, last], delays: Delays::NONE, ..NicConfig::default() };
+/// let (mut device, _host, _eswitch) = switched_nic(config(1), SwitchConfig::default());
+/// let mut machines: Vec<_> = (0..2)
+///     .map(|number| {
+///         let config = config(2 + number);
+///         let port = FunctionConfig::new(Mac(config.mac));
+///         let (function, mut drivers) = function(config);
+///         device.plug(Vport::Virtual(number.into()), port, function);
+///         drivers.remove(0)
+///     })
+///     .collect();
+/// let mut frame = vec![0; 60];
+/// frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 3, 2, 0, 0, 0, 0, 2]);
+/// machines[0].transmit(now, TxPacket { header: frame.into_iter().collect(), ..TxPacket::default() }, &NoRecords);
+/// machines[0].flush(now);
+/// device.process(now);
+/// device.process(now);
+/// assert_eq!(machines[1].receive(now).map(|packet| packet.frame.len()), Some(60), "they talk without a rule");
+/// ```
+///
+/// # Panics
+/// As [`multi_queue_nic`] does.
+pub fn switched_nic(config: NicConfig, switch: SwitchConfig) -> (SwitchedDevice, Vec<Driver>, EswitchDriver) {
+    let (pairs, drivers) = pairs(&config, &mut |_| ());
+    let (device, rings) = eswitch_rings(ESWITCH_COMMANDS, REPRESENTED_FRAMES);
+    (SwitchedDevice::new(&config, switch, device, pairs), drivers, EswitchDriver::new(rings))
+}
+
+/// Builds a function for a NIC with a switch, with as many queue pairs as `config` says, and their drivers.
+///
+/// See [`switched_nic`] for an example.
+///
+/// # Panics
+/// As [`multi_queue_nic`] does.
+pub fn function(config: NicConfig) -> (Function, Vec<Driver>) {
+    function_with(config, |_| ())
+}
+
+/// The same, with more engines than every NIC has: `add` adds them, for each queue pair anew.
+///
+/// # Panics
+/// As [`multi_queue_nic`] does.
+pub fn function_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (Function, Vec<Driver>) {
+    let (pairs, drivers) = pairs(&config, &mut add);
+    (Function::new(&config, pairs), drivers)
+}
+
+fn pairs(config: &NicConfig, add: &mut dyn FnMut(&mut Engines)) -> (Vec<QueuePair>, Vec<Driver>) {
+    assert!(config.queues > 0, "a NIC has a queue pair at least");
+    (0..config.queues).map(|queue| queue_pair(config.of_each_queue(), queue, add)).unzip()
+}
+
+/// Commands to a switch that may be without an answer.
+const ESWITCH_COMMANDS: usize = 64;
+/// Frames of representors that may wait, each way.
+const REPRESENTED_FRAMES: usize = 1024;
 
 fn queue_pair(config: NicConfig, queue: u16, add: &mut dyn FnMut(&mut Engines)) -> (QueuePair, Driver) {
     assert!(

@@ -48,6 +48,11 @@ impl<T> Default for SelectorTable<T> {
 }
 
 impl<T> SelectorTable<T> {
+    /// Whether there is no value.
+    pub fn is_empty(&self) -> bool {
+        self.shapes.is_empty()
+    }
+
     /// Adds a value.
     ///
     /// # Errors

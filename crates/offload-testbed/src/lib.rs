@@ -9,6 +9,7 @@
 //! - [`fabric`]: the tasks that join ports by wires;
 //! - [`attach`]: ports with something outside behind them: a guest's network card, a TAP of this machine;
 //! - [`bridge`]: between the kernel's sockets and emulated hosts, so that any program may be a peer;
+//! - [`overlay`]: tenants, whose virtual machines are on two hypervisors, in networks over tunnels;
 //! - [`capture`]: captures for Wireshark, secrets included;
 //! - [`trace`]: timelines for Perfetto;
 //! - [`identity`], [`secrets`]: TLS configurations with a fixed certificate, and randomness from a seed.
@@ -24,13 +25,14 @@ pub mod domain;
 pub mod executor;
 pub mod fabric;
 pub mod identity;
+pub mod overlay;
 mod real_threads;
 pub mod runtime;
 pub mod secrets;
 pub mod tokio_runtime;
 pub mod trace;
 
-pub use bed::{BedHost, Builder, ClockKind, Testbed};
+pub use bed::{BedHost, Builder, ClockKind, Eswitch, Testbed};
 pub use capture::Capture;
 pub use domain::in_domain;
 pub use executor::{Handle, RealTime, RealTimeConfig, VirtualTime};

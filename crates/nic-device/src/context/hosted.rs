@@ -4,7 +4,7 @@ use super::Subject;
 use super::job::AnyJob;
 use super::slab::Slab;
 use crate::engine::{
-    Context, Engine, JobEngine, Opened, OutOfStep, PacketEngine, Payload, Shown, StageMakers, StreamEngine,
+    Claim, Context, Engine, JobEngine, Opened, OutOfStep, PacketEngine, Payload, Shown, StageMakers, StreamEngine,
 };
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
@@ -344,6 +344,12 @@ pub(crate) trait AnyPacket: fmt::Debug + Send {
     /// [`PacketEngine::open`], of the frame that was looked at last.
     fn open(&mut self, handle: Handle, frame: &[u8], counters: &mut DeviceCounters) -> Opened;
 
+    /// [`PacketEngine::claim`].
+    fn claim(&self, frame: &[u8], headers: &Headers) -> Claim;
+
+    /// [`PacketEngine::begin_claimed`].
+    fn begin_claimed(&mut self, handle: Handle, frame: &[u8], counters: &mut DeviceCounters) -> Option<Wrapping>;
+
     /// [`PacketEngine::begin`].
     fn begin(&mut self, ask: PacketAsk, packet: &mut TxPacket, counters: &mut DeviceCounters) -> Option<Wrapping>;
 
@@ -402,6 +408,16 @@ impl<E: PacketEngine> AnyPacket for Opener<E> {
             return Opened::Untouched(PacketMark::None);
         };
         engine.open(context, frame, &seen, counters)
+    }
+
+    fn claim(&self, frame: &[u8], headers: &Headers) -> Claim {
+        self.hosted.engine.claim(frame, headers)
+    }
+
+    fn begin_claimed(&mut self, handle: Handle, frame: &[u8], counters: &mut DeviceCounters) -> Option<Wrapping> {
+        let Hosted { engine, slab, .. } = &mut self.hosted;
+        let wrapping = engine.begin_claimed(slab.get(handle)?, frame, counters)?;
+        Some(Box::new(wrapping))
     }
 
     fn begin(&mut self, ask: PacketAsk, packet: &mut TxPacket, counters: &mut DeviceCounters) -> Option<Wrapping> {

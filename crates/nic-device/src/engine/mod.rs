@@ -326,6 +326,12 @@ pub trait PacketEngine: Engine {
     /// Takes note of fragments that no context is to be told of.
     fn note_fragment(_: &mut DeviceCounters) {}
 
+    /// Whether a packet, which no driver has asked anything for, must not leave without one of the contexts. On a NIC with a
+    /// switch, that is asked of all that leaves by the uplink.
+    fn claim(&self, _frame: &[u8], _headers: &Headers) -> Claim {
+        Claim::Nobody
+    }
+
     /// Begins with a packet, whose headers it makes those that segments have before they are wrapped. `None`: it cannot, which
     /// is counted.
     fn begin(
@@ -335,6 +341,17 @@ pub trait PacketEngine: Engine {
         packet: &mut TxPacket,
         counters: &mut DeviceCounters,
     ) -> Option<Self::Wrapping>;
+
+    /// Begins with a whole frame that the device has found to be the context's: by a [claim](Self::claim), or as one of a network of
+    /// its switch. `None`: it cannot, which is counted.
+    fn begin_claimed(
+        &mut self,
+        _context: Context<'_, Self>,
+        _frame: &[u8],
+        _counters: &mut DeviceCounters,
+    ) -> Option<Self::Wrapping> {
+        None
+    }
 
     /// Wraps the next segment into a frame of at most `longest` bytes. `None`: it cannot, which is counted.
     fn wrap(
@@ -363,6 +380,19 @@ pub enum Shown<S> {
     Fragment,
     /// It is a fragment, of a packet of the engine's or another.
     PerhapsFragment,
+}
+
+/// What an engine has to say before a packet leaves a NIC with a switch.
+///
+/// See [`PacketEngine`] for an example of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It may leave as it is.
+    Nobody,
+    /// It must not leave but wrapped by this context.
+    Context(Handle),
+    /// It does not show whether it may: a fragment without ports, for example. It must not leave.
+    Unclear,
 }
 
 /// What became of a received frame.

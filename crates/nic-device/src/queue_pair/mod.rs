@@ -4,7 +4,8 @@
 //! - `receive`: port to receive ring, through checksums, steering and the TLS receive engine;
 //! - `coalesce`: which segments may be one packet for the host (LRO); `segmentation`: one packet in, segments out (TSO);
 //!   `pacing`: lanes in which packets wait for their time;
-//! - `control`: contexts created and given up, reset.
+//! - `control`: contexts created and given up, reset;
+//! - `uplink`: what engines do to packets of others, of a NIC with a switch.
 //!
 //! Sans-IO: the device above it is the port, and asks it for frames; the host it sees through rings and signals only.
 
@@ -14,6 +15,7 @@ mod pacing;
 mod receive;
 pub(crate) mod segmentation;
 pub(crate) mod transmit;
+mod uplink;
 
 use crate::context::ContextStore;
 use crate::engine::Engines;
@@ -30,6 +32,7 @@ use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_base::time::earliest;
 use offload_base::{BufferPool, Instant};
 use offload_formats::frame::ETHERNET_BYTES;
+pub(crate) use receive::Arrived;
 use receive::ReceiveSide;
 use transmit::TransmitSide;
 
@@ -94,6 +97,11 @@ impl QueuePair {
     /// How many contexts are here, on the NIC and in host memory.
     pub fn contexts(&self) -> usize {
         self.contexts.len()
+    }
+
+    /// Whether it has no contexts.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.contexts.len() == 0
     }
 
     /// What was moved over PCIe here.
@@ -170,14 +178,14 @@ impl QueuePair {
 
 /// An interrupt that may be on its way to the host.
 #[derive(Debug, Default)]
-struct Interrupt {
-    due: Option<Instant>,
+pub(crate) struct Interrupt {
+    pub(crate) due: Option<Instant>,
 }
 
 impl Interrupt {
     /// Sends one off if the host waits for it and none is on its way. True if it has arrived already, and woken
     /// somebody.
-    fn start(&mut self, now: Instant, delay: Duration, signal: &Signal) -> bool {
+    pub(crate) fn start(&mut self, now: Instant, delay: Duration, signal: &Signal) -> bool {
         if self.due.is_some() || !signal.is_armed() {
             return false;
         }
@@ -189,7 +197,7 @@ impl Interrupt {
     }
 
     /// True if its time has come, and it has woken somebody.
-    fn raise_when_due(&mut self, now: Instant, signal: &Signal) -> bool {
+    pub(crate) fn raise_when_due(&mut self, now: Instant, signal: &Signal) -> bool {
         if self.due.is_some_and(|due| due <= now) {
             self.due = None;
             return signal.raise();

@@ -24,7 +24,7 @@ use offload_base::Instant;
 use offload_base::time::earliest;
 use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::{Headers, Transport};
-use opened::Arrived;
+pub(crate) use opened::Arrived;
 use std::collections::VecDeque;
 
 /// The receive side's state.
@@ -119,8 +119,14 @@ impl QueuePair {
             self.counters.rx_oversize_pkts_phy += 1;
             return;
         }
+        let arrived = if self.can_take() { self.open(data, headers) } else { Arrived::AsItWas };
+        self.take_arrived(now, data, headers, arrived);
+    }
+
+    /// Takes a frame for which engines have done what they can.
+    pub(super) fn take_arrived(&mut self, now: Instant, data: &[u8], headers: &Headers, arrived: Arrived) {
         let due = now + self.config.delays.dma + self.config.delays.engine;
-        let (mark, may_join) = match if self.can_take() { self.open(data, headers) } else { Arrived::AsItWas } {
+        let (mark, may_join) = match arrived {
             Arrived::AsItWas => (PacketMark::None, true),
             Arrived::Unopened(mark) => (mark, false),
             Arrived::Opened(opened) => return self.take_opened(data, opened, due),
@@ -397,14 +403,14 @@ impl QueuePair {
         payload.finish();
     }
 
-    fn note_received(&mut self, data: &[u8]) {
+    pub(super) fn note_received(&mut self, data: &[u8]) {
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += data.len() as u64;
     }
 }
 
 /// Whether the frame is for this address: its own, or for all.
-fn is_for(frame: &[u8], mac: [u8; 6]) -> bool {
+pub(super) fn is_for(frame: &[u8], mac: [u8; 6]) -> bool {
     frame.len() >= ETHERNET_BYTES && (frame[..6] == mac || frame[0] & 1 == 1)
 }
 

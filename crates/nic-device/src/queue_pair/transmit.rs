@@ -432,7 +432,7 @@ impl QueuePair {
     }
 
     /// A packet asks for a context that there is not.
-    fn note_missing(&mut self, handle: Handle) {
+    pub(super) fn note_missing(&mut self, handle: Handle) {
         match self.contexts.packet_engine(handle.engine()) {
             Some(engine) => engine.note_missing(&mut self.counters),
             None => self.counters.tx_drop_unknown_context += 1,

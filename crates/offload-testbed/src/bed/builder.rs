@@ -1,20 +1,24 @@
 //! What a testbed is made of, and how it is put together.
 
 use super::accelerator::Accelerator;
-use super::{BedHost, ClockKind, Engine, Testbed};
+use super::nic::Nic;
+use super::{BedHost, ClockKind, Engine, Eswitch, Testbed};
 use crate::capture::Capture;
 use crate::fabric::{Cable, MOST_LANES, Station, connect_lanes, join_threads, link_local};
-use crate::runtime::Runtime;
-use crate::trace::{TracedDevice, TracedPort, Tracer};
+use crate::runtime::{Runtime, lock};
+use crate::trace::{TracedDevice, TracedNic, TracedPort, Tracer};
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::task::Waker;
 use nic_sim::engine::Engines;
+use nic_sim::frame::Frame;
 use nic_sim::lookaside::LookasideConfig;
+use nic_sim::switch::{FunctionConfig, Mac};
 use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
-use nic_sim::{Device, Driver, NicConfig, multi_queue_nic_with};
+use nic_sim::{Driver, NicConfig, SwitchConfig, Vport, function_with, multi_queue_nic_with, switched_nic};
 use offload_api::NetDevice;
 use offload_base::cost::{Domain, Meter};
-use offload_base::{RandomSource, Seed};
+use offload_base::{Instant, RandomSource, Seed};
 use offload_host_stack::{Config, Host, Ipv6Config, TcpConfig};
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -49,6 +53,20 @@ struct Plan {
     accelerator: Option<LookasideConfig>,
     /// Besides the other hosts.
     neighbours: Vec<(IpAddr, [u8; 6])>,
+    place: Place,
+    /// Whose time its tasks take.
+    domain: Domain,
+}
+
+/// Where a host's function is.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// On a NIC of its own, without a switch.
+    Own,
+    /// On a NIC of its own, with a switch.
+    Switched(SwitchConfig),
+    /// On the NIC of another host, at this port.
+    At { host: usize, port: Vport },
 }
 
 /// Adds engines to those that every NIC has.
@@ -135,17 +153,20 @@ impl Builder {
     }
 
     /// Adds a host with a NIC; hosts are numbered in the order they are added. The `n`th, from 0 on, has the
-    /// addresses 10.0.0.`n + 1` and fd00::`n + 1`, and its NIC a matching Ethernet address.
+    /// addresses 10.0.0.`n + 1` and fd00::`n + 1`, and its NIC a matching Ethernet address. From the 255th host on, the third
+    /// byte of the IPv4 address counts on.
     ///
     /// # Panics
-    /// At the 255th host.
+    /// At the 2001st host.
     #[must_use]
     pub fn host(mut self, name: &str, nic: NicConfig, tcp: TcpConfig) -> Builder {
-        let number = u8::try_from(self.hosts.len() + 1).expect("a testbed has at most 254 hosts");
-        assert!(number < 255, "a testbed has at most 254 hosts");
-        let nic = NicConfig { mac: [0x02, 0, 0, 0, 0, number], ..nic };
-        let address = Ipv4Addr::new(10, 0, 0, number);
-        let ipv6 = Ipv6Config::new(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into()));
+        assert!(self.hosts.len() < MOST_HOSTS, "a testbed has at most {MOST_HOSTS} hosts");
+        // The last byte of an address is neither a network's nor a broadcast's.
+        let (block, last) = ((self.hosts.len() / HOSTS_A_BLOCK) as u8, (self.hosts.len() % HOSTS_A_BLOCK + 1) as u8);
+        let nic = NicConfig { mac: [0x02, 0, 0, 0, block, last], ..nic };
+        let address = Ipv4Addr::new(10, 0, block, last);
+        let ipv6 = Ipv6Config::new(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, self.hosts.len() as u16 + 1));
+        let domain = Domain::Host(u8::try_from(self.hosts.len()).unwrap_or(u8::MAX));
         self.hosts.push(Plan {
             name: name.into(),
             nic,
@@ -156,7 +177,49 @@ impl Builder {
             layer: None,
             accelerator: None,
             neighbours: Vec::new(),
+            place: Place::Own,
+            domain,
         });
+        self
+    }
+
+    /// Gives the last host's NIC a switch, in legacy mode at first. [`BedHost::eswitch`] manages it.
+    ///
+    /// # Panics
+    /// If there is no host yet, or engines were added to its NIC.
+    #[must_use]
+    pub fn switched(mut self, switch: SwitchConfig) -> Builder {
+        assert!(self.last_host().engines.is_none(), "the host's function of a NIC with a switch has the usual engines");
+        self.last_host().place = Place::Switched(switch);
+        self
+    }
+
+    /// Adds a virtual machine: a host at the next virtual function of a host whose NIC has a switch. It has a stack, a
+    /// driver and addresses as any host, and is one of those that are numbered; `nic` is its function.
+    ///
+    /// See [`Eswitch`](super::Eswitch) for an example.
+    ///
+    /// # Panics
+    /// If `host` has no switch, at the 257th of one, and where [`host`](Self::host) does.
+    #[must_use]
+    pub fn vm(mut self, host: usize, name: &str, nic: NicConfig, tcp: TcpConfig) -> Builder {
+        let switched = self.hosts.get(host).is_some_and(|plan| matches!(plan.place, Place::Switched(_)));
+        assert!(switched, "a virtual machine needs a host whose NIC has a switch");
+        let is_there = |plan: &&Plan| matches!(plan.place, Place::At { host: of, .. } if of == host);
+        let number = self.hosts.iter().filter(is_there).count() as u16;
+        assert!(number < Vport::FUNCTIONS, "a NIC has at most {} virtual functions", Vport::FUNCTIONS);
+        self = self.host(name, nic, tcp);
+        self.last_host().place = Place::At { host, port: Vport::Virtual(number) };
+        self
+    }
+
+    /// Charges the time of the last host's tasks to somebody else than the host of its number.
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn charged_to(mut self, domain: Domain) -> Builder {
+        self.last_host().domain = domain;
         self
     }
 
@@ -321,30 +384,49 @@ impl Builder {
                 // Who knows the key can have all flows come to one queue.
                 random.stream("rss key").fill(&mut nic.rss_key);
             }
-            let (device, drivers) = multi_queue_nic_with(nic, |engines| {
+            let mut eswitch = None;
+            let add = |engines: &mut Engines| {
                 if let Some(More(add)) = &plan.engines {
                     add(engines);
                 }
-            });
-            let device = Arc::new(Mutex::new(device));
-            ports.push(Some(device.clone()));
+            };
+            let (nic, drivers) = match plan.place {
+                Place::Own => {
+                    let (device, drivers) = multi_queue_nic_with(nic, add);
+                    (Nic::Own(Arc::new(Mutex::new(device))), drivers)
+                }
+                Place::Switched(switch) => {
+                    let (device, drivers, manager) = switched_nic(nic, switch);
+                    eswitch = Some(Eswitch::new(manager));
+                    (Nic::Function { nic: Arc::new(Mutex::new(device)), port: Vport::Physical }, drivers)
+                }
+                Place::At { host, port } => {
+                    let config = FunctionConfig { mtu: nic.mtu, ..FunctionConfig::new(Mac(nic.mac)) };
+                    let (function, drivers) = function_with(nic, add);
+                    let Some(Some(Nic::Function { nic, .. })) = ports.get(host) else {
+                        unreachable!("the host of a virtual machine was built before it, and has a switch")
+                    };
+                    lock(nic).plug(port, config, function);
+                    (Nic::Function { nic: nic.clone(), port }, drivers)
+                }
+            };
+            ports.push(Some(nic.clone()));
+            let built = Built { nic, drivers, eswitch };
             let accelerator = plan.accelerator.as_ref().map(|config| {
                 Accelerator::bring_up(config, number, &engine.device_runtime(number), &engine.host_runtime(number))
             });
-            let host = self.bring_up(number, plan, random, (device, drivers), &engine.host_runtime(number));
+            let host = self.bring_up(plan, random, built, &engine.host_runtime(number));
             hosts.push(BedHost { accelerator, ..host });
         }
         let mut cables = Vec::new();
         for (number, wire) in self.wires.into_iter().enumerate() {
             let mut nic_station = |host: usize, peer: &str| {
                 let device = ports[host].take().expect("a NIC has one port: it takes one wire");
-                let (name, domain) = (self.hosts[host].name.clone(), Domain::Device(host as u8));
-                match &self.tracer {
-                    Some(tracer) => {
-                        let port = TracedPort::new(device, tracer, &name, peer, wire.links[0].rate);
-                        Station::new(name, domain, port)
-                    }
-                    None => Station::new(name, domain, device),
+                let plug = Plug { host, name: self.hosts[host].name.clone(), peer, rate: wire.links[0].rate };
+                match device {
+                    Nic::Own(device) => plug.station(device, self.tracer.as_ref()),
+                    Nic::Function { nic, port: Vport::Physical } => plug.station(nic, self.tracer.as_ref()),
+                    Nic::Function { .. } => panic!("a virtual machine has no port: the wire is its host's"),
                 }
             };
             let peer = match &wire.right {
@@ -377,6 +459,16 @@ impl Builder {
             }
             cables.extend(lanes);
         }
+        // What is behind a switch talks without a wire, too.
+        for (number, nic) in ports.into_iter().enumerate() {
+            if let Some(Nic::Function { nic, port: Vport::Physical }) = nic {
+                let plug = Plug { host: number, name: self.hosts[number].name.clone(), peer: "nothing", rate: None };
+                let stations =
+                    [plug.station(nic, self.tracer.as_ref()), Station::new("nothing", Domain::Wire, Unplugged)];
+                let nowhere = cable_of(&LinkConfig::default(), self.seed, 0);
+                connect_lanes(&engine.device_runtime(number), stations, &[nowhere]);
+            }
+        }
         Ok(Testbed { hosts, cables, engine })
     }
 
@@ -392,10 +484,9 @@ impl Builder {
 
     fn bring_up(
         &self,
-        number: usize,
         plan: &Plan,
         random: RandomSource,
-        (device, drivers): (Arc<Mutex<Device>>, Vec<Driver>),
+        Built { nic, drivers, eswitch }: Built,
         runtime: &Arc<dyn Runtime>,
     ) -> BedHost {
         let mut config = Config::new(plan.address, plan.nic.mac, random).with_ipv6(plan.ipv6);
@@ -419,16 +510,21 @@ impl Builder {
         assert_eq!(queues.len(), usize::from(plan.nic.queues), "a layer gives back as many queues as it was given");
         let shards = Host::shards(config, queues, runtime.clone());
         let bed_host = BedHost {
-            number,
             name: plan.name.clone(),
             address: plan.address,
             ipv6: plan.ipv6.address,
             link_local: link_local(plan.nic.mac),
+            mac: plan.nic.mac,
+            domain: plan.domain,
             shards: shards.into(),
-            device,
+            nic,
+            eswitch,
             accelerator: None,
             runtime: runtime.clone(),
         };
+        if let Some(eswitch) = &bed_host.eswitch {
+            bed_host.spawn("eswitch", eswitch.clone().serve());
+        }
         for (index, shard) in bed_host.shards.iter().enumerate() {
             let name = if index == 0 { "stack".into() } else { format!("stack, shard {index}") };
             bed_host.spawn(name, shard.serve());
@@ -445,6 +541,57 @@ impl Builder {
     }
 }
 
+/// Hosts whose addresses differ in their last byte alone.
+const HOSTS_A_BLOCK: usize = 254;
+const MOST_HOSTS: usize = 2000;
+
+/// A socket in the wall with nothing behind it.
+struct Unplugged;
+
+impl Port for Unplugged {
+    fn receive_frame(&mut self, _now: Instant, _frame: Frame) {}
+
+    fn poll_frame(&mut self, _now: Instant) -> Option<Frame> {
+        None
+    }
+
+    fn process(&mut self, _now: Instant) {}
+
+    fn next_event(&self) -> Option<Instant> {
+        None
+    }
+
+    fn register_doorbell(&mut self, _waker: &Waker) {}
+}
+
+/// The parts of a host that are built before its stack.
+struct Built {
+    nic: Nic,
+    drivers: Vec<Driver>,
+    eswitch: Option<Eswitch>,
+}
+
+/// Where a wire is plugged in.
+struct Plug<'a> {
+    host: usize,
+    name: String,
+    peer: &'a str,
+    rate: Option<u64>,
+}
+
+impl Plug<'_> {
+    fn station(self, port: impl TracedNic + 'static, tracer: Option<&Tracer>) -> Station {
+        let (name, domain) = (self.name, Domain::Device(u8::try_from(self.host).unwrap_or(u8::MAX)));
+        match tracer {
+            Some(tracer) => {
+                let port = TracedPort::new(port, tracer, &name, self.peer, self.rate);
+                Station::new(name, domain, port)
+            }
+            None => Station::new(name, domain, port),
+        }
+    }
+}
+
 /// A wire, or one of several between the same two NICs.
 fn cable_of(link: &LinkConfig, seed: Seed, lane: usize) -> Cable {
     let seed = if lane == 0 { seed } else { seed.derive(&format!("lane {lane}")) };
@@ -454,27 +601,6 @@ fn cable_of(link: &LinkConfig, seed: Seed, lane: usize) -> Cable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nic_sim::frame::Frame;
-    use offload_base::Instant;
-
-    /// A wire's end at which nothing happens.
-    struct Nothing;
-
-    impl Port for Nothing {
-        fn receive_frame(&mut self, _now: Instant, _frame: Frame) {}
-
-        fn poll_frame(&mut self, _now: Instant) -> Option<Frame> {
-            None
-        }
-
-        fn process(&mut self, _now: Instant) {}
-
-        fn next_event(&self) -> Option<Instant> {
-            None
-        }
-
-        fn register_doorbell(&mut self, _waker: &core::task::Waker) {}
-    }
 
     #[test]
     fn only_a_host_with_somebody_outside_in_real_time_has_secrets_of_the_system() {
@@ -483,7 +609,7 @@ mod tests {
             Testbed::builder(Seed(1))
                 .clock(clock)
                 .host("attached", host(), TcpConfig::default())
-                .attach(0, "outside", Nothing, LinkConfig::default())
+                .attach(0, "outside", Unplugged, LinkConfig::default())
                 .host("left", host(), TcpConfig::default())
                 .host("right", host(), TcpConfig::default())
                 .wire(1, 2, LinkConfig::default())

@@ -6,21 +6,24 @@
 
 mod accelerator;
 mod builder;
+mod eswitch;
+mod nic;
 
 use accelerator::Accelerator;
 pub use builder::Builder;
+pub use eswitch::Eswitch;
 
 use crate::domain::in_domain;
 use crate::executor::VirtualTime;
 use crate::fabric::Cable;
 use crate::real_threads::RealThreads;
-use crate::runtime::{JoinHandle, Runtime, lock};
+use crate::runtime::{JoinHandle, Runtime};
 use crate::tokio_runtime;
 use core::fmt;
 use core::future::Future;
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
-use nic_sim::Device;
+use nic::Nic;
 use nic_sim::dma::DmaBytes;
 use nic_sim::stats::DeviceCounters;
 use offload_base::cost::{Domain, Meter};
@@ -30,7 +33,7 @@ use offload_host_stack::Host;
 use offload_jobs::SharedQueue;
 use std::borrow::Cow;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Which clock a testbed runs on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,13 +168,15 @@ impl Testbed {
 /// See [`Testbed`] for an example.
 #[derive(Clone)]
 pub struct BedHost {
-    number: usize,
     name: String,
     address: Ipv4Addr,
     ipv6: Ipv6Addr,
     link_local: Ipv6Addr,
+    mac: [u8; 6],
+    domain: Domain,
     shards: Arc<[Host]>,
-    device: Arc<Mutex<Device>>,
+    nic: Nic,
+    eswitch: Option<Eswitch>,
     accelerator: Option<Accelerator>,
     runtime: Arc<dyn Runtime>,
 }
@@ -205,6 +210,11 @@ impl BedHost {
         self.address
     }
 
+    /// Its NIC's Ethernet address.
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
     /// Its IPv6 address.
     pub fn ipv6_address(&self) -> Ipv6Addr {
         self.ipv6
@@ -217,7 +227,7 @@ impl BedHost {
 
     /// Whose time its tasks take.
     pub fn domain(&self) -> Domain {
-        Domain::Host(self.number as u8)
+        self.domain
     }
 
     /// Runs a task on this host, and charges it its time.
@@ -240,20 +250,24 @@ impl BedHost {
         self.runtime.now()
     }
 
-    /// Resets its NIC: every context is gone.
+    /// The switch of its NIC, if that has one.
+    pub fn eswitch(&self) -> Option<&Eswitch> {
+        self.eswitch.as_ref()
+    }
+
+    /// Resets its NIC: every context is gone. Of a virtual machine, its function alone is reset.
     pub fn reset_device(&self) {
-        let now = self.runtime.now();
-        lock(&self.device).reset(now);
+        self.nic.reset(self.runtime.now());
     }
 
     /// How many contexts its NIC has.
     pub fn device_contexts(&self) -> usize {
-        lock(&self.device).contexts()
+        self.nic.contexts()
     }
 
     /// What each queue of its NIC counted.
     pub fn queue_counters(&self) -> Vec<DeviceCounters> {
-        lock(&self.device).function().queue_pairs().iter().map(|pair| pair.counters()).collect()
+        self.nic.queue_counters()
     }
 
     /// The queue of the accelerator beside its CPU, if it has [one](Builder::accelerator); of several queues, the first.
@@ -286,7 +300,7 @@ impl BedHost {
 
     /// What its NIC, and its accelerator if it has one, moved over PCIe.
     pub fn dma(&self) -> DmaBytes {
-        let mut all = lock(&self.device).dma();
+        let mut all = self.nic.dma();
         if let Some(accelerator) = &self.accelerator {
             all += accelerator.dma();
         }
@@ -299,7 +313,7 @@ impl BedHost {
             set.add(&shard.counters());
             shard.with_device(|driver| driver.count(set));
         }
-        lock(&self.device).count(set);
+        self.nic.count(set);
     }
 }
 

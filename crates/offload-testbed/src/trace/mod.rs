@@ -22,7 +22,7 @@ mod port;
 mod units;
 
 pub(crate) use device::TracedDevice;
-pub(crate) use port::TracedPort;
+pub(crate) use port::{TracedNic, TracedPort};
 
 use crate::runtime::lock;
 use arrows::Arrows;

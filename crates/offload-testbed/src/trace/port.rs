@@ -5,18 +5,38 @@ use super::{Kind, Tracer};
 use crate::runtime::lock;
 use core::task::Waker;
 use core::time::Duration;
-use nic_sim::Device;
 use nic_sim::dma::DmaBytes;
 use nic_sim::frame::Frame;
 use nic_sim::stats::DeviceCounters;
 use nic_sim::wire::Port;
+use nic_sim::{Device, SwitchedDevice};
 use offload_base::Instant;
 use offload_base::counters::Counters;
 use std::sync::{Arc, Mutex};
 
+/// A NIC, and what it has counted.
+pub(crate) trait TracedNic: Port {
+    /// What all its queues counted, and what was moved over PCIe.
+    fn counted(&self) -> (DeviceCounters, DmaBytes);
+}
+
+impl TracedNic for Arc<Mutex<Device>> {
+    fn counted(&self) -> (DeviceCounters, DmaBytes) {
+        let device = lock(self);
+        (device.counters(), device.dma())
+    }
+}
+
+impl TracedNic for Arc<Mutex<SwitchedDevice>> {
+    fn counted(&self) -> (DeviceCounters, DmaBytes) {
+        let device = lock(self);
+        (device.counters(), device.dma())
+    }
+}
+
 /// A port around a port: it changes nothing.
-pub(crate) struct TracedPort {
-    device: Arc<Mutex<Device>>,
+pub(crate) struct TracedPort<N> {
+    device: N,
     tracer: Tracer,
     nic: u64,
     engines: u64,
@@ -30,15 +50,9 @@ pub(crate) struct TracedPort {
     dma: DmaBytes,
 }
 
-impl TracedPort {
+impl<N: TracedNic> TracedPort<N> {
     /// Around the NIC of `host`, with a wire of `rate` bits per second to `peer`.
-    pub(crate) fn new(
-        device: Arc<Mutex<Device>>,
-        tracer: &Tracer,
-        host: &str,
-        peer: &str,
-        rate: Option<u64>,
-    ) -> TracedPort {
+    pub(crate) fn new(device: N, tracer: &Tracer, host: &str, peer: &str, rate: Option<u64>) -> TracedPort<N> {
         let mut state = tracer.lock();
         let mut track = |group: &str, name: &str| state.track(group, name, Kind::Slices);
         let (rings, engines, nic) = (track(host, "rings"), track(host, "engines"), track(host, "NIC"));
@@ -59,10 +73,7 @@ impl TracedPort {
 
     /// Tells what the NIC counted since the last time.
     fn tell(&mut self, now: Instant) {
-        let (counted, dma) = {
-            let device = lock(&self.device);
-            (device.counters(), device.dma())
-        };
+        let (counted, dma) = self.device.counted();
         let work = moved(&counted, &self.counted);
         for (engine, belongs) in ENGINES {
             let notes: Vec<Note<'_>> = work.iter().copied().filter(|(name, _)| belongs(name)).collect();
@@ -118,7 +129,7 @@ fn moved(now: &dyn Counters, before: &dyn Counters) -> Vec<Note<'static>> {
     moved
 }
 
-impl Port for TracedPort {
+impl<N: TracedNic> Port for TracedPort<N> {
     fn receive_frame(&mut self, now: Instant, frame: Frame) {
         self.taken(now, &frame);
         self.device.receive_frame(now, frame);

@@ -8,6 +8,7 @@ mod foreign;
 mod keyed;
 mod locks;
 mod nics;
+mod overlay;
 mod policy;
 mod queues;
 mod real_peers;

@@ -11,7 +11,7 @@
 mod receive;
 mod transmit;
 
-use super::{Context, Engine, Opened, PacketEngine, Shown};
+use super::{Claim, Context, Engine, Opened, PacketEngine, Shown};
 use crate::context::{ImageReader, ImageWriter};
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
@@ -21,7 +21,8 @@ use offload_api::{
     CommandRing, ContextEvent, Direction, EngineInfo, Handle, Lifetime, OffloadKind, PacketAsk, SaParams, TxPacket,
 };
 use offload_base::Instant;
-use offload_esp::{Cipher, EspAt, Meter, Reached, ReplayWindow, SelectorTable, SendNumber};
+use offload_esp::{Cipher, EspAt, IpView, Meter, Reached, ReplayWindow, SelectorTable, SendNumber};
+use offload_formats::frame::{ETHERNET_BYTES, ip_packet};
 use offload_formats::{Headers, IpHeaders};
 use std::collections::VecDeque;
 use transmit::{EspDrop, Wrapper};
@@ -163,6 +164,28 @@ impl PacketEngine for Esp {
 
     fn note_fragment(counters: &mut DeviceCounters) {
         counters.ipsec_rx_fragments += 1;
+    }
+
+    fn claim(&self, frame: &[u8], headers: &Headers) -> Claim {
+        if self.policies.is_empty() {
+            return Claim::Nobody;
+        }
+        // What is behind a tag is another network's.
+        let at_home = headers.network().is_some_and(|(_, at)| at == ETHERNET_BYTES);
+        let packet = ip_packet(frame).filter(|_| at_home);
+        let Some((packet, view)) = packet.and_then(|packet| Some((packet, IpView::parse_headers(packet)?))) else {
+            return Claim::Nobody;
+        };
+        let selectors = view.selectors(packet);
+        match self.find_policy(&selectors) {
+            Some(sa) => Claim::Context(sa),
+            None if view.may_hide_ports() && self.policies.asks_for_ports(&selectors) => Claim::Unclear,
+            None => Claim::Nobody,
+        }
+    }
+
+    fn begin_claimed(&mut self, sa: Context<'_, Esp>, frame: &[u8], counters: &mut DeviceCounters) -> Option<Wrapper> {
+        Wrapper::of_frame(&sa.held.params, frame).map_err(|why| why.count(counters)).ok()
     }
 
     fn begin(

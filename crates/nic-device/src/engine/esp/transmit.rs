@@ -8,7 +8,7 @@ use super::{Esp, Numbers, SaState};
 use crate::engine::Context;
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
-use offload_api::{EspAsk, EspMode, OffloadKind, PacketAsk, SaParams, TxPacket};
+use offload_api::{Direction, EspAsk, EspMode, OffloadKind, PacketAsk, SaParams, TxPacket};
 use offload_esp::{ESP_AND_IV, ETHERNET, IpView, Outer};
 use offload_formats::frame::ip_packet;
 
@@ -77,6 +77,21 @@ impl Wrapper {
                 Ok(Wrapper { outer, number: None })
             }
         }
+    }
+
+    /// The same for a whole frame that is known to be of this SA.
+    pub(super) fn of_frame(params: &SaParams, frame: &[u8]) -> Result<Wrapper, EspDrop> {
+        let ip = ip_packet(frame).ok_or(EspDrop::NotIp)?;
+        let carries = params.direction == Direction::Transmit && params.offload == OffloadKind::Packet;
+        // In transport mode the outer header stays: it is to be the SA's, or the far end finds another SA, or none.
+        let view = IpView::parse_headers(ip).ok_or(EspDrop::NotIp)?;
+        let is_between =
+            params.mode == EspMode::Tunnel || (view.source, view.destination) == (params.source, params.destination);
+        if !carries || !is_between {
+            return Err(EspDrop::NoState);
+        }
+        let outer = Outer::for_packet(params, ip).map_err(|_| EspDrop::NotIp)?;
+        Ok(Wrapper { outer, number: None })
     }
 
     /// Wraps the next segment into a frame of at most `longest` bytes. A number is used only if that comes about.

@@ -11,7 +11,7 @@ use crate::context::Found;
 use crate::engine::{Opened, Within};
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::coalesce::Wrapping;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use offload_api::rx::Checksums;
 use offload_api::{Handle, Marks, PacketMark, Placements, RxMeta};
 use offload_base::Instant;
@@ -19,7 +19,8 @@ use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::{Headers, Transport};
 
 /// A frame to be handed up, or none.
-pub(super) enum Arrived {
+#[derive(Debug)]
+pub(crate) enum Arrived {
     /// As it was on the wire; it is no engine's.
     AsItWas,
     /// As it was on the wire, with this about it. It is a packet of an engine's, and stays one: several that are joined are
@@ -32,7 +33,8 @@ pub(super) enum Arrived {
 }
 
 /// What an engine made of a packet.
-pub(super) struct OpenedPacket {
+#[derive(Debug)]
+pub(crate) struct OpenedPacket {
     /// What the host is shown, if nothing joins it.
     frame: BytesMut,
     meta: RxMeta,
@@ -47,11 +49,22 @@ impl OpenedPacket {
     fn plain(&self) -> &[u8] {
         self.inner.as_ref().map_or(&self.frame, |(inner, _)| inner)
     }
+
+    /// Takes out what the host would be shown, if the engine took off all that was around it, with the context that did.
+    pub(crate) fn take_whole(&mut self) -> Option<(Bytes, Handle)> {
+        let context = opener_of(&self.meta).filter(|_| self.inner.is_none())?;
+        Some((core::mem::take(&mut self.frame).freeze(), context))
+    }
+
+    /// Puts it back.
+    pub(crate) fn put_back(&mut self, frame: Bytes) {
+        self.frame = frame.into();
+    }
 }
 
 impl QueuePair {
     /// Runs a received frame through the engine that it is for, if any is.
-    pub(super) fn open(&mut self, data: &[u8], headers: &Headers) -> Arrived {
+    pub(crate) fn open(&mut self, data: &[u8], headers: &Headers) -> Arrived {
         let QueuePair { contexts, steering, dma, counters, .. } = self;
         let opener = match contexts.look(data, headers, steering, counters) {
             Found::Nothing => return Arrived::AsItWas,

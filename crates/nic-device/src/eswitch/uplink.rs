@@ -1,0 +1,122 @@
+//! The uplink: ESP first on the way in, last on the way out.
+//!
+//! Invariants: nothing of a packet whose ICV or number was wrong reaches the switch; a packet that an SA is to protect leaves
+//! under it or not at all.
+
+use super::{Arrival, SwitchedDevice};
+use crate::queue_pair::Arrived;
+use crate::queue_pair::transmit::line_time;
+use bytes::Bytes;
+use nic_switch::{Frame, Vport};
+use offload_api::PacketMark;
+use offload_base::Instant;
+use offload_formats::Headers;
+use offload_formats::frame::ETHERNET_BYTES;
+
+offload_base::counters! {
+    /// What is counted at the uplink of a NIC with a switch.
+    ///
+    /// ```
+    /// use nic_sim::{NicConfig, SwitchConfig, switched_nic};
+    ///
+    /// let (device, _host, _eswitch) = switched_nic(NicConfig::default(), SwitchConfig::default());
+    /// assert_eq!(device.uplink_counters().rx_packets, 0);
+    /// ```
+    pub struct UplinkCounters {
+        /// Frames that the wire brought.
+        pub rx_packets: "rx_packets_phy",
+        /// Bytes of those frames.
+        pub rx_bytes: "rx_bytes_phy",
+        /// Frames for the wire.
+        pub tx_packets: "tx_packets_phy",
+        /// Bytes of those frames.
+        pub tx_bytes: "tx_bytes_phy",
+        /// Frames longer than the uplink's MTU, which are dropped.
+        pub oversize: "rx_oversize_uplink",
+        /// Packets opened by an SA, for the switch.
+        pub opened: "eswitch_ipsec_rx_pkts",
+        /// Packets of an SA that the switch does not see: replays, wrong ICVs, SAs that are used up.
+        pub not_opened: "eswitch_ipsec_rx_drop",
+        /// Packets protected by an SA.
+        pub protected: "eswitch_ipsec_tx_pkts",
+        /// Packets that were to be protected, and could not be.
+        pub not_protected: "eswitch_ipsec_tx_drop",
+        /// Frames to a function that is not plugged in.
+        pub no_function: "eswitch_drop_no_function",
+        /// Frames to representors that the host did not take in time.
+        pub representor_full: "eswitch_drop_representor_full",
+    }
+}
+
+impl SwitchedDevice {
+    /// A frame comes in by the wire: policy, SA and status, then the switch.
+    pub(super) fn receive_by_uplink(&mut self, now: Instant, data: Bytes) {
+        self.counters.rx_packets += 1;
+        self.counters.rx_bytes += data.len() as u64;
+        if data.len() > usize::from(self.config.mtu) + ETHERNET_BYTES + TAG_BYTES {
+            self.counters.oversize += 1;
+            return;
+        }
+        let headers = Headers::parse(&data);
+        let (queue, arrived) = self.host.open(&data, &headers);
+        let (frame, arrived) = match arrived {
+            Arrived::Dropped => {
+                self.counters.not_opened += 1;
+                return self.host.note_dropped(&data, queue);
+            }
+            Arrived::Opened(mut opened) => match opened.take_whole() {
+                Some((inner, sa)) => {
+                    self.counters.opened += 1;
+                    (Frame { sa: Some(sa), ..Frame::from(inner) }, Arrived::Opened(opened))
+                }
+                // Crypto offload: headers, numbers and policies are the host's.
+                None => return self.host.take_represented(now, &data, (queue, Arrived::Opened(opened))),
+            },
+            Arrived::Unopened(mark @ PacketMark::Failed { .. }) => {
+                self.counters.not_opened += 1;
+                return self.host.take_represented(now, &data, (queue, Arrived::Unopened(mark)));
+            }
+            other => (Frame::from(data), other),
+        };
+        self.switch.receive(now, Vport::Uplink, frame, &mut self.out);
+        self.hand_out(now, Some((queue, arrived)), false);
+    }
+
+    /// Hands a frame to the host's own function.
+    pub(super) fn take_as_host(&mut self, now: Instant, frame: Bytes, arrival: Arrival) {
+        let (queue, mut arrived) = arrival.unwrap_or((0, Arrived::AsItWas));
+        if let Arrived::Opened(opened) = &mut arrived {
+            opened.put_back(frame.clone());
+        }
+        self.host.take_represented(now, &frame, (queue, arrived));
+    }
+
+    /// Has a frame leave by the wire, under an SA if it must.
+    pub(super) fn protect_and_leave(&mut self, Frame { bytes, sa, .. }: Frame) {
+        let plain = bytes.len();
+        match self.host.wrap(bytes, sa) {
+            Ok(frame) => {
+                self.counters.protected += u64::from(frame.len() != plain);
+                self.leave(frame);
+            }
+            Err(_refused) => self.counters.not_protected += 1,
+        }
+    }
+
+    /// Has a frame leave by the wire as it is.
+    pub(super) fn leave(&mut self, frame: Bytes) {
+        self.leaving.push_back(frame);
+    }
+
+    /// The next frame for the wire, whose time is taken up.
+    pub(super) fn send_by_uplink(&mut self, now: Instant) -> Option<offload_wire::frame::Frame> {
+        let frame = offload_wire::frame::Frame::new(self.leaving.pop_front()?);
+        self.port_free_at = self.port_free_at.max(now) + line_time(&frame, self.config.line_rate);
+        self.counters.tx_packets += 1;
+        self.counters.tx_bytes += frame.len() as u64;
+        Some(frame)
+    }
+}
+
+/// Bytes of a VLAN tag, which no MTU counts.
+const TAG_BYTES: usize = 4;

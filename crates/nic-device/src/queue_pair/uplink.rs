@@ -1,0 +1,44 @@
+//! What a queue pair's engines do to packets that are not its driver's: on a NIC with a switch, those of the host's function
+//! work on all that leaves and comes by the uplink.
+
+use crate::engine::Claim;
+use crate::queue_pair::receive::is_for;
+use crate::queue_pair::{Arrived, QueuePair};
+use bytes::{Bytes, BytesMut};
+use offload_api::Handle;
+use offload_base::Instant;
+use offload_formats::Headers;
+
+impl QueuePair {
+    /// Whether a packet must not leave without one of the contexts, by the policies of engines.
+    pub(crate) fn claims(&self, frame: &[u8], headers: &Headers) -> Claim {
+        let claims = self.contexts.packet_engines().map(|(_, engine)| engine.claim(frame, headers));
+        claims.into_iter().find(|claim| *claim != Claim::Nobody).unwrap_or(Claim::Nobody)
+    }
+
+    /// Wraps a packet by a context. `None`: it must not leave; why, is counted.
+    pub(crate) fn wrap(&mut self, context: Handle, frame: &Bytes) -> Option<BytesMut> {
+        let longest = self.longest_frame();
+        let QueuePair { contexts, dma, counters, .. } = self;
+        let Some(engine) = contexts.packet(context, dma) else {
+            self.note_missing(context);
+            return None;
+        };
+        let mut wrapping = engine.begin_claimed(context, frame, counters)?;
+        engine.wrap(context, &mut wrapping, frame, longest, counters)
+    }
+
+    /// Takes a frame that no rule of the switch took, and for which engines have done what they can.
+    pub(crate) fn take_represented(&mut self, now: Instant, data: &[u8], headers: &Headers, arrived: Arrived) {
+        if is_for(data, self.config.mac) {
+            self.take_arrived(now, data, headers, arrived);
+        } else {
+            self.counters.rx_drop_address += 1;
+        }
+    }
+
+    /// Counts a packet that an engine would not have.
+    pub(crate) fn note_dropped(&mut self, data: &[u8]) {
+        self.note_received(data);
+    }
+}

@@ -1,0 +1,303 @@
+//! Two NICs with switches, two tenants: what is one tenant's is nobody else's, and nothing of it shows on the wire.
+
+use bytes::{Bytes, BytesMut};
+use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
+use nic_sim::frame::Frame;
+use nic_sim::switch::overlay::{Outer, encapsulate};
+use nic_sim::switch::{
+    FunctionConfig, Mac, Mode, NextHop, Protection, RuleFile, Tunnel, TunnelDevice, TunnelKind, TunnelSet,
+};
+use nic_sim::wire::Port;
+use nic_sim::{Delays, Driver, EswitchDriver, NicConfig, SwitchConfig, SwitchedDevice, Vport, function, switched_nic};
+use offload_api::{Direction, EspKey, EspSuite, NetDevice, NoRecords, OffloadKind, SaParams, Selector, TxPacket};
+use offload_base::Instant;
+use offload_esp::{Cipher, Outer as EspHeaders};
+use proptest::prelude::*;
+
+const NOW: Instant = Instant::ZERO;
+const DEVICE: TunnelDevice = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
+
+/// A hypervisor: its NIC, and a virtual machine of each of two tenants.
+struct Hypervisor {
+    side: u8,
+    device: SwitchedDevice,
+    host: Driver,
+    eswitch: EswitchDriver,
+    machines: Vec<Driver>,
+}
+
+fn mac(side: u8, number: u8) -> Mac {
+    Mac([2, 0, 0, side, 0, number])
+}
+
+fn address(side: u8) -> core::net::IpAddr {
+    [192, 0, 2, side].into()
+}
+
+/// The SA by which a tenant's packets go from one side to the other.
+fn sa(direction: Direction, from: u8, to: u8, tenant: u8) -> SaParams {
+    let key = EspKey::new(EspSuite::Aes128Gcm, &[16 * from + tenant; 20]).expect("20 bytes");
+    let spi = 0x1000 + u32::from(16 * from + tenant);
+    let params = SaParams::new(direction, spi, address(from), address(to), key);
+    SaParams { esn: true, offload: OffloadKind::Packet, ..params }
+}
+
+fn network(tenant: u8) -> u32 {
+    100 + u32::from(tenant)
+}
+
+impl Hypervisor {
+    fn new(side: u8) -> Hypervisor {
+        let config = |mac: Mac| NicConfig { mac: mac.0, delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
+        let (mut device, mut host, eswitch) = switched_nic(config(mac(side, 9)), SwitchConfig::default());
+        let machines = (0..2).map(|number| {
+            let (function, mut drivers) = function(config(mac(side, number)));
+            device.plug(Vport::Virtual(number.into()), FunctionConfig::new(mac(side, number)), function);
+            drivers.remove(0)
+        });
+        let machines = machines.collect();
+        let mut this = Hypervisor { side, device, host: host.remove(0), eswitch, machines };
+        this.set_up();
+        this
+    }
+
+    fn set_up(&mut self) {
+        let (own, other) = (self.side, 3 - self.side);
+        self.ask(EswitchCommand::Mode(Mode::Switchdev));
+        self.ask(EswitchCommand::Tunnel(Tunnel::new(DEVICE, vec![address(own)])));
+        let hop = NextHop { source: mac(own, 9), destination: mac(other, 9) };
+        self.ask(EswitchCommand::NextHop(address(other), Some(hop)));
+        for tenant in 0..2 {
+            let ipsec = self.host.ipsec().expect("it has IPsec");
+            let send = vec![ipsec.add_sa(&sa(Direction::Transmit, own, other, tenant)).expect("room")];
+            let receive = vec![ipsec.add_sa(&sa(Direction::Receive, other, own, tenant)).expect("room")];
+            self.ask(EswitchCommand::Protect(DEVICE, Some(network(tenant)), Some(Protection { send, receive })));
+            let lines = format!(
+                "tc filter add dev pf0vf{tenant} ingress prio 1 flower action tunnel_key set src_ip {} dst_ip {} id {} nocsum \
+                 action mirred egress redirect dev vxlan0\n\
+                 tc filter add dev vxlan0 ingress prio 1 flower enc_key_id {} action tunnel_key unset \
+                 action mirred egress redirect dev pf0vf{tenant}",
+                address(own),
+                address(other),
+                network(tenant),
+                network(tenant),
+            );
+            self.ask(EswitchCommand::Change(RuleFile::parse("test", &lines).expect("good lines").changes));
+        }
+    }
+
+    fn ask(&mut self, command: EswitchCommand) {
+        self.eswitch.command(command).expect("room");
+        self.device.process(NOW);
+        assert_eq!(self.eswitch.answer(), Some(EswitchAnswer::Done));
+        while self.device.poll_frame(NOW).is_some() {}
+    }
+
+    /// What leaves by the wire when a virtual machine sends a frame.
+    fn sends(&mut self, machine: usize, frame: &[u8]) -> Vec<Frame> {
+        let packet = TxPacket { header: frame.iter().copied().collect(), ..TxPacket::default() };
+        let _sent = self.machines[machine].transmit(NOW, packet, &NoRecords);
+        self.machines[machine].flush(NOW);
+        self.device.process(NOW);
+        core::iter::from_fn(|| self.device.poll_frame(NOW)).collect()
+    }
+
+    /// What each virtual machine gets of frames that the wire brings, and what the host gets.
+    fn hears(&mut self, frames: impl IntoIterator<Item = Frame>) -> [usize; 3] {
+        frames.into_iter().for_each(|frame| self.device.receive_frame(NOW, frame));
+        self.device.process(NOW);
+        let count = |driver: &mut Driver| core::iter::from_fn(|| driver.receive(NOW)).count();
+        let [one, other] = &mut self.machines[..] else { unreachable!("there are two") };
+        [count(one), count(other), count(&mut self.host)]
+    }
+
+    fn counted(&self) -> [u64; 4] {
+        let (switch, uplink) = (self.device.switch_counters(), self.device.uplink_counters());
+        [switch.unprotected, switch.other_sa, uplink.not_opened, switch.spoofed]
+    }
+}
+
+/// A datagram from a virtual machine of the left side to one of the right.
+fn datagram(tenant: u8, from: Mac) -> Vec<u8> {
+    let mut frame = [mac(2, tenant).0, from.0].concat();
+    frame.extend([8, 0, 0x45, 0, 0, 60, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.extend([0, 7, 0, 9, 0, 40, 0, 0]);
+    frame.extend([0x5a; 32]);
+    frame
+}
+
+/// What the left hypervisor puts on the wire in the clear.
+fn wrapped(tenant: u8, in_network: u32) -> Bytes {
+    let set = TunnelSet { key: Some(in_network), checksum: false, ..TunnelSet::new(address(1), address(2)) };
+    let hop = NextHop { source: mac(1, 9), destination: mac(2, 9) };
+    let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 0 };
+    encapsulate(&outer, &Bytes::from(datagram(tenant, mac(1, tenant))).into()).bytes
+}
+
+/// The same under the SA of a tenant, who has the key.
+fn sealed(plain: &[u8], tenant: u8, number: u64) -> BytesMut {
+    let params = sa(Direction::Transmit, 1, 2, tenant);
+    let mut frame = BytesMut::new();
+    EspHeaders::for_packet(&params, &plain[14..]).expect("IP").wrap(&Cipher::new(&params), plain, number, &mut frame);
+    frame
+}
+
+#[test]
+fn a_tenant_hears_its_own_and_the_wire_shows_nothing() {
+    let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));
+    for tenant in 0..2u8 {
+        let sent = left.sends(tenant.into(), &datagram(tenant, mac(1, tenant)));
+        assert_eq!(sent.len(), 1);
+        assert!(!sent[0].data.windows(8).any(|window| window == [0x5a; 8]));
+        let mut heard = [0; 3];
+        heard[usize::from(tenant)] = 1;
+        assert_eq!(right.hears(sent.clone()), heard);
+        assert_eq!(right.hears(sent), [0; 3], "a replay");
+    }
+    assert_eq!(right.counted(), [0, 0, 2, 0]);
+}
+
+#[test]
+fn what_policies_want_is_protected_without_a_network_and_a_fragment_is_not_let_by() {
+    let mut left = Hypervisor::new(1);
+    let ipsec = left.host.ipsec().expect("it has IPsec");
+    let params = sa(Direction::Transmit, 1, 2, 5);
+    let handle = ipsec.add_sa(&params).expect("room");
+    let selector = Selector { protocol: Some(17), destination_port: Some(4789), ..Selector::ANY };
+    ipsec.set_policy(&selector, 0, handle).expect("room");
+    left.ask(EswitchCommand::Protect(DEVICE, Some(network(0)), None));
+    let sent = left.sends(0, &datagram(0, mac(1, 0)));
+    let spi: Vec<_> = sent.iter().map(|frame| frame.data[34..38].to_vec()).collect();
+    assert_eq!(spi, [params.spi.to_be_bytes()]);
+    // A virtual machine on the wire itself: what shows no ports may be what the policy is about.
+    let rule = "tc filter replace dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev p0";
+    left.ask(EswitchCommand::Change(RuleFile::parse("test", rule).expect("a good line").changes));
+    assert_eq!(left.sends(0, &datagram(0, mac(1, 0))).len(), 1, "port 9 is nobody's");
+    let mut fragment = datagram(0, mac(1, 0));
+    fragment[21] = 8;
+    assert_eq!(left.sends(0, &fragment).len(), 0);
+    assert_eq!(left.device.uplink_counters().not_protected, 1);
+    // Between other addresses it is not the SA's, whatever the policy says.
+    let mut tunnel = datagram(0, mac(1, 0));
+    tunnel[36..38].copy_from_slice(&4789u16.to_be_bytes());
+    assert_eq!(left.sends(0, &tunnel).len(), 0);
+    assert_eq!(left.device.uplink_counters().not_protected, 2);
+}
+
+#[test]
+fn after_a_reset_nothing_of_a_protected_network_leaves() {
+    let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));
+    left.device.reset(NOW);
+    right.device.reset(NOW);
+    assert_eq!(left.sends(0, &datagram(0, mac(1, 0))).len(), 0);
+    assert_eq!(left.device.uplink_counters().not_protected, 1);
+    assert_eq!(right.hears([Frame::new(wrapped(0, network(0)))]), [0; 3]);
+    assert_eq!(right.counted(), [1, 0, 0, 0]);
+    // A function is removed while its driver sends.
+    left.ask(EswitchCommand::Remove(Vport::Virtual(0)));
+    assert_eq!(left.sends(0, &datagram(0, mac(1, 0))).len(), 0);
+    left.eswitch.command(EswitchCommand::Reset(Vport::Virtual(0))).expect("room");
+    left.device.process(NOW);
+    assert_eq!(left.eswitch.answer(), Some(EswitchAnswer::NoFunction(Vport::Virtual(0))));
+}
+
+#[test]
+fn what_no_rule_takes_is_the_hosts_and_goes_where_it_says() {
+    let mut left = Hypervisor::new(1);
+    left.ask(EswitchCommand::Replace(Vec::new()));
+    let frame = datagram(0, mac(1, 0));
+    assert_eq!(left.sends(0, &frame).len(), 0);
+    let (port, seen) = left.eswitch.receive().expect("the host sees it");
+    assert_eq!((port, &seen[..]), (Vport::Virtual(0), &frame[..]));
+    let mut answer = frame.clone();
+    answer[..6].copy_from_slice(&mac(1, 1).0);
+    assert!(left.eswitch.send(Vport::Virtual(1), answer.into()));
+    assert_eq!(left.hears([]), [0, 1, 0]);
+    // What it does not look at in time is dropped there, and counted.
+    for _ in 0..2000 {
+        left.sends(0, &frame);
+    }
+    let seen = core::iter::from_fn(|| left.eswitch.receive()).count();
+    assert_eq!(seen as u64 + left.device.uplink_counters().representor_full, 2000);
+    assert!(seen > 0 && seen < 2000);
+}
+
+/// What somebody tries.
+#[derive(Clone, Copy, Debug)]
+enum Attempt {
+    /// A packet of a protected network in the clear.
+    Plain { tenant: u8 },
+    /// A packet of the other tenant's network under one's own SA.
+    OtherNetwork { tenant: u8 },
+    /// A packet that is no tunnel's, under one's own SA.
+    NoTunnel { tenant: u8 },
+    /// A changed byte of a good packet.
+    Changed { tenant: u8, at: u8 },
+    /// A virtual machine under the other's Ethernet address.
+    Forged { tenant: u8 },
+    /// What is in order.
+    Honest { tenant: u8 },
+}
+
+fn attempt() -> impl Strategy<Value = Attempt> {
+    (0u8..6, 0u8..2, 0u8..60).prop_map(|(kind, tenant, at)| match kind {
+        0 => Attempt::Plain { tenant },
+        1 => Attempt::OtherNetwork { tenant },
+        2 => Attempt::NoTunnel { tenant },
+        3 => Attempt::Changed { tenant, at },
+        4 => Attempt::Forged { tenant },
+        _ => Attempt::Honest { tenant },
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Nothing crosses, whatever is tried in whatever order, and each try is counted for what it is.
+    #[test]
+    fn nothing_crosses(attempts in prop::collection::vec(attempt(), 1..40)) {
+        let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));
+        let (mut expected, mut spoofed) = ([0u64; 4], 0);
+        for (number, attempt) in (1 << 20..).zip(attempts) {
+            let mut heard = [0; 3];
+            match attempt {
+                Attempt::Plain { tenant } => {
+                    expected[0] += 1;
+                    prop_assert_eq!(right.hears([Frame::new(wrapped(tenant, network(tenant)))]), heard);
+                }
+                Attempt::OtherNetwork { tenant } => {
+                    expected[1] += 1;
+                    let frame = sealed(&wrapped(1 - tenant, network(1 - tenant)), tenant, number);
+                    prop_assert_eq!(right.hears([Frame::new(frame.freeze())]), heard);
+                }
+                Attempt::NoTunnel { tenant } => {
+                    expected[1] += 1;
+                    let mut plain = wrapped(tenant, network(tenant)).to_vec();
+                    plain[36..38].copy_from_slice(&9u16.to_be_bytes());
+                    prop_assert_eq!(right.hears([Frame::new(sealed(&plain, tenant, number).freeze())]), heard);
+                }
+                Attempt::Changed { tenant, at } => {
+                    let mut frame = sealed(&wrapped(tenant, network(tenant)), tenant, number);
+                    // Behind the IV, so that it is the SA's still.
+                    let place = 50 + usize::from(at);
+                    frame[place] ^= 1;
+                    expected[2] += 1;
+                    heard[2] = 1; // as it was on the wire, for the host to count
+                    prop_assert_eq!(right.hears([Frame::new(frame.freeze())]), heard);
+                }
+                Attempt::Forged { tenant } => {
+                    spoofed += 1;
+                    let frame = datagram(1 - tenant, mac(1, 1 - tenant));
+                    prop_assert_eq!(left.sends(tenant.into(), &frame).len(), 0);
+                }
+                Attempt::Honest { tenant } => {
+                    heard[usize::from(tenant)] = 1;
+                    let frame = sealed(&wrapped(tenant, network(tenant)), tenant, number);
+                    prop_assert_eq!(right.hears([Frame::new(frame.freeze())]), heard);
+                }
+            }
+        }
+        prop_assert_eq!(right.counted(), expected);
+        prop_assert_eq!(left.counted(), [0, 0, 0, spoofed]);
+    }
+}

@@ -1,0 +1,126 @@
+//! The switch of a host's NIC, as the host's own programs manage it.
+//!
+//! Invariant: each asker gets the answer to its own command; frames of representors wait until somebody takes them, up to a limit.
+
+use crate::runtime::lock;
+use bytes::Bytes;
+use core::future::poll_fn;
+use core::task::{Poll, Waker};
+use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
+use nic_sim::{EswitchDriver, Vport};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+/// The management of the switch of a host's NIC. Cloned, it is the same one.
+///
+/// ```
+/// use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
+/// use nic_sim::switch::Mode;
+/// use nic_sim::{NicConfig, SwitchConfig};
+/// use offload_base::Seed;
+/// use offload_host_stack::TcpConfig;
+/// use offload_testbed::Testbed;
+///
+/// let mut bed = Testbed::builder(Seed(1))
+///     .host("hypervisor", NicConfig::default(), TcpConfig::default())
+///     .switched(SwitchConfig::default())
+///     .vm(0, "guest", NicConfig::default(), TcpConfig::default())
+///     .build()?;
+/// let eswitch = bed.host(0).eswitch().expect("its NIC has one").clone();
+/// assert_eq!(bed.run(eswitch.ask(EswitchCommand::Mode(Mode::Switchdev))), EswitchAnswer::Done);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Eswitch {
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    driver: EswitchDriver,
+    /// Commands so far, and answers so far.
+    asked: u64,
+    answered: u64,
+    answers: BTreeMap<u64, EswitchAnswer>,
+    frames: VecDeque<(Vport, Bytes)>,
+    waiting: Vec<Waker>,
+}
+
+impl Eswitch {
+    pub(super) fn new(driver: EswitchDriver) -> Eswitch {
+        let (answers, frames, waiting) = (BTreeMap::new(), VecDeque::new(), Vec::new());
+        let shared = Shared { driver, asked: 0, answered: 0, answers, frames, waiting };
+        Eswitch { shared: Arc::new(Mutex::new(shared)) }
+    }
+
+    /// Asks something of the switch; its answer.
+    pub async fn ask(&self, command: EswitchCommand) -> EswitchAnswer {
+        let (mut command, mut number) = (Some(command), 0);
+        poll_fn(|cx| {
+            let mut shared = lock(&self.shared);
+            if let Some(asked) = command.take() {
+                match shared.driver.command(asked) {
+                    Ok(()) => {
+                        number = shared.asked;
+                        shared.asked += 1;
+                    }
+                    Err(back) => command = Some(*back),
+                }
+            }
+            let answer = if command.is_none() { shared.answers.remove(&number) } else { None };
+            answer.map_or_else(|| shared.wait(cx.waker()), Poll::Ready)
+        })
+        .await
+    }
+
+    /// The next frame that no rule took, with the port that it came in by.
+    pub async fn receive(&self) -> (Vport, Bytes) {
+        poll_fn(|cx| {
+            let mut shared = lock(&self.shared);
+            let frame = shared.frames.pop_front();
+            frame.map_or_else(|| shared.wait(cx.waker()), Poll::Ready)
+        })
+        .await
+    }
+
+    /// Sends a frame by the representor of a port: it leaves by the port. False: there is no room.
+    pub fn send(&self, port: Vport, frame: Bytes) -> bool {
+        lock(&self.shared).driver.send(port, frame)
+    }
+
+    /// Hands on what the device says. Never ends.
+    pub(super) async fn serve(self) {
+        poll_fn(|cx| {
+            let mut shared = lock(&self.shared);
+            shared.driver.register(cx.waker());
+            shared.hear();
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+}
+
+impl Shared {
+    fn wait<T>(&mut self, waker: &Waker) -> Poll<T> {
+        if !self.waiting.iter().any(|other| other.will_wake(waker)) {
+            self.waiting.push(waker.clone());
+        }
+        Poll::Pending
+    }
+
+    fn hear(&mut self) {
+        while let Some(answer) = self.driver.answer() {
+            self.answers.insert(self.answered, answer);
+            self.answered += 1;
+        }
+        while self.frames.len() < MOST_FRAMES
+            && let Some(frame) = self.driver.receive()
+        {
+            self.frames.push_back(frame);
+        }
+        self.waiting.drain(..).for_each(Waker::wake);
+    }
+}
+
+/// Frames that wait here; others wait in the ring, or are dropped there and counted.
+const MOST_FRAMES: usize = 256;

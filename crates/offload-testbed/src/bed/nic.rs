@@ -1,0 +1,61 @@
+//! The NIC of a host, or the function that it has of another's.
+
+use crate::runtime::lock;
+use nic_sim::device::stats::DeviceCounters;
+use nic_sim::dma::DmaBytes;
+use nic_sim::{Device, Function, QueuePair, SwitchedDevice, Vport};
+use offload_base::Instant;
+use offload_base::counters::CounterSet;
+use std::sync::{Arc, Mutex};
+
+/// What a host has on PCIe.
+#[derive(Clone)]
+pub(super) enum Nic {
+    /// A NIC of its own, without a switch.
+    Own(Arc<Mutex<Device>>),
+    /// A function of a NIC with a switch; the physical one is that of the NIC's own host.
+    Function { nic: Arc<Mutex<SwitchedDevice>>, port: Vport },
+}
+
+impl Nic {
+    pub(super) fn reset(&self, now: Instant) {
+        match self {
+            Nic::Own(device) => lock(device).reset(now),
+            Nic::Function { nic, port: Vport::Physical } => lock(nic).reset(now),
+            Nic::Function { nic, port } => {
+                lock(nic).reset_function(now, *port);
+            }
+        }
+    }
+
+    pub(super) fn contexts(&self) -> usize {
+        self.ask(Function::contexts).unwrap_or_default()
+    }
+
+    pub(super) fn queue_counters(&self) -> Vec<DeviceCounters> {
+        let of_each = |function: &Function| function.queue_pairs().iter().map(QueuePair::counters).collect();
+        self.ask(of_each).unwrap_or_default()
+    }
+
+    pub(super) fn dma(&self) -> DmaBytes {
+        self.ask(Function::dma).unwrap_or_default()
+    }
+
+    /// What the function counted, and of a NIC's own host the switch.
+    pub(super) fn count(&self, set: &mut CounterSet) {
+        match self {
+            Nic::Function { nic, port: Vport::Physical } => lock(nic).count(set),
+            _ => {
+                let _counted = self.ask(|function| function.count(set));
+            }
+        }
+    }
+
+    /// The function, unless it was removed.
+    fn ask<T>(&self, ask: impl FnOnce(&Function) -> T) -> Option<T> {
+        match self {
+            Nic::Own(device) => Some(ask(lock(device).function())),
+            Nic::Function { nic, port } => lock(nic).function(*port).map(ask),
+        }
+    }
+}
