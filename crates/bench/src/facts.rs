@@ -106,6 +106,18 @@ pub struct HostCost {
 }
 
 impl HostCost {
+    /// That of both.
+    pub(crate) fn plus(&self, other: &HostCost) -> HostCost {
+        HostCost {
+            stack: self.stack + other.stack,
+            copy: self.copy + other.copy,
+            framing: self.framing + other.framing,
+            crypto: self.crypto + other.crypto,
+            crc: self.crc + other.crc,
+            total: self.total + other.total,
+        }
+    }
+
     /// The cost of `host` in a report, spread over `bytes` bytes.
     pub fn of(report: &Report, host: Domain, bytes: u64) -> HostCost {
         let per_byte = |work| report.cpu(host, work).as_nanos() as f64 / bytes.max(1) as f64;

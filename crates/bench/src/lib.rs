@@ -7,6 +7,7 @@
 //! - [`fio`]: commands to an NVMe/TCP target, so many under way at a time;
 //! - [`mod@ipsec`]: packets of one size, plain and under ESP, over so many SAs;
 //! - [`quic`]: one stream of QUIC, without protection, sealed by the CPU or by the NIC;
+//! - [`vms`]: virtual machines behind switches, in overlays and under ESP;
 //! - [`recovery`]: what loss and reordering leave of the offload;
 //! - [`jobs`]: one piece of work on the CPU, by jobs of an accelerator, inline in a NIC;
 //! - [`workbench`], [`sa_tables`]: a device and its driver, and tables of SAs, alone, for the benches;
@@ -39,6 +40,7 @@ pub mod quic;
 pub mod recovery;
 pub mod sa_tables;
 pub mod table;
+pub mod vms;
 pub mod workbench;
 
 /// The README's example runs with the others.

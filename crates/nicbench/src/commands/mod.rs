@@ -2,7 +2,7 @@
 //!
 //! - `runs`: what can be run, by name and options;
 //! - `watch`: how a run goes, while it goes;
-//! - `iperf`, `http`, `fio`, `ipsec`, `quic`, `recovery`, `crypto`: their options and tables;
+//! - `iperf`, `http`, `fio`, `ipsec`, `quic`, `recovery`, `crypto`, `vms`: their options and tables;
 //! - `sweep`: any of them over a grid, into a results file; `merge`: the files of its parts as one; `submit`: the parts as tasks
 //!   of a scheduler;
 //! - `report`: a results file as one page;
@@ -22,12 +22,13 @@ mod report;
 mod runs;
 mod submit;
 mod sweep;
+pub mod vms;
 mod watch;
 
 use crate::loopback::LoopbackCommand;
 use crate::program;
 use clap::{Parser, Subcommand};
-use runs::Runnable;
+use runs::{Made, Runnable};
 use std::process::ExitCode;
 
 /// Performance studies of offload over emulated NICs, in virtual time (the same run every time) or in real time.
@@ -59,7 +60,7 @@ enum Command {
 /// The tool: reads its options, does what they say, and tells what to exit with.
 pub fn main() -> ExitCode {
     program::main(NAME, |options: &Options| match &options.command {
-        Command::Run(run) => made(run),
+        Command::Run(run) => made(NAME, run.run(), run.json()),
         Command::Loopback(loopback) => loopback.run(NAME),
         Command::Sweep(options) => sweep::run(options),
         Command::Merge(options) => merge::run(options),
@@ -68,14 +69,15 @@ pub fn main() -> ExitCode {
     })
 }
 
-fn made(run: &Runnable) -> ExitCode {
-    match run.run() {
+/// Tells what came of the runs of a program.
+fn made(program: &str, made: Result<Made, String>, json: bool) -> ExitCode {
+    match made {
         Ok(made) => {
-            let text = if run.json() { made.facts.to_json() + "\n" } else { made.text };
-            let written = program::write_out(NAME, &text);
-            if made.whole { written } else { program::fail(NAME, "data did not arrive whole", program::FAILED) }
+            let text = if json { made.facts.to_json() + "\n" } else { made.text };
+            let written = program::write_out(program, &text);
+            if made.whole { written } else { program::fail(program, "data did not arrive whole", program::FAILED) }
         }
-        Err(message) => program::fail(NAME, &message, program::FAILED),
+        Err(message) => program::fail(program, &message, program::FAILED),
     }
 }
 

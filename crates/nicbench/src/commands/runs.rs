@@ -2,7 +2,7 @@
 
 use super::{
     crypto::CryptoOptions, fio::FioOptions, http::HttpOptions, iperf::IperfOptions, ipsec::IpsecOptions,
-    quic::QuicOptions, recovery::RecoveryOptions,
+    quic::QuicOptions, recovery::RecoveryOptions, vms::VmsOptions,
 };
 use crate::options::WireOptions;
 use crate::program;
@@ -21,6 +21,7 @@ pub(crate) enum Runnable {
     Quic(QuicOptions),
     Recovery(RecoveryOptions),
     Crypto(CryptoOptions),
+    Vms(VmsOptions),
 }
 
 /// What a command made.
@@ -55,6 +56,7 @@ impl Runnable {
             Runnable::Quic(options) => options.run(),
             Runnable::Recovery(options) => options.run(),
             Runnable::Crypto(options) => options.run(),
+            Runnable::Vms(options) => options.run(),
         }
     }
 
@@ -67,6 +69,7 @@ impl Runnable {
             Runnable::Quic(options) => options.json,
             Runnable::Recovery(options) => options.json,
             Runnable::Crypto(options) => options.json,
+            Runnable::Vms(options) => options.json,
         }
     }
 
@@ -80,6 +83,7 @@ impl Runnable {
             Runnable::Quic(options) => options.mode.len(),
             Runnable::Recovery(options) => options.runs().len(),
             Runnable::Crypto(options) => options.runs(),
+            Runnable::Vms(options) => options.runs(),
         }
     }
 
@@ -92,7 +96,7 @@ impl Runnable {
             Runnable::Quic(options) => options.wire.real,
             // The CPU's rows are by the machine's clock.
             Runnable::Crypto(_) => true,
-            Runnable::Ipsec(_) | Runnable::Recovery(_) => false,
+            Runnable::Ipsec(_) | Runnable::Recovery(_) | Runnable::Vms(_) => false,
         }
     }
 }

@@ -1,0 +1,136 @@
+//! `nicbench vms`.
+
+use super::runs::{Made, value};
+use crate::options;
+use crate::program;
+use clap::{Args, Parser};
+use nic_sim::wire::impairment::Impairments;
+use nic_sim::wire::{LinkConfig, Share};
+use offload_base::Seed;
+use offload_bench::facts::Facts;
+use offload_bench::table;
+use offload_bench::vms::{TunnelChoice, VmMode, Vms, VmsRun};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+/// Virtual machines on two hypervisors send to each other, plain, in an overlay, and in one under ESP, all by the NICs: CPU time per byte
+/// of guests, hypervisors and devices for 1, 2, 4 .. virtual machines; virtual time
+#[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
+pub(crate) struct VmsOptions {
+    /// What happens to frames between the hypervisors, comma-separated: plain (nothing), overlay (they are wrapped), overlay-esp (and
+    /// protected)
+    #[arg(long, value_parser = options::choice::<VmMode>(), value_delimiter = ',', default_values_t = VmMode::ALL)]
+    pub mode: Vec<VmMode>,
+    /// How frames are wrapped: vxlan, gre, geneve
+    #[arg(long, value_parser = options::choice::<TunnelChoice>(), default_value_t = TunnelChoice::Vxlan)]
+    tunnel: TunnelChoice,
+    /// Virtual machines on each hypervisor, at most: 1, 2, 4 .. and so many are run
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    vms: u16,
+    /// SAs of each virtual machine and direction
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    sas: u16,
+    /// The hypervisors talk over IPv6
+    #[arg(long)]
+    ipv6: bool,
+    /// Bytes in all, shared out among the virtual machines
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = options::size::<u64>(256..=1 << 40))]
+    size: u64,
+    /// Share of frames that the wire between the hypervisors loses
+    #[arg(long, default_value = "0")]
+    loss: Share,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print the facts as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl VmsOptions {
+    pub(crate) fn run(&self) -> Result<Made, String> {
+        let mut runs = Vec::new();
+        for mode in &self.mode {
+            for vms in self.counts() {
+                let impairments = Impairments { loss: self.loss, ..Impairments::default() };
+                let plan = Vms {
+                    mode: *mode,
+                    tunnel: self.tunnel,
+                    vms,
+                    sas: self.sas,
+                    ipv6: self.ipv6,
+                    bytes: self.size,
+                    link: LinkConfig { impairments, ..LinkConfig::default() },
+                    seed: Seed(self.seed),
+                };
+                runs.push(plan.run().map_err(|error| format!("{mode}, {vms} virtual machines: {error}"))?);
+            }
+        }
+        let options = [
+            ("tunnel", self.tunnel.to_string()),
+            ("vms", self.vms.to_string()),
+            ("sas", self.sas.to_string()),
+            ("ipv6", self.ipv6.to_string()),
+            ("size", self.size.to_string()),
+            ("loss", self.loss.to_string()),
+        ];
+        let facts = Facts {
+            command: "vms".into(),
+            seed: self.seed,
+            options: BTreeMap::from(options.map(|(name, value)| (name.to_string(), value))),
+            runs: runs.iter().map(value).collect(),
+            ..Facts::default()
+        };
+        Ok(Made { facts, text: text(&runs), whole: runs.iter().all(|run| run.whole) })
+    }
+
+    /// How many runs it makes.
+    pub(crate) fn runs(&self) -> usize {
+        self.mode.len() * self.counts().len()
+    }
+
+    /// Powers of two, and the one that was asked for.
+    fn counts(&self) -> Vec<u16> {
+        let mut counts: Vec<u16> = (0..9).map(|power| 1 << power).take_while(|count| *count < self.vms).collect();
+        counts.push(self.vms);
+        counts
+    }
+}
+
+/// The program of an example, under its own name.
+#[derive(Debug, Parser)]
+#[command(name = "vm_overlay", version, allow_negative_numbers = true)]
+struct VmOverlay {
+    #[command(flatten)]
+    options: VmsOptions,
+}
+
+/// `vm_overlay`: reads its options, does what they say, and tells what to exit with.
+pub fn main() -> ExitCode {
+    program::main("vm_overlay", |program: &VmOverlay| {
+        super::made("vm_overlay", program.options.run(), program.options.json)
+    })
+}
+
+fn text(runs: &[VmsRun]) -> String {
+    let heading = ["mode", "VMs", "Gb/s", "guests tx", "rx", "hypervisors", "their crypto", "frames", "devices"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    rows.extend(runs.iter().map(|run| {
+        vec![
+            run.mode.clone(),
+            run.vms.to_string(),
+            format!("{:.1}", run.goodput_gbps),
+            format!("{:.3}", run.tx_guests_ns_per_byte.total),
+            format!("{:.3}", run.rx_guests_ns_per_byte.total),
+            format!("{:.4}", run.hypervisors_ns_per_byte.total),
+            format!("{:.4}", run.hypervisors_ns_per_byte.crypto),
+            run.represented.to_string(),
+            format!("{:.3}", run.device_ns_per_byte),
+        ]
+    }));
+    table::align(&rows) + CAPTION
+}
+
+const CAPTION: &str = "CPU time in nanoseconds per byte of user data: of all sending and receiving guests, of both hypervisors' hosts (in \
+                       all, and for crypto), of both\nemulated devices; frames: those that a hypervisor's host was shown\n";
