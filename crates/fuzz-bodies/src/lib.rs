@@ -21,6 +21,7 @@ pub mod quic_datagrams;
 pub mod quic_frames;
 pub mod resumable_aead;
 pub mod switch_rules;
+pub mod switched_frames;
 mod tcp_frame;
 pub mod tls_handshake;
 pub mod tls_records;
@@ -62,6 +63,7 @@ pub const TARGETS: &[Target] = &[
     ("quic_frames", quic_frames::run),
     ("resumable_aead", resumable_aead::run),
     ("switch_rules", switch_rules::run),
+    ("switched_frames", switched_frames::run),
     ("tls_handshake", tls_handshake::run),
     ("tls_records", tls_records::run),
 ];
