@@ -240,8 +240,8 @@ impl Jobs {
             took += start.elapsed();
             results += done.map_or(Ok(0), |done| result(&done))?;
         }
-        let nanos = took.as_nanos() as f64;
         let (jobs, bytes) = (sources.len().max(1) as f64, total(&sources));
+        let nanos = (took.as_nanos() as f64 - jobs * clock()).max(1.0);
         Ok(JobRun {
             in_flight: 1,
             units: 0,
