@@ -177,7 +177,7 @@ impl Function {
         self.pairs[queue].note_dropped(frame);
     }
 
-    /// Wraps a packet by the context of a queue, or by that which its policies ask for. `Ok`: it may leave. `Err`: it must not,
+    /// Wraps a packet by a context of the first queue, or by that of any queue which its policies ask for. `Ok`: it may leave. `Err`: it must not,
     /// which is counted.
     pub(crate) fn wrap(&mut self, frame: Bytes, sa: Option<Handle>) -> Result<Bytes, Refused> {
         if let Some(sa) = sa {

@@ -36,7 +36,7 @@ pub enum EswitchCommand {
     Tunnel(Tunnel),
     /// Tells the way to a tunnel's other end, or that there is none any more.
     NextHop(IpAddr, Option<NextHop>),
-    /// Says by which SAs of the host's function a network of a tunnel is protected, or that it is not.
+    /// Says by which SAs of the first queue of the host's function a network of a tunnel is protected, or that it is not.
     Protect(TunnelDevice, Option<u32>, Option<Protection>),
     /// Asks for the rules and what they have seen.
     Report,

@@ -48,8 +48,14 @@ fn network(tenant: u8) -> u32 {
 
 impl Hypervisor {
     fn new(side: u8) -> Hypervisor {
+        Hypervisor::with_queues(side, 1).0
+    }
+
+    /// With so many queues of the host's function; the drivers of all but the first.
+    fn with_queues(side: u8, queues: u16) -> (Hypervisor, Vec<Driver>) {
         let config = |mac: Mac| NicConfig { mac: mac.0, delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
-        let (mut device, mut host, eswitch) = switched_nic(config(mac(side, 9)), SwitchConfig::default());
+        let own = NicConfig { queues, ..config(mac(side, 9)) };
+        let (mut device, mut host, eswitch) = switched_nic(own, SwitchConfig::default());
         let machines = (0..2).map(|number| {
             let (function, mut drivers) = function(config(mac(side, number)));
             device.plug(Vport::Virtual(number.into()), FunctionConfig::new(mac(side, number)), function);
@@ -58,7 +64,7 @@ impl Hypervisor {
         let machines = machines.collect();
         let mut this = Hypervisor { side, device, host: host.remove(0), eswitch, machines };
         this.set_up();
-        this
+        (this, host)
     }
 
     fn set_up(&mut self) {
@@ -155,6 +161,27 @@ fn a_tenant_hears_its_own_and_the_wire_shows_nothing() {
         assert_eq!(right.hears(sent), [0; 3], "a replay");
     }
     assert_eq!(right.counted(), [0, 0, 2, 0]);
+}
+
+#[test]
+fn a_handle_of_another_queue_is_another_sa() {
+    let (mut right, mut others) = Hypervisor::with_queues(2, 2);
+    let stranger = sa(Direction::Receive, 1, 2, 7);
+    let ipsec = others[0].ipsec().expect("each queue has IPsec");
+    // As many as tenants have, so that their handles are the same.
+    let handles: Vec<_> =
+        (0..4).map(|tenant| ipsec.add_sa(&SaParams { spi: 0x2000 + tenant, ..stranger.clone() })).collect();
+    assert!(handles.iter().all(Result::is_ok));
+    right.device.process(NOW);
+    while right.device.poll_frame(NOW).is_some() {}
+    for spi in 0x2000..0x2004 {
+        let params = SaParams { spi, ..sa(Direction::Transmit, 1, 2, 7) };
+        let (plain, mut frame) = (wrapped(0, network(0)), BytesMut::new());
+        EspHeaders::for_packet(&params, &plain[14..]).expect("IP").wrap(&Cipher::new(&params), &plain, 9, &mut frame);
+        assert_eq!(right.hears([Frame::new(frame.freeze())]), [0; 3]);
+    }
+    assert_eq!(right.device.uplink_counters().opened, 4, "they are SAs");
+    assert_eq!(right.counted()[0], 4, "of nobody's network");
 }
 
 #[test]

@@ -67,7 +67,9 @@ impl SwitchedDevice {
             Arrived::Opened(mut opened) => match opened.take_whole() {
                 Some((inner, sa)) => {
                     self.counters.opened += 1;
-                    (Frame { sa: Some(sa), ..Frame::from(inner) }, Arrived::Opened(opened))
+                    // Queues have handles of their own: those of others may look like those that networks name.
+                    let sa = Some(sa).filter(|_| queue == NETWORKS_QUEUE);
+                    (Frame { sa, ..Frame::from(inner) }, Arrived::Opened(opened))
                 }
                 // Crypto offload: headers, numbers and policies are the host's.
                 None => return self.host.take_represented(now, &data, (queue, Arrived::Opened(opened))),
@@ -118,5 +120,7 @@ impl SwitchedDevice {
     }
 }
 
+/// The queue of the host's function that has the SAs of protected networks.
+pub(super) const NETWORKS_QUEUE: usize = 0;
 /// Bytes of a VLAN tag, which no MTU counts.
 const TAG_BYTES: usize = 4;
