@@ -314,6 +314,55 @@ fn a_key_update_finds_the_next_key_in_place() {
     assert_eq!((generation_of(&mut nic, 3, 0), nic.device.counters().quic_rx_auth_fail), (None, 1));
 }
 
+/// A peer that changes keys every 100 packets, far more often than RFC 9001 6.5 lets any, on three paths: packets that go up
+/// unopened while the host puts keys in place when it has seen a packet that needs them, and when it does so beforehand.
+#[test]
+fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
+    const PATHS: u32 = 3;
+    const UPDATES: u64 = 50;
+    let unopened = |cipher: QuicCipher, beforehand: bool| {
+        let first = Keys::new(cipher).0.remove(0);
+        let keys = Keys(core::iter::successors(Some(first), |secret| Some(secret.next())).take(60).collect());
+        let mut nic = Nic::new(4 << 20);
+        let context = nic.create(Direction::Receive, &keys);
+        nic.quic(|quic| {
+            quic.listen(PORT, 8).unwrap();
+            (0..PATHS).for_each(|path| quic.learn(context, PORT, &[path as u8; 8], path, None).unwrap());
+        });
+        let (mut unopened, mut known) = (0, 0);
+        for turn in 0..UPDATES * 100 / u64::from(PATHS) {
+            let generation = turn * u64::from(PATHS) / 100;
+            if beforehand && known == generation {
+                known += 1;
+                keys.set(&mut nic, context, known);
+            }
+            // One on each path, before the host has seen any of them.
+            let sent: Vec<_> = (0..PATHS)
+                .map(|path| {
+                    let packet = Packet { cid: vec![path as u8; 8], path, generation, ..Packet::new(turn, 1200) };
+                    frame(false, 1, &keys.seal(&packet))
+                })
+                .collect();
+            for packet in nic.receive(&sent) {
+                match QuicVerdict::of(&packet.meta.marks) {
+                    QuicVerdict::Opened { generation: by, .. } => assert_eq!(u64::from(by), generation),
+                    _ => unopened += 1,
+                }
+            }
+            if generation > known {
+                known = generation;
+                keys.set(&mut nic, context, known);
+            }
+        }
+        assert_eq!(nic.device.counters().quic_rx_pkts + unopened, UPDATES * 100 / u64::from(PATHS) * u64::from(PATHS));
+        unopened
+    };
+    for cipher in QuicCipher::ALL {
+        assert_eq!(unopened(cipher, true), 0, "{cipher:?}");
+        assert_eq!(unopened(cipher, false), (UPDATES - 1) * u64::from(PATHS), "{cipher:?}");
+    }
+}
+
 /// Only what is authentic tells which numbers come next.
 #[test]
 fn a_forged_packet_moves_no_window() {
