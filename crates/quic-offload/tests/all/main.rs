@@ -1,5 +1,7 @@
 //! QUIC between two hosts in virtual time, and over the kernel's sockets.
 
+#![allow(clippy::duplicate_mod, reason = "peer.rs is compiled with the types of each foreign state machine")]
+
 mod adversary;
 mod faults;
 mod life;
@@ -7,5 +9,6 @@ mod limits;
 mod noq;
 mod paths;
 mod picoquic;
+mod quinn;
 mod rig;
 mod transfer;
