@@ -107,7 +107,7 @@ impl StatusReport {
     /// From a control PDU.
     ///
     /// # Errors
-    /// [`MalformedPdu`] when it is none, or is cut short.
+    /// [`MalformedPdu`] when it is another PDU, or is cut short.
     pub fn parse(pdu: &[u8]) -> Result<StatusReport, MalformedPdu> {
         let [first, a, b, c, d, bitmap @ ..] = pdu else { return Err(MalformedPdu::Short) };
         match first >> 4 {

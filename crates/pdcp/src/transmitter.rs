@@ -204,7 +204,7 @@ impl Transmitter {
         over
     }
 
-    /// Goes on with new keys. What of an acknowledged bearer is not confirmed is sent again under its COUNT; the others begin at zero, and
+    /// Goes on with new keys. An acknowledged bearer sends unconfirmed packets again under their COUNTs; the others begin at zero, and
     /// a signalling bearer forgets what waits.
     pub fn reestablish(&mut self, security: Security) {
         self.security = security;
