@@ -40,7 +40,7 @@ pub use protection::Protection;
 pub use rule::{Change, Rule, RuleError, Selection};
 pub use switch::{Mode, RuleReport, Switch, SwitchConfig, SwitchCounters, Tunnel};
 pub use table::{ChangeError, RuleCounters};
-pub use words::{ParseError, Problem, RuleFile};
+pub use words::{FunctionChange, FunctionFile, FunctionWords, ParseError, Problem, RuleFile};
 
 /// The README's example runs with the others.
 #[cfg(doctest)]

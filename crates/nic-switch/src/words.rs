@@ -13,15 +13,18 @@
 //! are refused, not passed over: a file must not promise what is not kept. `tc qdisc` lines that make room for filters are
 //! taken, and have no effect: the switch has that room.
 //!
+//! - `functions`: functions, in words of `ip link set ... vf` and `devlink`;
 //! - `line`: a line's words, and errors that point at them; `read`, `actions`: commands and their actions;
 //! - `print`: back to words; `value`: numbers, rates, sizes, names of protocols.
 
 mod actions;
+mod functions;
 mod line;
 mod print;
 mod read;
 mod value;
 
+pub use functions::{FunctionChange, FunctionFile, FunctionWords};
 pub use line::{ParseError, Problem};
 
 use crate::rule::Change;
