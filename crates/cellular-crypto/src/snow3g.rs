@@ -13,10 +13,18 @@ impl<W: Words> Snow3g<W> {
     #[inline(always)]
     pub(crate) fn new(proof: W::Proof, keys: &[[u32; 16]; 4], ivs: &[[u32; 16]; 4]) -> Self {
         // The standard counts words from the end: K0 is the last.
-        let key = [3, 2, 1, 0].map(|index: usize| W::load(proof, &keys[index]));
-        let iv = [3, 2, 1, 0].map(|index: usize| W::load(proof, &ivs[index]));
         let ones = W::splat(proof, u32::MAX);
-        let not = key.map(|word| word.xor(ones));
+        let (mut key, mut iv) = ([ones; 4], [ones; 4]);
+        for (word, words) in key.iter_mut().zip(keys.iter().rev()) {
+            *word = W::load(proof, words);
+        }
+        for (word, words) in iv.iter_mut().zip(ivs.iter().rev()) {
+            *word = W::load(proof, words);
+        }
+        let mut not = key;
+        for word in &mut not {
+            *word = word.xor(ones);
+        }
         let mut s = [
             not[0], not[1], not[2], not[3], key[0], key[1], key[2], key[3], //
             not[0], not[1], not[2], not[3], key[0], key[1], key[2], key[3],

@@ -6,6 +6,7 @@
 //! [`Proof`] only by [`Proof::detect`] where the processor has the instructions: so a holder of a value may use them. Loads and
 //! stores are of 16 or 32 bytes within arrays that are as long. `#[inline(always)]` carries the methods into [`run`], which enables
 //! the instructions; a method that is not inlined is slow, not wrong.
+//! For that reason there are no closures here: what is in one is compiled without the instructions.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -66,7 +67,7 @@ impl Avx2 {
         fn low_half(bytes: __m256i) -> __m256i { _mm256_and_si256(bytes, _mm256_set1_epi8(0x0f)) }
         fn high_half(bytes: __m256i) -> __m256i { Avx2::low_half(_mm256_srli_epi16::<4>(bytes)) }
         fn linear_bytes(bytes: __m256i, tables: &[[u8; 16]; 2]) -> __m256i {
-            let [low, high] = tables.each_ref().map(|table| Avx2::table(bytes, table));
+            let (low, high) = (Avx2::table(bytes, &tables[0]), Avx2::table(bytes, &tables[1]));
             _mm256_xor_si256(
                 _mm256_shuffle_epi8(low, Avx2::low_half(bytes)),
                 _mm256_shuffle_epi8(high, Avx2::high_half(bytes)),
@@ -99,7 +100,9 @@ impl Avx2 {
         }
         /// A linear map of the lowest byte of each word to words, three bits at a time.
         fn linear_words(words: [__m256i; 3], tables: &[[u32; 8]; 3]) -> Self {
-            let [a, b, c] = tables.each_ref().map(|table| _mm256_loadu_si256(table.as_ptr().cast()));
+            let a = _mm256_loadu_si256(tables[0].as_ptr().cast());
+            let b = _mm256_loadu_si256(tables[1].as_ptr().cast());
+            let c = _mm256_loadu_si256(tables[2].as_ptr().cast());
             let [of_a, of_b, of_c] = [
                 // The instruction takes the lowest three bits of an index.
                 _mm256_permutevar8x32_epi32(a, words[0]),
@@ -112,11 +115,11 @@ impl Avx2 {
         fn aes_round(bytes: __m256i, mix: bool) -> __m256i {
             let shifted = Avx2::rotate_bytes(bytes, &UNSHIFT_ROWS);
             let zero = _mm_setzero_si128();
-            let halves = [_mm256_castsi256_si128(shifted), _mm256_extracti128_si256::<1>(shifted)];
-            let [low, high] = halves.map(|half| match mix {
-                true => _mm_aesenc_si128(half, zero),
-                false => _mm_aesenclast_si128(half, zero),
-            });
+            let (low, high) = (_mm256_castsi256_si128(shifted), _mm256_extracti128_si256::<1>(shifted));
+            let (low, high) = match mix {
+                true => (_mm_aesenc_si128(low, zero), _mm_aesenc_si128(high, zero)),
+                false => (_mm_aesenclast_si128(low, zero), _mm_aesenclast_si128(high, zero)),
+            };
             _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high)
         }
     }
@@ -179,12 +182,15 @@ impl Words for Avx2 {
             let first = _mm256_blendv_epi8(_mm256_srli_epi16::<8>(other.0), self.0, odd);
             let second = _mm256_blendv_epi8(other.0, _mm256_slli_epi16::<8>(self.0), odd);
 
-            let [p1, p2, p3] = sbox::ZUC_P.each_ref().map(|table| Avx2::table(first, table));
+            let p1 = Avx2::table(first, &sbox::ZUC_P[0]);
+            let p2 = Avx2::table(first, &sbox::ZUC_P[1]);
+            let p3 = Avx2::table(first, &sbox::ZUC_P[2]);
             let (mut low, mut high) = (Avx2::low_half(first), Avx2::high_half(first));
             high = _mm256_xor_si256(high, _mm256_shuffle_epi8(p1, low));
             low = _mm256_xor_si256(low, _mm256_shuffle_epi8(p2, high));
             high = _mm256_xor_si256(high, _mm256_shuffle_epi8(p3, low));
-            let [of_low, of_high] = ROTATED_HALVES.each_ref().map(|table| Avx2::table(first, table));
+            let of_low = Avx2::table(first, &ROTATED_HALVES[0]);
+            let of_high = Avx2::table(first, &ROTATED_HALVES[1]);
             let first = _mm256_or_si256(_mm256_shuffle_epi8(of_low, low), _mm256_shuffle_epi8(of_high, high));
 
             let in_aes = Avx2::linear_bytes(second, &TO_AES);
@@ -217,7 +223,11 @@ impl Words for Avx2 {
         fn keystream(words: &[Self; 16], out: &mut Blocks) -> () {
             let (of_eight, _) = words.as_chunks::<8>();
             for (half, rows) in of_eight.iter().enumerate() {
-                let rows = rows.map(|row| Avx2::rotate_bytes(row.0, &SWAP));
+                let mut swapped = [rows[0].0; 8];
+                for (swapped, row) in swapped.iter_mut().zip(rows) {
+                    *swapped = Avx2::rotate_bytes(row.0, &SWAP);
+                }
+                let rows = swapped;
                 // As in a matrix of four by four, in both halves of the registers: then the halves change places.
                 let mut columns = [rows[0]; 8];
                 for (group, [a, b, c, d]) in rows.as_chunks::<4>().0.iter().enumerate() {

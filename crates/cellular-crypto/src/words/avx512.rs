@@ -6,6 +6,7 @@
 //! [`Proof`] only by [`Proof::detect`] where the processor has the instructions: so a holder of a value may use them. Loads and
 //! stores are of 64 bytes, from and to arrays of that size. `#[inline(always)]` carries the methods into [`run`], which enables the
 //! instructions; a method that is not inlined is slow, not wrong.
+//! For that reason there are no closures here: what is in one is compiled without the instructions.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -70,14 +71,17 @@ impl Avx512 {
             Avx512(_mm512_ternarylogic_epi32::<XOR>(doubled, after, _mm512_ror_epi32::<16>(both)))
         }
         fn look_up(bytes: __m512i, table: &[u8; 256]) -> __m512i {
-            let [a, b, c, d] = [0, 64, 128, 192].map(|at| _mm512_loadu_si512(table[at..at + 64].as_ptr().cast()));
+            let quarters: *const __m512i = table.as_ptr().cast();
+            let (a, b) = (_mm512_loadu_si512(quarters), _mm512_loadu_si512(quarters.add(1)));
+            let (c, d) = (_mm512_loadu_si512(quarters.add(2)), _mm512_loadu_si512(quarters.add(3)));
             let low = _mm512_permutex2var_epi8(a, bytes, b);
             let high = _mm512_permutex2var_epi8(c, bytes, d);
             _mm512_mask_blend_epi8(_mm512_movepi8_mask(bytes), low, high)
         }
         fn linear(low: __m512i, high: __m512i, images: &[[u32; 16]; 2]) -> Self {
             // The instruction takes the lowest four bits of an index.
-            let [of_low, of_high] = images.each_ref().map(|images| _mm512_loadu_si512(images.as_ptr().cast()));
+            let of_low = _mm512_loadu_si512(images[0].as_ptr().cast());
+            let of_high = _mm512_loadu_si512(images[1].as_ptr().cast());
             Avx512(_mm512_xor_si512(_mm512_permutexvar_epi32(low, of_low), _mm512_permutexvar_epi32(high, of_high)))
         }
         fn zuc_word(words: Self) -> Self {
@@ -168,7 +172,8 @@ impl Words for Avx512 {
             let swap = _mm512_broadcast_i32x4(_mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3));
             let mut groups = [[_mm512_setzero_si512(); 4]; 4];
             for (group, rows) in groups.iter_mut().zip(words.as_chunks::<4>().0) {
-                let [a, b, c, d] = rows.map(|row| _mm512_shuffle_epi8(row.0, swap));
+                let (a, b) = (_mm512_shuffle_epi8(rows[0].0, swap), _mm512_shuffle_epi8(rows[1].0, swap));
+                let (c, d) = (_mm512_shuffle_epi8(rows[2].0, swap), _mm512_shuffle_epi8(rows[3].0, swap));
                 let [ab_low, ab_high] = [_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)];
                 let [cd_low, cd_high] = [_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d)];
                 *group = [
