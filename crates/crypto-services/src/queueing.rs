@@ -1,0 +1,130 @@
+//! What queueing theory says of waiting: exact where a closed form exists, by Allen and Cunneen's approximation elsewhere.
+//!
+//! Rates are by the unit that service times are in.
+
+/// Arrivals at random (Poisson), any service times, so many servers: M/G/c.
+///
+/// ```
+/// use crypto_services::queueing::Queue;
+///
+/// // Half busy, service always one second: M/D/1 waits half a second on average.
+/// let queue = Queue { arrivals: 0.5, service: 1.0, variation: 0.0, servers: 1 };
+/// assert_eq!(queue.mean_wait(), Some(0.5));
+/// assert_eq!(Queue { arrivals: 1.5, ..queue }.mean_wait(), None, "it never catches up");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Queue {
+    /// Arrivals by unit of time.
+    pub arrivals: f64,
+    /// The mean service time.
+    pub service: f64,
+    /// The squared coefficient of variation of service times: their variance by the square of their mean. 0: all alike; 1: exponential.
+    pub variation: f64,
+    /// Servers.
+    pub servers: u32,
+}
+
+impl Queue {
+    /// How busy each server is, of 1.
+    pub fn utilisation(&self) -> f64 {
+        self.arrivals * self.service / f64::from(self.servers)
+    }
+
+    /// The share of arrivals that wait (Erlang's C): exact for exponential service. None where the queue grows without end.
+    pub fn waiting_share(&self) -> Option<f64> {
+        let (load, busy) = (self.arrivals * self.service, self.utilisation());
+        if busy >= 1.0 {
+            return None;
+        }
+        // Erlang's B by recursion, which neither overflows nor cancels.
+        let lost = (1..=self.servers).fold(1.0, |lost, servers| load * lost / (f64::from(servers) + load * lost));
+        Some(lost / (1.0 - busy * (1.0 - lost)))
+    }
+
+    /// The mean time before service: exact for one server (Pollaczek and Khinchine) and for exponential service, approximate elsewhere.
+    pub fn mean_wait(&self) -> Option<f64> {
+        let exponential = self.waiting_share()? * self.service / (f64::from(self.servers) * (1.0 - self.utilisation()));
+        Some(exponential * (1.0 + self.variation) / 2.0)
+    }
+
+    /// The least number of servers, up to `most`, with a mean wait of at most `target`.
+    ///
+    /// ```
+    /// use crypto_services::queueing::Queue;
+    ///
+    /// let queue = Queue { arrivals: 3.0, service: 1.0, variation: 1.0, servers: 1 };
+    /// assert_eq!(queue.servers_for(0.1, 64), Some(6));
+    /// assert_eq!(queue.servers_for(0.1, 5), None);
+    /// ```
+    pub fn servers_for(&self, target: f64, most: u32) -> Option<u32> {
+        (1..=most).find(|servers| {
+            let queue = Queue { servers: *servers, ..*self };
+            queue.mean_wait().is_some_and(|wait| wait <= target)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Chain, Pipeline, Service};
+    use offload_base::Seed;
+
+    const PACKETS: usize = 16_000_000;
+
+    /// Exponential with mean 1.
+    fn exponential(rng: &mut offload_base::Rng) -> f64 {
+        -((rng.next_u64() >> 11) as f64 + 0.5).ln() + 53.0 * std::f64::consts::LN_2
+    }
+
+    fn within_a_percent(measured: f64, predicted: f64) {
+        assert!((measured / predicted - 1.0).abs() < 0.01, "measured {measured}, predicted {predicted}");
+    }
+
+    /// First come, first served.
+    fn simulate(servers: usize, busy: f64, mut service: impl FnMut(&mut offload_base::Rng) -> f64) -> f64 {
+        let mut rng = Seed(11).stream("queue");
+        let mut free = vec![0.0; servers];
+        let (mut now, mut waited) = (0.0, 0.0);
+        for _ in 0..PACKETS {
+            now += exponential(&mut rng) / (busy * servers as f64);
+            let next = (0..servers).fold(0, |best, server| if free[server] < free[best] { server } else { best });
+            let start = f64::max(now, free[next]);
+            waited += start - now;
+            free[next] = start + service(&mut rng);
+        }
+        waited / PACKETS as f64
+    }
+
+    #[test]
+    fn exponential_service_waits_as_erlang_says() {
+        for servers in [1, 2, 4, 8] {
+            let queue = Queue { arrivals: 0.7 * f64::from(servers), service: 1.0, variation: 1.0, servers };
+            within_a_percent(simulate(servers as usize, 0.7, exponential), queue.mean_wait().unwrap());
+        }
+    }
+
+    /// IMIX (7:4:1) through one stage of a chain: M/G/1 by the pipeline itself.
+    #[test]
+    fn packets_of_a_chain_wait_as_pollaczek_and_khinchine_say() {
+        let chain = Chain::new(&[Service::Aes128]).unwrap();
+        let interval = chain.bottleneck().interval_ns();
+        let sizes: Vec<u32> = [(7, 64u32), (4, 594), (1, 1518)]
+            .into_iter()
+            .flat_map(|(share, bytes)| vec![bytes.div_ceil(16); share])
+            .collect();
+        let moment =
+            |power: i32| sizes.iter().map(|blocks| (f64::from(*blocks) * interval).powi(power)).sum::<f64>() / 12.0;
+        let (mean, square) = (moment(1), moment(2));
+        let queue = Queue { arrivals: 0.6 / mean, service: mean, variation: square / (mean * mean) - 1.0, servers: 1 };
+
+        let mut rng = Seed(3).stream("imix");
+        let mut pipeline = Pipeline::new(&chain);
+        let (mut now, mut waited) = (0.0, 0.0);
+        for _ in 0..PACKETS {
+            now += exponential(&mut rng) / queue.arrivals;
+            waited += pipeline.pass(now, sizes[(rng.next_u64() % 12) as usize]).waited_ns;
+        }
+        within_a_percent(waited / PACKETS as f64, queue.mean_wait().unwrap());
+    }
+}
