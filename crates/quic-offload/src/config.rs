@@ -1,8 +1,9 @@
 //! How an endpoint is set up.
 
+use crate::crypto::acknowledgements::ASKED;
 use crate::crypto::session::{NoInitialSuite, initial_suite};
 use core::time::Duration;
-use noq_proto::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use noq_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 use offload_base::RandomSource;
 use rustls::quic::Suite;
 
@@ -131,6 +132,8 @@ impl Config {
         let mut transport = TransportConfig::default();
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(self.udp_payload);
+        let mut acknowledgements = AckFrequencyConfig::default();
+        acknowledgements.max_ack_delay(Some(ASKED));
         transport
             .max_concurrent_bidi_streams(self.streams.into())
             .max_concurrent_uni_streams(self.streams.into())
@@ -138,6 +141,7 @@ impl Config {
             .receive_window(self.receive_window.into())
             .send_window(self.send_window.into())
             .max_idle_timeout(Some(idle(self.idle)))
+            .ack_frequency_config(Some(acknowledgements))
             .mtu_discovery_config((self.udp_payload > 1200).then_some(discovery));
         if self.paths > 1 {
             transport.max_concurrent_multipath_paths(self.paths);

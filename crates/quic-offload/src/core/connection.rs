@@ -3,6 +3,7 @@
 use super::reading::Reading;
 use super::{Core, offload, silence};
 use crate::config::Config;
+use crate::crypto::acknowledgements::ASKED;
 use crate::crypto::keyring::Keyring;
 use crate::crypto::number_of;
 use crate::error::Closed;
@@ -188,7 +189,7 @@ impl Core {
         conn.key_updates = generation;
         let noq = &conn.noq;
         let slowest = || noq.paths().into_iter().filter_map(|path| noq.rtt(path)).max().unwrap_or_default();
-        conn.offload.note_opened(learned, generation, || now + silence::probe_timeout(slowest()));
+        conn.offload.note_opened(learned, generation, || now + silence::probe_timeout(slowest(), ASKED));
     }
 }
 

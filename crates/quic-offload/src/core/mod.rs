@@ -16,6 +16,7 @@ mod silence;
 mod transmit;
 
 use crate::config::{ClientTls, Config, ServerTls};
+use crate::crypto::acknowledgements::ASKED;
 use crate::crypto::keyring::{DeviceOpened, Keyring};
 use crate::crypto::session::{OneClient, OneServer};
 use crate::crypto::tokens::{TokenClock, TokenKey, reset_key};
@@ -374,7 +375,8 @@ impl Core {
         }
         let time = self.epoch + (now - Instant::ZERO);
         let mut more = more;
-        for path in conn.watches.look(now, &mut conn.noq, &conn.paths) {
+        let ack_delay = if conn.keyring.lock().acknowledges_as_asked { ASKED } else { silence::MAX_ACK_DELAY };
+        for path in conn.watches.look(now, &mut conn.noq, &conn.paths, ack_delay) {
             if conn.noq.close_path(time, path, SILENT.into()).is_ok() {
                 self.counters.silent_paths += 1;
                 more = true;

@@ -155,7 +155,8 @@ impl OfConnection {
         if generation > self.generation {
             self.generation = generation;
             // The peer begins the next one three PTO later at the earliest (RFC 9001 6.5): by then, its key is there. A third of
-            // that, on the slowest path, is for packets that were sent before the update.
+            // that, on the slowest path and as if acknowledgements took no longer than ours, is for packets that were sent before
+            // the update.
             self.refill_at = Some(until());
         }
     }

@@ -39,7 +39,13 @@ impl Watches {
     }
 
     /// Looks at the paths that are `open`, if it is time for that; says which of them fell silent.
-    pub(super) fn look(&mut self, now: Instant, noq: &mut noq_proto::Connection, open: &[u32]) -> Vec<PathId> {
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        noq: &mut noq_proto::Connection,
+        open: &[u32],
+        ack_delay: Duration,
+    ) -> Vec<PathId> {
         if open.len() < 2 {
             self.next = None;
             return Vec::new();
@@ -55,7 +61,7 @@ impl Watches {
         let (mut silent, mut next) = (Vec::new(), None);
         for (path, stats) in &stats {
             let Some(since) = self.note(*path, stats, now).since else { continue };
-            let due = since + patience(stats.rtt);
+            let due = since + patience(stats.rtt, ack_delay);
             if due <= now {
                 silent.push(*path);
             } else {
@@ -85,17 +91,17 @@ impl Watches {
 
 /// How long an answer may take: a probe timeout (RFC 9002 6.2.1) for the packet, which may be lost alone, and what the answer to
 /// the probe takes.
-fn patience(rtt: Duration) -> Duration {
-    probe_timeout(rtt) + rtt + MAX_ACK_DELAY + GRANULARITY
+fn patience(rtt: Duration, ack_delay: Duration) -> Duration {
+    probe_timeout(rtt, ack_delay) + rtt + ack_delay + GRANULARITY
 }
 
 /// RFC 9002 6.2.1, as if the round-trip time varied by an eighth of itself.
-pub(super) fn probe_timeout(rtt: Duration) -> Duration {
-    rtt + (rtt / 2).max(GRANULARITY) + MAX_ACK_DELAY
+pub(super) fn probe_timeout(rtt: Duration, ack_delay: Duration) -> Duration {
+    rtt + (rtt / 2).max(GRANULARITY) + ack_delay
 }
 
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
 /// RFC 9002 6.1.2.
 const GRANULARITY: Duration = Duration::from_millis(1);
 /// RFC 9000 18.2, unless a peer says otherwise, which the state machine does not tell.
-const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
+pub(super) const MAX_ACK_DELAY: Duration = Duration::from_millis(25);

@@ -46,6 +46,8 @@ pub(crate) struct Inner {
     /// The highest generation under which anything was opened.
     pub(crate) opened_generation: u64,
     pub(crate) used_up: UsedUp,
+    /// The peer acknowledges as fast as it is asked to.
+    pub(crate) acknowledges_as_asked: bool,
 }
 
 /// Whether a key has sealed as many packets as it may, in software or by a device.

@@ -6,6 +6,7 @@
 //!   endpoint, which has it done;
 //! - `level`: keys of handshakes, by rustls; `tokens`: address validation, stateless resets.
 
+pub(crate) mod acknowledgements;
 pub(crate) mod keyring;
 mod level;
 pub(crate) mod session;

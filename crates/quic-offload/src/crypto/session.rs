@@ -1,7 +1,7 @@
 //! The TLS handshake of a connection (RFC 9001 4), by rustls.
 
 use super::keyring::Keyring;
-use super::level;
+use super::{acknowledgements, level};
 use noq_proto::crypto::{
     ClientConfig, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, ServerConfig, Session,
     UnsupportedVersion,
@@ -180,9 +180,10 @@ impl Session for TlsSession {
             Connection::Client(_) => Side::Client,
             Connection::Server(_) => Side::Server,
         };
-        let bytes = self.inner.quic_transport_parameters();
-        let parsed = bytes.map(|bytes| TransportParameters::read(side, &mut Cursor::new(bytes)));
-        parsed.transpose().map_err(Into::into)
+        let Some(bytes) = self.inner.quic_transport_parameters() else { return Ok(None) };
+        let (bytes, is_asked) = acknowledgements::asked(bytes);
+        self.keyring.lock().acknowledges_as_asked = is_asked;
+        Ok(Some(TransportParameters::read(side, &mut Cursor::new(bytes))?))
     }
 
     fn write_handshake(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
