@@ -177,6 +177,9 @@ impl Core {
                 }
                 // RFC: late packets came until now, and were opened.
                 Event::Path(PathEvent::Discarded { id, .. }) => conn.offload.forget_path(number_of(id)),
+                // The state machine changes keys for the first time after 10 to 1,000 packets, and takes those of other paths, under
+                // the keys before and with higher numbers, for packets under the next ones: they are lost. Here there is one path.
+                Event::HandshakeConfirmed if conn.is_client && self.config.paths > 1 => conn.noq.force_key_update(),
                 Event::HandshakeDataReady | Event::HandshakeConfirmed | Event::Path(_) | Event::NatTraversal(_) => {}
             }
         }
