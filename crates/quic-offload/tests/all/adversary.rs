@@ -28,15 +28,22 @@ struct Schedule {
     forged: u16,
     update_every: Option<u32>,
     six: bool,
+    /// A second path comes, and the first goes.
+    second: bool,
     bytes: [u32; 2],
 }
 
 fn schedules() -> impl Strategy<Value = Schedule> {
     let wire = (0u8..6, 0u8..6, 0u8..4, 0u8..4);
     let ends = (any::<[u8; 2]>(), any::<[u8; 2]>(), 0u8..12, 0u16..300);
-    let rest = (prop::option::of(20_000u32..200_000), any::<bool>(), [1u32..400_000, 0u32..200_000]);
+    let rest = (prop::option::of(20_000u32..200_000), any::<[bool; 2]>(), [1u32..400_000, 0u32..200_000]);
     (any::<u64>(), wire, ends, rest).prop_map(
-        |(seed, (loss, reorder, duplicate, corrupt), (nics, offloads, resets, forged), (update_every, six, bytes))| {
+        |(
+            seed,
+            (loss, reorder, duplicate, corrupt),
+            (nics, offloads, resets, forged),
+            (update_every, [six, second], bytes),
+        )| {
             Schedule {
                 seed,
                 loss,
@@ -49,6 +56,7 @@ fn schedules() -> impl Strategy<Value = Schedule> {
                 forged,
                 update_every,
                 six,
+                second,
                 bytes,
             }
         },
@@ -80,9 +88,10 @@ fn run(schedule: &Schedule) {
     let mut world = World::new(schedule.seed, schedule.nics.map(nic_of), link);
     let offload = |kind: u8| [Offload::Both, Offload::Transmit, Offload::Receive, Offload::None][usize::from(kind % 4)];
     let [near, far] = schedule.offloads.map(offload);
+    let paths = if schedule.second { 3 } else { 1 };
     let configs = [
-        Config { offload: near, device_cids_a_path: 1, ..world.config("near") },
-        Config { offload: far, ..world.config("far") },
+        Config { offload: near, device_cids_a_path: 1, paths, ..world.config("near") },
+        Config { offload: far, paths, ..world.config("far") },
     ];
     let (hosts, count) = ([world.near.clone(), world.far.clone()], schedule.resets);
     let resets = world.near.spawn("resets", async move {
@@ -115,7 +124,7 @@ fn run(schedule: &Schedule) {
     });
     let bytes = schedule.bytes.map(|bytes| bytes as usize);
     let every = schedule.update_every.map_or(usize::MAX, |bytes| bytes as usize);
-    let done = world.transfer_by(configs, schedule.six, bytes, every);
+    let done = world.transfer_by(configs, schedule.six, bytes, every, schedule.second);
     drop((resets, forging));
     let left = world.near.device_contexts() + world.far.device_contexts();
     assert_eq!(left, 0, "contexts are given back: {done:?}");

@@ -184,25 +184,43 @@ impl World {
         bytes: usize,
         back: usize,
     ) -> Transfer {
-        self.run_transfer(configs, six, bytes, back, usize::MAX)
+        self.run_transfer(configs, six, bytes, back, usize::MAX, false)
     }
 
-    /// The same both ways, and with other keys every so many bytes.
-    pub(crate) fn transfer_by(&mut self, configs: [Config; 2], six: bool, bytes: [usize; 2], every: usize) -> Transfer {
-        let done = self.run_transfer(configs, six, bytes[0], bytes[1], every);
+    /// The same both ways, with other keys every so many bytes, and perhaps a second path, half-way through which the first is given
+    /// up.
+    pub(crate) fn transfer_by(
+        &mut self,
+        configs: [Config; 2],
+        six: bool,
+        bytes: [usize; 2],
+        every: usize,
+        second: bool,
+    ) -> Transfer {
+        let done = self.run_transfer(configs, six, bytes[0], bytes[1], every, second);
         assert!(!self.wire.contains(MARKER), "nothing leaves as it is");
         done
     }
 
     /// The same, and asks for other keys each time that so many bytes were written.
     pub(crate) fn transfer_updating(&mut self, configs: [Config; 2], bytes: usize, every: usize) -> Transfer {
-        self.run_transfer(configs, false, bytes, 1000, every)
+        self.run_transfer(configs, false, bytes, 1000, every, false)
     }
 
-    fn run_transfer(&mut self, configs: [Config; 2], six: bool, bytes: usize, back: usize, every: usize) -> Transfer {
+    fn run_transfer(
+        &mut self,
+        configs: [Config; 2],
+        six: bool,
+        bytes: usize,
+        back: usize,
+        every: usize,
+        second: bool,
+    ) -> Transfer {
         let [near, far] = configs;
         let ((client, client_driver), (server, server_driver)) = (self.client(near), self.server(far));
         let (tls, to, accepting) = (self.client_tls(), self.to(six), server.clone());
+        let from: IpAddr = if six { self.near.address().into() } else { self.near.ipv6_address().into() };
+        let second = second.then(|| (self.to(!six), from));
         let serving = self.far.spawn("server", async move {
             let connection = accepting.accept().await.unwrap();
             let (mut send, mut receive) = connection.accept_bi().await.unwrap();
@@ -217,6 +235,9 @@ impl World {
         let (connecting, host, settled) = (client.clone(), self.near.clone(), self.near.clone());
         let asking = self.near.spawn("client", async move {
             let connection = connect(&connecting, &tls, to).await.unwrap();
+            if let Some((to, from)) = second {
+                let _or_lost = connection.open_path(to, Some(from)).await;
+            }
             let (mut send, mut receive) = connection.open_bi().await.unwrap();
             let mut asked = 0;
             for at in (0..bytes).step_by(100_000) {
@@ -225,6 +246,9 @@ impl World {
                     connection.update_keys();
                     // The state machine ignores it while keys before the last ones are kept: for three PTO.
                     host.runtime().sleep(Duration::from_millis(200)).await;
+                }
+                if second.is_some() && at >= bytes / 2 {
+                    let _or_it_is_the_only_one = connection.close_path(0);
                 }
                 send.send(body(at as u64, 100_000.min(bytes - at))).await.unwrap();
             }
