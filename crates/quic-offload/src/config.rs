@@ -51,6 +51,9 @@ pub struct Config {
     pub grease: bool,
     /// How often keys may be used, by device and software together.
     pub limits: AeadLimits,
+    /// Where the events of connections are written, if anywhere.
+    #[cfg(feature = "qlog")]
+    pub qlog: Option<crate::Qlog>,
 }
 
 /// How often keys may be used (RFC 9001 6.6), if that is to be less often than their cipher allows. Keys change before the
@@ -123,6 +126,8 @@ impl Default for Config {
             udp_payload: 1472,
             grease: true,
             limits: AeadLimits::default(),
+            #[cfg(feature = "qlog")]
+            qlog: None,
         }
     }
 }

@@ -75,6 +75,8 @@ mod core;
 mod crypto;
 mod endpoint;
 mod error;
+#[cfg(feature = "qlog")]
+mod qlog;
 mod stream;
 
 pub use crate::core::Counters;
@@ -83,6 +85,8 @@ pub use connection::{Connection, PathStatistics, Statistics};
 pub use crypto::session::NoInitialSuite;
 pub use endpoint::{Connecting, Driver, Endpoint};
 pub use error::{Closed, ConnectError, DatagramError, PathError, StreamError};
+#[cfg(feature = "qlog")]
+pub use qlog::{Qlog, QlogConnection};
 pub use stream::{ReceiveStream, SendStream};
 
 #[cfg(all(feature = "tokio", target_os = "linux"))]

@@ -140,7 +140,15 @@ impl Core {
         // From 1200 to 65527, as RFC 9000 18.2 has it.
         let _kept = endpoint.max_udp_payload_size(config.udp_payload.max(1472));
         let clock = Arc::new(TokenClock::default());
-        let transport = Arc::new(config.transport());
+        // The only look at a clock of its own. All else is this and the time that the driver tells.
+        let epoch = std::time::Instant::now();
+        #[allow(unused_mut, reason = "without the feature qlog")]
+        let mut transport = config.transport();
+        #[cfg(feature = "qlog")]
+        if let Some(qlog) = &config.qlog {
+            qlog.apply(epoch, &mut transport);
+        }
+        let transport = Arc::new(transport);
         let server = server.map(|tls| {
             let keyring = Arc::new(Keyring::new(bytes, false, config.limits));
             let crypto = Arc::new(OneServer { tls: tls.tls.clone(), initial: tls.initial, keyring });
@@ -156,8 +164,7 @@ impl Core {
             server,
             client_cids: cids,
             clock,
-            // The only look at a clock of its own. All else is this and the time that the driver tells.
-            epoch: std::time::Instant::now(),
+            epoch,
             connections: Slab::new(),
             deadlines: BTreeSet::new(),
             ready: VecDeque::new(),

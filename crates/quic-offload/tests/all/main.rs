@@ -9,6 +9,8 @@ mod limits;
 mod noq;
 mod paths;
 mod picoquic;
+#[cfg(feature = "qlog")]
+mod qlog;
 mod quinn;
 mod rig;
 mod transfer;
