@@ -1,7 +1,8 @@
-//! One stream of QUIC from one host to the other: without protection, sealed and opened by the hosts, or by the NICs.
+//! Streams of QUIC from one host to the other: without protection, sealed and opened by the hosts, or by the NICs.
 //!
-//! The client connects, opens more paths if it is to, and a while later, when both NICs have what they need, says *go*. From there
-//! the clock runs and the meter counts, until the last byte has arrived.
+//! The client connects, opens more paths if it is to, and a while later, when both NICs have what they need, says *go* on each stream.
+//! From there the clock runs and the meter counts, until the last byte has arrived. Where NICs have several queues, each host has an
+//! endpoint at each of its shards, and connections take them by turns.
 
 use crate::bounded;
 use crate::bulk::PORT;
@@ -13,7 +14,7 @@ use crate::payload::{Checksum, Payload};
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use futures_util::future::try_join;
+use futures_util::future::{try_join, try_join_all};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::Cut;
@@ -21,14 +22,19 @@ use offload_api::TlsSuite;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, RandomSource, Seed};
+use offload_host_stack::Host;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use offload_testbed::identity::{self, Agreement, Randomness};
 use offload_testbed::{Cable, Capture, Tracer};
-use quic_offload::{ClientTls, Closed, Config, ConnectError, Connection, Counters, Endpoint, Offload, ServerTls};
+use quic_offload::{ClientTls, Closed, Config, ConnectError, Connection, Counters, Endpoint, Offload};
+use quic_offload::{Qlog, ReceiveStream, SendStream, ServerTls};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 choices! {
     /// Who protects the packets.
@@ -67,8 +73,12 @@ impl Mode {
 pub struct QuicBulk {
     /// Who protects the packets.
     pub mode: Mode,
-    /// What is sent.
+    /// What is sent, on each stream.
     pub payload: Payload,
+    /// Connections at the same time.
+    pub connections: u16,
+    /// Streams of each connection.
+    pub streams: u16,
     /// By what.
     pub suite: TlsSuite,
     /// Paths: the first over IPv4, or IPv6, further ones over either in turn; with wires of their own, one on each.
@@ -86,12 +96,16 @@ pub struct QuicBulk {
     /// Wires of their own for the paths, one to three, instead of one for all: the first for IPv4, the second for IPv6, the
     /// third for link-local addresses.
     pub wires: Vec<LinkConfig>,
+    /// How long it goes on before anything is counted.
+    pub omit: Duration,
     /// Wires that are cut so long after the transfer began.
     pub cuts: Vec<(usize, Duration)>,
     /// Over IPv6 rather than IPv4.
     pub ipv6: bool,
     /// Where what the server's NIC sends and receives is captured.
     pub capture: Option<Capture>,
+    /// A folder that is there, for the events of both ends (qlog): a file for each end of each connection.
+    pub qlog: Option<PathBuf>,
     /// Who writes the timeline of the run.
     pub tracer: Option<Tracer>,
     /// Called with the number of bytes that arrived so far.
@@ -117,6 +131,9 @@ pub enum QuicError {
     /// There is no second path.
     #[error("there is no path more: {0}")]
     Path(#[from] quic_offload::PathError),
+    /// Everything arrived while nothing was counted.
+    #[error("all had arrived after {0:?}, which are not counted: send more, or omit less")]
+    NothingCounted(Duration),
     /// Nobody here has that suite.
     #[error("there is no such suite: {0:?}")]
     NoSuchSuite(TlsSuite),
@@ -128,6 +145,8 @@ impl QuicBulk {
         QuicBulk {
             mode,
             payload,
+            connections: 1,
+            streams: 1,
             suite: TlsSuite::Aes128Gcm,
             paths: 1,
             key_update_every: None,
@@ -136,9 +155,11 @@ impl QuicBulk {
             nic: NicConfig { lro_datagrams: true, ..NicConfig::default() },
             link: LinkConfig::default(),
             wires: Vec::new(),
+            omit: Duration::ZERO,
             cuts: Vec::new(),
             ipv6: false,
             capture: None,
+            qlog: None,
             tracer: None,
             progress: None,
         }
@@ -158,6 +179,7 @@ impl QuicBulk {
             stream_window: self.window(usual.stream_window),
             receive_window: self.window(usual.receive_window),
             send_window: self.window(usual.send_window),
+            qlog: self.qlog.clone().map(|folder| events(folder, self.mode)),
             ..usual
         }
     }
@@ -227,30 +249,46 @@ impl QuicBulk {
         let mut bed = builder.build()?;
         let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
         let attached = meter.attach();
-        let (serving, serves) = start(&server, PORT, self.config("server"), Some(self.server_tls()?))?;
-        let (connecting, connects) = start(&client, PORT + 1, self.config("client"), None)?;
+        let tls = self.server_tls()?;
+        let at_shards = |host: &BedHost, first: u16, tls: Option<&ServerTls>| -> io::Result<(Vec<_>, Vec<_>)> {
+            let used = host.shards().iter().take(self.connections.into()).zip(first..);
+            let name = if tls.is_some() { "server" } else { "client" };
+            let ends = used.map(|(shard, port)| {
+                let config = self.config(&if port == first { name.into() } else { format!("{name} {}", port - first) });
+                start(host, shard, port, config, tls.cloned())
+            });
+            ends.collect::<io::Result<Vec<_>>>().map(|ends| ends.into_iter().unzip())
+        };
+        let (serving, serves) = at_shards(&server, PORT, Some(&tls))?;
+        let (connecting, connects) = at_shards(&client, PORT + 1, None)?;
         let bulk = Arc::new(self);
         let wires = bulk.cuts.iter().map(|(wire, after)| (bed.cable(*wire).clone(), *after)).collect();
         let serve = serve(bulk.clone(), serving.clone(), server.clone(), meter.clone(), wires);
         let routes = bulk.routes(&server, &client);
         let sent = server.spawn("application", serve);
         let fetched = client.spawn("application", fetch(bulk.clone(), connecting.clone(), client.clone(), routes));
+        let ends: Vec<Endpoint> = serving.into_iter().chain(connecting).collect();
         let both = bounded::run(&mut bed, async {
             let (started, fetched) = try_join(sent, fetched).await?;
-            for end in [&serving, &connecting] {
+            for end in &ends {
                 end.close(0, "");
                 end.drained().await;
             }
             Ok::<_, QuicError>((started, fetched))
         });
         drop((attached, serves, connects));
-        let (started, (ended, bytes, checksum)) = both?;
+        let (started, fetched) = both?;
         if let Some(capture) = &bulk.capture {
             capture.finish()?;
         }
-        let counters = [serving.counters(), connecting.counters()];
-        let whole = bytes == bulk.payload.len() && checksum == expected;
-        let mut run = Measured::take(bed, &meter, []).run(bulk.mode, bytes, whole, ended - started);
+        let Fetched { asked, ended, counted, streams } = fetched;
+        let whole = streams.iter().all(|(bytes, checksum)| *bytes == bulk.payload.len() && *checksum == expected);
+        let counters: Vec<_> = ends.iter().map(Endpoint::counters).collect();
+        let counted_from = if bulk.omit.is_zero() { started } else { asked + bulk.omit };
+        if ended <= counted_from {
+            return Err(QuicError::NothingCounted(bulk.omit));
+        }
+        let mut run = Measured::take(bed, &meter, []).run(bulk.mode, counted, whole, ended - counted_from);
         add(&mut run.counters, counters);
         Ok(run)
     }
@@ -264,27 +302,51 @@ impl fmt::Debug for QuicBulk {
 
 type Running = offload_testbed::JoinHandle<io::Result<()>>;
 
-fn start(host: &BedHost, port: u16, config: Config, tls: Option<ServerTls>) -> io::Result<(Endpoint, Running)> {
-    let socket = host.stack().bind_udp(Some(port))?;
-    let (endpoint, driver) = Endpoint::new(socket, host.runtime(), config, tls)?;
+fn start(
+    host: &BedHost,
+    shard: &Host,
+    port: u16,
+    config: Config,
+    tls: Option<ServerTls>,
+) -> io::Result<(Endpoint, Running)> {
+    let (endpoint, driver) = Endpoint::new(shard.bind_udp(Some(port))?, host.runtime(), config, tls)?;
     Ok((endpoint, host.spawn("quic", driver)))
 }
 
 async fn serve(
     bulk: Arc<QuicBulk>,
-    endpoint: Endpoint,
+    endpoints: Vec<Endpoint>,
     host: BedHost,
     meter: Meter,
     cuts: Vec<(Cable, Duration)>,
 ) -> Result<Instant, QuicError> {
-    let connection = endpoint.accept().await.ok_or(Closed::Endpoint)?;
-    let (mut send, mut receive) = connection.accept_bi().await?;
-    while receive.receive(GO.len()).await?.is_some() {}
+    let mut streams = Vec::new();
+    for number in 0..usize::from(bulk.connections) {
+        let connection = endpoints[number % endpoints.len()].accept().await.ok_or(Closed::Endpoint)?;
+        for _ in 0..bulk.streams {
+            let (send, mut receive) = connection.accept_bi().await?;
+            while receive.receive(GO.len()).await?.is_some() {}
+            streams.push((connection.clone(), send));
+        }
+    }
     meter.restart();
     let started = host.now();
+    if bulk.omit > Duration::ZERO {
+        let (runtime, omit) = (host.runtime(), bulk.omit);
+        drop(host.spawn("counting begins", async move {
+            runtime.sleep(omit).await;
+            meter.restart();
+        }));
+    }
     for (wire, after) in cuts {
         wire.impair(|| Cut::new(started + after..Instant::MAX));
     }
+    try_join_all(streams.into_iter().map(|(connection, stream)| send(&bulk, connection, stream))).await?;
+    Ok(started)
+}
+
+/// Sends what is to be sent, on one stream.
+async fn send(bulk: &QuicBulk, connection: Connection, mut stream: SendStream) -> Result<(), QuicError> {
     let mut pieces = bulk.payload.pieces(PIECE)?;
     let (mut left, each) = (u64::MAX, bulk.key_update_every.map(|packets| u64::from(packets) * A_PACKET));
     while let Some(piece) = {
@@ -299,52 +361,109 @@ async fn serve(
                 left = each;
             }
         }
-        send.send(piece).await?;
+        stream.send(piece).await?;
     }
-    send.finish()?;
+    stream.finish()?;
     // The client closes when it has all of it; its checksum says whether that is so.
     connection.closed().await;
-    Ok(started)
+    Ok(())
+}
+
+/// What the client got.
+struct Fetched {
+    /// When it said *go*.
+    asked: Instant,
+    /// When the last byte came.
+    ended: Instant,
+    /// Bytes that came when they were to be counted.
+    counted: u64,
+    /// What came on each stream.
+    streams: Vec<(u64, Checksum)>,
 }
 
 async fn fetch(
     bulk: Arc<QuicBulk>,
-    endpoint: Endpoint,
+    endpoints: Vec<Endpoint>,
     host: BedHost,
     routes: Vec<(IpAddr, IpAddr)>,
-) -> Result<(Instant, u64, Checksum), QuicError> {
-    let name = identity::server_name();
-    let first = SocketAddr::new(routes[0].1, PORT);
-    let connection = endpoint.connect(&bulk.client_tls()?, first, name.to_str().as_ref())?.await?;
-    for path in 1..bulk.paths as usize {
-        let (from, to) = routes[path % routes.len()];
-        connection.open_path(SocketAddr::new(to, PORT), Some(from)).await?;
-    }
+) -> Result<Fetched, QuicError> {
+    let tls = bulk.client_tls()?;
+    let connecting = (0..usize::from(bulk.connections)).map(|number| {
+        let at = number % endpoints.len();
+        connect(&bulk, &endpoints[at], &tls, PORT + at as u16, &routes)
+    });
+    let connections = try_join_all(connecting).await?;
     // Both NICs have what they need by then.
     host.runtime().sleep(SETTLED).await;
-    let (mut send, mut receive) = connection.open_bi().await?;
-    send.send(GO.into()).await?;
-    send.finish()?;
+    let mut streams = Vec::new();
+    for connection in &connections {
+        for _ in 0..bulk.streams {
+            let (mut send, receive) = connection.open_bi().await?;
+            send.send(GO.into()).await?;
+            send.finish()?;
+            streams.push(receive);
+        }
+    }
+    let (arrived, counted) = (AtomicU64::new(0), AtomicU64::new(0));
+    let asked = host.now();
+    let counted_from = asked + bulk.omit;
+    let note = |bytes: u64| {
+        if host.now() >= counted_from {
+            counted.fetch_add(bytes, Relaxed);
+        }
+        let all = arrived.fetch_add(bytes, Relaxed) + bytes;
+        if let Some(progress) = &bulk.progress {
+            progress(all);
+        }
+    };
+    let fetched = try_join_all(streams.into_iter().map(|stream| receive(stream, &note))).await?;
+    let ended = host.now();
+    connections.iter().for_each(close);
+    Ok(Fetched { asked, ended, counted: counted.into_inner(), streams: fetched })
+}
+
+async fn connect(
+    bulk: &QuicBulk,
+    endpoint: &Endpoint,
+    tls: &ClientTls,
+    port: u16,
+    routes: &[(IpAddr, IpAddr)],
+) -> Result<Connection, QuicError> {
+    let name = identity::server_name();
+    let connection = endpoint.connect(tls, SocketAddr::new(routes[0].1, port), name.to_str().as_ref())?.await?;
+    for path in 1..bulk.paths as usize {
+        let (from, to) = routes[path % routes.len()];
+        connection.open_path(SocketAddr::new(to, port), Some(from)).await?;
+    }
+    Ok(connection)
+}
+
+/// All that comes on one stream.
+async fn receive(mut stream: ReceiveStream, note: &impl Fn(u64)) -> Result<(u64, Checksum), QuicError> {
     let (mut hasher, mut bytes) = (Sha256::new(), 0);
-    while let Some(data) = receive.receive(PIECE).await? {
+    while let Some(data) = stream.receive(PIECE).await? {
         let _application = cost::work(Work::Application);
         hasher.update(&data);
         bytes += data.len() as u64;
-        if let Some(progress) = &bulk.progress {
-            progress(bytes);
-        }
+        note(data.len() as u64);
     }
-    let ended = host.now();
-    close(&connection);
-    Ok((ended, bytes, hasher.finalize().into()))
+    Ok((bytes, hasher.finalize().into()))
 }
 
 fn close(connection: &Connection) {
     connection.close(0, "");
 }
 
-/// Both ends' together.
-fn add(counters: &mut BTreeMap<String, u64>, ends: [Counters; 2]) {
+/// A file for each end of a connection, in a folder.
+fn events(folder: PathBuf, mode: Mode) -> Qlog {
+    Qlog::new(move |of| {
+        let file = File::create(folder.join(format!("{mode}-{}", of.file_name()))).ok()?;
+        Some(Box::new(BufWriter::new(file)))
+    })
+}
+
+/// All ends' together.
+fn add(counters: &mut BTreeMap<String, u64>, ends: Vec<Counters>) {
     let mut set = CounterSet::default();
     ends.iter().for_each(|end| set.add(end));
     counters.extend(set.moved().map(|(name, value)| (name.into(), value)));
@@ -376,6 +495,20 @@ mod tests {
         }
     }
 
+    /// Each shard has its connections, and each connection its paths; what comes by any of them comes to its shard.
+    #[test]
+    fn many_connections_are_spread_over_queues() {
+        let payload = Payload::seeded(Seed(1), 20_000);
+        let usual = QuicBulk::new(Mode::QuicNic, payload);
+        let nic = NicConfig { queues: 4, ..usual.nic.clone() };
+        let bulk = QuicBulk { connections: 22, streams: 2, paths: 4, nic, ..usual };
+        let run = bulk.run().unwrap();
+        assert!(run.sha256_ok && run.bytes == 22 * 2 * 20_000);
+        assert_eq!(run.counters["QuicContexts"], 22 * 2 * 2, "for each connection and direction, at both ends");
+        let count = |name: &str| run.counters.get(name).copied().unwrap_or(0);
+        assert!(count("QuicOpenedDevice") > 22 * 40 && count("QuicCidsDevice") >= 22 * 4 * 2, "{:?}", run.counters);
+    }
+
     /// Each path has a wire of its own, and one of them is cut.
     #[test]
     fn a_wire_may_be_cut_while_others_carry_on() {
@@ -392,6 +525,18 @@ mod tests {
             assert!(run.sha256_ok && run.counters["wire_cut"] > 10, "{mode}: {:?}", run.counters);
             assert_eq!(run.counters["QuicPathsSilent"], 1, "{mode}");
         }
+    }
+
+    /// Slow start is left out, and what is counted fills the wire.
+    #[test]
+    fn what_came_before_counting_began_is_not_counted() {
+        let wire = LinkConfig { rate: Some(100_000_000), delay: Duration::from_millis(5), ..LinkConfig::default() };
+        let usual = QuicBulk::new(Mode::QuicNic, Payload::seeded(Seed(1), 4_000_000));
+        let run = |omit| QuicBulk { link: wire.clone(), omit, ..usual.clone() }.run();
+        let (all, rest) = (run(Duration::ZERO).unwrap(), run(Duration::from_millis(200)).unwrap());
+        assert!(all.bytes == 4_000_000 && rest.bytes < 3_000_000, "{}", rest.bytes);
+        assert!(rest.sha256_ok && rest.goodput_gbps > 1.05 * all.goodput_gbps, "{rest:?} {all:?}");
+        assert!(matches!(run(Duration::from_secs(9)), Err(QuicError::NothingCounted(_))));
     }
 
     #[test]

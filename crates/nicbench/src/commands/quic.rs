@@ -4,6 +4,7 @@ use super::runs::{Made, facts, value};
 use crate::options::{self, WireOptions};
 use crate::own_wires::OwnWires;
 use clap::Args;
+use core::time::Duration;
 use nic_sim::NicConfig;
 use offload_bench::facts::Run;
 use offload_bench::payload::Payload;
@@ -11,23 +12,29 @@ use offload_bench::quic::{Mode, QuicBulk};
 use offload_bench::table;
 use offload_testbed::bed::ClockKind;
 
-/// A stream of QUIC from one host to another: packets as they are, protected by the CPU, protected by the NICs
+/// Streams of QUIC from one host to another: packets as they are, protected by the CPU, protected by the NICs
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct QuicOptions {
     /// Who protects the packets, comma-separated: quic-plain (nobody), quic-cpu (the hosts), quic-nic (the NICs)
     #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
     pub mode: Vec<Mode>,
-    /// How much is sent
+    /// How much is sent on each stream
     #[arg(long, value_parser = options::bytes, default_value = "64MiB")]
     size: u64,
-    /// Paths of the connection, over IPv4 and IPv6 in turn
+    /// Connections at the same time
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    connections: u16,
+    /// Streams of each connection
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    streams: u16,
+    /// Paths of each connection, over IPv4 and IPv6 in turn
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     paths: u32,
     /// Ask for other keys after so many packets
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u32).range(1..))]
     key_update_every: Option<u32>,
-    /// Queues of each NIC, and shards of each host
+    /// Queues of each NIC, and shards of each host, over which connections are spread
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
     /// NICs that do not cut datagrams (no USO)
@@ -36,6 +43,9 @@ pub(crate) struct QuicOptions {
     /// NICs that do not join datagrams
     #[arg(long)]
     no_joining: bool,
+    /// How long streams send before anything is counted: 500ms. For slow start over a long path
+    #[arg(long, value_parser = options::time, value_name = "TIME", default_value = "0s")]
+    omit: Duration,
     /// Over IPv6
     #[arg(long)]
     ipv6: bool,
@@ -54,8 +64,11 @@ impl QuicOptions {
         let own = [
             self.own_wires.fact(),
             ("size", self.size.to_string()),
+            ("connections", self.connections.to_string()),
+            ("streams", self.streams.to_string()),
             ("paths", self.paths.to_string()),
             ("key_update_every", self.key_update_every.unwrap_or(0).to_string()),
+            ("omit_ns", self.omit.as_nanos().to_string()),
             ("queues", self.queues.to_string()),
             ("uso", (!self.no_uso).to_string()),
             ("joining", (!self.no_joining).to_string()),
@@ -76,6 +89,8 @@ impl QuicOptions {
             ..usual.nic
         };
         let bulk = QuicBulk {
+            connections: self.connections,
+            streams: self.streams,
             paths: self.paths,
             key_update_every: self.key_update_every,
             clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
@@ -84,6 +99,7 @@ impl QuicOptions {
             link: self.wire.link(),
             wires: self.own_wires.links(self.paths, &self.wire)?,
             cuts: self.own_wires.cut.clone(),
+            omit: self.omit,
             ipv6: self.ipv6,
             ..usual
         };

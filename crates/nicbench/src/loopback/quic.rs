@@ -4,6 +4,7 @@ use super::{self as loopback, Common, Failure, Loopback, OutputFiles, Ways};
 use crate::options;
 use crate::own_wires::OwnWires;
 use clap::Parser;
+use core::time::Duration;
 use nic_sim::NicConfig;
 use offload_api::TlsSuite;
 use offload_bench::facts::Facts;
@@ -41,6 +42,12 @@ pub struct QuicLoopback {
     /// file each: its name gets the way's before the extension
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// Write the events of both ends (qlog) into a folder that is there: quic-nic-client-*.sqlog and the like
+    #[arg(long, value_name = "FOLDER")]
+    qlog: Option<PathBuf>,
+    /// How long to send before anything is counted: 500ms. For slow start over a long path
+    #[arg(long, value_parser = options::time, value_name = "TIME", default_value = "0s")]
+    omit: Duration,
     /// Over IPv6
     #[arg(long)]
     ipv6: bool,
@@ -89,6 +96,9 @@ fn run(options: &QuicLoopback) -> Result<Facts, Failure> {
     let read = options.file.iter().map(PathBuf::as_path).collect();
     let files = OutputFiles { read, pcap: options.pcap.as_deref(), ..OutputFiles::default() };
     let ways = Ways::new(NAME, &options.common, &options.mode, files)?;
+    if let Some(folder) = options.qlog.as_ref().filter(|folder| !folder.is_dir()) {
+        return Err(Failure::Unusable(format!("{} is no folder: make it, for --qlog", folder.display())));
+    }
     let wires = options.own_wires.links(options.paths, &options.common.wire).map_err(Failure::Unusable)?;
     let own = [
         options.own_wires.fact(),
@@ -96,6 +106,7 @@ fn run(options: &QuicLoopback) -> Result<Facts, Failure> {
         ("suite", format!("{:?}", options.suite)),
         ("paths", options.paths.to_string()),
         ("key_update_every", options.key_update_every.map_or("never".into(), |packets| packets.to_string())),
+        ("omit_ns", options.omit.as_nanos().to_string()),
         ("ipv6", options.ipv6.to_string()),
     ];
     let mut facts = options.common.facts(NAME, own);
@@ -108,6 +119,8 @@ fn run(options: &QuicLoopback) -> Result<Facts, Failure> {
         let bulk = QuicBulk {
             link: options.common.wire.link(),
             wires: wires.clone(),
+            omit: options.omit,
+            qlog: options.qlog.clone(),
             cuts: options.own_wires.cut.clone(),
             clock: options.common.clock(),
             capture: way.capture,
