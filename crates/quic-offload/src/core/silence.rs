@@ -89,10 +89,10 @@ impl Watches {
     }
 }
 
-/// How long an answer may take: a probe timeout (RFC 9002 6.2.1) for the packet, which may be lost alone, and what the answer to
-/// the probe takes.
+/// How long an answer may take: the packet may be lost alone, and what probes for it a probe timeout later (RFC 9002 6.2.1); what
+/// probes two more later is answered.
 fn patience(rtt: Duration, ack_delay: Duration) -> Duration {
-    probe_timeout(rtt, ack_delay) + rtt + ack_delay + GRANULARITY
+    3 * probe_timeout(rtt, ack_delay) + rtt + ack_delay + GRANULARITY
 }
 
 /// RFC 9002 6.2.1, as if the round-trip time varied by an eighth of itself.

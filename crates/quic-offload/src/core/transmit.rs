@@ -64,8 +64,13 @@ impl Core {
     /// Takes the packets that a connection has to send, as long as there is room. True: there may be more.
     pub(super) fn take_packets(&mut self, at: usize, now: Instant) -> bool {
         let time = self.noq_time(now);
-        let Core { connections, outgoing, counters, handshakes, .. } = self;
+        let Core { connections, outgoing, counters, handshakes, config, .. } = self;
         let Some(conn) = connections.get_mut(at) else { return false };
+        // Both ends may have given up different ones. The state machine asks for acknowledgements on a path that it counts on then,
+        // and ends the program if there is none.
+        if config.paths > 1 && conn.noq.paths().is_empty() {
+            return false;
+        }
         for _ in 0..MOST_AT_ONCE {
             if !outgoing.has_room() {
                 return true;

@@ -28,7 +28,7 @@ struct Schedule {
     forged: u16,
     update_every: Option<u32>,
     six: bool,
-    /// A second path comes, and the first goes.
+    /// There are two paths.
     second: bool,
     bytes: [u32; 2],
 }

@@ -121,7 +121,7 @@ fn a_cut_wire_is_survived() {
         assert_eq!(bytes, 48 << 20);
         assert!(sent.iter().all(|sent| *sent > 5000), "the others are used: {sent:?}");
         assert_eq!(client.counters().silent_paths, 1);
-        // Seen to be silent after two probe timeouts and a bit, of this end's and its peer's, who acknowledge within 5 ms; the state
+        // Seen to be silent after three probe timeouts and a bit, of this end's and its peer's, who acknowledge within 5 ms; the state
         // machine sends again what was under way when it discards the path, three later.
         assert!(longest < 3 * PROBE_TIMEOUT, "{offload:?}: nothing for {longest:?}");
     }
@@ -187,4 +187,41 @@ fn a_peer_without_multipath_says_so() {
     let opened = world.bed.run(near);
     assert!(matches!(opened, Err(PathError::Refused(_))), "{opened:?}");
     drop(server);
+}
+
+/// Each end gives up another path at the same time, and there is none left: the connection ends, and nothing else.
+#[test]
+fn ends_that_give_up_different_paths_lose_the_connection() {
+    let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
+    let mut world = World::new(13, [nic(), nic()], link);
+    let config = |name| Config { paths: 3, ..world.config(name) };
+    let (client, _driver) = world.client(config("near"));
+    let (server, _server_driver) = world.server(config("far"));
+    let (tls, first, second) = (world.client_tls(), world.to(false), world.to(true));
+    let from: IpAddr = world.near.ipv6_address().into();
+    let at = Instant::from_nanos(100_000_000);
+    let host = world.far.clone();
+    let far = world.far.spawn("server", async move {
+        let connection = server.accept().await.unwrap();
+        let mut stream = connection.accept_uni().await.unwrap();
+        assert_eq!(rig::read_all(&mut stream).await, 10);
+        host.runtime().sleep(at - host.now()).await;
+        connection.close_path(1).unwrap();
+        connection.closed().await
+    });
+    let host = world.near.clone();
+    let near = world.near.spawn("client", async move {
+        let connection = rig::connect(&client, &tls, first).await.unwrap();
+        connection.open_path(second, Some(from)).await.unwrap();
+        let mut stream = connection.open_uni().await.unwrap();
+        stream.send(rig::body(0, 10)).await.unwrap();
+        stream.finish().unwrap();
+        stream.acknowledged().await.unwrap();
+        host.runtime().sleep(at - host.now()).await;
+        connection.close_path(0).unwrap();
+        connection.closed().await
+    });
+    for closed in world.bed.run(async move { [near.await, far.await] }) {
+        assert!(matches!(&closed, Closed::Protocol(why) if why.contains("no viable network path")), "{closed:?}");
+    }
 }

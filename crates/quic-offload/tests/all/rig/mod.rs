@@ -187,8 +187,7 @@ impl World {
         self.run_transfer(configs, six, bytes, back, usize::MAX, false)
     }
 
-    /// The same both ways, with other keys every so many bytes, and perhaps a second path, half-way through which the first is given
-    /// up.
+    /// The same both ways, with other keys every so many bytes, and perhaps a second path.
     pub(crate) fn transfer_by(
         &mut self,
         configs: [Config; 2],
@@ -246,9 +245,6 @@ impl World {
                     connection.update_keys();
                     // The state machine ignores it while keys before the last ones are kept: for three PTO.
                     host.runtime().sleep(Duration::from_millis(200)).await;
-                }
-                if second.is_some() && at >= bytes / 2 {
-                    let _or_it_is_the_only_one = connection.close_path(0);
                 }
                 send.send(body(at as u64, 100_000.min(bytes - at))).await.unwrap();
             }
