@@ -1,4 +1,4 @@
-//! Published vectors: RFC 9001 A.2, A.3 and A.5, and RFC 3610's way to AES-CCM by way of RFC 9001.
+//! Published vectors, RFC 9001 A.2, A.3 and A.5, and packets under AES-CCM that others made.
 
 use offload_api::{QuicCipher, QuicHeaderKey, QuicKey};
 use offload_quic::{HeaderKey, PacketKey, Secret, Unmasked, seal};
@@ -71,4 +71,33 @@ fn the_payload_of_the_servers_initial_packet() {
         46c5b7684df3548e7ddeb9c3bf9c73cc3f3bded74b562bfb19fb84022f8ef4cdd93795d77d06edbb7aaf2f58891850abbdca3d20398c276456cbc42158407dd074ee",
     );
     assert_eq!([&payload[..], &tag].concat(), sealed);
+}
+
+/// AES-128-CCM, for which no RFC has a packet and rustls no suite: two that OpenSSL's made, by way of Python's `cryptography` (`AESCCM`,
+/// AES in ECB, HMAC), the second on path 3.
+#[test]
+fn packets_that_another_ccm_sealed() {
+    let bytes: Vec<u8> = (0..32).collect();
+    let secret = Secret::new(QuicCipher::Aes128Ccm, &bytes).unwrap();
+    let (key, header_key) = (secret.packet_key(), secret.header_key());
+    for (sealed, cid_bytes, path, number, plain) in [
+        (
+            "5dc1c2c3c4c5c6c7c8e7215ce78bb08127151581a5b3b2f6e506c6977e76abeade3f4979158866389c005b37732cebac0bf61cb4c37a9df573b7",
+            8,
+            0,
+            0x1234,
+            &b"sealed by a CCM of another make"[..],
+        ),
+        ("411da0db32c7a3bf68175ae8e4effb931d07d7a928c6208a175da8bc74e2d1e85600", 0, 3, 0xaead, b"and on a path"),
+    ] {
+        let sealed = hex(sealed);
+        let header = Unmasked::read(&header_key, &sealed, 1 + cid_bytes).unwrap();
+        assert_eq!(header.number(Some(number - 1)), number);
+        let mut packet = sealed.clone();
+        header.open(&key, &mut packet, path, number).unwrap();
+        let payload_at = header.payload_at();
+        assert_eq!(&packet[payload_at..packet.len() - 16], plain);
+        seal(&key, &header_key, &mut packet, 1 + cid_bytes, path, number).unwrap();
+        assert_eq!(packet, sealed);
+    }
 }
