@@ -92,16 +92,19 @@ fn differences(name: &str, one: Option<&Value>, two: Option<&Value>, fields: &mu
 }
 
 /// Fields of runs that hold CPU time. A test of the commands finds those that are missing here, and those that no run has.
-pub(crate) const TIMED: [&str; 12] = [
+pub(crate) const TIMED: [&str; 15] = [
     "client_us_per_request",
     "copy_crc_share",
     "device_ns_per_byte",
     "host_us_per_operation",
+    "hypervisors_ns_per_byte",
+    "rx_guests_ns_per_byte",
     "rx_host_ns_per_byte",
     "rx_ns_per_packet",
     "rx_packets_per_cpu_second",
     "server_us_per_request",
     "target_us_per_operation",
+    "tx_guests_ns_per_byte",
     "tx_host_ns_per_byte",
     "tx_ns_per_packet",
     "tx_packets_per_cpu_second",

@@ -199,6 +199,7 @@ fn parts_agree_on_every_field_but_cpu_times() {
         ("fio", r#"operations = 16, disk-size = "1MiB", ddgst = true"#, r#""tcp""#),
         ("ipsec", r#"packets = 100, sas = 2"#, r#""esp-packet""#),
         ("quic", r#"size = "256KiB""#, r#""quic-nic""#),
+        ("vms", r#"size = "256KiB", vms = 1"#, r#""overlay-esp""#),
     ];
     let study = |(command, fixed, mode): &(&str, &str, &str)| {
         format!(
@@ -217,7 +218,7 @@ fn parts_agree_on_every_field_but_cpu_times() {
     let out = directory.join("grid.jsonl");
     let output = nicbench(&["merge", text(&parts[0]), text(&parts[1]), "--out", text(&out)]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("6 points of 2 parts; 6 were made twice"), "{said}");
+    assert!(said.contains("7 points of 2 parts; 7 were made twice"), "{said}");
     let rows = fs::read_to_string(&out).unwrap();
     for field in TIMED {
         assert!(rows.contains(&format!("\"{field}\":")), "no run has {field}");
@@ -275,16 +276,19 @@ fn virtual_facts(file: &Path) -> Vec<String> {
 }
 
 /// Fields of runs that hold CPU time.
-const TIMED: [&str; 12] = [
+const TIMED: [&str; 15] = [
     "client_us_per_request",
     "copy_crc_share",
     "device_ns_per_byte",
     "host_us_per_operation",
+    "hypervisors_ns_per_byte",
+    "rx_guests_ns_per_byte",
     "rx_host_ns_per_byte",
     "rx_ns_per_packet",
     "rx_packets_per_cpu_second",
     "server_us_per_request",
     "target_us_per_operation",
+    "tx_guests_ns_per_byte",
     "tx_host_ns_per_byte",
     "tx_ns_per_packet",
     "tx_packets_per_cpu_second",
