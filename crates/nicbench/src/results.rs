@@ -63,6 +63,8 @@ impl Row {
                 differences(field, one.get(field), two.get(field), &mut fields);
             }
         }
+        // JSON objects have an order of their own, or none, by what else is compiled.
+        fields.sort();
         fields
     }
 
