@@ -7,7 +7,7 @@
 use core::time::Duration;
 use std::borrow::Cow;
 
-/// What a peer's transport parameters (RFC 9000 18) say: without its least delay, if that is none that may be asked for, and whether
+/// What a peer's transport parameters (RFC 9000 18) say: without its least delay, if nobody may ask for that delay, and whether
 /// it waits as long as it is asked to.
 ///
 /// The state machine takes a least delay above 25 ms and asks for one between that and 25 ms, which ends the program.
