@@ -230,6 +230,11 @@ impl ContextStore {
         }
     }
 
+    /// Whether an engine was called since there last was nothing to be told.
+    pub(crate) fn may_have_events(&self) -> bool {
+        !self.called.is_empty()
+    }
+
     /// What is to be told next of what happened to contexts.
     pub(crate) fn pop_event(&mut self) -> Option<ContextEvent> {
         let event =

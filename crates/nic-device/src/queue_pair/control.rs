@@ -120,7 +120,8 @@ impl QueuePair {
     /// Tells the host what happened to contexts, as far as there is room.
     pub(super) fn report_events(&mut self, now: Instant) {
         // Answers to commands must find room.
-        while self.rings.control_completions.room() > self.config.control_ring
+        while self.contexts.may_have_events()
+            && self.rings.control_completions.room() > self.config.control_ring
             && let Some(event) = self.contexts.pop_event()
         {
             let _room = self.report(now, ControlCompletion::Event(event));

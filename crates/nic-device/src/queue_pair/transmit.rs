@@ -174,15 +174,22 @@ impl QueuePair {
     /// Starts fetching if a doorbell rang while the transmit side was idle. One that rings later finds it at work, but for
     /// commands, which wait for no packet.
     pub(super) fn notice_doorbell(&mut self, now: Instant) {
-        let (commands, delays) = (!self.rings.control.is_empty(), self.config.delays);
+        let has_commands = !self.rings.control.is_empty();
+        let packets = self.transmit.is_idle() && (has_commands || !self.rings.send.is_empty());
+        let commands = has_commands && self.control_due.is_none();
+        // Mostly.
+        if !commands && !packets {
+            return;
+        }
+        let delays = self.config.delays;
         let until = match self.transmit.activity {
             Activity::Fetching { until } => until,
             Activity::Idle | Activity::Sending => now + delays.doorbell + delays.dma + delays.engine,
         };
-        if self.transmit.is_idle() && (commands || !self.rings.send.is_empty()) {
+        if packets {
             self.transmit.activity = Activity::Fetching { until };
         }
-        if commands && self.control_due.is_none() {
+        if commands {
             self.control_due = Some(until);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what arrives leaves the wires in the order of its arrival, and that of one instant in the order of the wires.
 
-use super::lanes::{MOST_LANES, lane_of};
+use super::lanes::lane_of;
 use super::queue::{FrameReceiver, FrameSender};
 use crate::runtime::{Runtime, lock};
 use core::future::poll_fn;
@@ -12,28 +12,28 @@ use offload_base::Instant;
 use offload_base::time::earliest;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Never ends.
+/// Never ends. At least one wire.
 ///
 /// A frame whose wire holds its sender back holds back those behind it, as they come out of one port.
-pub(super) async fn run(
+pub(super) async fn run<const LANES: usize>(
     runtime: Arc<dyn Runtime>,
-    lanes: Vec<Arc<Mutex<Link>>>,
+    lanes: [Arc<Mutex<Link>>; LANES],
     mut from: FrameReceiver,
     mut to: FrameSender,
 ) {
     let mut alarm = runtime.alarm();
     poll_fn(|cx| {
         let now = runtime.now();
-        let mut links: Links<'_> = core::array::from_fn(|lane| lanes.get(lane).map(|link| lock(link)));
+        let mut links = lanes.each_ref().map(|link| lock(link));
         let held_until = loop {
             if from.is_empty() && from.wait(cx.waker()) {
                 break None;
             }
-            let lane = match lanes.len() {
+            let lane = match LANES {
                 1 => 0,
                 several => from.front().map_or(0, |frame| lane_of(frame, several)),
             };
-            let Some(link) = &mut links[lane] else { break None };
+            let link = &mut links[lane];
             let ready_at = link.ready_at();
             if ready_at > now {
                 break Some(ready_at);
@@ -70,12 +70,9 @@ pub(super) async fn run(
     .await
 }
 
-/// The wires, locked, from the first on.
-type Links<'a> = [Option<MutexGuard<'a, Link>>; MOST_LANES];
-
 /// When the next frame of any wire arrives, and of which.
-fn next_of<'a>(links: &'a mut Links<'_>) -> Option<(Instant, &'a mut Link)> {
-    let arrivals = links.iter_mut().flatten().filter_map(|link| Some((link.next_event()?, &mut **link)));
+fn next_of<'a, const LANES: usize>(links: &'a mut [MutexGuard<'_, Link>; LANES]) -> Option<(Instant, &'a mut Link)> {
+    let arrivals = links.iter_mut().filter_map(|link| Some((link.next_event()?, &mut **link)));
     // The first of those that are alike.
     arrivals.min_by_key(|(arrival, _)| *arrival)
 }

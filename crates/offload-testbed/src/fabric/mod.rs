@@ -204,14 +204,32 @@ pub fn run_link(
     from: FrameReceiver,
     to: FrameSender,
 ) {
-    run_links(runtime, name, vec![link], from, to);
+    keep_going(runtime, name, [link], from, to);
 }
 
-/// The same for several wires between the same ports.
+/// The same for several wires between the same ports: one, two or three.
 fn run_links(
     runtime: &Arc<dyn Runtime>,
     name: String,
     links: Vec<Arc<Mutex<Link>>>,
+    from: FrameReceiver,
+    to: FrameSender,
+) {
+    match <[_; 1]>::try_from(links).map_err(<[_; 2]>::try_from) {
+        Ok(one) => keep_going(runtime, name, one, from, to),
+        Err(Ok(two)) => keep_going(runtime, name, two, from, to),
+        Err(Err(links)) => match <[_; MOST_LANES]>::try_from(links) {
+            Ok(three) => keep_going(runtime, name, three, from, to),
+            Err(links) => unreachable!("a test bed has one to {MOST_LANES} wires, this one {}", links.len()),
+        },
+    }
+}
+
+/// A task for each number of wires: with one, which is the rule, no frame is asked which it takes.
+fn keep_going<const LANES: usize>(
+    runtime: &Arc<dyn Runtime>,
+    name: String,
+    links: [Arc<Mutex<Link>>; LANES],
     from: FrameReceiver,
     to: FrameSender,
 ) {
