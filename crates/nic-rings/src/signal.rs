@@ -1,8 +1,9 @@
 //! Doorbells and interrupts: how the producer of a ring wakes a consumer that went to sleep.
 //!
-//! The consumer drains, arms, looks once more, and only then sleeps; the producer publishes, then raises. With
-//! both sides sequentially consistent one of the two always sees the other, so no wake-up is lost, and a
-//! consumer that is awake is not woken.
+//! The consumer drains, arms, looks once more, and only then sleeps; the producer publishes, then raises. Each side has a
+//! sequentially consistent fence between its write and its look at the other's, so one of the two always sees the other:
+//! no wake-up is lost, and a consumer that is awake is not woken. The fence does it alone: the accesses around it have
+//! only to order the waker, which is there when the line is seen to be armed.
 
 use atomic_waker::AtomicWaker;
 use core::sync::atomic::{AtomicBool, Ordering, fence};
@@ -53,25 +54,25 @@ impl Signal {
     /// Has the waker of the last call of [`arm`](Self::arm) or [`register`](Self::register) woken at the next raise.
     /// What was published before must be looked for after this call.
     pub fn rearm(&self) {
-        self.shared.armed.store(true, Ordering::SeqCst);
+        self.shared.armed.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
     /// Takes the arming back: the consumer is awake.
     pub fn disarm(&self) {
-        self.shared.armed.store(false, Ordering::SeqCst);
+        self.shared.armed.store(false, Ordering::Relaxed);
     }
 
     /// Whether a raise would wake somebody. The producer has published before it asks.
     pub fn is_armed(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.shared.armed.load(Ordering::SeqCst)
+        self.shared.armed.load(Ordering::Relaxed)
     }
 
     /// Wakes the consumer if it is asleep, and says whether it was.
     pub fn raise(&self) -> bool {
         fence(Ordering::SeqCst);
-        let armed = self.shared.armed.swap(false, Ordering::SeqCst);
+        let armed = self.shared.armed.swap(false, Ordering::Acquire);
         if armed {
             self.shared.waker.wake();
         }

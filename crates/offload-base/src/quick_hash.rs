@@ -45,6 +45,7 @@ impl BuildHasher for QuickHash {
 }
 
 impl Hasher for QuickHasher {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) {
         let mut words = bytes.chunks_exact(8);
         for word in &mut words {
@@ -71,6 +72,7 @@ impl Hasher for QuickHasher {
         self.write_u64(value.into());
     }
 
+    #[inline]
     fn write_u64(&mut self, value: u64) {
         self.0 = folded(self.0.rotate_left(23) ^ value, MULTIPLIER);
     }
@@ -79,11 +81,13 @@ impl Hasher for QuickHasher {
         self.write_u64(value as u64);
     }
 
+    #[inline]
     fn finish(&self) -> u64 {
         folded(self.0, START)
     }
 }
 
+#[inline]
 fn folded(one: u64, other: u64) -> u64 {
     let product = u128::from(one) * u128::from(other);
     product as u64 ^ (product >> 64) as u64
