@@ -23,7 +23,8 @@ pub struct Config {
     pub offload: Offload,
     /// Bytes of the connection IDs that peers are to use, 1 to 20. They lead to connections, here and in a device.
     pub cid_bytes: u8,
-    /// Most paths of a connection at a time, if the peer has several, too (draft-ietf-quic-multipath-21); 1: there is no multipath.
+    /// Most paths of a connection at a time, if the peer has several, too (draft-ietf-quic-multipath-21); 1: there is no multipath. A
+    /// peer of another make may have one more: it is there for a client whose last path was given up.
     pub paths: u32,
     /// Connection IDs of a connection that the device is told of, for each path. The oldest goes first.
     pub device_cids_a_path: usize,
@@ -45,6 +46,9 @@ pub struct Config {
     pub send_window: u32,
     /// A connection on which nothing happens ends after this.
     pub idle: Duration,
+    /// Something is sent on each path after so much silence. A client behind a router that forgets addresses wants it: what a server sends to
+    /// an address of before is lost until the client sends something (RFC 9000 10.1.2).
+    pub keep_alive: Option<Duration>,
     /// The largest datagram that is tried, without UDP's header.
     pub udp_payload: u16,
     /// Whether the fixed bit is sent at random to peers that do not mind (RFC 9287).
@@ -123,6 +127,7 @@ impl Default for Config {
             receive_window: 16 << 20,
             send_window: 8 << 20,
             idle: Duration::from_secs(30),
+            keep_alive: None,
             udp_payload: 1472,
             grease: true,
             limits: AeadLimits::default(),
@@ -146,10 +151,12 @@ impl Config {
             .receive_window(self.receive_window.into())
             .send_window(self.send_window.into())
             .max_idle_timeout(Some(idle(self.idle)))
+            .keep_alive_interval(self.keep_alive)
+            .default_path_keep_alive_interval(self.keep_alive)
             .ack_frequency_config(Some(acknowledgements))
             .mtu_discovery_config((self.udp_payload > 1200).then_some(discovery));
         if self.paths > 1 {
-            transport.max_concurrent_multipath_paths(self.paths);
+            transport.max_concurrent_multipath_paths(self.paths.saturating_add(1));
         }
         transport
     }

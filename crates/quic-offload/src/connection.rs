@@ -192,9 +192,14 @@ impl Connection {
         poll_fn(|cx| {
             let now = self.held.shared.now();
             let mut core = self.held.shared.lock();
-            let time = core.noq_time(now);
+            let (time, most) = (core.noq_time(now), core.most_paths());
             let conn = open(self.held.get(&mut core)?)?;
             let Some(path) = opened else {
+                if conn.noq.is_multipath_negotiated() && conn.open_paths() >= most {
+                    return Poll::Ready(Err(PathError::Refused(format!(
+                        "there are {most} paths: raise Config::paths"
+                    ))));
+                }
                 match conn.noq.open_path(FourTuple::new(to, from), PathStatus::Available, time) {
                     Ok(path) => opened = Some(number_of(path)),
                     // The peer's connection IDs for it are still to come.

@@ -1,7 +1,7 @@
 //! What goes wrong, and whose fault it is.
 
 use bytes::Bytes;
-use noq_proto::ConnectionError;
+use noq_proto::{ConnectionError, TransportErrorCode};
 use std::io;
 
 /// Why there is no connection any more, or none came about.
@@ -40,6 +40,12 @@ pub enum Closed {
     /// The peer speaks no version that this end does.
     #[error("the peer speaks no version of QUIC that this end does")]
     Version,
+    /// The state machine of this end panicked, over what it was sent. Other connections go on.
+    #[error("this end's QUIC failed: connect again, and report what the program printed")]
+    Failed,
+    /// The peer gave up the last path, and this end had none instead.
+    #[error("both ends gave up paths until none was left")]
+    NoPath,
     /// The endpoint is gone, or its driver is.
     #[error("the endpoint is closed")]
     Endpoint,
@@ -52,7 +58,13 @@ impl From<ConnectionError> for Closed {
             ConnectionError::ApplicationClosed(close) => {
                 Closed::ByPeer { code: close.error_code.into_inner(), reason: close.reason }
             }
+            ConnectionError::ConnectionClosed(close) if close.error_code == TransportErrorCode::NO_VIABLE_PATH => {
+                Closed::NoPath
+            }
             ConnectionError::ConnectionClosed(close) => Closed::PeerFound(close.to_string()),
+            ConnectionError::TransportError(error) if error.code == TransportErrorCode::NO_VIABLE_PATH => {
+                Closed::NoPath
+            }
             ConnectionError::TransportError(error) => Closed::Protocol(error.to_string()),
             ConnectionError::Reset => Closed::Reset,
             ConnectionError::TimedOut => Closed::TimedOut,

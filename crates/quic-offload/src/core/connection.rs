@@ -4,13 +4,16 @@ use super::reading::Reading;
 use super::{Core, offload, silence};
 use crate::config::Config;
 use crate::crypto::acknowledgements::ASKED;
+use crate::crypto::asked::Asked;
 use crate::crypto::keyring::Keyring;
 use crate::crypto::number_of;
 use crate::error::Closed;
 use core::task::Waker;
-use noq_proto::{Dir, Event, PathEvent, StreamEvent, StreamId};
+use core::time::Duration;
+use noq_proto::{Dir, EndpointEvent, Event, FourTuple, PathEvent, PathStatus, StreamEvent, StreamId};
 use offload_base::Instant;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -32,11 +35,16 @@ pub(crate) struct Conn {
     /// Paths that are in use, and those that are no more.
     pub(crate) paths: Vec<u32>,
     pub(crate) abandoned: Vec<u32>,
+    /// Where a path is to be opened, for the peer gave up the last one.
+    reopening: Option<FourTuple>,
     pub(super) watches: silence::Watches,
     pub(crate) reading: Reading,
     pub(crate) key_updates: u64,
     /// The generation of the keys that packets are sent under.
     pub(super) transmit_generation: u64,
+    asked: Arc<Asked>,
+    /// The state machine panicked: nothing is asked of it any more.
+    pub(super) is_broken: bool,
 }
 
 /// How far a connection is.
@@ -98,7 +106,13 @@ pub(crate) fn place_of(dir: Dir) -> usize {
 }
 
 impl Conn {
-    pub(super) fn new(noq: noq_proto::Connection, keyring: Arc<Keyring>, is_client: bool, config: &Config) -> Conn {
+    pub(super) fn new(
+        noq: noq_proto::Connection,
+        keyring: Arc<Keyring>,
+        asked: Arc<Asked>,
+        is_client: bool,
+        config: &Config,
+    ) -> Conn {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Conn {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -114,11 +128,40 @@ impl Conn {
             waiting: Waiting::default(),
             paths: vec![0],
             abandoned: Vec::new(),
+            reopening: None,
             watches: silence::Watches::default(),
             reading: Reading::new(config),
             key_updates: 0,
             transmit_generation: 0,
+            asked,
+            is_broken: false,
         }
+    }
+
+    /// Calls the state machine with what comes from the network, or with time that passed. Where it panics, this connection has
+    /// ended, and not the program.
+    pub(super) fn guarded<R>(&mut self, f: impl FnOnce(&mut noq_proto::Connection) -> R) -> Option<R> {
+        if self.is_broken {
+            return None;
+        }
+        let done = catch_unwind(AssertUnwindSafe(|| f(&mut self.noq))).ok();
+        self.is_broken = done.is_none();
+        done
+    }
+
+    /// How many paths there are, or are being opened.
+    pub(crate) fn open_paths(&self) -> usize {
+        self.noq.paths().into_iter().filter(|path| !self.abandoned.contains(&number_of(*path))).count()
+    }
+
+    /// How long the peer may wait with an acknowledgement.
+    pub(super) fn ack_delay(&self) -> Duration {
+        if self.asked.is_agreed() { ASKED } else { silence::MAX_ACK_DELAY }
+    }
+
+    /// Whether the state machine may make several datagrams at once.
+    pub(super) fn may_segment(&self) -> bool {
+        !(self.asked.is_open() && self.keyring.lock().acknowledges_as_asked)
     }
 
     /// Packets are sent under this generation's key.
@@ -172,7 +215,12 @@ impl Core {
                 }
                 Event::Path(PathEvent::Abandoned { id, .. }) => {
                     conn.paths.retain(|path| *path != number_of(id));
-                    conn.abandoned.push(number_of(id));
+                    if conn.is_client {
+                        conn.abandoned.push(number_of(id));
+                        if conn.open_paths() == 0 {
+                            conn.reopening = conn.noq.network_path(id).ok();
+                        }
+                    }
                     conn.waiting.path.drain(..).for_each(Waker::wake);
                 }
                 // RFC: late packets came until now, and were opened.
@@ -181,6 +229,16 @@ impl Core {
                 // the keys before and with higher numbers, for packets under the next ones: they are lost. Here there is one path.
                 Event::HandshakeConfirmed if conn.is_client && self.config.paths > 1 => conn.noq.force_key_update(),
                 Event::HandshakeDataReady | Event::HandshakeConfirmed | Event::Path(_) | Event::NatTraversal(_) => {}
+            }
+        }
+        if let Some(path) = conn.reopening
+            && conn.stage == Stage::Open
+        {
+            // draft-ietf-quic-multipath-21 3.4: a client may open another one within a probe timeout. Connection IDs for it may be still to come.
+            let opened = conn.noq.open_path(path, PathStatus::Available, self.epoch + (now - Instant::ZERO));
+            if opened.is_ok() {
+                conn.reopening = None;
+                self.counters.reopened_paths += 1;
             }
         }
         let mut keys = conn.keyring.lock();
@@ -193,6 +251,18 @@ impl Core {
         let noq = &conn.noq;
         let slowest = || noq.paths().into_iter().filter_map(|path| noq.rtt(path)).max().unwrap_or_default();
         conn.offload.note_opened(learned, generation, || now + silence::probe_timeout(slowest(), ASKED));
+    }
+}
+
+impl Core {
+    /// A connection whose state machine panicked is no more. The peer finds out when it sends something (stateless reset).
+    pub(super) fn bury(&mut self, at: usize) {
+        let Some(conn) = self.connections.get_mut(at) else { return };
+        let was = conn.end(Closed::Failed);
+        self.handshakes -= usize::from(was == Stage::Handshake);
+        self.counters.failed += 1;
+        let _none = self.noq.handle_event(noq_proto::ConnectionHandle(at), EndpointEvent::drained());
+        self.forget(at);
     }
 }
 

@@ -16,7 +16,7 @@ mod silence;
 mod transmit;
 
 use crate::config::{ClientTls, Config, ServerTls};
-use crate::crypto::acknowledgements::ASKED;
+use crate::crypto::asked::{Asked, Watching};
 use crate::crypto::keyring::{DeviceOpened, Keyring};
 use crate::crypto::session::{OneClient, OneServer};
 use crate::crypto::tokens::{TokenClock, TokenKey, reset_key};
@@ -116,6 +116,10 @@ offload_base::counters! {
         pub keys_used_up: "QuicKeysUsedUp",
         /// Paths given up for nothing came back from them.
         pub silent_paths: "QuicPathsSilent",
+        /// Paths opened by a client whose last one the peer gave up.
+        pub reopened_paths: "QuicPathsReopened",
+        /// Connections that ended because the state machine failed.
+        pub failed: "QuicFailed",
         /// Connections that came about.
         pub connections: "QuicConnections",
         /// Clients that were asked to prove their address.
@@ -200,8 +204,9 @@ impl Core {
         let ClientTls { tls, initial } = tls;
         let mut client = noq_proto::ClientConfig::new(Arc::new(OneClient { tls, initial, keyring: keyring.clone() }));
         let random = self.client_cids.clone();
+        let (transport, asked) = self.transport();
         client
-            .transport_config(self.transport.clone())
+            .transport_config(transport)
             // RFC 9000 7.2: unpredictable, and 8 bytes at least.
             .initial_dst_cid_provider(Arc::new(move || {
                 RandomCids { random: random.clone(), bytes: 20 }.generate_cid()
@@ -210,7 +215,7 @@ impl Core {
             .noq
             .connect(self.noq_time(now), client, to, name)
             .map_err(|error| ConnectError::Refused(error.to_string()))?;
-        Ok(self.take_in(handle, noq, keyring, true))
+        Ok(self.take_in(handle, noq, keyring, asked, true))
     }
 
     /// Takes a datagram, or several that the device joined.
@@ -246,9 +251,9 @@ impl Core {
                 let Some(conn) = self.connections.get_mut(handle.0) else { return };
                 let verdict = opened.filter(|(at, _)| *at == handle.0).map(|(_, opened)| opened);
                 conn.keyring.lock().verdict = verdict;
-                conn.noq.handle_event(event);
+                let done = conn.guarded(|noq| noq.handle_event(event));
                 conn.keyring.lock().verdict = None;
-                let is_read = conn.reading.is_busy();
+                let is_read = done.is_some() && conn.reading.is_busy();
                 // That the peer has given connection IDs for a path, no event says.
                 conn.waiting.path.drain(..).for_each(Waker::wake);
                 self.note_ready(handle.0);
@@ -303,9 +308,11 @@ impl Core {
         let crypto = Arc::new(OneServer { tls: tls.tls.clone(), initial: tls.initial, keyring: keyring.clone() });
         let mut noq = noq.clone();
         noq.crypto = crypto;
+        let (transport, asked) = self.transport();
+        noq.transport_config(transport);
         match self.noq.accept(incoming, self.noq_time(now), &mut answer, Some(Arc::new(noq))) {
             Ok((handle, noq)) => {
-                self.take_in(handle, noq, keyring, false);
+                self.take_in(handle, noq, keyring, asked, false);
             }
             Err(error) => {
                 self.counters.refused += 1;
@@ -321,9 +328,10 @@ impl Core {
         handle: ConnectionHandle,
         noq: noq_proto::Connection,
         keyring: Arc<Keyring>,
+        asked: Arc<Asked>,
         is_client: bool,
     ) -> usize {
-        let conn = Conn::new(noq, keyring, is_client, &self.config);
+        let conn = Conn::new(noq, keyring, asked, is_client, &self.config);
         // Both count connections in the same way; the state machine's table is the older one.
         let at = self.connections.insert(conn);
         debug_assert_eq!(at, handle.0, "two slabs that are used alike give the same numbers");
@@ -340,7 +348,7 @@ impl Core {
             let time = self.noq_time(now);
             if let Some(conn) = self.connections.get_mut(place) {
                 conn.deadline = None;
-                conn.noq.handle_timeout(time);
+                let _done = conn.guarded(|noq| noq.handle_timeout(time));
                 self.note_ready(place);
             }
         }
@@ -363,8 +371,11 @@ impl Core {
             let Some(conn) = self.connections.get_mut(at) else { continue };
             conn.is_ready = false;
             any = true;
-            self.take_events(at, now);
-            let more = self.take_packets(at, now);
+            let mut more = false;
+            if !conn.is_broken {
+                self.take_events(at, now);
+                more = self.take_packets(at, now);
+            }
             self.after_work(at, now, more);
         }
         any
@@ -377,12 +388,15 @@ impl Core {
 
     fn after_work(&mut self, at: usize, now: Instant, more: bool) {
         let Some(conn) = self.connections.get_mut(at) else { return };
+        if conn.is_broken {
+            return self.bury(at);
+        }
         if conn.noq.is_drained() {
             return self.forget(at);
         }
         let time = self.epoch + (now - Instant::ZERO);
         let mut more = more;
-        let ack_delay = if conn.keyring.lock().acknowledges_as_asked { ASKED } else { silence::MAX_ACK_DELAY };
+        let ack_delay = conn.ack_delay();
         for path in conn.watches.look(now, &mut conn.noq, &conn.paths, ack_delay) {
             if conn.noq.close_path(time, path, SILENT.into()).is_ok() {
                 self.counters.silent_paths += 1;
@@ -443,6 +457,11 @@ impl Core {
         self.epoch + (now - Instant::ZERO)
     }
 
+    /// Most paths of a connection.
+    pub(crate) fn most_paths(&self) -> usize {
+        self.config.paths as usize
+    }
+
     pub(crate) fn has_connections(&self) -> bool {
         !self.connections.is_empty()
     }
@@ -476,6 +495,15 @@ impl Core {
         }
         let Waiting { accept, drained, .. } = &mut self.waiting;
         accept.drain(..).chain(drained.drain(..)).for_each(Waker::wake);
+    }
+
+    /// What is told of a connection's way of sending, and whether its peer has agreed to acknowledge as fast as it is asked to.
+    fn transport(&self) -> (Arc<TransportConfig>, Arc<Asked>) {
+        let watching = Watching::default();
+        let asked = watching.asked.clone();
+        let mut transport = TransportConfig::clone(&self.transport);
+        transport.congestion_controller_factory(Arc::new(watching));
+        (Arc::new(transport), asked)
     }
 
     fn keyring(&self) -> Arc<Keyring> {

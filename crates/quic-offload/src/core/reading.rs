@@ -41,7 +41,8 @@ pub(crate) struct Reading {
     runs: usize,
     credit: Credit,
     most_runs: usize,
-    most_frames: u32,
+    /// Bytes of the longest packet, without header and tag.
+    most_payload: usize,
 }
 
 #[derive(Debug, Default)]
@@ -85,7 +86,10 @@ pub(crate) enum Next {
 
 impl Reading {
     pub(super) fn new(config: &Config) -> Reading {
-        let most_frames = BUFFERS_WASTED / u32::from(config.udp_payload.max(1472));
+        let longest = config.udp_payload.max(1472);
+        let most_frames = BUFFERS_WASTED / u32::from(longest);
+        // First byte, connection ID, a number of one byte, tag.
+        let most_payload = usize::from(longest) - (1 + usize::from(config.cid_bytes.clamp(1, 20)) + 1 + 16);
         Reading {
             streams: HashMap::new(),
             fresh: Vec::new(),
@@ -94,7 +98,7 @@ impl Reading {
             runs: 0,
             credit: Credit { window: config.receive_window.into(), smaller: 0, debt: 0 },
             most_runs: (config.receive_window as usize / 512).max(4096),
-            most_frames,
+            most_payload,
         }
     }
 
@@ -234,12 +238,16 @@ impl Conn {
     /// Reads the streams of which something has come. What is wrong, if the peer went too far.
     pub(super) fn read_fresh(&mut self) -> Result<(), String> {
         for id in core::mem::take(&mut self.reading.fresh) {
-            let Reading { streams, most_frames, .. } = &self.reading;
+            let Reading { streams, most_payload, .. } = &self.reading;
             let Some(of) = streams.get(&id) else { continue };
-            if of.pieces.has_gaps() && of.frames > *most_frames {
-                return Err(format!("a packet has {} frames of stream {id}, of which bytes are missing", of.frames));
-            }
+            let (had_gaps, frames, bytes) = (of.pieces.has_gaps(), of.frames, of.pieces.bytes());
+            let most = *most_payload * frames as usize;
             self.read_ahead(id);
+            // Of what the packet had, nothing was there to be read but what is new: each of its frames counts as the packet's bytes.
+            let read = self.reading.streams.get(&id).map_or(0, |of| of.pieces.bytes().saturating_sub(bytes));
+            if had_gaps && most.saturating_sub(read as usize) > BUFFERS_WASTED as usize {
+                return Err(format!("a packet has {frames} frames of stream {id}, of which bytes are missing"));
+            }
         }
         self.settle();
         let (runs, most) = (self.reading.runs, self.reading.most_runs);

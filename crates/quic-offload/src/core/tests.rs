@@ -186,3 +186,40 @@ fn answers_to_strangers_do_not_pile_up_while_nothing_can_be_sent() {
     assert_eq!(server.outgoing.batch.len(), MOST_WAITING);
     assert_eq!(server.counters.dropped, 1000 - MOST_WAITING as u64);
 }
+
+/// The state machine fails over what one client sent: that connection ends, and the other one goes on.
+#[test]
+fn a_state_machine_that_panics_ends_its_connection_alone() {
+    let mut server = server();
+    let mut clients = [3, 4].map(|seed| client_of(config(seed)));
+    for (client, port) in clients.iter_mut().zip([5000, 5001]) {
+        let _at = connect(client);
+        for _ in 0..3 {
+            sent(client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
+            sent(&mut server).into_iter().for_each(|data| client.receive(NOW, datagram(443, port, data)));
+        }
+        assert_eq!(client.connections[0].stage, Stage::Open);
+    }
+    assert_eq!(server.connections.len(), 2);
+    let ended = server.connections[0].ended.clone();
+    server.connections[0].guarded(|_| panic!("as the state machine would"));
+    server.note_ready(0);
+    server.work(NOW);
+    assert_eq!((ended.get(), server.counters.failed), (Some(&Closed::Failed), 1));
+    assert!(server.connections.get(0).is_none() && server.connections.get(1).is_some());
+    // Its place is free for another, in both tables; and its client is told, once it sends something.
+    let mut third = client_of(config(5));
+    connect(&mut third);
+    sent(&mut third).into_iter().for_each(|data| server.receive(NOW, datagram(5002, 443, data)));
+    assert_eq!((server.connections.len(), server.handshakes), (2, 1));
+    let told = clients[0].connections[0].ended.clone();
+    clients[0].connections[0].noq.ping();
+    clients[0].note_ready(0);
+    server.outgoing.batch.clear();
+    sent(&mut clients[0]).into_iter().for_each(|data| server.receive(NOW, datagram(5000, 443, data)));
+    for data in sent(&mut server) {
+        clients[0].receive(NOW, datagram(443, 5000, data));
+    }
+    clients[0].work(NOW);
+    assert_eq!(told.get(), Some(&Closed::Reset));
+}

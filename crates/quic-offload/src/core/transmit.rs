@@ -76,7 +76,8 @@ impl Core {
                 return true;
             }
             let mut data = Vec::with_capacity(BUFFER);
-            let transmit = conn.noq.poll_transmit(time, SEGMENTS, &mut data);
+            let most = if conn.may_segment() { SEGMENTS } else { NonZeroUsize::MIN };
+            let Some(transmit) = conn.guarded(|noq| noq.poll_transmit(time, most, &mut data)) else { return false };
             let mut keys = conn.keyring.lock();
             let (plain, used_up): (Vec<_>, _) = (keys.plain.drain(..).collect(), keys.used_up);
             drop(keys);

@@ -4,9 +4,11 @@
 //! - `session`: the TLS handshake of a connection;
 //! - `keyring`: the 1-RTT keys of a connection, shared by the state machine, which thinks that it seals and opens packets, and the
 //!   endpoint, which has it done;
+//! - `acknowledgements`, `asked`: how soon a peer acknowledges, and whether it has agreed to;
 //! - `level`: keys of handshakes, by rustls; `tokens`: address validation, stateless resets.
 
 pub(crate) mod acknowledgements;
+pub(crate) mod asked;
 pub(crate) mod keyring;
 mod level;
 pub(crate) mod session;

@@ -1,6 +1,6 @@
 //! Loss, reordering, corruption, resets; keys that change meanwhile.
 
-use crate::rig::{World, nic};
+use crate::rig::{Plan, World, nic};
 use core::time::Duration;
 use nic_sim::NicConfig;
 use offload_wire::LinkConfig;
@@ -113,7 +113,8 @@ fn keys_change_while_packets_are_lost() {
         let impairments = Impairments { loss: share(loss), ..Impairments::default() };
         let mut world = World::new(7, [nic(), nic()], impaired(impairments));
         let configs: [Config; 2] = [world.config("near"), world.config("far")];
-        let done = world.transfer_updating(configs, 3_000_000, 200_000);
+        let done =
+            world.transfer_by(configs, Plan { bytes: [3_000_000, 1000], every: Some(200_000), ..Plan::default() });
         assert!(done.updates >= 10, "{} updates", done.updates);
         for end in [done.client, done.server] {
             let software = end.opened_by_software;

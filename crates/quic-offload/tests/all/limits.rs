@@ -1,6 +1,6 @@
 //! Keys are used no more often than they may be (RFC 9001 6.6), in software or by a device.
 
-use crate::rig::{self, World, nic};
+use crate::rig::{self, Plan, World, nic};
 use bytes::Bytes;
 use core::time::Duration;
 use offload_wire::LinkConfig;
@@ -17,7 +17,7 @@ fn keys_change_before_they_are_used_up() {
         let limits = AeadLimits { sealed: 12_000, ..AeadLimits::default() };
         let config = |name| Config { offload, limits, ..world.config(name) };
         let configs = [config("near"), config("far")];
-        let done = world.transfer_without_looking(configs, false, 10_000_000, 1000);
+        let done = world.transfer_without_looking(configs, Plan { bytes: [10_000_000, 1000], ..Plan::default() });
         assert!(done.updates >= 3, "{} updates by {offload:?}", done.updates);
         assert_eq!((done.client.keys_used_up, done.server.keys_used_up), (0, 0));
     }

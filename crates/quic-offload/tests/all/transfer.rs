@@ -1,6 +1,6 @@
 //! A client and a server: with devices at both ends, at one, at none.
 
-use crate::rig::{World, nic, without_quic};
+use crate::rig::{Plan, World, nic, without_quic};
 use core::time::Duration;
 use nic_sim::NicConfig;
 use offload_wire::LinkConfig;
@@ -80,7 +80,7 @@ fn without_protection_bytes_are_there_for_all_to_see() {
     let mut world = world([nic(), nic()]);
     let config = |name| Config { offload: Offload::Unprotected, ..world.config(name) };
     let configs = [config("near"), config("far")];
-    let done = world.transfer_without_looking(configs, false, MEGABYTE, 1000);
+    let done = world.transfer_without_looking(configs, Plan { bytes: [MEGABYTE, 1000], ..Plan::default() });
     assert!(world.wire.contains(crate::rig::MARKER));
     assert_eq!(done.client.sealed_by_device + done.client.sealed_by_software + done.server.opened_by_device, 0);
 }

@@ -4,16 +4,20 @@
 use bytes::Bytes;
 use core::future::{Future, poll_fn};
 use core::net::{IpAddr, SocketAddr};
-use core::task::{Poll, Waker};
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use nic_sim::NicConfig;
+use offload_api::{Datagram, DatagramSocket, NetDevice, SendLimits, SendRefused, SocketEvent, TxDatagram};
 use offload_base::counters::CounterSet;
 use offload_base::{RandomSource, Seed, Timers};
-use offload_host_stack::TcpConfig;
+use offload_host_stack::{TcpConfig, UdpSocket};
 use offload_testbed::identity::{self, Randomness, server_name};
 use offload_testbed::{BedHost, JoinHandle, Testbed};
 use offload_wire::{LinkConfig, Recorder};
 use quic_offload::{ClientTls, Closed, Config, Connection, Counters, Driver, Endpoint, ReceiveStream, ServerTls};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub(crate) const PORT: u16 = 4433;
@@ -141,8 +145,14 @@ pub(crate) fn body(from: u64, bytes: usize) -> Bytes {
 
 /// Reads a stream to its end, and says how much that was. Each read is begun and dropped once before.
 pub(crate) async fn read_all(stream: &mut ReceiveStream) -> u64 {
+    read_by(stream, |_| {}).await
+}
+
+/// The same, and says how far it is.
+async fn read_by(stream: &mut ReceiveStream, mut so_far: impl FnMut(u64)) -> u64 {
     let mut at = 0;
     loop {
+        so_far(at);
         let first = poll_fn(|cx| {
             let receiving = core::pin::pin!(stream.receive(1 << 10));
             Poll::Ready(match receiving.poll(cx) {
@@ -161,6 +171,22 @@ pub(crate) async fn read_all(stream: &mut ReceiveStream) -> u64 {
     at
 }
 
+/// A stream from client to server, and back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Plan {
+    /// Over IPv6.
+    pub(crate) six: bool,
+    pub(crate) bytes: [usize; 2],
+    /// Other keys are asked for each time that so many bytes were written.
+    pub(crate) every: Option<usize>,
+    /// There is a path over the other version of IP, too.
+    pub(crate) second: bool,
+    /// Half-way through, the client gives up the first path, the server the second.
+    pub(crate) gives_up: [bool; 2],
+    /// The client's port changes so many times, each time after so many microseconds; what goes to the port before is lost.
+    pub(crate) moves: (u8, u16),
+}
+
 /// What a transfer took.
 #[derive(Debug)]
 pub(crate) struct Transfer {
@@ -172,66 +198,53 @@ pub(crate) struct Transfer {
 impl World {
     /// Sends `bytes` from client to server on a stream, and `back` the other way.
     pub(crate) fn transfer(&mut self, configs: [Config; 2], six: bool, bytes: usize, back: usize) -> Transfer {
-        let done = self.transfer_without_looking(configs, six, bytes, back);
+        self.transfer_by(configs, Plan { six, bytes: [bytes, back], ..Plan::default() })
+    }
+
+    pub(crate) fn transfer_by(&mut self, configs: [Config; 2], plan: Plan) -> Transfer {
+        let done = self.transfer_without_looking(configs, plan);
         assert!(!self.wire.contains(MARKER), "nothing leaves as it is");
         done
     }
 
-    pub(crate) fn transfer_without_looking(
-        &mut self,
-        configs: [Config; 2],
-        six: bool,
-        bytes: usize,
-        back: usize,
-    ) -> Transfer {
-        self.run_transfer(configs, six, bytes, back, usize::MAX, false)
-    }
-
-    /// The same both ways, with other keys every so many bytes, and perhaps a second path.
-    pub(crate) fn transfer_by(
-        &mut self,
-        configs: [Config; 2],
-        six: bool,
-        bytes: [usize; 2],
-        every: usize,
-        second: bool,
-    ) -> Transfer {
-        let done = self.run_transfer(configs, six, bytes[0], bytes[1], every, second);
-        assert!(!self.wire.contains(MARKER), "nothing leaves as it is");
-        done
-    }
-
-    /// The same, and asks for other keys each time that so many bytes were written.
-    pub(crate) fn transfer_updating(&mut self, configs: [Config; 2], bytes: usize, every: usize) -> Transfer {
-        self.run_transfer(configs, false, bytes, 1000, every, false)
-    }
-
-    fn run_transfer(
-        &mut self,
-        configs: [Config; 2],
-        six: bool,
-        bytes: usize,
-        back: usize,
-        every: usize,
-        second: bool,
-    ) -> Transfer {
+    pub(crate) fn transfer_without_looking(&mut self, configs: [Config; 2], plan: Plan) -> Transfer {
         let [near, far] = configs;
-        let ((client, client_driver), (server, server_driver)) = (self.client(near), self.server(far));
+        let Plan { six, bytes: [bytes, back], every, second, gives_up, moves } = plan;
+        let (moving, mover) = Moving::new(&self.near, 5000, moves.0);
+        let (client, driver) = Endpoint::new(moving, self.near.runtime(), near, None).unwrap();
+        let client_driver = self.near.spawn("driver", driver);
+        let (server, server_driver) = self.server(far);
         let (tls, to, accepting) = (self.client_tls(), self.to(six), server.clone());
         let from: IpAddr = if six { self.near.address().into() } else { self.near.ipv6_address().into() };
         let second = second.then(|| (self.to(!six), from));
+        let host = self.near.clone();
         let serving = self.far.spawn("server", async move {
             let connection = accepting.accept().await.unwrap();
+            // RFC 9000 9: not while they shake hands.
+            let movements = host.clone().spawn("moves", async move {
+                for _ in 0..moves.0 {
+                    host.runtime().sleep(Duration::from_micros(moves.1.into())).await;
+                    mover.go_on();
+                }
+            });
             let (mut send, mut receive) = connection.accept_bi().await.unwrap();
-            assert_eq!(read_all(&mut receive).await, bytes as u64);
+            let mut gives_up = gives_up[1];
+            let received = read_by(&mut receive, |at| {
+                if at >= bytes as u64 / 2 && core::mem::take(&mut gives_up) {
+                    let _or_it_is_the_only_one = connection.close_path(1);
+                }
+            });
+            assert_eq!(received.await, bytes as u64);
             send.send(body(0, back)).await.unwrap();
             send.finish().unwrap();
             let closed = connection.closed().await;
+            drop(movements);
             // Or what says so was lost.
             let told = Closed::ByPeer { code: 7, reason: Bytes::from_static(b"done") };
             assert!(closed == told || closed == Closed::TimedOut || closed == Closed::Reset, "{closed:?}");
         });
         let (connecting, host, settled) = (client.clone(), self.near.clone(), self.near.clone());
+        let every = every.unwrap_or(usize::MAX);
         let asking = self.near.spawn("client", async move {
             let connection = connect(&connecting, &tls, to).await.unwrap();
             if let Some((to, from)) = second {
@@ -245,6 +258,9 @@ impl World {
                     connection.update_keys();
                     // The state machine ignores it while keys before the last ones are kept: for three PTO.
                     host.runtime().sleep(Duration::from_millis(200)).await;
+                }
+                if gives_up[0] && (at..at + 100_000).contains(&(bytes / 2)) {
+                    let _or_it_is_the_only_one = connection.close_path(0);
                 }
                 send.send(body(at as u64, 100_000.min(bytes - at))).await.unwrap();
             }
@@ -269,5 +285,80 @@ impl World {
             updates
         });
         Transfer { client: client.counters(), server: server.counters(), updates }
+    }
+}
+
+/// A socket whose port changes, as behind a router that forgets.
+struct Moving {
+    sockets: Vec<UdpSocket>,
+    at: Arc<AtomicUsize>,
+    waker: Arc<Mutex<Option<Waker>>>,
+}
+
+struct Mover(Arc<AtomicUsize>, Arc<Mutex<Option<Waker>>>);
+
+impl Mover {
+    fn go_on(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        self.1.lock().unwrap().take().into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Moving {
+    fn new(host: &BedHost, port: u16, moves: u8) -> (Moving, Mover) {
+        let sockets = (0..=u16::from(moves)).map(|at| host.stack().bind_udp(Some(port + at)).unwrap()).collect();
+        let (at, waker) = (Arc::new(AtomicUsize::new(0)), Arc::default());
+        (Moving { sockets, at: Arc::clone(&at), waker: Arc::clone(&waker) }, Mover(at, waker))
+    }
+
+    fn now(&mut self) -> &mut UdpSocket {
+        &mut self.sockets[self.at.load(Ordering::Relaxed)]
+    }
+}
+
+/// The device's contexts belong to the first one.
+impl DatagramSocket for Moving {
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut VecDeque<TxDatagram>,
+    ) -> Poll<Result<usize, SendRefused>> {
+        *self.waker.lock().unwrap() = Some(cx.waker().clone());
+        self.now().poll_send(cx, batch)
+    }
+
+    fn limits(&mut self, to: SocketAddr) -> SendLimits {
+        self.now().limits(to)
+    }
+
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut Vec<Datagram>,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        *self.waker.lock().unwrap() = Some(cx.waker().clone());
+        let at = self.at.load(Ordering::Relaxed);
+        for before in &mut self.sockets[..at] {
+            while before.poll_receive(cx, &mut Vec::new(), most).is_ready() {}
+        }
+        DatagramSocket::poll_receive(self.now(), cx, batch, most)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        DatagramSocket::local_addr(&self.sockets[0])
+    }
+
+    fn control(&mut self, f: &mut dyn FnMut(&mut dyn NetDevice)) -> bool {
+        self.sockets[0].control(f)
+    }
+
+    fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<SocketEvent> {
+        for socket in &mut self.sockets {
+            if let Poll::Ready(event) = socket.poll_device_event(cx) {
+                return Poll::Ready(event);
+            }
+        }
+        Poll::Pending
     }
 }

@@ -1,0 +1,150 @@
+//! Whether the peer has agreed to the delay that it was asked for.
+//!
+//! Nobody is told by the state machine; but a path's congestion controller sees the request go, and what becomes of its packet. So this
+//! is one, around the real one (CUBIC), which it leaves as it is.
+//!
+//! It matters twice. How long an answer may take depends on it. And until the packet is acknowledged or lost, the state machine must send
+//! datagrams one by one: of two probes that it sends at once, the second has no more room than the first one took, and it writes the
+//! request there without looking, which ends the program (noq-proto 1.4.0: `populate_packet`).
+
+use core::any::Any;
+use core::time::Duration;
+use noq_proto::RttEstimator;
+use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicConfig};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Instant;
+
+/// What became of the request of a connection, if there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Asked(AtomicU8);
+
+impl Asked {
+    /// The peer knows of it.
+    pub(crate) fn is_agreed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == AGREED
+    }
+
+    /// It was not sent yet, or nobody knows whether it arrived.
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == OPEN
+    }
+}
+
+/// Makes the controllers of a connection's paths.
+#[derive(Debug, Default)]
+pub(crate) struct Watching {
+    pub(crate) asked: Arc<Asked>,
+    inner: Arc<CubicConfig>,
+}
+
+impl ControllerFactory for Watching {
+    fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
+        let inner = self.inner.clone().build(now, mtu);
+        Box::new(Watched { inner, asked: self.asked.clone(), request: Request::None })
+    }
+}
+
+#[derive(Debug)]
+struct Watched {
+    inner: Box<dyn Controller>,
+    asked: Arc<Asked>,
+    request: Request,
+}
+
+/// The packet with the request.
+#[derive(Clone, Copy, Debug)]
+enum Request {
+    None,
+    /// It is the next.
+    Next,
+    /// Numbers alone tell nothing: those of the handshake's packets are the same.
+    Sent {
+        at: Instant,
+        bytes: u64,
+        number: u64,
+    },
+}
+
+impl Watched {
+    fn settle(&mut self, number: u64, bytes: u64, at: Option<Instant>, state: u8) {
+        let Request::Sent { at: sent, bytes: of, number: wanted } = self.request else { return };
+        if (number, bytes) == (wanted, of) && at.is_none_or(|at| at == sent) {
+            self.request = Request::None;
+            self.asked.0.store(state, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Controller for Watched {
+    fn on_ack_frequency_update(&mut self, threshold: u64, delay: Duration) {
+        self.request = Request::Next;
+        self.inner.on_ack_frequency_update(threshold, delay);
+    }
+
+    fn on_packet_sent(&mut self, now: Instant, bytes: u16, number: u64) {
+        if let Request::Next = self.request {
+            self.request = Request::Sent { at: now, bytes: bytes.into(), number };
+        }
+        self.inner.on_packet_sent(now, bytes, number);
+    }
+
+    fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, number: u64, limited: bool, rtt: &RttEstimator) {
+        self.settle(number, bytes, Some(sent), AGREED);
+        self.inner.on_ack(now, sent, bytes, number, limited, rtt);
+    }
+
+    fn on_packet_lost(&mut self, bytes: u16, number: u64, now: Instant) {
+        // The state machine does not ask again.
+        self.settle(number, bytes.into(), None, LOST);
+        self.inner.on_packet_lost(bytes, number, now);
+    }
+
+    fn on_sent(&mut self, now: Instant, bytes: u64, largest: u64) {
+        self.inner.on_sent(now, bytes, largest);
+    }
+
+    fn on_cwnd_limited(&mut self) {
+        self.inner.on_cwnd_limited();
+    }
+
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, limited: bool, largest: Option<u64>) {
+        self.inner.on_end_acks(now, in_flight, limited, largest);
+    }
+
+    fn on_congestion_event(&mut self, now: Instant, sent: Instant, lasting: bool, ecn: bool, lost: u64, largest: u64) {
+        self.inner.on_congestion_event(now, sent, lasting, ecn, lost, largest);
+    }
+
+    fn on_spurious_congestion_event(&mut self) {
+        self.inner.on_spurious_congestion_event();
+    }
+
+    fn on_mtu_update(&mut self, mtu: u16) {
+        self.inner.on_mtu_update(mtu);
+    }
+
+    fn window(&self) -> u64 {
+        self.inner.window()
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        self.inner.metrics()
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(Watched { inner: self.inner.clone_box(), asked: self.asked.clone(), request: self.request })
+    }
+
+    fn initial_window(&self) -> u64 {
+        self.inner.initial_window()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self.inner.into_any()
+    }
+}
+
+const OPEN: u8 = 0;
+const AGREED: u8 = 1;
+const LOST: u8 = 2;
