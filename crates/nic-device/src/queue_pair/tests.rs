@@ -120,6 +120,21 @@ fn an_old_generation_names_no_receive_context() {
     assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (0, [None, None]));
 }
 
+/// A driver of ours asks for places that the engine has.
+#[test]
+fn a_place_behind_an_engines_last_is_refused() {
+    let mut rig = Rig::new();
+    let tls = &Engines::of(rig.device.config()).infos()[0];
+    let last = Handle { index: Handle::indices(tls.number, tls.contexts).end - 1, generation: 0 };
+    rig.create(last, Direction::Transmit);
+    let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).unwrap();
+    let spec = Box::new(TlsContext { start: Seq(0), number: 0, key });
+    let handle = Handle { index: last.index + 1, generation: 0 };
+    let asked = ControlCommand::Create { handle, flow: None, direction: Direction::Transmit, keys: Vec::new(), spec };
+    assert_eq!(rig.command(asked), Some(ControlCompletion::Refused(handle)));
+    assert_eq!(rig.device.contexts(), 1);
+}
+
 /// A driver of ours gives a context up before another has its place.
 #[test]
 fn what_was_in_a_place_that_is_taken_again_is_steered_to_no_more() {
