@@ -14,6 +14,7 @@ use offload_host_stack::{TcpConfig, UdpSocket};
 use offload_testbed::identity::{self, Randomness, server_name};
 use offload_testbed::{BedHost, JoinHandle, Testbed};
 use offload_wire::{LinkConfig, Recorder};
+use quic_offload::StreamError;
 use quic_offload::{ClientTls, Closed, Config, Connection, Counters, Driver, Endpoint, ReceiveStream, ServerTls};
 use std::collections::VecDeque;
 use std::io;
@@ -145,30 +146,30 @@ pub(crate) fn body(from: u64, bytes: usize) -> Bytes {
 
 /// Reads a stream to its end, and says how much that was. Each read is begun and dropped once before.
 pub(crate) async fn read_all(stream: &mut ReceiveStream) -> u64 {
-    read_by(stream, |_| {}).await
+    read_by(stream, |_| {}).await.unwrap()
 }
 
 /// The same, and says how far it is.
-async fn read_by(stream: &mut ReceiveStream, mut so_far: impl FnMut(u64)) -> u64 {
+async fn read_by(stream: &mut ReceiveStream, mut so_far: impl FnMut(u64)) -> Result<u64, StreamError> {
     let mut at = 0;
     loop {
         so_far(at);
         let first = poll_fn(|cx| {
             let receiving = core::pin::pin!(stream.receive(1 << 10));
             Poll::Ready(match receiving.poll(cx) {
-                Poll::Ready(data) => Some(data.unwrap()),
+                Poll::Ready(data) => Some(data),
                 Poll::Pending => None,
             })
         });
         let data = match first.await {
             Some(data) => data,
-            None => stream.receive(1 << 20).await.unwrap(),
+            None => stream.receive(1 << 20).await,
         };
-        let Some(data) = data else { break };
+        let Some(data) = data? else { break };
         assert!(data == body(at, data.len()), "from {at} on");
         at += data.len() as u64;
     }
-    at
+    Ok(at)
 }
 
 /// A stream from client to server, and back.
@@ -193,6 +194,8 @@ pub(crate) struct Transfer {
     pub(crate) client: Counters,
     pub(crate) server: Counters,
     pub(crate) updates: u64,
+    /// There was no path left.
+    pub(crate) lost: bool,
 }
 
 impl World {
@@ -204,6 +207,7 @@ impl World {
     pub(crate) fn transfer_by(&mut self, configs: [Config; 2], plan: Plan) -> Transfer {
         let done = self.transfer_without_looking(configs, plan);
         assert!(!self.wire.contains(MARKER), "nothing leaves as it is");
+        assert!(!done.lost || plan.gives_up != [false; 2], "a path that nobody gives up stays");
         done
     }
 
@@ -227,21 +231,25 @@ impl World {
                     mover.go_on();
                 }
             });
-            let (mut send, mut receive) = connection.accept_bi().await.unwrap();
+            let (mut send, mut receive) = connection.accept_bi().await?;
             let mut gives_up = gives_up[1];
             let received = read_by(&mut receive, |at| {
                 if at >= bytes as u64 / 2 && core::mem::take(&mut gives_up) {
                     let _or_it_is_the_only_one = connection.close_path(1);
                 }
             });
-            assert_eq!(received.await, bytes as u64);
-            send.send(body(0, back)).await.unwrap();
-            send.finish().unwrap();
+            assert_eq!(received.await?, bytes as u64);
+            send.send(body(0, back)).await?;
+            send.finish()?;
             let closed = connection.closed().await;
             drop(movements);
             // Or what says so was lost.
             let told = Closed::ByPeer { code: 7, reason: Bytes::from_static(b"done") };
-            assert!(closed == told || closed == Closed::TimedOut || closed == Closed::Reset, "{closed:?}");
+            match closed {
+                Closed::TimedOut | Closed::Reset => Ok(()),
+                closed if closed == told => Ok(()),
+                closed => Err(StreamError::Closed(closed)),
+            }
         });
         let (connecting, host, settled) = (client.clone(), self.near.clone(), self.near.clone());
         let every = every.unwrap_or(usize::MAX);
@@ -250,7 +258,7 @@ impl World {
             if let Some((to, from)) = second {
                 let _or_lost = connection.open_path(to, Some(from)).await;
             }
-            let (mut send, mut receive) = connection.open_bi().await.unwrap();
+            let (mut send, mut receive) = connection.open_bi().await?;
             let mut asked = 0;
             for at in (0..bytes).step_by(100_000) {
                 if at / every > asked {
@@ -262,18 +270,17 @@ impl World {
                 if gives_up[0] && (at..at + 100_000).contains(&(bytes / 2)) {
                     let _or_it_is_the_only_one = connection.close_path(0);
                 }
-                send.send(body(at as u64, 100_000.min(bytes - at))).await.unwrap();
+                send.send(body(at as u64, 100_000.min(bytes - at))).await?;
             }
-            send.finish().unwrap();
-            assert_eq!(read_all(&mut receive).await, back as u64);
-            let updates = connection.statistics().unwrap().key_updates;
+            send.finish()?;
+            assert_eq!(read_by(&mut receive, |_| {}).await?, back as u64);
+            let updates = connection.statistics()?.key_updates;
             connection.close(7, "done");
-            updates
+            Ok::<_, StreamError>(updates)
         });
         let ends = [client.clone(), server.clone()];
-        let updates = self.bed.run(async move {
-            let updates = asking.await;
-            serving.await;
+        let (asked, served) = self.bed.run(async move {
+            let (asked, served) = (asking.await, serving.await);
             for end in ends {
                 end.close(0, "");
                 end.drained().await;
@@ -282,9 +289,12 @@ impl World {
             server_driver.await.unwrap();
             // Contexts are given back.
             settled.runtime().sleep(Duration::from_micros(100)).await;
-            updates
+            (asked, served)
         });
-        Transfer { client: client.counters(), server: server.counters(), updates }
+        // One end says so, the other too, or it hears nothing any more.
+        let lost = [asked.as_ref().err(), served.as_ref().err()].contains(&Some(&StreamError::Closed(Closed::NoPath)));
+        let updates = if lost { 0 } else { served.and(asked).unwrap() };
+        Transfer { client: client.counters(), server: server.counters(), updates, lost }
     }
 }
 
