@@ -140,6 +140,8 @@ impl Core {
         endpoint
             .cid_generator(Arc::new(move || Box::new(RandomCids { random: generator.clone(), bytes })))
             .grease_quic_bit(config.grease)
+            // The state machine's own list has drafts, for which there are no keys here.
+            .supported_versions(vec![VERSION])
             .rng_seed(Some(seed));
         // From 1200 to 65527, as RFC 9000 18.2 has it.
         let _kept = endpoint.max_udp_payload_size(config.udp_payload.max(1472));
@@ -512,6 +514,8 @@ impl Core {
     }
 }
 
+/// RFC 9000 15.
+const VERSION: u32 = 1;
 /// Why a path is given up: draft-ietf-quic-multipath-21 4.4, PATH_UNSTABLE_OR_POOR.
 const SILENT: u32 = 0x3e76;
 /// RFC 9000 20.1, told as an application's code.

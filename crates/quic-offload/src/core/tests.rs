@@ -223,3 +223,23 @@ fn a_state_machine_that_panics_ends_its_connection_alone() {
     clients[0].work(NOW);
     assert_eq!(told.get(), Some(&Closed::Reset));
 }
+
+/// RFC 9000 6.1: a client of another version, of a draft or of RFC 9369, is told what there is, and nothing else.
+#[test]
+fn clients_of_other_versions_are_told_which_there_is() {
+    for version in [0xff00_001du32, 0xff00_0022, 0x6b33_43cf] {
+        let mut server = server();
+        let mut packet = BytesMut::from(&[0xc0][..]);
+        packet.extend_from_slice(&version.to_be_bytes());
+        packet.extend_from_slice(&[8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x44, 0x00]);
+        packet.resize(1200, 0);
+        server.receive(NOW, datagram(5000, 443, packet));
+        let answers = sent(&mut server);
+        assert_eq!((answers.len(), server.connections.len()), (1, 0), "{version:x}");
+        // Long header, version 0, no connection ID, the client's.
+        assert_eq!(answers[0][1..15], [0, 0, 0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
+        let versions: Vec<_> =
+            answers[0][15..].chunks(4).map(|four| u32::from_be_bytes(four.try_into().unwrap())).collect();
+        assert!(versions.len() == 2 && versions[0] & 0x0f0f_0f0f == 0x0a0a_0a0a && versions[1] == 1, "{versions:x?}");
+    }
+}
