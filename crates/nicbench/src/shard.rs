@@ -3,151 +3,11 @@
 //! Invariant: the parts of a plan make every point, and what a part makes follows from the grid, the number of parts, the overlap
 //! and the costs alone, so that machines agree on it without a word to each other.
 
+pub(crate) use offload_base::part::{Asked, MAX_PARTS as MAX_SHARDS, Part as Shard};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-
-/// Which part: `3/64` is the third of 64.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shard {
-    /// From 1.
-    pub(crate) number: u32,
-    pub(crate) of: u32,
-}
-
-/// Which part a command line asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// That one.
-    This(Shard),
-    /// The one that the scheduler's variables name, of so many where they do not tell how many there are.
-    Auto(Option<u32>),
-}
-
-impl core::str::FromStr for Asked {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Asked, String> {
-        let number = |text: &str| text.parse::<u32>().map_err(|_| format!("`{text}` is not a number of parts"));
-        let (part, of) = match text.split_once('/') {
-            None if text == "auto" => return Ok(Asked::Auto(None)),
-            None => return Err("a part is I/N, such as 3/64, or auto, or auto/N".into()),
-            Some((part, of)) => (part, number(of)?),
-        };
-        if !(1..=MAX_SHARDS).contains(&of) {
-            return Err(format!("there are 1 to {MAX_SHARDS} parts, not {of}"));
-        }
-        if part == "auto" {
-            return Ok(Asked::Auto(Some(of)));
-        }
-        let number = number(part)?;
-        if !(1..=of).contains(&number) {
-            return Err(format!("parts are numbered from 1 to {of}: there is no {number}"));
-        }
-        Ok(Asked::This(Shard { number, of }))
-    }
-}
-
-impl Asked {
-    /// The part, by the variables of this process.
-    pub(crate) fn shard(self) -> Result<Shard, String> {
-        match self {
-            Asked::This(shard) => Ok(shard),
-            Asked::Auto(of) => from_variables(of, |name| std::env::var(name).ok()),
-        }
-    }
-}
-
-/// The variables in which a scheduler tells a task of an array which one it is.
-struct Variables {
-    scheduler: &'static str,
-    index: &'static str,
-    /// Of the first task, where the array need not begin with 0.
-    first: Option<&'static str>,
-    /// Between one and the next.
-    step: Option<&'static str>,
-    /// How many there are, or the index of the last.
-    count: Option<&'static str>,
-    last: Option<&'static str>,
-}
-
-const SCHEDULERS: [Variables; 6] = [
-    Variables {
-        scheduler: "Slurm",
-        index: "SLURM_ARRAY_TASK_ID",
-        first: Some("SLURM_ARRAY_TASK_MIN"),
-        step: Some("SLURM_ARRAY_TASK_STEP"),
-        count: Some("SLURM_ARRAY_TASK_COUNT"),
-        last: None,
-    },
-    Variables { scheduler: "HyperQueue", index: "HQ_TASK_ID", first: None, step: None, count: None, last: None },
-    Variables {
-        scheduler: "Kubernetes",
-        index: "JOB_COMPLETION_INDEX",
-        first: None,
-        step: None,
-        count: None,
-        last: None,
-    },
-    Variables { scheduler: "PBS", index: "PBS_ARRAY_INDEX", first: None, step: None, count: None, last: None },
-    // LSF numbers from 1, and says so nowhere.
-    Variables {
-        scheduler: "LSF",
-        index: "LSB_JOBINDEX",
-        first: None,
-        step: Some("LSB_JOBINDEX_STEP"),
-        count: None,
-        last: Some("LSB_JOBINDEX_END"),
-    },
-    Variables {
-        scheduler: "SGE",
-        index: "SGE_TASK_ID",
-        first: Some("SGE_TASK_FIRST"),
-        step: Some("SGE_TASK_STEPSIZE"),
-        count: None,
-        last: Some("SGE_TASK_LAST"),
-    },
-];
-
-fn from_variables(of: Option<u32>, variable: impl Fn(&str) -> Option<String>) -> Result<Shard, String> {
-    // LSF and SGE set theirs to 0 or `undefined` for jobs that are no arrays.
-    let number = |name: &str| variable(name).and_then(|text| text.parse::<u32>().ok());
-    let present = |of: &&Variables| match of.scheduler {
-        "LSF" | "SGE" => number(of.index).is_some_and(|index| index > 0),
-        _ => variable(of.index).is_some(),
-    };
-    let Some(task) = SCHEDULERS.iter().find(present) else {
-        let names: Vec<_> = SCHEDULERS.iter().map(|known| known.index).collect();
-        return Err(format!("no scheduler says which part this is: none of {} is set", names.join(", ")));
-    };
-    let wrong = |name: &str| format!("{}: {name} is not a number", task.scheduler);
-    let optional =
-        |name: Option<&str>, otherwise: u32| match name.and_then(|name| variable(name).map(|text| (name, text))) {
-            Some((name, text)) => text.parse::<u32>().map_err(|_| wrong(name)),
-            None => Ok(otherwise),
-        };
-    let index = number(task.index).ok_or_else(|| wrong(task.index))?;
-    let first = optional(task.first, if task.scheduler == "LSF" { 1 } else { 0 })?;
-    let step = optional(task.step, 1)?.max(1);
-    let told = match (task.count.and_then(&number), task.last.and_then(&number)) {
-        (Some(count), _) => Some(count),
-        (None, Some(last)) if last >= first => Some((last - first) / step + 1),
-        (None, _) => None,
-    };
-    let of = match (of, told) {
-        (Some(of), Some(told)) if of != told => {
-            return Err(format!("{} has an array of {told} tasks, not {of}", task.scheduler));
-        }
-        (of, told) => of
-            .or(told)
-            .ok_or_else(|| format!("{} does not tell how many parts there are: say --shard auto/N", task.scheduler))?,
-    };
-    let place = index.checked_sub(first).map(|behind| behind / step).filter(|place| *place < of && of <= MAX_SHARDS);
-    let place = place
-        .ok_or_else(|| format!("{}: {} is {index}, and {of} parts begin with {first}", task.scheduler, task.index))?;
-    Ok(Shard { number: place + 1, of })
-}
 
 /// A point, as a plan sees it.
 #[derive(Clone, Copy, Debug)]
@@ -286,60 +146,16 @@ fn hexadecimal(bytes: &[u8]) -> String {
 
 /// Where a command of a [`Part`] has the part.
 pub(crate) const PLACE_OF_SHARD: &str = "{shard}";
-/// As many as a study has points, at most.
-pub(crate) const MAX_SHARDS: u32 = 100_000;
 /// Seconds; years.
 const MAX_COST: f64 = 1e9;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashMap;
 
     fn points(costs: impl IntoIterator<Item = f64>) -> Vec<Planned> {
         let arguments = |at: usize| vec!["iperf".to_string(), at.to_string()];
         costs.into_iter().enumerate().map(|(at, cost)| Planned::new("a", &arguments(at), cost)).collect()
-    }
-
-    #[test]
-    fn parts_are_asked_for_by_number_or_by_a_scheduler() {
-        let asked = |text: &str| text.parse::<Asked>();
-        assert_eq!(asked("3/64"), Ok(Asked::This(Shard { number: 3, of: 64 })));
-        assert_eq!((asked("auto"), asked("auto/8")), (Ok(Asked::Auto(None)), Ok(Asked::Auto(Some(8)))));
-        for wrong in ["0/4", "5/4", "1/0", "4", "1/2/3", "-1/2", "auto/0", "auto/x", "", "1/9999999999"] {
-            assert!(asked(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    /// What each of them sets for a task of an array.
-    #[test]
-    fn each_scheduler_is_understood() {
-        let of_task = |of: Option<u32>, variables: &[(&str, &str)]| {
-            let variables: HashMap<&str, &str> = variables.iter().copied().collect();
-            from_variables(of, |name| variables.get(name).map(ToString::to_string))
-        };
-        let part = |number, of| Ok(Shard { number, of });
-        let slurm = [
-            ("SLURM_ARRAY_TASK_ID", "14"),
-            ("SLURM_ARRAY_TASK_MIN", "10"),
-            ("SLURM_ARRAY_TASK_STEP", "2"),
-            ("SLURM_ARRAY_TASK_COUNT", "4"),
-        ];
-        assert_eq!(of_task(None, &slurm), part(3, 4));
-        assert_eq!(of_task(Some(4), &slurm), part(3, 4));
-        assert!(of_task(Some(5), &slurm).unwrap_err().contains("an array of 4 tasks, not 5"));
-        let sge = [("SGE_TASK_ID", "3"), ("SGE_TASK_FIRST", "1"), ("SGE_TASK_LAST", "5"), ("SGE_TASK_STEPSIZE", "2")];
-        assert_eq!(of_task(None, &sge), part(2, 3));
-        assert_eq!(of_task(None, &[("LSB_JOBINDEX", "8"), ("LSB_JOBINDEX_END", "8")]), part(8, 8));
-        for index in ["HQ_TASK_ID", "JOB_COMPLETION_INDEX", "PBS_ARRAY_INDEX"] {
-            assert_eq!(of_task(Some(64), &[(index, "63")]), part(64, 64));
-            assert!(of_task(None, &[(index, "0")]).unwrap_err().contains("say --shard auto/N"));
-            assert!(of_task(Some(64), &[(index, "64")]).unwrap_err().contains("64 parts begin with 0"));
-            assert!(of_task(Some(64), &[(index, "x")]).unwrap_err().contains("is not a number"));
-        }
-        // A job of LSF or SGE that is no array.
-        let none = [("LSB_JOBINDEX", "0"), ("SGE_TASK_ID", "undefined")];
-        assert!(of_task(Some(2), &none).unwrap_err().contains("no scheduler"));
     }
 
     #[test]

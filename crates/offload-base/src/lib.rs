@@ -6,6 +6,7 @@
 //! - [`pool`]: receive buffers carved from recycled slabs;
 //! - [`quick_hash`]: for tables that nobody hostile fills;
 //! - [`random`]: one seed for a run, or the system's randomness; one independent generator for each component;
+//! - [`part`]: which part of a work in parts this process has, as schedulers tell it;
 //! - [`cost`]: where the CPU time went, by domain (host, device, wire) and by kind of work.
 //!
 //! Nothing here knows a protocol, a device or a runtime.
@@ -14,6 +15,7 @@
 
 pub mod cost;
 pub mod counters;
+pub mod part;
 pub mod pool;
 pub mod quick_hash;
 pub mod random;

@@ -163,7 +163,7 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
     let sweep = options.grid()?;
     let mut jobs = jobs(&sweep, &options.file)?;
     let (mut out, mut part) = (options.results_file(), None);
-    if let Some(shard) = options.shard.map(Asked::shard).transpose()? {
+    if let Some(shard) = options.shard.map(Asked::part).transpose()? {
         jobs.retain(|job| options.parts.timed || !job.run.real());
         let (points, plan) = planned(&jobs, shard.of, &options.parts)?;
         let studies: Vec<_> = jobs.iter().map(|job| &job.study.name[..]).collect();
