@@ -17,11 +17,12 @@ pub mod folder;
 pub mod http3;
 pub mod limits;
 mod patience;
-pub mod pin;
-pub mod range;
 mod rationed;
 pub mod server;
 pub mod site;
+
+pub use offload_reservoir::digest::hexadecimal;
+pub use offload_reservoir::{pin, range};
 
 use core::fmt;
 use core::str::FromStr;
@@ -106,9 +107,4 @@ pub fn told(error: &(dyn core::error::Error + 'static)) -> String {
         cause = error.source();
     }
     text
-}
-
-/// As many as there are hexadecimal digits for: for checksums.
-pub fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

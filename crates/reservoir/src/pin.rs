@@ -4,7 +4,7 @@
 //! those that this machine trusts: every usual check passes. A pin, told beforehand by other means, still tells the two
 //! apart.
 
-use super::hexadecimal;
+use crate::digest::hexadecimal;
 use core::fmt;
 use core::str::FromStr;
 use rustls::client::WebPkiServerVerifier;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// The SHA-256 of a certificate, as `openssl x509 -noout -fingerprint -sha256` prints it.
 ///
 /// ```
-/// use offload_examples::web::pin::Pin;
+/// use offload_reservoir::pin::Pin;
 /// use offload_testbed::identity::server_certificate;
 ///
 /// let pin = Pin::of(&server_certificate());

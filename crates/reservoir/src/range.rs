@@ -16,7 +16,7 @@ pub enum Selected {
 /// Reads a `Range` header for a file of `length` bytes. More than one range at once may be ignored (section 14.2), and is.
 ///
 /// ```
-/// use offload_examples::web::range::{Selected, select};
+/// use offload_reservoir::range::{Selected, select};
 ///
 /// assert_eq!(select("bytes=10-19", 15), Selected::Part(10..15));
 /// assert_eq!(select("bytes=-4", 15), Selected::Part(11..15));
@@ -42,7 +42,7 @@ pub fn select(header: &str, length: u64) -> Selected {
 /// give them.
 ///
 /// ```
-/// use offload_examples::web::range::is_range;
+/// use offload_reservoir::range::is_range;
 ///
 /// assert!(is_range("bytes=0-99") && is_range("bytes=0-1, -5"));
 /// assert!(!is_range("0-99") && !is_range("bytes=9-1"));
@@ -52,11 +52,52 @@ pub fn is_range(header: &str) -> bool {
     ranges.split(',').all(|range| select(&format!("bytes={}", range.trim()), u64::MAX) != Selected::Whole)
 }
 
+/// What a `Content-Range` says of a message.
+///
+/// ```
+/// use offload_reservoir::range::ContentRange;
+///
+/// assert_eq!("bytes 0-99/200".parse(), Ok(ContentRange { bytes: Some(0..100), size: 200 }));
+/// assert_eq!("bytes */200".parse(), Ok(ContentRange { bytes: None, size: 200 }));
+/// assert!("bytes 0-99/50".parse::<ContentRange>().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContentRange {
+    /// Which bytes it has; `None`: it has none, and tells the size.
+    pub bytes: Option<Range<u64>>,
+    /// The size of all.
+    pub size: u64,
+}
+
+impl core::str::FromStr for ContentRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ContentRange, String> {
+        let wrong = || "Content-Range is written `bytes FIRST-LAST/SIZE`, with the size in digits".to_owned();
+        let (bytes, size) = text.strip_prefix("bytes ").and_then(|rest| rest.split_once('/')).ok_or_else(wrong)?;
+        let exact = |text: &str| number(text).filter(|number| *number < MOST_BYTES);
+        let size = exact(size).ok_or_else(wrong)?;
+        if bytes == "*" {
+            return Ok(ContentRange { bytes: None, size });
+        }
+        let (first, last) = bytes.split_once('-').ok_or_else(wrong)?;
+        match (exact(first), exact(last)) {
+            (Some(first), Some(last)) if first <= last && last < size => {
+                Ok(ContentRange { bytes: Some(first..last + 1), size })
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
 /// Digits and nothing else; a number too long for any file stands for one that is.
 fn number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(u64::MAX))
 }
+
+/// No file is larger: sums of two offsets never overflow.
+const MOST_BYTES: u64 = 1 << 62;
 
 #[cfg(test)]
 mod tests {
@@ -88,5 +129,23 @@ mod tests {
             assert_eq!(select(header, 100), expected, "{header}");
         }
         assert_eq!(select("bytes=0-", 0), Selected::Nothing);
+    }
+
+    #[test]
+    fn a_content_range_is_exact_or_none() {
+        for bad in [
+            "",
+            "bytes 0-1",
+            "bytes 0-1/*",
+            "bytes 1-0/9",
+            "bytes 0-9/9",
+            "0-1/9",
+            "bytes -1/9",
+            "bytes 0-/9",
+            "bytes +0-1/9",
+        ] {
+            assert!(bad.parse::<ContentRange>().is_err(), "{bad}");
+        }
+        assert!(format!("bytes 0-1/{}", u64::MAX).parse::<ContentRange>().is_err());
     }
 }

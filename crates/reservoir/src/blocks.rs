@@ -1,0 +1,201 @@
+//! A file cut into blocks, each with checksums of its own, and the file's hash out of theirs.
+//!
+//! Invariant: blocks are a power of two long and begin at multiples of that, so that each is a subtree of BLAKE3's tree: blocks
+//! that were hashed in any order, by anybody, make the hash that `b3sum` prints for the file.
+
+use blake3::Hasher;
+use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use core::ops::Range;
+
+/// A file's length, cut into blocks.
+///
+/// ```
+/// use offload_reservoir::blocks::Blocks;
+///
+/// let blocks = Blocks::new(100 << 20, 16 << 20).unwrap();
+/// assert_eq!(blocks.count(), 7);
+/// assert_eq!(blocks.range(6), (96 << 20)..(100 << 20));
+/// assert!(Blocks::new(100, 1000).is_none()); // not a power of two
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    size: u64,
+    block: u64,
+}
+
+impl Blocks {
+    /// A file of `size` bytes in blocks of `block`: a power of two, 1 KiB to 1 GiB; `None` otherwise.
+    pub fn new(size: u64, block: u64) -> Option<Blocks> {
+        let fits = block.is_power_of_two() && (LEAST_BLOCK..=MOST_BLOCK).contains(&block);
+        fits.then_some(Blocks { size, block })
+    }
+
+    /// Bytes of the file.
+    pub fn size(self) -> u64 {
+        self.size
+    }
+
+    /// Bytes of a block, but for the last one.
+    pub fn block(self) -> u64 {
+        self.block
+    }
+
+    /// How many there are.
+    pub fn count(self) -> u64 {
+        self.size.div_ceil(self.block)
+    }
+
+    /// The bytes of a block; empty behind the last one.
+    pub fn range(self, number: u64) -> Range<u64> {
+        let start = number.saturating_mul(self.block).min(self.size);
+        start..start.saturating_add(self.block).min(self.size)
+    }
+
+    /// The blocks that lie in `bytes` whole.
+    pub fn within(self, bytes: &Range<u64>) -> Range<u64> {
+        let first = bytes.start.div_ceil(self.block);
+        let end = if bytes.end >= self.size { self.count() } else { bytes.end / self.block };
+        first..end.max(first)
+    }
+
+    /// The blocks that `bytes` touch.
+    pub(crate) fn touched(self, bytes: &Range<u64>) -> Range<u64> {
+        let first = bytes.start / self.block;
+        first..bytes.end.min(self.size).div_ceil(self.block).max(first)
+    }
+}
+
+/// The checksums of a block.
+///
+/// See [`BlockHasher`] for an example.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct BlockSum {
+    /// CRC32C of its bytes.
+    pub crc: u32,
+    /// Its node in the file's BLAKE3 tree; the file's hash itself if it is the only block.
+    pub subtree: [u8; 32],
+}
+
+impl core::fmt::Debug for BlockSum {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:08x} {}", self.crc, crate::digest::hexadecimal(&self.subtree))
+    }
+}
+
+/// Computes the checksums of one block, from its bytes in order.
+///
+/// ```
+/// use offload_reservoir::blocks::{BlockHasher, BlockSum, Blocks, root};
+///
+/// let file = vec![7; 5000];
+/// let blocks = Blocks::new(5000, 1024).unwrap();
+/// let sums: Vec<BlockSum> = (0..blocks.count())
+///     .map(|number| {
+///         let range = blocks.range(number);
+///         let mut hasher = BlockHasher::new(blocks, number);
+///         hasher.update(&file[range.start as usize..range.end as usize]);
+///         hasher.finish()
+///     })
+///     .collect();
+/// assert_eq!(root(&sums), *blake3::hash(&file).as_bytes());
+/// ```
+#[derive(Clone, Debug)]
+pub struct BlockHasher {
+    crc: u32,
+    tree: Hasher,
+    is_only: bool,
+}
+
+impl BlockHasher {
+    /// For the block of this number.
+    pub fn new(blocks: Blocks, number: u64) -> BlockHasher {
+        let mut tree = Hasher::new();
+        let offset = number.saturating_mul(blocks.block);
+        if offset > 0 {
+            tree.set_input_offset(offset);
+        }
+        BlockHasher { crc: 0, tree, is_only: blocks.count() <= 1 }
+    }
+
+    /// The next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        self.tree.update(bytes);
+    }
+
+    /// The checksums of what there was.
+    pub fn finish(&self) -> BlockSum {
+        let subtree = if self.is_only { *self.tree.finalize().as_bytes() } else { self.tree.finalize_non_root() };
+        BlockSum { crc: self.crc, subtree }
+    }
+}
+
+/// The BLAKE3 hash of a file whose blocks have these checksums, in their order.
+pub fn root(sums: &[BlockSum]) -> [u8; 32] {
+    match sums {
+        [] => *blake3::hash(b"").as_bytes(),
+        [only] => only.subtree,
+        _ => {
+            let (left, right) = sums.split_at(left_of(sums.len()));
+            *merge_subtrees_root(&node(left), &node(right), Mode::Hash).as_bytes()
+        }
+    }
+}
+
+fn node(sums: &[BlockSum]) -> ChainingValue {
+    match sums {
+        [only] => only.subtree,
+        _ => {
+            let (left, right) = sums.split_at(left_of(sums.len()));
+            merge_subtrees_non_root(&node(left), &node(right), Mode::Hash)
+        }
+    }
+}
+
+/// The left subtree has the largest power of two of blocks that leaves one for the right.
+fn left_of(blocks: usize) -> usize {
+    blocks.next_power_of_two() / 2
+}
+
+/// What blocks are long if nothing else is said.
+pub const USUAL_BLOCK: u64 = 16 << 20;
+/// BLAKE3's chunk.
+const LEAST_BLOCK: u64 = 1024;
+const MOST_BLOCK: u64 = 1 << 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_in_any_number_make_the_files_hash() {
+        let file: Vec<u8> = (0..40_000_u32).map(|at| (at * at % 251) as u8).collect();
+        for size in [0, 1, 1023, 1024, 1025, 2048, 3000, 4096, 5120, 8192, 9000, 16384, 33_000, 40_000] {
+            for block in [1024, 2048, 8192, 65536] {
+                let blocks = Blocks::new(size, block).unwrap();
+                let sums: Vec<BlockSum> = (0..blocks.count())
+                    .map(|number| {
+                        let range = blocks.range(number);
+                        let mut hasher = BlockHasher::new(blocks, number);
+                        file[range.start as usize..range.end as usize].chunks(700).for_each(|part| hasher.update(part));
+                        hasher.finish()
+                    })
+                    .collect();
+                assert_eq!(root(&sums), *blake3::hash(&file[..size as usize]).as_bytes(), "{size} by {block}");
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_within_a_range_are_whole() {
+        let blocks = Blocks::new(10_000, 1024).unwrap();
+        assert_eq!((blocks.within(&(0..10_000)), blocks.within(&(1..10_000))), (0..10, 1..10));
+        assert_eq!((blocks.within(&(0..9999)), blocks.within(&(1024..2047))), (0..9, 1..1));
+        assert_eq!(
+            (blocks.touched(&(0..1)), blocks.touched(&(1023..1025)), blocks.touched(&(5..5))),
+            (0..1, 0..2, 0..1)
+        );
+        assert_eq!(Blocks::new(0, 1024).unwrap().within(&(0..0)), 0..0);
+        assert_eq!(blocks.range(10), 10_000..10_000);
+    }
+}

@@ -1,0 +1,221 @@
+//! Bytes of a stored file on their way out, piece by piece, hashed on the way: the body of an answer or of an upload.
+//!
+//! One piece is read while the one before it is sent; no more is kept. With a hasher, the checksums are told once all was read, in
+//! trailers too if they are wanted.
+
+use crate::blocks::{BlockHasher, BlockSum};
+use crate::digest::{self, Algorithm, from_hexadecimal, hexadecimal};
+use crate::pace::Pace;
+use crate::shell::Shell;
+use crate::storage::{Stored, read_exactly};
+use bytes::{Bytes, BytesMut};
+use core::ops::Range;
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::HeaderMap;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use hyper::header::HeaderValue;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What requests and answers carry.
+pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
+
+pub(crate) fn empty() -> Body {
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
+}
+
+pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A body that calls `ended` when it is over, or dropped.
+pub(crate) fn ended(body: Body, ended: impl FnMut() + Send + Unpin + 'static) -> Body {
+    Ended { body, ended }.boxed_unsync()
+}
+
+struct Ended<F: FnMut()> {
+    body: Body,
+    ended: F,
+}
+
+impl<F: FnMut() + Unpin> HttpBody for Ended<F> {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<F: FnMut()> Drop for Ended<F> {
+    fn drop(&mut self) {
+        (self.ended)();
+    }
+}
+
+/// The checksums of a block, once they are known.
+pub(crate) type LateSum = Arc<Mutex<Option<BlockSum>>>;
+
+type Reading = Pin<Box<dyn Future<Output = io::Result<(Bytes, Option<BlockHasher>)>> + Send>>;
+type Turn = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The bytes of a range.
+pub(crate) struct FileBody {
+    file: Arc<dyn Stored>,
+    shell: Shell,
+    /// What no read was begun for.
+    rest: Range<u64>,
+    reading: Option<Reading>,
+    /// A piece that waits for its turn.
+    waiting: Option<(Bytes, Turn)>,
+    pace: Vec<Arc<Pace>>,
+    /// Bytes that were not given yet.
+    left: u64,
+    trailers: bool,
+    sum: LateSum,
+    /// Told of each piece that goes.
+    told: Option<Arc<dyn Fn(usize) + Send + Sync>>,
+}
+
+impl FileBody {
+    /// The bytes of `range`, hashed by `hasher`.
+    pub(crate) fn new(
+        shell: Shell,
+        file: Arc<dyn Stored>,
+        range: Range<u64>,
+        hasher: Option<BlockHasher>,
+        trailers: bool,
+    ) -> FileBody {
+        let left = range.end - range.start;
+        let (reading, waiting, pace, sum) = (None, None, Vec::new(), LateSum::default());
+        let mut body = FileBody { file, shell, rest: range, reading, waiting, pace, left, trailers, sum, told: None };
+        body.begin(hasher);
+        body
+    }
+
+    /// Goes no faster than each of these.
+    pub(crate) fn paced(mut self, pace: impl IntoIterator<Item = Arc<Pace>>) -> FileBody {
+        self.pace.extend(pace);
+        self
+    }
+
+    /// Tells of each piece that goes.
+    pub(crate) fn telling(mut self, told: Arc<dyn Fn(usize) + Send + Sync>) -> FileBody {
+        self.told = Some(told);
+        self
+    }
+
+    /// Where the checksums will be.
+    pub(crate) fn sum(&self) -> LateSum {
+        self.sum.clone()
+    }
+
+    /// Begins to read the next piece, if there is one.
+    fn begin(&mut self, hasher: Option<BlockHasher>) {
+        if self.rest.is_empty() {
+            *self.sum.lock().unwrap_or_else(PoisonError::into_inner) = hasher.map(|hasher| hasher.finish());
+            return;
+        }
+        let end = self.rest.end.min(self.rest.start + PIECE as u64);
+        let (file, range) = (self.file.clone(), self.rest.start..end);
+        self.rest.start = end;
+        self.reading = Some(Box::pin(self.shell.blocking(move || {
+            let mut hasher = hasher;
+            let mut piece = BytesMut::zeroed((range.end - range.start) as usize);
+            read_exactly(&*file, &mut piece, range.start)?;
+            if let Some(hasher) = &mut hasher {
+                hasher.update(&piece);
+            }
+            Ok((piece.freeze(), hasher))
+        })));
+    }
+
+    fn turn(&self, bytes: u64) -> Turn {
+        let now = self.shell.now();
+        match self.pace.iter().map(|pace| pace.take(now, bytes)).max() {
+            Some(turn) if turn > now => {
+                let shell = self.shell.clone();
+                Box::pin(async move { shell.sleep_until(turn).await })
+            }
+            _ => Box::pin(core::future::ready(())),
+        }
+    }
+}
+
+impl HttpBody for FileBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let this = &mut *self;
+        loop {
+            if let Some((piece, turn)) = &mut this.waiting {
+                ready!(turn.as_mut().poll(cx));
+                let piece = core::mem::take(piece);
+                this.waiting = None;
+                this.left -= piece.len() as u64;
+                if let Some(told) = &this.told {
+                    told(piece.len());
+                }
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
+            let Some(reading) = &mut this.reading else {
+                let trailers = core::mem::take(&mut this.trailers).then(|| known(&this.sum)).flatten();
+                return Poll::Ready(trailers.map(|sum| Ok(Frame::trailers(fields_of(&sum)))));
+            };
+            let (piece, hasher) = ready!(reading.as_mut().poll(cx))?;
+            this.reading = None;
+            this.begin(hasher);
+            let turn = this.turn(piece.len() as u64);
+            this.waiting = Some((piece, turn));
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0 && !self.trailers
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        // A body of known length has no trailers.
+        if self.trailers { SizeHint::default() } else { SizeHint::with_exact(self.left) }
+    }
+}
+
+pub(crate) fn known(sum: &LateSum) -> Option<BlockSum> {
+    *sum.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The checksums of a block, as fields.
+pub(crate) fn fields_of(sum: &BlockSum) -> HeaderMap {
+    let ascii = |text: String| HeaderValue::try_from(text).expect("digits and letters");
+    let mut fields = HeaderMap::new();
+    fields.insert(CONTENT_DIGEST, ascii(Algorithm::Crc32c.field(&sum.crc.to_be_bytes())));
+    fields.insert(SUBTREE, ascii(hexadecimal(&sum.subtree)));
+    fields
+}
+
+/// The checksums of a block that fields tell.
+pub(crate) fn sum_in(fields: &HeaderMap) -> Option<BlockSum> {
+    let digests = digest::read(fields.get(CONTENT_DIGEST)?.to_str().ok()?);
+    let crc = digests.into_iter().find(|(algorithm, _)| *algorithm == Algorithm::Crc32c)?.1;
+    let subtree = from_hexadecimal(fields.get(SUBTREE)?.to_str().ok()?)?;
+    Some(BlockSum { crc: u32::from_be_bytes(crc.try_into().ok()?), subtree: subtree.try_into().ok()? })
+}
+
+/// RFC 9530 2.
+pub(crate) const CONTENT_DIGEST: &str = "content-digest";
+/// The node of a block in the file's BLAKE3 tree.
+pub(crate) const SUBTREE: &str = "reservoir-subtree";
+/// Bytes of a file that are read, hashed and sent at once.
+pub(crate) const PIECE: usize = 512 << 10;

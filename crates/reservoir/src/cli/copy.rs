@@ -1,0 +1,332 @@
+//! `reservoir copy` and `reservoir plan`.
+
+use crate::progress::Shown;
+use crate::{FAILED, PARTLY, UNUSABLE, fail};
+use clap::Args;
+use offload_base::part::{Asked, Part};
+use offload_reservoir::Shell;
+use offload_reservoir::blocks::USUAL_BLOCK;
+use offload_reservoir::copy::plan::Plan;
+use offload_reservoir::copy::{Copy, CopyError, Item, Outcome, Pattern, Place, Sync};
+use offload_reservoir::pace::Rate;
+use offload_reservoir::pin::Pin;
+use offload_reservoir::tls::{self, Tls};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Copy files and folders between paths and HTTPS servers
+///
+/// SRC and DST are paths, or https://HOST:PORT/PATH (port 443 if none is named); both may be remote. A folder is copied with all that is in it; with a slash
+/// at its end, only what is in it. A copy that was killed goes on with --resume: blocks that the journal vouches for, and the
+/// medium still has, are not sent again.
+#[derive(Debug, Args)]
+pub(crate) struct CopyOptions {
+    /// SRC... DST; none of them with --plan
+    #[arg(value_name = "SRC... DST", required_unless_present = "plan", num_args = 2.., conflicts_with = "plan")]
+    places: Vec<String>,
+    #[command(flatten)]
+    access: Access,
+    #[command(flatten)]
+    choice: Choice,
+    /// Streams at a time, or `auto`: 8, or with --rate and --round-trip as many as they need
+    #[arg(long, value_name = "COUNT", default_value = "auto")]
+    streams: Streams,
+    /// The path's round-trip time, for --streams auto: 274ms
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    round_trip: Option<core::time::Duration>,
+    /// Bits per second of all streams together: 9G, 400M
+    #[arg(long)]
+    rate: Option<Rate>,
+    /// Take up what an earlier copy left; files that are there whole are left as they are
+    #[arg(long)]
+    resume: bool,
+    /// Read each file again from the destination's medium before it gets its name; blocks that differ are sent again
+    #[arg(long)]
+    verify: bool,
+    /// Leave files that are there already: `size`, or `size-time`
+    #[arg(long, value_name = "WHAT")]
+    sync: Option<Sync>,
+    /// How often a block is tried again
+    #[arg(long, value_name = "TIMES", default_value_t = 8)]
+    retries: u32,
+    /// Copy a part of this plan, which `reservoir plan` made
+    #[arg(long, value_name = "FILE", requires = "part")]
+    plan: Option<PathBuf>,
+    /// Which part: a number from 1, or `auto`: the one that Slurm, HyperQueue, Kubernetes, PBS, LSF or SGE gave this task
+    #[arg(long, value_name = "I", requires = "plan")]
+    part: Option<PartOption>,
+    /// Print what came of it as JSON, and no progress
+    #[arg(long)]
+    json: bool,
+}
+
+/// Cut a copy into parts, one for each machine or task of a scheduler, and print who copies what
+///
+/// Give the plan to `reservoir copy --plan FILE --part I` on each machine, I from 1. Files are spread so that parts are about equal;
+/// large files are cut where the destination is a reservoir server.
+#[derive(Debug, Args)]
+pub(crate) struct PlanOptions {
+    /// SRC... DST
+    #[arg(value_name = "SRC... DST", required = true, num_args = 2..)]
+    places: Vec<String>,
+    /// How many parts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(offload_base::part::MAX_PARTS)))]
+    parts: u32,
+    #[command(flatten)]
+    access: Access,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// What is copied.
+#[derive(Debug, Args)]
+struct Choice {
+    /// Leave out names that fit, in folders: `*.tmp`, `cache`, `raw/*`; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<Pattern>,
+    /// Bytes of a block, a power of two
+    #[arg(long, value_name = "SIZE", default_value_t = bytesize::ByteSize(USUAL_BLOCK))]
+    block: bytesize::ByteSize,
+}
+
+/// How servers are reached.
+#[derive(Debug, Args)]
+struct Access {
+    /// The file with the token for servers; otherwise the variable RESERVOIR_TOKEN
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The authorities to trust (PEM). Default: those of this machine
+    #[arg(long, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+    /// The SHA-256 of the only certificate to take, as `openssl x509 -noout -fingerprint -sha256` prints it
+    #[arg(long, value_name = "SHA256")]
+    pin: Option<Pin>,
+}
+
+/// How many streams.
+#[derive(Clone, Copy, Debug)]
+enum Streams {
+    Auto,
+    Count(usize),
+}
+
+impl core::str::FromStr for Streams {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Streams, String> {
+        match text.parse() {
+            _ if text == "auto" => Ok(Streams::Auto),
+            Ok(count @ 1..=1024) => Ok(Streams::Count(count)),
+            _ => Err("1 to 1024, or auto".into()),
+        }
+    }
+}
+
+/// Which part of a plan.
+#[derive(Clone, Copy, Debug)]
+enum PartOption {
+    Number(u32),
+    Asked(Asked),
+}
+
+impl core::str::FromStr for PartOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PartOption, String> {
+        match text.parse() {
+            Ok(number) => Ok(PartOption::Number(number)),
+            Err(_) => text.parse().map(PartOption::Asked),
+        }
+    }
+}
+
+impl PartOption {
+    /// Its number, in a plan of so many.
+    fn number(self, parts: u32) -> Result<u32, String> {
+        let part = match self {
+            PartOption::Number(number) => Part { number, of: parts },
+            PartOption::Asked(Asked::Auto(None)) => Asked::Auto(Some(parts)).part()?,
+            PartOption::Asked(asked) => asked.part()?,
+        };
+        if part.of != parts || !(1..=parts).contains(&part.number) {
+            return Err(format!("the plan has {parts} parts: there is no part {} of {}", part.number, part.of));
+        }
+        Ok(part.number)
+    }
+}
+
+fn time(text: &str) -> Result<core::time::Duration, String> {
+    humantime::parse_duration(text).map_err(|error| error.to_string())
+}
+
+impl Access {
+    fn token(&self) -> Result<Option<String>, String> {
+        let text = match &self.token_file {
+            Some(file) => std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?,
+            None => match std::env::var("RESERVOIR_TOKEN") {
+                Ok(token) => token,
+                Err(_) => return Ok(None),
+            },
+        };
+        Ok(Some(text.trim().to_owned()))
+    }
+
+    fn dial(&self) -> Result<Arc<Tls>, String> {
+        let file = match &self.cacert {
+            Some(file) => Some(file.clone()),
+            None => SYSTEM_AUTHORITIES.iter().map(PathBuf::from).find(|file| file.exists()),
+        };
+        let authorities = file.as_deref().map_or(Ok(Vec::new()), tls::certificates)?;
+        let config = tls::client_config(authorities, self.pin).map_err(|error| format!("authorities: {error}"))?;
+        Ok(Arc::new(Tls::new(Arc::new(config))))
+    }
+}
+
+/// Sources and the destination.
+fn places(texts: &[String], token: Option<&str>) -> Result<(Vec<Place>, Place), String> {
+    let places: Result<Vec<Place>, CopyError> = texts.iter().map(|text| Place::parse(text, token)).collect();
+    let mut places = places.map_err(|error| error.to_string())?;
+    let to = places.pop().ok_or("there is no DST")?;
+    Ok((places, to))
+}
+
+pub(crate) async fn plan(options: PlanOptions) -> ExitCode {
+    match make_plan(&options).await {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err((message, status)) => fail(&message, status),
+    }
+}
+
+type Stop = (String, u8);
+
+fn unusable(error: impl ToString) -> Stop {
+    (error.to_string(), UNUSABLE)
+}
+
+fn failed(error: impl ToString) -> Stop {
+    (error.to_string(), FAILED)
+}
+
+async fn make_plan(options: &PlanOptions) -> Result<String, Stop> {
+    let token = options.access.token().map_err(unusable)?;
+    let copy = Copy::new(Shell::tokio(), options.access.dial().map_err(unusable)?);
+    let copy = copy.exclude(options.choice.exclude.clone()).block(options.choice.block.0).map_err(unusable)?;
+    let (sources, to) = places(&options.places, token.as_deref()).map_err(unusable)?;
+    let items = copy.list(&sources, &to).await.map_err(failed)?;
+    Ok(Plan::new(&copy, &items, options.parts).await.map_err(failed)?.to_text())
+}
+
+pub(crate) async fn run(options: CopyOptions) -> ExitCode {
+    let began = Instant::now();
+    match copy(&options).await {
+        Ok(outcome) => {
+            if options.json {
+                println!("{}", json(&outcome, began.elapsed().as_secs_f64()));
+            } else {
+                outcome.failed.iter().for_each(|(file, error)| eprintln!("reservoir: {file}: {error}"));
+                println!("{}", told(&outcome, began.elapsed().as_secs_f64()));
+            }
+            match outcome.failed.len() {
+                0 => ExitCode::SUCCESS,
+                _ if outcome.copied + outcome.present + outcome.left_to_others > 0 => ExitCode::from(PARTLY),
+                _ => ExitCode::from(FAILED),
+            }
+        }
+        Err((message, status)) => fail(&message, status),
+    }
+}
+
+async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
+    let token = options.access.token().map_err(unusable)?;
+    let streams = match (options.streams, options.rate, options.round_trip) {
+        (Streams::Count(count), ..) => count,
+        (Streams::Auto, Some(rate), Some(round_trip)) => {
+            offload_reservoir::copy::streams_for(rate, round_trip, usual_window())
+        }
+        (Streams::Auto, ..) => 8,
+    };
+    let copy = Copy::new(Shell::tokio(), options.access.dial().map_err(unusable)?)
+        .streams(streams)
+        .rate(options.rate)
+        // A part that is run again does what is left.
+        .resume(options.resume || options.plan.is_some())
+        .verify(options.verify)
+        .sync(options.sync.unwrap_or(Sync::Nothing))
+        .exclude(options.choice.exclude.clone())
+        .retries(options.retries);
+    let (copy, items) = match (&options.plan, options.part) {
+        (Some(file), Some(part)) => of_plan(copy, file, part, token.as_deref())?,
+        _ => {
+            let copy = copy.block(options.choice.block.0).map_err(unusable)?;
+            let (sources, to) = places(&options.places, token.as_deref()).map_err(unusable)?;
+            let items = copy.list(&sources, &to).await.map_err(failed)?;
+            (copy, items)
+        }
+    };
+    let shown = Shown::new(copy.progress(), options.json);
+    let outcome = tokio::select! {
+        outcome = copy.copy(items) => outcome.map_err(failed),
+        never = shown.go_on() => match never {},
+    };
+    shown.end();
+    outcome
+}
+
+fn of_plan(copy: Copy, file: &PathBuf, part: PartOption, token: Option<&str>) -> Result<(Copy, Vec<Item>), Stop> {
+    let about = |error: String| unusable(format!("{}: {error}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| about(error.to_string()))?;
+    let plan = Plan::read(&text).map_err(about)?;
+    let number = part.number(plan.parts()).map_err(unusable)?;
+    let copy = copy.block(plan.block()).map_err(about)?;
+    let items = plan.part(&copy, number, token).map_err(failed)?;
+    Ok((copy, items))
+}
+
+/// Half of the largest receive buffer that Linux gives a connection by itself: the other half is its own.
+fn usual_window() -> u64 {
+    let read = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").unwrap_or_default();
+    read.split_whitespace().nth(2).and_then(|most| most.parse::<u64>().ok()).unwrap_or(6 << 20) / 2
+}
+
+fn told(outcome: &Outcome, seconds: f64) -> String {
+    let rate = outcome.bytes as f64 * 8.0 / seconds.max(1e-9) / 1e9;
+    let mut text =
+        format!("{} files copied, {} bytes in {seconds:.2} s: {rate:.2} Gb/s", outcome.copied, outcome.bytes);
+    for (count, what) in [
+        (outcome.present, "files were there"),
+        (outcome.left_to_others, "files are finished by other parts"),
+        (outcome.resumed, "bytes were there from before"),
+        (outcome.healed, "blocks were healed"),
+        (outcome.failed.len() as u64, "files failed"),
+    ] {
+        if count > 0 {
+            text += &format!("; {count} {what}");
+        }
+    }
+    text
+}
+
+fn json(outcome: &Outcome, seconds: f64) -> String {
+    let failed: Vec<_> =
+        outcome.failed.iter().map(|(file, error)| serde_json::json!({ "file": file, "error": error })).collect();
+    serde_json::json!({
+        "copied": outcome.copied,
+        "present": outcome.present,
+        "left_to_others": outcome.left_to_others,
+        "bytes": outcome.bytes,
+        "resumed": outcome.resumed,
+        "healed": outcome.healed,
+        "seconds": seconds,
+        "failed": failed,
+    })
+    .to_string()
+}
+
+/// Where distributions keep the authorities that they trust.
+const SYSTEM_AUTHORITIES: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];

@@ -1,0 +1,490 @@
+//! One file: opened at both ends, copied block by block, by as many streams as come, and given its name.
+
+use super::list::{Item, glance};
+use super::place::Side;
+use super::{Copy, CopyError, Sync};
+use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
+use crate::body::{FileBody, known};
+use crate::landing::{Begin, Landing};
+use crate::remote::{Reading, Remote, RemoteError};
+use crate::sink::Sink;
+use crate::storage::{About, Stored, read_exactly};
+use bytes::Bytes;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use http_body_util::BodyExt;
+use hyper::StatusCode;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+use tokio::sync::mpsc;
+
+/// A file under way.
+pub(super) struct FileJob {
+    copy: Copy,
+    pub(super) item: Item,
+    blocks: Blocks,
+    source: Source,
+    target: Target,
+    state: Mutex<State>,
+}
+
+enum Source {
+    Local(Arc<dyn Stored>, About),
+    Remote(Arc<Remote>),
+}
+
+enum Target {
+    Landing(Arc<Landing>),
+    Upload(Arc<Remote>, String),
+    /// In one request.
+    Whole(Arc<Remote>, Whole),
+}
+
+/// What is in a request with a whole file.
+#[derive(Clone, Copy, PartialEq)]
+enum Whole {
+    /// A small file, with its digest.
+    Small,
+    /// Any file, to a server that knows nothing else.
+    Stream,
+}
+
+struct State {
+    waiting: VecDeque<u64>,
+    left: u64,
+    sums: BTreeMap<u64, BlockSum>,
+    attempts: u32,
+    ended: bool,
+}
+
+/// What came of opening a file.
+pub(super) enum Opened {
+    Present,
+    /// Bytes that are there from before.
+    Job(Arc<FileJob>, u64),
+}
+
+/// What came of finishing one.
+pub(super) enum Finished {
+    Done,
+    /// These many blocks were not there as they should be, and are to be sent again.
+    Again(u64),
+    LeftToOthers,
+}
+
+impl FileJob {
+    pub(super) async fn open(copy: &Copy, item: Item) -> Result<Opened, CopyError> {
+        if is_present(copy, &item).await? {
+            return Ok(Opened::Present);
+        }
+        let local = |error| CopyError::Local { path: PathBuf::from(item.source()), error };
+        let source = match &item.from.0 {
+            Side::Remote(server, _) => Source::Remote(server.clone()),
+            Side::Local(folder, _) => {
+                let (folder, name) = (folder.clone(), item.from.1.clone());
+                let opened = copy.shell.blocking(move || {
+                    let file = folder.open(&name)?;
+                    let about = file.about()?;
+                    Ok((file, about))
+                });
+                let (file, about) = opened.await.map_err(local)?;
+                if about != item.about {
+                    return Err(CopyError::Changed(item.source()));
+                }
+                Source::Local(file, about)
+            }
+        };
+        let blocks = Blocks::new(item.size(), copy.block).expect("checked where it was set");
+        let (target, present) = FileJob::open_target(copy, &item, blocks, &source).await?;
+        let mut waiting: VecDeque<u64> = match target {
+            Target::Whole(..) => [0].into(),
+            _ => (0..blocks.count()).filter(|number| !present.contains_key(number)).collect(),
+        };
+        waiting.retain(|number| item.has(*number));
+        let resumed = present.keys().map(|number| blocks.range(*number)).map(|range| range.end - range.start).sum();
+        let left = waiting.len() as u64;
+        let state = Mutex::new(State { waiting, left, sums: present, attempts: 0, ended: false });
+        Ok(Opened::Job(Arc::new(FileJob { copy: copy.clone(), item, blocks, source, target, state }), resumed))
+    }
+
+    async fn open_target(
+        copy: &Copy,
+        item: &Item,
+        blocks: Blocks,
+        source: &Source,
+    ) -> Result<(Target, BTreeMap<u64, BlockSum>), CopyError> {
+        let resume = copy.resume || item.blocks.is_some();
+        let begin = if resume { Begin::Resume } else { Begin::Anew };
+        match &item.to.0 {
+            Side::Local(folder, _) => {
+                let (folder, name, version) = (folder.clone(), item.to.1.clone(), item.version());
+                let opened = copy.shell.blocking(move || {
+                    Ok(Landing::open(folder, &name, blocks, &version, begin).map(|landing| {
+                        let sum = |number| Some((number, landing.sum(number)?));
+                        let present = (0..blocks.count()).filter_map(sum).collect();
+                        (Target::Landing(Arc::new(landing)), present)
+                    }))
+                });
+                let local = |error| CopyError::Local { path: PathBuf::from(item.to.0.shown(&item.to.1)), error };
+                Ok(opened.await.map_err(local)??)
+            }
+            Side::Remote(server, _) if !server.is_reservoir().await? => {
+                Ok((Target::Whole(server.clone(), Whole::Stream), BTreeMap::new()))
+            }
+            Side::Remote(server, _)
+                if item.size() <= SMALL.min(copy.block) && matches!(source, Source::Local(..)) && !copy.verify =>
+            {
+                Ok((Target::Whole(server.clone(), Whole::Small), BTreeMap::new()))
+            }
+            Side::Remote(server, _) => {
+                let upload = crate::digest::hexadecimal(&blake3::hash(item.version().as_bytes()).as_bytes()[..16]);
+                let present = server.begin(&item.to.1, &upload, blocks, resume, item.blocks.is_none()).await?;
+                Ok((Target::Upload(server.clone(), upload), present))
+            }
+        }
+    }
+
+    /// The next block that nobody copies.
+    pub(super) fn take(&self) -> Option<u64> {
+        self.state().waiting.pop_front()
+    }
+
+    /// A block is there; whether it was the last.
+    pub(super) fn is_last(&self) -> bool {
+        let mut state = self.state();
+        state.left = state.left.saturating_sub(1);
+        state.left == 0
+    }
+
+    /// Whether there is nothing to copy.
+    pub(super) fn has_nothing_left(&self) -> bool {
+        self.state().left == 0
+    }
+
+    /// The file has failed, or is done: whether it was not before.
+    pub(super) fn end(&self) -> bool {
+        let mut state = self.state();
+        state.waiting.clear();
+        !core::mem::replace(&mut state.ended, true)
+    }
+
+    /// Copies a block.
+    pub(super) async fn transfer(&self, number: u64, stream: usize) -> Result<(), CopyError> {
+        let range = match self.target {
+            Target::Whole(..) => 0..self.blocks.size(),
+            _ => self.blocks.range(number),
+        };
+        match (&self.target, &self.source) {
+            (Target::Whole(server, Whole::Small), Source::Local(file, _)) => {
+                self.put_small(server, file, stream).await?
+            }
+            (Target::Landing(landing), _) => {
+                let mut pieces = self.pieces(number, range.clone(), stream).await?;
+                let mut sink = Sink::new(self.copy.shell.clone(), landing.clone(), range);
+                let medium = |error| crate::landing::LandingError::Medium(self.item.to.1.clone(), error);
+                while let Some(piece) = pieces.next(self, stream).await? {
+                    sink.push(&piece).await.map_err(medium)?;
+                }
+                let written = sink.end().await.map_err(medium)?;
+                let told = pieces.end();
+                for (number, sum) in written.blocks {
+                    if told.is_some_and(|told| told != sum) {
+                        return Err(CopyError::Differs(self.item.source(), number));
+                    }
+                    self.check_source().await?;
+                    let done = landing.clone();
+                    self.copy.shell.blocking(move || done.done(number, sum)).await.map_err(medium)?;
+                    self.state().sums.insert(number, sum);
+                }
+            }
+            (Target::Upload(server, upload), Source::Local(file, _)) => {
+                let body = self.file_body(file, number, range, stream, true);
+                let sum = body.sum();
+                let sent = server.put_block(&self.item.to.1, upload, self.blocks, number, body.boxed_unsync()).await;
+                sent?;
+                self.check_source().await?;
+                if let Some(sum) = known(&sum) {
+                    self.state().sums.insert(number, sum);
+                }
+            }
+            (Target::Upload(server, upload), Source::Remote(_)) => {
+                let (body, feed) = self.relay(number, range, stream, true).await?;
+                let sent = server.put_block(&self.item.to.1, upload, self.blocks, number, body);
+                let (sent, fed) = tokio::join!(sent, feed);
+                let sum = fed.and_then(|sum| sent.map(|()| sum).map_err(CopyError::from))?;
+                self.state().sums.insert(number, sum);
+            }
+            (Target::Whole(server, _), Source::Local(file, _)) => {
+                let body = self.file_body(file, 0, range, stream, false);
+                let (size, modified) = (self.blocks.size(), self.item.about.modified);
+                server.put_whole(&self.item.to.1, body.boxed_unsync(), size, modified, None).await?;
+            }
+            (Target::Whole(server, _), Source::Remote(_)) => {
+                let (body, feed) = self.relay(0, range, stream, false).await?;
+                let (size, modified) = (self.blocks.size(), self.item.about.modified);
+                let sent = server.put_whole(&self.item.to.1, body, size, modified, None);
+                let (sent, fed) = tokio::join!(sent, feed);
+                fed.and_then(|_| sent.map_err(CopyError::from))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A small file is read whole, so that its digest goes ahead of it.
+    async fn put_small(&self, server: &Arc<Remote>, file: &Arc<dyn Stored>, stream: usize) -> Result<(), CopyError> {
+        let (file, size) = (file.clone(), self.blocks.size());
+        let read = self.copy.shell.blocking(move || {
+            let mut bytes = vec![0; size as usize];
+            read_exactly(&*file, &mut bytes, 0)?;
+            Ok((*blake3::hash(&bytes).as_bytes(), Bytes::from(bytes)))
+        });
+        let (digest, bytes) = read.await.map_err(|error| self.unreadable(error))?;
+        self.check_source().await?;
+        self.turn(bytes.len()).await;
+        let (body, modified) = (crate::body::full(bytes), self.item.about.modified);
+        server.put_whole(&self.item.to.1, body, size, modified, Some(digest)).await?;
+        self.copy.progress.moved(stream, size as usize);
+        Ok(())
+    }
+
+    fn file_body(
+        &self,
+        file: &Arc<dyn Stored>,
+        number: u64,
+        range: core::ops::Range<u64>,
+        stream: usize,
+        trailers: bool,
+    ) -> FileBody {
+        let hasher = BlockHasher::new(self.blocks, number);
+        let progress = self.copy.progress.clone();
+        FileBody::new(self.copy.shell.clone(), file.clone(), range, Some(hasher), trailers)
+            .paced(self.copy.pace.clone())
+            .telling(Arc::new(move |bytes| progress.moved(stream, bytes)))
+    }
+
+    async fn pieces(&self, number: u64, range: core::ops::Range<u64>, stream: usize) -> Result<Pieces, CopyError> {
+        match &self.source {
+            Source::Local(file, _) => Ok(Pieces::File(self.file_body(file, number, range, stream, false))),
+            Source::Remote(server) => {
+                let block = self.item.is_reservoir.then_some(self.blocks.block());
+                let tag = self.item.tag.as_deref();
+                let reading = server.get(&self.item.from.1, range, self.blocks.size(), tag, block).await?;
+                Ok(Pieces::Net(Some(reading), server.clone()))
+            }
+        }
+    }
+
+    /// What comes from one server and goes to another: the body, and what fills it and gives its checksums.
+    async fn relay(
+        &self,
+        number: u64,
+        range: core::ops::Range<u64>,
+        stream: usize,
+        trailers: bool,
+    ) -> Result<(crate::body::Body, impl Future<Output = Result<BlockSum, CopyError>>), CopyError> {
+        let mut pieces = self.pieces(number, range.clone(), stream).await?;
+        let (into, frames) = mpsc::channel(2);
+        let mut hasher = BlockHasher::new(self.blocks, number);
+        let feed = async move {
+            // The request itself tells why nobody takes them any more.
+            let gone =
+                |_| RemoteError::Connection { host: "the destination".into(), error: "the request broke".into() };
+            loop {
+                let piece = match pieces.next(self, stream).await {
+                    Ok(Some(piece)) => piece,
+                    Ok(None) => break,
+                    Err(error) => {
+                        // Its end would be taken for the file's.
+                        let _nobody_reads = into.send(Err(io::ErrorKind::UnexpectedEof.into())).await;
+                        return Err(error);
+                    }
+                };
+                hasher.update(&piece);
+                into.send(Ok(Frame::data(piece))).await.map_err(gone)?;
+            }
+            let sum = hasher.finish();
+            if pieces.end().is_some_and(|told| told != sum) {
+                let _nobody_reads = into.send(Err(io::ErrorKind::InvalidData.into())).await;
+                return Err(CopyError::Differs(self.item.source(), number));
+            }
+            if trailers {
+                into.send(Ok(Frame::trailers(crate::body::fields_of(&sum)))).await.map_err(gone)?;
+            }
+            Ok(sum)
+        };
+        let length = (!trailers).then_some(range.end - range.start);
+        Ok((Relayed { frames, length }.boxed_unsync(), feed))
+    }
+
+    /// Waits until so many bytes may go.
+    async fn turn(&self, bytes: usize) {
+        if let Some(pace) = &self.copy.pace {
+            let turn = pace.take(self.copy.shell.now(), bytes as u64);
+            if turn > self.copy.shell.now() {
+                self.copy.shell.sleep_until(turn).await;
+            }
+        }
+    }
+
+    /// A source that was written to meanwhile is neither the old file nor the new one.
+    async fn check_source(&self) -> Result<(), CopyError> {
+        let Source::Local(file, before) = &self.source else { return Ok(()) };
+        let file = file.clone();
+        let now = self.copy.shell.blocking(move || file.about()).await.map_err(|error| self.unreadable(error))?;
+        if now == *before { Ok(()) } else { Err(CopyError::Changed(self.item.source())) }
+    }
+
+    fn unreadable(&self, error: io::Error) -> CopyError {
+        CopyError::Local { path: PathBuf::from(self.item.source()), error }
+    }
+
+    /// All blocks were copied: the file gets its name, unless some are not there as they should be.
+    pub(super) async fn finish(&self) -> Result<Finished, CopyError> {
+        let modified = Some(self.item.about.modified).filter(|time| *time != SystemTime::UNIX_EPOCH);
+        match &self.target {
+            Target::Whole(..) => Ok(Finished::Done),
+            Target::Landing(landing) => {
+                let medium = |error| crate::landing::LandingError::Medium(self.item.to.1.clone(), error);
+                if self.copy.verify {
+                    let checked = landing.clone();
+                    let lost = self.copy.shell.blocking(move || checked.check()).await.map_err(medium)?;
+                    if !lost.is_empty() {
+                        return self.again(lost);
+                    }
+                }
+                let landing = landing.clone();
+                self.copy.shell.blocking(move || Ok(landing.finish(modified))).await.map_err(medium)??;
+                Ok(Finished::Done)
+            }
+            Target::Upload(server, upload) => {
+                let sums: Vec<BlockSum> = self.state().sums.values().copied().collect();
+                let root = (sums.len() as u64 == self.blocks.count()).then(|| root(&sums));
+                let (name, verify) = (&self.item.to.1, self.copy.verify);
+                let modified = self.item.about.modified;
+                match server.finish(name, upload, self.blocks, root, verify, modified).await {
+                    Err(RemoteError::Refused { missing: Some(_), .. }) => {}
+                    // Another part was quicker, or the answer of an earlier attempt was lost.
+                    Err(gone @ RemoteError::Refused { status: StatusCode::GONE, .. }) => {
+                        let there = has_arrived(&self.copy, &self.item, Sync::SizeTime).await?;
+                        return if there { Ok(Finished::Done) } else { Err(gone.into()) };
+                    }
+                    done => return Ok(done.map(|()| Finished::Done)?),
+                }
+                let present = server.begin(name, upload, self.blocks, true, false).await?;
+                let mine = |number: &u64| self.item.has(*number) && !present.contains_key(number);
+                let lost: Vec<u64> = (0..self.blocks.count()).filter(mine).collect();
+                if lost.is_empty() { Ok(Finished::LeftToOthers) } else { self.again(lost) }
+            }
+        }
+    }
+
+    fn again(&self, lost: Vec<u64>) -> Result<Finished, CopyError> {
+        let count = lost.len() as u64;
+        let mut state = self.state();
+        state.attempts += 1;
+        if state.attempts >= ATTEMPTS {
+            return Err(CopyError::Unhealed(self.item.to.0.shown(&self.item.to.1), count));
+        }
+        state.sums.retain(|number, _| !lost.contains(number));
+        state.left = count;
+        state.waiting.extend(lost);
+        Ok(Finished::Again(count))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the destination has the file already, as far as is asked.
+async fn is_present(copy: &Copy, item: &Item) -> Result<bool, CopyError> {
+    // What was finished just before a kill is not copied again.
+    let sync = if copy.resume || item.blocks.is_some() { Sync::SizeTime } else { copy.sync };
+    if sync == Sync::Nothing {
+        return Ok(false);
+    }
+    has_arrived(copy, item, sync).await
+}
+
+/// Whether the destination has a file of this size, and time if that counts.
+async fn has_arrived(copy: &Copy, item: &Item, sync: Sync) -> Result<bool, CopyError> {
+    let found = match glance(copy, &item.to.0, &item.to.1).await {
+        // A token that may only write does not see what is there.
+        Err(CopyError::Remote(RemoteError::Refused { status, .. })) if status == 403 => None,
+        found => found?,
+    };
+    let Some(found) = found else { return Ok(false) };
+    let apart = |one: SystemTime, other: SystemTime| {
+        one.duration_since(other).or_else(|_| other.duration_since(one)).unwrap_or(Duration::MAX)
+    };
+    let same_time = apart(found.about.modified, item.about.modified) < Duration::from_secs(1);
+    Ok(found.about.size == item.size() && (sync == Sync::Size || same_time))
+}
+
+/// The bytes of a block, wherever they come from.
+enum Pieces {
+    File(FileBody),
+    Net(Option<Reading>, Arc<Remote>),
+}
+
+impl Pieces {
+    async fn next(&mut self, job: &FileJob, stream: usize) -> Result<Option<Bytes>, CopyError> {
+        match self {
+            Pieces::File(body) => match body.frame().await {
+                Some(frame) => Ok(frame.map_err(|error| job.unreadable(error))?.into_data().ok()),
+                None => Ok(None),
+            },
+            Pieces::Net(reading, _) => {
+                let Some(open) = reading else { return Ok(None) };
+                let piece = open.next().await?;
+                if let Some(piece) = &piece {
+                    job.turn(piece.len()).await;
+                    job.copy.progress.moved(stream, piece.len());
+                }
+                Ok(piece)
+            }
+        }
+    }
+
+    /// The checksums that the source tells, once all has come.
+    fn end(self) -> Option<BlockSum> {
+        match self {
+            Pieces::File(body) => known(&body.sum()),
+            Pieces::Net(reading, server) => reading.and_then(|reading| reading.end(&server)),
+        }
+    }
+}
+
+/// Frames that come by a channel.
+struct Relayed {
+    frames: mpsc::Receiver<io::Result<Frame<Bytes>>>,
+    /// What is left, where that is known.
+    length: Option<u64>,
+}
+
+impl HttpBody for Relayed {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let frame = core::task::ready!(self.frames.poll_recv(cx));
+        if let (Some(length), Some(Ok(frame))) = (&mut self.length, &frame) {
+            *length = length.saturating_sub(frame.data_ref().map_or(0, |data| data.len() as u64));
+        }
+        Poll::Ready(frame)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.length.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+/// Bytes of a file that goes in one request, with its digest ahead.
+const SMALL: u64 = 1 << 20;
+/// How often a file is read again and mended.
+const ATTEMPTS: u32 = 3;

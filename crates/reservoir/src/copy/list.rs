@@ -1,0 +1,224 @@
+//! What is to be copied, and where to: sources, and the files in the folders among them.
+
+use super::place::{Place, Side, Sides};
+use super::{Copy, CopyError};
+use crate::name::Name;
+use crate::storage::{About, Kind};
+use core::ops::Range;
+use std::io;
+use std::path::PathBuf;
+
+/// A file that is to be copied.
+///
+/// ```
+/// use offload_reservoir::Shell;
+/// use offload_reservoir::copy::{Copy, Item, Place, Plain};
+/// use std::io;
+/// use std::sync::Arc;
+///
+/// # let there = tempfile::tempdir()?;
+/// # let there = there.path();
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn listed(there: &std::path::Path) -> Result<Vec<Item>, Box<dyn core::error::Error>> {
+/// std::fs::create_dir(there.join("run"))?;
+/// std::fs::write(there.join("run/data"), "text")?;
+/// let nowhere = Plain::new(|_: &str, _| Err::<tokio::io::DuplexStream, _>(io::ErrorKind::NotFound.into()));
+/// let copy = Copy::new(Shell::tokio(), Arc::new(nowhere));
+/// # Ok(
+/// copy.list(&[Place::local(&there.join("run"))?], &Place::local(&there.join("copy"))?).await?
+/// # )
+/// # }
+/// # let items = listed(there)?;
+/// assert_eq!((items[0].size(), items[0].path()), (4, "/data"));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Item {
+    pub(super) from: (Side, Name),
+    pub(super) to: (Side, Name),
+    pub(super) about: About,
+    /// The source's version.
+    pub(super) tag: Option<String>,
+    pub(super) is_reservoir: bool,
+    /// Below the source, as in a URL.
+    path: String,
+    /// Only these runs of blocks are copied here, if not all; others copy the rest.
+    pub(super) blocks: Option<Vec<Range<u64>>>,
+}
+
+impl Item {
+    pub(super) fn new(
+        from: (Side, Name),
+        to: (Side, Name),
+        about: About,
+        tag: Option<String>,
+        is_reservoir: bool,
+        blocks: Option<Vec<Range<u64>>>,
+    ) -> Item {
+        let path = from.1.to_url();
+        Item { from, to, about, tag, is_reservoir, path, blocks }
+    }
+
+    /// Whether a block is copied here.
+    pub(super) fn has(&self, block: u64) -> bool {
+        self.blocks.as_ref().is_none_or(|mine| mine.iter().any(|run| run.contains(&block)))
+    }
+
+    /// Bytes that are copied here.
+    pub(super) fn bytes_here(&self, block: u64) -> u64 {
+        let of_run = |run: &Range<u64>| (run.end * block).min(self.size()) - (run.start * block).min(self.size());
+        self.blocks.as_ref().map_or(self.size(), |mine| mine.iter().map(of_run).sum())
+    }
+
+    /// Its bytes.
+    pub fn size(&self) -> u64 {
+        self.about.size
+    }
+
+    /// Its path below the source.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The source, for people, and for what has to be the same when a copy goes on.
+    pub(super) fn source(&self) -> String {
+        self.from.0.shown(&self.from.1)
+    }
+
+    /// What tells this version of the source from others.
+    pub(super) fn version(&self) -> String {
+        let tag = self.tag.clone().unwrap_or_else(|| self.about.entity_tag());
+        format!("{} {} {tag}", self.source(), self.about.size)
+    }
+}
+
+pub(super) async fn list(copy: &Copy, sources: &[Place], to: &Place) -> Result<Vec<Item>, CopyError> {
+    let mut sides = Sides::new(copy);
+    let (to_side, to_name) = sides.open(to)?;
+    let into = to.has_slash() || sources.len() > 1 || is_folder(copy, &to_side, &to_name).await?;
+    let mut items = Vec::new();
+    for source in sources {
+        let (side, name) = sides.open(source)?;
+        let found = look(copy, &side, &name).await?;
+        let is_folder = found.about.kind == Kind::Folder;
+        // `folder/` is what is in it.
+        let target = match source.last().filter(|_| into && !(is_folder && source.has_slash())) {
+            Some(last) => to_name.join(&last)?,
+            None => to_name.clone(),
+        };
+        let listing = Listing { copy, side, to: to_side.clone() };
+        if is_folder {
+            listing.folder(name, target, &mut items).await?;
+        } else {
+            let last = name.last().map_or_else(Name::root, |last| Name::root().join(last).unwrap_or_default());
+            items.push(listing.item(name, target, &last, found));
+        }
+    }
+    Ok(items)
+}
+
+struct Listing<'a> {
+    copy: &'a Copy,
+    side: Side,
+    to: Side,
+}
+
+impl Listing<'_> {
+    fn item(&self, from: Name, to: Name, below: &Name, found: Looked) -> Item {
+        let Looked { about, tag, is_reservoir } = found;
+        let (from, to) = ((self.side.clone(), from), (self.to.clone(), to));
+        Item { from, to, about, tag, is_reservoir, path: below.to_url(), blocks: None }
+    }
+
+    /// Everything in a folder, and in those in it.
+    async fn folder(&self, from: Name, to: Name, items: &mut Vec<Item>) -> Result<(), CopyError> {
+        let mut folders = vec![Name::root()];
+        while let Some(below) = folders.pop() {
+            let at = joined(&from, &below)?;
+            let mut entries = self.entries(&at).await?;
+            entries.sort_by(|one, other| one.0.cmp(&other.0));
+            for (part, about) in entries {
+                let below = below.join(&part)?;
+                if self.copy.exclude.iter().any(|pattern| pattern.fits(&below)) {
+                    continue;
+                }
+                match about.kind {
+                    Kind::Folder => folders.push(below),
+                    Kind::File => {
+                        let is_reservoir = matches!(self.side, Side::Remote(..));
+                        let tag = is_reservoir.then(|| about.entity_tag());
+                        let found = Looked { about, tag, is_reservoir };
+                        items.push(self.item(joined(&from, &below)?, joined(&to, &below)?, &below, found));
+                    }
+                    Kind::Other => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn entries(&self, at: &Name) -> Result<Vec<(std::ffi::OsString, About)>, CopyError> {
+        match &self.side {
+            Side::Remote(server, _) => Ok(server.list(at).await?),
+            Side::Local(folder, _) => {
+                let (folder, name) = (folder.clone(), at.clone());
+                let listed = self.copy.shell.blocking(move || {
+                    let mut entries = Vec::new();
+                    folder.list(&name, &mut |part, about| {
+                        entries.push((part, about));
+                        true
+                    })?;
+                    Ok(entries)
+                });
+                listed.await.map_err(|error| CopyError::Local { path: PathBuf::from(self.side.shown(at)), error })
+            }
+        }
+    }
+}
+
+fn joined(above: &Name, below: &Name) -> Result<Name, CopyError> {
+    Ok(below.path().components().try_fold(above.clone(), |name, part| name.join(part.as_os_str()))?)
+}
+
+pub(super) struct Looked {
+    pub(super) about: About,
+    pub(super) tag: Option<String>,
+    pub(super) is_reservoir: bool,
+}
+
+/// What there is at a source.
+async fn look(copy: &Copy, side: &Side, name: &Name) -> Result<Looked, CopyError> {
+    let local = |error| CopyError::Local { path: PathBuf::from(side.shown(name)), error };
+    let found = glance(copy, side, name).await?;
+    found.ok_or_else(|| local(io::ErrorKind::NotFound.into()))
+}
+
+/// The same, or nothing.
+pub(super) async fn glance(copy: &Copy, side: &Side, name: &Name) -> Result<Option<Looked>, CopyError> {
+    match side {
+        Side::Remote(server, _) => {
+            let found = server.head(name).await?;
+            Ok(found.map(|found| Looked { about: found.about, tag: found.tag, is_reservoir: found.is_reservoir }))
+        }
+        Side::Local(folder, _) => {
+            let (folder, at) = (folder.clone(), name.clone());
+            match copy.shell.blocking(move || folder.about(&at)).await {
+                Ok(about) => Ok(Some(Looked { about, tag: None, is_reservoir: false })),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(CopyError::Local { path: PathBuf::from(side.shown(name)), error }),
+            }
+        }
+    }
+}
+
+/// Whether a destination is a folder; a token that may not read sees none.
+async fn is_folder(copy: &Copy, side: &Side, name: &Name) -> Result<bool, CopyError> {
+    if name == &Name::root() {
+        return Ok(true);
+    }
+    match glance(copy, side, name).await {
+        Ok(found) => Ok(found.is_some_and(|found| found.about.kind == Kind::Folder)),
+        Err(CopyError::Remote(crate::remote::RemoteError::Refused { status, .. })) if status == 403 => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,227 @@
+//! Where files are: in a folder of this machine, or on a server.
+
+use super::{Copy, CopyError};
+use crate::name::Name;
+use crate::remote::{Dial, Dialed, Remote, Wire};
+use crate::rooted::Rooted;
+use crate::storage::Folder;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+/// Where files are, or are to be.
+///
+/// ```
+/// use offload_reservoir::copy::{CopyError, Place};
+///
+/// let place = Place::parse("https://store.test:8443/runs/7", Some("secret"))?;
+/// assert_eq!(place.to_string(), "https://store.test:8443/runs/7");
+/// assert!(matches!(Place::parse("http://store.test/", None), Err(CopyError::Unusable(_))));
+/// # Ok::<(), CopyError>(())
+/// ```
+#[derive(Clone)]
+pub struct Place {
+    at: At,
+    /// Written with a slash at its end: a folder, or what is in one.
+    slash: bool,
+}
+
+#[derive(Clone)]
+enum At {
+    Local { root: PathBuf, name: Name, shown: PathBuf },
+    Folder { folder: Arc<dyn Folder>, name: Name },
+    Remote { host: String, port: u16, name: Name, token: Option<String> },
+}
+
+impl Place {
+    /// A URL that begins with `https://`, asked with `token`; or a path of this machine.
+    ///
+    /// # Errors
+    /// If it is another kind of URL, or the path cannot be.
+    pub fn parse(text: &str, token: Option<&str>) -> Result<Place, CopyError> {
+        let unusable = |text: String| CopyError::Unusable(text);
+        let Some(rest) = text.strip_prefix("https://") else {
+            return match text.split_once("://") {
+                Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+                    Err(unusable(format!("{text}: only https:// is encrypted; there is no {scheme}://")))
+                }
+                _ => Place::local(Path::new(text)),
+            };
+        };
+        let (authority, path) = rest.split_once('/').map_or((rest, ""), |(authority, path)| (authority, path));
+        if authority.contains('@') {
+            return Err(unusable(format!("{text}: no passwords in URLs: use --token-file")));
+        }
+        let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((host, port)) => (host, port.strip_prefix(':')),
+            None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
+        };
+        let port = port.map_or(Ok(443), str::parse).map_err(|_| unusable(format!("{text}: the port is no number")))?;
+        if host.is_empty() {
+            return Err(unusable(format!("{text}: there is no host")));
+        }
+        let (name, slash) = (Name::from_url(path)?, path.ends_with('/') || path.is_empty());
+        let (host, token) = (host.to_owned(), token.map(str::to_owned));
+        Ok(Place { at: At::Remote { host, port, name, token }, slash })
+    }
+
+    /// A path of this machine.
+    ///
+    /// # Errors
+    /// If there is nothing it could be in.
+    pub fn local(path: &Path) -> Result<Place, CopyError> {
+        let local = |error| CopyError::Local { path: path.to_owned(), error };
+        let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        // Links and dots on the way are followed here, by the user's own rights; below the root there are none.
+        let (mut root, mut rest) = (std::path::absolute(path).map_err(local)?, Vec::<OsString>::new());
+        let has_dots = root.components().any(|part| part == Component::ParentDir);
+        loop {
+            match root.canonicalize() {
+                Ok(found) => {
+                    root = found;
+                    break;
+                }
+                Err(error) if error.kind() != io::ErrorKind::NotFound || has_dots => return Err(local(error)),
+                Err(error) => match (root.file_name(), root.parent()) {
+                    (Some(part), Some(above)) => {
+                        rest.push(part.to_owned());
+                        root = above.to_owned();
+                    }
+                    _ => return Err(local(error)),
+                },
+            }
+        }
+        if rest.is_empty()
+            && let (Some(part), Some(above)) = (root.file_name(), root.parent())
+        {
+            rest.push(part.to_owned());
+            root = above.to_owned();
+        }
+        let name = rest.iter().rev().try_fold(Name::root(), |name, part| name.join(part))?;
+        Ok(Place { at: At::Local { root, name, shown: path.to_owned() }, slash })
+    }
+
+    /// A folder of this machine, or a server, as [`Side::root`] names it.
+    pub(super) fn root(root: &str, token: Option<&str>) -> Result<Place, CopyError> {
+        if root.starts_with("https://") {
+            return Place::parse(root, token);
+        }
+        let path = PathBuf::from(root);
+        Ok(Place { at: At::Local { root: path.clone(), name: Name::root(), shown: path }, slash: false })
+    }
+
+    /// A name in a folder.
+    pub fn in_folder(folder: Arc<dyn Folder>, name: Name) -> Place {
+        Place { at: At::Folder { folder, name }, slash: false }
+    }
+
+    /// What it is called, for the name at the destination.
+    pub(super) fn last(&self) -> Option<OsString> {
+        match &self.at {
+            At::Local { shown, name, .. } => shown.file_name().or(name.last()).map(ToOwned::to_owned),
+            At::Folder { name, .. } | At::Remote { name, .. } => name.last().map(ToOwned::to_owned),
+        }
+    }
+
+    pub(super) fn has_slash(&self) -> bool {
+        self.slash
+    }
+}
+
+impl core::fmt::Display for Place {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match &self.at {
+            At::Local { shown, .. } => shown.display().fmt(f),
+            At::Folder { name, .. } => name.fmt(f),
+            At::Remote { host, port, name, .. } => write!(f, "{}{name}", authority(host, *port)),
+        }
+    }
+}
+
+/// As a URL has it.
+fn authority(host: &str, port: u16) -> String {
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    if port == 443 { format!("https://{host}") } else { format!("https://{host}:{port}") }
+}
+
+/// A side of a copy: a folder or a server, opened once for all files there.
+#[derive(Clone)]
+pub(super) enum Side {
+    Local(Arc<dyn Folder>, Arc<str>),
+    Remote(Arc<Remote>, Arc<str>),
+}
+
+impl Side {
+    /// The folder or the server.
+    pub(super) fn root(&self) -> String {
+        match self {
+            Side::Local(_, root) => root.to_string(),
+            Side::Remote(_, authority) => authority.to_string(),
+        }
+    }
+
+    /// A name there, for people and for what identifies a source.
+    pub(super) fn shown(&self, name: &Name) -> String {
+        match self {
+            Side::Local(_, root) => {
+                let root = Path::new(&**root);
+                if name == &Name::root() {
+                    root.display().to_string()
+                } else {
+                    root.join(name.path()).display().to_string()
+                }
+            }
+            Side::Remote(_, authority) => format!("{authority}{name}"),
+        }
+    }
+}
+
+/// Opens sides; those of one folder or server are the same.
+pub(super) struct Sides<'a> {
+    copy: &'a Copy,
+    servers: HashMap<(String, u16, Option<String>), Arc<Remote>>,
+}
+
+impl Sides<'_> {
+    pub(super) fn new(copy: &Copy) -> Sides<'_> {
+        Sides { copy, servers: HashMap::new() }
+    }
+
+    pub(super) fn open(&mut self, place: &Place) -> Result<(Side, Name), CopyError> {
+        match &place.at {
+            At::Local { root, name, .. } => {
+                let opened = Rooted::open(root).map_err(|error| CopyError::Local { path: root.clone(), error })?;
+                Ok((Side::Local(Arc::new(opened), root.display().to_string().into()), name.clone()))
+            }
+            At::Folder { folder, name } => Ok((Side::Local(folder.clone(), "/".into()), name.clone())),
+            At::Remote { host, port, name, token } => {
+                let key = (host.clone(), *port, token.clone());
+                let copy = self.copy;
+                let server = self.servers.entry(key).or_insert_with(|| {
+                    Arc::new(Remote::new(copy.shell.clone(), copy.dial.clone(), host, *port, token.clone()))
+                });
+                Ok((Side::Remote(server.clone(), authority(host, *port).into()), name.clone()))
+            }
+        }
+    }
+}
+
+/// Connects by a function, without TLS: to servers in the same process.
+///
+/// See [`Server`](crate::Server) for an example.
+pub struct Plain<F>(F);
+
+impl<S: Wire + 'static, F: Fn(&str, u16) -> io::Result<S> + Send + core::marker::Sync> Plain<F> {
+    /// By `dial`.
+    pub fn new(dial: F) -> Plain<F> {
+        Plain(dial)
+    }
+}
+
+impl<S: Wire + 'static, F: Fn(&str, u16) -> io::Result<S> + Send + core::marker::Sync> Dial for Plain<F> {
+    fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a> {
+        Box::pin(async move { (self.0)(host, port).map(|stream| Box::new(stream) as Box<dyn Wire>) })
+    }
+}

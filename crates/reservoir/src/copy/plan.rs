@@ -1,0 +1,228 @@
+//! A copy in parts, for several machines or tasks of a scheduler: one file says who copies what.
+//!
+//! Invariant: the parts of a plan are all of it, each block in one part. Large files are cut where the destination is one of our
+//! servers, which puts blocks from anywhere together.
+
+use super::list::Item;
+use super::place::{Place, Side};
+use super::{Copy, CopyError};
+use crate::name::Name;
+use crate::storage::{About, Kind};
+use core::ops::Range;
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, SystemTime};
+
+/// Who copies what.
+///
+/// ```
+/// use offload_reservoir::Shell;
+/// use offload_reservoir::copy::plan::Plan;
+/// use offload_reservoir::copy::{Copy, Place, Plain};
+/// use std::io;
+/// use std::sync::Arc;
+///
+/// # let there = tempfile::tempdir()?;
+/// # let there = there.path();
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn planned(there: &std::path::Path) -> Result<(), Box<dyn core::error::Error>> {
+/// std::fs::create_dir(there.join("run"))?;
+/// (0..10).try_for_each(|number| std::fs::write(there.join(format!("run/{number}")), [7; 1000]))?;
+/// let nowhere = Plain::new(|_: &str, _| Err::<tokio::io::DuplexStream, _>(io::ErrorKind::NotFound.into()));
+/// let copy = Copy::new(Shell::tokio(), Arc::new(nowhere));
+/// let items = copy.list(&[Place::local(&there.join("run"))?], &Place::local(&there.join("copy"))?).await?;
+/// let text = Plan::new(&copy, &items, 3).await?.to_text();
+///
+/// // Elsewhere, later:
+/// let plan = Plan::read(&text)?;
+/// let mine = plan.part(&copy, 2, None)?;
+/// assert_eq!((plan.parts(), mine.len()), (3, 3));
+/// # Ok(())
+/// # }
+/// # planned(there)?;
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Plan {
+    head: Head,
+    lines: Vec<Line>,
+}
+
+/// The first line.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    #[serde(rename = "reservoir-plan")]
+    version: u32,
+    parts: u32,
+    block: u64,
+    files: usize,
+}
+
+/// A file, or a run of its blocks.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    part: u32,
+    /// A folder or a server, and a name there as in a URL.
+    from: (String, String),
+    to: (String, String),
+    size: u64,
+    /// Nanoseconds since 1970.
+    modified: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tag: Option<String>,
+    /// Whether the source is one of our servers.
+    reservoir: bool,
+    /// The first block, and the one behind the last, where it is not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    blocks: Option<(u64, u64)>,
+}
+
+impl Plan {
+    /// Spreads files over `parts`, so that each has about the same to copy.
+    ///
+    /// # Errors
+    /// If a server cannot be asked what it is.
+    pub async fn new(copy: &Copy, items: &[Item], parts: u32) -> Result<Plan, CopyError> {
+        let all: u64 = items.iter().map(Item::size).sum();
+        // Four runs a part at least, for balance.
+        let most = (all / u64::from(parts.max(1)) / 4).max(copy.block);
+        let mut pieces = Vec::new();
+        for (at, item) in items.iter().enumerate() {
+            let count = item.size().div_ceil(copy.block);
+            let cut = parts > 1 && item.size() > most && can_be_cut(item).await?;
+            let run = if cut { (most / copy.block).max(1) } else { count.max(1) };
+            let runs = (0..count.max(1)).step_by(usize::try_from(run).unwrap_or(usize::MAX));
+            pieces.extend(runs.map(|first| (at, first..count.min(first + run), cut)));
+        }
+        let bytes = |piece: &(usize, Range<u64>, bool)| match piece.2 {
+            true => (piece.1.end - piece.1.start) * copy.block,
+            // A file costs something though it is empty.
+            false => items[piece.0].size() + PRICE_OF_A_FILE,
+        };
+        let mut order: Vec<usize> = (0..pieces.len()).collect();
+        order.sort_by_key(|at| (Reverse(bytes(&pieces[*at])), *at));
+        let mut loads: BinaryHeap<Reverse<(u64, u32)>> = (1..=parts.max(1)).map(|part| Reverse((0, part))).collect();
+        let mut homes = vec![1; pieces.len()];
+        for at in order {
+            let Some(Reverse((load, part))) = loads.pop() else { break };
+            homes[at] = part;
+            loads.push(Reverse((load + bytes(&pieces[at]), part)));
+        }
+        let lines = pieces.iter().zip(homes).map(|((at, blocks, cut), part)| {
+            let item = &items[*at];
+            let since = item.about.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            Line {
+                part,
+                from: (item.from.0.root(), item.from.1.to_url()),
+                to: (item.to.0.root(), item.to.1.to_url()),
+                size: item.size(),
+                modified: u64::try_from(since.as_nanos()).unwrap_or(0),
+                tag: item.tag.clone(),
+                reservoir: item.is_reservoir,
+                blocks: cut.then_some((blocks.start, blocks.end)),
+            }
+        });
+        let head = Head { version: 1, parts: parts.max(1), block: copy.block, files: items.len() };
+        Ok(Plan { head, lines: lines.collect() })
+    }
+
+    /// As a file: a line of JSON for each file or run.
+    pub fn to_text(&self) -> String {
+        let json = |value: Result<String, serde_json::Error>| value.expect("strings and numbers") + "\n";
+        let mut text = json(serde_json::to_string(&self.head));
+        self.lines.iter().for_each(|line| text += &json(serde_json::to_string(line)));
+        text
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// In words, with the line.
+    pub fn read(text: &str) -> Result<Plan, String> {
+        let mut lines = text.lines().enumerate();
+        let wrong = |at: usize, error: serde_json::Error| format!("line {}: {error}", at + 1);
+        let (_, head) = lines.next().ok_or("an empty file is no plan: `reservoir plan` makes one")?;
+        let head: Head = serde_json::from_str(head).map_err(|error| wrong(0, error))?;
+        if head.version != 1 || !(1..=offload_base::part::MAX_PARTS).contains(&head.parts) {
+            return Err(format!(
+                "version {} with {} parts is no plan that this version reads",
+                head.version, head.parts
+            ));
+        }
+        crate::blocks::Blocks::new(0, head.block).ok_or("line 1: the block is no power of two from 1 KiB to 1 GiB")?;
+        let mut plan = Plan { head, lines: Vec::new() };
+        for (at, text) in lines {
+            let line: Line = serde_json::from_str(text).map_err(|error| wrong(at, error))?;
+            let fits = line.size < 1 << 62
+                && line.blocks.is_none_or(|(first, end)| first < end && end <= line.size.div_ceil(plan.head.block));
+            if !(1..=plan.head.parts).contains(&line.part) || !fits {
+                return Err(format!("line {}: the part or the blocks are out of range", at + 1));
+            }
+            plan.lines.push(line);
+        }
+        Ok(plan)
+    }
+
+    /// How many parts there are.
+    pub fn parts(&self) -> u32 {
+        self.head.parts
+    }
+
+    /// Bytes of a block, which every part has to use.
+    pub fn block(&self) -> u64 {
+        self.head.block
+    }
+
+    /// What one part copies; servers are asked with `token`.
+    ///
+    /// # Errors
+    /// If a place cannot be used here.
+    pub fn part(&self, copy: &Copy, part: u32, token: Option<&str>) -> Result<Vec<Item>, CopyError> {
+        let mut sides = super::place::Sides::new(copy);
+        let mut known = std::collections::HashMap::<String, Side>::new();
+        let mut open = |(root, name): &(String, String)| {
+            let side = match known.get(root) {
+                Some(side) => side.clone(),
+                None => {
+                    let side = sides.open(&Place::root(root, token)?)?.0;
+                    known.insert(root.clone(), side.clone());
+                    side
+                }
+            };
+            Ok::<_, CopyError>((side, Name::from_url(name)?))
+        };
+        let mine = self.lines.iter().filter(|line| line.part == part);
+        let mut items: Vec<Item> = Vec::new();
+        let mut last: Option<&Line> = None;
+        for line in mine {
+            let run = line.blocks.map(|(first, end)| first..end);
+            match (items.last_mut().and_then(|item| item.blocks.as_mut()), run) {
+                // Runs of a file follow each other.
+                (Some(runs), Some(run)) if last.is_some_and(|last| last.to == line.to) => runs.push(run),
+                (_, run) => {
+                    let modified = SystemTime::UNIX_EPOCH + Duration::from_nanos(line.modified);
+                    let about = About { kind: Kind::File, size: line.size, modified };
+                    let (from, to) = (open(&line.from)?, open(&line.to)?);
+                    let blocks = run.map(|run| vec![run]);
+                    items.push(Item::new(from, to, about, line.tag.clone(), line.reservoir, blocks));
+                }
+            }
+            last = Some(line);
+        }
+        Ok(items)
+    }
+}
+
+/// Whether blocks of a file may come from several parts.
+async fn can_be_cut(item: &Item) -> Result<bool, CopyError> {
+    match &item.to.0 {
+        Side::Remote(server, _) => Ok(server.is_reservoir().await?),
+        Side::Local(..) => Ok(false),
+    }
+}
+
+/// A file takes as long as these bytes, beside its own.
+const PRICE_OF_A_FILE: u64 = 256 << 10;

@@ -1,0 +1,250 @@
+//! Digests of files and messages in fields of HTTP: `Repr-Digest`, `Content-Digest` and what asks for them (RFC 9530), and the older
+//! `Digest` (RFC 3230), which grid storage speaks.
+
+use adler2::Adler32;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use md5::Md5;
+use sha2::{Digest as _, Sha256, Sha512};
+
+/// A checksum that a peer may ask for.
+///
+/// ```
+/// use offload_reservoir::digest::Algorithm;
+///
+/// assert_eq!(Algorithm::wanted("sha-512=3, sha-256=10, unixsum=1"), Some(Algorithm::Sha256));
+/// assert_eq!(Algorithm::wanted_by_rfc3230("adler32"), Some(Algorithm::Adler32));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// SHA-256.
+    Sha256,
+    /// SHA-512.
+    Sha512,
+    /// BLAKE3, 32 bytes: not registered, and what peers of this crate use.
+    Blake3,
+    /// MD5: for old peers, against accidents only.
+    Md5,
+    /// Adler-32, for grid storage, against accidents only.
+    Adler32,
+    /// CRC32C, against accidents only.
+    Crc32c,
+}
+
+impl Algorithm {
+    /// What RFC 9530 calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Sha256 => "sha-256",
+            Algorithm::Sha512 => "sha-512",
+            Algorithm::Blake3 => "blake3",
+            Algorithm::Md5 => "md5",
+            Algorithm::Adler32 => "adler",
+            Algorithm::Crc32c => "crc32c",
+        }
+    }
+
+    fn named(name: &str) -> Option<Algorithm> {
+        ALL.into_iter().find(|algorithm| algorithm.name().eq_ignore_ascii_case(name))
+    }
+
+    fn named_by_rfc3230(name: &str) -> Option<Algorithm> {
+        if name.eq_ignore_ascii_case("adler32") { Some(Algorithm::Adler32) } else { Algorithm::named(name) }
+    }
+
+    /// What a `Want-Repr-Digest` or `Want-Content-Digest` asks for with the most weight, of those that are known.
+    pub fn wanted(field: &str) -> Option<Algorithm> {
+        let weighed = field.split(',').take(MOST_MEMBERS).filter_map(|member| {
+            let (name, weight) = member.trim().split_once('=').unwrap_or((member.trim(), "1"));
+            let weight: u8 = weight.trim().parse().ok().filter(|weight| (1..=10).contains(weight))?;
+            Some((weight, Algorithm::named(name.trim())?))
+        });
+        // Of two with one weight the earlier.
+        weighed.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, algorithm)| algorithm)
+    }
+
+    /// The same of a `Want-Digest`, whose weights are written `;q=0.5`.
+    pub fn wanted_by_rfc3230(field: &str) -> Option<Algorithm> {
+        let weighed = field.split(',').take(MOST_MEMBERS).filter_map(|member| {
+            let mut parts = member.split(';').map(str::trim);
+            let algorithm = Algorithm::named_by_rfc3230(parts.next()?)?;
+            let weight = parts.find_map(|part| part.strip_prefix("q=")).map_or(Some(1.0), |q| q.parse::<f32>().ok())?;
+            (weight > 0.0).then_some((weight, algorithm))
+        });
+        weighed.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, algorithm)| algorithm)
+    }
+
+    /// A `Repr-Digest` or `Content-Digest` of `value`.
+    pub fn field(self, value: &[u8]) -> String {
+        format!("{}=:{}:", self.name(), STANDARD.encode(value))
+    }
+
+    /// A `Digest` of RFC 3230: Adler-32 and CRC32C in hexadecimal, the others in base64.
+    pub fn field_of_rfc3230(self, value: &[u8]) -> String {
+        match self {
+            Algorithm::Adler32 => format!("adler32={}", hexadecimal(value)),
+            Algorithm::Crc32c => format!("crc32c={}", hexadecimal(value)),
+            _ => format!("{}={}", self.name(), STANDARD.encode(value)),
+        }
+    }
+}
+
+/// The members of a `Repr-Digest` or `Content-Digest` that are known, and what they say.
+///
+/// ```
+/// use offload_reservoir::digest::{Algorithm, read};
+///
+/// assert_eq!(read("x=:AA==:, crc32c=:AAECAw==:"), [(Algorithm::Crc32c, vec![0, 1, 2, 3])]);
+/// ```
+pub fn read(field: &str) -> Vec<(Algorithm, Vec<u8>)> {
+    let members = field.split(',').take(MOST_MEMBERS).filter_map(|member| {
+        let (name, value) = member.trim().split_once('=')?;
+        let value = value.strip_prefix(':')?.strip_suffix(':')?;
+        let value = STANDARD.decode(value).ok().filter(|value| !value.is_empty())?;
+        Some((Algorithm::named(name)?, value))
+    });
+    members.collect()
+}
+
+/// The same of a `Digest`.
+pub fn read_rfc3230(field: &str) -> Vec<(Algorithm, Vec<u8>)> {
+    let members = field.split(',').take(MOST_MEMBERS).filter_map(|member| {
+        let (name, value) = member.trim().split_once('=')?;
+        let algorithm = Algorithm::named_by_rfc3230(name)?;
+        let value = match algorithm {
+            Algorithm::Adler32 | Algorithm::Crc32c => from_hexadecimal(&format!("{value:0>8}"))?,
+            _ => STANDARD.decode(value).ok()?,
+        };
+        (!value.is_empty()).then_some((algorithm, value))
+    });
+    members.collect()
+}
+
+/// Computes a checksum of bytes that come in pieces.
+///
+/// ```
+/// use offload_reservoir::digest::{Algorithm, Summer, hexadecimal};
+///
+/// let mut summer = Summer::new(Algorithm::Adler32);
+/// summer.update(b"Wiki");
+/// summer.update(b"pedia");
+/// assert_eq!(hexadecimal(&summer.finish()), "11e60398");
+/// ```
+pub struct Summer(Running);
+
+enum Running {
+    Sha256(Sha256),
+    Sha512(Sha512),
+    Blake3(Box<blake3::Hasher>),
+    Md5(Md5),
+    Adler32(Adler32),
+    Crc32c(u32),
+}
+
+impl Summer {
+    /// Begins one.
+    pub fn new(algorithm: Algorithm) -> Summer {
+        Summer(match algorithm {
+            Algorithm::Sha256 => Running::Sha256(Sha256::new()),
+            Algorithm::Sha512 => Running::Sha512(Sha512::new()),
+            Algorithm::Blake3 => Running::Blake3(Box::default()),
+            Algorithm::Md5 => Running::Md5(Md5::new()),
+            Algorithm::Adler32 => Running::Adler32(Adler32::new()),
+            Algorithm::Crc32c => Running::Crc32c(0),
+        })
+    }
+
+    /// The next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        match &mut self.0 {
+            Running::Sha256(hash) => hash.update(bytes),
+            Running::Sha512(hash) => hash.update(bytes),
+            Running::Blake3(hash) => drop(hash.update(bytes)),
+            Running::Md5(hash) => hash.update(bytes),
+            Running::Adler32(sum) => sum.write_slice(bytes),
+            Running::Crc32c(sum) => *sum = crc32c::crc32c_append(*sum, bytes),
+        }
+    }
+
+    /// The checksum of what there was.
+    pub fn finish(self) -> Vec<u8> {
+        match self.0 {
+            Running::Sha256(hash) => hash.finalize().to_vec(),
+            Running::Sha512(hash) => hash.finalize().to_vec(),
+            Running::Blake3(hash) => hash.finalize().as_bytes().to_vec(),
+            Running::Md5(hash) => hash.finalize().to_vec(),
+            Running::Adler32(sum) => sum.checksum().to_be_bytes().to_vec(),
+            Running::Crc32c(sum) => sum.to_be_bytes().to_vec(),
+        }
+    }
+}
+
+/// Bytes as hexadecimal digits, two each.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
+/// Bytes from hexadecimal digits, two each; `None` if something else is among them.
+pub fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let bytes = text.as_bytes().chunks(2).map(|pair| match pair {
+        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    });
+    bytes.collect()
+}
+
+const ALL: [Algorithm; 6] =
+    [Algorithm::Sha256, Algorithm::Sha512, Algorithm::Blake3, Algorithm::Md5, Algorithm::Adler32, Algorithm::Crc32c];
+/// Members of a field that are looked at.
+const MOST_MEMBERS: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 9530 appendix D, and the sums that `md5sum` and zlib give.
+    #[test]
+    fn fields_are_as_the_rfcs_have_them() {
+        let text = b"{\"hello\": \"world\"}\n";
+        let sum = |algorithm| {
+            let mut summer = Summer::new(algorithm);
+            summer.update(text);
+            summer.finish()
+        };
+        let sha256 = "sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg=:";
+        assert_eq!(Algorithm::Sha256.field(&sum(Algorithm::Sha256)), sha256);
+        assert_eq!(read(sha256), [(Algorithm::Sha256, sum(Algorithm::Sha256))]);
+        for algorithm in ALL {
+            let value = sum(algorithm);
+            assert_eq!(read(&algorithm.field(&value)), [(algorithm, value.clone())]);
+            assert_eq!(read_rfc3230(&algorithm.field_of_rfc3230(&value)), [(algorithm, value)]);
+        }
+        assert_eq!(read_rfc3230("adler32=3da"), [(Algorithm::Adler32, vec![0, 0, 3, 0xda])]);
+        for bad in
+            ["", "sha-256", "sha-256=", "sha-256=abc", "sha-256=:?:", "adler32=xyz", ",,,", "sha-256=:", "crc32c=::x"]
+        {
+            assert_eq!((read(bad), read_rfc3230(bad).len()), (vec![], 0), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_heaviest_known_wish_wins() {
+        assert_eq!(Algorithm::wanted("sha-256=0, md5=1"), Some(Algorithm::Md5));
+        assert_eq!(Algorithm::wanted("blake3=10, sha-256=10"), Some(Algorithm::Blake3));
+        for none in ["", "sha-256=0", "sha-256=11", "id=5", "=", "sha-256=x"] {
+            assert_eq!(Algorithm::wanted(none), None, "{none}");
+        }
+        assert_eq!(Algorithm::wanted_by_rfc3230("md5;q=0.3, adler32;q=0.9, zz"), Some(Algorithm::Adler32));
+        assert_eq!(Algorithm::wanted_by_rfc3230("MD5"), Some(Algorithm::Md5));
+        assert_eq!(Algorithm::wanted_by_rfc3230("md5;q=0"), None);
+    }
+
+    #[test]
+    fn digits_come_in_pairs() {
+        assert_eq!(from_hexadecimal(&hexadecimal(&[0, 0x9f, 0xff])), Some(vec![0, 0x9f, 0xff]));
+        assert_eq!((from_hexadecimal("abc"), from_hexadecimal("zz"), from_hexadecimal("+1")), (None, None, None));
+    }
+}

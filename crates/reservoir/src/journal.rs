@@ -1,0 +1,96 @@
+//! What a receiver has of a file, line by line: which blocks are on the medium, with their checksums.
+//!
+//! Invariant: a line counts only if its own checksum fits, so that a torn or foreign line is a line that is not there; a journal
+//! whose first line does not name the same file counts as none. That a line is written after its block is on the medium is up to
+//! [`Landing`](crate::landing::Landing).
+//!
+//! ```text
+//! reservoir-journal 1 SIZE BLOCK SOURCE CRC32C
+//! NUMBER CRC32C SUBTREE CRC32C-OF-THIS-LINE
+//! ```
+
+use crate::blocks::{BlockSum, Blocks};
+use crate::digest::{from_hexadecimal, hexadecimal};
+use std::collections::BTreeMap;
+
+/// The first line of a journal of a file from `source`, whatever identifies that.
+pub(crate) fn heading(blocks: Blocks, source: &str) -> String {
+    let source = hexadecimal(&blake3::hash(source.as_bytes()).as_bytes()[..16]);
+    signed(format!("{MAGIC} {} {} {source}", blocks.size(), blocks.block()))
+}
+
+/// The line of a block.
+pub(crate) fn line(number: u64, sum: &BlockSum) -> String {
+    signed(format!("{number} {:08x} {}", sum.crc, hexadecimal(&sum.subtree)))
+}
+
+/// The blocks that a journal vouches for; `None` if it is not of this file.
+pub(crate) fn read(text: &[u8], blocks: Blocks, source: &str) -> Option<BTreeMap<u64, BlockSum>> {
+    let mut lines = text.split(|byte| *byte == b'\n');
+    if lines.next()? != heading(blocks, source).trim_end().as_bytes() {
+        return None;
+    }
+    Some(blocks_of(lines, blocks))
+}
+
+/// The blocks of the lines behind a heading.
+pub(crate) fn blocks_of<'a>(lines: impl Iterator<Item = &'a [u8]>, blocks: Blocks) -> BTreeMap<u64, BlockSum> {
+    lines.filter_map(read_line).filter(|(number, _)| *number < blocks.count()).collect()
+}
+
+fn read_line(line: &[u8]) -> Option<(u64, BlockSum)> {
+    let (text, check) = str::from_utf8(line).ok()?.rsplit_once(' ')?;
+    if check != format!("{:08x}", crc32c::crc32c(text.as_bytes())) {
+        return None;
+    }
+    let mut words = text.split(' ');
+    let number = words.next()?.parse().ok()?;
+    let crc = u32::from_str_radix(words.next()?, 16).ok()?;
+    let subtree = from_hexadecimal(words.next()?)?.try_into().ok()?;
+    Some((number, BlockSum { crc, subtree }))
+}
+
+fn signed(text: String) -> String {
+    let check = crc32c::crc32c(text.as_bytes());
+    format!("{text} {check:08x}\n")
+}
+
+/// Bytes of a journal that vouches for each block twice: more is not read.
+pub(crate) fn most_bytes(blocks: Blocks) -> u64 {
+    const LONGEST_LINE: u64 = 20 + 1 + 8 + 1 + 64 + 1 + 8 + 2;
+    200 + 2 * LONGEST_LINE * (blocks.count() + 64)
+}
+
+const MAGIC: &str = "reservoir-journal 1";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_are_torn_or_changed_do_not_count() {
+        let blocks = Blocks::new(4096, 1024).unwrap();
+        let sum = |byte| BlockSum { crc: u32::from(byte), subtree: [byte; 32] };
+        let mut text = heading(blocks, "source");
+        (0..3).for_each(|number| text += &line(number, &sum(number as u8 + 1)));
+        let all = read(text.as_bytes(), blocks, "source").unwrap();
+        assert_eq!(all.into_iter().collect::<Vec<_>>(), (0..3).map(|n| (n, sum(n as u8 + 1))).collect::<Vec<_>>());
+        assert_eq!(read(text.as_bytes(), blocks, "other source"), None);
+        assert_eq!(read(text.as_bytes(), Blocks::new(4097, 1024).unwrap(), "source"), None);
+        // Cut anywhere, it has the lines that are whole.
+        for cut in heading(blocks, "source").len()..text.len() {
+            let whole = text[..cut].lines().skip(1).filter(|line| text.lines().any(|one| one == *line)).count();
+            assert_eq!(read(&text.as_bytes()[..cut], blocks, "source").unwrap().len(), whole, "{cut}");
+        }
+        // One bit changed anywhere costs that line, or the journal.
+        for at in 0..text.len() {
+            let mut changed = text.clone().into_bytes();
+            changed[at] ^= 1;
+            let found = read(&changed, blocks, "source").unwrap_or_default();
+            assert!(found.len() < 3 && found.iter().all(|(number, of)| *of == sum(*number as u8 + 1)), "{at}");
+        }
+        let longest = line(u64::MAX, &sum(1));
+        assert!(most_bytes(blocks) > 2 * longest.len() as u64 * blocks.count());
+        assert!(read_line(longest.trim_end().as_bytes()).is_some_and(|(number, _)| number == u64::MAX));
+    }
+}

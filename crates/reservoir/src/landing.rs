@@ -1,0 +1,343 @@
+//! A file that is arriving: its bytes under a name of its own, its journal beside it, its own name only once it is whole.
+//!
+//! Invariant: a block that the journal vouches for was on the medium before its line was written. When a file is taken up again,
+//! each of these blocks is read from the medium, and those that differ from their line count as missing: the journal saves
+//! sending, and is never believed over the medium.
+//!
+//! All calls block.
+
+use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
+use crate::journal;
+use crate::name::Name;
+use crate::storage::{Folder, Stored, read_exactly};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+/// A file that is arriving.
+///
+/// ```
+/// use offload_reservoir::blocks::{BlockHasher, Blocks};
+/// use offload_reservoir::landing::{Begin, Landing};
+/// use offload_reservoir::name::Name;
+/// use offload_reservoir::rooted::Rooted;
+/// use std::sync::Arc;
+///
+/// # let there = tempfile::tempdir()?;
+/// # let there = there.path();
+/// let (folder, name) = (Arc::new(Rooted::open(there)?), Name::from_url("/film").unwrap());
+/// let blocks = Blocks::new(1500, 1024).unwrap();
+/// let landing = Landing::open(folder.clone(), &name, blocks, "whence it comes", Begin::Resume)?;
+/// for number in landing.missing() {
+///     let range = blocks.range(number);
+///     let bytes = vec![7; (range.end - range.start) as usize];
+///     let mut hasher = BlockHasher::new(blocks, number);
+///     hasher.update(&bytes);
+///     landing.write(&bytes, range.start)?;
+///     landing.done(number, hasher.finish())?; // from now on a kill does not cost it
+/// }
+/// assert!(!there.join("film").exists());
+/// landing.finish(None)?;
+/// assert_eq!(std::fs::read(there.join("film"))?, [7; 1500]);
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub struct Landing {
+    folder: Arc<dyn Folder>,
+    name: Name,
+    blocks: Blocks,
+    data: Arc<dyn Stored>,
+    journal: Arc<dyn Stored>,
+    state: Mutex<State>,
+    finished: Mutex<bool>,
+}
+
+struct State {
+    sums: BTreeMap<u64, BlockSum>,
+    /// Where the next line of the journal goes.
+    end: u64,
+}
+
+/// What is made of what is there of a file.
+///
+/// See [`Landing`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// Nothing: it begins anew.
+    Anew,
+    /// It goes on, if it is of the same source.
+    Resume,
+    /// It goes on; a file that has not begun is an error.
+    Begun,
+}
+
+/// Why a file cannot arrive.
+///
+/// See [`Landing`] for an example.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LandingError {
+    /// Another process writes it.
+    #[error("{0} is being written by another process: wait for that, or choose another name")]
+    Taken(Name),
+    /// It has not begun, or is done.
+    #[error("the upload of {0} has not begun, or is done: begin it again")]
+    NotBegun(Name),
+    /// There is something that is no file.
+    #[error("{0} is no regular file: choose another name")]
+    NoFile(Name),
+    /// Blocks are missing.
+    #[error("{missing} blocks of {name} are missing")]
+    Missing {
+        /// The file.
+        name: Name,
+        /// How many.
+        missing: u64,
+    },
+    /// The medium, or the system.
+    #[error("{0}: {1}")]
+    Medium(Name, #[source] io::Error),
+}
+
+impl Landing {
+    /// Takes up the file `name` again, if there is a journal of the same file (`blocks`, `source`) and `begin` has it so; begins anew
+    /// otherwise.
+    ///
+    /// # Errors
+    /// If another process has it, or the medium fails.
+    pub fn open(
+        folder: Arc<dyn Folder>,
+        name: &Name,
+        blocks: Blocks,
+        source: &str,
+        begin: Begin,
+    ) -> Result<Landing, LandingError> {
+        let medium = |error| LandingError::Medium(name.clone(), error);
+        if folder.about(name).is_ok_and(|about| about.kind != crate::storage::Kind::File) {
+            return Err(LandingError::NoFile(name.clone()));
+        }
+        if begin == Begin::Begun && folder.about(&name.unfinished()).is_err() {
+            return Err(LandingError::NotBegun(name.clone()));
+        }
+        folder.create_folder(&name.folder()).map_err(medium)?;
+        let journal = loop {
+            let journal = folder.open_or_create(&name.journal()).map_err(medium)?;
+            if !journal.try_lock().map_err(medium)? {
+                return Err(LandingError::Taken(name.clone()));
+            }
+            // The one that had it may have removed it in between: then the lock is on a file that nobody finds any more.
+            if is_there(&*folder, name, &*journal).map_err(medium)? {
+                break journal;
+            }
+        };
+        let had_data = folder.about(&name.unfinished()).is_ok();
+        let data = folder.open_or_create(&name.unfinished()).map_err(medium)?;
+        let landing = Landing {
+            folder,
+            name: name.clone(),
+            blocks,
+            data,
+            journal,
+            state: Mutex::new(State { sums: BTreeMap::new(), end: 0 }),
+            finished: Mutex::new(false),
+        };
+        landing.take_up(source, begin != Begin::Anew && had_data).map_err(medium)?;
+        Ok(landing)
+    }
+
+    fn take_up(&self, source: &str, resume: bool) -> io::Result<()> {
+        if resume
+            && let Some(text) = self.read_journal()?
+            && let Some(sums) = journal::read(&text, self.blocks, source)
+        {
+            let mut state = self.state();
+            // A line that was torn ends here.
+            state.end = text.len() as u64;
+            if !text.ends_with(b"\n") {
+                self.journal.write_at(b"\n", state.end)?;
+                state.end += 1;
+            }
+            state.sums = sums;
+            drop(state);
+            self.check()?;
+            return Ok(());
+        }
+        // Lines first: none may vouch for bytes that are gone.
+        self.journal.set_size(0)?;
+        self.journal.sync()?;
+        self.data.set_size(0)?;
+        self.data.set_size(self.blocks.size())?;
+        let heading = journal::heading(self.blocks, source);
+        self.journal.write_at(heading.as_bytes(), 0)?;
+        // Without it no line counts. Lines need no sync: to lose one is to send a block again.
+        self.journal.sync()?;
+        self.state().end = heading.len() as u64;
+        Ok(())
+    }
+
+    /// The journal, unless there is none, or it is longer than one can be.
+    fn read_journal(&self) -> io::Result<Option<Vec<u8>>> {
+        let size = self.journal.about()?.size;
+        if size == 0 || size > journal::most_bytes(self.blocks) {
+            return Ok(None);
+        }
+        let mut text = vec![0; size as usize];
+        read_exactly(&*self.journal, &mut text, 0)?;
+        Ok(Some(text))
+    }
+
+    /// How it is cut.
+    pub fn blocks(&self) -> Blocks {
+        self.blocks
+    }
+
+    /// Its name, once it is whole.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// The blocks that are not there.
+    pub fn missing(&self) -> Vec<u64> {
+        let state = self.state();
+        (0..self.blocks.count()).filter(|number| !state.sums.contains_key(number)).collect()
+    }
+
+    /// The checksums of a block that is there.
+    pub fn sum(&self, number: u64) -> Option<BlockSum> {
+        self.state().sums.get(&number).copied()
+    }
+
+    /// How many blocks are there.
+    pub fn present(&self) -> u64 {
+        self.state().sums.len() as u64
+    }
+
+    /// The lines of the blocks that are there, as the journal has them.
+    pub(crate) fn lines(&self) -> String {
+        self.state().sums.iter().map(|(number, sum)| journal::line(*number, sum)).collect()
+    }
+
+    /// Writes bytes of a block that is not there yet.
+    ///
+    /// # Errors
+    /// If the medium fails, or is full.
+    pub fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.data.write_at(bytes, offset)
+    }
+
+    /// A block is written: once it is on the medium, the journal says so.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub fn done(&self, number: u64, sum: BlockSum) -> io::Result<()> {
+        self.data.sync()?;
+        let line = journal::line(number, &sum);
+        let mut state = self.state();
+        self.journal.write_at(line.as_bytes(), state.end)?;
+        state.end += line.len() as u64;
+        state.sums.insert(number, sum);
+        Ok(())
+    }
+
+    /// A block is written, of a file that nobody takes up again: the journal says nothing.
+    pub(crate) fn note(&self, number: u64, sum: BlockSum) {
+        self.state().sums.insert(number, sum);
+    }
+
+    /// The checksums of a block as the medium has it.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub fn read_back(&self, number: u64) -> io::Result<BlockSum> {
+        let range = self.blocks.range(number);
+        let mut hasher = BlockHasher::new(self.blocks, number);
+        let mut piece = vec![0; PIECE.min((range.end - range.start) as usize)];
+        let mut at = range.start;
+        while at < range.end {
+            let part = &mut piece[..PIECE.min((range.end - at) as usize)];
+            read_exactly(&*self.data, part, at)?;
+            hasher.update(part);
+            at += part.len() as u64;
+        }
+        Ok(hasher.finish())
+    }
+
+    /// Reads every block that is there from the medium. Those that differ count as missing from now on; gives their numbers.
+    ///
+    /// # Errors
+    /// If the medium cannot be written; a block that cannot be read counts as one that differs.
+    pub fn check(&self) -> io::Result<Vec<u64>> {
+        self.data.sync()?;
+        self.data.drop_cache();
+        let sums = self.state().sums.clone();
+        let differs = |(number, sum): &(u64, BlockSum)| !self.read_back(*number).is_ok_and(|read| read == *sum);
+        let lost: Vec<u64> = sums.into_iter().filter(differs).map(|(number, _)| number).collect();
+        let mut state = self.state();
+        state.sums.retain(|number, _| lost.binary_search(number).is_err());
+        Ok(lost)
+    }
+
+    /// The BLAKE3 hash of the file, if all blocks are there.
+    pub fn root(&self) -> Option<[u8; 32]> {
+        let state = self.state();
+        let all = state.sums.len() as u64 == self.blocks.count();
+        all.then(|| root(&state.sums.values().copied().collect::<Vec<_>>()))
+    }
+
+    /// The file is whole: gives it its name, and the time when it was `modified`.
+    ///
+    /// # Errors
+    /// If it is not whole, or the medium fails. It can be taken up again.
+    pub fn finish(&self, modified: Option<SystemTime>) -> Result<(), LandingError> {
+        let missing = self.blocks.count() - self.present();
+        if missing > 0 {
+            return Err(LandingError::Missing { name: self.name.clone(), missing });
+        }
+        let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*finished {
+            self.settle(modified).map_err(|error| LandingError::Medium(self.name.clone(), error))?;
+            *finished = true;
+        }
+        Ok(())
+    }
+
+    fn settle(&self, modified: Option<SystemTime>) -> io::Result<()> {
+        if let Some(time) = modified {
+            self.data.set_modified(time)?;
+        }
+        self.data.sync()?;
+        self.folder.rename(&self.name.unfinished(), &self.name)?;
+        self.folder.sync_names(&self.name.folder())?;
+        self.folder.remove(&self.name.journal())
+    }
+
+    /// Removes what there is of it.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    pub fn discard(&self) -> io::Result<()> {
+        for name in [self.name.unfinished(), self.name.journal()] {
+            match self.folder.remove(&name) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the journal that is open is the one that is found under its name.
+fn is_there(folder: &dyn Folder, name: &Name, journal: &dyn Stored) -> io::Result<bool> {
+    match folder.open(&name.journal()) {
+        Ok(found) => Ok(found.identity()? == journal.identity()?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Bytes read at once.
+const PIECE: usize = 1 << 20;

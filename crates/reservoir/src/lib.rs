@@ -1,0 +1,48 @@
+//! Encrypted bulk transfer over HTTPS: files from disk to disk, over many streams, block by block, so that a kill at either end
+//! costs what was under way and no more.
+//!
+//! - [`blocks`]: a file as blocks with checksums, and its BLAKE3 hash out of theirs; [`digest`]: checksums that peers ask for;
+//! - [`landing`]: a file that is arriving, with a journal beside it; [`storage`], [`rooted`]: where it arrives;
+//! - [`Server`]: serves a folder; [`tokens`]: who may do what; [`range`]: which bytes a request is for;
+//! - [`copy`]: copies between folders and servers; [`remote`]: what connects to these; [`tls`]: TLS 1.3 over the kernel's TCP; [`pin`]:
+//!   trust in one certificate;
+//! - [`pace`]: rates; [`name`]: names below a root; [`Shell`]: timers, pool and tasks that all of it runs on.
+//!
+//! ```text
+//!  disk > FileBody (reads, hashes) > HTTP/1.1 > TLS > TCP ... TCP > TLS > HTTP/1.1 > Sink (hashes, writes) > Landing > disk
+//!         one piece of half a MiB is read while one is sent       one is written while one arrives       journal
+//! ```
+//! The engine works over any `AsyncRead` and `AsyncWrite`, and on any [`Shell`].
+
+#![forbid(unsafe_code)]
+
+pub mod blocks;
+mod body;
+pub mod copy;
+pub mod digest;
+mod journal;
+pub mod landing;
+mod listing;
+pub mod name;
+pub mod pace;
+pub mod pin;
+pub mod range;
+pub mod remote;
+pub mod rooted;
+mod server;
+mod shell;
+mod sink;
+pub mod storage;
+pub mod tls;
+pub mod tokens;
+mod watch;
+
+pub use server::{Limits, Log, Server};
+pub use shell::{Shell, Task};
+/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+pub use {offload_base as base, rustls};
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,64 @@
+//! `reservoir`: serves folders over HTTPS and copies between them, disk to disk, encrypted.
+//!
+//! - `serve`: a folder over TLS on the kernel's TCP; `copy`: between paths and URLs; `plan`: a copy in parts;
+//! - `progress`: how a copy goes, for a terminal or a log.
+
+#![forbid(unsafe_code)]
+
+#[path = "cli/copy.rs"]
+mod copy;
+#[path = "cli/progress.rs"]
+mod progress;
+#[path = "cli/serve.rs"]
+mod serve;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Encrypted bulk transfer from disk to disk over HTTPS: many streams, blocks with checksums, a journal that survives kills.
+///
+/// Exit status: 0 if all is well; 1 if it failed; 2 if an option is bad; 3 if some files failed and others did not.
+#[derive(Debug, Parser)]
+#[command(name = "reservoir", version)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::ServeOptions),
+    Copy(copy::CopyOptions),
+    Plan(copy::PlanOptions),
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("no threads: {error}"), FAILED),
+    };
+    let code = runtime.block_on(async {
+        match options.command {
+            Command::Serve(options) => serve::run(options).await,
+            Command::Copy(options) => copy::run(options).await,
+            Command::Plan(options) => copy::plan(options).await,
+        }
+    });
+    // What blocks is not waited for: the journal has it.
+    runtime.shutdown_background();
+    code
+}
+
+/// Says what is wrong, in one line.
+fn fail(message: &str, status: u8) -> ExitCode {
+    eprintln!("reservoir: {message}");
+    ExitCode::from(status)
+}
+
+/// What was run came to nothing.
+const FAILED: u8 = 1;
+/// An option is bad, or a file cannot be used.
+const UNUSABLE: u8 = 2;
+/// Some of it failed.
+const PARTLY: u8 = 3;

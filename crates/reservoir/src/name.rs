@@ -1,0 +1,206 @@
+//! Names of files below a root, as URLs and file systems have them.
+//!
+//! Invariant: a name has no component that leads elsewhere, none that this crate keeps for itself, and no zero byte.
+
+use core::fmt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// A path below a root; empty for the root itself.
+///
+/// ```
+/// use offload_reservoir::name::Name;
+///
+/// let name = Name::from_url("/a%20folder/b")?;
+/// assert_eq!(name.path(), std::path::Path::new("a folder/b"));
+/// assert_eq!(name.to_url(), "/a%20folder/b");
+/// assert!(Name::from_url("/a/../b").is_err());
+/// # Ok::<(), offload_reservoir::name::BadName>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Name(PathBuf);
+
+/// Why a path is not the name of a file here.
+///
+/// See [`Name`] for an example.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadName {
+    /// A percent sign without two hexadecimal digits, or a zero byte.
+    #[error("`{0}` is no path: a percent sign needs two hexadecimal digits other than 00 behind it")]
+    Escape(String),
+    /// `.` or `..`.
+    #[error("`{0}` has a component `.` or `..`: name the file itself")]
+    Dots(String),
+    /// A name of unfinished files.
+    #[error("`{0}` begins with {RESERVED}, as unfinished files do: choose another name")]
+    Reserved(String),
+    /// Longer than file systems take.
+    #[error("a component of the path is longer than 255 bytes, or the path longer than 4096")]
+    Long,
+}
+
+impl Name {
+    /// The root.
+    pub fn root() -> Name {
+        Name::default()
+    }
+
+    /// Reads the path of a URL. Slashes at either end, and doubled ones, do not count.
+    ///
+    /// # Errors
+    /// If it leads out of the root, or cannot be a path.
+    pub fn from_url(path: &str) -> Result<Name, BadName> {
+        let mut name = Name::root();
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            let bytes = decoded(part).ok_or_else(|| BadName::Escape(part.into()))?;
+            if bytes.contains(&b'/') {
+                return Err(BadName::Escape(part.into()));
+            }
+            name = name.join(&OsString::from_vec(bytes))?;
+        }
+        Ok(name)
+    }
+
+    /// A relative path of a file system.
+    ///
+    /// # Errors
+    /// As [`from_url`](Self::from_url).
+    pub fn from_path(path: &Path) -> Result<Name, BadName> {
+        path.components().try_fold(Name::root(), |name, part| name.join(part.as_os_str()))
+    }
+
+    /// What is called `part` in this folder.
+    ///
+    /// # Errors
+    /// As [`from_url`](Self::from_url).
+    pub fn join(&self, part: &OsStr) -> Result<Name, BadName> {
+        let shown = || part.to_string_lossy().into_owned();
+        match part.as_bytes() {
+            b"." | b".." | b"" => Err(BadName::Dots(shown())),
+            bytes if bytes.contains(&0) || bytes.contains(&b'/') => Err(BadName::Escape(shown())),
+            bytes if bytes.starts_with(RESERVED.as_bytes()) => Err(BadName::Reserved(shown())),
+            bytes if bytes.len() > 255 || self.0.as_os_str().len() + bytes.len() > 4096 => Err(BadName::Long),
+            _ => Ok(Name(self.0.join(part))),
+        }
+    }
+
+    /// The path, relative to the root.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The last component.
+    pub fn last(&self) -> Option<&OsStr> {
+        self.0.file_name()
+    }
+
+    /// The folder that it is in.
+    pub fn folder(&self) -> Name {
+        Name(self.0.parent().map(Path::to_owned).unwrap_or_default())
+    }
+
+    /// Whether this is `other` or lies below it.
+    pub fn is_below(&self, other: &Name) -> bool {
+        self.0.starts_with(&other.0)
+    }
+
+    /// As it stands in a URL, with a slash in front.
+    pub fn to_url(&self) -> String {
+        let parts = self.0.components().map(|part| format!("/{}", escaped(part.as_os_str().as_bytes())));
+        let path: String = parts.collect();
+        if path.is_empty() { "/".into() } else { path }
+    }
+
+    /// Where its bytes are until it is whole.
+    pub(crate) fn unfinished(&self) -> Name {
+        self.beside("part")
+    }
+
+    /// Where its journal is until it is whole.
+    pub(crate) fn journal(&self) -> Name {
+        self.beside("journal")
+    }
+
+    fn beside(&self, what: &str) -> Name {
+        let last = self.last().unwrap_or_default().as_bytes();
+        let hash = crate::digest::hexadecimal(&blake3::hash(last).as_bytes()[..12]);
+        Name(self.folder().0.join(format!("{RESERVED}{hash}.{what}")))
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_url())
+    }
+}
+
+/// Whether it is one of those that this crate keeps for unfinished files.
+pub(crate) fn is_reserved(part: &OsStr) -> bool {
+    part.as_bytes().starts_with(RESERVED.as_bytes())
+}
+
+/// As it may stand in a path of a URL (RFC 3986 2.3).
+pub(crate) fn escaped(name: &[u8]) -> String {
+    let escape = |byte: &u8| match *byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(*byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    name.iter().map(escape).collect()
+}
+
+/// Without its percent signs (RFC 3986 2.1); `None` if one is wrong, or stands for zero.
+pub(crate) fn decoded(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        let byte = match byte {
+            b'%' => {
+                let digits = [bytes.next()?, bytes.next()?];
+                let digits = str::from_utf8(&digits).ok().filter(|_| digits.iter().all(u8::is_ascii_hexdigit))?;
+                u8::from_str_radix(digits, 16).ok()?
+            }
+            other => other,
+        };
+        if byte == 0 {
+            return None;
+        }
+        decoded.push(byte);
+    }
+    Some(decoded)
+}
+
+const RESERVED: &str = ".reservoir-";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_names_come_through_and_bad_ones_are_told() {
+        for odd in ["/a%0Ab", "/%FF%FE", "/%25", "/-", "/...", "/%3Fx%23", "/%E4%BD%A0"] {
+            assert_eq!(Name::from_url(odd).unwrap().to_url(), odd);
+        }
+        assert_eq!(Name::from_url("//a///b/").unwrap().to_url(), "/a/b");
+        assert_eq!(Name::from_url("/").unwrap(), Name::root());
+        for bad in ["/..", "/a/../b", "/.", "/%2e%2e/x", "/%00", "/%", "/%4", "/%zz", "/%+1", "/a%2Fb", "/.reservoir-x"]
+        {
+            assert!(Name::from_url(bad).is_err(), "{bad}");
+        }
+        assert_eq!(Name::from_url(&format!("/{}", "x".repeat(256))), Err(BadName::Long));
+        assert_eq!(Name::from_url(&"/x".repeat(3000)), Err(BadName::Long));
+        assert!(Name::from_path(Path::new("/etc/passwd")).is_err());
+    }
+
+    #[test]
+    fn a_path_is_below_by_components() {
+        let name = |url| Name::from_url(url).unwrap();
+        assert!(name("/data/x").is_below(&name("/data")) && name("/data").is_below(&Name::root()));
+        assert!(!name("/database").is_below(&name("/data")));
+        let (one, other) = (name("/a/b"), name("/a/c"));
+        assert_ne!(one.unfinished(), other.unfinished());
+        assert_ne!(one.unfinished(), one.journal());
+        assert_eq!(one.unfinished().folder(), name("/a"));
+    }
+}

@@ -1,0 +1,128 @@
+//! Rates: how they are written, and who may send when.
+//!
+//! Invariant: over any span, a pace lets through at most rate x span and one burst.
+
+use core::str::FromStr;
+use core::time::Duration;
+use offload_base::Instant;
+use std::sync::{Mutex, PoisonError};
+
+/// Bits per second, as people write them.
+///
+/// ```
+/// use offload_reservoir::pace::Rate;
+///
+/// assert_eq!("2.5G".parse(), Ok(Rate::bits(2_500_000_000)));
+/// assert!("fast".parse::<Rate>().is_err() && "0".parse::<Rate>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate(u64);
+
+impl Rate {
+    /// So many bits per second, one at least.
+    pub fn bits(bits: u64) -> Rate {
+        Rate(bits.max(1))
+    }
+
+    /// Bits per second.
+    pub fn as_bits(self) -> u64 {
+        self.0
+    }
+
+    /// How long so many bytes take.
+    pub fn time_of(self, bytes: u64) -> Duration {
+        let nanos = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(self.0);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rate, String> {
+        let wrong = || format!("`{text}` is no rate: bits per second, such as 9G, 2.5G or 400M");
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let factor = match &text[digits.len()..] {
+            "" => 1.0,
+            "k" | "K" => 1e3,
+            "M" => 1e6,
+            "G" => 1e9,
+            "T" => 1e12,
+            _ => return Err(wrong()),
+        };
+        let bits = digits.parse::<f64>().map_err(|_| wrong())? * factor;
+        if (1.0..=1e15).contains(&bits) { Ok(Rate(bits as u64)) } else { Err(wrong()) }
+    }
+}
+
+/// Shares a rate among all who ask it.
+///
+/// ```
+/// use core::time::Duration;
+/// use offload_base::Instant;
+/// use offload_reservoir::pace::{Pace, Rate};
+///
+/// let pace = Pace::new(Rate::bits(8_000_000)); // a byte in a microsecond
+/// let start = Instant::ZERO;
+/// assert_eq!(pace.take(start, 1_000_000), start); // at once, and on account
+/// assert_eq!(pace.take(start, 1), start + Duration::from_secs(1));
+/// ```
+#[derive(Debug)]
+pub struct Pace {
+    rate: Rate,
+    free: Mutex<Instant>,
+}
+
+impl Pace {
+    /// Nothing has been let through yet.
+    pub fn new(rate: Rate) -> Pace {
+        Pace { rate, free: Mutex::new(Instant::ZERO) }
+    }
+
+    /// The rate.
+    pub fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// When `bytes` that are ready `now` may go; they count from then on.
+    pub fn take(&self, now: Instant, bytes: u64) -> Instant {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = now.max(*free);
+        *free = at + self.rate.time_of(bytes);
+        at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_span_has_more_than_its_share() {
+        let pace = Pace::new("1G".parse().unwrap());
+        let (mut now, mut sent) = (Instant::ZERO, Vec::new());
+        for round in 0..1000_u64 {
+            let bytes = 1 + round * 7919 % 65_536;
+            now += Duration::from_nanos(round * 104_729 % 400_000);
+            let at = pace.take(now, bytes);
+            assert!(at >= now);
+            sent.push((at, bytes));
+        }
+        for from in (0..sent.len()).step_by(37) {
+            let bytes: u64 = sent[from..].iter().map(|(_, bytes)| bytes).sum();
+            let span = sent[sent.len() - 1].0 - sent[from].0;
+            let share = span.as_nanos() as u64 / 8;
+            assert!(bytes <= share + 65_536 + sent.len() as u64, "{bytes} in {span:?}");
+        }
+    }
+
+    #[test]
+    fn rates_are_written_as_people_write_them() {
+        let bits = |text: &str| text.parse::<Rate>().map(Rate::as_bits);
+        assert_eq!((bits("400M"), bits("10k"), bits("7")), (Ok(400_000_000), Ok(10_000), Ok(7)));
+        for bad in ["", "G", "-1G", "1Gb", "1e99", "inf", "nan", "1 G"] {
+            assert!(bits(bad).is_err(), "{bad}");
+        }
+        assert_eq!(Rate::bits(1).time_of(u64::MAX), Duration::from_nanos(u64::MAX));
+    }
+}

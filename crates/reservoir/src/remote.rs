@@ -1,0 +1,541 @@
+//! A server as a client sees it: connections that are kept for the next request, and the requests.
+
+use crate::blocks::{BlockSum, Blocks};
+use crate::body::{self, Body};
+use crate::digest::Algorithm;
+use crate::journal;
+use crate::listing::Entry;
+use crate::name::Name;
+use crate::server::PRODUCT;
+use crate::server::write::{BLOCKS, CHECK, MISSING, MTIME, UPLOAD};
+use crate::shell::Shell;
+use crate::storage::{About, Kind};
+use crate::watch::{Watch, Watched};
+use bytes::{Buf, Bytes};
+use core::ops::Range;
+use core::pin::Pin;
+use core::time::Duration;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HOST, HeaderMap, HeaderName, HeaderValue, IF_MATCH,
+    LAST_MODIFIED, RANGE, SERVER, TE, TRAILER, TRANSFER_ENCODING, USER_AGENT,
+};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// A connection to a server, TLS included.
+///
+/// See [`Dial`] for an example.
+pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
+
+/// What connects to servers.
+///
+/// ```
+/// use offload_reservoir::remote::{Dial, Dialed, Wire};
+/// use std::io;
+///
+/// /// Reaches nobody.
+/// struct Cut;
+///
+/// impl Dial for Cut {
+///     fn dial<'a>(&'a self, _host: &'a str, _port: u16) -> Dialed<'a> {
+///         Box::pin(async { Err::<Box<dyn Wire>, _>(io::ErrorKind::NetworkUnreachable.into()) })
+///     }
+/// }
+/// ```
+pub trait Dial: Send + Sync {
+    /// A new connection to `host`.
+    fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a>;
+}
+
+/// A connection that is being made.
+pub type Dialed<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send + 'a>>;
+
+/// What goes wrong with a request.
+///
+/// See [`Dial`] for an example of what fails with it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteError {
+    /// The connection cannot be made, or broke.
+    #[error("{host}: {error}")]
+    Connection {
+        /// The server.
+        host: String,
+        /// Why.
+        error: String,
+    },
+    /// It is not the server that was asked for, or does not speak TLS 1.3 with AES-256-GCM.
+    #[error("{host}: no secure connection: {error}: trust its authority by --cacert, if it is the right one")]
+    Untrusted {
+        /// The server.
+        host: String,
+        /// Why.
+        error: String,
+    },
+    /// The server refuses.
+    #[error("{method} {name}: the server says {status}: {text}")]
+    Refused {
+        /// What was asked.
+        method: Method,
+        /// Of which file.
+        name: Name,
+        /// Its answer.
+        status: StatusCode,
+        /// In its words.
+        text: String,
+        /// How many blocks of the upload it misses, if that is why.
+        missing: Option<u64>,
+    },
+    /// The file is another one than at the beginning.
+    #[error("{0} was changed on the server while it was copied: copy it again")]
+    Changed(Name),
+    /// The answer is not what HTTP or the request allows.
+    #[error("{name}: the server's answer {what}")]
+    Answer {
+        /// The file.
+        name: Name,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+impl RemoteError {
+    /// Whether the same request may succeed a little later.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            RemoteError::Connection { .. } => true,
+            RemoteError::Refused { status, missing, .. } => {
+                missing.is_none()
+                    && (matches!(
+                        *status,
+                        StatusCode::CONFLICT
+                            | StatusCode::REQUEST_TIMEOUT
+                            | StatusCode::TOO_MANY_REQUESTS
+                            | StatusCode::BAD_GATEWAY
+                            | StatusCode::SERVICE_UNAVAILABLE
+                            | StatusCode::GATEWAY_TIMEOUT
+                    ))
+            }
+            RemoteError::Answer { .. } => true,
+            RemoteError::Untrusted { .. } | RemoteError::Changed(_) => false,
+        }
+    }
+}
+
+/// A server, and who asks it.
+pub(crate) struct Remote {
+    shell: Shell,
+    dial: Arc<dyn Dial>,
+    host: String,
+    port: u16,
+    token: Option<String>,
+    idle: Mutex<Vec<Session>>,
+}
+
+/// A file of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) about: About,
+    /// Its version, as the server tells it.
+    pub(crate) tag: Option<String>,
+    /// Whether the server is one of ours.
+    pub(crate) is_reservoir: bool,
+}
+
+struct Session {
+    requests: SendRequest<Body>,
+    watch: Watch,
+}
+
+impl Remote {
+    pub(crate) fn new(shell: Shell, dial: Arc<dyn Dial>, host: &str, port: u16, token: Option<String>) -> Remote {
+        Remote { shell, dial, host: host.into(), port, token, idle: Mutex::default() }
+    }
+
+    /// What there is under a name; `None`: nothing. `slash`: as a folder.
+    pub(crate) async fn head(&self, name: &Name) -> Result<Option<Found>, RemoteError> {
+        let answer = match self.ask(self.request(Method::HEAD, name), body::empty(), name, Some(STALL)).await {
+            Err(RemoteError::Refused { status: StatusCode::NOT_FOUND, .. }) => return Ok(None),
+            answer => answer?,
+        };
+        let fields = answer.headers();
+        let is_reservoir = field(fields, SERVER).is_some_and(is_reservoir);
+        let folder = field(fields, HeaderName::from_static("reservoir-kind")) == Some("folder");
+        let kind = if folder { Kind::Folder } else { Kind::File };
+        let size = field(fields, CONTENT_LENGTH).and_then(|length| length.parse().ok());
+        let size: Option<u64> = if folder { Some(0) } else { size };
+        let size = size.ok_or(RemoteError::Answer { name: name.clone(), what: "does not tell the file's size" })?;
+        let modified = field(fields, LAST_MODIFIED).and_then(|date| httpdate::parse_http_date(date).ok());
+        let modified = modified.unwrap_or(SystemTime::UNIX_EPOCH);
+        let tag = field(fields, ETAG).map(str::to_owned);
+        let found = Found { about: About { kind, size, modified }, tag, is_reservoir };
+        self.give_back(answer).await;
+        Ok(Some(found))
+    }
+
+    /// Whether the server is one of ours.
+    pub(crate) async fn is_reservoir(&self) -> Result<bool, RemoteError> {
+        let name = Name::root();
+        let answer = match self.ask(self.request(Method::OPTIONS, &name), body::empty(), &name, Some(STALL)).await {
+            // Another server may know nothing of OPTIONS.
+            Err(RemoteError::Refused { status, .. }) if status != StatusCode::UNAUTHORIZED => return Ok(false),
+            answer => answer?,
+        };
+        let ours = field(answer.headers(), SERVER).is_some_and(is_reservoir);
+        self.give_back(answer).await;
+        Ok(ours)
+    }
+
+    /// The entries of a folder of one of our servers.
+    pub(crate) async fn list(&self, name: &Name) -> Result<Vec<(OsString, About)>, RemoteError> {
+        let request = self.request(Method::GET, name).header(ACCEPT, "application/x-ndjson");
+        let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
+        let text = self.text(answer, name, MOST_LISTED).await?;
+        let wrong = || RemoteError::Answer { name: name.clone(), what: "is no list of a folder" };
+        text.lines().map(|line| Entry::from_json(line).ok_or_else(wrong)).collect()
+    }
+
+    /// The bytes of `range` of the version `tag`, and what gives the connection back.
+    pub(crate) async fn get(
+        &self,
+        name: &Name,
+        range: Range<u64>,
+        size: u64,
+        tag: Option<&str>,
+        block: Option<u64>,
+    ) -> Result<Reading, RemoteError> {
+        let mut request = self.request(Method::GET, name);
+        let all = range == (0..size);
+        if !range.is_empty() {
+            request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
+        }
+        // A weak tag fits no condition of this kind (RFC 9110 13.1.1).
+        if let Some(tag) = tag.filter(|tag| !tag.starts_with("W/")) {
+            request = request.header(IF_MATCH, tag);
+        }
+        if let Some(block) = block {
+            request = request.header(TE, "trailers").header("connection", "TE");
+            request = request.header("want-content-digest", "crc32c=10").header("reservoir-block", block);
+        }
+        let answer = match self.ask(request, body::empty(), name, Some(STALL)).await {
+            Err(RemoteError::Refused { status: StatusCode::PRECONDITION_FAILED, .. }) => {
+                return Err(RemoteError::Changed(name.clone()));
+            }
+            answer => answer?,
+        };
+        if let (Some(tag), Some(now)) = (tag, field(answer.headers(), ETAG))
+            && tag != now
+        {
+            return Err(RemoteError::Changed(name.clone()));
+        }
+        let wrong = |what| RemoteError::Answer { name: name.clone(), what };
+        match answer.status() {
+            StatusCode::PARTIAL_CONTENT => {
+                let told = field(answer.headers(), CONTENT_RANGE).and_then(|range| range.parse().ok());
+                let told: crate::range::ContentRange = told.ok_or_else(|| wrong("has no Content-Range"))?;
+                if told.size != size {
+                    return Err(RemoteError::Changed(name.clone()));
+                }
+                if told.bytes != Some(range.clone()) {
+                    return Err(wrong("has other bytes than those that were asked for"));
+                }
+            }
+            StatusCode::OK if all => {}
+            _ => {
+                return Err(wrong(
+                    "is the whole file: the server gives no ranges, use --streams 1 --block of its size",
+                ));
+            }
+        }
+        Ok(Reading { answer, left: range.end - range.start, trailers: None, name: name.clone() })
+    }
+
+    /// Begins an upload, or takes it up again; the blocks that are there, each of them read again if `check`.
+    pub(crate) async fn begin(
+        &self,
+        name: &Name,
+        upload: &str,
+        blocks: Blocks,
+        resume: bool,
+        check: bool,
+    ) -> Result<BTreeMap<u64, BlockSum>, RemoteError> {
+        let mut request = self.of_upload(self.request(Method::POST, name), upload, blocks).header(CONTENT_LENGTH, 0);
+        if resume {
+            request = request.header("reservoir-resume", "?1");
+        }
+        if check {
+            request = request.header(CHECK, "?1");
+        }
+        let answer = self.ask(request, body::empty(), name, None).await?;
+        let text = self.text(answer, name, journal::most_bytes(blocks) as usize).await?;
+        Ok(journal::blocks_of(text.split('\n').map(str::as_bytes), blocks))
+    }
+
+    /// Sends a block of an upload.
+    pub(crate) async fn put_block(
+        &self,
+        name: &Name,
+        upload: &str,
+        blocks: Blocks,
+        number: u64,
+        body: Body,
+    ) -> Result<(), RemoteError> {
+        let range = blocks.range(number);
+        let told = format!("bytes {}-{}/{}", range.start, range.end - 1, blocks.size());
+        let request = self.of_upload(self.request(Method::PUT, name), upload, blocks).header(CONTENT_RANGE, told);
+        // Without a length, so that digests can follow.
+        let request = request.header(TRANSFER_ENCODING, "chunked").header(TRAILER, "Content-Digest, Reservoir-Subtree");
+        let answer = self.ask(request, body, name, Some(STALL)).await?;
+        self.give_back(answer).await;
+        Ok(())
+    }
+
+    /// Has an upload become the file.
+    pub(crate) async fn finish(
+        &self,
+        name: &Name,
+        upload: &str,
+        blocks: Blocks,
+        root: Option<[u8; 32]>,
+        verify: bool,
+        modified: SystemTime,
+    ) -> Result<(), RemoteError> {
+        let mut request = self.of_upload(self.request(Method::PUT, name), upload, blocks).header(CONTENT_LENGTH, 0);
+        request = request.header(CONTENT_RANGE, format!("bytes */{}", blocks.size())).header(MTIME, seconds(modified));
+        if let Some(root) = root {
+            request = request.header("repr-digest", Algorithm::Blake3.field(&root));
+        }
+        if verify {
+            request = request.header("reservoir-verify", "?1");
+        }
+        // All of it may be read again before the answer.
+        let answer = self.ask(request, body::empty(), name, None).await?;
+        self.give_back(answer).await;
+        Ok(())
+    }
+
+    /// Sends a whole file in one request.
+    pub(crate) async fn put_whole(
+        &self,
+        name: &Name,
+        body: Body,
+        size: u64,
+        modified: SystemTime,
+        digest: Option<[u8; 32]>,
+    ) -> Result<(), RemoteError> {
+        let mut request = self.request(Method::PUT, name).header(CONTENT_LENGTH, size).header(MTIME, seconds(modified));
+        if let Some(digest) = digest {
+            request = request.header("repr-digest", Algorithm::Blake3.field(&digest));
+        }
+        let answer = self.ask(request, body, name, Some(STALL)).await?;
+        self.give_back(answer).await;
+        Ok(())
+    }
+
+    fn of_upload(
+        &self,
+        request: hyper::http::request::Builder,
+        upload: &str,
+        blocks: Blocks,
+    ) -> hyper::http::request::Builder {
+        request.header(UPLOAD, upload).header(BLOCKS, format!("{}/{}", blocks.size(), blocks.block()))
+    }
+
+    fn request(&self, method: Method, name: &Name) -> hyper::http::request::Builder {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        let authority = if self.port == 443 { host } else { format!("{host}:{}", self.port) };
+        let mut request = Request::builder().method(method).uri(name.to_url()).header(HOST, authority);
+        request = request.header(USER_AGENT, PRODUCT);
+        match &self.token {
+            Some(token) => {
+                let mut value =
+                    HeaderValue::try_from(format!("Bearer {token}")).unwrap_or(HeaderValue::from_static(""));
+                value.set_sensitive(true);
+                request.header(AUTHORIZATION, value)
+            }
+            None => request,
+        }
+    }
+
+    /// One request. The answer is one of success; any other is an error with the server's words.
+    async fn ask(
+        &self,
+        request: hyper::http::request::Builder,
+        body: Body,
+        name: &Name,
+        stall: Option<Duration>,
+    ) -> Result<Answer, RemoteError> {
+        let request = request.body(body).map_err(|_| RemoteError::Answer {
+            name: name.clone(),
+            what: "cannot be asked for: the token, the host or the name has characters that HTTP does not carry",
+        })?;
+        let method = request.method().clone();
+        let mut session = self.session().await?;
+        session.watch.expect(stall);
+        let answer = session.requests.send_request(request).await.map_err(|error| self.broken(&error))?;
+        session.watch.expect(Some(STALL));
+        let answer = Answer { answer, session };
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let status = answer.status();
+        let missing = field(answer.headers(), HeaderName::from_static(MISSING)).and_then(|text| text.parse().ok());
+        let text = self.text(answer, name, MOST_OF_A_REFUSAL).await.unwrap_or_default();
+        let text = text.lines().next().unwrap_or_default().escape_debug().to_string();
+        Err(RemoteError::Refused { method, name: name.clone(), status, text, missing })
+    }
+
+    /// A connection that waits for a request, or a new one.
+    async fn session(&self) -> Result<Session, RemoteError> {
+        loop {
+            let idle = self.idle().pop();
+            let Some(mut session) = idle else { break };
+            if session.requests.ready().await.is_ok() {
+                return Ok(session);
+            }
+        }
+        let broken = |error: io::Error| {
+            let (host, text) = (self.host.clone(), error.to_string());
+            match error.kind() {
+                // What rustls finds wrong stays wrong.
+                io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
+                    RemoteError::Untrusted { host, error: text }
+                }
+                _ => RemoteError::Connection { host, error: text },
+            }
+        };
+        let stream = self.shell.within(STALL, self.dial.dial(&self.host, self.port)).await;
+        let stream = stream.and_then(|dialed| dialed).map_err(broken)?;
+        let watch = Watch::new(self.shell.timers().clone());
+        let stream = TokioIo::new(Watched::new(stream, watch.clone()));
+        let handshake = http1::Builder::new().max_buf_size(512 << 10).handshake(stream).await;
+        let (requests, connection) = handshake.map_err(|error| self.broken(&error))?;
+        // Its requests are told when it breaks.
+        self.shell.spawn(async move { drop(connection.await) });
+        Ok(Session { requests, watch })
+    }
+
+    /// Reads what is left of an answer, and keeps the connection for the next request.
+    async fn give_back(&self, answer: Answer) {
+        let Answer { answer, session } = answer;
+        if Limited::new(answer.into_body(), MOST_OF_A_REFUSAL).collect().await.is_ok() {
+            self.keep(session);
+        }
+    }
+
+    fn keep(&self, session: Session) {
+        session.watch.expect(None);
+        self.idle().push(session);
+    }
+
+    async fn text(&self, answer: Answer, name: &Name, most: usize) -> Result<String, RemoteError> {
+        let Answer { answer, session } = answer;
+        let body = Limited::new(answer.into_body(), most).collect().await;
+        let wrong = |what| RemoteError::Answer { name: name.clone(), what };
+        let mut bytes = body.map_err(|_| wrong("was cut off, or is too long"))?.aggregate();
+        self.keep(session);
+        String::from_utf8(bytes.copy_to_bytes(bytes.remaining()).into()).map_err(|_| wrong("is no text"))
+    }
+
+    fn broken(&self, error: &hyper::Error) -> RemoteError {
+        RemoteError::Connection { host: self.host.clone(), error: told(error) }
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An answer, and the connection that it came on.
+struct Answer {
+    answer: Response<Incoming>,
+    session: Session,
+}
+
+impl Answer {
+    fn status(&self) -> StatusCode {
+        self.answer.status()
+    }
+
+    fn headers(&self) -> &HeaderMap {
+        self.answer.headers()
+    }
+}
+
+/// The bytes of a range that is being read.
+pub(crate) struct Reading {
+    answer: Answer,
+    left: u64,
+    trailers: Option<HeaderMap>,
+    name: Name,
+}
+
+impl Reading {
+    /// The next bytes; `None` once all have come.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, RemoteError> {
+        let wrong = |what| RemoteError::Answer { name: self.name.clone(), what };
+        while let Some(frame) = self.answer.answer.body_mut().frame().await {
+            let frame = frame.map_err(|error| RemoteError::Connection { host: String::new(), error: told(&error) })?;
+            match frame.into_data() {
+                Ok(data) if data.len() as u64 > self.left => return Err(wrong("has more bytes than the range")),
+                Ok(data) if data.is_empty() => {}
+                Ok(data) => {
+                    self.left -= data.len() as u64;
+                    return Ok(Some(data));
+                }
+                Err(frame) => self.trailers = frame.into_trailers().ok(),
+            }
+        }
+        if self.left > 0 { Err(wrong("was cut off")) } else { Ok(None) }
+    }
+
+    /// All bytes have come: the checksums that the server told, if it did.
+    pub(crate) fn end(self, remote: &Remote) -> Option<BlockSum> {
+        remote.keep(self.answer.session);
+        self.trailers.as_ref().and_then(body::sum_in)
+    }
+}
+
+/// An error with its causes, each told once.
+pub(crate) fn told(error: &(dyn core::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text += &format!(": {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn field(fields: &HeaderMap, name: HeaderName) -> Option<&str> {
+    fields.get(name)?.to_str().ok()
+}
+
+fn is_reservoir(server: &str) -> bool {
+    server.split('/').next() == PRODUCT.split('/').next()
+}
+
+fn seconds(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("{}.{:09}", since.as_secs(), since.subsec_nanos())
+}
+
+/// How long a server may stand still.
+const STALL: Duration = Duration::from_secs(60);
+/// What is read of an answer that nobody asked for.
+const MOST_OF_A_REFUSAL: usize = 64 << 10;
+const MOST_LISTED: usize = 256 << 20;

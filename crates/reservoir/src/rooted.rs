@@ -1,0 +1,172 @@
+//! A folder of this machine, which no path leads out of: neither `..` nor a link (cap-std opens every component below it).
+
+use crate::name::{Name, is_reserved};
+use crate::storage::{About, Folder, Kind, Stored};
+use cap_std::ambient_authority;
+use cap_std::fs::{Dir, Metadata, OpenOptions, OpenOptionsExt};
+use rustix::fs::{Advice, OFlags, fadvise};
+use std::ffi::OsString;
+use std::fs::{File, FileTimes, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// A folder of this machine as a [`Folder`].
+///
+/// ```
+/// use offload_reservoir::name::Name;
+/// use offload_reservoir::rooted::Rooted;
+/// use offload_reservoir::storage::{Folder, Kind, Stored};
+///
+/// # let there = tempfile::tempdir()?;
+/// # let there = there.path();
+/// let root = Rooted::open(there)?;
+/// let file = root.open_or_create(&Name::from_url("/greeting").unwrap())?;
+/// file.write_at(b"hello", 0)?;
+/// let about = file.about()?;
+/// assert_eq!((about.kind, about.size), (Kind::File, 5));
+/// std::os::unix::fs::symlink("/etc", there.join("out"))?;
+/// assert!(root.open(&Name::from_url("/out/passwd").unwrap()).is_err());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Rooted(Dir);
+
+impl Rooted {
+    /// The folder at `path`.
+    ///
+    /// # Errors
+    /// If it is no folder that can be opened.
+    pub fn open(path: &Path) -> io::Result<Rooted> {
+        Dir::open_ambient_dir(path, ambient_authority()).map(Rooted)
+    }
+
+    fn open_with(&self, name: &Name, options: &mut OpenOptions) -> io::Result<Arc<dyn Stored>> {
+        // To open a pipe would be to wait for its other end.
+        options.custom_flags(OFlags::NONBLOCK.bits() as i32);
+        let file = RealFile(self.0.open_with(name.path(), options)?.into_std());
+        match file.about()?.kind {
+            Kind::File => Ok(Arc::new(file)),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no regular file")),
+        }
+    }
+}
+
+impl Folder for Rooted {
+    fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+        self.open_with(name, OpenOptions::new().read(true))
+    }
+
+    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+        self.open_with(name, OpenOptions::new().read(true).write(true).create(true))
+    }
+
+    fn about(&self, name: &Name) -> io::Result<About> {
+        let metadata = if name == &Name::root() { self.0.dir_metadata() } else { self.0.metadata(name.path()) };
+        metadata.map(|metadata| about(&metadata))
+    }
+
+    fn list(&self, name: &Name, take: &mut dyn FnMut(OsString, About) -> bool) -> io::Result<()> {
+        let entries = if name == &Name::root() { self.0.entries() } else { self.0.read_dir(name.path()) };
+        for entry in entries? {
+            let entry = entry?;
+            let part = entry.file_name();
+            if is_reserved(&part) {
+                continue;
+            }
+            // A link counts as what it leads to, or as nothing of use.
+            let about = match name.join(&part) {
+                Ok(name) => self.about(&name),
+                Err(error) => Err(io::Error::other(error)),
+            };
+            let other = About { kind: Kind::Other, size: 0, modified: SystemTime::UNIX_EPOCH };
+            if !take(part, about.unwrap_or(other)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn create_folder(&self, name: &Name) -> io::Result<()> {
+        if name == &Name::root() { Ok(()) } else { self.0.create_dir_all(name.path()) }
+    }
+
+    fn rename(&self, from: &Name, to: &Name) -> io::Result<()> {
+        self.0.rename(from.path(), &self.0, to.path())
+    }
+
+    fn remove(&self, name: &Name) -> io::Result<()> {
+        self.0.remove_file(name.path())
+    }
+
+    fn sync_names(&self, folder: &Name) -> io::Result<()> {
+        let folder = if folder == &Name::root() { self.0.open(".")? } else { self.0.open(folder.path())? };
+        folder.sync_all()
+    }
+}
+
+struct RealFile(File);
+
+impl Stored for RealFile {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < into.len() {
+            match self.0.read_at(&mut into[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        self.0.set_len(size)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn drop_cache(&self) {
+        // Advice: where the system does not take it, the file is read from the cache.
+        let _not_taken = fadvise(&self.0, 0, None, Advice::DontNeed);
+    }
+
+    fn about(&self) -> io::Result<About> {
+        self.0.metadata().map(|metadata| about(&Metadata::from_just_metadata(metadata)))
+    }
+
+    fn set_modified(&self, time: SystemTime) -> io::Result<()> {
+        self.0.set_times(FileTimes::new().set_modified(time))
+    }
+
+    fn identity(&self) -> io::Result<u64> {
+        self.0.metadata().map(|metadata| metadata.ino())
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        match self.0.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+fn about(metadata: &Metadata) -> About {
+    let kind = match metadata {
+        _ if metadata.is_file() => Kind::File,
+        _ if metadata.is_dir() => Kind::Folder,
+        _ => Kind::Other,
+    };
+    let modified = metadata.modified().map_or(SystemTime::UNIX_EPOCH, |time| time.into_std());
+    About { kind, size: metadata.len(), modified }
+}

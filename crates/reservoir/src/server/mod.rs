@@ -1,0 +1,289 @@
+//! Serves a folder over HTTP/1.1, on any stream: files by ranges with digests, uploads by blocks.
+//!
+//! - `read`: GET and HEAD; `digests`: digests of whole files, computed once;
+//! - `write`: POST and PUT; `uploads`: files that are arriving, and who writes them;
+//! - `refusal`: why a request is not answered as asked.
+//!
+//! ```text
+//! stream > Watched (gives up clients that stand still) > hyper > token > right and path > read or write > one line of the log
+//! ```
+
+mod digests;
+mod read;
+mod refusal;
+mod uploads;
+pub(crate) mod write;
+
+use crate::body::{self, Body};
+use crate::name::Name;
+use crate::shell::Shell;
+use crate::storage::Folder;
+use crate::tokens::{Grant, Right, Tokens};
+use crate::watch::{Watch, Watched};
+use core::convert::Infallible;
+use core::future::poll_fn;
+use core::pin::{Pin, pin};
+use core::time::Duration;
+use digests::Digests;
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, HeaderValue, SERVER, WWW_AUTHENTICATE};
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use refusal::Refusal;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::SystemTime;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use uploads::Uploads;
+
+/// What clients may make a server keep, and how long it waits for them.
+///
+/// ```
+/// use offload_reservoir::Limits;
+///
+/// let limits = Limits { connections: 8, ..Limits::default() };
+/// assert_eq!((limits.connections, limits.uploads_of_a_user), (8, 64));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at a time; each has at most three pieces of half a MiB in memory.
+    pub connections: usize,
+    /// Without a request.
+    pub idle: Duration,
+    /// From the first byte of a request to the end of its head.
+    pub head: Duration,
+    /// For each 16 KiB that a request or an answer has.
+    pub stall: Duration,
+    /// Unfinished files of one user that the server knows of.
+    pub uploads_of_a_user: usize,
+    /// How long an unfinished file belongs to its writer after the last request.
+    pub hold: Duration,
+    /// Whole files that are hashed at a time.
+    pub hashing: usize,
+    /// Entries of a folder that are listed.
+    pub listed: usize,
+}
+
+impl Limits {
+    /// The usual ones.
+    pub const fn usual() -> Limits {
+        Limits {
+            connections: 1024,
+            idle: Duration::from_secs(60),
+            head: Duration::from_secs(10),
+            stall: Duration::from_secs(60),
+            uploads_of_a_user: 64,
+            hold: Duration::from_secs(600),
+            hashing: 4,
+            listed: 1_000_000,
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits::usual()
+    }
+}
+
+/// Serves a folder. Cloned, it is the same one.
+///
+/// ```
+/// use offload_reservoir::copy::{Copy, Place, Plain};
+/// use offload_reservoir::rooted::Rooted;
+/// use offload_reservoir::tokens::Tokens;
+/// use offload_reservoir::{Limits, Server, Shell};
+/// use std::sync::Arc;
+///
+/// # let there = tempfile::tempdir()?;
+/// # let there = there.path();
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn serve(there: &std::path::Path) -> Result<(), Box<dyn core::error::Error>> {
+/// std::fs::write(there.join("film"), [7; 100_000])?;
+/// let server = Server::new(Arc::new(Rooted::open(there)?), Shell::tokio(), Limits::default()).open_to_all();
+/// // Streams may come from anywhere: TLS over TCP, or memory.
+/// let dial = Plain::new(move |_host: &str, _port| {
+///     let (ours, theirs) = tokio::io::duplex(1 << 16);
+///     let server = server.clone();
+///     tokio::spawn(async move { server.serve(theirs, "memory").await });
+///     Ok(ours)
+/// });
+/// let copy = Copy::new(Shell::tokio(), Arc::new(dial));
+/// let to = Place::local(&there.join("copy of film"))?;
+/// let outcome = copy.run(&[Place::parse("https://server/film", None)?], &to).await?;
+/// assert_eq!((outcome.copied, outcome.failed.len()), (1, 0));
+/// assert_eq!(std::fs::read(there.join("copy of film"))?, [7; 100_000]);
+/// # Ok(())
+/// # }
+/// # serve(there)?;
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Server(Arc<Inner>);
+
+struct Inner {
+    folder: Arc<dyn Folder>,
+    shell: Shell,
+    limits: Limits,
+    tokens: RwLock<Arc<Tokens>>,
+    /// What requests without a token may do.
+    anonymous: Option<Arc<Grant>>,
+    places: Arc<Semaphore>,
+    uploads: Uploads,
+    digests: Digests,
+    closing: watch::Sender<bool>,
+    log: Option<Log>,
+}
+
+/// Takes the lines of an access log.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
+impl Server {
+    /// Serves `folder` to nobody yet.
+    pub fn new(folder: Arc<dyn Folder>, shell: Shell, limits: Limits) -> Server {
+        Server(Arc::new(Inner {
+            uploads: Uploads::new(folder.clone(), shell.clone(), limits),
+            digests: Digests::new(shell.clone(), limits.hashing),
+            places: Arc::new(Semaphore::new(limits.connections)),
+            tokens: RwLock::default(),
+            anonymous: None,
+            closing: watch::Sender::new(false),
+            log: None,
+            folder,
+            shell,
+            limits,
+        }))
+    }
+
+    /// Serves everything to everybody, without tokens: for tests, and for networks that are closed otherwise.
+    ///
+    /// # Panics
+    /// If there are clones already.
+    #[must_use]
+    pub fn open_to_all(mut self) -> Server {
+        Arc::get_mut(&mut self.0).expect("no clones yet").anonymous = Some(Arc::new(Grant::everything()));
+        self
+    }
+
+    /// Tells of each request.
+    ///
+    /// # Panics
+    /// If there are clones already.
+    #[must_use]
+    pub fn with_log(mut self, log: Log) -> Server {
+        Arc::get_mut(&mut self.0).expect("no clones yet").log = Some(log);
+        self
+    }
+
+    /// Takes these tokens from now on.
+    pub fn set_tokens(&self, tokens: Tokens) {
+        let mut present = self.0.tokens.write().unwrap_or_else(PoisonError::into_inner);
+        *present = Arc::new(tokens.after(&present));
+    }
+
+    /// A place for one more connection, if there is one. Hold it as long as the connection.
+    pub fn enter(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.places.clone().try_acquire_owned().ok()
+    }
+
+    /// Takes no more requests on any connection; those under way are answered, and then their connections end.
+    pub fn close(&self) {
+        self.0.closing.send_replace(true);
+    }
+
+    /// Answers the requests that come on `stream` from `peer`, until there are no more.
+    pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: S, peer: &str) {
+        let watch = Watch::new(self.0.shell.timers().clone());
+        watch.idle(self.0.limits.idle, self.0.limits.head);
+        let stream = Watched::new(stream, watch.clone());
+        let service = service_fn(|request| {
+            let (server, watch) = (self.clone(), watch.clone());
+            let answered: Pin<Box<dyn Future<Output = Result<_, Infallible>> + Send>> =
+                Box::pin(async move { Ok(server.answer(request, peer, watch).await) });
+            answered
+        });
+        let mut connection = hyper::server::conn::http1::Builder::new()
+            .max_headers(64)
+            .max_buf_size(MOST_BUFFERED)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut closing = self.0.closing.subscribe();
+        let mut closed = pin!(async move { drop(closing.wait_for(|closing| *closing).await) });
+        let mut is_closing = false;
+        let ended = poll_fn(|cx| {
+            if !is_closing && closed.as_mut().poll(cx).is_ready() {
+                is_closing = true;
+                Pin::new(&mut connection).graceful_shutdown();
+            }
+            Pin::new(&mut connection).poll(cx)
+        })
+        .await;
+        // The client went away, or was given up: its requests said so in the log, if there were any.
+        let _told = ended;
+    }
+
+    async fn answer(&self, request: Request<Incoming>, peer: &str, watch: Watch) -> Response<Body> {
+        watch.expect(Some(self.0.limits.stall));
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let mut user = String::from("-");
+        let answer = self.attend(request, &watch, &mut user).await;
+        let mut answer = answer.unwrap_or_else(Refusal::into_response);
+        answer.headers_mut().insert(SERVER, HeaderValue::from_static(PRODUCT));
+        if let Some(log) = &self.0.log {
+            // Paths are shown as they came, escaped: a client writes no line of its own.
+            log(&format!("{peer} {user} {method} {} {}", path.escape_debug(), answer.status().as_u16()));
+        }
+        let limits = self.0.limits;
+        answer.map(|inner| body::ended(inner, move || watch.idle(limits.idle, limits.head)))
+    }
+
+    async fn attend(
+        &self,
+        request: Request<Incoming>,
+        watch: &Watch,
+        user: &mut String,
+    ) -> Result<Response<Body>, Refusal> {
+        let grant = self.grant(request.headers())?;
+        *user = grant.name().to_owned();
+        let name = Name::from_url(request.uri().path())?;
+        let needs = match *request.method() {
+            Method::GET | Method::HEAD => Right::Read,
+            Method::PUT | Method::POST => Right::Write,
+            Method::OPTIONS => return Ok(read::options()),
+            _ => return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "GET, HEAD, OPTIONS, POST or PUT")),
+        };
+        if !grant.may(needs) || !grant.reaches(&name) {
+            return Err(Refusal::new(StatusCode::FORBIDDEN, "the token has no such right here"));
+        }
+        match *request.method() {
+            Method::PUT => write::put(self, request, name, &grant, watch).await,
+            Method::POST => write::begin(self, &request, name, &grant, watch).await,
+            _ => read::give(self, &request, name, &grant, watch).await,
+        }
+    }
+
+    /// What the token of a request is good for.
+    fn grant(&self, headers: &HeaderMap) -> Result<Arc<Grant>, Refusal> {
+        let tokens = self.0.tokens.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let shown = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
+        let bearer = shown.and_then(|value| value.split_at_checked(7)).filter(|(scheme, _)| {
+            // RFC 6750 2.1; schemes know no case (RFC 9110 11.1).
+            scheme.eq_ignore_ascii_case(b"Bearer ")
+        });
+        let granted = match bearer {
+            Some((_, token)) => tokens.find(token.trim_ascii(), SystemTime::now()).cloned(),
+            None => None,
+        };
+        granted.or_else(|| self.0.anonymous.clone()).ok_or_else(|| {
+            let said = if shown.is_some() { "the token is unknown or has expired" } else { "a bearer token is needed" };
+            let mut refusal = Refusal::new(StatusCode::UNAUTHORIZED, said);
+            refusal.field(WWW_AUTHENTICATE, "Bearer");
+            refusal
+        })
+    }
+}
+
+/// What answers say they are from; clients look for its beginning.
+pub(crate) const PRODUCT: &str = concat!("nic-offload-reservoir/", env!("CARGO_PKG_VERSION"));
+/// The longest head of a request, and what is read ahead of a body.
+const MOST_BUFFERED: usize = 512 << 10;

@@ -1,0 +1,406 @@
+//! POST and PUT: files that arrive whole, or by blocks.
+//!
+//! ```text
+//! PUT, no Content-Range                   the whole file; appears when its last byte and its digests have been checked
+//! POST, Reservoir-Upload, -Blocks         begins or resumes an upload; the answer lists the blocks that are there
+//! PUT, Content-Range: bytes A-B/SIZE      bytes of it; journaled block by block
+//! PUT, Content-Range: bytes */SIZE        the upload is to become the file; Repr-Digest says which
+//! ```
+//! Without `Reservoir-Upload` an upload becomes the file with its last byte.
+
+use super::Server;
+use super::read::{ascii, field, response};
+use super::refusal::Refusal;
+use super::uploads::{Claim, Upload, Writer};
+use crate::blocks::{BlockSum, Blocks, USUAL_BLOCK};
+use crate::body::{self, Body, CONTENT_DIGEST, sum_in};
+use crate::digest::{self, Algorithm, Summer};
+use crate::landing::{Begin, Landing};
+use crate::name::Name;
+use crate::pace::Pace;
+use crate::range::ContentRange;
+use crate::sink::{Sink, Written};
+use crate::tokens::Grant;
+use crate::watch::Watch;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, IF_NONE_MATCH};
+use hyper::{Request, Response, StatusCode};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Begins an upload, or takes it up again.
+pub(super) async fn begin(
+    server: &Server,
+    request: &Request<Incoming>,
+    name: Name,
+    grant: &Arc<Grant>,
+    watch: &Watch,
+) -> Result<Response<Body>, Refusal> {
+    let fields = request.headers();
+    let Some(writer) = named_writer(fields, grant)? else {
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, "POST begins an upload: Reservoir-Upload names it"));
+    };
+    refuse_root(&name)?;
+    let begin = if field(fields, "reservoir-resume") == Some("?1") { Begin::Resume } else { Begin::Anew };
+    // Every block that is there is read.
+    watch.expect(None);
+    let (upload, was_open) = server.0.uploads.enter(&name, writer, begin).await?;
+    if was_open && field(fields, CHECK) == Some("?1") {
+        // It was checked when it was opened; who knows what the medium did since.
+        let landing = upload.landing()?;
+        server.0.shell.blocking(move || landing.check()).await?;
+    }
+    watch.expect(Some(server.0.limits.stall));
+    let mut told = HeaderMap::new();
+    told.insert("reservoir-present", upload.landing()?.present().into());
+    Ok(response(StatusCode::OK, told, body::full(upload.landing()?.lines())))
+}
+
+pub(super) async fn put(
+    server: &Server,
+    request: Request<Incoming>,
+    name: Name,
+    grant: &Arc<Grant>,
+    watch: &Watch,
+) -> Result<Response<Body>, Refusal> {
+    refuse_root(&name)?;
+    if field(request.headers(), IF_NONE_MATCH) == Some("*") {
+        let (folder, at) = (server.0.folder.clone(), name.clone());
+        if server.0.shell.blocking(move || Ok(folder.about(&at).is_ok())).await? {
+            return Err(Refusal::new(StatusCode::PRECONDITION_FAILED, "there is a file of this name"));
+        }
+    }
+    let range = field(request.headers(), CONTENT_RANGE).map(str::parse::<ContentRange>).transpose();
+    let put = Put { server, name, grant, watch };
+    match range.map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error))? {
+        None => put.whole(request).await,
+        Some(ContentRange { bytes: Some(bytes), size }) => put.part(request, bytes, size).await,
+        Some(ContentRange { bytes: None, size }) => put.finish(request, size).await,
+    }
+}
+
+struct Put<'a> {
+    server: &'a Server,
+    name: Name,
+    grant: &'a Arc<Grant>,
+    watch: &'a Watch,
+}
+
+impl Put<'_> {
+    /// The file comes in one request.
+    async fn whole(self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+        let size = field(request.headers(), CONTENT_LENGTH).and_then(|length| length.parse().ok());
+        let size = size.ok_or_else(|| Refusal::new(StatusCode::LENGTH_REQUIRED, "Content-Length is needed"))?;
+        let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
+        let upload = format!("whole {}", WHOLE.fetch_add(1, Ordering::Relaxed));
+        let writer = Writer { user: self.grant.name().into(), upload, blocks };
+        let (upload, _) = self.server.0.uploads.enter(&self.name, writer, Begin::Anew).await?;
+        let landing = upload.landing()?;
+        // When this future is dropped, so are the bytes that came.
+        let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: false };
+        let declared = Declared::of(request.headers());
+        let summer = declared.others.first().map(|(algorithm, _)| Summer::new(*algorithm));
+        let modified = modified(request.headers());
+        let (written, trailers, sum) = self.receive(request, &landing, 0..size, summer, None).await?;
+        written.blocks.iter().for_each(|(number, sum)| landing.note(*number, *sum));
+        let sum = sum.map(Summer::finish);
+        let declared = declared.and(trailers.as_ref());
+        declared.check(&written, landing.root(), sum.as_deref())?;
+        self.settle(leftovers, modified).await
+    }
+
+    /// Bytes of an upload.
+    async fn part(self, request: Request<Incoming>, bytes: Range<u64>, size: u64) -> Result<Response<Body>, Refusal> {
+        let named = named_writer(request.headers(), self.grant)?;
+        let is_named = named.is_some();
+        let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
+        let writer = named.unwrap_or(Writer { user: self.grant.name().into(), upload: "-".into(), blocks });
+        if writer.blocks.size() != size {
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range and Reservoir-Blocks differ in the size"));
+        }
+        let length = field(request.headers(), CONTENT_LENGTH).map(str::parse);
+        if length.is_some_and(|length| length != Ok(bytes.end - bytes.start)) {
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range and Content-Length differ"));
+        }
+        let begin = if is_named { Begin::Begun } else { Begin::Resume };
+        let modified = modified(request.headers());
+        let (upload, _) = self.server.0.uploads.enter(&self.name, writer, begin).await?;
+        let landing = upload.landing()?;
+        let claim = Arc::new(upload.claim(landing.blocks().touched(&bytes))?);
+        let declared = Declared::of(request.headers());
+        let (written, trailers, _) = self.receive(request, &landing, bytes, None, Some(claim.clone())).await?;
+        let declared = declared.and(trailers.as_ref());
+        declared.check_content(&written)?;
+        if let Some(block) = written.differs {
+            let text = format!("block {block} is there already, with other bytes: begin a new upload");
+            return Err(Refusal::new(StatusCode::CONFLICT, text));
+        }
+        for (number, sum) in &written.blocks {
+            self.done(&landing, *number, *sum).await?;
+        }
+        for part in &written.parts {
+            for number in upload.add_part(part.clone())? {
+                if landing.sum(number).is_none() {
+                    let read = landing.clone();
+                    let sum = self.server.0.shell.blocking(move || read.read_back(number)).await?;
+                    self.done(&landing, number, sum).await?;
+                }
+            }
+        }
+        if !is_named && landing.present() == landing.blocks().count() {
+            let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: true };
+            return self.settle(leftovers, modified).await;
+        }
+        let mut told = HeaderMap::new();
+        told.insert("reservoir-present", landing.present().into());
+        Ok(response(StatusCode::ACCEPTED, told, body::empty()))
+    }
+
+    /// The upload is to become the file.
+    async fn finish(self, request: Request<Incoming>, size: u64) -> Result<Response<Body>, Refusal> {
+        let Some(writer) = named_writer(request.headers(), self.grant)? else {
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Upload has to name the upload"));
+        };
+        if writer.blocks.size() != size {
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range and Reservoir-Blocks differ in the size"));
+        }
+        // To read all of it again takes as long as it takes.
+        self.watch.expect(None);
+        let (upload, _) = self.server.0.uploads.enter(&self.name, writer, Begin::Begun).await?;
+        let landing = upload.landing()?;
+        let _claim = upload.claim(0..landing.blocks().count())?;
+        if field(request.headers(), "reservoir-verify") == Some("?1") {
+            let checked = landing.clone();
+            self.server.0.shell.blocking(move || checked.check()).await?;
+        }
+        let missing = landing.blocks().count() - landing.present();
+        if missing > 0 {
+            let mut refusal = Refusal::new(StatusCode::CONFLICT, format!("{missing} blocks are missing"));
+            refusal.field(hyper::header::HeaderName::from_static(MISSING), missing);
+            return Err(refusal);
+        }
+        let declared = Declared::of(request.headers());
+        if let (Some(wanted), Some(root)) = (&declared.blake3, landing.root())
+            && wanted[..] != root
+        {
+            let text = "the file's BLAKE3 hash is not the one that was declared: the source has changed meanwhile";
+            return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, text));
+        }
+        let modified = modified(request.headers());
+        let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: true };
+        self.settle(leftovers, modified).await
+    }
+
+    /// Has the landing become the file.
+    async fn settle(
+        &self,
+        mut leftovers: Leftovers<'_>,
+        modified: Option<SystemTime>,
+    ) -> Result<Response<Body>, Refusal> {
+        let (folder, name, landing) = (self.server.0.folder.clone(), self.name.clone(), leftovers.landing.clone());
+        let settled = self.server.0.shell.blocking(move || {
+            let replaces = folder.about(&name).is_ok();
+            Ok(landing.finish(modified).map(|()| replaces))
+        });
+        let replaces = settled.await??;
+        leftovers.keep = true;
+        self.server.0.uploads.leave(&self.name, leftovers.upload);
+        let mut told = HeaderMap::new();
+        if let Some(root) = leftovers.landing.root() {
+            told.insert("repr-digest", ascii(&Algorithm::Blake3.field(&root)));
+        }
+        let status = if replaces { StatusCode::NO_CONTENT } else { StatusCode::CREATED };
+        Ok(response(status, told, body::empty()))
+    }
+
+    async fn done(&self, landing: &Arc<Landing>, number: u64, sum: BlockSum) -> Result<(), Refusal> {
+        let landing = landing.clone();
+        Ok(self.server.0.shell.blocking(move || landing.done(number, sum)).await?)
+    }
+
+    /// Writes the bytes of a request's body; gives its trailers too.
+    async fn receive(
+        &self,
+        request: Request<Incoming>,
+        landing: &Arc<Landing>,
+        range: Range<u64>,
+        mut summer: Option<Summer>,
+        claim: Option<Arc<Claim>>,
+    ) -> Result<(Written, Option<HeaderMap>, Option<Summer>), Refusal> {
+        let shell = &self.server.0.shell;
+        let mut sink = Sink::new(shell.clone(), landing.clone(), range);
+        if let Some(claim) = claim {
+            sink.hold(claim);
+        }
+        let (mut body, mut trailers) = (request.into_body(), None);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Refusal::cut_off())?;
+            match frame.into_data() {
+                Ok(data) => {
+                    if let Some(pace) = self.grant.pace() {
+                        self.take_turn(pace, data.len()).await;
+                    }
+                    if let Some(summer) = &mut summer {
+                        summer.update(&data);
+                    }
+                    sink.push(&data).await?;
+                }
+                Err(frame) => trailers = frame.into_trailers().ok(),
+            }
+        }
+        // From here on the medium is at work, not the client.
+        self.watch.expect(None);
+        Ok((sink.end().await?, trailers, summer))
+    }
+
+    /// Bytes that came count; what comes after them waits.
+    async fn take_turn(&self, pace: &Pace, bytes: usize) {
+        let shell = &self.server.0.shell;
+        let turn = pace.take(shell.now(), bytes as u64);
+        if turn > shell.now() {
+            self.watch.expect(None);
+            shell.sleep_until(turn).await;
+            self.watch.expect(Some(self.server.0.limits.stall));
+        }
+    }
+}
+
+/// Gives a name back when a request is over; removes what came, unless it is to be kept.
+struct Leftovers<'a> {
+    put: &'a Put<'a>,
+    upload: &'a Arc<Upload>,
+    landing: &'a Arc<Landing>,
+    keep: bool,
+}
+
+impl Drop for Leftovers<'_> {
+    fn drop(&mut self) {
+        if self.keep {
+            return;
+        }
+        let server = self.put.server.clone();
+        let (name, upload, landing) = (self.put.name.clone(), self.upload.clone(), self.landing.clone());
+        // The name is free once the bytes are gone: until then a new writer would write to them.
+        let shell = server.0.shell.clone();
+        shell.spawn(async move {
+            if let Err(error) = server.0.shell.blocking(move || landing.discard()).await {
+                eprintln!("{name}: what came of it cannot be removed: {error}");
+            }
+            server.0.uploads.leave(&name, &upload);
+        });
+    }
+}
+
+/// The digests that a request declares.
+#[derive(Default)]
+struct Declared {
+    blake3: Option<Vec<u8>>,
+    /// CRC32C of the content.
+    crc: Option<Vec<u8>>,
+    /// Of the whole file.
+    others: Vec<(Algorithm, Vec<u8>)>,
+    sum: Option<BlockSum>,
+}
+
+impl Declared {
+    fn of(fields: &HeaderMap) -> Declared {
+        let mut declared = Declared { sum: sum_in(fields), ..Declared::default() };
+        let content = field(fields, CONTENT_DIGEST).map(digest::read).unwrap_or_default();
+        declared.crc =
+            content.iter().find(|(algorithm, _)| *algorithm == Algorithm::Crc32c).map(|(_, crc)| crc.clone());
+        let whole = field(fields, "repr-digest").map(digest::read).unwrap_or_default();
+        let older = field(fields, "digest").map(digest::read_rfc3230).unwrap_or_default();
+        for (algorithm, value) in whole.into_iter().chain(older).chain(content) {
+            match algorithm {
+                Algorithm::Blake3 => declared.blake3 = Some(value),
+                Algorithm::Crc32c => {}
+                _ => declared.others.push((algorithm, value)),
+            }
+        }
+        declared.others.truncate(1);
+        declared
+    }
+
+    /// With what trailers add.
+    fn and(mut self, trailers: Option<&HeaderMap>) -> Declared {
+        if let Some(late) = trailers.map(Declared::of) {
+            self.crc = self.crc.or(late.crc);
+            self.sum = self.sum.or(late.sum);
+        }
+        self
+    }
+
+    /// Whether the content of a request is what it declares.
+    fn check_content(&self, written: &Written) -> Result<(), Refusal> {
+        let crc = self.crc.as_ref().is_none_or(|crc| crc[..] == written.crc.to_be_bytes());
+        let sums = match (&self.sum, &written.blocks[..]) {
+            (Some(declared), [(_, sum)]) if written.parts.is_empty() => declared == sum,
+            _ => true,
+        };
+        if crc && sums { Ok(()) } else { Err(differs(StatusCode::CONFLICT, "the bytes that came")) }
+    }
+
+    fn check(&self, written: &Written, root: Option<[u8; 32]>, sum: Option<&[u8]>) -> Result<(), Refusal> {
+        if self.crc.as_ref().is_some_and(|crc| crc[..] != written.crc.to_be_bytes()) {
+            return Err(differs(StatusCode::BAD_REQUEST, "the bytes that came"));
+        }
+        let blake3 = self.blake3.as_ref().is_none_or(|wanted| root.is_some_and(|root| wanted[..] == root));
+        let others = self.others.first().is_none_or(|(_, wanted)| sum == Some(&wanted[..]));
+        if blake3 && others { Ok(()) } else { Err(differs(StatusCode::BAD_REQUEST, "the file that came")) }
+    }
+}
+
+fn differs(status: StatusCode, what: &str) -> Refusal {
+    Refusal::new(status, format!("{what} and the digest that was declared differ: send it again"))
+}
+
+/// The upload that a request names.
+fn named_writer(fields: &HeaderMap, grant: &Grant) -> Result<Option<Writer>, Refusal> {
+    let Some(upload) = field(fields, UPLOAD) else { return Ok(None) };
+    let blocks = field(fields, BLOCKS).and_then(|blocks| {
+        let (size, block) = blocks.split_once('/')?;
+        let size = size.parse().ok().filter(|size| *size < 1 << 62)?;
+        Blocks::new(size, block.parse().ok()?)
+    });
+    let few = |blocks: &Blocks| blocks.count() <= MOST_BLOCKS;
+    let wrong = || {
+        let text = "Reservoir-Blocks is written SIZE/BLOCK, with a power of two from 1024 for the block, and at most 4194304 blocks";
+        Refusal::new(StatusCode::BAD_REQUEST, text)
+    };
+    let blocks = blocks.filter(few).ok_or_else(wrong)?;
+    if upload.len() > 200 {
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Upload is longer than 200 bytes"));
+    }
+    Ok(Some(Writer { user: grant.name().into(), upload: upload.into(), blocks }))
+}
+
+/// The time that a client wants the file to have been modified: seconds since 1970, as ownCloud's clients and rclone say it.
+fn modified(fields: &HeaderMap) -> Option<SystemTime> {
+    let (seconds, fraction) = field(fields, MTIME).map(|text| text.split_once('.').unwrap_or((text, "0")))?;
+    let seconds: u64 = seconds.parse().ok().filter(|seconds| *seconds < 1 << 40)?;
+    let nanos = format!("{fraction:0<9}").get(..9)?.parse().ok()?;
+    Some(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos))
+}
+
+fn refuse_root(name: &Name) -> Result<(), Refusal> {
+    if name == &Name::root() { Err(Refusal::new(StatusCode::CONFLICT, "this is a folder")) } else { Ok(()) }
+}
+
+/// Each whole upload is another writer.
+static WHOLE: AtomicU64 = AtomicU64::new(0);
+/// What a client calls its upload.
+pub(crate) const UPLOAD: &str = "reservoir-upload";
+/// How it is cut.
+pub(crate) const BLOCKS: &str = "reservoir-blocks";
+/// Asks for the blocks that are there to be read, though the upload is live.
+pub(crate) const CHECK: &str = "reservoir-check";
+/// How many blocks are missing.
+pub(crate) const MISSING: &str = "reservoir-missing";
+/// When the source was modified.
+pub(crate) const MTIME: &str = "x-oc-mtime";
+/// Each costs some hundred bytes of memory: 64 TiB by the usual block.
+const MOST_BLOCKS: u64 = 4 << 20;

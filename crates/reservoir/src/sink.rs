@@ -1,0 +1,181 @@
+//! Bytes of a range on their way into a [`Landing`], from front to back: cut at blocks, hashed and written by the pool, piece by piece.
+//!
+//! One piece is written while the next one arrives; no more is kept. Blocks that are there already are compared and not written.
+
+use crate::blocks::{BlockHasher, BlockSum, Blocks};
+use crate::body::PIECE;
+use crate::landing::Landing;
+use crate::shell::Shell;
+use bytes::BytesMut;
+use core::any::Any;
+use core::ops::Range;
+use core::pin::Pin;
+use std::io;
+use std::sync::Arc;
+
+/// A block's bytes so far, or those of a part of one.
+struct Segment {
+    block: u64,
+    hasher: Option<BlockHasher>,
+    crc: u32,
+    bytes: u64,
+    writes: bool,
+}
+
+type Writing = Pin<Box<dyn Future<Output = io::Result<Segment>> + Send>>;
+
+/// Where the bytes of one range go.
+pub(crate) struct Sink {
+    shell: Shell,
+    landing: Arc<Landing>,
+    range: Range<u64>,
+    /// Where the next byte that arrives belongs.
+    at: u64,
+    buffer: BytesMut,
+    segment: Option<Segment>,
+    writing: Option<Writing>,
+    written: Written,
+    /// Kept until the last write is done, though nobody waits for it.
+    held: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// What came of a range.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// Whole blocks that were written, with their checksums. The journal does not know them yet.
+    pub(crate) blocks: Vec<(u64, BlockSum)>,
+    /// Parts of blocks that were written.
+    pub(crate) parts: Vec<Range<u64>>,
+    /// CRC32C of all of it.
+    pub(crate) crc: u32,
+    /// A block that was there, and is another one now.
+    pub(crate) differs: Option<u64>,
+    bytes: u64,
+}
+
+impl Sink {
+    pub(crate) fn new(shell: Shell, landing: Arc<Landing>, range: Range<u64>) -> Sink {
+        let (at, buffer) = (range.start, BytesMut::new());
+        Sink {
+            shell,
+            landing,
+            range,
+            at,
+            buffer,
+            segment: None,
+            writing: None,
+            written: Written::default(),
+            held: None,
+        }
+    }
+
+    /// Keeps something until the last write is done.
+    pub(crate) fn hold(&mut self, held: Arc<dyn Any + Send + Sync>) {
+        self.held = Some(held);
+    }
+
+    fn blocks(&self) -> Blocks {
+        self.landing.blocks()
+    }
+
+    /// Takes the next bytes.
+    ///
+    /// # Errors
+    /// If they are too many, or the medium fails.
+    pub(crate) async fn push(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() as u64 > self.range.end - self.at {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "more bytes came than the range has"));
+        }
+        while !bytes.is_empty() {
+            // A piece ends where its block does.
+            let block_end = self.blocks().range(self.at / self.blocks().block()).end.min(self.range.end);
+            let room = (PIECE - self.buffer.len()).min((block_end - self.at) as usize).min(bytes.len());
+            if self.buffer.capacity() == 0 {
+                self.buffer.reserve(PIECE.min((block_end - self.at) as usize));
+            }
+            self.buffer.extend_from_slice(&bytes[..room]);
+            bytes = &bytes[room..];
+            self.at += room as u64;
+            if self.at == block_end || self.buffer.len() == PIECE {
+                self.flush().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the pool write what is buffered, behind what it writes now.
+    async fn flush(&mut self) -> io::Result<()> {
+        self.settle().await?;
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let piece = core::mem::take(&mut self.buffer).freeze();
+        let offset = self.at - piece.len() as u64;
+        let blocks = self.blocks();
+        let block = offset / blocks.block();
+        let mut segment = match self.segment.take() {
+            Some(segment) if segment.block == block => segment,
+            before => {
+                self.end_segment(before);
+                let whole = blocks.range(block);
+                let is_whole = whole.start == offset && whole.end <= self.range.end;
+                let hasher = is_whole.then(|| BlockHasher::new(blocks, block));
+                let writes = self.landing.sum(block).is_none();
+                Segment { block, hasher, crc: 0, bytes: 0, writes }
+            }
+        };
+        let (landing, held) = (self.landing.clone(), self.held.clone());
+        self.writing = Some(Box::pin(self.shell.blocking(move || {
+            match &mut segment.hasher {
+                Some(hasher) => hasher.update(&piece),
+                None => segment.crc = crc32c::crc32c_append(segment.crc, &piece),
+            }
+            segment.bytes += piece.len() as u64;
+            if segment.writes {
+                landing.write(&piece, offset)?;
+            }
+            drop(held);
+            Ok(segment)
+        })));
+        Ok(())
+    }
+
+    async fn settle(&mut self) -> io::Result<()> {
+        if let Some(writing) = self.writing.take() {
+            self.segment = Some(writing.await?);
+        }
+        Ok(())
+    }
+
+    fn end_segment(&mut self, segment: Option<Segment>) {
+        let Some(segment) = segment else { return };
+        let start = self.range.start + self.written.bytes;
+        let sum = segment.hasher.map(|hasher| hasher.finish());
+        let crc = sum.map_or(segment.crc, |sum| sum.crc);
+        self.written.crc = crc32c::crc32c_combine(self.written.crc, crc, segment.bytes as usize);
+        self.written.bytes += segment.bytes;
+        match (sum, segment.writes) {
+            (Some(sum), true) => self.written.blocks.push((segment.block, sum)),
+            (Some(sum), false) if self.landing.sum(segment.block).is_some_and(|there| there != sum) => {
+                self.written.differs = Some(segment.block);
+            }
+            (None, true) => self.written.parts.push(start..start + segment.bytes),
+            (_, false) => {}
+        }
+    }
+
+    /// All bytes have come, or no more will.
+    ///
+    /// # Errors
+    /// If they are too few, or the medium fails.
+    pub(crate) async fn end(mut self) -> io::Result<Written> {
+        self.flush().await?;
+        self.settle().await?;
+        let last = self.segment.take();
+        self.end_segment(last);
+        if self.at < self.range.end {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "fewer bytes came than the range has"));
+        }
+        Ok(self.written)
+    }
+}

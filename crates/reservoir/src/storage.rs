@@ -1,0 +1,165 @@
+//! Where files are: a folder that no path leads out of, and open files in it.
+//!
+//! Both are traits, for real folders (`rooted`) and for media that are simulated. Calls block: the shells have them run by a pool.
+
+use crate::name::Name;
+use std::ffi::OsString;
+use std::io;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// A folder, and what is below it.
+///
+/// See [`Rooted`](crate::rooted::Rooted) for an example.
+pub trait Folder: Send + Sync {
+    /// Opens a regular file to be read.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>>;
+
+    /// Opens a file to be read and written; makes it if it is not there.
+    ///
+    /// # Errors
+    /// If it cannot be, or is no regular file.
+    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>>;
+
+    /// What there is under a name.
+    ///
+    /// # Errors
+    /// If there is nothing.
+    fn about(&self, name: &Name) -> io::Result<About>;
+
+    /// Gives each entry of a folder to `take` until that says no more. Unfinished files are left out.
+    ///
+    /// # Errors
+    /// If it is no folder.
+    fn list(&self, name: &Name, take: &mut dyn FnMut(OsString, About) -> bool) -> io::Result<()>;
+
+    /// Makes a folder, and those above it.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    fn create_folder(&self, name: &Name) -> io::Result<()>;
+
+    /// Gives a file another name, in the place of what had that. After a crash it has the one or the other.
+    ///
+    /// # Errors
+    /// If it cannot be.
+    fn rename(&self, from: &Name, to: &Name) -> io::Result<()>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// If it cannot be.
+    fn remove(&self, name: &Name) -> io::Result<()>;
+
+    /// Returns when the names in a folder are on the medium.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn sync_names(&self, folder: &Name) -> io::Result<()>;
+}
+
+/// An open file.
+///
+/// See [`Rooted`](crate::rooted::Rooted) for an example.
+pub trait Stored: Send + Sync {
+    /// Reads at `offset`; fewer bytes than asked for only at the end of the file.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// If the medium fails, or is full.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Cuts the file, or makes it longer by zeros.
+    ///
+    /// # Errors
+    /// If it cannot be.
+    fn set_size(&self, size: u64) -> io::Result<()>;
+
+    /// Returns when what was written is on the medium.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Forgets what is cached and synced, so that it is read from the medium next.
+    fn drop_cache(&self);
+
+    /// What it is.
+    ///
+    /// # Errors
+    /// If the system fails.
+    fn about(&self) -> io::Result<About>;
+
+    /// Sets when it was modified.
+    ///
+    /// # Errors
+    /// If that is not allowed.
+    fn set_modified(&self, time: SystemTime) -> io::Result<()>;
+
+    /// A number that no other file of the folder has while this one is open.
+    ///
+    /// # Errors
+    /// If the system fails.
+    fn identity(&self) -> io::Result<u64>;
+
+    /// Takes the file for this process until it is closed; false if another one has it.
+    ///
+    /// # Errors
+    /// If the system fails.
+    fn try_lock(&self) -> io::Result<bool>;
+}
+
+/// What is known of a file or folder.
+///
+/// See [`Rooted`](crate::rooted::Rooted) for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    /// What it is.
+    pub kind: Kind,
+    /// Its bytes.
+    pub size: u64,
+    /// When it was modified.
+    pub modified: SystemTime,
+}
+
+impl About {
+    /// Tells versions of a file apart, as far as length and time of modification do.
+    pub(crate) fn entity_tag(&self) -> String {
+        let modified = self.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        format!("\"{:x}-{:x}\"", self.size, modified.as_nanos())
+    }
+}
+
+/// What is under a name.
+///
+/// See [`Rooted`](crate::rooted::Rooted) for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A folder.
+    Folder,
+    /// A pipe, a device, a link that leads out.
+    Other,
+}
+
+/// Fills `into` from `offset` on.
+pub(crate) fn read_exactly(file: &dyn Stored, mut into: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !into.is_empty() {
+        let read = file.read_at(into, offset)?;
+        if read == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file has become shorter"));
+        }
+        into = &mut into[read..];
+        offset += read as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! A connection that is given up when it stands still for too long.
+//!
+//! Invariant: while a deadline is set, a connection without progress fails at it; bytes count as progress only from [`WORTH`] on, so
+//! that one byte a minute holds nothing.
+
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use offload_base::Instant;
+use offload_base::time::{Alarm, Timers};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The deadline of one connection.
+#[derive(Clone)]
+pub(crate) struct Watch(Arc<Shared>);
+
+struct Shared {
+    timers: Arc<dyn Timers>,
+    state: Mutex<State>,
+}
+
+struct State {
+    span: Option<Duration>,
+    deadline: Option<Instant>,
+    renews: bool,
+    /// What the first byte of a request brings about.
+    first_byte: Option<Duration>,
+    moved: usize,
+}
+
+impl Watch {
+    pub(crate) fn new(timers: Arc<dyn Timers>) -> Watch {
+        let state = State { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
+        Watch(Arc::new(Shared { timers, state: Mutex::new(state) }))
+    }
+
+    /// Has the connection make progress within each `span` from now on; `None`: it may stand still.
+    pub(crate) fn expect(&self, span: Option<Duration>) {
+        self.set(span, true, None);
+    }
+
+    /// Lets it be idle for `idle`; the first byte that comes has to be followed by a whole head within `head`.
+    pub(crate) fn idle(&self, idle: Duration, head: Duration) {
+        self.set(Some(idle), true, Some(head));
+    }
+
+    fn set(&self, span: Option<Duration>, renews: bool, first_byte: Option<Duration>) {
+        let now = self.0.timers.now();
+        let mut state = self.state();
+        *state = State { span, deadline: span.map(|span| now + span), renews, first_byte, moved: 0 };
+    }
+
+    fn moved(&self, bytes: usize, received: bool) {
+        let now = self.0.timers.now();
+        let mut state = self.state();
+        if received && let Some(head) = state.first_byte.take() {
+            state.deadline = Some(now + head);
+            state.renews = false;
+            return;
+        }
+        state.moved += bytes;
+        if state.moved >= WORTH && state.renews {
+            state.moved = 0;
+            state.deadline = state.span.map(|span| now + span);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The stream of a watched connection.
+pub(crate) struct Watched<S> {
+    stream: S,
+    watch: Watch,
+    alarm: Box<dyn Alarm>,
+}
+
+impl<S> Watched<S> {
+    pub(crate) fn new(stream: S, watch: Watch) -> Watched<S> {
+        let alarm = watch.0.timers.alarm();
+        Watched { stream, watch, alarm }
+    }
+
+    fn poll_late<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let deadline = self.watch.state().deadline;
+        self.alarm.poll(cx, deadline).map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "the peer stands still")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        match Pin::new(&mut self.stream).poll_read(cx, into) {
+            Poll::Pending => self.poll_late(cx),
+            Poll::Ready(Ok(())) => {
+                self.watch.moved(into.filled().len() - before, true);
+                Poll::Ready(Ok(()))
+            }
+            failed => failed,
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        match Pin::new(&mut self.stream).poll_write(cx, data) {
+            Poll::Pending => self.poll_late(cx),
+            written => {
+                if let Poll::Ready(Ok(bytes)) = written {
+                    self.watch.moved(bytes, false);
+                }
+                written
+            }
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match Pin::new(&mut self.stream).poll_write_vectored(cx, slices) {
+            Poll::Pending => self.poll_late(cx),
+            written => {
+                if let Poll::Ready(Ok(bytes)) = written {
+                    self.watch.moved(bytes, false);
+                }
+                written
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match Pin::new(&mut self.stream).poll_flush(cx) {
+            Poll::Pending => self.poll_late(cx),
+            flushed => flushed,
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match Pin::new(&mut self.stream).poll_shutdown(cx) {
+            Poll::Pending => self.poll_late(cx),
+            closed => closed,
+        }
+    }
+}
+
+/// Bytes that count as progress.
+const WORTH: usize = 16 << 10;

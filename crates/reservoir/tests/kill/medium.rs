@@ -1,0 +1,445 @@
+//! A medium in memory that loses what it was not told to keep: a process on it dies in the midst of a call, power goes.
+//!
+//! What was written is seen at once by all; what was synced survives a loss of power, and of the rest any sectors, in any mixture.
+//! Names survive as a prefix of their changes, as journaling file systems have it.
+
+use core::ops::Range;
+use offload_base::{Rng, Seed};
+use offload_reservoir::name::Name;
+use offload_reservoir::storage::{About, Folder, Kind, Stored};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// The medium, which outlives processes.
+#[derive(Clone)]
+pub(crate) struct Medium(Arc<Mutex<State>>);
+
+struct State {
+    names: BTreeMap<Name, u64>,
+    /// Names as a loss of power leaves them at least, and what was changed since.
+    durable_names: BTreeMap<Name, u64>,
+    changes: Vec<Change>,
+    files: BTreeMap<u64, File>,
+    next_file: u64,
+    random: Rng,
+    process: u64,
+    calls_left: Option<u64>,
+    room: u64,
+    /// Where the data of unfinished files were written, since somebody looked.
+    written: Vec<(PathBuf, Range<u64>)>,
+    lies_in: Option<u64>,
+    lied: Vec<(PathBuf, u64)>,
+    clock: u64,
+}
+
+#[derive(Clone)]
+enum Change {
+    Link(Name, u64),
+    Rename(Name, Name),
+    Remove(Name),
+}
+
+#[derive(Default)]
+struct File {
+    seen: Vec<u8>,
+    durable: Vec<u8>,
+    modified: u64,
+    locked_by: Option<(u64, u64)>,
+    spoilt_from: Option<u64>,
+    touched_in: Option<u64>,
+}
+
+/// A process' view: dead once the medium has another one.
+#[derive(Clone)]
+pub(crate) struct Mounted {
+    medium: Medium,
+    process: u64,
+}
+
+impl Medium {
+    pub(crate) fn new(seed: Seed) -> Medium {
+        Medium(Arc::new(Mutex::new(State {
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            changes: Vec::new(),
+            files: BTreeMap::new(),
+            next_file: 1,
+            random: seed.stream("medium"),
+            process: 0,
+            calls_left: None,
+            room: u64::MAX,
+            written: Vec::new(),
+            lies_in: None,
+            lied: Vec::new(),
+            clock: 1,
+        })))
+    }
+
+    /// A new process, which dies in its `calls`th call, if that is said.
+    pub(crate) fn mount(&self, calls: Option<u64>) -> Mounted {
+        let mut state = self.state();
+        state.process += 1;
+        state.calls_left = calls;
+        Mounted { medium: self.clone(), process: state.process }
+    }
+
+    /// Bytes from this one on cannot be read.
+    pub(crate) fn spoil(&self, path: &Path, from: u64) {
+        let mut state = self.state();
+        let id = state.id(path).unwrap();
+        state.files.get_mut(&id).unwrap().spoilt_from = Some(from);
+    }
+
+    /// Somebody writes to a file after it was read so often.
+    pub(crate) fn touch_after(&self, path: &Path, reads: u64) {
+        let mut state = self.state();
+        let id = state.id(path).unwrap();
+        state.files.get_mut(&id).unwrap().touched_in = Some(reads);
+    }
+
+    /// Whether its process is to die in a call.
+    pub(crate) fn kills(&self) -> bool {
+        self.state().calls_left.is_some()
+    }
+
+    /// No more than so many bytes can be written.
+    pub(crate) fn set_room(&self, room: u64) {
+        self.state().room = room;
+    }
+
+    pub(crate) fn put(&self, name: &Name, bytes: &[u8]) {
+        let mut state = self.state();
+        let id = state.next_file;
+        state.next_file += 1;
+        state.files.insert(id, File { seen: bytes.into(), durable: bytes.into(), modified: 7, ..File::default() });
+        state.names.insert(name.clone(), id);
+        state.durable_names.insert(name.clone(), id);
+    }
+
+    pub(crate) fn get(&self, path: &Path) -> Option<Vec<u8>> {
+        let state = self.state();
+        state.id(path).map(|id| state.files[&id].seen.clone())
+    }
+
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        self.state().names.keys().map(|name| name.path().to_owned()).collect()
+    }
+
+    /// The so-manyth write to an unfinished file changes a bit of it.
+    pub(crate) fn lie(&self, writes: u64) {
+        self.state().lies_in = Some(writes);
+    }
+
+    /// Changes a byte behind everybody's back.
+    pub(crate) fn corrupt(&self, path: &Path, at: usize) {
+        let mut state = self.state();
+        if let Some(id) = state.id(path) {
+            let file = state.files.get_mut(&id).unwrap();
+            file.seen[at] = file.seen[at].wrapping_add(1);
+            file.durable = file.seen.clone();
+        }
+    }
+
+    /// Where it lied.
+    pub(crate) fn lied(&self) -> Vec<(PathBuf, u64)> {
+        self.state().lied.clone()
+    }
+
+    /// What was written to unfinished files since the last time.
+    pub(crate) fn take_written(&self) -> Vec<(PathBuf, Range<u64>)> {
+        core::mem::take(&mut self.state().written)
+    }
+
+    /// The process dies; the power goes too, if `power`.
+    pub(crate) fn crash(&self, power: bool) {
+        let mut state = self.state();
+        let state = &mut *state;
+        state.process += 1;
+        state.files.values_mut().for_each(|file| file.locked_by = None);
+        if !power {
+            return;
+        }
+        let kept = state.random.below(state.changes.len() as u64 + 1) as usize;
+        let mut names = core::mem::take(&mut state.durable_names);
+        for change in state.changes.drain(..).take(kept) {
+            apply(&mut names, change);
+        }
+        state.names = names.clone();
+        state.durable_names = names;
+        for file in state.files.values_mut() {
+            let length = if state.random.below(2) == 0 { file.seen.len() } else { file.durable.len() };
+            let mut left = file.durable.clone();
+            left.resize(length, 0);
+            for sector in (0..length).step_by(SECTOR) {
+                let end = length.min(sector + SECTOR).min(file.seen.len());
+                if sector < end && state.random.below(2) == 0 {
+                    left[sector..end].copy_from_slice(&file.seen[sector..end]);
+                }
+            }
+            file.seen = left.clone();
+            file.durable = left;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn apply(names: &mut BTreeMap<Name, u64>, change: Change) {
+    match change {
+        Change::Link(name, id) => drop(names.insert(name, id)),
+        Change::Remove(name) => drop(names.remove(&name)),
+        Change::Rename(from, to) => {
+            if let Some(id) = names.remove(&from) {
+                names.insert(to, id);
+            }
+        }
+    }
+}
+
+impl State {
+    fn id(&self, path: &Path) -> Option<u64> {
+        self.names.iter().find(|(name, _)| name.path() == path).map(|(_, id)| *id)
+    }
+
+    fn change(&mut self, change: Change) {
+        apply(&mut self.names, change.clone());
+        self.changes.push(change);
+    }
+}
+
+impl Mounted {
+    /// Whether the process has died.
+    pub(crate) fn is_dead(&self) -> bool {
+        let state = self.medium.state();
+        state.process != self.process || state.calls_left == Some(0)
+    }
+
+    /// A call: whether the process dies in the midst of it.
+    fn call(&self) -> io::Result<(MutexGuard<'_, State>, bool)> {
+        let mut state = self.medium.state();
+        if state.process != self.process || state.calls_left == Some(0) {
+            return Err(dead());
+        }
+        let mut dies = false;
+        if let Some(left) = &mut state.calls_left {
+            *left -= 1;
+            dies = *left == 0;
+        }
+        Ok((state, dies))
+    }
+
+    /// A call that is done as a whole or not at all.
+    fn whole_call(&self) -> io::Result<MutexGuard<'_, State>> {
+        let (mut state, dies) = self.call()?;
+        if dies && state.random.below(2) == 0 {
+            return Err(dead());
+        }
+        Ok(state)
+    }
+
+    fn handle(&self, name: &Name, id: u64, state: &mut State) -> Arc<dyn Stored> {
+        state.clock += 1;
+        Arc::new(Open { mounted: self.clone(), id, name: name.clone(), number: state.clock })
+    }
+}
+
+fn dead() -> io::Error {
+    io::Error::other("this process is dead")
+}
+
+fn none() -> io::Error {
+    io::ErrorKind::NotFound.into()
+}
+
+impl Folder for Mounted {
+    fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+        let mut state = self.whole_call()?;
+        let id = *state.names.get(name).ok_or_else(none)?;
+        Ok(self.handle(name, id, &mut state))
+    }
+
+    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+        let mut state = self.whole_call()?;
+        let id = match state.names.get(name) {
+            Some(id) => *id,
+            None => {
+                let id = state.next_file;
+                state.next_file += 1;
+                state.files.insert(id, File::default());
+                state.change(Change::Link(name.clone(), id));
+                id
+            }
+        };
+        Ok(self.handle(name, id, &mut state))
+    }
+
+    fn about(&self, name: &Name) -> io::Result<About> {
+        let state = self.whole_call()?;
+        if name == &Name::root() {
+            return Ok(About { kind: Kind::Folder, size: 0, modified: SystemTime::UNIX_EPOCH });
+        }
+        let id = state.names.get(name).ok_or_else(none)?;
+        Ok(about(&state.files[id]))
+    }
+
+    fn list(&self, _: &Name, take: &mut dyn FnMut(OsString, About) -> bool) -> io::Result<()> {
+        let state = self.whole_call()?;
+        for (name, id) in &state.names {
+            let part = name.last().unwrap().to_owned();
+            if !part.to_string_lossy().starts_with(".reservoir-") && !take(part, about(&state.files[id])) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn create_folder(&self, _: &Name) -> io::Result<()> {
+        self.whole_call().map(drop)
+    }
+
+    fn rename(&self, from: &Name, to: &Name) -> io::Result<()> {
+        let mut state = self.whole_call()?;
+        state.names.get(from).ok_or_else(none)?;
+        state.change(Change::Rename(from.clone(), to.clone()));
+        Ok(())
+    }
+
+    fn remove(&self, name: &Name) -> io::Result<()> {
+        let mut state = self.whole_call()?;
+        state.names.get(name).ok_or_else(none)?;
+        state.change(Change::Remove(name.clone()));
+        Ok(())
+    }
+
+    fn sync_names(&self, _: &Name) -> io::Result<()> {
+        let mut state = self.whole_call()?;
+        state.changes.clear();
+        state.durable_names = state.names.clone();
+        Ok(())
+    }
+}
+
+fn about(file: &File) -> About {
+    let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(file.modified);
+    About { kind: Kind::File, size: file.seen.len() as u64, modified }
+}
+
+struct Open {
+    mounted: Mounted,
+    id: u64,
+    name: Name,
+    number: u64,
+}
+
+impl Stored for Open {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut state = self.mounted.whole_call()?;
+        let file = state.files.get_mut(&self.id).unwrap();
+        if file.spoilt_from.is_some_and(|from| offset + into.len() as u64 > from) {
+            return Err(io::Error::other("a sector cannot be read"));
+        }
+        if let Some(reads) = &mut file.touched_in {
+            *reads = reads.saturating_sub(1);
+            if *reads == 0 {
+                file.touched_in = None;
+                file.modified += 1;
+            }
+        }
+        let bytes = &file.seen;
+        let from = (offset as usize).min(bytes.len());
+        let read = into.len().min(bytes.len() - from);
+        into[..read].copy_from_slice(&bytes[from..from + read]);
+        Ok(read)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let (mut state, dies) = self.mounted.call()?;
+        let end = offset + bytes.len() as u64;
+        if bytes.len() as u64 > state.room {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        state.room -= bytes.len() as u64;
+        let written = if dies { state.random.below(bytes.len() as u64 + 1) as usize } else { bytes.len() };
+        let path = self.name.path().to_owned();
+        let is_data = path.extension().is_some_and(|kind| kind == "part");
+        state.written.push((path, offset..end));
+        let mut bytes = bytes.to_vec();
+        if is_data && let Some(left) = &mut state.lies_in {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                state.lies_in = None;
+                state.lied.push((self.name.path().to_owned(), offset));
+                bytes[0] ^= 1;
+            }
+        }
+        let file = state.files.get_mut(&self.id).unwrap();
+        let end = offset as usize + written;
+        if file.seen.len() < end {
+            file.seen.resize(end, 0);
+        }
+        file.seen[offset as usize..end].copy_from_slice(&bytes[..written]);
+        if dies { Err(dead()) } else { Ok(()) }
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        let mut state = self.mounted.whole_call()?;
+        state.files.get_mut(&self.id).unwrap().seen.resize(size as usize, 0);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.mounted.whole_call()?;
+        let file = state.files.get_mut(&self.id).unwrap();
+        file.durable = file.seen.clone();
+        Ok(())
+    }
+
+    fn drop_cache(&self) {}
+
+    fn about(&self) -> io::Result<About> {
+        let state = self.mounted.whole_call()?;
+        Ok(about(&state.files[&self.id]))
+    }
+
+    fn set_modified(&self, time: SystemTime) -> io::Result<()> {
+        let mut state = self.mounted.whole_call()?;
+        let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        state.files.get_mut(&self.id).unwrap().modified = seconds;
+        Ok(())
+    }
+
+    fn identity(&self) -> io::Result<u64> {
+        self.mounted.whole_call().map(|_| self.id)
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        let mut state = self.mounted.whole_call()?;
+        let me = Some((self.mounted.process, self.number));
+        let file = state.files.get_mut(&self.id).unwrap();
+        let free = file.locked_by.is_none() || file.locked_by == me;
+        if free {
+            file.locked_by = me;
+        }
+        Ok(free)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let mut state = self.mounted.medium.state();
+        let me = Some((self.mounted.process, self.number));
+        if let Some(file) = state.files.get_mut(&self.id)
+            && file.locked_by == me
+        {
+            file.locked_by = None;
+        }
+    }
+}
+
+const SECTOR: usize = 512;

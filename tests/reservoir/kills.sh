@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Copies that are killed with SIGKILL at random, at either end, until they are done: no byte may be wrong.
+# usage: tests/reservoir/kills.sh PATH-OF-reservoir [KILLS]
+set -euo pipefail
+reservoir="$1" kills="${2:-10}"
+. "$(dirname "$0")/common.sh"
+head -c 60000000 /dev/urandom >"$work/from/a"
+head -c 5000001 /dev/urandom >"$work/from/b"
+start
+done_kills=0 round=0 whole=0
+while [ "$done_kills" -lt "$kills" ]; do
+    round=$((round + 1))
+    # Up and down by turns; slow enough for a kill to find it at work.
+    if [ $((round % 2)) = 0 ]; then from="$work/from/" to="$(url "up-$whole/")" there="$work/root/up-$whole"
+    else from="$(url down/)" to="$work/down-$whole/" there="$work/down-$whole"; fi
+    [ -e "$work/root/down" ] || cp -r "$work/from" "$work/root/down"
+    for attempt in $(seq 100); do
+        copy --block 1MiB --streams 4 --rate 2G --resume --json "$from" "$to" >"$work/out" 2>&1 &
+        client=$!
+        # From 0 to 0.3 seconds.
+        sleep "0.$(printf %03d $((RANDOM % 300)))"
+        if [ "$attempt" -lt 5 ] && kill -0 "$client" 2>/dev/null; then
+            if [ $((RANDOM % 2)) = 0 ]; then
+                kill -9 "$client"
+            else
+                kill -9 "$server"; wait "$server" 2>/dev/null || true
+                start
+                # The client tries again by itself, or is ended and resumed.
+                [ $((RANDOM % 2)) = 0 ] || kill -9 "$client" 2>/dev/null || true
+            fi
+            done_kills=$((done_kills + 1))
+        fi
+        if wait "$client" 2>/dev/null; then break; fi
+    done
+    # A kill between a file's name and the end of its journal leaves the journal.
+    diff -r -x '.reservoir-*.journal' "$work/from" "$there" || { cat "$work/out"; exit 1; }
+    whole=$((whole + 1))
+    rm -rf "$there"
+done
+echo "$done_kills kills, $whole copies, no byte wrong"
