@@ -76,12 +76,14 @@ impl Folder for Rooted {
             if is_reserved(&part) {
                 continue;
             }
-            // A link counts as what it leads to, or as nothing of use.
+            let is_link = entry.file_type()?.is_symlink();
+            // A link counts as the file that it leads to, or as nothing of use: folders may lead in circles.
             let about = match name.join(&part) {
                 Ok(name) => self.about(&name),
                 Err(error) => Err(io::Error::other(error)),
             };
             let other = About { kind: Kind::Other, size: 0, modified: SystemTime::UNIX_EPOCH };
+            let about = about.ok().filter(|about| !is_link || about.kind == Kind::File);
             if !take(part, about.unwrap_or(other)) {
                 break;
             }
@@ -169,4 +171,48 @@ fn about(metadata: &Metadata) -> About {
     };
     let modified = metadata.modified().map_or(SystemTime::UNIX_EPOCH, |time| time.into_std());
     About { kind, size: metadata.len(), modified }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_to_files_count_and_none_leads_out_or_in_circles() {
+        let outer = tempfile::tempdir().unwrap();
+        let root = outer.path().join("root");
+        std::fs::create_dir_all(root.join("folder")).unwrap();
+        std::fs::write(root.join("file"), "text").unwrap();
+        std::fs::write(outer.path().join("secret"), "no").unwrap();
+        symlink("file", root.join("link")).unwrap();
+        symlink(".", root.join("circle")).unwrap();
+        symlink("../secret", root.join("leads out")).unwrap();
+        symlink(outer.path().join("secret"), root.join("leads out too")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, root.join("pipe"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
+            .unwrap();
+        let folder = Rooted::open(&root).unwrap();
+        let mut seen = Vec::new();
+        let mut take = |part: OsString, about: About| {
+            seen.push((part.into_string().unwrap(), about.kind));
+            true
+        };
+        folder.list(&Name::root(), &mut take).unwrap();
+        seen.sort_by(|one, other| one.0.cmp(&other.0));
+        let expected = [
+            ("circle", Kind::Other),
+            ("file", Kind::File),
+            ("folder", Kind::Folder),
+            ("leads out", Kind::Other),
+            ("leads out too", Kind::Other),
+            ("link", Kind::File),
+            ("pipe", Kind::Other),
+        ];
+        assert_eq!(seen, expected.map(|(name, kind)| (name.to_owned(), kind)));
+        let name = |url: &str| Name::from_url(url).unwrap();
+        for refused in ["/leads%20out", "/leads%20out%20too", "/pipe", "/folder", "/none"] {
+            assert!(folder.open(&name(refused)).is_err(), "{refused}");
+        }
+        assert_eq!(folder.open(&name("/link")).unwrap().about().unwrap().size, 4);
+    }
 }
