@@ -39,6 +39,16 @@ if command -v curl >/dev/null; then
     if curl -T "$work/front" -H "Digest: adler32=00000001" "$(url wrong)" >/dev/null 2>&1 || [ -e "$work/root/wrong" ]; then
         echo "a wrong digest is taken"; exit 1
     fi
+    command curl -sS --cacert "$work/cert.pem" -H "Authorization: Bearer $RESERVOIR_TOKEN" --limit-rate 1M \
+        -T "$work/from/large" "$(url contested)" >/dev/null 2>&1 &
+    other=$!
+    sleep 0.5
+    status="$(command curl -sS --cacert "$work/cert.pem" -H "Authorization: Bearer $RESERVOIR_TOKEN" -o /dev/null -w '%{http_code}' \
+        -T "$work/rest" "$(url contested)")" || true
+    [ "$status" = 423 ] || { echo "a second writer is answered with $status"; exit 1; }
+    kill "$other"; wait "$other" 2>/dev/null || true; other=""
+    for _ in $(seq 50); do [ -n "$(find "$work/root" -name '.reservoir-*')" ] || break; sleep 0.1; done
+    [ -z "$(find "$work/root" -name '.reservoir-*')" ] || { echo "what came of an upload that was cut off is left"; exit 1; }
     for path in ../../etc/passwd %2e%2e/%2e%2e/etc/passwd; do
         if curl --path-as-is "$(url "$path")" >/dev/null 2>&1; then echo "$path leads out"; exit 1; fi
     done

@@ -179,3 +179,70 @@ impl Sink {
         Ok(self.written)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::landing::Begin;
+    use crate::name::Name;
+    use crate::rooted::Rooted;
+    use offload_base::Seed;
+
+    fn landing(folder: &std::path::Path, size: u64) -> Arc<Landing> {
+        let (name, blocks) = (Name::from_url("/file").unwrap(), Blocks::new(size, 1 << 20).unwrap());
+        let folder = Arc::new(Rooted::open(folder).unwrap());
+        Arc::new(Landing::open(folder, &name, blocks, "test", Begin::Anew).unwrap())
+    }
+
+    /// Any range, in any pieces: blocks that are whole have their checksums, the others are parts, and the CRC is that of all.
+    #[tokio::test]
+    async fn any_range_in_any_pieces_is_cut_at_blocks() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = vec![0; 5 << 20];
+        let mut random = Seed(1).stream("sink");
+        random.fill(&mut file);
+        for range in [0..file.len(), 100..200, 1 << 20..2 << 20, 1000..(3 << 20) + 5, (4 << 20) + 1..file.len()] {
+            let landing = landing(folder.path(), file.len() as u64);
+            let mut sink = Sink::new(Shell::tokio(), landing.clone(), range.start as u64..range.end as u64);
+            let mut left = &file[range.clone()];
+            while !left.is_empty() {
+                let (piece, rest) = left.split_at(left.len().min(1 + random.below(700_000) as usize));
+                sink.push(piece).await.unwrap();
+                left = rest;
+            }
+            let written = sink.end().await.unwrap();
+            assert_eq!(written.crc, crc32c::crc32c(&file[range.clone()]), "{range:?}");
+            let whole = landing.blocks().within(&(range.start as u64..range.end as u64));
+            assert_eq!(
+                written.blocks.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
+                whole.clone().collect::<Vec<_>>()
+            );
+            let of_blocks: u64 =
+                whole.map(|number| landing.blocks().range(number)).map(|range| range.end - range.start).sum();
+            let of_parts: u64 = written.parts.iter().map(|part| part.end - part.start).sum();
+            assert_eq!(of_blocks + of_parts, range.len() as u64);
+            for (number, sum) in written.blocks {
+                assert_eq!(landing.read_back(number).unwrap(), sum);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_block_that_is_there_is_compared_and_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let landing = landing(folder.path(), 1 << 20);
+        let (first, other) = (vec![1; 1 << 20], vec![2; 1 << 20]);
+        for (bytes, differs) in [(&first, None), (&first, None), (&other, Some(0))] {
+            let mut sink = Sink::new(Shell::tokio(), landing.clone(), 0..1 << 20);
+            sink.push(bytes).await.unwrap();
+            assert!(sink.push(b"x").await.is_err(), "too many bytes");
+            let written = sink.end().await.unwrap();
+            assert_eq!(written.differs, differs);
+            written.blocks.iter().for_each(|(number, sum)| landing.done(*number, *sum).unwrap());
+        }
+        assert_eq!(landing.read_back(0).unwrap(), landing.sum(0).unwrap());
+        let mut short = Sink::new(Shell::tokio(), landing, 0..1 << 20);
+        short.push(b"too few").await.unwrap();
+        assert!(short.end().await.is_err());
+    }
+}
