@@ -258,7 +258,13 @@ impl Remote {
                 ));
             }
         }
-        Ok(Reading { answer, left: range.end - range.start, trailers: None, name: name.clone() })
+        Ok(Reading {
+            answer,
+            left: range.end - range.start,
+            trailers: None,
+            name: name.clone(),
+            host: self.host.clone(),
+        })
     }
 
     /// Begins an upload, or takes it up again; the blocks that are there, each of them read again if `check`.
@@ -479,6 +485,7 @@ pub(crate) struct Reading {
     left: u64,
     trailers: Option<HeaderMap>,
     name: Name,
+    host: String,
 }
 
 impl Reading {
@@ -486,7 +493,8 @@ impl Reading {
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, RemoteError> {
         let wrong = |what| RemoteError::Answer { name: self.name.clone(), what };
         while let Some(frame) = self.answer.answer.body_mut().frame().await {
-            let frame = frame.map_err(|error| RemoteError::Connection { host: String::new(), error: told(&error) })?;
+            let frame =
+                frame.map_err(|error| RemoteError::Connection { host: self.host.clone(), error: told(&error) })?;
             match frame.into_data() {
                 Ok(data) if data.len() as u64 > self.left => return Err(wrong("has more bytes than the range")),
                 Ok(data) if data.is_empty() => {}

@@ -4,6 +4,7 @@
 //! `RESERVOIR_SEEDS=10000 cargo test --release -p offload-reservoir --test kill` runs as many schedules.
 
 mod medium;
+mod patience;
 
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,63 @@
+//! Clients that stand still: given up in their time, and what came of them is gone.
+
+use super::medium::Medium;
+use super::shell;
+use core::time::Duration;
+use offload_base::Seed;
+use offload_reservoir::{Limits, Server};
+use offload_testbed::VirtualTime;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// What a client sends before it stops, and the seconds until the server ends the connection, at least and at most.
+const STILL: [(&str, u64, u64); 4] = [
+    ("", 60, 61),
+    ("GET /file HTT", 10, 11),
+    ("PUT /new HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\nsome", 60, 61),
+    ("GET / HTTP/1.1\r\nhost: x\r\n\r\n", 60, 61),
+];
+
+#[test]
+fn a_client_that_stands_still_is_given_up() {
+    for (sent, least, most) in STILL {
+        let medium = Medium::new(Seed(1));
+        let mut executor = VirtualTime::new();
+        let shell = shell(Arc::new(executor.handle()));
+        let mounted = Arc::new(medium.mount(None));
+        let server = Server::new(mounted, shell.clone(), Limits::default()).open_to_all();
+        let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+        shell.spawn(async move { server.serve(theirs, "client").await });
+        let began = shell.now();
+        executor.block_on(async {
+            ours.write_all(sent.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            ours.read_to_end(&mut answer).await.unwrap();
+        });
+        let took = (shell.now() - began).as_secs();
+        assert!((least..=most).contains(&took), "{sent:?}: after {took} s");
+        executor.run_for(Duration::from_secs(1));
+        assert_eq!(medium.paths().len(), 0, "{sent:?}: {:?}", medium.paths());
+    }
+}
+
+/// One byte in a second is no progress: it holds a place for a minute and no longer.
+#[test]
+fn a_client_that_trickles_is_given_up() {
+    let medium = Medium::new(Seed(1));
+    let mut executor = VirtualTime::new();
+    let shell = shell(Arc::new(executor.handle()));
+    let server = Server::new(Arc::new(medium.mount(None)), shell.clone(), Limits::default()).open_to_all();
+    let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+    shell.spawn(async move { server.serve(theirs, "client").await });
+    let sleeper = shell.clone();
+    let seconds = executor.block_on(async move {
+        ours.write_all(b"PUT /new HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n").await.unwrap();
+        let mut seconds = 0;
+        while ours.write_all(b"x").await.is_ok() {
+            sleeper.sleep(Duration::from_secs(1)).await;
+            seconds += 1;
+        }
+        seconds
+    });
+    assert!((60..=62).contains(&seconds), "{seconds}");
+}
