@@ -104,8 +104,8 @@ fn run(schedule: &Schedule) -> bool {
     let offload = |kind: u8| [Offload::Both, Offload::Transmit, Offload::Receive, Offload::None][usize::from(kind % 4)];
     let [near, far] = schedule.offloads.map(offload);
     let paths = if schedule.second { 3 } else { 1 };
-    // A client that does not know that its port changed sends nothing, unless it is to.
-    let keep_alive = (schedule.moves.0 > 0).then_some(Duration::from_millis(100));
+    // A client that does not know that its port changed, or that a stranger's copy of its packet came first, sends nothing, unless it is to.
+    let keep_alive = (schedule.moves.0 > 0 || schedule.forged > 0).then_some(Duration::from_millis(100));
     let configs = [
         Config { offload: near, device_cids_a_path: 1, paths, keep_alive, ..world.config("near") },
         Config { offload: far, paths, ..world.config("far") },
