@@ -7,6 +7,7 @@ use crate::storage::{About, Kind};
 use core::ops::Range;
 use std::io;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 /// A file that is to be copied.
 ///
@@ -44,6 +45,8 @@ pub struct Item {
     path: String,
     /// Only these runs of blocks are copied here, if not all; others copy the rest.
     pub(super) blocks: Option<Vec<Range<u64>>>,
+    /// Why it cannot be copied: it is there to be told of.
+    pub(super) refused: Option<String>,
 }
 
 impl Item {
@@ -56,7 +59,7 @@ impl Item {
         blocks: Option<Vec<Range<u64>>>,
     ) -> Item {
         let path = from.1.to_url();
-        Item { from, to, about, tag, is_reservoir, path, blocks }
+        Item { from, to, about, tag, is_reservoir, path, blocks, refused: None }
     }
 
     /// Whether a block is copied here.
@@ -127,10 +130,17 @@ impl Listing<'_> {
     fn item(&self, from: Name, to: Name, below: &Name, found: Looked) -> Item {
         let Looked { about, tag, is_reservoir } = found;
         let (from, to) = ((self.side.clone(), from), (self.to.clone(), to));
-        Item { from, to, about, tag, is_reservoir, path: below.to_url(), blocks: None }
+        Item { from, to, about, tag, is_reservoir, path: below.to_url(), blocks: None, refused: None }
     }
 
-    /// Everything in a folder, and in those in it.
+    /// What is at `from` in a source, or in it, cannot be copied.
+    fn refused(&self, from: &Name, to: &Name, below: &Name, why: String) -> Item {
+        let about = About { kind: Kind::Other, size: 0, modified: SystemTime::UNIX_EPOCH };
+        let found = Looked { about, tag: None, is_reservoir: false };
+        Item { refused: Some(why), ..self.item(from.clone(), to.clone(), below, found) }
+    }
+
+    /// Everything in a folder, and in those in it. What cannot be copied is told of as well: nobody is to miss it later.
     async fn folder(&self, from: Name, to: Name, items: &mut Vec<Item>) -> Result<(), CopyError> {
         let mut folders = vec![Name::root()];
         while let Some(below) = folders.pop() {
@@ -138,19 +148,32 @@ impl Listing<'_> {
             let mut entries = self.entries(&at).await?;
             entries.sort_by(|one, other| one.0.cmp(&other.0));
             for (part, about) in entries {
-                let below = below.join(&part)?;
-                if self.copy.exclude.iter().any(|pattern| pattern.fits(&below)) {
+                let refused = |bad: &dyn core::fmt::Display| self.refused(&at, &to, &below, format!("in it, {bad}"));
+                let inside = match below.join(&part) {
+                    Ok(inside) => inside,
+                    Err(bad) => {
+                        items.push(refused(&bad));
+                        continue;
+                    }
+                };
+                if self.copy.exclude.iter().any(|pattern| pattern.fits(&inside)) {
                     continue;
                 }
+                let (source, target) = match (joined(&from, &inside), joined(&to, &inside)) {
+                    (Ok(source), Ok(target)) => (source, target),
+                    (Err(bad), _) | (_, Err(bad)) => {
+                        items.push(refused(&bad));
+                        continue;
+                    }
+                };
                 match about.kind {
-                    Kind::Folder => folders.push(below),
+                    Kind::Folder => folders.push(inside),
                     Kind::File => {
                         let is_reservoir = matches!(self.side, Side::Remote(..));
                         let tag = is_reservoir.then(|| about.entity_tag());
-                        let found = Looked { about, tag, is_reservoir };
-                        items.push(self.item(joined(&from, &below)?, joined(&to, &below)?, &below, found));
+                        items.push(self.item(source, target, &inside, Looked { about, tag, is_reservoir }));
                     }
-                    Kind::Other => {}
+                    Kind::Other => items.push(self.refused(&source, &target, &inside, NO_FILE.into())),
                 }
             }
         }
@@ -220,5 +243,89 @@ async fn is_folder(copy: &Copy, side: &Side, name: &Name) -> Result<bool, CopyEr
         Ok(found) => Ok(found.is_some_and(|found| found.about.kind == Kind::Folder)),
         Err(CopyError::Remote(crate::remote::RemoteError::Refused { status, .. })) if status == 403 => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+const NO_FILE: &str =
+    "this is neither file nor folder (a link to a folder, a pipe, a device): leave it out by --exclude";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy::{Copy, Plain};
+    use crate::rooted::Rooted;
+    use crate::storage::{Folder, Stored};
+    use crate::{Limits, Server, Shell};
+    use std::ffi::OsString;
+    use std::sync::Arc;
+
+    /// A folder that lists names which lead elsewhere.
+    struct Odd(Rooted);
+
+    impl Folder for Odd {
+        fn list(&self, name: &Name, take: &mut dyn FnMut(OsString, About) -> bool) -> io::Result<()> {
+            let about = About { kind: Kind::File, size: 4, modified: SystemTime::UNIX_EPOCH };
+            take("..".into(), about);
+            take("x".repeat(256).into(), about);
+            self.0.list(name, take)
+        }
+
+        fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+            self.0.open(name)
+        }
+
+        fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+            self.0.open_or_create(name)
+        }
+
+        fn about(&self, name: &Name) -> io::Result<About> {
+            self.0.about(name)
+        }
+
+        fn create_folder(&self, name: &Name) -> io::Result<()> {
+            self.0.create_folder(name)
+        }
+
+        fn rename(&self, from: &Name, to: &Name) -> io::Result<()> {
+            self.0.rename(from, to)
+        }
+
+        fn remove(&self, name: &Name) -> io::Result<()> {
+            self.0.remove(name)
+        }
+
+        fn sync_names(&self, folder: &Name) -> io::Result<()> {
+            self.0.sync_names(folder)
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_copied_is_told_and_the_rest_is_copied() {
+        let outer = tempfile::tempdir().unwrap();
+        let run = outer.path().join("run");
+        std::fs::create_dir(&run).unwrap();
+        std::fs::write(run.join("data"), "text").unwrap();
+        std::os::unix::fs::symlink(".", run.join("circle")).unwrap();
+        let server = Server::new(Arc::new(Odd(Rooted::open(&run).unwrap())), Shell::tokio(), Limits::default());
+        let server = server.open_to_all();
+        let dial = Plain::new(move |_: &str, _| {
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            let server = server.clone();
+            tokio::spawn(async move { server.serve(theirs, "memory").await });
+            Ok(ours)
+        });
+        let copy = Copy::new(Shell::tokio(), Arc::new(dial));
+        let remote = Place::parse("https://server/", None).unwrap();
+        let local = Place::local(&run).unwrap();
+        for (source, to, whys) in [(local, "one", vec![NO_FILE]), (remote, "two", vec!["`..` has", "longer than 255"])]
+        {
+            let target = outer.path().join(to);
+            let outcome = copy.run(&[source], &Place::local(&target).unwrap()).await.unwrap();
+            assert_eq!((outcome.copied, outcome.failed.len()), (1, whys.len()), "{:?}", outcome.failed);
+            for ((_, told), why) in outcome.failed.iter().zip(whys) {
+                assert!(told.contains(why), "{told}");
+            }
+            assert_eq!(std::fs::read(target.join("data")).unwrap(), b"text");
+        }
     }
 }

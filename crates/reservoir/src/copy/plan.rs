@@ -84,8 +84,11 @@ impl Plan {
     /// Spreads files over `parts`, so that each has about the same to copy.
     ///
     /// # Errors
-    /// If a server cannot be asked what it is.
+    /// If a server cannot be asked what it is, or one of `items` cannot be copied.
     pub async fn new(copy: &Copy, items: &[Item], parts: u32) -> Result<Plan, CopyError> {
+        if let Some((item, why)) = items.iter().find_map(|item| Some((item, item.refused.as_ref()?))) {
+            return Err(CopyError::Unusable(format!("{}: {why}", item.source())));
+        }
         let all: u64 = items.iter().map(Item::size).sum();
         // Four runs a part at least, for balance.
         let most = (all / u64::from(parts.max(1)) / 4).max(copy.block);

@@ -93,6 +93,9 @@ impl Work {
     async fn open(&self, item: Item) {
         let shown = item.source();
         self.copy.progress.file_begins(&shown);
+        if let Some(why) = item.refused {
+            return self.failed(shown, &CopyError::Unusable(why));
+        }
         let (mut round, size) = (0, item.size());
         let opened = loop {
             let opened = FileJob::open(&self.copy, item.clone()).await;
