@@ -154,6 +154,7 @@ h3 small { font-weight: normal; }
 .first { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; }
 figure { margin: 0; }
 figure svg { display: block; width: 100%; height: auto; }
+@media (prefers-color-scheme: dark) { figure svg { filter: invert(0.9) hue-rotate(180deg); } }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
 th, td { padding: .2rem .5rem; text-align: right; vertical-align: top; border-bottom: 1px solid var(--line); white-space: nowrap; }
