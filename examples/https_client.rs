@@ -11,11 +11,12 @@ use nicbench::options::WireOptions;
 use nicbench::program;
 use nicbench::trace_options::TraceOptions;
 use offload_base::counters::CounterSet;
+use offload_base::text::with_causes;
 use offload_examples::outside::{OutsideHost, OutsideOptions, RunFiles, listed};
 use offload_examples::web::client::{ClientTls, Session, read_body};
 use offload_examples::web::pin::{Pin, trust};
 use offload_examples::web::range::is_range;
-use offload_examples::web::{Failure, hexadecimal, told};
+use offload_examples::web::{Failure, hexadecimal};
 use offload_testbed::BedHost;
 use offload_testbed::identity::{self, Randomness};
 use rustls::pki_types::pem::PemObject;
@@ -79,7 +80,7 @@ fn execute(options: &Options) -> ExitCode {
     match run(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Stop::Unusable(message)) => program::fail(NAME, &message, program::UNUSABLE),
-        Err(Stop::NotFetched(error)) => program::fail(NAME, &told(&*error), program::FAILED),
+        Err(Stop::NotFetched(error)) => program::fail(NAME, &with_causes(&*error), program::FAILED),
     }
 }
 

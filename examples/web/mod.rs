@@ -88,23 +88,3 @@ impl FromStr for Mode {
 
 /// What goes wrong at one end of a connection, in whichever layer.
 pub type Failure = Box<dyn core::error::Error + Send + Sync>;
-
-/// An error with its causes, each told once.
-///
-/// ```
-/// use offload_examples::web::told;
-///
-/// assert_eq!(told(&std::io::Error::other("no")), "no");
-/// ```
-pub fn told(error: &(dyn core::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text += &format!(": {more}");
-        }
-        cause = error.source();
-    }
-    text
-}

@@ -4,7 +4,7 @@ use super::limits::{Charge, Limits};
 use super::patience::{Late, Patience, Step};
 use super::rationed::{Outstanding, Rationed};
 use super::site::{Body, Site};
-use super::{Failure, Mode, told};
+use super::{Failure, Mode};
 use bytes::Bytes;
 use core::convert::Infallible;
 use core::future::poll_fn;
@@ -17,6 +17,7 @@ use hyper_util::rt::TokioIo;
 use ktls_offload::{LentPieces, Offload, SharedWrites};
 use offload_api::SegmentStream;
 use offload_base::counters::{CounterSet, Counters};
+use offload_base::text::with_causes;
 use offload_host_stack::TcpStream;
 use offload_testbed::BedHost;
 use rustls::ServerConfig;
@@ -152,7 +153,7 @@ impl Server {
         }
         self.count(&HttpCounters { cut_off: 1, ..HttpCounters::default() });
         if !peer_is_gone(&error) {
-            eprintln!("{peer}: {}", told(&*error));
+            eprintln!("{peer}: {}", with_causes(&*error));
         }
     }
 

@@ -8,6 +8,7 @@ use core::time::Duration;
 use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
 use nic_sim::wire::{LinkConfig, Overflow};
 use offload_base::Seed;
+use offload_base::text::bits_per_second;
 use offload_bench::choice::Choice;
 
 /// What lies between two hosts, and how time passes.
@@ -161,15 +162,7 @@ impl FromStr for Rate {
         if text == "unlimited" {
             return Ok(Rate(None));
         }
-        let (number, factor) = match text.char_indices().last() {
-            Some((at, 'k' | 'K')) => (&text[..at], 1e3),
-            Some((at, 'M')) => (&text[..at], 1e6),
-            Some((at, 'G')) => (&text[..at], 1e9),
-            Some((at, 'T')) => (&text[..at], 1e12),
-            _ => (text, 1.0),
-        };
-        let bits = number.parse::<f64>().map_err(|_| InvalidRate)? * factor;
-        if (1e3..=1e15).contains(&bits) { Ok(Rate(Some(bits as u64))) } else { Err(InvalidRate) }
+        bits_per_second(text).filter(|bits| *bits >= 1000).map(|bits| Rate(Some(bits))).ok_or(InvalidRate)
     }
 }
 

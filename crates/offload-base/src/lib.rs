@@ -7,6 +7,7 @@
 //! - [`quick_hash`]: for tables that nobody hostile fills;
 //! - [`random`]: one seed for a run, or the system's randomness; one independent generator for each component;
 //! - [`part`]: which part of a work in parts this process has, as schedulers tell it;
+//! - [`text`]: what people write and read: rates, errors with their causes;
 //! - [`cost`]: where the CPU time went, by domain (host, device, wire) and by kind of work.
 //!
 //! Nothing here knows a protocol, a device or a runtime.
@@ -20,6 +21,7 @@ pub mod pool;
 pub mod quick_hash;
 pub mod random;
 pub mod seq;
+pub mod text;
 pub mod time;
 
 pub use pool::BufferPool;

@@ -61,7 +61,7 @@ impl Asked {
     /// In words, if no scheduler says which it is, or how many there are.
     pub fn part(self) -> Result<Part, String> {
         match self {
-            Asked::This(shard) => Ok(shard),
+            Asked::This(part) => Ok(part),
             Asked::Auto(of) => from_variables(of, |name| std::env::var(name).ok()),
         }
     }

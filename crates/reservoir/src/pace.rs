@@ -5,6 +5,7 @@
 use core::str::FromStr;
 use core::time::Duration;
 use offload_base::Instant;
+use offload_base::text::bits_per_second;
 use std::sync::{Mutex, PoisonError};
 
 /// Bits per second, as people write them.
@@ -41,17 +42,7 @@ impl FromStr for Rate {
 
     fn from_str(text: &str) -> Result<Rate, String> {
         let wrong = || format!("`{text}` is no rate: bits per second, such as 9G, 2.5G or 400M");
-        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let factor = match &text[digits.len()..] {
-            "" => 1.0,
-            "k" | "K" => 1e3,
-            "M" => 1e6,
-            "G" => 1e9,
-            "T" => 1e12,
-            _ => return Err(wrong()),
-        };
-        let bits = digits.parse::<f64>().map_err(|_| wrong())? * factor;
-        if (1.0..=1e15).contains(&bits) { Ok(Rate(bits as u64)) } else { Err(wrong()) }
+        bits_per_second(text).map(Rate).ok_or_else(wrong)
     }
 }
 

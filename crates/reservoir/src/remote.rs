@@ -24,6 +24,7 @@ use hyper::header::{
 };
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use offload_base::text::with_causes;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
@@ -455,7 +456,7 @@ impl Remote {
     }
 
     fn broken(&self, error: &hyper::Error) -> RemoteError {
-        RemoteError::Connection { host: self.host.clone(), error: told(error) }
+        RemoteError::Connection { host: self.host.clone(), error: with_causes(error) }
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
@@ -493,8 +494,8 @@ impl Reading {
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, RemoteError> {
         let wrong = |what| RemoteError::Answer { name: self.name.clone(), what };
         while let Some(frame) = self.answer.answer.body_mut().frame().await {
-            let frame =
-                frame.map_err(|error| RemoteError::Connection { host: self.host.clone(), error: told(&error) })?;
+            let frame = frame
+                .map_err(|error| RemoteError::Connection { host: self.host.clone(), error: with_causes(&error) })?;
             match frame.into_data() {
                 Ok(data) if data.len() as u64 > self.left => return Err(wrong("has more bytes than the range")),
                 Ok(data) if data.is_empty() => {}
@@ -513,20 +514,6 @@ impl Reading {
         remote.keep(self.answer.session);
         self.trailers.as_ref().and_then(body::sum_in)
     }
-}
-
-/// An error with its causes, each told once.
-pub(crate) fn told(error: &(dyn core::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text += &format!(": {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 fn field(fields: &HeaderMap, name: HeaderName) -> Option<&str> {

@@ -2,11 +2,11 @@
 //!
 //! Each request has its own deadlines, for a connection has many at a time. Memory is charged a send window a connection.
 
+use super::super::Failure;
 use super::super::limits::{Charge, Limits};
 use super::super::patience::{Late, Step};
 use super::super::server::HttpCounters;
 use super::super::site::Site;
-use super::super::{Failure, told};
 use super::body::RequestBody;
 use super::streams::Streams;
 use super::{ALPN, Mode};
@@ -18,6 +18,7 @@ use h3::server::RequestResolver;
 use http_body_util::BodyExt;
 use hyper::{Method, Response, StatusCode};
 use offload_base::counters::{CounterSet, Counters};
+use offload_base::text::with_causes;
 use offload_testbed::{BedHost, JoinHandle};
 use quic_offload::{Closed, Config, Connection, Endpoint, Offload, ServerTls};
 use std::io;
@@ -229,7 +230,7 @@ impl Server {
             return self.count(&HttpCounters { timed_out: 1, ..HttpCounters::default() });
         }
         self.count(&HttpCounters { cut_off: 1, ..HttpCounters::default() });
-        eprintln!("{} {who}: {}", self.mode, told(&*error));
+        eprintln!("{} {who}: {}", self.mode, with_causes(&*error));
     }
 
     /// Ready when the server is closed.

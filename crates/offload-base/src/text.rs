@@ -1,0 +1,71 @@
+//! What people write and read: rates, and errors with their causes.
+
+use core::error::Error;
+
+/// Bits per second, as people write them: `9G`, `2.5M`, `400`; from 1 to 10^15. `None`: the text is no rate.
+///
+/// ```
+/// use offload_base::text::bits_per_second;
+///
+/// assert_eq!(bits_per_second("2.5G"), Some(2_500_000_000));
+/// assert_eq!(["fast", "0", "G", "1Gbit"].map(bits_per_second), [None; 4]);
+/// ```
+pub fn bits_per_second(text: &str) -> Option<u64> {
+    let (number, factor) = match text.char_indices().last()? {
+        (at, 'k' | 'K') => (&text[..at], 1e3),
+        (at, 'M') => (&text[..at], 1e6),
+        (at, 'G') => (&text[..at], 1e9),
+        (at, 'T') => (&text[..at], 1e12),
+        _ => (text, 1.0),
+    };
+    let bits = number.parse::<f64>().ok()? * factor;
+    (1.0..=1e15).contains(&bits).then_some(bits as u64)
+}
+
+/// An error with its causes, each told once.
+///
+/// ```
+/// use offload_base::text::with_causes;
+///
+/// assert_eq!(with_causes(&std::io::Error::other("no")), "no");
+/// ```
+pub fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text += &format!(": {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::fmt;
+
+    #[derive(Debug)]
+    struct Failed(&'static str, Option<Box<Failed>>);
+
+    impl fmt::Display for Failed {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Failed {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_deref().map(|cause| cause as _)
+        }
+    }
+
+    #[test]
+    fn causes_are_told_once() {
+        let cause = Failed("no route", Some(Box::new(Failed("the wire is cut", None))));
+        let error = Failed("cannot connect: no route", Some(Box::new(cause)));
+        assert_eq!(with_causes(&error), "cannot connect: no route: the wire is cut");
+    }
+}
