@@ -270,11 +270,11 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
     };
     let shown = Shown::new(copy.progress(), options.json);
     let outcome = tokio::select! {
-        outcome = copy.copy(items) => outcome.map_err(failed),
+        outcome = copy.copy(items) => outcome,
         never = shown.go_on() => match never {},
     };
     shown.end();
-    outcome
+    Ok(outcome)
 }
 
 fn of_plan(copy: Copy, file: &PathBuf, part: PartOption, token: Option<&str>) -> Result<(Copy, Vec<Item>), Stop> {

@@ -383,6 +383,7 @@ impl FileJob {
         }
     }
 
+    /// Has these blocks, in their order, copied again.
     fn again(&self, lost: Vec<u64>) -> Result<Finished, CopyError> {
         let count = lost.len() as u64;
         let mut state = self.state();
@@ -390,7 +391,7 @@ impl FileJob {
         if state.attempts >= ATTEMPTS {
             return Err(CopyError::Unhealed(self.item.to.0.shown(&self.item.to.1), count));
         }
-        state.sums.retain(|number, _| !lost.contains(number));
+        state.sums.retain(|number, _| lost.binary_search(number).is_err());
         state.left = count;
         state.waiting.extend(lost);
         Ok(Finished::Again(count))

@@ -219,7 +219,7 @@ impl Copy {
     /// If nothing can be copied. Files that fail by themselves are in the outcome.
     pub async fn run(&self, sources: &[Place], to: &Place) -> Result<Outcome, CopyError> {
         let items = self.list(sources, to).await?;
-        self.copy(items).await
+        Ok(self.copy(items).await)
     }
 
     /// What [`run`](Self::run) copies, and where to.
@@ -230,12 +230,9 @@ impl Copy {
         list::list(self, sources, to).await
     }
 
-    /// Copies what was listed.
-    ///
-    /// # Errors
-    /// None so far: what fails is in the outcome.
-    pub async fn copy(&self, items: Vec<Item>) -> Result<Outcome, CopyError> {
-        Ok(work::copy(self, items).await)
+    /// Copies what was listed. What fails is in the outcome.
+    pub async fn copy(&self, items: Vec<Item>) -> Outcome {
+        work::copy(self, items).await
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) async fn give(
     let (folder, at) = (server.0.folder.clone(), name.clone());
     let about = server.0.shell.blocking(move || folder.about(&at)).await?;
     match about.kind {
-        Kind::Folder => list(server, request, name, grant, watch).await,
+        Kind::Folder => list(server, request, name, watch).await,
         Kind::Other => Err(Refusal::new(StatusCode::NOT_FOUND, "not found")),
         Kind::File => {
             let (folder, at) = (server.0.folder.clone(), name.clone());
@@ -122,7 +122,6 @@ async fn list(
     server: &Server,
     request: &Request<Incoming>,
     name: Name,
-    grant: &Arc<Grant>,
     watch: &Watch,
 ) -> Result<Response<Body>, Refusal> {
     let json = field(request.headers(), ACCEPT).is_some_and(|accept| accept.contains("application/x-ndjson"));
@@ -149,7 +148,6 @@ async fn list(
     });
     let text = listed.await?;
     watch.expect(Some(server.0.limits.stall));
-    let _ = grant;
     let text = text.ok_or_else(|| {
         Refusal::new(StatusCode::INSUFFICIENT_STORAGE, format!("the folder has more than {most} entries"))
     })?;
