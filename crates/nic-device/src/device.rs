@@ -18,7 +18,8 @@ use offload_wire::frame::Frame;
 /// use nic_sim::{NicConfig, nic};
 /// use offload_base::Instant;
 ///
-/// let (mut device, _driver) = nic(NicConfig::default());
+/// let (mut device, _driver) = nic(NicConfig { mtu: 9000, ..NicConfig::default() });
+/// assert_eq!(device.config().mtu, 9000);
 /// device.process(Instant::ZERO);
 /// assert!(device.poll_frame(Instant::ZERO).is_none());
 /// ```

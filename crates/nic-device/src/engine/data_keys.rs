@@ -71,3 +71,20 @@ impl JobEngine for DataKeys {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::ContextImage;
+
+    /// Evicted, and fetched again, a key makes of a block what it made of it before.
+    #[test]
+    fn a_key_comes_back_from_host_memory_as_it_was() {
+        for tweak in [Tweak::Unit, Tweak::Sectors512] {
+            let key = Box::new(DataKey::again(7, 9, 4096, tweak, Secret::new((0..64).collect())));
+            let back = ContextImage::of(|image| DataKeys::save(&key, image)).read(DataKeys::load).unwrap();
+            let known = |key: &DataKey| (key.tenant, key.volume, key.unit, key.tweak, key.key.bytes().to_vec());
+            assert_eq!(known(&back), known(&key));
+        }
+    }
+}
