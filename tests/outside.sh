@@ -50,8 +50,8 @@ for manifest in crates/*/Cargo.toml; do
             cargo add --quiet --manifest-path "$project/Cargo.toml" --path "$here/$(dirname "$path")"
         elif [ "$dashed" = tokio ]; then
             cargo add --quiet --manifest-path "$project/Cargo.toml" tokio --features full
-        elif [ "$dashed" = bytes ]; then
-            cargo add --quiet --manifest-path "$project/Cargo.toml" bytes
+        elif grep -q "^$dashed = " Cargo.toml; then
+            cargo add --quiet --manifest-path "$project/Cargo.toml" "$dashed"
         else
             continue
         fi
