@@ -45,6 +45,8 @@ for manifest in crates/*/Cargo.toml; do
     for used in $(grep -oE '(^|[^a-z_:])(use |pub use )?[a-z][a-z0-9_]*::' "$folder/main.rs" | grep -oE '[a-z][a-z0-9_]*' | sort -u || true); do
         dashed="${used//_/-}"
         if [ "$dashed" = "$name" ]; then continue; fi
+        # One that another crate hands on, and has the features that it needs.
+        if grep -qE "^ *use [a-z_]+::.*\b$used\b *[,;}]" "$folder/main.rs"; then continue; fi
         path="$(grep -lx "name = \"$dashed\"" crates/*/Cargo.toml | head -1 || true)"
         if [ -n "$path" ]; then
             cargo add --quiet --manifest-path "$project/Cargo.toml" --path "$here/$(dirname "$path")"
