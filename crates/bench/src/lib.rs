@@ -7,6 +7,7 @@
 //! - [`fio`]: commands to an NVMe/TCP target, so many under way at a time;
 //! - [`mod@ipsec`]: packets of one size, plain and under ESP, over so many SAs;
 //! - [`quic`]: one stream of QUIC, without protection, sealed by the CPU or by the NIC;
+//! - [`reservoir`]: bulk transfer from disk to disk over a long fat path;
 //! - [`vms`]: virtual machines behind switches, in overlays and under ESP;
 //! - [`recovery`]: what loss and reordering leave of the offload;
 //! - [`jobs`]: one piece of work on the CPU, by jobs of an accelerator, inline in a NIC;
@@ -38,6 +39,7 @@ pub mod payload;
 pub mod published;
 pub mod quic;
 pub mod recovery;
+pub mod reservoir;
 pub mod sa_tables;
 pub mod table;
 pub mod vms;

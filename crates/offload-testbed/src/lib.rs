@@ -6,6 +6,7 @@
 //!   the byte, and [`RealTime`], a thread that runs tasks as they come;
 //! - [`tokio_runtime`]: applications outside a testbed, by tokio, on the same clock as the devices;
 //! - [`domain`]: charges a task's time to a host, a device or the wires;
+//! - [`drive`]: drives in virtual time, and threads on which storage waits for them;
 //! - [`fabric`]: the tasks that join ports by wires;
 //! - [`attach`]: ports with something outside behind them: a guest's network card, a TAP of this machine;
 //! - [`bridge`]: between the kernel's sockets and emulated hosts, so that any program may be a peer;
@@ -22,6 +23,7 @@ pub mod bed;
 pub mod bridge;
 pub mod capture;
 pub mod domain;
+pub mod drive;
 pub mod executor;
 pub mod fabric;
 pub mod identity;

@@ -22,6 +22,7 @@ pub mod copy;
 pub mod digest;
 mod journal;
 pub mod landing;
+mod line;
 mod listing;
 pub mod name;
 pub mod pace;

@@ -1,7 +1,7 @@
 //! `reservoir`: serves folders over HTTPS and copies between them, disk to disk, encrypted.
 //!
 //! - `serve`: a folder over TLS on the kernel's TCP; `copy`: between paths and URLs; `plan`: a copy in parts;
-//! - `progress`: how a copy goes, for a terminal or a log.
+//! - `progress`: how a copy goes, for a terminal or a log; `warnings`: what the library warns of.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,8 @@ mod copy;
 mod progress;
 #[path = "cli/serve.rs"]
 mod serve;
+#[path = "cli/warnings.rs"]
+mod warnings;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -34,6 +36,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    warnings::show();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("no threads: {error}"), FAILED),

@@ -4,6 +4,7 @@ use crate::blocks::{BlockSum, Blocks};
 use crate::body::{self, Body};
 use crate::digest::Algorithm;
 use crate::journal;
+use crate::line::{self, Line};
 use crate::listing::Entry;
 use crate::name::Name;
 use crate::server::PRODUCT;
@@ -25,7 +26,7 @@ use hyper::header::{
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use offload_base::text::with_causes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -142,6 +143,8 @@ pub(crate) struct Remote {
     port: u16,
     token: Option<String>,
     idle: Mutex<Vec<Session>>,
+    /// Of each stream that asks ahead, its connection.
+    lines: Mutex<HashMap<usize, Arc<tokio::sync::Mutex<Option<Arc<Line>>>>>>,
 }
 
 /// A file of a server.
@@ -161,7 +164,8 @@ struct Session {
 
 impl Remote {
     pub(crate) fn new(shell: Shell, dial: Arc<dyn Dial>, host: &str, port: u16, token: Option<String>) -> Remote {
-        Remote { shell, dial, host: host.into(), port, token, idle: Mutex::default() }
+        let (idle, lines) = Default::default();
+        Remote { shell, dial, host: host.into(), port, token, idle, lines }
     }
 
     /// What there is under a name; `None`: nothing. `slash`: as a folder.
@@ -207,7 +211,8 @@ impl Remote {
         text.lines().map(|line| Entry::from_json(line).ok_or_else(wrong)).collect()
     }
 
-    /// The bytes of `range` of the version `tag`, and what gives the connection back.
+    /// The bytes of `range` of the version `tag`, and what gives the connection back: over the line of a stream, behind what that
+    /// asked before, if `line` says which.
     pub(crate) async fn get(
         &self,
         name: &Name,
@@ -215,6 +220,7 @@ impl Remote {
         size: u64,
         tag: Option<&str>,
         block: Option<u64>,
+        line: Option<usize>,
     ) -> Result<Reading, RemoteError> {
         let mut request = self.request(Method::GET, name);
         let all = range == (0..size);
@@ -229,7 +235,11 @@ impl Remote {
             request = request.header(TE, "trailers").header("connection", "TE");
             request = request.header("want-content-digest", "crc32c=10").header("reservoir-block", block);
         }
-        let answer = match self.ask(request, body::empty(), name, Some(STALL)).await {
+        let answer = match line {
+            Some(stream) => self.ask_on_line(request, body::empty(), name, stream).await.map(Answered::Line),
+            None => self.ask(request, body::empty(), name, Some(STALL)).await.map(Answered::Session),
+        };
+        let answer = match answer {
             Err(RemoteError::Refused { status: StatusCode::PRECONDITION_FAILED, .. }) => {
                 return Err(RemoteError::Changed(name.clone()));
             }
@@ -297,15 +307,31 @@ impl Remote {
         blocks: Blocks,
         number: u64,
         body: Body,
+        line: Option<usize>,
     ) -> Result<(), RemoteError> {
         let range = blocks.range(number);
         let told = format!("bytes {}-{}/{}", range.start, range.end - 1, blocks.size());
         let request = self.of_upload(self.request(Method::PUT, name), upload, blocks).header(CONTENT_RANGE, told);
         // Without a length, so that digests can follow.
         let request = request.header(TRANSFER_ENCODING, "chunked").header(TRAILER, "Content-Digest, Reservoir-Subtree");
-        let answer = self.ask(request, body, name, Some(STALL)).await?;
-        self.give_back(answer).await;
+        match line {
+            Some(stream) => {
+                let answer = self.ask_on_line(request, body, name, stream).await?;
+                answer.text(MOST_OF_A_REFUSAL).await.map_err(|error| self.broke(&error))?;
+            }
+            None => {
+                let answer = self.ask(request, body, name, Some(STALL)).await?;
+                self.give_back(answer).await;
+            }
+        }
         Ok(())
+    }
+
+    /// How long the stream's requests wait for an answer at least, once that is known.
+    pub(crate) async fn round_trip(&self, stream: usize) -> Option<Duration> {
+        let line = self.lines().get(&stream).cloned()?;
+        let line = line.lock().await.clone()?;
+        line.round_trip()
     }
 
     /// Has an upload become the file.
@@ -383,10 +409,7 @@ impl Remote {
         name: &Name,
         stall: Option<Duration>,
     ) -> Result<Answer, RemoteError> {
-        let request = request.body(body).map_err(|_| RemoteError::Answer {
-            name: name.clone(),
-            what: "cannot be asked for: the token, the host or the name has characters that HTTP does not carry",
-        })?;
+        let request = with_body(request, body, name)?;
         let method = request.method().clone();
         let mut session = self.session().await?;
         session.watch.expect(stall);
@@ -396,11 +419,46 @@ impl Remote {
         if answer.status().is_success() {
             return Ok(answer);
         }
-        let status = answer.status();
-        let missing = field(answer.headers(), HeaderName::from_static(MISSING)).and_then(|text| text.parse().ok());
+        let (status, missing) = (answer.status(), missing_in(answer.headers()));
         let text = self.text(answer, name, MOST_OF_A_REFUSAL).await.unwrap_or_default();
-        let text = text.lines().next().unwrap_or_default().escape_debug().to_string();
-        Err(RemoteError::Refused { method, name: name.clone(), status, text, missing })
+        Err(refused(method, name, status, &text, missing))
+    }
+
+    /// The same on the line of a stream, behind what that asked before.
+    async fn ask_on_line(
+        &self,
+        request: hyper::http::request::Builder,
+        body: Body,
+        name: &Name,
+        stream: usize,
+    ) -> Result<line::Answer, RemoteError> {
+        let request = with_body(request, body, name)?;
+        let method = request.method().clone();
+        let answer = self.line(stream).await?.ask(request).await.map_err(|error| self.broke(&error))?;
+        if answer.status.is_success() {
+            return Ok(answer);
+        }
+        let (status, missing) = (answer.status, missing_in(&answer.fields));
+        let text = answer.text(MOST_OF_A_REFUSAL).await.unwrap_or_default();
+        Err(refused(method, name, status, &String::from_utf8_lossy(&text), missing))
+    }
+
+    /// The line of a stream; a new one, if there is none or it broke.
+    async fn line(&self, stream: usize) -> Result<Arc<Line>, RemoteError> {
+        let place = self.lines().entry(stream).or_default().clone();
+        let mut line = place.lock().await;
+        match &*line {
+            Some(line) if !line.is_broken() => Ok(line.clone()),
+            _ => {
+                let new = Arc::new(Line::new(self.connect().await?, self.shell.timers().clone(), STALL));
+                *line = Some(new.clone());
+                Ok(new)
+            }
+        }
+    }
+
+    fn lines(&self) -> std::sync::MutexGuard<'_, HashMap<usize, Arc<tokio::sync::Mutex<Option<Arc<Line>>>>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection that waits for a request, or a new one.
@@ -412,6 +470,17 @@ impl Remote {
                 return Ok(session);
             }
         }
+        let stream = self.connect().await?;
+        let watch = Watch::new(self.shell.timers().clone());
+        let stream = TokioIo::new(Watched::new(stream, watch.clone()));
+        let handshake = http1::Builder::new().max_buf_size(512 << 10).handshake(stream).await;
+        let (requests, connection) = handshake.map_err(|error| self.broken(&error))?;
+        // Its requests are told when it breaks.
+        self.shell.spawn(async move { drop(connection.await) });
+        Ok(Session { requests, watch })
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Wire>, RemoteError> {
         let broken = |error: io::Error| {
             let (host, text) = (self.host.clone(), error.to_string());
             match error.kind() {
@@ -423,14 +492,7 @@ impl Remote {
             }
         };
         let stream = self.shell.within(STALL, self.dial.dial(&self.host, self.port)).await;
-        let stream = stream.and_then(|dialed| dialed).map_err(broken)?;
-        let watch = Watch::new(self.shell.timers().clone());
-        let stream = TokioIo::new(Watched::new(stream, watch.clone()));
-        let handshake = http1::Builder::new().max_buf_size(512 << 10).handshake(stream).await;
-        let (requests, connection) = handshake.map_err(|error| self.broken(&error))?;
-        // Its requests are told when it breaks.
-        self.shell.spawn(async move { drop(connection.await) });
-        Ok(Session { requests, watch })
+        stream.and_then(|dialed| dialed).map_err(broken)
     }
 
     /// Reads what is left of an answer, and keeps the connection for the next request.
@@ -456,6 +518,10 @@ impl Remote {
     }
 
     fn broken(&self, error: &hyper::Error) -> RemoteError {
+        self.broke(error)
+    }
+
+    fn broke(&self, error: &(dyn core::error::Error + 'static)) -> RemoteError {
         RemoteError::Connection { host: self.host.clone(), error: with_causes(error) }
     }
 
@@ -480,9 +546,31 @@ impl Answer {
     }
 }
 
+/// An answer, whichever way it was asked for.
+enum Answered {
+    Session(Answer),
+    Line(line::Answer),
+}
+
+impl Answered {
+    fn status(&self) -> StatusCode {
+        match self {
+            Answered::Session(answer) => answer.status(),
+            Answered::Line(answer) => answer.status,
+        }
+    }
+
+    fn headers(&self) -> &HeaderMap {
+        match self {
+            Answered::Session(answer) => answer.headers(),
+            Answered::Line(answer) => &answer.fields,
+        }
+    }
+}
+
 /// The bytes of a range that is being read.
 pub(crate) struct Reading {
-    answer: Answer,
+    answer: Answered,
     left: u64,
     trailers: Option<HeaderMap>,
     name: Name,
@@ -492,28 +580,76 @@ pub(crate) struct Reading {
 impl Reading {
     /// The next bytes; `None` once all have come.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, RemoteError> {
-        let wrong = |what| RemoteError::Answer { name: self.name.clone(), what };
-        while let Some(frame) = self.answer.answer.body_mut().frame().await {
-            let frame = frame
-                .map_err(|error| RemoteError::Connection { host: self.host.clone(), error: with_causes(&error) })?;
-            match frame.into_data() {
-                Ok(data) if data.len() as u64 > self.left => return Err(wrong("has more bytes than the range")),
-                Ok(data) if data.is_empty() => {}
-                Ok(data) => {
-                    self.left -= data.len() as u64;
-                    return Ok(Some(data));
-                }
-                Err(frame) => self.trailers = frame.into_trailers().ok(),
+        while let Some(data) = self.piece().await? {
+            if data.len() as u64 > self.left {
+                return Err(self.wrong("has more bytes than the range"));
+            }
+            if !data.is_empty() {
+                self.left -= data.len() as u64;
+                return Ok(Some(data));
             }
         }
-        if self.left > 0 { Err(wrong("was cut off")) } else { Ok(None) }
+        if self.left > 0 { Err(self.wrong("was cut off")) } else { Ok(None) }
+    }
+
+    /// What comes next of the body, until its end; trailers are kept.
+    async fn piece(&mut self) -> Result<Option<Bytes>, RemoteError> {
+        let host = &self.host;
+        let broke = |error: &(dyn core::error::Error + 'static)| RemoteError::Connection {
+            host: host.clone(),
+            error: with_causes(error),
+        };
+        match &mut self.answer {
+            Answered::Line(answer) => {
+                let piece = answer.next().await.map_err(|error| broke(&error))?;
+                if piece.is_none() {
+                    self.trailers = answer.trailers.take().or(self.trailers.take());
+                }
+                Ok(piece)
+            }
+            Answered::Session(answer) => {
+                while let Some(frame) = answer.answer.body_mut().frame().await {
+                    match frame.map_err(|error| broke(&error))?.into_data() {
+                        Ok(data) => return Ok(Some(data)),
+                        Err(frame) => self.trailers = frame.into_trailers().ok(),
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn wrong(&self, what: &'static str) -> RemoteError {
+        RemoteError::Answer { name: self.name.clone(), what }
     }
 
     /// All bytes have come: the checksums that the server told, if it did.
     pub(crate) fn end(self, remote: &Remote) -> Option<BlockSum> {
-        remote.keep(self.answer.session);
+        if let Answered::Session(answer) = self.answer {
+            remote.keep(answer.session);
+        }
         self.trailers.as_ref().and_then(body::sum_in)
     }
+}
+
+fn with_body(
+    request: hyper::http::request::Builder,
+    body: Body,
+    name: &Name,
+) -> Result<Request<Body>, RemoteError> {
+    request.body(body).map_err(|_| RemoteError::Answer {
+        name: name.clone(),
+        what: "cannot be asked for: the token, the host or the name has characters that HTTP does not carry",
+    })
+}
+
+fn refused(method: Method, name: &Name, status: StatusCode, text: &str, missing: Option<u64>) -> RemoteError {
+    let text = text.lines().next().unwrap_or_default().escape_debug().to_string();
+    RemoteError::Refused { method, name: name.clone(), status, text, missing }
+}
+
+fn missing_in(fields: &HeaderMap) -> Option<u64> {
+    field(fields, HeaderName::from_static(MISSING)).and_then(|text| text.parse().ok())
 }
 
 fn field(fields: &HeaderMap, name: HeaderName) -> Option<&str> {

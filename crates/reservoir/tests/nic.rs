@@ -1,6 +1,7 @@
 //! The same server and the same copy over emulated hosts whose NICs seal and open the TLS records, in virtual time: AES-256-GCM, over
 //! a wire that loses and reorders.
 
+use core::time::Duration;
 use ktls_offload::{InPlace, Offload};
 use offload_api::{TlsSuite, TlsVersion};
 use offload_reservoir::copy::{Copy, Place};
@@ -57,6 +58,41 @@ fn nics_seal_and_open_what_is_copied() {
     let (sealed, opened) = (counters.value("tx_tls_encrypted_packets"), counters.value("rx_tls_decrypted_packets"));
     assert!(sealed > 1000 && opened > 1000, "{:?}", counters.moved().collect::<Vec<_>>());
     assert!(counters.value("tx_tls_dump_packets") > 0, "nothing was lost");
+}
+
+/// A long path carries more than a block of a stream in a round trip: blocks are asked for, and sent, before those ahead of them have
+/// come. One by one, forty of them would take forty round trips each way.
+#[test]
+fn a_stream_does_not_wait_a_round_trip_for_each_block() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("store")).unwrap();
+    let mut content = vec![0; 40 << 18];
+    Seed(1).stream("file").fill(&mut content);
+    std::fs::write(folder.path().join("file"), &content).unwrap();
+    let round_trip = Duration::from_millis(100);
+    let mut bed = Testbed::builder(Seed(1))
+        .host("server", NicConfig::default(), TcpConfig::default())
+        .host("client", NicConfig::default(), TcpConfig::default())
+        .wire(0, 1, LinkConfig { delay: round_trip / 2, ..LinkConfig::default() })
+        .build()
+        .unwrap();
+    let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+    let to = SocketAddr::from((server.address(), 443));
+    serve(&server, &folder.path().join("store"));
+    let copy = Copy::new(shell(&client), Arc::new(OverNic { host: client.clone(), to })).streams(1);
+    let copy = copy.block(1 << 18).unwrap();
+    let place =
+        |name: &str| Place::in_folder(Arc::new(Rooted::open(folder.path()).unwrap()), Name::from_url(name).unwrap());
+    let url = Place::parse("https://server.nic-offload.test/file", None).unwrap();
+    for (from, to) in [(place("/file"), url.clone()), (url, place("/back"))] {
+        let began = bed.now();
+        let outcome = bed.run(copy.run(&[from], &to)).unwrap();
+        assert_eq!((outcome.copied, &outcome.failed[..]), (1, &[][..]));
+        // Handshakes and a dozen doublings of the window.
+        let round_trips = (bed.now() - began).as_secs_f64() / round_trip.as_secs_f64();
+        assert!(round_trips < 30.0, "{round_trips} round trips");
+    }
+    assert!(std::fs::read(folder.path().join("back")).unwrap() == content);
 }
 
 fn shell(host: &BedHost) -> Shell {

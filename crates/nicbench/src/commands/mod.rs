@@ -2,9 +2,10 @@
 //!
 //! - `runs`: what can be run, by name and options;
 //! - `watch`: how a run goes, while it goes;
-//! - `iperf`, `http`, `fio`, `ipsec`, `quic`, `recovery`, `crypto`, `vms`: their options and tables;
+//! - `iperf`, `http`, `fio`, `ipsec`, `quic`, `recovery`, `reservoir`, `crypto`, `vms`: their options and tables;
 //! - `sweep`: any of them over a grid, into a results file; `merge`: the files of its parts as one; `submit`: the parts as tasks
 //!   of a scheduler;
+//! - `wire`: the emulated wire between two TAPs, with feature `tap`;
 //! - `report`: a results file as one page;
 //! - `extcap`: a run that Wireshark captures;
 //! - [`loopback`](crate::loopback): one file several ways.
@@ -19,11 +20,14 @@ mod merge;
 mod quic;
 mod recovery;
 mod report;
+mod reservoir;
 mod runs;
 mod submit;
 mod sweep;
 pub mod vms;
 mod watch;
+#[cfg(all(feature = "tap", target_os = "linux"))]
+mod wire;
 
 use crate::loopback::LoopbackCommand;
 use crate::program;
@@ -55,6 +59,8 @@ enum Command {
     Merge(merge::MergeOptions),
     Report(report::ReportOptions),
     Extcap(extcap::ExtcapOptions),
+    #[cfg(all(feature = "tap", target_os = "linux"))]
+    Wire(wire::WireOptions),
 }
 
 /// The tool: reads its options, does what they say, and tells what to exit with.
@@ -66,6 +72,8 @@ pub fn main() -> ExitCode {
         Command::Merge(options) => merge::run(options),
         Command::Report(options) => report::run(options),
         Command::Extcap(options) => extcap::run(options),
+        #[cfg(all(feature = "tap", target_os = "linux"))]
+        Command::Wire(options) => wire::run(NAME, options),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     crypto::CryptoOptions, fio::FioOptions, http::HttpOptions, iperf::IperfOptions, ipsec::IpsecOptions,
-    quic::QuicOptions, recovery::RecoveryOptions, vms::VmsOptions,
+    quic::QuicOptions, recovery::RecoveryOptions, reservoir::ReservoirOptions, vms::VmsOptions,
 };
 use crate::options::WireOptions;
 use crate::program;
@@ -20,6 +20,7 @@ pub(crate) enum Runnable {
     Ipsec(IpsecOptions),
     Quic(QuicOptions),
     Recovery(RecoveryOptions),
+    Reservoir(ReservoirOptions),
     Crypto(CryptoOptions),
     Vms(VmsOptions),
 }
@@ -55,6 +56,7 @@ impl Runnable {
             Runnable::Ipsec(options) => options.run(),
             Runnable::Quic(options) => options.run(),
             Runnable::Recovery(options) => options.run(),
+            Runnable::Reservoir(options) => options.run(),
             Runnable::Crypto(options) => options.run(),
             Runnable::Vms(options) => options.run(),
         }
@@ -68,6 +70,7 @@ impl Runnable {
             Runnable::Ipsec(options) => options.json,
             Runnable::Quic(options) => options.json,
             Runnable::Recovery(options) => options.json,
+            Runnable::Reservoir(options) => options.json,
             Runnable::Crypto(options) => options.json,
             Runnable::Vms(options) => options.json,
         }
@@ -82,6 +85,7 @@ impl Runnable {
             Runnable::Ipsec(options) => options.mode.len(),
             Runnable::Quic(options) => options.mode.len(),
             Runnable::Recovery(options) => options.runs().len(),
+            Runnable::Reservoir(options) => options.runs(),
             Runnable::Crypto(options) => options.runs(),
             Runnable::Vms(options) => options.runs(),
         }
@@ -96,7 +100,7 @@ impl Runnable {
             Runnable::Quic(options) => options.wire.real,
             // The CPU's rows are by the machine's clock.
             Runnable::Crypto(_) => true,
-            Runnable::Ipsec(_) | Runnable::Recovery(_) | Runnable::Vms(_) => false,
+            Runnable::Ipsec(_) | Runnable::Recovery(_) | Runnable::Reservoir(_) | Runnable::Vms(_) => false,
         }
     }
 }

@@ -154,6 +154,25 @@ impl FileJob {
         self.state().waiting.pop_front()
     }
 
+    /// How many blocks of a stream are to be under way at a time: one that is copied and one behind it, and as many more as pass in the
+    /// time that a request takes to be answered.
+    pub(super) async fn depth(&self, stream: usize) -> usize {
+        let server = match (&self.source, &self.target) {
+            (Source::Remote(server), Target::Landing(_)) if self.item.is_reservoir => server,
+            (Source::Local(..), Target::Upload(server, _)) => server,
+            _ => return 1,
+        };
+        let round_trip = server.round_trip(stream).await.unwrap_or(Duration::ZERO);
+        let bytes = round_trip.as_nanos() * FASTEST_STREAM / 8_000_000_000;
+        let blocks = bytes.div_ceil(u128::from(self.copy.block)).min(MOST_AHEAD.div_ceil(u128::from(self.copy.block)));
+        2 + usize::try_from(blocks).unwrap_or(0).min(MOST_BLOCKS_AHEAD)
+    }
+
+    /// Blocks that nobody copies yet.
+    pub(super) fn waiting(&self) -> usize {
+        self.state().waiting.len()
+    }
+
     /// A block is there; whether it was the last.
     pub(super) fn is_last(&self) -> bool {
         let mut state = self.state();
@@ -184,14 +203,15 @@ impl FileJob {
                 self.put_small(server, file, stream).await?
             }
             (Target::Landing(landing), _) => {
-                let mut pieces = self.pieces(number, range.clone(), stream).await?;
+                let mut pieces = self.pieces(number, range.clone(), stream, Some(stream)).await?;
                 let mut sink = Sink::new(self.copy.shell.clone(), landing.clone(), range);
                 let medium = |error| crate::landing::LandingError::Medium(self.item.to.1.clone(), error);
                 while let Some(piece) = pieces.next(self, stream).await? {
                     sink.push(&piece).await.map_err(medium)?;
                 }
-                let written = sink.end().await.map_err(medium)?;
+                // The connection is the next block's while this one's last piece is written.
                 let told = pieces.end();
+                let written = sink.end().await.map_err(medium)?;
                 for (number, sum) in written.blocks {
                     if told.is_some_and(|told| told != sum) {
                         return Err(CopyError::Differs(self.item.source(), number));
@@ -205,7 +225,9 @@ impl FileJob {
             (Target::Upload(server, upload), Source::Local(file, _)) => {
                 let body = self.file_body(file, number, range, stream, true);
                 let sum = body.sum();
-                let sent = server.put_block(&self.item.to.1, upload, self.blocks, number, body.boxed_unsync()).await;
+                let sent = server
+                    .put_block(&self.item.to.1, upload, self.blocks, number, body.boxed_unsync(), Some(stream))
+                    .await;
                 sent?;
                 self.check_source().await?;
                 if let Some(sum) = known(&sum) {
@@ -214,7 +236,7 @@ impl FileJob {
             }
             (Target::Upload(server, upload), Source::Remote(_)) => {
                 let (body, feed) = self.relay(number, range, stream, true).await?;
-                let sent = server.put_block(&self.item.to.1, upload, self.blocks, number, body);
+                let sent = server.put_block(&self.item.to.1, upload, self.blocks, number, body, None);
                 let (sent, fed) = tokio::join!(sent, feed);
                 let sum = fed.and_then(|sum| sent.map(|()| sum).map_err(CopyError::from))?;
                 self.state().sums.insert(number, sum);
@@ -267,13 +289,22 @@ impl FileJob {
             .telling(Arc::new(move |bytes| progress.moved(stream, bytes)))
     }
 
-    async fn pieces(&self, number: u64, range: core::ops::Range<u64>, stream: usize) -> Result<Pieces, CopyError> {
+    /// The bytes of a block; of our servers' by the line of a stream, if `line` says which.
+    async fn pieces(
+        &self,
+        number: u64,
+        range: core::ops::Range<u64>,
+        stream: usize,
+        line: Option<usize>,
+    ) -> Result<Pieces, CopyError> {
         match &self.source {
             Source::Local(file, _) => Ok(Pieces::File(self.file_body(file, number, range, stream, false))),
             Source::Remote(server) => {
                 let block = self.item.is_reservoir.then_some(self.blocks.block());
                 let tag = self.item.tag.as_deref();
-                let reading = server.get(&self.item.from.1, range, self.blocks.size(), tag, block).await?;
+                let reading = server
+                    .get(&self.item.from.1, range, self.blocks.size(), tag, block, line.filter(|_| self.item.is_reservoir))
+                    .await?;
                 Ok(Pieces::Net(Some(reading), server.clone()))
             }
         }
@@ -287,7 +318,7 @@ impl FileJob {
         stream: usize,
         trailers: bool,
     ) -> Result<(crate::body::Body, impl Future<Output = Result<BlockSum, CopyError>>), CopyError> {
-        let mut pieces = self.pieces(number, range.clone(), stream).await?;
+        let mut pieces = self.pieces(number, range.clone(), stream, None).await?;
         let (into, frames) = mpsc::channel(2);
         let mut hasher = BlockHasher::new(self.blocks, number);
         let feed = async move {
@@ -489,3 +520,9 @@ impl HttpBody for Relayed {
 const SMALL: u64 = 1 << 20;
 /// How often a file is read again and mended.
 const ATTEMPTS: u32 = 3;
+/// Bits per second that one stream hardly exceeds: a window of 1 GiB in half a second.
+const FASTEST_STREAM: u128 = 16_000_000_000;
+/// Bytes that are asked for ahead of time, at most: TCP has no larger window (RFC 7323 2.3).
+const MOST_AHEAD: u128 = 1 << 30;
+/// The same in blocks, for blocks that are small.
+const MOST_BLOCKS_AHEAD: usize = 256;

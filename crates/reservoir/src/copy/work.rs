@@ -1,9 +1,13 @@
-//! Who copies which block when: streams take blocks of the files that are open, in their order, and open the next file when no
-//! block waits. A stream that fails tries its block again, later and later.
+//! Who copies which block when: lanes take blocks of the files that are open, in their order, and open the next file when no
+//! block waits. A lane that fails tries its block again, later and later.
+//!
+//! A stream is a connection, and begins with one lane. Where requests take long to be answered it gets more of them, so that the next
+//! blocks are asked for, or sent, while the first are on their way.
 
 use super::file::{FileJob, Finished, Opened};
 use super::list::Item;
 use super::{Copy, CopyError, Outcome};
+use core::pin::Pin;
 use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc, watch};
@@ -11,6 +15,8 @@ use tokio::sync::{Notify, mpsc, watch};
 struct Work {
     copy: Copy,
     queue: Mutex<Queue>,
+    /// Lanes of each stream.
+    lanes: Mutex<Vec<usize>>,
     changed: Notify,
     outcome: Mutex<Outcome>,
 }
@@ -18,7 +24,7 @@ struct Work {
 struct Queue {
     items: std::vec::IntoIter<Item>,
     open: Vec<Arc<FileJob>>,
-    /// Streams at work, which may bring about more.
+    /// Lanes at work, which may bring about more.
     busy: usize,
 }
 
@@ -31,21 +37,15 @@ pub(super) async fn copy(copy: &Copy, items: Vec<Item>) -> Outcome {
     let bytes: u64 = items.iter().map(|item| item.bytes_here(copy.block)).sum();
     copy.progress.begin(items.len() as u64, bytes, copy.streams);
     let queue = Queue { items: items.into_iter(), open: Vec::new(), busy: 0 };
-    let work = Work { copy: copy.clone(), queue: Mutex::new(queue), changed: Notify::new(), outcome: Mutex::default() };
+    let (queue, lanes) = (Mutex::new(queue), Mutex::new(vec![1; copy.streams]));
+    let work = Work { copy: copy.clone(), queue, lanes, changed: Notify::new(), outcome: Mutex::default() };
     let work = Arc::new(work);
-    // Streams end when this future does, or is dropped.
+    // Lanes end when this future does, or is dropped.
     let (_alive, dropped) = watch::channel(());
     let (ended, mut all_ended) = mpsc::channel::<()>(1);
     for stream in 0..copy.streams {
-        let (work, mut dropped, ended) = (work.clone(), dropped.clone(), ended.clone());
-        copy.shell.spawn(async move {
-            tokio::select! {
-                biased;
-                _ = dropped.changed() => {}
-                () = work.stream(stream) => {}
-            }
-            drop(ended);
-        });
+        let lane = Lane { work: work.clone(), stream, dropped: dropped.clone(), ended: ended.clone() };
+        lane.spawn();
     }
     drop(ended);
     let _none_comes = all_ended.recv().await;
@@ -54,20 +54,64 @@ pub(super) async fn copy(copy: &Copy, items: Vec<Item>) -> Outcome {
     outcome
 }
 
-impl Work {
-    /// One stream, until nothing is left.
-    async fn stream(self: &Arc<Work>, stream: usize) {
-        while let Some(task) = self.next().await {
+/// What copies one block at a time, over the connection of a stream.
+#[derive(Clone)]
+struct Lane {
+    work: Arc<Work>,
+    stream: usize,
+    dropped: watch::Receiver<()>,
+    ended: mpsc::Sender<()>,
+}
+
+impl Lane {
+    fn spawn(self) {
+        let shell = self.work.copy.shell.clone();
+        shell.spawn(self.run());
+    }
+
+    /// Until nothing is left. Boxed, for a lane may begin others.
+    fn run(self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            let mut dropped = self.dropped.clone();
+            tokio::select! {
+                biased;
+                _ = dropped.changed() => {}
+                () = self.work_off() => {}
+            }
+            drop(self.ended);
+        })
+    }
+
+    async fn work_off(&self) {
+        while let Some(task) = self.work.next().await {
             // Given back whatever becomes of this.
-            let busy = Busy(self.clone());
+            let busy = Busy(self.work.clone());
             match task {
-                Task::Open(item) => self.open(*item).await,
-                Task::Block(job, number) => self.block(&job, number, stream).await,
+                Task::Open(item) => self.work.open(*item).await,
+                Task::Block(job, number) => {
+                    self.widen(&job).await;
+                    self.work.block(&job, number, self.stream).await;
+                }
             }
             drop(busy);
         }
     }
 
+    /// Begins more lanes of this stream, if its path is long and there are blocks for them.
+    async fn widen(&self, job: &FileJob) {
+        let depth = job.depth(self.stream).await.min(1 + job.waiting() / self.work.copy.streams);
+        let more = {
+            let mut lanes = self.work.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+            let lanes = &mut lanes[self.stream];
+            let more = depth.saturating_sub(*lanes);
+            *lanes += more;
+            more
+        };
+        (0..more).for_each(|_| self.clone().spawn());
+    }
+}
+
+impl Work {
     async fn next(&self) -> Option<Task> {
         loop {
             let changed = self.changed.notified();
@@ -210,7 +254,7 @@ impl Work {
     }
 }
 
-/// A stream at work.
+/// A lane at work.
 struct Busy(Arc<Work>);
 
 impl Drop for Busy {

@@ -60,7 +60,7 @@ impl From<io::Error> for Refusal {
             Kind::UnexpectedEof | Kind::InvalidData => return Refusal::new(StatusCode::BAD_REQUEST, error.to_string()),
             Kind::TimedOut => (StatusCode::REQUEST_TIMEOUT, "the request stood still"),
             _ => {
-                eprintln!("storage: {error}");
+                tracing::warn!(%error, "the storage failed");
                 (StatusCode::INTERNAL_SERVER_ERROR, "the server's storage failed")
             }
         };

@@ -288,7 +288,7 @@ impl Drop for Leftovers<'_> {
         let shell = server.0.shell.clone();
         shell.spawn(async move {
             if let Err(error) = server.0.shell.blocking(move || landing.discard()).await {
-                eprintln!("{name}: what came of it cannot be removed: {error}");
+                tracing::warn!(%name, %error, "what came of an upload cannot be removed");
             }
             server.0.uploads.leave(&name, &upload);
         });

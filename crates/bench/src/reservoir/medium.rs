@@ -1,0 +1,256 @@
+//! Disks of a bulk transfer: a file whose bytes follow from where they stand, and a place that takes one, compares it and keeps none of
+//! it, so that a terabyte needs no memory. Both take as long as a drive does, if there is one.
+
+use crate::iperf::continues;
+use bytes::Bytes;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use offload_base::Clock;
+use offload_base::cost::{self, Work};
+use offload_reservoir::name::Name;
+use offload_reservoir::storage::{About, Folder, Kind, Stored};
+use offload_testbed::drive::Drive;
+use offload_testbed::drive::threads::wait_until;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+/// A folder in memory.
+#[derive(Clone)]
+pub(super) struct Medium(Arc<Inner>);
+
+struct Inner {
+    /// What stands in a large file again and again.
+    pattern: Bytes,
+    drive: Option<Drive>,
+    clock: Arc<dyn Clock>,
+    files: Mutex<BTreeMap<Name, Arc<File>>>,
+    number: AtomicU64,
+    written: AtomicU64,
+    differs: AtomicBool,
+}
+
+struct File {
+    number: u64,
+    holds: Holds,
+}
+
+enum Holds {
+    /// So many bytes of the pattern, or what is to be that.
+    Pattern(AtomicU64),
+    /// Its bytes: a journal, which takes no time.
+    Bytes(Mutex<Vec<u8>>),
+}
+
+impl Medium {
+    pub(super) fn new(pattern: Bytes, drive: Option<Drive>, clock: Arc<dyn Clock>) -> Medium {
+        let (files, number, written) = (Mutex::default(), AtomicU64::new(1), AtomicU64::new(0));
+        Medium(Arc::new(Inner { pattern, drive, clock, files, number, written, differs: AtomicBool::new(false) }))
+    }
+
+    /// Adds a file of so many bytes.
+    pub(super) fn add(&self, name: &Name, bytes: u64) {
+        let file = self.file(Holds::Pattern(AtomicU64::new(bytes)));
+        self.files().insert(name.clone(), file);
+    }
+
+    /// Bytes that were written to large files.
+    pub(super) fn written(&self) -> u64 {
+        self.0.written.load(Ordering::Relaxed)
+    }
+
+    /// Whether each of them was the one that belongs there.
+    pub(super) fn is_whole(&self) -> bool {
+        !self.0.differs.load(Ordering::Relaxed)
+    }
+
+    fn file(&self, holds: Holds) -> Arc<File> {
+        Arc::new(File { number: self.0.number.fetch_add(1, Ordering::Relaxed), holds })
+    }
+
+    fn files(&self) -> MutexGuard<'_, BTreeMap<Name, Arc<File>>> {
+        self.0.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, name: &Name) -> io::Result<Arc<File>> {
+        self.files().get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn handle(&self, file: Arc<File>) -> Arc<dyn Stored> {
+        Arc::new(Open { medium: self.clone(), file })
+    }
+}
+
+impl Folder for Medium {
+    fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+        Ok(self.handle(self.find(name)?))
+    }
+
+    fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
+        if let Ok(file) = self.find(name) {
+            return Ok(self.handle(file));
+        }
+        let is_journal = name.path().extension().is_some_and(|kind| kind == "journal");
+        let holds = if is_journal { Holds::Bytes(Mutex::default()) } else { Holds::Pattern(AtomicU64::new(0)) };
+        let file = self.file(holds);
+        self.files().insert(name.clone(), file.clone());
+        Ok(self.handle(file))
+    }
+
+    fn about(&self, name: &Name) -> io::Result<About> {
+        if name == &Name::root() {
+            return Ok(About { kind: Kind::Folder, size: 0, modified: SystemTime::UNIX_EPOCH });
+        }
+        Ok(self.find(name)?.about())
+    }
+
+    fn list(&self, _: &Name, take: &mut dyn FnMut(OsString, About) -> bool) -> io::Result<()> {
+        let files = self.files();
+        for (name, file) in files.iter() {
+            if let Some(last) = name.last()
+                && !take(last.to_owned(), file.about())
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn create_folder(&self, _: &Name) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn rename(&self, from: &Name, to: &Name) -> io::Result<()> {
+        let mut files = self.files();
+        let file = files.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        files.insert(to.clone(), file);
+        Ok(())
+    }
+
+    fn remove(&self, name: &Name) -> io::Result<()> {
+        self.files().remove(name).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn sync_names(&self, _: &Name) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl File {
+    fn about(&self) -> About {
+        let size = match &self.holds {
+            Holds::Pattern(size) => size.load(Ordering::Relaxed),
+            Holds::Bytes(bytes) => locked(bytes).len() as u64,
+        };
+        About { kind: Kind::File, size, modified: SystemTime::UNIX_EPOCH }
+    }
+}
+
+struct Open {
+    medium: Medium,
+    file: Arc<File>,
+}
+
+impl Open {
+    /// Waits for the drive, if there is one.
+    fn wait(&self, until: impl FnOnce(&Drive, offload_base::Instant) -> offload_base::Instant) {
+        if let Some(drive) = &self.medium.0.drive {
+            wait_until(until(drive, self.medium.0.clock.now()));
+        }
+    }
+}
+
+impl Stored for Open {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        match &self.file.holds {
+            Holds::Pattern(size) => {
+                let left = size.load(Ordering::Relaxed).saturating_sub(offset);
+                let count = (into.len() as u64).min(left);
+                self.wait(|drive, now| drive.read(now, self.file.number, offset..offset + count));
+                // The drive puts them there, not the host.
+                let _drive = cost::work(Work::Application);
+                fill(&mut into[..count as usize], &self.medium.0.pattern, offset);
+                Ok(count as usize)
+            }
+            Holds::Bytes(bytes) => {
+                let bytes = locked(bytes);
+                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                let count = into.len().min(bytes.len() - from);
+                into[..count].copy_from_slice(&bytes[from..from + count]);
+                Ok(count)
+            }
+        }
+    }
+
+    fn write_at(&self, written: &[u8], offset: u64) -> io::Result<()> {
+        let end = offset + written.len() as u64;
+        match &self.file.holds {
+            Holds::Pattern(size) => {
+                self.wait(|drive, now| drive.write(now, self.file.number, offset..end));
+                let _drive = cost::work(Work::Application);
+                size.fetch_max(end, Ordering::Relaxed);
+                self.medium.0.written.fetch_add(written.len() as u64, Ordering::Relaxed);
+                if !continues(&self.medium.0.pattern, offset, written) {
+                    self.medium.0.differs.store(true, Ordering::Relaxed);
+                }
+            }
+            Holds::Bytes(bytes) => {
+                let mut bytes = locked(bytes);
+                let (from, end) = (offset as usize, end as usize);
+                let length = bytes.len().max(end);
+                bytes.resize(length, 0);
+                bytes[from..end].copy_from_slice(written);
+            }
+        }
+        Ok(())
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        match &self.file.holds {
+            Holds::Pattern(present) => present.store(size, Ordering::Relaxed),
+            Holds::Bytes(bytes) => locked(bytes).resize(size as usize, 0),
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if let Holds::Pattern(_) = &self.file.holds {
+            self.wait(|drive, now| drive.flush(now));
+        }
+        Ok(())
+    }
+
+    fn drop_cache(&self) {}
+
+    fn about(&self) -> io::Result<About> {
+        Ok(self.file.about())
+    }
+
+    fn set_modified(&self, _: SystemTime) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn identity(&self) -> io::Result<u64> {
+        Ok(self.file.number)
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+}
+
+/// What stands at `offset` in a file of `pattern` again and again.
+fn fill(into: &mut [u8], pattern: &[u8], offset: u64) {
+    let mut at = (offset % pattern.len() as u64) as usize;
+    let mut done = 0;
+    while done < into.len() {
+        let count = (into.len() - done).min(pattern.len() - at);
+        into[done..done + count].copy_from_slice(&pattern[at..at + count]);
+        (done, at) = (done + count, 0);
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,422 @@
+//! Bulk transfer over a long fat path: the reservoir's own server and copy on two emulated hosts, disk to disk or memory to memory.
+//!
+//! - `medium`: the disks; `series`: what arrived when.
+//!
+//! The server's file is copied by so many streams until the time is over. The sender's NIC is faster than the bottleneck behind it,
+//! whose queue is far shorter than what is on the way: who does not pace loses there. Everything begins cold: connections, windows,
+//! receive buffers.
+//!
+//! A run may be *scaled*: rates of line, NIC, drive and pace, windows and the queue are all divided by the same number, and so is what
+//! has to be computed. Round trips, packets and blocks stay. What is reported is multiplied again.
+
+mod medium;
+mod series;
+
+use crate::bounded;
+use crate::choice::{Choice, choices};
+use crate::connection::{Mode, tcp};
+use crate::facts::Run;
+use crate::measured::Measured;
+use bytes::BytesMut;
+use core::num::NonZeroU64;
+use core::pin::pin;
+use core::time::Duration;
+use futures_util::future::{Either, select};
+use ktls_offload::{Blocking, Offload};
+use medium::Medium;
+use nic_sim::NicConfig;
+use nic_sim::wire::{LinkConfig, Overflow};
+use offload_api::{TlsSuite, TlsVersion};
+use offload_base::Seed;
+use offload_base::cost::Meter;
+use offload_host_stack::TcpConfig;
+use offload_reservoir::copy::{Copy, Place};
+use offload_reservoir::name::Name;
+use offload_reservoir::remote::{Dial, Dialed, Wire};
+use offload_reservoir::{Limits, Server, Shell, Task};
+use offload_testbed::bed::{BedHost, Testbed};
+use offload_testbed::drive::threads::VirtualThreads;
+use offload_testbed::drive::{Drive, DriveConfig};
+use offload_testbed::identity::{Agreement, Randomness, server_name};
+use serde::Serialize;
+use series::Series;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+choices! {
+    /// Whether the sender's NIC paces.
+    pub enum Pacing {
+        /// Data leave as the window lets them.
+        Unpaced = "unpaced",
+        /// Each stream leaves at its share of the pace at most.
+        Paced = "paced",
+    }
+}
+
+choices! {
+    /// Where files are.
+    pub enum Disks {
+        /// On drives.
+        Disk = "disk",
+        /// In memory, which takes no time.
+        Memory = "memory",
+    }
+}
+
+/// A transfer to be made.
+///
+/// ```
+/// use core::time::Duration;
+/// use offload_bench::bulk::Mode;
+/// use offload_bench::reservoir::Reservoir;
+///
+/// // A hundredth of 100 Gb/s, over 20 ms and back.
+/// let run = Reservoir {
+///     streams: 2,
+///     round_trip: Duration::from_millis(40),
+///     time: Duration::from_secs(1),
+///     scale: 100,
+///     ..Reservoir::new(Mode::TlsNic)
+/// };
+/// let came = run.run()?;
+/// assert!(came.run.sha256_ok && came.average_gbps > 1.0, "{came:?}");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Reservoir {
+    /// Who does the TLS.
+    pub mode: Mode,
+    /// Connections at once.
+    pub streams: u16,
+    /// From one host to the other and back.
+    pub round_trip: Duration,
+    /// How long it runs, from the first connection on.
+    pub time: Duration,
+    /// What is not counted as steady: the start.
+    pub omit: Duration,
+    /// Bits per second of the bottleneck.
+    pub rate: u64,
+    /// Bytes that may wait in front of the bottleneck; more are dropped.
+    pub queue: usize,
+    /// Bits per second at which the sender's NIC can send.
+    pub nic_rate: u64,
+    /// Whether it paces.
+    pub pacing: Pacing,
+    /// Bits per second that it lets all streams together send then, each the same share.
+    pub pace: u64,
+    /// What a connection's received data may take in memory at most, and what its sender queues: its window, nearly.
+    pub window: usize,
+    /// Where both hosts' files are.
+    pub disks: Disks,
+    /// Both hosts' drives.
+    pub drive: DriveConfig,
+    /// Bytes of a block.
+    pub block: u64,
+    /// Rates, windows and the queue are divided by it.
+    pub scale: u64,
+    /// Largest IP packet.
+    pub mtu: u16,
+    /// The seed of everything random.
+    pub seed: Seed,
+}
+
+impl Reservoir {
+    /// Eight streams from disk to disk for 20 s, not paced: 100 Gb/s, a round trip of 274 ms, windows of 512 MiB.
+    pub fn new(mode: Mode) -> Reservoir {
+        Reservoir {
+            mode,
+            streams: 8,
+            round_trip: Duration::from_millis(274),
+            time: Duration::from_secs(20),
+            omit: Duration::from_secs(10),
+            rate: 100_000_000_000,
+            queue: 32 << 20,
+            nic_rate: 200_000_000_000,
+            pacing: Pacing::Unpaced,
+            pace: 97_000_000_000,
+            window: 512 << 20,
+            disks: Disks::Disk,
+            drive: DriveConfig::EIGHT_SSDS,
+            block: 16 << 20,
+            scale: 1,
+            mtu: 9000,
+            seed: Seed(1),
+        }
+    }
+
+    /// What line, disks and windows allow, in 10^9 bits per second: the least of the line, the disks' rates, and for each stream
+    /// its disks' share and a window in a round trip.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use offload_bench::bulk::Mode;
+    /// use offload_bench::reservoir::Reservoir;
+    ///
+    /// let far = Reservoir { round_trip: Duration::from_millis(806), ..Reservoir::new(Mode::TlsNic) };
+    /// assert_eq!(far.law_gbps().round(), 43.0); // 8 x 512 MiB in 806 ms
+    /// ```
+    pub fn law_gbps(&self) -> f64 {
+        let by_window = self.window as f64 * 8.0 / self.round_trip.as_nanos().max(1) as f64;
+        let line = match self.pacing {
+            Pacing::Unpaced => self.rate,
+            Pacing::Paced => self.pace.min(self.rate),
+        };
+        let (of_stream, most) = match self.disks {
+            Disks::Memory => (by_window, line),
+            Disks::Disk => (by_window.min(self.drive.stream as f64 / 1e9), line.min(self.drive.read).min(self.drive.write)),
+        };
+        (of_stream * f64::from(self.streams)).min(most as f64 / 1e9)
+    }
+
+    /// Makes the transfer and tells what came of it. Bytes that differ are a fact, not an error.
+    ///
+    /// # Errors
+    /// When the testbed cannot be set up, or the copy fails.
+    pub fn run(self) -> io::Result<ReservoirRun> {
+        let meter = Meter::new();
+        let mut bed = self.bed(&meter)?;
+        let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+        let mut pattern = BytesMut::zeroed(PATTERN);
+        self.seed.stream("file").fill(&mut pattern);
+        let pattern = pattern.freeze();
+        let disk = |host: &BedHost, name: &str| {
+            let drive = (self.disks == Disks::Disk)
+                .then(|| Drive::new(self.drive.slower(self.scale), self.seed.derive(name)));
+            Medium::new(pattern.clone(), drive, host.runtime())
+        };
+        let (source, target) = (disk(&server, "source"), disk(&client, "target"));
+        let name = Name::from_url("/file").map_err(io::Error::other)?;
+        source.add(&name, FILE);
+        let limits = Limits { connections: usize::from(self.streams) * 2 + 2, ..Limits::default() };
+        let serving = Server::new(Arc::new(source), shell(&server, &meter), limits).open_to_all();
+        self.serve(&server, serving, &meter)?;
+
+        let to = SocketAddr::from((server.address(), PORT));
+        let dial = Dials { host: client.clone(), to, mode: self.mode, seed: self.seed, dialed: AtomicU64::new(0) };
+        let copy = Copy::new(shell(&client, &meter), Arc::new(dial)).streams(usize::from(self.streams));
+        let copy = copy.block(self.block).map_err(io::Error::other)?.retries(0);
+        let url = Place::parse("https://server.nic-offload.test/file", None).map_err(io::Error::other)?;
+        let into = Place::in_folder(Arc::new(target.clone()), name);
+
+        let series = Series::new(STEP);
+        let attached = meter.attach();
+        let (watched, progress, runtime) = (series.clone(), copy.progress(), client.runtime());
+        let _samples = client.spawn("sampler", async move {
+            loop {
+                runtime.sleep(STEP).await;
+                watched.add(&progress.streams());
+            }
+        });
+        let (runtime, time) = (client.runtime(), self.time);
+        let ended = bounded::run(&mut bed, async {
+            let (copying, over) = (pin!(copy.run(core::slice::from_ref(&url), &into)), pin!(runtime.sleep(time)));
+            match select(copying, over).await {
+                Either::Left((Ok(outcome), _)) => Err(io::Error::other(format!("the copy ended: {:?}", outcome.failed))),
+                Either::Left((Err(error), _)) => Err(io::Error::other(error)),
+                Either::Right(_) => Ok(()),
+            }
+        });
+        ended?;
+        drop((attached, copy));
+        let (bytes, whole) = (target.written(), target.is_whole());
+        let measured = Measured::take(bed, &meter, []);
+        let mut run = measured.run(self.mode, bytes, whole, self.time);
+        run.goodput_gbps *= self.scale as f64;
+        Ok(self.told(run, &series))
+    }
+
+    fn told(self, run: Run, series: &Series) -> ReservoirRun {
+        let scale = self.scale as f64;
+        let whole = series.over(Duration::ZERO, self.time);
+        let steady = series.over(self.omit.min(self.time), self.time);
+        let law_gbps = self.law_gbps();
+        ReservoirRun {
+            run,
+            streams: self.streams,
+            round_trip_s: self.round_trip.as_secs_f64(),
+            pacing: self.pacing.name().into(),
+            disks: self.disks.name().into(),
+            window: self.window as u64,
+            scale: self.scale,
+            average_gbps: whole.mean * scale,
+            peak_gbps: whole.peak * scale,
+            seconds_to_90: series.seconds_to(0.9 * whole.peak),
+            steady_gbps: steady.mean * scale,
+            deviation_gbps: steady.deviation * scale,
+            slowest_gbps: steady.slowest * scale,
+            fastest_gbps: steady.fastest * scale,
+            fairness: steady.fairness,
+            law_gbps,
+            of_law: steady.mean * scale / law_gbps,
+            seconds_gbps: series.seconds().into_iter().map(|gbps| gbps * scale).collect(),
+        }
+    }
+
+    fn bed(&self, meter: &Meter) -> io::Result<Testbed> {
+        let scaled = |rate: u64| (rate / self.scale.max(1)).max(1000);
+        let window = (self.window / self.scale.max(1) as usize).max(64 << 10);
+        let tcp = TcpConfig {
+            send_buffer: window,
+            receive_buffer: window,
+            initial_receive_buffer: tcp().initial_receive_buffer.min(window),
+            ..tcp()
+        };
+        let nic = NicConfig { mtu: self.mtu, line_rate: Some(scaled(self.nic_rate)), ..NicConfig::default() };
+        let link = LinkConfig {
+            rate: Some(scaled(self.rate)),
+            delay: self.round_trip / 2,
+            queue_limit: (self.queue / self.scale.max(1) as usize).max(usize::from(self.mtu)),
+            overflow: Overflow::Drop,
+            ..LinkConfig::default()
+        };
+        Testbed::builder(self.seed)
+            .meter(meter)
+            .host("server", nic.clone(), tcp.clone())
+            .host("client", nic, tcp)
+            .wire(0, 1, link)
+            .build()
+    }
+
+    /// Serves at the host's port, each stream paced to its share.
+    fn serve(&self, host: &BedHost, server: Server, meter: &Meter) -> io::Result<()> {
+        let mut listener = host.stack().listen(PORT, usize::from(self.streams) + 2)?;
+        let config = AGREEMENT.server_config(Randomness::Seeded(self.seed.derive("server")), None);
+        let config = Arc::new(config.ok_or(io::ErrorKind::Unsupported)?);
+        let share = self.pace / self.scale.max(1) / u64::from(self.streams.max(1)) / 8;
+        let share = if self.pacing == Pacing::Paced { NonZeroU64::new(share) } else { None };
+        let (mode, host, shell) = (self.mode, host.clone(), shell(host, meter));
+        let _serves = host.clone().spawn("serving", async move {
+            while let Ok(stream) = listener.accept().await {
+                stream.set_pacing_rate(share);
+                let (server, config) = (server.clone(), config.clone());
+                shell.spawn(async move {
+                    if mode == Mode::Tcp {
+                        return server.serve(stream, "client").await;
+                    }
+                    let Ok(mut stream) = ktls_offload::accept(stream, config).await else { return };
+                    if mode == Mode::TlsNic {
+                        stream.set_retransmit_limit(None);
+                        stream.offload(Offload::BOTH);
+                    }
+                    server.serve(stream, "client").await;
+                });
+            }
+        });
+        Ok(())
+    }
+}
+
+/// What one transfer reports. Rates are of user data on the destination's disk, in 10^9 bits per second, multiplied by the scale.
+///
+/// See [`Reservoir`] for an example.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReservoirRun {
+    /// The common fields; bytes and packets are those of the run as it was, scaled.
+    #[serde(flatten)]
+    pub run: Run,
+    /// Connections at once.
+    pub streams: u16,
+    /// From one host to the other and back, in seconds.
+    pub round_trip_s: f64,
+    /// Whether the sender's NIC paced: `paced`, `unpaced`.
+    pub pacing: String,
+    /// Where files were: `disk`, `memory`.
+    pub disks: String,
+    /// What a connection's received data may take in memory.
+    pub window: u64,
+    /// What rates, windows and the queue were divided by.
+    pub scale: u64,
+    /// From the first connection to the end.
+    pub average_gbps: f64,
+    /// Of a second, the best.
+    pub peak_gbps: f64,
+    /// When a second first had 90 % of the peak: its end, from the first connection on.
+    pub seconds_to_90: f64,
+    /// With the start left out.
+    pub steady_gbps: f64,
+    /// Standard deviation of the seconds, with the start left out.
+    pub deviation_gbps: f64,
+    /// The slowest stream, with the start left out.
+    pub slowest_gbps: f64,
+    /// The fastest one.
+    pub fastest_gbps: f64,
+    /// Jain's index of the streams' rates, with the start left out.
+    pub fairness: f64,
+    /// What line, pace, disks and windows allow.
+    pub law_gbps: f64,
+    /// The steady rate as a share of that.
+    pub of_law: f64,
+    /// Each second.
+    pub seconds_gbps: Vec<f64>,
+}
+
+/// What runs the engine on a host: its timers, its tasks, threads that wait for its disk.
+fn shell(host: &BedHost, meter: &Meter) -> Shell {
+    let threads = VirtualThreads::metered(host.runtime(), meter, host.domain());
+    let pool: Arc<dyn Blocking> = Arc::new(move |work: Box<dyn FnOnce() + Send>| {
+        // Without a thread the work is dropped, and fails.
+        let _no_more_threads = threads.run(work);
+    });
+    let tasks = host.clone();
+    let spawn = move |task: Task| drop(tasks.spawn("reservoir", task));
+    Shell::new(host.runtime(), pool, Arc::new(spawn))
+}
+
+/// Connects from the copying host.
+struct Dials {
+    host: BedHost,
+    to: SocketAddr,
+    mode: Mode,
+    seed: Seed,
+    dialed: AtomicU64,
+}
+
+impl Dial for Dials {
+    fn dial<'a>(&'a self, _: &'a str, _: u16) -> Dialed<'a> {
+        Box::pin(async move {
+            let stream = self.host.stack().connect(None, self.to).await?;
+            if self.mode == Mode::Tcp {
+                return Ok(Box::new(stream) as Box<dyn Wire>);
+            }
+            let number = self.dialed.fetch_add(1, Ordering::Relaxed);
+            let randomness = Randomness::Seeded(self.seed.derive(&format!("client {number}")));
+            let config = AGREEMENT.client_config(randomness, None).ok_or(io::ErrorKind::Unsupported)?;
+            let connected = ktls_offload::connect(stream, Arc::new(config), server_name()).await;
+            let mut stream = connected.map_err(io::Error::other)?;
+            if self.mode == Mode::TlsNic {
+                stream.set_retransmit_limit(None);
+                stream.offload(Offload::BOTH);
+            }
+            Ok(Box::new(stream) as Box<dyn Wire>)
+        })
+    }
+}
+
+const AGREEMENT: Agreement = Agreement { version: TlsVersion::Tls13, suite: TlsSuite::Aes256Gcm };
+const PORT: u16 = 443;
+/// Bytes of the file: more than any run copies.
+const FILE: u64 = 1 << 42;
+/// What stands in it again and again; no power of two, so that blocks differ.
+const PATTERN: usize = (1 << 20) + 7;
+/// How often it is seen what has arrived.
+const STEP: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small(mode: Mode) -> Reservoir {
+        Reservoir { time: Duration::from_secs(4), omit: Duration::from_secs(2), scale: 200, ..Reservoir::new(mode) }
+    }
+
+    #[test]
+    fn a_run_repeats_and_what_arrives_is_whole() {
+        let run = || small(Mode::TlsNic).run().unwrap();
+        let (one, other) = (run(), run());
+        assert!(one.run.sha256_ok && one.run.bytes > 0);
+        assert_eq!((one.run.bytes, &one.seconds_gbps), (other.run.bytes, &other.seconds_gbps));
+        assert_eq!(one.run.counters, other.run.counters);
+    }
+}

@@ -1,0 +1,210 @@
+//! `nicbench reservoir`.
+
+use super::runs::{Made, value};
+use crate::options::{self, Rate};
+use clap::Args;
+use core::time::Duration;
+use offload_base::Seed;
+use offload_bench::bulk::Mode;
+use offload_bench::choice::Choice;
+use offload_bench::facts::Facts;
+use offload_bench::reservoir::{Disks, Pacing, Reservoir, ReservoirRun};
+use offload_bench::{published, table};
+use std::collections::BTreeMap;
+
+/// Bulk transfer over long fat paths: the reservoir's server and copy on emulated hosts, from disk to disk, cold start included,
+/// beside the Secure Data Reservoir's published figures; virtual time
+#[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
+pub(crate) struct ReservoirOptions {
+    /// Who does the TLS (AES-256-GCM), comma-separated: tcp, tls-cpu, tls-nic
+    #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_value = "tls-nic")]
+    pub mode: Vec<Mode>,
+    /// From one host to the other and back, comma-separated
+    #[arg(long, value_name = "TIME", value_parser = round_trip, value_delimiter = ',', default_value = "274ms,444ms,806ms")]
+    round_trip: Vec<Duration>,
+    /// Whether the sender's NIC paces, comma-separated: unpaced, paced
+    #[arg(long, value_parser = options::choice::<Pacing>(), value_delimiter = ',', default_values_t = Pacing::ALL)]
+    pacing: Vec<Pacing>,
+    /// Where files are, comma-separated: disk, memory
+    #[arg(long, value_parser = options::choice::<Disks>(), value_delimiter = ',', default_value = "disk")]
+    disks: Vec<Disks>,
+    /// Connections at once
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    streams: u16,
+    /// Bytes of memory that received data of a connection may take, and that its sender queues: its window, nearly
+    #[arg(long, value_name = "SIZE", value_parser = window, default_value = "512MiB")]
+    window: usize,
+    /// How long each transfer runs
+    #[arg(long, value_name = "TIME", value_parser = options::time, default_value = "30s")]
+    time: Duration,
+    /// What is left out of the steady figures in the beginning
+    #[arg(long, value_name = "TIME", value_parser = options::time, default_value = "15s")]
+    omit: Duration,
+    /// Rate of the bottleneck
+    #[arg(long, default_value = "100G")]
+    rate: Rate,
+    /// Bytes that may wait in front of the bottleneck
+    #[arg(long, value_name = "SIZE", value_parser = window, default_value = "32MiB")]
+    queue: usize,
+    /// Rate of the sender's NIC
+    #[arg(long, value_name = "RATE", default_value = "200G")]
+    nic_rate: Rate,
+    /// What all streams together are paced to. Default: 97 % of the bottleneck
+    #[arg(long, value_name = "RATE")]
+    pace: Option<Rate>,
+    /// Bytes of a block
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = options::size::<u64>(1024..=1 << 30))]
+    block: u64,
+    /// Divides rates, windows and the queue, and multiplies what comes of it: a study on a small machine
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    scale: u64,
+    /// Largest IP packet
+    #[arg(long, value_name = "SIZE", default_value = "9000", value_parser = options::size::<u16>(576..=9216))]
+    mtu: u16,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print the facts as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ReservoirOptions {
+    pub(crate) fn run(&self) -> Result<Made, String> {
+        if !self.block.is_power_of_two() {
+            return Err("--block is a power of two".into());
+        }
+        let mut runs = Vec::new();
+        for plan in self.plans() {
+            let what = format!("{}, {} ms, {}", plan.mode, plan.round_trip.as_millis(), plan.disks);
+            runs.push(plan.run().map_err(|error| format!("{what}: {error}"))?);
+        }
+        let options = [
+            ("streams", self.streams.to_string()),
+            ("window", self.window.to_string()),
+            ("time_ns", self.time.as_nanos().to_string()),
+            ("omit_ns", self.omit.as_nanos().to_string()),
+            ("rate_bps", bits(self.rate).to_string()),
+            ("queue", self.queue.to_string()),
+            ("nic_rate_bps", bits(self.nic_rate).to_string()),
+            ("pace_bps", self.pace().to_string()),
+            ("block", self.block.to_string()),
+            ("scale", self.scale.to_string()),
+            ("mtu", self.mtu.to_string()),
+        ];
+        let facts = Facts {
+            command: "reservoir".into(),
+            seed: self.seed,
+            options: BTreeMap::from(options.map(|(name, value)| (name.to_string(), value))),
+            runs: runs.iter().map(value).collect(),
+            ..Facts::default()
+        };
+        Ok(Made { facts, text: text(&runs), whole: runs.iter().all(|run| run.run.sha256_ok) })
+    }
+
+    /// How many runs it makes.
+    pub(crate) fn runs(&self) -> usize {
+        self.plans().count()
+    }
+
+    fn plans(&self) -> impl Iterator<Item = Reservoir> {
+        let of = |mode: Mode, round_trip: Duration, pacing: Pacing, disks: Disks| Reservoir {
+            streams: self.streams,
+            round_trip,
+            time: self.time,
+            omit: self.omit,
+            rate: bits(self.rate),
+            queue: self.queue,
+            nic_rate: bits(self.nic_rate),
+            pacing,
+            pace: self.pace(),
+            window: self.window,
+            disks,
+            block: self.block,
+            scale: self.scale,
+            mtu: self.mtu,
+            seed: Seed(self.seed),
+            ..Reservoir::new(mode)
+        };
+        let all = self.mode.iter().flat_map(move |mode| {
+            self.round_trip.iter().flat_map(move |round_trip| {
+                self.pacing
+                    .iter()
+                    .flat_map(move |pacing| self.disks.iter().map(move |disks| of(*mode, *round_trip, *pacing, *disks)))
+            })
+        });
+        all.collect::<Vec<_>>().into_iter()
+    }
+
+    fn pace(&self) -> u64 {
+        self.pace.map_or(bits(self.rate) / 100 * 97, bits)
+    }
+}
+
+/// `unlimited` is faster than anything here.
+fn bits(rate: Rate) -> u64 {
+    rate.0.unwrap_or(100_000_000_000_000)
+}
+
+fn text(runs: &[ReservoirRun]) -> String {
+    let figures = published::figures();
+    let theirs = |run: &ReservoirRun, what: &str| {
+        let id = format!("sdr18-{what}{}", if run.pacing == Pacing::Paced.name() { "-paced" } else { "" });
+        let figure = figures.iter().find(|figure| figure.id == id);
+        let is_theirs = run.streams == 8 && run.disks == Disks::Disk.name();
+        let value = figure.filter(|_| is_theirs).and_then(|figure| figure.value("tls-nic", run.round_trip_s));
+        value.map_or_else(|| "-".into(), |value| format!("{value:.1}"))
+    };
+    let heading = [
+        "mode", "RTT ms", "pacing", "files", "average Gb/s", "published", "peak", "published", "90 % after s", "steady",
+        "law", "of law", "std dev", "slowest", "fastest", "tx ns/B", "rx ns/B", "retransmits", "queue drops",
+    ];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    rows.extend(runs.iter().map(|run| {
+        let counted = |name: &str| run.run.counters.get(name).copied().unwrap_or(0).to_string();
+        vec![
+            run.run.mode.clone(),
+            format!("{:.0}", run.round_trip_s * 1000.0),
+            run.pacing.clone(),
+            run.disks.clone(),
+            format!("{:.1}", run.average_gbps),
+            theirs(run, "average"),
+            format!("{:.1}", run.peak_gbps),
+            theirs(run, "peak"),
+            format!("{:.1}", run.seconds_to_90),
+            format!("{:.1}", run.steady_gbps),
+            format!("{:.1}", run.law_gbps),
+            format!("{:.3}", run.of_law),
+            format!("{:.2}", run.deviation_gbps),
+            format!("{:.2}", run.slowest_gbps),
+            format!("{:.2}", run.fastest_gbps),
+            format!("{:.3}", run.run.tx_host_ns_per_byte.total),
+            format!("{:.3}", run.run.rx_host_ns_per_byte.total),
+            counted("tcp_retransmits"),
+            counted("wire_queue_drops"),
+        ]
+    }));
+    let memory = peak_memory().map_or_else(String::new, |bytes| format!("\npeak memory: {:.2} GiB\n", bytes as f64 / GIB));
+    format!("{}{memory}", table::align(&rows))
+}
+
+/// The most memory that this process has had, as Linux tells it.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+fn round_trip(text: &str) -> Result<Duration, String> {
+    let time = options::time(text)?;
+    if time > Duration::ZERO { Ok(time) } else { Err("a round trip takes 1ns at least".into()) }
+}
+
+/// RFC 7323 2.3: a window has no more than 2^30 bytes.
+fn window(text: &str) -> Result<usize, String> {
+    let bytes = options::bytes(text)?;
+    if (4096..=1 << 30).contains(&bytes) { Ok(bytes as usize) } else { Err("it has 4KiB to 1GiB".into()) }
+}
+
+const GIB: f64 = (1_u64 << 30) as f64;

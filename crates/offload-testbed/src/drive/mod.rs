@@ -1,0 +1,333 @@
+//! A drive in virtual time: how long reads and writes take.
+//!
+//! - [`Drive`]: the model, sans-IO: a request goes in with the present instant, and out comes when it is done;
+//! - [`threads`]: threads on which code that blocks waits in virtual time, so that storage behind a synchronous interface takes its
+//!   time too;
+//! - `nvme` (feature `nvme`): NVMe's `Storage` on a drive.
+//!
+//! ```text
+//!  requests of a stream > lane, at the rate of one stream  \
+//!  requests of a stream > lane, at the rate of one stream   > all reads, or all writes, at the drive's rate > latency > done
+//!  requests of a stream > lane, at the rate of one stream  /
+//! ```
+//! A *stream* is a run of requests each of which begins where the one before it ended, as a drive's read-ahead sees it. Invariant:
+//! over any span, a stream is given at most its rate and all streams together the drive's, however many requests wait.
+
+#[cfg(feature = "nvme")]
+mod nvme;
+pub mod threads;
+
+#[cfg(feature = "nvme")]
+pub use nvme::DriveStorage;
+
+use crate::runtime::lock;
+use core::ops::Range;
+use core::time::Duration;
+use offload_base::{Instant, Rng, Seed};
+use std::sync::{Arc, Mutex};
+
+/// How fast a drive is.
+///
+/// ```
+/// use offload_testbed::drive::DriveConfig;
+///
+/// let eight_ssds = DriveConfig::EIGHT_SSDS;
+/// let tenth = eight_ssds.slower(10);
+/// assert_eq!((tenth.read, tenth.write, tenth.stream), (18_000_000_000, 9_500_000_000, 1_100_000_000));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DriveConfig {
+    /// Bits per second that all reads get together, one at least.
+    pub read: u64,
+    /// Bits per second that all writes get together, one at least.
+    pub write: u64,
+    /// Bits per second that one stream gets, of reads or of writes, one at least.
+    pub stream: u64,
+    /// From the end of a read's transfer to its completion.
+    pub read_latency: Duration,
+    /// The same of a write, and of a flush.
+    pub write_latency: Duration,
+    /// What a request takes longer at most: each a share of it, by the seed.
+    pub jitter: Duration,
+}
+
+impl DriveConfig {
+    /// Eight SSDs in a stripe, of the Secure Data Reservoir (University of Tokyo, SC18): 180 Gb/s for reading, 95 for writing, and 11 for
+    /// one stream from disk to disk. The latencies are ours: those of a flash drive.
+    pub const EIGHT_SSDS: DriveConfig = DriveConfig {
+        read: 180_000_000_000,
+        write: 95_000_000_000,
+        stream: 11_000_000_000,
+        read_latency: Duration::from_micros(90),
+        write_latency: Duration::from_micros(25),
+        jitter: Duration::from_micros(20),
+    };
+
+    /// One that has so many times less of each rate.
+    #[must_use]
+    pub fn slower(self, times: u64) -> DriveConfig {
+        let of = |rate: u64| (rate / times.max(1)).max(1);
+        DriveConfig { read: of(self.read), write: of(self.write), stream: of(self.stream), ..self }
+    }
+}
+
+/// A drive. Cloned, it is the same one.
+///
+/// ```
+/// use core::time::Duration;
+/// use offload_base::{Instant, Seed};
+/// use offload_testbed::drive::{Drive, DriveConfig};
+///
+/// let config = DriveConfig { jitter: Duration::ZERO, ..DriveConfig::EIGHT_SSDS };
+/// let drive = Drive::new(config, Seed(1));
+/// // A mebibyte in a stream of 11 Gb/s, and 90 us.
+/// let done = drive.read(Instant::ZERO, 1, 0..1 << 20);
+/// assert_eq!(done.as_micros(), 762 + 90);
+/// // The stream's next one waits for it; another stream does not.
+/// assert_eq!(drive.read(Instant::ZERO, 1, 1 << 20..2 << 20).as_micros(), 2 * 762 + 1 + 90);
+/// assert_eq!(drive.read(Instant::ZERO, 2, 0..1 << 20).as_micros(), 762 + 90);
+/// assert_eq!(drive.moved().read, 3 << 20);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Drive {
+    config: DriveConfig,
+    state: Arc<Mutex<State>>,
+}
+
+/// What a drive has moved.
+///
+/// See [`Drive`] for an example.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes that were read.
+    pub read: u64,
+    /// Bytes that were written.
+    pub written: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    /// When the drive has done all reads, and all writes.
+    free: [Instant; 2],
+    lanes: Vec<Lane>,
+    random: Rng,
+    moved: Moved,
+    /// Requests so far.
+    requests: u64,
+}
+
+/// A stream of requests.
+#[derive(Debug)]
+struct Lane {
+    way: Way,
+    file: u64,
+    /// Where the next request of it begins.
+    next: u64,
+    free: Instant,
+    /// The number of its last request.
+    used: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Read,
+    Write,
+}
+
+impl Drive {
+    /// A drive that has nothing to do.
+    pub fn new(config: DriveConfig, seed: Seed) -> Drive {
+        let random = seed.stream("drive");
+        let state = State { free: [Instant::ZERO; 2], lanes: Vec::new(), random, moved: Moved::default(), requests: 0 };
+        Drive { config, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// How fast it is.
+    pub fn config(&self) -> DriveConfig {
+        self.config
+    }
+
+    /// When a read of `range` of the file of this number is done that is asked for `now`.
+    pub fn read(&self, now: Instant, file: u64, range: Range<u64>) -> Instant {
+        self.request(now, Way::Read, file, range)
+    }
+
+    /// When a write that is asked for `now` is on the medium.
+    pub fn write(&self, now: Instant, file: u64, range: Range<u64>) -> Instant {
+        self.request(now, Way::Write, file, range)
+    }
+
+    /// When all writes that were asked for so far are on the medium, and somebody who asks `now` has been told.
+    pub fn flush(&self, now: Instant) -> Instant {
+        let state = lock(&self.state);
+        let writing = state.lanes.iter().filter(|lane| lane.way == Way::Write).map(|lane| lane.free);
+        let last = writing.max().unwrap_or(Instant::ZERO).max(state.free[Way::Write as usize]);
+        now.max(last) + self.config.write_latency
+    }
+
+    /// What it has moved.
+    pub fn moved(&self) -> Moved {
+        lock(&self.state).moved
+    }
+
+    fn request(&self, now: Instant, way: Way, file: u64, range: Range<u64>) -> Instant {
+        let bytes = range.end.saturating_sub(range.start);
+        let (rate, latency) = match way {
+            Way::Read => (self.config.read, self.config.read_latency),
+            Way::Write => (self.config.write, self.config.write_latency),
+        };
+        let mut state = lock(&self.state);
+        let all = &mut state.free[way as usize];
+        *all = now.max(*all) + time_of(bytes, rate);
+        let shared = *all;
+        let lane = state.lane(now, way, file, range.start);
+        lane.free = now.max(lane.free) + time_of(bytes, self.config.stream);
+        lane.next = range.end;
+        let own = lane.free;
+        match way {
+            Way::Read => state.moved.read += bytes,
+            Way::Write => state.moved.written += bytes,
+        }
+        let most = u64::try_from(self.config.jitter.as_nanos()).unwrap_or(u64::MAX).saturating_add(1);
+        shared.max(own) + latency + Duration::from_nanos(state.random.below(most))
+    }
+}
+
+impl State {
+    /// The stream that a request goes on with, or a new one.
+    fn lane(&mut self, now: Instant, way: Way, file: u64, from: u64) -> &mut Lane {
+        self.requests += 1;
+        let used = self.requests;
+        let known = self.lanes.iter().position(|lane| (lane.way, lane.file, lane.next) == (way, file, from));
+        let at = known.unwrap_or_else(|| {
+            // One that waits for nothing is no more than a memory.
+            let idle = self.lanes.iter().enumerate().filter(|(_, lane)| lane.free <= now);
+            let oldest = idle.min_by_key(|(_, lane)| lane.used).map(|(at, _)| at);
+            let new = Lane { way, file, next: from, free: Instant::ZERO, used };
+            match oldest.filter(|_| self.lanes.len() >= MOST_LANES) {
+                Some(at) => {
+                    self.lanes[at] = new;
+                    at
+                }
+                None => {
+                    self.lanes.push(new);
+                    self.lanes.len() - 1
+                }
+            }
+        });
+        let lane = &mut self.lanes[at];
+        lane.used = used;
+        lane
+    }
+}
+
+/// How long so many bytes take, rounded up.
+fn time_of(bytes: u64, bits_per_second: u64) -> Duration {
+    let nanos = (u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(bits_per_second.max(1)));
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// Streams that are remembered though they wait for nothing.
+const MOST_LANES: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIECE: u64 = 512 << 10;
+
+    fn quiet() -> DriveConfig {
+        DriveConfig { jitter: Duration::ZERO, ..DriveConfig::EIGHT_SSDS }
+    }
+
+    /// Bits a second of `streams` streams, each with `depth` requests of a piece under way, for so long that the start does not count.
+    fn rate(config: DriveConfig, way: Way, streams: u64, depth: usize) -> f64 {
+        let drive = Drive::new(config, Seed(1));
+        let mut waiting: std::collections::BTreeSet<(Instant, u64, u64)> =
+            (0..streams).flat_map(|stream| (0..depth as u64).map(move |at| (Instant::ZERO, stream, at))).collect();
+        let mut next = vec![0; streams as usize];
+        let (end, mut bytes) = (Instant::from_nanos(1_000_000_000), 0);
+        let mut number = depth as u64;
+        while let Some((now, stream, _)) = waiting.pop_first().filter(|(now, ..)| *now < end) {
+            let from = next[stream as usize];
+            next[stream as usize] += PIECE;
+            let done = drive.request(now, way, stream, from..from + PIECE);
+            if done <= end {
+                bytes += PIECE;
+            }
+            number += 1;
+            waiting.insert((done, stream, number));
+        }
+        bytes as f64 * 8.0
+    }
+
+    fn about(measured: f64, law: f64) {
+        assert!((0.99..1.01).contains(&(measured / law)), "{measured} where {law} is the law");
+    }
+
+    #[test]
+    fn streams_share_the_drive_and_none_is_faster_than_one_may_be() {
+        // With two requests under way latency hides behind the transfer: streams x 11 Gb/s, until the drive itself is in the way.
+        for streams in [1, 2, 8] {
+            about(rate(quiet(), Way::Read, streams, 2), streams as f64 * 11e9);
+            about(rate(quiet(), Way::Write, streams, 2), streams as f64 * 11e9);
+        }
+        about(rate(quiet(), Way::Read, 16, 2), 176e9);
+        about(rate(quiet(), Way::Read, 32, 2), 180e9);
+        about(rate(quiet(), Way::Write, 9, 2), 95e9);
+        about(rate(quiet(), Way::Write, 64, 2), 95e9);
+    }
+
+    #[test]
+    fn one_request_at_a_time_pays_the_latency_each_time() {
+        let piece = PIECE as f64 * 8.0;
+        about(rate(quiet(), Way::Read, 1, 1), piece / (piece / 11e9 + 90e-6));
+        about(rate(quiet(), Way::Write, 1, 1), piece / (piece / 11e9 + 25e-6));
+        // Jitter costs half of itself on average.
+        about(rate(DriveConfig::EIGHT_SSDS, Way::Write, 1, 1), piece / (piece / 11e9 + 35e-6));
+    }
+
+    #[test]
+    fn reads_do_not_wait_for_writes_and_a_flush_waits_for_all_of_them() {
+        let drive = Drive::new(quiet(), Seed(1));
+        let now = Instant::from_nanos(5);
+        assert_eq!(drive.flush(now), now + Duration::from_micros(25));
+        let mut last = now;
+        for piece in 0..40 {
+            last = last.max(drive.write(now, piece, 0..PIECE));
+        }
+        assert_eq!(drive.flush(now), last);
+        assert_eq!(drive.read(now, 1, 0..0), now + Duration::from_micros(90));
+        assert_eq!(drive.moved(), Moved { read: 0, written: 40 * PIECE });
+    }
+
+    #[test]
+    fn a_seed_repeats_and_another_differs() {
+        let times = |seed| {
+            let drive = Drive::new(DriveConfig::EIGHT_SSDS, Seed(seed));
+            (0..50).map(|at| drive.read(Instant::ZERO, at, 0..4096)).collect::<Vec<_>>()
+        };
+        assert_eq!(times(1), times(1));
+        assert_ne!(times(1), times(2));
+    }
+
+    #[test]
+    fn streams_that_wait_are_never_forgotten() {
+        let drive = Drive::new(quiet(), Seed(1));
+        // A stream far behind, then more others than are remembered.
+        for at in 0..100 {
+            drive.write(Instant::ZERO, 0, at * PIECE..(at + 1) * PIECE);
+        }
+        for file in 1..1000 {
+            drive.write(Instant::ZERO, file, 0..1);
+        }
+        let done = drive.write(Instant::ZERO, 0, 100 * PIECE..101 * PIECE);
+        about((done - Instant::ZERO).as_secs_f64(), 101.0 * PIECE as f64 * 8.0 / 11e9 + 25e-6);
+        // Later all of that is a memory, and few are kept.
+        let later = Instant::from_nanos(1 << 40);
+        for file in 0..1000 {
+            drive.read(later + Duration::from_millis(file), file, 0..1);
+        }
+        assert_eq!(lock(&drive.state).lanes.len(), 1000);
+    }
+}

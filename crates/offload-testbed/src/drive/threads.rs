@@ -1,0 +1,309 @@
+//! Threads whose waits are in virtual time: storage behind a synchronous interface, on a clock that jumps.
+//!
+//! Invariant: at any moment either the executor runs or one of these threads, never two of them. So a run repeats, though it is
+//! spread over threads: work begins at once, on a thread of its own, and the task that began it goes on when the work waits or is done.
+//!
+//! ```text
+//!  task      run(work) ------------------+                  +-- goes on, other tasks too; at the deadline: ---+
+//!  thread              work, wait_until -+- told: deadline -+                                                +- work goes on, done
+//! ```
+//! Work may hold no lock over a wait that a task takes without waiting: the executor would stand still, as it would with threads of
+//! the system, but here nobody else can end the wait.
+
+use crate::runtime::{Runtime, lock};
+use core::fmt;
+use offload_base::Instant;
+use offload_base::cost::{self, Domain, Meter};
+use std::cell::RefCell;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// Threads on which [`wait_until`] takes virtual time. Cloned, they are the same ones; they end with the last clone.
+///
+/// ```
+/// use core::time::Duration;
+/// use offload_base::Clock;
+/// use offload_testbed::VirtualTime;
+/// use offload_testbed::drive::threads::{VirtualThreads, wait_until};
+/// use std::sync::Arc;
+/// use tokio::sync::oneshot;
+///
+/// let mut run = VirtualTime::new();
+/// let handle = run.handle();
+/// let threads = VirtualThreads::new(Arc::new(run.handle()));
+/// let (done, result) = oneshot::channel();
+/// threads.run(Box::new(move || {
+///     wait_until(handle.now() + Duration::from_secs(3600)); // returns an hour later, at once
+///     done.send(42).unwrap();
+/// }))?;
+/// assert_eq!(run.block_on(result), Ok(42));
+/// assert_eq!(run.now().as_millis(), 3_600_000);
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Clone)]
+pub struct VirtualThreads(Arc<Inner>);
+
+struct Inner {
+    runtime: Arc<dyn Runtime>,
+    metered: Option<(Meter, Domain)>,
+    idle: Mutex<Vec<Worker>>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+}
+
+/// A thread, as those see it that have it work.
+struct Worker {
+    turn: SyncSender<Turn>,
+    told: Receiver<Told>,
+}
+
+enum Turn {
+    Work(Box<dyn FnOnce() + Send>),
+    GoOn,
+}
+
+enum Told {
+    Waits(Instant),
+    Done,
+}
+
+impl VirtualThreads {
+    /// Threads that wait by this runtime's clock, which is a virtual one. They are started as they are needed.
+    pub fn new(runtime: Arc<dyn Runtime>) -> VirtualThreads {
+        VirtualThreads(Arc::new(Inner { runtime, metered: None, idle: Mutex::default(), threads: Mutex::default() }))
+    }
+
+    /// The same, charged to `domain`.
+    pub fn metered(runtime: Arc<dyn Runtime>, meter: &Meter, domain: Domain) -> VirtualThreads {
+        let metered = Some((meter.clone(), domain));
+        VirtualThreads(Arc::new(Inner { runtime, metered, idle: Mutex::default(), threads: Mutex::default() }))
+    }
+
+    /// Begins `work`, and returns when it waits or is done.
+    ///
+    /// # Errors
+    /// If the system has no more threads.
+    pub fn run(&self, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        let idle = lock(&self.0.idle).pop();
+        let worker = match idle {
+            Some(worker) => worker,
+            None => self.0.start()?,
+        };
+        // It is there: it waits for its turn.
+        let _sent = worker.turn.send(Turn::Work(work));
+        follow(&self.0, worker);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for VirtualThreads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VirtualThreads").field("started", &lock(&self.0.threads).len()).finish_non_exhaustive()
+    }
+}
+
+/// Waits for what a thread tells, and if it waits itself, has it go on when that is over.
+fn follow(pool: &Arc<Inner>, worker: Worker) {
+    match worker.told.recv() {
+        Ok(Told::Done) => lock(&pool.idle).push(worker),
+        Ok(Told::Waits(deadline)) => {
+            let waiting = Waiting { worker, pool: pool.clone() };
+            let timers = pool.runtime.clone();
+            let task = Box::pin(async move {
+                let waiting = waiting;
+                timers.sleep_until(deadline).await;
+                waiting.go_on();
+            });
+            pool.runtime.spawn_task("a thread that waits".into(), task);
+        }
+        // The thread is gone, and so is its work.
+        Err(_) => {}
+    }
+}
+
+/// A thread that waits. The pool, dropped, waits for its threads: so the thread goes first, which lets it end.
+struct Waiting {
+    worker: Worker,
+    pool: Arc<Inner>,
+}
+
+impl Waiting {
+    fn go_on(self) {
+        // It is there: it waits for this.
+        let _sent = self.worker.turn.send(Turn::GoOn);
+        follow(&self.pool, self.worker);
+    }
+}
+
+impl Inner {
+    fn start(&self) -> io::Result<Worker> {
+        let (turn, turns) = sync_channel(1);
+        let (tell, told) = sync_channel(1);
+        let metered = self.metered.clone();
+        let started = thread::Builder::new().name("virtual".into()).spawn(move || {
+            let attached = metered.as_ref().map(|(meter, _)| meter.attach());
+            OWN.set(Some(Own { tell, turns }));
+            while let Some(work) = next_work() {
+                let scope = metered.as_ref().map(|(_, domain)| cost::domain(*domain));
+                // Whoever waits for what it comes to hears that nothing will.
+                let _panicked = catch_unwind(AssertUnwindSafe(work));
+                drop(scope);
+                tell_all(Told::Done);
+            }
+            drop(attached);
+        })?;
+        lock(&self.threads).push(started);
+        Ok(Worker { turn, told })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        lock(&self.idle).clear();
+        // What they spent counts once they have ended. One may be dropping this itself.
+        for thread in lock(&self.threads).drain(..).filter(|thread| thread.thread().id() != thread::current().id()) {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+/// What a thread of these has of its pool.
+struct Own {
+    tell: SyncSender<Told>,
+    turns: Receiver<Turn>,
+}
+
+thread_local! {
+    static OWN: RefCell<Option<Own>> = const { RefCell::new(None) };
+}
+
+/// Waits, on one of these threads, until the clock of its pool shows `deadline`. On any other it returns at once, and so it does when the
+/// clock has ended.
+///
+/// See [`VirtualThreads`] for an example.
+pub fn wait_until(deadline: Instant) {
+    tell_all(Told::Waits(deadline));
+    OWN.with_borrow(|own| {
+        if let Some(own) = own {
+            cost::park();
+            let _ended = own.turns.recv();
+            cost::unpark();
+        }
+    });
+}
+
+fn tell_all(told: Told) {
+    OWN.with_borrow(|own| {
+        if let Some(own) = own {
+            // Nobody is there once the clock has ended.
+            let _nobody = own.tell.send(told);
+        }
+    });
+}
+
+fn next_work() -> Option<Box<dyn FnOnce() + Send>> {
+    OWN.with_borrow(|own| {
+        let own = own.as_ref()?;
+        cost::park();
+        let turn = own.turns.recv();
+        cost::unpark();
+        match turn {
+            Ok(Turn::Work(work)) => Some(work),
+            _ => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::VirtualTime;
+    use core::time::Duration;
+    use offload_base::Clock;
+    use tokio::sync::oneshot;
+
+    /// Work of several tasks is interleaved by virtual time alone: the same order each time.
+    #[test]
+    fn what_waits_goes_on_in_the_order_of_deadlines() {
+        let order = || {
+            let mut run = VirtualTime::new();
+            let threads = VirtualThreads::new(Arc::new(run.handle()));
+            let log = Arc::new(Mutex::new(Vec::new()));
+            let mut ends = Vec::new();
+            for number in 0..20_u64 {
+                let (handle, log) = (run.handle(), log.clone());
+                let (done, end) = oneshot::channel();
+                ends.push(end);
+                let work = move || {
+                    for step in 0..3 {
+                        lock(&log).push((handle.now().as_nanos(), number));
+                        wait_until(handle.now() + Duration::from_nanos(1 + number * 7 % 5 + step));
+                    }
+                    done.send(()).unwrap();
+                };
+                threads.run(Box::new(work)).unwrap();
+            }
+            run.block_on(async { for_all(ends).await });
+            let log = lock(&log).clone();
+            (log, run.now())
+        };
+        let (log, end) = order();
+        assert_eq!(log.len(), 60);
+        assert!(log.is_sorted_by_key(|(at, _)| *at), "{log:?}");
+        assert_eq!(end, Instant::from_nanos(3 * 5 + 3));
+        assert_eq!((log, end), order());
+    }
+
+    async fn for_all(ends: Vec<oneshot::Receiver<()>>) {
+        for end in ends {
+            end.await.unwrap();
+        }
+    }
+
+    #[test]
+    fn work_that_waits_for_ever_ends_with_the_clock() {
+        let run = VirtualTime::new();
+        let threads = VirtualThreads::new(Arc::new(run.handle()));
+        let (done, mut end) = oneshot::channel();
+        let work = move || {
+            wait_until(Instant::from_nanos(1));
+            wait_until(Instant::from_nanos(2));
+            done.send(()).unwrap();
+        };
+        threads.run(Box::new(work)).unwrap();
+        drop(run);
+        drop(threads);
+        assert_eq!(end.try_recv(), Ok(()));
+    }
+
+    #[test]
+    fn work_that_panics_costs_no_other() {
+        let mut run = VirtualTime::new();
+        let threads = VirtualThreads::new(Arc::new(run.handle()));
+        threads.run(Box::new(|| panic!("as it should"))).unwrap();
+        let (done, end) = oneshot::channel();
+        threads.run(Box::new(move || done.send(1).unwrap())).unwrap();
+        assert_eq!(run.block_on(end), Ok(1));
+        assert_eq!(lock(&threads.0.threads).len(), 1);
+    }
+
+    #[test]
+    fn what_work_spends_is_its_domains() {
+        let mut run = VirtualTime::new();
+        let meter = Meter::new();
+        let threads = VirtualThreads::metered(Arc::new(run.handle()), &meter, Domain::Host(3));
+        let (done, end) = oneshot::channel();
+        let handle = run.handle();
+        let work = move || {
+            core::hint::black_box(vec![1_u8; 1 << 20]);
+            wait_until(handle.now() + Duration::from_secs(1));
+            done.send(()).unwrap();
+        };
+        threads.run(Box::new(work)).unwrap();
+        run.block_on(end).unwrap();
+        drop((run, threads));
+        assert!(!meter.report().total(Domain::Host(3)).is_zero());
+    }
+}

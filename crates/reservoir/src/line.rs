@@ -1,0 +1,575 @@
+//! A connection on which requests go out before those ahead of them are answered (RFC 9112 9.3.2): else every block would wait for a round
+//! trip, and a long path would carry one block of a stream in each.
+//!
+//! Invariant: answers are read in the order of the requests, each by who asked. The reading end goes from hand to hand: who asks gets it
+//! when the answer before has been read to its end. A request or an answer that is given up half way breaks the line, and
+//! everybody behind it hears so.
+//!
+//! ```text
+//!  ask 1   head, body | ............ answer 1, hands on
+//!  ask 2              | head, body ........ waits, answer 2, hands on
+//!  ask 3                          | head, body ...... waits, answer 3
+//! ```
+
+use crate::body::Body;
+use crate::remote::Wire;
+use crate::watch::{Watch, Watched};
+use bytes::{Buf, Bytes, BytesMut};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
+use http_body_util::BodyExt;
+use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use hyper::{Method, Request, StatusCode};
+use offload_base::Timers;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::{Mutex, oneshot};
+
+type Stream = Watched<Box<dyn Wire>>;
+
+/// A connection with requests under way.
+pub(crate) struct Line {
+    writer: Mutex<Writer>,
+    state: Arc<State>,
+}
+
+struct State {
+    watch: Watch,
+    timers: Arc<dyn Timers>,
+    stall: Duration,
+    broken: AtomicBool,
+    /// Requests that were begun and not answered to the end.
+    under_way: AtomicUsize,
+    /// Nanoseconds from the end of a request to its answer, at least, where no other was under way; 0: not known.
+    round_trip: AtomicU64,
+}
+
+struct Writer {
+    half: WriteHalf<Stream>,
+    /// Where the reading end comes from for the next request.
+    turn: oneshot::Receiver<Reader>,
+}
+
+struct Reader {
+    half: ReadHalf<Stream>,
+    buffer: BytesMut,
+}
+
+impl Line {
+    /// Over a connection that nobody has used yet; given up if it stands still for `stall` while requests are under way.
+    pub(crate) fn new(stream: Box<dyn Wire>, timers: Arc<dyn Timers>, stall: Duration) -> Line {
+        let watch = Watch::new(timers.clone());
+        let (reading, half) = tokio::io::split(Watched::new(stream, watch.clone()));
+        let (first, turn) = oneshot::channel();
+        // Its receiver is the line's own.
+        let _taken = first.send(Reader { half: reading, buffer: BytesMut::new() });
+        let state = State {
+            watch,
+            timers,
+            stall,
+            broken: AtomicBool::new(false),
+            under_way: AtomicUsize::new(0),
+            round_trip: AtomicU64::new(0),
+        };
+        Line { writer: Mutex::new(Writer { half, turn }), state: Arc::new(state) }
+    }
+
+    /// Whether it is of no more use.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.state.broken.load(Ordering::Relaxed)
+    }
+
+    /// How long a request waits for its answer where nothing is ahead of it, once that is known.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        match self.state.round_trip.load(Ordering::Relaxed) {
+            0 => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
+    }
+
+    /// Sends a request, whose body is chunked if it has one, and waits for its turn and the head of its answer.
+    ///
+    /// # Errors
+    /// If the connection breaks, or the answer is not HTTP. The line is broken then.
+    pub(crate) async fn ask(&self, request: Request<Body>) -> io::Result<Answer> {
+        let mut writer = self.writer.lock().await;
+        if self.is_broken() {
+            return Err(broken());
+        }
+        let alone = self.state.under_way.fetch_add(1, Ordering::Relaxed) == 0;
+        if alone {
+            self.state.watch.expect(Some(self.state.stall));
+        }
+        // Until the answer has been read, whoever gives up breaks the line.
+        let (next, turn) = oneshot::channel();
+        let held = Held { state: self.state.clone(), next: Some(next) };
+        let turn = core::mem::replace(&mut writer.turn, turn);
+        let is_head = request.method() == Method::HEAD;
+        let (head, body) = head_of(request);
+        let mut answering = pin!(async {
+            let mut reader = turn.await.map_err(|_| broken())?;
+            let head = reader.head().await?;
+            io::Result::Ok((reader, head))
+        });
+        let ended = {
+            let mut writing = pin!(write(&mut writer.half, head, body));
+            tokio::select! {
+                biased;
+                written = &mut writing => Ended::Written(written),
+                // It was refused before all of it was there. What is left of it is never sent.
+                answered = &mut answering => Ended::Answered(answered),
+            }
+        };
+        let sent = self.state.timers.now();
+        let whole = matches!(ended, Ended::Written(Ok(())));
+        self.state.broken.fetch_or(!whole, Ordering::Relaxed);
+        drop(writer);
+        let (reader, head) = match ended {
+            Ended::Written(Ok(())) => answering.await?,
+            // Why it does not listen any more, the peer may have said.
+            Ended::Written(Err(error)) => answering.await.map_err(|_| error)?,
+            Ended::Answered(answered) => answered?,
+        };
+        self.state.watch.expect(Some(self.state.stall));
+        if alone {
+            let span = u64::try_from((self.state.timers.now() - sent).as_nanos()).unwrap_or(u64::MAX).max(1);
+            let least = match self.state.round_trip.load(Ordering::Relaxed) {
+                0 => span,
+                known => known.min(span),
+            };
+            self.state.round_trip.store(least, Ordering::Relaxed);
+        }
+        let closes = head.fields.get(CONNECTION).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"close"));
+        if closes {
+            self.state.broken.store(true, Ordering::Relaxed);
+        }
+        let rest = framing(&head, is_head)?;
+        Ok(Answer { status: head.status, fields: head.fields, trailers: None, rest, reader: Some(reader), held })
+    }
+}
+
+/// What came first.
+enum Ended {
+    Written(io::Result<()>),
+    Answered(io::Result<(Reader, Head)>),
+}
+
+/// Breaks the line unless its answer was read to the end.
+struct Held {
+    state: Arc<State>,
+    next: Option<oneshot::Sender<Reader>>,
+}
+
+impl Held {
+    /// The answer is over: the next one is another's.
+    fn hand_on(&mut self, reader: Reader) {
+        let Some(next) = self.next.take() else { return };
+        if self.state.under_way.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.state.watch.expect(None);
+        }
+        // Who was next may have given up, and has broken the line by that.
+        let _gone = next.send(reader);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.next.is_some() {
+            self.state.broken.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// An answer whose body is to be read. Dropped before its end, it breaks the line.
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) fields: HeaderMap,
+    /// Once all was read.
+    pub(crate) trailers: Option<HeaderMap>,
+    rest: Rest,
+    reader: Option<Reader>,
+    held: Held,
+}
+
+/// What is left of a body.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Rest {
+    Bytes(u64),
+    /// The size of a chunk comes next.
+    Chunks,
+    /// Of a chunk, and the end of its line.
+    Chunk(u64),
+    Nothing,
+}
+
+impl Answer {
+    /// The next bytes; `None` at the end, when the connection is another's.
+    pub(crate) async fn next(&mut self) -> io::Result<Option<Bytes>> {
+        let Some(reader) = &mut self.reader else { return Ok(None) };
+        loop {
+            match self.rest {
+                Rest::Bytes(0) | Rest::Nothing => break,
+                Rest::Bytes(left) => {
+                    let piece = reader.piece(left).await?;
+                    self.rest = Rest::Bytes(left - piece.len() as u64);
+                    return Ok(Some(piece));
+                }
+                Rest::Chunks => {
+                    let line = reader.line(MOST_OF_A_CHUNK_HEAD).await?;
+                    self.rest = match chunk_size(&line)? {
+                        0 => {
+                            self.trailers = Some(reader.trailers().await?);
+                            Rest::Nothing
+                        }
+                        size => Rest::Chunk(size),
+                    };
+                }
+                Rest::Chunk(0) => {
+                    if !reader.line(2).await?.is_empty() {
+                        return Err(garbage("a chunk does not end where it should"));
+                    }
+                    self.rest = Rest::Chunks;
+                }
+                Rest::Chunk(left) => {
+                    let piece = reader.piece(left).await?;
+                    self.rest = Rest::Chunk(left - piece.len() as u64);
+                    return Ok(Some(piece));
+                }
+            }
+        }
+        if let Some(reader) = self.reader.take() {
+            self.held.hand_on(reader);
+        }
+        Ok(None)
+    }
+
+    /// All of the body, if it is not longer than `most`.
+    pub(crate) async fn text(mut self, most: usize) -> io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        while let Some(piece) = self.next().await? {
+            if text.len() + piece.len() > most {
+                return Err(garbage("the answer is too long"));
+            }
+            text.extend_from_slice(&piece);
+        }
+        Ok(text)
+    }
+}
+
+struct Head {
+    status: StatusCode,
+    fields: HeaderMap,
+}
+
+/// RFC 9112 6.3: how long a body is.
+fn framing(head: &Head, is_head: bool) -> io::Result<Rest> {
+    if is_head || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        return Ok(Rest::Nothing);
+    }
+    if let Some(coding) = head.fields.get(TRANSFER_ENCODING) {
+        return match coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
+            true if !head.fields.contains_key(CONTENT_LENGTH) => Ok(Rest::Chunks),
+            _ => Err(garbage("the answer's length is ambiguous")),
+        };
+    }
+    let mut lengths = head.fields.get_all(CONTENT_LENGTH).iter();
+    let length = lengths.next().and_then(|length| length.to_str().ok()).and_then(|length| length.parse().ok());
+    match (length, lengths.next()) {
+        (Some(length), None) => Ok(Rest::Bytes(length)),
+        _ => Err(garbage("the answer's length is not known")),
+    }
+}
+
+fn chunk_size(line: &[u8]) -> io::Result<u64> {
+    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii_end();
+    let text = core::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or_else(|| garbage("a chunk has no size"))
+}
+
+impl Reader {
+    /// Reads more, behind what is there.
+    async fn more(&mut self) -> io::Result<()> {
+        self.buffer.reserve(PIECE);
+        match self.half.read_buf(&mut self.buffer).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The head of the next answer that is final.
+    async fn head(&mut self) -> io::Result<Head> {
+        loop {
+            let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+            let mut parsed = httparse::Response::new(&mut fields);
+            let status = parsed.parse(&self.buffer).map_err(|_| garbage("the answer is not HTTP"))?;
+            match status {
+                httparse::Status::Complete(length) => {
+                    let code = parsed.code.and_then(|code| StatusCode::from_u16(code).ok());
+                    let status = code.ok_or_else(|| garbage("the answer has no status"))?;
+                    let fields = collected(parsed.headers)?;
+                    self.buffer.advance(length);
+                    // RFC 9110 15.2: others follow these.
+                    if !status.is_informational() {
+                        return Ok(Head { status, fields });
+                    }
+                }
+                httparse::Status::Partial if self.buffer.len() > MOST_OF_A_HEAD => {
+                    return Err(garbage("the answer's head is too long"));
+                }
+                httparse::Status::Partial => self.more().await?,
+            }
+        }
+    }
+
+    /// Up to `most` bytes, one at least.
+    async fn piece(&mut self, most: u64) -> io::Result<Bytes> {
+        if self.buffer.is_empty() {
+            self.more().await?;
+        }
+        let length = usize::try_from(most).unwrap_or(usize::MAX).min(self.buffer.len());
+        Ok(self.buffer.split_to(length).freeze())
+    }
+
+    /// A line without its end.
+    async fn line(&mut self, most: usize) -> io::Result<Bytes> {
+        loop {
+            if let Some(end) = self.buffer.iter().take(most).position(|byte| *byte == b'\n') {
+                let mut line = self.buffer.split_to(end + 1).freeze();
+                line.truncate(end);
+                if line.last() == Some(&b'\r') {
+                    line.truncate(end - 1);
+                }
+                return Ok(line);
+            }
+            if self.buffer.len() >= most {
+                return Err(garbage("a line of the answer is too long"));
+            }
+            self.more().await?;
+        }
+    }
+
+    async fn trailers(&mut self) -> io::Result<HeaderMap> {
+        loop {
+            // A section of no fields is an empty line, which httparse does not take for one.
+            if self.buffer.starts_with(b"\r\n") {
+                self.buffer.advance(2);
+                return Ok(HeaderMap::new());
+            }
+            let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+            match httparse::parse_headers(&self.buffer, &mut fields) {
+                Ok(httparse::Status::Complete((length, fields))) => {
+                    let fields = collected(fields)?;
+                    self.buffer.advance(length);
+                    return Ok(fields);
+                }
+                Ok(httparse::Status::Partial) if self.buffer.len() <= MOST_OF_A_HEAD => self.more().await?,
+                _ => return Err(garbage("the answer's trailers are none")),
+            }
+        }
+    }
+}
+
+fn collected(fields: &[httparse::Header<'_>]) -> io::Result<HeaderMap> {
+    let wrong = || garbage("the answer has a field that is none");
+    let mut collected = HeaderMap::with_capacity(fields.len());
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| wrong())?;
+        collected.append(name, HeaderValue::from_bytes(field.value).map_err(|_| wrong())?);
+    }
+    Ok(collected)
+}
+
+/// The head of a request as it goes out, and its body if that is chunked.
+fn head_of(request: Request<Body>) -> (Vec<u8>, Option<Body>) {
+    let (parts, body) = request.into_parts();
+    let mut head = Vec::with_capacity(512);
+    let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+    head.extend_from_slice(format!("{} {target} HTTP/1.1\r\n", parts.method).as_bytes());
+    for (name, value) in &parts.headers {
+        head.extend_from_slice(name.as_str().as_bytes());
+        head.extend_from_slice(b": ");
+        head.extend_from_slice(value.as_bytes());
+        head.extend_from_slice(b"\r\n");
+    }
+    head.extend_from_slice(b"\r\n");
+    let chunked = parts.headers.contains_key(TRANSFER_ENCODING);
+    (head, chunked.then_some(body))
+}
+
+async fn write(into: &mut WriteHalf<Stream>, head: Vec<u8>, body: Option<Body>) -> io::Result<()> {
+    into.write_all(&head).await?;
+    if let Some(mut body) = body {
+        while let Some(frame) = body.frame().await {
+            match frame?.into_data() {
+                Ok(data) if data.is_empty() => {}
+                Ok(data) => {
+                    let mut chunk = Bytes::from(format!("{:x}\r\n", data.len())).chain(data).chain(&b"\r\n"[..]);
+                    into.write_all_buf(&mut chunk).await?;
+                }
+                Err(frame) => {
+                    let mut last = b"0\r\n".to_vec();
+                    for (name, value) in frame.trailers_ref().into_iter().flatten() {
+                        last.extend_from_slice(name.as_str().as_bytes());
+                        last.extend_from_slice(b": ");
+                        last.extend_from_slice(value.as_bytes());
+                        last.extend_from_slice(b"\r\n");
+                    }
+                    last.extend_from_slice(b"\r\n");
+                    into.write_all(&last).await?;
+                    return into.flush().await;
+                }
+            }
+        }
+        into.write_all(b"0\r\n\r\n").await?;
+    }
+    into.flush().await
+}
+
+fn garbage(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+fn broken() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the connection broke before the answer came")
+}
+
+/// Bytes read at once, at most.
+const PIECE: usize = 256 << 10;
+const MOST_OF_A_HEAD: usize = 64 << 10;
+const MOST_OF_A_CHUNK_HEAD: usize = 256;
+const MOST_FIELDS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body;
+    use crate::shell::Shell;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+    use tokio::io::DuplexStream;
+
+    fn line() -> (Line, DuplexStream) {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        (Line::new(Box::new(ours), Shell::tokio().timers().clone(), Duration::from_secs(60)), theirs)
+    }
+
+    fn get(path: &str) -> Request<Body> {
+        Request::get(path).header("host", "here").body(body::empty()).unwrap()
+    }
+
+    /// Reads until what came ends with `end`.
+    async fn heard(peer: &mut DuplexStream, end: &str) -> String {
+        let mut heard = Vec::new();
+        while !heard.ends_with(end.as_bytes()) {
+            heard.push(peer.read_u8().await.unwrap());
+        }
+        String::from_utf8(heard).unwrap()
+    }
+
+    #[tokio::test]
+    async fn requests_go_out_before_answers_come_and_answers_are_told_apart() {
+        let (line, mut peer) = line();
+        let asked = async {
+            let ask = |path| async { line.ask(get(path)).await.unwrap().text(100).await.unwrap() };
+            tokio::join!(ask("/one"), ask("/two"), ask("/three"))
+        };
+        let served = async {
+            // All three, before any is answered.
+            let requests = heard(&mut peer, "/three HTTP/1.1\r\nhost: here\r\n\r\n").await;
+            assert!(requests.starts_with("GET /one HTTP/1.1\r\nhost: here\r\n\r\nGET /two "), "{requests}");
+            for part in [
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-le",
+                "ngth: 3\r\n\r\n1st",
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\n2n\r\n1\r\nd\r\n0\r\n\r\nHTTP/1.1 204 None\r\n\r\n",
+            ] {
+                peer.write_all(part.as_bytes()).await.unwrap();
+            }
+        };
+        let (answers, ()) = tokio::join!(asked, served);
+        assert_eq!(answers, (b"1st".to_vec(), b"2nd".to_vec(), Vec::new()));
+        assert!(!line.is_broken() && line.round_trip().is_some());
+    }
+
+    #[tokio::test]
+    async fn trailers_come_with_the_end() {
+        let (line, mut peer) = line();
+        let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nreservoir-subtree: ab\r\n\r\n";
+        peer.write_all(answer.as_bytes()).await.unwrap();
+        let mut answer = line.ask(get("/")).await.unwrap();
+        assert_eq!(answer.next().await.unwrap().unwrap(), "x");
+        assert!(answer.next().await.unwrap().is_none());
+        assert_eq!(answer.trailers.unwrap()["reservoir-subtree"], "ab");
+    }
+
+    #[tokio::test]
+    async fn a_body_is_chunked_and_its_trailers_follow() {
+        let (line, mut peer) = line();
+        let mut trailers = HeaderMap::new();
+        trailers.insert("late", HeaderValue::from_static("yes"));
+        let frames = [Frame::data(Bytes::from_static(b"hello")), Frame::trailers(trailers)];
+        let body = StreamBody::new(futures_util::stream::iter(frames.map(io::Result::Ok))).boxed_unsync();
+        let request = Request::put("/").header(TRANSFER_ENCODING, "chunked").body(body).unwrap();
+        let served = async {
+            let request = heard(&mut peer, "yes\r\n\r\n").await;
+            assert!(request.ends_with("\r\n\r\n5\r\nhello\r\n0\r\nlate: yes\r\n\r\n"), "{request}");
+            peer.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        };
+        let (answer, ()) = tokio::join!(line.ask(request), served);
+        assert_eq!(answer.unwrap().status, StatusCode::ACCEPTED);
+    }
+
+    /// A server that is full says so and listens no more: what it said is heard, and nobody uses the line again.
+    #[tokio::test]
+    async fn a_refusal_in_the_midst_of_a_body_is_heard() {
+        let (line, mut peer) = line();
+        let endless = futures_util::stream::repeat_with(|| Ok(Frame::data(Bytes::from(vec![7; 1 << 16]))));
+        let body = StreamBody::new(endless).boxed_unsync();
+        let request = Request::put("/").header(TRANSFER_ENCODING, "chunked").body(body).unwrap();
+        peer.write_all(b"HTTP/1.1 507 Full\r\ncontent-length: 4\r\n\r\nfull").await.unwrap();
+        let answer = line.ask(request).await.unwrap();
+        assert_eq!((answer.status, &answer.text(9).await.unwrap()[..]), (StatusCode::INSUFFICIENT_STORAGE, &b"full"[..]));
+        assert!(line.is_broken());
+        assert_eq!(line.ask(get("/")).await.err().unwrap().kind(), io::ErrorKind::ConnectionAborted);
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_an_answer_breaks_the_line_for_those_behind() {
+        let (line, mut peer) = line();
+        peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf").await.unwrap();
+        let first = line.ask(get("/one")).await.unwrap();
+        let (second, ()) = tokio::join!(line.ask(get("/two")), async { drop(first) });
+        assert_eq!(second.err().unwrap().kind(), io::ErrorKind::ConnectionAborted);
+        assert!(line.is_broken());
+    }
+
+    #[tokio::test]
+    async fn answers_that_are_no_http_are_errors() {
+        for answer in [
+            "HTTP/1.1 200 OK\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\nx",
+            "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n+1\r\nx\r\n0\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nxy\r\n0\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n: no name\r\n\r\n",
+            "SSH-2.0-OpenSSH\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nx",
+        ] {
+            let (line, mut peer) = line();
+            peer.write_all(answer.as_bytes()).await.unwrap();
+            drop(peer);
+            let told = match line.ask(get("/")).await {
+                Ok(answer) => answer.text(100).await.map(drop),
+                Err(error) => Err(error),
+            };
+            assert!(told.is_err() && line.is_broken(), "{answer}");
+        }
+        let (line, mut peer) = line();
+        let long = format!("HTTP/1.1 200 OK\r\nx: {}\r\n", "y".repeat(2 * MOST_OF_A_HEAD));
+        let (told, _) = tokio::join!(line.ask(get("/")), async { peer.write_all(long.as_bytes()).await });
+        assert_eq!(told.err().unwrap().kind(), io::ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# The emulated wire as a box between two network namespaces (nicbench wire), and what programs that people use today come to over it:
+# ping, iperf3, curl, scp. What is not installed is skipped, and told.
+#   tests/reservoir/wire.sh NICBENCH [ROUND_TRIP_MS] [RATE] [QUEUE] [SECONDS]
+# NICBENCH is built with feature tap. Needs root and /dev/net/tun; without it says so and exits with 77.
+set -euo pipefail
+nicbench=$1 round_trip=${2:-40} rate=${3:-1G} queue=${4:-4MiB} seconds=${5:-4}
+work=$(mktemp -d) near=reservoir-near-$$ far=reservoir-far-$$ wire= others=()
+
+skip() { echo "SKIPPED: ${0##*/}: $1"; exit 77; }
+clean_up() {
+    for one in "${others[@]}" $wire; do kill "$one" 2>/dev/null || true; done
+    wait
+    ip netns del "$near" 2>/dev/null || true
+    ip netns del "$far" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap clean_up EXIT
+[ "$(id -u)" = 0 ] || skip "not root"
+command -v ip >/dev/null || skip "ip (iproute2) is missing"
+[ -e /dev/net/tun ] || { mkdir -p /dev/net && mknod /dev/net/tun c 10 200; } 2>/dev/null || skip "no /dev/net/tun, and it cannot be made"
+(: <>/dev/net/tun) 2>/dev/null || skip "/dev/net/tun cannot be opened"
+{ ip netns add "$near" && ip netns add "$far"; } 2>/dev/null || skip "no network namespace can be made"
+near() { ip netns exec "$near" "$@"; }
+far() { ip netns exec "$far" "$@"; }
+check() { # what is claimed, command that says whether it is so
+    local claim=$1; shift
+    "$@" || { cat "$work/log"; echo "NOT SO: $claim"; exit 1; }
+}
+
+left=w$$a right=w$$b
+"$nicbench" wire --tap "$left" --tap "$right" --delay "$((round_trip * 500))us" --rate "$rate" --queue "$queue" >"$work/log" 2>&1 & wire=$!
+until grep -q "are joined" "$work/log"; do
+    kill -0 "$wire" 2>/dev/null || { cat "$work/log"; exit 1; }
+    sleep 0.05
+done
+ip link set "$left" netns "$near"
+ip link set "$right" netns "$far"
+near ip link set lo up; far ip link set lo up
+near ip link set "$left" up; far ip link set "$right" up
+near ip addr add 10.78.0.1/24 dev "$left"
+far ip addr add 10.78.0.2/24 dev "$right"
+# Windows that a long path needs, where the system lets them be set.
+for end in near far; do
+    $end sh -c 'echo "4096 131072 1073741824" >/proc/sys/net/ipv4/tcp_rmem; echo "4096 131072 1073741824" >/proc/sys/net/ipv4/tcp_wmem' 2>/dev/null ||
+        echo "note: windows stay as the system has them"
+done
+
+if command -v ping >/dev/null; then
+    near ping -q -c 5 -i 0.2 -W 5 10.78.0.2 >"$work/ping"
+    measured=$(sed -n 's/^rtt .* = \([0-9.]*\)\/.*/\1/p' "$work/ping")
+    echo "round trip: $measured ms of $round_trip"
+    check "the least round trip is the wire's" awk -v m="$measured" -v r="$round_trip" 'BEGIN { exit !(m >= r && m < r + 20) }'
+else
+    echo "SKIPPED: ping is missing"
+fi
+
+gbps() { awk -v bytes="$1" -v seconds="$2" 'BEGIN { printf "%.3f Gb/s", bytes * 8 / seconds / 1e9 }'; }
+if command -v iperf3 >/dev/null; then
+    far iperf3 -s -1 >/dev/null 2>&1 & others+=($!)
+    sleep 0.5
+    near iperf3 -c 10.78.0.2 -t "$seconds" --json >"$work/iperf3"
+    echo "iperf3, $seconds s: $(awk '/"sum_received"/ { sum = 1 } sum && /bits_per_second/ { printf "%.3f Gb/s", $2 / 1e9; exit }' "$work/iperf3")"
+else
+    echo "SKIPPED: iperf3 is missing"
+fi
+
+head -c 64M /dev/urandom >"$work/file"
+hash=$(sha256sum <"$work/file")
+if command -v curl >/dev/null && command -v python3 >/dev/null; then
+    (cd "$work" && exec ip netns exec "$far" python3 -m http.server 8080 --bind 10.78.0.2) >/dev/null 2>&1 & others+=($!)
+    near curl -sS --noproxy '*' --retry 10 --retry-connrefused --retry-delay 1 -o "$work/got" -w '%{size_download} %{time_total}' http://10.78.0.2:8080/file >"$work/curl"
+    read -r bytes took <"$work/curl"
+    echo "curl, 64 MiB, not encrypted: $(gbps "$bytes" "$took")"
+    check "what curl fetched is whole" [ "$(sha256sum <"$work/got")" = "$hash" ]
+else
+    echo "SKIPPED: curl or python3 is missing"
+fi
+
+if [ -x /usr/sbin/sshd ] && command -v scp >/dev/null; then
+    ssh-keygen -q -t ed25519 -N '' -f "$work/host"; ssh-keygen -q -t ed25519 -N '' -f "$work/user"
+    mkdir -p /run/sshd
+    far /usr/sbin/sshd -D -f /dev/null -p 2222 -h "$work/host" -o "AuthorizedKeysFile=$work/user.pub" -o StrictModes=no -o UsePAM=no -o PermitRootLogin=yes 2>/dev/null & others+=($!)
+    sleep 1
+    options=(-q -i "$work/user" -o StrictHostKeyChecking=no -o "UserKnownHostsFile=$work/known" -o Ciphers=aes128-gcm@openssh.com)
+    began=$(date +%s%N)
+    near scp -P 2222 "${options[@]}" "root@10.78.0.2:$work/file" "$work/copied"
+    echo "scp, 64 MiB, aes128-gcm: $(gbps $((64 << 20)) "$(awk -v n=$(($(date +%s%N) - began)) 'BEGIN { print n / 1e9 }')")"
+    check "what scp copied is whole" [ "$(sha256sum <"$work/copied")" = "$hash" ]
+else
+    echo "SKIPPED: sshd or scp is missing"
+fi
+
+kill "$wire"
+status=0; wait "$wire" || status=$?
+wire=
+check "the wire ends well" [ "$status" = 0 ]
+check "frames went both ways over it" [ "$(awk '$1 == "wire_rx_packets" { print $2 }' "$work/log")" -gt 1000 ]
+echo "dropped at the queue: $(awk '$1 == "wire_queue_drops" { print $2; found = 1 } END { if (!found) print 0 }' "$work/log")"
