@@ -472,7 +472,8 @@ mod tests {
     async fn requests_go_out_before_answers_come_and_answers_are_told_apart() {
         let (line, mut peer) = line();
         let asked = async {
-            let ask = |path| async { line.ask(get(path)).await.unwrap().text(100).await.unwrap() };
+            let line = &line;
+            let ask = |path| async move { line.ask(get(path)).await.unwrap().text(100).await.unwrap() };
             tokio::join!(ask("/one"), ask("/two"), ask("/three"))
         };
         let served = async {
@@ -495,7 +496,8 @@ mod tests {
     #[tokio::test]
     async fn trailers_come_with_the_end() {
         let (line, mut peer) = line();
-        let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nreservoir-subtree: ab\r\n\r\n";
+        let answer =
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nreservoir-subtree: ab\r\n\r\n";
         peer.write_all(answer.as_bytes()).await.unwrap();
         let mut answer = line.ask(get("/")).await.unwrap();
         assert_eq!(answer.next().await.unwrap().unwrap(), "x");
@@ -529,7 +531,10 @@ mod tests {
         let request = Request::put("/").header(TRANSFER_ENCODING, "chunked").body(body).unwrap();
         peer.write_all(b"HTTP/1.1 507 Full\r\ncontent-length: 4\r\n\r\nfull").await.unwrap();
         let answer = line.ask(request).await.unwrap();
-        assert_eq!((answer.status, &answer.text(9).await.unwrap()[..]), (StatusCode::INSUFFICIENT_STORAGE, &b"full"[..]));
+        assert_eq!(
+            (answer.status, &answer.text(9).await.unwrap()[..]),
+            (StatusCode::INSUFFICIENT_STORAGE, &b"full"[..])
+        );
         assert!(line.is_broken());
         assert_eq!(line.ask(get("/")).await.err().unwrap().kind(), io::ErrorKind::ConnectionAborted);
     }

@@ -58,6 +58,12 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 pub trait Dial: Send + Sync {
     /// A new connection to `host`.
     fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a>;
+
+    /// Whether it would try.
+    fn may_reach(&self, host: &str, port: u16) -> bool {
+        let _any = (host, port);
+        true
+    }
 }
 
 /// A connection that is being made.
@@ -144,8 +150,11 @@ pub(crate) struct Remote {
     token: Option<String>,
     idle: Mutex<Vec<Session>>,
     /// Of each stream that asks ahead, its connection.
-    lines: Mutex<HashMap<usize, Arc<tokio::sync::Mutex<Option<Arc<Line>>>>>>,
+    lines: Mutex<Lines>,
 }
+
+/// By stream. Who makes one has others of its stream wait.
+type Lines = HashMap<usize, Arc<tokio::sync::Mutex<Option<Arc<Line>>>>>;
 
 /// A file of a server.
 #[derive(Clone, Debug)]
@@ -457,7 +466,7 @@ impl Remote {
         }
     }
 
-    fn lines(&self) -> std::sync::MutexGuard<'_, HashMap<usize, Arc<tokio::sync::Mutex<Option<Arc<Line>>>>>> {
+    fn lines(&self) -> std::sync::MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -632,11 +641,7 @@ impl Reading {
     }
 }
 
-fn with_body(
-    request: hyper::http::request::Builder,
-    body: Body,
-    name: &Name,
-) -> Result<Request<Body>, RemoteError> {
+fn with_body(request: hyper::http::request::Builder, body: Body, name: &Name) -> Result<Request<Body>, RemoteError> {
     request.body(body).map_err(|_| RemoteError::Answer {
         name: name.clone(),
         what: "cannot be asked for: the token, the host or the name has characters that HTTP does not carry",

@@ -10,6 +10,7 @@ use bytes::BytesMut;
 use core::any::Any;
 use core::ops::Range;
 use core::pin::Pin;
+use offload_base::cost::{self, Work};
 use std::io;
 use std::sync::Arc;
 
@@ -93,7 +94,9 @@ impl Sink {
             if self.buffer.capacity() == 0 {
                 self.buffer.reserve(PIECE.min((block_end - self.at) as usize));
             }
+            let copying = cost::work(Work::Copy);
             self.buffer.extend_from_slice(&bytes[..room]);
+            drop(copying);
             bytes = &bytes[room..];
             self.at += room as u64;
             if self.at == block_end || self.buffer.len() == PIECE {

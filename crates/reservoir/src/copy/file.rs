@@ -303,9 +303,16 @@ impl FileJob {
                 let block = self.item.is_reservoir.then_some(self.blocks.block());
                 let tag = self.item.tag.as_deref();
                 let reading = server
-                    .get(&self.item.from.1, range, self.blocks.size(), tag, block, line.filter(|_| self.item.is_reservoir))
+                    .get(
+                        &self.item.from.1,
+                        range,
+                        self.blocks.size(),
+                        tag,
+                        block,
+                        line.filter(|_| self.item.is_reservoir),
+                    )
                     .await?;
-                Ok(Pieces::Net(Some(reading), server.clone()))
+                Ok(Pieces::Net(Some(Box::new(reading)), server.clone()))
             }
         }
     }
@@ -461,7 +468,7 @@ async fn has_arrived(copy: &Copy, item: &Item, sync: Sync) -> Result<bool, CopyE
 /// The bytes of a block, wherever they come from.
 enum Pieces {
     File(FileBody),
-    Net(Option<Reading>, Arc<Remote>),
+    Net(Option<Box<Reading>>, Arc<Remote>),
 }
 
 impl Pieces {
