@@ -16,7 +16,7 @@ printf '[[token]]\nname = "tests"\nsha256 = "%s"\nrights = ["read", "write"]\n' 
 start() { # begins to serve at a port of the system's choice, or the one that it had
     : >"$work/told"
     "$reservoir" serve --listen "127.0.0.1:${port:-0}" --root "$work/root" --cert "$work/cert.pem" --key "$work/key.pem" \
-        --tokens "$work/tokens.toml" >"$work/told" 2>>"$work/log" &
+        --tokens "$work/tokens.toml" ${served-} >"$work/told" 2>>"$work/log" &
     server=$!
     for _ in $(seq 100); do
         port="$(sed -n 's/.*:\([0-9]*\)\/$/\1/p' "$work/told")"

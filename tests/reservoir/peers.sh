@@ -4,6 +4,7 @@
 set -euo pipefail
 reservoir="$1"
 . "$(dirname "$0")/common.sh"
+served="--tpc-allow localhost --tpc-cacert $work/cert.pem"
 head -c 50000000 /dev/urandom >"$work/from/large"
 head -c 1000 /dev/urandom >"$work/from/sm all%"
 : >"$work/from/empty"
@@ -49,6 +50,13 @@ if command -v curl >/dev/null; then
     kill "$other"; wait "$other" 2>/dev/null || true; other=""
     for _ in $(seq 50); do [ -n "$(find "$work/root" -name '.reservoir-*')" ] || break; sleep 0.1; done
     [ -z "$(find "$work/root" -name '.reservoir-*')" ] || { echo "what came of an upload that was cut off is left"; exit 1; }
+    echo "-- curl has two servers copy between themselves"
+    by_copy() { curl -X COPY -H "TransferHeaderAuthorization: Bearer $RESERVOIR_TOKEN" -H "$1" "$(url "$2")"; }
+    by_copy "Source: $(url from/large)" pulled | grep -qx "success: Created" && same "$work/from/large" "$work/root/pulled"
+    by_copy "Destination: $(url pushed)" from/large | grep -qx "success: Created" && same "$work/from/large" "$work/root/pushed"
+    by_copy "Source: $(url none)" unheard-of | grep -q "^failure: "
+    if by_copy "Source: https://127.0.0.1:$port/from/large" stolen >/dev/null 2>&1; then echo "a host that is not allowed is asked"; exit 1; fi
+    if by_copy "Source: $(url from/)" folder >/dev/null 2>&1; then echo "a folder is taken for a file"; exit 1; fi
     for path in ../../etc/passwd %2e%2e/%2e%2e/etc/passwd; do
         if curl --path-as-is "$(url "$path")" >/dev/null 2>&1; then echo "$path leads out"; exit 1; fi
     done

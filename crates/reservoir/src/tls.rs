@@ -7,6 +7,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version::TLS13};
 use std::io;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -94,11 +95,196 @@ impl Tls {
 impl Dial for Tls {
     fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a> {
         Box::pin(async move {
-            let name = ServerName::try_from(host.to_owned());
-            let name = name.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-            let stream = TcpStream::connect((host, port)).await?;
-            stream.set_nodelay(true)?;
-            Ok(Box::new(self.0.connect(name, stream).await?) as Box<dyn Wire>)
+            let name = server_name(host)?;
+            self.greet(name, TcpStream::connect((host, port)).await?).await
         })
+    }
+}
+
+impl Tls {
+    async fn greet(&self, name: ServerName<'static>, stream: TcpStream) -> io::Result<Box<dyn Wire>> {
+        stream.set_nodelay(true)?;
+        Ok(Box::new(self.0.connect(name, stream).await?) as Box<dyn Wire>)
+    }
+}
+
+fn server_name(host: &str) -> io::Result<ServerName<'static>> {
+    ServerName::try_from(host.to_owned()).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+/// Connects to hosts that are named, and to no others: for copies that a client asks a server to make. A name that leads to this machine
+/// itself, or to its own link, is not followed there: those are reached only as addresses that are named, or as `localhost`.
+///
+/// ```
+/// use offload_reservoir::remote::Dial;
+/// use offload_reservoir::tls::{Allowed, Host, Tls, client_config};
+/// use std::sync::Arc;
+///
+/// let hosts: Vec<Host> = vec!["store.test".parse()?, "other.test:8443".parse()?, "[::1]:8443".parse()?];
+/// let signed = rcgen::generate_simple_self_signed(["store.test".to_owned()])?;
+/// let dial = Allowed::new(Tls::new(Arc::new(client_config(vec![signed.cert.der().clone()], None)?)), hosts);
+/// assert!(dial.may_reach("STORE.test", 1) && dial.may_reach("other.test", 8443) && dial.may_reach("::1", 8443));
+/// assert!(!dial.may_reach("other.test", 443) && !dial.may_reach("127.0.0.1", 8443));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub struct Allowed {
+    tls: Tls,
+    hosts: Vec<Host>,
+}
+
+/// A host by name or address, at one port or any.
+///
+/// See [`Allowed`] for an example.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    name: String,
+    port: Option<u16>,
+}
+
+impl core::str::FromStr for Host {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Host, String> {
+        let wrong = || format!("`{text}` is no host: HOST, HOST:PORT or [ADDRESS]:PORT");
+        let (name, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((address, "")) => (address, None),
+            Some((address, rest)) => (address, Some(rest.strip_prefix(':').ok_or_else(wrong)?)),
+            // An address of IPv6 has colons of its own.
+            None if text.parse::<Ipv6Addr>().is_ok() => (text, None),
+            None => text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port))),
+        };
+        let port = port.map(str::parse).transpose().map_err(|_| wrong())?;
+        let fits = !name.is_empty() && !name.contains(['/', '@', ' ', '[', ']']);
+        fits.then(|| Host { name: name.to_owned(), port }).ok_or_else(wrong)
+    }
+}
+
+impl Allowed {
+    /// By `tls`, to these.
+    pub fn new(tls: Tls, hosts: Vec<Host>) -> Allowed {
+        Allowed { tls, hosts }
+    }
+}
+
+impl Dial for Allowed {
+    fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a> {
+        Box::pin(async move {
+            let refused = |text: &str| io::Error::new(io::ErrorKind::PermissionDenied, format!("{host}: {text}"));
+            if !self.may_reach(host, port) {
+                return Err(refused("not among the hosts that are allowed"));
+            }
+            let name = server_name(host)?;
+            let is_named = host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost");
+            let mut last = refused("leads to this machine or to its own link, which are to be named as addresses");
+            for address in tokio::net::lookup_host((host, port)).await? {
+                if !is_named && is_near(address.ip()) {
+                    continue;
+                }
+                match TcpStream::connect(address).await {
+                    Ok(stream) => return self.tls.greet(name, stream).await,
+                    Err(error) => last = error,
+                }
+            }
+            Err(last)
+        })
+    }
+
+    fn may_reach(&self, host: &str, port: u16) -> bool {
+        let same = |one: &Host| match (one.name.parse::<IpAddr>(), host.parse::<IpAddr>()) {
+            (Ok(one), Ok(other)) => one == other,
+            _ => one.name.eq_ignore_ascii_case(host),
+        };
+        self.hosts.iter().any(|one| same(one) && one.port.is_none_or(|its| its == port))
+    }
+}
+
+/// This machine, its link, or nobody in particular.
+fn is_near(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => {
+            address.is_loopback()
+                || address.is_link_local()
+                || address.is_unspecified()
+                || address.is_broadcast()
+                || address.is_multicast()
+                || address.octets()[0] == 0
+        }
+        IpAddr::V6(address) => {
+            address.is_loopback()
+                || address.is_unicast_link_local()
+                || address.is_unspecified()
+                || address.is_multicast()
+                // ::a.b.c.d, which is no address of its own any more (RFC 4291 2.5.5.1).
+                || (address.octets()[..12] == [0; 12])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_read_and_what_is_none_is_told() {
+        let host = |name: &str, port| Ok(Host { name: name.into(), port });
+        let read = |text: &str| text.parse::<Host>();
+        assert_eq!((read("a.test"), read("a.test:1")), (host("a.test", None), host("a.test", Some(1))));
+        assert_eq!(
+            (read("::1"), read("[::1]"), read("[::1]:9")),
+            (host("::1", None), host("::1", None), host("::1", Some(9)))
+        );
+        for wrong in ["", ":1", "a:b", "a:70000", "https://a", "a/b", "me@a", "[::1", "[::1]x"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn this_machine_and_its_link_are_near_however_they_are_written() {
+        for near in [
+            "127.0.0.1",
+            "127.8.9.1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "0.1.2.3",
+            "255.255.255.255",
+            "224.0.0.1",
+            "::1",
+            "::",
+            "fe80::1",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.1.1",
+            "::127.0.0.1",
+        ] {
+            assert!(is_near(near.parse().unwrap()), "{near}");
+        }
+        for far in ["192.0.2.1", "10.0.0.1", "2001:db8::1", "::ffff:192.0.2.1"] {
+            assert!(!is_near(far.parse().unwrap()), "{far}");
+        }
+    }
+
+    /// `localhost` is near: it is reached when it is named, and a name that leads there is not.
+    #[tokio::test]
+    async fn a_name_that_leads_here_is_not_followed() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let config = || Arc::new(client_config(vec![signed.cert.der().clone()], None).unwrap());
+        // What every system calls its own address, in another spelling.
+        let name = "localhost.";
+        let dial = Allowed::new(Tls::new(config()), vec![name.parse().unwrap()]);
+        if let Err(error) = dial.dial(name, port).await {
+            let resolves = tokio::net::lookup_host((name, port)).await.is_ok();
+            assert!(!resolves || error.kind() == io::ErrorKind::PermissionDenied, "{error}");
+        } else {
+            panic!("{name} was reached");
+        }
+        let dial = Allowed::new(Tls::new(config()), Vec::new());
+        assert_eq!(dial.dial("127.0.0.1", port).await.err().unwrap().kind(), io::ErrorKind::PermissionDenied);
+        let dial = Allowed::new(Tls::new(config()), vec!["127.0.0.1".parse().unwrap()]);
+        tokio::select! {
+            _ = dial.dial("127.0.0.1", port) => panic!("nobody shakes hands"),
+            accepted = listener.accept() => drop(accepted.unwrap()),
+        }
     }
 }

@@ -10,8 +10,9 @@ use offload_reservoir::copy::plan::Plan;
 use offload_reservoir::copy::{Copy, CopyError, Item, Outcome, Pattern, Place, Sync};
 use offload_reservoir::pace::Rate;
 use offload_reservoir::pin::Pin;
+use offload_reservoir::rustls::pki_types::CertificateDer;
 use offload_reservoir::tls::{self, Tls};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -174,14 +175,16 @@ impl Access {
     }
 
     fn dial(&self) -> Result<Arc<Tls>, String> {
-        let file = match &self.cacert {
-            Some(file) => Some(file.clone()),
-            None => SYSTEM_AUTHORITIES.iter().map(PathBuf::from).find(|file| file.exists()),
-        };
-        let authorities = file.as_deref().map_or(Ok(Vec::new()), tls::certificates)?;
+        let authorities = authorities(self.cacert.as_deref())?;
         let config = tls::client_config(authorities, self.pin).map_err(|error| format!("authorities: {error}"))?;
         Ok(Arc::new(Tls::new(Arc::new(config))))
     }
+}
+
+/// Those of a file, or of this machine.
+pub(crate) fn authorities(file: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, String> {
+    let file = file.or_else(|| SYSTEM_AUTHORITIES.iter().map(Path::new).find(|file| file.exists()));
+    file.map_or(Ok(Vec::new()), tls::certificates)
 }
 
 /// Sources and the destination.

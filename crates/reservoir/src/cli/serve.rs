@@ -3,6 +3,7 @@
 use crate::{UNUSABLE, fail};
 use clap::Args;
 use offload_reservoir::rooted::Rooted;
+use offload_reservoir::tls::{Allowed, Tls};
 use offload_reservoir::tokens::Tokens;
 use offload_reservoir::{Limits, Server, Shell, tls};
 use std::net::SocketAddr;
@@ -47,6 +48,15 @@ pub(crate) struct ServeOptions {
     /// Tell of each request on standard error: peer, user, method, path, status
     #[arg(long)]
     log: bool,
+    /// Copy files from and to this server when a client asks for it (COPY): HOST, HOST:PORT or [ADDRESS]:PORT; may be given several times
+    #[arg(long, value_name = "HOST")]
+    tpc_allow: Vec<tls::Host>,
+    /// The authorities to trust with those servers (PEM). Default: those of this machine
+    #[arg(long, value_name = "FILE", requires = "tpc_allow")]
+    tpc_cacert: Option<PathBuf>,
+    /// Such copies at a time
+    #[arg(long, value_name = "COUNT", default_value_t = 8)]
+    tpc_copies: usize,
     /// Connections at a time; more are closed
     #[arg(long, value_name = "COUNT", default_value_t = Limits::usual().connections)]
     max_connections: usize,
@@ -72,6 +82,12 @@ async fn serve(options: ServeOptions) -> Result<(), String> {
     }
     if options.log {
         server = server.with_log(Arc::new(|line: &str| eprintln!("{line}")));
+    }
+    if !options.tpc_allow.is_empty() {
+        let trusted = crate::copy::authorities(options.tpc_cacert.as_deref())?;
+        let config = tls::client_config(trusted, None).map_err(|error| format!("the authorities: {error}"))?;
+        let dial = Allowed::new(Tls::new(Arc::new(config)), options.tpc_allow.clone());
+        server = server.with_third_party(Arc::new(dial), options.tpc_copies);
     }
     if let Some(file) = &options.tokens {
         server.set_tokens(read_tokens(file)?);

@@ -173,6 +173,12 @@ impl Copy {
         self
     }
 
+    /// No faster than what others are let through by, too.
+    pub(crate) fn shared_pace(mut self, pace: Option<Arc<Pace>>) -> Copy {
+        self.pace = pace;
+        self
+    }
+
     /// Takes up what an earlier copy left unfinished.
     #[must_use]
     pub fn resume(mut self, resume: bool) -> Copy {

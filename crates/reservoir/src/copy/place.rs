@@ -125,7 +125,15 @@ impl Place {
         }
     }
 
-    pub(super) fn has_slash(&self) -> bool {
+    /// The server it is on, if it is on one.
+    pub(crate) fn server(&self) -> Option<(&str, u16)> {
+        match &self.at {
+            At::Remote { host, port, .. } => Some((host, *port)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn has_slash(&self) -> bool {
         self.slash
     }
 }

@@ -1,6 +1,7 @@
 //! Serves a folder over HTTP/1.1, on any stream: files by ranges with digests, uploads by blocks.
 //!
 //! - `read`: GET and HEAD; `digests`: digests of whole files, computed once;
+//! - `third_party`: COPY, from another server or to one;
 //! - `write`: POST and PUT; `uploads`: files that are arriving, and who writes them;
 //! - `refusal`: why a request is not answered as asked.
 //!
@@ -11,11 +12,13 @@
 mod digests;
 mod read;
 mod refusal;
+mod third_party;
 mod uploads;
 pub(crate) mod write;
 
 use crate::body::{self, Body};
 use crate::name::Name;
+use crate::remote::Dial;
 use crate::shell::Shell;
 use crate::storage::Folder;
 use crate::tokens::{Grant, Right, Tokens};
@@ -33,6 +36,7 @@ use hyper_util::rt::TokioIo;
 use refusal::Refusal;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
+use third_party::ThirdParty;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use uploads::Uploads;
@@ -134,6 +138,7 @@ struct Inner {
     digests: Digests,
     closing: watch::Sender<bool>,
     log: Option<Log>,
+    third_party: Option<ThirdParty>,
 }
 
 /// Takes the lines of an access log.
@@ -150,6 +155,7 @@ impl Server {
             anonymous: None,
             closing: watch::Sender::new(false),
             log: None,
+            third_party: None,
             folder,
             shell,
             limits,
@@ -173,6 +179,18 @@ impl Server {
     #[must_use]
     pub fn with_log(mut self, log: Log) -> Server {
         Arc::get_mut(&mut self.0).expect("no clones yet").log = Some(log);
+        self
+    }
+
+    /// Copies files from and to other servers when clients ask for it by COPY: those that `dial` reaches, and so it should reach none
+    /// but those that are allowed ([`Allowed`](crate::tls::Allowed)); so many at a time.
+    ///
+    /// # Panics
+    /// If there are clones already.
+    #[must_use]
+    pub fn with_third_party(mut self, dial: Arc<dyn Dial>, at_a_time: usize) -> Server {
+        let places = Arc::new(Semaphore::new(at_a_time));
+        Arc::get_mut(&mut self.0).expect("no clones yet").third_party = Some(ThirdParty { dial, places });
         self
     }
 
@@ -246,11 +264,14 @@ impl Server {
         let grant = self.grant(request.headers())?;
         *user = grant.name().to_owned();
         let name = Name::from_url(request.uri().path())?;
+        if request.method().as_str() == "COPY" {
+            return third_party::copy(self, request.headers(), name, &grant, watch).await;
+        }
         let needs = match *request.method() {
             Method::GET | Method::HEAD => Right::Read,
             Method::PUT | Method::POST => Right::Write,
             Method::OPTIONS => return Ok(read::options()),
-            _ => return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "GET, HEAD, OPTIONS, POST or PUT")),
+            _ => return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "COPY, GET, HEAD, OPTIONS, POST or PUT")),
         };
         if !grant.may(needs) || !grant.reaches(&name) {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "the token has no such right here"));

@@ -156,7 +156,7 @@ async fn list(
 
 pub(super) fn options() -> Response<Body> {
     let mut fields = HeaderMap::new();
-    fields.insert(ALLOW, HeaderValue::from_static("GET, HEAD, OPTIONS, POST, PUT"));
+    fields.insert(ALLOW, HeaderValue::from_static("COPY, GET, HEAD, OPTIONS, POST, PUT"));
     fields.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     response(StatusCode::OK, fields, body::empty())
 }

@@ -1,0 +1,181 @@
+//! COPY: a server fetches a file from another, or sends one there, while the client that asked for it only looks on (third-party
+//! copy, as WLCG has it over WebDAV).
+//!
+//! ```text
+//! COPY /name, Source: https://other/name         this server reads there and writes here; needs the right to write
+//! COPY /name, Destination: https://other/name    this server reads here and writes there; needs the right to read
+//! ```
+//! The answer is 202 and comes at once; its body has a performance marker every few seconds, and a last line that begins with
+//! `success:` or `failure:`. The token for the other server is in `TransferHeaderAuthorization`. Whoever goes away ends the copy; what
+//! came of it is kept, and the next COPY of the same file goes on from there.
+
+use super::Server;
+use super::read::field;
+use super::refusal::Refusal;
+use crate::body::Body;
+use crate::copy::{Copy, Outcome, Place};
+use crate::name::Name;
+use crate::remote::Dial;
+use crate::tokens::{Grant, Right};
+use crate::watch::Watch;
+use bytes::Bytes;
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll};
+use core::time::Duration;
+use http_body_util::BodyExt;
+use hyper::body::{Body as HttpBody, Frame};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Response, StatusCode};
+use std::io;
+use std::sync::Arc;
+use std::time::SystemTime;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+/// What copies between servers need.
+pub(super) struct ThirdParty {
+    /// Reaches those hosts that are allowed, and no others.
+    pub(super) dial: Arc<dyn Dial>,
+    /// Copies at a time.
+    pub(super) places: Arc<tokio::sync::Semaphore>,
+}
+
+/// Which way a file goes.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Pull,
+    Push,
+}
+
+pub(super) async fn copy(
+    server: &Server,
+    fields: &HeaderMap,
+    name: Name,
+    grant: &Arc<Grant>,
+    watch: &Watch,
+) -> Result<Response<Body>, Refusal> {
+    let bad = |text: &str| Refusal::new(StatusCode::BAD_REQUEST, text);
+    let Some(third_party) = &server.0.third_party else {
+        return Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "this server copies from and to no other: --tpc-allow names those it may",
+        ));
+    };
+    let (way, other) = match (field(fields, "source"), field(fields, "destination")) {
+        (Some(source), None) => (Way::Pull, source),
+        (None, Some(destination)) => (Way::Push, destination),
+        _ => return Err(bad("COPY needs either Source or Destination, a URL that begins with https://")),
+    };
+    let needs = if way == Way::Pull { Right::Write } else { Right::Read };
+    if !grant.may(needs) || !grant.reaches(&name) {
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "the token has no such right here"));
+    }
+    if name == Name::root() || !other.starts_with("https://") {
+        return Err(bad("COPY is for a file, and for another server by a URL that begins with https://"));
+    }
+    // What other servers call davs:// or http:// is not encrypted, or not this.
+    let token = match field(fields, "transferheaderauthorization") {
+        None => None,
+        Some(value) => {
+            let token = value.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer "));
+            Some(token.ok_or_else(|| bad("TransferHeaderAuthorization has to be a bearer token"))?.1.trim())
+        }
+    };
+    let place = Place::parse(other, token).map_err(|error| bad(&error.to_string()))?;
+    if !place.server().is_some_and(|(host, port)| third_party.dial.may_reach(host, port)) {
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "this server may not copy from or to that host"));
+    }
+    if place.has_slash() {
+        return Err(bad("COPY is for a file: the URL of a folder is none"));
+    }
+    let streams = match field(fields, "x-number-of-streams").map(str::parse) {
+        None => USUAL_STREAMS,
+        Some(Ok(streams @ 1..=MOST_STREAMS)) => streams,
+        Some(_) => return Err(bad("X-Number-Of-Streams is 1 to 64")),
+    };
+    if field(fields, "overwrite").is_some_and(|overwrite| overwrite.eq_ignore_ascii_case("F")) && way == Way::Pull {
+        let (folder, at) = (server.0.folder.clone(), name.clone());
+        if server.0.shell.blocking(move || Ok(folder.about(&at).is_ok())).await? {
+            return Err(Refusal::new(StatusCode::PRECONDITION_FAILED, "there is a file of this name"));
+        }
+    }
+    let Ok(permit) = third_party.places.clone().try_acquire_owned() else {
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many copies are under way: ask again later"));
+    };
+    let mut copy = Copy::new(server.0.shell.clone(), third_party.dial.clone()).streams(streams).resume(true);
+    copy = copy.shared_pace(grant.pace().cloned()).retries(RETRIES);
+    let here = Place::in_folder(server.0.folder.clone(), name);
+    let (sources, to) = if way == Way::Pull { ([place], here) } else { ([here], place) };
+    // Markers come every few seconds, small as they are.
+    watch.expect(None);
+    let (lines, heard) = mpsc::channel(2);
+    server.0.shell.spawn(tell(server.0.shell.clone(), copy, sources, to, lines, permit));
+    let mut response = Response::new(Markers(heard).boxed_unsync());
+    *response.status_mut() = StatusCode::ACCEPTED;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/perf-marker-stream"));
+    Ok(response)
+}
+
+/// Makes the copy, and tells how it goes, until it is over or nobody listens.
+async fn tell(
+    shell: crate::shell::Shell,
+    copy: Copy,
+    sources: [Place; 1],
+    to: Place,
+    lines: mpsc::Sender<String>,
+    permit: OwnedSemaphorePermit,
+) {
+    let progress = copy.progress();
+    let mut copying = pin!(copy.run(&sources, &to));
+    let ended = loop {
+        tokio::select! {
+            biased;
+            ended = &mut copying => break ended,
+            () = lines.closed() => return,
+            () = shell.sleep(BETWEEN_MARKERS) => {}
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        // Who is slow to read misses one.
+        let _missed = lines.try_send(marker(now, progress.bytes() + progress.skipped()));
+    };
+    drop(permit);
+    let last = match ended {
+        Ok(outcome) => told(&outcome),
+        Err(error) => format!("failure: {error}\n"),
+    };
+    // Nobody may listen any more.
+    let _gone = lines.send(last).await;
+}
+
+/// One stripe: this server.
+fn marker(seconds: u64, bytes: u64) -> String {
+    format!(
+        "Perf Marker\n    Timestamp: {seconds}\n    Stripe Index: 0\n    Stripe Bytes Transferred: {bytes}\n    Total Stripe Count: 1\nEnd\n"
+    )
+}
+
+fn told(outcome: &Outcome) -> String {
+    match outcome.failed.first() {
+        // A line each: nobody else's words begin another.
+        Some((_, error)) => format!("failure: {}\n", error.lines().collect::<Vec<_>>().join(" ")),
+        None if outcome.copied + outcome.present == 1 => "success: Created\n".into(),
+        None => "failure: the URL is no file\n".into(),
+    }
+}
+
+/// Lines as they come.
+struct Markers(mpsc::Receiver<String>);
+
+impl HttpBody for Markers {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.0.poll_recv(cx).map(|line| line.map(|line| Ok(Frame::data(line.into()))))
+    }
+}
+
+const BETWEEN_MARKERS: Duration = Duration::from_secs(5);
+const USUAL_STREAMS: usize = 8;
+const MOST_STREAMS: usize = 64;
+/// Of a block: the client hears of failures soon, and asks again if it likes.
+const RETRIES: u32 = 4;
