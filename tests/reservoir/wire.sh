@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The emulated wire as a box between two network namespaces (nicbench wire), and what programs that people use today come to over it:
-# ping, iperf3, curl, scp. What is not installed is skipped, and told.
-#   tests/reservoir/wire.sh NICBENCH [ROUND_TRIP_MS] [RATE] [QUEUE] [SECONDS]
+# ping, iperf3, curl, scp; and the reservoir, if it is given. What is not installed is skipped, and told.
+#   [RESERVOIR=PATH] tests/reservoir/wire.sh NICBENCH [ROUND_TRIP_MS] [RATE] [QUEUE] [SECONDS]
 # NICBENCH is built with feature tap. Needs root and /dev/net/tun; without it says so and exits with 77.
 set -euo pipefail
 nicbench=$1 round_trip=${2:-40} rate=${3:-1G} queue=${4:-4MiB} seconds=${5:-4}
@@ -57,7 +57,7 @@ fi
 
 gbps() { awk -v bytes="$1" -v seconds="$2" 'BEGIN { printf "%.3f Gb/s", bytes * 8 / seconds / 1e9 }'; }
 if command -v iperf3 >/dev/null; then
-    far iperf3 -s -1 >/dev/null 2>&1 & others+=($!)
+    ip netns exec "$far" iperf3 -s -1 >/dev/null 2>&1 & others+=($!)
     sleep 0.5
     near iperf3 -c 10.78.0.2 -t "$seconds" --json >"$work/iperf3"
     echo "iperf3, $seconds s: $(awk '/"sum_received"/ { sum = 1 } sum && /bits_per_second/ { printf "%.3f Gb/s", $2 / 1e9; exit }' "$work/iperf3")"
@@ -69,7 +69,7 @@ head -c 64M /dev/urandom >"$work/file"
 hash=$(sha256sum <"$work/file")
 if command -v curl >/dev/null && command -v python3 >/dev/null; then
     (cd "$work" && exec ip netns exec "$far" python3 -m http.server 8080 --bind 10.78.0.2) >/dev/null 2>&1 & others+=($!)
-    near curl -sS --noproxy '*' --retry 10 --retry-connrefused --retry-delay 1 -o "$work/got" -w '%{size_download} %{time_total}' http://10.78.0.2:8080/file >"$work/curl"
+    near curl -sS --noproxy '*' --retry 10 --retry-connrefused --retry-delay 1 -o "$work/got" -w '%{size_download} %{time_total}\n' http://10.78.0.2:8080/file >"$work/curl"
     read -r bytes took <"$work/curl"
     echo "curl, 64 MiB, not encrypted: $(gbps "$bytes" "$took")"
     check "what curl fetched is whole" [ "$(sha256sum <"$work/got")" = "$hash" ]
@@ -80,7 +80,7 @@ fi
 if [ -x /usr/sbin/sshd ] && command -v scp >/dev/null; then
     ssh-keygen -q -t ed25519 -N '' -f "$work/host"; ssh-keygen -q -t ed25519 -N '' -f "$work/user"
     mkdir -p /run/sshd
-    far /usr/sbin/sshd -D -f /dev/null -p 2222 -h "$work/host" -o "AuthorizedKeysFile=$work/user.pub" -o StrictModes=no -o UsePAM=no -o PermitRootLogin=yes 2>/dev/null & others+=($!)
+    ip netns exec "$far" /usr/sbin/sshd -D -f /dev/null -o "Subsystem=sftp internal-sftp" -p 2222 -h "$work/host" -o "AuthorizedKeysFile=$work/user.pub" -o StrictModes=no -o UsePAM=no -o PermitRootLogin=yes >/dev/null 2>&1 & others+=($!)
     sleep 1
     options=(-q -i "$work/user" -o StrictHostKeyChecking=no -o "UserKnownHostsFile=$work/known" -o Ciphers=aes128-gcm@openssh.com)
     began=$(date +%s%N)
@@ -89,6 +89,19 @@ if [ -x /usr/sbin/sshd ] && command -v scp >/dev/null; then
     check "what scp copied is whole" [ "$(sha256sum <"$work/copied")" = "$hash" ]
 else
     echo "SKIPPED: sshd or scp is missing"
+fi
+
+if [ -n "${RESERVOIR-}" ]; then
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=far -addext basicConstraints=critical,CA:FALSE \
+        -addext subjectAltName=IP:10.78.0.2 -keyout "$work/key.pem" -out "$work/cert.pem" 2>/dev/null
+    ip netns exec "$far" "$RESERVOIR" serve --listen 10.78.0.2:8443 --root "$work" --cert "$work/cert.pem" --key "$work/key.pem" --open-to-all >"$work/served" 2>&1 & others+=($!)
+    until grep -q https "$work/served"; do sleep 0.05; done
+    for streams in 1 8; do
+        began=$(date +%s%N)
+        near "$RESERVOIR" copy --streams $streams --block 1MiB --cacert "$work/cert.pem" https://10.78.0.2:8443/file "$work/arrived" >/dev/null 2>&1
+        echo "reservoir, 64 MiB, $streams streams: $(gbps $((64 << 20)) "$(awk -v n=$(($(date +%s%N) - began)) 'BEGIN { print n / 1e9 }')")"
+        check "what the reservoir copied is whole" [ "$(sha256sum <"$work/arrived")" = "$hash" ]
+    done
 fi
 
 kill "$wire"

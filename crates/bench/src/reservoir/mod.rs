@@ -2,7 +2,7 @@
 //!
 //! - `medium`: the disks; `series`: what arrived when.
 //!
-//! The server's file is copied by so many streams until the time is over. The sender's NIC is faster than the bottleneck behind it,
+//! The server's file is copied by so many streams until the time is over. The NICs are faster than the bottleneck between them,
 //! whose queue is far shorter than what is on the way: who does not pace loses there. Everything begins cold: connections, windows,
 //! receive buffers.
 //!
@@ -94,13 +94,13 @@ pub struct Reservoir {
     pub round_trip: Duration,
     /// How long it runs, from the first connection on.
     pub time: Duration,
-    /// What is not counted as steady: the start.
+    /// What is not counted as steady: the start. What is counted is a whole number of round trips.
     pub omit: Duration,
     /// Bits per second of the bottleneck.
     pub rate: u64,
     /// Bytes that may wait in front of the bottleneck; more are dropped.
     pub queue: usize,
-    /// Bits per second at which the sender's NIC can send.
+    /// Bits per second at which both NICs can send.
     pub nic_rate: u64,
     /// Whether it paces.
     pub pacing: Pacing,
@@ -132,8 +132,8 @@ impl Reservoir {
             time: Duration::from_secs(20),
             omit: Duration::from_secs(10),
             rate: 100_000_000_000,
-            queue: 32 << 20,
-            nic_rate: 200_000_000_000,
+            queue: 64 << 20,
+            nic_rate: 120_000_000_000,
             pacing: Pacing::Unpaced,
             pace: 97_000_000_000,
             window: 512 << 20,
@@ -165,7 +165,9 @@ impl Reservoir {
         };
         let (of_stream, most) = match self.disks {
             Disks::Memory => (by_window, line),
-            Disks::Disk => (by_window.min(self.drive.stream as f64 / 1e9), line.min(self.drive.read).min(self.drive.write)),
+            Disks::Disk => {
+                (by_window.min(self.drive.stream as f64 / 1e9), line.min(self.drive.read).min(self.drive.write))
+            }
         };
         (of_stream * f64::from(self.streams)).min(most as f64 / 1e9)
     }
@@ -182,8 +184,8 @@ impl Reservoir {
         self.seed.stream("file").fill(&mut pattern);
         let pattern = pattern.freeze();
         let disk = |host: &BedHost, name: &str| {
-            let drive = (self.disks == Disks::Disk)
-                .then(|| Drive::new(self.drive.slower(self.scale), self.seed.derive(name)));
+            let drive =
+                (self.disks == Disks::Disk).then(|| Drive::new(self.drive.slower(self.scale), self.seed.derive(name)));
             Medium::new(pattern.clone(), drive, host.runtime())
         };
         let (source, target) = (disk(&server, "source"), disk(&client, "target"));
@@ -213,7 +215,9 @@ impl Reservoir {
         let ended = bounded::run(&mut bed, async {
             let (copying, over) = (pin!(copy.run(core::slice::from_ref(&url), &into)), pin!(runtime.sleep(time)));
             match select(copying, over).await {
-                Either::Left((Ok(outcome), _)) => Err(io::Error::other(format!("the copy ended: {:?}", outcome.failed))),
+                Either::Left((Ok(outcome), _)) => {
+                    Err(io::Error::other(format!("the copy ended: {:?}", outcome.failed)))
+                }
                 Either::Left((Err(error), _)) => Err(io::Error::other(error)),
                 Either::Right(_) => Ok(()),
             }
@@ -230,7 +234,11 @@ impl Reservoir {
     fn told(self, run: Run, series: &Series) -> ReservoirRun {
         let scale = self.scale as f64;
         let whole = series.over(Duration::ZERO, self.time);
-        let steady = series.over(self.omit.min(self.time), self.time);
+        // Over whole round trips: what comes in one may come in a burst.
+        let round_trips =
+            ((self.time - self.omit.min(self.time)).as_nanos() / self.round_trip.as_nanos().max(1)).max(1);
+        let span = self.round_trip * u32::try_from(round_trips).unwrap_or(u32::MAX);
+        let steady = series.over(self.time.saturating_sub(span), self.time);
         let law_gbps = self.law_gbps();
         ReservoirRun {
             run,
@@ -418,5 +426,20 @@ mod tests {
         assert!(one.run.sha256_ok && one.run.bytes > 0);
         assert_eq!((one.run.bytes, &one.seconds_gbps), (other.run.bytes, &other.seconds_gbps));
         assert_eq!(one.run.counters, other.run.counters);
+    }
+
+    /// Paced, nothing is lost: windows grow to what disks and line allow, and a scale changes nothing but how much is computed.
+    #[test]
+    fn paced_streams_come_to_the_law_at_any_scale() {
+        let run = |scale| {
+            let (time, omit) = (Duration::from_secs(8), Duration::from_secs(5));
+            Reservoir { time, omit, scale, pacing: Pacing::Paced, ..Reservoir::new(Mode::TlsNic) }.run().unwrap()
+        };
+        let (one, other) = (run(400), run(200));
+        for run in [&one, &other] {
+            assert!((0.95..1.05).contains(&run.of_law) && run.fairness > 0.99, "{run:?}");
+            assert_eq!(run.run.counters.get("wire_queue_drops"), None);
+        }
+        assert!((0.97..1.03).contains(&(one.steady_gbps / other.steady_gbps)), "{one:?} and {other:?}");
     }
 }
