@@ -43,10 +43,14 @@ pub(crate) fn option(option: &str) -> String {
 }
 
 /// Fields, what they are, and their unit.
-const FIELDS: [(&str, &str, &str); 29] = [
+const FIELDS: [(&str, &str, &str); 33] = [
     ("goodput_gbps", "goodput", "Gb/s"),
     ("slowest_gbps", "goodput of the slowest stream", "Gb/s"),
     ("fastest_gbps", "goodput of the fastest stream", "Gb/s"),
+    ("average_gbps", "goodput, the start included", "Gb/s"),
+    ("steady_gbps", "goodput without the start", "Gb/s"),
+    ("peak_gbps", "goodput of the best second", "Gb/s"),
+    ("seconds_to_90", "time to 90 % of the best second", "s"),
     ("fairness", "fairness (Jain's index; 1: all streams alike)", ""),
     ("seconds", "time to the last byte", "s"),
     ("bytes", "user data that arrived", "bytes"),

@@ -6,7 +6,7 @@
 //! COPY /name, Destination: https://other/name    this server reads here and writes there; needs the right to read
 //! ```
 //! The answer is 202 and comes at once; its body has a performance marker every few seconds, and a last line that begins with
-//! `success:` or `failure:`. The token for the other server is in `TransferHeaderAuthorization`. Whoever goes away ends the copy; what
+//! `success:` or `failure:`. The token for the other server is in `TransferHeaderAuthorization`. A client that goes away ends the copy; what
 //! came of it is kept, and the next COPY of the same file goes on from there.
 
 use super::Server;
