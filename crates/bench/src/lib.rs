@@ -4,6 +4,7 @@
 //! - [`bulk`]: one stream from one host to the other, plain, sealed by the CPU or by the NIC;
 //! - [`iperf`]: many streams at once, for so long or so much;
 //! - [`http`]: a web server and many clients that ask it for files;
+//! - [`drive_storage`]: NVMe's storage on a drive in virtual time;
 //! - [`fio`]: commands to an NVMe/TCP target, so many under way at a time;
 //! - [`mod@ipsec`]: packets of one size, plain and under ESP, over so many SAs;
 //! - [`quic`]: one stream of QUIC, without protection, sealed by the CPU or by the NIC;
@@ -25,6 +26,7 @@ pub mod choice;
 mod connection;
 mod crowd;
 mod disk;
+pub mod drive_storage;
 pub mod facts;
 pub mod fio;
 pub mod http;

@@ -2,8 +2,7 @@
 //!
 //! - [`Drive`]: the model, sans-IO: a request goes in with the present instant, and out comes when it is done;
 //! - [`threads`]: threads on which code that blocks waits in virtual time, so that storage behind a synchronous interface takes its
-//!   time too;
-//! - `nvme` (feature `nvme`): NVMe's `Storage` on a drive.
+//!   time too.
 //!
 //! ```text
 //!  requests of a stream > lane, at the rate of one stream  \
@@ -13,12 +12,7 @@
 //! A *stream* is a run of requests each of which begins where the one before it ended, as a drive's read-ahead sees it. Invariant:
 //! over any span, a stream is given at most its rate and all streams together the drive's, however many requests wait.
 
-#[cfg(feature = "nvme")]
-mod nvme;
 pub mod threads;
-
-#[cfg(feature = "nvme")]
-pub use nvme::DriveStorage;
 
 use crate::runtime::lock;
 use core::ops::Range;

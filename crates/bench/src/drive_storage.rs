@@ -1,24 +1,25 @@
 //! NVMe's storage on a drive: what a namespace keeps, given out as fast as the drive is.
 
-use super::Drive;
-use super::threads::{VirtualThreads, wait_until};
 use bytes::Bytes;
 use core::ops::Range;
 use nvme_tcp::namespace::{Pieces, Storage};
 use nvme_tcp::target::Blocking;
 use offload_base::Clock;
+use offload_testbed::drive::Drive;
+use offload_testbed::drive::threads::{VirtualThreads, wait_until};
 use std::io;
 use std::sync::Arc;
 
-/// Storage that takes as long as a drive does, where a [`Server`](nvme_tcp::Server) has [`VirtualThreads`] for it.
+/// Storage that takes as long as a drive does, where a [`Server`](nvme_tcp::Server) has [`DriveThreads`] for it.
 ///
 /// ```
 /// use bytes::Bytes;
 /// use nvme_tcp::MemoryStorage;
 /// use nvme_tcp::namespace::Storage;
 /// use nvme_tcp::target::Blocking;
+/// use offload_bench::drive_storage::{DriveStorage, DriveThreads};
 /// use offload_testbed::drive::threads::VirtualThreads;
-/// use offload_testbed::drive::{Drive, DriveConfig, DriveStorage};
+/// use offload_testbed::drive::{Drive, DriveConfig};
 /// use offload_testbed::{Seed, VirtualTime};
 /// use std::sync::Arc;
 /// use tokio::sync::oneshot;
@@ -26,9 +27,9 @@ use std::sync::Arc;
 /// let mut run = VirtualTime::new();
 /// let drive = Drive::new(DriveConfig::EIGHT_SSDS, Seed(1));
 /// let storage = DriveStorage::new(MemoryStorage::new(1 << 30), drive, Arc::new(run.handle()));
-/// let threads = VirtualThreads::new(Arc::new(run.handle()));
+/// let threads = DriveThreads(VirtualThreads::new(Arc::new(run.handle())));
 /// let (done, read) = oneshot::channel();
-/// Blocking::run(&threads, Box::new(move || {
+/// threads.run(Box::new(move || {
 ///     storage.write(0, &[Bytes::from_static(b"sector")]).unwrap();
 ///     done.send(storage.read(0, 6).unwrap().concat()).unwrap();
 /// }));
@@ -102,9 +103,15 @@ impl<S: Storage> Storage for DriveStorage<S> {
     }
 }
 
-impl Blocking for VirtualThreads {
+/// Threads that wait for a drive, for a [`Server`](nvme_tcp::Server).
+///
+/// See [`DriveStorage`] for an example.
+#[derive(Clone, Debug)]
+pub struct DriveThreads(pub VirtualThreads);
+
+impl Blocking for DriveThreads {
     fn run(&self, work: Box<dyn FnOnce() + Send>) {
         // Without a thread the work is dropped, and who waits for it hears so.
-        let _no_more_threads = VirtualThreads::run(self, work);
+        let _no_more_threads = self.0.run(work);
     }
 }
