@@ -48,7 +48,7 @@ pub(crate) struct ServeOptions {
     /// Tell of each request on standard error: peer, user, method, path, status
     #[arg(long)]
     log: bool,
-    /// Copy files from and to this server when a client asks for it (COPY): HOST, HOST:PORT or [ADDRESS]:PORT; may be given several times
+    /// Copy files from and to this server when a client asks for it (COPY): HOST or HOST:PORT, an address of IPv6 in brackets; may be given several times
     #[arg(long, value_name = "HOST")]
     tpc_allow: Vec<tls::Host>,
     /// The authorities to trust with those servers (PEM). Default: those of this machine
