@@ -235,12 +235,15 @@ impl ReceiveStream {
             return;
         }
         self.end = Some(Err(StreamError::Ended));
+        self.forget(Some(code_of(code)));
+    }
+
+    fn forget(&self, code: Option<VarInt>) {
+        let now = self.held.shared.now();
         let mut core = self.held.core();
         if let Ok(conn) = self.held.get(&mut core) {
-            conn.reading.forget(self.id);
-            let _room = conn.settle();
-            let _done = conn.noq.recv_stream(self.id).stop(code_of(code));
-            core.touch(self.held.at);
+            conn.waiting.readers.remove(&self.id);
+            core.forget_stream(self.held.at, now, self.id, code);
         }
     }
 }
@@ -265,16 +268,10 @@ impl AsyncRead for ReceiveStream {
 
 impl Drop for ReceiveStream {
     fn drop(&mut self) {
-        let mut core = self.held.core();
-        if let Ok(conn) = self.held.get(&mut core) {
-            conn.waiting.readers.remove(&self.id);
-            conn.reading.forget(self.id);
-            if conn.settle() {
-                core.touch(self.held.at);
-            }
+        match self.end {
+            Some(_) => self.forget(None),
+            None => self.stop(0),
         }
-        drop(core);
-        self.stop(0);
     }
 }
 

@@ -1,7 +1,7 @@
 //! A connection as its endpoint has it, and those who wait for it.
 
 use super::reading::Reading;
-use super::{Core, offload, silence};
+use super::{Core, offload, reading, silence};
 use crate::config::Config;
 use crate::crypto::acknowledgements::ASKED;
 use crate::crypto::asked::Asked;
@@ -15,7 +15,7 @@ use offload_base::Instant;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// A connection.
 pub(crate) struct Conn {
@@ -38,7 +38,8 @@ pub(crate) struct Conn {
     /// Where a path is to be opened, for the peer gave up the last one.
     reopening: Option<FourTuple>,
     pub(super) watches: silence::Watches,
-    pub(crate) reading: Reading,
+    /// Shared with the keys that open its packets.
+    pub(super) reading: Arc<Mutex<Reading>>,
     pub(crate) key_updates: u64,
     /// The generation of the keys that packets are sent under.
     pub(super) transmit_generation: u64,
@@ -114,6 +115,12 @@ impl Conn {
         config: &Config,
     ) -> Conn {
         static NEXT: AtomicU64 = AtomicU64::new(0);
+        let reading = Reading::new(config);
+        let is_unordered = reading.is_unordered();
+        let reading = Arc::new(Mutex::new(reading));
+        if is_unordered {
+            keyring.lock().sift = Some(reading.clone());
+        }
         Conn {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             noq,
@@ -130,7 +137,7 @@ impl Conn {
             abandoned: Vec::new(),
             reopening: None,
             watches: silence::Watches::default(),
-            reading: Reading::new(config),
+            reading,
             key_updates: 0,
             transmit_generation: 0,
             asked,
@@ -171,6 +178,7 @@ impl Conn {
 
     /// It ended; says at which stage.
     pub(super) fn end(&mut self, why: Closed) -> Stage {
+        reading::lock(&self.reading).release();
         let why = self.closed.get_or_insert(why);
         let _first = self.ended.set(why.clone());
         self.waiting.wake_all();
@@ -277,7 +285,7 @@ impl Conn {
                 return waiting.open[place_of(dir)].drain(..).for_each(Waker::wake);
             }
             StreamEvent::Readable { id } => {
-                self.reading.note_frame(id);
+                reading::lock(&self.reading).note_frame(id);
                 waiting.readers.remove(&id)
             }
             StreamEvent::Writable { id } => waiting.writers.remove(&id),

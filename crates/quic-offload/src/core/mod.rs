@@ -9,9 +9,11 @@
 //! Invariant: a connection that may have something to do is on the list of those (`ready`), so that no call looks at all.
 
 mod connection;
+mod frames;
 mod offload;
 mod pieces;
 mod reading;
+mod sift;
 mod silence;
 mod transmit;
 
@@ -255,7 +257,7 @@ impl Core {
                 conn.keyring.lock().verdict = verdict;
                 let done = conn.guarded(|noq| noq.handle_event(event));
                 conn.keyring.lock().verdict = None;
-                let is_read = done.is_some() && conn.reading.is_busy();
+                let is_read = done.is_some() && conn.is_reading();
                 // That the peer has given connection IDs for a path, no event says.
                 conn.waiting.path.drain(..).for_each(Waker::wake);
                 self.note_ready(handle.0);
@@ -545,5 +547,7 @@ impl ConnectionIdGenerator for RandomCids {
     }
 }
 
+#[cfg(test)]
+mod crafted;
 #[cfg(test)]
 mod tests;

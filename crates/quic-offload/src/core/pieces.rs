@@ -4,6 +4,7 @@
 //! together they are: so what is kept beside the bytes is bounded by the number of runs and by the number of bytes.
 
 use bytes::Bytes;
+use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The bytes of a stream that an application has not taken yet.
@@ -39,20 +40,48 @@ impl Pieces {
         self.runs.last_key_value().is_some_and(|(at, _)| *at != self.next)
     }
 
+    /// The offset of what leaves next: all before has left.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Runs of which bytes are among these.
+    pub(super) fn runs_among(&self, range: Range<u64>) -> usize {
+        let first = self.runs.range(..=range.start).next_back().filter(|(at, run)| *at + run.bytes > range.start);
+        usize::from(first.is_some()) + self.runs.range(range.start + 1..range.end.max(range.start + 1)).count()
+    }
+
+    /// The first of these bytes that neither are here nor were.
+    pub(super) fn missing(&self, range: Range<u64>) -> Option<Range<u64>> {
+        let mut from = range.start.max(self.next);
+        if let Some((at, run)) = self.runs.range(..=from).next_back() {
+            from = from.max(at + run.bytes);
+        }
+        let to = self.runs.range(from..range.end.max(from)).next().map_or(range.end, |(at, _)| *at);
+        (from < to).then_some(from..to)
+    }
+
+    /// What is kept, part by part, and where each one is.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (u64, &Bytes)> {
+        self.runs.iter().flat_map(|(at, run)| {
+            run.parts.iter().scan(*at, |at, part| Some((core::mem::replace(at, *at + part.len() as u64), part)))
+        })
+    }
+
+    /// What is new of the bytes at an offset.
+    pub(super) fn new_of<'a>(&'a self, at: u64, data: &'a Bytes) -> impl Iterator<Item = (u64, Bytes)> + 'a {
+        let end = at + data.len() as u64;
+        let ranges = core::iter::successors(self.missing(at..end), move |last| self.missing(last.end..end));
+        ranges.map(move |new| (new.start, data.slice((new.start - at) as usize..(new.end - at) as usize)))
+    }
+
     /// Keeps what is new of the bytes at an offset.
     pub(super) fn insert(&mut self, at: u64, data: Bytes) {
         let end = at + data.len() as u64;
-        let mut from = at.max(self.next);
-        while from < end {
-            // What is there already stays as it is.
-            let before = self.runs.range(..=from).next_back().map(|(at, run)| at + run.bytes);
-            if let Some(covered) = before.filter(|covered| *covered > from) {
-                from = covered;
-                continue;
-            }
-            let to = self.runs.range(from..end).next().map_or(end, |(at, _)| *at);
-            self.put(from, data.slice((from - at) as usize..(to - at) as usize));
-            from = to;
+        let mut from = at;
+        while let Some(new) = self.missing(from..end) {
+            from = new.end;
+            self.put(new.start, data.slice((new.start - at) as usize..(new.end - at) as usize));
         }
     }
 

@@ -20,6 +20,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Looks at what is in a packet before the state machine does.
+pub(crate) trait Sift: Send + core::fmt::Debug {
+    /// Takes out of a payload what the state machine is not to have yet, and puts in what it is. False: the packet is to be dropped, as
+    /// if it had been lost.
+    fn sift(&mut self, payload: &mut BytesMut) -> bool;
+}
+
 /// What state machine and endpoint share.
 #[derive(Debug)]
 pub(crate) struct Keyring {
@@ -48,6 +55,7 @@ pub(crate) struct Inner {
     pub(crate) used_up: UsedUp,
     /// The peer acknowledges as fast as it is asked to.
     pub(crate) acknowledges_as_asked: bool,
+    pub(crate) sift: Option<Arc<Mutex<dyn Sift>>>,
 }
 
 /// Whether a key has sealed as many packets as it may, in software or by a device.
@@ -262,9 +270,10 @@ impl crypto::PacketKey for OneRttKey {
             inner.opened[1] += 1;
         }
         inner.opened_generation = inner.opened_generation.max(self.generation.number);
-        drop(inner);
         payload.truncate(tag_at);
-        Ok(())
+        let Some(sift) = &inner.sift else { return Ok(()) };
+        let is_kept = sift.lock().unwrap_or_else(PoisonError::into_inner).sift(payload);
+        is_kept.then_some(()).ok_or(CryptoError)
     }
 
     fn tag_len(&self) -> usize {

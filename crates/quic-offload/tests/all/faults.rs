@@ -1,11 +1,15 @@
 //! Loss, reordering, corruption, resets; keys that change meanwhile.
 
-use crate::rig::{Plan, World, nic};
+use crate::rig::{self, Plan, World, nic};
+use bytes::Bytes;
+use core::ops::Range;
 use core::time::Duration;
 use nic_sim::NicConfig;
+use offload_base::Instant;
+use offload_base::counters::Counters;
 use offload_wire::LinkConfig;
-use offload_wire::impairment::{Impairments, Reorder, Share};
-use quic_offload::Config;
+use offload_wire::impairment::{Crossing, Impairment, Impairments, Reorder, Share};
+use quic_offload::{Closed, Config, Offload};
 
 const MEGABYTE: usize = 1 << 20;
 
@@ -39,6 +43,93 @@ fn every_packet_that_arrives_is_opened_by_the_device_whatever_was_lost() {
             assert!(end.opened_by_software < 30, "{name}: {end:?}");
         }
         assert_eq!(missed(&world), [0, 0], "{name}");
+    }
+}
+
+/// Pieces of a few bytes, each in a packet of its own, of which each second one is lost: what is sent again has very many of them in a
+/// packet, while what comes after them was read long ago.
+#[test]
+fn what_was_lost_in_small_pieces_arrives_in_large_windows() {
+    for offload in [Offload::Both, Offload::None] {
+        let link = LinkConfig { delay: Duration::from_millis(5), ..LinkConfig::default() };
+        let mut world = World::new(23, [nic(), nic()], link);
+        let at = Instant::from_nanos(500_000_000);
+        // And what the server says of it, so that the client hears of all of it at once.
+        let mut every = [2, 1].into_iter();
+        let span = at..at + Duration::from_millis(18);
+        world.bed.cable(0).impair(|| Every { nth: every.next().unwrap(), ..Every::new(span.clone()) });
+        let config = |name| Config { stream_window: 16 << 20, offload, ..world.config(name) };
+        let (client, _driver) = world.client(config("near"));
+        let (server, _server_driver) = world.server(config("far"));
+        let (tls, to, host) = (world.client_tls(), world.to(false), world.near.clone());
+        let far = world.far.spawn("server", async move {
+            let connection = server.accept().await.unwrap();
+            let mut read = [0; 2];
+            for read in &mut read {
+                let mut stream = connection.accept_uni().await.unwrap();
+                *read = rig::read_all(&mut stream).await;
+            }
+            connection.close(7, "");
+            read
+        });
+        let near = world.near.spawn("client", async move {
+            let connection = rig::connect(&client, &tls, to).await.unwrap();
+            // The congestion window grows.
+            let mut stream = connection.open_uni().await.unwrap();
+            stream.send(rig::body(0, MEGABYTE)).await.unwrap();
+            stream.finish().unwrap();
+            stream.acknowledged().await.unwrap();
+            host.runtime().sleep(at - host.now()).await;
+            let mut stream = connection.open_uni().await.unwrap();
+            for at in (0..800).step_by(2) {
+                stream.send(rig::body(at, 2)).await.unwrap();
+                host.runtime().sleep(Duration::from_micros(5)).await;
+            }
+            // Which arrives, and is acknowledged, and that arrives too.
+            host.runtime().sleep(Duration::from_millis(15)).await;
+            stream.send(rig::body(800, 20_000)).await.unwrap();
+            stream.finish().unwrap();
+            (connection.closed().await, client.counters())
+        });
+        let ((closed, counters), read) = world.bed.run(async move { (near.await, far.await) });
+        assert_eq!(closed, Closed::ByPeer { code: 7, reason: Bytes::new() }, "{offload:?}");
+        assert_eq!(read, [1 << 20, 20_800], "{offload:?}");
+        assert_eq!(counters.sealed_by_device > 1000, offload == Offload::Both, "{counters:?}");
+    }
+}
+
+offload_base::counters! {
+    struct LossCounters {
+        pub lost: "every_nth_lost",
+    }
+}
+
+/// Loses every so many frames one, for a while.
+#[derive(Debug)]
+struct Every {
+    span: Range<Instant>,
+    nth: u64,
+    frames: u64,
+    counters: LossCounters,
+}
+
+impl Every {
+    fn new(span: Range<Instant>) -> Every {
+        Every { span, nth: 1, frames: 0, counters: LossCounters::default() }
+    }
+}
+
+impl Impairment for Every {
+    fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
+        self.frames += u64::from(self.span.contains(&crossing.arrives));
+        match self.span.contains(&crossing.arrives) && self.frames.is_multiple_of(self.nth) {
+            true => self.counters.lost += 1,
+            false => onward(crossing),
+        }
+    }
+
+    fn counters(&self) -> &dyn Counters {
+        &self.counters
     }
 }
 
