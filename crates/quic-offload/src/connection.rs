@@ -1,6 +1,6 @@
 //! A connection in an application's hands.
 
-use crate::core::{Conn, Core, Stage, place_of, wait};
+use crate::core::{Conn, Core, MAX_ACK_DELAY, SILENT, Stage, place_of, probe_timeout, wait};
 use crate::crypto::number_of;
 use crate::endpoint::Shared;
 use crate::error::{Closed, DatagramError, PathError};
@@ -183,43 +183,28 @@ impl Connection {
     }
 
     /// Opens one more path, from one of this host's addresses, as a client may (draft-ietf-quic-multipath-21 3.1). Its number,
-    /// once it is in use.
+    /// once it is in use. Dropped before that, the path is given up.
     ///
     /// # Errors
-    /// If the connection ended, the peer has no multipath, or the path does not come about.
+    /// If the connection ended, the peer has no multipath, or the path does not come about: for nothing comes back from it within three
+    /// probe timeouts of a path of which nothing is known, 3 s, or of the slowest path there is (RFC 9000 8.2.4).
     pub async fn open_path(&self, to: SocketAddr, from: Option<IpAddr>) -> Result<u32, PathError> {
-        let mut opened = None;
-        poll_fn(|cx| {
-            let now = self.held.shared.now();
-            let mut core = self.held.shared.lock();
-            let (time, most) = (core.noq_time(now), core.most_paths());
-            let conn = open(self.held.get(&mut core)?)?;
-            let Some(path) = opened else {
-                if conn.noq.is_multipath_negotiated() && conn.open_paths() >= most {
-                    return Poll::Ready(Err(PathError::Refused(format!(
-                        "there are {most} paths: raise Config::paths"
-                    ))));
-                }
-                match conn.noq.open_path(FourTuple::new(to, from), PathStatus::Available, time) {
-                    Ok(path) => opened = Some(number_of(path)),
-                    // The peer's connection IDs for it are still to come.
-                    Err(noq_proto::PathError::RemoteCidsExhausted) => {}
-                    Err(error) => return Poll::Ready(Err(PathError::Refused(error.to_string()))),
-                }
-                wait(&mut conn.waiting.path, cx.waker());
-                core.touch(self.held.at);
-                return Poll::Pending;
-            };
-            if conn.paths.contains(&path) {
-                return Poll::Ready(Ok(path));
+        let mut opening = Opening { connection: self, path: None };
+        let mut alarm = self.held.shared.alarm();
+        let mut due = None;
+        poll_fn(|cx| match opening.poll(cx, FourTuple::new(to, from)) {
+            Poll::Pending => {
+                let due = *due.get_or_insert_with(|| self.held.shared.now() + self.path_patience());
+                alarm.poll(cx, Some(due)).map(|()| Err(PathError::NoAnswer))
             }
-            if conn.abandoned.contains(&path) {
-                return Poll::Ready(Err(PathError::Refused("the path was abandoned before it was in use".into())));
-            }
-            wait(&mut conn.waiting.path, cx.waker());
-            Poll::Pending
+            ready => ready,
         })
         .await
+    }
+
+    fn path_patience(&self) -> Duration {
+        let slowest = self.held.with(|_, conn| conn.slowest_path());
+        LEAST_PATH_PATIENCE.max(3 * probe_timeout(slowest.unwrap_or_default(), MAX_ACK_DELAY))
     }
 
     /// Gives a path up. The last one stays.
@@ -227,8 +212,12 @@ impl Connection {
     /// # Errors
     /// If the connection ended, or there is no other path.
     pub fn close_path(&self, path: u32) -> Result<(), PathError> {
+        self.end_path(path, 0)
+    }
+
+    fn end_path(&self, path: u32, code: u32) -> Result<(), PathError> {
         self.on_path(path, |core_time, conn, id| {
-            let closed = conn.noq.close_path(core_time, id, 0u32.into());
+            let closed = conn.noq.close_path(core_time, id, code.into());
             closed.map_err(|error| PathError::Refused(error.to_string()))
         })
     }
@@ -349,6 +338,59 @@ impl Connection {
         })
     }
 }
+
+/// A path that is being opened. Dropped, it is given up unless it is in use.
+struct Opening<'a> {
+    connection: &'a Connection,
+    path: Option<u32>,
+}
+
+impl Opening<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>, path: FourTuple) -> Poll<Result<u32, PathError>> {
+        let held = &self.connection.held;
+        let now = held.shared.now();
+        let mut core = held.shared.lock();
+        let (time, most) = (core.noq_time(now), core.most_paths());
+        open(held.get(&mut core)?)?;
+        // A path that was given up does not count.
+        core.take_events(held.at, now);
+        let conn = open(held.get(&mut core)?)?;
+        let Some(opened) = self.path else {
+            if conn.noq.is_multipath_negotiated() && conn.open_paths() >= most {
+                return Poll::Ready(Err(PathError::Refused(format!("there are {most} paths: raise Config::paths"))));
+            }
+            match conn.noq.open_path(path, PathStatus::Available, time) {
+                Ok(path) => self.path = Some(number_of(path)),
+                // The peer's connection IDs for it are still to come.
+                Err(noq_proto::PathError::RemoteCidsExhausted) => {}
+                Err(error) => return Poll::Ready(Err(PathError::Refused(error.to_string()))),
+            }
+            wait(&mut conn.waiting.path, cx.waker());
+            core.touch(held.at);
+            return Poll::Pending;
+        };
+        if conn.paths.contains(&opened) {
+            self.path = None;
+            return Poll::Ready(Ok(opened));
+        }
+        if conn.abandoned.contains(&opened) {
+            return Poll::Ready(Err(PathError::Refused("the path was abandoned before it was in use".into())));
+        }
+        wait(&mut conn.waiting.path, cx.waker());
+        Poll::Pending
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        if let Some(path) = self.path {
+            let _or_it_is_given_up = self.connection.end_path(path, SILENT);
+        }
+    }
+}
+
+/// Three probe timeouts of a path of unknown round-trip time (RFC 9002 6.2.2).
+const LEAST_PATH_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The connection, unless it ended.
 pub(crate) fn open(conn: &mut Conn) -> Result<&mut Conn, Closed> {

@@ -36,6 +36,10 @@ impl Shared {
     pub(crate) fn now(&self) -> Instant {
         self.timers.now()
     }
+
+    pub(crate) fn alarm(&self) -> Box<dyn Alarm> {
+        self.timers.alarm()
+    }
 }
 
 /// Runs an endpoint's connections: a future that ends when the endpoint is closed and its last connection drained, or with the

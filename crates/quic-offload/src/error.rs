@@ -205,4 +205,7 @@ pub enum PathError {
     /// The state machine will not.
     #[error("{0}")]
     Refused(String),
+    /// Nothing came back from the new path, or the peer gave no connection IDs for it.
+    #[error("nothing came back from the new path")]
+    NoAnswer,
 }

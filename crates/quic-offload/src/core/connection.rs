@@ -98,6 +98,10 @@ pub(crate) fn wait(list: &mut Vec<Waker>, waker: &Waker) {
     }
 }
 
+fn slowest_path(noq: &noq_proto::Connection) -> Duration {
+    noq.paths().into_iter().filter_map(|path| noq.rtt(path)).max().unwrap_or_default()
+}
+
 /// The place of a direction in a pair.
 pub(crate) fn place_of(dir: Dir) -> usize {
     match dir {
@@ -161,6 +165,11 @@ impl Conn {
         self.noq.paths().into_iter().filter(|path| !self.abandoned.contains(&number_of(*path))).count()
     }
 
+    /// The round-trip time of the slowest path.
+    pub(crate) fn slowest_path(&self) -> Duration {
+        slowest_path(&self.noq)
+    }
+
     /// How long the peer may wait with an acknowledgement.
     pub(super) fn ack_delay(&self) -> Duration {
         if self.asked.is_agreed() { ASKED } else { silence::MAX_ACK_DELAY }
@@ -188,7 +197,7 @@ impl Conn {
 
 impl Core {
     /// Takes what a connection has to say, to its endpoint and to the application.
-    pub(super) fn take_events(&mut self, at: usize, now: Instant) {
+    pub(crate) fn take_events(&mut self, at: usize, now: Instant) {
         let Some(conn) = self.connections.get_mut(at) else { return };
         while let Some(event) = conn.noq.poll_endpoint_events() {
             if let Some(answer) = self.noq.handle_event(noq_proto::ConnectionHandle(at), event) {
@@ -256,9 +265,8 @@ impl Core {
         let (learned, generation) = (core::mem::take(&mut keys.learned), keys.opened_generation);
         drop(keys);
         conn.key_updates = generation;
-        let noq = &conn.noq;
-        let slowest = || noq.paths().into_iter().filter_map(|path| noq.rtt(path)).max().unwrap_or_default();
-        conn.offload.note_opened(learned, generation, || now + silence::probe_timeout(slowest(), ASKED));
+        let Conn { noq, offload, .. } = conn;
+        offload.note_opened(learned, generation, || now + silence::probe_timeout(slowest_path(noq), ASKED));
     }
 }
 

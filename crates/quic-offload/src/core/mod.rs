@@ -33,6 +33,7 @@ use noq_proto::{
 use offload_api::{Datagram, Handle, QuicVerdict};
 use offload_base::{Instant, RandomSource, Rng};
 pub(crate) use reading::Next;
+pub(crate) use silence::{MAX_ACK_DELAY, probe_timeout};
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -519,7 +520,7 @@ impl Core {
 /// RFC 9000 15.
 const VERSION: u32 = 1;
 /// Why a path is given up: draft-ietf-quic-multipath-21 4.4, PATH_UNSTABLE_OR_POOR.
-const SILENT: u32 = 0x3e76;
+pub(crate) const SILENT: u32 = 0x3e76;
 /// RFC 9000 20.1, told as an application's code.
 const INTERNAL_ERROR: u32 = 0x01;
 /// A timer that is due is looked at once, and then not before.

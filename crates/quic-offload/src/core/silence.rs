@@ -96,7 +96,7 @@ fn patience(rtt: Duration, ack_delay: Duration) -> Duration {
 }
 
 /// RFC 9002 6.2.1, as if the round-trip time varied by an eighth of itself.
-pub(super) fn probe_timeout(rtt: Duration, ack_delay: Duration) -> Duration {
+pub(crate) fn probe_timeout(rtt: Duration, ack_delay: Duration) -> Duration {
     rtt + (rtt / 2).max(GRANULARITY) + ack_delay
 }
 
@@ -104,4 +104,4 @@ const LOOKS_EVERY: Duration = Duration::from_millis(1);
 /// RFC 9002 6.1.2.
 const GRANULARITY: Duration = Duration::from_millis(1);
 /// RFC 9000 18.2, unless a peer says otherwise, which the state machine does not tell.
-pub(super) const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
+pub(crate) const MAX_ACK_DELAY: Duration = Duration::from_millis(25);

@@ -1,6 +1,7 @@
 //! Several paths of one connection (draft-ietf-quic-multipath-21).
 
 use crate::rig::{self, World, nic};
+use bytes::Bytes;
 use core::net::IpAddr;
 use core::time::Duration;
 use nic_sim::NicConfig;
@@ -124,6 +125,47 @@ fn a_cut_wire_is_survived() {
         // Seen to be silent after three probe timeouts and a bit, of this end's and its peer's, who acknowledge within 5 ms; the state
         // machine sends again what was under way when it discards the path, three later.
         assert!(longest < 3 * PROBE_TIMEOUT, "{offload:?}: nothing for {longest:?}");
+    }
+}
+
+/// Its wire is cut from the beginning, and the connection is kept alive: the path never comes about, and another one does. So it is where
+/// who opens it waits no longer.
+#[test]
+fn a_path_that_never_answers_ends() {
+    for (offload, waits) in
+        [(Offload::Both, true), (Offload::None, true), (Offload::Both, false), (Offload::None, false)]
+    {
+        let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
+        let mut world = World::wired(12, [nic(), nic()], vec![link; 3]);
+        world.bed.cable(1).impair(|| Cut::new(Instant::ZERO..Instant::MAX));
+        let keep_alive = Some(Duration::from_millis(100));
+        let config = |name| Config { paths: 2, keep_alive, offload, ..world.config(name) };
+        let (client, _driver) = world.client(config("near"));
+        let (server, _server_driver) = world.server(config("far"));
+        let (tls, first, host) = (world.client_tls(), world.to(false), world.near.clone());
+        let [cut, other]: [(IpAddr, IpAddr); 2] = [
+            (world.near.ipv6_address().into(), world.far.ipv6_address().into()),
+            (world.near.link_local_address().into(), world.far.link_local_address().into()),
+        ];
+        let far = world.far.spawn("server", async move { server.accept().await.unwrap().closed().await });
+        let near = world.near.spawn("client", async move {
+            let connection = rig::connect(&client, &tls, first).await.unwrap();
+            let began = host.now();
+            let asked = Duration::from_secs(if waits { 60 } else { 1 });
+            let opened = tokio::select! {
+                opened = connection.open_path((cut.1, rig::PORT).into(), Some(cut.0)) => Some(opened),
+                () = host.runtime().sleep(asked) => None,
+            };
+            let took = host.now() - began;
+            // There is room for it.
+            let other = connection.open_path((other.1, rig::PORT).into(), Some(other.0)).await;
+            connection.close(7, "");
+            (opened, took, other)
+        });
+        let ((opened, took, other), closed) = world.bed.run(async move { (near.await, far.await) });
+        assert_eq!(opened, waits.then_some(Err(PathError::NoAnswer)), "{offload:?}");
+        assert!(!waits || (3..=4).contains(&took.as_secs()), "{took:?}");
+        assert_eq!((other, closed), (Ok(2), Closed::ByPeer { code: 7, reason: Bytes::new() }), "{offload:?}");
     }
 }
 
