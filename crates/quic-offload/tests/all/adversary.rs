@@ -286,3 +286,30 @@ fn probes_that_ask_for_acknowledgements_are_sent_one_by_one() {
         bytes: [100_001, 0],
     }));
 }
+
+/// Found among others: a client that moved while its second path was validated, and gave up the first, was never answered again.
+#[test]
+fn a_client_that_moves_when_its_second_path_is_there_goes_on_over_it_alone() {
+    for (seed, [reorder, duplicate], nic, forged, bytes) in
+        [(13978326830654105697, [3, 3], 34, 24, 8888), (11285453956409508927, [1, 0], 100, 20, 7011)]
+    {
+        assert!(!run(&Schedule {
+            seed,
+            loss: 0,
+            reorder,
+            duplicate,
+            corrupt: 0,
+            nics: [0, nic],
+            offloads: [0, 0],
+            resets: 0,
+            forged,
+            update_every: None,
+            six: true,
+            second: true,
+            gives_up: [true, false],
+            moves: (1, 30),
+            forgets: None,
+            bytes: [bytes, 0],
+        }));
+    }
+}
