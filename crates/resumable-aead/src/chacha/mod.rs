@@ -49,6 +49,20 @@ impl Vectors {
         match self {}
     }
 
+    #[allow(clippy::too_many_arguments, reason = "as on x86-64")]
+    fn crypt(
+        self,
+        _key: &[u8; 32],
+        _nonce: &[u8; NONCE_LEN],
+        _at: (u32, usize),
+        _piece: Piece<'_>,
+        _opens: bool,
+        _authenticator: (&mut [u64; 3], [u64; 2]),
+        _block: (&[u8; 16], usize),
+    ) -> Option<usize> {
+        match self {}
+    }
+
     fn absorb(self, _accumulator: &mut [u64; 3], _multiplier: [u64; 2], _blocks: &[u8]) -> bool {
         match self {}
     }
@@ -93,8 +107,33 @@ impl ChaChaKey {
         direction: Direction,
         piece: Piece<'_>,
     ) {
-        // Cipher and authenticator take turns on what stays in the nearest cache.
         let mut rest = piece;
+        if let Some(vectors) = self.vectors {
+            let used = (position % 16) as usize;
+            let opens = direction == Direction::Decrypt;
+            // Of what is opened, the rest of a block is not absorbed, and will not be there any more.
+            let mut tail = [0; 16];
+            let len = rest.len();
+            let tail_len = ((used + len) % 16).min(len);
+            if opens {
+                tail[..tail_len].copy_from_slice(&rest.source()[len - tail_len..]);
+            }
+            let at = ((position / 64 + 1) as u32, (position % 64) as usize);
+            let authenticator = state.authenticator.parts();
+            let absorbed =
+                vectors.crypt(&self.key, nonce, at, rest.reborrow(), opens, authenticator, (&state.block, used));
+            if let Some(absorbed) = absorbed {
+                if absorbed != 0 {
+                    state.block = [0; 16];
+                }
+                match opens {
+                    true => state.block[..tail_len].copy_from_slice(&tail[..tail_len]),
+                    false => state.absorb(self.vectors, position + absorbed as u64, &rest.result()[absorbed..]),
+                }
+                return;
+            }
+        }
+        // Cipher and authenticator take turns on what stays in the nearest cache.
         while rest.len() != 0 {
             let (mut chunk, next) = rest.split_at(CHUNK);
             let len = chunk.len() as u64;

@@ -2,6 +2,8 @@
 //!
 //! Invariant: `accumulator` is below 5 * 2^128, in three words, least first; `multiplier` is clamped.
 
+use zeroize::Zeroize;
+
 use super::Vectors;
 use crate::TAG_LEN;
 use crate::state_bytes::array;
@@ -29,32 +31,15 @@ impl Poly1305 {
         if vectors.is_some_and(|vectors| vectors.absorb(&mut self.accumulator, self.multiplier, blocks)) {
             return;
         }
-        let [mut h0, mut h1, mut h2] = self.accumulator;
-        let [r0, r1] = self.multiplier;
-        // Clamping made r1 a multiple of 4, so that r1 * 2^128 = (r1 / 4) * 2^130 = (r1 / 4) * 5 modulo 2^130 - 5.
-        let s1 = r1 + (r1 >> 2);
+        let multiplier = Multiplier::new(self.multiplier);
         for block in blocks.chunks_exact(16) {
-            // The block with a one after its last byte.
-            let (sum, carry) = add(h0, u64::from_le_bytes(array(block, 0)), 0);
-            h0 = sum;
-            let (sum, carry) = add(h1, u64::from_le_bytes(array(block, 8)), carry);
-            h1 = sum;
-            h2 += carry + 1;
-
-            // h2 is at most 6 here and r below 2^124: no product or sum overflows.
-            let d0 = mul(h0, r0) + mul(h1, s1);
-            let d1 = mul(h0, r1) + mul(h1, r0) + mul(h2, s1) + (d0 >> 64);
-            let d2 = h2 * r0 + (d1 >> 64) as u64;
-
-            // What is above 2^130 comes back times 5.
-            let above = (d2 >> 2) + (d2 & !3);
-            let (sum, carry) = add(d0 as u64, above, 0);
-            h0 = sum;
-            let (sum, carry) = add(d1 as u64, 0, carry);
-            h1 = sum;
-            h2 = (d2 & 3) + carry;
+            absorb_block(&mut self.accumulator, &multiplier, &array(block, 0));
         }
-        self.accumulator = [h0, h1, h2];
+    }
+
+    /// What is multiplied, and by what.
+    pub(super) fn parts(&mut self) -> (&mut [u64; 3], [u64; 2]) {
+        (&mut self.accumulator, self.multiplier)
     }
 
     /// The tag of what was absorbed.
@@ -107,6 +92,49 @@ impl Poly1305 {
         let clamped = state.multiplier[0] & !CLAMP[0] == 0 && state.multiplier[1] & !CLAMP[1] == 0;
         (clamped && state.accumulator[2] <= 4).then_some(state)
     }
+}
+
+/// A clamped multiplier, and what it is above 2^128.
+#[derive(Clone, Copy)]
+pub(super) struct Multiplier {
+    r0: u64,
+    r1: u64,
+    s1: u64,
+}
+
+impl Multiplier {
+    pub(super) fn new([r0, r1]: [u64; 2]) -> Multiplier {
+        // Clamping made r1 a multiple of 4, so that r1 * 2^128 = (r1 / 4) * 2^130 = (r1 / 4) * 5 modulo 2^130 - 5.
+        Multiplier { r0, r1, s1: r1 + (r1 >> 2) }
+    }
+}
+
+impl Zeroize for Multiplier {
+    fn zeroize(&mut self) {
+        [&mut self.r0, &mut self.r1, &mut self.s1].into_iter().for_each(Zeroize::zeroize);
+    }
+}
+
+/// Absorbs a block into an accumulator within the invariant, and leaves it there.
+#[inline(always)]
+pub(super) fn absorb_block(accumulator: &mut [u64; 3], multiplier: &Multiplier, block: &[u8; 16]) {
+    let [h0, h1, h2] = *accumulator;
+    let Multiplier { r0, r1, s1 } = *multiplier;
+    // The block with a one after its last byte.
+    let (h0, carry) = add(h0, u64::from_le_bytes(array(block, 0)), 0);
+    let (h1, carry) = add(h1, u64::from_le_bytes(array(block, 8)), carry);
+    let h2 = h2 + carry + 1;
+
+    // h2 is at most 6 here, r0, r1 below 2^60 and s1 below 2^61: no product or sum overflows.
+    let d0 = mul(h0, r0) + mul(h1, s1);
+    let d1 = mul(h0, r1) + mul(h1, r0) + u128::from(h2 * s1) + (d0 >> 64);
+    let d2 = h2 * r0 + (d1 >> 64) as u64;
+
+    // What is above 2^130 comes back times 5.
+    let above = (d2 >> 2) + (d2 & !3);
+    let (h0, carry) = add(d0 as u64, above, 0);
+    let (h1, carry) = add(d1 as u64, 0, carry);
+    *accumulator = [h0, h1, (d2 & 3) + carry];
 }
 
 fn add(left: u64, right: u64, carry: u64) -> (u64, u64) {

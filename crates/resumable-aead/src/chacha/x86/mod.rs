@@ -1,7 +1,8 @@
 //! ChaCha20 and Poly1305 with the instructions of x86-64: AVX2 on 256 bits, AVX-512 with IFMA on 512.
 //!
 //! `rows.rs` makes keystream; `poly_avx2.rs` and `poly_ifma.rs` multiply, in limbs as wide as their instruction takes;
-//! `limbs.rs` is what they do before they begin. Here these become functions for one back-end each.
+//! `limbs.rs` is what they do before they begin. With AVX2 the two are done together (`beside.rs`): while vectors make keystream, Poly1305
+//! multiplies words, which wait for other parts of the processor. Here these become functions for one back-end each.
 //!
 //! # Safety of this module
 //!
@@ -10,12 +11,15 @@
 //! through the call.
 #![allow(unsafe_code)]
 
+mod beside;
 mod limbs;
 mod poly_avx2;
 mod poly_ifma;
 mod rows;
 
 use std::arch::x86_64::{__m256i, __m512i};
+
+use beside::Words;
 
 use crate::piece::Piece;
 use crate::x86::Run;
@@ -30,7 +34,11 @@ struct Entries {
     absorb: unsafe fn(&mut [u64; 3], [u64; 2], &[u8]),
     /// From how many bytes on powers of the multiplier are worth making.
     absorb_from: usize,
+    /// Both together, where that is faster.
+    crypt: Option<Crypt>,
 }
+
+type Crypt = unsafe fn(&[u8; 32], &[u8; NONCE_LEN], u32, usize, Run, &mut Words);
 
 impl X86ChaCha {
     /// None where this processor lacks the instructions of `backend`.
@@ -40,6 +48,7 @@ impl X86ChaCha {
         }
         match backend {
             Backend::Avx512 if has!("avx512f" "avx512bw" "avx512vl" "avx512ifma") => Some(X86ChaCha(&AVX512)),
+            Backend::Avx2 if has!("avx2" "bmi2") => Some(X86ChaCha(&AVX2_TOGETHER)),
             Backend::Avx2 if has!("avx2") => Some(X86ChaCha(&AVX2)),
             _ => None,
         }
@@ -49,6 +58,29 @@ impl X86ChaCha {
     pub(super) fn apply(self, key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, piece: Piece<'_>) {
         // SAFETY: the instructions are there; the run is that of a piece that lives through the call.
         unsafe { (self.0.apply)(key, nonce, counter, skip, Run::of(piece)) }
+    }
+
+    /// Adds the keystream as [`apply`](Self::apply) does, and absorbs meanwhile what was ciphertext before (`opens`) or is after, but for
+    /// the last blocks of that. `used` bytes of `block` go before, whole blocks follow. How many bytes of the piece were absorbed;
+    /// `None`: it is not worth it, and nothing was done.
+    #[allow(clippy::too_many_arguments, reason = "what a message, a piece and an authenticator are")]
+    pub(super) fn crypt(
+        self,
+        key: &[u8; 32],
+        nonce: &[u8; NONCE_LEN],
+        (counter, skip): (u32, usize),
+        piece: Piece<'_>,
+        opens: bool,
+        (accumulator, multiplier): (&mut [u64; 3], [u64; 2]),
+        (block, used): (&[u8; 16], usize),
+    ) -> Option<usize> {
+        let crypt = self.0.crypt.filter(|_| piece.len() >= TOGETHER_FROM)?;
+        let run = Run::of(piece);
+        let mut words = Words::new(run, opens, *accumulator, multiplier, block, used);
+        // SAFETY: the instructions are there; the run is that of a piece that lives through the call, and the words were made of it.
+        unsafe { crypt(key, nonce, counter, skip, run, &mut words) };
+        *accumulator = words.accumulator();
+        Some(words.absorbed())
     }
 
     /// Absorbs whole blocks into an accumulator of Poly1305 if they are enough to be worth it.
@@ -62,20 +94,31 @@ impl X86ChaCha {
     }
 }
 
-static AVX2: Entries = Entries { apply: apply_avx2, absorb: poly_avx2::absorb, absorb_from: 256 };
+static AVX2: Entries = Entries { apply: apply_avx2, absorb: poly_avx2::absorb, absorb_from: 256, crypt: None };
 
-static AVX512: Entries = Entries { apply: apply_avx512, absorb: poly_ifma::absorb, absorb_from: 256 };
+static AVX2_TOGETHER: Entries = Entries { crypt: Some(crypt_avx2), ..AVX2 };
+
+static AVX512: Entries = Entries { apply: apply_avx512, absorb: poly_ifma::absorb, absorb_from: 256, crypt: None };
+
+/// Bytes of two vectors' blocks, and as many more.
+const TOGETHER_FROM: usize = 256;
+
+#[target_feature(enable = "avx2,bmi2")]
+unsafe fn crypt_avx2(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, run: Run, words: &mut Words) {
+    // SAFETY: the enabled instructions are the vector's; the caller vouches for the run, and that the words are of it.
+    unsafe { rows::apply::<__m256i>(key, nonce, counter, skip, run, words) }
+}
 
 #[target_feature(enable = "avx2")]
 unsafe fn apply_avx2(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, run: Run) {
     // SAFETY: the enabled instructions are the vector's; the caller vouches for the run.
-    unsafe { rows::apply::<__m256i>(key, nonce, counter, skip, run) }
+    unsafe { rows::apply::<__m256i>(key, nonce, counter, skip, run, &mut ()) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn apply_avx512(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, run: Run) {
     // SAFETY: the enabled instructions are the vector's; the caller vouches for the run.
-    unsafe { rows::apply::<__m512i>(key, nonce, counter, skip, run) }
+    unsafe { rows::apply::<__m512i>(key, nonce, counter, skip, run, &mut ()) }
 }
 
 #[cfg(test)]

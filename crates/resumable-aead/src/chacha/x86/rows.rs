@@ -11,15 +11,48 @@
 //! instructions.
 #![allow(unsafe_code)]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use crate::NONCE_LEN;
 use crate::state_bytes::array;
 use crate::x86::Run;
 
+/// What is done beside the rounds, by instructions that do not wait for vectors.
+///
+/// # Safety
+/// The callers of all methods vouch for what the implementation says.
+pub(super) trait Beside {
+    /// A batch begins, of which so many bytes are for the run.
+    unsafe fn begin(&mut self, bytes: usize);
+    /// Two of its rounds are done, of twenty.
+    unsafe fn between(&mut self);
+    /// Its bytes were written.
+    unsafe fn end(&mut self, bytes: usize);
+}
+
+/// Nothing.
+impl Beside for () {
+    #[inline(always)]
+    unsafe fn begin(&mut self, _bytes: usize) {}
+
+    #[inline(always)]
+    unsafe fn between(&mut self) {}
+
+    #[inline(always)]
+    unsafe fn end(&mut self, _bytes: usize) {}
+}
+
 /// Adds the keystream of block `counter` and on, from its byte `skip` (less than 64) on.
 #[inline(always)]
-pub(super) unsafe fn apply<V: Rows>(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, run: Run) {
+pub(super) unsafe fn apply<V: Rows>(
+    key: &[u8; 32],
+    nonce: &[u8; NONCE_LEN],
+    counter: u32,
+    skip: usize,
+    run: Run,
+    beside: &mut impl Beside,
+) {
     // SAFETY: the caller keeps the module's contract; broadcasts are of 16 bytes.
     unsafe {
         let nonce_word = |index: usize| i32::from_le_bytes(array(nonce, 4 * index));
@@ -30,16 +63,17 @@ pub(super) unsafe fn apply<V: Rows>(key: &[u8; 32], nonce: &[u8; NONCE_LEN], cou
             V::broadcast(key.as_ptr().add(16)),
             V::counters(last),
         ];
-        let mut rest = Rest { skip, run };
+        let (masks, mut rest) = (V::masks(), Rest { skip, run });
         while rest.run.len != 0 {
             let groups = (rest.skip + rest.run.len).div_ceil(64 * V::BLOCKS);
-            match groups.min(V::GROUPS) {
-                1 => batch::<V, 1>(&mut rows, &mut rest),
-                2 => batch::<V, 2>(&mut rows, &mut rest),
-                3 => batch::<V, 3>(&mut rows, &mut rest),
-                4 => batch::<V, 4>(&mut rows, &mut rest),
-                5 => batch::<V, 5>(&mut rows, &mut rest),
-                _ => batch::<V, 6>(&mut rows, &mut rest),
+            match groups {
+                1 => batch::<V, 1>(&mut rows, &masks, &mut rest, beside),
+                2 => batch::<V, 2>(&mut rows, &masks, &mut rest, beside),
+                _ if V::GROUPS == 3 => batch::<V, 3>(&mut rows, &masks, &mut rest, beside),
+                3 => batch::<V, 3>(&mut rows, &masks, &mut rest, beside),
+                4 => batch::<V, 4>(&mut rows, &masks, &mut rest, beside),
+                5 => batch::<V, 5>(&mut rows, &masks, &mut rest, beside),
+                _ => batch::<V, 6>(&mut rows, &masks, &mut rest, beside),
             }
         }
     }
@@ -53,7 +87,12 @@ struct Rest {
 
 /// So many groups of blocks, whose rounds do not depend on each other.
 #[inline(always)]
-unsafe fn batch<V: Rows, const GROUPS: usize>(rows: &mut [V; 4], rest: &mut Rest) {
+unsafe fn batch<V: Rows, const GROUPS: usize>(
+    rows: &mut [V; 4],
+    masks: &V::Masks,
+    rest: &mut Rest,
+    beside: &mut impl Beside,
+) {
     // SAFETY: the caller keeps the module's contract.
     unsafe {
         let start = *rows;
@@ -61,8 +100,11 @@ unsafe fn batch<V: Rows, const GROUPS: usize>(rows: &mut [V; 4], rest: &mut Rest
         for (index, state) in states.iter_mut().enumerate() {
             state[3] = start[3].advance((index * V::BLOCKS) as u32);
         }
+        let bytes = rest.run.len.min(64 * V::BLOCKS * GROUPS - rest.skip);
+        beside.begin(bytes);
         for _ in 0..10 {
-            double_round(&mut states);
+            double_round(&mut states, masks);
+            beside.between();
         }
         for (index, [a, b, c, d]) in states.into_iter().enumerate() {
             let last = start[3].advance((index * V::BLOCKS) as u32);
@@ -71,20 +113,21 @@ unsafe fn batch<V: Rows, const GROUPS: usize>(rows: &mut [V; 4], rest: &mut Rest
                 apply_vector(keystream, rest);
             }
         }
+        beside.end(bytes);
         rows[3] = start[3].advance((GROUPS * V::BLOCKS) as u32);
     }
 }
 
 /// RFC 8439 2.3: a column round and a diagonal round.
 #[inline(always)]
-unsafe fn double_round<V: Rows, const GROUPS: usize>(states: &mut [[V; 4]; GROUPS]) {
+unsafe fn double_round<V: Rows, const GROUPS: usize>(states: &mut [[V; 4]; GROUPS], masks: &V::Masks) {
     // SAFETY: the caller keeps the module's contract.
     unsafe {
-        quarter_rounds(states);
+        quarter_rounds(states, masks);
         for [_, b, c, d] in states.iter_mut() {
             (*b, *c, *d) = (b.turn_1(), c.turn_2(), d.turn_3());
         }
-        quarter_rounds(states);
+        quarter_rounds(states, masks);
         for [_, b, c, d] in states.iter_mut() {
             (*b, *c, *d) = (b.turn_3(), c.turn_2(), d.turn_1());
         }
@@ -93,12 +136,12 @@ unsafe fn double_round<V: Rows, const GROUPS: usize>(states: &mut [[V; 4]; GROUP
 
 /// RFC 8439 2.1, step by step for all groups: the steps of one depend on each other.
 #[inline(always)]
-unsafe fn quarter_rounds<V: Rows, const GROUPS: usize>(states: &mut [[V; 4]; GROUPS]) {
+unsafe fn quarter_rounds<V: Rows, const GROUPS: usize>(states: &mut [[V; 4]; GROUPS], masks: &V::Masks) {
     // SAFETY: the caller keeps the module's contract.
     unsafe {
         for [a, b, _, d] in states.iter_mut() {
             *a = a.add(*b);
-            *d = d.xor(*a).rotate_16();
+            *d = d.xor(*a).rotate_16(masks);
         }
         for [_, b, c, d] in states.iter_mut() {
             *c = c.add(*d);
@@ -106,7 +149,7 @@ unsafe fn quarter_rounds<V: Rows, const GROUPS: usize>(states: &mut [[V; 4]; GRO
         }
         for [a, b, _, d] in states.iter_mut() {
             *a = a.add(*b);
-            *d = d.xor(*a).rotate_8();
+            *d = d.xor(*a).rotate_8(masks);
         }
         for [_, b, c, d] in states.iter_mut() {
             *c = c.add(*d);
@@ -144,8 +187,12 @@ pub(super) trait Rows: Copy {
     const BLOCKS: usize;
     /// Bytes of a vector.
     const BYTES: usize;
-    /// Most groups that registers have room for.
+    /// Most groups that registers have room for: 3 or 6.
     const GROUPS: usize;
+    /// What it takes to rotate by whole bytes.
+    type Masks;
+
+    unsafe fn masks() -> Self::Masks;
 
     /// Reads [`BYTES`](Rows::BYTES) bytes.
     unsafe fn load(from: *const u8) -> Self;
@@ -161,9 +208,9 @@ pub(super) trait Rows: Copy {
     unsafe fn advance(self, count: u32) -> Self;
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn xor(self, other: Self) -> Self;
-    unsafe fn rotate_16(self) -> Self;
+    unsafe fn rotate_16(self, masks: &Self::Masks) -> Self;
     unsafe fn rotate_12(self) -> Self;
-    unsafe fn rotate_8(self) -> Self;
+    unsafe fn rotate_8(self, masks: &Self::Masks) -> Self;
     unsafe fn rotate_7(self) -> Self;
     /// Each word of a lane comes from one further on.
     unsafe fn turn_1(self) -> Self;
@@ -180,17 +227,36 @@ macro_rules! methods {
         unsafe fn $name($($argument: $type),*) $(-> $result)? {
             // SAFETY: the caller keeps the trait's contract: instructions are there, pointers are good for as many
             // bytes as the method's description says, and nothing more is touched.
+            #[allow(unused_unsafe, reason = "a few bodies need no instruction")]
             unsafe { $body }
         }
     )*};
 }
 
+/// No instruction: hides from the compiler what a mask is, which would make two or three shuffles of one.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn opaque(mut mask: __m256i) -> __m256i {
+    // SAFETY: the text is a comment; the operand goes out as it came in.
+    unsafe { asm!("/* {0} */", inout(ymm_reg) mask, options(nomem, nostack, preserves_flags)) };
+    mask
+}
+
 impl Rows for __m256i {
     const BLOCKS: usize = 2;
     const BYTES: usize = 32;
-    const GROUPS: usize = 4;
+    const GROUPS: usize = 3;
+    type Masks = [__m256i; 2];
 
     methods! {
+        fn masks() -> Self::Masks {
+            [
+                opaque(_mm256_broadcastsi128_si256(
+                    _mm_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13))),
+                opaque(_mm256_broadcastsi128_si256(
+                    _mm_setr_epi8(3, 0, 1, 2, 7, 4, 5, 6, 11, 8, 9, 10, 15, 12, 13, 14))),
+            ]
+        }
         fn load(from: *const u8) -> Self { _mm256_loadu_si256(from.cast()) }
         fn store(self: Self, to: *mut u8) { _mm256_storeu_si256(to.cast(), self) }
         fn apply_bytes(self: Self, run: Run, start: usize, end: usize) {{
@@ -209,17 +275,11 @@ impl Rows for __m256i {
         }
         fn add(self: Self, other: Self) -> Self { _mm256_add_epi32(self, other) }
         fn xor(self: Self, other: Self) -> Self { _mm256_xor_si256(self, other) }
-        fn rotate_16(self: Self) -> Self {
-            _mm256_shuffle_epi8(self, _mm256_broadcastsi128_si256(
-                _mm_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)))
-        }
+        fn rotate_16(self: Self, masks: &Self::Masks) -> Self { _mm256_shuffle_epi8(self, masks[0]) }
         fn rotate_12(self: Self) -> Self {
             _mm256_or_si256(_mm256_slli_epi32::<12>(self), _mm256_srli_epi32::<20>(self))
         }
-        fn rotate_8(self: Self) -> Self {
-            _mm256_shuffle_epi8(self, _mm256_broadcastsi128_si256(
-                _mm_setr_epi8(3, 0, 1, 2, 7, 4, 5, 6, 11, 8, 9, 10, 15, 12, 13, 14)))
-        }
+        fn rotate_8(self: Self, masks: &Self::Masks) -> Self { _mm256_shuffle_epi8(self, masks[1]) }
         fn rotate_7(self: Self) -> Self {
             _mm256_or_si256(_mm256_slli_epi32::<7>(self), _mm256_srli_epi32::<25>(self))
         }
@@ -242,8 +302,10 @@ impl Rows for __m512i {
     const BLOCKS: usize = 4;
     const BYTES: usize = 64;
     const GROUPS: usize = 6;
+    type Masks = ();
 
     methods! {
+        fn masks() -> Self::Masks { () }
         fn load(from: *const u8) -> Self { _mm512_loadu_si512(from.cast()) }
         fn store(self: Self, to: *mut u8) { _mm512_storeu_si512(to.cast(), self) }
         // Lanes that a mask excludes are neither read nor written, whatever memory is there.
@@ -261,9 +323,9 @@ impl Rows for __m512i {
         }
         fn add(self: Self, other: Self) -> Self { _mm512_add_epi32(self, other) }
         fn xor(self: Self, other: Self) -> Self { _mm512_xor_si512(self, other) }
-        fn rotate_16(self: Self) -> Self { _mm512_rol_epi32::<16>(self) }
+        fn rotate_16(self: Self, _masks: &Self::Masks) -> Self { _mm512_rol_epi32::<16>(self) }
         fn rotate_12(self: Self) -> Self { _mm512_rol_epi32::<12>(self) }
-        fn rotate_8(self: Self) -> Self { _mm512_rol_epi32::<8>(self) }
+        fn rotate_8(self: Self, _masks: &Self::Masks) -> Self { _mm512_rol_epi32::<8>(self) }
         fn rotate_7(self: Self) -> Self { _mm512_rol_epi32::<7>(self) }
         fn turn_1(self: Self) -> Self { _mm512_shuffle_epi32::<0b00_11_10_01>(self) }
         fn turn_2(self: Self) -> Self { _mm512_shuffle_epi32::<0b01_00_11_10>(self) }
