@@ -1,27 +1,47 @@
-//! Ciphers as chains of small services on a device: what they cost, how long packets take, how many instances they need.
+//! Ciphers as chains of small services on a device: what they make, what they cost, how long packets take, how many instances they need.
 //!
 //! A chain is a row of services, each with a number of instances; a packet passes them block by block. The bottleneck alone is worth
-//! multiplying, until another service is the bottleneck. This crate has the model:
+//! multiplying, until another service is the bottleneck. Where things live, users first:
 //!
+//! - [`Suite`], [`Cipher`] (`suite.rs`): ciphers by name, as bytes and as graphs; [`primitives`]: the services as a library;
+//! - [`Graph`] (`graph.rs`): which services a packet passes, written as text;
+//! - [`Fabric`] (`fabric.rs`): services with bounded queues on a device with so much area, in virtual time; tenants share them;
+//! - [`Controller`] (`controller.rs`): who decides how many instances there are, by what [`ServiceWindow`]s (`window.rs`) show;
+//! - [`Study`] (`study.rs`): a [`Load`] (`load.rs`) through a fabric, beside the least area that would have done; [`picture`] draws it, [`text`] tells it;
 //! - [`Service`] (`service.rs`): what a block costs in each service, and where the figure comes from;
-//! - [`Chain`] (`chain.rs`): services in a row, their area, their bottleneck, how many instances a rate asks for;
-//! - [`Pipeline`] (`pipeline.rs`): packets through a chain, in virtual time, to the block;
+//! - [`Chain`], [`Pipeline`] (`chain.rs`, `pipeline.rs`): one chain by itself, in closed form, exact to the block;
 //! - [`queueing`]: closed forms and approximations that predict waiting;
 //! - [`published`]: the figures of the poster that the idea comes from, and the line through two of them.
-//!
-//! The services' bytes are not here yet: the ciphers themselves are in `cellular-crypto`, `resumable-aead` and `offload-transforms`.
 
 #![forbid(unsafe_code)]
 
 mod chain;
+mod controller;
+mod fabric;
+mod graph;
+mod load;
+pub mod picture;
 mod pipeline;
+pub mod primitives;
 pub mod published;
 pub mod queueing;
 mod service;
+mod study;
+mod suite;
+pub mod text;
+mod window;
 
 pub use chain::{Chain, ChainError, Stage};
+pub use controller::{Controller, Decision, Fixed, Goal, Hysteresis, Predictive};
+pub use fabric::{ChainId, Departed, Fabric, FabricConfig, FabricError, Packet};
+pub use graph::{Graph, GraphError, Step};
+pub use load::{Arrival, Load};
+pub use offload_transforms::{Secret, Way};
 pub use pipeline::{Passed, Pipeline};
-pub use service::{Cost, Origin, Service};
+pub use service::{Cost, Costs, Origin, Service};
+pub use study::{Change, OfSize, Optimum, Outcome, Study, Window};
+pub use suite::{Cipher, Keys, KeysError, NotAuthentic, Suite};
+pub use window::{ServiceWindow, Work};
 
 /// The README's example runs with the others.
 #[cfg(doctest)]

@@ -47,6 +47,27 @@ impl Queue {
         Some(exponential * (1.0 + self.variation) / 2.0)
     }
 
+    /// The wait that so many of 1 exceed: 0 if fewer than that wait at all. The tail of the wait is taken for exponential, which it is exactly for
+    /// exponential service; elsewhere it is near where few wait longer. None where the queue grows without end.
+    ///
+    /// ```
+    /// use crypto_services::queueing::Queue;
+    ///
+    /// // M/M/1, half busy: of 100, 50 wait, and one waits longer than 2 ln 50 times the service.
+    /// let queue = Queue { arrivals: 0.5, service: 1.0, variation: 1.0, servers: 1 };
+    /// let wait = queue.wait_exceeded_by(0.01).expect("it catches up");
+    /// assert!((wait - 2.0 * 50f64.ln()).abs() < 1e-9);
+    /// assert_eq!(queue.wait_exceeded_by(0.6), Some(0.0));
+    /// ```
+    pub fn wait_exceeded_by(&self, share: f64) -> Option<f64> {
+        let waiting = self.waiting_share()?;
+        if waiting <= share {
+            return Some(0.0);
+        }
+        // Those that wait do so for the mean wait divided by their share.
+        Some(self.mean_wait()? / waiting * (waiting / share).ln())
+    }
+
     /// The least number of servers, up to `most`, with a mean wait of at most `target`.
     ///
     /// ```

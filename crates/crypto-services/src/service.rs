@@ -22,8 +22,10 @@ pub enum Service {
     Counter,
     /// A block of GHASH or POLYVAL.
     Ghash,
-    /// A block of CMAC or CBC beside AES's own time: each waits for the one before.
-    Chaining,
+    /// A block of CBC beside AES's own time: when encrypting, each waits for the one before.
+    Cbc,
+    /// A block of CMAC beside AES's own time: each waits for the one before.
+    Cmac,
     /// 16 bytes of ChaCha20's keystream.
     ChaCha,
     /// A block of Poly1305.
@@ -34,8 +36,18 @@ pub enum Service {
     Snow5g,
     /// 16 bytes of ZUC.
     Zuc,
+    /// 16 bytes through SHA-1.
+    Sha1,
+    /// 16 bytes through SHA-256.
+    Sha256,
+    /// HMAC beside its hash: the padded keys.
+    Hmac,
+    /// A polynomial over 64 bits, as UIA2 has it, or windows of a keystream, as EIA3 has them: 16 bytes.
+    KeystreamMac,
     /// A tag is compared, once a packet.
     Compare,
+    /// A mask is laid over a header, once a packet.
+    HeaderMask,
 }
 
 /// What a block costs in one instance.
@@ -47,7 +59,7 @@ pub struct Cost {
     pub block_ns: f64,
     /// Area, in units of an AES-128 instance.
     pub area: f64,
-    /// Nanoseconds until a new instance works.
+    /// Nanoseconds until a new instance works: partial reconfiguration.
     pub start_ns: f64,
     /// Where the figures come from.
     pub origin: Origin,
@@ -66,19 +78,25 @@ pub enum Origin {
 
 impl Service {
     /// All services.
-    pub const ALL: [Service; 12] = [
+    pub const ALL: [Service; 18] = [
         Service::KeyExpansion,
         Service::Aes128,
         Service::Aes256,
         Service::Counter,
         Service::Ghash,
-        Service::Chaining,
+        Service::Cbc,
+        Service::Cmac,
         Service::ChaCha,
         Service::Poly1305,
         Service::Snow3g,
         Service::Snow5g,
         Service::Zuc,
+        Service::Sha1,
+        Service::Sha256,
+        Service::Hmac,
+        Service::KeystreamMac,
         Service::Compare,
+        Service::HeaderMask,
     ];
 
     /// What it costs.
@@ -88,18 +106,107 @@ impl Service {
             |share: f64, area: f64| Cost { block_ns: aes * share, area, start_ns: START, origin: Origin::Assumed };
         match self {
             Service::Aes128 => Cost { block_ns: aes, area: 1.0, start_ns: START, origin: Origin::Fitted },
+            // Fourteen rounds.
             Service::Aes256 => assumed(1.4, 1.0),
             Service::KeyExpansion => assumed(1.0, 0.5),
             Service::Counter => assumed(0.1, 0.1),
             Service::Ghash => assumed(0.18, 0.6),
-            Service::Chaining => assumed(0.1, 0.1),
+            Service::Cbc | Service::Cmac => assumed(0.1, 0.1),
+            // Twenty rounds for 64 bytes.
             Service::ChaCha => assumed(0.5, 1.2),
             Service::Poly1305 => assumed(0.2, 0.8),
             Service::Snow3g => assumed(0.4, 0.9),
             Service::Snow5g => assumed(0.1, 1.5),
             Service::Zuc => assumed(0.4, 1.0),
-            Service::Compare => assumed(0.1, 0.1),
+            // 80 steps for 64 bytes, and 64 larger ones.
+            Service::Sha1 => assumed(0.5, 0.7),
+            Service::Sha256 => assumed(0.4, 1.0),
+            Service::Hmac | Service::Compare | Service::HeaderMask => assumed(0.1, 0.1),
+            Service::KeystreamMac => assumed(0.2, 0.4),
         }
+    }
+
+    /// Its name in descriptions of chains.
+    ///
+    /// ```
+    /// assert_eq!(crypto_services::Service::Aes128.name(), "aes-128");
+    /// ```
+    pub fn name(self) -> &'static str {
+        match self {
+            Service::KeyExpansion => "key-expansion",
+            Service::Aes128 => "aes-128",
+            Service::Aes256 => "aes-256",
+            Service::Counter => "counter",
+            Service::Ghash => "ghash",
+            Service::Cbc => "cbc",
+            Service::Cmac => "cmac",
+            Service::ChaCha => "chacha",
+            Service::Poly1305 => "poly1305",
+            Service::Snow3g => "snow-3g",
+            Service::Snow5g => "snow-5g",
+            Service::Zuc => "zuc",
+            Service::Sha1 => "sha-1",
+            Service::Sha256 => "sha-256",
+            Service::Hmac => "hmac",
+            Service::KeystreamMac => "keystream-mac",
+            Service::Compare => "compare",
+            Service::HeaderMask => "header-mask",
+        }
+    }
+
+    /// The service of a name.
+    pub fn named(name: &str) -> Option<Service> {
+        Service::ALL.into_iter().find(|service| service.name() == name)
+    }
+
+    /// Its place in [`Service::ALL`].
+    pub(crate) fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// What all services cost, to be changed: whether a conclusion hangs on an assumed figure shows when that is halved and doubled.
+///
+/// ```
+/// use crypto_services::{Costs, Service};
+///
+/// let costs = Costs::default().scaled(Service::Ghash, 2.0);
+/// assert_eq!(costs.of(Service::Ghash).block_ns, 2.0 * Service::Ghash.cost().block_ns);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Costs([Cost; Service::ALL.len()]);
+
+/// As [`Service::cost`] has them.
+impl Default for Costs {
+    fn default() -> Costs {
+        Costs(Service::ALL.map(Service::cost))
+    }
+}
+
+impl Costs {
+    /// What a service costs.
+    pub fn of(&self, service: Service) -> Cost {
+        self.0[service.index()]
+    }
+
+    /// The same, with one service's time for a block so many times as long.
+    #[must_use]
+    pub fn scaled(mut self, service: Service, times: f64) -> Costs {
+        self.0[service.index()].block_ns *= times;
+        self
+    }
+
+    /// The same, with another time until a new instance of any service works.
+    ///
+    /// ```
+    /// use crypto_services::{Costs, Service};
+    ///
+    /// assert_eq!(Costs::default().starting_in(5e5).of(Service::Ghash).start_ns, 5e5);
+    /// ```
+    #[must_use]
+    pub fn starting_in(mut self, start_ns: f64) -> Costs {
+        self.0.iter_mut().for_each(|cost| cost.start_ns = start_ns);
+        self
     }
 }
 
@@ -107,3 +214,16 @@ impl Service {
 pub(crate) const BLOCK: f64 = 16.0;
 /// Partial reconfiguration takes milliseconds. Assumed.
 const START: f64 = 2e6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_found_by_place_and_by_name() {
+        for (place, service) in Service::ALL.into_iter().enumerate() {
+            assert_eq!((service.index(), Service::named(service.name())), (place, Some(service)));
+        }
+        assert_eq!(Service::named("aes"), None);
+    }
+}

@@ -16,10 +16,12 @@ mod input;
 pub mod key_file;
 pub mod nvme_pdus;
 pub mod nvme_structures;
+pub mod pdcp_pdus;
 pub mod protection;
 pub mod quic_datagrams;
 pub mod quic_frames;
 pub mod resumable_aead;
+pub mod service_graphs;
 pub mod switch_rules;
 pub mod switched_frames;
 mod tcp_frame;
@@ -58,10 +60,12 @@ pub const TARGETS: &[Target] = &[
     ("key_file", key_file::run),
     ("nvme_pdus", nvme_pdus::run),
     ("nvme_structures", nvme_structures::run),
+    ("pdcp_pdus", pdcp_pdus::run),
     ("protection", protection::run),
     ("quic_datagrams", quic_datagrams::run),
     ("quic_frames", quic_frames::run),
     ("resumable_aead", resumable_aead::run),
+    ("service_graphs", service_graphs::run),
     ("switch_rules", switch_rules::run),
     ("switched_frames", switched_frames::run),
     ("tls_handshake", tls_handshake::run),

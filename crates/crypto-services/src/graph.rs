@@ -1,0 +1,234 @@
+//! Graphs of services: which ones a packet passes, and how many blocks of it.
+//!
+//! A description is a row of services with `>` between them, each with what differs from one block for 16 bytes:
+//!
+//! ```text
+//! key-expansion:once,blocks=1 > counter:extra=1 > aes-128:extra=1 > ghash:extra=1 > compare:blocks=1
+//! ```
+//!
+//! - `once`: for the first packet of a flow alone, as far as the fabric knows flows;
+//! - `serial`: a block needs the one before, so that more instances take more packets, but none of them faster;
+//! - `extra=N`: so many blocks more than the packet has;
+//! - `blocks=N`: so many blocks, however long the packet is.
+
+use crate::Service;
+use core::fmt;
+use core::str::FromStr;
+
+/// What a service has to do with a packet.
+///
+/// ```
+/// use crypto_services::{Service, Step};
+///
+/// let step = Step { extra: 2, ..Step::of(Service::Aes128) };
+/// assert_eq!(step.blocks(100), 9, "seven for 100 bytes, and two");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The service.
+    pub service: Service,
+    /// Only a flow's first packet needs it.
+    pub once: bool,
+    /// Each block waits for the one before.
+    pub serial: bool,
+    /// Whether it has a block for each 16 bytes.
+    pub follows_length: bool,
+    /// Blocks beside those.
+    pub extra: u32,
+}
+
+impl Step {
+    /// A block for each 16 bytes, in any order.
+    pub fn of(service: Service) -> Step {
+        Step { service, once: false, serial: false, follows_length: true, extra: 0 }
+    }
+
+    /// Blocks that a packet has there, one at least.
+    pub fn blocks(&self, bytes: u32) -> u32 {
+        let of_data = if self.follows_length { bytes.div_ceil(16) } else { 0 };
+        of_data.saturating_add(self.extra).max(1)
+    }
+}
+
+/// Steps in a row.
+///
+/// ```
+/// use crypto_services::{Graph, Service};
+///
+/// let graph: Graph = "counter > aes-128:extra=1 > ghash:extra=1".parse()?;
+/// assert_eq!(graph.steps()[1].service, Service::Aes128);
+/// assert_eq!(graph.to_string(), "counter > aes-128:extra=1 > ghash:extra=1");
+/// let wrong = "counter > aes".parse::<Graph>().unwrap_err();
+/// assert!(wrong.to_string().starts_with("step 2: there is no service \"aes\""));
+/// # Ok::<(), crypto_services::GraphError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Graph {
+    steps: Vec<Step>,
+}
+
+/// A description is no graph: the writer's mistake.
+///
+/// See [`Graph`] for an example.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// There are more steps than [`Graph::STEPS_MAX`], or none.
+    #[error("{0} steps: a graph has one to {max}", max = Graph::STEPS_MAX)]
+    Steps(usize),
+    /// No service has this name.
+    #[error("step {step}: there is no service {name:?}; known are {}", Names)]
+    Service {
+        /// Which one, from 1.
+        step: usize,
+        /// What it says.
+        name: String,
+    },
+    /// A service stands in it twice.
+    #[error("step {step}: {} stands in the graph twice; give it more blocks instead (extra=N)", service.name())]
+    Twice {
+        /// Which one, from 1.
+        step: usize,
+        /// The service.
+        service: Service,
+    },
+    /// An option is not known, or its number is not one.
+    #[error("step {step}: {option:?} is no option; there are once, serial, extra=N and blocks=N, N up to {max}", max = BLOCKS_MAX)]
+    Option {
+        /// Which one, from 1.
+        step: usize,
+        /// What it says.
+        option: String,
+    },
+}
+
+struct Names;
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, service) in Service::ALL.iter().enumerate() {
+            write!(f, "{}{}", if place == 0 { "" } else { ", " }, service.name())?;
+        }
+        Ok(())
+    }
+}
+
+impl Graph {
+    /// Steps that a graph may have.
+    pub const STEPS_MAX: usize = 16;
+
+    /// These steps.
+    ///
+    /// # Errors
+    /// [`GraphError::Steps`] and [`GraphError::Twice`].
+    pub fn new(steps: Vec<Step>) -> Result<Graph, GraphError> {
+        if steps.is_empty() || steps.len() > Graph::STEPS_MAX {
+            return Err(GraphError::Steps(steps.len()));
+        }
+        for (place, step) in steps.iter().enumerate() {
+            if steps[..place].iter().any(|other| other.service == step.service) {
+                return Err(GraphError::Twice { step: place + 1, service: step.service });
+            }
+        }
+        Ok(Graph { steps })
+    }
+
+    /// A suite's steps, which a test looks at.
+    pub(crate) fn of_suite(steps: Vec<Step>) -> Graph {
+        Graph { steps }
+    }
+
+    /// The steps, in order.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+}
+
+impl FromStr for Graph {
+    type Err = GraphError;
+
+    fn from_str(text: &str) -> Result<Graph, GraphError> {
+        let steps = text.split('>').enumerate().map(|(place, step)| parse_step(place + 1, step.trim()));
+        Graph::new(steps.collect::<Result<_, _>>()?)
+    }
+}
+
+fn parse_step(number: usize, text: &str) -> Result<Step, GraphError> {
+    let (name, options) = text.split_once(':').map_or((text, None), |(name, options)| (name.trim(), Some(options)));
+    let unknown = || GraphError::Service { step: number, name: name.chars().take(NAME_SHOWN).collect() };
+    let mut step = Step::of(Service::named(name).ok_or_else(unknown)?);
+    for option in options.into_iter().flat_map(|options| options.split(',')).map(str::trim) {
+        let wrong = || GraphError::Option { step: number, option: option.chars().take(NAME_SHOWN).collect() };
+        let count = |text: &str| text.parse().ok().filter(|count| *count <= BLOCKS_MAX).ok_or_else(wrong);
+        match option.split_once('=') {
+            None if option == "once" => step.once = true,
+            None if option == "serial" => step.serial = true,
+            Some(("extra", blocks)) => step.extra = count(blocks)?,
+            Some(("blocks", blocks)) => (step.extra, step.follows_length) = (count(blocks)?, false),
+            _ => return Err(wrong()),
+        }
+    }
+    Ok(step)
+}
+
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, step) in self.steps.iter().enumerate() {
+            write!(f, "{}{}", if place == 0 { "" } else { " > " }, step.service.name())?;
+            let mut options = Vec::new();
+            if step.once {
+                options.push("once".to_owned());
+            }
+            if step.serial {
+                options.push("serial".to_owned());
+            }
+            match (step.follows_length, step.extra) {
+                (true, 0) => {}
+                (true, extra) => options.push(format!("extra={extra}")),
+                (false, blocks) => options.push(format!("blocks={blocks}")),
+            }
+            if !options.is_empty() {
+                write!(f, ":{}", options.join(","))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Blocks that a packet may need beside those of its data.
+const BLOCKS_MAX: u32 = 4096;
+/// Characters of a wrong word that an error repeats.
+const NAME_SHOWN: usize = 40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_description_and_its_graph_say_the_same() {
+        let text =
+            "key-expansion:once,blocks=1 > cbc:serial > aes-256:serial,extra=3 > hmac:blocks=0 > compare:blocks=1";
+        let graph: Graph = text.parse().unwrap();
+        assert_eq!(graph.to_string(), text);
+        assert_eq!(graph, graph.to_string().parse().unwrap());
+        let blocks: Vec<u32> = graph.steps().iter().map(|step| step.blocks(33)).collect();
+        assert_eq!(blocks, [1, 3, 6, 1, 1]);
+        assert_eq!(Step::of(Service::Zuc).blocks(0), 1, "an empty packet is a packet");
+        assert_eq!(Step { extra: BLOCKS_MAX, ..Step::of(Service::Zuc) }.blocks(u32::MAX), (1 << 28) + BLOCKS_MAX);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let wrong = |text: &str| text.parse::<Graph>().unwrap_err();
+        assert!(matches!(wrong(""), GraphError::Service { step: 1, .. }));
+        assert!(matches!(wrong("ghash > "), GraphError::Service { step: 2, .. }));
+        assert_eq!(wrong("ghash > zuc > ghash"), GraphError::Twice { step: 3, service: Service::Ghash });
+        for option in ["twice", "", "extra", "extra=", "extra=-1", "extra=4097", "blocks=1x", "once=1"] {
+            let found = wrong(&format!("ghash:{option}"));
+            assert_eq!(found, GraphError::Option { step: 1, option: option.into() });
+        }
+        assert_eq!(Graph::new(Vec::new()), Err(GraphError::Steps(0)));
+        assert_eq!(Graph::new(vec![Step::of(Service::Zuc); 17]), Err(GraphError::Steps(17)));
+        assert!(wrong(&"x".repeat(1000)).to_string().len() < 400, "errors are short");
+    }
+}

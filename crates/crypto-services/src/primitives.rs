@@ -1,0 +1,195 @@
+//! The services themselves, as a library: each does its step on bytes, without a device and without a clock.
+//!
+//! AES-GCM put together of them:
+//!
+//! ```
+//! use crypto_services::primitives::{AesBlocks, Ghash, counters, tags_equal, xor};
+//!
+//! let aes = AesBlocks::new(&[7; 16]).expect("16 bytes"); // key expansion
+//! let mut keystream = counters([&[1; 12][..], &[0, 0, 0, 1]].concat().try_into().expect("16 bytes"), 2);
+//! aes.encrypt(&mut keystream);
+//! let mut data = *b"attack at dawn";
+//! xor(&mut data, keystream[1..].as_flattened());
+//!
+//! let mut hash_key = [[0; 16]];
+//! aes.encrypt(&mut hash_key);
+//! let mut ghash = Ghash::new(&hash_key[0]);
+//! ghash.update(&data);
+//! let mut tag = ghash.finish(0, data.len());
+//! xor(&mut tag, &keystream[0]);
+//! # let key = offload_transforms::Secret::new(vec![7; 16]);
+//! # let transform = offload_transforms::Transform::Aead { aead: offload_transforms::Aead::Aes128Gcm, key };
+//! # let session = offload_transforms::Session::new(&transform).unwrap();
+//! # let with = offload_transforms::Parameters { iv: [1; 16], aad: &[] };
+//! # let mut sealed = bytes::BytesMut::with_capacity(64);
+//! # let source = [bytes::Bytes::from_static(b"attack at dawn")];
+//! # session.run(offload_transforms::Way::Apply, with, &source, &mut sealed).unwrap();
+//! # assert_eq!(sealed, [&data[..], &tag].concat());
+//! assert!(tags_equal(&tag, &tag.clone()));
+//! ```
+
+use aes::cipher::{BlockCipherEncrypt, KeyInit, KeyIvInit, StreamCipher};
+use aes::{Aes128, Aes256};
+use core::fmt;
+use ghash::GHash;
+use ghash::universal_hash::UniversalHash;
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+/// 16 bytes.
+pub type Block = [u8; 16];
+
+/// Key expansion, and then AES, block by block. The key is wiped when this is dropped.
+///
+/// See [the module](self) for an example.
+pub struct AesBlocks(Aes);
+
+enum Aes {
+    Aes128(Box<Aes128>),
+    Aes256(Box<Aes256>),
+}
+
+impl AesBlocks {
+    /// Expands a key of 16 or 32 bytes; `None`: it has another length.
+    pub fn new(key: &[u8]) -> Option<AesBlocks> {
+        let aes = match key.len() {
+            16 => Aes::Aes128(Box::new(Aes128::new_from_slice(key).ok()?)),
+            32 => Aes::Aes256(Box::new(Aes256::new_from_slice(key).ok()?)),
+            _ => return None,
+        };
+        Some(AesBlocks(aes))
+    }
+
+    /// Encrypts each block by itself.
+    pub fn encrypt(&self, blocks: &mut [Block]) {
+        for block in blocks {
+            match &self.0 {
+                Aes::Aes128(aes) => aes.encrypt_block(block.into()),
+                Aes::Aes256(aes) => aes.encrypt_block(block.into()),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for AesBlocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Aes::Aes128(_) => "AesBlocks(128 bits)",
+            Aes::Aes256(_) => "AesBlocks(256 bits)",
+        })
+    }
+}
+
+/// So many counter blocks from `first` on. As in GCM the last 32 bits count, and wrap.
+///
+/// ```
+/// use crypto_services::primitives::counters;
+///
+/// let blocks = counters([0xff; 16], 2);
+/// assert_eq!(blocks[1][12..], [0; 4]);
+/// assert_eq!(blocks[1][..12], [0xff; 12]);
+/// ```
+pub fn counters(first: Block, blocks: usize) -> Vec<Block> {
+    let [.., a, b, c, d] = first;
+    let begin = u32::from_be_bytes([a, b, c, d]);
+    let block = |number: usize| {
+        let mut block = first;
+        block[12..].copy_from_slice(&begin.wrapping_add(number as u32).to_be_bytes());
+        block
+    };
+    (0..blocks).map(block).collect()
+}
+
+/// Lays a keystream over data, as far as both go.
+///
+/// ```
+/// let mut data = [1, 2, 3];
+/// crypto_services::primitives::xor(&mut data, &[1, 2, 3]);
+/// assert_eq!(data, [0; 3]);
+/// ```
+pub fn xor(data: &mut [u8], keystream: &[u8]) {
+    data.iter_mut().zip(keystream).for_each(|(byte, mask)| *byte ^= mask);
+}
+
+/// GHASH. The key is wiped when this is dropped.
+///
+/// See [the module](self) for an example.
+#[derive(Clone)]
+pub struct Ghash(GHash);
+
+impl Ghash {
+    /// By a hash key: AES of zeros.
+    pub fn new(key: &Block) -> Ghash {
+        Ghash(GHash::new(key.into()))
+    }
+
+    /// Goes on with additional data, or with ciphertext: each padded with zeros to whole blocks.
+    pub fn update(&mut self, data: &[u8]) {
+        self.0.update_padded(data);
+    }
+
+    /// Ends with the lengths of both, in bytes.
+    pub fn finish(mut self, aad: usize, data: usize) -> Block {
+        let bits = |bytes: usize| (bytes as u64 * 8).to_be_bytes();
+        self.0.update_padded(&[bits(aad), bits(data)].concat());
+        self.0.finalize().into()
+    }
+}
+
+impl fmt::Debug for Ghash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ghash")
+    }
+}
+
+/// ChaCha20's keystream (RFC 8439): so many blocks of 64 bytes from block 0 on. It is wiped when dropped. `None`: the key has not 32
+/// bytes.
+///
+/// ```
+/// let keystream = crypto_services::primitives::chacha(&[0; 32], &[0; 12], 1).expect("32 bytes");
+/// assert_eq!(keystream[..4], [0x76, 0xb8, 0xe0, 0xad]);
+/// ```
+pub fn chacha(key: &[u8], nonce: &[u8; 12], blocks: usize) -> Option<Zeroizing<Vec<u8>>> {
+    let mut keystream = Zeroizing::new(vec![0; 64 * blocks]);
+    chacha20::ChaCha20::new_from_slices(key, nonce).ok()?.apply_keystream(&mut keystream);
+    Some(keystream)
+}
+
+/// Poly1305 of additional data and ciphertext, as ChaCha20-Poly1305 has it, by a key for one message.
+///
+/// ```
+/// assert_eq!(crypto_services::primitives::poly1305(&[0; 32], b"header", b"data"), [0; 16], "of a key of zeros");
+/// ```
+pub fn poly1305(key: &[u8; 32], aad: &[u8], data: &[u8]) -> Block {
+    let mut mac = poly1305::Poly1305::new(key.into());
+    mac.update_padded(aad);
+    mac.update_padded(data);
+    let bytes = |bytes: usize| (bytes as u64).to_le_bytes();
+    mac.update_padded(&[bytes(aad.len()), bytes(data.len())].concat());
+    mac.finalize().into()
+}
+
+/// Compares two tags, in a time that does not tell where they differ.
+///
+/// See [the module](self) for an example.
+pub fn tags_equal(one: &[u8], other: &[u8]) -> bool {
+    one.ct_eq(other).into()
+}
+
+/// QUIC's mask for a header, from 16 bytes of the packet behind it (RFC 9001 5.4.3).
+///
+/// ```
+/// use crypto_services::primitives::{AesBlocks, header_mask};
+///
+/// // RFC 9001 A.2
+/// let key = [0x9f, 0x50, 0x44, 0x9e, 0x04, 0xa0, 0xe8, 0x10, 0x28, 0x3a, 0x1e, 0x99, 0x33, 0xad, 0xed, 0xd2];
+/// let sample = [0xd1, 0xb1, 0xc9, 0x8d, 0xd7, 0x68, 0x9f, 0xb8, 0xec, 0x11, 0xd2, 0x42, 0xb1, 0x23, 0xdc, 0x9b];
+/// let mask = header_mask(&AesBlocks::new(&key).expect("16 bytes"), sample);
+/// assert_eq!(mask, [0x43, 0x7b, 0x9a, 0xec, 0x36]);
+/// ```
+pub fn header_mask(key: &AesBlocks, sample: Block) -> [u8; 5] {
+    let mut block = [sample];
+    key.encrypt(&mut block);
+    let [[a, b, c, d, e, ..]] = block;
+    [a, b, c, d, e]
+}

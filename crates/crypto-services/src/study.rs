@@ -1,0 +1,491 @@
+//! A study: a load through a fabric under a controller, and the least area that would have done.
+
+use crate::controller::{Controller, Decision};
+use crate::load::Arrival;
+use crate::{Departed, Fabric, FabricConfig, FabricError, Graph, Packet, Service};
+use std::collections::BTreeMap;
+
+/// What a study is about.
+///
+/// ```
+/// use crypto_services::{Goal, Load, Predictive, Study, Suite, Way};
+///
+/// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+/// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.2).collect();
+/// let outcome = study.run(&load, &mut Predictive::new(Goal::new(study.target_ns, 64.0)))?;
+/// assert_eq!(outcome.departed as usize + outcome.refused as usize, load.len());
+/// assert!(outcome.instances[0].1 >= 1);
+/// # Ok::<(), crypto_services::FabricError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Study {
+    /// The chain.
+    pub graph: Graph,
+    /// The device.
+    pub fabric: FabricConfig,
+    /// How often the controller decides.
+    pub control_ns: f64,
+    /// The windows in each of which 99 of 100 packets are to be in time.
+    pub window_ns: f64,
+    /// What "in time" is.
+    pub target_ns: f64,
+    /// The share of windows, of 1, that may miss it.
+    pub may_miss: f64,
+}
+
+/// A window of [`Study::window_ns`].
+///
+/// See [`Outcome`] for an example.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Window {
+    /// When it began.
+    pub at_ns: f64,
+    /// Packets that came.
+    pub packets: u64,
+    /// Their bits, by the second.
+    pub bits_a_second: f64,
+    /// The longest time that 99 of 100 of them were in the fabric; infinite if more than one of 100 was refused.
+    pub p99_ns: f64,
+    /// Instances of each service at its end.
+    pub instances: Vec<u32>,
+}
+
+/// A change that was made.
+///
+/// See [`Outcome`] for an example.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// When.
+    pub at_ns: f64,
+    /// What was decided.
+    pub decision: Decision,
+    /// Instances before.
+    pub from: u32,
+    /// Whether there was area for it.
+    pub done: bool,
+}
+
+/// Packets of one size.
+///
+/// See [`Outcome`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OfSize {
+    /// Their bytes.
+    pub bytes: u32,
+    /// How many left.
+    pub packets: u64,
+    /// Their bits, by the second of the run.
+    pub bits_a_second: f64,
+    /// Half of them were in the fabric for so long at most.
+    pub p50_ns: f64,
+    /// 99 of 100.
+    pub p99_ns: f64,
+}
+
+/// What came of a run.
+///
+/// ```
+/// use crypto_services::{Fixed, Load, Study, Suite, Way};
+///
+/// let study = Study::new(Suite::Nea(2).graph(Way::Apply));
+/// let load: Vec<_> = Load::Steady.arrivals(1, 1e8, 0.1).collect();
+/// let outcome = study.run(&load, &mut Fixed)?;
+/// assert_eq!((outcome.missed, outcome.changes.len(), outcome.windows.len()), (0, 0, 10));
+/// assert_eq!(outcome.sizes[0].bytes, 1464);
+/// assert!(outcome.sizes[0].p50_ns > 20_000.0, "92 blocks of AES, one after the other");
+/// # Ok::<(), crypto_services::FabricError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Window by window.
+    pub windows: Vec<Window>,
+    /// Windows that missed the target.
+    pub missed: usize,
+    /// What was changed.
+    pub changes: Vec<Change>,
+    /// By size, the most frequent 16.
+    pub sizes: Vec<OfSize>,
+    /// Area by time, in AES-128 instances for a second.
+    pub area_seconds: f64,
+    /// Packets that passed.
+    pub departed: u64,
+    /// Packets for which there was no place.
+    pub refused: u64,
+    /// Instances at the end.
+    pub instances: Vec<(Service, u32)>,
+}
+
+impl Outcome {
+    /// The mean area; 0 of a load without packets.
+    pub fn mean_area(&self, study: &Study) -> f64 {
+        self.area_seconds / ((self.windows.len().max(1)) as f64 * study.window_ns / 1e9)
+    }
+}
+
+/// What knowing all arrivals before would have come to.
+///
+/// See [`Study::optimum`] for an example.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Optimum {
+    /// Area by time, in AES-128 instances for a second.
+    pub area_seconds: f64,
+    /// The least step of growth that each window needs: so many times the bottleneck was multiplied.
+    pub needed: Vec<usize>,
+    /// Windows that miss the target.
+    pub missed: usize,
+}
+
+impl Study {
+    /// Control each millisecond; windows of 10 ms, of 100 of which one may miss a millisecond.
+    pub fn new(graph: Graph) -> Study {
+        Study {
+            graph,
+            fabric: FabricConfig { queue: 4096, ..FabricConfig::default() },
+            control_ns: 1e6,
+            window_ns: 1e7,
+            target_ns: 1e6,
+            may_miss: 0.01,
+        }
+    }
+
+    /// Passes a load through the fabric, which begins with an instance of each service.
+    ///
+    /// # Errors
+    /// [`FabricError::Area`]: not even those fit.
+    pub fn run(&self, load: &[Arrival], controller: &mut dyn Controller) -> Result<Outcome, FabricError> {
+        self.run_from(load, controller, &[])
+    }
+
+    /// The same, from more instances.
+    ///
+    /// # Errors
+    /// [`FabricError`]: they do not fit, or are of no service of the chain.
+    pub fn run_from(
+        &self,
+        load: &[Arrival],
+        controller: &mut dyn Controller,
+        instances: &[(Service, u32)],
+    ) -> Result<Outcome, FabricError> {
+        let mut fabric = Fabric::new(self.fabric.clone());
+        let chain = fabric.add_chain(self.graph.clone(), 1)?;
+        for (service, count) in instances {
+            fabric.set_up(*service, *count)?;
+        }
+        let services: Vec<Service> = self.graph.steps().iter().map(|step| step.service).collect();
+        let end_ns = load.last().map_or(0.0, |last| (last.at_ns / self.window_ns).floor() + 1.0) * self.window_ns;
+        let mut seen = Seen::new(self, (end_ns / self.window_ns).round() as usize);
+        let (mut changes, mut next_control, mut next) = (Vec::new(), self.control_ns, 0);
+        while next_control <= end_ns {
+            while let Some(arrival) = load.get(next)
+                && arrival.at_ns < next_control
+            {
+                let packet = Packet { chain, flow: arrival.flow, bytes: arrival.bytes, name: next as u64 };
+                let taken = fabric.offer(arrival.at_ns, packet).is_ok();
+                seen.came(arrival, taken);
+                next += 1;
+            }
+            fabric.advance(next_control);
+            core::iter::from_fn(|| fabric.poll()).for_each(|departed| seen.left(&departed));
+            let windows = fabric.take_window();
+            for decision in controller.decide(self.control_ns, &windows) {
+                let from = windows.iter().find(|of| of.service == decision.service).map_or(0, |of| of.instances);
+                let done = fabric.set_instances(next_control, decision.service, decision.instances).is_ok();
+                changes.push(Change { at_ns: next_control, decision, from, done });
+            }
+            seen.instances(next_control, services.iter().map(|service| fabric.instances(*service)));
+            next_control += self.control_ns;
+        }
+        let area_seconds = fabric.area_seconds();
+        // What is under way when the load ends counts as well.
+        while let Some(at) = fabric.next_event_ns() {
+            fabric.advance(at);
+            core::iter::from_fn(|| fabric.poll()).for_each(|departed| seen.left(&departed));
+        }
+        let instances = services.iter().map(|service| (*service, fabric.instances(*service))).collect();
+        let (windows, sizes, departed) = seen.finish();
+        let missed = windows.iter().filter(|window| window.p99_ns > self.target_ns).count();
+        let refused = fabric.refused();
+        Ok(Outcome { windows, missed, changes, sizes, area_seconds, departed, refused, instances })
+    }
+
+    /// Chains with the bottleneck multiplied 0, 1, 2 ... times, as far as there is area: services with more than one instance.
+    ///
+    /// ```
+    /// use crypto_services::{Service, Study, Suite, Way};
+    ///
+    /// let steps = Study::new(Suite::Aes128Gcm.graph(Way::Apply)).growth(1464);
+    /// assert_eq!(steps[3], [(Service::Aes128, 4)]);
+    /// assert_eq!(steps[6], [(Service::Aes128, 6), (Service::Ghash, 2)], "GHASH is the bottleneck behind five of AES");
+    /// ```
+    pub fn growth(&self, bytes: u32) -> Vec<Vec<(Service, u32)>> {
+        let steps: Vec<_> = self.graph.steps().iter().filter(|step| !step.once).collect();
+        let cost = |service: Service| self.fabric.costs.of(service);
+        let all: f64 = self.graph.steps().iter().map(|step| cost(step.service).area).sum();
+        let (mut area, mut instances) = (all, vec![1u32; steps.len()]);
+        let mut growth = Vec::new();
+        while area <= self.fabric.area + 1e-6 {
+            let counts = steps.iter().zip(&instances).map(|(step, count)| (step.service, *count));
+            growth.push(counts.filter(|(_, count)| *count > 1).collect());
+            let time = |place: usize| {
+                f64::from(steps[place].blocks(bytes)) * cost(steps[place].service).block_ns
+                    / f64::from(instances[place])
+            };
+            let Some(slowest) =
+                (0..steps.len()).reduce(|best, place| if time(place) > time(best) { place } else { best })
+            else {
+                break;
+            };
+            instances[slowest] += 1;
+            area += cost(steps[slowest].service).area;
+        }
+        growth
+    }
+
+    /// The least area by time, had all arrivals been known: for each window the least growth with which it is in time by itself, and works off what comes in it; then dynamic programming over growth and windows that miss, where new instances take up area while they are
+    /// configured.
+    ///
+    /// ```
+    /// use crypto_services::{Fixed, Load, Study, Suite, Way};
+    ///
+    /// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+    /// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.2).collect();
+    /// let optimum = study.optimum(&load)?;
+    /// assert!(optimum.needed.iter().all(|step| (2..5).contains(step)), "three or four of AES: {:?}", optimum.needed);
+    /// # Ok::<(), crypto_services::FabricError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`FabricError::Area`]: not even one instance of each service fits.
+    pub fn optimum(&self, load: &[Arrival]) -> Result<Optimum, FabricError> {
+        let bytes = load.iter().map(|arrival| u64::from(arrival.bytes)).sum::<u64>() / load.len().max(1) as u64;
+        let growth = self.growth(bytes as u32);
+        let windows = load.last().map_or(0, |last| (last.at_ns / self.window_ns) as usize + 1);
+        let mut needed = Vec::with_capacity(windows);
+        let mut from = 0;
+        for window in 0..windows {
+            let end_ns = (window as f64 + 1.0) * self.window_ns;
+            let length = load[from..].partition_point(|arrival| arrival.at_ns < end_ns);
+            let part: Vec<Arrival> = load[from..from + length]
+                .iter()
+                .map(|arrival| Arrival { at_ns: arrival.at_ns - window as f64 * self.window_ns, ..*arrival })
+                .collect();
+            from += length;
+            needed.push(self.least_growth(&part, &growth)?);
+        }
+        let areas: Vec<f64> = growth.iter().map(|instances| self.area_of(instances)).collect();
+        let may_miss = (self.may_miss * windows as f64) as usize;
+        Ok(least_area(&areas, needed, may_miss, self.window_ns, self.longest_start()))
+    }
+
+    /// The area of a chain with these instances, and one of each other service.
+    pub fn area_of(&self, instances: &[(Service, u32)]) -> f64 {
+        let count = |service: Service| instances.iter().find(|(of, _)| *of == service).map_or(1, |(_, count)| *count);
+        let area = |service: Service| f64::from(count(service)) * self.fabric.costs.of(service).area;
+        self.graph.steps().iter().map(|step| area(step.service)).sum()
+    }
+
+    /// The least area with which all of a load's work can be done while it comes. None: it does not fit.
+    ///
+    /// ```
+    /// use crypto_services::{Load, Study, Suite, Way};
+    ///
+    /// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+    /// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.1).collect();
+    /// assert_eq!(study.area_for(&load).map(|area| (10.0 * area).round()), Some(42.0), "three of AES");
+    /// ```
+    pub fn area_for(&self, load: &[Arrival]) -> Option<f64> {
+        let span_ns = load.last()?.at_ns.max(1.0);
+        let bytes = load.iter().map(|arrival| u64::from(arrival.bytes)).sum::<u64>() / load.len() as u64;
+        let alone = Study { window_ns: span_ns, ..self.clone() };
+        let growth = self.growth(bytes as u32);
+        growth.iter().find(|instances| alone.works_off(load, instances)).map(|instances| self.area_of(instances))
+    }
+
+    /// Whether every service can do all of a window's work in that window: otherwise the next one would begin with what is left.
+    fn works_off(&self, load: &[Arrival], instances: &[(Service, u32)]) -> bool {
+        self.graph.steps().iter().filter(|step| !step.once).all(|step| {
+            let count = instances.iter().find(|(of, _)| *of == step.service).map_or(1, |(_, count)| *count);
+            let blocks: f64 = load.iter().map(|arrival| f64::from(step.blocks(arrival.bytes))).sum();
+            blocks * self.fabric.costs.of(step.service).block_ns <= f64::from(count) * self.window_ns
+        })
+    }
+
+    fn longest_start(&self) -> f64 {
+        self.graph.steps().iter().map(|step| self.fabric.costs.of(step.service).start_ns).fold(0.0, f64::max)
+    }
+
+    /// The least growth with which packets are in time; as many steps as there are, if none is enough.
+    fn least_growth(&self, load: &[Arrival], growth: &[Vec<(Service, u32)>]) -> Result<usize, FabricError> {
+        let alone = Study { control_ns: self.window_ns, ..self.clone() };
+        let is_enough = |step: &Vec<(Service, u32)>| {
+            Ok::<bool, FabricError>(
+                self.works_off(load, step) && alone.run_from(load, &mut crate::Fixed, step)?.missed == 0,
+            )
+        };
+        let (mut low, mut high) = (0, growth.len());
+        while low < high {
+            let middle = (low + high) / 2;
+            if is_enough(&growth[middle])? { high = middle } else { low = middle + 1 }
+        }
+        Ok(low)
+    }
+}
+
+/// The least area by time for windows that need these steps, of which so many may have fewer.
+fn least_area(areas: &[f64], needed: Vec<usize>, may_miss: usize, window_ns: f64, start_ns: f64) -> Optimum {
+    // Of each count of misses and each step: the least so far.
+    let mut least = vec![vec![f64::INFINITY; areas.len()]; may_miss + 1];
+    least[0].fill(0.0);
+    for need in &needed {
+        let mut next = vec![vec![f64::INFINITY; areas.len()]; may_miss + 1];
+        for missed in 0..=may_miss {
+            for (step, area) in areas.iter().enumerate() {
+                let misses = missed + usize::from(step < *need);
+                if misses > may_miss {
+                    continue;
+                }
+                // Before the first window each step is as good as another, for nothing was configured under load.
+                let grown = |before: usize| least[missed][before] + start_ns * (area - areas[before]).max(0.0);
+                let best = (0..areas.len()).map(grown).fold(f64::INFINITY, f64::min);
+                let cost = &mut next[misses][step];
+                *cost = cost.min(best + area * window_ns);
+            }
+        }
+        least = next;
+    }
+    let mut best = (f64::INFINITY, 0);
+    for (missed, costs) in least.iter().enumerate() {
+        for cost in costs {
+            if *cost < best.0 {
+                best = (*cost, missed);
+            }
+        }
+    }
+    Optimum { area_seconds: best.0 / 1e9, needed, missed: best.1 }
+}
+
+/// What is noted of a run.
+struct Seen<'a> {
+    study: &'a Study,
+    windows: Vec<Vec<f64>>,
+    instances: Vec<Vec<u32>>,
+    bits: Vec<f64>,
+    sizes: BTreeMap<u32, Vec<f64>>,
+    departed: u64,
+}
+
+impl Seen<'_> {
+    fn new(study: &Study, windows: usize) -> Seen<'_> {
+        Seen {
+            study,
+            windows: vec![Vec::new(); windows],
+            instances: vec![Vec::new(); windows],
+            bits: vec![0.0; windows],
+            sizes: BTreeMap::new(),
+            departed: 0,
+        }
+    }
+
+    fn window_of(&self, at_ns: f64) -> usize {
+        ((at_ns / self.study.window_ns) as usize).min(self.windows.len().saturating_sub(1))
+    }
+
+    fn came(&mut self, arrival: &Arrival, taken: bool) {
+        let window = self.window_of(arrival.at_ns);
+        self.bits[window] += 8.0 * f64::from(arrival.bytes);
+        if !taken {
+            self.windows[window].push(f64::INFINITY);
+        }
+    }
+
+    fn left(&mut self, departed: &Departed) {
+        let window = self.window_of(departed.came_ns);
+        self.windows[window].push(departed.sojourn_ns());
+        self.sizes.entry(departed.packet.bytes).or_default().push(departed.sojourn_ns());
+        self.departed += 1;
+    }
+
+    fn instances(&mut self, at_ns: f64, instances: impl Iterator<Item = u32>) {
+        // The window that ends now, or the one that is under way.
+        let window = self.window_of(at_ns - 1.0);
+        self.instances[window] = instances.collect();
+    }
+
+    fn finish(self) -> (Vec<Window>, Vec<OfSize>, u64) {
+        let (window_ns, seconds) = (self.study.window_ns, self.windows.len() as f64 * self.study.window_ns / 1e9);
+        let rows = self.windows.into_iter().zip(self.instances).zip(self.bits).enumerate();
+        let windows = rows.map(|(number, ((mut sojourns, instances), bits))| Window {
+            at_ns: number as f64 * window_ns,
+            packets: sojourns.len() as u64,
+            bits_a_second: bits / window_ns * 1e9,
+            p99_ns: percentile(&mut sojourns, 0.99),
+            instances,
+        });
+        let mut sizes: Vec<(u32, Vec<f64>)> = self.sizes.into_iter().collect();
+        sizes.sort_by_key(|(_, sojourns)| std::cmp::Reverse(sojourns.len()));
+        sizes.truncate(SIZES);
+        sizes.sort_by_key(|(bytes, _)| *bytes);
+        let sizes = sizes.into_iter().map(|(bytes, mut sojourns)| OfSize {
+            bytes,
+            packets: sojourns.len() as u64,
+            bits_a_second: 8.0 * f64::from(bytes) * sojourns.len() as f64 / seconds,
+            p50_ns: percentile(&mut sojourns, 0.5),
+            p99_ns: percentile(&mut sojourns, 0.99),
+        });
+        (windows.collect(), sizes.collect(), self.departed)
+    }
+}
+
+/// The least of the values that so many of 1 do not exceed; 0 of none.
+fn percentile(values: &mut [f64], share: f64) -> f64 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    let place = ((share * values.len() as f64).ceil() as usize).clamp(1, values.len()) - 1;
+    *values.select_nth_unstable_by(place, f64::total_cmp).1
+}
+
+/// Sizes of packets that a table has room for.
+const SIZES: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every way to go through the windows.
+    fn by_hand(areas: &[f64], needed: &[usize], may_miss: usize, start: f64) -> f64 {
+        fn go(areas: &[f64], needed: &[usize], before: Option<usize>, left: usize, start: f64) -> f64 {
+            let Some((need, rest)) = needed.split_first() else { return 0.0 };
+            let each = (0..areas.len()).filter_map(|step| {
+                let left = if step < *need { left.checked_sub(1)? } else { left };
+                let grown = before.map_or(0.0, |before| start * (areas[step] - areas[before]).max(0.0));
+                Some(10.0 * areas[step] + grown + go(areas, rest, Some(step), left, start))
+            });
+            each.fold(f64::INFINITY, f64::min)
+        }
+        go(areas, needed, None, may_miss, start) / 1e9
+    }
+
+    #[test]
+    fn the_optimum_is_the_least_of_all_ways() {
+        let mut rng = offload_base::Seed(9).stream("optimum");
+        for _ in 0..200 {
+            let areas: Vec<f64> = (1..4).map(|step| f64::from(step) * 1.5).collect();
+            let needed: Vec<usize> = (0..6).map(|_| rng.below(3) as usize).collect();
+            let (may_miss, start) = (rng.below(3) as usize, rng.below(40) as f64);
+            let expected = by_hand(&areas, &needed, may_miss, start);
+            let found = least_area(&areas, needed, may_miss, 10.0, start);
+            assert!((found.area_seconds - expected).abs() < 1e-12, "{found:?}, {expected}");
+            assert!(found.missed <= may_miss);
+        }
+    }
+
+    #[test]
+    fn percentiles_are_values_that_came() {
+        assert_eq!(percentile(&mut [3.0, 1.0, 2.0], 0.5), 2.0);
+        assert_eq!(percentile(&mut [1.0; 100], 0.99), 1.0);
+        let mut one_of_hundred: Vec<f64> = (0..99).map(f64::from).chain([f64::INFINITY]).collect();
+        assert_eq!(percentile(&mut one_of_hundred, 0.99), 98.0);
+        assert_eq!(percentile(&mut [], 0.99), 0.0);
+    }
+}

@@ -1,0 +1,501 @@
+//! Ciphers by name: the graph that each of them is, and the bytes it makes.
+
+use crate::primitives::{AesBlocks, Block, Ghash, chacha, counters, poly1305, tags_equal, xor};
+use crate::{Graph, Service, Step};
+use bytes::{Bytes, BytesMut};
+use cellular_crypto::{Algorithm, Iv, Key, TagLen};
+use core::fmt;
+use offload_transforms::{Hash, Order, Parameters, Secret, Session, Transform, Way};
+
+/// A cipher that services make.
+///
+/// ```
+/// use crypto_services::{Suite, Way};
+///
+/// let suite = Suite::named("aes-128-gcm").expect("there is one of that name");
+/// assert!(suite.serves().contains(&"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"));
+/// assert_eq!(
+///     suite.graph(Way::Apply).to_string(),
+///     "key-expansion:once,blocks=1 > counter:extra=1 > aes-128:extra=1 > ghash:extra=2"
+/// );
+/// assert_eq!(Suite::ALL.len(), 20);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Suite {
+    /// AES-128-GCM; the tag follows the ciphertext.
+    Aes128Gcm,
+    /// AES-256-GCM.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305,
+    /// AES-128-CBC and HMAC-SHA1, in TLS 1.2's order.
+    Aes128CbcSha,
+    /// AES-256-CBC and HMAC-SHA1, in TLS 1.2's order.
+    Aes256CbcSha,
+    /// The same with 128 bits, encrypted first (RFC 7366).
+    Aes128CbcShaEtm,
+    /// And with 256 bits.
+    Aes256CbcShaEtm,
+    /// AES-128-GCM and the mask for a header, as QUIC has it.
+    QuicAes128Gcm,
+    /// A cipher of 5G, by its number: 1 to 6.
+    Nea(u8),
+    /// An integrity algorithm of 5G, by its number: 1 to 6. A MAC of four bytes follows the data.
+    Nia(u8),
+}
+
+impl Suite {
+    /// All of them.
+    pub const ALL: [Suite; 20] = [
+        Suite::Aes128Gcm,
+        Suite::Aes256Gcm,
+        Suite::ChaCha20Poly1305,
+        Suite::Aes128CbcSha,
+        Suite::Aes256CbcSha,
+        Suite::Aes128CbcShaEtm,
+        Suite::Aes256CbcShaEtm,
+        Suite::QuicAes128Gcm,
+        Suite::Nea(1),
+        Suite::Nea(2),
+        Suite::Nea(3),
+        Suite::Nea(4),
+        Suite::Nea(5),
+        Suite::Nea(6),
+        Suite::Nia(1),
+        Suite::Nia(2),
+        Suite::Nia(3),
+        Suite::Nia(4),
+        Suite::Nia(5),
+        Suite::Nia(6),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Suite::Aes128Gcm => "aes-128-gcm",
+            Suite::Aes256Gcm => "aes-256-gcm",
+            Suite::ChaCha20Poly1305 => "chacha20-poly1305",
+            Suite::Aes128CbcSha => "aes-128-cbc-sha",
+            Suite::Aes256CbcSha => "aes-256-cbc-sha",
+            Suite::Aes128CbcShaEtm => "aes-128-cbc-sha-etm",
+            Suite::Aes256CbcShaEtm => "aes-256-cbc-sha-etm",
+            Suite::QuicAes128Gcm => "quic-aes-128-gcm",
+            Suite::Nea(number) => NEA[usize::from(number.clamp(1, 6)) - 1],
+            Suite::Nia(number) => NIA[usize::from(number.clamp(1, 6)) - 1],
+        }
+    }
+
+    /// The suite of a name.
+    pub fn named(name: &str) -> Option<Suite> {
+        Suite::ALL.into_iter().find(|suite| suite.name() == name)
+    }
+
+    /// What protocols call suites that it is the data path of: those of the poster, and ESP.
+    pub fn serves(self) -> &'static [&'static str] {
+        match self {
+            Suite::Aes128Gcm => &[
+                "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+                "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+                "TLS_RSA_WITH_AES_128_GCM_SHA256",
+                "ESP with rfc4106(gcm(aes)) and 128 bits",
+            ],
+            Suite::Aes256Gcm => &["TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "ESP with rfc4106(gcm(aes)) and 256 bits"],
+            Suite::ChaCha20Poly1305 => &["TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256"],
+            Suite::Aes128CbcSha | Suite::Aes128CbcShaEtm => &["TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"],
+            Suite::Aes256CbcSha | Suite::Aes256CbcShaEtm => &["TLS_RSA_WITH_AES_256_CBC_SHA"],
+            Suite::QuicAes128Gcm | Suite::Nea(_) | Suite::Nia(_) => &[],
+        }
+    }
+
+    /// The services that a packet passes, on its way out ([`Way::Apply`]) or in.
+    pub fn graph(self, way: Way) -> Graph {
+        let step = Step::of;
+        let blocks = |service, extra| Step { follows_length: false, extra, ..step(service) };
+        let more = |service, extra| Step { extra, ..step(service) };
+        let once = Step { once: true, ..blocks(Service::KeyExpansion, 1) };
+        let sealing = way == Way::Apply;
+        let serial = |step: Step| Step { serial: true, ..step };
+        let mut steps = match self {
+            // A block for the tag's mask; one of additional data and one of lengths.
+            Suite::Aes128Gcm => gcm(Service::Aes128, 1),
+            Suite::Aes256Gcm => gcm(Service::Aes256, 1),
+            // And one for the header's mask.
+            Suite::QuicAes128Gcm => {
+                let mut steps = gcm(Service::Aes128, 2);
+                steps.push(blocks(Service::HeaderMask, 1));
+                steps
+            }
+            // Four blocks of 16 bytes make the key of Poly1305.
+            Suite::ChaCha20Poly1305 => vec![more(Service::ChaCha, 4), more(Service::Poly1305, 2)],
+            // 13 bytes of header, 20 of the MAC and 1 to 16 of padding; HMAC hashes two padded keys and the inner hash.
+            Suite::Aes128CbcSha | Suite::Aes256CbcSha | Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => {
+                let is_256 = matches!(self, Suite::Aes256CbcSha | Suite::Aes256CbcShaEtm);
+                let aes = if is_256 { Service::Aes256 } else { Service::Aes128 };
+                // Only encrypting each block needs the one before.
+                let cipher = [more(Service::Cbc, 2), more(aes, 2)];
+                let cipher = if sealing { cipher.map(serial) } else { cipher };
+                let mac = [serial(more(Service::Sha1, 13)), blocks(Service::Hmac, 4)];
+                let encrypts_first = matches!(self, Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm);
+                let mac_first = encrypts_first != sealing;
+                let (first, then) = if mac_first { (mac, cipher) } else { (cipher, mac) };
+                [once].into_iter().chain(first).chain(then).collect()
+            }
+            Suite::Nea(1) => vec![more(Service::Snow3g, 1)],
+            Suite::Nea(2) => vec![once, step(Service::Counter), step(Service::Aes128)],
+            Suite::Nea(3) => vec![more(Service::Zuc, 1)],
+            Suite::Nea(4) => vec![more(Service::Snow5g, 1)],
+            Suite::Nea(5) => vec![once, step(Service::Counter), step(Service::Aes256)],
+            Suite::Nea(_) => vec![more(Service::Zuc, 1)],
+            // Five words of keystream, then the polynomial.
+            Suite::Nia(1) => vec![blocks(Service::Snow3g, 3), serial(more(Service::KeystreamMac, 1))],
+            Suite::Nia(2) => {
+                vec![once, serial(more(Service::Cmac, 1)), serial(more(Service::Aes128, 1))]
+            }
+            Suite::Nia(3) => vec![more(Service::Zuc, 2), more(Service::KeystreamMac, 1)],
+            Suite::Nia(4) => vec![blocks(Service::Snow5g, 3), more(Service::Ghash, 2)],
+            Suite::Nia(5) => {
+                vec![once, blocks(Service::Counter, 3), blocks(Service::Aes256, 3), more(Service::Ghash, 2)]
+            }
+            Suite::Nia(_) => vec![blocks(Service::Zuc, 4), more(Service::Ghash, 2)],
+        };
+        if !sealing && !matches!(self, Suite::Nea(_)) {
+            steps.push(blocks(Service::Compare, 1));
+        }
+        // No suite names a service twice, and a test makes all of them.
+        Graph::of_suite(steps)
+    }
+
+    /// Bytes of its keys: cipher, MAC, header.
+    pub fn key_lengths(self) -> [usize; 3] {
+        match self {
+            Suite::Aes128Gcm => [16, 0, 0],
+            Suite::Aes256Gcm | Suite::ChaCha20Poly1305 => [32, 0, 0],
+            Suite::Aes128CbcSha | Suite::Aes128CbcShaEtm => [16, 20, 0],
+            Suite::Aes256CbcSha | Suite::Aes256CbcShaEtm => [32, 20, 0],
+            Suite::QuicAes128Gcm => [16, 0, 16],
+            Suite::Nea(number) | Suite::Nia(number) => [if number <= 3 { 16 } else { 32 }, 0, 0],
+        }
+    }
+}
+
+fn gcm(aes: Service, aes_blocks: u32) -> Vec<Step> {
+    let more = |service, extra| Step { extra, ..Step::of(service) };
+    let expansion = Step { once: true, follows_length: false, ..more(Service::KeyExpansion, 1) };
+    vec![expansion, more(Service::Counter, 1), more(aes, aes_blocks), more(Service::Ghash, 2)]
+}
+
+/// What a handshake hands down.
+///
+/// See [`Cipher`] for an example.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    /// Of the cipher.
+    pub cipher: Secret,
+    /// Of HMAC; empty where there is none.
+    pub mac: Secret,
+    /// Of the mask for headers; empty where there is none.
+    pub header: Secret,
+}
+
+impl Keys {
+    /// A cipher's key alone.
+    pub fn of_cipher(key: Vec<u8>) -> Keys {
+        Keys { cipher: Secret::new(key), mac: Secret::new(Vec::new()), header: Secret::new(Vec::new()) }
+    }
+}
+
+/// A key has a length that its cipher does not take.
+///
+/// ```
+/// use crypto_services::{Cipher, Keys, Suite};
+///
+/// let wrong = Cipher::new(Suite::Aes128Gcm, &Keys::of_cipher(vec![0; 15])).unwrap_err();
+/// assert_eq!(wrong.to_string(), "aes-128-gcm takes keys of 16 + 0 + 0 bytes (cipher, MAC, header), not of 15 + 0 + 0");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} takes keys of {} bytes (cipher, MAC, header), not of {}",
+    suite.name(), Sum(suite.key_lengths()), Sum(*found)
+)]
+pub struct KeysError {
+    suite: Suite,
+    found: [usize; 3],
+}
+
+struct Sum([usize; 3]);
+
+impl fmt::Display for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c] = self.0;
+        write!(f, "{a} + {b} + {c}")
+    }
+}
+
+/// A packet is not what its sender made: a wrong tag, or too short to have one.
+///
+/// See [`Cipher`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the packet does not match its tag")]
+pub struct NotAuthentic;
+
+/// A suite with keys: what a flow has.
+///
+/// ```
+/// use crypto_services::{Cipher, Keys, NotAuthentic, Suite};
+///
+/// let cipher = Cipher::new(Suite::Aes128Gcm, &Keys::of_cipher(vec![7; 16]))?;
+/// let mut packet = b"attack at dawn".to_vec();
+/// cipher.seal(&[1; 16], b"header", &mut packet);
+/// assert_eq!(packet.len(), 14 + 16);
+/// assert_eq!(cipher.open(&[1; 16], b"another", &mut packet.clone()), Err(NotAuthentic));
+/// assert_eq!(cipher.open(&[1; 16], b"header", &mut packet), Ok(()));
+/// assert_eq!(packet, b"attack at dawn");
+/// # Ok::<(), crypto_services::KeysError>(())
+/// ```
+pub struct Cipher {
+    suite: Suite,
+    inner: Inner,
+}
+
+enum Inner {
+    Gcm {
+        aes: AesBlocks,
+        hash: Ghash,
+        header: Option<AesBlocks>,
+    },
+    ChaCha(Secret),
+    /// Opened in a time that does not tell how long padding is: the back-end of the lookaside engine does both in one.
+    Cbc(Session),
+    Ctr(AesBlocks),
+    Cellular(Box<Key>),
+}
+
+impl Cipher {
+    /// By keys of the suite's lengths ([`Suite::key_lengths`]).
+    ///
+    /// # Errors
+    /// [`KeysError`]: they have others.
+    pub fn new(suite: Suite, keys: &Keys) -> Result<Cipher, KeysError> {
+        let found = [&keys.cipher, &keys.mac, &keys.header].map(|key| key.bytes().len());
+        let wrong = KeysError { suite, found };
+        if found != suite.key_lengths() {
+            return Err(wrong);
+        }
+        let key = keys.cipher.bytes();
+        let aes = |key: &[u8]| AesBlocks::new(key).ok_or(wrong);
+        let cellular = |algorithm: Option<Algorithm>| {
+            let key = algorithm.and_then(|algorithm| Key::new(algorithm, key).ok()).ok_or(wrong)?;
+            Ok(Inner::Cellular(Box::new(key)))
+        };
+        let inner = match suite {
+            Suite::Aes128Gcm | Suite::Aes256Gcm | Suite::QuicAes128Gcm => {
+                let cipher = aes(key)?;
+                let mut hash_key = [[0; 16]];
+                cipher.encrypt(&mut hash_key);
+                let header = match found[2] {
+                    0 => None,
+                    _ => Some(aes(keys.header.bytes())?),
+                };
+                Inner::Gcm { aes: cipher, hash: Ghash::new(&hash_key[0]), header }
+            }
+            Suite::ChaCha20Poly1305 => Inner::ChaCha(keys.cipher.clone()),
+            Suite::Aes128CbcSha | Suite::Aes256CbcSha | Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => {
+                let order = match suite {
+                    Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => Order::EncryptThenMac,
+                    _ => Order::MacThenEncrypt,
+                };
+                let (cipher_key, mac_key) = (keys.cipher.clone(), keys.mac.clone());
+                let transform = Transform::CbcHmac { order, hash: Hash::Sha1, cipher_key, mac_key };
+                Inner::Cbc(Session::new(&transform).map_err(|_| wrong)?)
+            }
+            Suite::Nea(2) => Inner::Ctr(aes(key)?),
+            Suite::Nea(number) | Suite::Nia(number) => cellular(Algorithm::from_number(number))?,
+        };
+        Ok(Cipher { suite, inner })
+    }
+
+    /// The suite.
+    pub fn suite(&self) -> Suite {
+        self.suite
+    }
+
+    /// Seals a packet in place; what proves it follows. The nonce is the first 12 bytes of the IV where a suite has one (GCM, ChaCha20), and all
+    /// 16 where it has an IV. A packet of 512 MiB and more is too long for the ciphers of 5G: it is empty then, not in clear.
+    pub fn seal(&self, iv: &Block, aad: &[u8], packet: &mut Vec<u8>) {
+        match &self.inner {
+            Inner::Gcm { aes, hash, .. } => {
+                let mask = gcm_keystream(aes, iv, packet);
+                packet.extend(gcm_tag(hash, aad, packet, mask));
+            }
+            Inner::ChaCha(key) => {
+                let tag = chacha_pass(key, iv, aad, packet, Way::Apply);
+                packet.extend(tag);
+            }
+            Inner::Cbc(session) => {
+                // It cannot be refused: the target has room, and any plaintext will do.
+                let _sealed = by_session(session, Way::Apply, iv, aad, packet);
+            }
+            // The low half counts blocks from zero, whatever the IV says there (TS 33.401 B.1.3).
+            Inner::Ctr(aes) => lay_counters(aes, u128::from_be_bytes(*iv) >> 64 << 64, packet),
+            Inner::Cellular(key) => {
+                let sealed = match self.suite {
+                    Suite::Nia(_) => cellular_mac(key, iv, packet).map(|mac| packet.extend(mac)),
+                    _ => key.cipher(&Iv::from_bytes(*iv), packet).ok(),
+                };
+                if sealed.is_none() {
+                    packet.clear();
+                }
+            }
+        }
+    }
+
+    /// Opens a packet in place, and takes off what proves it. Of one that is not authentic nothing is shown: it is empty then.
+    ///
+    /// # Errors
+    /// [`NotAuthentic`].
+    pub fn open(&self, iv: &Block, aad: &[u8], packet: &mut Vec<u8>) -> Result<(), NotAuthentic> {
+        let opened = self.try_open(iv, aad, packet);
+        if opened.is_err() {
+            packet.clear();
+        }
+        opened
+    }
+
+    fn try_open(&self, iv: &Block, aad: &[u8], packet: &mut Vec<u8>) -> Result<(), NotAuthentic> {
+        match &self.inner {
+            Inner::Gcm { aes, hash, .. } => {
+                let tag = take_tag(packet, 16)?;
+                let mut j0 = [gcm_j0(iv)];
+                aes.encrypt(&mut j0);
+                check(&gcm_tag(hash, aad, packet, j0[0]), &tag)?;
+                gcm_keystream(aes, iv, packet);
+                Ok(())
+            }
+            Inner::ChaCha(key) => {
+                let tag = take_tag(packet, 16)?;
+                check(&chacha_pass(key, iv, aad, packet, Way::Undo), &tag)
+            }
+            Inner::Cbc(session) => by_session(session, Way::Undo, iv, aad, packet),
+            Inner::Ctr(_) => {
+                self.seal(iv, aad, packet);
+                Ok(())
+            }
+            Inner::Cellular(key) => match self.suite {
+                Suite::Nia(_) => {
+                    let tag = take_tag(packet, MAC_BYTES)?;
+                    check(&cellular_mac(key, iv, packet).ok_or(NotAuthentic)?, &tag)
+                }
+                _ => {
+                    self.seal(iv, aad, packet);
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    /// The mask for a header, from 16 bytes of the sealed packet. `None`: the suite masks no headers.
+    ///
+    /// ```
+    /// use crypto_services::{Cipher, Keys, Suite};
+    /// use offload_transforms::Secret;
+    ///
+    /// let keys = Keys { header: Secret::new(vec![1; 16]), ..Keys::of_cipher(vec![7; 16]) };
+    /// let cipher = Cipher::new(Suite::QuicAes128Gcm, &keys)?;
+    /// assert!(cipher.header_mask([0; 16]).is_some());
+    /// # Ok::<(), crypto_services::KeysError>(())
+    /// ```
+    pub fn header_mask(&self, sample: Block) -> Option<[u8; 5]> {
+        match &self.inner {
+            Inner::Gcm { header: Some(header), .. } => Some(crate::primitives::header_mask(header, sample)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for Cipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cipher({})", self.suite.name())
+    }
+}
+
+fn check(tag: &[u8], found: &[u8]) -> Result<(), NotAuthentic> {
+    tags_equal(tag, found).then_some(()).ok_or(NotAuthentic)
+}
+
+fn take_tag(packet: &mut Vec<u8>, bytes: usize) -> Result<Vec<u8>, NotAuthentic> {
+    packet.len().checked_sub(bytes).map(|at| packet.split_off(at)).ok_or(NotAuthentic)
+}
+
+fn gcm_j0(iv: &Block) -> Block {
+    let mut j0 = *iv;
+    j0[12..].copy_from_slice(&[0, 0, 0, 1]);
+    j0
+}
+
+/// Counter mode from the second counter on. Returns the first one's block, the mask of the tag.
+fn gcm_keystream(aes: &AesBlocks, iv: &Block, data: &mut [u8]) -> Block {
+    let mut blocks = counters(gcm_j0(iv), 1 + data.len().div_ceil(16));
+    aes.encrypt(&mut blocks);
+    let (mask, keystream) = blocks.split_first().map_or(([0; 16], &[][..]), |(mask, rest)| (*mask, rest));
+    xor(data, keystream.as_flattened());
+    mask
+}
+
+fn gcm_tag(hash: &Ghash, aad: &[u8], data: &[u8], mask: Block) -> Block {
+    let mut hash = hash.clone();
+    hash.update(aad);
+    hash.update(data);
+    let mut tag = hash.finish(aad.len(), data.len());
+    xor(&mut tag, &mask);
+    tag
+}
+
+/// Returns the tag of the ciphertext.
+fn chacha_pass(key: &Secret, iv: &Block, aad: &[u8], data: &mut [u8], way: Way) -> Block {
+    let mut nonce = [0; 12];
+    nonce.copy_from_slice(&iv[..12]);
+    let Some(keystream) = chacha(key.bytes(), &nonce, 1 + data.len().div_ceil(64)) else { return [0; 16] };
+    let (first, rest) = keystream.split_at(64);
+    let mut mac_key = zeroize::Zeroizing::new([0; 32]);
+    mac_key.copy_from_slice(&first[..32]);
+    match way {
+        Way::Apply => {
+            xor(data, rest);
+            poly1305(&mac_key, aad, data)
+        }
+        Way::Undo => {
+            let tag = poly1305(&mac_key, aad, data);
+            xor(data, rest);
+            tag
+        }
+    }
+}
+
+/// Counter mode of which all 128 bits count.
+fn lay_counters(aes: &AesBlocks, first: u128, data: &mut [u8]) {
+    let mut blocks: Vec<Block> =
+        (0..data.len().div_ceil(16) as u128).map(|number| first.wrapping_add(number).to_be_bytes()).collect();
+    aes.encrypt(&mut blocks);
+    xor(data, blocks.as_flattened());
+}
+
+fn cellular_mac(key: &Key, iv: &Block, message: &[u8]) -> Option<Vec<u8>> {
+    let mac = key.mac(&Iv::from_bytes(*iv), message, TagLen::new(MAC_BYTES)?).ok()?;
+    Some(mac.as_bytes().to_vec())
+}
+
+fn by_session(session: &Session, way: Way, iv: &Block, aad: &[u8], packet: &mut Vec<u8>) -> Result<(), NotAuthentic> {
+    let mut target = BytesMut::with_capacity(packet.len() + SESSION_ADDS);
+    let source = [Bytes::from(core::mem::take(packet))];
+    session.run(way, Parameters { iv: *iv, aad }, &source, &mut target).map_err(|_| NotAuthentic)?;
+    *packet = target.into();
+    Ok(())
+}
+
+/// The longest MAC and padding.
+const SESSION_ADDS: usize = 64;
+/// Bytes of a MAC-I.
+const MAC_BYTES: usize = 4;
+const NEA: [&str; 6] = ["nea1", "nea2", "nea3", "nea4", "nea5", "nea6"];
+const NIA: [&str; 6] = ["nia1", "nia2", "nia3", "nia4", "nia5", "nia6"];

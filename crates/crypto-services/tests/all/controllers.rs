@@ -1,0 +1,96 @@
+//! Controllers on loads.
+
+use crypto_services::{Arrival, Fixed, Goal, Hysteresis, Load, Outcome, Predictive, Service, Study, Suite, Way};
+
+const SEED: u64 = 20261125;
+
+fn study() -> Study {
+    Study::new(Suite::Aes128Gcm.graph(Way::Apply))
+}
+
+fn predictive(study: &Study) -> Predictive {
+    Predictive::new(Goal::new(study.target_ns, study.fabric.area))
+}
+
+fn run(study: &Study, load: &[Arrival]) -> Outcome {
+    study.run(load, &mut predictive(study)).unwrap()
+}
+
+#[test]
+fn under_constant_load_services_are_left_alone() {
+    let study = study();
+    let dwell_ns = Goal::new(0.0, 0.0).dwell as f64 * study.control_ns;
+    for rate in [3e8, 1e9, 2e9, 3.3e9] {
+        let load: Vec<Arrival> =
+            Load::Steady.arrivals(SEED, rate, (2.0 * study.window_ns + 10.0 * dwell_ns) / 1e9).collect();
+        let outcome = run(&study, &load);
+        // The first windows grow from nothing.
+        let settled = outcome.changes.iter().filter(|change| change.at_ns > 2.0 * study.window_ns);
+        let mut by_service = std::collections::HashMap::<Service, usize>::new();
+        settled.for_each(|change| *by_service.entry(change.decision.service).or_default() += 1);
+        assert!(by_service.values().all(|changes| *changes <= 2), "{:?}", outcome.changes);
+        assert!(outcome.missed <= 2, "{} windows", outcome.missed);
+        assert_eq!(outcome.departed + outcome.refused, load.len() as u64);
+    }
+}
+
+#[test]
+fn no_controller_takes_more_than_the_area_and_all_lose_nothing() {
+    let mut study = study();
+    study.fabric.area = 6.0;
+    let load: Vec<Arrival> = Load::Bursty.arrivals(SEED, 2e9, 1.2).collect();
+    for controller in
+        [&mut Fixed as &mut dyn crypto_services::Controller, &mut Hysteresis::new(0.9, 0.3), &mut predictive(&study)]
+    {
+        let outcome = study.run(&load, controller).unwrap();
+        assert_eq!(outcome.departed + outcome.refused, load.len() as u64, "{}", controller.name());
+        assert!(outcome.mean_area(&study) <= 6.0 + 1e-6);
+    }
+}
+
+/// The load through a fabric under the controller; the ratio to the least area that would have done; and the windows that the best fixed chain of
+/// that area misses.
+fn beside_the_optimum(load: &[Arrival]) -> (Outcome, f64, usize, String) {
+    let study = study();
+    let outcome = run(&study, load);
+    let optimum = study.optimum(load).unwrap();
+    let (area, ratio) = (outcome.mean_area(&study), outcome.area_seconds / optimum.area_seconds);
+    let growth = study.growth(1464);
+    // Areas differ by tenths, and the first windows of a run grow from nothing.
+    let fixed = growth.iter().rev().find(|step| study.area_of(step) <= 1.01 * area).unwrap();
+    let by_fixed = study.run_from(load, &mut Fixed, fixed).unwrap();
+    let told = format!(
+        "area {area:.2} optimum {:.2} ratio {ratio:.3} missed {} of {} (optimum {}), {} changes; fixed area {:.2} missed {}",
+        area / ratio,
+        outcome.missed,
+        outcome.windows.len(),
+        optimum.missed,
+        outcome.changes.len(),
+        study.area_of(fixed),
+        by_fixed.missed
+    );
+    (outcome, ratio, by_fixed.missed, told)
+}
+
+#[test]
+fn the_area_is_near_the_least_and_a_fixed_chain_of_that_area_misses_more() {
+    for load in [Load::Bursty, Load::OnOff, Load::Imix, Load::WebSearch, Load::DataMining] {
+        let packets: Vec<Arrival> = load.arrivals(SEED, 1e9, 1.0).collect();
+        let (outcome, ratio, by_fixed, told) = beside_the_optimum(&packets);
+        println!("{:12} {told}", load.name());
+        assert!(ratio < 1.1, "{} {told}", load.name());
+        // IMIX is constant: there a fixed chain is as good.
+        assert!(outcome.missed <= by_fixed.max(2), "{} {told}", load.name());
+    }
+}
+
+#[test]
+#[ignore = "prints the table of docs/microservices.md, which takes minutes"]
+fn table_of_the_book() {
+    for rate in [6e8, 1e9, 2e9] {
+        for (load, seed) in Load::ALL.into_iter().flat_map(|load| [(load, 1), (load, 2)]) {
+            let packets: Vec<Arrival> = load.arrivals(seed, rate, 4.0).collect();
+            println!("{:.1} Gb/s {:12} {seed}: {}", rate / 1e9, load.name(), beside_the_optimum(&packets).3);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Fabrics: what they take comes out once, in order, when closed forms say so, whatever is changed meanwhile.
+
+use crypto_services::{
+    Chain, ChainId, Costs, Departed, Fabric, FabricConfig, FabricError, Graph, Packet, Pipeline, Service, Step, Suite,
+    Way,
+};
+use offload_base::Seed;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+fn all_of(fabric: &mut Fabric) -> Vec<Departed> {
+    while let Some(at) = fabric.next_event_ns() {
+        fabric.advance(at);
+    }
+    core::iter::from_fn(|| fabric.poll()).collect()
+}
+
+#[test]
+fn one_chain_by_itself_is_as_the_closed_form_says() {
+    let mut rng = Seed(4).stream("fabric");
+    for round in 0..60 {
+        let services = [Service::Counter, Service::Aes128, Service::Zuc, Service::Ghash];
+        let mut chain = Chain::new(&services).unwrap();
+        (0..round % 9).for_each(|_| chain.grow());
+        let graph = Graph::new(services.map(Step::of).to_vec()).unwrap();
+        let mut fabric = Fabric::new(FabricConfig { queue: 1000, ..FabricConfig::default() });
+        let id = fabric.add_chain(graph, 1).unwrap();
+        for stage in chain.stages() {
+            fabric.set_up(stage.service, stage.instances).unwrap();
+        }
+        let (mut pipeline, mut now, mut expected) = (Pipeline::new(&chain), 0.0, Vec::new());
+        for name in 0..80 {
+            now += rng.below(4000) as f64;
+            let bytes = 16 * (1 + rng.below(92) as u32);
+            fabric.offer(now, Packet { chain: id, flow: 0, bytes, name }).unwrap();
+            expected.push(pipeline.pass(now, bytes / 16).left_ns);
+        }
+        let left = all_of(&mut fabric);
+        assert_eq!(left.len(), expected.len());
+        for (left, expected) in left.iter().zip(expected) {
+            // Picoseconds are whole, here, once a block.
+            assert!((left.left_ns - expected).abs() < 10.0, "{left:?}, {expected}");
+        }
+    }
+}
+
+#[test]
+fn serial_services_take_more_packets_and_none_of_them_faster() {
+    let graph: Graph = "aes-128:serial".parse().unwrap();
+    let one = Service::Aes128.cost().block_ns * 10.0;
+    for instances in [1, 2, 4] {
+        let mut fabric = Fabric::new(FabricConfig::default());
+        let chain = fabric.add_chain(graph.clone(), 1).unwrap();
+        fabric.set_up(Service::Aes128, instances).unwrap();
+        for name in 0..8 {
+            fabric.offer(0.0, Packet { chain, flow: name, bytes: 160, name }).unwrap();
+        }
+        let left: Vec<f64> = all_of(&mut fabric).iter().map(|departed| departed.left_ns).collect();
+        assert!((left[0] - one).abs() < 1.0, "{left:?}");
+        assert!((left[7] - one * f64::from(8 / instances)).abs() < 10.0, "{left:?}");
+    }
+}
+
+#[test]
+fn a_flows_key_is_expanded_once_until_it_is_forgotten() {
+    let config = FabricConfig { flows: 2, ..FabricConfig::default() };
+    let mut fabric = Fabric::new(config);
+    let chain = fabric.add_chain("key-expansion:once,blocks=1 > counter".parse().unwrap(), 1).unwrap();
+    let mut expansions = |now: f64, flow: u64| {
+        fabric.offer(now, Packet { chain, flow, bytes: 64, name: 0 }).unwrap();
+        all_of(&mut fabric);
+        fabric.take_window()[0].work.packets()
+    };
+    let seen: Vec<u64> =
+        [1, 1, 2, 1, 3, 1, 2, 2].iter().zip(1..).map(|(flow, at)| expansions(1e6 * f64::from(at), *flow)).collect();
+    // 3 drives 2 out, which was silent longest; 2 comes again, and drives 3 out.
+    assert_eq!(seen, [1, 0, 1, 0, 1, 0, 1, 0]);
+}
+
+#[test]
+fn tenants_get_their_shares_and_none_holds_up_another() {
+    let mut fabric = Fabric::new(FabricConfig { queue: 64, ..FabricConfig::default() });
+    let graph: Graph = "aes-128 > ghash".parse().unwrap();
+    let chains = [fabric.add_chain(graph.clone(), 1).unwrap(), fabric.add_chain(graph, 3).unwrap()];
+    let (mut now, mut left) = (0.0, HashMap::<ChainId, f64>::new());
+    // Both ask for much more than there is, one in small packets.
+    while now < 1e8 {
+        now += 2000.0;
+        for (chain, bytes) in chains.iter().zip([64, 1464]) {
+            for name in 0..4 {
+                let _full = fabric.offer(now, Packet { chain: *chain, flow: name, bytes, name });
+            }
+        }
+        while let Some(departed) = fabric.poll() {
+            *left.entry(departed.packet.chain).or_default() += f64::from(departed.packet.bytes.div_ceil(16));
+        }
+    }
+    let ratio = left[&chains[1]] / left[&chains[0]];
+    assert!((ratio / 3.0 - 1.0).abs() < 0.03, "{ratio}");
+    assert!(fabric.refused() > 0);
+}
+
+#[test]
+fn chains_that_use_services_in_opposite_orders_do_not_stop_each_other() {
+    let mut fabric = Fabric::new(FabricConfig { queue: 1, ..FabricConfig::default() });
+    let one = fabric.add_chain("aes-128 > sha-1:serial > compare".parse().unwrap(), 1).unwrap();
+    let other = fabric.add_chain("sha-1:serial > aes-128 > compare".parse().unwrap(), 1).unwrap();
+    let (mut taken, mut now) = (0, 0.0);
+    for name in 0..4000 {
+        now += 1000.0;
+        for chain in [one, other] {
+            taken += usize::from(fabric.offer(now, Packet { chain, flow: 0, bytes: 300, name }).is_ok());
+        }
+    }
+    assert!(taken > 100);
+    assert_eq!(all_of(&mut fabric).len(), taken);
+    assert_eq!(fabric.under_way(), 0);
+}
+
+#[test]
+fn area_is_taken_up_at_once_and_given_back_when_packets_are_through() {
+    let config = FabricConfig { area: 4.0, ..FabricConfig::default() };
+    let mut fabric = Fabric::new(config);
+    let chain = fabric.add_chain("aes-128:serial".parse().unwrap(), 1).unwrap();
+    assert_eq!(fabric.set_instances(0.0, Service::Aes128, 0), Err(FabricError::NoInstance(Service::Aes128)));
+    assert_eq!(fabric.set_instances(0.0, Service::Zuc, 1), Err(FabricError::NotUsed(Service::Zuc)));
+    assert_eq!(fabric.set_instances(0.0, Service::Aes128, 5), Err(FabricError::Area { needed: 5.0, has: 4.0 }));
+    fabric.set_instances(0.0, Service::Aes128, 4).unwrap();
+    assert_eq!((fabric.area(), fabric.instances(Service::Aes128)), (4.0, 1));
+    fabric.advance(2e6);
+    assert_eq!(fabric.instances(Service::Aes128), 4);
+    assert!((fabric.area_seconds() - 4.0 * 2e-3).abs() < 1e-9);
+    // Three work, and the fourth goes at once; then all are to go but one.
+    for name in 0..3 {
+        fabric.offer(2e6, Packet { chain, flow: name, bytes: 1600, name }).unwrap();
+    }
+    fabric.set_instances(2e6, Service::Aes128, 1).unwrap();
+    assert_eq!(fabric.area(), 3.0);
+    // Before they are gone, they may be wanted again.
+    fabric.set_instances(2e6 + 10.0, Service::Aes128, 3).unwrap();
+    assert_eq!(fabric.area(), 3.0, "nothing new is configured");
+    fabric.set_instances(2e6 + 20.0, Service::Aes128, 1).unwrap();
+    assert_eq!(all_of(&mut fabric).len(), 3);
+    assert_eq!((fabric.area(), fabric.instances(Service::Aes128)), (1.0, 1));
+    // What is not configured yet is the first to go.
+    fabric.set_instances(9e6, Service::Aes128, 3).unwrap();
+    fabric.set_instances(9e6, Service::Aes128, 1).unwrap();
+    fabric.advance(20e6);
+    assert_eq!(fabric.instances(Service::Aes128), 1);
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Offer { chain: usize, flow: u64, bytes: u32 },
+    Set { service: usize, instances: u32 },
+}
+
+fn act() -> impl Strategy<Value = (u32, Act)> {
+    let offer = (0usize..3, 0u64..4, 0u32..2000).prop_map(|(chain, flow, bytes)| Act::Offer { chain, flow, bytes });
+    let set = (0usize..4, 0u32..6).prop_map(|(service, instances)| Act::Set { service, instances });
+    (0u32..60_000, prop_oneof![6 => offer, 1 => set])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever is changed, and when: what was taken leaves once, in the order of its flow, not before it could have.
+    #[test]
+    fn nothing_is_lost_doubled_or_overtaken(acts in prop::collection::vec(act(), 1..250), queue in 1usize..20) {
+        let costs = Costs::default().starting_in(30_000.0);
+        let config = FabricConfig { costs, queue, flows: 2, area: 12.0 };
+        let mut fabric = Fabric::new(config);
+        let chains = [
+            fabric.add_chain(Suite::Aes128Gcm.graph(Way::Undo), 1).unwrap(),
+            fabric.add_chain(Suite::Aes128CbcSha.graph(Way::Apply), 2).unwrap(),
+            fabric.add_chain(Suite::Aes128CbcSha.graph(Way::Undo), 3).unwrap(),
+        ];
+        let services = [Service::Aes128, Service::Ghash, Service::Sha1, Service::KeyExpansion];
+        let (mut now, mut names) = (0.0, HashMap::<(ChainId, u64), Vec<u64>>::new());
+        for (name, (pause, act)) in (0..).zip(&acts) {
+            now += f64::from(*pause);
+            match act {
+                Act::Offer { chain, flow, bytes } => {
+                    let packet = Packet { chain: chains[*chain], flow: *flow, bytes: *bytes, name };
+                    if fabric.offer(now, packet).is_ok() {
+                        names.entry((packet.chain, *flow)).or_default().push(name);
+                    }
+                }
+                Act::Set { service, instances } => {
+                    let _refused = fabric.set_instances(now, services[*service], *instances);
+                    prop_assert!(fabric.area() <= 12.0 + 1e-6);
+                }
+            }
+        }
+        let mut before = 0.0;
+        for departed in all_of(&mut fabric) {
+            let Packet { chain, flow, name, bytes } = departed.packet;
+            let of_flow = names.get_mut(&(chain, flow)).unwrap();
+            prop_assert_eq!(of_flow.remove(0), name);
+            prop_assert!(departed.left_ns >= before && departed.sojourn_ns() >= f64::from(bytes.div_ceil(16).max(1)) * 26.0 / 6.0);
+            before = departed.left_ns;
+        }
+        prop_assert!(names.values().all(Vec::is_empty));
+        prop_assert_eq!(fabric.under_way(), 0);
+    }
+}

@@ -1,0 +1,5 @@
+//! Chains as bytes beside the ciphers they are to equal; fabrics beside closed forms and under changes; controllers on loads.
+
+mod controllers;
+mod fabrics;
+mod suites;

@@ -1,0 +1,119 @@
+//! Every chain makes the bytes of another implementation.
+
+use bytes::{Bytes, BytesMut};
+use cellular_crypto::{Algorithm, Iv, Key, TagLen};
+use crypto_services::{Cipher, Graph, Keys, NotAuthentic, Secret, Suite, Way};
+use offload_base::Seed;
+use offload_transforms::{Aead, Hash, Order, Parameters, Session, Transform};
+
+fn keys_of(suite: Suite, rng: &mut offload_base::Rng) -> Keys {
+    let mut secret = |bytes: usize| {
+        let mut key = vec![0; bytes];
+        rng.fill(&mut key);
+        Secret::new(key)
+    };
+    let [cipher, mac, header] = suite.key_lengths().map(&mut secret);
+    Keys { cipher, mac, header }
+}
+
+/// The same by another implementation: ring's or our own one-shot AEAD, TLS's CBC, the ciphers of 5G as a whole.
+fn reference(suite: Suite, keys: &Keys, iv: [u8; 16], aad: &[u8], plain: &[u8]) -> Vec<u8> {
+    let by = |transform: Transform| {
+        let mut sealed = BytesMut::with_capacity(plain.len() + 64);
+        let source = [Bytes::copy_from_slice(plain)];
+        let session = Session::new(&transform).unwrap();
+        session.run(Way::Apply, Parameters { iv, aad }, &source, &mut sealed).unwrap();
+        sealed.to_vec()
+    };
+    let aead = |aead| by(Transform::Aead { aead, key: keys.cipher.clone() });
+    let cbc = |order| {
+        let (cipher_key, mac_key) = (keys.cipher.clone(), keys.mac.clone());
+        by(Transform::CbcHmac { order, hash: Hash::Sha1, cipher_key, mac_key })
+    };
+    let key = |number| Key::new(Algorithm::from_number(number).unwrap(), keys.cipher.bytes()).unwrap();
+    match suite {
+        Suite::Aes128Gcm | Suite::QuicAes128Gcm => aead(Aead::Aes128Gcm),
+        Suite::Aes256Gcm => aead(Aead::Aes256Gcm),
+        Suite::ChaCha20Poly1305 => aead(Aead::ChaCha20Poly1305),
+        Suite::Aes128CbcSha | Suite::Aes256CbcSha => cbc(Order::MacThenEncrypt),
+        Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => cbc(Order::EncryptThenMac),
+        Suite::Nea(number) => {
+            let mut data = plain.to_vec();
+            key(number).cipher(&Iv::from_bytes(iv), &mut data).unwrap();
+            data
+        }
+        Suite::Nia(number) => {
+            let mac = key(number).mac(&Iv::from_bytes(iv), plain, TagLen::new(4).unwrap()).unwrap();
+            [plain, mac.as_bytes()].concat()
+        }
+        _ => unreachable!("all suites are above"),
+    }
+}
+
+#[test]
+fn every_chain_makes_the_bytes_of_the_cipher_it_is_called_after() {
+    let mut rng = Seed(21).stream("suites");
+    for suite in Suite::ALL {
+        for round in 0..120 {
+            let keys = keys_of(suite, &mut rng);
+            let cipher = Cipher::new(suite, &keys).unwrap();
+            let mut iv = [0; 16];
+            rng.fill(&mut iv);
+            // TLS's header, but for its length.
+            let mut aad = vec![0; if keys.mac.bytes().is_empty() { rng.below(40) as usize } else { 11 }];
+            if matches!(suite, Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm) {
+                aad.resize(13, 0);
+            }
+            rng.fill(&mut aad);
+            let mut plain = vec![0; if round < 70 { round } else { rng.below(3000) as usize }];
+            rng.fill(&mut plain);
+            let mut packet = plain.clone();
+            cipher.seal(&iv, &aad, &mut packet);
+            assert_eq!(packet, reference(suite, &keys, iv, &aad, &plain), "{} {}", suite.name(), plain.len());
+            let sealed = packet.clone();
+            assert_eq!(cipher.open(&iv, &aad, &mut packet), Ok(()));
+            assert_eq!(packet, plain);
+            if matches!(suite, Suite::Nea(_)) {
+                continue;
+            }
+            let (mut broken, place) = (sealed.clone(), rng.below(sealed.len() as u64) as usize);
+            broken[place] ^= 1 << rng.below(8);
+            assert_eq!(cipher.open(&iv, &aad, &mut broken), Err(NotAuthentic), "{} {place}", suite.name());
+            assert!(broken.is_empty(), "nothing of it is shown");
+            let mut short = sealed[..rng.below(4) as usize].to_vec();
+            assert_eq!(cipher.open(&iv, &aad, &mut short), Err(NotAuthentic));
+        }
+    }
+}
+
+#[test]
+fn keys_of_other_lengths_are_refused_and_suites_are_graphs() {
+    for suite in Suite::ALL {
+        assert_eq!(Suite::named(suite.name()), Some(suite));
+        for way in [Way::Apply, Way::Undo] {
+            let graph = suite.graph(way);
+            assert_eq!(Graph::new(graph.steps().to_vec()), Ok(graph.clone()), "a service stands in it once");
+            assert_eq!(graph.to_string().parse::<Graph>().unwrap(), graph);
+        }
+        let [cipher, mac, header] = suite.key_lengths();
+        for (wrong, at) in [(cipher + 1, 0), (mac + 1, 1), (header + 1, 2)] {
+            let mut lengths = [cipher, mac, header];
+            lengths[at] = wrong;
+            let [cipher, mac, header] = lengths.map(|bytes| Secret::new(vec![1; bytes]));
+            assert!(Cipher::new(suite, &Keys { cipher, mac, header }).is_err());
+        }
+    }
+}
+
+#[test]
+fn no_key_is_printed() {
+    for suite in Suite::ALL {
+        let keys = Keys {
+            cipher: Secret::new(vec![0xab; suite.key_lengths()[0]]),
+            mac: Secret::new(vec![0xab; suite.key_lengths()[1]]),
+            header: Secret::new(vec![0xab; suite.key_lengths()[2]]),
+        };
+        let shown = format!("{keys:?} {:?}", Cipher::new(suite, &keys).unwrap());
+        assert!(!shown.contains("171") && !shown.to_lowercase().contains("abab"), "{shown}");
+    }
+}

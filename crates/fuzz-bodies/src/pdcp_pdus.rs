@@ -1,0 +1,57 @@
+//! Any PDUs to a PDCP entity that deciphers but does not authenticate, so that whatever comes gets far: SDUs go up once each, in order, and each
+//! data PDU is counted for what became of it.
+
+use crate::input::Input;
+use bytes::BytesMut;
+use core::time::Duration;
+use offload_base::Instant;
+use pdcp::crypto::{Algorithm, Direction, Key};
+use pdcp::{BearerKind, Config, Entity, Incoming, Security, SnLen};
+
+/// Runs one input: kind and length of numbers, then what happens.
+pub fn run(data: &[u8]) {
+    let mut input = Input(data);
+    let choice = input.byte();
+    let kind = if choice & 1 == 0 { BearerKind::Unacknowledged } else { BearerKind::Acknowledged };
+    let numbers = if choice & 2 == 0 { SnLen::Twelve } else { SnLen::Eighteen };
+    let security = |direction, number: u8| {
+        let key = Key::new(Algorithm::Aes128, &[number; 16]).expect("16 bytes");
+        Security::new(3, direction).expect("a bearer").ciphered(key)
+    };
+    let sent = |number| security(Direction::Downlink, number);
+    let received = |number| security(Direction::Uplink, number);
+    let mut entity = Entity::new(Config::data(kind, numbers), sent(0), received(0)).expect("as RRC has it");
+    let (mut now, mut last, mut keys) = (Instant::ZERO, None, 0);
+    while !input.0.is_empty() {
+        match input.byte() % 8 {
+            0 => now += Duration::from_millis(input.byte().into()),
+            1 => {
+                keys += 1;
+                entity.reestablish(sent(keys), received(keys));
+                if kind == BearerKind::Unacknowledged {
+                    core::iter::from_fn(|| entity.poll_sdu()).for_each(drop);
+                    last = None;
+                }
+            }
+            2 => {
+                let count = u32::from_be_bytes(input.array());
+                entity.receive(now, [Incoming::Opened { count, pdu: BytesMut::from(input.take_some()) }]);
+            }
+            3 => {
+                let _refused = entity.send(now, input.take_some().to_vec().into());
+                let _exhausted = entity.take(4);
+            }
+            _ => entity.receive(now, [Incoming::Pdu(BytesMut::from(input.take_some()))]),
+        }
+        while entity.next_event().is_some_and(|due| due <= now) {
+            let _discarded = entity.handle_timeout(now);
+            if entity.next_event().is_some_and(|due| due <= now) {
+                panic!("a timer that is through is due again");
+            }
+        }
+        while let Some(sdu) = entity.poll_sdu() {
+            assert!(last < Some(sdu.count), "{last:?}, then {}", sdu.count);
+            last = Some(sdu.count);
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Any text as a graph of services: read, printed so that it reads back, and passed by a packet; or refused in a few words.
+
+use crypto_services::{Fabric, FabricConfig, Graph, Packet};
+
+/// Runs one input.
+pub fn run(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let graph = match text.parse::<Graph>() {
+        Ok(graph) => graph,
+        Err(error) => {
+            assert!(error.to_string().len() < 500, "{error}");
+            return;
+        }
+    };
+    assert_eq!(graph.to_string().parse::<Graph>().as_ref(), Ok(&graph));
+    let mut fabric = Fabric::new(FabricConfig::default());
+    let chain = fabric.add_chain(graph, 1).expect("an instance of each service fits");
+    for name in 0..3 {
+        fabric.offer(0.0, Packet { chain, flow: name % 2, bytes: 100, name }).expect("the queue is empty");
+    }
+    fabric.advance(1e12);
+    assert_eq!(core::iter::from_fn(|| fabric.poll()).count(), 3);
+}

@@ -1,0 +1,248 @@
+//! A cipher as a chain of small services on a device: how long packets take, and how many instances of each service there are, as a controller
+//! has it.
+//!
+//! `cargo run --release --example microservices -- --chain aes-128-gcm --load bursty --svg run.svg`
+
+use clap::Parser;
+use core::time::Duration;
+use crypto_services::{
+    Arrival, Cipher, Controller, Fixed, Goal, Graph, Hysteresis, Keys, Load, Outcome, Predictive, Secret, Study, Suite,
+    Way, picture, text,
+};
+use nicbench::{options, program};
+use serde_json::json;
+use std::process::ExitCode;
+
+/// Passes a load through a chain of services on a small device, in virtual time. Prints how long packets took by their size, how many windows of
+/// 10 ms had one packet of 100 or more that took longer than the target, and the area that instances took up.
+///
+/// Of the costs of services only AES's is fitted, on two rows of a published table; the others are assumed (--sensitivity, --poster).
+///
+/// Exit status: 0; 1 if the device has no room for the chain; 2 if an option is bad or a file cannot be read.
+#[derive(Debug, Parser)]
+#[command(name = "microservices", version)]
+struct Options {
+    /// A suite (aes-128-gcm, chacha20-poly1305, aes-128-cbc-sha, nea1 ...) or a graph: "counter > aes-128:extra=1 > ghash"
+    #[arg(long, default_value = "aes-128-gcm", value_parser = chain)]
+    chain: Chain,
+    /// steady, bursty, mixed, on-off, imix, web-search, data-mining, or a file with a line for each packet: microseconds, flow, bytes
+    #[arg(long, default_value = "bursty")]
+    load: String,
+    /// Bits a second of the load: 1GB is 10^9
+    #[arg(long, value_parser = rate, default_value = "1GB")]
+    rate: u64,
+    /// How long it lasts
+    #[arg(long, value_parser = options::time, default_value = "2s")]
+    time: Duration,
+    /// Where the load's chance begins
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Area of the device, in AES-128 instances
+    #[arg(long, default_value = "64", value_parser = area)]
+    area: f64,
+    /// queue (predicts by queueing theory), hysteresis (by how busy services are), fixed (one instance of each)
+    #[arg(long, default_value = "queue", value_parser = ["queue", "hysteresis", "fixed"])]
+    controller: String,
+    /// 99 of 100 packets are to be through in this time
+    #[arg(long, value_parser = options::time, default_value = "1ms")]
+    target: Duration,
+    /// Also print the least area that would have done, had all packets been known
+    #[arg(long)]
+    optimum: bool,
+    /// Also print how the area changes when what a service costs is halved and doubled
+    #[arg(long)]
+    sensitivity: bool,
+    /// Also print each decision of the controller
+    #[arg(long)]
+    decisions: bool,
+    /// Only print the published table beside the model
+    #[arg(long)]
+    poster: bool,
+    /// Draw instances, load and times into a file
+    #[arg(long)]
+    svg: Option<std::path::PathBuf>,
+    /// Print the run as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Chain {
+    Suite(Suite),
+    Graph(Graph),
+}
+
+fn chain(name: &str) -> Result<Chain, String> {
+    let graph = || name.parse().map(Chain::Graph).map_err(|error: crypto_services::GraphError| error.to_string());
+    Suite::named(name).map_or_else(graph, |suite| Ok(Chain::Suite(suite)))
+}
+
+fn main() -> ExitCode {
+    program::main("microservices", run)
+}
+
+fn run(options: &Options) -> ExitCode {
+    if options.poster {
+        return match text::poster() {
+            Ok(table) => program::write_out(NAME, &table),
+            Err(error) => program::fail(NAME, &error.to_string(), 1),
+        };
+    }
+    let load = match load(options) {
+        Ok(load) => load,
+        Err(message) => return program::fail(NAME, &message, 2),
+    };
+    let graph = match &options.chain {
+        Chain::Suite(suite) => suite.graph(Way::Apply),
+        Chain::Graph(graph) => graph.clone(),
+    };
+    let mut study = Study::new(graph);
+    (study.fabric.area, study.target_ns) = (options.area, options.target.as_nanos() as f64);
+    let mut controller: Box<dyn Controller> = match options.controller.as_str() {
+        "fixed" => Box::new(Fixed),
+        "hysteresis" => Box::new(Hysteresis::new(0.9, 0.4)),
+        _ => Box::new(Predictive::new(Goal::new(study.target_ns, study.fabric.area))),
+    };
+    let outcome = match study.run(&load, controller.as_mut()) {
+        Ok(outcome) => outcome,
+        Err(error) => return program::fail(NAME, &error.to_string(), 1),
+    };
+    if let Some(file) = &options.svg {
+        let title = format!("{} under {}, controller {}", study.graph, options.load, controller.name());
+        if let Err(error) = std::fs::write(file, picture::of_run(&study, &outcome, &title)) {
+            return program::fail(NAME, &format!("{}: {error}", file.display()), 1);
+        }
+    }
+    let told = if options.json { json(&study, &outcome) } else { told(options, &study, &outcome, &load) };
+    program::write_out(NAME, &told)
+}
+
+fn told(options: &Options, study: &Study, outcome: &Outcome, load: &[Arrival]) -> String {
+    let mut told = format!("chain: {}\n{}", study.graph, text::of_run(study, outcome));
+    if let Chain::Suite(suite) = options.chain {
+        told += &sealed(suite, load);
+    }
+    if options.optimum
+        && let Ok(optimum) = study.optimum(load)
+    {
+        let times = outcome.area_seconds / optimum.area_seconds;
+        told += &format!(
+            "the least area: {:.2} on average, with {} windows missed; the controller took {times:.3} times that\n",
+            optimum.area_seconds / (outcome.windows.len() as f64 * study.window_ns / 1e9),
+            optimum.missed
+        );
+    }
+    if options.decisions {
+        for change in &outcome.changes {
+            let (service, to) = (change.decision.service.name(), change.decision.instances);
+            let done = if change.done { "" } else { " (no area)" };
+            told += &format!(
+                "{:>9.3} ms {service} {} -> {to}: {}{done}\n",
+                change.at_ns / 1e6,
+                change.from,
+                change.decision.why
+            );
+        }
+    }
+    if options.sensitivity {
+        told += &text::sensitivity(study, load);
+    }
+    told
+}
+
+/// Packets of the load are sealed by the services' own bytes, and opened again.
+fn sealed(suite: Suite, load: &[Arrival]) -> String {
+    let [cipher, mac, header] = suite.key_lengths().map(|bytes| Secret::new(vec![7; bytes]));
+    let Ok(cipher) = Cipher::new(suite, &Keys { cipher, mac, header }) else { return String::new() };
+    let aad = [0; 11];
+    let mut bytes = 0;
+    for (number, arrival) in load.iter().take(SEALED).enumerate() {
+        let (mut iv, plain) = ([0; 16], vec![number as u8; arrival.bytes as usize]);
+        iv[4..12].copy_from_slice(&(number as u64).to_be_bytes());
+        let mut packet = plain.clone();
+        cipher.seal(&iv, &aad, &mut packet);
+        if cipher.open(&iv, &aad, &mut packet).is_err() || packet != plain {
+            return format!("packet {number} was not what it should be when it was opened again\n");
+        }
+        bytes += plain.len();
+    }
+    format!("{} packets, {bytes} bytes, were sealed by {} and opened again\n", load.len().min(SEALED), suite.name())
+}
+
+fn load(options: &Options) -> Result<Vec<Arrival>, String> {
+    if let Some(load) = Load::named(&options.load) {
+        let arrivals = load.arrivals(options.seed, options.rate as f64, options.time.as_secs_f64());
+        let load: Vec<Arrival> = arrivals.take(PACKETS_MAX + 1).collect();
+        return match load.len() {
+            0 => Err("not one packet comes at this --rate in this --time".to_owned()),
+            1..=PACKETS_MAX => Ok(load),
+            _ => Err(format!("more than {PACKETS_MAX} packets come at this --rate in this --time")),
+        };
+    }
+    let file = &options.load;
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        let names: Vec<&str> = Load::ALL.iter().map(|load| load.name()).collect();
+        format!("{file} is no load ({}) and cannot be read: {error}", names.join(", "))
+    })?;
+    let mut load: Vec<Arrival> = Vec::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let words: Vec<&str> = line.split([',', ' ', '\t']).filter(|word| !word.is_empty()).collect();
+        let arrival = match words[..] {
+            [at, flow, bytes] => at.parse::<f64>().ok().zip(flow.parse().ok()).zip(bytes.parse::<u32>().ok()),
+            _ => None,
+        };
+        let arrival = arrival.map(|((at, flow), bytes)| Arrival { at_ns: 1000.0 * at, flow, bytes });
+        let in_order = |arrival: &Arrival| load.last().is_none_or(|last| last.at_ns <= arrival.at_ns);
+        let good = arrival.filter(|arrival| {
+            (0.0..LONGEST_NS).contains(&arrival.at_ns) && (1..=65_535).contains(&arrival.bytes) && in_order(arrival)
+        });
+        let wrong = || {
+            format!("{file}, line {}: takes microseconds, flow and bytes (1 to 65535), in order of time", number + 1)
+        };
+        load.push(good.ok_or_else(wrong)?);
+    }
+    if load.is_empty() {
+        return Err(format!("{file}: there is no packet in it"));
+    }
+    Ok(load)
+}
+
+fn json(study: &Study, outcome: &Outcome) -> String {
+    let windows = outcome.windows.iter().map(|window| {
+        let p99 = window.p99_ns.is_finite().then_some(window.p99_ns / 1e3);
+        json!({ "ms": window.at_ns / 1e6, "packets": window.packets, "bits_a_second": window.bits_a_second,
+            "p99_us": p99, "instances": window.instances })
+    });
+    let sizes = outcome.sizes.iter().map(|size| {
+        json!({ "bytes": size.bytes, "packets": size.packets, "bits_a_second": size.bits_a_second,
+            "p50_us": size.p50_ns / 1e3, "p99_us": size.p99_ns / 1e3 })
+    });
+    let changes = outcome.changes.iter().map(|change| {
+        json!({ "ms": change.at_ns / 1e6, "service": change.decision.service.name(), "from": change.from,
+            "to": change.decision.instances, "why": change.decision.why, "done": change.done })
+    });
+    let services: Vec<_> = study.graph.steps().iter().map(|step| step.service.name()).collect();
+    let all = json!({
+        "chain": study.graph.to_string(), "services": services, "mean_area": outcome.mean_area(study),
+        "missed": outcome.missed, "refused": outcome.refused, "departed": outcome.departed,
+        "sizes": sizes.collect::<Vec<_>>(), "windows": windows.collect::<Vec<_>>(), "changes": changes.collect::<Vec<_>>(),
+    });
+    format!("{all:#}\n")
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    options::bytes(text).and_then(|rate| if rate == 0 { Err("takes more than 0".to_owned()) } else { Ok(rate) })
+}
+
+fn area(text: &str) -> Result<f64, String> {
+    let area = text.parse().ok().filter(|area| (0.1..=1e6).contains(area));
+    area.ok_or_else(|| "takes a number from 0.1 to 1000000".to_owned())
+}
+
+const NAME: &str = "microservices";
+/// As many as there is memory for.
+const PACKETS_MAX: usize = 50_000_000;
+/// Packets that are sealed for a look at the bytes.
+const SEALED: usize = 1000;
+/// A day.
+const LONGEST_NS: f64 = 86_400e9;
