@@ -107,7 +107,7 @@ pub enum FabricError {
     /// Without an instance a chain would stand still.
     #[error("{} needs one instance at least", .0.name())]
     NoInstance(Service),
-    /// The first queue is full, or a share is zero.
+    /// The first queue is full.
     #[error("the tenant's places at {} are all taken", .0.name())]
     Full(Service),
 }
@@ -148,6 +148,8 @@ pub struct Fabric {
 
 /// Picoseconds.
 type Time = u64;
+/// Blocks divided by a share, in units of 1 / [`TURN`].
+type Turn = u128;
 
 #[derive(Debug)]
 struct Chain {
@@ -191,7 +193,7 @@ struct Pool {
     starting: Vec<Time>,
     retiring: usize,
     tenants: Vec<AtPool>,
-    turn: u64,
+    turn: Turn,
     /// Pools that have a packet for this one's queue.
     held_up: Vec<usize>,
     window: Work,
@@ -202,9 +204,9 @@ struct Pool {
 struct AtPool {
     /// Places that are taken or promised.
     places: usize,
-    turn: u64,
+    turn: Turn,
     /// By turn, then by when they came.
-    queue: VecDeque<((u64, u64), usize)>,
+    queue: VecDeque<((Turn, u64), usize)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -213,6 +215,8 @@ enum Event {
     Started(usize),
     /// An instance is free.
     Free(usize),
+    /// The key of a chain's flow is expanded.
+    Expanded(usize, u64),
     /// A packet's first block is there.
     Arrived(usize),
     /// Its last block is out.
@@ -238,7 +242,7 @@ impl Fabric {
     }
 
     /// Adds a tenant's chain. Services that others have are shared; of the rest there is one instance each. Where tenants wait for the same
-    /// service, each gets it in proportion to its share.
+    /// service, each gets it in proportion to its share; a share of 0 counts as 1.
     ///
     /// # Errors
     /// [`FabricError::Area`].
@@ -267,21 +271,28 @@ impl Fabric {
         Ok(ChainId(self.chains.len() - 1))
     }
 
-    /// Has a service have so many instances at once, before packets come.
+    /// Gives a service so many instances at once, which no device can: for the time before packets come. Those that are being configured are
+    /// replaced, and those that are busy longest stay.
     ///
     /// # Errors
     /// [`FabricError`] says why nothing is changed.
     pub fn set_up(&mut self, service: Service, instances: u32) -> Result<(), FabricError> {
         let pool = self.pool_of(service).ok_or(FabricError::NotUsed(service))?;
-        let more = instances.checked_sub(1).ok_or(FabricError::NoInstance(service))?;
-        let has = self.pools[pool].instances.len() as f64 - 1.0;
-        self.check_area((f64::from(more) - has) * self.config.costs.of(service).area)?;
-        let now = self.now;
-        self.pools[pool].instances.resize(1 + more as usize, now);
+        if instances == 0 {
+            return Err(FabricError::NoInstance(service));
+        }
+        let has = self.pools[pool].instances.len() + self.pools[pool].starting.len();
+        self.check_area((f64::from(instances) - has as f64) * self.config.costs.of(service).area)?;
+        let (now, of_service) = (self.now, &mut self.pools[pool]);
+        of_service.instances.sort_unstable_by_key(|free| Reverse(*free));
+        of_service.instances.resize(instances as usize, now);
+        of_service.starting.clear();
+        of_service.retiring = 0;
+        self.try_start(pool);
         Ok(())
     }
 
-    /// Has a service have so many instances: more of them work once they are configured, fewer once they have ended their packets.
+    /// Gives a service so many instances: more of them work once they are configured, fewer once they have ended their packets.
     ///
     /// # Errors
     /// [`FabricError`] says why nothing is changed.
@@ -298,7 +309,7 @@ impl Fabric {
             let (back, new) = self.pools[pool].split_growth(wanted - has);
             self.check_area(new as f64 * cost.area)?;
             self.pools[pool].retiring -= back;
-            let at = now + to_time(cost.start_ns);
+            let at = now.saturating_add(to_time(cost.start_ns));
             for _ in 0..new {
                 self.pools[pool].starting.push(at);
                 self.put(at, Event::Started(pool));
@@ -320,6 +331,9 @@ impl Fabric {
     ///
     /// # Errors
     /// [`FabricError::Full`]: the packet is still the caller's, and is counted as refused.
+    ///
+    /// # Panics
+    /// If the packet's chain is of a fabric with more chains.
     pub fn offer(&mut self, now_ns: f64, packet: Packet) -> Result<(), FabricError> {
         self.advance(now_ns);
         let (now, ChainId(chain)) = (self.now, packet.chain);
@@ -381,6 +395,7 @@ impl Fabric {
                     }
                 }
                 Event::Free(pool) => self.try_start(pool),
+                Event::Expanded(chain, flow) => self.know(chain, flow),
                 Event::Arrived(place) => self.arrive(place),
                 Event::Through(place) => self.leave(place),
             }
@@ -459,7 +474,7 @@ impl Fabric {
         let (of_step, pool_number) = self.chains[chain].steps[step];
         let pool = &mut self.pools[pool_number];
         // Shares: a turn comes later by what is asked for, divided by the share.
-        let asked = u64::from(of_step.blocks(packet.bytes)) * TURN / u64::from(self.chains[chain].share);
+        let asked = Turn::from(of_step.blocks(packet.bytes)) * TURN / Turn::from(self.chains[chain].share);
         let tenant = &mut pool.tenants[chain];
         tenant.turn = tenant.turn.max(pool.turn) + asked;
         self.order += 1;
@@ -495,32 +510,34 @@ impl Fabric {
         pool.tenants[chain].places -= 1;
         let together = if of_step.serial { 1 } else { pool.instances.len() as u64 };
         let behind_first = u64::from(of_step.blocks(packet.bytes) - 1);
-        let first = now + pool.block;
-        let last = (last_before + pool.block).max(first + behind_first * pool.block / together);
+        // At the end of time all happens at once.
+        let first = now.saturating_add(pool.block);
+        let others = behind_first.saturating_mul(pool.block) / together;
+        let last = last_before.saturating_add(pool.block).max(first.saturating_add(others));
         let free_at = last - pool.block + pool.block / together;
         if of_step.serial {
             pool.instances[instance] = free_at;
         } else {
             pool.instances.fill(free_at);
         }
-        self.put(free_at.max(now + 1), Event::Free(number));
+        self.put(free_at.max(now.saturating_add(1)), Event::Free(number));
         let in_flight = &mut self.in_flight[place];
         (in_flight.last, in_flight.step) = (last, next_step);
+        if of_step.once {
+            self.put(last, Event::Expanded(chain, packet.flow));
+        }
         match next {
             Some(_) => self.put(first, Event::Arrived(place)),
             None => self.put(last, Event::Through(place)),
-        }
-        if of_step.once {
-            self.know(chain, packet.flow);
         }
         true
     }
 
     /// The first packet in a service's queue that can begin, the instance for it, and the step that comes next. A packet whose next service
     /// has no place for it holds up its own tenant, but no other: chains may use services in opposite orders.
-    fn next_to_start(&mut self, number: usize) -> Option<((u64, u64), usize, usize, usize)> {
+    fn next_to_start(&mut self, number: usize) -> Option<((Turn, u64), usize, usize, usize)> {
         let (now, mut held_up_at) = (self.now, Vec::new());
-        let mut first: Option<((u64, u64), usize, bool, usize)> = None;
+        let mut first: Option<((Turn, u64), usize, bool, usize)> = None;
         let pool = &self.pools[number];
         for tenant in &pool.tenants {
             let Some(&(key, place)) = tenant.queue.front() else { continue };
@@ -634,5 +651,5 @@ fn to_ns(time: Time) -> f64 {
     time as f64 / 1000.0
 }
 
-/// A block's part of a turn, so that shares divide it well.
-const TURN: u64 = 1 << 20;
+/// A block's part of a turn, so that the largest share divides it well, and 2^48 packets of the largest size do not overflow it.
+const TURN: Turn = 1 << 52;

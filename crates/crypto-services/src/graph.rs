@@ -6,10 +6,13 @@
 //! key-expansion:once,blocks=1 > counter:extra=1 > aes-128:extra=1 > ghash:extra=1 > compare:blocks=1
 //! ```
 //!
-//! - `once`: for the first packet of a flow alone, as far as the fabric knows flows;
+//! - `once`: for packets that come before the flow's key is expanded, which is the first alone unless they come close together; and again when
+//!   the fabric has forgotten the flow;
 //! - `serial`: a block needs the one before, so that more instances take more packets, but none of them faster;
 //! - `extra=N`: so many blocks more than the packet has;
 //! - `blocks=N`: so many blocks, however long the packet is.
+//!
+//! A step takes one of `extra` and `blocks`, and one step at least is without `once`: every packet passes it.
 
 use crate::Service;
 use core::fmt;
@@ -27,7 +30,7 @@ use core::str::FromStr;
 pub struct Step {
     /// The service.
     pub service: Service,
-    /// Only a flow's first packet needs it.
+    /// A packet needs it only if it comes before the flow's key is expanded.
     pub once: bool,
     /// Each block waits for the one before.
     pub serial: bool,
@@ -92,8 +95,14 @@ pub enum GraphError {
         /// The service.
         service: Service,
     },
-    /// An option is not known, or its number is not one.
-    #[error("step {step}: {option:?} is no option; there are once, serial, extra=N and blocks=N, N up to {max}", max = BLOCKS_MAX)]
+    /// Every step is [`Step::once`], so a flow's second packet would pass no service.
+    #[error("every step is for a flow's first packet alone: take once from one of them")]
+    OnlyOnce,
+    /// An option is not known, its number is not one, or the step has a number already.
+    #[error(
+        "step {step}: {option:?} is no option here; there are once, serial and one of extra=N and blocks=N, N up to {max}",
+        max = BLOCKS_MAX
+    )]
     Option {
         /// Which one, from 1.
         step: usize,
@@ -120,7 +129,7 @@ impl Graph {
     /// These steps.
     ///
     /// # Errors
-    /// [`GraphError::Steps`] and [`GraphError::Twice`].
+    /// [`GraphError::Steps`], [`GraphError::Twice`] and [`GraphError::OnlyOnce`].
     pub fn new(steps: Vec<Step>) -> Result<Graph, GraphError> {
         if steps.is_empty() || steps.len() > Graph::STEPS_MAX {
             return Err(GraphError::Steps(steps.len()));
@@ -129,6 +138,9 @@ impl Graph {
             if steps[..place].iter().any(|other| other.service == step.service) {
                 return Err(GraphError::Twice { step: place + 1, service: step.service });
             }
+        }
+        if steps.iter().all(|step| step.once) {
+            return Err(GraphError::OnlyOnce);
         }
         Ok(Graph { steps })
     }
@@ -157,14 +169,16 @@ fn parse_step(number: usize, text: &str) -> Result<Step, GraphError> {
     let (name, options) = text.split_once(':').map_or((text, None), |(name, options)| (name.trim(), Some(options)));
     let unknown = || GraphError::Service { step: number, name: name.chars().take(NAME_SHOWN).collect() };
     let mut step = Step::of(Service::named(name).ok_or_else(unknown)?);
+    let mut has_number = false;
     for option in options.into_iter().flat_map(|options| options.split(',')).map(str::trim) {
         let wrong = || GraphError::Option { step: number, option: option.chars().take(NAME_SHOWN).collect() };
         let count = |text: &str| text.parse().ok().filter(|count| *count <= BLOCKS_MAX).ok_or_else(wrong);
         match option.split_once('=') {
             None if option == "once" => step.once = true,
             None if option == "serial" => step.serial = true,
-            Some(("extra", blocks)) => step.extra = count(blocks)?,
-            Some(("blocks", blocks)) => (step.extra, step.follows_length) = (count(blocks)?, false),
+            Some(_) if has_number => return Err(wrong()),
+            Some(("extra", blocks)) => (step.extra, has_number) = (count(blocks)?, true),
+            Some(("blocks", blocks)) => (step.extra, step.follows_length, has_number) = (count(blocks)?, false, true),
             _ => return Err(wrong()),
         }
     }
@@ -197,8 +211,8 @@ impl fmt::Display for Graph {
 
 /// Blocks that a packet may need beside those of its data.
 const BLOCKS_MAX: u32 = 4096;
-/// Characters of a wrong word that an error repeats.
-const NAME_SHOWN: usize = 40;
+/// Characters of a wrong word that an error repeats: each may be escaped to ten.
+const NAME_SHOWN: usize = 24;
 
 #[cfg(test)]
 mod tests {

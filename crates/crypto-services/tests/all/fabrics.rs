@@ -1,8 +1,8 @@
 //! Fabrics: what they take comes out once, in order, when closed forms say so, whatever is changed meanwhile.
 
 use crypto_services::{
-    Chain, ChainId, Costs, Departed, Fabric, FabricConfig, FabricError, Graph, Packet, Pipeline, Service, Step, Suite,
-    Way,
+    Chain, ChainId, Costs, Departed, Fabric, FabricConfig, FabricError, Graph, GraphError, Packet, Pipeline, Service,
+    Step, Suite, Way,
 };
 use offload_base::Seed;
 use proptest::prelude::*;
@@ -13,6 +13,22 @@ fn all_of(fabric: &mut Fabric) -> Vec<Departed> {
         fabric.advance(at);
     }
     core::iter::from_fn(|| fabric.poll()).collect()
+}
+
+#[test]
+fn graphs_that_say_two_things_or_nothing_are_refused_in_a_few_words() {
+    let wrong = |text: &str| text.parse::<Graph>().unwrap_err();
+    let twice = ["ghash:blocks=3,extra=1", "ghash:extra=2,once,extra=1", "ghash:extra=2,extra=1"];
+    for text in twice {
+        let second = GraphError::Option { step: 1, option: "extra=1".into() };
+        assert_eq!(wrong(text), second, "neither number is dropped unseen");
+    }
+    // A packet of a flow that is known would pass no service.
+    assert_eq!(wrong("key-expansion:once > ghash:once"), GraphError::OnlyOnce);
+    let escaped = "\u{10ffff}".repeat(100);
+    for text in [escaped.clone(), format!("ghash:{escaped}")] {
+        assert!(wrong(&text).to_string().len() < 500, "{}", wrong(&text));
+    }
 }
 
 #[test]
@@ -75,6 +91,80 @@ fn a_flows_key_is_expanded_once_until_it_is_forgotten() {
         [1, 1, 2, 1, 3, 1, 2, 2].iter().zip(1..).map(|(flow, at)| expansions(1e6 * f64::from(at), *flow)).collect();
     // 3 drives 2 out, which was silent longest; 2 comes again, and drives 3 out.
     assert_eq!(seen, [1, 0, 1, 0, 1, 0, 1, 0]);
+}
+
+#[test]
+fn no_packet_passes_a_cipher_before_its_key_is_expanded() {
+    let costs = Costs::default().scaled(Service::KeyExpansion, 100.0);
+    let mut fabric = Fabric::new(FabricConfig { costs, ..FabricConfig::default() });
+    let chain = fabric.add_chain("key-expansion:once,blocks=1 > aes-128".parse().unwrap(), 1).unwrap();
+    let block = Service::Aes128.cost().block_ns;
+    for (name, now) in [(0, 0.0), (1, 10.0 * block), (2, 300.0 * block)] {
+        fabric.offer(now, Packet { chain, flow: 0, bytes: 16, name }).unwrap();
+    }
+    let left: Vec<f64> = all_of(&mut fabric).iter().map(|departed| departed.left_ns / block).collect();
+    // The second comes while the key is expanded, and so has it expanded once more.
+    for (left, expected) in left.iter().zip([101.0, 201.0, 301.0]) {
+        assert!((left - expected).abs() < 0.01, "{left} {expected}");
+    }
+}
+
+#[test]
+fn shares_of_any_size_divide_a_service() {
+    let mut fabric = Fabric::new(FabricConfig { queue: 8, ..FabricConfig::default() });
+    let graph: Graph = "aes-128".parse().unwrap();
+    let chains = [fabric.add_chain(graph.clone(), 1 << 30).unwrap(), fabric.add_chain(graph, 1 << 31).unwrap()];
+    let (mut now, mut left) = (0.0, [0f64; 2]);
+    while now < 1e7 {
+        now += 100.0;
+        for chain in chains {
+            let _full = fabric.offer(now, Packet { chain, flow: 0, bytes: 16, name: 0 });
+        }
+        while let Some(departed) = fabric.poll() {
+            left[usize::from(departed.packet.chain == chains[1])] += 1.0;
+        }
+    }
+    assert!((left[1] / left[0] / 2.0 - 1.0).abs() < 0.03, "{left:?}");
+}
+
+#[test]
+fn times_that_are_no_times_neither_panic_nor_lose_a_packet() {
+    for cost in [1e300, f64::INFINITY, f64::NAN, -1.0] {
+        let costs = Costs::default().scaled(Service::Aes128, cost).starting_in(cost);
+        let mut fabric = Fabric::new(FabricConfig { costs, ..FabricConfig::default() });
+        let chain = fabric.add_chain("aes-128 > ghash".parse().unwrap(), 1).unwrap();
+        for (name, now) in [f64::NAN, -1.0, 10.0, f64::INFINITY].into_iter().enumerate() {
+            fabric.set_instances(now, Service::Aes128, 1 + name as u32).unwrap();
+            fabric.offer(now, Packet { chain, flow: 0, bytes: u32::MAX, name: name as u64 }).unwrap();
+        }
+        fabric.advance(f64::INFINITY);
+        let left: Vec<Departed> = core::iter::from_fn(|| fabric.poll()).collect();
+        assert!(left.iter().map(|departed| departed.packet.name).eq(0..4) && left[0].sojourn_ns() > 1e6, "{left:?}");
+        assert_eq!((fabric.instances(Service::Aes128), fabric.under_way()), (4, 0));
+    }
+}
+
+#[test]
+fn instances_that_are_set_up_after_packets_came_replace_those_that_come_or_go() {
+    let mut fabric = Fabric::new(FabricConfig::default());
+    let chain = fabric.add_chain("aes-128:serial".parse().unwrap(), 1).unwrap();
+    fabric.set_up(Service::Aes128, 4).unwrap();
+    for name in 0..4 {
+        fabric.offer(0.0, Packet { chain, flow: name, bytes: 16_000, name }).unwrap();
+    }
+    fabric.set_instances(0.0, Service::Aes128, 1).unwrap();
+    fabric.set_up(Service::Aes128, 1).unwrap();
+    assert_eq!((fabric.take_window()[0].instances, fabric.area()), (1, 1.0));
+    fabric.set_instances(0.0, Service::Aes128, 64).unwrap();
+    fabric.set_up(Service::Aes128, 2).unwrap();
+    // One of the two is idle, and begins with what waits; the other is busy.
+    fabric.offer(0.0, Packet { chain, flow: 4, bytes: 1600, name: 4 }).unwrap();
+    fabric.offer(0.0, Packet { chain, flow: 5, bytes: 1600, name: 5 }).unwrap();
+    fabric.set_up(Service::Aes128, 3).unwrap();
+    let left: Vec<(u64, f64)> = all_of(&mut fabric).iter().map(|left| (left.packet.name, left.left_ns)).collect();
+    assert_eq!(left.len(), 6);
+    assert!(left[0].0 == 4 && left[1].0 == 5 && left[0].1 == left[1].1, "{left:?}");
+    assert_eq!((fabric.instances(Service::Aes128), fabric.area()), (3, 3.0));
 }
 
 #[test]
