@@ -116,7 +116,7 @@ pub struct Goal {
     pub target_ns: f64,
     /// Windows for which a service keeps what it needed in any of them.
     pub dwell: usize,
-    /// Windows of which the mean load is taken, unless the last one shows that it has changed.
+    /// Windows before the last of which, together with it, the mean load is taken, unless the last shows that it has changed.
     pub memory: usize,
     /// Windows in which what waits is to be worked off.
     pub clear: f64,
@@ -140,7 +140,7 @@ impl Goal {
 ///
 /// The load it counts on is the mean of the last windows. If the last one has more or less work than chance allows (three standard deviations),
 /// the load has changed, and the windows before say nothing any more. Of two services that are to grow, the one that is further behind comes first
-/// when area is short: the bottleneck.
+/// when area is short: the bottleneck. A service that cannot have all that it needs gets what is left of the area.
 ///
 /// ```
 /// use crypto_services::{Controller, Goal, Predictive};
@@ -202,6 +202,8 @@ impl Predictive {
     ) -> u32 {
         let most = ((self.goal.area / self.goal.costs.of(of.service).area) as u32).max(1);
         let backlog = of.waiting as f64 * work.mean_ns();
+        // More instances do not make a serial packet faster: if it is too slow by itself, only its wait counts.
+        let too_slow = work.queue(span_ns, 2).servers == 2 && work.longest_ns() > time_ns;
         let fits = |instances: u32| {
             let queue = work.queue(span_ns / times, instances);
             let longest = work.longest_ns() / if queue.servers == 1 { f64::from(instances) } else { 1.0 };
@@ -209,9 +211,27 @@ impl Predictive {
             let spare = f64::from(instances) - times * work.total_ns() / span_ns;
             // So much work waits now and then by itself.
             let clears = spare > 0.0 && backlog <= time_ns + spare * clear_ns;
-            wait + longest <= time_ns && clears
+            wait + if too_slow { 0.0 } else { longest } <= time_ns && clears
         };
         (1..most).find(|instances| fits(*instances)).unwrap_or(most)
+    }
+
+    /// Cuts decisions, in their order, down to the area that is left. One for which there is none at all stays as it is, for the log.
+    fn fit(&self, services: &[ServiceWindow], decisions: &mut [Decision]) {
+        let area = |service: Service, instances: u32| self.goal.costs.of(service).area * f64::from(instances);
+        let mut left = self.goal.area - services.iter().map(|of| area(of.service, of.instances)).sum::<f64>();
+        for decision in decisions {
+            let has = services.iter().find(|of| of.service == decision.service).map_or(0, |of| of.instances);
+            // Areas are sums of tenths.
+            let room = ((left + 1e-6) / area(decision.service, 1)) as u32;
+            if room > 0 && decision.instances - has.min(decision.instances) > room {
+                decision.instances = has + room;
+                decision.why += &format!("; there is area for {}", decision.instances);
+            }
+            if room > 0 || decision.instances < has {
+                left += area(decision.service, has) - area(decision.service, decision.instances);
+            }
+        }
     }
 }
 
@@ -265,6 +285,7 @@ impl Controller for Predictive {
             let (a, b) = (behind(a), behind(b));
             (a > 1.0).cmp(&(b > 1.0)).then(b.total_cmp(&a))
         });
+        self.fit(services, &mut decisions);
         decisions
     }
 }

@@ -127,7 +127,7 @@ impl Outcome {
 /// See [`Study::optimum`] for an example.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Optimum {
-    /// Area by time, in AES-128 instances for a second.
+    /// Area by time, in AES-128 instances for a second; infinite if more windows miss than may, however large the chain.
     pub area_seconds: f64,
     /// The least step of growth that each window needs: so many times the bottleneck was multiplied.
     pub needed: Vec<usize>,
@@ -148,7 +148,7 @@ impl Study {
         }
     }
 
-    /// Passes a load through the fabric, which begins with an instance of each service.
+    /// Passes a load, in order of time, through the fabric, which begins with an instance of each service.
     ///
     /// # Errors
     /// [`FabricError::Area`]: not even those fit.
@@ -174,26 +174,35 @@ impl Study {
         let services: Vec<Service> = self.graph.steps().iter().map(|step| step.service).collect();
         let end_ns = load.last().map_or(0.0, |last| (last.at_ns / self.window_ns).floor() + 1.0) * self.window_ns;
         let mut seen = Seen::new(self, (end_ns / self.window_ns).round() as usize);
-        let (mut changes, mut next_control, mut next) = (Vec::new(), self.control_ns, 0);
-        while next_control <= end_ns {
+        // A time that is no time would never end.
+        let control_ns = self.control_ns.max(1.0);
+        let (mut changes, mut next_control, mut next_window, mut next) = (Vec::new(), control_ns, 1.0, 0);
+        let mut now = 0.0;
+        while now < end_ns {
+            now = next_control.min(next_window * self.window_ns).min(end_ns);
             while let Some(arrival) = load.get(next)
-                && arrival.at_ns < next_control
+                && arrival.at_ns < now
             {
                 let packet = Packet { chain, flow: arrival.flow, bytes: arrival.bytes, name: next as u64 };
                 let taken = fabric.offer(arrival.at_ns, packet).is_ok();
                 seen.came(arrival, taken);
                 next += 1;
             }
-            fabric.advance(next_control);
+            fabric.advance(now);
             core::iter::from_fn(|| fabric.poll()).for_each(|departed| seen.left(&departed));
-            let windows = fabric.take_window();
-            for decision in controller.decide(self.control_ns, &windows) {
-                let from = windows.iter().find(|of| of.service == decision.service).map_or(0, |of| of.instances);
-                let done = fabric.set_instances(next_control, decision.service, decision.instances).is_ok();
-                changes.push(Change { at_ns: next_control, decision, from, done });
+            if now >= next_control {
+                let windows = fabric.take_window();
+                for decision in controller.decide(control_ns, &windows) {
+                    let from = windows.iter().find(|of| of.service == decision.service).map_or(0, |of| of.instances);
+                    let done = fabric.set_instances(now, decision.service, decision.instances).is_ok();
+                    changes.push(Change { at_ns: now, decision, from, done });
+                }
+                next_control += control_ns;
             }
-            seen.instances(next_control, services.iter().map(|service| fabric.instances(*service)));
-            next_control += self.control_ns;
+            if now >= next_window * self.window_ns {
+                next_window += 1.0;
+            }
+            seen.instances(now, services.iter().map(|service| fabric.instances(*service)));
         }
         let area_seconds = fabric.area_seconds();
         // What is under way when the load ends counts as well.
@@ -258,7 +267,8 @@ impl Study {
     /// [`FabricError::Area`]: not even one instance of each service fits.
     pub fn optimum(&self, load: &[Arrival]) -> Result<Optimum, FabricError> {
         let bytes = load.iter().map(|arrival| u64::from(arrival.bytes)).sum::<u64>() / load.len().max(1) as u64;
-        let growth = self.growth(bytes as u32);
+        Fabric::new(self.fabric.clone()).add_chain(self.graph.clone(), 1)?;
+        let mut growth = self.growth(bytes as u32);
         let windows = load.last().map_or(0, |last| (last.at_ns / self.window_ns) as usize + 1);
         let mut needed = Vec::with_capacity(windows);
         let mut from = 0;
@@ -272,8 +282,10 @@ impl Study {
             from += length;
             needed.push(self.least_growth(&part, &growth)?);
         }
+        // More than any window needs is never least, and a large device has room for very much more.
+        growth.truncate(1 + needed.iter().copied().max().unwrap_or(0));
         let areas: Vec<f64> = growth.iter().map(|instances| self.area_of(instances)).collect();
-        let may_miss = (self.may_miss * windows as f64) as usize;
+        let may_miss = ((self.may_miss * windows as f64) as usize).min(windows);
         Ok(least_area(&areas, needed, may_miss, self.window_ns, self.longest_start()))
     }
 

@@ -1,6 +1,8 @@
 //! Controllers on loads.
 
-use crypto_services::{Arrival, Fixed, Goal, Hysteresis, Load, Outcome, Predictive, Service, Study, Suite, Way};
+use crypto_services::{
+    Arrival, FabricError, Fixed, Goal, Hysteresis, Load, Outcome, Predictive, Service, Study, Suite, Way,
+};
 
 const SEED: u64 = 20261125;
 
@@ -46,6 +48,48 @@ fn no_controller_takes_more_than_the_area_and_all_lose_nothing() {
         assert_eq!(outcome.departed + outcome.refused, load.len() as u64, "{}", controller.name());
         assert!(outcome.mean_area(&study) <= 6.0 + 1e-6);
     }
+}
+
+#[test]
+fn no_packet_is_left_out_however_long_the_times_between_decisions() {
+    let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 1e8, 0.05).collect();
+    for control_ns in [3e6, 4e7, 7e7, 1e5 / 3.0] {
+        let study = Study { control_ns, ..study() };
+        let outcome = study.run(&load, &mut Fixed).unwrap();
+        assert_eq!(outcome.departed + outcome.refused, load.len() as u64, "{control_ns}");
+        assert!(outcome.windows.iter().all(|window| window.instances == [1; 4]), "{control_ns}");
+        assert!((outcome.mean_area(&study) - study.area_of(&[])).abs() < 1e-6, "{control_ns}");
+    }
+}
+
+#[test]
+fn a_service_that_cannot_have_all_it_needs_gets_what_is_left() {
+    let mut study = study();
+    study.fabric.area = 5.5;
+    let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 3e9, 0.2).collect();
+    let outcome = run(&study, &load);
+    assert!(outcome.mean_area(&study) > 5.0, "{} {:?}", outcome.mean_area(&study), outcome.instances);
+}
+
+#[test]
+fn packets_that_are_too_slow_by_themselves_do_not_take_all_of_the_area() {
+    let study = Study { target_ns: 10_000.0, ..Study::new("aes-128:serial".parse().unwrap()) };
+    let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 1e9, 0.2).collect();
+    let outcome = run(&study, &load);
+    assert_eq!(outcome.refused, 0);
+    assert!((3.0..12.0).contains(&outcome.mean_area(&study)), "{:?}", outcome.instances);
+}
+
+#[test]
+fn the_optimum_of_a_large_device_is_that_of_one_that_is_large_enough() {
+    let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 1e9, 0.05).collect();
+    let of = |area: f64| {
+        let mut study = study();
+        study.fabric.area = area;
+        study.optimum(&load)
+    };
+    assert_eq!(of(20_000.0), of(64.0));
+    assert!(matches!(of(2.0), Err(FabricError::Area { .. })));
 }
 
 /// The load through a fabric under the controller; the ratio to the least area that would have done; and the windows that the best fixed chain of
