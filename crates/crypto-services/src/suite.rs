@@ -232,7 +232,7 @@ impl fmt::Display for Sum {
     }
 }
 
-/// A packet is not what its sender made: a wrong tag, or too short to have one.
+/// A packet is not what its sender made: a wrong tag, too short to have one, or too long for the suite.
 ///
 /// See [`Cipher`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -321,7 +321,8 @@ impl Cipher {
     }
 
     /// Seals a packet in place; what proves it follows. The nonce is the first 12 bytes of the IV where a suite has one (GCM, ChaCha20), and all
-    /// 16 where it has an IV. A packet of 512 MiB and more is too long for the ciphers of 5G: it is empty then, not in clear.
+    /// 16 where it has an IV. What the suite cannot seal is empty then, not in clear: of 5G a packet of 512 MiB and more; of TLS's CBC, MAC first,
+    /// one of more than 18,156 bytes, or with additional data of other than 11 bytes (the header but for its length).
     pub fn seal(&self, iv: &Block, aad: &[u8], packet: &mut Vec<u8>) {
         match &self.inner {
             Inner::Gcm { aes, hash, .. } => {
@@ -333,7 +334,7 @@ impl Cipher {
                 packet.extend(tag);
             }
             Inner::Cbc(session) => {
-                // It cannot be refused: the target has room, and any plaintext will do.
+                // A packet that is refused is empty.
                 let _sealed = by_session(session, Way::Apply, iv, aad, packet);
             }
             // The low half counts blocks from zero, whatever the IV says there (TS 33.401 B.1.3).
@@ -386,10 +387,7 @@ impl Cipher {
                     let tag = take_tag(packet, MAC_BYTES)?;
                     check(&cellular_mac(key, iv, packet).ok_or(NotAuthentic)?, &tag)
                 }
-                _ => {
-                    self.seal(iv, aad, packet);
-                    Ok(())
-                }
+                _ => key.cipher(&Iv::from_bytes(*iv), packet).map_err(|_| NotAuthentic),
             },
         }
     }

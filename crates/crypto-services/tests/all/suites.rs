@@ -106,6 +106,22 @@ fn keys_of_other_lengths_are_refused_and_suites_are_graphs() {
 }
 
 #[test]
+fn what_a_suite_cannot_seal_or_open_is_empty_and_not_in_clear() {
+    for suite in [Suite::Aes128CbcSha, Suite::Aes256CbcSha] {
+        let cipher = Cipher::new(suite, &keys_of(suite, &mut Seed(3).stream("cannot"))).unwrap();
+        for (aad, bytes) in [(0, 10), (13, 10), (11, 18_157)] {
+            let mut packet = vec![9; bytes];
+            cipher.seal(&[1; 16], &vec![2; aad], &mut packet);
+            assert!(packet.is_empty(), "{} {aad} {bytes}", suite.name());
+        }
+    }
+    let cipher = Cipher::new(Suite::Nea(1), &Keys::of_cipher(vec![7; 16])).unwrap();
+    let mut packet = vec![0; 1 << 29];
+    assert_eq!(cipher.open(&[1; 16], &[], &mut packet), Err(NotAuthentic), "nothing is lost unseen");
+    assert!(packet.is_empty());
+}
+
+#[test]
 fn no_key_is_printed() {
     for suite in Suite::ALL {
         let keys = Keys {
