@@ -1,4 +1,4 @@
-//! Loads: packets that come, of which sizes and flows, when. Each is the same for the same seed.
+//! Loads: when packets come, with their sizes and flows. The same seed gives the same load.
 
 use offload_base::{Rng, Seed};
 use std::cmp::Reverse;
@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 pub struct Arrival {
     /// When.
     pub at_ns: f64,
-    /// Of which flow.
+    /// Its flow.
     pub flow: u64,
     /// How long it is.
     pub bytes: u32,
@@ -70,11 +70,12 @@ impl Load {
         Load::ALL.into_iter().find(|load| load.name() == name)
     }
 
-    /// Packets for so many seconds, so many bits a second on average. Loads of flows come near that in the long run only: a few flows have most
-    /// of the bytes.
+    /// Packets for `seconds`, at `bits_a_second` on average; none at a rate that is infinite or not above 0. Loads of flows come near the rate only in
+    /// the long run, because a few flows have most of the bytes.
     pub fn arrivals(self, seed: u64, bits_a_second: f64, seconds: f64) -> Box<dyn Iterator<Item = Arrival>> {
         let rng = Seed(seed).stream(self.name());
-        let end_ns = 1e9 * seconds;
+        let has_rate = bits_a_second > 0.0 && bits_a_second.is_finite();
+        let end_ns = if has_rate { 1e9 * seconds } else { f64::NEG_INFINITY };
         let phase = |at_ns: f64, length: f64| (at_ns / (1e9 * length)) as u64;
         match self {
             Load::Steady => Box::new(by_chance(rng, end_ns, move |_, _| (LARGE, bits_a_second))),
@@ -108,12 +109,12 @@ impl Load {
     }
 }
 
-/// A time until the next of events that come by chance, so long apart on average.
+/// The time until the next random event, where events are `mean` apart on average.
 fn exponential(rng: &mut Rng, mean: f64) -> f64 {
     -mean * (1.0 - rng.unit()).ln()
 }
 
-/// Packets by chance: `next` says how long the one that follows the time `at` is, and at how many bits a second such ones come.
+/// Random packets: `next` gives the size of the packet after a time, and the rate in bits a second at that time.
 fn by_chance(
     mut rng: Rng,
     end_ns: f64,
@@ -143,7 +144,7 @@ impl OnOff {
         let gap_ns = 8e9 * f64::from(LARGE) / (3.0 * bits_a_second / SOURCES as f64);
         let sources = (0..SOURCES).map(|source| {
             let at = rng.below((3.0 * ON_NS) as u64);
-            Reverse((at, source, 1 + (exponential(&mut rng, ON_NS) / gap_ns) as u32))
+            Reverse((at, source, ((exponential(&mut rng, ON_NS) / gap_ns) as u32).saturating_add(1)))
         });
         OnOff { sources: sources.collect(), rng, end_ns, gap_ns }
     }
@@ -161,7 +162,7 @@ impl Iterator for OnOff {
         let (pause, left) = match left {
             0 | 1 => {
                 let off = exponential(&mut self.rng, 2.0 * ON_NS);
-                (off, 1 + (exponential(&mut self.rng, ON_NS) / self.gap_ns) as u32)
+                (off, ((exponential(&mut self.rng, ON_NS) / self.gap_ns) as u32).saturating_add(1))
             }
             left => (exponential(&mut self.rng, self.gap_ns), left - 1),
         };
@@ -216,7 +217,7 @@ impl Iterator for Flows {
     }
 }
 
-/// The size of which so many of 1 flows are smaller: straight lines between the published points.
+/// The size that a `share` of flows does not exceed: straight lines between the published points.
 fn quantile(sizes: &[(f64, f64)], share: f64) -> f64 {
     let pair = sizes.windows(2).find(|pair| share <= pair[1].1);
     pair.map_or(sizes[sizes.len() - 1].0, |pair| {
@@ -255,7 +256,7 @@ const WEB_SEARCH: [(f64, f64); 12] = [
     (10e6, 0.97),
     (30e6, 1.0),
 ];
-/// Data mining, as measured by Greenberg and others, "VL2", SIGCOMM 2009, in such points. Flows above 100 MB, two of 100, end there: those of up to
+/// Data mining, as measured by Greenberg and others, "VL2", SIGCOMM 2009, in points of the same kind. Flows above 100 MB, two of 100, end there: those of up to
 /// a gigabyte that were measured would be all of a run of seconds.
 const DATA_MINING: [(f64, f64); 13] = [
     (0.0, 0.0),

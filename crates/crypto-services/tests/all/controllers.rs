@@ -63,6 +63,15 @@ fn no_packet_is_left_out_however_long_the_times_between_decisions() {
 }
 
 #[test]
+fn a_load_at_a_rate_that_is_no_rate_has_no_packets() {
+    for load in Load::ALL {
+        for rate in [0.0, -1e9, f64::NAN, f64::INFINITY] {
+            assert_eq!(load.arrivals(SEED, rate, 1.0).next(), None, "{} {rate}", load.name());
+        }
+    }
+}
+
+#[test]
 fn a_service_that_cannot_have_all_it_needs_gets_what_is_left() {
     let mut study = study();
     study.fabric.area = 5.5;
