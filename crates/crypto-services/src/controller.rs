@@ -30,7 +30,7 @@ pub trait Controller: core::fmt::Debug {
     /// What it is called.
     fn name(&self) -> &'static str;
 
-    /// Changes, in the order in which they are to be tried: those for which there is no area are left out. The window had `window_ns`.
+    /// Changes, in the order in which the fabric tries them: it refuses those that do not fit its area. The window had `window_ns`.
     fn decide(&mut self, window_ns: f64, services: &[ServiceWindow]) -> Vec<Decision>;
 }
 
@@ -112,15 +112,15 @@ impl Controller for Hysteresis {
 /// See [`Predictive`] for an example.
 #[derive(Clone, Debug)]
 pub struct Goal {
-    /// Of 100 packets, 99 are to be in the fabric for so long at most.
+    /// The longest time that 99 of 100 packets may be in the fabric.
     pub target_ns: f64,
     /// Windows for which a service keeps what it needed in any of them.
     pub dwell: usize,
-    /// Windows before the last of which, together with it, the mean load is taken, unless the last shows that it has changed.
+    /// Windows before the last whose load is averaged with the last one's, unless the last one shows that the load has changed.
     pub memory: usize,
     /// Windows in which what waits is to be worked off.
     pub clear: f64,
-    /// So much more load than there is must fit before a service shrinks.
+    /// A service shrinks only if this share more load would still fit.
     pub margin: f64,
     /// The area that there is.
     pub area: f64,
@@ -191,8 +191,8 @@ impl Predictive {
         Predictive { goal, services: Vec::new() }
     }
 
-    /// The fewest instances with which 99 of 100 packets are through in `time_ns` under so many times the load, and with which what waits is worked
-    /// off in `clear_ns`.
+    /// The fewest instances with which 99 of 100 packets are through in `time_ns` under `times` the load, and with which what waits is worked off in
+    /// `clear_ns`.
     fn needed_for(
         &self,
         of: &ServiceWindow,
@@ -216,7 +216,7 @@ impl Predictive {
         (1..most).find(|instances| fits(*instances)).unwrap_or(most)
     }
 
-    /// Cuts decisions, in their order, down to the area that is left. One for which there is none at all stays as it is, for the log.
+    /// Cuts decisions, in their order, down to the area that is left. Where not one more instance fits, the decision stays, so that the log shows it.
     fn fit(&self, services: &[ServiceWindow], decisions: &mut [Decision]) {
         let area = |service: Service, instances: u32| self.goal.costs.of(service).area * f64::from(instances);
         let mut left = self.goal.area - services.iter().map(|of| area(of.service, of.instances)).sum::<f64>();

@@ -46,12 +46,12 @@ impl Default for FabricConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChainId(usize);
 
-/// A packet, as far as the fabric cares.
+/// What the fabric knows of a packet.
 ///
 /// See [`Fabric`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Whose it is.
+    /// The tenant's chain.
     pub chain: ChainId,
     /// Its flow.
     pub flow: u64,
@@ -81,7 +81,7 @@ impl Departed {
     }
 }
 
-/// A fabric refuses.
+/// Why a fabric refuses.
 ///
 /// ```
 /// use crypto_services::{Fabric, FabricConfig, FabricError, Suite, Way};
@@ -488,7 +488,7 @@ impl Fabric {
         while let Some(number) = begin.pop() {
             self.pools[number].retire(self.now);
             while self.start_one(number) {
-                // A place is free: who waited for one tries again.
+                // A place is free: the services that waited for one try again.
                 begin.append(&mut self.pools[number].held_up);
             }
         }

@@ -5,9 +5,9 @@
 //!
 //! - [`Suite`], [`Cipher`] (`suite.rs`): ciphers by name, as bytes and as graphs; [`primitives`]: the services as a library;
 //! - [`Graph`] (`graph.rs`): which services a packet passes, written as text;
-//! - [`Fabric`] (`fabric.rs`): services with bounded queues on a device with so much area, in virtual time; tenants share them;
-//! - [`Controller`] (`controller.rs`): who decides how many instances there are, by what [`ServiceWindow`]s (`window.rs`) show;
-//! - [`Study`] (`study.rs`): a [`Load`] (`load.rs`) through a fabric, beside the least area that would have done; [`picture`] draws it, [`text`] tells it;
+//! - [`Fabric`] (`fabric.rs`): services with bounded queues on a device of limited area, in virtual time; tenants share them;
+//! - [`Controller`] (`controller.rs`): decides how many instances there are, by what [`ServiceWindow`]s (`window.rs`) show;
+//! - [`Study`] (`study.rs`): a [`Load`] (`load.rs`) through a fabric, beside the least area that would have sufficed; [`picture`] draws it, [`text`] tells it;
 //! - [`Service`] (`service.rs`): what a block costs in each service, and where the figure comes from;
 //! - [`Chain`], [`Pipeline`] (`chain.rs`, `pipeline.rs`): one chain by itself, in closed form, exact to the block;
 //! - [`queueing`]: closed forms and approximations that predict waiting;

@@ -25,11 +25,11 @@ pub struct Study {
     pub fabric: FabricConfig,
     /// How often the controller decides.
     pub control_ns: f64,
-    /// The windows in each of which 99 of 100 packets are to be in time.
+    /// In each window of this length 99 of 100 packets are to be in time.
     pub window_ns: f64,
     /// What "in time" is.
     pub target_ns: f64,
-    /// The share of windows, of 1, that may miss it.
+    /// The share of windows that may miss the target: 0 to 1.
     pub may_miss: f64,
 }
 
@@ -82,7 +82,7 @@ pub struct OfSize {
     pub p99_ns: f64,
 }
 
-/// What came of a run.
+/// The result of a run.
 ///
 /// ```
 /// use crypto_services::{Fixed, Load, Study, Suite, Way};
@@ -122,21 +122,21 @@ impl Outcome {
     }
 }
 
-/// What knowing all arrivals before would have come to.
+/// The least area for arrivals that are all known beforehand.
 ///
 /// See [`Study::optimum`] for an example.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Optimum {
     /// Area by time, in AES-128 instances for a second; infinite if more windows miss than may, however large the chain.
     pub area_seconds: f64,
-    /// The least step of growth that each window needs: so many times the bottleneck was multiplied.
+    /// The step of growth that each window needs at least: how often the bottleneck got one more instance.
     pub needed: Vec<usize>,
     /// Windows that miss the target.
     pub missed: usize,
 }
 
 impl Study {
-    /// Control each millisecond; windows of 10 ms, of 100 of which one may miss a millisecond.
+    /// A decision each millisecond, windows of 10 ms, a target of 1 ms; one window of 100 may miss it.
     pub fn new(graph: Graph) -> Study {
         Study {
             graph,
@@ -250,7 +250,8 @@ impl Study {
         growth
     }
 
-    /// The least area by time, had all arrivals been known: for each window the least growth with which it is in time by itself, and works off what comes in it; then dynamic programming over growth and windows that miss, where new instances take up area while they are
+    /// The least area by time if all arrivals were known. For each window it takes the least growth that has the window's packets in time and works
+    /// them off within the window. Dynamic programming then chooses growth and windows that miss; new instances take up area while they are
     /// configured.
     ///
     /// ```
@@ -343,7 +344,7 @@ impl Study {
     }
 }
 
-/// The least area by time for windows that need these steps, of which so many may have fewer.
+/// The least area by time for windows that need these steps, where `may_miss` windows may have fewer.
 fn least_area(areas: &[f64], needed: Vec<usize>, may_miss: usize, window_ns: f64, start_ns: f64) -> Optimum {
     // Of each count of misses and each step: the least so far.
     let mut least = vec![vec![f64::INFINITY; areas.len()]; may_miss + 1];
@@ -448,7 +449,7 @@ impl Seen<'_> {
     }
 }
 
-/// The least of the values that so many of 1 do not exceed; 0 of none.
+/// The least value that a `share` of the values does not exceed; 0 without values.
 fn percentile(values: &mut [f64], share: f64) -> f64 {
     if values.is_empty() {
         return 0.0;

@@ -190,11 +190,11 @@ fn gcm(aes: Service, aes_blocks: u32) -> Vec<Step> {
 /// See [`Cipher`] for an example.
 #[derive(Clone, Debug)]
 pub struct Keys {
-    /// Of the cipher.
+    /// The cipher's key.
     pub cipher: Secret,
-    /// Of HMAC; empty where there is none.
+    /// The key of HMAC; empty for suites without HMAC.
     pub mac: Secret,
-    /// Of the mask for headers; empty where there is none.
+    /// The key of the mask for headers; empty for suites without one.
     pub header: Secret,
 }
 
@@ -351,7 +351,7 @@ impl Cipher {
         }
     }
 
-    /// Opens a packet in place, and takes off what proves it. Of one that is not authentic nothing is shown: it is empty then.
+    /// Opens a packet in place, and takes off its tag. A packet that is not authentic is empty afterwards.
     ///
     /// # Errors
     /// [`NotAuthentic`].
@@ -470,7 +470,7 @@ fn chacha_pass(key: &Secret, iv: &Block, aad: &[u8], data: &mut [u8], way: Way) 
     }
 }
 
-/// Counter mode of which all 128 bits count.
+/// Counter mode with a counter of all 128 bits.
 fn lay_counters(aes: &AesBlocks, first: u128, data: &mut [u8]) {
     let mut blocks: Vec<Block> =
         (0..data.len().div_ceil(16) as u128).map(|number| first.wrapping_add(number).to_be_bytes()).collect();
