@@ -37,7 +37,8 @@ pub enum Load {
     Bursty,
     /// Sizes change: a quarter of a second each of 64 bytes, 512, 1,464 and of all three.
     Mixed,
-    /// Sources of 1,464 bytes that are on for a while and off for longer, by chance.
+    /// Sources of 1,464 bytes that are on for a while and off for longer, by chance. Each sends one packet at least while it is on, so rates below
+    /// 1 Mb/s are exceeded.
     OnOff,
     /// 7 packets of 64 bytes to 4 of 594 and one of 1,518.
     Imix,
