@@ -52,6 +52,20 @@ impl Device {
     }
 
     /// Adds what all queue pairs counted to `set`.
+    ///
+    /// ```
+    /// use nic_sim::base::Instant;
+    /// use nic_sim::base::counters::CounterSet;
+    /// use nic_sim::frame::Frame;
+    /// use nic_sim::wire::Port;
+    /// use nic_sim::{NicConfig, nic};
+    ///
+    /// let (mut device, _driver) = nic(NicConfig::default());
+    /// device.receive_frame(Instant::ZERO, Frame::new(vec![0; 60].into()));
+    /// let mut set = CounterSet::default();
+    /// device.count(&mut set);
+    /// assert_eq!(set.value("rx_drop_address"), 1, "it was for another NIC");
+    /// ```
     pub fn count(&self, set: &mut CounterSet) {
         self.function.count(set);
     }

@@ -5,16 +5,18 @@
 
 use bytes::BytesMut;
 use core::convert::Infallible;
-use nic_sim::engine::{Context, Engine, Headers, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
+use nic_sim::engine::{
+    Context, Engine, Headers, ImageReader, ImageWriter, Opened, OutOfStep, PacketEngine, Payload, Shown, StreamEngine,
+};
 use nic_sim::stats::DeviceCounters;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, multi_queue_nic_with, nic_with};
 use offload_api::rx::Checksums;
 use offload_api::{
-    ContextEvent, ContextNews, Direction, DropReason, EngineInfo, Handle, Key, KeyBytes, NetDevice, NewContext,
-    NoRecords, PacketAsk, PacketMark, Refused, Sent, TxAsk, TxPacket, engines,
+    ContextEvent, ContextNews, Direction, DropReason, EngineInfo, FlowKey, Handle, Key, KeyBytes, Layer, NetDevice,
+    NewContext, NoRecords, PacketAsk, PacketMark, Refused, Sent, TxAsk, TxPacket, Verdict, engines,
 };
-use offload_base::Instant;
+use offload_base::{Instant, Seq};
 
 const ADDRESSES: usize = 12;
 const SHIM: usize = 10;
@@ -451,4 +453,75 @@ fn what_was_posted_is_wrapped_though_its_context_is_given_up() {
     near.driver.poll_event();
     assert!(near.device.poll_frame(Instant::ZERO).is_none());
     assert_eq!(near.news(), [ContextNews::Removed(sender)]);
+}
+
+/// A stream engine that asks for help at each segment, but knows of no place to ask about.
+#[derive(Debug)]
+struct Lost;
+
+impl Engine for Lost {
+    const NAME: &'static str = "lost";
+    type Spec = ();
+    type Command = Infallible;
+    type Change = Infallible;
+    type State = ();
+    type Held = ();
+
+    fn create(&mut self, _: Direction, (): ()) -> Option<((), ())> {
+        Some(((), ()))
+    }
+
+    fn save((): &(), _: &mut ImageWriter<'_>) {}
+
+    fn load(_: &mut ImageReader<'_>) -> Option<()> {
+        Some(())
+    }
+}
+
+impl StreamEngine for Lost {
+    fn receive(_: Context<'_, Lost>, _: &mut Payload<'_>, _: &mut DeviceCounters) -> Option<Verdict> {
+        Some(Verdict::Asks)
+    }
+
+    fn count_from(_: Context<'_, Lost>, _: u64) -> bool {
+        false
+    }
+
+    fn begin(_: Context<'_, Lost>, _: Seq) -> bool {
+        false
+    }
+
+    fn expects((): &(), _: Seq) -> Option<bool> {
+        None
+    }
+
+    fn transmit(_: Context<'_, Lost>, _: Option<Seq>, _: &[u8], _: &mut BytesMut) -> Result<u64, OutOfStep> {
+        Err(OutOfStep)
+    }
+
+    fn note_sent(_: u64, _: &mut DeviceCounters) {}
+}
+
+#[test]
+fn an_engine_that_names_no_place_has_nobody_asked() {
+    let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
+    let (device, driver) = nic_with(config, |engines| engines.add_stream(Lost, 4));
+    let mut nic = Nic { device, driver };
+    let contexts = nic.driver.contexts().unwrap();
+    let engine = contexts.engine(Lost::NAME).unwrap().number;
+    let flow = FlowKey::tcp("10.0.0.2:5000".parse().unwrap(), "10.0.0.1:443".parse().unwrap());
+    let keys = vec![Key::Flow(flow, Layer::FIRST)];
+    let new = NewContext { engine, direction: Direction::Receive, flow: Some(flow), keys, spec: Box::new(()) };
+    let context = contexts.create(new).unwrap();
+    nic.device.process(Instant::ZERO);
+    while nic.driver.poll_event().is_some() {}
+    let mut frame = Nic::new(4 << 20);
+    frame.driver.transmit(Instant::ZERO, packet(10), &NoRecords);
+    frame.driver.flush(Instant::ZERO);
+    frame.device.process(Instant::ZERO);
+    let frame = frame.device.poll_frame(Instant::ZERO).unwrap().data.to_vec();
+    let heard = nic.receive(&[frame]);
+    assert_eq!(heard[0].meta.marks.of(engine).map(|mark| (mark.context, mark.verdict)), Some((context, Verdict::Asks)));
+    nic.device.process(Instant::ZERO);
+    assert_eq!(nic.driver.poll_event(), None, "there is no question to pass on");
 }

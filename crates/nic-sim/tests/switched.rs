@@ -11,6 +11,7 @@ use nic_sim::wire::Port;
 use nic_sim::{Delays, Driver, EswitchDriver, NicConfig, SwitchConfig, SwitchedDevice, Vport, function, switched_nic};
 use offload_api::{Direction, EspKey, EspSuite, NetDevice, NoRecords, OffloadKind, SaParams, Selector, TxPacket};
 use offload_base::Instant;
+use offload_base::counters::CounterSet;
 use offload_esp::{Cipher, Outer as EspHeaders};
 use proptest::prelude::*;
 
@@ -115,6 +116,13 @@ impl Hypervisor {
         let count = |driver: &mut Driver| core::iter::from_fn(|| driver.receive(NOW)).count();
         let [one, other] = &mut self.machines[..] else { unreachable!("there are two") };
         [count(one), count(other), count(&mut self.host)]
+    }
+
+    /// Bytes that the host's function counted as received.
+    fn host_bytes(&self) -> u64 {
+        let mut set = CounterSet::default();
+        self.device.count(&mut set);
+        set.value("rx_bytes")
     }
 
     fn counted(&self) -> [u64; 4] {
@@ -247,6 +255,67 @@ fn what_no_rule_takes_is_the_hosts_and_goes_where_it_says() {
     let seen = core::iter::from_fn(|| left.eswitch.receive()).count();
     assert_eq!(seen as u64 + left.device.uplink_counters().representor_full, 2000);
     assert!(seen > 0 && seen < 2000);
+}
+
+#[test]
+fn the_hosts_function_counts_what_is_not_for_it_and_what_its_sas_refuse() {
+    let mut right = Hypervisor::new(2);
+    let bytes_before = right.host_bytes();
+    for tenant in 0..2u8 {
+        let frame = sealed(&wrapped(tenant, network(tenant)), tenant, 9).freeze();
+        assert_eq!(right.hears([Frame::new(frame.clone())]).iter().sum::<usize>(), 1);
+        let taken = right.host_bytes();
+        assert_eq!(right.hears([Frame::new(frame.clone())]), [0; 3], "a replay");
+        assert_eq!(right.host_bytes(), taken + frame.len() as u64, "the host's function counts it");
+    }
+    assert!(right.host_bytes() > bytes_before);
+    // Crypto offload: what the SA opened is the host's, if it is addressed to it.
+    let params = SaParams { spi: 0x3000, offload: OffloadKind::Crypto, ..sa(Direction::Receive, 1, 2, 6) };
+    right.host.ipsec().expect("it has IPsec").add_sa(&params).expect("room");
+    right.device.process(NOW);
+    while right.device.poll_frame(NOW).is_some() {}
+    for number in 1..4u64 {
+        let (mut plain, mut frame) = (wrapped(0, network(0)).to_vec(), BytesMut::new());
+        plain[..6].copy_from_slice(&mac(2, 5).0);
+        let params = SaParams { direction: Direction::Transmit, ..params.clone() };
+        let headers = EspHeaders::for_packet(&params, &plain[14..]).expect("IP");
+        headers.wrap(&Cipher::new(&params), &plain, number, &mut frame);
+        assert_eq!(right.hears([Frame::new(frame.freeze())]), [0; 3]);
+        assert_eq!(right.device.counters().rx_drop_address, number, "it has another address");
+    }
+}
+
+#[test]
+fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
+    let delays = Delays { engine: Delays::default().engine, ..Delays::NONE };
+    let own = NicConfig { mac: mac(2, 9).0, line_rate: Some(1_000_000), delays, ..NicConfig::default() };
+    let quick = NicConfig { mac: mac(2, 0).0, delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
+    let (mut device, mut host, mut eswitch) = switched_nic(own.clone(), SwitchConfig::default());
+    let (plugged, mut machine) = function(quick);
+    device.plug(Vport::Virtual(0), FunctionConfig::new(mac(2, 0)), plugged);
+    eswitch.command(EswitchCommand::Mode(Mode::Switchdev)).expect("room");
+    let rule = "tc filter add dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev p0";
+    let change = RuleFile::parse("test", rule).expect("a good line").changes;
+    eswitch.command(EswitchCommand::Change(change)).expect("room");
+    device.process(NOW);
+    let frame = datagram(0, mac(2, 0));
+    for _ in 0..64 {
+        let packet = TxPacket { header: frame.iter().copied().collect(), ..TxPacket::default() };
+        let _sent = machine[0].transmit(NOW, packet, &NoRecords);
+    }
+    machine[0].flush(NOW);
+    device.process(NOW);
+    assert!(device.poll_frame(NOW).is_some());
+    device.process(NOW);
+    // At a megabit a second a frame takes half a millisecond.
+    let port = device.next_event().expect("they wait");
+    assert!(port > NOW + core::time::Duration::from_micros(50), "{port:?}");
+    let mut arrival = datagram(0, mac(1, 0));
+    arrival[..6].copy_from_slice(&mac(2, 9).0);
+    device.receive_frame(NOW, Frame::new(arrival.into()));
+    assert_eq!(device.next_event(), Some(NOW + own.delays.engine), "the host's frame is under way");
+    device.process(NOW + own.delays.engine);
+    assert!(host[0].receive(NOW + own.delays.engine).is_some());
 }
 
 /// What somebody tries.

@@ -233,6 +233,29 @@ mod tests {
     }
 
     #[test]
+    fn flows_of_the_same_time_take_turns_in_the_order_they_came() {
+        let (mut shaper, now) = (Shaper::default(), Instant::ZERO);
+        let due = |shaper: &mut Shaper<char>| shaper.pop_due(now).unwrap();
+        // Both are forgotten, and their places are given out again, the last one first.
+        for (number, item) in [(1, 'a'), (2, 'b')] {
+            shaper.push(now, flow(number), item);
+        }
+        for expected in ['a', 'b'] {
+            let (turn, item) = due(&mut shaper);
+            assert_eq!(item, expected);
+            shaper.finish(now, turn, None, Duration::ZERO);
+        }
+        shaper.push(now, flow(3), 'c');
+        shaper.push(now, flow(4), 'd');
+        shaper.push(now, flow(5), 'e');
+        for expected in "cdecdecde".chars() {
+            let (turn, item) = due(&mut shaper);
+            assert_eq!(item, expected);
+            shaper.finish(now, turn, Some(item), Duration::ZERO);
+        }
+    }
+
+    #[test]
     fn a_rate_that_makes_no_sense_holds_nothing_for_ever() {
         assert_eq!(gap(1514, NonZeroU64::MIN), Duration::from_secs(1));
         assert_eq!(gap(1514, NonZeroU64::MAX), Duration::from_nanos(1));
