@@ -108,7 +108,11 @@ fn run(options: &Options) -> ExitCode {
         Err(error) => return program::fail(NAME, &error.to_string(), 1),
     };
     if let Some(file) = &options.svg {
-        let title = format!("{} under {}, controller {}", study.graph, options.load, controller.name());
+        let chain = match options.chain {
+            Chain::Suite(suite) => suite.name(),
+            Chain::Graph(_) => "a graph",
+        };
+        let title = format!("{chain} under {}, controller {}", options.load, controller.name());
         if let Err(error) = std::fs::write(file, picture::of_run(&study, &outcome, &title)) {
             return program::fail(NAME, &format!("{}: {error}", file.display()), 1);
         }
