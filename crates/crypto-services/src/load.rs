@@ -282,7 +282,12 @@ mod tests {
     #[test]
     fn each_load_has_its_rate_and_is_the_same_again() {
         for load in Load::ALL {
-            let seconds = if matches!(load, Load::WebSearch | Load::DataMining) { 60.0 } else { 8.0 };
+            let seconds = match load {
+                Load::WebSearch => 60.0,
+                // One of its long flows takes 80 s.
+                Load::DataMining => 800.0,
+                _ => 8.0,
+            };
             let all: Vec<Arrival> = load.arrivals(3, 1e8, seconds).collect();
             assert!(load.arrivals(3, 1e8, seconds).eq(all.iter().copied()));
             assert!(!load.arrivals(4, 1e8, seconds).eq(all.iter().copied()));
@@ -290,7 +295,7 @@ mod tests {
             let rate = all.iter().map(|packet| 8.0 * f64::from(packet.bytes)).sum::<f64>() / seconds;
             let within = match load {
                 Load::WebSearch => 0.3,
-                Load::DataMining => 0.6,
+                Load::DataMining => 0.3,
                 Load::OnOff => 0.25,
                 _ => 0.02,
             };

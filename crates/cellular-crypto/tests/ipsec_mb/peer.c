@@ -163,11 +163,13 @@ int main(int arguments, char **argument) {
     IMB_MGR *manager = alloc_mb_mgr(0);
     if (!manager) return 2;
     int one = !strcmp(argument[1], "single");
+    uint64_t needs = !strcmp(argument[1], "avx512") ? IMB_FEATURE_AVX512_SKX : !strcmp(argument[1], "avx2") ? IMB_FEATURE_AVX2 : 0;
+    if (needs && !(manager->features & needs)) return 3; // the processor lacks the instructions: to begin would end the program
     if (!strcmp(argument[1], "sse")) init_mb_mgr_sse(manager);
     else if (!strcmp(argument[1], "avx2")) init_mb_mgr_avx2(manager);
     else if (!strcmp(argument[1], "avx512")) init_mb_mgr_avx512(manager);
     else init_mb_mgr_auto(manager, NULL);
-    if (imb_get_errno(manager)) return 3; // the processor lacks the instructions
+    if (imb_get_errno(manager)) return 3;
 
     if (!strcmp(argument[2], "check")) {
         uint32_t count = number();
