@@ -351,15 +351,15 @@ fn least_area(areas: &[f64], needed: Vec<usize>, may_miss: usize, window_ns: f64
     least[0].fill(0.0);
     for need in &needed {
         let mut next = vec![vec![f64::INFINITY; areas.len()]; may_miss + 1];
-        for missed in 0..=may_miss {
+        for (missed, before) in least.iter().enumerate() {
             for (step, area) in areas.iter().enumerate() {
                 let misses = missed + usize::from(step < *need);
                 if misses > may_miss {
                     continue;
                 }
                 // Before the first window each step is as good as another, for nothing was configured under load.
-                let grown = |before: usize| least[missed][before] + start_ns * (area - areas[before]).max(0.0);
-                let best = (0..areas.len()).map(grown).fold(f64::INFINITY, f64::min);
+                let grown = |(cost, from): (&f64, &f64)| cost + start_ns * (area - from).max(0.0);
+                let best = before.iter().zip(areas).map(grown).fold(f64::INFINITY, f64::min);
                 let cost = &mut next[misses][step];
                 *cost = cost.min(best + area * window_ns);
             }

@@ -516,7 +516,7 @@ fn an_engine_that_names_no_place_has_nobody_asked() {
     nic.device.process(Instant::ZERO);
     while nic.driver.poll_event().is_some() {}
     let mut frame = Nic::new(4 << 20);
-    frame.driver.transmit(Instant::ZERO, packet(10), &NoRecords);
+    assert_eq!(frame.driver.transmit(Instant::ZERO, packet(10), &NoRecords), Sent::Posted);
     frame.driver.flush(Instant::ZERO);
     frame.device.process(Instant::ZERO);
     let frame = frame.device.poll_frame(Instant::ZERO).unwrap().data.to_vec();
