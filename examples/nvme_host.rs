@@ -10,7 +10,7 @@ use ktls_offload::TokioSegments;
 use nicbench::options::{self, WireOptions};
 use nicbench::program;
 use nicbench::trace_options::TraceOptions;
-use nvme_tcp::exercise::{BlockCipher, Exercise};
+use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::{Task, discover};
 use nvme_tcp::wire::DiscoveryEntry;
 use nvme_tcp::{Connecting, Connector, Disk, Host, HostConfig, HostIdentity, TokioTimers};
@@ -18,7 +18,7 @@ use offload_api::SegmentStream;
 use offload_base::{RandomSource, RealClock, Seed, Timers};
 use offload_bench::fio::NvmeOffload;
 use offload_examples::outside::{OutsideHost, OutsideOptions, RunFiles, Stop, listed, unusable};
-use offload_examples::volume::Volume;
+use offload_examples::volume;
 use offload_testbed::{BedHost, tokio_runtime};
 use std::error::Error;
 use std::io::{self, IsTerminal, Read, Write};
@@ -68,8 +68,8 @@ struct Options {
     /// The namespace
     #[arg(long, default_value_t = 1)]
     namespace: u32,
-    /// The volume is encrypted: blocks are written and read under AES-XTS with the key in this file, 32 or 64 bytes, by the
-    /// CPU; the target has ciphertext only
+    /// The volume is encrypted: blocks are written and read under AES-XTS with the key in this file, 32 or 64 bytes; the target
+    /// has ciphertext only. The CPU encrypts; it decrypts what the emulated host's NIC does not
     #[arg(long, value_name = "KEYFILE")]
     xts: Option<PathBuf>,
     /// Seconds until a target that says nothing is given up; 0: never, and what changes something is not sent again then
@@ -302,10 +302,13 @@ async fn work(options: &Options, host: &Host) -> Result<(), Box<dyn Error>> {
     if matches!(options.what, What::Id | What::Discover) {
         return identify(host).await;
     }
-    let disk = host.disk(options.namespace).await?;
+    let mut disk = host.disk(options.namespace).await?;
+    if let Some(key) = &options.xts {
+        let volume = volume::read(key, disk.block_size())?;
+        disk = disk.with_volume(volume)?;
+    }
     let block = u64::from(disk.block_size());
     let most = u64::from(disk.max_transfer() / disk.block_size()).min(256);
-    let volume = options.xts.as_deref().map(|key| Volume::read(key, disk.block_size())).transpose()?;
     match options.what {
         What::Discover | What::Id => {}
         What::Read { first, blocks } => {
@@ -315,14 +318,7 @@ async fn work(options: &Options, host: &Host) -> Result<(), Box<dyn Error>> {
             while next < end {
                 let count = most.min(end - next);
                 let buffer = disk.read(next, disk.buffer(count as u32)).await?;
-                match &volume {
-                    None => buffer.parts().iter().try_for_each(|part| io::stdout().write_all(part))?,
-                    Some(volume) => {
-                        let mut bytes = buffer.to_vec();
-                        volume.decrypt(next, &mut bytes);
-                        io::stdout().write_all(&bytes)?;
-                    }
-                }
+                buffer.parts().iter().try_for_each(|part| io::stdout().write_all(part))?;
                 next += count;
             }
             io::stdout().flush()?;
@@ -334,9 +330,6 @@ async fn work(options: &Options, host: &Host) -> Result<(), Box<dyn Error>> {
                 let mut data = data?;
                 data.resize(data.len().next_multiple_of(block as usize), 0);
                 let count = data.len() as u64 / block;
-                if let Some(volume) = &volume {
-                    volume.encrypt(next, &mut data);
-                }
                 disk.write(next, [data.into()]).await?;
                 next += count;
             }
@@ -351,7 +344,7 @@ async fn work(options: &Options, host: &Host) -> Result<(), Box<dyn Error>> {
                 zeroes: !no_zeroes,
                 ..Exercise::new(Seed(seed))
             };
-            verify(exercise, host, &disk, volume.as_ref()).await?;
+            verify(exercise, host, &disk).await?;
         }
     }
     Ok(())
@@ -391,13 +384,12 @@ async fn identify(host: &Host) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn verify(exercise: Exercise, host: &Host, disk: &Disk, volume: Option<&Volume>) -> Result<(), Box<dyn Error>> {
+async fn verify(exercise: Exercise, host: &Host, disk: &Disk) -> Result<(), Box<dyn Error>> {
     let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}")?;
     let bar = if io::stderr().is_terminal() { ProgressBar::new(exercise.bytes) } else { ProgressBar::hidden() };
     let bar = bar.with_style(style);
     let started = Instant::now();
-    let cipher = volume.map(|volume| volume as &dyn BlockCipher);
-    let report = exercise.run_with(disk, cipher, |done| bar.set_position(done)).await?;
+    let report = exercise.run(disk, |done| bar.set_position(done)).await?;
     bar.finish_and_clear();
     let (stats, took) = (host.stats(), started.elapsed());
     writeln!(

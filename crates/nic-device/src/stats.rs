@@ -109,6 +109,8 @@ offload_base::counters! {
         pub rx_nvmeotcp_packets: "rx_nvmeotcp_packets",
         /// Bytes placed.
         pub rx_nvmeotcp_bytes: "rx_nvmeotcp_bytes",
+        /// Bytes placed that passed stages.
+        pub rx_nvmeotcp_opened_bytes: "rx_nvmeotcp_opened_bytes",
         /// Frames whose digests the device vouches for.
         pub rx_nvmeotcp_checked: "rx_nvmeotcp_checked",
         /// Times an NVMe/TCP context lost its place in the stream.

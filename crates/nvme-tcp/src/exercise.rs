@@ -41,38 +41,8 @@ pub struct Exercise {
     pub command_bytes: u32,
     /// The first blocks of the disk up to this many are used.
     pub blocks: u64,
-    /// Some ranges are set to zero by a command without data.
+    /// Some ranges are set to zero by a command without data, but of no [volume](Disk::with_volume).
     pub zeroes: bool,
-}
-
-/// What encrypts blocks on their way to a disk, so that it holds nothing else.
-///
-/// ```
-/// use nvme_tcp::exercise::BlockCipher;
-///
-/// /// Hides nothing, but changes everything.
-/// struct Inverted;
-///
-/// impl BlockCipher for Inverted {
-///     fn encrypt(&self, first: u64, bytes: &mut [u8]) {
-///         bytes.iter_mut().for_each(|byte| *byte ^= 0xff ^ first as u8);
-///     }
-///     fn decrypt(&self, first: u64, bytes: &mut [u8]) {
-///         self.encrypt(first, bytes);
-///     }
-/// }
-///
-/// let mut block = [0; 512];
-/// Inverted.encrypt(3, &mut block);
-/// Inverted.decrypt(3, &mut block);
-/// assert_eq!(block, [0; 512]);
-/// ```
-pub trait BlockCipher: Sync {
-    /// Encrypts whole blocks from block `first` on, where they lie.
-    fn encrypt(&self, first: u64, bytes: &mut [u8]);
-
-    /// Decrypts them.
-    fn decrypt(&self, first: u64, bytes: &mut [u8]);
 }
 
 /// What was done.
@@ -118,20 +88,7 @@ impl Exercise {
     ///
     /// # Errors
     /// [`ExerciseError`]; what is under way then is given up.
-    pub async fn run(self, disk: &Disk, progress: impl FnMut(u64)) -> Result<ExerciseReport, ExerciseError> {
-        self.run_with(disk, None, progress).await
-    }
-
-    /// The same with a disk that holds only what `cipher` made of the data. With one, no ranges are set to zero.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub async fn run_with(
-        self,
-        disk: &Disk,
-        cipher: Option<&dyn BlockCipher>,
-        mut progress: impl FnMut(u64),
-    ) -> Result<ExerciseReport, ExerciseError> {
+    pub async fn run(self, disk: &Disk, mut progress: impl FnMut(u64)) -> Result<ExerciseReport, ExerciseError> {
         let blocks = self.blocks.min(disk.blocks()).max(1);
         let most = (self.command_bytes.min(disk.max_transfer()) / disk.block_size()).clamp(1, blocks as u32);
         let mut work = Running {
@@ -141,9 +98,7 @@ impl Exercise {
             writes: vec![0; blocks as usize],
             busy: vec![false; blocks as usize],
             most,
-            // Zeros are no ciphertext of anything that is known.
-            zeroes: self.zeroes && cipher.is_none(),
-            cipher,
+            zeroes: self.zeroes && !disk.has_volume(),
             report: ExerciseReport::default(),
             under_way: FuturesUnordered::new(),
         };
@@ -185,7 +140,6 @@ struct Running<'a> {
     busy: Vec<bool>,
     most: u32,
     zeroes: bool,
-    cipher: Option<&'a dyn BlockCipher>,
     report: ExerciseReport,
     under_way: FuturesUnordered<Step>,
 }
@@ -240,9 +194,6 @@ impl Running<'_> {
                 *writes = (*writes & !ZEROS) + 1;
                 fill(bytes, self.seed, block, *writes);
             }
-            if let Some(cipher) = self.cipher {
-                cipher.encrypt(first, &mut data);
-            }
         }
         let mut data = data.freeze();
         self.report.written_bytes += data.len() as u64;
@@ -288,10 +239,7 @@ impl Running<'_> {
 
     fn check(&self, range: Range, buffer: &Buffer) -> Result<(), ExerciseError> {
         let _scope = cost::work(Work::Application);
-        let mut bytes = buffer.to_vec();
-        if let Some(cipher) = self.cipher {
-            cipher.decrypt(range.first, &mut bytes);
-        }
+        let bytes = buffer.to_vec();
         let size = self.disk.block_size() as usize;
         let mut expected = vec![0; size];
         for (block, found) in (range.first..).zip(bytes.chunks_exact(size)) {

@@ -88,7 +88,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub use offload_api::TokioTimers;
 
 /// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
-pub use {bytes, offload_api as api, offload_base as base};
+pub use {bytes, offload_api as api, offload_base as base, resumable_aead};
 
 /// The README's example runs with the others.
 #[cfg(doctest)]

@@ -3,7 +3,7 @@
 //! The shape is that of the ULP DDP series proposed for Linux: limits, a flow added and removed, buffers of commands
 //! given and taken back, resync. Terms: NVMe/TCP Transport Specification 1.0.
 
-use crate::contexts::{Contexts, EngineInfo, NewContext};
+use crate::contexts::{Contexts, EngineInfo, NewContext, StageSpec};
 use crate::key::Key;
 use crate::rx::Piece;
 use crate::tls::{Direction, Refused};
@@ -76,6 +76,29 @@ pub enum NvmeTcpContext {
     /// It works on what leaves, and learns where PDUs start from parameters on its send ring.
     Transmit,
 }
+
+/// What a receive context is told of a command whose data are to pass stages on their way to its buffer. Stages work on the
+/// whole blocks of 16 bytes that a packet brings, of PDUs whose digest is right so far, or that have none; the rest is placed as
+/// it comes. [`Piece::opened`](crate::Piece::opened) says which is which.
+///
+/// ```
+/// use offload_api::{NvmeTcpStages, StageSpec};
+///
+/// let stages = NvmeTcpStages { command: 7, unit: 4096, stages: vec![StageSpec::new("add", 7u8)] };
+/// assert_eq!(&*stages.stages[0].name, "add");
+/// ```
+#[derive(Debug)]
+pub struct NvmeTcpStages {
+    /// The command.
+    pub command: u16,
+    /// The number that stages are told: of the first logical block.
+    pub unit: u64,
+    /// In the order in which data passed them on their way out.
+    pub stages: Vec<StageSpec>,
+}
+
+/// The stage AES-XTS, which is made from a volume (`resumable_aead::Volume`).
+pub const XTS_STAGE: &str = "xts";
 
 /// What an NVMe/TCP host may ask of a device: [`Contexts`] in the words of NVMe/TCP. Nothing here blocks: what takes time ends
 /// in a [`DeviceEvent`](crate::DeviceEvent), or when the last piece of a buffer has come home.
@@ -158,6 +181,15 @@ impl<'a> NvmeTcpContexts<'a> {
     /// Refused, all of it does at once.
     pub fn place(&mut self, handle: Handle, command: u16, buffer: Vec<Piece>) {
         self.contexts.place(handle, command.into(), buffer);
+    }
+
+    /// The same for data that pass stages on their way. If the device cannot be told now, or has no such stages, the buffer comes
+    /// home at once.
+    pub fn place_through(&mut self, handle: Handle, stages: NvmeTcpStages, buffer: Vec<Piece>) {
+        let command = stages.command;
+        if self.contexts.command(handle, Box::new(stages)).is_ok() {
+            self.place(handle, command, buffer);
+        }
     }
 
     /// Has the device send home what it has of the buffer of `command`.

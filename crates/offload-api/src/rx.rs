@@ -6,7 +6,7 @@ use crate::unit::{Handle, engines};
 use bytes::{Buf, Bytes, BytesMut};
 use core::fmt;
 use core::num::NonZeroU16;
-use core::ops::Deref;
+use core::ops::{Deref, Range};
 use offload_base::Seq;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -281,6 +281,20 @@ impl RxBuf {
         }
     }
 
+    /// Whether a stage of the device has worked on some of the bytes: copied out, they are not known from others.
+    pub fn is_opened(&self) -> bool {
+        matches!(self, RxBuf::Placed(piece) if !piece.opened().is_empty())
+    }
+
+    /// Makes the bytes what came, if a stage of the device has worked on some of them. False: that cannot be told any more.
+    #[must_use]
+    pub fn close(&mut self) -> bool {
+        match self {
+            RxBuf::Pool(_) => true,
+            RxBuf::Placed(piece) => piece.close(),
+        }
+    }
+
     /// The bytes, shared and immutable. A placed piece is copied out, so that its memory can go home.
     pub fn freeze(self) -> Bytes {
         match self {
@@ -310,6 +324,12 @@ impl From<BytesMut> for RxBuf {
 pub trait PieceHome: Send + Sync {
     /// Takes back `bytes`, which began at `offset` of the command's buffer.
     fn take_back(&self, offset: u64, bytes: BytesMut);
+
+    /// Undoes what stages of the device did to `bytes`, whole blocks at `offset` of the command's buffer. False: nobody asked for
+    /// stages, or it cannot be undone.
+    fn close(&self, _offset: u64, _bytes: &mut [u8]) -> bool {
+        false
+    }
 }
 
 /// A piece of a command's buffer that the device filled. However it ends, its memory goes home exactly once.
@@ -332,20 +352,40 @@ pub trait PieceHome: Send + Sync {
 /// assert_eq!(*home.0.lock().unwrap(), [(4096, 512)]);
 /// ```
 pub struct Piece {
-    offset: u64,
+    place: Place,
     bytes: BytesMut,
     home: Arc<dyn PieceHome>,
 }
 
+/// Where a piece begins in its buffer, and how much of it stages have worked on: all but fewer than 16 bytes at each end, or
+/// nothing. In one word, for received memory is charged at its true size: 55 bits, one, and twice four.
+#[derive(Clone, Copy)]
+struct Place(u64);
+
+impl Place {
+    fn offset(self) -> u64 {
+        self.0 >> 9
+    }
+
+    fn gaps(self) -> Option<(u64, u64)> {
+        (self.0 & 0x100 != 0).then_some((self.0 >> 4 & 0xf, self.0 & 0xf))
+    }
+
+    fn with_gaps(self, gaps: Option<(u64, u64)>) -> Place {
+        let gaps = gaps.map_or(0, |(head, tail)| 0x100 | head << 4 | tail);
+        Place(self.0 & !0x1ff | gaps)
+    }
+}
+
 impl Piece {
-    /// The piece at `offset` bytes into the buffer that `home` keeps together.
+    /// The piece at `offset` bytes, fewer than 2^55, into the buffer that `home` keeps together.
     pub fn new(offset: u64, bytes: BytesMut, home: Arc<dyn PieceHome>) -> Piece {
-        Piece { offset, bytes, home }
+        Piece { place: Place(offset << 9), bytes, home }
     }
 
     /// Where the piece begins in its command's buffer, in bytes.
     pub fn offset(&self) -> u64 {
-        self.offset
+        self.place.offset()
     }
 
     /// Bytes in it.
@@ -363,6 +403,68 @@ impl Piece {
         &mut self.bytes
     }
 
+    /// Which bytes of the command's buffer are in this piece and are not as they came, for a stage of the device has worked on
+    /// them. [`opens_to`](Self::opens_to) says what those are.
+    pub fn opened(&self) -> Range<u64> {
+        let Some((head, tail)) = self.place.gaps() else { return NOTHING };
+        self.offset() + head..self.end() - tail
+    }
+
+    fn end(&self) -> u64 {
+        self.offset() + self.bytes.len() as u64
+    }
+
+    /// Notes what was opened of it; false if that cannot be noted.
+    fn note_opened(&mut self, opened: Range<u64>) -> bool {
+        let gaps = (opened.start < opened.end).then(|| (opened.start - self.offset(), self.end() - opened.end));
+        let fits = gaps.is_none_or(|(head, tail)| head < Self::BLOCK && tail < Self::BLOCK);
+        if fits {
+            self.place = self.place.with_gaps(gaps);
+        }
+        fits
+    }
+
+    /// Which of its bytes a stage may work on: whole blocks of [`BLOCK`](Self::BLOCK) bytes of the command's buffer. Offsets are
+    /// of that buffer.
+    pub fn opens_to(&self) -> Range<u64> {
+        let (start, end) = (self.offset(), self.end());
+        let range = start.next_multiple_of(Self::BLOCK)..end - end % Self::BLOCK;
+        if range.is_empty() { NOTHING } else { range }
+    }
+
+    /// Has `work` change what stages may work on, and notes that it did. Without any such bytes, or if `work` says that it did
+    /// not, nothing is noted.
+    pub fn open(&mut self, work: impl FnOnce(u64, &mut [u8]) -> bool) {
+        let Range { start, end } = self.opens_to();
+        if start == end {
+            return;
+        }
+        let offset = self.offset();
+        let bytes = &mut self.bytes[(start - offset) as usize..(end - offset) as usize];
+        if work(start, bytes) {
+            self.note_opened(start..end);
+        }
+    }
+
+    /// Makes its bytes what came, if a stage has worked on some of them: a digest or a tag below the stage is to be made. False:
+    /// that cannot be told any more, for a block was cut.
+    #[must_use]
+    pub fn close(&mut self) -> bool {
+        let (Range { start, end }, offset) = (self.opened(), self.offset());
+        if start == end {
+            return true;
+        }
+        let is_whole = start.is_multiple_of(Self::BLOCK) && end.is_multiple_of(Self::BLOCK);
+        let bytes = &mut self.bytes[(start - offset) as usize..(end - offset) as usize];
+        if !is_whole || !self.home.close(start, bytes) {
+            return false;
+        }
+        self.note_opened(NOTHING)
+    }
+
+    /// Bytes of a block, the least that a stage works on.
+    pub const BLOCK: u64 = 16;
+
     /// Whether it belongs to the buffer that `home` keeps together.
     pub fn is_from<H: PieceHome>(&self, home: &Arc<H>) -> bool {
         core::ptr::addr_eq(Arc::as_ptr(&self.home), Arc::as_ptr(home))
@@ -371,16 +473,28 @@ impl Piece {
     /// Takes in the piece behind it.
     ///
     /// # Errors
-    /// It is not the piece behind, in the same memory.
+    /// It is not the piece behind, in the same memory; or what a stage has worked on would not be all but fewer than 16 bytes at
+    /// each end.
     pub fn join(&mut self, next: Piece) -> Result<(), Piece> {
-        let follows = self.offset + self.bytes.len() as u64 == next.offset
+        let follows = self.end() == next.offset()
             && core::ptr::addr_eq(Arc::as_ptr(&self.home), Arc::as_ptr(&next.home))
             && self.bytes.as_ptr_range().end == next.bytes.as_ptr();
-        if !follows {
+        let (ours, theirs) = (self.opened(), next.opened());
+        let opened = match (ours.is_empty(), theirs.is_empty()) {
+            (_, true) => ours,
+            (true, false) => theirs,
+            (false, false) => ours.start..theirs.end,
+        };
+        let length = opened.end - opened.start;
+        let opened_bytes = |piece: &Piece| piece.opened().end - piece.opened().start;
+        let is_known = length == opened_bytes(self) + opened_bytes(&next)
+            && (length == 0 || opened.start - self.offset() < Self::BLOCK && next.end() - opened.end < Self::BLOCK);
+        if !follows || !is_known {
             return Err(next);
         }
         let mut next = next;
         self.bytes.unsplit(core::mem::take(&mut next.bytes));
+        self.note_opened(opened);
         Ok(())
     }
 
@@ -397,24 +511,30 @@ impl Piece {
     /// # Panics
     /// If there are fewer.
     pub fn split_to(&mut self, at: usize) -> Piece {
-        let first = Piece { offset: self.offset, bytes: self.bytes.split_to(at), home: self.home.clone() };
-        self.offset += at as u64;
+        let cut = self.offset() + at as u64;
+        let Range { start, end } = self.opened();
+        let mut first = Piece { place: self.place, bytes: self.bytes.split_to(at), home: self.home.clone() };
+        first.note_opened(start.min(cut)..end.min(cut));
+        self.place = Place(cut << 9);
+        self.note_opened(start.max(cut)..end.max(cut));
         first
     }
 }
+
+const NOTHING: Range<u64> = 0..0;
 
 impl Drop for Piece {
     fn drop(&mut self) {
         let bytes = core::mem::take(&mut self.bytes);
         if !bytes.is_empty() {
-            self.home.take_back(self.offset, bytes);
+            self.home.take_back(self.offset(), bytes);
         }
     }
 }
 
 impl fmt::Debug for Piece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Piece({} bytes at {})", self.bytes.len(), self.offset)
+        write!(f, "Piece({} bytes at {})", self.bytes.len(), self.offset())
     }
 }
 
@@ -430,6 +550,49 @@ mod tests {
         fn take_back(&self, offset: u64, bytes: BytesMut) {
             self.0.lock().unwrap().push((offset, bytes.to_vec()));
         }
+
+        fn close(&self, offset: u64, bytes: &mut [u8]) -> bool {
+            bytes.fill(7);
+            offset != 64
+        }
+    }
+
+    /// What a stage has worked on stays known by place, however pieces are cut and joined.
+    #[test]
+    fn what_was_opened_is_known_of_each_part() {
+        let home = Arc::new(Home::default());
+        let mut slab = BytesMut::zeroed(100);
+        let (head, tail) = (slab.split_to(40), slab);
+        let mut first = Piece::new(10, head, home.clone());
+        first.open(|at, bytes| {
+            bytes.fill(1);
+            at == 16
+        });
+        assert_eq!((first.opened(), &first.bytes[5..7], first.bytes[37], first.bytes[38]), (16..48, &[0, 1][..], 1, 0));
+        let mut next = Piece::new(50, tail, home.clone());
+        let mut closed = next.split_to(14);
+        next.open(|at, _| at == 64);
+        assert_eq!(next.opened(), 64..96);
+        first.join(closed.split_to(13)).unwrap();
+        let closed = first.join(closed).expect_err("16 bytes behind what was opened");
+        let mut next = first.join(next).expect_err("not the one behind");
+        assert!(closed.opened().is_empty());
+        let part = next.split_to(6);
+        assert_eq!((part.opened(), next.opened()), (64..70, 70..96));
+        let mut again = part;
+        again.join(next).unwrap();
+        assert_eq!(again.opened(), 64..96);
+        assert!(!again.close() && again.opened() == (64..96), "its home cannot");
+        let mut rest = again.split_to(16);
+        assert!(again.close() && again.opened().is_empty() && again.bytes[..16] == [7; 16]);
+        drop(rest.split_to(1));
+        assert!(!rest.close(), "a part of a block");
+        // Work that was not done, or had nothing to be done on, is not noted.
+        let mut small = Piece::new(1, BytesMut::zeroed(30), home.clone());
+        small.open(|_, _| panic!("no whole block"));
+        let mut refused = Piece::new(0, BytesMut::zeroed(32), home);
+        refused.open(|_, _| false);
+        assert!(small.opened().is_empty() && refused.opened().is_empty());
     }
 
     #[test]

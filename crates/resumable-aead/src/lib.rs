@@ -79,7 +79,7 @@ pub use error::{KeyError, KeyLengthError, MessageTooLong, StateBytesError, State
 pub use key::Key;
 pub use mask::{MASK_LEN, MaskKey, SAMPLE_LEN};
 pub use state::State;
-pub use xts::{DataUnits, NotWholeUnits, UnitLengthError, XtsKey, XtsKeyError};
+pub use xts::{DataUnits, NotWholeUnits, UnitLengthError, Volume, XtsKey, XtsKeyError};
 
 /// The README's example is run with the others.
 #[cfg(doctest)]

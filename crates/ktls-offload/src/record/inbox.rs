@@ -34,7 +34,9 @@ impl Inbox {
         }
         self.bytes += segment.data.len();
         self.end = Some(segment.end());
+        // What a stage has worked on is told apart by its piece.
         if segment.data.len() < SMALL
+            && !segment.data.is_opened()
             && let Some(last) = self.segments.back_mut()
             && let Some(meta) = both(last.meta, segment.meta)
             && let RxBuf::Pool(bytes) = &mut last.data

@@ -107,6 +107,7 @@ pub(crate) mod quic;
 mod stage;
 pub(crate) mod tls;
 mod transform;
+mod xts;
 
 use crate::context::Installed;
 pub use crate::context::{ImageReader, ImageWriter};
@@ -471,6 +472,7 @@ impl Engines {
         engines.add_packet(esp::Esp::default(), Handle::PLACES);
         engines.add_stream(nvme::NvmeTcp::new(config), config.nvme_contexts);
         engines.add_packet(quic::Quic::default(), config.quic_contexts);
+        engines.add_stage::<xts::Xts>();
         engines
     }
 

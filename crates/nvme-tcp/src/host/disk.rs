@@ -6,7 +6,9 @@ use super::lane::{Done, Pending, Read};
 use super::{Host, write_payload};
 use crate::core::queue::{Buffer, Payload};
 use crate::wire::{Command, IoOpcode, NamespaceData, NamespaceIds, commands};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use offload_base::cost::{self, Work};
+use resumable_aead::Volume;
 use std::sync::Arc;
 
 /// A namespace of a controller. Commands are under way from the call on, whether or not the future is polled.
@@ -38,11 +40,40 @@ pub struct Disk {
     host: Host,
     known: Arc<Known>,
     max_transfer: u32,
+    volume: Option<Volume>,
 }
 
 impl Disk {
     pub(super) fn new(host: Host, known: Arc<Known>, max_transfer: u32) -> Disk {
-        Disk { host, known, max_transfer }
+        Disk { host, known, max_transfer, volume: None }
+    }
+
+    /// The same, with a disk that holds ciphertext only: what is written is encrypted, what is read is decrypted, by the device below
+    /// if it can. [`write_zeroes`](Self::write_zeroes) is refused
+    /// then.
+    ///
+    /// ```
+    /// use nvme_tcp::host::{CommandError, Disk};
+    /// use resumable_aead::{DataUnits, Volume, XtsKey};
+    ///
+    /// fn opened(disk: Disk, key: XtsKey) -> Result<Disk, CommandError> {
+    ///     let units = DataUnits::new(disk.block_size() as usize).map_err(|_| CommandError::Invalid("no such blocks"))?;
+    ///     disk.with_volume(Volume::new(key, units))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`CommandError::Invalid`] if the volume's units are not the disk's blocks.
+    pub fn with_volume(self, volume: Volume) -> Result<Disk, CommandError> {
+        if volume.units().len() != self.block_size() as usize {
+            return Err(CommandError::Invalid("units of a volume as long as the disk's blocks"));
+        }
+        Ok(Disk { volume: Some(volume), ..self })
+    }
+
+    /// Whether it is that of a [volume](Self::with_volume).
+    pub fn has_volume(&self) -> bool {
+        self.volume.is_some()
     }
 
     /// The namespace's number.
@@ -85,7 +116,7 @@ impl Disk {
         match self.blocks_of(buffer.len()) {
             Ok(blocks) => {
                 let command = commands::range(IoOpcode::Read, self.id(), first, blocks);
-                Read(self.submit(command, Payload::Read(buffer)))
+                Read(self.submit(command, Payload::Read(buffer.of_volume(self.volume.clone()))))
             }
             Err(error) => Read(Pending::refused(error, Payload::Read(buffer))),
         }
@@ -109,6 +140,9 @@ impl Disk {
 
     /// Sets `blocks` blocks, 1 to 65536, to zero.
     pub fn write_zeroes(&self, first: u64, blocks: u32) -> Done {
+        if self.volume.is_some() {
+            return Done(Pending::refused(CommandError::Invalid("zeros are no blocks of a volume"), Payload::None));
+        }
         self.without_data(IoOpcode::WriteZeroes, first, blocks)
     }
 
@@ -132,6 +166,13 @@ impl Disk {
     }
 
     fn with_data(&self, opcode: IoOpcode, first: u64, data: impl IntoIterator<Item = Bytes>) -> Done {
+        let data: Vec<Bytes> = match &self.volume {
+            None => data.into_iter().collect(),
+            Some(volume) => match encrypted(volume, first, data) {
+                Some(data) => vec![data],
+                None => return Done(Pending::refused(NO_BLOCKS, Payload::None)),
+            },
+        };
         let payload = write_payload(data);
         let len = match &payload {
             Payload::Write(pieces) => pieces.iter().map(Bytes::len).sum(),
@@ -167,6 +208,18 @@ impl Disk {
         }
         Ok((bytes / block) as u32)
     }
+}
+
+/// The blocks from `first` on as they belong on the medium; `None`: they are no such blocks.
+fn encrypted(volume: &Volume, first: u64, data: impl IntoIterator<Item = Bytes>) -> Option<Bytes> {
+    let mut blocks = BytesMut::new();
+    {
+        let _scope = cost::work(Work::Copy);
+        data.into_iter().for_each(|piece| blocks.extend_from_slice(&piece));
+    }
+    let _scope = cost::work(Work::Crypto);
+    volume.encrypt(first, 0, &mut blocks).ok()?;
+    Some(blocks.freeze())
 }
 
 const NO_BLOCKS: CommandError = CommandError::Invalid("1 to 65536 whole blocks");

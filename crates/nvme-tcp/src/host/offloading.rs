@@ -11,8 +11,8 @@ use crate::core::queue::{Order, Queue};
 use crate::sending::Sending;
 use core::task::{Context, Poll};
 use offload_api::{
-    DeviceEvent, Handle, NvmeTcpConfig, NvmeTcpContexts, NvmeTcpLimits, RxMeta, SegmentStream, TypedContexts, Verdict,
-    engines,
+    DeviceEvent, Handle, NvmeTcpConfig, NvmeTcpContexts, NvmeTcpLimits, NvmeTcpStages, RxMeta, SegmentStream,
+    StageSpec, TypedContexts, Verdict, XTS_STAGE, engines,
 };
 use offload_base::Seq;
 
@@ -26,6 +26,8 @@ pub(super) struct Offloading {
     asking: Asking,
     handle: Option<Handle>,
     limits: Option<NvmeTcpLimits>,
+    /// Software has no digests to make of what the device vouches for: it may change data.
+    settles: bool,
     /// Where the device thinks a PDU starts.
     question: Option<Seq>,
 }
@@ -86,6 +88,7 @@ impl Offloading {
             alignment: queue.alignment(),
             check: framing.data_digest && self.wanted == Offload::PlaceAndCheck,
         };
+        self.settles = config.check || !config.data_digest;
         self.handle = self.asking.ask(stream, |flow, device| device.add(flow, start, &config));
         if self.handle.is_some() {
             with_device(stream, |device| self.limits = Some(device.limits()));
@@ -101,8 +104,13 @@ impl Offloading {
     pub(super) fn carry_out(&mut self, stream: &mut dyn SegmentStream, queue: &mut Queue) {
         while let Some(order) = queue.poll_order() {
             let Some(handle) = self.handle else { continue };
+            let settles = self.settles;
             with_device(stream, |device| match order {
-                Order::Place { command, buffer } => device.place(handle, command, buffer),
+                Order::Place { command, buffer, volume: Some((volume, unit)) } if settles => {
+                    let stages = vec![StageSpec::new(XTS_STAGE, volume)];
+                    device.place_through(handle, NvmeTcpStages { command, unit, stages }, buffer);
+                }
+                Order::Place { command, buffer, .. } => device.place(handle, command, buffer),
                 Order::Release { command } => device.release(handle, command),
             });
         }

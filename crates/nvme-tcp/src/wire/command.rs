@@ -131,6 +131,11 @@ impl Command {
         u64_at(&self.0, word * 4)
     }
 
+    /// Of a command about logical blocks: the first of them (SLBA).
+    pub fn first_block(&self) -> u64 {
+        self.u64(10)
+    }
+
     /// Where its data are.
     pub fn sgl(&self) -> Sgl {
         Sgl { address: u64_at(&self.0, 24), length: u32_at(&self.0, 32), identifier: self.0[39] }

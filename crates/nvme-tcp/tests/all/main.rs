@@ -18,3 +18,4 @@ mod pdu;
 mod rig;
 mod stalled;
 mod tshark;
+mod volumes;

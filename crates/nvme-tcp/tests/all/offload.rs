@@ -7,14 +7,12 @@ use bed::{Bed, Layers, blocks};
 use bytes::BytesMut;
 use core::time::Duration;
 use nvme_tcp::OffloadCounters;
-use nvme_tcp::exercise::{BlockCipher, Exercise};
+use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::{Buffer, CommandError, Failed, Host, Offload};
 use nvme_tcp::target::TransportConfig;
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
 use proptest::prelude::*;
-use std::collections::HashMap;
-use std::sync::Mutex;
 
 fn connect(bed: &Bed, offload: Offload, queues: u16) -> Host {
     let mut config = bed.host_config();
@@ -55,54 +53,6 @@ fn what_the_device_places_is_what_the_cpu_would_copy() {
                 assert_eq!(count("rx_nvmeotcp_sk_add"), 2);
             }
         }
-    }
-}
-
-/// Adds a stream of its own to each block, and notes what the block was before.
-#[derive(Default)]
-struct Noting(Mutex<HashMap<u64, Vec<u8>>>);
-
-impl Noting {
-    fn change(first: u64, bytes: &mut [u8]) {
-        for (block, bytes) in (first..).zip(bytes.chunks_mut(512)) {
-            let mut stream = Seed(block).stream("cipher");
-            bytes.iter_mut().for_each(|byte| *byte ^= stream.below(256) as u8);
-        }
-    }
-}
-
-impl BlockCipher for Noting {
-    fn encrypt(&self, first: u64, bytes: &mut [u8]) {
-        self.0.lock().unwrap().extend((first..).zip(bytes.chunks(512).map(<[u8]>::to_vec)));
-        Noting::change(first, bytes);
-    }
-
-    fn decrypt(&self, first: u64, bytes: &mut [u8]) {
-        Noting::change(first, bytes);
-    }
-}
-
-#[test]
-fn a_disk_behind_a_cipher_holds_only_what_the_cipher_made() {
-    for offload in [Offload::None, Offload::PlaceAndCheck] {
-        let mut bed = Bed::new(24, TransportConfig::default(), Layers::Tcp, 0.01);
-        let host = connect(&bed, offload, 2);
-        bed.run(async move {
-            host.ready().await.unwrap();
-            let disk = host.disk(1).await.unwrap();
-            let cipher = Noting::default();
-            let exercise = Exercise { bytes: 2 << 20, blocks: 512, command_bytes: 32 << 10, ..exercise(24) };
-            exercise.run_with(&disk, Some(&cipher), |_| ()).await.unwrap();
-            let written = cipher.0.into_inner().unwrap();
-            assert!(written.len() > 400, "{}", written.len());
-            for (block, plain) in written {
-                let held = disk.read(block, BytesMut::zeroed(512).into()).await.unwrap().to_vec();
-                let mut made = plain.clone();
-                Noting::change(block, &mut made);
-                assert_ne!(held, plain, "{offload:?}, block {block}");
-                assert_eq!(held, made, "{offload:?}, block {block}");
-            }
-        });
     }
 }
 

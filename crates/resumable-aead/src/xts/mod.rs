@@ -1,13 +1,16 @@
 //! AES-XTS (IEEE 1619, NIST SP 800-38E): storage in data units, each under the number it has.
 //!
-//! `portable.rs` is RustCrypto's AES, `x86.rs` AES-NI and VAES. A back-end offers one operation: units one after the other,
+//! `portable.rs` is RustCrypto's AES, `x86.rs` AES-NI and VAES; `volume.rs` takes any blocks of units. A back-end offers one operation: units one after the other,
 //! from a first number on. Units are whole blocks: ciphertext stealing, which lengths between would take, is left out.
 
 mod portable;
+mod volume;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 use std::fmt;
+
+pub use volume::Volume;
 
 use portable::PortableXts;
 #[cfg(target_arch = "x86_64")]

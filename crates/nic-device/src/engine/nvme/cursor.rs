@@ -40,6 +40,8 @@ pub(super) struct Data {
     pub(super) offset: u32,
     pub(super) at: usize,
     pub(super) length: usize,
+    /// Software has no digest over them to make: there is none, or it is the device's.
+    pub(super) is_settled: bool,
 }
 
 impl Cursor {
@@ -133,7 +135,8 @@ impl Cursor {
                     self.sum = self.sum.map(|sum| crc32c::crc32c_append(sum, &rest[..length]));
                 }
                 passed.unchecked |= self.sum.is_none();
-                data(Data { command: self.command(), offset, at: done, length });
+                let is_settled = !config.data_digest || (config.check && self.sum.is_some());
+                data(Data { command: self.command(), offset, at: done, length, is_settled });
                 done += length;
             } else if shape.has_data {
                 // The data digest.

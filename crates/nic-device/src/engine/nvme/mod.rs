@@ -15,16 +15,17 @@ mod placement;
 mod receive;
 mod transmit;
 
-use super::{Context, Engine, OutOfStep, Payload, StreamEngine};
+use super::{Context, Engine, OutOfStep, Payload, StageMakers, StreamEngine};
 use crate::context::{ImageReader, ImageWriter};
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::convert::Infallible;
+use core::ops::Range;
 use nic_rings::config::NicConfig;
 use nic_rings::packet::MAX_PIECES;
 use offload_api::rx::NvmeVerdict;
 use offload_api::{
-    Capabilities, Direction, EngineInfo, NvmeTcpContext, NvmeTcpContexts, NvmeTcpLimits, Piece, Verdict,
+    Capabilities, Direction, EngineInfo, NvmeTcpContext, NvmeTcpContexts, NvmeTcpLimits, NvmeTcpStages, Piece, Verdict,
 };
 use offload_base::Seq;
 use placement::Placement;
@@ -35,12 +36,14 @@ use transmit::NvmeTransmit;
 #[derive(Debug)]
 pub(crate) struct NvmeTcp {
     limits: NvmeTcpLimits,
+    stages: StageMakers,
 }
 
 impl NvmeTcp {
     /// As the NIC is built.
     pub(crate) fn new(config: &NicConfig) -> NvmeTcp {
-        NvmeTcp { limits: NvmeTcpLimits { max_pieces: MAX_PIECES, io_threshold: config.nvme_io_threshold } }
+        let limits = NvmeTcpLimits { max_pieces: MAX_PIECES, io_threshold: config.nvme_io_threshold };
+        NvmeTcp { limits, stages: StageMakers::default() }
     }
 }
 
@@ -54,11 +57,19 @@ pub(crate) enum NvmeState {
 impl Engine for NvmeTcp {
     const NAME: &'static str = NvmeTcpContexts::ENGINE;
     type Spec = NvmeTcpContext;
-    type Command = Infallible;
+    type Command = NvmeTcpStages;
     type Change = Infallible;
     type State = NvmeState;
     /// The buffers of commands; of a transmit context there are none.
     type Held = Placement;
+
+    fn take_stages(&mut self, stages: &StageMakers) {
+        self.stages = stages.clone();
+    }
+
+    fn command(context: Context<'_, NvmeTcp>, stages: NvmeTcpStages) {
+        context.held.open(stages);
+    }
 
     fn describe(&self, info: &mut EngineInfo) {
         info.capabilities = Capabilities::new(self.limits);
@@ -69,7 +80,7 @@ impl Engine for NvmeTcp {
             NvmeTcpContext::Receive { start, config } => NvmeState::Receive(NvmeReceive::new(config, start)),
             NvmeTcpContext::Transmit => NvmeState::Transmit(NvmeTransmit::default()),
         };
-        Some((state, Placement::default()))
+        Some((state, Placement::with(self.stages.clone())))
     }
 
     fn save(state: &NvmeState, image: &mut ImageWriter<'_>) {
@@ -148,6 +159,7 @@ impl StreamEngine for NvmeTcp {
         counters.rx_nvmeotcp_drop += u64::from(lost);
         counters.rx_nvmeotcp_packets += u64::from(!placed.is_empty());
         counters.rx_nvmeotcp_bytes += placed.iter().map(|(_, piece)| piece.len() as u64).sum::<u64>();
+        counters.rx_nvmeotcp_opened_bytes += placed.iter().map(|(_, piece)| length(piece.opened())).sum::<u64>();
         payload.place(placed);
         match verdict {
             NvmeVerdict::NotChecked => None,
@@ -186,6 +198,10 @@ impl StreamEngine for NvmeTcp {
     fn note_sent(digests: u64, counters: &mut DeviceCounters) {
         counters.tx_nvmeotcp_digests += digests;
     }
+}
+
+fn length(range: Range<u64>) -> u64 {
+    range.end - range.start
 }
 
 const TRANSMIT: u8 = 1;

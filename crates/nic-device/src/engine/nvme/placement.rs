@@ -3,19 +3,55 @@
 //! Invariant: a byte of a buffer is here, or has left with a packet, or has gone home; pieces are in order and do not
 //! overlap. Dropping a piece sends it home, so there is nothing to be forgotten.
 
-use offload_api::Piece;
+use crate::engine::{Run, StageMakers, StageStates, Stages};
+use offload_api::{Direction, NvmeTcpStages, Piece};
 use std::collections::BTreeMap;
 
 /// What commands of one flow have given the device.
 #[derive(Debug, Default)]
 pub(crate) struct Placement {
-    commands: BTreeMap<u16, Vec<Piece>>,
+    commands: BTreeMap<u16, Taken>,
+    makers: StageMakers,
+    /// What the data of a command are to pass whose buffer comes next; `None`: what the device does not have.
+    announced: Option<(u16, Option<Passing>)>,
+}
+
+/// What is left of a command's buffer.
+#[derive(Debug)]
+struct Taken {
+    pieces: Vec<Piece>,
+    passing: Option<Passing>,
+}
+
+/// Stages, and which unit they are told.
+#[derive(Debug)]
+struct Passing {
+    unit: u64,
+    stages: Stages,
 }
 
 impl Placement {
+    /// One whose commands' data may pass stages of these makers.
+    pub(crate) fn with(makers: StageMakers) -> Placement {
+        Placement { makers, ..Placement::default() }
+    }
+
+    /// The buffer that a command will bring next is for data that pass stages.
+    pub(crate) fn open(&mut self, NvmeTcpStages { command, unit, stages }: NvmeTcpStages) {
+        self.remove(command);
+        let passing = self.makers.make(stages).map(|stages| Passing { unit, stages });
+        self.announced = Some((command, passing));
+    }
+
     /// Takes the buffer of `command`; of an earlier one that had its identifier, the rest goes home.
-    pub(crate) fn insert(&mut self, command: u16, buffer: Vec<Piece>) {
-        self.commands.insert(command, buffer);
+    pub(crate) fn insert(&mut self, command: u16, pieces: Vec<Piece>) {
+        let passing = match self.announced.take() {
+            // Software has to have what the device cannot do: so it gets all of it.
+            Some((announced, None)) if announced == command => return self.remove(command),
+            Some((announced, passing)) if announced == command => passing,
+            _ => None,
+        };
+        self.commands.insert(command, Taken { pieces, passing });
     }
 
     /// Sends home what is left of the buffer of `command`.
@@ -24,15 +60,28 @@ impl Placement {
     }
 
     /// Writes the first of `bytes`, which belong at `offset` in the buffer of `command`, where they belong: as many as
-    /// one piece takes. `None`: that part of the buffer is not here.
-    pub(crate) fn place(&mut self, command: u16, offset: u64, bytes: &[u8]) -> Option<Piece> {
-        let pieces = self.commands.get_mut(&command)?;
+    /// one piece takes. If they may, they pass the stages. `None`: that part of the buffer is not here.
+    pub(crate) fn place(&mut self, command: u16, offset: u64, bytes: &[u8], pass: bool) -> Option<Piece> {
+        let Taken { pieces, passing } = self.commands.get_mut(&command)?;
         let at = pieces.iter().position(|piece| offset < piece.offset() + piece.len() as u64)?;
         let skipped = usize::try_from(offset.checked_sub(pieces[at].offset())?).ok()?;
         let before = pieces[at].split_to(skipped);
         let length = bytes.len().min(pieces[at].len());
         let mut placed = pieces[at].split_to(length);
         placed.bytes_mut().copy_from_slice(&bytes[..length]);
+        if let (true, Some(Passing { unit, stages })) = (pass, passing) {
+            placed.open(|at, blocks| {
+                let run = Run { direction: Direction::Receive, unit: *unit, at };
+                // Placed in any order, they are all the first to the stages.
+                let passed = stages.pass(run, &mut StageStates::default(), blocks);
+                if !passed {
+                    // One of several may have worked on them.
+                    let from = (at - offset) as usize;
+                    blocks.copy_from_slice(&bytes[from..from + blocks.len()]);
+                }
+                passed
+            });
+        }
         match (before.is_empty(), pieces[at].is_empty()) {
             (true, true) => drop(pieces.remove(at)),
             (true, false) => {}
@@ -49,8 +98,9 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{Stage, StageState};
     use bytes::BytesMut;
-    use offload_api::PieceHome;
+    use offload_api::{PieceHome, StageSpec};
     use proptest::prelude::*;
     use std::sync::{Arc, Mutex};
 
@@ -60,6 +110,56 @@ mod tests {
     impl PieceHome for Home {
         fn take_back(&self, offset: u64, bytes: BytesMut) {
             self.0.lock().unwrap().push((offset, bytes.to_vec()));
+        }
+    }
+
+    /// Adds the unit's number, and where it is.
+    #[derive(Debug)]
+    struct Add;
+
+    impl Stage for Add {
+        const NAME: &'static str = "add";
+        type Spec = ();
+
+        fn new((): ()) -> Option<Add> {
+            Some(Add)
+        }
+
+        fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
+            bytes.iter_mut().for_each(|byte| *byte += (run.unit + run.at) as u8);
+            run.unit == 3
+        }
+    }
+
+    fn buffer(home: &Arc<Home>) -> Vec<Piece> {
+        vec![Piece::new(0, BytesMut::zeroed(64), home.clone())]
+    }
+
+    #[test]
+    fn whole_blocks_of_settled_data_pass_the_stages_of_their_command() {
+        let home = Arc::new(Home::default());
+        let stages = |name: &'static str| NvmeTcpStages { command: 7, unit: 3, stages: vec![StageSpec::new(name, ())] };
+        let mut placement = Placement::with(StageMakers::default().with::<Add>());
+        placement.open(stages("add"));
+        placement.insert(7, buffer(&home));
+        let mut piece = placement.place(7, 10, &[1; 40], true).unwrap();
+        let bytes = piece.bytes_mut().to_vec();
+        assert_eq!((piece.opened(), &bytes[5..7], &bytes[37..]), (16..48, &[1, 20][..], &[20, 1, 1][..]));
+        assert!(placement.place(7, 50, &[1; 14], false).unwrap().opened().is_empty());
+        // What a stage finds wrong is left as it came.
+        placement.open(NvmeTcpStages { unit: 4, ..stages("add") });
+        placement.insert(7, buffer(&home));
+        let mut piece = placement.place(7, 0, &[1; 64], true).unwrap();
+        assert!(piece.opened().is_empty() && piece.bytes_mut() == [1; 64]);
+        // The next command with this identifier did not ask for any.
+        placement.insert(7, buffer(&home));
+        assert!(placement.place(7, 0, &[1; 64], true).unwrap().opened().is_empty());
+        // Nor is anything placed that would have to pass what there is not; after another command that is forgotten.
+        for other in [None, Some(8)] {
+            placement.open(stages("press"));
+            other.into_iter().for_each(|other| placement.insert(other, Vec::new()));
+            placement.insert(7, buffer(&home));
+            assert_eq!(placement.place(7, 0, &[1], true).is_some(), other.is_some());
         }
     }
 
@@ -80,10 +180,10 @@ mod tests {
             let mut expected = vec![0u8; total];
             let mut placement = Placement::default();
             placement.insert(7, buffer);
-            prop_assert!(placement.place(8, 0, &[1]).is_none());
+            prop_assert!(placement.place(8, 0, &[1], true).is_none());
             for (number, (offset, length)) in places.into_iter().enumerate() {
                 let bytes = vec![number as u8 + 1; length];
-                if let Some(piece) = placement.place(7, offset, &bytes) {
+                if let Some(piece) = placement.place(7, offset, &bytes, true) {
                     prop_assert_eq!(piece.offset(), offset);
                     let range = offset as usize..offset as usize + piece.len();
                     prop_assert!(expected[range.clone()].iter().all(|byte| *byte == 0), "a byte is placed once");

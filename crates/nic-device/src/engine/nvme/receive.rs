@@ -320,7 +320,10 @@ fn place(placement: &mut Placement, bytes: &[u8], from: usize, data: Data, place
     let mut done = 0;
     while done < data.length {
         let rest = &bytes[data.at + done..data.at + data.length];
-        let Some(piece) = placement.place(data.command, u64::from(data.offset) + done as u64, rest) else { return };
+        let Some(piece) = placement.place(data.command, u64::from(data.offset) + done as u64, rest, data.is_settled)
+        else {
+            return;
+        };
         let at = from + data.at + done;
         done += piece.len();
         match placed.last_mut() {
@@ -459,7 +462,7 @@ mod tests {
                 let followed = matches!(engine.place, Place::Known { next, .. } if next == end);
                 prop_assert!(followed);
                 for (command, length) in lengths.iter().enumerate() {
-                    prop_assert!(placement.place(command as u16, 0, &vec![0; *length]).is_none());
+                    prop_assert!(placement.place(command as u16, 0, &vec![0; *length], true).is_none());
                 }
             }
         }

@@ -1,7 +1,9 @@
 //! Memory that commands read into.
 
 use bytes::BytesMut;
+use core::ops::Range;
 use offload_base::cost::{self, Work};
+use resumable_aead::Volume;
 
 /// A buffer in any number of parts, filled as if they were one.
 ///
@@ -19,6 +21,15 @@ use offload_base::cost::{self, Work};
 pub struct Buffer {
     parts: Vec<BytesMut>,
     len: usize,
+    /// If blocks of a volume are read into it.
+    volume: Option<Box<OfVolume>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct OfVolume {
+    volume: Volume,
+    /// What a device has decrypted, in order: whole blocks of the cipher.
+    opened: Vec<Range<u64>>,
 }
 
 impl Buffer {
@@ -31,7 +42,72 @@ impl Buffer {
     pub fn from_parts(parts: impl IntoIterator<Item = BytesMut>) -> Buffer {
         let parts: Vec<BytesMut> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         let len = parts.iter().map(|part| part.len()).sum();
-        Buffer { parts, len }
+        Buffer { parts, len, volume: None }
+    }
+
+    /// The same, for blocks of a volume: what a read puts there is decrypted.
+    #[must_use]
+    pub fn of_volume(self, volume: Option<Volume>) -> Buffer {
+        let volume = volume.map(|volume| Box::new(OfVolume { volume, opened: Vec::new() }));
+        Buffer { volume, ..self }
+    }
+
+    /// The volume that blocks read into it are of.
+    pub(super) fn volume(&self) -> Option<&Volume> {
+        self.volume.as_ref().map(|of| &of.volume)
+    }
+
+    /// A device has decrypted some of it.
+    pub(super) fn with_opened(mut self, opened: Vec<Range<u64>>) -> Buffer {
+        if let Some(of) = &mut self.volume {
+            of.opened = opened;
+        }
+        self
+    }
+
+    /// What is in it is of no use: nothing of it was decrypted.
+    pub(super) fn close(&mut self) {
+        self.volume.iter_mut().for_each(|of| of.opened.clear());
+    }
+
+    /// Decrypts what no device did of the blocks from `first` on. False: there are no such blocks in the volume.
+    pub(super) fn open(&mut self, first: u64) -> bool {
+        let Some(of) = self.volume.take() else { return true };
+        let OfVolume { volume, opened } = *of;
+        let _scope = cost::work(Work::Crypto);
+        gaps(&opened, 0..self.len as u64).all(|gap| self.open_range(&volume, first, gap).is_some())
+    }
+
+    fn open_range(&mut self, volume: &Volume, first: u64, range: Range<u64>) -> Option<()> {
+        let (mut at, end) = (range.start as usize, range.end as usize);
+        let mut start = 0;
+        for part in 0..self.parts.len() {
+            let part_end = start + self.parts[part].len();
+            while at < end.min(part_end) {
+                let here = end.min(part_end) - at;
+                let whole = here - here % CIPHER_BLOCK;
+                if whole > 0 {
+                    let from = at - start;
+                    volume.decrypt(first, at as u64, &mut self.parts[part][from..from + whole]).ok()?;
+                    at += whole;
+                    continue;
+                }
+                // A block that goes on in the next part.
+                let mut block = [0; CIPHER_BLOCK];
+                self.take_out(at, &mut block);
+                volume.decrypt(first, at as u64, &mut block).ok()?;
+                self.put(at, &block);
+                at += CIPHER_BLOCK;
+            }
+            start = part_end;
+        }
+        (at >= end).then_some(())
+    }
+
+    /// Copies what is at `offset`, as far as there is something.
+    fn take_out(&self, offset: usize, into: &mut [u8]) {
+        let bytes = self.parts.iter().flat_map(|part| part.iter());
+        into.iter_mut().zip(bytes.skip(offset)).for_each(|(into, byte)| *into = *byte);
     }
 
     /// Bytes of all parts.
@@ -82,8 +158,60 @@ impl Buffer {
     }
 }
 
+/// What is left of `range` without `taken`, which are in order.
+pub(super) fn gaps(taken: &[Range<u64>], range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let starts = core::iter::once(range.start).chain(taken.iter().map(|taken| taken.end));
+    let ends = taken.iter().map(|taken| taken.start).chain(core::iter::once(range.end));
+    let gaps = starts.zip(ends).map(move |(start, end)| start.max(range.start)..end.min(range.end));
+    gaps.filter(|gap| gap.start < gap.end)
+}
+
+/// Bytes of a block of AES.
+const CIPHER_BLOCK: usize = 16;
+
 impl From<BytesMut> for Buffer {
     fn from(part: BytesMut) -> Buffer {
         Buffer::from_parts([part])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use resumable_aead::{DataUnits, XtsKey};
+
+    #[test]
+    fn gaps_are_what_is_left() {
+        let left = |taken: &[Range<u64>], range| gaps(taken, range).collect::<Vec<_>>();
+        assert_eq!(left(&[], 3..9), vec![3..9]);
+        assert_eq!(left(&[0..4, 6..7, 9..20], 2..12), vec![4..6, 7..9]);
+        assert_eq!(left(&[0..9, 9..20], 2..12), Vec::<Range<u64>>::new());
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_are_decrypted_once_however_the_buffer_is_cut(
+            cuts in prop::collection::vec(1usize..1023, 0..6),
+            opened in prop::collection::vec(any::<bool>(), 64),
+            first in 0u64..1000,
+        ) {
+            let key: Vec<u8> = (0..32).collect();
+            let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap());
+            let plain: Vec<u8> = (0..1024).map(|at| (at * 11 / 7) as u8).collect();
+            let mut bytes = plain.clone();
+            volume.encrypt(first, 0, &mut bytes).unwrap();
+            let of_block = |block: usize| block * CIPHER_BLOCK..(block + 1) * CIPHER_BLOCK;
+            let blocks: Vec<usize> = (0..64).filter(|block| opened[*block]).collect();
+            blocks.iter().for_each(|block| bytes[of_block(*block)].copy_from_slice(&plain[of_block(*block)]));
+            let opened = blocks.iter().map(|block| of_block(*block).start as u64..of_block(*block).end as u64);
+            let mut ends: Vec<usize> = cuts.into_iter().chain([1024]).collect();
+            ends.sort_unstable();
+            let mut start = 0;
+            let parts = ends.iter().map(|end| BytesMut::from(&bytes[core::mem::replace(&mut start, *end)..*end]));
+            let mut buffer = Buffer::from_parts(parts).of_volume(Some(volume)).with_opened(opened.collect());
+            prop_assert!(buffer.open(first));
+            prop_assert_eq!(buffer.to_vec(), plain);
+        }
     }
 }

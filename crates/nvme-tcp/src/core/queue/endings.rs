@@ -63,6 +63,13 @@ impl Queue {
         } else if completion.status.is_success() && reads && active.received < active.total {
             completion.status = Status::DATA_TRANSFER_ERROR;
         }
-        self.finished.push_back(Finished { id, completion, submission: active.submission });
+        let mut submission = active.submission;
+        if completion.status.is_success()
+            && let Payload::Read(buffer) = &mut submission.payload
+            && !buffer.open(submission.command.first_block())
+        {
+            completion.status = Status::DATA_TRANSFER_ERROR;
+        }
+        self.finished.push_back(Finished { id, completion, submission });
     }
 }

@@ -5,11 +5,14 @@
 //! may be neighbours in memory and pieces of them may have been joined on their way.
 
 use super::Buffer;
+use super::buffer::gaps;
 use bytes::BytesMut;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Waker;
 use offload_api::{Piece, PieceHome, RxBuf};
 use offload_base::cost::{self, Work};
+use resumable_aead::Volume;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,6 +22,9 @@ pub(super) struct Landing {
     home: Arc<Home>,
     /// Data that the device did not place.
     late: Vec<(u32, RxBuf)>,
+    /// What the device has decrypted of what it placed, in order: whole blocks of the cipher, though of some of them a part came
+    /// once more, as it is on the wire.
+    opened: Vec<Range<u64>>,
 }
 
 /// Rings when a buffer is whole again.
@@ -34,6 +40,8 @@ struct Home {
     /// Where the buffer's parts end, in order.
     ends: Vec<u64>,
     bell: Arc<Bell>,
+    /// The volume that the data are of, and the first of its blocks.
+    volume: Option<(Volume, u64)>,
     parts: Mutex<Parts>,
 }
 
@@ -44,27 +52,44 @@ struct Parts {
 }
 
 impl Landing {
-    /// Takes a buffer apart for a device.
-    pub(super) fn lend(buffer: Buffer, bell: &Arc<Bell>) -> (Landing, Vec<Piece>) {
+    /// Takes a buffer apart for a device. If it is for blocks of a volume, they are those from `first` on.
+    pub(super) fn lend(buffer: Buffer, first: u64, bell: &Arc<Bell>) -> (Landing, Vec<Piece>) {
         let ends = buffer.parts().iter().scan(0, |end, part| {
             *end += part.len() as u64;
             Some(*end)
         });
         let ends = ends.collect();
-        let home = Arc::new(Home { total: buffer.len(), ends, bell: bell.clone(), parts: Mutex::default() });
+        let volume = buffer.volume().cloned().map(|volume| (volume, first));
+        let home = Arc::new(Home { total: buffer.len(), ends, bell: bell.clone(), volume, parts: Mutex::default() });
         let starts = core::iter::once(0).chain(home.ends.iter().copied());
         let pieces =
             starts.zip(buffer.into_parts()).map(|(start, part)| Piece::new(start, part, home.clone())).collect();
-        (Landing { home, late: Vec::new() }, pieces)
+        (Landing { home, late: Vec::new(), opened: Vec::new() }, pieces)
     }
 
     /// Takes data that belong at `offset`: placed, they are there already.
     pub(super) fn take(&mut self, offset: u32, data: RxBuf) {
         match data {
-            RxBuf::Placed(piece) if piece.is_from(&self.home) && piece.offset() == u64::from(offset) => drop(piece),
+            RxBuf::Placed(piece) if piece.is_from(&self.home) && piece.offset() == u64::from(offset) => {
+                self.note_opened(piece.opened());
+            }
             // A piece that is kept would be missing at home.
-            RxBuf::Placed(_) => self.late.push((offset, BytesMut::from(&data[..]).into())),
+            RxBuf::Placed(mut piece) => {
+                let _as_it_came = piece.close();
+                self.late.push((offset, BytesMut::from(&*piece.bytes_mut()).into()));
+            }
             RxBuf::Pool(_) => self.late.push((offset, data)),
+        }
+    }
+
+    fn note_opened(&mut self, Range { start, end }: Range<u64>) {
+        if start == end {
+            return;
+        }
+        let (start, end) = (start - start % Piece::BLOCK, end.next_multiple_of(Piece::BLOCK));
+        match self.opened.last_mut() {
+            Some(last) if last.end >= start => last.end = last.end.max(end),
+            _ => self.opened.push(start..end),
         }
     }
 
@@ -93,9 +118,14 @@ impl Landing {
             .collect();
         let mut buffer = Buffer::from_parts(parts);
         for (offset, data) in self.late {
-            buffer.put(offset as usize, &data);
+            let offset = u64::from(offset);
+            // Of a block that was decrypted, the rest is there already.
+            for gap in gaps(&self.opened, offset..offset + data.len() as u64) {
+                buffer.put(gap.start as usize, &data[(gap.start - offset) as usize..(gap.end - offset) as usize]);
+            }
         }
-        buffer
+        let volume = self.home.volume.as_ref().map(|(volume, _)| volume.clone());
+        buffer.of_volume(volume).with_opened(self.opened)
     }
 }
 
@@ -160,6 +190,11 @@ impl PieceHome for Home {
             self.bell.ring();
         }
     }
+
+    fn close(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        let _scope = cost::work(Work::Crypto);
+        self.volume.as_ref().is_some_and(|(volume, first)| volume.encrypt(*first, offset, bytes).is_ok())
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -180,7 +215,7 @@ mod tests {
 
     #[test]
     fn parts_cut_from_one_slab_stay_parts() {
-        let (landing, pieces) = Landing::lend(Buffer::from_parts(parts(&[32, 32], true)), &Arc::default());
+        let (landing, pieces) = Landing::lend(Buffer::from_parts(parts(&[32, 32], true)), 0, &Arc::default());
         for (number, mut piece) in pieces.into_iter().enumerate() {
             piece.bytes_mut().fill(number as u8 + 1);
             drop(piece);
@@ -193,7 +228,7 @@ mod tests {
 
     #[test]
     fn pieces_joined_across_parts_are_cut_again() {
-        let (landing, pieces) = Landing::lend(Buffer::from_parts(parts(&[32, 16, 48], true)), &Arc::default());
+        let (landing, pieces) = Landing::lend(Buffer::from_parts(parts(&[32, 16, 48], true)), 0, &Arc::default());
         let mut pieces = pieces.into_iter();
         let mut all = pieces.next().expect("the first part");
         pieces.for_each(|piece| all.join(piece).expect("it is the piece behind"));
@@ -209,7 +244,7 @@ mod tests {
 
     #[test]
     fn pieces_side_by_side_are_remembered_as_one() {
-        let (landing, mut pieces) = Landing::lend(Buffer::from_parts(parts(&[4000], false)), &Arc::default());
+        let (landing, mut pieces) = Landing::lend(Buffer::from_parts(parts(&[4000], false)), 0, &Arc::default());
         let mut rest = pieces.pop().expect("it is one part");
         while rest.len() > 10 {
             drop(rest.split_to(10));
@@ -229,7 +264,7 @@ mod tests {
             let buffer = Buffer::from_parts(parts(&cuts, from_one_slab));
             let total = buffer.len();
             let parts: Vec<(*const u8, usize)> = buffer.parts().iter().map(|part| (part.as_ptr(), part.len())).collect();
-            let (mut landing, mut pieces) = Landing::lend(buffer, &Arc::default());
+            let (mut landing, mut pieces) = Landing::lend(buffer, 0, &Arc::default());
             for (at, which) in splits {
                 let index = which.index(pieces.len());
                 let at = at.min(pieces[index].len());

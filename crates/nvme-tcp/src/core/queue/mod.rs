@@ -237,10 +237,16 @@ impl Queue {
         };
         let asked = if in_capsule.is_empty() { 0 } else { total };
         let command = submission.command.with_identifier(id).with_sgl(sgl);
+        if let Payload::Read(buffer) = &mut submission.payload {
+            // It may have been read into before, on a connection that was lost.
+            buffer.close();
+        }
         let landing = match (&mut submission.payload, self.placement) {
             (Payload::Read(buffer), Some(limits)) if limits.is_worthwhile(buffer.len(), buffer.parts().len()) => {
-                let (landing, buffer) = Landing::lend(core::mem::take(buffer), &self.bell);
-                self.orders.push_back(Order::Place { command: id, buffer });
+                let first = submission.command.first_block();
+                let volume = buffer.volume().cloned().map(|volume| (volume, first));
+                let (landing, buffer) = Landing::lend(core::mem::take(buffer), first, &self.bell);
+                self.orders.push_back(Order::Place { command: id, buffer, volume });
                 Some(landing)
             }
             _ => None,

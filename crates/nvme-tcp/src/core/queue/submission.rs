@@ -5,6 +5,7 @@ use crate::namespace::Pieces;
 use crate::wire::{Command, Completion, FatalError, Termination};
 use core::time::Duration;
 use offload_api::Piece;
+use resumable_aead::Volume;
 
 /// How a connection is opened and used.
 ///
@@ -68,6 +69,8 @@ pub enum Order {
         command: u16,
         /// Its buffer.
         buffer: Vec<Piece>,
+        /// The volume that its data are of, and the first of its blocks.
+        volume: Option<(Volume, u64)>,
     },
     /// Send home what is left of it.
     Release {

@@ -372,7 +372,7 @@ impl Receiver {
 
     fn data_step(&mut self) -> Result<Step, FatalError> {
         let State::Data { left, .. } = self.state else { return Ok(Step::Again) };
-        let Some(segment) = self.take(left) else { return Ok(Step::Starved) };
+        let Some(mut segment) = self.take(left) else { return Ok(Step::Starved) };
         let State::Data { left, digest } = core::mem::replace(&mut self.state, State::Header) else {
             return Ok(Step::Again);
         };
@@ -385,7 +385,7 @@ impl Receiver {
             }
             Sum::Device(mut pieces) => {
                 pieces.push_back(segment);
-                let digest = sum(&pieces);
+                let digest = sum(&mut pieces);
                 let then = match left {
                     0 => After::DataDigest { have: 0, bytes: [0; DIGEST_LEN], digest },
                     left => After::Data { left, digest },
@@ -394,7 +394,7 @@ impl Receiver {
                 return Ok(Step::Again);
             }
             Sum::Software(mut digest) => {
-                digest.update(&segment.data);
+                update(&mut digest, &mut segment);
                 (Sum::Software(digest), Some(segment))
             }
         };
@@ -424,8 +424,8 @@ impl Receiver {
                 self.state = State::DataDigest { have, bytes, digest: Sum::Device(pieces) };
                 Ok(Step::Again)
             }
-            Sum::Device(pieces) => {
-                let digest = sum(&pieces);
+            Sum::Device(mut pieces) => {
+                let digest = sum(&mut pieces);
                 self.state = State::Release { pieces, then: After::DataDigest { have, bytes, digest } };
                 Ok(Step::Again)
             }
@@ -494,10 +494,14 @@ enum Step {
 /// Starts of PDUs that are remembered.
 const STARTS: usize = 64;
 
-fn sum(pieces: &VecDeque<RxSegment>) -> Digest {
+fn sum(pieces: &mut VecDeque<RxSegment>) -> Digest {
     let mut digest = Digest::default();
-    for piece in pieces {
-        digest.update(&piece.data);
-    }
+    pieces.iter_mut().for_each(|piece| update(&mut digest, piece));
     digest
+}
+
+/// Goes on with the bytes as they were on the wire. If these cannot be told, the digest comes out wrong.
+fn update(digest: &mut Digest, segment: &mut RxSegment) {
+    let _restored = segment.data.close();
+    digest.update(&segment.data);
 }

@@ -59,25 +59,30 @@ pub(crate) struct Bed {
 impl Bed {
     /// A target with 8192 blocks of 512 bytes on host 0, reached from host 1 over a wire with `loss`.
     pub(crate) fn new(seed: u64, transport: TransportConfig, layers: Layers, loss: f64) -> Bed {
-        Bed::build(seed, transport, layers, loss, NicConfig::default(), None)
+        Bed::build(seed, transport, layers, loss, NicConfig::default(), None, 512)
+    }
+
+    /// One with blocks of other sizes, on as many bytes.
+    pub(crate) fn of_blocks(seed: u64, block: u32, transport: TransportConfig, layers: Layers, loss: f64) -> Bed {
+        Bed::build(seed, transport, layers, loss, NicConfig::default(), None, block)
     }
 
     /// One with a host whose NIC has room for so many NVMe/TCP contexts.
     pub(crate) fn with_contexts(seed: u64, contexts: u32) -> Bed {
         let nic = NicConfig { nvme_contexts: contexts, ..NicConfig::default() };
-        Bed::build(seed, TransportConfig::default(), Layers::Tcp, 0.0, nic, None)
+        Bed::build(seed, TransportConfig::default(), Layers::Tcp, 0.0, nic, None, 512)
     }
 
     /// One with NICs that cut and join up to 256 KiB, and have what they receive wait for more.
     pub(crate) fn with_large_nics(seed: u64, layers: Layers, loss: f64) -> Bed {
         let lro_wait = Duration::from_millis(1);
         let nic = NicConfig { tso_max_bytes: 256 << 10, lro_max_bytes: 256 << 10, lro_wait, ..NicConfig::default() };
-        Bed::build(seed, TransportConfig::default(), layers, loss, nic, None)
+        Bed::build(seed, TransportConfig::default(), layers, loss, nic, None, 512)
     }
 
     /// One over a clean wire that is captured.
     pub(crate) fn captured(seed: u64, transport: TransportConfig, capture: &Capture) -> Bed {
-        Bed::build(seed, transport, Layers::Tcp, 0.0, NicConfig::default(), Some(capture.clone()))
+        Bed::build(seed, transport, Layers::Tcp, 0.0, NicConfig::default(), Some(capture.clone()), 512)
     }
 
     fn build(
@@ -87,6 +92,7 @@ impl Bed {
         loss: f64,
         nic: NicConfig,
         capture: Option<Capture>,
+        block: u32,
     ) -> Bed {
         let seed = Seed(seed);
         let reorder = Reorder { share: Share::new(loss).unwrap(), hold: Duration::from_micros(40) };
@@ -108,7 +114,7 @@ impl Bed {
         let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() }).unwrap();
         target.add_subsystem(DISK, None).unwrap();
         let storage = Arc::new(MemoryStorage::new(8192 * 512));
-        target.add_namespace(DISK, Namespace::new(1, 512, storage).unwrap()).unwrap();
+        target.add_namespace(DISK, Namespace::new(1, block, storage).unwrap()).unwrap();
         target.advertise((bed.host(0).address(), PORT).into());
         let runtime = bed.host(0).runtime();
         let server = Server::new(target, runtime, Arc::new(Threads::new(1).unwrap())).with_digests_by_device();

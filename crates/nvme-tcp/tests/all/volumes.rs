@@ -1,0 +1,123 @@
+//! Disks that hold ciphertext only: the same data and the same medium whether the CPU decrypts or the NIC, whatever happens to
+//! packets and the device.
+
+use crate::bed;
+
+use bed::{Bed, Layers};
+use bytes::{Bytes, BytesMut};
+use nvme_tcp::exercise::Exercise;
+use nvme_tcp::host::{Buffer, CommandError, Host, Offload};
+use nvme_tcp::target::TransportConfig;
+use offload_base::Seed;
+use offload_base::counters::CounterSet;
+use resumable_aead::{DataUnits, Volume, XtsKey};
+
+fn volume(block: usize) -> Volume {
+    let key: Vec<u8> = (0..64).collect();
+    Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(block).unwrap())
+}
+
+fn connect(bed: &Bed, offload: Offload, data_digest: bool) -> Host {
+    let mut config = bed.host_config();
+    (config.offload, config.queues, config.data_digest) = (offload, 2, data_digest);
+    bed.connect(config)
+}
+
+/// Writes and reads a volume at random, then compares the medium with what the cipher makes of what was read last.
+fn exercised(mut bed: Bed, block: usize, offload: Offload, data_digest: bool, resets: &[u64]) -> CounterSet {
+    let host = connect(&bed, offload, data_digest);
+    let case = format!("{offload:?}, digests {data_digest}, blocks of {block}");
+    let resets = bed.reset_host_at(resets.to_vec());
+    let (stats, plain, medium) = bed.run(async move {
+        host.ready().await.unwrap();
+        let raw = host.disk(1).await.unwrap();
+        let disk = raw.clone().with_volume(volume(block)).unwrap();
+        let blocks = (1 << 20) / block as u64;
+        let exercise =
+            Exercise { bytes: 6 << 20, blocks, command_bytes: 128 << 10, zeroes: false, ..Exercise::new(Seed(7)) };
+        exercise.run(&disk, |_| ()).await.unwrap_or_else(|error| panic!("{error}: {case}"));
+        resets.await;
+        let (mut plain, mut medium) = (Vec::new(), Vec::new());
+        for first in (0..blocks).step_by((64 << 10) / block) {
+            let buffer = |disk: &nvme_tcp::Disk| disk.buffer((64 << 10) / block as u32);
+            plain.extend(disk.read(first, buffer(&disk)).await.unwrap().to_vec());
+            medium.extend(raw.read(first, buffer(&raw)).await.unwrap().to_vec());
+        }
+        (host.stats(), plain, medium)
+    });
+    assert_eq!((stats.connects, stats.retries), (1, 0), "{offload:?}");
+    assert_ne!(plain, medium);
+    let mut made = plain;
+    volume(block).encrypt(0, 0, &mut made).unwrap();
+    assert!(made == medium, "the medium holds what the cipher makes, and nothing else: {offload:?}, blocks of {block}");
+    bed.counters()
+}
+
+#[test]
+fn what_the_device_decrypts_is_what_the_cpu_would() {
+    for layers in [Layers::Tcp, Layers::TlsNic] {
+        for (block, seed, loss) in [(512, 91, 0.0), (4096, 92, 0.0), (512, 93, 0.01), (4096, 94, 0.03)] {
+            for (offload, data_digest) in [
+                (Offload::None, true),
+                // Software makes the digests: it has to have what was on the wire.
+                (Offload::Place, true),
+                (Offload::Place, false),
+                (Offload::PlaceAndCheck, true),
+            ] {
+                let transport = TransportConfig { data_bytes: 50_000, ..TransportConfig::default() };
+                let bed = Bed::of_blocks(seed, block, transport, layers, loss);
+                let resets: &[u64] = if loss > 0.0 { &[15, 30] } else { &[] };
+                println!("{layers:?} {loss}");
+                let counters = exercised(bed, block as usize, offload, data_digest, resets);
+                let count = |name| counters.value(name);
+                let case = format!("{layers:?}, {offload:?}, digests {data_digest}, blocks of {block}, loss {loss}");
+                let (opened, placed) = (count("rx_nvmeotcp_opened_bytes"), count("rx_nvmeotcp_bytes"));
+                if offload == Offload::None || (offload == Offload::Place && data_digest) {
+                    assert_eq!(opened, 0, "{case}");
+                } else {
+                    assert!(opened > 200_000 && opened < placed, "{opened} of {placed} bytes: {case}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_buffer_in_parts_of_any_length_is_decrypted() {
+    for offload in [Offload::None, Offload::PlaceAndCheck] {
+        let mut bed = Bed::new(95, TransportConfig::default(), Layers::Tcp, 0.0);
+        let host = connect(&bed, offload, true);
+        bed.run(async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap().with_volume(volume(512)).unwrap();
+            let data: Bytes = (0..64 << 10).map(|at: u32| (at * 5 / 3) as u8).collect::<Vec<u8>>().into();
+            disk.write(9, [data.slice(..700), data.slice(700..)]).await.unwrap();
+            disk.compare(9, [data.clone()]).await.unwrap();
+            for cut in [1, 15, 16, 1000, 4097] {
+                let mut slab = BytesMut::zeroed(64 << 10);
+                let parts = [slab.split_to(cut), slab.split_to(7), slab];
+                let buffer = disk.read(9, Buffer::from_parts(parts)).await.unwrap();
+                assert!(buffer.to_vec() == data, "{offload:?}, {cut}");
+                // The same buffer holds what the medium does when it is read into without the volume.
+                let raw = host.disk(1).await.unwrap().read(9, buffer).await.unwrap().to_vec();
+                let mut made = data.to_vec();
+                volume(512).encrypt(9, 0, &mut made).unwrap();
+                assert!(raw == made, "{offload:?}, {cut}");
+            }
+        });
+    }
+}
+
+#[test]
+fn what_would_not_be_of_the_volume_is_refused() {
+    let mut bed = Bed::new(96, TransportConfig::default(), Layers::Tcp, 0.0);
+    let host = connect(&bed, Offload::None, false);
+    bed.run(async move {
+        host.ready().await.unwrap();
+        let disk = host.disk(1).await.unwrap();
+        assert!(matches!(disk.clone().with_volume(volume(4096)), Err(CommandError::Invalid(_))));
+        let disk = disk.with_volume(volume(512)).unwrap();
+        assert!(matches!(disk.write_zeroes(0, 1).await, Err(CommandError::Invalid(_))));
+        assert!(disk.write(0, [Bytes::from_static(&[0; 500])]).await.is_err());
+    });
+}

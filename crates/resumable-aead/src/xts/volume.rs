@@ -1,0 +1,126 @@
+//! A volume: units under one key, and any blocks of them, as they come.
+//!
+//! Invariant: what becomes of a block depends on its place in the volume only, never on what came with it.
+
+use super::{DataUnits, NotWholeUnits, XtsKey};
+use crate::state::Direction;
+use std::sync::Arc;
+
+/// A key of XTS, and the units that it is for. Clones share the key.
+///
+/// ```
+/// use resumable_aead::{DataUnits, Volume, XtsKey};
+///
+/// let key: Vec<u8> = (0..64).collect();
+/// let volume = Volume::new(XtsKey::new(&key)?, DataUnits::new(512)?);
+/// let mut data = [7; 1024]; // units 5 and 6
+/// volume.encrypt(5, 0, &mut data)?;
+/// // From the middle of one into the middle of the other.
+/// volume.decrypt(5, 480, &mut data[480..560])?;
+/// assert_eq!(data[480..560], [7; 80]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Volume {
+    key: Arc<XtsKey>,
+    units: DataUnits,
+}
+
+impl Volume {
+    /// One with this key.
+    pub fn new(key: XtsKey, units: DataUnits) -> Volume {
+        Volume { key: Arc::new(key), units }
+    }
+
+    /// How it is cut.
+    pub fn units(&self) -> DataUnits {
+        self.units
+    }
+
+    /// Encrypts blocks of 16 bytes in place, which begin `at` bytes behind the start of the volume's unit `first`.
+    ///
+    /// # Errors
+    /// [`NotWholeUnits`] unless `at` and `data` are whole blocks, of units whose numbers stay below 2^64; `data` is then
+    /// untouched.
+    pub fn encrypt(&self, first: u64, at: u64, data: &mut [u8]) -> Result<(), NotWholeUnits> {
+        self.run(Direction::Encrypt, first, at, data)
+    }
+
+    /// Decrypts them.
+    ///
+    /// # Errors
+    /// As [`encrypt`](Volume::encrypt).
+    pub fn decrypt(&self, first: u64, at: u64, data: &mut [u8]) -> Result<(), NotWholeUnits> {
+        self.run(Direction::Decrypt, first, at, data)
+    }
+
+    fn run(&self, direction: Direction, first: u64, at: u64, data: &mut [u8]) -> Result<(), NotWholeUnits> {
+        let DataUnits { len, step } = self.units;
+        let error = NotWholeUnits { unit: 16, len: data.len() };
+        if !at.is_multiple_of(16) || !data.len().is_multiple_of(16) {
+            return Err(error);
+        }
+        let end = at.checked_add(data.len() as u64).ok_or(error)?;
+        let after_last = first.checked_add(end.div_ceil(len as u64)).ok_or(error)?;
+        after_last.checked_mul(step).ok_or(error)?;
+        let number = |at: u64| u128::from((first + at / len as u64) * step);
+        let (mut at, mut rest) = (at, data);
+        while !rest.is_empty() {
+            let within = (at % len as u64) as usize;
+            let (units, taken) = if within == 0 && rest.len() >= len {
+                (self.units, rest.len() - rest.len() % len)
+            } else {
+                let part = rest.len().min(len - within);
+                (DataUnits { len: part, step }, part)
+            };
+            let (now, later) = rest.split_at_mut(taken);
+            self.key.apply(units, number(at), (within / 16) as u32, direction, now);
+            (at, rest) = (at + taken as u64, later);
+        }
+        Ok(())
+    }
+}
+
+/// The same key, in the same place, for the same units: keys are not compared.
+impl PartialEq for Volume {
+    fn eq(&self, other: &Volume) -> bool {
+        Arc::ptr_eq(&self.key, &other.key) && self.units == other.units
+    }
+}
+
+impl Eq for Volume {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_run_of_blocks_becomes_what_it_is_in_the_whole() {
+        let key: Vec<u8> = (0..64).collect();
+        for units in [DataUnits::new(512), DataUnits::new(4096), DataUnits::counting_512(4096)].map(Result::unwrap) {
+            let volume = Volume::new(XtsKey::new(&key).unwrap(), units);
+            let plain: Vec<u8> = (0..4 * 4096).map(|at| (at * 7 / 3) as u8).collect();
+            let mut whole = plain.clone();
+            XtsKey::new(&key).unwrap().encrypt(units, 9 * units.step, &mut whole).unwrap();
+            for (from, to) in [(0, 16), (16, 512), (496, 528), (32, 4096 + 48), (4096, 3 * 4096), (4080, 4 * 4096)] {
+                let mut part = plain[from..to].to_vec();
+                volume.encrypt(9, from as u64, &mut part).unwrap();
+                assert_eq!(part, whole[from..to], "{units:?} {from}..{to}");
+                volume.decrypt(9, from as u64, &mut part).unwrap();
+                assert_eq!(part, plain[from..to], "{units:?} {from}..{to}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_blocks_and_numbers_beyond_64_bits_are_refused() {
+        let key: Vec<u8> = (0..32).collect();
+        let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::counting_512(4096).unwrap());
+        let mut data = [3; 32];
+        assert!(volume.encrypt(0, 8, &mut data).is_err());
+        assert!(volume.encrypt(0, 16, &mut data[..24]).is_err());
+        assert!(volume.encrypt(u64::MAX / 8 + 1, 0, &mut data).is_err());
+        assert!(volume.decrypt(u64::MAX, 0, &mut data).is_err());
+        assert_eq!(data, [3; 32]);
+    }
+}
