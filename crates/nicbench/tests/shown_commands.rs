@@ -49,6 +49,17 @@ fn a_loopback_reports_the_same_facts_as_the_program_of_its_name() {
 }
 
 #[test]
+fn a_disk_of_ciphertext_is_read_by_the_nic_and_by_the_cpu() {
+    let output = nicbench(&["loopback", "nvme", "--size", "2MiB", "--mode", "cpu,place-check", "--xts", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let facts: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let opened = |run: usize| facts["runs"][run]["counters"]["rx_nvmeotcp_opened_bytes"].as_u64();
+    assert!(opened(0).is_none_or(|bytes| bytes == 0) && opened(1).is_some_and(|bytes| bytes > 1 << 20), "{facts}");
+    let refused = nicbench(&["loopback", "nvme", "--mode", "emulate", "--xts"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
 fn sizes_are_written_as_people_write_them() {
     for size in ["16KiB", "16384"] {
         let output = nicbench(&["iperf", "--streams", "1", "--bytes", "1MiB", "--record-size", size, "--json"]);

@@ -10,6 +10,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use ktls_offload::Offload as TlsOffload;
 use nic_sim::NicConfig;
+use nvme_tcp::resumable_aead::{DataUnits, Volume, XtsKey};
 use nvme_tcp::{
     Buffer, Connecting, Connector, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Offload, Server, Storage,
     Target, TargetConfig, Threads,
@@ -53,6 +54,10 @@ pub struct NvmeLoopback {
     /// Only these modes, comma-separated
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
+    /// The disk holds ciphertext only, of AES-256-XTS: the host decrypts, or its NIC where that places and checks. There is no
+    /// emulation of that
+    #[arg(long)]
+    xts: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -160,13 +165,20 @@ fn run_all(options: &NvmeLoopback) -> Result<Facts<Run>, Failure> {
     if !options.io.is_multiple_of(u64::from(BLOCK)) || options.io == 0 || options.io > 1 << 20 {
         return Err(Failure::Unusable("a read has whole blocks of 4096 bytes, 1 MiB at most".into()));
     }
-    let ways = Ways::new(NAME, &options.common, &options.mode, OutputFiles::default())?;
+    let modes: Vec<Mode> = options.mode.iter().copied().filter(|mode| !options.xts || *mode != Mode::Emulate).collect();
+    if modes.is_empty() {
+        return Err(Failure::Unusable(
+            "--mode emulate leaves buffers as they are: --xts has nothing to decrypt".into(),
+        ));
+    }
+    let ways = Ways::new(NAME, &options.common, &modes, OutputFiles::default())?;
     let own = [
         ("size", options.size.to_string()),
         ("io", options.io.to_string()),
         ("depth", options.depth.to_string()),
         ("queues", options.queues.to_string()),
     ];
+    let own = own.into_iter().chain(options.xts.then(|| ("xts", "AES-256".into())));
     let mut facts = options.common.facts(NAME, own);
     ways.make(options.size, &mut facts, |mode, way| {
         run(options, mode, way.tracer.as_ref()).map_err(|error| loopback::failed(mode, error))
@@ -191,9 +203,11 @@ fn run(options: &NvmeLoopback, mode: Mode, tracer: Option<&Tracer>) -> Result<Ru
         .build()?;
     let attached = meter.attach();
     let pattern = pattern(seed, mode);
+    let volume = options.xts.then(|| volume(seed)).transpose()?;
     let (there, here) = (bed.host(0).clone(), bed.host(1).clone());
     let listener = there.stack().listen(PORT, 64)?;
-    let mut server = Server::new(target(options.size, &pattern)?, there.runtime(), Arc::new(Threads::new(1)?));
+    let mut server =
+        Server::new(target(options.size, &pattern, volume.as_ref())?, there.runtime(), Arc::new(Threads::new(1)?));
     if mode.offload() == Offload::PlaceAndCheck {
         server = server.with_digests_by_device();
     }
@@ -211,7 +225,7 @@ fn run(options: &NvmeLoopback, mode: Mode, tracer: Option<&Tracer>) -> Result<Ru
     for task in tasks {
         let _runs_on = here.spawn("host", task);
     }
-    let job = Job { bytes: options.size, io: options.io, depth: options.depth, pattern, mode };
+    let job = Job { bytes: options.size, io: options.io, depth: options.depth, pattern, volume, mode };
     let reading = here.spawn("application", read_all(job, host, here.clone(), meter.clone()));
     let (data_ok, took) = bed.run(reading)?;
     drop(attached);
@@ -236,12 +250,25 @@ fn run(options: &NvmeLoopback, mode: Mode, tracer: Option<&Tracer>) -> Result<Ru
     })
 }
 
-/// A disk of `bytes` bytes that holds the pattern over and over.
-fn target(bytes: u64, pattern: &Bytes) -> Result<Target, Box<dyn Error>> {
+/// A volume with a key of this seed.
+fn volume(seed: Seed) -> Result<Volume, Box<dyn Error>> {
+    let mut key = [0; 64];
+    seed.stream("volume").fill(&mut key);
+    Ok(Volume::new(XtsKey::new(&key)?, DataUnits::new(BLOCK as usize)?))
+}
+
+/// A disk of `bytes` bytes that holds the pattern over and over, or what a volume makes of it.
+fn target(bytes: u64, pattern: &Bytes, volume: Option<&Volume>) -> Result<Target, Box<dyn Error>> {
     let bytes = bytes.next_multiple_of(PATTERN as u64);
     let storage = MemoryStorage::new(bytes);
     for at in (0..bytes).step_by(PATTERN) {
-        storage.write(at, core::slice::from_ref(pattern))?;
+        let mut data = pattern.clone();
+        if let Some(volume) = volume {
+            let mut made = BytesMut::from(&data[..]);
+            volume.encrypt(at / u64::from(BLOCK), 0, &mut made)?;
+            data = made.freeze();
+        }
+        storage.write(at, &[data])?;
     }
     let mut target = Target::new(TargetConfig::default())?;
     target.add_subsystem(NQN, None)?;
@@ -316,13 +343,17 @@ struct Job {
     io: u64,
     depth: u16,
     pattern: Bytes,
+    volume: Option<Volume>,
     mode: Mode,
 }
 
 /// Reads everything in order; whether it was right, and how long it took.
 async fn read_all(job: Job, host: Host, bed_host: BedHost, meter: Meter) -> io::Result<(bool, core::time::Duration)> {
     host.ready().await.map_err(io::Error::other)?;
-    let disk = host.disk(1).await.map_err(io::Error::other)?;
+    let mut disk = host.disk(1).await.map_err(io::Error::other)?;
+    if let Some(volume) = &job.volume {
+        disk = disk.with_volume(volume.clone()).map_err(io::Error::other)?;
+    }
     let mut buffers: Vec<Buffer> = (0..job.depth).map(|_| disk.buffer((job.io / u64::from(BLOCK)) as u32)).collect();
     meter.restart();
     let started = bed_host.now();
