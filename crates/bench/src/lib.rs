@@ -7,6 +7,7 @@
 //! - [`drive_storage`]: NVMe's storage on a drive in virtual time;
 //! - [`fio`]: commands to an NVMe/TCP target, so many under way at a time;
 //! - [`mod@ipsec`]: packets of one size, plain and under ESP, over so many SAs;
+//! - [`mod@pdcp`]: user packets of 5G, ciphered by the CPU, by jobs or by the NIC;
 //! - [`quic`]: one stream of QUIC, without protection, sealed by the CPU or by the NIC;
 //! - [`reservoir`]: bulk transfer from disk to disk over a long fat path;
 //! - [`vms`]: virtual machines behind switches, in overlays and under ESP;
@@ -38,6 +39,7 @@ mod latency;
 pub mod live;
 mod measured;
 pub mod payload;
+pub mod pdcp;
 pub mod published;
 pub mod quic;
 pub mod recovery;

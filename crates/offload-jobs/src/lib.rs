@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod capabilities;
+mod client_queue;
 mod cpu;
 mod data_key;
 mod perform;

@@ -177,6 +177,21 @@ impl JobClient {
         }
     }
 
+    /// Does something with the queue, and with this client's sessions.
+    pub(crate) fn queue<T>(&self, f: impl FnOnce(&mut dyn JobQueue, &mut Vec<Handle>) -> T) -> T {
+        let mut inner = self.shared.lock();
+        let Inner { queue, clients, .. } = &mut *inner;
+        f(&mut **queue, &mut clients[self.id].sessions)
+    }
+
+    /// Has `waker` woken when a job of this client's ends. False: one has ended.
+    pub(crate) fn wait(&mut self, waker: &Waker) -> bool {
+        let mut inner = self.shared.lock();
+        let client = &mut inner.clients[self.id];
+        client.waits_for_done = Some(waker.clone());
+        client.done.is_empty()
+    }
+
     /// Tells the device of all jobs submitted so far.
     pub fn flush(&mut self) {
         let now = self.shared.timers.now();

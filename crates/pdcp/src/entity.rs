@@ -5,8 +5,8 @@ use offload_base::Instant;
 use offload_base::time::earliest;
 
 use crate::{
-    BearerKind, Config, ConfigError, CountExhausted, Incoming, Receiver, Sdu, Security, SendError, StatusReport,
-    Transmitter,
+    BearerKind, ClearPdu, Config, ConfigError, CountExhausted, Incoming, Receiver, Sdu, Security, SendError,
+    StatusReport, Transmitter,
 };
 
 /// A transmitter and a receiver, and status reports between them and the peer's.
@@ -67,10 +67,28 @@ impl Entity {
     pub fn take(&mut self, max: usize) -> Result<Vec<Bytes>, CountExhausted> {
         let mut pdus: Vec<Bytes> = Vec::new();
         if max > 0 {
-            pdus.extend(self.report.take().map(|report| Bytes::from(report.to_bytes())));
+            pdus.extend(self.take_report());
         }
         pdus.extend(self.transmitter.take(max - pdus.len())?);
         Ok(pdus)
+    }
+
+    /// Whether [`Entity::take`] would give something.
+    pub fn has_pdus(&self) -> bool {
+        self.report.is_some() || self.transmitter.has_pdus()
+    }
+
+    /// A status report that is to go before all else: it is neither ciphered nor authenticated.
+    pub fn take_report(&mut self) -> Option<Bytes> {
+        self.report.take().map(|report| Bytes::from(report.to_bytes()))
+    }
+
+    /// As [`Transmitter::take_clear`], for a device that protects PDUs. A report is taken by itself ([`Entity::take_report`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn take_clear(&mut self, max: usize) -> Result<Vec<ClearPdu>, CountExhausted> {
+        self.transmitter.take_clear(max)
     }
 
     /// Takes PDUs from RLC.

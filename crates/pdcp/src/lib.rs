@@ -1,14 +1,16 @@
 //! PDCP of 5G (TS 38.323) as sans-IO entities: ciphering and integrity, reordering, duplicates, status reports, discard, re-establishment.
 //!
 //! A [`Transmitter`] takes SDUs (IP packets, messages of RRC) and makes PDUs; a [`Receiver`] takes PDUs in any order and gives each SDU once.
-//! An [`Entity`] is one of each, with status reports between. Nothing here knows a socket or a clock.
+//! An [`Entity`] is one of each, with status reports between. None of these knows a socket or a clock. With feature `offload`, a
+//! `gtpu::Node` has entities whose PDUs ride in GTP-U over a UDP socket, and whose ciphering a NIC or an accelerator does.
 //!
 //! Where things live, callers first:
 //!
 //! - [`Entity`] (`entity.rs`), over [`Transmitter`] (`transmitter.rs`) and [`Receiver`] (`receiver.rs`);
 //! - [`Security`] (`security.rs`): keys, and batches of PDUs through [`cellular_crypto`];
 //! - [`Config`] (`config.rs`): what RRC configures;
-//! - `pdu.rs`: headers and status reports on the wire.
+//! - `pdu.rs`: headers and status reports on the wire;
+//! - `gtpu`, `device`: bearers over a socket; what a device is told of them.
 //!
 //! A device may decipher and check PDUs on their way in: it hands them on as [`Incoming::Opened`] with the COUNT that it took. The receiver
 //! goes by its own window all the same; where the device took another COUNT, it undoes the device's work and does it again.
@@ -19,7 +21,11 @@
 #![forbid(unsafe_code)]
 
 mod config;
+#[cfg(feature = "offload")]
+pub mod device;
 mod entity;
+#[cfg(feature = "offload")]
+pub mod gtpu;
 mod pdu;
 mod receiver;
 mod security;
@@ -31,7 +37,7 @@ pub use entity::Entity;
 pub use pdu::{MalformedPdu, StatusReport};
 pub use receiver::{Incoming, ReceiveCounters, Receiver, Sdu};
 pub use security::{Security, SecurityError};
-pub use transmitter::{CountExhausted, SendError, Transmitter};
+pub use transmitter::{ClearPdu, CountExhausted, SendError, Transmitter};
 
 /// The README's example runs with the others.
 #[cfg(doctest)]

@@ -206,6 +206,13 @@ impl Receiver {
         (self.next, self.deliver, self.reordering, self.bytes) = (0, 0, None, 0);
     }
 
+    /// The first COUNT that was not delivered and is waited for: those of PDUs are found from there ([`SnLen::count_near`]).
+    ///
+    /// [`SnLen::count_near`]: crate::SnLen::count_near
+    pub fn expected(&self) -> u64 {
+        self.deliver
+    }
+
     /// What became of PDUs.
     pub fn counters(&self) -> &ReceiveCounters {
         &self.counters

@@ -1,9 +1,12 @@
 //! Ciphering and integrity of PDUs, many at a time (TS 38.323 5.8, 5.9).
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
 use cellular_crypto::{CipherJob, Direction, Engine, Iv, Key, MacJob, PduNumber, TagLen};
+use offload_base::cost::{self, Work};
 
-/// The keys of one direction of a bearer.
+/// The keys of one direction of a bearer. Clones share them; they are wiped with the last.
 ///
 /// ```
 /// use pdcp::Security;
@@ -15,12 +18,12 @@ use cellular_crypto::{CipherJob, Direction, Engine, Iv, Key, MacJob, PduNumber, 
 /// assert!(Security::new(33, Direction::Uplink).is_err());
 /// # Ok::<(), pdcp::SecurityError>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Security {
     bearer: u8,
     direction: Direction,
-    ciphering: Option<Key>,
-    integrity: Option<Key>,
+    ciphering: Option<Arc<Key>>,
+    integrity: Option<Arc<Key>>,
     engine: Engine,
 }
 
@@ -49,14 +52,19 @@ impl Security {
 
     /// With ciphering by this key.
     pub fn ciphered(mut self, key: Key) -> Security {
-        self.ciphering = Some(key);
+        self.ciphering = Some(Arc::new(key));
         self
     }
 
     /// With MAC-I by this key.
     pub fn authenticated(mut self, key: Key) -> Security {
-        self.integrity = Some(key);
+        self.integrity = Some(Arc::new(key));
         self
+    }
+
+    /// Whether it does nothing: the null algorithms.
+    pub fn is_null(&self) -> bool {
+        self.ciphering.is_none() && self.integrity.is_none()
     }
 
     /// Bytes that a MAC-I has: 4, or none.
@@ -87,6 +95,7 @@ impl Security {
     /// [`Config::clear_bytes`]: crate::Config::clear_bytes
     /// [`Transmitter::take_clear`]: crate::Transmitter::take_clear
     pub fn protect(&self, clear: usize, pdus: &mut [(u32, BytesMut)]) {
+        let _scope = cost::work(Work::Crypto);
         if let Some(key) = &self.integrity {
             let tags = self.macs(key, pdus.iter().map(|(count, pdu)| (*count, self.split(pdu).0)));
             for ((_, pdu), tag) in pdus.iter_mut().zip(tags) {
@@ -100,6 +109,7 @@ impl Security {
 
     /// Deciphers from `clear` on; says of each whether its MAC-I fits.
     pub fn open(&self, clear: usize, pdus: &mut [(u32, BytesMut)]) -> Vec<bool> {
+        let _scope = cost::work(Work::Crypto);
         self.cipher(clear, pdus.iter_mut().map(|(count, pdu)| (*count, &mut pdu[..])));
         let Some(key) = &self.integrity else { return vec![true; pdus.len()] };
         let tags = self.macs(key, pdus.iter().map(|(count, pdu)| (*count, self.split(pdu).0)));

@@ -117,22 +117,21 @@ impl Transmitter {
     /// # Errors
     /// [`CountExhausted`] when SDUs wait and no COUNT is left.
     pub fn take(&mut self, max: usize) -> Result<Vec<Bytes>, CountExhausted> {
-        let mut pdus = self.take_clear(max)?;
+        let mut pdus: Vec<_> = self.take_clear(max)?.iter().map(|pdu| (pdu.count, pdu.to_bytes())).collect();
         self.security.protect(self.config.clear_bytes(), &mut pdus);
         Ok(pdus.into_iter().map(|(_, pdu)| pdu.freeze()).collect())
     }
 
-    /// The same PDUs in clear, with zeros for MAC-I, and the COUNT of each: for a device that protects them ([`Security::protect`]) and
-    /// lets none pass that it does not.
+    /// The same PDUs in clear: for a device that protects them ([`Security::protect`]) and lets none pass that it does not.
     ///
     /// # Errors
     /// As of [`Transmitter::take`].
-    pub fn take_clear(&mut self, max: usize) -> Result<Vec<(u32, BytesMut)>, CountExhausted> {
+    pub fn take_clear(&mut self, max: usize) -> Result<Vec<ClearPdu>, CountExhausted> {
         let mut pdus = Vec::new();
         while pdus.len() < max {
             if let Some(count) = self.again.pop_front() {
                 if let Some(again) = self.sent.get(&count) {
-                    pdus.push((count, self.clear_pdu(count, &again.sdu)));
+                    pdus.push(self.clear_pdu(count, again.sdu.clone()));
                 }
                 continue;
             }
@@ -147,7 +146,7 @@ impl Transmitter {
             };
             let Some(waiting) = self.waiting.pop_front() else { break };
             self.next += 1;
-            pdus.push((count, self.clear_pdu(count, &waiting.sdu)));
+            pdus.push(self.clear_pdu(count, waiting.sdu.clone()));
             match self.config.kind {
                 BearerKind::Acknowledged => {
                     self.sent.insert(count, waiting);
@@ -227,12 +226,70 @@ impl Transmitter {
         self.sent.keys().next().is_some_and(|oldest| self.next - u64::from(*oldest) >= window)
     }
 
-    /// Header, SDU, and room for MAC-I.
-    fn clear_pdu(&self, count: u32, sdu: &[u8]) -> BytesMut {
-        let header = header_len(self.config.sn);
-        let mut pdu = BytesMut::zeroed(header + sdu.len() + self.security.mac_len());
-        write_header(self.config.sn, count, self.config.kind != BearerKind::Signalling, &mut pdu);
-        pdu[header..header + sdu.len()].copy_from_slice(sdu);
+    fn clear_pdu(&self, count: u32, sdu: Bytes) -> ClearPdu {
+        let (mut header, header_bytes) = ([0; 3], header_len(self.config.sn));
+        write_header(self.config.sn, count, self.config.kind != BearerKind::Signalling, &mut header);
+        ClearPdu { count, header, header_bytes, sdu, mac_bytes: self.security.mac_len() }
+    }
+}
+
+/// A PDU that is neither ciphered nor authenticated yet, in parts, so that its SDU need not be copied.
+///
+/// ```
+/// use offload_base::Instant;
+/// use pdcp::crypto::{Algorithm, Direction, Key};
+/// use pdcp::{Config, Security, Transmitter};
+///
+/// let key = Key::new(Algorithm::Zuc128, &[7; 16])?;
+/// let security = Security::new(1, Direction::Uplink)?.authenticated(key);
+/// let mut transmitter = Transmitter::new(Config::signalling(), security)?;
+/// transmitter.send(Instant::ZERO, b"RRC".as_slice().into())?;
+/// let pdu = transmitter.take_clear(1)?.remove(0);
+/// assert_eq!((pdu.count(), pdu.header(), pdu.mac_bytes()), (0, &[0, 0][..], 4));
+/// assert_eq!(pdu.to_bytes()[..], *b"\0\0RRC\0\0\0\0");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ClearPdu {
+    count: u32,
+    header: [u8; 3],
+    header_bytes: usize,
+    sdu: Bytes,
+    mac_bytes: usize,
+}
+
+impl ClearPdu {
+    /// Its COUNT.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Its header, of 2 or 3 bytes.
+    pub fn header(&self) -> &[u8] {
+        &self.header[..self.header_bytes]
+    }
+
+    /// Its SDU.
+    pub fn sdu(&self) -> &Bytes {
+        &self.sdu
+    }
+
+    /// Bytes of MAC-I behind the SDU: 4, or none.
+    pub fn mac_bytes(&self) -> usize {
+        self.mac_bytes
+    }
+
+    /// Bytes of the PDU.
+    pub fn bytes(&self) -> usize {
+        self.header_bytes + self.sdu.len() + self.mac_bytes
+    }
+
+    /// In one piece, with zeros for MAC-I.
+    pub fn to_bytes(&self) -> BytesMut {
+        let mut pdu = BytesMut::with_capacity(self.bytes());
+        pdu.extend_from_slice(self.header());
+        pdu.extend_from_slice(&self.sdu);
+        pdu.resize(self.bytes(), 0);
         pdu
     }
 }

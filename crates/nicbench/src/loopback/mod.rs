@@ -3,6 +3,7 @@
 
 pub mod ipsec;
 pub mod nvme;
+pub mod pdcp;
 pub mod quic;
 pub mod tls;
 
@@ -60,6 +61,8 @@ pub(crate) enum LoopbackCommand {
     Ipsec(ipsec::IpsecLoopback),
     /// QUIC: packets as they are, protected by the CPU, protected by the NICs
     Quic(quic::QuicLoopback),
+    /// PDCP of 5G in GTP-U: in clear, ciphered by the CPU, by jobs of an accelerator, by the NICs
+    Pdcp(pdcp::PdcpLoopback),
 }
 
 impl LoopbackCommand {
@@ -70,6 +73,7 @@ impl LoopbackCommand {
             LoopbackCommand::Nvme(options) => options.run(program),
             LoopbackCommand::Ipsec(options) => options.run(program),
             LoopbackCommand::Quic(options) => options.run(program),
+            LoopbackCommand::Pdcp(options) => options.run(program),
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::runtime::{Runtime, lock};
 use core::future::poll_fn;
 use core::task::Poll;
 use nic_sim::dma::DmaBytes;
+use nic_sim::engine::Engines;
 use nic_sim::lookaside;
 use nic_sim::lookaside::{Lookaside, LookasideConfig};
 use offload_base::cost::Domain;
@@ -22,11 +23,12 @@ impl Accelerator {
     /// Builds it for host `number`, and starts what runs by itself.
     pub(super) fn bring_up(
         config: &LookasideConfig,
+        add: impl FnOnce(&mut Engines),
         number: usize,
         of_device: &Arc<dyn Runtime>,
         of_host: &Arc<dyn Runtime>,
     ) -> Accelerator {
-        let (device, mut queues) = lookaside(config.clone(), |_| ());
+        let (device, mut queues) = lookaside(config.clone(), add);
         let device = Arc::new(Mutex::new(device));
         let (queue, runs) = SharedQueue::new(queues.swap_remove(0), of_host.clone());
         of_host.spawn("jobs", in_domain(Domain::Host(number as u8), runs));

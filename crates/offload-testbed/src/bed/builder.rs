@@ -49,8 +49,8 @@ struct Plan {
     engines: Option<More>,
     /// What is between the driver and the stack.
     layer: Option<Layer>,
-    /// What is beside the CPU.
-    accelerator: Option<LookasideConfig>,
+    /// What is beside the CPU, with engines beside its own.
+    accelerator: Option<(LookasideConfig, More)>,
     /// Besides the other hosts.
     neighbours: Vec<(IpAddr, [u8; 6])>,
     place: Place,
@@ -274,8 +274,21 @@ impl Builder {
     /// # Panics
     /// If there is no host yet.
     #[must_use]
-    pub fn accelerator(mut self, config: LookasideConfig) -> Builder {
-        self.last_host().accelerator = Some(config);
+    pub fn accelerator(self, config: LookasideConfig) -> Builder {
+        self.accelerator_with(config, |_| ())
+    }
+
+    /// As [`accelerator`](Self::accelerator), with engines beside those that it has.
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn accelerator_with(
+        mut self,
+        config: LookasideConfig,
+        add: impl Fn(&mut Engines) + Send + Sync + 'static,
+    ) -> Builder {
+        self.last_host().accelerator = Some((config, More(Arc::new(add))));
         self
     }
 
@@ -412,8 +425,9 @@ impl Builder {
             };
             ports.push(Some(nic.clone()));
             let built = Built { nic, drivers, eswitch };
-            let accelerator = plan.accelerator.as_ref().map(|config| {
-                Accelerator::bring_up(config, number, &engine.device_runtime(number), &engine.host_runtime(number))
+            let accelerator = plan.accelerator.as_ref().map(|(config, More(add))| {
+                let (of_device, of_host) = (engine.device_runtime(number), engine.host_runtime(number));
+                Accelerator::bring_up(config, |engines| add(engines), number, &of_device, &of_host)
             });
             let host = self.bring_up(plan, random, built, &engine.host_runtime(number));
             hosts.push(BedHost { accelerator, ..host });

@@ -1,0 +1,410 @@
+//! User packets of a mobile network from one host to the other, over PDCP in GTP-U: ciphered by nobody, by the hosts, by accelerators
+//! beside their CPUs, by the NICs.
+//!
+//! The sender is a base station's unit or a gateway that has PDCP; the receiver stands for all behind it, down to the phone. There is no
+//! radio between them, and no RLC that would send again: what the wire loses is lost, and held up others until t-Reordering ended.
+
+use crate::bounded;
+use crate::choice::choices;
+use crate::connection::{nic_on, tcp};
+use crate::facts::Run;
+use crate::measured::Measured;
+use crate::payload::Payload;
+use core::fmt;
+use core::future::poll_fn;
+use core::net::{IpAddr, SocketAddr};
+use core::pin::pin;
+use core::task::Poll;
+use core::time::Duration;
+use futures_util::future::{try_join, try_join_all};
+use nic_pdcp::{PdcpBatches, PdcpPackets};
+use nic_sim::NicConfig;
+use nic_sim::engine::Engines;
+use nic_sim::lookaside::LookasideConfig;
+use nic_sim::wire::LinkConfig;
+use offload_base::cost::{self, Meter, Work};
+use offload_base::counters::CounterSet;
+use offload_base::{Instant, Seed};
+use offload_testbed::bed::{BedHost, ClockKind, Testbed};
+use offload_testbed::{Capture, Tracer};
+use pdcp::crypto::{Algorithm, Direction, Key};
+use pdcp::gtpu::{Bearer, BearerError, Driver, Node, OpenError, Protection, Tunnel};
+use pdcp::{BearerKind, Config, Sdu, Security, SnLen};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+choices! {
+    /// Who ciphers and authenticates PDUs.
+    pub enum Mode {
+        /// Nobody: the null algorithms.
+        PdcpPlain = "pdcp-plain",
+        /// The hosts, up to 64 PDUs at a time in lanes.
+        PdcpCpu = "pdcp-cpu",
+        /// Accelerators beside their CPUs, a job for the PDUs that are there at once.
+        PdcpJobs = "pdcp-jobs",
+        /// The NICs.
+        PdcpNic = "pdcp-nic",
+    }
+}
+
+/// A transfer to be made.
+///
+/// ```
+/// use offload_base::Seed;
+/// use offload_bench::payload::Payload;
+/// use offload_bench::pdcp::{Mode, PdcpBulk};
+///
+/// let run = PdcpBulk::new(Mode::PdcpNic, Payload::seeded(Seed(1), 1_000_000)).run()?;
+/// assert!(run.sha256_ok && run.counters["pdcp_rx_pdus"] > 700);
+/// # Ok::<(), offload_bench::pdcp::PdcpError>(())
+/// ```
+#[derive(Clone)]
+pub struct PdcpBulk {
+    /// Who ciphers and authenticates.
+    pub mode: Mode,
+    /// What is sent, on each bearer.
+    pub payload: Payload,
+    /// Bearers at the same time.
+    pub bearers: u16,
+    /// Bytes of an SDU; the last one has fewer.
+    pub sdu: u16,
+    /// NEA and NIA by this one.
+    pub algorithm: Algorithm,
+    /// Whether there is integrity: on data bearers it is a network's choice.
+    pub integrity: bool,
+    /// Bits of a sequence number.
+    pub sn: SnLen,
+    /// How long a missing PDU holds up others (t-Reordering). At most half of all sequence numbers may pass meanwhile, or COUNTs are mistaken.
+    pub reordering: Duration,
+    /// The clock.
+    pub clock: ClockKind,
+    /// The seed of everything random.
+    pub seed: Seed,
+    /// Both NICs.
+    pub nic: NicConfig,
+    /// Each direction of the wire.
+    pub link: LinkConfig,
+    /// Over IPv6 rather than IPv4.
+    pub ipv6: bool,
+    /// Where what the sender's NIC sends and receives is captured.
+    pub capture: Option<Capture>,
+    /// Who writes the timeline of the run.
+    pub tracer: Option<Tracer>,
+    /// Called with the number of bytes that arrived so far.
+    pub progress: Option<Arc<dyn Fn(u64) + Send + Sync>>,
+}
+
+/// Why a transfer could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PdcpError {
+    /// The testbed, a socket or what is to be sent.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A bearer was not opened.
+    #[error("no bearer: {0}")]
+    Open(#[from] OpenError),
+    /// An SDU was not sent.
+    #[error("an SDU was not sent: {0}")]
+    Bearer(#[from] BearerError),
+    /// A packet takes no SDU of this size.
+    #[error("SDUs of {sdu} bytes do not fit the MTU: {most} do")]
+    SduTooLong {
+        /// What was asked for.
+        sdu: u16,
+        /// What fits.
+        most: u16,
+    },
+}
+
+impl PdcpBulk {
+    /// A transfer in virtual time over a clean wire, on one bearer, by SNOW 3G with integrity.
+    pub fn new(mode: Mode, payload: Payload) -> PdcpBulk {
+        PdcpBulk {
+            mode,
+            payload,
+            bearers: 1,
+            sdu: 1400,
+            algorithm: Algorithm::Snow3g,
+            integrity: true,
+            sn: SnLen::Eighteen,
+            reordering: Duration::from_millis(1),
+            clock: ClockKind::Virtual,
+            seed: Seed(1),
+            nic: NicConfig { lro_datagrams: true, ..NicConfig::default() },
+            link: LinkConfig::default(),
+            ipv6: false,
+            capture: None,
+            tracer: None,
+            progress: None,
+        }
+    }
+
+    /// The longest SDU that goes in one packet.
+    pub fn most_sdu(&self) -> u16 {
+        let ip = if self.ipv6 { 40 } else { 20 };
+        self.nic.mtu.saturating_sub(ip + UDP_AND_GTPU + HEADER_AND_MAC)
+    }
+
+    /// Makes the transfer and tells what came of it. `sha256_ok` says that no SDU came changed, twice or out of order, and that all came if the
+    /// wire lost none.
+    ///
+    /// # Errors
+    /// When the transfer cannot be made.
+    pub fn run(self) -> Result<Run, PdcpError> {
+        if self.sdu > self.most_sdu() || self.sdu == 0 {
+            return Err(PdcpError::SduTooLong { sdu: self.sdu, most: self.most_sdu() });
+        }
+        let (meter, nic) = (Meter::new(), nic_on(self.clock, &self.nic));
+        let mut builder = Testbed::builder(self.seed).clock(self.clock).meter(&meter).traced(self.tracer.as_ref());
+        let counted = [(); 2].map(|()| PdcpPackets::default());
+        for (name, packets) in ["sender", "receiver"].into_iter().zip(counted.clone()) {
+            let add = move |engines: &mut Engines| engines.add_packet(packets.clone(), CONTEXTS);
+            builder = builder.host(name, nic.clone(), tcp()).engines(add);
+            if self.mode == Mode::PdcpJobs {
+                let config = LookasideConfig::default();
+                builder = builder.accelerator_with(config, |engines| engines.add_job(PdcpBatches, CONTEXTS));
+            }
+        }
+        builder = builder.wire(0, 1, self.link.clone());
+        if let Some(capture) = &self.capture {
+            builder = builder.captured(capture);
+        }
+        let mut bed = builder.build()?;
+        let (sender, receiver) = (bed.host(0).clone(), bed.host(1).clone());
+        let attached = meter.attach();
+        let [(sends, from), (receives, to)] = [self.node(&sender)?, self.node(&receiver)?];
+        let bulk = Arc::new(self);
+        let (sent, received) = (sender.clone(), receiver.clone());
+        let sending = bulk.clone().send(sends.clone(), sender.clone(), address(&receiver, bulk.ipv6), meter.clone());
+        let receiving = bulk.clone().receive(receives.clone(), receiver.clone(), address(&sender, bulk.ipv6));
+        let sending = sent.spawn("application", sending);
+        let receiving = received.spawn("application", receiving);
+        let both = bounded::run(&mut bed, try_join(sending, receiving));
+        drop((attached, from, to));
+        let (started, arrived) = both?;
+        if let Some(capture) = &bulk.capture {
+            capture.finish()?;
+        }
+        let mut counters = CounterSet::default();
+        [sends, receives].iter().for_each(|node| counters.add(&node.counters()));
+        counted.iter().for_each(|engine| counters.add(&engine.counts().get()));
+        let lossless = bulk.link.impairments == Default::default();
+        let whole = arrived.iter().all(|one| one.right && (!lossless || one.bytes == bulk.payload.len()));
+        let bytes = arrived.iter().map(|one| one.bytes).sum();
+        let ended = arrived.iter().map(|one| one.last).max().unwrap_or(started);
+        let mut run = Measured::take(bed, &meter, []).run(bulk.mode, bytes, whole, ended - started);
+        run.counters.extend(counters.moved().map(|(name, value)| (name.into(), value)));
+        Ok(run)
+    }
+
+    fn node(&self, host: &BedHost) -> io::Result<(Node, offload_testbed::JoinHandle<io::Result<()>>)> {
+        let protection = match (self.mode, host.accelerator()) {
+            (Mode::PdcpNic, _) => Protection::Device,
+            (Mode::PdcpJobs, Some(queue)) => Protection::Jobs(Box::new(queue.client())),
+            _ => Protection::Cpu,
+        };
+        let (node, driver): (Node, Driver) = Node::new(host.stack().bind_udp(Some(PORT))?, host.runtime(), protection);
+        Ok((node, host.spawn("pdcp", driver)))
+    }
+
+    /// Keys are of the seed, one pair for each bearer and direction.
+    fn open(&self, node: &Node, number: u16, peer: SocketAddr, downlink: bool) -> Result<Bearer, OpenError> {
+        let security = |direction: Direction| {
+            let security = Security::new(1 + (number % 32) as u8, direction).expect("1 to 32");
+            if self.mode == Mode::PdcpPlain {
+                return security;
+            }
+            let mut secrets = self.seed.stream(&format!("bearer {number} {direction:?}"));
+            let mut key = || {
+                let mut key = vec![0; self.algorithm.key_len()];
+                secrets.fill(&mut key);
+                Key::new(self.algorithm, &key).expect("as long as it wants")
+            };
+            let security = security.ciphered(key());
+            if self.integrity { security.authenticated(key()) } else { security }
+        };
+        let (down, up) = (security(Direction::Downlink), security(Direction::Uplink));
+        let [sent, received] = if downlink { [down, up] } else { [up, down] };
+        // Each end has its own numbers.
+        let [local, remote] =
+            if downlink { [0, TUNNELS] } else { [TUNNELS, 0] }.map(|base| base + u32::from(number) + 1);
+        let mut config = Config::data(BearerKind::Unacknowledged, self.sn);
+        config.reordering = Some(self.reordering);
+        node.open(Tunnel { local, remote, peer }, config, sent, received)
+    }
+
+    /// Says when it began.
+    async fn send(
+        self: Arc<PdcpBulk>,
+        node: Node,
+        host: BedHost,
+        to: IpAddr,
+        meter: Meter,
+    ) -> Result<Instant, PdcpError> {
+        let peer = SocketAddr::new(to, PORT);
+        let bearers = (0..self.bearers).map(|number| self.open(&node, number, peer, true));
+        let bearers = bearers.collect::<Result<Vec<_>, _>>()?;
+        // Both NICs have what they need by then.
+        host.runtime().sleep(SETTLED).await;
+        meter.restart();
+        let started = host.now();
+        try_join_all(bearers.iter().map(|bearer| self.send_on(bearer, &host))).await?;
+        Ok(started)
+    }
+
+    async fn send_on(&self, bearer: &Bearer, host: &BedHost) -> Result<(), PdcpError> {
+        let mut pieces = self.payload.pieces(self.sdu.into())?;
+        while let Some(piece) = {
+            let _application = cost::work(Work::Application);
+            pieces.next()
+        } {
+            bearer.send(piece?).await?;
+        }
+        // An end marker may be lost.
+        let mut heard = pin!(bearer.receive());
+        loop {
+            bearer.end();
+            let runtime = host.runtime();
+            let mut pause = pin!(runtime.sleep(PAUSE));
+            let answered = poll_fn(|cx| {
+                if heard.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(true);
+                }
+                pause.as_mut().poll(cx).map(|()| false)
+            });
+            if answered.await {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn receive(self: Arc<PdcpBulk>, node: Node, host: BedHost, from: IpAddr) -> Result<Vec<Arrived>, PdcpError> {
+        let peer = SocketAddr::new(from, PORT);
+        let bearers = (0..self.bearers).map(|number| self.open(&node, number, peer, false));
+        let bearers = bearers.collect::<Result<Vec<_>, _>>()?;
+        let all = AtomicU64::new(0);
+        let arrived = try_join_all(bearers.iter().map(|bearer| self.receive_on(bearer, &host, &all))).await?;
+        // What says so is on its way.
+        host.runtime().sleep(SETTLED).await;
+        Ok(arrived)
+    }
+
+    async fn receive_on(&self, bearer: &Bearer, host: &BedHost, all: &AtomicU64) -> Result<Arrived, PdcpError> {
+        let mut arrived = Arrived { bytes: 0, right: true, last: host.now() };
+        let mut expected = (0..).zip(self.payload.pieces(self.sdu.into())?);
+        while let Some(Sdu { count, data }) = bearer.receive().await {
+            let _application = cost::work(Work::Application);
+            arrived.bytes += data.len() as u64;
+            arrived.last = host.now();
+            // Its COUNT is its place; what is passed over did not come. One that came late, or twice, is found no more.
+            let found = expected.find(|(place, _)| *place == count);
+            arrived.right &= found.is_some_and(|(_, piece)| piece.is_ok_and(|piece| piece == data));
+            let all = all.fetch_add(data.len() as u64, Relaxed) + data.len() as u64;
+            if let Some(progress) = &self.progress {
+                progress(all);
+            }
+        }
+        for _ in 0..DONE_TIMES {
+            bearer.send(DONE.into()).await?;
+        }
+        Ok(arrived)
+    }
+}
+
+/// What came on a bearer.
+struct Arrived {
+    bytes: u64,
+    /// Each was as it was sent, and none came twice or out of order.
+    right: bool,
+    last: Instant,
+}
+
+impl fmt::Debug for PdcpBulk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PdcpBulk").field("mode", &self.mode).field("bytes", &self.payload.len()).finish_non_exhaustive()
+    }
+}
+
+fn address(host: &BedHost, ipv6: bool) -> IpAddr {
+    if ipv6 { host.ipv6_address().into() } else { host.address().into() }
+}
+
+const PORT: u16 = 2152;
+/// UDP's header, and GTP-U's.
+const UDP_AND_GTPU: u16 = 8 + 8;
+/// The longer of PDCP's headers, and MAC-I.
+const HEADER_AND_MAC: u16 = 3 + 4;
+/// Where the receiver's TEIDs begin.
+const TUNNELS: u32 = 1 << 16;
+const CONTEXTS: u32 = 1 << 17;
+const SETTLED: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_millis(10);
+const DONE: &[u8] = b"done";
+/// It may be lost; nobody says it again.
+const DONE_TIMES: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic_sim::wire::impairment::{Impairments, Reorder, Share};
+
+    fn bulk(mode: Mode) -> PdcpBulk {
+        PdcpBulk::new(mode, Payload::seeded(Seed(1), 2_000_000))
+    }
+
+    fn counted(run: &Run, name: &str) -> u64 {
+        run.counters.get(name).copied().unwrap_or(0)
+    }
+
+    #[test]
+    fn each_mode_carries_the_payload_and_counts_what_it_should() {
+        for mode in Mode::ALL {
+            for ipv6 in [false, true] {
+                let run = PdcpBulk { ipv6, ..bulk(mode) }.run().unwrap();
+                assert!(run.sha256_ok && run.bytes == 2_000_000, "{mode}: {run:?}");
+                let by = |name: &str| counted(&run, name) > 1000;
+                assert_eq!(by("PdcpProtectedDevice") && by("pdcp_tx_pdus"), mode == Mode::PdcpNic, "{mode}: {run:?}");
+                assert_eq!(by("PdcpProtectedJobs"), mode == Mode::PdcpJobs, "{mode}");
+                let here = matches!(mode, Mode::PdcpPlain | Mode::PdcpCpu);
+                assert_eq!(by("PdcpProtectedSw"), here, "{mode}");
+                assert_eq!(by("PdcpOpenedDevice"), !here, "{mode}: {run:?}");
+                assert_eq!(by("pdcp_rx_pdus"), mode == Mode::PdcpNic, "{mode}");
+                assert_eq!(counted(&run, "PdcpRedone") + counted(&run, "PdcpIntegrity"), 0, "{mode}");
+            }
+        }
+    }
+
+    /// A sequence number of 12 bits goes round; packets are lost, doubled and overtaken.
+    #[test]
+    fn over_a_bad_wire_what_comes_is_right_and_in_order() {
+        let share = |text: &str| text.parse::<Share>().unwrap();
+        let impairments = Impairments {
+            loss: share("0.02"),
+            reorder: Some(Reorder { share: share("0.02"), hold: Duration::from_micros(30) }),
+            duplicate: share("0.01"),
+            corrupt: share("0.002"),
+            ..Impairments::default()
+        };
+        for mode in Mode::ALL {
+            for algorithm in [Algorithm::Snow3g, Algorithm::Aes128, Algorithm::Zuc256] {
+                let rate = Some(1_000_000_000);
+                let link = LinkConfig { impairments: impairments.clone(), rate, ..LinkConfig::default() };
+                let payload = Payload::seeded(Seed(2), 6_000_000);
+                let usual = PdcpBulk { payload, link, algorithm, ..bulk(mode) };
+                let run = PdcpBulk { sn: SnLen::Twelve, bearers: 2, sdu: 700, ..usual }.run().unwrap();
+                assert!(run.sha256_ok && run.bytes > 11_000_000, "{mode} {algorithm:?}: {run:?}");
+                assert!(counted(&run, "PdcpGivenUp") > 100 && counted(&run, "PdcpDuplicates") > 50, "{mode}: {run:?}");
+                assert_eq!(counted(&run, "PdcpOpenedDevice") > 10_000, mode == Mode::PdcpNic || mode == Mode::PdcpJobs);
+            }
+        }
+    }
+
+    #[test]
+    fn an_sdu_that_fits_no_packet_is_refused() {
+        let refused = PdcpBulk { sdu: 1458, ..bulk(Mode::PdcpCpu) }.run().unwrap_err();
+        assert_eq!(refused.to_string(), "SDUs of 1458 bytes do not fit the MTU: 1457 do");
+        assert!(PdcpBulk { sdu: 1457, ..bulk(Mode::PdcpNic) }.run().unwrap().sha256_ok);
+    }
+}

@@ -1,0 +1,303 @@
+//! PDUs in GTP-U, protected on their way out and opened on their way in.
+//!
+//! Invariants: a COUNT advances only for a PDU whose MAC-I fits, where there is one; a PDU that was not opened is as it came; nothing leaves in
+//! clear that was to be protected.
+
+use bytes::BytesMut;
+use core::convert::Infallible;
+use core::ops::Range;
+use nic_device::engine::{Context, Engine, Headers, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
+use nic_device::stats::DeviceCounters;
+use offload_api::{Direction, PacketAsk, PacketMark, Protocol, TxPacket};
+use offload_esp::ReplayWindow;
+use offload_formats::{Gtpu, GtpuMessage, Transport};
+use pdcp::device::{PACKETS, PdcpContext, REMEMBERED, tunnel_key};
+use pdcp::{BearerKind, Config, Security};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+offload_base::counters! {
+    /// What [`PdcpPackets`] counts.
+    ///
+    /// ```
+    /// use nic_pdcp::PdcpCounters;
+    ///
+    /// assert_eq!(PdcpCounters::default().protected, 0);
+    /// ```
+    #[non_exhaustive]
+    pub struct PdcpCounters {
+        /// PDUs protected.
+        pub protected: "pdcp_tx_pdus",
+        /// Packets dropped that were to be protected: no PDU in GTP-U, or not of the COUNT that was asked for.
+        pub not_protected: "pdcp_tx_drop_pdus",
+        /// PDUs opened.
+        pub opened: "pdcp_rx_pdus",
+        /// PDUs whose MAC-I did not fit, handed up as they came.
+        pub failed: "pdcp_rx_integrity_fail",
+        /// PDUs of no COUNT that can be, control PDUs and those that are too short, handed up as they came.
+        pub passed: "pdcp_rx_passed",
+        /// PDUs dropped, since they were there before.
+        pub duplicates: "pdcp_rx_drop_duplicates",
+    }
+}
+
+/// What an engine counted, while its NIC has it.
+///
+/// See the crate's README for an example.
+#[derive(Clone, Debug, Default)]
+pub struct Counts(Arc<Mutex<PdcpCounters>>);
+
+impl Counts {
+    /// As it stands.
+    pub fn get(&self) -> PdcpCounters {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PdcpCounters> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The packet engine [`PACKETS`]. Clones, for the queues of a NIC say, count together.
+///
+/// See the crate's README for an example.
+#[derive(Clone, Debug, Default)]
+pub struct PdcpPackets {
+    counts: Counts,
+}
+
+impl PdcpPackets {
+    /// What it counts.
+    pub fn counts(&self) -> Counts {
+        self.counts.clone()
+    }
+}
+
+/// Where a direction of a bearer stands.
+#[derive(Debug)]
+pub enum PdcpState {
+    /// The host says each COUNT.
+    Transmit,
+    /// The COUNT behind the highest that was opened.
+    Receive {
+        /// That COUNT.
+        next: u64,
+        /// What was there, where duplicates are dropped. Its numbers are one higher than COUNTs.
+        window: Option<ReplayWindow>,
+    },
+}
+
+/// What it refers to.
+#[derive(Debug)]
+pub struct PdcpHeld {
+    config: Config,
+    security: Security,
+}
+
+impl PdcpHeld {
+    /// Bytes of the shortest PDU.
+    fn least(&self) -> usize {
+        self.config.clear_bytes() + self.security.mac_len()
+    }
+}
+
+impl Engine for PdcpPackets {
+    const NAME: &'static str = PACKETS;
+    type Spec = PdcpContext;
+    type Command = Infallible;
+    type Change = Infallible;
+    type State = PdcpState;
+    type Held = PdcpHeld;
+
+    fn create(&mut self, direction: Direction, context: PdcpContext) -> Option<(PdcpState, PdcpHeld)> {
+        let PdcpContext { config, security, next, drops_duplicates } = context;
+        config.check().ok()?;
+        let state = match direction {
+            Direction::Transmit => PdcpState::Transmit,
+            Direction::Receive => {
+                let window = || ReplayWindow::without_history(REMEMBERED, true, next);
+                PdcpState::Receive { next, window: drops_duplicates.then(window) }
+            }
+        };
+        Some((state, PdcpHeld { config, security }))
+    }
+
+    fn save(state: &PdcpState, image: &mut ImageWriter<'_>) {
+        match state {
+            PdcpState::Transmit => image.put_u8(TRANSMIT),
+            PdcpState::Receive { next, window } => {
+                image.put_u8(if window.is_some() { REMEMBERS } else { RECEIVE });
+                image.put_u64(*next);
+                let mut bytes = Vec::new();
+                window.iter().for_each(|window| window.save(&mut bytes));
+                image.put(&bytes);
+            }
+        }
+    }
+
+    fn load(image: &mut ImageReader<'_>) -> Option<PdcpState> {
+        match image.take_u8()? {
+            TRANSMIT => Some(PdcpState::Transmit),
+            RECEIVE => Some(PdcpState::Receive { next: image.take_u64()?, window: None }),
+            REMEMBERS => {
+                let next = image.take_u64()?;
+                Some(PdcpState::Receive { next, window: Some(ReplayWindow::restore(image.rest())?.0) })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Where a PDU is in its frame.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    transport: Transport,
+    pdu: Range<usize>,
+}
+
+/// What protects the PDUs of one packet.
+#[derive(Debug)]
+pub struct Protecting {
+    transport: Transport,
+    /// Of the next one.
+    count: u64,
+    /// Whether checksums are to be filled in, once the PDU is protected.
+    checksum: bool,
+}
+
+impl PacketEngine for PdcpPackets {
+    type Seen = Seen;
+    type Wrapping = Protecting;
+
+    fn look(&self, frame: &[u8], headers: &Headers) -> Shown<Seen> {
+        let found = || {
+            let transport = headers.transport().filter(|transport| transport.protocol == Protocol::Udp)?;
+            let port = u16::from_be_bytes(*frame.get(transport.header + 2..)?.first_chunk()?);
+            let header = (port == Gtpu::PORT).then(|| Gtpu::parse(&frame[transport.payload..transport.end]))??;
+            let Range { start, end } = header.payload();
+            let pdu = transport.payload + start..transport.payload + end;
+            (header.message == GtpuMessage::Data).then(|| (header.tunnel, Seen { transport, pdu }))
+        };
+        match found() {
+            Some((tunnel, seen)) => Shown::Key(tunnel_key(tunnel), seen),
+            None => Shown::Nothing,
+        }
+    }
+
+    fn open(
+        &mut self,
+        Context { handle: context, state, held }: Context<'_, PdcpPackets>,
+        frame: &[u8],
+        seen: &Seen,
+        _: &mut DeviceCounters,
+    ) -> Opened {
+        let mut counts = self.counts.lock();
+        let PdcpState::Receive { next, window } = state else { return Opened::Untouched(PacketMark::None) };
+        let pdu = &frame[seen.pdu.clone()];
+        let is_control =
+            held.config.kind != BearerKind::Signalling && pdu.first().is_none_or(|first| first & DATA == 0);
+        // Where there is no checksum (RFC 768), MAC-I has to do.
+        let is_spoilt = seen.transport.are_checksums_right(frame) == Some(false);
+        let count = held.config.sn.count_near(*next, pdu).filter(|_| !is_control && !is_spoilt);
+        let Some(count) = count.filter(|_| pdu.len() >= held.least()) else {
+            counts.passed += 1;
+            return Opened::Untouched(PacketMark::None);
+        };
+        let number = u64::from(count) + 1;
+        if let Some(window) = window
+            && number + u64::from(REMEMBERED) > window.top()
+            && !window.is_new(number)
+        {
+            counts.duplicates += 1;
+            return Opened::Dropped;
+        }
+        let mut inner = BytesMut::from(frame);
+        let mut tail = inner.split_off(seen.pdu.start);
+        let padding = tail.split_off(seen.pdu.len());
+        let mut pdus = [(count, tail)];
+        let authentic = held.security.open(held.config.clear_bytes(), &mut pdus)[0];
+        if !authentic {
+            counts.failed += 1;
+            return Opened::Untouched(PacketMark::Failed { context });
+        }
+        let [(_, tail)] = pdus;
+        inner.unsplit(tail);
+        inner.unsplit(padding);
+        *next = (*next).max(number);
+        if let Some(window) = window {
+            window.accept(number);
+        }
+        counts.opened += 1;
+        let mark = PacketMark::Opened { context, number: count.into(), packets: 1, code: 0 };
+        Opened::Another { inner, mark, vouched: true }
+    }
+
+    fn begin(
+        &mut self,
+        context: Context<'_, PdcpPackets>,
+        ask: PacketAsk,
+        packet: &mut TxPacket,
+        _: &mut DeviceCounters,
+    ) -> Option<Protecting> {
+        let transport = Headers::parse_unfinished(&packet.header).transport();
+        let transport = transport.filter(|transport| transport.protocol == Protocol::Udp);
+        let transport = transport.filter(|_| matches!(context.state, PdcpState::Transmit));
+        if transport.is_none() {
+            self.counts.lock().not_protected += 1;
+        }
+        // Of what is protected, not of what is to be.
+        let checksum = core::mem::take(&mut packet.ask.checksum);
+        Some(Protecting { transport: transport?, count: ask.number, checksum })
+    }
+
+    fn wrap(
+        &mut self,
+        Context { held, .. }: Context<'_, PdcpPackets>,
+        protecting: &mut Protecting,
+        plain: &[u8],
+        _: usize,
+        _: &mut DeviceCounters,
+    ) -> Option<BytesMut> {
+        let frame = protecting.wrap(held, plain);
+        let mut counts = self.counts.lock();
+        match &frame {
+            Some(_) => counts.protected += 1,
+            None => counts.not_protected += 1,
+        }
+        frame
+    }
+
+    fn note_missing(counters: &mut DeviceCounters) {
+        counters.tx_drop_unknown_context += 1;
+    }
+}
+
+impl Protecting {
+    fn wrap(&mut self, held: &PdcpHeld, plain: &[u8]) -> Option<BytesMut> {
+        let count = u32::try_from(self.count).ok()?;
+        let datagram = plain.get(self.transport.payload..)?;
+        let header = Gtpu::parse(datagram).filter(|header| header.message == GtpuMessage::Data)?;
+        let pdu = header.payload();
+        // The PDU is all of the datagram, and says the COUNT that is asked for.
+        let fits = pdu.end == datagram.len() && pdu.len() >= held.least();
+        if !fits || held.config.sn.count_near(self.count, &datagram[pdu.clone()]) != Some(count) {
+            return None;
+        }
+        let mut frame = BytesMut::from(plain);
+        let tail = frame.split_off(self.transport.payload + pdu.start);
+        let mut pdus = [(count, tail)];
+        held.security.protect(held.config.clear_bytes(), &mut pdus);
+        let [(_, tail)] = pdus;
+        frame.unsplit(tail);
+        if self.checksum {
+            Transport { end: frame.len(), ..self.transport }.fill_checksums(&mut frame);
+        }
+        self.count += 1;
+        Some(frame)
+    }
+}
+
+const TRANSMIT: u8 = 0;
+const RECEIVE: u8 = 1;
+const REMEMBERS: u8 = 2;
+/// D/C: a data PDU.
+const DATA: u8 = 0x80;

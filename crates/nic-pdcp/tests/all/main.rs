@@ -1,0 +1,4 @@
+//! The engines by themselves, and nodes over them.
+
+mod engine;
+mod nodes;

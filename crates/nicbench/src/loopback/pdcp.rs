@@ -1,0 +1,149 @@
+//! User packets of a mobile network over PDCP in GTP-U, ciphered four ways: what the offload saves.
+
+use super::{self as loopback, Common, Failure, Loopback, OutputFiles, Ways};
+use crate::options;
+use clap::Parser;
+use core::time::Duration;
+use nic_sim::NicConfig;
+use offload_bench::facts::Facts;
+use offload_bench::payload::Payload;
+use offload_bench::pdcp::{Mode, PdcpBulk};
+use offload_bench::table;
+use pdcp::SnLen;
+use pdcp::crypto::Algorithm;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Sends packets of a mobile network's users from host to host, as PDCP PDUs in GTP-U: with the null algorithms, ciphered and authenticated by
+/// the CPU, by jobs of an accelerator, by the NICs. Prints what each way cost; costs are nanoseconds of CPU time per byte.
+///
+/// Exit status: 0; 1 if an SDU came changed, twice or out of order, or a wire without loss lost some; 2 if an option is bad or a file cannot be
+/// used.
+#[derive(Debug, Parser)]
+#[command(name = "pdcp", version, allow_negative_numbers = true)]
+pub struct PdcpLoopback {
+    /// What to send. Without it: seeded data
+    file: Option<PathBuf>,
+    /// How much to send on each bearer without a file: 64MiB, 1GB, 4096
+    #[arg(long, value_parser = options::bytes, default_value = "64MiB", conflicts_with = "file")]
+    size: u64,
+    /// Only these ways, comma-separated: pdcp-plain, pdcp-cpu, pdcp-jobs, pdcp-nic
+    #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
+    mode: Vec<Mode>,
+    /// NEA and NIA 1 to 6: SNOW 3G, AES-128, ZUC-128, Snow 5G, AES-256, ZUC-256
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=6))]
+    algorithm: u8,
+    /// Cipher only: data bearers may do without integrity
+    #[arg(long)]
+    no_integrity: bool,
+    /// Bits of a sequence number: 12 or 18
+    #[arg(long, default_value_t = 18, value_parser = sn)]
+    sn: u32,
+    /// How long a missing PDU holds up those behind it: at most half of all sequence numbers may pass meanwhile
+    #[arg(long, value_name = "TIME", value_parser = options::time, default_value = "1ms")]
+    t_reordering: Duration,
+    /// Bytes of an SDU, such as an IP packet of a user
+    #[arg(long, value_name = "SIZE", default_value = "1400", value_parser = options::size::<u16>(1..=9000))]
+    sdu: u16,
+    /// Bearers at the same time, each with keys of its own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    bearers: u16,
+    /// Capture what the sender's NIC sends and receives (pcapng). With several ways, one file each: its name gets the way's before the
+    /// extension
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// GTP-U over IPv6
+    #[arg(long)]
+    ipv6: bool,
+    /// Show all columns (copy, framing and crypto, the devices, DMA) and the counters that moved
+    #[arg(long, conflicts_with = "json")]
+    wide: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+fn sn(text: &str) -> Result<u32, String> {
+    match text {
+        "12" => Ok(12),
+        "18" => Ok(18),
+        _ => Err("sequence numbers have 12 or 18 bits".into()),
+    }
+}
+
+impl Loopback for PdcpLoopback {
+    fn run(&self, program: &str) -> ExitCode {
+        let shown = |facts: &Facts| self.common.shown(facts, || report(self, facts));
+        loopback::finish(program, run(self), shown, |run| run.sha256_ok)
+    }
+}
+
+fn run(options: &PdcpLoopback) -> Result<Facts, Failure> {
+    let payload = loopback::payload(options.file.as_deref(), options.common.wire.seed(), options.size)?;
+    loopback::check_family(options.ipv6, options.common.wire.mtu)?;
+    let most = bulk(options, Mode::PdcpCpu, payload.clone()).most_sdu();
+    if options.sdu > most {
+        return Err(Failure::Unusable(format!("--sdu {}: the MTU takes SDUs of {most} bytes", options.sdu)));
+    }
+    let read = options.file.iter().map(PathBuf::as_path).collect();
+    let files = OutputFiles { read, pcap: options.pcap.as_deref(), ..OutputFiles::default() };
+    let ways = Ways::new(NAME, &options.common, &options.mode, files)?;
+    let own = [
+        ("file", loopback::named(options.file.as_ref())),
+        ("algorithm", options.algorithm.to_string()),
+        ("integrity", (!options.no_integrity).to_string()),
+        ("sn", options.sn.to_string()),
+        ("t_reordering_us", options.t_reordering.as_micros().to_string()),
+        ("sdu", options.sdu.to_string()),
+        ("bearers", options.bearers.to_string()),
+        ("ipv6", options.ipv6.to_string()),
+    ];
+    let mut facts = options.common.facts(NAME, own);
+    for mode in ways.modes() {
+        // Whatever runs first pays for memory and code that it finds unused: this does, and is not reported.
+        let little = Payload::seeded(options.common.wire.seed(), payload.len().min(WARM_UP_BYTES));
+        bulk(options, *mode, little).run().map_err(|error| loopback::failed(mode, error))?;
+    }
+    let all = payload.len() * u64::from(options.bearers);
+    ways.make(all, &mut facts, |mode, way| {
+        let bulk = PdcpBulk {
+            link: options.common.wire.link(),
+            clock: options.common.clock(),
+            capture: way.capture,
+            tracer: way.tracer,
+            progress: Some(way.progress),
+            ..bulk(options, mode, payload.clone())
+        };
+        bulk.run().map_err(|error| loopback::failed(mode, error))
+    })?;
+    Ok(facts)
+}
+
+fn bulk(options: &PdcpLoopback, mode: Mode, payload: Payload) -> PdcpBulk {
+    let usual = PdcpBulk::new(mode, payload);
+    PdcpBulk {
+        algorithm: Algorithm::from_number(options.algorithm).unwrap_or(usual.algorithm),
+        integrity: !options.no_integrity,
+        sn: if options.sn == 12 { SnLen::Twelve } else { SnLen::Eighteen },
+        reordering: options.t_reordering,
+        sdu: options.sdu,
+        bearers: options.bearers,
+        seed: options.common.wire.seed(),
+        nic: NicConfig { mtu: options.common.wire.mtu, ..usual.nic },
+        ipv6: options.ipv6,
+        ..usual
+    }
+}
+
+fn report(options: &PdcpLoopback, facts: &Facts) -> String {
+    let lost = |run: &offload_bench::facts::Run| run.counters.get("PdcpGivenUp").copied().unwrap_or(0);
+    let given_up: u64 = facts.runs.iter().map(lost).sum();
+    let lossy = match given_up {
+        0 => String::new(),
+        _ => "What the wire lost is lost: sending again is RLC's work, which is not here.\n".into(),
+    };
+    loopback::text(facts, options.wide, "", &(lossy + &table::noise(&facts.runs)))
+}
+
+const NAME: &str = "pdcp";
+/// Enough to have seen everything once.
+const WARM_UP_BYTES: u64 = 4 << 20;

@@ -1,0 +1,184 @@
+//! PDUs in jobs of an accelerator: each job has those of one bearer and direction that were there at once.
+
+use super::core::{Core, GtpuCounters, State};
+use crate::device::{BATCHES, PdcpContext, batch, batch_done, run_batch};
+use crate::{ClearPdu, Incoming, Security};
+use ::core::task::Context;
+use bytes::BytesMut;
+use offload_api::{DatagramSocket, Direction, Done, Handle, Job, JobQueue, JobStatus, NewContext, Way};
+use offload_base::Instant;
+use std::collections::BTreeMap;
+
+/// A queue, the sessions there, and what is under way.
+pub(super) struct Batches {
+    queue: Box<dyn JobQueue>,
+    /// By TEID, by which of its keys, and whether they open.
+    sessions: BTreeMap<(u32, u64, bool), Handle>,
+    under_way: BTreeMap<u64, UnderWay>,
+    next: u64,
+}
+
+struct UnderWay {
+    tunnel: u32,
+    /// By which of its keys.
+    epoch: u64,
+    way: Way,
+    context: PdcpContext,
+    session: Handle,
+}
+
+impl Batches {
+    pub(super) fn new(queue: Box<dyn JobQueue>) -> Batches {
+        Batches { queue, sessions: BTreeMap::new(), under_way: BTreeMap::new(), next: 0 }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.under_way.len() >= MOST || self.queue.room() == 0
+    }
+
+    /// The keys of a bearer are no longer used.
+    fn forget(&mut self, (tunnel, epoch): (u32, u64)) {
+        for opens in [false, true] {
+            if let Some(session) = self.sessions.remove(&(tunnel, epoch, opens)) {
+                self.queue.contexts().remove(session);
+            }
+        }
+    }
+
+    /// Whether PDUs of a bearer are under way that are to be sent.
+    pub(super) fn is_sending(&self, tunnel: u32) -> bool {
+        self.under_way.values().any(|one| one.tunnel == tunnel && one.way == Way::Apply)
+    }
+
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        self.queue.next_event()
+    }
+
+    /// Protects PDUs, which are sent when the job ends.
+    pub(super) fn protect(&mut self, now: Instant, state: &mut State, pdus: &[ClearPdu], counters: &mut GtpuCounters) {
+        counters.protected_by_jobs += pdus.len() as u64;
+        let pdus: Vec<_> = pdus.iter().map(|pdu| (pdu.count(), pdu.to_bytes())).collect();
+        self.submit(now, state, Way::Apply, pdus);
+    }
+
+    /// Opens PDUs, each with the COUNT that the window finds now; those that have none go up at once, and so do all if the queue is full.
+    pub(super) fn open(&mut self, now: Instant, state: &mut State, pdus: Vec<Incoming>, counters: &mut GtpuCounters) {
+        let (sn, next, is_signalling) =
+            (state.config.sn, state.entity.receiver().expected(), state.config.kind == crate::BearerKind::Signalling);
+        let (mut closed, mut others): (Vec<(u32, BytesMut)>, Vec<Incoming>) = Default::default();
+        for pdu in pdus {
+            match pdu {
+                Incoming::Pdu(bytes) if is_signalling || bytes.first().is_some_and(|first| first & 0x80 != 0) => {
+                    match sn.count_near(next, &bytes) {
+                        Some(count) => closed.push((count, bytes)),
+                        None => others.push(Incoming::Pdu(bytes)),
+                    }
+                }
+                other => others.push(other),
+            }
+        }
+        if self.is_full() {
+            others.extend(closed.drain(..).map(|(_, pdu)| Incoming::Pdu(pdu)));
+        }
+        state.receive(now, others, &mut counters.unread);
+        if !closed.is_empty() {
+            state.opening += 1;
+            self.submit(now, state, Way::Undo, closed);
+        }
+    }
+
+    fn submit(&mut self, now: Instant, state: &State, way: Way, pdus: Vec<(u32, BytesMut)>) {
+        let security = &state.keys[usize::from(way == Way::Undo)];
+        let context = self.context(state, security);
+        let session = self.session((state.tunnel.local, state.epoch), way, &context);
+        let mut job = batch(session, way, &pdus);
+        job.user = self.next;
+        self.next += 1;
+        self.under_way
+            .insert(job.user, UnderWay { tunnel: state.tunnel.local, epoch: state.epoch, way, context, session });
+        if self.queue.submit(now, job).is_err() {
+            debug_assert!(false, "it was asked for room");
+        }
+        self.queue.flush(now);
+    }
+
+    fn context(&self, state: &State, security: &Security) -> PdcpContext {
+        PdcpContext { config: state.config.clone(), security: security.clone(), next: 0, drops_duplicates: false }
+    }
+
+    /// The session of a bearer and direction, made when it is used first. A handle that no queue knows ends its jobs with `NoSession`,
+    /// and the CPU does them.
+    fn session(&mut self, (tunnel, epoch): (u32, u64), way: Way, context: &PdcpContext) -> Handle {
+        let queue = &mut self.queue;
+        *self.sessions.entry((tunnel, epoch, way == Way::Undo)).or_insert_with(|| {
+            let contexts = queue.contexts();
+            let direction = if way == Way::Apply { Direction::Transmit } else { Direction::Receive };
+            let made = contexts.engine(BATCHES).and_then(|engine| {
+                let (engine, spec) = (engine.number, Box::new(context.clone()));
+                contexts.create(NewContext { engine, direction, flow: None, keys: Vec::new(), spec }).ok()
+            });
+            made.unwrap_or(Handle { index: u32::MAX, generation: u32::MAX })
+        })
+    }
+
+    /// Takes what has ended. Says whether there was any.
+    pub(super) fn complete(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: Instant,
+        core: &mut Core,
+        socket: &mut dyn DatagramSocket,
+    ) -> bool {
+        let mut any = false;
+        core.closed.drain(..).for_each(|keys| self.forget(keys));
+        loop {
+            while core.has_room()
+                && let Some(done) = self.queue.complete(now)
+            {
+                any = true;
+                self.take(now, done, core, socket);
+            }
+            if any || self.queue.arm(cx.waker()) {
+                return any;
+            }
+            if !core.has_room() {
+                return any;
+            }
+        }
+    }
+
+    fn take(&mut self, now: Instant, done: Done, core: &mut Core, socket: &mut dyn DatagramSocket) {
+        let Some(UnderWay { tunnel, epoch, way, context, session }) = self.under_way.remove(&done.user) else { return };
+        let (source, (status, mut pdus)) = (done.source.clone(), batch_done(done));
+        if status != JobStatus::Done {
+            core.counters.batches_lost += 1;
+            // Without a session it is asked for anew.
+            self.sessions.retain(|_, known| *known != session);
+            let room = source.iter().map(bytes::Bytes::len).sum();
+            let mut job = Job { way, source, ..Job::new(session, Default::default(), BytesMut::with_capacity(room)) };
+            let outcome = run_batch(&context, &mut job);
+            pdus = batch_done(job.done(outcome)).1;
+        }
+        if core.bearers.get(&tunnel).is_none_or(|state| state.epoch != epoch) {
+            core.counters.stale += pdus.len() as u64;
+            return;
+        }
+        if way == Way::Apply {
+            return core.push_protected(tunnel, pdus.into_iter().map(|pdu| pdu.pdu.freeze()), socket);
+        }
+        let Some(state) = core.bearers.get_mut(&tunnel) else { return };
+        state.opening -= 1;
+        let all = pdus.len();
+        let opened = pdus.into_iter().filter_map(|opened| match opened.authentic {
+            true => Some(Incoming::Opened { count: opened.count, pdu: opened.pdu }),
+            false => None,
+        });
+        let opened: Vec<Incoming> = opened.collect();
+        core.counters.integrity += (all - opened.len()) as u64;
+        state.receive(now, opened, &mut core.counters.unread);
+        core.schedule(tunnel);
+    }
+}
+
+/// Jobs under way.
+const MOST: usize = 64;

@@ -1,0 +1,355 @@
+//! Bearers whose PDUs ride in GTP-U (TS 29.281) over a UDP socket, as between the units of a base station and its gateway.
+//!
+//! A [`Node`] has one socket, at port 2152, and any number of bearers, each in a tunnel: a number (TEID) at each end. PDUs are ciphered and
+//! authenticated by the CPU, by an accelerator's jobs, or by the NIC, and look the same on the wire whoever does it.
+//!
+//! - `mod.rs`: what a program holds; `core.rs`: bearers and datagrams; `contexts.rs`: what the NIC is told; `batches.rs`: jobs.
+//!
+//! Invariants: what is to be ciphered never leaves in clear; a COUNT is used once, whoever works with it; what is kept for a bearer whose
+//! program does not read is bounded, and so is what waits to be sent.
+//!
+//! Not here: error indications, which a stranger could ask for in a victim's name; supervision of paths (echo requests are answered).
+
+mod batches;
+mod contexts;
+mod core;
+
+use self::core::{Core, wait};
+use crate::{Config, ConfigError, Entity, Sdu, Security, SendError};
+use ::core::fmt;
+use ::core::future::{Future, poll_fn};
+use ::core::net::SocketAddr;
+use ::core::pin::Pin;
+use ::core::task::{Context, Poll};
+use bytes::Bytes;
+use offload_api::{Datagram, DatagramSocket, JobQueue};
+use offload_base::{Alarm, Timers};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use self::core::GtpuCounters;
+
+/// GTP-U at a UDP socket. Clones are the same node. Its bearers are run by the [`Driver`] that comes with it, which some task polls.
+///
+/// ```no_run
+/// # async fn example(
+/// #     socket: impl offload_api::DatagramSocket + 'static, timers: std::sync::Arc<dyn offload_base::Timers>,
+/// #     keys: [pdcp::Security; 2],
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// use pdcp::gtpu::{Node, Protection, Tunnel};
+/// use pdcp::{BearerKind, Config, SnLen};
+///
+/// let (node, driver) = Node::new(socket, timers, Protection::Device);
+/// // ... some task polls `driver`.
+/// let tunnel = Tunnel { local: 1, remote: 2, peer: "10.0.0.2:2152".parse()? };
+/// let config = Config::data(BearerKind::Unacknowledged, SnLen::Eighteen);
+/// let [sent, received] = keys;
+/// let bearer = node.open(tunnel, config, sent, received)?;
+/// bearer.send(b"an IP packet".as_slice().into()).await?;
+/// while let Some(sdu) = bearer.receive().await {
+///     println!("{} bytes", sdu.data.len());
+/// }
+/// # drop(driver);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Node {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    core: Mutex<Core>,
+    timers: Arc<dyn Timers>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Who ciphers and authenticates.
+///
+/// ```
+/// use pdcp::gtpu::Protection;
+///
+/// assert_eq!(format!("{:?}", Protection::Device), "Device");
+/// ```
+pub enum Protection {
+    /// The CPU.
+    Cpu,
+    /// The socket's NIC, where it has the engine and room; the CPU otherwise.
+    Device,
+    /// Jobs of an accelerator with the engine [`BATCHES`](crate::device::BATCHES); the CPU, where it has not, or loses them.
+    Jobs(Box<dyn JobQueue>),
+}
+
+impl fmt::Debug for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protection::Cpu => "Cpu",
+            Protection::Device => "Device",
+            Protection::Jobs(_) => "Jobs(..)",
+        })
+    }
+}
+
+/// Where a bearer's PDUs go and come from.
+///
+/// See [`Node`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tunnel {
+    /// The TEID that this end chose: what comes has it.
+    pub local: u32,
+    /// The TEID that the peer chose.
+    pub remote: u32,
+    /// The peer.
+    pub peer: SocketAddr,
+}
+
+/// Why a bearer was not opened: the caller's mistake.
+///
+/// ```
+/// use pdcp::gtpu::OpenError;
+///
+/// assert_eq!(OpenError::InUse(7).to_string(), "TEID 7 is another bearer's: choose one that is free");
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another bearer has this TEID.
+    #[error("TEID {0} is another bearer's: choose one that is free")]
+    InUse(u32),
+    /// The configuration makes no sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The driver was dropped, or its socket failed.
+    #[error("the node has ended")]
+    Ended,
+}
+
+/// Why an SDU was not sent.
+///
+/// ```
+/// use pdcp::gtpu::BearerError;
+///
+/// assert!(BearerError::Ended.to_string().contains("ended"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BearerError {
+    /// It is too long.
+    #[error(transparent)]
+    Send(SendError),
+    /// All COUNTs are used: re-establish the bearer with new keys.
+    #[error("no COUNT is left: re-establish the bearer with new keys")]
+    CountExhausted,
+    /// The driver was dropped, or its socket failed.
+    #[error("the node has ended")]
+    Ended,
+}
+
+impl Node {
+    /// A node at a socket, which is bound to port 2152 if a NIC is to open what comes; and what runs it.
+    pub fn new(
+        socket: impl DatagramSocket + 'static,
+        timers: Arc<dyn Timers>,
+        protection: Protection,
+    ) -> (Node, Driver) {
+        let (is_device, jobs) = match protection {
+            Protection::Cpu => (false, None),
+            Protection::Device => (true, None),
+            Protection::Jobs(queue) => (false, Some(batches::Batches::new(queue))),
+        };
+        let alarm = timers.alarm();
+        let shared = Arc::new(Shared { core: Mutex::new(Core::new(is_device, jobs.is_some())), timers });
+        let driver = Driver { shared: shared.clone(), socket: Box::new(socket), alarm, jobs, batch: Vec::new() };
+        (Node { shared }, driver)
+    }
+
+    /// Opens a bearer, with the keys of what it sends and of what it receives.
+    ///
+    /// # Errors
+    /// If its TEID is another's, its configuration makes no sense, or the node has ended.
+    pub fn open(
+        &self,
+        tunnel: Tunnel,
+        config: Config,
+        sent: Security,
+        received: Security,
+    ) -> Result<Bearer, OpenError> {
+        let entity = Entity::new(config.clone(), sent.clone(), received.clone())?;
+        let mut core = self.shared.lock();
+        if core.ended {
+            return Err(OpenError::Ended);
+        }
+        core.open(tunnel, config, [sent, received], entity).ok_or(OpenError::InUse(tunnel.local))?;
+        Ok(Bearer { shared: self.shared.clone(), tunnel })
+    }
+
+    /// What it counted.
+    pub fn counters(&self) -> GtpuCounters {
+        self.shared.lock().counters()
+    }
+}
+
+/// A bearer of a [`Node`]. Dropped, it is closed, and what waits is not sent.
+pub struct Bearer {
+    shared: Arc<Shared>,
+    tunnel: Tunnel,
+}
+
+impl Bearer {
+    /// Sends an SDU, once there is room for it ([`Config::buffer`]).
+    ///
+    /// # Errors
+    /// [`BearerError`] says why not.
+    pub async fn send(&self, sdu: Bytes) -> Result<(), BearerError> {
+        poll_fn(|cx| {
+            let mut core = self.shared.lock();
+            let Some(state) = core.get(self.tunnel.local) else { return Poll::Ready(Err(BearerError::Ended)) };
+            if state.exhausted {
+                return Poll::Ready(Err(BearerError::CountExhausted));
+            }
+            let sent = match state.entity.send(self.shared.timers.now(), sdu.clone()) {
+                Ok(()) => Poll::Ready(Ok(())),
+                Err(SendError::Full) => {
+                    wait(&mut state.sender, cx.waker());
+                    Poll::Pending
+                }
+                Err(error) => Poll::Ready(Err(BearerError::Send(error))),
+            };
+            core.note_ready(self.tunnel.local);
+            sent
+        })
+        .await
+    }
+
+    /// The next SDU. `None`: the peer said that it is the last ([`Bearer::end`]), or the node has ended.
+    pub async fn receive(&self) -> Option<Sdu> {
+        poll_fn(|cx| {
+            let mut core = self.shared.lock();
+            let Some(state) = core.get(self.tunnel.local) else { return Poll::Ready(None) };
+            match state.take_sdu() {
+                Some(sdu) => Poll::Ready(Some(sdu)),
+                None if state.has_ended() => Poll::Ready(None),
+                None => {
+                    wait(&mut state.receiver, cx.waker());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Tells the peer, behind all that waits, that no more comes (an end marker). It may be lost: say it again if the peer does not act
+    /// on it.
+    pub fn end(&self) {
+        let mut core = self.shared.lock();
+        if let Some(state) = core.get(self.tunnel.local) {
+            state.end_marker = true;
+            core.note_ready(self.tunnel.local);
+        }
+    }
+
+    /// Goes on with new keys ([`Entity::reestablish`]). A NIC gets new contexts. PDUs that had their COUNT and were not sent are lost, as far as
+    /// the bearer does not send them again.
+    pub fn reestablish(&self, sent: Security, received: Security) {
+        self.shared.lock().reestablish(self.tunnel.local, sent, received);
+    }
+
+    /// RLC's word, by whatever way it came, that the peer has this SDU: of an acknowledged bearer, which keeps it until then.
+    pub fn confirm(&self, count: u32) {
+        let mut core = self.shared.lock();
+        if let Some(state) = core.get(self.tunnel.local) {
+            state.entity.confirm(count);
+            state.wake_sender();
+            core.note_ready(self.tunnel.local);
+        }
+    }
+}
+
+impl Drop for Bearer {
+    fn drop(&mut self) {
+        self.shared.lock().close(self.tunnel.local);
+    }
+}
+
+/// Runs a node: a future that ends with its socket's error alone. Dropped, all bearers end.
+#[must_use = "nothing happens unless a task polls it"]
+pub struct Driver {
+    shared: Arc<Shared>,
+    socket: Box<dyn DatagramSocket>,
+    alarm: Box<dyn Alarm>,
+    jobs: Option<batches::Batches>,
+    batch: Vec<Datagram>,
+}
+
+impl Future for Driver {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Driver { shared, socket, alarm, jobs, batch } = &mut *self;
+        let socket = &mut **socket;
+        for _ in 0..MOST_TURNS {
+            let mut events = Vec::new();
+            while let Poll::Ready(event) = socket.poll_device_event(cx) {
+                events.push(event);
+            }
+            let received = match socket.poll_receive(cx, batch, MOST_RECEIVED) {
+                Poll::Ready(Ok(_)) => true,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => false,
+            };
+            let mut core = shared.lock();
+            let now = shared.timers.now();
+            events.into_iter().for_each(|event| core.note_event(event));
+            core.receive(now, batch.drain(..), jobs.as_mut());
+            core.expire(now);
+            core.tell_device(socket);
+            let made = core.make(now, socket, jobs.as_mut());
+            let sent = core.poll_send(cx, socket)?;
+            let worked = jobs.as_mut().is_some_and(|jobs| jobs.complete(cx, now, &mut core, socket));
+            if received || worked || made && sent {
+                continue;
+            }
+            core.driver = Some(cx.waker().clone());
+            let due = offload_base::time::earliest(core.next_event(), jobs.as_ref().and_then(|jobs| jobs.next_event()));
+            drop(core);
+            if alarm.poll(cx, due).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        // Others have their turn.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.shared.lock().end();
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Node(..)")
+    }
+}
+
+impl fmt::Debug for Bearer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bearer").field("tunnel", &self.tunnel).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Driver(..)")
+    }
+}
+
+const MOST_RECEIVED: usize = 64;
+const MOST_TURNS: usize = 64;
