@@ -42,7 +42,7 @@ offload_base::counters! {
 
 /// What an engine counted, while its NIC has it.
 ///
-/// See the crate's README for an example.
+/// See [`PdcpPackets`] for an example.
 #[derive(Clone, Debug, Default)]
 pub struct Counts(Arc<Mutex<PdcpCounters>>);
 
@@ -59,7 +59,15 @@ impl Counts {
 
 /// The packet engine [`PACKETS`]. Clones, for the queues of a NIC say, count together.
 ///
-/// See the crate's README for an example.
+/// ```
+/// use nic_pdcp::{Counts, PdcpPackets};
+/// use nic_sim::NicConfig;
+///
+/// let packets = PdcpPackets::default();
+/// let counts: Counts = packets.counts();
+/// let (_device, _driver) = nic_sim::nic_with(NicConfig::default(), |engines| engines.add_packet(packets.clone(), 1000));
+/// assert_eq!(counts.get().protected, 0);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct PdcpPackets {
     counts: Counts,
@@ -73,6 +81,8 @@ impl PdcpPackets {
 }
 
 /// Where a direction of a bearer stands.
+///
+/// See [`PdcpPackets`] for an example.
 #[derive(Debug)]
 pub enum PdcpState {
     /// The host says each COUNT.
@@ -87,6 +97,8 @@ pub enum PdcpState {
 }
 
 /// What it refers to.
+///
+/// See [`PdcpPackets`] for an example.
 #[derive(Debug)]
 pub struct PdcpHeld {
     config: Config,
@@ -148,6 +160,8 @@ impl Engine for PdcpPackets {
 }
 
 /// Where a PDU is in its frame.
+///
+/// See [`PdcpPackets`] for an example.
 #[derive(Clone, Debug)]
 pub struct Seen {
     transport: Transport,
@@ -155,6 +169,8 @@ pub struct Seen {
 }
 
 /// What protects the PDUs of one packet.
+///
+/// See [`PdcpPackets`] for an example.
 #[derive(Debug)]
 pub struct Protecting {
     transport: Transport,
@@ -175,7 +191,7 @@ impl PacketEngine for PdcpPackets {
             let header = (port == Gtpu::PORT).then(|| Gtpu::parse(&frame[transport.payload..transport.end]))??;
             let Range { start, end } = header.payload();
             let pdu = transport.payload + start..transport.payload + end;
-            (header.message == GtpuMessage::Data).then(|| (header.tunnel, Seen { transport, pdu }))
+            (header.message == GtpuMessage::Data).then_some((header.tunnel, Seen { transport, pdu }))
         };
         match found() {
             Some((tunnel, seen)) => Shown::Key(tunnel_key(tunnel), seen),

@@ -171,7 +171,7 @@ fn bad_wire(loss: &str) -> LinkConfig {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whoever protects and opens, whatever the wire does, whenever NICs are reset: each SDU comes once at most, in order, as it was sent.
+    /// In all ways, over a bad wire, with NICs that are reset: each SDU comes once at most, in order, as it was sent.
     #[test]
     fn schedules(
         seed: u64, near in prop::sample::select(&WAYS[..]), far in prop::sample::select(&WAYS[..]), contexts in 0u32..4,
@@ -194,7 +194,7 @@ proptest! {
     }
 }
 
-/// New keys begin at COUNT 0 again: what the old ones protected is not taken for theirs, whoever works with them.
+/// New keys begin at COUNT 0 again: what the old ones protected is not taken for theirs, in any way.
 #[test]
 fn new_keys_do_not_meddle_with_old_ones() {
     for near in WAYS {

@@ -31,7 +31,8 @@ use std::sync::Arc;
 /// A program of its own, and a subcommand of `nicbench loopback`.
 ///
 /// ```
-/// use nicbench::loopback::{Loopback, ipsec::IpsecLoopback, nvme::NvmeLoopback, quic::QuicLoopback, tls::TlsLoopback};
+/// use nicbench::loopback::{Loopback, ipsec::IpsecLoopback, nvme::NvmeLoopback, pdcp::PdcpLoopback};
+/// use nicbench::loopback::{quic::QuicLoopback, tls::TlsLoopback};
 ///
 /// /// Whether a program knows an option.
 /// fn knows<L: Loopback>(option: &str) -> bool {
@@ -39,6 +40,7 @@ use std::sync::Arc;
 /// }
 /// assert!(knows::<TlsLoopback>("resync") && knows::<NvmeLoopback>("depth"));
 /// assert!(knows::<IpsecLoopback>("ipv6") && knows::<QuicLoopback>("paths") && !knows::<QuicLoopback>("depth"));
+/// assert!(knows::<PdcpLoopback>("bearers"));
 /// ```
 pub trait Loopback: Parser {
     /// Makes the runs, reports them, and tells what to exit with. `program` is who speaks where something is wrong.

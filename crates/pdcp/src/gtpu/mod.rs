@@ -1,11 +1,11 @@
 //! Bearers whose PDUs ride in GTP-U (TS 29.281) over a UDP socket, as between the units of a base station and its gateway.
 //!
 //! A [`Node`] has one socket, at port 2152, and any number of bearers, each in a tunnel: a number (TEID) at each end. PDUs are ciphered and
-//! authenticated by the CPU, by an accelerator's jobs, or by the NIC, and look the same on the wire whoever does it.
+//! authenticated by the CPU, by an accelerator's jobs, or by the NIC, and look the same on the wire in each case.
 //!
 //! - `mod.rs`: what a program holds; `core.rs`: bearers and datagrams; `contexts.rs`: what the NIC is told; `batches.rs`: jobs.
 //!
-//! Invariants: what is to be ciphered never leaves in clear; a COUNT is used once, whoever works with it; what is kept for a bearer whose
+//! Invariants: what is to be ciphered never leaves in clear; a COUNT is used once, by CPU or device; what is kept for a bearer whose
 //! program does not read is bounded, and so is what waits to be sent.
 //!
 //! Not here: error indications, which a stranger could ask for in a victim's name; supervision of paths (echo requests are answered).
@@ -31,27 +31,41 @@ pub use self::core::GtpuCounters;
 
 /// GTP-U at a UDP socket. Clones are the same node. Its bearers are run by the [`Driver`] that comes with it, which some task polls.
 ///
-/// ```no_run
-/// # async fn example(
-/// #     socket: impl offload_api::DatagramSocket + 'static, timers: std::sync::Arc<dyn offload_base::Timers>,
-/// #     keys: [pdcp::Security; 2],
-/// # ) -> Result<(), Box<dyn std::error::Error>> {
-/// use pdcp::gtpu::{Node, Protection, Tunnel};
-/// use pdcp::{BearerKind, Config, SnLen};
+/// ```
+/// use offload_testbed::wire::LinkConfig;
+/// use offload_testbed::{NicConfig, Seed, TcpConfig, Testbed};
+/// use pdcp::crypto::{Algorithm, Direction, Key};
+/// use pdcp::gtpu::{Bearer, Driver, Node, Protection, Tunnel};
+/// use pdcp::{BearerKind, Config, Security, SnLen};
 ///
-/// let (node, driver) = Node::new(socket, timers, Protection::Device);
-/// // ... some task polls `driver`.
-/// let tunnel = Tunnel { local: 1, remote: 2, peer: "10.0.0.2:2152".parse()? };
-/// let config = Config::data(BearerKind::Unacknowledged, SnLen::Eighteen);
-/// let [sent, received] = keys;
-/// let bearer = node.open(tunnel, config, sent, received)?;
-/// bearer.send(b"an IP packet".as_slice().into()).await?;
-/// while let Some(sdu) = bearer.receive().await {
-///     println!("{} bytes", sdu.data.len());
-/// }
-/// # drop(driver);
-/// # Ok(())
-/// # }
+/// let mut bed = Testbed::builder(Seed(1))
+///     .host("base station", NicConfig::default(), TcpConfig::default())
+///     .host("gateway", NicConfig::default(), TcpConfig::default())
+///     .wire(0, 1, LinkConfig::default())
+///     .build()?;
+/// let keys = |direction| -> Result<Security, Box<dyn std::error::Error>> {
+///     Ok(Security::new(1, direction)?.ciphered(Key::new(Algorithm::Zuc128, &[direction as u8; 16])?))
+/// };
+/// let open = |at: usize, directions: [Direction; 2]| -> Result<Bearer, Box<dyn std::error::Error>> {
+///     let host = bed.host(at).clone();
+///     // These NICs have no engine for it, so the CPU does it: nic-pdcp has one.
+///     let (node, driver): (Node, Driver) =
+///         Node::new(host.stack().bind_udp(Some(2152))?, host.runtime(), Protection::Device);
+///     drop(host.spawn("gtp-u", driver));
+///     let peer = (bed.host(1 - at).address(), 2152).into();
+///     let tunnel = Tunnel { local: 1 + at as u32, remote: 2 - at as u32, peer };
+///     let config = Config::data(BearerKind::Unacknowledged, SnLen::Eighteen);
+///     let [sent, received] = directions;
+///     Ok(node.open(tunnel, config, keys(sent)?, keys(received)?)?)
+/// };
+/// let near = open(0, [Direction::Uplink, Direction::Downlink])?;
+/// let far = open(1, [Direction::Downlink, Direction::Uplink])?;
+/// let sdu = bed.run(async {
+///     near.send(b"an IP packet".as_slice().into()).await?;
+///     Ok::<_, pdcp::gtpu::BearerError>(far.receive().await)
+/// })?;
+/// assert_eq!(sdu.unwrap().data, b"an IP packet".as_slice());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 pub struct Node {
@@ -195,6 +209,8 @@ impl Node {
 }
 
 /// A bearer of a [`Node`]. Dropped, it is closed, and what waits is not sent.
+///
+/// See [`Node`] for an example.
 pub struct Bearer {
     shared: Arc<Shared>,
     tunnel: Tunnel,
@@ -277,6 +293,8 @@ impl Drop for Bearer {
 }
 
 /// Runs a node: a future that ends with its socket's error alone. Dropped, all bearers end.
+///
+/// See [`Node`] for an example.
 #[must_use = "nothing happens unless a task polls it"]
 pub struct Driver {
     shared: Arc<Shared>,
