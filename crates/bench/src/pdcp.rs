@@ -390,7 +390,7 @@ mod tests {
         for mode in Mode::ALL {
             for algorithm in [Algorithm::Snow3g, Algorithm::Aes128, Algorithm::Zuc256] {
                 let rate = Some(1_000_000_000);
-                let link = LinkConfig { impairments: impairments.clone(), rate, ..LinkConfig::default() };
+                let link = LinkConfig { impairments, rate, ..LinkConfig::default() };
                 let payload = Payload::seeded(Seed(2), 6_000_000);
                 let usual = PdcpBulk { payload, link, algorithm, ..bulk(mode) };
                 let run = PdcpBulk { sn: SnLen::Twelve, bearers: 2, sdu: 700, ..usual }.run().unwrap();

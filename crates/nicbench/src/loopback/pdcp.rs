@@ -141,7 +141,7 @@ fn report(options: &PdcpLoopback, facts: &Facts) -> String {
         0 => String::new(),
         _ => "What the wire lost is lost: sending again is RLC's work, which is not here.\n".into(),
     };
-    loopback::text(facts, options.wide, "", &(lossy + &table::noise(&facts.runs)))
+    loopback::text(facts, options.wide, "", &(lossy + table::noise(&facts.runs)))
 }
 
 const NAME: &str = "pdcp";
