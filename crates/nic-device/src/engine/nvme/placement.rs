@@ -152,6 +152,8 @@ mod tests {
         let mut piece = placement.place(7, 0, &[1; 64], true).unwrap();
         assert!(piece.opened().is_empty() && piece.bytes_mut() == [1; 64]);
         // The next command with this identifier did not ask for any.
+        placement.open(stages("add"));
+        placement.insert(7, buffer(&home));
         placement.insert(7, buffer(&home));
         assert!(placement.place(7, 0, &[1; 64], true).unwrap().opened().is_empty());
         // Nor is anything placed that would have to pass what there is not; after another command that is forgotten.
