@@ -184,11 +184,12 @@ impl JobClient {
         f(&mut **queue, &mut clients[self.id].sessions)
     }
 
-    /// Has `waker` woken when a job of this client's ends. False: one has ended.
+    /// Has `waker` woken when a job of this client's ends, or there is room for one. False: one has ended.
     pub(crate) fn wait(&mut self, waker: &Waker) -> bool {
         let mut inner = self.shared.lock();
         let client = &mut inner.clients[self.id];
         client.waits_for_done = Some(waker.clone());
+        client.waits_for_room = Some(waker.clone());
         client.done.is_empty()
     }
 

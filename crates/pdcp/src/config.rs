@@ -96,7 +96,8 @@ pub struct Config {
     pub out_of_order: bool,
     /// Bytes at the start of an SDU (the SDAP header) that are not ciphered: 0 or 1.
     pub clear: usize,
-    /// How many bytes of SDUs a transmitter keeps (what waits and what is not confirmed), and a receiver (what came too early).
+    /// How many bytes of SDUs a transmitter keeps (what waits and what is not confirmed), and a receiver (what came too early). A transmitter
+    /// counts 256 bytes more for each, so that empty ones have an end, too.
     pub buffer: usize,
 }
 
@@ -150,6 +151,11 @@ pub enum ConfigError {
     /// An SDAP header has one byte.
     #[error("{0} bytes in clear: an SDAP header has one, or is absent")]
     Clear(usize),
+}
+
+/// What an SDU of so many bytes costs who keeps it.
+pub(crate) const fn cost(bytes: usize) -> usize {
+    bytes + 256
 }
 
 /// The longest SDU (TS 38.323 4.3.1).

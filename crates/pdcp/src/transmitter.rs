@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use offload_base::Instant;
 use offload_base::time::earliest;
 
-use crate::config::SDU_MAX;
+use crate::config::{SDU_MAX, cost};
 use crate::pdu::{header_len, write_header};
 use crate::{BearerKind, Config, ConfigError, Security, StatusReport};
 
@@ -39,7 +39,7 @@ pub struct Transmitter {
     sent: BTreeMap<u32, Waiting>,
     /// Of those, what is to be sent once more.
     again: VecDeque<u32>,
-    /// Bytes in `waiting` and `sent`.
+    /// What `waiting` and `sent` cost.
     bytes: usize,
 }
 
@@ -102,10 +102,10 @@ impl Transmitter {
         if sdu.len() > SDU_MAX {
             return Err(SendError::TooLong(sdu.len()));
         }
-        if self.bytes + sdu.len() > self.config.buffer {
+        if self.bytes + cost(sdu.len()) > self.config.buffer {
             return Err(SendError::Full);
         }
-        self.bytes += sdu.len();
+        self.bytes += cost(sdu.len());
         self.waiting.push_back(Waiting { sdu, discard: self.config.discard.map(|after| now + after) });
         Ok(())
     }
@@ -151,7 +151,7 @@ impl Transmitter {
                 BearerKind::Acknowledged => {
                     self.sent.insert(count, waiting);
                 }
-                _ => self.bytes -= waiting.sdu.len(),
+                _ => self.bytes -= cost(waiting.sdu.len()),
             }
         }
         Ok(pdus)
@@ -165,7 +165,7 @@ impl Transmitter {
     /// RLC's word that the peer has this SDU.
     pub fn confirm(&mut self, count: u32) {
         if let Some(sent) = self.sent.remove(&count) {
-            self.bytes -= sent.sdu.len();
+            self.bytes -= cost(sent.sdu.len());
         }
     }
 
@@ -175,7 +175,7 @@ impl Transmitter {
         self.sent.retain(|count, sent| {
             let has = report.has(*count);
             if has {
-                *bytes -= sent.sdu.len();
+                *bytes -= cost(sent.sdu.len());
             } else {
                 missing.push_back(*count);
             }
@@ -194,7 +194,7 @@ impl Transmitter {
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<u32> {
         let is_over = |waiting: &Waiting| waiting.discard.is_some_and(|discard| discard <= now);
         while let Some(first) = self.waiting.front().filter(|first| is_over(first)) {
-            self.bytes -= first.sdu.len();
+            self.bytes -= cost(first.sdu.len());
             self.waiting.pop_front();
         }
         // Later ones have later COUNTs.

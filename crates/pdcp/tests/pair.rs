@@ -235,7 +235,7 @@ fn a_receiver_keeps_as_much_as_it_may() {
 fn sdus_are_discarded_when_their_time_is_over() {
     let mut config = Config::data(BearerKind::Acknowledged, SnLen::Twelve);
     config.discard = Some(Duration::from_millis(10));
-    config.buffer = 100;
+    config.buffer = 100 + 2 * 256;
     let mut transmitter = Transmitter::new(config, security(None, 1)).unwrap();
     transmitter.send(at(0), vec![0; 40].into()).unwrap();
     transmitter.take(1).unwrap();

@@ -5,9 +5,9 @@ use crate::device::{BATCHES, PdcpContext, batch, batch_done, run_batch};
 use crate::{ClearPdu, Incoming, Security};
 use ::core::task::Context;
 use bytes::BytesMut;
-use offload_api::{DatagramSocket, Direction, Done, Handle, Job, JobQueue, JobStatus, NewContext, Way};
+use offload_api::{DatagramSocket, Direction, Done, Handle, Job, JobQueue, JobStatus, NewContext, Outcome, Way};
 use offload_base::Instant;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// A queue, the sessions there, and what is under way.
 pub(super) struct Batches {
@@ -15,6 +15,8 @@ pub(super) struct Batches {
     /// By TEID, by which of its keys, and whether they open.
     sessions: BTreeMap<(u32, u64, bool), Handle>,
     under_way: BTreeMap<u64, UnderWay>,
+    /// Jobs that the queue had no place for.
+    refused: VecDeque<Done>,
     next: u64,
 }
 
@@ -24,12 +26,12 @@ struct UnderWay {
     epoch: u64,
     way: Way,
     context: PdcpContext,
-    session: Handle,
+    session: Option<Handle>,
 }
 
 impl Batches {
     pub(super) fn new(queue: Box<dyn JobQueue>) -> Batches {
-        Batches { queue, sessions: BTreeMap::new(), under_way: BTreeMap::new(), next: 0 }
+        Batches { queue, sessions: BTreeMap::new(), under_way: BTreeMap::new(), refused: VecDeque::new(), next: 0 }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -91,34 +93,35 @@ impl Batches {
         let security = &state.keys[usize::from(way == Way::Undo)];
         let context = self.context(state, security);
         let session = self.session((state.tunnel.local, state.epoch), way, &context);
-        let mut job = batch(session, way, &pdus);
+        let mut job = batch(session.unwrap_or(NONE), way, &pdus);
         job.user = self.next;
         self.next += 1;
         self.under_way
             .insert(job.user, UnderWay { tunnel: state.tunnel.local, epoch: state.epoch, way, context, session });
-        if self.queue.submit(now, job).is_err() {
-            debug_assert!(false, "it was asked for room");
+        let taken = if session.is_some() { self.queue.submit(now, job) } else { Err(job) };
+        match taken {
+            Ok(()) => self.queue.flush(now),
+            // The session took the last place, or another client did: the CPU does it, as it does what is lost.
+            Err(job) => self.refused.push_back(job.done(Outcome::failed(JobStatus::NoSession))),
         }
-        self.queue.flush(now);
     }
 
     fn context(&self, state: &State, security: &Security) -> PdcpContext {
         PdcpContext { config: state.config.clone(), security: security.clone(), next: 0, drops_duplicates: false }
     }
 
-    /// The session of a bearer and direction, made when it is used first. A handle that no queue knows ends its jobs with `NoSession`,
-    /// and the CPU does them.
-    fn session(&mut self, (tunnel, epoch): (u32, u64), way: Way, context: &PdcpContext) -> Handle {
-        let queue = &mut self.queue;
-        *self.sessions.entry((tunnel, epoch, way == Way::Undo)).or_insert_with(|| {
-            let contexts = queue.contexts();
-            let direction = if way == Way::Apply { Direction::Transmit } else { Direction::Receive };
-            let made = contexts.engine(BATCHES).and_then(|engine| {
-                let (engine, spec) = (engine.number, Box::new(context.clone()));
-                contexts.create(NewContext { engine, direction, flow: None, keys: Vec::new(), spec }).ok()
-            });
-            made.unwrap_or(Handle { index: u32::MAX, generation: u32::MAX })
-        })
+    /// The session of a bearer and direction, made when it is used first. `None`: the accelerator has no room, or not the engine.
+    fn session(&mut self, (tunnel, epoch): (u32, u64), way: Way, context: &PdcpContext) -> Option<Handle> {
+        let key = (tunnel, epoch, way == Way::Undo);
+        if let Some(session) = self.sessions.get(&key) {
+            return Some(*session);
+        }
+        let contexts = self.queue.contexts();
+        let direction = if way == Way::Apply { Direction::Transmit } else { Direction::Receive };
+        let (engine, spec) = (contexts.engine(BATCHES)?.number, Box::new(context.clone()));
+        let made = contexts.create(NewContext { engine, direction, flow: None, keys: Vec::new(), spec }).ok()?;
+        self.sessions.insert(key, made);
+        Some(made)
     }
 
     /// Takes what has ended. Says whether there was any.
@@ -131,9 +134,11 @@ impl Batches {
     ) -> bool {
         let mut any = false;
         core.closed.drain(..).for_each(|keys| self.forget(keys));
+        // What happens to sessions, the status of jobs says.
+        while self.queue.contexts().poll_news().is_some() {}
         loop {
             while core.has_room()
-                && let Some(done) = self.queue.complete(now)
+                && let Some(done) = self.refused.pop_front().or_else(|| self.queue.complete(now))
             {
                 any = true;
                 self.take(now, done, core, socket);
@@ -152,10 +157,13 @@ impl Batches {
         let (source, (status, mut pdus)) = (done.source.clone(), batch_done(done));
         if status != JobStatus::Done {
             core.counters.batches_lost += 1;
-            // Without a session it is asked for anew.
-            self.sessions.retain(|_, known| *known != session);
+            // It is asked for anew, and given back if the device has it still.
+            if let Some(session) = session {
+                self.sessions.retain(|_, known| *known != session);
+                self.queue.contexts().remove(session);
+            }
             let room = source.iter().map(bytes::Bytes::len).sum();
-            let mut job = Job { way, source, ..Job::new(session, Default::default(), BytesMut::with_capacity(room)) };
+            let mut job = Job { way, source, ..Job::new(NONE, Default::default(), BytesMut::with_capacity(room)) };
             let outcome = run_batch(&context, &mut job);
             pdus = batch_done(job.done(outcome)).1;
         }
@@ -180,5 +188,7 @@ impl Batches {
     }
 }
 
+/// Of jobs that the CPU does.
+const NONE: Handle = Handle { index: u32::MAX, generation: u32::MAX };
 /// Jobs under way.
 const MOST: usize = 64;

@@ -3,6 +3,7 @@
 use super::batches::Batches;
 use super::contexts::Contexts;
 use super::{Tunnel, contexts};
+use crate::config::cost as cost_of;
 use crate::{ClearPdu, Config, Entity, Incoming, Sdu, Security};
 use ::core::num::NonZeroU16;
 use ::core::task::{Context, Poll, Waker};
@@ -13,7 +14,6 @@ use offload_base::cost::{self, Work};
 use offload_formats::{Gtpu, GtpuMessage};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
 
 offload_base::counters! {
     /// What a node counts.
@@ -126,7 +126,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn take_sdu(&mut self) -> Option<Sdu> {
         let sdu = self.sdus.pop_front()?;
-        self.unread -= sdu.data.len();
+        self.unread -= cost_of(sdu.data.len());
         Some(sdu)
     }
 
@@ -147,11 +147,11 @@ impl State {
 
     fn take_ready(&mut self, unread: &mut u64) {
         while let Some(sdu) = self.entity.poll_sdu() {
-            if self.unread + sdu.data.len() > self.config.buffer {
+            if self.unread + cost_of(sdu.data.len()) > self.config.buffer {
                 *unread += 1;
                 continue;
             }
-            self.unread += sdu.data.len();
+            self.unread += cost_of(sdu.data.len());
             self.sdus.push_back(sdu);
         }
         if !self.sdus.is_empty() || self.has_ended() {
@@ -237,11 +237,12 @@ impl Core {
         self.epochs += 1;
         state.opening = 0;
         state.exhausted = false;
-        state.wake_sender();
+        state.take_ready(&mut self.counters.unread);
         self.given_up.extend(state.contexts.begin_again());
         self.drop_clear(tunnel);
         self.note_unused(tunnel, old);
         self.asking.insert(tunnel);
+        self.schedule(tunnel);
         self.note_ready(tunnel);
     }
 
@@ -382,7 +383,7 @@ impl Core {
 
     /// TS 29.281 7.2.2: with the same sequence number and the restart counter, which is zero.
     fn answer_echo(&mut self, from: ::core::net::SocketAddr, number: Option<u16>) {
-        if self.outgoing.len() >= MOST_OUTGOING {
+        if from.port() == 0 || !self.has_room() {
             return;
         }
         self.counters.echoes += 1;
@@ -549,14 +550,18 @@ impl Core {
         self.clear.push_back(clear);
     }
 
-    /// Sends what the socket takes. Ready: all of it.
-    pub(super) fn poll_send(&mut self, cx: &mut Context<'_>, socket: &mut dyn DatagramSocket) -> io::Result<bool> {
+    /// Sends what the socket takes; says whether that was all of it. What it refuses is that datagram's affair: a socket that is broken says so
+    /// when it is to receive.
+    pub(super) fn poll_send(&mut self, cx: &mut Context<'_>, socket: &mut dyn DatagramSocket) -> bool {
         while !self.outgoing.is_empty() {
             match socket.poll_send(cx, &mut self.outgoing) {
-                Poll::Pending => return Ok(false),
+                Poll::Pending => return false,
                 Poll::Ready(Ok(sent)) => drop(self.clear.drain(..sent)),
-                Poll::Ready(Err(SendRefused::Io(error))) => return Err(error),
                 Poll::Ready(Err(SendRefused::Ask)) => self.protect_first(),
+                // IP may cut it into fragments, when no NIC has to work on it.
+                Poll::Ready(Err(SendRefused::TooLong { .. })) if matches!(self.clear.front(), Some(Some(_))) => {
+                    self.protect_first();
+                }
                 Poll::Ready(Err(_)) => {
                     self.counters.refused += 1;
                     self.outgoing.pop_front();
@@ -564,7 +569,7 @@ impl Core {
                 }
             }
         }
-        Ok(true)
+        true
     }
 
     /// The NIC will not: the CPU protects what comes first, under the same COUNTs.

@@ -317,7 +317,10 @@ impl Future for Driver {
             }
             let received = match socket.poll_receive(cx, batch, MOST_RECEIVED) {
                 Poll::Ready(Ok(_)) => true,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(error)) => {
+                    shared.lock().end();
+                    return Poll::Ready(Err(error));
+                }
                 Poll::Pending => false,
             };
             let mut core = shared.lock();
@@ -326,14 +329,18 @@ impl Future for Driver {
             core.receive(now, batch.drain(..), jobs.as_mut());
             core.expire(now);
             core.tell_device(socket);
+            let had_room = core.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full());
             let made = core.make(now, socket, jobs.as_mut());
-            let sent = core.poll_send(cx, socket)?;
+            let sent = core.poll_send(cx, socket);
             let worked = jobs.as_mut().is_some_and(|jobs| jobs.complete(cx, now, &mut core, socket));
-            if received || worked || made && sent {
+            let has_room = core.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full());
+            if received || worked || made && sent || has_room && !had_room {
                 continue;
             }
             core.driver = Some(cx.waker().clone());
-            let due = offload_base::time::earliest(core.next_event(), jobs.as_ref().and_then(|jobs| jobs.next_event()));
+            // What has ended is not taken before there is room for it.
+            let of_jobs = jobs.as_ref().filter(|_| core.has_room()).and_then(|jobs| jobs.next_event());
+            let due = offload_base::time::earliest(core.next_event(), of_jobs);
             drop(core);
             if alarm.poll(cx, due).is_pending() {
                 return Poll::Pending;

@@ -1,0 +1,203 @@
+//! Two hosts with a node each.
+
+use bytes::Bytes;
+use core::net::SocketAddr;
+use core::time::Duration;
+use nic_pdcp::{PdcpBatches, PdcpPackets};
+use nic_sim::NicConfig;
+use nic_sim::engine::Engines;
+use nic_sim::lookaside::LookasideConfig;
+use nic_sim::wire::LinkConfig;
+use nic_sim::wire::impairment::{Impairments, Reorder, Share};
+use offload_api::DatagramSocket;
+use offload_base::Seed;
+use offload_host_stack::TcpConfig;
+use offload_testbed::Testbed;
+use offload_testbed::bed::BedHost;
+use pdcp::crypto::{Algorithm, Direction, Key};
+use pdcp::gtpu::{Bearer, GtpuCounters, Node, Protection, Tunnel};
+use pdcp::{BearerKind, Config, Security, SnLen};
+
+pub(crate) const PORT: u16 = 2152;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    Cpu,
+    Nic,
+    Jobs,
+}
+
+pub(crate) const WAYS: [How; 3] = [How::Cpu, How::Nic, How::Jobs];
+
+pub(crate) struct World {
+    pub(crate) bed: Testbed,
+    pub(crate) ends: [(BedHost, Node); 2],
+}
+
+impl World {
+    /// Two hosts, each with room for so many contexts in its NIC.
+    pub(crate) fn new(seed: u64, hows: [How; 2], contexts: u32, wire: LinkConfig) -> World {
+        World::with_accelerator(seed, hows, contexts, wire, LookasideConfig::default())
+    }
+
+    pub(crate) fn with_accelerator(
+        seed: u64,
+        hows: [How; 2],
+        contexts: u32,
+        wire: LinkConfig,
+        accelerator: LookasideConfig,
+    ) -> World {
+        let nic = NicConfig { lro_datagrams: true, context_cache_bytes: 3 * 208, ..NicConfig::default() };
+        let mut builder = Testbed::builder(Seed(seed));
+        for name in ["near", "far"] {
+            let packets = PdcpPackets::default();
+            let add = move |engines: &mut Engines| engines.add_packet(packets.clone(), contexts);
+            builder = builder.host(name, nic.clone(), TcpConfig::default()).engines(add);
+            builder = builder.accelerator_with(accelerator.clone(), |engines| engines.add_job(PdcpBatches, 64));
+        }
+        let bed = builder.wire(0, 1, wire).build().unwrap();
+        let ends = [0, 1].map(|number| {
+            let host = bed.host(number).clone();
+            let protection = match hows[number] {
+                How::Cpu => Protection::Cpu,
+                How::Nic => Protection::Device,
+                How::Jobs => Protection::Jobs(Box::new(host.accelerator().unwrap().client())),
+            };
+            let socket = host.stack().bind_udp(Some(PORT)).unwrap();
+            let (node, driver) = Node::new(socket, host.runtime(), protection);
+            drop(host.spawn("pdcp", driver));
+            (host, node)
+        });
+        World { bed, ends }
+    }
+
+    /// A bearer at both ends.
+    pub(crate) fn open(&self, number: u32, config: &Config, epoch: u8) -> [Bearer; 2] {
+        let address = |end: usize| SocketAddr::from((self.ends[end].0.address(), PORT));
+        [0, 1].map(|end| {
+            let (local, remote) = (1 + number * 2 + end as u32, 2 + number * 2 - end as u32);
+            let [sent, received] = keys(number, epoch, end);
+            let tunnel = Tunnel { local, remote, peer: address(1 - end) };
+            self.ends[end].1.open(tunnel, config.clone(), sent, received).unwrap()
+        })
+    }
+
+    /// A bearer of another node at the near host, and its peer.
+    pub(crate) fn pair(
+        &self,
+        socket: impl DatagramSocket + 'static,
+        protection: Protection,
+        config: Config,
+    ) -> (Bearer, Bearer) {
+        let host = &self.ends[0].0;
+        let (node, driver) = Node::new(socket, host.runtime(), protection);
+        drop(host.spawn("another", driver));
+        let address = |end: usize, port| SocketAddr::from((self.ends[end].0.address(), port));
+        let tunnel = Tunnel { local: 1, remote: 2, peer: address(1, PORT) };
+        let [sent, received] = keys(0, 0, 0);
+        let near = node.open(tunnel, config.clone(), sent, received).unwrap();
+        let tunnel = Tunnel { local: 2, remote: 1, peer: address(0, PORT + 1) };
+        let [sent, received] = keys(0, 0, 1);
+        (near, self.ends[1].1.open(tunnel, config, sent, received).unwrap())
+    }
+
+    pub(crate) fn counters(&self, end: usize) -> GtpuCounters {
+        self.ends[end].1.counters()
+    }
+}
+
+/// Of what an end sends, and of what it receives.
+pub(crate) fn keys(bearer: u32, epoch: u8, end: usize) -> [Security; 2] {
+    let algorithm = [Algorithm::Snow3g, Algorithm::Aes128, Algorithm::Zuc256][bearer as usize % 3];
+    let of = |direction: Direction| {
+        let key = |which: u8| {
+            let bytes: Vec<u8> = (0..algorithm.key_len()).map(|at| at as u8 ^ which ^ epoch << 3).collect();
+            Key::new(algorithm, &bytes).unwrap()
+        };
+        let salt = if direction == Direction::Uplink { 0x40 } else { 0x80 };
+        Security::new(1 + bearer as u8, direction).unwrap().ciphered(key(salt)).authenticated(key(salt | 1))
+    };
+    let both = [of(Direction::Downlink), of(Direction::Uplink)];
+    if end == 0 {
+        both
+    } else {
+        let [down, up] = both;
+        [up, down]
+    }
+}
+
+pub(crate) fn config() -> Config {
+    let mut config = Config::data(BearerKind::Unacknowledged, SnLen::Eighteen);
+    config.reordering = Some(Duration::from_millis(2));
+    config
+}
+
+pub(crate) fn config_with(buffer: usize) -> Config {
+    let mut config = config();
+    config.buffer = buffer;
+    config
+}
+
+/// SDUs of several lengths that say their number, and the keys in use.
+pub(crate) fn sdu(epoch: u8, number: u32) -> Bytes {
+    let mut sdu = vec![epoch; 5 + (number as usize * 37 / 8) % 1200];
+    sdu[1..5].copy_from_slice(&number.to_be_bytes());
+    sdu.into()
+}
+
+/// Sends so many SDUs, and takes them until the end marker comes; says which came.
+pub(crate) async fn carry(hosts: [BedHost; 2], [near, far]: [Bearer; 2], epochs: u8, count: u32) -> Vec<(u8, u32)> {
+    let runtime = hosts[0].runtime();
+    let sending = hosts[0].spawn("sends", async move {
+        for epoch in 0..epochs {
+            if epoch > 0 {
+                let [sent, received] = keys(0, epoch, 0);
+                near.reestablish(sent, received);
+            }
+            for number in 0..count {
+                near.send(sdu(epoch, number)).await.unwrap();
+                if number % 25 == 24 {
+                    // A burst as long as the receiver's socket has room for.
+                    runtime.sleep(Duration::from_micros(100)).await;
+                }
+            }
+            // Long enough for all of it, and for t-Reordering.
+            runtime.sleep(Duration::from_millis(20)).await;
+        }
+        loop {
+            near.end();
+            runtime.sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let runtime = hosts[1].runtime();
+    let far = std::sync::Arc::new(far);
+    let rekeyed = far.clone();
+    let rekeying = hosts[1].spawn("rekeys", async move {
+        for epoch in 1..epochs {
+            runtime.sleep(Duration::from_millis(20)).await;
+            let [sent, received] = keys(0, epoch, 1);
+            rekeyed.reestablish(sent, received);
+        }
+    });
+    let mut came = Vec::new();
+    while let Some(got) = far.receive().await {
+        let (epoch, number) = (got.data[0], u32::from_be_bytes(got.data[1..5].try_into().unwrap()));
+        assert_eq!(got.data, sdu(epoch, number), "as it was sent");
+        assert_eq!(got.count, number, "under its own COUNT");
+        came.push((epoch, number));
+    }
+    drop((sending, rekeying));
+    came
+}
+
+pub(crate) fn bad_wire(loss: &str) -> LinkConfig {
+    let share = |text: &str| text.parse::<Share>().unwrap();
+    let impairments = Impairments {
+        loss: share(loss),
+        reorder: Some(Reorder { share: share(loss), hold: Duration::from_micros(40) }),
+        duplicate: share(loss),
+        corrupt: share(loss),
+        ..Impairments::default()
+    };
+    LinkConfig { impairments, rate: Some(5_000_000_000), ..LinkConfig::default() }
+}
