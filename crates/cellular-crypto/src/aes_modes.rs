@@ -1,106 +1,81 @@
 //! What 5G makes of AES: counter mode and, with keys of 128 bits, CMAC.
 
-use aes::cipher::{BlockCipherEncrypt, KeyInit};
-use aes::{Aes128, Aes256, Block};
-use zeroize::{Zeroize, Zeroizing};
+use resumable_aead::{AesKey, CbcMac};
+use zeroize::Zeroizing;
 
-/// An expanded key.
-pub(crate) enum AesKey {
-    Aes128 {
-        cipher: Box<Aes128>,
-        /// CMAC's K1 (SP 800-38B 6.1), big-endian.
-        subkey: Box<Zeroizing<u128>>,
-    },
-    Aes256(Box<Aes256>),
+/// A key of AES-128, and what CMAC has of it.
+pub(crate) struct Aes128Key {
+    pub(crate) cipher: AesKey,
+    /// CMAC's K1 (SP 800-38B 6.1), big-endian.
+    subkey: Box<Zeroizing<u128>>,
 }
 
-impl AesKey {
-    pub(crate) fn new_128(key: &[u8; 16]) -> AesKey {
-        let cipher = Box::new(Aes128::new(key.into()));
-        let mut block = Block::default();
-        cipher.encrypt_block(&mut block);
-        let subkey = Box::new(Zeroizing::new(double(u128::from_be_bytes(block.into()))));
-        block.as_mut_slice().zeroize();
-        AesKey::Aes128 { cipher, subkey }
+impl Aes128Key {
+    pub(crate) fn new(key: &[u8; 16]) -> Aes128Key {
+        let cipher = AesKey::new(key).expect("of 16 bytes");
+        let zero = Zeroizing::new(cipher.encrypt_block(&[0; 16]));
+        let subkey = Box::new(Zeroizing::new(double(u128::from_be_bytes(*zero))));
+        Aes128Key { cipher, subkey }
     }
+}
 
-    pub(crate) fn new_256(key: &[u8; 32]) -> AesKey {
-        AesKey::Aes256(Box::new(Aes256::new(key.into())))
-    }
+/// The CMAC of eight bytes and a message, to be made side by side with others.
+pub(crate) struct Cmac<'a> {
+    key: &'a AesKey,
+    /// The first block, if there are others.
+    first: Option<[u8; 16]>,
+    middle: &'a [u8],
+    /// The last one, with a subkey in it.
+    last: Zeroizing<[u8; 16]>,
+    tag: &'a mut [u8; 16],
+}
 
-    fn encrypt_blocks(&self, blocks: &mut [Block]) {
-        match self {
-            AesKey::Aes128 { cipher, .. } => cipher.encrypt_blocks(blocks),
-            AesKey::Aes256(cipher) => cipher.encrypt_blocks(blocks),
-        }
-    }
-
-    /// Keystream blocks 0 to N - 1 of the counter block `first`.
-    pub(crate) fn keystream<const N: usize>(&self, first: u128) -> [[u8; 16]; N] {
-        let mut blocks: [Block; N] =
-            std::array::from_fn(|index| first.wrapping_add(index as u128).to_be_bytes().into());
-        self.encrypt_blocks(&mut blocks);
-        blocks.map(Into::into)
-    }
-
-    /// Counter mode from the counter block `first` on.
-    pub(crate) fn counter_mode(&self, first: u128, data: &mut [u8]) {
-        let mut counter = first;
-        let mut keystream = [Block::default(); PARALLEL];
-        for chunk in data.chunks_mut(16 * PARALLEL) {
-            let blocks = &mut keystream[..chunk.len().div_ceil(16)];
-            for block in &mut *blocks {
-                *block = counter.to_be_bytes().into();
-                counter = counter.wrapping_add(1);
-            }
-            self.encrypt_blocks(blocks);
-            for (data, keystream) in chunk.chunks_mut(16).zip(blocks) {
-                for (byte, key) in data.iter_mut().zip(keystream.iter()) {
-                    *byte ^= key;
-                }
-            }
-        }
-        keystream.iter_mut().take(data.len().div_ceil(16)).for_each(|block| block.as_mut_slice().zeroize());
-    }
-
-    /// The CMAC of eight bytes and the first `bits` of `message`.
-    pub(crate) fn cmac(&self, prefix: [u8; 8], message: &[u8], bits: usize) -> [u8; 16] {
-        let AesKey::Aes128 { cipher, subkey } = self else { unreachable!("CMAC is 128-NIA2's") };
+impl<'a> Cmac<'a> {
+    /// Of the first `bits` of `message`.
+    pub(crate) fn new(
+        key: &'a Aes128Key,
+        prefix: [u8; 8],
+        message: &'a [u8],
+        bits: usize,
+        tag: &'a mut [u8; 16],
+    ) -> Cmac<'a> {
         let message = &message[..bits.div_ceil(8)];
         let (start, rest) = message.split_at(message.len().min(8));
-        let mut first = u128::from(u64::from_be_bytes(prefix)) << 64;
-        first |= padded(start) >> 64;
-        // The last block is not yet enciphered when the loop ends.
-        let mut sum = first;
-        for block in rest.chunks(16) {
-            sum = encrypt(cipher, sum) ^ padded(block);
-        }
-        let used = match (64 + bits) % 128 {
-            0 => 128,
-            used => used,
+        let first = u128::from(u64::from_be_bytes(prefix)) << 64 | padded(start) >> 64;
+        let (middle, last) = rest.split_at(rest.len().saturating_sub(1) / 16 * 16);
+        let is_alone = rest.is_empty();
+        let last = if is_alone { first } else { padded(last) };
+        let last = match (64 + bits) % 128 {
+            0 => last ^ **key.subkey,
+            used => {
+                // What the last byte holds past the message counts as nothing, and then comes a one.
+                let past = u128::MAX >> used;
+                last & !past ^ (past & !(past >> 1)) ^ double(**key.subkey)
+            }
         };
-        if used == 128 {
-            sum ^= ***subkey;
-        } else {
-            // What the last byte holds past the message counts as nothing, and then comes a one.
-            let past = u128::MAX >> used;
-            let loose = match rest.chunks(16).last() {
-                Some(block) => padded(block),
-                None => padded(start) >> 64,
-            };
-            sum ^= loose & past ^ (past & !(past >> 1)) ^ double(***subkey);
-        }
-        encrypt(cipher, sum).to_be_bytes()
+        let first = (!is_alone).then(|| first.to_be_bytes());
+        Cmac { key: &key.cipher, first, middle, last: Zeroizing::new(last.to_be_bytes()), tag }
+    }
+
+    fn chain(&self) -> CbcMac<'_> {
+        let first = self.first.as_ref().map_or(&[][..], |first| first);
+        CbcMac::new(self.key, [first, self.middle, &*self.last])
+    }
+
+    /// Makes the tags of all.
+    pub(crate) fn run(all: &mut [Cmac<'_>]) {
+        let mut chains: Vec<CbcMac<'_>> = all.iter().map(Cmac::chain).collect();
+        CbcMac::run(&mut chains);
+        let macs: Vec<[u8; 16]> = chains.iter().map(CbcMac::mac).collect();
+        all.iter_mut().zip(macs).for_each(|(cmac, mac)| *cmac.tag = mac);
     }
 }
 
-/// Blocks enciphered at a time.
-const PARALLEL: usize = 32;
-
-fn encrypt(cipher: &Aes128, block: u128) -> u128 {
-    let mut block = Block::from(block.to_be_bytes());
-    cipher.encrypt_block(&mut block);
-    u128::from_be_bytes(block.into())
+/// Keystream blocks 0 to N - 1 of the counter block `first`.
+pub(crate) fn keystream<const N: usize>(key: &AesKey, first: u128) -> [[u8; 16]; N] {
+    let mut blocks = [[0; 16]; N];
+    key.counter_mode(first, blocks.as_flattened_mut());
+    blocks
 }
 
 /// Up to 16 bytes as the high bytes of a block.

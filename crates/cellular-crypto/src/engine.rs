@@ -1,6 +1,6 @@
 //! Jobs to lanes: those of one generator run side by side, those of like lengths together.
 
-use crate::aes_modes::AesKey;
+use crate::aes_modes::{Cmac, keystream};
 use crate::eia3::Eia3;
 use crate::jobs::{CipherJob, MacJob, OpenJob, SealJob};
 use crate::key::Secret;
@@ -9,6 +9,7 @@ use crate::run::Stream;
 use crate::snow5g::Snow5g;
 use crate::sst::Subkeys;
 use crate::{Algorithm, Backend, Iv};
+use resumable_aead::AesKey;
 
 /// Does jobs with one back-end, as many at a time as it has lanes.
 ///
@@ -79,13 +80,24 @@ impl Engine {
     }
 
     /// Runs what is left to do in lanes.
-    fn run<'a>(self, started: impl Iterator<Item = Started<'a>>) {
+    fn run<'a>(self, started: impl ExactSizeIterator<Item = Started<'a>>) {
+        let jobs = started.len();
         let mut lanes: [Vec<Lane<'_>>; 3] = Default::default();
-        for started in started {
-            if let Started::Lane(stream, lane) = started {
-                lanes[stream as usize].push(lane);
+        // What is in one is wiped where it lies, so none is moved by growth.
+        let mut cmacs = Vec::new();
+        for (number, started) in started.enumerate() {
+            match started {
+                Started::Done => {}
+                Started::Lane(stream, lane) => lanes[stream as usize].push(lane),
+                Started::Cmac(cmac) => {
+                    if cmacs.is_empty() {
+                        cmacs.reserve_exact(jobs - number);
+                    }
+                    cmacs.push(cmac);
+                }
             }
         }
+        Cmac::run(&mut cmacs);
         for stream in [Stream::Snow3g, Stream::Zuc128, Stream::Zuc256] {
             let lanes = &mut lanes[stream as usize];
             // Messages of like lengths end together: few lanes run empty.
@@ -101,17 +113,18 @@ impl Engine {
 enum Started<'a> {
     Done,
     Lane(Stream, Lane<'a>),
+    Cmac(Cmac<'a>),
 }
 
 impl CipherJob<'_> {
     fn start(&mut self) -> Started<'_> {
         match (self.key.algorithm(), &self.key.secret) {
-            (Algorithm::Aes128, Secret::Aes(key)) => {
+            (_, Secret::Aes128(key)) => {
                 // TS 33.401 B.1.3: eight bytes, and 64 bits that count.
                 let prefix = u128::from_be_bytes(*self.iv.bytes()) >> 64 << 64;
-                key.counter_mode(prefix, self.data);
+                key.cipher.counter_mode(prefix, self.data);
             }
-            (_, Secret::Aes(key)) => key.counter_mode(wide_counter(&self.iv), self.data),
+            (_, Secret::Aes256(key)) => key.counter_mode(wide_counter(&self.iv), self.data),
             (Algorithm::Snow5g, Secret::Bytes(key)) => Snow5g::new(key, self.iv.bytes()).apply(self.data),
             (algorithm, Secret::Bytes(key)) => {
                 return Started::lane(algorithm, key, &self.iv, Work::Cipher(self.data));
@@ -125,9 +138,9 @@ impl MacJob<'_> {
     fn start(&mut self) -> Started<'_> {
         let (message, bits, tag) = (self.message, self.bits, &mut self.tag);
         let work = match (self.key.algorithm(), &self.key.secret) {
-            (Algorithm::Aes128, Secret::Aes(key)) => {
-                *tag = key.cmac(*self.iv.bytes().first_chunk().expect("16 bytes"), message, bits);
-                return Started::Done;
+            (_, Secret::Aes128(key)) => {
+                let prefix = *self.iv.bytes().first_chunk().expect("16 bytes");
+                return Started::Cmac(Cmac::new(key, prefix, message, bits, tag));
             }
             (Algorithm::Snow3g, _) => Work::Uia2 { message, bits, tag },
             (Algorithm::Zuc128, _) => Work::Eia3(Eia3::new(message, bits), tag),
@@ -139,7 +152,7 @@ impl MacJob<'_> {
         };
         match &self.key.secret {
             Secret::Bytes(key) => Started::lane(self.key.algorithm(), key, &self.iv, work),
-            Secret::Aes(_) => unreachable!("SNOW 3G's and ZUC's keys are bytes"),
+            Secret::Aes128(_) | Secret::Aes256(_) => unreachable!("SNOW 3G's and ZUC's keys are bytes"),
         }
     }
 }
@@ -209,10 +222,11 @@ impl<'a> Generator<'a> {
                 let blocks = [generator.block(), generator.block(), generator.block()];
                 (Subkeys::new(&blocks), Generator::Snow5g(generator))
             }
-            Secret::Aes(key) => {
+            Secret::Aes128(_) => unreachable!("no NCA has keys of 128 bits"),
+            Secret::Aes256(key) => {
                 // The lowest bit of the first byte tells the subkeys' counter blocks from the message's.
                 let first = wide_counter(iv);
-                (Subkeys::new(&key.keystream(first | 1 << 120)), Generator::Aes256(key, first))
+                (Subkeys::new(&keystream(key, first | 1 << 120)), Generator::Aes256(key, first))
             }
         }
     }

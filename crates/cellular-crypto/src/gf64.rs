@@ -29,12 +29,9 @@ fn multiply_low(a: u64, b: u64) -> u64 {
     result
 }
 
-/// Adds whole blocks of eight bytes: `sum` becomes `(sum + block) * p`, block after block.
-pub(crate) fn absorb(p: u64, mut sum: u64, blocks: &[u8]) -> u64 {
-    for block in blocks.as_chunks::<8>().0 {
-        sum = multiply(sum ^ u64::from_be_bytes(*block), p);
-    }
-    sum
+/// The sum of whole blocks of eight bytes: from zero, it becomes `(sum + block) * p`, block after block.
+pub(crate) fn absorb(p: u64, blocks: &[u8]) -> u64 {
+    blocks.as_chunks::<8>().0.iter().fold(0, |sum, block| multiply(sum ^ u64::from_be_bytes(*block), p))
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use resumable_aead::AesKey;
 use zeroize::Zeroizing;
 
-use crate::aes_modes::AesKey;
+use crate::aes_modes::Aes128Key;
 use crate::engine::Engine;
 use crate::jobs::{CipherJob, MacJob, OpenJob, SealJob};
 use crate::{Algorithm, Iv, KeyLengthError, MessageError, Tag, TagLen, VerifyError};
@@ -38,7 +39,8 @@ pub struct Key {
 pub(crate) enum Secret {
     /// SNOW 3G, ZUC-128: the first 16 bytes; Snow 5G, ZUC-256: all.
     Bytes(Box<Zeroizing<[u8; 32]>>),
-    Aes(AesKey),
+    Aes128(Aes128Key),
+    Aes256(AesKey),
 }
 
 /// The longest message, in bytes: 2^32 bits do not fit some algorithm's length.
@@ -52,9 +54,9 @@ impl Key {
     pub fn new(algorithm: Algorithm, key: &[u8]) -> Result<Key, KeyLengthError> {
         let wrong = KeyLengthError { algorithm, found: key.len() };
         let secret = match algorithm {
-            Algorithm::Aes128 => Secret::Aes(AesKey::new_128(key.try_into().map_err(|_| wrong)?)),
-            Algorithm::Aes256 => Secret::Aes(AesKey::new_256(key.try_into().map_err(|_| wrong)?)),
+            Algorithm::Aes128 => Secret::Aes128(Aes128Key::new(key.try_into().map_err(|_| wrong)?)),
             _ if key.len() != algorithm.key_len() => return Err(wrong),
+            Algorithm::Aes256 => Secret::Aes256(AesKey::new(key).map_err(|_| wrong)?),
             _ => {
                 let mut bytes = Box::new(Zeroizing::new([0; 32]));
                 bytes[..key.len()].copy_from_slice(key);

@@ -9,7 +9,7 @@ pub(crate) fn mac<W: Words>(proof: W::Proof, keystream: &[u8; 64], message: &[u8
     let [p, q] = [p, q].map(u64::from_be_bytes);
 
     let whole = bits / 64 * 8;
-    let mut sum = W::absorb(proof, p, 0, &message[..whole]);
+    let mut sum = W::absorb(proof, p, &message[..whole]);
     if !bits.is_multiple_of(64) {
         let mut last = [0; 8];
         let rest = &message[whole..bits.div_ceil(8)];

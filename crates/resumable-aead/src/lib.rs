@@ -4,14 +4,16 @@
 //! value (key by reference) that takes the next piece whatever its length, can be copied, written out and read back,
 //! and gives the tag at the end. A [`Key`] holds the expanded key and the back-end chosen for this processor, seals
 //! and opens whole messages, and applies the keystream alone from any offset. A [`MaskKey`] makes the masks of QUIC's
-//! header protection; an [`XtsKey`] encrypts storage by data units (AES-XTS), for what AEADs share with it: AES on vectors.
+//! header protection; an [`XtsKey`] encrypts storage by data units (AES-XTS), and an [`AesKey`] is AES by itself, in counter mode and as
+//! many [`CbcMac`]s side by side, for what AEADs share with them: AES on vectors.
 //!
 //! Where things live, callers first:
 //!
 //! - [`Key`] (`key.rs`): expands a key, whole messages, keystream from any offset;
 //! - [`State`] (`state.rs`): a message under way; `state_bytes.rs` writes it out and reads it back;
 //! - `gcm/`: AES-GCM, one file per back-end; `chacha/`: ChaCha20-Poly1305 likewise;
-//! - `ccm.rs`: AES-CCM, and [`MaskKey`] (`mask.rs`), over `block/`: AES block after block;
+//! - `ccm.rs`: AES-CCM, [`MaskKey`] (`mask.rs`), [`AesKey`] (`aes_key.rs`) and [`CbcMac`] (`cbc_mac.rs`), over `block/`: AES block after
+//!   block;
 //! - `x86/`: instructions by width and AES over them, which `gcm/`, `block/` and `xts/` share: unsafe AES is
 //!   written once, and this crate is its home;
 //! - `xts/`: AES-XTS, one file for the portable back-end, one for x86-64;
@@ -55,9 +57,11 @@
 //! what would reveal the key.
 #![deny(unsafe_code)]
 
+mod aes_key;
 mod algorithm;
 mod backend;
 mod block;
+mod cbc_mac;
 mod ccm;
 mod chacha;
 mod error;
@@ -73,8 +77,10 @@ mod whole;
 mod x86;
 mod xts;
 
+pub use aes_key::{AesKey, AesKeyError};
 pub use algorithm::{Algorithm, KEY_LEN_MAX, NONCE_LEN, TAG_LEN};
 pub use backend::Backend;
+pub use cbc_mac::CbcMac;
 pub use error::{KeyError, KeyLengthError, MessageTooLong, StateBytesError, StateError, TagMismatch, VerifyError};
 pub use key::Key;
 pub use mask::{MASK_LEN, MaskKey, SAMPLE_LEN};

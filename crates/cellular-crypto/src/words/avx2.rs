@@ -252,7 +252,7 @@ impl Words for Avx2 {
         fn windows(_proof: Proof, previous: u32, block: &Block, message: &[u8; 64]) -> u32 {
             clmul::windows(previous, block, message)
         }
-        fn absorb(_proof: Proof, p: u64, sum: u64, blocks: &[u8]) -> u64 { clmul::absorb(p, sum, blocks) }
+        fn absorb(_proof: Proof, p: u64, blocks: &[u8]) -> u64 { clmul::absorb(p, blocks) }
         fn multiply(_proof: Proof, a: u64, b: u64) -> u64 { clmul::multiply(a, b) }
     }
 }

@@ -31,15 +31,16 @@ impl Proof {
         macro_rules! has {
             ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
         }
-        let has_all =
-            has!("avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512vbmi" "avx512vbmi2" "gfni" "pclmulqdq" "ssse3");
+        let has_all = has!("avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512vbmi" "avx512vbmi2" "gfni" "pclmulqdq" "vpclmulqdq" "ssse3");
         has_all.then_some(Proof(()))
     }
 }
 
 /// At most sixteen messages.
 pub(crate) fn run(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,gfni,pclmulqdq,ssse3")]
+    #[target_feature(
+        enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,gfni,pclmulqdq,vpclmulqdq,ssse3"
+    )]
     fn with_instructions(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
         run::run::<Avx512>(proof, stream, lanes);
     }
@@ -193,7 +194,7 @@ impl Words for Avx512 {
         fn windows(_proof: Proof, previous: u32, block: &Block, message: &[u8; 64]) -> u32 {
             clmul::windows(previous, block, message)
         }
-        fn absorb(_proof: Proof, p: u64, sum: u64, blocks: &[u8]) -> u64 { clmul::absorb(p, sum, blocks) }
+        fn absorb(_proof: Proof, p: u64, blocks: &[u8]) -> u64 { clmul::absorb_512(p, blocks) }
         fn multiply(_proof: Proof, a: u64, b: u64) -> u64 { clmul::multiply(a, b) }
     }
 }

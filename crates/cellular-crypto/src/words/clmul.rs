@@ -2,8 +2,8 @@
 //!
 //! # Safety of this module
 //!
-//! The functions are `unsafe` for one reason: the processor must have PCLMULQDQ and SSSE3, and a [`Proof`](super::avx2::Proof) says
-//! so to their callers. Loads are of 16 bytes from chunks of that size.
+//! The functions are `unsafe` for one reason: the processor must have PCLMULQDQ and SSSE3, for [`absorb_512`] AVX-512 and VPCLMULQDQ as
+//! well, and a [`Proof`](super::avx2::Proof) says so to their callers. Loads are of 16 or 64 bytes from chunks of that size.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -13,7 +13,7 @@ use crate::gf64;
 
 /// As [`gf64::absorb`]: eight blocks at a time, each times its own power of `p`, reduced at the end alone.
 #[target_feature(enable = "pclmulqdq,ssse3")]
-pub(super) fn absorb(p: u64, mut sum: u64, blocks: &[u8]) -> u64 {
+pub(super) fn absorb(p: u64, blocks: &[u8]) -> u64 {
     let (many, rest) = blocks.as_chunks::<64>();
     if many.len() > 1 {
         let powers = powers(p);
@@ -22,7 +22,7 @@ pub(super) fn absorb(p: u64, mut sum: u64, blocks: &[u8]) -> u64 {
         // The sum so far is `low + high * x^64`, times p^8 for the next eight: no reduction is waited for.
         let carried = _mm_set_epi64x(gf64_times_x64(powers[7]) as i64, powers[7] as i64);
         let swap = _mm_set_epi8(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
-        let mut acc = _mm_set_epi64x(0, sum as i64);
+        let mut acc = _mm_setzero_si128();
         for blocks in many {
             let mut next =
                 _mm_xor_si128(_mm_clmulepi64_si128::<0x00>(acc, carried), _mm_clmulepi64_si128::<0x11>(acc, carried));
@@ -35,10 +35,43 @@ pub(super) fn absorb(p: u64, mut sum: u64, blocks: &[u8]) -> u64 {
             acc = next;
         }
         let [low, high] = halves(acc);
-        sum = gf64::reduce(high, low);
-        return serial(p, sum, rest);
+        return serial(p, gf64::reduce(high, low), rest);
     }
-    serial(p, sum, blocks)
+    serial(p, 0, blocks)
+}
+
+/// As [`absorb`], with four products an instruction.
+#[target_feature(enable = "avx512f,avx512bw,vpclmulqdq,pclmulqdq,ssse3")]
+pub(super) fn absorb_512(p: u64, blocks: &[u8]) -> u64 {
+    let blocks = &blocks[..blocks.len() / 8 * 8];
+    if blocks.len() < 128 {
+        return absorb(p, blocks);
+    }
+    let [p1, p2, p3, p4, p5, p6, p7, p8] = powers(p);
+    let powers =
+        _mm512_set_epi64(p1 as i64, p2 as i64, p3 as i64, p4 as i64, p5 as i64, p6 as i64, p7 as i64, p8 as i64);
+    // Each lane is `low + high * x^64`, times p^8 for the next eight blocks.
+    let carried = _mm512_broadcast_i32x4(_mm_set_epi64x(gf64_times_x64(p8) as i64, p8 as i64));
+    let swap = _mm512_broadcast_i32x4(_mm_set_epi8(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+    // The blocks that are no whole eight come first, behind as many of zeros, which add nothing.
+    let (short, rest) = blocks.split_at(blocks.len() % 64);
+    let mut padded = [0; 64];
+    padded[64 - short.len()..].copy_from_slice(short);
+    let mut acc = _mm512_setzero_si512();
+    for blocks in core::iter::once(&padded).chain(rest.as_chunks::<64>().0) {
+        // SAFETY: 64 bytes are there.
+        let blocks = _mm512_shuffle_epi8(unsafe { _mm512_loadu_si512(blocks.as_ptr().cast()) }, swap);
+        let of_blocks = _mm512_xor_si512(
+            _mm512_clmulepi64_epi128::<0x00>(blocks, powers),
+            _mm512_clmulepi64_epi128::<0x11>(blocks, powers),
+        );
+        let of_before =
+            [_mm512_clmulepi64_epi128::<0x00>(acc, carried), _mm512_clmulepi64_epi128::<0x11>(acc, carried)];
+        acc = _mm512_ternarylogic_epi64::<0x96>(of_blocks, of_before[0], of_before[1]);
+    }
+    let half = _mm256_xor_si256(_mm512_castsi512_si256(acc), _mm512_extracti64x4_epi64::<1>(acc));
+    let [low, high] = halves(_mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half)));
+    gf64::reduce(high, low)
 }
 
 #[inline]

@@ -58,7 +58,7 @@ pub(crate) trait Words: Copy {
     /// See [`eia3::windows`](crate::eia3::windows).
     fn windows(proof: Self::Proof, previous: u32, block: &Block, message: &[u8; 64]) -> u32;
     /// See [`gf64::absorb`](crate::gf64::absorb).
-    fn absorb(proof: Self::Proof, p: u64, sum: u64, blocks: &[u8]) -> u64;
+    fn absorb(proof: Self::Proof, p: u64, blocks: &[u8]) -> u64;
     /// See [`gf64::multiply`](crate::gf64::multiply).
     fn multiply(proof: Self::Proof, a: u64, b: u64) -> u64;
 }

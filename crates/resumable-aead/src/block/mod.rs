@@ -1,11 +1,11 @@
-//! AES as a block cipher, for the modes that go block after block: CCM, and masks of headers.
+//! AES as a block cipher, for the modes that go block after block: CCM, masks of headers, and [`AesKey`](crate::AesKey)'s.
 //!
-//! `portable.rs` is RustCrypto's AES, `x86.rs` AES-NI's. CBC-MAC is one long chain, a block after the other, so that wider
-//! vectors bring nothing: there is one back-end with instructions.
+//! `portable.rs` is RustCrypto's AES, `x86/` is instructions. CBC-MAC is one long chain, a block after the other, so that wider
+//! vectors bring CCM nothing: it has one back-end with instructions. Many chains side by side are another matter.
 
 pub(crate) mod portable;
 #[cfg(target_arch = "x86_64")]
-mod x86;
+pub(crate) mod x86;
 
 use portable::Aes;
 #[cfg(target_arch = "x86_64")]
@@ -36,7 +36,7 @@ impl BlockCipher {
     pub(crate) fn new(key: &[u8], backend: Backend) -> Self {
         #[cfg(target_arch = "x86_64")]
         if backend != Backend::Portable {
-            return BlockCipher::X86(X86Aes::new(key));
+            return BlockCipher::X86(X86Aes::new(key, backend));
         }
         debug_assert_eq!(backend, Backend::Portable);
         BlockCipher::Portable(Box::new(Aes::new(key)))
@@ -56,6 +56,15 @@ impl BlockCipher {
             BlockCipher::Portable(aes) => aes.cbc_mac(mac, blocks),
             #[cfg(target_arch = "x86_64")]
             BlockCipher::X86(aes) => aes.cbc_mac(mac, blocks),
+        }
+    }
+
+    /// Counter mode from the counter block `first` on, of which all 128 bits count.
+    pub(crate) fn counter_mode(&self, first: u128, data: &mut [u8]) {
+        match self {
+            BlockCipher::Portable(aes) => aes.counter_mode(first, data),
+            #[cfg(target_arch = "x86_64")]
+            BlockCipher::X86(aes) => aes.counter_mode(first, data),
         }
     }
 

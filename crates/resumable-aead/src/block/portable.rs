@@ -53,22 +53,30 @@ impl Aes {
 
     pub(super) fn ccm(&self, mac: &mut [u8; 16], counter: &[u8; 16], direction: Direction, piece: Piece<'_>) {
         let mut counter = u128::from_be_bytes(*counter);
-        let mut keystream = [Block::default(); PARALLEL];
         for chunk in piece.into_in_place().chunks_mut(16 * PARALLEL) {
-            let blocks = chunk.len() / 16;
-            for block in &mut keystream[..blocks] {
-                *block = counter.to_be_bytes().into();
-                counter = counter.wrapping_add(1);
-            }
-            self.encrypt_blocks(&mut keystream[..blocks]);
             if direction == Direction::Encrypt {
                 self.cbc_mac(mac, chunk);
             }
-            for (data, keystream) in chunk.chunks_mut(16).zip(&keystream) {
-                xor(data, keystream);
-            }
+            self.counter_mode(counter, chunk);
+            counter = counter.wrapping_add(PARALLEL as u128);
             if direction == Direction::Decrypt {
                 self.cbc_mac(mac, chunk);
+            }
+        }
+    }
+
+    pub(super) fn counter_mode(&self, first: u128, data: &mut [u8]) {
+        let mut counter = first;
+        let mut keystream = [Block::default(); PARALLEL];
+        for chunk in data.chunks_mut(16 * PARALLEL) {
+            let blocks = &mut keystream[..chunk.len().div_ceil(16)];
+            for block in &mut *blocks {
+                *block = counter.to_be_bytes().into();
+                counter = counter.wrapping_add(1);
+            }
+            self.encrypt_blocks(blocks);
+            for (data, keystream) in chunk.chunks_mut(16).zip(&*blocks) {
+                xor(data, keystream);
             }
         }
         for block in &mut keystream {

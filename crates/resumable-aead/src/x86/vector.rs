@@ -37,6 +37,8 @@ pub(crate) trait Vector: Copy {
     unsafe fn store_bytes(block: __m128i, to: *mut u8, start: usize, end: usize);
     /// Bytes `start..end` of `block`; the rest is zero.
     unsafe fn keep_bytes(block: __m128i, start: usize, end: usize) -> __m128i;
+    /// Reads block after block, each 16 bytes, `at` bytes behind one of the pointers, as many as there are blocks.
+    unsafe fn gather(from: &[*const u8], at: usize) -> Self;
     /// Reads 16 bytes into every block.
     unsafe fn broadcast(from: *const u8) -> Self;
     /// Adds `count << 24` to the last 32 bits of every block: to a big-endian counter whose last byte has room for it.
@@ -154,6 +156,7 @@ pin!(pin_512, __m512i, zmm_reg, "avx512f");
 vector! { __m128i, 1;
     // A block is all there is: nothing to spread, nothing fewer than one.
     fn load_blocks(_from: *const u8, _blocks: usize) -> Self { _mm_setzero_si128() }
+    fn gather(from: &[*const u8], at: usize) -> Self { block_at(from, 0, at) }
     fn store_blocks(self: Self, _to: *mut u8, _blocks: usize) { () }
     fn counters(block: __m128i) -> Self { block }
     fn first(block: __m128i) -> Self { block }
@@ -188,6 +191,9 @@ vector! { __m128i, 1;
 vector! { __m256i, 2;
     fn load(from: *const u8) -> Self { _mm256_loadu_si256(from.cast()) }
     fn store(self: Self, to: *mut u8) { _mm256_storeu_si256(to.cast(), self) }
+    fn gather(from: &[*const u8], at: usize) -> Self {
+        _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(block_at(from, 0, at)), block_at(from, 1, at))
+    }
     fn load_blocks(from: *const u8, blocks: usize) -> Self {
         if blocks == 0 { _mm256_setzero_si256() } else { _mm256_zextsi128_si256(_mm_loadu_si128(from.cast())) }
     }
@@ -231,6 +237,9 @@ vector! { __m256i, 2;
 vector! { __m512i, 4;
     fn load(from: *const u8) -> Self { _mm512_loadu_si512(from.cast()) }
     fn store(self: Self, to: *mut u8) { _mm512_storeu_si512(to.cast(), self) }
+    fn gather(from: &[*const u8], at: usize) -> Self {
+        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(__m256i::gather(from, at)), __m256i::gather(&from[2..], at))
+    }
     // Lanes that a mask excludes are neither read nor written, whatever memory is there.
     fn load_blocks(from: *const u8, blocks: usize) -> Self {
         _mm512_maskz_loadu_epi64(((1u32 << (2 * blocks)) - 1) as u8, from.cast())
@@ -276,6 +285,13 @@ vector! { __m512i, 4;
         _mm256_xor_si256(_mm512_castsi512_si256(self), _mm512_extracti64x4_epi64::<1>(self)).sum()
     }
     fn pin(states: &mut [Self; BATCH], sums: [&mut Self; 3]) { pin_512(states, sums) }
+}
+
+/// The block `at` bytes behind a pointer.
+#[inline(always)]
+unsafe fn block_at(from: &[*const u8], index: usize, at: usize) -> __m128i {
+    // SAFETY: the caller vouches for 16 bytes there.
+    unsafe { _mm_loadu_si128(from[index].add(at).cast()) }
 }
 
 /// The shuffle that turns 16 bytes around.

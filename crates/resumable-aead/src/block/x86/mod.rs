@@ -1,13 +1,19 @@
-//! AES block after block with AES-NI.
+//! AES block after block with AES-NI (CCM, single blocks), in counter mode (`counter.rs`) and many chains side by side (`chains.rs`)
+//! with vectors of any width.
 //!
 //! # Safety of this module
 //!
-//! An [`X86Aes`] exists only where AES-NI, PCLMULQDQ and SSSE3 were found: `new` asserts it, nothing else makes one. That
-//! is what every call into an entry point rests on. Pointers come from slices that live through the call, and move
+//! An [`X86Aes`] exists only where the instructions of its width were found, which for all widths include AES-NI, PCLMULQDQ and
+//! SSSE3: `new` asserts it, nothing else makes one. That is what every call into an entry point rests on. Pointers come from slices that live through the call, and move
 //! forward only by what was counted off a length. The kernels are `unsafe` as `x86::aes` says.
 #![allow(unsafe_code)]
 
+mod chains;
+mod counter;
+
 use std::arch::x86_64::__m128i;
+
+pub(crate) use chains::{LANES, Lanes};
 
 use crate::Backend;
 use crate::piece::Piece;
@@ -19,18 +25,22 @@ use crate::x86::{Run, is_available};
 /// An expanded key and the entry points for its number of rounds.
 pub(crate) struct X86Aes {
     keys: Box<RoundKeys>,
+    rounds: usize,
     entries: &'static Entries,
+    counter: counter::Counter,
+    chains: chains::Chains,
 }
 
 impl X86Aes {
     /// Expands a key of 16 or 32 bytes.
-    pub(super) fn new(key: &[u8]) -> Self {
-        assert!(is_available(Backend::AesNi), "callers ask before");
+    pub(super) fn new(key: &[u8], width: Backend) -> Self {
+        assert!(is_available(width), "callers ask before");
         assert!(key.len() == 16 || key.len() == 32, "callers check the length");
         let mut keys = Box::new(RoundKeys::empty());
         // SAFETY: AES-NI is there.
         unsafe { keys.expand(key) };
-        X86Aes { keys, entries: if key.len() == 16 { &AES_128 } else { &AES_256 } }
+        let (rounds, entries) = if key.len() == 16 { (10, &AES_128) } else { (14, &AES_256) };
+        X86Aes { keys, rounds, entries, counter: counter::entry(width, rounds), chains: chains::entry(width, rounds) }
     }
 
     pub(super) fn encrypt_block(&self, block: &[u8; 16]) -> [u8; 16] {
@@ -50,6 +60,40 @@ impl X86Aes {
         };
         // SAFETY: the instructions are there; the run is that of a piece that lives through the call.
         unsafe { entry(&self.keys, mac, counter, Run::of(piece)) }
+    }
+
+    /// Counter mode from the counter block `first` on, of which all 128 bits count.
+    pub(super) fn counter_mode(&self, first: u128, data: &mut [u8]) {
+        let (mut counter, mut left) = (first, data);
+        while !left.is_empty() {
+            // The kernel counts 32 bits.
+            let until_wrap = (1 << 32) - (counter & 0xffff_ffff);
+            let now = (16 * until_wrap).min(left.len() as u128) as usize;
+            let (part, rest) = left.split_at_mut(now);
+            // SAFETY: the instructions are there; the run is that of a slice that lives through the call.
+            unsafe { (self.counter)(&self.keys, &counter.to_be_bytes(), Run::of(Piece::InPlace(part))) };
+            counter = counter.wrapping_add(now.div_ceil(16) as u128);
+            left = rest;
+        }
+    }
+
+    pub(crate) fn rounds(&self) -> usize {
+        self.rounds
+    }
+
+    /// Has a lane begin a chain with this key.
+    pub(crate) fn begin(&self, lanes: &mut Lanes, lane: usize) {
+        lanes.begin(lane, &self.keys);
+    }
+
+    /// So many blocks of each chain; all keys have this one's number of rounds.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub(crate) fn advance_chains(&self, lanes: &mut Lanes, data: &[&[u8]; LANES], blocks: usize) {
+        assert!(data.iter().all(|data| data.len() / 16 >= blocks), "each chain has them");
+        // SAFETY: the instructions are there; the blocks as well, in slices that live through the call.
+        unsafe { (self.chains)(lanes, &data.map(<[u8]>::as_ptr), blocks) }
     }
 }
 
