@@ -12,6 +12,7 @@
 //! - [`reservoir`]: bulk transfer from disk to disk over a long fat path;
 //! - [`vms`]: virtual machines behind switches, in overlays and under ESP;
 //! - [`recovery`]: what loss and reordering leave of the offload;
+//! - [`cipher`]: the ciphers of 5G beside AES-GCM, on one core;
 //! - [`jobs`]: one piece of work on the CPU, by jobs of an accelerator, inline in a NIC;
 //! - [`workbench`], [`sa_tables`]: a device and its driver, and tables of SAs, alone, for the benches;
 //! - [`live`]: how a run goes, while it goes;
@@ -24,6 +25,7 @@
 mod bounded;
 pub mod bulk;
 pub mod choice;
+pub mod cipher;
 mod connection;
 mod crowd;
 mod disk;

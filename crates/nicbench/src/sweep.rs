@@ -354,6 +354,7 @@ mod tests {
             include_str!("../sweeps/quick.toml"),
             include_str!("../sweeps/published.toml"),
             include_str!("../sweeps/crypto.toml"),
+            include_str!("../sweeps/cipher.toml"),
         ];
         for text in ours {
             let sweep = Sweep::parse(text).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! - `runs`: what can be run, by name and options;
 //! - `watch`: how a run goes, while it goes;
-//! - `iperf`, `http`, `fio`, `ipsec`, `quic`, `recovery`, `reservoir`, `crypto`, `vms`: their options and tables;
+//! - `iperf`, `http`, `fio`, `ipsec`, `quic`, `recovery`, `reservoir`, `crypto`, `cipher`, `vms`: their options and tables;
 //! - `sweep`: any of them over a grid, into a results file; `merge`: the files of its parts as one; `submit`: the parts as tasks
 //!   of a scheduler;
 //! - `wire`: the emulated wire between two TAPs, with feature `tap`;
@@ -10,6 +10,7 @@
 //! - `extcap`: a run that Wireshark captures;
 //! - [`loopback`](crate::loopback): one file several ways.
 
+mod cipher;
 mod crypto;
 mod extcap;
 mod fio;

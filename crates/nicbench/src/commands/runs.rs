@@ -1,8 +1,8 @@
 //! What can be run, by name and options: from the command line and from sweeps alike.
 
 use super::{
-    crypto::CryptoOptions, fio::FioOptions, http::HttpOptions, iperf::IperfOptions, ipsec::IpsecOptions,
-    quic::QuicOptions, recovery::RecoveryOptions, reservoir::ReservoirOptions, vms::VmsOptions,
+    cipher::CipherOptions, crypto::CryptoOptions, fio::FioOptions, http::HttpOptions, iperf::IperfOptions,
+    ipsec::IpsecOptions, quic::QuicOptions, recovery::RecoveryOptions, reservoir::ReservoirOptions, vms::VmsOptions,
 };
 use crate::options::WireOptions;
 use crate::program;
@@ -22,6 +22,7 @@ pub(crate) enum Runnable {
     Recovery(RecoveryOptions),
     Reservoir(ReservoirOptions),
     Crypto(CryptoOptions),
+    Cipher(CipherOptions),
     Vms(VmsOptions),
 }
 
@@ -58,6 +59,7 @@ impl Runnable {
             Runnable::Recovery(options) => options.run(),
             Runnable::Reservoir(options) => options.run(),
             Runnable::Crypto(options) => options.run(),
+            Runnable::Cipher(options) => options.run(),
             Runnable::Vms(options) => options.run(),
         }
     }
@@ -72,6 +74,7 @@ impl Runnable {
             Runnable::Recovery(options) => options.json,
             Runnable::Reservoir(options) => options.json,
             Runnable::Crypto(options) => options.json,
+            Runnable::Cipher(options) => options.json,
             Runnable::Vms(options) => options.json,
         }
     }
@@ -87,6 +90,7 @@ impl Runnable {
             Runnable::Recovery(options) => options.runs().len(),
             Runnable::Reservoir(options) => options.runs(),
             Runnable::Crypto(options) => options.runs(),
+            Runnable::Cipher(options) => options.runs(),
             Runnable::Vms(options) => options.runs(),
         }
     }
@@ -99,7 +103,7 @@ impl Runnable {
             Runnable::Fio(options) => options.wire.real,
             Runnable::Quic(options) => options.wire.real,
             // The CPU's rows are by the machine's clock.
-            Runnable::Crypto(_) => true,
+            Runnable::Crypto(_) | Runnable::Cipher(_) => true,
             Runnable::Ipsec(_) | Runnable::Recovery(_) | Runnable::Reservoir(_) | Runnable::Vms(_) => false,
         }
     }

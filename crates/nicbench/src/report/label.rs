@@ -43,7 +43,7 @@ pub(crate) fn option(option: &str) -> String {
 }
 
 /// Fields, what they are, and their unit.
-const FIELDS: [(&str, &str, &str); 33] = [
+const FIELDS: [(&str, &str, &str); 36] = [
     ("goodput_gbps", "goodput", "Gb/s"),
     ("slowest_gbps", "goodput of the slowest stream", "Gb/s"),
     ("fastest_gbps", "goodput of the fastest stream", "Gb/s"),
@@ -67,6 +67,9 @@ const FIELDS: [(&str, &str, &str); 33] = [
     ("target_us_per_operation", "CPU time of the target", "us a command"),
     ("copy_crc_share", "copies and CRC, of the host's CPU time", "%"),
     ("placed_share", "data placed by the NIC, of all (1: all of it)", ""),
+    ("gbps", "what one core does", "Gb/s"),
+    ("ns_per_byte", "CPU time", "ns a byte"),
+    ("ns_per_packet", "CPU time", "ns a packet"),
     ("tx_ns_per_packet", "CPU time of the sending host", "ns a packet"),
     ("rx_ns_per_packet", "CPU time of the receiving host", "ns a packet"),
     ("tx_packets_per_cpu_second", "packets that a second of the sender's CPU time sends", ""),

@@ -1,0 +1,312 @@
+//! Ciphers and MACs of 5G beside AES-GCM, on one core: by length of a packet, packets side by side, and instructions.
+
+use crate::choice::choices;
+use cellular_crypto::{Algorithm, Backend, CipherJob, Engine, Iv, Key, MacJob, SealJob, TagLen};
+use serde::Serialize;
+use std::time::Instant;
+
+choices! {
+    /// What is done to packets.
+    pub enum Cipher {
+        /// AES-128-GCM, one packet after the other.
+        Aes128Gcm = "aes-128-gcm",
+        /// AES-256-GCM, one packet after the other.
+        Aes256Gcm = "aes-256-gcm",
+        /// Ciphering with SNOW 3G.
+        Nea1 = "nea1",
+        /// Ciphering with AES-128.
+        Nea2 = "nea2",
+        /// Ciphering with ZUC-128.
+        Nea3 = "nea3",
+        /// Ciphering with Snow 5G.
+        Nea4 = "nea4",
+        /// Ciphering with AES-256.
+        Nea5 = "nea5",
+        /// Ciphering with ZUC-256.
+        Nea6 = "nea6",
+        /// Integrity with SNOW 3G.
+        Nia1 = "nia1",
+        /// Integrity with AES-128.
+        Nia2 = "nia2",
+        /// Integrity with ZUC-128.
+        Nia3 = "nia3",
+        /// Integrity with Snow 5G.
+        Nia4 = "nia4",
+        /// Integrity with AES-256.
+        Nia5 = "nia5",
+        /// Integrity with ZUC-256.
+        Nia6 = "nia6",
+        /// Both in one with Snow 5G.
+        Nca4 = "nca4",
+        /// Both in one with AES-256.
+        Nca5 = "nca5",
+        /// Both in one with ZUC-256.
+        Nca6 = "nca6",
+    }
+}
+
+choices! {
+    /// What instructions lanes are made of. AES itself takes the fastest that the processor has, but for AES-GCM.
+    pub enum Lanes {
+        /// The fastest that the processor has.
+        Best = "best",
+        /// None in particular: safe Rust.
+        Portable = "portable",
+        /// AVX2: eight packets side by side.
+        Avx2 = "avx2",
+        /// AVX-512: sixteen packets side by side.
+        Avx512 = "avx512",
+    }
+}
+
+/// What a cipher makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Gcm(resumable_aead::Algorithm),
+    Cipher(Algorithm),
+    Mac(Algorithm),
+    Both(Algorithm),
+}
+
+impl Cipher {
+    fn work(self) -> Work {
+        use Algorithm::{Aes128, Aes256, Snow3g, Snow5g, Zuc128, Zuc256};
+        match self {
+            Cipher::Aes128Gcm => Work::Gcm(resumable_aead::Algorithm::Aes128Gcm),
+            Cipher::Aes256Gcm => Work::Gcm(resumable_aead::Algorithm::Aes256Gcm),
+            Cipher::Nea1 => Work::Cipher(Snow3g),
+            Cipher::Nea2 => Work::Cipher(Aes128),
+            Cipher::Nea3 => Work::Cipher(Zuc128),
+            Cipher::Nea4 => Work::Cipher(Snow5g),
+            Cipher::Nea5 => Work::Cipher(Aes256),
+            Cipher::Nea6 => Work::Cipher(Zuc256),
+            Cipher::Nia1 => Work::Mac(Snow3g),
+            Cipher::Nia2 => Work::Mac(Aes128),
+            Cipher::Nia3 => Work::Mac(Zuc128),
+            Cipher::Nia4 => Work::Mac(Snow5g),
+            Cipher::Nia5 => Work::Mac(Aes256),
+            Cipher::Nia6 => Work::Mac(Zuc256),
+            Cipher::Nca4 => Work::Both(Snow5g),
+            Cipher::Nca5 => Work::Both(Aes256),
+            Cipher::Nca6 => Work::Both(Zuc256),
+        }
+    }
+}
+
+impl Lanes {
+    fn backend(self) -> Backend {
+        match self {
+            Lanes::Best => Backend::best(),
+            Lanes::Portable => Backend::Portable,
+            Lanes::Avx2 => Backend::Avx2,
+            Lanes::Avx512 => Backend::Avx512,
+        }
+    }
+
+    fn of_gcm(self, algorithm: resumable_aead::Algorithm) -> resumable_aead::Backend {
+        match self {
+            Lanes::Best => resumable_aead::Backend::best(algorithm),
+            Lanes::Portable => resumable_aead::Backend::Portable,
+            Lanes::Avx2 => resumable_aead::Backend::Avx2,
+            Lanes::Avx512 => resumable_aead::Backend::Avx512,
+        }
+    }
+}
+
+/// Packets to be worked on. Each packet of a batch has a key of its own, as those of different users have.
+///
+/// ```
+/// use offload_bench::cipher::{Cipher, Packets};
+///
+/// let run = Packets { size: 256, in_flight: 4, bytes: 1 << 16, ..Packets::new(Cipher::Nea1) }.run()?;
+/// assert!(run.ns_per_byte > 0.0 && run.fastest_ns_per_byte <= run.ns_per_byte);
+/// # Ok::<(), offload_bench::cipher::LanesError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packets {
+    /// What is done.
+    pub cipher: Cipher,
+    /// With what instructions.
+    pub lanes: Lanes,
+    /// Bytes of a packet.
+    pub size: usize,
+    /// Packets that are there together.
+    pub in_flight: usize,
+    /// Bytes in all; half as many go before, unmeasured.
+    pub bytes: u64,
+}
+
+/// What came of it: CPU time of one core of this machine.
+///
+/// See [`Packets`] for an example.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CipherRun {
+    /// What was done.
+    pub cipher: &'static str,
+    /// What was asked for.
+    pub lanes: &'static str,
+    /// What it was done with.
+    pub instructions: String,
+    /// Bytes of a packet.
+    pub size: usize,
+    /// Packets that were there together.
+    pub in_flight: usize,
+    /// Nanoseconds for each byte: the median of the run's slices.
+    pub ns_per_byte: f64,
+    /// The fastest slice.
+    pub fastest_ns_per_byte: f64,
+    /// Nanoseconds for each packet.
+    pub ns_per_packet: f64,
+    /// What one core does in a second, in 10^9 bits.
+    pub gbps: f64,
+}
+
+/// The processor lacks the instructions that were asked for.
+///
+/// See [`Packets`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{cipher}: this processor has no instructions for lanes by {lanes}")]
+pub struct LanesError {
+    cipher: Cipher,
+    lanes: Lanes,
+}
+
+impl Packets {
+    /// 32 of 1,464 bytes at a time, 16 MiB in all, with the fastest instructions.
+    pub fn new(cipher: Cipher) -> Packets {
+        Packets { cipher, lanes: Lanes::Best, size: 1464, in_flight: 32, bytes: 16 << 20 }
+    }
+
+    /// Measures.
+    ///
+    /// # Errors
+    /// [`LanesError`].
+    pub fn run(&self) -> Result<CipherRun, LanesError> {
+        let refused = LanesError { cipher: self.cipher, lanes: self.lanes };
+        let (instructions, mut slices) = match self.cipher.work() {
+            Work::Gcm(algorithm) => {
+                let backend = self.lanes.of_gcm(algorithm);
+                let key = |packet: usize| {
+                    resumable_aead::Key::with_backend(algorithm, &vec![packet as u8; algorithm.key_len()], backend)
+                };
+                let keys: Vec<_> = (0..self.in_flight).map(key).collect::<Result<_, _>>().map_err(|_| refused)?;
+                let slices = self.measure(|packets| {
+                    for (packet, key) in packets.iter_mut().zip(&keys) {
+                        // It has a length that goes with one nonce.
+                        let _tag = std::hint::black_box(key.seal_in_place(&[1; 12], &[], packet));
+                    }
+                });
+                (format!("{backend:?}"), slices)
+            }
+            work @ (Work::Cipher(algorithm) | Work::Mac(algorithm) | Work::Both(algorithm)) => {
+                let engine = Engine::with_backend(self.lanes.backend()).ok_or(refused)?;
+                let key = |packet: usize| Key::new(algorithm, &vec![packet as u8; algorithm.key_len()]);
+                // Keys of the algorithm's own length.
+                let keys: Vec<Key> = (0..self.in_flight).filter_map(|packet| key(packet).ok()).collect();
+                (format!("{:?}", engine.backend()), self.measure(|packets| batch(engine, work, &keys, packets)))
+            }
+        };
+        slices.sort_unstable_by(f64::total_cmp);
+        let (median, fastest) = (slices[slices.len() / 2], slices[0]);
+        use crate::choice::Choice;
+        Ok(CipherRun {
+            cipher: self.cipher.name(),
+            lanes: self.lanes.name(),
+            instructions,
+            size: self.size,
+            in_flight: self.in_flight,
+            ns_per_byte: median,
+            fastest_ns_per_byte: fastest,
+            ns_per_packet: median * self.size as f64,
+            gbps: 8.0 / median,
+        })
+    }
+
+    /// Nanoseconds per byte of each slice.
+    fn measure(&self, mut batch: impl FnMut(&mut [Vec<u8>])) -> Vec<f64> {
+        let mut packets = vec![vec![0x5a; self.size.max(1)]; self.in_flight.max(1)];
+        let bytes = (packets.len() * packets[0].len()) as u64;
+        let batches = (self.bytes / SLICES / bytes).max(1);
+        (0..batches * SLICES / 2).for_each(|_| batch(&mut packets));
+        let slice = |_| {
+            let start = Instant::now();
+            (0..batches).for_each(|_| batch(&mut packets));
+            // A clock may stand still for as long as little work takes.
+            start.elapsed().as_nanos().max(1) as f64 / (batches * bytes) as f64
+        };
+        (0..SLICES).map(slice).collect()
+    }
+}
+
+/// One batch by an engine.
+fn batch(engine: Engine, work: Work, keys: &[Key], packets: &mut [Vec<u8>]) {
+    let each = packets.iter_mut().zip(keys).enumerate();
+    let iv = |packet: usize| Iv::from_bytes([packet as u8; 16]);
+    // No packet is as long as a message may not be.
+    match work {
+        Work::Cipher(_) => {
+            let each = each.map(|(n, (data, key))| CipherJob::new(key, iv(n), data));
+            let mut jobs: Vec<_> = each.flatten().collect();
+            engine.cipher(&mut jobs);
+        }
+        Work::Mac(_) => {
+            let each = each.map(|(n, (data, key))| MacJob::new(key, iv(n), data, TagLen::FOUR));
+            let mut jobs: Vec<_> = each.flatten().collect();
+            engine.mac(&mut jobs);
+            std::hint::black_box(&jobs);
+        }
+        Work::Both(_) | Work::Gcm(_) => {
+            let each = each.map(|(n, (data, key))| SealJob::new(key, iv(n), &[], data, TagLen::FOUR));
+            let mut jobs: Vec<_> = each.flatten().collect();
+            engine.seal(&mut jobs);
+            std::hint::black_box(&jobs);
+        }
+    }
+}
+
+/// The rows as text: one each.
+///
+/// ```
+/// assert!(offload_bench::cipher::table(&[]).contains("in flight"));
+/// ```
+pub fn table(runs: &[CipherRun]) -> String {
+    let mut text = String::from("cipher       lanes     by           size  in flight    ns/B  ns/packet   Gb/s\n");
+    for run in runs {
+        let CipherRun { cipher, lanes, instructions, size, in_flight, ns_per_byte, ns_per_packet, gbps, .. } = run;
+        text += &format!(
+            "{cipher:<12} {lanes:<9} {instructions:<10} {size:>6} {in_flight:>10} {ns_per_byte:>7.3} {ns_per_packet:>10.0} {gbps:>6.1}\n"
+        );
+    }
+    text
+}
+
+/// Parts of a run that are measured one by one.
+const SLICES: u64 = 15;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cipher_runs_with_every_instruction_that_there_is() {
+        for cipher in Cipher::ALL {
+            for lanes in [Lanes::Best, Lanes::Portable] {
+                let packets = Packets { lanes, size: 100, in_flight: 3, bytes: 10_000, ..Packets::new(cipher) };
+                let run = packets.run().unwrap();
+                assert!(run.ns_per_byte > 0.0 && run.fastest_ns_per_byte <= run.ns_per_byte, "{run:?}");
+                assert_eq!(
+                    run.instructions == "Portable",
+                    lanes == Lanes::Portable || Backend::best() == Backend::Portable
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn instructions_that_are_not_there_are_told() {
+        let run = Packets { lanes: Lanes::Avx512, bytes: 1, ..Packets::new(Cipher::Nea3) }.run();
+        assert_eq!(run.is_ok(), Backend::Avx512.is_available());
+        let error = LanesError { cipher: Cipher::Nea3, lanes: Lanes::Avx512 };
+        assert_eq!(error.to_string(), "nea3: this processor has no instructions for lanes by avx512");
+    }
+}
