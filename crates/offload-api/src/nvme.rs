@@ -78,8 +78,9 @@ pub enum NvmeTcpContext {
 }
 
 /// What a receive context is told of a command whose data are to pass stages on their way to its buffer. Stages work on the
-/// whole blocks of 16 bytes that a packet brings, of PDUs whose digest is right so far, or that have none; the rest is placed as
-/// it comes. [`Piece::opened`](crate::Piece::opened) says which is which.
+/// whole blocks of 16 bytes, of PDUs whose digest is right so far, or that have none; the rest is placed as
+/// it comes. [`Piece::opened`](crate::Piece::opened) says which is which. Of a block that goes on in the next packet nothing is placed
+/// before that comes; it is then placed as a whole ([`Piece::lead`](crate::Piece::lead)).
 ///
 /// ```
 /// use offload_api::{NvmeTcpStages, StageSpec};

@@ -247,7 +247,7 @@ impl RxBuf {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             RxBuf::Pool(bytes) => bytes,
-            RxBuf::Placed(piece) => &mut piece.bytes,
+            RxBuf::Placed(piece) => piece.bytes_mut(),
         }
     }
 
@@ -299,7 +299,7 @@ impl RxBuf {
     pub fn freeze(self) -> Bytes {
         match self {
             RxBuf::Pool(bytes) => bytes.freeze(),
-            RxBuf::Placed(piece) => Bytes::copy_from_slice(&piece.bytes),
+            RxBuf::Placed(piece) => Bytes::copy_from_slice(piece.bytes()),
         }
     }
 }
@@ -309,7 +309,7 @@ impl Deref for RxBuf {
     fn deref(&self) -> &[u8] {
         match self {
             RxBuf::Pool(bytes) => bytes,
-            RxBuf::Placed(piece) => &piece.bytes,
+            RxBuf::Placed(piece) => piece.bytes(),
         }
     }
 }
@@ -357,14 +357,27 @@ pub struct Piece {
     home: Arc<dyn PieceHome>,
 }
 
-/// Where a piece begins in its buffer, and how much of it stages have worked on: all but fewer than 16 bytes at each end, or
-/// nothing. In one word, for received memory is charged at its true size: 55 bits, one, and twice four.
+/// Where the memory of a piece begins in its buffer, how much of that is its [lead](Piece::lead), and how much of it stages have worked
+/// on: all but fewer than 16 bytes at each end, or nothing. In one word, for received memory is charged at its true size: 51 bits, four,
+/// one, and twice four.
 #[derive(Clone, Copy)]
 struct Place(u64);
 
 impl Place {
-    fn offset(self) -> u64 {
-        self.0 >> 9
+    fn at(start: u64) -> Place {
+        Place(start << 13)
+    }
+
+    fn start(self) -> u64 {
+        self.0 >> 13
+    }
+
+    fn lead(self) -> usize {
+        (self.0 >> 9 & 0xf) as usize
+    }
+
+    fn with_lead(self, lead: usize) -> Place {
+        Place(self.0 & !0x1e00 | (lead as u64) << 9)
     }
 
     fn gaps(self) -> Option<(u64, u64)> {
@@ -378,45 +391,65 @@ impl Place {
 }
 
 impl Piece {
-    /// The piece at `offset` bytes, fewer than 2^55, into the buffer that `home` keeps together.
+    /// The piece at `offset` bytes, fewer than 2^51, into the buffer that `home` keeps together.
     pub fn new(offset: u64, bytes: BytesMut, home: Arc<dyn PieceHome>) -> Piece {
-        Piece { place: Place(offset << 9), bytes, home }
+        Piece { place: Place::at(offset), bytes, home }
     }
 
-    /// Where the piece begins in its command's buffer, in bytes.
+    /// Where the piece begins in its command's buffer, in bytes, behind its lead.
     pub fn offset(&self) -> u64 {
-        self.place.offset()
+        self.place.start() + self.lead() as u64
     }
 
-    /// Bytes in it.
+    /// Bytes in it, without its lead.
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() - self.lead()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.len() == 0
+    }
+
+    /// Bytes of the buffer before the piece that come along with it: the beginning of a block that packets before this one left
+    /// open, now filled with what became of it. The stream has those bytes as they came, in these packets.
+    pub fn lead(&self) -> usize {
+        self.place.lead()
+    }
+
+    /// Makes the first `bytes` bytes its lead.
+    ///
+    /// # Panics
+    /// If they are a [`BLOCK`](Self::BLOCK) or more, or more than the piece has.
+    pub fn set_lead(&mut self, bytes: usize) {
+        assert!(bytes < Self::BLOCK as usize && bytes <= self.bytes.len(), "a lead of {bytes} bytes");
+        self.place = self.place.with_lead(bytes);
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.lead()..]
     }
 
     /// The bytes, for the device to fill.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        let lead = self.lead();
+        &mut self.bytes[lead..]
     }
 
-    /// Which bytes of the command's buffer are in this piece and are not as they came, for a stage of the device has worked on
-    /// them. [`opens_to`](Self::opens_to) says what those are.
+    /// Which bytes of the command's buffer are in this piece, or its lead, and are not as they came, for a stage of the device has
+    /// worked on them. [`opens_to`](Self::opens_to) says what those are.
     pub fn opened(&self) -> Range<u64> {
         let Some((head, tail)) = self.place.gaps() else { return NOTHING };
-        self.offset() + head..self.end() - tail
+        self.place.start() + head..self.end() - tail
     }
 
     fn end(&self) -> u64 {
-        self.offset() + self.bytes.len() as u64
+        self.place.start() + self.bytes.len() as u64
     }
 
     /// Notes what was opened of it; false if that cannot be noted.
     fn note_opened(&mut self, opened: Range<u64>) -> bool {
-        let gaps = (opened.start < opened.end).then(|| (opened.start - self.offset(), self.end() - opened.end));
+        let gaps = (opened.start < opened.end).then(|| (opened.start - self.place.start(), self.end() - opened.end));
         let fits = gaps.is_none_or(|(head, tail)| head < Self::BLOCK && tail < Self::BLOCK);
         if fits {
             self.place = self.place.with_gaps(gaps);
@@ -427,7 +460,7 @@ impl Piece {
     /// Which of its bytes a stage may work on: whole blocks of [`BLOCK`](Self::BLOCK) bytes of the command's buffer. Offsets are
     /// of that buffer.
     pub fn opens_to(&self) -> Range<u64> {
-        let (start, end) = (self.offset(), self.end());
+        let (start, end) = (self.place.start(), self.end());
         let range = start.next_multiple_of(Self::BLOCK)..end - end % Self::BLOCK;
         if range.is_empty() { NOTHING } else { range }
     }
@@ -439,7 +472,7 @@ impl Piece {
         if start == end {
             return;
         }
-        let offset = self.offset();
+        let offset = self.place.start();
         let bytes = &mut self.bytes[(start - offset) as usize..(end - offset) as usize];
         if work(start, bytes) {
             self.note_opened(start..end);
@@ -450,7 +483,7 @@ impl Piece {
     /// that cannot be told any more, for a block was cut.
     #[must_use]
     pub fn close(&mut self) -> bool {
-        let (Range { start, end }, offset) = (self.opened(), self.offset());
+        let (Range { start, end }, offset) = (self.opened(), self.place.start());
         if start == end {
             return true;
         }
@@ -470,13 +503,13 @@ impl Piece {
         core::ptr::addr_eq(Arc::as_ptr(&self.home), Arc::as_ptr(home))
     }
 
-    /// Takes in the piece behind it.
+    /// Takes in the piece behind it, its lead included: between them the stream has to have that, and nothing else.
     ///
     /// # Errors
     /// It is not the piece behind, in the same memory; or what a stage has worked on would not be all but fewer than 16 bytes at
     /// each end.
     pub fn join(&mut self, next: Piece) -> Result<(), Piece> {
-        let follows = self.end() == next.offset()
+        let follows = self.end() == next.place.start()
             && core::ptr::addr_eq(Arc::as_ptr(&self.home), Arc::as_ptr(&next.home))
             && self.bytes.as_ptr_range().end == next.bytes.as_ptr();
         let (ours, theirs) = (self.opened(), next.opened());
@@ -488,7 +521,8 @@ impl Piece {
         let length = opened.end - opened.start;
         let opened_bytes = |piece: &Piece| piece.opened().end - piece.opened().start;
         let is_known = length == opened_bytes(self) + opened_bytes(&next)
-            && (length == 0 || opened.start - self.offset() < Self::BLOCK && next.end() - opened.end < Self::BLOCK);
+            && (length == 0
+                || opened.start - self.place.start() < Self::BLOCK && next.end() - opened.end < Self::BLOCK);
         if !follows || !is_known {
             return Err(next);
         }
@@ -500,22 +534,26 @@ impl Piece {
 
     /// Keeps the first `bytes` bytes; the rest goes home.
     pub fn truncate(&mut self, bytes: usize) {
-        if bytes < self.bytes.len() {
+        if bytes < self.len() {
             let kept = self.split_to(bytes);
             *self = kept;
         }
     }
 
-    /// Takes the first `at` bytes off.
+    /// Takes the first `at` bytes off, and the lead with them, if there are any.
     ///
     /// # Panics
     /// If there are fewer.
     pub fn split_to(&mut self, at: usize) -> Piece {
+        if at == 0 {
+            return Piece::new(self.offset(), BytesMut::new(), self.home.clone());
+        }
         let cut = self.offset() + at as u64;
         let Range { start, end } = self.opened();
-        let mut first = Piece { place: self.place, bytes: self.bytes.split_to(at), home: self.home.clone() };
+        let bytes = self.bytes.split_to(self.lead() + at);
+        let mut first = Piece { place: self.place, bytes, home: self.home.clone() };
         first.note_opened(start.min(cut)..end.min(cut));
-        self.place = Place(cut << 9);
+        self.place = Place::at(cut);
         self.note_opened(start.max(cut)..end.max(cut));
         first
     }
@@ -527,14 +565,14 @@ impl Drop for Piece {
     fn drop(&mut self) {
         let bytes = core::mem::take(&mut self.bytes);
         if !bytes.is_empty() {
-            self.home.take_back(self.offset(), bytes);
+            self.home.take_back(self.place.start(), bytes);
         }
     }
 }
 
 impl fmt::Debug for Piece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Piece({} bytes at {})", self.bytes.len(), self.offset())
+        write!(f, "Piece({} bytes at {})", self.len(), self.offset())
     }
 }
 
@@ -593,6 +631,39 @@ mod tests {
         let mut refused = Piece::new(0, BytesMut::zeroed(32), home);
         refused.open(|_, _| false);
         assert!(small.opened().is_empty() && refused.opened().is_empty());
+    }
+
+    #[test]
+    fn a_lead_comes_along_and_is_no_part_of_the_stream() {
+        let home = Arc::new(Home::default());
+        let piece = || {
+            let mut piece = Piece::new(16, BytesMut::from_iter(0..48u8), home.clone());
+            piece.open(|at, bytes| at == 16 && bytes.len() == 48);
+            piece.set_lead(5);
+            piece
+        };
+        let mut whole = piece();
+        assert_eq!((whole.offset(), whole.len(), whole.lead(), whole.opened()), (21, 43, 5, 16..64));
+        assert!(whole.split_to(0).opened().is_empty() && whole.lead() == 5);
+        assert_eq!((whole.bytes_mut()[0], RxBuf::Placed(piece()).freeze()[0]), (5, 5));
+        assert!(whole.close() && whole.opened().is_empty() && whole.bytes == [7; 48][..]);
+        let mut rest = piece();
+        let first = rest.split_to(11);
+        assert_eq!((first.opened(), first.lead(), rest.opened(), rest.lead()), (16..32, 5, 32..64, 0));
+        assert!(rest.close());
+        home.0.lock().unwrap().clear();
+        drop(first);
+        assert_eq!(home.0.lock().unwrap().pop(), Some((16, (0..16).collect())), "all of it goes home");
+        // Joined to what is before it, it is a part.
+        let mut slab = BytesMut::zeroed(64);
+        let mut next = Piece::new(32, slab.split_off(32), home.clone());
+        let mut first = Piece::new(0, slab, home.clone());
+        for piece in [&mut first, &mut next] {
+            piece.open(|_, _| true);
+        }
+        next.set_lead(3);
+        first.join(next).unwrap();
+        assert_eq!((first.len(), first.opened()), (64, 0..64));
     }
 
     #[test]

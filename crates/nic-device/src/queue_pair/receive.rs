@@ -79,7 +79,8 @@ impl Session {
         for (offset, piece) in placed {
             let at = payload_start + offset;
             let next = match self.placed.last_mut() {
-                Some((last_at, last)) if *last_at + last.len() == at => last.join(piece).err(),
+                // What is between them in the payload is the lead, as it came: a part of the joined piece.
+                Some((last_at, last)) if *last_at + last.len() + piece.lead() == at => last.join(piece).err(),
                 _ => Some(piece),
             };
             self.placed.extend(next.map(|piece| (at, piece)));

@@ -9,12 +9,13 @@ use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, TransmitResync, nic};
 use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{
-    DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, NoRecords, NvmeTcpConfig, Piece, PieceHome,
-    QueuedBytes, RecordSource, Sent, StreamAsk, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts,
-    Unit,
+    DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, NoRecords, NvmeTcpConfig, NvmeTcpStages, Piece,
+    PieceHome, QueuedBytes, RecordSource, Sent, StageSpec, StreamAsk, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket,
+    TxTag, TypedContexts, Unit, XTS_STAGE,
 };
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
+use resumable_aead::{DataUnits, Volume, XtsKey};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
@@ -562,8 +563,22 @@ fn over_tls_a_gap_in_a_record_costs_that_record_and_not_the_place_in_the_pdu() {
 /// may come in several PDUs: parts of its buffer that are neighbours there are none in the packet.
 #[test]
 fn what_is_placed_of_joined_segments_is_told_in_one_packet() {
-    const PARTS: [(u32, usize); 4] = [(0, 1500), (1500, 1000), (2500, 2700), (5200, 800)];
-    let data: Vec<u8> = (0..6000).map(|at| (at * 31) as u8).collect();
+    joined_segments_are_told_in_one_packet(None);
+}
+
+/// Segments cut blocks of the cipher: these are whole again.
+#[test]
+fn what_is_decrypted_of_joined_segments_is_told_in_one_packet() {
+    let key: Vec<u8> = (0..64).collect();
+    let units = DataUnits::new(512).unwrap();
+    joined_segments_are_told_in_one_packet(Some(Volume::new(XtsKey::new(&key).unwrap(), units)));
+}
+
+fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
+    const PARTS: [(u32, usize); 4] = [(0, 1504), (1504, 1008), (2512, 2688), (5200, 800)];
+    let plain: Vec<u8> = (0..6000).map(|at| (at * 31) as u8).collect();
+    let mut data = plain.clone();
+    volume.iter().for_each(|volume| volume.encrypt(3, 0, &mut data).unwrap());
     let (mut content, mut starts) = (Vec::new(), Vec::new());
     for (offset, length) in PARTS {
         content.extend([7, 0, 24, 24]);
@@ -586,9 +601,16 @@ fn what_is_placed_of_joined_segments_is_told_in_one_packet() {
     let (mut far, mut receiver) = pair(NicConfig { mac: [0xff; 6], nvme_io_threshold: 0, ..NicConfig::default() });
     let mut contexts = receiver.nvme().unwrap();
     let context = contexts.add(&flow().reversed(), Seq(7), &NvmeTcpConfig::default()).unwrap();
-    // Two buffers, of 2,500 and 3,500 bytes.
+    // Two buffers, of 2,512 and 3,488 bytes.
     let piece = |offset, bytes| Piece::new(offset, BytesMut::zeroed(bytes), Arc::new(Nowhere));
-    contexts.place(context, 0, vec![piece(0, 2500), piece(2500, 3500)]);
+    let buffers = vec![piece(0, 2512), piece(2512, 3488)];
+    match volume.clone() {
+        None => contexts.place(context, 0, buffers),
+        Some(volume) => {
+            let stages = NvmeTcpStages { command: 0, unit: 3, stages: vec![StageSpec::new(XTS_STAGE, volume)] };
+            contexts.place_through(context, stages, buffers);
+        }
+    }
     run(&mut far);
     while let Some(frame) = near.poll_frame(Instant::ZERO) {
         far.receive_frame(Instant::ZERO, frame);
@@ -600,7 +622,9 @@ fn what_is_placed_of_joined_segments_is_told_in_one_packet() {
     let told: Vec<_> = packet.placed.iter().map(|(at, piece)| (*at, piece.offset() as u32, piece.len())).collect();
     let expected: Vec<_> = starts.iter().zip(PARTS).map(|(at, (offset, length))| (*at, offset, length)).collect();
     assert_eq!(told, expected);
-    for (at, piece) in &mut packet.placed {
-        assert_eq!(content[*at..][..piece.len()], *piece.bytes_mut());
+    for (_, piece) in &mut packet.placed {
+        let (start, end) = (piece.offset(), piece.offset() + piece.len() as u64);
+        assert_eq!(piece.opened(), if volume.is_some() { start..end } else { 0..0 });
+        assert_eq!(plain[start as usize..end as usize], *piece.bytes_mut());
     }
 }

@@ -5,12 +5,14 @@
 //! - `cursor`: a place in a PDU, and what passing its bytes does;
 //! - `receive`: the stream: gaps, searching, tracking, asking;
 //! - `placement`: the buffers of commands;
+//! - `open_block`: what came of a cipher's block that a packet cut;
 //! - `transmit`: digests of what leaves.
 //!
 //! Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, and the ULP DDP series proposed for Linux.
 
 mod cursor;
 mod framing;
+mod open_block;
 mod placement;
 mod receive;
 mod transmit;
@@ -158,7 +160,7 @@ impl StreamEngine for NvmeTcp {
         counters.rx_nvmeotcp_checked += u64::from(verdict == NvmeVerdict::Good);
         counters.rx_nvmeotcp_drop += u64::from(lost);
         counters.rx_nvmeotcp_packets += u64::from(!placed.is_empty());
-        counters.rx_nvmeotcp_bytes += placed.iter().map(|(_, piece)| piece.len() as u64).sum::<u64>();
+        counters.rx_nvmeotcp_bytes += placed.iter().map(|(_, piece)| (piece.lead() + piece.len()) as u64).sum::<u64>();
         counters.rx_nvmeotcp_opened_bytes += placed.iter().map(|(_, piece)| length(piece.opened())).sum::<u64>();
         payload.place(placed);
         match verdict {

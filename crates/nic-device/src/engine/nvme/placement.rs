@@ -3,8 +3,10 @@
 //! Invariant: a byte of a buffer is here, or has left with a packet, or has gone home; pieces are in order and do not
 //! overlap. Dropping a piece sends it home, so there is nothing to be forgotten.
 
+use super::open_block::OpenBlock;
 use crate::engine::{Run, StageMakers, StageStates, Stages};
 use offload_api::{Direction, NvmeTcpStages, Piece};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
 /// What commands of one flow have given the device.
@@ -60,28 +62,53 @@ impl Placement {
     }
 
     /// Writes the first of `bytes`, which belong at `offset` in the buffer of `command`, where they belong: as many as
-    /// one piece takes. If they may, they pass the stages. `None`: that part of the buffer is not here.
-    pub(crate) fn place(&mut self, command: u16, offset: u64, bytes: &[u8], pass: bool) -> Option<Piece> {
+    /// one piece takes. If they may, they pass the stages, which takes whole blocks: what came of the last one waits in `open` for
+    /// the rest of it, and comes into the buffer with that. `None`: that part of the buffer is not here, or `open` has all of them.
+    pub(crate) fn place(
+        &mut self,
+        command: u16,
+        offset: u32,
+        bytes: &[u8],
+        pass: bool,
+        open: &mut OpenBlock,
+    ) -> Option<Piece> {
+        let held = open.take(command, offset);
         let Taken { pieces, passing } = self.commands.get_mut(&command)?;
-        let at = pieces.iter().position(|piece| offset < piece.offset() + piece.len() as u64)?;
-        let skipped = usize::try_from(offset.checked_sub(pieces[at].offset())?).ok()?;
+        let passing = passing.as_ref().filter(|_| pass);
+        let lead = if passing.is_some() { &held[..] } else { &[] };
+        let start = u64::from(offset) - lead.len() as u64;
+        let at = pieces.iter().position(|piece| start < end_of(piece))?;
+        let skipped = usize::try_from(start.checked_sub(pieces[at].offset())?).ok()?;
+        let mut length = (lead.len() + bytes.len()).min(pieces[at].len() - skipped);
+        if passing.is_some() {
+            let cut = cut_of(start, start + length as u64, end_of(&pieces[at]));
+            length -= cut;
+            if length == 0 {
+                // The block began in a packet before, or in this one.
+                let all = SmallVec::<[u8; 16]>::from_iter(lead.iter().chain(bytes).copied());
+                open.keep(command, offset + bytes.len() as u32, &all);
+                return None;
+            }
+        }
         let before = pieces[at].split_to(skipped);
-        let length = bytes.len().min(pieces[at].len());
         let mut placed = pieces[at].split_to(length);
-        placed.bytes_mut().copy_from_slice(&bytes[..length]);
-        if let (true, Some(Passing { unit, stages })) = (pass, passing) {
+        let (of_before, of_these) = placed.bytes_mut().split_at_mut(lead.len());
+        of_before.copy_from_slice(lead);
+        of_these.copy_from_slice(&bytes[..of_these.len()]);
+        if let Some(Passing { unit, stages }) = passing {
             placed.open(|at, blocks| {
                 let run = Run { direction: Direction::Receive, unit: *unit, at };
                 // Placed in any order, they are all the first to the stages.
                 let passed = stages.pass(run, &mut StageStates::default(), blocks);
                 if !passed {
                     // One of several may have worked on them.
-                    let from = (at - offset) as usize;
-                    blocks.copy_from_slice(&bytes[from..from + blocks.len()]);
+                    let as_they_came = lead.iter().chain(bytes).skip((at - start) as usize);
+                    blocks.iter_mut().zip(as_they_came).for_each(|(byte, came)| *byte = *came);
                 }
                 passed
             });
         }
+        placed.set_lead(lead.len());
         match (before.is_empty(), pieces[at].is_empty()) {
             (true, true) => drop(pieces.remove(at)),
             (true, false) => {}
@@ -93,6 +120,16 @@ impl Placement {
         }
         Some(placed)
     }
+}
+
+fn end_of(piece: &Piece) -> u64 {
+    piece.offset() + piece.len() as u64
+}
+
+/// How many bytes at the end of `start..end` wait for the rest of their block, which goes on in the piece that ends at `piece_end`.
+fn cut_of(start: u64, end: u64, piece_end: u64) -> usize {
+    let block = end - end % Piece::BLOCK;
+    if start <= block && block + Piece::BLOCK <= piece_end { (end - block) as usize } else { 0 }
 }
 
 #[cfg(test)]
@@ -142,26 +179,69 @@ mod tests {
         let mut placement = Placement::with(StageMakers::default().with::<Add>());
         placement.open(stages("add"));
         placement.insert(7, buffer(&home));
-        let mut piece = placement.place(7, 10, &[1; 40], true).unwrap();
+        let mut piece = placement.place(7, 10, &[1; 40], true, &mut OpenBlock::default()).unwrap();
         let bytes = piece.bytes_mut().to_vec();
-        assert_eq!((piece.opened(), &bytes[5..7], &bytes[37..]), (16..48, &[1, 20][..], &[20, 1, 1][..]));
-        assert!(placement.place(7, 50, &[1; 14], false).unwrap().opened().is_empty());
+        assert_eq!((piece.opened(), &bytes[5..7], &bytes[37..]), (16..48, &[1, 20][..], &[20][..]), "the rest waits");
+        assert!(placement.place(7, 50, &[1; 14], false, &mut OpenBlock::default()).unwrap().opened().is_empty());
         // What a stage finds wrong is left as it came.
         placement.open(NvmeTcpStages { unit: 4, ..stages("add") });
         placement.insert(7, buffer(&home));
-        let mut piece = placement.place(7, 0, &[1; 64], true).unwrap();
+        let mut piece = placement.place(7, 0, &[1; 64], true, &mut OpenBlock::default()).unwrap();
         assert!(piece.opened().is_empty() && piece.bytes_mut() == [1; 64]);
         // The next command with this identifier did not ask for any.
         placement.open(stages("add"));
         placement.insert(7, buffer(&home));
         placement.insert(7, buffer(&home));
-        assert!(placement.place(7, 0, &[1; 64], true).unwrap().opened().is_empty());
+        assert!(placement.place(7, 0, &[1; 64], true, &mut OpenBlock::default()).unwrap().opened().is_empty());
         // Nor is anything placed that would have to pass what there is not; after another command that is forgotten.
         for other in [None, Some(8)] {
             placement.open(stages("press"));
             other.into_iter().for_each(|other| placement.insert(other, Vec::new()));
             placement.insert(7, buffer(&home));
-            assert_eq!(placement.place(7, 0, &[1], true).is_some(), other.is_some());
+            assert_eq!(placement.place(7, 0, &[1], true, &mut OpenBlock::default()).is_some(), other.is_some());
+        }
+    }
+
+    /// A command 7 whose data pass a stage, with a buffer of two parts.
+    fn passing(home: &Arc<Home>) -> Placement {
+        let mut placement = Placement::with(StageMakers::default().with::<Add>());
+        placement.open(NvmeTcpStages { command: 7, unit: 3, stages: vec![StageSpec::new("add", ())] });
+        let parts = [(0, 88), (88, 40)];
+        placement.insert(7, parts.map(|(at, bytes)| Piece::new(at, BytesMut::zeroed(bytes), home.clone())).into());
+        placement
+    }
+
+    #[test]
+    fn a_block_that_packets_cut_comes_with_the_last_of_them() {
+        let home = Arc::new(Home::default());
+        let (mut placement, mut open) = (passing(&home), OpenBlock::default());
+        let first = placement.place(7, 0, &[1; 20], true, &mut open).unwrap();
+        assert_eq!((first.len(), first.opened()), (16, 0..16));
+        assert!(placement.place(7, 16, &[1; 4], true, &mut open).is_none());
+        assert!(placement.place(7, 20, &[2; 5], true, &mut open).is_none(), "two packets, and not a block yet");
+        let mut next = placement.place(7, 25, &[3; 30], true, &mut open).unwrap();
+        assert_eq!((next.offset(), next.lead(), next.len(), next.opened()), (25, 9, 23, 16..48));
+        assert_eq!(next.bytes_mut(), [22; 23]);
+        drop((first, next));
+        let mut expected = vec![4; 16];
+        expected.extend([[20; 4].as_slice(), &[21; 5], &[22; 23]].concat());
+        assert_eq!(home.0.lock().unwrap().pop(), Some((16, expected[16..].to_vec())), "what came before is in it");
+        // Where parts of the buffer meet there is no block in one of them.
+        assert!(placement.place(7, 48, &[1; 7], true, &mut open).is_none());
+        let last = placement.place(7, 55, &[1; 50], true, &mut open).unwrap();
+        assert_eq!((last.lead(), last.len(), last.opened()), (7, 33, 48..80));
+    }
+
+    #[test]
+    fn other_data_than_the_next_leave_the_block_as_it_came() {
+        for (command, offset, pass) in [(7, 21, true), (7, 32, true), (8, 20, true), (7, 20, false)] {
+            let (home, mut open) = (Arc::new(Home::default()), OpenBlock::default());
+            let mut placement = passing(&home);
+            assert!(placement.place(7, 16, &[1; 4], true, &mut open).is_none());
+            let other = placement.place(command, offset, &[1; 4], pass, &mut open);
+            assert!(other.is_none_or(|piece| piece.lead() == 0 && piece.opened().is_empty()), "{offset}");
+            let next = placement.place(7, 20, &[1; 28], true, &mut open);
+            assert!(next.is_none_or(|piece| piece.lead() == 0), "{command} {offset} {pass}");
         }
     }
 
@@ -182,10 +262,10 @@ mod tests {
             let mut expected = vec![0u8; total];
             let mut placement = Placement::default();
             placement.insert(7, buffer);
-            prop_assert!(placement.place(8, 0, &[1], true).is_none());
+            prop_assert!(placement.place(8, 0, &[1], true, &mut OpenBlock::default()).is_none());
             for (number, (offset, length)) in places.into_iter().enumerate() {
                 let bytes = vec![number as u8 + 1; length];
-                if let Some(piece) = placement.place(7, offset, &bytes, true) {
+                if let Some(piece) = placement.place(7, offset as u32, &bytes, true, &mut OpenBlock::default()) {
                     prop_assert_eq!(piece.offset(), offset);
                     let range = offset as usize..offset as usize + piece.len();
                     prop_assert!(expected[range.clone()].iter().all(|byte| *byte == 0), "a byte is placed once");

@@ -16,6 +16,7 @@
 //! Invariant: nothing is held back, changed or dropped; a packet from the past passes by. The state is of constant size.
 
 use super::cursor::{Cursor, Data};
+use super::open_block::OpenBlock;
 use super::placement::Placement;
 use crate::context::{ImageReader, ImageWriter};
 use crate::engine::Content;
@@ -35,12 +36,18 @@ pub(crate) struct NvmeReceive {
 
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// `next` is the next byte of the stream, and the cursor stands there.
-    Known { next: Seq, cursor: Cursor },
+    /// `next` is the next byte of the stream, the cursor stands there, and `open` came before it.
+    Known { next: Seq, cursor: Cursor, open: OpenBlock },
     /// Somewhere: looking for what may be a header.
     Searching { end: Seq, have: u8, bytes: [u8; PduHeader::BYTES] },
     /// Following lengths from what may be a header.
     Tracking { asked: Seq, next: Seq, cursor: Cursor },
+}
+
+impl Place {
+    fn known(next: Seq, cursor: Cursor) -> Place {
+        Place::Known { next, cursor, open: OpenBlock::default() }
+    }
 }
 
 /// What the engine made of a packet's payload.
@@ -55,7 +62,7 @@ pub(crate) struct Received {
 impl NvmeReceive {
     /// A context that waits for the PDU that begins at `start`.
     pub(crate) fn new(config: NvmeTcpConfig, start: Seq) -> NvmeReceive {
-        NvmeReceive { config, place: Place::Known { next: start, cursor: Cursor::START }, shown_to: None }
+        NvmeReceive { config, place: Place::known(start, Cursor::START), shown_to: None }
     }
 
     /// Writes the state out.
@@ -66,10 +73,11 @@ impl NvmeReceive {
         image.put_u8(alignment);
         image.put_seq(self.shown_to.unwrap_or(Seq(0)));
         match &self.place {
-            Place::Known { next, cursor } => {
+            Place::Known { next, cursor, open } => {
                 image.put_u8(KNOWN);
                 image.put_seq(*next);
                 cursor.write(image);
+                open.write(image);
             }
             Place::Searching { end, have, bytes } => {
                 image.put_u8(SEARCHING);
@@ -94,7 +102,10 @@ impl NvmeReceive {
             NvmeTcpConfig { header_digest: flag(0), data_digest: flag(1), check: flag(2), alignment: image.take_u8()? };
         let shown_to = Some(image.take_seq()?).filter(|_| flag(3));
         let place = match image.take_u8()? {
-            KNOWN => Place::Known { next: image.take_seq()?, cursor: Cursor::read(image, &config)? },
+            KNOWN => {
+                let (next, cursor) = (image.take_seq()?, Cursor::read(image, &config)?);
+                Place::Known { next, cursor, open: OpenBlock::read(image)? }
+            }
             SEARCHING => Place::Searching { end: image.take_seq()?, have: image.take_u8()?, bytes: image.take()? },
             TRACKING => {
                 let (asked, next) = (image.take_seq()?, image.take_seq()?);
@@ -108,7 +119,7 @@ impl NvmeReceive {
     /// Works on the payload at `seq`.
     pub(crate) fn receive(&mut self, seq: Seq, payload: &[u8], placement: &mut Placement) -> Received {
         match self.place {
-            Place::Known { next, cursor } => self.follow(seq, payload, next, cursor, placement),
+            Place::Known { next, cursor, open } => self.follow(seq, payload, next, cursor, open, placement),
             Place::Searching { .. } => self.search(seq, payload),
             Place::Tracking { asked, next, cursor } => self.track(seq, payload, asked, next, cursor),
         }
@@ -167,6 +178,9 @@ impl NvmeReceive {
         let follows = self.shown_to == Some(content.last);
         self.shown_to = Some(end);
         let config = self.config;
+        if let Place::Known { open, .. } = &mut self.place {
+            open.forget();
+        }
         let leads_on = match &mut self.place {
             Place::Known { cursor, .. } | Place::Tracking { cursor, .. } => {
                 let parts = || content.parts.iter().map(|(at, length)| &plain[*at..at + length]);
@@ -211,7 +225,7 @@ impl NvmeReceive {
         self.place = if is_header {
             // What has passed meanwhile was not summed up.
             cursor.forget_sum();
-            Place::Known { next, cursor }
+            Place::known(next, cursor)
         } else {
             Place::Searching { end: next, have: 0, bytes: [0; PduHeader::BYTES] }
         };
@@ -224,6 +238,7 @@ impl NvmeReceive {
         payload: &[u8],
         next: Seq,
         mut cursor: Cursor,
+        mut open: OpenBlock,
         placement: &mut Placement,
     ) -> Received {
         let end = seq + payload.len() as u32;
@@ -233,6 +248,7 @@ impl NvmeReceive {
         }
         let mut from = 0;
         if seq != next {
+            open.forget();
             let gap = seq.distance_from(next);
             match cursor.bytes_left() {
                 Some(left) if gap <= left && cursor.skip(gap) => {}
@@ -250,14 +266,14 @@ impl NvmeReceive {
         }
         let mut received = Received::default();
         let passed = cursor.pass(&self.config, &payload[from..], &mut |data: Data| {
-            place(placement, &payload[from..], from, data, &mut received.placed);
+            place(placement, &payload[from..], from, data, &mut open, &mut received.placed);
         });
         match passed {
             Ok(passed) => {
                 // A packet that was not followed from its first byte is not vouched for.
                 let vouched = self.config.check && !passed.unchecked && from == 0;
                 received.verdict = if vouched { NvmeVerdict::Good } else { NvmeVerdict::NotChecked };
-                self.place = Place::Known { next: end, cursor };
+                self.place = Place::Known { next: end, cursor, open };
                 received
             }
             Err(_) => {
@@ -316,14 +332,19 @@ impl NvmeReceive {
 }
 
 /// Puts data where they belong, as far as that is here; neighbours are joined.
-fn place(placement: &mut Placement, bytes: &[u8], from: usize, data: Data, placed: &mut Placements) {
+fn place(
+    placement: &mut Placement,
+    bytes: &[u8],
+    from: usize,
+    data: Data,
+    open: &mut OpenBlock,
+    placed: &mut Placements,
+) {
     let mut done = 0;
     while done < data.length {
         let rest = &bytes[data.at + done..data.at + data.length];
-        let Some(piece) = placement.place(data.command, u64::from(data.offset) + done as u64, rest, data.is_settled)
-        else {
-            return;
-        };
+        let offset = data.offset + done as u32;
+        let Some(piece) = placement.place(data.command, offset, rest, data.is_settled, open) else { return };
         let at = from + data.at + done;
         done += piece.len();
         match placed.last_mut() {
@@ -345,15 +366,39 @@ const TRACKING: u8 = 3;
 mod tests {
     use super::*;
     use crate::context::ContextImage;
+    use crate::engine::{Run, Stage, StageMakers, StageState};
     use bytes::BytesMut;
-    use offload_api::{Piece, PieceHome};
+    use offload_api::{NvmeTcpStages, Piece, PieceHome, StageSpec};
     use proptest::prelude::*;
-    use std::sync::Arc;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::{Arc, Mutex};
 
-    struct Nowhere;
+    /// Where the memory of one command comes back to: byte by byte, the last.
+    #[derive(Default)]
+    struct Home(Mutex<BTreeMap<u64, u8>>);
 
-    impl PieceHome for Nowhere {
-        fn take_back(&self, _: u64, _: BytesMut) {}
+    impl PieceHome for Home {
+        fn take_back(&self, offset: u64, bytes: BytesMut) {
+            self.0.lock().unwrap().extend((offset..).zip(bytes));
+        }
+    }
+
+    /// Turns all bits of whole blocks over, and wants to be told where they are.
+    #[derive(Debug)]
+    struct Turn;
+
+    impl Stage for Turn {
+        const NAME: &'static str = "turn";
+        type Spec = ();
+
+        fn new((): ()) -> Option<Turn> {
+            Some(Turn)
+        }
+
+        fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
+            bytes.iter_mut().for_each(|byte| *byte = !*byte);
+            run.at.is_multiple_of(Piece::BLOCK) && (bytes.len() as u64).is_multiple_of(Piece::BLOCK)
+        }
     }
 
     const CONFIG: NvmeTcpConfig = NvmeTcpConfig { header_digest: true, data_digest: true, alignment: 1, check: true };
@@ -390,12 +435,17 @@ mod tests {
         (bytes, starts, data)
     }
 
-    fn buffers(lengths: &[usize]) -> Placement {
-        let mut placement = Placement::default();
-        for (command, length) in lengths.iter().enumerate() {
-            placement.insert(command as u16, vec![Piece::new(0, BytesMut::zeroed(*length), Arc::new(Nowhere))]);
+    /// Buffers of commands for so many bytes, and where they come back to.
+    fn buffers(lengths: &[usize], passes: bool) -> (Placement, Vec<Arc<Home>>) {
+        let mut placement = Placement::with(StageMakers::default().with::<Turn>());
+        let homes: Vec<Arc<Home>> = lengths.iter().map(|_| Arc::default()).collect();
+        for ((command, length), home) in (0u16..).zip(lengths).zip(&homes) {
+            if passes {
+                placement.open(NvmeTcpStages { command, unit: 0, stages: vec![StageSpec::new("turn", ())] });
+            }
+            placement.insert(command, vec![Piece::new(0, BytesMut::zeroed(*length), home.clone())]);
         }
-        placement
+        (placement, homes)
     }
 
     proptest! {
@@ -406,11 +456,13 @@ mod tests {
             cut in 20usize..400,
             fates in prop::collection::vec(0u8..10, 64),
             late: bool,
+            passes: bool,
         ) {
             let (bytes, starts, data) = stream(&lengths, spoilt);
             let start = Seq(u32::MAX - 300);
             let mut engine = NvmeReceive::new(CONFIG, start);
-            let mut placement = buffers(&lengths);
+            let (mut placement, homes) = buffers(&lengths, passes);
+            let mut opened = vec![BTreeSet::new(); lengths.len()];
             let mut held = None;
             let mut gaps = false;
             for (number, packet) in bytes.chunks(cut).enumerate() {
@@ -433,14 +485,23 @@ mod tests {
                     // Wherever it stands, it may be written to host memory and read back.
                     engine = ContextImage::of(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
                     let received = engine.receive(start + at as u32, packet, &mut placement);
-                    for (offset, piece) in &received.placed {
-                        let mut placed = piece.len();
+                    for (offset, piece) in received.placed {
                         let from = at + offset;
-                        let part = data.iter().find(|(start, length)| (*start..start + length).contains(&from));
-                        let (data_at, length) = *part.expect("only data are placed");
+                        let is_here = |(start, length): &(usize, usize)| (*start..start + length).contains(&from);
+                        let command = data.iter().position(is_here).expect("only data are placed");
+                        let (data_at, length) = data[command];
                         prop_assert_eq!(piece.offset() as usize, from - data_at);
-                        placed = placed.min(length);
-                        prop_assert_eq!(placed, piece.len());
+                        prop_assert!(piece.offset() as usize + piece.len() <= length);
+                        opened[command].extend(piece.opened());
+                        // What it brings is what came, and what became of that.
+                        let (start, end) = (piece.offset() - piece.lead() as u64, piece.offset() + piece.len() as u64);
+                        drop(piece);
+                        let home = homes[command].0.lock().unwrap();
+                        for (place, byte) in home.range(start..end) {
+                            let came = bytes[data_at + *place as usize];
+                            let is_opened = opened[command].contains(place);
+                            prop_assert_eq!(*byte, if is_opened { !came } else { came }, "{} of {}", place, command);
+                        }
                     }
                     if received.verdict == NvmeVerdict::Good
                         && let Some((spoilt_at, length)) = spoilt.and_then(|spoilt| data.get(spoilt))
@@ -462,7 +523,10 @@ mod tests {
                 let followed = matches!(engine.place, Place::Known { next, .. } if next == end);
                 prop_assert!(followed);
                 for (command, length) in lengths.iter().enumerate() {
-                    prop_assert!(placement.place(command as u16, 0, &vec![0; *length], true).is_none());
+                    let nothing = vec![0; *length];
+                    prop_assert!(placement.place(command as u16, 0, &nothing, true, &mut OpenBlock::default()).is_none());
+                    let blocks = if passes { length - length % Piece::BLOCK as usize } else { 0 };
+                    prop_assert_eq!(opened[command].len(), blocks, "all whole blocks passed the stage");
                 }
             }
         }
@@ -472,7 +536,7 @@ mod tests {
     fn a_packet_behind_a_gap_in_data_is_placed_and_not_vouched_for() {
         let (bytes, _, _) = stream(&[600, 100], None);
         let mut engine = NvmeReceive::new(CONFIG, Seq(0));
-        let mut placement = buffers(&[600, 100]);
+        let (mut placement, _) = buffers(&[600, 100], false);
         assert_eq!(engine.receive(Seq(0), &bytes[..200], &mut placement).verdict, NvmeVerdict::Good);
         let behind = engine.receive(Seq(400), &bytes[400..500], &mut placement);
         assert_eq!((behind.verdict, behind.placed[0].1.offset()), (NvmeVerdict::NotChecked, 400 - 32));
