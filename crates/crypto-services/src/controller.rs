@@ -1,7 +1,7 @@
 //! Controllers: how many instances each service is to have, decided window by window.
 
 use crate::window::{ServiceWindow, Work};
-use crate::{Costs, Service};
+use crate::{Costs, Fabric, Service};
 use std::collections::VecDeque;
 
 /// Decides, at the end of each window, how many instances services are to have.
@@ -45,6 +45,37 @@ pub struct Decision {
     pub instances: u32,
     /// Why, for the log.
     pub why: String,
+}
+
+/// A change that was made.
+///
+/// See [`Outcome`](crate::Outcome) for an example.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// When.
+    pub at_ns: f64,
+    /// What was decided.
+    pub decision: Decision,
+    /// Instances before.
+    pub from: u32,
+    /// Whether there was area for it.
+    pub done: bool,
+}
+
+/// At the end of a window: has the controller decide, and does it.
+pub(crate) fn control(
+    fabric: &mut Fabric,
+    controller: &mut dyn Controller,
+    now_ns: f64,
+    window_ns: f64,
+) -> Vec<Change> {
+    let windows = fabric.take_window();
+    let decided = controller.decide(window_ns, &windows).into_iter().map(|decision| {
+        let from = windows.iter().find(|of| of.service == decision.service).map_or(0, |of| of.instances);
+        let done = fabric.set_instances(now_ns, decision.service, decision.instances).is_ok();
+        Change { at_ns: now_ns, decision, from, done }
+    });
+    decided.collect()
 }
 
 /// Never changes anything.

@@ -327,6 +327,22 @@ impl Fabric {
         Ok(())
     }
 
+    /// Whether there is a place for a packet now.
+    ///
+    /// # Panics
+    /// If the packet's chain is of a fabric with more chains.
+    pub fn has_room(&self, packet: &Packet) -> bool {
+        let (ChainId(chain), knows_key) = (packet.chain, self.knows_key(packet));
+        let pool = self.chains[chain].steps[self.chains[chain].next_step(0, knows_key)].1;
+        self.pools[pool].tenants[chain].places < self.config.queue
+    }
+
+    /// Whether the key of the packet's flow is expanded.
+    fn knows_key(&self, packet: &Packet) -> bool {
+        let ChainId(chain) = packet.chain;
+        self.chains[chain].flows.get(&packet.flow).is_some_and(|flow| flow.used.is_some())
+    }
+
     /// Takes a packet that is there at `now_ns`.
     ///
     /// # Errors
@@ -337,7 +353,7 @@ impl Fabric {
     pub fn offer(&mut self, now_ns: f64, packet: Packet) -> Result<(), FabricError> {
         self.advance(now_ns);
         let (now, ChainId(chain)) = (self.now, packet.chain);
-        let knows_key = self.chains[chain].flows.get(&packet.flow).is_some_and(|flow| flow.used.is_some());
+        let knows_key = self.knows_key(&packet);
         for (step, pool) in &self.chains[chain].steps {
             if !(step.once && knows_key) {
                 let pool = &mut self.pools[*pool];

@@ -7,6 +7,7 @@
 //! - [`Graph`] (`graph.rs`): which services a packet passes, written as text;
 //! - [`Fabric`] (`fabric.rs`): services with bounded queues on a device of limited area, in virtual time; tenants share them;
 //! - [`Controller`] (`controller.rs`): decides how many instances there are, by what [`ServiceWindow`]s (`window.rs`) show;
+//! - [`ServiceQueue`] (`jobs.rs`): a fabric and its controller behind a job queue, so that programs for accelerators run on it;
 //! - [`Study`] (`study.rs`): a [`Load`] (`load.rs`) through a fabric, beside the least area that would have sufficed; [`picture`] draws it, [`text`] tells it;
 //! - [`Service`] (`service.rs`): what a block costs in each service, and where the figure comes from;
 //! - [`Chain`], [`Pipeline`] (`chain.rs`, `pipeline.rs`): one chain by itself, in closed form, exact to the block;
@@ -19,6 +20,7 @@ mod chain;
 mod controller;
 mod fabric;
 mod graph;
+mod jobs;
 mod load;
 pub mod picture;
 mod pipeline;
@@ -32,14 +34,15 @@ pub mod text;
 mod window;
 
 pub use chain::{Chain, ChainError, Stage};
-pub use controller::{Controller, Decision, Fixed, Goal, Hysteresis, Predictive};
+pub use controller::{Change, Controller, Decision, Fixed, Goal, Hysteresis, Predictive};
 pub use fabric::{ChainId, Departed, Fabric, FabricConfig, FabricError, Packet};
 pub use graph::{Graph, GraphError, Step};
+pub use jobs::{SERVICES, ServiceQueue, ServiceQueueConfig, ServiceSpec};
 pub use load::{Arrival, Load};
 pub use offload_transforms::{Secret, Way};
 pub use pipeline::{Passed, Pipeline};
 pub use service::{Cost, Costs, Origin, Service};
-pub use study::{Change, OfSize, Optimum, Outcome, Study, Window};
+pub use study::{OfSize, Optimum, Outcome, Study, Window};
 pub use suite::{Cipher, Keys, KeysError, NotAuthentic, Suite};
 pub use window::{ServiceWindow, Work};
 

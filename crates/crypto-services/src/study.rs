@@ -1,6 +1,6 @@
 //! A study: a load through a fabric under a controller, and the least area that would have done.
 
-use crate::controller::{Controller, Decision};
+use crate::controller::{Change, Controller, control};
 use crate::load::Arrival;
 use crate::{Departed, Fabric, FabricConfig, FabricError, Graph, Packet, Service};
 use std::collections::BTreeMap;
@@ -48,21 +48,6 @@ pub struct Window {
     pub p99_ns: f64,
     /// Instances of each service at its end.
     pub instances: Vec<u32>,
-}
-
-/// A change that was made.
-///
-/// See [`Outcome`] for an example.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Change {
-    /// When.
-    pub at_ns: f64,
-    /// What was decided.
-    pub decision: Decision,
-    /// Instances before.
-    pub from: u32,
-    /// Whether there was area for it.
-    pub done: bool,
 }
 
 /// Packets of one size.
@@ -191,12 +176,7 @@ impl Study {
             fabric.advance(now);
             core::iter::from_fn(|| fabric.poll()).for_each(|departed| seen.left(&departed));
             if now >= next_control {
-                let windows = fabric.take_window();
-                for decision in controller.decide(control_ns, &windows) {
-                    let from = windows.iter().find(|of| of.service == decision.service).map_or(0, |of| of.instances);
-                    let done = fabric.set_instances(now, decision.service, decision.instances).is_ok();
-                    changes.push(Change { at_ns: now, decision, from, done });
-                }
+                changes.extend(control(&mut fabric, controller, now, control_ns));
                 next_control += control_ns;
             }
             if now >= next_window * self.window_ns {

@@ -1,5 +1,6 @@
-//! Chains as bytes beside the ciphers they are to equal; fabrics beside closed forms and under changes; controllers on loads.
+//! Chains as bytes beside the ciphers they are to equal; fabrics beside closed forms and under changes; controllers on loads; jobs.
 
 mod controllers;
 mod fabrics;
+mod jobs;
 mod suites;
