@@ -1,9 +1,10 @@
-//! One piece of work on bytes, three ways: on the CPU, by jobs of an accelerator beside it, inline in a NIC.
+//! One piece of work on bytes, four ways: on the CPU, by jobs of an accelerator beside it, inline in a NIC, by chains of small services.
 //!
 //! On the CPU a core does one job after the other, and its time is measured. The accelerator's time is virtual: it follows from
 //! latency and rate of its units, which are stated; what submission and completion cost the host is measured. Inline there are
 //! no jobs: a NIC seals TLS records of a job's size as they leave, in virtual time, and what the host spends on records is
-//! measured. Results are compared with those of the CPU.
+//! measured. Services are a device of their own, in virtual time; what the host does about their jobs is not told apart. Results are compared
+//! with those of the CPU.
 
 use crate::bulk::{Bulk, BulkError, Mode};
 use crate::choice::choices;
@@ -11,6 +12,7 @@ use crate::facts::Run;
 use crate::payload::Payload;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
+use crypto_services::{Goal, Predictive, ServiceQueue, ServiceQueueConfig};
 use nic_sim::lookaside;
 use nic_sim::lookaside::{Lookaside, LookasideConfig, Unit};
 use offload_api::{Done, Handle, Job, JobQueue, JobStatus, TlsSuite, TlsVersion};
@@ -58,6 +60,8 @@ choices! {
         Lookaside = "lookaside",
         /// A NIC, as the bytes leave: TLS records.
         Inline = "inline",
+        /// Chains of small services on a device of 64 units of area, as many instances as their load needs.
+        Services = "services",
     }
 }
 
@@ -102,6 +106,11 @@ impl Kind {
             Kind::ChaCha20Poly1305 => Some(TlsSuite::ChaCha20Poly1305),
             _ => None,
         }
+    }
+
+    /// Whether there is a chain of services for it.
+    pub fn has_services(self) -> bool {
+        self.suite().is_some() || self == Kind::CbcSha1
     }
 
     /// Whether sources have to be whole blocks of [`BLOCK`] bytes.
@@ -156,10 +165,10 @@ pub struct JobRun {
     pub megabytes_per_second: f64,
     /// From submission to completion, on average, in microseconds; `None` inline, where nobody waits.
     pub latency_us: Option<f64>,
-    /// CPU time of the host for each job, in nanoseconds.
-    pub host_ns_per_job: f64,
+    /// CPU time of the host for each job, in nanoseconds; `None` by services, where it is not told from the device's.
+    pub host_ns_per_job: Option<f64>,
     /// The same for each byte.
-    pub host_ns_per_byte: f64,
+    pub host_ns_per_byte: Option<f64>,
     /// What the work moves over PCIe for each byte: inline, what the NIC moves more than without it.
     pub pcie_bytes_per_byte: f64,
     /// Bytes of results for each byte.
@@ -173,6 +182,9 @@ pub enum JobsError {
     /// No NIC does it inline.
     #[error("{0} is nothing that a NIC does inline: leave `inline` out")]
     NotInline(Kind),
+    /// No chain of services does it.
+    #[error("{0} is nothing that there is a chain of services for: leave `services` out")]
+    NotServices(Kind),
     /// The size of a job does not suit.
     #[error("{kind} works on whole blocks of 4096 bytes, not on jobs of {size}")]
     Blocks {
@@ -210,6 +222,7 @@ impl Jobs {
             JobWay::Cpu => self.on_the_cpu(),
             JobWay::Lookaside => self.by_jobs(),
             JobWay::Inline => self.inline(),
+            JobWay::Services => self.by_services(),
         }
     }
 
@@ -247,8 +260,8 @@ impl Jobs {
             units: 0,
             megabytes_per_second: 1000.0 * bytes / nanos,
             latency_us: Some(nanos / jobs / 1000.0),
-            host_ns_per_job: nanos / jobs,
-            host_ns_per_byte: nanos / bytes,
+            host_ns_per_job: Some(nanos / jobs),
+            host_ns_per_byte: Some(nanos / bytes),
             pcie_bytes_per_byte: 0.0,
             result_bytes_per_byte: results as f64 / bytes,
             ..self.row(JobWay::Cpu)
@@ -303,11 +316,47 @@ impl Jobs {
         Ok(JobRun {
             megabytes_per_second: 1000.0 * bytes / (now - Instant::ZERO).as_nanos() as f64,
             latency_us: Some(waited.as_nanos() as f64 / jobs / 1000.0),
-            host_ns_per_job: host / jobs,
-            host_ns_per_byte: host / bytes,
+            host_ns_per_job: Some(host / jobs),
+            host_ns_per_byte: Some(host / bytes),
             pcie_bytes_per_byte: (pcie(&device) - before) as f64 / bytes,
             result_bytes_per_byte: results as f64 / bytes,
             ..self.row(JobWay::Lookaside)
+        })
+    }
+
+    /// By a device of services, in virtual time, whose controller may take all of the area.
+    fn by_services(&self) -> Result<JobRun, JobsError> {
+        let config = ServiceQueueConfig { depth: self.in_flight, ..ServiceQueueConfig::default() };
+        let goal = Goal::new(SERVICES_TARGET_NS, config.fabric.area);
+        let mut queue = ServiceQueue::new(config, Box::new(Predictive::new(goal)));
+        let session = queue.open(self.kind.transform()).map_err(|_| JobsError::NotServices(self.kind))?;
+        let sources = self.sources();
+        let (mut now, mut results, mut waited) = (Instant::ZERO, 0, Duration::ZERO);
+        let (mut next, mut ended) = (0, 0);
+        let mut submitted_at = vec![Instant::ZERO; sources.len()];
+        while ended < sources.len() {
+            while next < sources.len() && queue.room() > 0 {
+                submitted_at[next] = now;
+                let _room = queue.submit(now, job(session, next as u64, &sources[next]));
+                next += 1;
+            }
+            queue.flush(now);
+            while let Some(done) = queue.complete(now) {
+                waited += now - submitted_at[done.user as usize];
+                results += result(&done)?;
+                ended += 1;
+            }
+            if queue.room() == 0 || next == sources.len() {
+                now = queue.next_event().unwrap_or(now).max(now);
+            }
+        }
+        let (jobs, bytes) = (sources.len().max(1) as f64, total(&sources));
+        Ok(JobRun {
+            units: 0,
+            megabytes_per_second: 1000.0 * bytes / (now - Instant::ZERO).as_nanos().max(1) as f64,
+            latency_us: Some(waited.as_nanos() as f64 / jobs / 1000.0),
+            result_bytes_per_byte: results as f64 / bytes,
+            ..self.row(JobWay::Services)
         })
     }
 
@@ -333,8 +382,8 @@ impl Jobs {
             units: 0,
             megabytes_per_second: 1000.0 * sealed.goodput_gbps / 8.0,
             latency_us: None,
-            host_ns_per_job: host * self.size as f64,
-            host_ns_per_byte: host,
+            host_ns_per_job: Some(host * self.size as f64),
+            host_ns_per_byte: Some(host),
             pcie_bytes_per_byte: (pcie(&sealed) - pcie(&plain)) / bytes,
             result_bytes_per_byte: 1.0 + RECORD_BESIDE / self.size as f64,
             ..self.row(JobWay::Inline)
@@ -351,8 +400,8 @@ impl Jobs {
             units: self.units.len(),
             megabytes_per_second: 0.0,
             latency_us: None,
-            host_ns_per_job: 0.0,
-            host_ns_per_byte: 0.0,
+            host_ns_per_job: None,
+            host_ns_per_byte: None,
             pcie_bytes_per_byte: 0.0,
             result_bytes_per_byte: 0.0,
         }
@@ -382,10 +431,11 @@ pub fn table(runs: &[JobRun]) -> String {
     for run in runs {
         let JobRun { way, transform, size, in_flight, megabytes_per_second: rate, .. } = run;
         let latency = run.latency_us.map_or("-".into(), |latency| format!("{latency:.1}"));
-        let (job, byte) = (run.host_ns_per_job, run.host_ns_per_byte);
+        let job = run.host_ns_per_job.map_or("-".into(), |job| format!("{job:.0}"));
+        let byte = run.host_ns_per_byte.map_or("-".into(), |byte| format!("{byte:.3}"));
         let (pcie, result) = (run.pcie_bytes_per_byte, run.result_bytes_per_byte);
         text += &format!(
-            "{transform:<18} {way:<10} {size:>6} {in_flight:>9} {rate:>6.0} {latency:>8} {job:>8.0} {byte:>6.3} {pcie:>5.2} \
+            "{transform:<18} {way:<10} {size:>6} {in_flight:>9} {rate:>6.0} {latency:>8} {job:>8} {byte:>6} {pcie:>5.2} \
              {result:>9.3}\n"
         );
     }
@@ -436,6 +486,8 @@ fn total(sources: &[Bytes]) -> f64 {
 /// Bytes of a block.
 pub const BLOCK: usize = 4096;
 const LOOKS: u32 = 1000;
+/// Within which 99 of 100 jobs are to pass a device of services.
+const SERVICES_TARGET_NS: f64 = 1e6;
 /// Content bytes of a TLS record, at most.
 const RECORD_MAX: usize = 16 << 10;
 /// Header, content type and tag of one.
@@ -484,6 +536,10 @@ mod tests {
             let (cpu, lookaside) = (plan.run(JobWay::Cpu).unwrap(), plan.run(JobWay::Lookaside).unwrap());
             assert_eq!(cpu.result_bytes_per_byte, lookaside.result_bytes_per_byte, "{kind}");
             assert_eq!(cpu.pcie_bytes_per_byte, 0.0);
+            match plan.run(JobWay::Services) {
+                Ok(services) => assert_eq!(cpu.result_bytes_per_byte, services.result_bytes_per_byte, "{kind}"),
+                Err(error) => assert!(!kind.has_services(), "{error}"),
+            }
             let crossed = 1.0 + lookaside.result_bytes_per_byte;
             assert!((crossed..crossed + 0.1).contains(&lookaside.pcie_bytes_per_byte), "{kind}: {lookaside:?}");
         }

@@ -9,6 +9,7 @@ pub mod attach;
 pub mod device_contexts;
 pub mod device_frames;
 pub mod esp_input;
+pub mod gtpu_datagrams;
 pub mod host_connection;
 pub mod host_stack;
 pub mod inflaters;
@@ -22,6 +23,7 @@ pub mod quic_datagrams;
 pub mod quic_frames;
 pub mod resumable_aead;
 pub mod service_graphs;
+mod still;
 pub mod switch_rules;
 pub mod switched_frames;
 mod tcp_frame;
@@ -54,6 +56,7 @@ pub const TARGETS: &[Target] = &[
     ("device_contexts", device_contexts::run),
     ("device_frames", device_frames::run),
     ("esp_input", esp_input::run),
+    ("gtpu_datagrams", gtpu_datagrams::run),
     ("host_connection", host_connection::run),
     ("host_stack", host_stack::run),
     ("inflaters", inflaters::run),

@@ -61,4 +61,15 @@ fn seeded_bytes_are_taken_by_contexts() {
     }
 }
 
+#[test]
+fn seeded_bytes_are_taken_by_a_node() {
+    let mut random = Seed(1).stream("bytes for a node");
+    for round in 0..ROUNDS {
+        let mut input = vec![0; 1 + random.below(2000) as usize];
+        random.fill(&mut input);
+        println!("round {round} of the stream of Seed(1): {} bytes", input.len());
+        fuzz_bodies::gtpu_datagrams::run(&input);
+    }
+}
+
 const ROUNDS: u32 = 2_000;

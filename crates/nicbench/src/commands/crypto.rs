@@ -8,12 +8,12 @@ use nic_sim::lookaside::Unit;
 use offload_bench::facts::Facts;
 use offload_bench::jobs::{JobWay, Jobs, Kind, table, text};
 
-/// Ciphers, integrity and compression three ways: on the CPU, by jobs of an accelerator, inline in a NIC; the accelerator's
-/// time is virtual, the CPU's is measured
+/// Ciphers, integrity and compression several ways: on the CPU, by jobs of an accelerator, inline in a NIC, by chains of small
+/// services; devices' time is virtual, the CPU's is measured
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct CryptoOptions {
-    /// Who does it, comma-separated: cpu, lookaside, inline (TLS records of a NIC; for what is no AEAD of TLS, leave it out).
+    /// Who does it, comma-separated: cpu, lookaside, inline (TLS records of a NIC: AEADs of TLS alone), services (these, and CBC).
     /// Default: those that can
     #[arg(long, value_parser = options::choice::<JobWay>(), value_delimiter = ',')]
     pub way: Vec<JobWay>,
@@ -84,9 +84,15 @@ impl CryptoOptions {
             if !self.way.is_empty() {
                 return self.way.clone();
             }
-            JobWay::ALL.into_iter().filter(|way| *way != JobWay::Inline || kind.suite().is_some()).collect()
+            let can = |way: &JobWay| match way {
+                JobWay::Inline => kind.suite().is_some(),
+                JobWay::Services => kind.has_services(),
+                JobWay::Cpu | JobWay::Lookaside => true,
+            };
+            JobWay::ALL.into_iter().filter(can).collect()
         };
-        let depths = |way| if way == JobWay::Lookaside { self.in_flight.len() } else { 1 };
+        let has_depth = |way| matches!(way, JobWay::Lookaside | JobWay::Services);
+        let depths = |way| if has_depth(way) { self.in_flight.len() } else { 1 };
         let rows = self.transform.iter().flat_map(|kind| ways(*kind).into_iter().map(move |way| (*kind, way)));
         rows.flat_map(|(kind, way)| self.in_flight.iter().take(depths(way)).map(move |depth| (kind, way, *depth)))
             .collect()

@@ -1,0 +1,111 @@
+//! Datagrams into a node of GTP-U, in software: whatever they hold, each is dropped, answered or taken in, and counted; SDUs come up once each, in
+//! order; what nobody reads is bounded.
+//!
+//! Input: a byte that says what happens, and what that takes. There are two bearers, one of each kind, and neither authenticates, so that whatever
+//! comes gets far.
+
+use crate::input::Input;
+use crate::still::{Inbox, Socket, Still};
+use bytes::{Bytes, BytesMut};
+use core::net::SocketAddr;
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll, Waker};
+use offload_formats::{Gtpu, GtpuMessage};
+use pdcp::crypto::{Algorithm, Direction, Key};
+use pdcp::gtpu::{Bearer, Node, Protection, Tunnel};
+use pdcp::{BearerKind, Config, Security, SnLen};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// One input.
+pub fn run(data: &[u8]) {
+    let (clock, inbox) = (Arc::new(Still::default()), Inbox::default());
+    let (node, mut driver) = Node::new(Socket(inbox.clone()), clock.clone(), Protection::Cpu);
+    let peer = SocketAddr::from(([10, 0, 0, 1], Gtpu::PORT));
+    let kinds = [(BearerKind::Unacknowledged, SnLen::Twelve), (BearerKind::Acknowledged, SnLen::Eighteen)];
+    let open = |(number, (kind, numbers))| {
+        let tunnel = Tunnel { local: number, remote: number, peer };
+        let mut config = Config::data(kind, numbers);
+        config.buffer = BUFFER;
+        let [sent, received] = keys(0);
+        node.open(tunnel, config, sent, received).expect("two TEIDs")
+    };
+    let bearers: Vec<Bearer> = (1..).zip(kinds).map(open).collect();
+    let mut last = [None; 2];
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut input = Input(data);
+    let (mut epoch, mut came) = (0, 0);
+    while !input.0.is_empty() {
+        let head = input.byte();
+        let which = usize::from(head >> 7);
+        match head % 8 {
+            0 => drop(clock.0.fetch_add(u64::from(input.byte()) << 20, Ordering::Relaxed)),
+            1 => {
+                epoch += 1;
+                let [sent, received] = keys(epoch);
+                bearers[which].reestablish(sent, received);
+                // An acknowledged bearer goes on with its numbers, and another begins anew.
+                if which == 0 {
+                    while read(&bearers[0], &mut cx).is_some() {}
+                    last[0] = None;
+                }
+            }
+            2 => {
+                let sdu = Bytes::copy_from_slice(input.take_some());
+                // It may have to wait, and is given up then.
+                let _sent = pin!(bearers[which].send(sdu)).poll(&mut cx);
+            }
+            3 => {
+                if let Some(count) = read(&bearers[which], &mut cx) {
+                    assert!(last[which] < Some(count), "{:?}, then {count}", last[which]);
+                    last[which] = Some(count);
+                }
+            }
+            4 => {
+                let from = SocketAddr::from(([10, 0, 0, 1], input.word()));
+                inbox.lock().expect("nobody panicked").push_back((from, BytesMut::from(input.take_some())));
+                came += 1;
+            }
+            _ => {
+                let message = match input.byte() % 8 {
+                    0 => GtpuMessage::EchoRequest,
+                    1 => GtpuMessage::EndMarker,
+                    _ => GtpuMessage::Data,
+                };
+                let payload = input.take_some();
+                let mut datagram = vec![0; Gtpu::BYTES];
+                Gtpu::new(message, which as u32 + 1, payload.len()).write(&mut datagram);
+                datagram.extend_from_slice(payload);
+                inbox.lock().expect("nobody panicked").push_back((peer, BytesMut::from(&datagram[..])));
+                came += 1;
+            }
+        }
+        assert!(Pin::new(&mut driver).poll(&mut cx).is_pending());
+    }
+    assert!(inbox.lock().expect("nobody panicked").is_empty());
+    let counters = node.counters();
+    assert!(counters.malformed + counters.no_tunnel + counters.echoes <= came);
+    assert_eq!(counters.opened_by_device + counters.protected_by_device, 0);
+    for bearer in &bearers {
+        let unread = core::iter::from_fn(|| read(bearer, &mut cx)).count();
+        assert!(unread * 256 <= BUFFER, "{unread} wait");
+    }
+}
+
+/// The COUNT of the next SDU that is there.
+fn read(bearer: &Bearer, cx: &mut Context<'_>) -> Option<u32> {
+    match pin!(bearer.receive()).poll(cx) {
+        Poll::Ready(sdu) => Some(sdu?.count),
+        Poll::Pending => None,
+    }
+}
+
+fn keys(epoch: u8) -> [Security; 2] {
+    [(Direction::Downlink, 0), (Direction::Uplink, 1)].map(|(direction, way)| {
+        let key = Key::new(Algorithm::Aes128, &[2 * epoch + way; 16]).expect("16 bytes");
+        Security::new(3, direction).expect("a bearer").ciphered(key)
+    })
+}
+
+const BUFFER: usize = 16 << 10;
