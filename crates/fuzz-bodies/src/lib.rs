@@ -15,6 +15,8 @@ pub mod host_stack;
 pub mod inflaters;
 mod input;
 pub mod key_file;
+pub mod mirror_frames;
+pub mod netlink_messages;
 pub mod nvme_pdus;
 pub mod nvme_structures;
 pub mod pdcp_pdus;
@@ -61,6 +63,8 @@ pub const TARGETS: &[Target] = &[
     ("host_stack", host_stack::run),
     ("inflaters", inflaters::run),
     ("key_file", key_file::run),
+    ("mirror_frames", mirror_frames::run),
+    ("netlink_messages", netlink_messages::run),
     ("nvme_pdus", nvme_pdus::run),
     ("nvme_structures", nvme_structures::run),
     ("pdcp_pdus", pdcp_pdus::run),

@@ -1,0 +1,199 @@
+//! The kernel's side: an agent that reads netlink, and writes what it finds to the mirror.
+
+use crate::change::{Change, Report};
+use crate::frame::{Decoder, Message, encode};
+use crate::watch::Watcher;
+use core::time::Duration;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::netlink::{SocketAddrNetlink, XFRM};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with, sockopt,
+};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+use zeroize::{Zeroize, Zeroizing};
+
+/// The way to the mirror.
+enum Way {
+    Socket(UnixStream),
+    /// A virtio-serial port.
+    Port(File),
+}
+
+/// An agent between a kernel and a mirror. It needs `CAP_NET_ADMIN`.
+///
+/// ```no_run
+/// use sa_mirror::Agent;
+/// use std::path::Path;
+///
+/// let error = Agent::connect(Path::new("/run/sas"))?.run();
+/// eprintln!("the mirror has gone: {error}");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Agent {
+    kernel: OwnedFd,
+    way: Way,
+    watcher: Watcher,
+    decoder: Decoder,
+    /// What the kernel said, and what the mirror is told: both hold keys, and are overwritten.
+    datagram: Zeroizing<Vec<u8>>,
+}
+
+impl core::fmt::Debug for Agent {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Agent").finish_non_exhaustive()
+    }
+}
+
+impl Agent {
+    /// An agent for the mirror that listens at `path`, or is at the other end of the virtio-serial port there.
+    ///
+    /// # Errors
+    /// If nobody is there, or this process may not see a kernel's SAs.
+    pub fn connect(path: &Path) -> io::Result<Agent> {
+        let kind = std::fs::metadata(path)?.file_type();
+        let way = match kind.is_char_device() {
+            true => Way::Port(OpenOptions::new().read(true).write(true).open(path)?),
+            false => Way::Socket(UnixStream::connect(path)?),
+        };
+        let kernel = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(XFRM))?;
+        // Many SAs may come at a time. Without the right to so much, what is lost is asked for again.
+        let _as_much_as_it_may = sockopt::set_socket_recv_buffer_size_force(&kernel, RECEIVE_BUFFER)
+            .or_else(|_| sockopt::set_socket_recv_buffer_size(&kernel, RECEIVE_BUFFER));
+        bind(&kernel, &SocketAddrNetlink::new(0, GROUPS))?;
+        let datagram = Zeroizing::new(vec![0; DATAGRAM]);
+        Ok(Agent { kernel, way, watcher: Watcher::new(), decoder: Decoder::new(), datagram })
+    }
+
+    /// Mirrors until the other end goes, or the kernel gives no SAs: the error says so.
+    pub fn run(mut self) -> io::Error {
+        match self.mirror() {
+            Ok(never) => match never {},
+            Err(error) => error,
+        }
+    }
+
+    fn mirror(&mut self) -> io::Result<core::convert::Infallible> {
+        self.say(&Message::hello())?;
+        loop {
+            while let Some(request) = self.watcher.poll_request() {
+                sendto(&self.kernel, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+            }
+            let [kernel, mirror] = self.ready()?;
+            if kernel {
+                self.hear_kernel()?;
+            }
+            if mirror {
+                self.hear_mirror()?;
+            }
+        }
+    }
+
+    /// Waits for kernel or mirror: which of them has something to say.
+    fn ready(&self) -> io::Result<[bool; 2]> {
+        let way = self.way.as_fd();
+        let mut ends = [PollFd::new(&self.kernel, PollFlags::IN), PollFd::new(&way, PollFlags::IN)];
+        match poll(&mut ends, None) {
+            Ok(_) => Ok([0, 1].map(|end: usize| !ends[end].revents().is_empty())),
+            Err(Errno::INTR) => Ok([false; 2]),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn hear_kernel(&mut self) -> io::Result<()> {
+        let length = match recv(&self.kernel, &mut self.datagram[..], RecvFlags::TRUNC | RecvFlags::DONTWAIT) {
+            Ok((_, length)) if length <= DATAGRAM => length,
+            // Dropped by the kernel, or longer than anything that it makes.
+            Ok(_) | Err(Errno::NOBUFS) => {
+                self.watcher.ask_again();
+                return Ok(());
+            }
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut changes: Vec<Change> = Vec::new();
+        let handled = self.watcher.handle_datagram(now(), &self.datagram[..length], |change| changes.push(change));
+        self.datagram[..length].zeroize();
+        for change in changes {
+            self.say(&Message::Change(change))?;
+        }
+        handled.map_err(io::Error::other)
+    }
+
+    fn hear_mirror(&mut self) -> io::Result<()> {
+        let mut bytes = [0; 4096];
+        let length = match self.way.read(&mut bytes) {
+            Ok(0) => match self.way {
+                Way::Socket(_) => return Err(ErrorKind::UnexpectedEof.into()),
+                // The host is not there. It asks when it comes back.
+                Way::Port(_) => {
+                    std::thread::sleep(ABSENT);
+                    0
+                }
+            },
+            Ok(length) => length,
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => 0,
+            Err(error) => return Err(error),
+        };
+        let (mut asked, mut reports): (bool, Vec<Report>) = Default::default();
+        self.decoder.decode(&bytes[..length], |message| match message {
+            Ok(Message::Ask(_)) => asked = true,
+            Ok(Message::Report(report)) => reports.push(report),
+            // The end of what was for another agent.
+            _ => {}
+        });
+        let now = now();
+        reports.into_iter().for_each(|report| self.watcher.handle_report(now, report));
+        if asked {
+            self.watcher.ask_again();
+            self.say(&Message::hello())?;
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, message: &Message) -> io::Result<()> {
+        self.way.write_all(&encode(message))
+    }
+}
+
+impl Way {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Way::Socket(socket) => socket.as_fd(),
+            Way::Port(port) => port.as_fd(),
+        }
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Way::Socket(socket) => socket.read(bytes),
+            Way::Port(port) => port.read(bytes),
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Way::Socket(socket) => socket.write_all(bytes),
+            Way::Port(port) => port.write_all(bytes),
+        }
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// The groups EXPIRE, SA and POLICY, a bit each.
+const GROUPS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
+/// No message of the kernel's is longer: a dump fills at most 32 KiB.
+const DATAGRAM: usize = 1 << 16;
+const RECEIVE_BUFFER: usize = 8 << 20;
+/// How long an agent waits for a host that is not there.
+const ABSENT: Duration = Duration::from_millis(200);

@@ -1,0 +1,38 @@
+//! Mirrors the SAs and policies of a Linux kernel into a [`Keying`](offload_api::Keying): an unmodified keying daemon keys the NIC.
+//!
+//! ```text
+//!   daemon (strongSwan, Libreswan, ip xfrm)                      host or switch outside
+//!     | netlink                                                    | Keying
+//!   kernel -- netlink --> Watcher --> Message, encode ==stream==> Decoder --> Mirror
+//!     ^                                                                        |
+//!     +------ counters, expiries <-- Agent <====================== Report <----+
+//! ```
+//!
+//! - [`Watcher`] (`watch`, `netlink/`): a kernel's messages to [`Change`]s, and [`Report`]s to messages for the kernel;
+//! - [`encode`], [`Decoder`] (`frame/`): what both sides say to each other, over any stream;
+//! - [`Mirror`] (`mirror`): changes into a [`Keying`](offload_api::Keying); what it refuses, and why;
+//! - [`Agent`] (`agent`), [`Listener`] (`socket`): the only parts that open anything.
+//!
+//! Keys are overwritten when they are no longer needed, and nothing prints them.
+
+#![forbid(unsafe_code)]
+
+mod agent;
+mod change;
+mod frame;
+mod mirror;
+mod netlink;
+mod socket;
+mod watch;
+
+pub use agent::Agent;
+pub use change::{Change, MirroredPolicy, MirroredSa, Report, SaName, Unsupported, Used};
+pub use frame::{Decoder, FrameError, MOST_BYTES, Message, VERSION, encode};
+pub use mirror::{Mirror, MirrorCounters, Refusal};
+pub use socket::{Listener, is_of_owner};
+pub use watch::{KernelRefused, Watcher};
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,60 @@
+//! The agent: `sa-mirror PATH` runs beside a keying daemon, and mirrors what it tells the kernel.
+
+use sa_mirror::Agent;
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    match &arguments[..] {
+        [word] if word == "--help" || word == "-h" => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        [word] if word == "--version" || word == "-V" => {
+            println!("sa-mirror {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        [path] if !path.as_encoded_bytes().starts_with(b"-") => mirror(Path::new(path), true),
+        [word, path] if word == "--once" => mirror(Path::new(path), false),
+        _ => {
+            eprint!("sa-mirror: one PATH is wanted\n{HELP}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Mirrors to `path`; `again`: for ever.
+fn mirror(path: &Path, again: bool) -> ExitCode {
+    let mut told = None;
+    loop {
+        let error = Agent::connect(path).map_or_else(|error| error, Agent::run);
+        // The same is not said twice.
+        let error = error.to_string();
+        if told.as_ref() != Some(&error) {
+            eprintln!("sa-mirror: {}: {error}", path.display());
+            told = Some(error);
+        }
+        if !again {
+            return ExitCode::FAILURE;
+        }
+        sleep(BETWEEN_ATTEMPTS);
+    }
+}
+
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
+const HELP: &str = "\
+Mirrors the SAs and policies of this Linux, which a keying daemon or `ip xfrm` makes, to an emulated NIC.
+
+Usage: sa-mirror [--once] PATH
+
+PATH is the Unix socket that the NIC's program listens at (--mirror PATH), or the virtio-serial port of a guest
+(/dev/vport0p1). Needs CAP_NET_ADMIN, and sends keys: processes that may open PATH learn them.
+
+  --once     End when the other end goes, instead of waiting for it
+  --version  Show the version
+
+Exit status: 1 if the other end went; 2 if PATH is missing.
+";

@@ -1,0 +1,170 @@
+//! Netlink messages of XFRM, as a Linux kernel makes and takes them (`linux/netlink.h`, `linux/xfrm.h`).
+//!
+//! - `state`: SAs; `policy`: policies; `request`: what the kernel is asked and told.
+//!
+//! All numbers are in the machine's byte order but for addresses, SPIs and ports. What is read is borrowed: of a key, there is no
+//! copy but the [`EspKey`](offload_api::EspKey) that overwrites itself.
+
+pub(crate) mod policy;
+pub(crate) mod request;
+pub(crate) mod state;
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A message of a datagram.
+pub(crate) struct Message<'a> {
+    pub(crate) kind: u16,
+    pub(crate) flags: u16,
+    pub(crate) sequence: u32,
+    pub(crate) payload: &'a [u8],
+}
+
+/// The messages of a datagram; `None` in place of the rest if one contradicts its length.
+pub(crate) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Option<Message<'_>>> {
+    core::iter::from_fn(move || {
+        if datagram.is_empty() {
+            return None;
+        }
+        let length = Bytes(datagram).u32(0).map_or(0, |length| length as usize);
+        let Some(message) = datagram.get(..length).filter(|message| message.len() >= HEADER) else {
+            datagram = &[];
+            return Some(None);
+        };
+        datagram = datagram.get(aligned(length)..).unwrap_or(&[]);
+        let (header, payload) = message.split_at(HEADER);
+        let header = Bytes(header);
+        Some(header.u16(4).zip(header.u16(6)).zip(header.u32(8)).map(|((kind, flags), sequence)| Message {
+            kind,
+            flags,
+            sequence,
+            payload,
+        }))
+    })
+}
+
+/// The attributes of a message: kinds and values. A damaged one ends them.
+pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, Bytes<'_>)> {
+    core::iter::from_fn(move || {
+        let length = usize::from(Bytes(bytes).u16(0)?);
+        let kind = Bytes(bytes).u16(2)? & !NESTED_OR_ORDERED;
+        let value = bytes.get(ATTRIBUTE_HEADER..length)?;
+        bytes = bytes.get(aligned(length)..).unwrap_or(&[]);
+        Some((kind, Bytes(value)))
+    })
+}
+
+/// Bytes of a structure, whose fields are at fixed places; `None` if it is too short.
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn array<const N: usize>(self, at: usize) -> Option<[u8; N]> {
+        self.0.get(at..)?.first_chunk().copied()
+    }
+
+    pub(crate) fn u8(self, at: usize) -> Option<u8> {
+        self.0.get(at).copied()
+    }
+
+    pub(crate) fn u16(self, at: usize) -> Option<u16> {
+        self.array(at).map(u16::from_ne_bytes)
+    }
+
+    pub(crate) fn u32(self, at: usize) -> Option<u32> {
+        self.array(at).map(u32::from_ne_bytes)
+    }
+
+    pub(crate) fn u64(self, at: usize) -> Option<u64> {
+        self.array(at).map(u64::from_ne_bytes)
+    }
+
+    pub(crate) fn port(self, at: usize) -> Option<u16> {
+        self.array(at).map(u16::from_be_bytes)
+    }
+
+    pub(crate) fn spi(self, at: usize) -> Option<u32> {
+        self.array(at).map(u32::from_be_bytes)
+    }
+
+    /// An address of 16 bytes, of which IPv4 uses four.
+    pub(crate) fn address(self, at: usize, family: u16) -> Option<IpAddr> {
+        let bytes = self.array::<16>(at)?;
+        match family {
+            INET => Some(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into()),
+            INET6 => Some(Ipv6Addr::from(bytes).into()),
+            _ => None,
+        }
+    }
+
+    /// The bytes from there on.
+    pub(crate) fn from(self, at: usize) -> Bytes<'a> {
+        Bytes(self.0.get(at..).unwrap_or(&[]))
+    }
+}
+
+/// Attributes and messages begin at multiples of four bytes.
+pub(crate) const fn aligned(length: usize) -> usize {
+    length.saturating_add(3) & !3
+}
+
+pub(crate) const INET: u16 = 2;
+pub(crate) const INET6: u16 = 10;
+pub(crate) const ESP: u8 = 50;
+/// `struct nlmsghdr`.
+pub(crate) const HEADER: usize = 16;
+/// `struct nlattr`.
+pub(crate) const ATTRIBUTE_HEADER: usize = 4;
+const NESTED_OR_ORDERED: u16 = 0xc000;
+
+/// Kinds of messages.
+pub(crate) mod kind {
+    pub(crate) const ERROR: u16 = 2;
+    pub(crate) const DONE: u16 = 3;
+    pub(crate) const NEW_SA: u16 = 0x10;
+    pub(crate) const DELETE_SA: u16 = 0x11;
+    pub(crate) const GET_SA: u16 = 0x12;
+    pub(crate) const NEW_POLICY: u16 = 0x13;
+    pub(crate) const DELETE_POLICY: u16 = 0x14;
+    pub(crate) const GET_POLICY: u16 = 0x15;
+    pub(crate) const EXPIRE: u16 = 0x18;
+    pub(crate) const UPDATE_POLICY: u16 = 0x19;
+    pub(crate) const UPDATE_SA: u16 = 0x1a;
+    pub(crate) const POLICY_EXPIRE: u16 = 0x1b;
+    pub(crate) const FLUSH_SAS: u16 = 0x1c;
+    pub(crate) const FLUSH_POLICIES: u16 = 0x1d;
+    pub(crate) const NEW_EVENT: u16 = 0x1e;
+    pub(crate) const GET_DEFAULT: u16 = 0x28;
+}
+
+/// Kinds of attributes.
+pub(crate) mod attribute {
+    pub(crate) const AUTH: u16 = 1;
+    pub(crate) const CRYPT: u16 = 2;
+    pub(crate) const COMP: u16 = 3;
+    pub(crate) const ENCAP: u16 = 4;
+    pub(crate) const TEMPLATES: u16 = 5;
+    pub(crate) const SA: u16 = 6;
+    pub(crate) const POLICY: u16 = 7;
+    pub(crate) const LIFETIME: u16 = 9;
+    pub(crate) const REPLAY: u16 = 10;
+    pub(crate) const REPLAY_THRESHOLD: u16 = 11;
+    pub(crate) const EVENT_TIMER: u16 = 12;
+    pub(crate) const SOURCE: u16 = 13;
+    pub(crate) const LAST_USED: u16 = 15;
+    pub(crate) const POLICY_TYPE: u16 = 16;
+    pub(crate) const AEAD: u16 = 18;
+    pub(crate) const AUTH_TRUNCATED: u16 = 20;
+    pub(crate) const MARK: u16 = 21;
+    pub(crate) const PADDING: u16 = 22;
+    pub(crate) const REPLAY_ESN: u16 = 23;
+    pub(crate) const EXTRA_FLAGS: u16 = 24;
+    pub(crate) const PROTOCOL: u16 = 25;
+    pub(crate) const PAD: u16 = 27;
+    pub(crate) const OFFLOAD: u16 = 28;
+    pub(crate) const SET_MARK: u16 = 29;
+    pub(crate) const SET_MARK_MASK: u16 = 30;
+    pub(crate) const INTERFACE: u16 = 31;
+    pub(crate) const MAPPING_TIMER: u16 = 32;
+    pub(crate) const DIRECTION: u16 = 33;
+    pub(crate) const KEEP_ALIVE: u16 = 34;
+}

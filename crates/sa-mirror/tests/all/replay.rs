@@ -1,0 +1,362 @@
+//! Kernel, agent and mirror together: once everything was heard, what the kernel has is there and nothing else, after any history of
+//! notices, dropped notices, agents that die in the middle of a message, and mirrors that are restarted.
+
+use super::kernel::{Kernel, Policy, Sa};
+use core::net::IpAddr;
+use ipsec::SecureDevice;
+use nic_sim::{NicConfig, nic};
+use offload_api::ipsec::{SaAdded, SaUse};
+use offload_api::{
+    Direction, EspKey, Handle, Keying, KeyingError, Lifetime, Limit, NetDevice, OffloadKind, SaEvent, SaId, SaParams,
+};
+use offload_base::Instant;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use sa_mirror::{Decoder, Message, Mirror, Refusal, Report, SaName, Used, Watcher, encode};
+use std::collections::VecDeque;
+
+/// All that is between a kernel and a `Keying`.
+struct Pair {
+    kernel: Kernel,
+    watcher: Watcher,
+    decoder: Decoder,
+    /// Bytes on their way to the mirror.
+    stream: VecDeque<u8>,
+    mirror: Mirror,
+    secure: SecureDevice,
+    keys: u64,
+}
+
+impl Pair {
+    fn new(offload: OffloadKind) -> Pair {
+        let (_device, driver) = nic(NicConfig::default());
+        let mut pair = Pair {
+            kernel: Kernel::default(),
+            watcher: Watcher::new(),
+            decoder: Decoder::new(),
+            stream: VecDeque::new(),
+            mirror: Mirror::new(&[HERE]).offloaded(offload),
+            secure: SecureDevice::new(Box::new(driver)),
+            keys: 0,
+        };
+        pair.say(&Message::hello());
+        pair
+    }
+
+    fn say(&mut self, message: &Message) {
+        self.stream.extend(encode(message).iter());
+    }
+
+    fn keying(&mut self) -> &mut dyn Keying {
+        self.secure.keying().unwrap()
+    }
+
+    /// The agent reads what the kernel has for it.
+    fn hear_kernel(&mut self) {
+        loop {
+            while let Some(request) = self.watcher.poll_request() {
+                self.kernel.request(&request);
+            }
+            if self.kernel.queue.is_empty() {
+                return;
+            }
+            for datagram in core::mem::take(&mut self.kernel.queue) {
+                let mut said = Vec::new();
+                self.watcher.handle_datagram(NOW, &datagram, |change| said.push(Message::Change(change))).unwrap();
+                said.iter().for_each(|message| self.say(message));
+            }
+        }
+    }
+
+    /// The mirror reads this much of the stream.
+    fn deliver(&mut self, bytes: usize) {
+        let bytes: Vec<u8> = self.stream.drain(..bytes.min(self.stream.len())).collect();
+        self.mirror.receive(Instant::ZERO, &bytes, self.secure.keying().unwrap());
+    }
+
+    /// The agent reads what the mirror says.
+    fn hear_mirror(&mut self) -> Vec<Report> {
+        let (mut asked, mut reports) = (false, Vec::new());
+        while let Some(bytes) = self.mirror.poll_transmit() {
+            self.decoder.decode(&bytes, |message| match message.unwrap() {
+                Message::Ask(_) => asked = true,
+                Message::Report(report) => reports.push(report),
+                other => panic!("{other:?}"),
+            });
+        }
+        if asked {
+            self.watcher.ask_again();
+            self.say(&Message::hello());
+        }
+        reports
+    }
+
+    /// Until nobody has anything to say.
+    fn settle(&mut self) {
+        if core::mem::take(&mut self.kernel.full) {
+            self.watcher.ask_again();
+        }
+        for _ in 0..4 {
+            self.hear_mirror();
+            self.hear_kernel();
+            self.deliver(usize::MAX);
+        }
+    }
+
+    fn add_sa(&mut self, spi: u32, received: bool) {
+        self.keys += 1;
+        let (source, destination) = if received { (THERE, HERE) } else { (HERE, THERE) };
+        self.kernel.add_sa(Sa::new(source, destination, spi, self.keys));
+    }
+
+    /// What is there is what the kernel has.
+    fn check(&mut self) {
+        for spi in 0x100..0x108 {
+            for (direction, source, destination) in
+                [(Direction::Transmit, HERE, THERE), (Direction::Receive, THERE, HERE)]
+            {
+                let name = match destination {
+                    IpAddr::V4(address) => [&address.octets()[..], &[0; 12]].concat(),
+                    IpAddr::V6(_) => unreachable!(),
+                };
+                let there = self.keying().find_sa(direction, spi, source, destination).is_some();
+                assert_eq!(there, self.kernel.sas.contains_key(&(name, spi)), "{direction:?} {spi:#x}");
+            }
+        }
+        for index in 0..6 {
+            let policy = self.kernel.policies.get(&index).cloned();
+            // Taken out and put back, for there is no other way to ask.
+            for priority in [index, index + 100] {
+                let expected = policy.as_ref().is_some_and(|policy| policy.info.priority == priority);
+                let selector = offload_api::Selector {
+                    source: Some(offload_api::Prefix::host(other(index))),
+                    destination: Some(offload_api::Prefix::host(HERE)),
+                    ..offload_api::Selector::ANY
+                };
+                let there = self.keying().delete_policy(Direction::Receive, &selector, priority).is_ok();
+                assert_eq!(there, expected, "policy {index} of priority {priority}");
+                if there {
+                    let template = offload_api::Template::transport(1);
+                    let action = offload_api::Action::Protect(template);
+                    let policy = offload_api::Policy { direction: Direction::Receive, selector, priority, action };
+                    self.keying().add_policy(policy).unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    AddSa(u32, bool),
+    UpdateSa(usize, u64),
+    DeleteSa(usize, bool),
+    PutPolicy(u32, bool),
+    DeletePolicy(usize),
+    /// The agent hears the kernel.
+    Hear,
+    Deliver(usize),
+    /// The kernel has no room for messages from now on, until the agent finds out.
+    Full,
+    AgentDies,
+    /// A connection is lost, and another one made.
+    Reconnect,
+    Settle,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    vec(
+        prop_oneof![
+            4 => (0x100..0x108u32, any::<bool>()).prop_map(|(spi, received)| Step::AddSa(spi, received)),
+            2 => (0..8usize, 1..1000u64).prop_map(|(number, packets)| Step::UpdateSa(number, packets)),
+            3 => (0..8usize, any::<bool>()).prop_map(|(number, expires)| Step::DeleteSa(number, expires)),
+            3 => (0..6u32, any::<bool>()).prop_map(|(index, changed)| Step::PutPolicy(index, changed)),
+            2 => (0..6usize).prop_map(Step::DeletePolicy),
+            4 => Just(Step::Hear),
+            4 => (1..300usize).prop_map(Step::Deliver),
+            1 => Just(Step::Full),
+            1 => Just(Step::AgentDies),
+            1 => Just(Step::Reconnect),
+            1 => Just(Step::Settle),
+        ],
+        0..60,
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_the_kernel_has_is_there(steps in steps(), offload in prop_oneof![Just(OffloadKind::None), Just(OffloadKind::Packet)]) {
+        let mut pair = Pair::new(offload);
+        for step in steps {
+            match step {
+                Step::AddSa(spi, received) => pair.add_sa(spi, received),
+                Step::UpdateSa(number, packets) => pair.kernel.update_sa(number, packets),
+                Step::DeleteSa(number, expires) => pair.kernel.delete_sa(number, expires),
+                Step::PutPolicy(index, changed) => {
+                    let priority = if changed { index + 100 } else { index };
+                    pair.kernel.put_policy(Policy::new(index, 0, other(index), HERE, priority));
+                }
+                Step::DeletePolicy(number) => pair.kernel.delete_policy(number),
+                Step::Hear => pair.hear_kernel(),
+                Step::Deliver(bytes) => pair.deliver(bytes),
+                Step::Full => pair.kernel.full = true,
+                Step::AgentDies => {
+                    // What it had not sent is lost, in the middle of a message perhaps; its socket goes.
+                    pair.kernel.queue.clear();
+                    pair.kernel.full = false;
+                    let left = pair.stream.len() / 2;
+                    pair.stream.truncate(left);
+                    (pair.watcher, pair.decoder) = (Watcher::new(), Decoder::new());
+                    pair.say(&Message::hello());
+                }
+                Step::Reconnect => {
+                    pair.stream.clear();
+                    pair.mirror.connect();
+                }
+                Step::Settle => {
+                    pair.settle();
+                    pair.check();
+                }
+            }
+        }
+        pair.settle();
+        pair.check();
+    }
+}
+
+#[test]
+fn a_snapshot_counts_when_its_last_byte_is_there() {
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.kernel.put_policy(Policy::new(1, 0, other(1), HERE, 7));
+    pair.hear_kernel();
+    pair.deliver(pair.stream.len() - 1);
+    assert_eq!(pair.mirror.counters().snapshots, 0);
+    pair.deliver(1);
+    assert_eq!(pair.mirror.counters().snapshots, 1);
+}
+
+#[test]
+fn a_snapshot_touches_nothing_that_is_the_same() {
+    let mut pair = Pair::new(OffloadKind::Packet);
+    pair.add_sa(0x100, false);
+    pair.settle();
+    let before = (pair.mirror.counters(), pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE));
+    pair.watcher.ask_again();
+    pair.settle();
+    let after = (pair.mirror.counters(), pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE));
+    assert_eq!(before.1, after.1);
+    assert_eq!((after.0.sas_added, after.0.sas_deleted, after.0.snapshots), (1, 0, before.0.snapshots + 1));
+}
+
+#[test]
+fn a_key_that_comes_again_is_refused_and_the_daemon_asked_for_another() {
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.add_sa(0x100, false);
+    pair.settle();
+    // A translator changed a port: the same key, another SA to us.
+    let mut sa = pair.kernel.sas.values().next().unwrap().clone();
+    sa.info.reqid = 7;
+    pair.kernel.add_sa(sa);
+    pair.hear_kernel();
+    pair.deliver(usize::MAX);
+    let name = SaName { source: HERE, destination: THERE, spi: 0x100 };
+    assert_eq!(pair.mirror.poll_refusal(), Some(Refusal::Sa(name, KeyingError::KeyReused)));
+    assert_eq!(pair.hear_mirror(), [Report::Expired(name, false)]);
+}
+
+#[test]
+fn an_sa_gets_what_is_left_of_its_lifetime_and_reports_add_up() {
+    let mut sa = Sa::new(HERE, THERE, 0x100, 1);
+    let limits = &mut sa.info.lifetime_cfg;
+    (limits.soft_packet_limit, limits.hard_packet_limit, limits.hard_byte_limit) = (80, 100, 5000);
+    (sa.info.lifetime_cur.packets, sa.info.lifetime_cur.bytes) = (90, 4000);
+    let mut pair = Pair::new(OffloadKind::None);
+    let mut recorder = Recorder { used: SaUse { packets: 3, bytes: 30, number: 3 }, ..Recorder::default() };
+    pair.kernel.add_sa(sa);
+    pair.hear_kernel();
+    let bytes: Vec<u8> = pair.stream.drain(..).collect();
+    pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
+    let Lifetime { soft, hard } = recorder.added[0].lifetime;
+    assert_eq!((soft.packets, hard.packets, hard.bytes, soft.bytes), (Some(1), Some(10), Some(1000), None));
+    pair.hear_mirror();
+    pair.mirror.report(&mut recorder);
+    let name = SaName { source: HERE, destination: THERE, spi: 0x100 };
+    assert_eq!(pair.hear_mirror(), [Report::Used(name, Used { packets: 93, bytes: 4030 })]);
+    pair.mirror.report(&mut recorder);
+    assert_eq!(pair.hear_mirror(), [], "nothing new");
+    recorder.events.push(SaEvent::SoftLimit { sa: ID, limit: Limit::Packets });
+    recorder.events.push(SaEvent::HardLimit { sa: ID, limit: Limit::Packets });
+    recorder.events.push(SaEvent::SequenceExhausted { sa: ID });
+    pair.mirror.report(&mut recorder);
+    let told: Vec<bool> = pair
+        .hear_mirror()
+        .into_iter()
+        .map(|report| match report {
+            Report::Expired(of, hard) if of == name => hard,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(told, [true, true, false], "the last event is the first to be polled here");
+}
+
+/// Remembers what it is told.
+#[derive(Default)]
+struct Recorder {
+    added: Vec<SaParams>,
+    used: SaUse,
+    events: Vec<SaEvent>,
+}
+
+impl Keying for Recorder {
+    fn add_sa(&mut self, _: Instant, sa: SaParams) -> Result<SaAdded, KeyingError> {
+        let spi = sa.spi;
+        self.added.push(sa);
+        Ok(SaAdded { sa: ID, spi, refused: None })
+    }
+    fn update_sa(&mut self, _: Instant, _: SaId, _: Lifetime) -> Result<(), KeyingError> {
+        Ok(())
+    }
+    fn rekey_sa(&mut self, _: Instant, _: SaId, _: u32, _: EspKey) -> Result<SaAdded, KeyingError> {
+        Err(KeyingError::NotFound)
+    }
+    fn delete_sa(&mut self, _: SaId) -> Result<(), KeyingError> {
+        Ok(())
+    }
+    fn find_sa(&self, _: Direction, _: u32, _: IpAddr, _: IpAddr) -> Option<SaId> {
+        None
+    }
+    fn sa_use(&self, _: SaId) -> Option<SaUse> {
+        Some(self.used)
+    }
+    fn add_policy(&mut self, _: offload_api::Policy) -> Result<(), KeyingError> {
+        Ok(())
+    }
+    fn delete_policy(&mut self, _: Direction, _: &offload_api::Selector, _: u32) -> Result<(), KeyingError> {
+        Ok(())
+    }
+    fn set_default(&mut self, _: Direction, _: bool) {}
+    fn poll_sa_event(&mut self) -> Option<SaEvent> {
+        self.events.pop()
+    }
+    fn write_numbers(&mut self) {}
+}
+
+#[test]
+fn another_version_is_told_of() {
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.stream.clear();
+    pair.say(&Message::Hello(2));
+    pair.settle();
+    let refused: Vec<_> = core::iter::from_fn(|| pair.mirror.poll_refusal()).collect();
+    assert!(refused.contains(&Refusal::Version(2)), "{refused:?}");
+}
+
+/// Whom policy number `index` is about.
+fn other(index: u32) -> IpAddr {
+    [10, 0, 1, index as u8].into()
+}
+
+const HERE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 1));
+const THERE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 2));
+const NOW: u64 = 1000;
+const ID: SaId = SaId(Handle { index: 3, generation: 0 });
