@@ -8,6 +8,7 @@
 //!
 //! - [`dgram`]: [`DgramPort`], QEMU's `-netdev dgram` over Unix sockets: one datagram, one frame;
 //! - [`stream`]: [`StreamPort`], QEMU's `-netdev stream` over Unix sockets or TCP: a length before each frame;
+//! - [`front`]: [`KeyingFront`], which lets a Linux negotiate keys for an emulated host;
 //! - [`gone`]: [`Gone`], by which a program hears that the outside has gone for good;
 //! - `tap`, with the feature of that name: `TapPort`, a TAP of the machine's kernel, super-segments and all.
 //!
@@ -16,6 +17,7 @@
 //! waits in a short queue; what does not fit there is dropped and counted. All of this happens in real time only.
 
 pub mod dgram;
+pub mod front;
 pub mod gone;
 mod outlet;
 pub mod stream;
@@ -24,6 +26,7 @@ pub mod tap;
 mod watcher;
 
 pub use dgram::DgramPort;
+pub use front::{FrontCounters, KeyingFront};
 pub use gone::Gone;
 pub use stream::StreamPort;
 #[cfg(feature = "tap")]

@@ -1,0 +1,313 @@
+//! An emulated host for which a Linux negotiates keys: both have one address, and the wire leads to both.
+//!
+//! ```text
+//!              IKE, finding neighbours    +--> Linux with a keying daemon: its network card
+//!  outside --> KeyingFront ---------------+
+//!              all the rest, ESP too      +--> the emulated host and its NIC
+//! ```
+//!
+//! IKE is UDP from or to port 500, and UDP of port 4500 whose payload begins with four zero bytes (RFC 3948 2.2). What finds neighbours
+//! (ARP, ICMPv6 of types 133 to 137) comes to both, for both need to know them; the emulated host alone answers.
+//!
+//! Invariant: of the Linux, nothing leaves but IKE and what asks for neighbours. Its kernel has the same SAs as the emulated host, and must not
+//! send by them.
+
+use bytes::Bytes;
+use core::task::Waker;
+use nic_sim::frame::Frame;
+use nic_sim::wire::Port;
+use offload_base::Instant;
+use offload_formats::Headers;
+use offload_formats::flow::Protocol;
+
+/// A port that leads to the outside for an emulated host, and lets a Linux negotiate for it.
+///
+/// ```
+/// use nic_sim::wire::Port;
+/// use offload_base::Instant;
+/// use offload_testbed::attach::{DgramPort, KeyingFront};
+/// use std::os::unix::net::UnixDatagram;
+///
+/// let (inside, outside) = UnixDatagram::pair()?;
+/// let (beside, linux) = UnixDatagram::pair()?;
+/// linux.set_nonblocking(true)?;
+/// let mut front = KeyingFront::new(DgramPort::paired(inside)?, DgramPort::paired(beside)?);
+/// // ARP comes to both.
+/// let arp = [&[0xff; 12][..], &[8, 6], &[0; 46]].concat();
+/// outside.send(&arp)?;
+/// assert_eq!(front.poll_frame(Instant::ZERO).unwrap().data[..], arp);
+/// assert_eq!(linux.recv(&mut [0; 100])?, 60);
+/// // A kernel's ESP goes nowhere.
+/// let mut esp = [&[2; 12][..], &[8, 0, 0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 50, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2], &[7; 12]].concat();
+/// linux.send(&esp)?;
+/// front.process(Instant::ZERO);
+/// assert_eq!(front.counters().blocked, 1);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct KeyingFront<O, D> {
+    outside: O,
+    daemon: D,
+    counts: FrontCounters,
+}
+
+offload_base::counters! {
+    /// What a front counts.
+    ///
+    /// See [`KeyingFront`] for an example.
+    pub struct FrontCounters {
+        /// Frames of IKE and of neighbours that the Linux got.
+        pub to_daemon: "front_to_daemon",
+        /// Those that it sent.
+        pub of_daemon: "front_of_daemon",
+        /// Frames of the Linux that went nowhere, for they were its kernel's own.
+        pub blocked: "front_blocked",
+        /// How many of those were ESP, in UDP or not.
+        pub blocked_esp: "front_blocked_esp",
+    }
+}
+
+/// Whom a frame concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Concern {
+    Ike,
+    /// A question or answer about neighbours; `true`: a question.
+    Neighbours(bool),
+    /// Part of a datagram that may be one of IKE.
+    Fragment,
+    Esp,
+    Other,
+}
+
+impl<O: Port, D: Port> KeyingFront<O, D> {
+    /// Between the `outside` and an emulated host, with a Linux at `daemon`.
+    pub fn new(outside: O, daemon: D) -> KeyingFront<O, D> {
+        KeyingFront { outside, daemon, counts: FrontCounters::default() }
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> FrontCounters {
+        self.counts
+    }
+
+    /// Takes frames of the Linux; somebody who sends nothing but rubbish is not listened to for longer than others are.
+    fn hear_daemon(&mut self, now: Instant) {
+        for _ in 0..MOST_IN_A_ROW {
+            let Some(frame) = self.daemon.poll_frame(now) else { return };
+            match Concern::of(&frame.data) {
+                Concern::Ike | Concern::Neighbours(true) => {
+                    self.counts.of_daemon += 1;
+                    self.outside.receive_frame(now, frame);
+                }
+                concern => {
+                    self.counts.blocked += 1;
+                    self.counts.blocked_esp += u64::from(concern == Concern::Esp);
+                }
+            }
+        }
+    }
+
+    fn tell_daemon(&mut self, now: Instant, frame: Frame) {
+        self.counts.to_daemon += 1;
+        self.daemon.receive_frame(now, frame);
+        self.daemon.process(now);
+    }
+}
+
+impl<O: Port, D: Port> Port for KeyingFront<O, D> {
+    fn receive_frame(&mut self, now: Instant, frame: Frame) {
+        self.outside.receive_frame(now, frame);
+    }
+
+    fn receive_frames(&mut self, now: Instant, frames: &mut Vec<Frame>) {
+        self.outside.receive_frames(now, frames);
+    }
+
+    fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
+        for _ in 0..MOST_IN_A_ROW {
+            let frame = self.outside.poll_frame(now)?;
+            match Concern::of(&frame.data) {
+                Concern::Ike => self.tell_daemon(now, frame),
+                Concern::Neighbours(_) | Concern::Fragment => {
+                    self.tell_daemon(now, frame.clone());
+                    return Some(frame);
+                }
+                Concern::Esp | Concern::Other => return Some(frame),
+            }
+        }
+        None
+    }
+
+    fn process(&mut self, now: Instant) {
+        self.hear_daemon(now);
+        self.outside.process(now);
+        self.daemon.process(now);
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        offload_base::time::earliest(self.outside.next_event(), self.daemon.next_event())
+    }
+
+    fn register_doorbell(&mut self, waker: &Waker) {
+        self.outside.register_doorbell(waker);
+        self.daemon.register_doorbell(waker);
+    }
+}
+
+impl Concern {
+    fn of(frame: &Bytes) -> Concern {
+        if frame.get(12..14) == Some(&ARP) {
+            // Whether somebody asks (1) or answers (2).
+            return Concern::Neighbours(frame.get(20..22) == Some(&[0, 1]));
+        }
+        let headers = Headers::parse(frame);
+        if let Some(udp) = headers.transport().filter(|transport| transport.protocol == Protocol::Udp) {
+            let port = |at: usize| {
+                frame.get(udp.header + at..).and_then(|bytes| bytes.first_chunk()).map(|port| u16::from_be_bytes(*port))
+            };
+            let (source, destination, payload) = (port(0), port(2), &frame[udp.payload..udp.end]);
+            return match [source, destination] {
+                ports if ports.contains(&Some(IKE)) => Concern::Ike,
+                ports if !ports.contains(&Some(IN_UDP)) => Concern::Other,
+                _ if payload.starts_with(&[0; 4]) => Concern::Ike,
+                _ => Concern::Esp,
+            };
+        }
+        match headers.upper() {
+            Some((UDP, _)) if headers.is_fragment() => Concern::Fragment,
+            Some((ESP, _)) => Concern::Esp,
+            Some((ICMPV6, at)) if !headers.is_fragment() => match frame.get(at) {
+                Some(133 | 135) => Concern::Neighbours(true),
+                Some(134 | 136 | 137) => Concern::Neighbours(false),
+                _ => Concern::Other,
+            },
+            _ => Concern::Other,
+        }
+    }
+}
+
+const ARP: [u8; 2] = [8, 6];
+const UDP: u8 = 17;
+const ESP: u8 = 50;
+const ICMPV6: u8 = 58;
+const IKE: u16 = 500;
+const IN_UDP: u16 = 4500;
+const MOST_IN_A_ROW: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    #[derive(Default)]
+    struct End {
+        sends: VecDeque<Frame>,
+        got: Vec<Frame>,
+    }
+
+    impl Port for End {
+        fn receive_frame(&mut self, _: Instant, frame: Frame) {
+            self.got.push(frame);
+        }
+        fn poll_frame(&mut self, _: Instant) -> Option<Frame> {
+            self.sends.pop_front()
+        }
+        fn process(&mut self, _: Instant) {}
+        fn next_event(&self) -> Option<Instant> {
+            None
+        }
+        fn register_doorbell(&mut self, _: &Waker) {}
+    }
+
+    fn ipv4(protocol: u8, fragment: u16, payload: &[u8]) -> Frame {
+        let length = (20 + payload.len()) as u16;
+        let mut frame =
+            [&[2; 12][..], &[8, 0, 0x45, 0], &length.to_be_bytes(), &[0, 1], &fragment.to_be_bytes()].concat();
+        frame.extend([64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend(payload);
+        Frame::from(frame)
+    }
+
+    fn udp(source: u16, destination: u16, payload: &[u8]) -> Frame {
+        let length = (8 + payload.len()) as u16;
+        let header = [source.to_be_bytes(), destination.to_be_bytes(), length.to_be_bytes(), [0; 2]].concat();
+        ipv4(UDP, 0, &[&header, payload].concat())
+    }
+
+    fn neighbour(kind: u8) -> Frame {
+        let mut frame = [&[2; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, ICMPV6, 255], &[0xfe; 32]].concat();
+        frame.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
+        Frame::from(frame)
+    }
+
+    fn arp(operation: u8) -> Frame {
+        Frame::from([&[2; 12][..], &ARP, &[0, 1, 8, 0, 6, 4, 0, operation], &[0; 38]].concat())
+    }
+
+    /// The frames, and whether the host gets them from outside, the Linux gets them from outside, they leave if the Linux sends them.
+    fn cases() -> Vec<(&'static str, Frame, bool, bool, bool)> {
+        vec![
+            ("IKE", udp(500, 500, &[7; 40]), false, true, true),
+            ("IKE of a port behind a translator", udp(30_000, 500, &[7; 40]), false, true, true),
+            ("IKE beside ESP in UDP", udp(4500, 4500, &[0, 0, 0, 0, 7]), false, true, true),
+            ("ESP in UDP", udp(4500, 4500, &[0, 0, 16, 1, 0, 0, 0, 1, 9]), true, false, false),
+            ("a keep-alive", udp(4500, 4500, &[0xff]), true, false, false),
+            ("ESP", ipv4(ESP, 0, &[7; 40]), true, false, false),
+            ("TCP", ipv4(6, 0, &[7; 40]), true, false, false),
+            ("a ping", ipv4(1, 0, &[8; 40]), true, false, false),
+            ("other UDP", udp(53, 53, &[0; 40]), true, false, false),
+            ("a fragment of a datagram", ipv4(UDP, 0x2000, &[7; 40]), true, true, false),
+            ("the end of a datagram", ipv4(UDP, 5, &[0; 40]), true, true, false),
+            ("a question of ARP", arp(1), true, true, true),
+            ("an answer of ARP", arp(2), true, true, false),
+            ("a neighbour's solicitation", neighbour(135), true, true, true),
+            ("a neighbour's advertisement", neighbour(136), true, true, false),
+            ("a ping of ICMPv6", neighbour(128), true, false, false),
+            ("nothing", Frame::from(Vec::new()), true, false, false),
+        ]
+    }
+
+    #[test]
+    fn ike_comes_to_the_daemon_and_esp_to_the_host() {
+        for (name, frame, host, daemon, _) in cases() {
+            let mut front = KeyingFront::new(End::default(), End::default());
+            front.outside.sends.push_back(frame.clone());
+            let got = front.poll_frame(Instant::ZERO);
+            assert_eq!(got.is_some(), host, "{name}: the host");
+            assert_eq!(!front.daemon.got.is_empty(), daemon, "{name}: the Linux");
+            assert!(got.iter().chain(&front.daemon.got).all(|got| got.data == frame.data), "{name}");
+        }
+    }
+
+    #[test]
+    fn of_the_daemons_linux_only_ike_and_questions_leave() {
+        for (name, frame, _, _, leaves) in cases() {
+            let mut front = KeyingFront::new(End::default(), End::default());
+            front.daemon.sends.push_back(frame);
+            front.process(Instant::ZERO);
+            assert_eq!(!front.outside.got.is_empty(), leaves, "{name}");
+            let FrontCounters { of_daemon, blocked, .. } = front.counters();
+            assert_eq!((of_daemon, blocked), (leaves.into(), (!leaves).into()), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_the_host_sends_leaves_as_it_is() {
+        for (name, frame, ..) in cases() {
+            let mut front = KeyingFront::new(End::default(), End::default());
+            front.receive_frame(Instant::ZERO, frame.clone());
+            assert_eq!(front.outside.got.pop().map(|got| got.data), Some(frame.data), "{name}");
+        }
+    }
+
+    #[test]
+    fn ike_in_front_of_esp_does_not_hold_it_up() {
+        let mut front = KeyingFront::new(End::default(), End::default());
+        for _ in 0..10 {
+            front.outside.sends.push_back(udp(500, 500, &[7; 40]));
+        }
+        front.outside.sends.push_back(ipv4(ESP, 0, &[7; 40]));
+        assert!(front.poll_frame(Instant::ZERO).is_some());
+        assert_eq!(front.counters().to_daemon, 10);
+    }
+}
