@@ -110,8 +110,8 @@ fn unusable(message: impl ToString) -> Stop {
 fn run(options: &Options) -> Result<(), Stop> {
     options.outside.check(&options.wire).map_err(unusable)?;
     let target = Target::of(options).map_err(unusable)?;
-    if options.outside.key_changes.is_some() {
-        return Err(unusable("--key-changes is for what runs until it is interrupted"));
+    if options.outside.changes_keys() {
+        return Err(unusable("--key-changes and --mirror are for what runs until it is interrupted"));
     }
     let mut tls = if target.secure { Some(client_tls(options, &target).map_err(unusable)?) } else { None };
     let files = RunFiles {

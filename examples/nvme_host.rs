@@ -142,8 +142,8 @@ fn execute(options: &Options) -> ExitCode {
 
 fn check(options: &Options) -> Result<(), &'static str> {
     options.outside.check_with(&options.wire, &options.trace)?;
-    if options.outside.key_changes.is_some() {
-        return Err("--key-changes is for what runs until it is interrupted");
+    if options.outside.changes_keys() {
+        return Err("--key-changes and --mirror are for what runs until it is interrupted");
     }
     if options.offload == NvmeOffload::Emulate {
         return Err("--offload emulate leaves buffers as they are: it is for measurements, with nicbench fio");

@@ -1,7 +1,9 @@
 //! An emulated host in real time whose wire ends outside: at a TAP of this machine, or at a QEMU's network card.
 //!
-//! `serving`: what every program with such a host does around its own work; `tcp`: the knobs of TCP.
+//! `serving`: what every program with such a host does around its own work; `mirroring`: SAs from a Linux's keying daemon; `tcp`: the
+//! knobs of TCP.
 
+mod mirroring;
 mod serving;
 mod tcp;
 
@@ -9,7 +11,9 @@ pub use serving::{OutsideHost, RunFiles, Stop, begin_capture, kernel_until_inter
 
 use clap::Args;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use ipsec::SecureDevice;
 use ktls_offload::tls_stat;
+use mirroring::MirrorOffload;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig};
 use nicbench::options::WireOptions;
@@ -17,7 +21,7 @@ use nicbench::trace_options::TraceOptions;
 use offload_base::counters::CounterSet;
 use offload_bench::keys;
 use offload_host_stack::Ipv6Config;
-use offload_testbed::attach::{AttachCounters, DgramPort, Gone, StreamPort};
+use offload_testbed::attach::{AttachCounters, DgramPort, Gone, KeyingFront, StreamPort};
 use offload_testbed::bed::ClockKind;
 use offload_testbed::{Capture, Testbed, Tracer};
 use std::io;
@@ -61,6 +65,17 @@ pub struct OutsideOptions {
     /// Not for https_client, which ends by itself
     #[arg(long, value_name = "FILE", requires = "keys")]
     pub key_changes: Option<PathBuf>,
+    /// Take SAs and policies from a Linux whose keying daemon speaks for the emulated host: `sa-mirror` there brings them to this socket,
+    /// which only this user may open. The numbers that were used are kept beside it, in SOCKET.numbers. Not for programs that end by themselves
+    #[arg(long, value_name = "SOCKET", conflicts_with = "keys")]
+    pub mirror: Option<PathBuf>,
+    /// The network card of the Linux whose keying daemon speaks for the emulated host, a QEMU's `-netdev dgram`: the socket this side receives at, and
+    /// the other side's. It has the emulated host's addresses and hears IKE; nothing else of it leaves
+    #[arg(long, value_names = ["OURS", "THEIRS"], num_args = 2, requires = "mirror")]
+    pub daemon: Vec<PathBuf>,
+    /// How much of mirrored SAs the NIC is to do
+    #[arg(long, value_name = "KIND", default_value = "packet", requires = "mirror")]
+    pub mirror_offload: MirrorOffload,
     #[command(flatten)]
     tcp: TcpOptions,
 }
@@ -110,6 +125,16 @@ impl OutsideOptions {
         Ok(())
     }
 
+    /// Whether keys change while the program runs.
+    pub fn changes_keys(&self) -> bool {
+        self.key_changes.is_some() || self.mirror.is_some()
+    }
+
+    /// What the names of files of keys begin with.
+    fn keyed_by(&self) -> Option<&Path> {
+        self.keys.as_deref().or(self.mirror.as_deref())
+    }
+
     fn addresses(&self) -> [IpAddr; 2] {
         [self.address.into(), self.address6.into()]
     }
@@ -141,8 +166,12 @@ struct Outside {
     name: String,
     port: Arc<Mutex<dyn Port>>,
     counters: Box<dyn Fn() -> AttachCounters>,
+    front: Option<Arc<Mutex<Front>>>,
     gone: Gone,
 }
+
+/// In front of an emulated host, with a Linux that negotiates for it beside it.
+type Front = KeyingFront<Arc<Mutex<dyn Port>>, DgramPort>;
 
 impl Outside {
     /// Opens the end that was asked for.
@@ -150,6 +179,17 @@ impl Outside {
     /// # Errors
     /// In words, if it cannot be opened.
     fn open(options: &OutsideOptions) -> Result<Outside, String> {
+        let mut outside = Outside::end(options)?;
+        if let [ours, theirs] = &options.daemon[..] {
+            let daemon = DgramPort::bind(ours, theirs).map_err(|error| format!("{}: {error}", ours.display()))?;
+            let front = Arc::new(Mutex::new(KeyingFront::new(outside.port, daemon)));
+            (outside.port, outside.front) = (front.clone(), Some(front));
+        }
+        Ok(outside)
+    }
+
+    /// The end itself.
+    fn end(options: &OutsideOptions) -> Result<Outside, String> {
         if let [ours, theirs] = &options.dgram[..] {
             let port = DgramPort::bind(ours, theirs).map_err(|error| format!("{}: {error}", ours.display()))?;
             // Guests come and go.
@@ -182,7 +222,7 @@ impl Outside {
         let port = Arc::new(Mutex::new(port));
         let looked_at = port.clone();
         let counters = Box::new(move || counters(&looked_at.lock().unwrap_or_else(PoisonError::into_inner)));
-        Outside { name: name.into(), port, counters, gone }
+        Outside { name: name.into(), port, counters, front: None, gone }
     }
 
     /// Ready when the end of the wire has gone for good, with what to tell of that.
@@ -235,6 +275,10 @@ impl Outside {
             }
             builder = builder.layer(move |queues| keys::tried(&keys, queues, &addresses, memory.clone()));
         }
+        if let Some(path) = &options.mirror {
+            let memory = keys::memory(path).map_err(io::Error::other)?;
+            builder = builder.layer(move |queues| SecureDevice::of_queues_with(queues, memory.clone()));
+        }
         let mut builder = builder.attach(0, &self.name, self.port.clone(), wire.link());
         if let Some(capture) = capture {
             builder = builder.captured(capture);
@@ -245,6 +289,8 @@ impl Outside {
     /// Adds what passed to `set`.
     fn count(&self, set: &mut CounterSet) {
         set.add(&(self.counters)());
+        let front = self.front.iter().map(|front| front.lock().unwrap_or_else(PoisonError::into_inner).counters());
+        front.for_each(|front| set.add(&front));
     }
 }
 

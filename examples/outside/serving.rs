@@ -7,6 +7,7 @@
 //!   capture and timeline end, whatever came of it                                    OutsideHost::end
 //! ```
 
+use super::mirroring::{self, Mirroring};
 use super::{Outside, OutsideOptions};
 use core::convert::Infallible;
 use core::net::IpAddr;
@@ -19,6 +20,7 @@ use offload_base::counters::CounterSet;
 use offload_bench::keys;
 use offload_testbed::bed::BedHost;
 use offload_testbed::{Capture, Testbed};
+use sa_mirror::{Listener, MirrorCounters};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind};
@@ -72,7 +74,7 @@ impl<'a> RunFiles<'a> {
     }
 
     fn claim(&self, options: &OutsideOptions) -> Result<Claimed, String> {
-        let numbers = options.keys.as_deref().map(numbers_of);
+        let numbers = options.keyed_by().map(numbers_of);
         self.with(options, numbers.as_deref()).claim()
     }
 
@@ -96,6 +98,9 @@ pub struct OutsideHost {
     bed: Testbed,
     capture: Option<Capture>,
     trace: Option<TraceFile>,
+    /// Gone when this is dropped.
+    agents: Option<Listener>,
+    mirrored: Option<MirrorCounters>,
 }
 
 impl OutsideHost {
@@ -115,12 +120,13 @@ impl OutsideHost {
         let claimed = files.claim(options).map_err(unusable)?;
         let outside = Outside::open(options).map_err(unusable)?;
         options.check_keys().map_err(unusable)?;
+        let agents = mirroring::bind(options).map_err(unusable)?;
         let capture = files.pcap.map(begin_capture).transpose().map_err(unusable)?;
         let trace = files.trace.begin().map_err(unusable)?;
         let tracer = trace.as_ref().map(TraceFile::tracer);
         let bed = outside.bed(host, options, wire, capture.as_ref(), tracer).map_err(unusable)?;
         claimed.keep();
-        Ok(OutsideHost { name, options: options.clone(), outside, bed, capture, trace })
+        Ok(OutsideHost { name, options: options.clone(), outside, bed, capture, trace, agents, mirrored: None })
     }
 
     /// The host.
@@ -147,7 +153,9 @@ impl OutsideHost {
     ) -> Result<(), Stop> {
         let (name, options, outside) = (self.name, &self.options, &self.outside);
         let host = self.bed.host(0).clone();
+        let (agents, mirrored) = (&self.agents, &mut self.mirrored);
         let ended = self.bed.run(async {
+            let mut mirroring = agents.as_ref().map(|agents| Mirroring::listen(agents, options)).transpose()?;
             // Signals are heard from the first line on that anybody can read.
             let (mut interrupts, mut changes) = (Interrupts::listen()?, Changes::listen(options)?);
             let _listening = listen(&host)?;
@@ -159,12 +167,20 @@ impl OutsideHost {
                     None => core::future::pending().await,
                 }
             };
+            let mirror = async {
+                match &mut mirroring {
+                    Some(mirroring) => mirroring.mirror(&host).await,
+                    None => core::future::pending().await,
+                }
+            };
             let ended = tokio::select! {
                 biased;
                 error = outside.gone() => Err(error),
                 () = interrupts.next() => Ok(()),
                 never = changed => match never {},
+                never = mirror => match never {},
             };
+            *mirrored = mirroring.as_ref().map(Mirroring::counters);
             if ended.is_ok() {
                 interrupts.take_leave(close, host.runtime().sleep(FAREWELL)).await;
             }
@@ -211,6 +227,7 @@ impl OutsideHost {
     pub fn end(self) -> Result<CounterSet, Stop> {
         let mut counters = self.bed.counters();
         self.outside.count(&mut counters);
+        self.mirrored.iter().for_each(|mirrored| counters.add(mirrored));
         // What is still sent is written too.
         drop(self.bed);
         let traced = self.trace.map(TraceFile::end).transpose();

@@ -85,7 +85,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
         ("https_client", with(&["--range", "foo"]), "bytes=0-99"),
         ("https_client", with(&["--cacert", "ca.bin"]), "ca.bin: holds no certificate in PEM form"),
         ("https_client", with(&["--cacert", "none"]), "none: "),
-        ("https_client", with(&["--keys", "file", "--key-changes", "file"]), "--key-changes is for"),
+        ("https_client", with(&["--keys", "file", "--key-changes", "file"]), "--key-changes and --mirror are for"),
         ("ktls_loopback", vec!["none"], "none: "),
         ("ktls_loopback", vec!["file", "--tls", "1.2", "--padding", "64"], "TLS 1.2"),
         ("ktls_loopback", vec!["file", "--suite", "rot13"], "chacha20-poly1305"),

@@ -1,0 +1,124 @@
+//! SAs and policies of a host from a Linux whose keying daemon keys it: an agent, `sa-mirror`, brings them to a Unix socket.
+//!
+//! One agent at a time, and only one of this process's owner. What it says is replayed at once; every second it hears what SAs did.
+
+use super::OutsideOptions;
+use clap::ValueEnum;
+use core::convert::Infallible;
+use core::time::Duration;
+use offload_api::OffloadKind;
+use offload_testbed::bed::BedHost;
+use sa_mirror::{Listener, Mirror, MirrorCounters, is_of_owner};
+use std::io::{self, ErrorKind};
+use tokio::net::{UnixListener, UnixStream};
+use zeroize::Zeroizing;
+
+/// How much of mirrored SAs the NIC is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MirrorOffload {
+    /// Nothing: the host makes ESP
+    None,
+    /// The cipher, under headers of the host
+    Crypto,
+    /// All of it
+    Packet,
+}
+
+/// The socket of the options, if there is to be one. It is there before the host is, which keeps its numbers beside it.
+pub(super) fn bind(options: &OutsideOptions) -> Result<Option<Listener>, String> {
+    let bound = options
+        .mirror
+        .as_ref()
+        .map(|path| Listener::bind(path).map_err(|error| format!("{}: {error}", path.display())));
+    bound.transpose()
+}
+
+/// The socket, and what came by it.
+pub(super) struct Mirroring {
+    agents: UnixListener,
+    mirror: Mirror,
+}
+
+impl Mirroring {
+    /// Agents are accepted from now on.
+    pub(super) fn listen(listener: &Listener, options: &OutsideOptions) -> io::Result<Mirroring> {
+        let agents = listener.socket().try_clone()?;
+        agents.set_nonblocking(true)?;
+        let kind = match options.mirror_offload {
+            MirrorOffload::None => OffloadKind::None,
+            MirrorOffload::Crypto => OffloadKind::Crypto,
+            MirrorOffload::Packet => OffloadKind::Packet,
+        };
+        let mirror = Mirror::new(&options.addresses()).offloaded(kind);
+        Ok(Mirroring { agents: UnixListener::from_std(agents)?, mirror })
+    }
+
+    /// What was counted so far.
+    pub(super) fn counters(&self) -> MirrorCounters {
+        self.mirror.counters()
+    }
+
+    /// Mirrors to `host`, one agent after the other.
+    pub(super) async fn mirror(&mut self, host: &BedHost) -> Infallible {
+        loop {
+            match self.agents.accept().await {
+                Ok((agent, _)) if is_of_owner(&agent).unwrap_or(false) => {
+                    eprintln!("mirror: an agent is there");
+                    let error = self.listen_to(agent, host).await;
+                    eprintln!("mirror: the agent went ({error}); SAs and policies stay");
+                }
+                Ok(_) => eprintln!("mirror: refused an agent of another owner"),
+                Err(_) => tokio::time::sleep(PATIENCE).await,
+            }
+        }
+    }
+
+    /// Mirrors what `agent` says until it goes.
+    async fn listen_to(&mut self, agent: UnixStream, host: &BedHost) -> io::Error {
+        self.mirror.connect();
+        let mut bytes = Zeroizing::new(vec![0; 1 << 16]);
+        let (mut sending, mut sent) = (Zeroizing::new(Vec::new()), 0);
+        let mut time_to_report = tokio::time::interval(BETWEEN_REPORTS);
+        loop {
+            if sent == sending.len()
+                && let Some(next) = self.mirror.poll_transmit()
+            {
+                (sending, sent) = (next, 0);
+            }
+            tokio::select! {
+                readable = agent.readable() => match readable.and_then(|()| agent.try_read(&mut bytes)) {
+                    Ok(0) => return ErrorKind::UnexpectedEof.into(),
+                    Ok(length) => self.replay(&bytes[..length], host),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => return error,
+                },
+                writable = agent.writable(), if sent < sending.len() => {
+                    match writable.and_then(|()| agent.try_write(&sending[sent..])) {
+                        Ok(length) => sent += length,
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                        Err(error) => return error,
+                    }
+                }
+                Ok(_) = self.agents.accept() => eprintln!("mirror: refused a second agent"),
+                _ = time_to_report.tick() => {
+                    let mirror = &mut self.mirror;
+                    host.stack().with_device(|device| device.keying().into_iter().for_each(|keying| mirror.report(keying)));
+                }
+            }
+        }
+    }
+
+    fn replay(&mut self, bytes: &[u8], host: &BedHost) {
+        let (now, mirror) = (host.now(), &mut self.mirror);
+        host.stack().with_device(|device| {
+            device.keying().into_iter().for_each(|keying| mirror.receive(now, bytes, keying));
+        });
+        while let Some(refusal) = self.mirror.poll_refusal() {
+            eprintln!("mirror: {refusal}");
+        }
+    }
+}
+
+/// How long nobody is accepted when that failed, for want of files perhaps.
+const PATIENCE: Duration = Duration::from_millis(100);
+const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
