@@ -28,13 +28,15 @@ enum Way {
 
 /// An agent between a kernel and a mirror. It needs `CAP_NET_ADMIN`.
 ///
-/// ```no_run
+/// ```
 /// use sa_mirror::Agent;
+/// use std::io::ErrorKind;
 /// use std::path::Path;
 ///
-/// let error = Agent::connect(Path::new("/run/sas"))?.run();
-/// eprintln!("the mirror has gone: {error}");
-/// # Ok::<(), std::io::Error>(())
+/// match Agent::connect(Path::new("/run/sas of a mirror")) {
+///     Ok(agent) => eprintln!("the mirror has gone: {}", agent.run()),
+///     Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "nobody is there"),
+/// }
 /// ```
 pub struct Agent {
     kernel: OwnedFd,

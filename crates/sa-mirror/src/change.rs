@@ -139,7 +139,7 @@ pub enum Unsupported {
     /// An attribute that would change what the SA does.
     #[error("attribute {0} is not known here")]
     Attribute(u16),
-    /// Several templates, an optional one, or one with an SPI.
+    /// Several templates, an optional one, or one with an SPI and no reqid.
     #[error("its templates are not one ESP template that is required")]
     Templates,
     /// A tunnel without both of its ends.

@@ -95,8 +95,11 @@ fn templates(value: Bytes<'_>) -> Result<Option<Template>, Unsupported> {
     }
     let one = || {
         let family = value.u16(24)?;
-        let wanted = value.u32(16)? == 0 && value.u8(20)? == ESP && value.u8(50)? == 0;
-        Some((wanted, value.address(0, family)?, value.address(28, family)?, value.u32(44)?, value.u8(48)?))
+        let reqid = value.u32(44)?;
+        // strongSwan names the newest SA as well. Of those with its reqid, the newest is taken here anyhow.
+        let names_one = value.u32(16)? != 0 && reqid == 0;
+        let wanted = !names_one && value.u8(20)? == ESP && value.u8(50)? == 0;
+        Some((wanted, value.address(0, family)?, value.address(28, family)?, reqid, value.u8(48)?))
     };
     let Some((true, destination, source, reqid, mode)) = one().filter(|_| value.0.len() == TEMPLATE) else {
         return Err(Unsupported::Templates);

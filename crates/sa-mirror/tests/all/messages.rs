@@ -155,6 +155,13 @@ fn a_policy_is_read_with_everything_about_it() {
     policy.templates[0].saddr = Address::from_ip(&HERE);
     policy.templates[0].id.daddr = Address::from_ip(&THERE);
     assert_eq!(read_policy(&policy).unwrap().action, Ok(Action::Protect(Template::tunnel(HERE, THERE, 5))));
+    policy.templates[0].id.spi = 0x1001;
+    let action = read_policy(&policy).unwrap().action;
+    assert_eq!(
+        action,
+        Ok(Action::Protect(Template::tunnel(HERE, THERE, 5))),
+        "the newest SA of the reqid, by its name"
+    );
     policy.templates.clear();
     assert_eq!(read_policy(&policy).unwrap().action, Ok(Action::Bypass));
     policy.info.action = 1;
@@ -175,7 +182,7 @@ fn a_policy_that_cannot_be_kept_drops_no_fewer_packets() {
     for spoil in [
         |policy: &mut Policy| policy.templates.push(template(0, 2)),
         |policy: &mut Policy| policy.templates[0].optional = 1,
-        |policy: &mut Policy| policy.templates[0].id.spi = 7,
+        |policy: &mut Policy| (policy.templates[0].id.spi, policy.templates[0].reqid) = (7, 0),
         |policy: &mut Policy| policy.templates[0].id.proto = 51,
     ] {
         let mut policy = Policy::new(9, 0, HERE, THERE, 77);
