@@ -209,27 +209,69 @@ impl PdcpBulk {
         Ok((node, host.spawn("pdcp", driver)))
     }
 
-    /// Keys are of the seed, one pair for each bearer and direction.
+    /// Keys are of the seed: for ciphering and for integrity, of each bearer and direction.
+    fn secrets(&self, number: u16, direction: Direction) -> [Vec<u8>; 2] {
+        let mut secrets = self.seed.stream(&format!("bearer {number} {direction:?}"));
+        [(); 2].map(|()| {
+            let mut key = vec![0; self.algorithm.key_len()];
+            secrets.fill(&mut key);
+            key
+        })
+    }
+
+    /// TEIDs at the end that sends downlink, and at the other: each end has its own numbers.
+    fn tunnels(number: u16) -> [u32; 2] {
+        [0, TUNNELS].map(|base| base + u32::from(number) + 1)
+    }
+
+    /// The keys of all bearers, for who reads a capture: a line for each direction of each, with the TEID, `uplink` or `downlink`, the bearer
+    /// (1 to 32), the bits of a sequence number, the algorithm's number, and the keys of ciphering and of integrity in hexadecimal digits (`-`:
+    /// there is none).
+    ///
+    /// ```
+    /// use offload_base::Seed;
+    /// use offload_bench::payload::Payload;
+    /// use offload_bench::pdcp::{Mode, PdcpBulk};
+    ///
+    /// let keys = PdcpBulk::new(Mode::PdcpNic, Payload::seeded(Seed(1), 0)).key_lines();
+    /// assert!(keys.starts_with("65537 downlink 1 18 1 ") && keys.lines().count() == 2);
+    /// ```
+    pub fn key_lines(&self) -> String {
+        let hex = |key: &[u8]| key.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let mut lines = String::new();
+        for number in 0..self.bearers {
+            let [at_sender, at_receiver] = PdcpBulk::tunnels(number);
+            let ways = [(at_receiver, Direction::Downlink, "downlink"), (at_sender, Direction::Uplink, "uplink")];
+            for (tunnel, direction, name) in ways {
+                let [cipher, integrity] = match self.mode {
+                    Mode::PdcpPlain => [(); 2].map(|()| "-".into()),
+                    _ => self.secrets(number, direction).map(|key| hex(&key)),
+                };
+                let integrity = if self.integrity { integrity } else { "-".into() };
+                let (bits, algorithm) = (if self.sn == SnLen::Twelve { 12 } else { 18 }, self.algorithm.number());
+                lines += &format!("{tunnel} {name} {} {bits} {algorithm} {cipher} {integrity}\n", 1 + number % 32);
+            }
+        }
+        lines
+    }
+
     fn open(&self, node: &Node, number: u16, peer: SocketAddr, downlink: bool) -> Result<Bearer, OpenError> {
         let security = |direction: Direction| {
             let security = Security::new(1 + (number % 32) as u8, direction).expect("1 to 32");
             if self.mode == Mode::PdcpPlain {
                 return security;
             }
-            let mut secrets = self.seed.stream(&format!("bearer {number} {direction:?}"));
-            let mut key = || {
-                let mut key = vec![0; self.algorithm.key_len()];
-                secrets.fill(&mut key);
-                Key::new(self.algorithm, &key).expect("as long as it wants")
-            };
-            let security = security.ciphered(key());
-            if self.integrity { security.authenticated(key()) } else { security }
+            let key = |key: Vec<u8>| Key::new(self.algorithm, &key).expect("as long as it wants");
+            let [cipher, integrity] = self.secrets(number, direction).map(key);
+            let security = security.ciphered(cipher);
+            if self.integrity { security.authenticated(integrity) } else { security }
         };
         let (down, up) = (security(Direction::Downlink), security(Direction::Uplink));
         let [sent, received] = if downlink { [down, up] } else { [up, down] };
-        // Each end has its own numbers.
-        let [local, remote] =
-            if downlink { [0, TUNNELS] } else { [TUNNELS, 0] }.map(|base| base + u32::from(number) + 1);
+        let [mut local, mut remote] = PdcpBulk::tunnels(number);
+        if !downlink {
+            core::mem::swap(&mut local, &mut remote);
+        }
         let mut config = Config::data(BearerKind::Unacknowledged, self.sn);
         config.reordering = Some(self.reordering);
         node.open(Tunnel { local, remote, peer }, config, sent, received)

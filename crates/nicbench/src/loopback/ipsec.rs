@@ -75,6 +75,7 @@ fn run(options: &IpsecLoopback) -> Result<Facts, Failure> {
         read: options.file.iter().chain(&options.keys).map(PathBuf::as_path).collect(),
         out: options.out.as_deref(),
         pcap: options.pcap.as_deref(),
+        ..OutputFiles::default()
     };
     let ways = Ways::new(NAME, &options.common, &options.mode, files)?;
     let unreadable = |error| Failure::Unusable(format!("what is to be sent cannot be read: {error}"));

@@ -226,6 +226,8 @@ pub(crate) struct OutputFiles<'a> {
     pub(crate) out: Option<&'a Path>,
     /// Captures, each in a file of its own where there are several.
     pub(crate) pcap: Option<&'a Path>,
+    /// Keys for those who read them.
+    pub(crate) keys: Option<&'a Path>,
 }
 
 /// What one way is given.
@@ -251,7 +253,8 @@ impl<'a, M: Copy + PartialEq + fmt::Display> Ways<'a, M> {
         let ways = Ways { name, common, modes: each_once(modes), files };
         let of_each = [common.trace.trace.as_deref(), ways.files.pcap];
         let of_each = of_each.iter().flat_map(|path| ways.modes.iter().filter_map(|mode| ways.path_of(*path, mode)));
-        let written: Vec<PathBuf> = ways.files.out.map(Path::to_owned).into_iter().chain(of_each).collect();
+        let alone = [ways.files.out, ways.files.keys].into_iter().flatten().map(Path::to_owned);
+        let written: Vec<PathBuf> = alone.chain(of_each).collect();
         let written = written.iter().map(PathBuf::as_path).collect();
         let files = Files { read: ways.files.read.clone(), served: None, written };
         files.claim().map_err(Failure::Unusable)?.keep();

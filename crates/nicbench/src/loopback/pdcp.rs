@@ -52,6 +52,10 @@ pub struct PdcpLoopback {
     /// extension
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// Write the keys, for who reads a capture: TEID, direction, bearer, bits of a sequence number, algorithm, and the keys of ciphering and of
+    /// integrity. They are made of the seed and protect nothing else
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
     /// GTP-U over IPv6
     #[arg(long)]
     ipv6: bool,
@@ -85,7 +89,8 @@ fn run(options: &PdcpLoopback) -> Result<Facts, Failure> {
         return Err(Failure::Unusable(format!("--sdu {}: the MTU takes SDUs of {most} bytes", options.sdu)));
     }
     let read = options.file.iter().map(PathBuf::as_path).collect();
-    let files = OutputFiles { read, pcap: options.pcap.as_deref(), ..OutputFiles::default() };
+    let (pcap, keys) = (options.pcap.as_deref(), options.keys.as_deref());
+    let files = OutputFiles { read, pcap, keys, ..OutputFiles::default() };
     let ways = Ways::new(NAME, &options.common, &options.mode, files)?;
     let own = [
         ("file", loopback::named(options.file.as_ref())),
@@ -97,6 +102,10 @@ fn run(options: &PdcpLoopback) -> Result<Facts, Failure> {
         ("bearers", options.bearers.to_string()),
         ("ipv6", options.ipv6.to_string()),
     ];
+    if let Some(path) = keys {
+        let lines = bulk(options, Mode::PdcpCpu, payload.clone()).key_lines();
+        std::fs::write(path, lines).map_err(|error| Failure::Unusable(format!("{}: {error}", path.display())))?;
+    }
     let mut facts = options.common.facts(NAME, own);
     for mode in ways.modes() {
         // Whatever runs first pays for memory and code that it finds unused: this does, and is not reported.
