@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Captures of PDCP in GTP-U read by tshark: it deciphers every PDU (NEA2) and finds every MAC-I right (NIA2), and what it reads is what was sent;
-# whoever protected it, with numbers of either length. Needs no root.
+# protected by the CPU, by jobs or by the NIC, with numbers of either length. Needs no root.
 #   tests/linux/pdcp_captures.sh [FILE]        what is sent each time; this script by default
 # tshark has no SNOW 3G and no ZUC. Exit status 77: it cannot be done here.
 set -euo pipefail
