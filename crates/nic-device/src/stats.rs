@@ -119,6 +119,8 @@ offload_base::counters! {
         pub rx_nvmeotcp_resync: "rx_nvmeotcp_resync",
         /// Data digests filled in and sent.
         pub tx_nvmeotcp_digests: "tx_nvmeotcp_digests",
+        /// Bytes of data that passed stages on their way out, once for each time that they left.
+        pub tx_nvmeotcp_sealed_bytes: "tx_nvmeotcp_sealed_bytes",
         /// QUIC packets that the device sealed.
         pub quic_tx_pkts: "quic_tx_pkts",
         /// Bytes of those packets, headers and tags included.

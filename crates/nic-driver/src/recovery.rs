@@ -25,7 +25,7 @@
 
 use crate::Driver;
 use crate::stats::DriverCounters;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use nic_rings::config::{NicConfig, TransmitResync};
 use nic_rings::packet::SendDescriptor;
 use offload_api::{
@@ -84,6 +84,10 @@ impl Driver {
     /// Posts a packet on which contexts are to work, and for which there is room, with whatever they need before it.
     pub(super) fn post_in_step(&mut self, mut packet: TxPacket, source: &dyn RecordSource) -> Sent {
         let asked = packet.ask.streams;
+        let ahead = match self.ahead_of(&packet, source) {
+            Ok(ahead) => ahead,
+            Err(unit) => return Sent::NeedsSoftware(unit),
+        };
         let is_in_step = asked.iter().flatten().all(|ask| self.stands_at(ask.context) == Some(ask.offset));
         if !is_in_step && let Err(sent) = self.restore(&mut packet, source) {
             return sent;
@@ -98,8 +102,44 @@ impl Driver {
                 }
             }
         }
+        // In the place of static parameters: the engine counts no units.
+        if let Some((context, bytes)) = ahead.filter(|(of, _)| asks_for(&packet, *of)) {
+            self.post(SendDescriptor::Ahead { context, bytes });
+        }
         self.post(SendDescriptor::Packet(packet));
         Sent::Posted
+    }
+
+    /// What follows a packet in a unit that it cuts, for the context that may need it.
+    ///
+    /// # Errors
+    /// The unit, if that is not there as it was queued.
+    fn ahead_of(&self, packet: &TxPacket, source: &dyn RecordSource) -> Result<Option<(Handle, Bytes)>, Unit> {
+        for (layer, ask) in Layer::ALL.into_iter().zip(packet.ask.streams) {
+            let Some(ask) = ask else { continue };
+            let looks_ahead =
+                self.engines.get(usize::from(ask.context.engine())).map_or(0, |engine| engine.looks_ahead);
+            if looks_ahead == 0 {
+                continue;
+            }
+            let end = ask.end();
+            let Lookup::In(unit) = source.unit_at(layer, end) else { continue };
+            if unit.offset == end || !unit.is_touched_before(end) {
+                continue;
+            }
+            let until = unit.end().min(end + looks_ahead as u64);
+            let mut bytes = BytesMut::new();
+            let mut is_queued = true;
+            source.pieces(layer, end, until, &mut |piece| {
+                is_queued &= piece.tag.context(layer) == Some(ask.context);
+                bytes.extend_from_slice(&piece.bytes);
+            });
+            if !is_queued || bytes.len() as u64 != until - end {
+                return Err(unit);
+            }
+            return Ok(Some((ask.context, bytes.freeze())));
+        }
+        Ok(None)
     }
 
     /// Posts what brings the contexts of a packet to it. The packet does not ask any more for those that it does not need.
@@ -314,6 +354,10 @@ impl Driver {
     fn stands_at(&self, context: Handle) -> Option<u64> {
         self.contexts.sending(context)?.stands_at
     }
+}
+
+fn asks_for(packet: &TxPacket, context: Handle) -> bool {
+    packet.ask.streams.iter().flatten().any(|ask| ask.context == context)
 }
 
 impl Beginning {

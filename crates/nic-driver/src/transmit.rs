@@ -259,6 +259,10 @@ impl Driver {
                 contexts[0] = Some(*handle);
                 0
             }
+            SendDescriptor::Ahead { context, bytes } => {
+                contexts[0] = Some(*context);
+                bytes.len() as u32
+            }
             SendDescriptor::Fence | SendDescriptor::Control { .. } => 0,
         };
         let change = if let SendDescriptor::Control { command, .. } = &descriptor { Change::by(command) } else { None };

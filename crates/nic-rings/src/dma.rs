@@ -54,6 +54,8 @@ pub const fn packet_descriptor_bytes(header_bytes: usize, fragments: usize) -> u
 pub const DUMP_DESCRIPTOR: u64 = SEND_BLOCK as u64;
 /// A fence: a block that does nothing but wait.
 pub const FENCE_DESCRIPTOR: u64 = SEND_BLOCK as u64;
+/// What follows a packet, in the descriptor itself.
+pub const AHEAD_DESCRIPTOR: u64 = SEND_BLOCK as u64;
 /// Static TLS parameters: version, record number, IV, key index, with the update's own header.
 pub const STATIC_PARAMETERS_DESCRIPTOR: u64 = 3 * SEND_BLOCK as u64;
 /// TLS progress parameters.

@@ -50,6 +50,13 @@ pub enum SendDescriptor {
         /// The bytes, at most an MTU of them.
         bytes: Bytes,
     },
+    /// What follows the next packet in the stream of a context that needs to know.
+    Ahead {
+        /// The context.
+        context: Handle,
+        /// The bytes.
+        bytes: Bytes,
+    },
     /// What the control ring asks for, taking effect between the packets that it was given between. It is reported as done
     /// like any descriptor.
     Control {

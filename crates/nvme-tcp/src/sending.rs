@@ -1,4 +1,4 @@
-//! PDUs on their way into a stream, with digests by the CPU or by the device below.
+//! PDUs on their way into a stream, with digests by the CPU or by the device below, and data encrypted by either.
 //!
 //! Invariant: the wire shows the same bytes either way. From the moment there is a context, every PDU is queued with it,
 //! so that the device can follow; and the transport has a sealer for what no device will do.
@@ -6,11 +6,20 @@
 //! A device that refuses for the time being, was reset or gave the context up unasked is asked again, with later PDUs.
 
 use crate::asking::{Asking, SharedCounters};
-use crate::wire::{DIGEST_LEN, Digest, WirePdu};
+use crate::lock;
+use crate::wire::{DIGEST_LEN, Digest, PduType, Sealing, WirePdu, u32_at};
 use bytes::{Bytes, BytesMut};
-use offload_api::{DeviceEvent, Handle, Layer, SealError, Sealer, SegmentStream, TxTag, Unit, UnitTag};
+use offload_api::{
+    DeviceEvent, Handle, Layer, MarkedData, NvmeTcpStages, SealError, Sealer, SegmentStream, StageSpec, TxTag,
+    TypedContexts, Unit, UnitTag, XTS_STAGE,
+};
 use offload_base::cost::{self, Work};
 use offload_formats::nvme::PduHeader;
+use resumable_aead::Volume;
+use std::sync::{Arc, Mutex};
+
+/// What the sealer knows too.
+type Volumes = Arc<Mutex<Vec<Volume>>>;
 
 /// One stream's way of sending PDUs.
 #[derive(Debug, Default)]
@@ -20,6 +29,10 @@ pub(super) struct Sending {
     asking: Asking,
     context: Option<Handle>,
     has_sealer: bool,
+    /// The volumes that data were of. What is queued names them by their places here, counted from one.
+    volumes: Volumes,
+    /// How many of them the context knows.
+    told: u16,
     pdus: u64,
 }
 
@@ -54,7 +67,7 @@ impl Sending {
 
     /// Queues a PDU.
     pub(super) fn send(&mut self, stream: &mut dyn SegmentStream, pdu: WirePdu) {
-        if self.context.is_none() && pdu.data_digest {
+        if self.context.is_none() && (pdu.data_digest || pdu.sealing().is_some()) {
             self.return_to_device(stream);
         }
         let Some(context) = self.context else {
@@ -62,14 +75,49 @@ impl Sending {
             stream.send_pieces(&mut pdu.into_pieces().map(|piece| (piece, TxTag::PLAIN)));
             return;
         };
+        let marked = self.mark(stream, context, &pdu);
         let (number, len, mut at) = (self.pdus, pdu.len(), 0);
-        let touched_from = if pdu.data_digest { len.saturating_sub(DIGEST_LEN as u32) } else { len };
+        let touched_from = match marked {
+            Some(_) => MarkedData::AT as u32,
+            None if pdu.data_digest => len.saturating_sub(DIGEST_LEN as u32),
+            None => len,
+        };
         self.pdus += 1;
-        stream.send_pieces(&mut pdu.into_pieces_for_device().map(|piece| {
+        let mut tagged = |piece: Bytes| {
             let tag = TxTag::device(context, UnitTag { number, at, len, touched_from });
             at += piece.len() as u32;
             (piece, tag)
-        }));
+        };
+        match marked {
+            Some(marked) => stream.send_pieces(&mut pdu.into_pieces_for_stages(marked).map(&mut tagged)),
+            None => stream.send_pieces(&mut pdu.into_pieces_for_device().map(&mut tagged)),
+        };
+    }
+
+    /// How a PDU's header has the device encrypt its data; `None`: it cannot, or has nothing to encrypt.
+    fn mark(&mut self, stream: &mut dyn SegmentStream, context: Handle, pdu: &WirePdu) -> Option<MarkedData> {
+        let Sealing { volume, first, .. } = pdu.sealing()?;
+        let mut volumes = lock(&self.volumes);
+        let place = volumes.iter().position(|known| known == volume).unwrap_or(volumes.len());
+        let number = u16::try_from(place + 1).ok().filter(|number| *number <= MOST_VOLUMES)?;
+        let marked = MarkedData::new(number, *first)?;
+        if place == volumes.len() {
+            volumes.push(volume.clone());
+        }
+        while self.told < number {
+            let next = self.told + 1;
+            let mut stages = vec![StageSpec::new(XTS_STAGE, volumes[usize::from(self.told)].clone())];
+            stream.control(&mut |_, device| {
+                if let Some(mut contexts) = device.nvme() {
+                    let stages = NvmeTcpStages { command: next, unit: 0, stages: core::mem::take(&mut stages) };
+                    self.told += u16::from(contexts.seal_with(context, stages));
+                }
+            });
+            if self.told != next {
+                return None;
+            }
+        }
+        Some(marked)
     }
 
     /// Gives the context up once everything queued with it has arrived; there will be no other.
@@ -94,17 +142,40 @@ impl Sending {
         if !self.asking.is_due() {
             return;
         }
+        self.told = 0;
         self.context = self.asking.ask(stream, |flow, device| device.add_transmit(flow));
         if self.context.is_some() && !core::mem::replace(&mut self.has_sealer, true) {
-            stream.install(Layer::FIRST, Box::new(DigestSealer));
+            stream.install(Layer::FIRST, Box::new(PduSealer { volumes: self.volumes.clone() }));
         }
     }
 }
 
-/// Makes the digest of a PDU that a device was to make. Twice makes the same.
-struct DigestSealer;
+/// Makes of a PDU what a device was to make of it: encrypts its data, makes its digest. Twice makes the same.
+#[derive(Default)]
+struct PduSealer {
+    volumes: Volumes,
+}
 
-impl Sealer for DigestSealer {
+impl PduSealer {
+    /// Encrypts the data, from `start` to `end`, of a PDU that says so.
+    fn encrypt(&self, pdu: &mut [u8], start: usize, end: usize) -> Option<()> {
+        let (header, data) = pdu.split_at_mut_checked(start)?;
+        let header: &mut [u8; MarkedData::END] = header.first_chunk_mut()?;
+        let Some(marked) = MarkedData::read(header) else { return Some(()) };
+        let volume = lock(&self.volumes).get(usize::from(marked.stages()) - 1)?.clone();
+        MarkedData::erase(header, (end - start) as u32);
+        let at = u32_at(header, DATA_OFFSET);
+        Sealing { volume, first: marked.unit(), at }.work(data.get_mut(..end - start)?);
+        Some(())
+    }
+}
+
+/// DATAO of a PDU with data.
+const DATA_OFFSET: usize = 12;
+/// Volumes that one stream has a device encrypt for.
+const MOST_VOLUMES: u16 = 255;
+
+impl Sealer for PduSealer {
     fn seal(&mut self, unit: Unit, plain: &[Bytes]) -> Result<Bytes, SealError> {
         let malformed = SealError::Malformed { number: unit.number };
         let length: usize = plain.iter().map(Bytes::len).sum();
@@ -117,8 +188,13 @@ impl Sealer for DigestSealer {
         if header.len as usize != length || length != unit.len as usize {
             return Err(malformed);
         }
+        let start = usize::from(header.data_offset);
+        if header.kind == PduType::HostData as u8 {
+            let digest = if header.has_data_digest() { DIGEST_LEN } else { 0 };
+            let end = length.checked_sub(digest).filter(|end| start < *end).ok_or(malformed)?;
+            self.encrypt(&mut pdu, start, end).ok_or(malformed)?;
+        }
         if header.has_data_digest() {
-            let start = usize::from(header.data_offset);
             let end = length.checked_sub(DIGEST_LEN).filter(|end| start < *end).ok_or(malformed)?;
             let (data, digest) = pdu.split_at_mut(end);
             digest.copy_from_slice(&Digest::of(&data[start..]).wire());
@@ -133,6 +209,7 @@ mod tests {
     use crate::wire::{DataHeader, Framing, Pdu};
     use offload_base::Seq;
     use proptest::prelude::*;
+    use resumable_aead::{DataUnits, XtsKey};
 
     fn unit(length: usize) -> Unit {
         Unit { layer: Layer::FIRST, number: 3, offset: 9, start: Seq(u32::MAX), len: length as u32, touched_from: 0 }
@@ -157,9 +234,31 @@ mod tests {
             if length > 0 {
                 prop_assert_eq!(&queued[..queued.len() - 4], &software[..queued.len() - 4]);
             }
-            let sealed = DigestSealer.seal(unit(queued.len()), &pieces).unwrap();
+            let sealed = PduSealer::default().seal(unit(queued.len()), &pieces).unwrap();
             prop_assert_eq!(&sealed[..], &software[..]);
-            prop_assert_eq!(DigestSealer.seal(unit(queued.len()), core::slice::from_ref(&sealed)).unwrap(), sealed);
+            prop_assert_eq!(PduSealer::default().seal(unit(queued.len()), core::slice::from_ref(&sealed)).unwrap(), sealed);
+        }
+    }
+
+    #[test]
+    fn data_that_are_left_to_a_device_are_encrypted_by_the_sealer_as_by_the_cpu() {
+        let key: Vec<u8> = (0..64).collect();
+        let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap());
+        let mut sealer = PduSealer { volumes: Arc::new(Mutex::new(vec![volume.clone()])) };
+        for (data_digest, offset) in [(true, 0), (false, 528)] {
+            let framing = Framing { data_digest, ..Framing::default() };
+            let header = DataHeader { command: 7, tag: 1, offset, length: 1024, last: true, success: false };
+            let data = [Bytes::from(vec![5; 100]), Bytes::from(vec![6; 924])];
+            let sealing = Sealing { volume: volume.clone(), first: 9, at: offset };
+            let pdu = framing.frame(&Pdu::HostData(header), data).with_sealing(Some(sealing));
+            let software: Vec<u8> = pdu.clone().into_pieces().flatten().collect();
+            let queued: Vec<Bytes> = pdu.into_pieces_for_stages(MarkedData::new(1, 9).unwrap()).collect();
+            assert_eq!(queued[1..3].concat()[..], [[5; 100].as_slice(), &[6; 924]].concat(), "as it is");
+            let sealed = sealer.seal(unit(software.len()), &queued).unwrap();
+            assert_eq!(sealed[..], software[..]);
+            assert_eq!(sealer.seal(unit(software.len()), core::slice::from_ref(&sealed)).unwrap(), sealed);
+            let unknown = PduSealer::default().seal(unit(software.len()), &queued);
+            assert_eq!(unknown, Err(SealError::Malformed { number: 3 }), "no such volume");
         }
     }
 
@@ -170,10 +269,10 @@ mod tests {
         let pdu: Vec<u8> =
             framing.frame(&Pdu::HostData(header), [Bytes::from(vec![1; 9])]).into_pieces().flatten().collect();
         let malformed = Err(SealError::Malformed { number: 3 });
-        assert_eq!(DigestSealer.seal(unit(pdu.len()), &[Bytes::copy_from_slice(&pdu[1..])]), malformed);
-        assert_eq!(DigestSealer.seal(unit(pdu.len() + 1), &[Bytes::copy_from_slice(&pdu)]), malformed);
+        assert_eq!(PduSealer::default().seal(unit(pdu.len()), &[Bytes::copy_from_slice(&pdu[1..])]), malformed);
+        assert_eq!(PduSealer::default().seal(unit(pdu.len() + 1), &[Bytes::copy_from_slice(&pdu)]), malformed);
         let mut wrong = pdu;
         wrong[3] = 200;
-        assert_eq!(DigestSealer.seal(unit(wrong.len()), &[Bytes::from(wrong)]), malformed);
+        assert_eq!(PduSealer::default().seal(unit(wrong.len()), &[Bytes::from(wrong)]), malformed);
     }
 }

@@ -55,6 +55,9 @@ pub struct EngineInfo {
     pub contexts: u32,
     /// Whether a transmit context is to be told the number of a unit that it begins at and that is not the next.
     pub counts_units: bool,
+    /// Bytes of a unit behind the end of a packet that a transmit context may need, if what is before the end is changed. Only of
+    /// engines that count no units.
+    pub looks_ahead: usize,
     /// How its receive contexts find their places again.
     pub resync: ResyncMode,
     /// Where a driver gives the commands that make its contexts and end them.
@@ -75,6 +78,7 @@ impl EngineInfo {
             name,
             contexts,
             counts_units: false,
+            looks_ahead: 0,
             resync: ResyncMode::default(),
             ring: CommandRing::default(),
             pool: 0,

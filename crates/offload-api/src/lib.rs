@@ -67,7 +67,7 @@ pub use ipsec::{
 pub use job::{Done, Integrity, Job, JobQueue, JobStatus, Outcome, Way};
 pub use key::{Key, KeyBytes};
 pub use mark::{ContextEvent, Mark, Marks, PacketMark, Verdict};
-pub use nvme::{NvmeTcpConfig, NvmeTcpContext, NvmeTcpContexts, NvmeTcpLimits, NvmeTcpStages, XTS_STAGE};
+pub use nvme::{MarkedData, NvmeTcpConfig, NvmeTcpContext, NvmeTcpContexts, NvmeTcpLimits, NvmeTcpStages, XTS_STAGE};
 pub use offload_formats::{FlowKey, Protocol, flow};
 pub use quic::{QuicAsk, QuicCipher, QuicContext, QuicContexts, QuicHeaderKey, QuicKey, QuicVerdict};
 pub use record::RecordFormat;

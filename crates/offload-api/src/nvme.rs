@@ -90,12 +90,68 @@ pub enum NvmeTcpContext {
 /// ```
 #[derive(Debug)]
 pub struct NvmeTcpStages {
-    /// The command.
+    /// The command; of a transmit context, by what PDUs [name](MarkedData) the stages.
     pub command: u16,
     /// The number that stages are told: of the first logical block.
     pub unit: u64,
     /// In the order in which data passed them on their way out.
     pub stages: Vec<StageSpec>,
+}
+
+/// What the queued header of a PDU with data from a host has in place of DATAL and the reserved bytes behind it, if a device is to
+/// pass the data through stages. The device, or the sealer, writes what belongs there. Data and their place in the command are whole
+/// blocks of 16 bytes.
+///
+/// ```
+/// use offload_api::MarkedData;
+///
+/// let mut header = [0; 24];
+/// let marked = MarkedData::new(3, 1 << 40).unwrap();
+/// marked.write(&mut header);
+/// assert_eq!(MarkedData::read(&header), Some(marked));
+/// MarkedData::erase(&mut header, 4096);
+/// assert_eq!((MarkedData::read(&header), &header[16..20]), (None, &4096u32.to_le_bytes()[..]));
+/// assert_eq!(MarkedData::new(3, 1 << 48), None, "numbers of units have 48 bits here");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkedData(u64);
+
+impl MarkedData {
+    /// Where it is in a header.
+    pub const AT: usize = 16;
+    /// Behind it.
+    pub const END: usize = 24;
+
+    /// Of stages by their number, and that of the unit with which the command's data begin. `None`: there is no room for these.
+    pub fn new(stages: u16, unit: u64) -> Option<MarkedData> {
+        (stages != 0 && unit < 1 << 48).then_some(MarkedData(u64::from(stages) << 48 | unit))
+    }
+
+    /// What a header has; `None`: its data are to be left as they are.
+    pub fn read(header: &[u8; Self::END]) -> Option<MarkedData> {
+        let value = header.last_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        (value >> 48 != 0).then_some(MarkedData(value))
+    }
+
+    /// Writes it.
+    pub fn write(self, header: &mut [u8; Self::END]) {
+        header[Self::AT..].copy_from_slice(&self.0.to_le_bytes());
+    }
+
+    /// Writes what belongs there of a PDU with so many bytes of data.
+    pub fn erase(header: &mut [u8; Self::END], data: u32) {
+        header[Self::AT..].copy_from_slice(&u64::from(data).to_le_bytes());
+    }
+
+    /// The stages.
+    pub fn stages(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+
+    /// The number of the unit.
+    pub fn unit(self) -> u64 {
+        self.0 & ((1 << 48) - 1)
+    }
 }
 
 /// The stage AES-XTS, which is made from a volume (`resumable_aead::Volume`).
@@ -191,6 +247,13 @@ impl<'a> NvmeTcpContexts<'a> {
         if self.contexts.command(handle, Box::new(stages)).is_ok() {
             self.place(handle, command, buffer);
         }
+    }
+
+    /// Has a transmit context pass the data of PDUs from a host through stages: of those whose queued headers name `stages.command`,
+    /// as [`MarkedData`] tells. False: the device cannot be told now, or is not told what follows a packet
+    /// ([`EngineInfo::looks_ahead`]), as above TLS.
+    pub fn seal_with(&mut self, handle: Handle, stages: NvmeTcpStages) -> bool {
+        self.engine.looks_ahead > 0 && self.contexts.command(handle, Box::new(stages)).is_ok()
     }
 
     /// Has the device send home what it has of the buffer of `command`.

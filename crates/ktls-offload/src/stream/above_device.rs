@@ -112,9 +112,10 @@ impl NetDevice for AboveTls<'_> {
 }
 
 impl Contexts for AboveTls<'_> {
-    /// TLS's own is taken.
+    /// TLS's own is taken. No other is told what follows: DUMPs that bring content do not say.
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
-        self.device.contexts()?.engine(name).filter(|engine| engine.name != TlsContexts::ENGINE)
+        let engine = self.device.contexts()?.engine(name).filter(|engine| engine.name != TlsContexts::ENGINE)?;
+        Some(EngineInfo { looks_ahead: 0, ..engine })
     }
 
     /// What the context is to work on is in records: one layer higher than the protocol says, which knows of none below it.

@@ -7,7 +7,7 @@ use crate::engine::{
     Claim, Context, Engine, JobEngine, Opened, OutOfStep, PacketEngine, Payload, Shown, StageMakers, StreamEngine,
 };
 use crate::stats::DeviceCounters;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use core::any::Any;
 use core::fmt;
 use offload_api::{ContextEvent, Direction, EngineInfo, Handle, PacketAsk, PacketMark, Piece, TxPacket, Verdict};
@@ -278,6 +278,20 @@ pub(crate) trait AnyStream: AnyEngine {
     fn transmit(&mut self, handle: Handle, at: Option<Seq>, bytes: &[u8], out: &mut BytesMut)
     -> Result<u64, OutOfStep>;
 
+    /// [`StreamEngine::works_on_whole_packets`]; false without a context.
+    fn works_on_whole_packets(&mut self, handle: Handle) -> bool;
+
+    /// [`StreamEngine::transmit_whole`].
+    fn transmit_whole(
+        &mut self,
+        handle: Handle,
+        at: Seq,
+        bytes: &[Bytes],
+        ahead: &[u8],
+        out: &mut BytesMut,
+        counters: &mut DeviceCounters,
+    ) -> Result<(), OutOfStep>;
+
     /// [`StreamEngine::note_sent`].
     fn note_sent(&self, worked: u64, counters: &mut DeviceCounters);
 }
@@ -308,6 +322,23 @@ impl<E: StreamEngine> AnyStream for Hosted<E> {
     ) -> Result<u64, OutOfStep> {
         let context: Context<'_, E> = self.slab.get(handle).ok_or(OutOfStep)?;
         E::transmit(context, at, bytes, out)
+    }
+
+    fn works_on_whole_packets(&mut self, handle: Handle) -> bool {
+        self.slab.get(handle).is_some_and(|context| E::works_on_whole_packets(&context))
+    }
+
+    fn transmit_whole(
+        &mut self,
+        handle: Handle,
+        at: Seq,
+        bytes: &[Bytes],
+        ahead: &[u8],
+        out: &mut BytesMut,
+        counters: &mut DeviceCounters,
+    ) -> Result<(), OutOfStep> {
+        let context: Context<'_, E> = self.slab.get(handle).ok_or(OutOfStep)?;
+        E::transmit_whole(context, at, bytes, ahead, out, counters)
     }
 
     fn note_sent(&self, worked: u64, counters: &mut DeviceCounters) {

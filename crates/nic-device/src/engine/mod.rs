@@ -18,7 +18,7 @@
 //! use nic_sim::wire::Port;
 //! use nic_sim::{Delays, NicConfig, nic_with};
 //! use offload_api::{Direction, FlowKey, Key, Layer, NetDevice, NewContext, Verdict};
-//! # use bytes::BytesMut;
+//! # use bytes::{Bytes, BytesMut};
 //! # use offload_api::{NoRecords, TxAsk, TxPacket};
 //! # use offload_base::{Instant, Seq};
 //!
@@ -112,7 +112,7 @@ mod xts;
 use crate::context::Installed;
 pub use crate::context::{ImageReader, ImageWriter};
 use crate::stats::DeviceCounters;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use core::any::Any;
 use core::fmt;
 pub use data_keys::DataKeys;
@@ -227,6 +227,25 @@ pub trait StreamEngine: Engine {
         bytes: &[u8],
         out: &mut BytesMut,
     ) -> Result<u64, OutOfStep>;
+
+    /// Whether a transmit context of the first layer works on a packet before that is cut into segments, by
+    /// [`transmit_whole`](Self::transmit_whole): because it has to know what follows.
+    fn works_on_whole_packets(_: &Context<'_, Self>) -> bool {
+        false
+    }
+
+    /// The same as [`transmit`](Self::transmit) for the payload of a packet, and then counts what it did. `ahead` is what follows in
+    /// the unit, up to [`EngineInfo::looks_ahead`] bytes.
+    fn transmit_whole(
+        _: Context<'_, Self>,
+        _at: Seq,
+        _bytes: &[Bytes],
+        _ahead: &[u8],
+        _out: &mut BytesMut,
+        _: &mut DeviceCounters,
+    ) -> Result<(), OutOfStep> {
+        Err(OutOfStep)
+    }
 
     /// A frame leaves on which so much was done.
     fn note_sent(worked: u64, counters: &mut DeviceCounters);

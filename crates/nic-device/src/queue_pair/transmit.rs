@@ -10,7 +10,7 @@ use crate::engine::OutOfStep;
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::pacing::{Shaper, gap};
 use crate::queue_pair::segmentation::Segmenter;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use nic_rings::dma::{self, DmaBytes};
 use nic_rings::packet::{SendCompletion, SendDescriptor, SendEntry};
@@ -19,6 +19,7 @@ use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
 use offload_formats::Headers;
 use offload_wire::frame::Frame;
+use std::collections::HashMap;
 
 /// The transmit side's state.
 #[derive(Debug, Default)]
@@ -34,6 +35,8 @@ pub(super) struct TransmitSide {
     port_free_at: Instant,
     /// Descriptors done and not yet reported.
     done: Vec<u32>,
+    /// What follows the next packet of a context's stream.
+    ahead: HashMap<Handle, Bytes>,
     /// Where DUMPs go: through the engine and nowhere.
     nowhere: BytesMut,
     /// For what goes through one engine before another.
@@ -230,6 +233,7 @@ impl QueuePair {
         while let Some(entry) = self.rings.send.pop() {
             transmit.done.push(entry.slot);
         }
+        transmit.ahead.clear();
         transmit.activity = Activity::Idle;
     }
 
@@ -307,6 +311,7 @@ impl QueuePair {
             SendDescriptor::StaticParameters { handle, .. } | SendDescriptor::ProgressParameters { handle, .. } => {
                 self.lane_of_context(*handle)
             }
+            SendDescriptor::Ahead { context, .. } => self.lane_of_context(*context),
             SendDescriptor::Dump { contexts, .. } => self.lane_of_context(contexts.iter().flatten().copied().next()?),
             // No packet waits for its time that an engine is to wrap, and nothing else depends on these.
             SendDescriptor::Control { .. } => None,
@@ -335,6 +340,10 @@ impl QueuePair {
                 self.set_parameters(handle, |engine| engine.begin(handle, start));
             }
             SendDescriptor::Fence => self.dma.tx_parameters += dma::FENCE_DESCRIPTOR,
+            SendDescriptor::Ahead { context, bytes } => {
+                self.dma.tx_parameters += dma::AHEAD_DESCRIPTOR;
+                self.transmit.ahead.insert(context, bytes);
+            }
             SendDescriptor::Dump { contexts, seq, bytes } => self.run_dump(&contexts, seq, &bytes),
             SendDescriptor::Control { epoch, command } => self.run_command(epoch, *command),
         }
@@ -355,6 +364,10 @@ impl QueuePair {
             Some(false) => return self.give_up(slot, GivenUp::OutOfSync),
             Some(true) => {}
         }
+        if let Err(why) = self.work_whole(&mut packet) {
+            return self.give_up(slot, why);
+        }
+        let ask = packet.ask;
         let mut wrapping = None;
         if let Some(asked) = ask.packet {
             let QueuePair { contexts, dma, counters, .. } = self;
@@ -369,6 +382,23 @@ impl QueuePair {
             wrapping = Some((asked.context, begun));
         }
         Some(Box::new(Job { slot, segmenter: Segmenter::new(packet), wrapping }))
+    }
+
+    /// Has an engine work on a packet before it is cut, if it has to know what follows the bytes of a segment. Then the packet does
+    /// not ask for that any more.
+    fn work_whole(&mut self, packet: &mut TxPacket) -> Result<(), GivenUp> {
+        let Some(ask) = packet.ask.streams[0] else { return Ok(()) };
+        let QueuePair { contexts, dma, counters, transmit: TransmitSide { ahead, .. }, .. } = self;
+        let engine = contexts.stream(ask.context, dma).ok_or(GivenUp::UnknownContext)?;
+        let ahead = ahead.remove(&ask.context).unwrap_or_default();
+        if !engine.works_on_whole_packets(ask.context) {
+            return Ok(());
+        }
+        let mut made = BytesMut::with_capacity(packet.payload_len());
+        engine.transmit_whole(ask.context, packet.ask.seq, &packet.fragments, &ahead, &mut made, counters)?;
+        packet.fragments = core::iter::once(made.freeze()).collect();
+        packet.ask.streams[0] = None;
+        Ok(())
     }
 
     /// Makes the next segment of a packet, and gives the packet back if there is more of it. No segment: it was given

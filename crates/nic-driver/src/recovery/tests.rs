@@ -87,6 +87,7 @@ impl Rig {
                 SendDescriptor::StaticParameters { .. } | SendDescriptor::ProgressParameters { .. } => 'P',
                 SendDescriptor::Fence => 'F',
                 SendDescriptor::Dump { .. } => 'd',
+                SendDescriptor::Ahead { .. } => 'a',
                 SendDescriptor::Packet(_) => '.',
                 SendDescriptor::Control { .. } => '?',
             })

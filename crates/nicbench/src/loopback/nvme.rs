@@ -1,4 +1,4 @@
-//! Reads a disk over NVMe/TCP through two emulated NICs, several ways, and shows what the offloads save the host.
+//! Reads a disk, or writes it, over NVMe/TCP through two emulated NICs, several ways, and shows what the offloads save the host.
 
 use super::{self as loopback, Common, Failure, Loopback, OutputFiles, Ways};
 use crate::options;
@@ -10,6 +10,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use ktls_offload::Offload as TlsOffload;
 use nic_sim::NicConfig;
+use nvme_tcp::host::{Done, Read};
 use nvme_tcp::resumable_aead::{DataUnits, Volume, XtsKey};
 use nvme_tcp::{
     Buffer, Connecting, Connector, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Offload, Server, Storage,
@@ -31,21 +32,21 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Reads a disk over NVMe/TCP through two emulated NICs, with data digests: with everything done by the host's CPU, with
+/// Reads a disk, or writes it, over NVMe/TCP through two emulated NICs, with data digests: with everything done by the host's CPU, with
 /// its NIC placing data, and the NICs making and checking digests too; with both estimated, by skipping what the NIC would do; and over TLS,
 /// by the CPU, by the NICs, and by the NICs with data placed and checked, and digests made. Prints a table of what a byte costs; costs are nanoseconds of CPU time.
 ///
-/// Exit status: 0; 1 if what was read is not what the disk holds; 2 if an option is bad.
+/// Exit status: 0; 1 if what was read, or written, is not what the disk holds; 2 if an option is bad.
 #[derive(Debug, Parser)]
 #[command(name = "nvme_loopback", version, allow_negative_numbers = true)]
 pub struct NvmeLoopback {
-    /// How much to read: 256MiB, 1GB
+    /// How much to read, or write: 256MiB, 1GB
     #[arg(long, value_parser = options::bytes, default_value = "256MiB")]
     size: u64,
-    /// Bytes of a read
+    /// Bytes of a command
     #[arg(long, value_parser = options::bytes, default_value = "256KiB")]
     io: u64,
-    /// Reads under way at a time
+    /// Commands under way at a time
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: u16,
     /// I/O queues
@@ -58,6 +59,9 @@ pub struct NvmeLoopback {
     /// emulation of that
     #[arg(long)]
     xts: bool,
+    /// Write the disk instead of reading it. There is no emulation of that
+    #[arg(long)]
+    write: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -153,7 +157,7 @@ impl Loopback for NvmeLoopback {
         if all_right {
             ended
         } else {
-            program::fail(program, "what was read is not what the disk holds", program::FAILED)
+            program::fail(program, "what was read, or written, is not what the disk holds", program::FAILED)
         }
     }
 }
@@ -165,10 +169,13 @@ fn run_all(options: &NvmeLoopback) -> Result<Facts<Run>, Failure> {
     if !options.io.is_multiple_of(u64::from(BLOCK)) || options.io == 0 || options.io > 1 << 20 {
         return Err(Failure::Unusable("a read has whole blocks of 4096 bytes, 1 MiB at most".into()));
     }
-    let modes: Vec<Mode> = options.mode.iter().copied().filter(|mode| !options.xts || *mode != Mode::Emulate).collect();
+    let has_no_emulation = options.xts || options.write;
+    let modes: Vec<Mode> =
+        options.mode.iter().copied().filter(|mode| !has_no_emulation || *mode != Mode::Emulate).collect();
     if modes.is_empty() {
         return Err(Failure::Unusable(
-            "--mode emulate leaves buffers as they are: --xts has nothing to decrypt".into(),
+            "--mode emulate leaves buffers as they are: --xts has nothing to decrypt, nor --write anything to do"
+                .into(),
         ));
     }
     let ways = Ways::new(NAME, &options.common, &modes, OutputFiles::default())?;
@@ -179,6 +186,7 @@ fn run_all(options: &NvmeLoopback) -> Result<Facts<Run>, Failure> {
         ("queues", options.queues.to_string()),
     ];
     let own = own.into_iter().chain(options.xts.then(|| ("xts", "AES-256".into())));
+    let own = own.chain(options.write.then(|| ("write", "true".into())));
     let mut facts = options.common.facts(NAME, own);
     ways.make(options.size, &mut facts, |mode, way| {
         run(options, mode, way.tracer.as_ref()).map_err(|error| loopback::failed(mode, error))
@@ -206,8 +214,11 @@ fn run(options: &NvmeLoopback, mode: Mode, tracer: Option<&Tracer>) -> Result<Ru
     let volume = options.xts.then(|| volume(seed)).transpose()?;
     let (there, here) = (bed.host(0).clone(), bed.host(1).clone());
     let listener = there.stack().listen(PORT, 64)?;
-    let mut server =
-        Server::new(target(options.size, &pattern, volume.as_ref())?, there.runtime(), Arc::new(Threads::new(1)?));
+    let disk = match options.write {
+        true => Arc::new(MemoryStorage::new(options.size.next_multiple_of(PATTERN as u64))),
+        false => Arc::new(filled(options.size, &pattern, volume.as_ref())?),
+    };
+    let mut server = Server::new(target(disk.clone())?, there.runtime(), Arc::new(Threads::new(1)?));
     if mode.offload() == Offload::PlaceAndCheck {
         server = server.with_digests_by_device();
     }
@@ -225,9 +236,11 @@ fn run(options: &NvmeLoopback, mode: Mode, tracer: Option<&Tracer>) -> Result<Ru
     for task in tasks {
         let _runs_on = here.spawn("host", task);
     }
-    let job = Job { bytes: options.size, io: options.io, depth: options.depth, pattern, volume, mode };
-    let reading = here.spawn("application", read_all(job, host, here.clone(), meter.clone()));
-    let (data_ok, took) = bed.run(reading)?;
+    let (size, io, depth) = (options.size, options.io, options.depth);
+    let job =
+        Job { bytes: size, io, depth, pattern: pattern.clone(), volume: volume.clone(), mode, write: options.write };
+    let working = here.spawn("application", work_through(job, host, here.clone(), meter.clone()));
+    let (mut data_ok, took) = bed.run(working)?;
     drop(attached);
     let counters = bed.counters();
     let mut of_host = CounterSet::default();
@@ -235,6 +248,9 @@ fn run(options: &NvmeLoopback, mode: Mode, tracer: Option<&Tracer>) -> Result<Ru
     // Threads report what they spent when they end.
     drop(bed);
     let report = meter.take();
+    if options.write {
+        data_ok &= is_written(&disk, size, &pattern, volume.as_ref())?;
+    }
     let devices = report.total(Domain::Device(0)) + report.total(Domain::Device(1));
     let bytes = options.size;
     Ok(Run {
@@ -257,22 +273,45 @@ fn volume(seed: Seed) -> Result<Volume, Box<dyn Error>> {
     Ok(Volume::new(XtsKey::new(&key)?, DataUnits::new(BLOCK as usize)?))
 }
 
-/// A disk of `bytes` bytes that holds the pattern over and over, or what a volume makes of it.
-fn target(bytes: u64, pattern: &Bytes, volume: Option<&Volume>) -> Result<Target, Box<dyn Error>> {
+/// Storage of `bytes` bytes that holds the pattern over and over, or what a volume makes of it.
+fn filled(bytes: u64, pattern: &Bytes, volume: Option<&Volume>) -> Result<MemoryStorage, Box<dyn Error>> {
     let bytes = bytes.next_multiple_of(PATTERN as u64);
     let storage = MemoryStorage::new(bytes);
     for at in (0..bytes).step_by(PATTERN) {
-        let mut data = pattern.clone();
-        if let Some(volume) = volume {
-            let mut made = BytesMut::from(&data[..]);
-            volume.encrypt(at / u64::from(BLOCK), 0, &mut made)?;
-            data = made.freeze();
-        }
-        storage.write(at, &[data])?;
+        storage.write(at, &[on_medium(at, pattern, volume)?])?;
     }
+    Ok(storage)
+}
+
+/// Whether the first `bytes` bytes hold that.
+fn is_written(
+    storage: &MemoryStorage,
+    bytes: u64,
+    pattern: &Bytes,
+    volume: Option<&Volume>,
+) -> Result<bool, Box<dyn Error>> {
+    for at in (0..bytes).step_by(PATTERN) {
+        let len = (bytes - at).min(PATTERN as u64) as usize;
+        let found = storage.read(at, len)?.concat();
+        if found[..] != on_medium(at, pattern, volume)?[..len] {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// What the pattern is on the medium if it begins at `at`.
+fn on_medium(at: u64, pattern: &Bytes, volume: Option<&Volume>) -> Result<Bytes, Box<dyn Error>> {
+    let Some(volume) = volume else { return Ok(pattern.clone()) };
+    let mut made = BytesMut::from(&pattern[..]);
+    volume.encrypt(at / u64::from(BLOCK), 0, &mut made)?;
+    Ok(made.freeze())
+}
+
+fn target(storage: Arc<MemoryStorage>) -> Result<Target, Box<dyn Error>> {
     let mut target = Target::new(TargetConfig::default())?;
     target.add_subsystem(NQN, None)?;
-    target.add_namespace(NQN, Namespace::new(1, BLOCK, Arc::new(storage))?)?;
+    target.add_namespace(NQN, Namespace::new(1, BLOCK, storage)?)?;
     Ok(target)
 }
 
@@ -337,7 +376,7 @@ impl Connector for Connects {
     }
 }
 
-/// What is to be read.
+/// What is to be read, or written.
 struct Job {
     bytes: u64,
     io: u64,
@@ -345,10 +384,16 @@ struct Job {
     pattern: Bytes,
     volume: Option<Volume>,
     mode: Mode,
+    write: bool,
 }
 
-/// Reads everything in order; whether it was right, and how long it took.
-async fn read_all(job: Job, host: Host, bed_host: BedHost, meter: Meter) -> io::Result<(bool, core::time::Duration)> {
+/// Reads or writes everything in order; whether what was read was right, and how long it took.
+async fn work_through(
+    job: Job,
+    host: Host,
+    bed_host: BedHost,
+    meter: Meter,
+) -> io::Result<(bool, core::time::Duration)> {
     host.ready().await.map_err(io::Error::other)?;
     let mut disk = host.disk(1).await.map_err(io::Error::other)?;
     if let Some(volume) = &job.volume {
@@ -363,23 +408,50 @@ async fn read_all(job: Job, host: Host, bed_host: BedHost, meter: Meter) -> io::
         while next < job.bytes
             && let Some(buffer) = buffers.pop()
         {
-            // The last read may go beyond what is wanted; the disk is as long as that.
-            let first = next / u64::from(BLOCK);
-            let reading = disk.read(first.min(disk.blocks() - job.io / u64::from(BLOCK)), buffer);
-            under_way.push(async move { (first, reading.await) });
+            // The last command may go beyond what is wanted; the disk is as long as that.
+            let first = (next / u64::from(BLOCK)).min(disk.blocks() - job.io / u64::from(BLOCK));
+            let working = match job.write {
+                true => {
+                    Working::Write(disk.write(first, part_of(&job.pattern, first * u64::from(BLOCK), job.io)), buffer)
+                }
+                false => Working::Read(disk.read(first, buffer)),
+            };
+            under_way.push(async move { (first, working.finish().await) });
             next += job.io;
         }
-        let Some((first, read)) = under_way.next().await else { break };
-        let buffer = read.map_err(io::Error::other)?;
+        let Some((first, finished)) = under_way.next().await else { break };
+        let buffer = finished?;
         let _application = cost::work(Work::Application);
-        let first = first.min(disk.blocks() - job.io / u64::from(BLOCK));
-        all_right &= job.mode == Mode::Emulate || holds(&buffer, &job.pattern, first * u64::from(BLOCK));
+        all_right &= job.write || job.mode == Mode::Emulate || holds(&buffer, &job.pattern, first * u64::from(BLOCK));
         buffers.push(buffer);
         done += job.io;
     }
     let took = bed_host.now() - started;
     host.close().await;
     Ok((all_right, took))
+}
+
+/// A command under way, and the buffer for the next.
+enum Working {
+    Read(Read),
+    Write(Done, Buffer),
+}
+
+impl Working {
+    async fn finish(self) -> io::Result<Buffer> {
+        match self {
+            Working::Read(reading) => reading.await.map_err(io::Error::other),
+            Working::Write(writing, buffer) => writing.await.map(|_| buffer).map_err(io::Error::other),
+        }
+    }
+}
+
+/// What the disk is to hold from `at` on: at most a whole pattern.
+fn part_of(pattern: &Bytes, at: u64, bytes: u64) -> impl Iterator<Item = Bytes> {
+    let from = (at % PATTERN as u64) as usize;
+    let first = (bytes as usize).min(PATTERN - from);
+    let pieces = [pattern.slice(from..from + first), pattern.slice(..bytes as usize - first)];
+    pieces.into_iter().filter(|piece| !piece.is_empty())
 }
 
 /// Whether a buffer holds what the disk does from `at` on.
@@ -421,7 +493,7 @@ fn table(runs: &[Run]) -> String {
             run.device_ns_per_byte,
         );
     }
-    text + "copy to total: CPU time of the host that reads, nanoseconds per byte; target, devices: theirs, in all\n"
+    text + "copy to total: CPU time of the host that reads or writes, nanoseconds per byte; target, devices: theirs, in all\n"
 }
 
 const NAME: &str = "nvme_loopback";

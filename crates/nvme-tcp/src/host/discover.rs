@@ -62,7 +62,7 @@ async fn read(link: &mut Link, offset: u64, bytes: u32) -> Result<Vec<u8>, HostE
     let buffer = Payload::Read(Buffer::zeroed(bytes as usize));
     match link.execute("the discovery log", command, buffer).await?.submission.payload {
         Payload::Read(buffer) => Ok(buffer.to_vec()),
-        Payload::None | Payload::Write(_) => Err(UNREADABLE),
+        Payload::None | Payload::Write(_) | Payload::Encrypt(..) => Err(UNREADABLE),
     }
 }
 

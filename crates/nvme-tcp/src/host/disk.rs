@@ -6,8 +6,7 @@ use super::lane::{Done, Pending, Read};
 use super::{Host, write_payload};
 use crate::core::queue::{Buffer, Payload};
 use crate::wire::{Command, IoOpcode, NamespaceData, NamespaceIds, commands};
-use bytes::{Bytes, BytesMut};
-use offload_base::cost::{self, Work};
+use bytes::Bytes;
 use resumable_aead::Volume;
 use std::sync::Arc;
 
@@ -166,25 +165,24 @@ impl Disk {
     }
 
     fn with_data(&self, opcode: IoOpcode, first: u64, data: impl IntoIterator<Item = Bytes>) -> Done {
-        let data: Vec<Bytes> = match &self.volume {
-            None => data.into_iter().collect(),
-            Some(volume) => match encrypted(volume, first, data) {
-                Some(data) => vec![data],
-                None => return Done(Pending::refused(NO_BLOCKS, Payload::None)),
-            },
-        };
         let payload = write_payload(data);
         let len = match &payload {
             Payload::Write(pieces) => pieces.iter().map(Bytes::len).sum(),
-            Payload::None | Payload::Read(_) => 0,
+            Payload::None | Payload::Read(_) | Payload::Encrypt(..) => 0,
         };
-        match (self.blocks_of(len), payload) {
-            (Ok(blocks), payload @ Payload::Write(_)) => {
-                Done(self.submit(commands::range(opcode, self.id(), first, blocks), payload))
+        let blocks = match self.blocks_of(len) {
+            Ok(blocks) => blocks,
+            Err(error) => return Done(Pending::refused(error, payload)),
+        };
+        let payload = match (payload, &self.volume) {
+            // Nothing is encrypted here; what is asked is whether the blocks have numbers.
+            (payload, Some(volume)) if volume.encrypt(first, len as u64, &mut []).is_err() => {
+                return Done(Pending::refused(NO_BLOCKS, payload));
             }
-            (Ok(_), payload) => Done(Pending::refused(NO_BLOCKS, payload)),
-            (Err(error), payload) => Done(Pending::refused(error, payload)),
-        }
+            (Payload::Write(pieces), Some(volume)) => Payload::Encrypt(pieces, volume.clone()),
+            (payload, _) => payload,
+        };
+        Done(self.submit(commands::range(opcode, self.id(), first, blocks), payload))
     }
 
     fn without_data(&self, opcode: IoOpcode, first: u64, blocks: u32) -> Done {
@@ -208,18 +206,6 @@ impl Disk {
         }
         Ok((bytes / block) as u32)
     }
-}
-
-/// The blocks from `first` on as they belong on the medium; `None`: they are no such blocks.
-fn encrypted(volume: &Volume, first: u64, data: impl IntoIterator<Item = Bytes>) -> Option<Bytes> {
-    let mut blocks = BytesMut::new();
-    {
-        let _scope = cost::work(Work::Copy);
-        data.into_iter().for_each(|piece| blocks.extend_from_slice(&piece));
-    }
-    let _scope = cost::work(Work::Crypto);
-    volume.encrypt(first, 0, &mut blocks).ok()?;
-    Some(blocks.freeze())
 }
 
 const NO_BLOCKS: CommandError = CommandError::Invalid("1 to 65536 whole blocks");

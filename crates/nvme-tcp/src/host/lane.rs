@@ -187,7 +187,7 @@ impl Future for Read {
         self.0.poll(cx).map(|(result, payload)| {
             let buffer = match payload {
                 Payload::Read(buffer) => buffer,
-                Payload::None | Payload::Write(_) => Buffer::default(),
+                Payload::None | Payload::Write(_) | Payload::Encrypt(..) => Buffer::default(),
             };
             match result {
                 Ok(_) => Ok(buffer),

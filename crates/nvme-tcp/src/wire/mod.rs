@@ -26,6 +26,7 @@ pub use fabrics::{ConnectData, DISCOVERY_NQN, property};
 pub use identify::{ControllerData, ControllerKind, NamespaceData, NamespaceIds, Notices, parse_namespace_list};
 pub use log::{DiscoveryEntry, DiscoveryLog, page};
 pub(crate) use log::{ErrorEntry, Smart};
+pub(crate) use pdu::{CIPHER_BLOCK, Sealing, slice};
 pub use pdu::{
     DataHeader, FatalError, FatalStatus, Framing, InitializeRequest, InitializeResponse, Limits, Pdu, PduType,
     ReadyToTransfer, Received, Receiver, Side, Termination, WirePdu,

@@ -72,6 +72,10 @@ fn what_the_device_decrypts_is_what_the_cpu_would() {
                 let count = |name| counters.value(name);
                 let case = format!("{layers:?}, {offload:?}, digests {data_digest}, blocks of {block}, loss {loss}");
                 let (opened, placed) = (count("rx_nvmeotcp_opened_bytes"), count("rx_nvmeotcp_bytes"));
+                let sealed = count("tx_nvmeotcp_sealed_bytes");
+                let by_device = offload == Offload::PlaceAndCheck && layers == Layers::Tcp;
+                assert_eq!(sealed > 2 << 20, by_device, "{sealed} bytes encrypted by the device: {case}");
+                assert_eq!(count("tx_drop_out_of_sync"), 0, "{case}");
                 if offload == Offload::None || (offload == Offload::Place && data_digest) {
                     assert_eq!(opened, 0, "{case}");
                 } else {

@@ -6,7 +6,8 @@
 //! - `receive`: the stream: gaps, searching, tracking, asking;
 //! - `placement`: the buffers of commands;
 //! - `open_block`: what came of a cipher's block that a packet cut;
-//! - `transmit`: digests of what leaves.
+//! - `transmit`: digests of what leaves, and data that pass stages on their way;
+//! - `sealing`: how such data are cut.
 //!
 //! Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, and the ULP DDP series proposed for Linux.
 
@@ -15,12 +16,13 @@ mod framing;
 mod open_block;
 mod placement;
 mod receive;
+mod sealing;
 mod transmit;
 
 use super::{Context, Engine, OutOfStep, Payload, StageMakers, StreamEngine};
 use crate::context::{ImageReader, ImageWriter};
 use crate::stats::DeviceCounters;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use core::convert::Infallible;
 use core::ops::Range;
 use nic_rings::config::NicConfig;
@@ -70,11 +72,15 @@ impl Engine for NvmeTcp {
     }
 
     fn command(context: Context<'_, NvmeTcp>, stages: NvmeTcpStages) {
-        context.held.open(stages);
+        match context.state {
+            NvmeState::Receive(_) => context.held.open(stages),
+            NvmeState::Transmit(_) => context.held.seal_with(stages),
+        }
     }
 
     fn describe(&self, info: &mut EngineInfo) {
         info.capabilities = Capabilities::new(self.limits);
+        info.looks_ahead = Piece::BLOCK as usize - 1;
     }
 
     fn create(&mut self, _: Direction, spec: NvmeTcpContext) -> Option<(NvmeState, Placement)> {
@@ -194,7 +200,26 @@ impl StreamEngine for NvmeTcp {
         out: &mut BytesMut,
     ) -> Result<u64, OutOfStep> {
         let NvmeState::Transmit(engine) = context.state else { return Err(OutOfStep) };
-        engine.fill(at, bytes, out)
+        Ok(engine.fill(at, bytes, out, context.held.seals(), None)?.digests)
+    }
+
+    fn works_on_whole_packets(context: &Context<'_, NvmeTcp>) -> bool {
+        !context.held.seals().is_empty()
+    }
+
+    fn transmit_whole(
+        context: Context<'_, NvmeTcp>,
+        at: Seq,
+        bytes: &[Bytes],
+        ahead: &[u8],
+        out: &mut BytesMut,
+        counters: &mut DeviceCounters,
+    ) -> Result<(), OutOfStep> {
+        let NvmeState::Transmit(engine) = context.state else { return Err(OutOfStep) };
+        let filled = engine.fill(Some(at), &bytes.concat(), out, context.held.seals(), Some(ahead))?;
+        counters.tx_nvmeotcp_digests += filled.digests;
+        counters.tx_nvmeotcp_sealed_bytes += filled.sealed;
+        Ok(())
     }
 
     fn note_sent(digests: u64, counters: &mut DeviceCounters) {

@@ -16,7 +16,12 @@ pub(crate) struct Placement {
     makers: StageMakers,
     /// What the data of a command are to pass whose buffer comes next; `None`: what the device does not have.
     announced: Option<(u16, Option<Passing>)>,
+    /// Of a transmit context, by what PDUs name them.
+    seals: Seals,
 }
+
+/// Stages for data that leave, by number.
+pub(crate) type Seals = BTreeMap<u16, Stages>;
 
 /// What is left of a command's buffer.
 #[derive(Debug)]
@@ -43,6 +48,18 @@ impl Placement {
         self.remove(command);
         let passing = self.makers.make(stages).map(|stages| Passing { unit, stages });
         self.announced = Some((command, passing));
+    }
+
+    /// Data that leave may name these stages.
+    pub(crate) fn seal_with(&mut self, NvmeTcpStages { command, stages, .. }: NvmeTcpStages) {
+        if let Some(stages) = self.makers.make(stages) {
+            self.seals.insert(command, stages);
+        }
+    }
+
+    /// What data that leave may name.
+    pub(crate) fn seals(&self) -> &Seals {
+        &self.seals
     }
 
     /// Takes the buffer of `command`; of an earlier one that had its identifier, the rest goes home.

@@ -25,7 +25,7 @@ pub use submission::{Abandoned, Finished, Order, Payload, QueueConfig, QueueErro
 
 use crate::namespace::Pieces;
 use crate::wire::{
-    Completion, FatalError, FatalStatus, Framing, InitializeRequest, Limits, Pdu, Receiver, Sgl, Side, WirePdu,
+    Completion, FatalError, FatalStatus, Framing, InitializeRequest, Limits, Pdu, Receiver, Sealing, Sgl, Side, WirePdu,
 };
 use bytes::Bytes;
 use core::task::Waker;
@@ -224,14 +224,14 @@ impl Queue {
         let slot = &mut self.slots[usize::from(index)];
         slot.uses = slot.uses.wrapping_add(1);
         let id = index | slot.uses << INDEX_BITS;
-        let (total, sgl, in_capsule) = match &submission.payload {
-            Payload::None => (0, Sgl::transport(0), Pieces::new()),
-            Payload::Read(buffer) => (buffer.len() as u32, Sgl::transport(buffer.len() as u32), Pieces::new()),
-            Payload::Write(pieces) => {
+        let (total, sgl, (in_capsule, sealing)) = match &submission.payload {
+            Payload::None => (0, Sgl::transport(0), Default::default()),
+            Payload::Read(buffer) => (buffer.len() as u32, Sgl::transport(buffer.len() as u32), Default::default()),
+            Payload::Write(pieces) | Payload::Encrypt(pieces, _) => {
                 let total = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
                 match total <= self.config.in_capsule {
-                    true => (total, Sgl::in_capsule(total), pieces.clone()),
-                    false => (total, Sgl::transport(total), Pieces::new()),
+                    true => (total, Sgl::in_capsule(total), submission.part(0..total)),
+                    false => (total, Sgl::transport(total), Default::default()),
                 }
             }
         };
@@ -265,7 +265,7 @@ impl Queue {
             abandoned: false,
         });
         self.submitted += 1;
-        self.send(&Pdu::Command(command), in_capsule, None);
+        self.send(&Pdu::Command(command), in_capsule, sealing, None);
         Ok(id)
     }
 
@@ -299,7 +299,7 @@ impl Queue {
                 Ok(false) => break,
                 Err(error) => {
                     self.out.clear();
-                    self.send(&error.pdu(Side::Host), Pieces::from_iter([error.header.clone()]), None);
+                    self.send(&error.pdu(Side::Host), Pieces::from_iter([error.header.clone()]), None, None);
                     self.close(error.into());
                 }
             }
@@ -433,8 +433,9 @@ impl Queue {
         self.slots.get_mut(usize::from(id & INDEX_MASK))?.active.as_mut().filter(|active| active.id == id)
     }
 
-    fn send(&mut self, pdu: &Pdu, data: Pieces, answers: Option<u16>) {
-        self.out.push_back(Outgoing { pdu: self.framing.frame(pdu, data), answers });
+    fn send(&mut self, pdu: &Pdu, data: Pieces, sealing: Option<Sealing>, answers: Option<u16>) {
+        let pdu = self.framing.frame(pdu, data).with_sealing(sealing);
+        self.out.push_back(Outgoing { pdu, answers });
     }
 
     fn close(&mut self, error: QueueError) {

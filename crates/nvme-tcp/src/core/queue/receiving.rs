@@ -2,7 +2,6 @@
 
 use super::{Queue, Receiving, State};
 use crate::core::queue::{Payload, QueueError};
-use crate::namespace::Pieces;
 use crate::wire::{
     Completion, DataHeader, FatalError, FatalStatus, Framing, InitializeResponse, Limits, Pdu, ReadyToTransfer,
     Received,
@@ -91,7 +90,7 @@ impl Queue {
             (Some(landing), _) => landing.take(receiving.offset, segment.data),
             (None, Payload::Read(_)) if emulated => {}
             (None, Payload::Read(buffer)) => buffer.put(receiving.offset as usize, &segment.data),
-            (None, Payload::None | Payload::Write(_)) => {}
+            (None, Payload::None | Payload::Write(_) | Payload::Encrypt(..)) => {}
         }
         active.received += length;
         receiving.offset += length;
@@ -118,11 +117,12 @@ impl Queue {
         let Some(active) = self.active(request.command).filter(|active| active.response.is_none()) else {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
         };
-        let Payload::Write(pieces) = &active.submission.payload else {
-            return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
-        };
+        let sends = matches!(active.submission.payload, Payload::Write(_) | Payload::Encrypt(..));
         let end = request.offset.checked_add(request.length).filter(|end| *end <= active.total);
         let (asked, outstanding) = (active.asked, active.outstanding);
+        if !sends {
+            return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
+        }
         if request.length == 0 {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 16));
         }
@@ -135,40 +135,23 @@ impl Queue {
         if outstanding >= requests {
             return Err(self.fatal(FatalStatus::LimitExceeded, 0));
         }
-        let pieces = slice(pieces, request.offset as usize, request.length as usize);
-        active.asked = end;
-        active.outstanding += 1;
+        if let Some(active) = self.active(request.command) {
+            active.asked = end;
+            active.outstanding += 1;
+        }
         let mut offset = request.offset;
         while offset < end {
             let length = (end - offset).min(max_data);
             let last = offset + length == end;
             let header =
                 DataHeader { command: request.command, tag: request.tag, offset, length, last, success: false };
-            let data = slice(&pieces, (offset - request.offset) as usize, length as usize);
-            self.send(&Pdu::HostData(header), data, last.then_some(request.command));
+            let Some(active) = self.active(request.command) else { break };
+            let (data, sealing) = active.submission.part(offset..offset + length);
+            self.send(&Pdu::HostData(header), data, sealing, last.then_some(request.command));
             offset += length;
         }
         Ok(())
     }
-}
-
-/// `length` bytes of `pieces` from `offset` on, shared.
-fn slice(pieces: &Pieces, offset: usize, length: usize) -> Pieces {
-    let (mut skip, mut left) = (offset, length);
-    let mut taken = Pieces::new();
-    for piece in pieces {
-        if left == 0 {
-            break;
-        }
-        if skip >= piece.len() {
-            skip -= piece.len();
-            continue;
-        }
-        let part = piece.slice(skip..piece.len().min(skip + left));
-        (skip, left) = (0, left - part.len());
-        taken.push(part);
-    }
-    taken
 }
 
 /// What stands for data that a device would have placed, and how much of it is looked at.

@@ -2,7 +2,8 @@
 
 use super::Buffer;
 use crate::namespace::Pieces;
-use crate::wire::{Command, Completion, FatalError, Termination};
+use crate::wire::{self, CIPHER_BLOCK, Command, Completion, FatalError, Sealing, Termination};
+use core::ops::Range;
 use core::time::Duration;
 use offload_api::Piece;
 use resumable_aead::Volume;
@@ -36,6 +37,8 @@ pub enum Payload {
     None,
     /// Data for the controller.
     Write(Pieces),
+    /// The same, to be encrypted: blocks of a volume, from the command's first on.
+    Encrypt(Pieces, Volume),
     /// Where data from the controller go.
     Read(Buffer),
 }
@@ -47,6 +50,26 @@ pub struct Submission {
     pub command: Command,
     /// Its data, or the room for them.
     pub payload: Payload,
+}
+
+impl Submission {
+    /// Some of the data for the controller, and what is to be done to them first.
+    pub(super) fn part(&self, range: Range<u32>) -> (Pieces, Option<Sealing>) {
+        let of = |pieces: &Pieces| wire::slice(pieces, range.start as usize, (range.end - range.start) as usize);
+        match &self.payload {
+            Payload::None | Payload::Read(_) => (Pieces::new(), None),
+            Payload::Write(pieces) => (of(pieces), None),
+            Payload::Encrypt(pieces, volume) => {
+                let first = self.command.first_block();
+                if (range.start | range.end).is_multiple_of(CIPHER_BLOCK) {
+                    (of(pieces), Some(Sealing { volume: volume.clone(), first, at: range.start }))
+                } else {
+                    // What cuts blocks has to be made of more than there is in it.
+                    (Pieces::from_iter([Sealing::part(volume, first, pieces, range)]), None)
+                }
+            }
+        }
+    }
 }
 
 /// A command that has come to its end.

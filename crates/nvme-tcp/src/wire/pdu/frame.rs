@@ -1,8 +1,9 @@
 //! PDUs made ready for the wire.
 
-use super::{Pdu, PduType};
+use super::{Pdu, PduType, Sealing};
 use crate::wire::{DIGEST_LEN, Digest};
 use bytes::{BufMut, Bytes, BytesMut};
+use offload_api::MarkedData;
 use offload_base::cost::{self, Work};
 use offload_formats::nvme::PduHeader;
 use smallvec::SmallVec;
@@ -61,7 +62,7 @@ impl Framing {
             head.extend_from_slice(&Digest::of(&header[..header_len]).wire());
         }
         head.put_bytes(0, start - header_end);
-        WirePdu { kind, head: head.freeze(), data, data_digest, len: common.len }
+        WirePdu { kind, head: head.freeze(), data, data_digest, len: common.len, sealing: None }
     }
 }
 
@@ -79,6 +80,8 @@ pub struct WirePdu {
     /// A data digest follows the data.
     pub data_digest: bool,
     len: u32,
+    /// What is to be done to the data first.
+    sealing: Option<Sealing>,
 }
 
 impl WirePdu {
@@ -97,8 +100,30 @@ impl WirePdu {
         self.head.len() as u32
     }
 
+    /// The same, its data still to be encrypted, if they are.
+    pub(crate) fn with_sealing(self, sealing: Option<Sealing>) -> WirePdu {
+        WirePdu { sealing, ..self }
+    }
+
+    /// What is to be done to the data, of a PDU that a device can do it to.
+    pub(crate) fn sealing(&self) -> Option<&Sealing> {
+        self.sealing.as_ref().filter(|_| self.kind == PduType::HostData)
+    }
+
+    /// The same, its data encrypted.
+    pub(crate) fn sealed(mut self) -> WirePdu {
+        if let Some(sealing) = self.sealing.take() {
+            self.data = SmallVec::from_iter([sealing.of(&self.data)]);
+        }
+        self
+    }
+
     /// Everything as it belongs on the wire, the data digest computed here.
     pub fn into_pieces(self) -> impl Iterator<Item = Bytes> {
+        self.sealed().into_wire()
+    }
+
+    fn into_wire(self) -> impl Iterator<Item = Bytes> {
         let trailer = self.data_digest.then(|| {
             let mut digest = Digest::default();
             for piece in &self.data {
@@ -109,8 +134,22 @@ impl WirePdu {
         core::iter::once(self.head).chain(self.data).chain(trailer)
     }
 
+    /// The same, the data left to a device, too: its header names what to do.
+    pub(crate) fn into_pieces_for_stages(mut self, marked: MarkedData) -> impl Iterator<Item = Bytes> {
+        let mut head = BytesMut::from(&self.head[..]);
+        if let Some(header) = head.first_chunk_mut() {
+            marked.write(header);
+        }
+        (self.head, self.sealing) = (head.freeze(), None);
+        self.into_pieces_for_device()
+    }
+
     /// The same, with the data digest, if there is one, left to a device: zeros are in its place.
     pub fn into_pieces_for_device(self) -> impl Iterator<Item = Bytes> {
+        self.sealed().into_unsummed()
+    }
+
+    fn into_unsummed(self) -> impl Iterator<Item = Bytes> {
         let trailer = self.data_digest.then(|| Bytes::from_static(&[0; DIGEST_LEN]));
         core::iter::once(self.head).chain(self.data).chain(trailer)
     }

@@ -3,6 +3,7 @@
 //! - [`Pdu`]: a PDU's header, typed; its data travel beside it;
 //! - `frame`: a PDU made ready for the wire: digests, padding;
 //! - `receive`: PDUs taken from a stream, checked, their data handed on without a copy;
+//! - `sealing`: data that are to be encrypted on their way;
 //! - `fatal`: what ends a connection, and how the peer is told.
 //!
 //! NVMe/TCP Transport Specification 1.0, 3.6. Everything is little-endian. A [`PduHeader`] begins each PDU.
@@ -10,10 +11,12 @@
 mod fatal;
 mod frame;
 mod receive;
+mod sealing;
 
 pub use fatal::{FatalError, FatalStatus, Termination};
 pub use frame::{Framing, WirePdu};
 pub use receive::{Limits, Received, Receiver, Side};
+pub(crate) use sealing::{CIPHER_BLOCK, Sealing, slice};
 
 use crate::wire::{Command, Completion, put, u16_at, u32_at};
 use offload_formats::nvme::PduHeader;

@@ -1,0 +1,117 @@
+//! Data that leave through stages, cut anywhere: stages work on whole blocks.
+//!
+//! A packet that ends in a block is told what follows; the next packet begins in it, and the block is made once more. So
+//! only the beginning of a block is remembered, as it was queued.
+//!
+//! Invariant: no byte leaves that did not pass the stages.
+
+use offload_api::Piece;
+
+/// The beginning of a block, as far as it has come.
+pub(super) type Begun = [u8; BLOCK];
+
+/// Has `stages` work on `data`, which begin `at` bytes behind the first block. Of the block that these begin in, `begun` has what came before; then it has
+/// that of the block they end in. `ahead` is what follows the data; `None`: they are not sent, and what is in the place of a cut block
+/// afterwards means nothing. `sum` hears of the blocks that are complete, as they became. False: a stage
+/// refused, or what follows is too short.
+pub(super) fn seal(
+    begun: &mut Begun,
+    at: u64,
+    data: &mut [u8],
+    ahead: Option<&[u8]>,
+    mut stages: impl FnMut(u64, &mut [u8]) -> bool,
+    mut sum: impl FnMut(&[u8]),
+) -> bool {
+    let before = (at % Piece::BLOCK) as usize;
+    let (first, rest) = data.split_at_mut(if before == 0 { 0 } else { data.len().min(BLOCK - before) });
+    let first_at = at - before as u64;
+    let (whole, last) = rest.split_at_mut(rest.len() - rest.len() % BLOCK);
+    let whole_at = at + first.len() as u64;
+    let mut cut = |from: usize, part: &mut [u8], at: u64| {
+        let to = from + part.len();
+        begun[from..to].copy_from_slice(part);
+        let mut block = *begun;
+        if to < BLOCK {
+            let Some(ahead) = ahead else {
+                part.fill(0);
+                return true;
+            };
+            let Some(ahead) = ahead.get(..BLOCK - to) else { return false };
+            block[to..].copy_from_slice(ahead);
+        }
+        let passed = stages(at, &mut block);
+        part.copy_from_slice(&block[from..to]);
+        if to == BLOCK {
+            sum(&block);
+        }
+        passed
+    };
+    if !first.is_empty() && !cut(before, first, first_at) {
+        return false;
+    }
+    let last_at = whole_at + whole.len() as u64;
+    if !last.is_empty() && !cut(0, last, last_at) {
+        return false;
+    }
+    if !whole.is_empty() && !stages(whole_at, whole) {
+        return false;
+    }
+    sum(whole);
+    true
+}
+
+const BLOCK: usize = Piece::BLOCK as usize;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn stage(at: u64, blocks: &mut [u8]) -> bool {
+        assert!(at.is_multiple_of(16) && blocks.len().is_multiple_of(16));
+        // All bytes of a block depend on all others, and on the place.
+        for (number, block) in blocks.chunks_mut(16).enumerate() {
+            let all =
+                block.iter().fold(at as u8 + 16 * number as u8, |sum, byte| sum.wrapping_mul(3).wrapping_add(*byte));
+            block.iter_mut().for_each(|byte| *byte = byte.wrapping_add(all));
+        }
+        true
+    }
+
+    proptest! {
+        #[test]
+        fn data_become_the_same_however_they_are_cut(
+            blocks in 1usize..12,
+            cuts in prop::collection::vec((1usize..50, any::<bool>()), 1..20),
+        ) {
+            let plain: Vec<u8> = (0..blocks * 16).map(|at| (at * 29 + 7) as u8).collect();
+            let mut expected = plain.clone();
+            stage(0, &mut expected);
+            let (mut begun, mut at, mut summed) = (Begun::default(), 0, Vec::new());
+            for (length, is_sent) in cuts.into_iter().cycle() {
+                let end = plain.len().min(at + length);
+                let mut part = plain[at..end].to_vec();
+                let ahead = &plain[end..plain.len().min(end + 15)];
+                let ahead = is_sent.then_some(ahead);
+                prop_assert!(seal(&mut begun, at as u64, &mut part, ahead, stage, |sealed| summed.extend_from_slice(sealed)));
+                if is_sent {
+                    prop_assert_eq!(&part, &expected[at..end]);
+                }
+                at = end;
+                if at == plain.len() {
+                    break;
+                }
+            }
+            prop_assert_eq!(summed, expected);
+        }
+    }
+
+    #[test]
+    fn without_what_follows_a_cut_block_does_not_leave() {
+        let mut data = [9; 20];
+        assert!(!seal(&mut Begun::default(), 0, &mut data, Some(&[1; 11]), stage, |_| ()));
+        assert!(seal(&mut Begun::default(), 0, &mut data, None, stage, |_| ()));
+        assert_eq!(data[16..], [0; 4]);
+        assert!(!seal(&mut Begun::default(), 0, &mut data, Some(&[1; 12]), |_, _| false, |_| ()));
+    }
+}

@@ -1,0 +1,96 @@
+//! Data that are to be encrypted on their way: by a device below, or by the CPU when they are queued.
+
+use bytes::{Bytes, BytesMut};
+use core::ops::Range;
+use offload_base::cost::{self, Work};
+use resumable_aead::Volume;
+use smallvec::SmallVec;
+
+/// What is to be done to the data of a PDU.
+#[derive(Clone, Debug)]
+pub(crate) struct Sealing {
+    /// The volume that they are of.
+    pub(crate) volume: Volume,
+    /// The first block of the command.
+    pub(crate) first: u64,
+    /// Where in the command's data they begin: whole blocks of the cipher, and so are they.
+    pub(crate) at: u32,
+}
+
+impl Sealing {
+    /// The data, encrypted.
+    pub(super) fn of(&self, data: &[Bytes]) -> Bytes {
+        let mut sealed = BytesMut::with_capacity(data.iter().map(Bytes::len).sum());
+        {
+            let _scope = cost::work(Work::Copy);
+            data.iter().for_each(|piece| sealed.extend_from_slice(piece));
+        }
+        self.work(&mut sealed);
+        sealed.freeze()
+    }
+
+    /// Encrypts in place.
+    pub(crate) fn work(&self, data: &mut [u8]) {
+        let _scope = cost::work(Work::Crypto);
+        if self.volume.encrypt(self.first, self.at.into(), data).is_err() {
+            // What are no blocks of a volume is not shown as it is.
+            data.fill(0);
+        }
+    }
+
+    /// A part of a command's data that may be cut anywhere, encrypted.
+    pub(crate) fn part(volume: &Volume, first: u64, data: &[Bytes], range: Range<u32>) -> Bytes {
+        let start = range.start - range.start % CIPHER_BLOCK;
+        let end = range.end.next_multiple_of(CIPHER_BLOCK);
+        let whole = slice(data, start as usize, (end - start) as usize);
+        let sealing = Sealing { volume: volume.clone(), first, at: start };
+        let (from, to) = ((range.start - start) as usize, (range.end - start) as usize);
+        let sealed = sealing.of(&whole);
+        sealed.slice(from..to.min(sealed.len()))
+    }
+}
+
+/// `length` bytes of `pieces` from `offset` on, shared.
+pub(crate) fn slice(pieces: &[Bytes], offset: usize, length: usize) -> SmallVec<[Bytes; 4]> {
+    let (mut skip, mut left) = (offset, length);
+    let mut taken = SmallVec::new();
+    for piece in pieces {
+        if left == 0 {
+            break;
+        }
+        if skip >= piece.len() {
+            skip -= piece.len();
+            continue;
+        }
+        let part = piece.slice(skip..piece.len().min(skip + left));
+        (skip, left) = (0, left - part.len());
+        taken.push(part);
+    }
+    taken
+}
+
+/// Bytes of a block of AES.
+pub(crate) const CIPHER_BLOCK: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use resumable_aead::{DataUnits, XtsKey};
+
+    #[test]
+    fn any_part_is_a_part_of_the_whole() {
+        let key: Vec<u8> = (0..64).collect();
+        let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap());
+        let plain: Vec<u8> = (0..1536).map(|at| (at * 7) as u8).collect();
+        let pieces = [Bytes::copy_from_slice(&plain[..700]), Bytes::copy_from_slice(&plain[700..])];
+        let mut whole = plain;
+        volume.encrypt(4, 0, &mut whole).unwrap();
+        for (start, end) in [(0, 1536), (4, 8), (12, 20), (4, 1532), (700, 1200), (1532, 1536)] {
+            let part = Sealing::part(&volume, 4, &pieces, start..end);
+            assert_eq!(part[..], whole[start as usize..end as usize], "{start}..{end}");
+        }
+        // What has no number in a volume is not shown.
+        let sealing = Sealing { volume, first: u64::MAX, at: 0 };
+        assert_eq!(sealing.of(&[Bytes::from_static(&[9; 1024])]), [0; 1024][..]);
+    }
+}
