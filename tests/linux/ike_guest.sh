@@ -105,7 +105,7 @@ fetch() { # file, more
 }
 has_sas() { in_peer ip xfrm state | grep -q 'proto esp'; }
 up() { # side
-    ike "$1" up || { logs 20; return 1; }
+    ike "$1" up || { logs 15; return 1; }
     for attempt in $(seq 50); do
         if in_peer ping -c 1 -W 1 10.77.0.1 >/dev/null; then return 0; fi
     done
@@ -122,8 +122,8 @@ echo "-- the emulated host: $(ike host version); the peer: $(ike peer version)"
 case_of() { # mode, suite, ESN, authentication, initiator
     echo "-- $1, $2, $3, $4, the ${5/host/emulated host} asks"
     connection "$1" "$2" "$3" "$4"
-    up "$5" && fetch bulk || { not_so "$*"; logs 5; }
-    in_peer ip xfrm state | awk '/mode/ { mode = $NF } /replay-window/ { flags = $0; sub(/.*flag /, "", flags) } /aead/ { print "   " mode, $2, (length($3) - 2) / 2, "bytes," flags }' | sort -u
+    up "$5" && fetch bulk || not_so "$*"
+    in_peer ip xfrm state | awk '/mode/ { mode = $NF } /replay-window/ { flags = $0; sub(/.*flag /, "", flags) } /aead/ { print "   " mode, $2, (length($3) - 2) / 2, "bytes" (flags ~ /esn/ ? ", ESN" : "") }' | sort -u
     down
 }
 for initiator in peer host; do
@@ -147,8 +147,10 @@ for side in host peer; do
     kill -INT $pinging
     wait $pinging || true
     changes=$(($(ike peer children) - before - 1))
-    echo "   $(grep 'packet loss' pings); $changes successors"
-    grep -q ' 0% packet loss' pings || not_so "no packet is lost when keys change"
+    # The last one may have been under way.
+    read -r answers missing < <(sed -n 's/.*seq=\([0-9]*\).*/\1/p' pings | sort -nu | awk 'NR == 1 { first = $1 } END { print NR, $1 - first + 1 - NR }')
+    echo "   $answers answers, $missing missing; $changes successors"
+    [ "$answers" -gt 50 ] && [ "$missing" = 0 ] || not_so "no packet is lost when keys change"
     [ "$changes" -ge 3 ] || not_so "keys changed"
     in_peer grep -v ' *0$' /proc/net/xfrm_stat | sed 's/^/   the peer: /' || true
 done

@@ -54,7 +54,7 @@ CONF
     libreswan_ipsec "$1" delete c >/dev/null 2>&1 || true
     libreswan_ipsec "$1" add c >"$1.loaded" 2>&1 || { cat "$1.loaded"; return 1; }
 }
-libreswan_up() { timeout 30 ip netns exec "$1" chroot "/mnt/$1" /usr/sbin/ipsec up c >"$1.up" 2>&1 || { cat "$1.up"; return 1; }; }
+libreswan_up() { ip netns exec "$1" timeout 30 chroot "/mnt/$1" /usr/sbin/ipsec up c >"$1.up" 2>&1 || { cat "$1.up"; return 1; }; }
 libreswan_down() { libreswan_ipsec "$1" down c >/dev/null 2>&1; }
 libreswan_children() { grep -c 'established Child SA\|IPsec SA established\|rekeyed Child SA' "/mnt/$1/var/log/ike"; }
 libreswan_log() { tail -n "$2" "/mnt/$1/var/log/ike"; }
