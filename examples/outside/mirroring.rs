@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use core::convert::Infallible;
 use core::time::Duration;
 use offload_api::OffloadKind;
+use offload_testbed::attach::Gate;
 use offload_testbed::bed::BedHost;
 use sa_mirror::{Listener, Mirror, MirrorCounters, is_of_owner};
 use std::io::{self, ErrorKind};
@@ -37,11 +38,13 @@ pub(super) fn bind(options: &OutsideOptions) -> Result<Option<Listener>, String>
 pub(super) struct Mirroring {
     agents: UnixListener,
     mirror: Mirror,
+    /// Where what the daemon says waits until its kernel is mirrored.
+    gate: Gate,
 }
 
 impl Mirroring {
     /// Agents are accepted from now on.
-    pub(super) fn listen(listener: &Listener, options: &OutsideOptions) -> io::Result<Mirroring> {
+    pub(super) fn listen(listener: &Listener, options: &OutsideOptions, gate: Gate) -> io::Result<Mirroring> {
         let agents = listener.socket().try_clone()?;
         agents.set_nonblocking(true)?;
         let kind = match options.mirror_offload {
@@ -50,7 +53,7 @@ impl Mirroring {
             MirrorOffload::Packet => OffloadKind::Packet,
         };
         let mirror = Mirror::new(&options.addresses()).offloaded(kind);
-        Ok(Mirroring { agents: UnixListener::from_std(agents)?, mirror })
+        Ok(Mirroring { agents: UnixListener::from_std(agents)?, mirror, gate })
     }
 
     /// What was counted so far.
@@ -64,7 +67,9 @@ impl Mirroring {
             match self.agents.accept().await {
                 Ok((agent, _)) if is_of_owner(&agent).unwrap_or(false) => {
                     eprintln!("mirror: an agent is there");
+                    self.gate.attend(true);
                     let error = self.listen_to(agent, host).await;
+                    self.gate.attend(false);
                     eprintln!("mirror: the agent went ({error}); SAs and policies stay");
                 }
                 Ok(_) => eprintln!("mirror: refused an agent of another owner"),
@@ -99,6 +104,7 @@ impl Mirroring {
                         Err(error) => return error,
                     }
                 }
+                ticket = self.gate.wait() => self.mirror.sync(ticket),
                 Ok(_) = self.agents.accept() => eprintln!("mirror: refused a second agent"),
                 _ = time_to_report.tick() => {
                     let mirror = &mut self.mirror;
@@ -113,6 +119,7 @@ impl Mirroring {
         host.stack().with_device(|device| {
             device.keying().into_iter().for_each(|keying| mirror.receive(now, bytes, keying));
         });
+        self.gate.pass(self.mirror.synced());
         while let Some(refusal) = self.mirror.poll_refusal() {
             eprintln!("mirror: {refusal}");
         }

@@ -21,7 +21,7 @@ use nicbench::trace_options::TraceOptions;
 use offload_base::counters::CounterSet;
 use offload_bench::keys;
 use offload_host_stack::Ipv6Config;
-use offload_testbed::attach::{AttachCounters, DgramPort, Gone, KeyingFront, StreamPort};
+use offload_testbed::attach::{AttachCounters, DgramPort, Gate, Gone, KeyingFront, StreamPort};
 use offload_testbed::bed::ClockKind;
 use offload_testbed::{Capture, Testbed, Tracer};
 use std::io;
@@ -223,6 +223,12 @@ impl Outside {
         let looked_at = port.clone();
         let counters = Box::new(move || counters(&looked_at.lock().unwrap_or_else(PoisonError::into_inner)));
         Outside { name: name.into(), port, counters, front: None, gone }
+    }
+
+    /// Where what a keying daemon says waits; without one, nobody comes by.
+    fn gate(&self) -> Gate {
+        let front = self.front.as_ref().map(|front| front.lock().unwrap_or_else(PoisonError::into_inner).gate());
+        front.unwrap_or_default()
     }
 
     /// Ready when the end of the wire has gone for good, with what to tell of that.

@@ -155,7 +155,8 @@ impl OutsideHost {
         let host = self.bed.host(0).clone();
         let (agents, mirrored) = (&self.agents, &mut self.mirrored);
         let ended = self.bed.run(async {
-            let mut mirroring = agents.as_ref().map(|agents| Mirroring::listen(agents, options)).transpose()?;
+            let mut mirroring =
+                agents.as_ref().map(|agents| Mirroring::listen(agents, options, outside.gate())).transpose()?;
             // Signals are heard from the first line on that anybody can read.
             let (mut interrupts, mut changes) = (Interrupts::listen()?, Changes::listen(options)?);
             let _listening = listen(&host)?;

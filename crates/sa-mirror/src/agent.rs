@@ -108,15 +108,16 @@ impl Agent {
         }
     }
 
-    fn hear_kernel(&mut self) -> io::Result<()> {
+    /// Takes a datagram of the kernel's; `false`: there was none.
+    fn hear_kernel(&mut self) -> io::Result<bool> {
         let length = match recv(&self.kernel, &mut self.datagram[..], RecvFlags::TRUNC | RecvFlags::DONTWAIT) {
             Ok((_, length)) if length <= DATAGRAM => length,
             // Dropped by the kernel, or longer than anything that it makes.
             Ok(_) | Err(Errno::NOBUFS) => {
                 self.watcher.ask_again();
-                return Ok(());
+                return Ok(true);
             }
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
         let mut changes: Vec<Change> = Vec::new();
@@ -125,7 +126,7 @@ impl Agent {
         for change in changes {
             self.say(&Message::Change(change))?;
         }
-        handled.map_err(io::Error::other)
+        handled.map_err(io::Error::other).map(|()| true)
     }
 
     fn hear_mirror(&mut self) -> io::Result<()> {
@@ -143,10 +144,11 @@ impl Agent {
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => 0,
             Err(error) => return Err(error),
         };
-        let (mut asked, mut reports): (bool, Vec<Report>) = Default::default();
+        let (mut asked, mut sync, mut reports): (bool, Option<u32>, Vec<Report>) = Default::default();
         self.decoder.decode(&bytes[..length], |message| match message {
             Ok(Message::Ask(_)) => asked = true,
             Ok(Message::Report(report)) => reports.push(report),
+            Ok(Message::Sync(number)) => sync = Some(number),
             // The end of what was for another agent.
             _ => {}
         });
@@ -155,6 +157,15 @@ impl Agent {
         if asked {
             self.watcher.ask_again();
             self.say(&Message::hello())?;
+        }
+        if let Some(number) = sync {
+            // What the kernel told before the number was sent is in the socket's queue by now.
+            for _ in 0..MOST_IN_A_ROW {
+                if !self.hear_kernel()? {
+                    break;
+                }
+            }
+            self.say(&Message::Synced(number))?;
         }
         Ok(())
     }
@@ -197,5 +208,7 @@ const GROUPS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
 /// No message of the kernel's is longer: a dump fills at most 32 KiB.
 const DATAGRAM: usize = 1 << 16;
 const RECEIVE_BUFFER: usize = 8 << 20;
+/// A kernel that never falls silent keeps nobody waiting.
+const MOST_IN_A_ROW: usize = 1024;
 /// How long an agent waits for a host that is not there.
 const ABSENT: Duration = Duration::from_millis(200);

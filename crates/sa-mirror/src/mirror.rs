@@ -64,6 +64,8 @@ pub struct Mirror {
     /// The number of the last snapshot, and whether it is under way.
     snapshot: u64,
     in_snapshot: bool,
+    /// What the agent synced last.
+    synced: u32,
     refusals: VecDeque<Refusal>,
     out: VecDeque<Zeroizing<Vec<u8>>>,
     counts: MirrorCounters,
@@ -174,6 +176,7 @@ impl Mirror {
             policies,
             snapshot: 0,
             in_snapshot: false,
+            synced: 0,
             refusals,
             out,
             counts: MirrorCounters::default(),
@@ -207,7 +210,8 @@ impl Mirror {
             // What is left of an agent that is no more.
             _ if !self.synchronized => {}
             Ok(Message::Change(change)) => self.replay(now, change, keying),
-            Ok(Message::Ask(_) | Message::Report(_)) => self.lose(FrameError::Value("the sender")),
+            Ok(Message::Synced(number)) => self.synced = number,
+            Ok(Message::Ask(_) | Message::Report(_) | Message::Sync(_)) => self.lose(FrameError::Value("the sender")),
             Err(error) => self.lose(error),
         });
         self.decoder = decoder;
@@ -238,6 +242,17 @@ impl Mirror {
             }
         }
         news.into_iter().for_each(|report| self.say(report));
+    }
+
+    /// Has the agent tell of everything that its kernel has told until now; then [`synced`](Self::synced) is this number, and all of that
+    /// was replayed.
+    pub fn sync(&mut self, number: u32) {
+        self.out.push_back(encode(&Message::Sync(number)));
+    }
+
+    /// The number that was synced last.
+    pub fn synced(&self) -> u32 {
+        self.synced
     }
 
     /// The next bytes for the agent.

@@ -41,6 +41,7 @@ connections { c { version = 2
   remote_addrs = $4
   proposals = aes256gcm16-prfsha256-x25519
   dpd_delay = 5s
+  send_cert = always # Libreswan does not ask for it
   local { auth = $kind
     $([ $kind = psk ] || echo "certs = $1.pem")
     id = $1.test }

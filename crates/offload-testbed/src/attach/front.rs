@@ -9,16 +9,22 @@
 //! IKE is UDP from or to port 500, and UDP of port 4500 whose payload begins with four zero bytes (RFC 3948 2.2). What finds neighbours
 //! (ARP, ICMPv6 of types 133 to 137) comes to both, for both need to know them; the emulated host alone answers.
 //!
+//! IKE of the daemon waits at a [`Gate`] until the emulated host knows what the daemon has told its kernel before, for 200 ms at most.
+//!
 //! Invariant: of the Linux, nothing leaves but IKE and what asks for neighbours. Its kernel has the same SAs as the emulated host, and must not
 //! send by them.
 
+use super::Gate;
 use bytes::Bytes;
 use core::task::Waker;
+use core::time::Duration;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use offload_base::Instant;
+use offload_base::time::earliest;
 use offload_formats::Headers;
 use offload_formats::flow::Protocol;
+use std::collections::VecDeque;
 
 /// A port that leads to the outside for an emulated host, and lets a Linux negotiate for it.
 ///
@@ -48,6 +54,9 @@ use offload_formats::flow::Protocol;
 pub struct KeyingFront<O, D> {
     outside: O,
     daemon: D,
+    gate: Gate,
+    /// What the daemon says, its ticket, and how long it waits at most.
+    waiting: VecDeque<(Frame, u32, Instant)>,
     counts: FrontCounters,
 }
 
@@ -64,6 +73,10 @@ offload_base::counters! {
         pub blocked: "front_blocked",
         /// How many of those were ESP, in UDP or not.
         pub blocked_esp: "front_blocked_esp",
+        /// Messages of the daemon that waited until the emulated host knew what was told its kernel before.
+        pub waited: "front_waited",
+        /// Those that left before, for their time was over.
+        pub impatient: "front_impatient",
     }
 }
 
@@ -82,7 +95,18 @@ enum Concern {
 impl<O: Port, D: Port> KeyingFront<O, D> {
     /// Between the `outside` and an emulated host, with a Linux at `daemon`.
     pub fn new(outside: O, daemon: D) -> KeyingFront<O, D> {
-        KeyingFront { outside, daemon, counts: FrontCounters::default() }
+        KeyingFront {
+            outside,
+            daemon,
+            gate: Gate::default(),
+            waiting: VecDeque::new(),
+            counts: FrontCounters::default(),
+        }
+    }
+
+    /// Where messages of the daemon wait.
+    pub fn gate(&self) -> Gate {
+        self.gate.clone()
     }
 
     /// What was counted so far.
@@ -95,7 +119,13 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
         for _ in 0..MOST_IN_A_ROW {
             let Some(frame) = self.daemon.poll_frame(now) else { return };
             match Concern::of(&frame.data) {
-                Concern::Ike | Concern::Neighbours(true) => {
+                Concern::Ike => {
+                    self.counts.of_daemon += 1;
+                    let ticket = if self.waiting.len() < MOST_WAITING { self.gate.ticket() } else { None };
+                    self.counts.waited += u64::from(ticket.is_some());
+                    self.waiting.push_back((frame, ticket.unwrap_or(0), now + PATIENCE));
+                }
+                Concern::Neighbours(true) => {
                     self.counts.of_daemon += 1;
                     self.outside.receive_frame(now, frame);
                 }
@@ -104,6 +134,19 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
                     self.counts.blocked_esp += u64::from(concern == Concern::Esp);
                 }
             }
+        }
+    }
+
+    /// Lets messages of the daemon leave, in their order.
+    fn let_pass(&mut self, now: Instant) {
+        while let Some((_, ticket, until)) = self.waiting.front() {
+            let passed = self.gate.has_passed(*ticket);
+            if !passed && *until > now && self.waiting.len() <= MOST_WAITING {
+                return;
+            }
+            self.counts.impatient += u64::from(!passed);
+            let frame = self.waiting.pop_front().map(|(frame, ..)| frame);
+            frame.into_iter().for_each(|frame| self.outside.receive_frame(now, frame));
         }
     }
 
@@ -140,17 +183,20 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
 
     fn process(&mut self, now: Instant) {
         self.hear_daemon(now);
+        self.let_pass(now);
         self.outside.process(now);
         self.daemon.process(now);
     }
 
     fn next_event(&self) -> Option<Instant> {
-        offload_base::time::earliest(self.outside.next_event(), self.daemon.next_event())
+        let patience = self.waiting.front().map(|(.., until)| *until);
+        earliest(patience, earliest(self.outside.next_event(), self.daemon.next_event()))
     }
 
     fn register_doorbell(&mut self, waker: &Waker) {
         self.outside.register_doorbell(waker);
         self.daemon.register_doorbell(waker);
+        self.gate.register(waker);
     }
 }
 
@@ -193,6 +239,9 @@ const ICMPV6: u8 = 58;
 const IKE: u16 = 500;
 const IN_UDP: u16 = 4500;
 const MOST_IN_A_ROW: usize = 64;
+/// How long a message of the daemon waits at most: IKE sends it again after seconds.
+const PATIENCE: Duration = Duration::from_millis(200);
+const MOST_WAITING: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -289,6 +338,32 @@ mod tests {
             let FrontCounters { of_daemon, blocked, .. } = front.counters();
             assert_eq!((of_daemon, blocked), (leaves.into(), (!leaves).into()), "{name}");
         }
+    }
+
+    #[test]
+    fn the_daemons_messages_wait_until_the_kernel_is_mirrored_but_not_for_ever() {
+        let mut front = KeyingFront::new(End::default(), End::default());
+        let gate = front.gate();
+        let mut says = |front: &mut KeyingFront<End, End>, now: u64| {
+            front.daemon.sends.push_back(udp(500, 500, &[7; 40]));
+            front.process(Instant::from_nanos(now));
+            front.outside.got.len()
+        };
+        assert_eq!(says(&mut front, 0), 1, "without an agent nothing waits");
+        gate.attend(true);
+        assert_eq!((says(&mut front, 0), says(&mut front, 10)), (1, 1));
+        let first = gate.asked().expect("a ticket");
+        assert_eq!((says(&mut front, 20), gate.asked()), (1, Some(first + 1)), "one ticket stands for all before");
+        gate.pass(first);
+        front.process(Instant::from_nanos(30));
+        assert_eq!(front.outside.got.len(), 3);
+        let due = front.next_event().expect("the last one has a time");
+        front.process(due);
+        assert_eq!((front.outside.got.len(), front.counters().impatient), (4, 1));
+        assert_eq!(says(&mut front, 40), 4);
+        gate.attend(false);
+        front.process(Instant::from_nanos(50));
+        assert_eq!((front.outside.got.len(), front.counters().waited), (5, 4), "the agent went");
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! - [`dgram`]: [`DgramPort`], QEMU's `-netdev dgram` over Unix sockets: one datagram, one frame;
 //! - [`stream`]: [`StreamPort`], QEMU's `-netdev stream` over Unix sockets or TCP: a length before each frame;
 //! - [`front`]: [`KeyingFront`], which lets a Linux negotiate keys for an emulated host;
+//! - [`gate`]: [`Gate`], where what a keying daemon says waits until its kernel is mirrored;
 //! - [`gone`]: [`Gone`], by which a program hears that the outside has gone for good;
 //! - `tap`, with the feature of that name: `TapPort`, a TAP of the machine's kernel, super-segments and all.
 //!
@@ -18,6 +19,7 @@
 
 pub mod dgram;
 pub mod front;
+pub mod gate;
 pub mod gone;
 mod outlet;
 pub mod stream;
@@ -27,6 +29,7 @@ mod watcher;
 
 pub use dgram::DgramPort;
 pub use front::{FrontCounters, KeyingFront};
+pub use gate::Gate;
 pub use gone::Gone;
 pub use stream::StreamPort;
 #[cfg(feature = "tap")]

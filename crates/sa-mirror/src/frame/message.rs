@@ -28,6 +28,10 @@ pub enum Message {
     Change(Change),
     /// From the mirror: what became of SAs outside.
     Report(Report),
+    /// From the mirror: tell of everything that the kernel has told until now, then say [`Synced`](Self::Synced) of this number.
+    Sync(u32),
+    /// From the agent: everything was told.
+    Synced(u32),
 }
 
 impl Message {
@@ -62,6 +66,7 @@ impl Message {
                     out.flag(*transmit);
                 }
             },
+            Message::Sync(number) | Message::Synced(number) => out.u32(*number),
             Message::Report(Report::Used(name, used)) => {
                 write_name(out, *name);
                 write_used(out, *used);
@@ -91,6 +96,8 @@ impl Message {
             12 => Message::Change(Change::Defaults { receive: from.flag()?, transmit: from.flag()? }),
             13 => Message::Report(Report::Used(read_name(from)?, read_used(from)?)),
             14 => Message::Report(Report::Expired(read_name(from)?, from.flag()?)),
+            15 => Message::Sync(from.u32()?),
+            16 => Message::Synced(from.u32()?),
             other => return Err(FrameError::Kind(other)),
         };
         bytes.end().map(|()| message)
@@ -114,6 +121,8 @@ impl Message {
             },
             Message::Report(Report::Used(..)) => 13,
             Message::Report(Report::Expired(..)) => 14,
+            Message::Sync(_) => 15,
+            Message::Synced(_) => 16,
         }
     }
 }

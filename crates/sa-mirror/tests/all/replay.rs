@@ -342,6 +342,26 @@ impl Keying for Recorder {
 }
 
 #[test]
+fn a_number_is_synced_when_what_came_before_was_replayed() {
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.settle();
+    pair.mirror.sync(7);
+    let mut numbers = Vec::new();
+    while let Some(bytes) = pair.mirror.poll_transmit() {
+        pair.decoder.decode(&bytes, |message| numbers.extend(matches!(message, Ok(Message::Sync(7))).then_some(7)));
+    }
+    assert_eq!(numbers, [7]);
+    pair.add_sa(0x100, false);
+    pair.hear_kernel();
+    pair.say(&Message::Synced(7));
+    pair.deliver(pair.stream.len() - 1);
+    assert_eq!(pair.mirror.synced(), 0);
+    pair.deliver(1);
+    assert_eq!(pair.mirror.synced(), 7);
+    assert!(pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE).is_some());
+}
+
+#[test]
 fn another_version_is_told_of() {
     let mut pair = Pair::new(OffloadKind::None);
     pair.stream.clear();

@@ -129,6 +129,8 @@ fn message() -> impl Strategy<Value = Message> {
         any::<u32>().prop_map(|index| Message::Change(Change::PolicyGone(index))),
         (name(), used()).prop_map(|(name, used)| Message::Report(Report::Used(name, used))),
         (name(), any::<bool>()).prop_map(|(name, hard)| Message::Report(Report::Expired(name, hard))),
+        any::<u32>().prop_map(Message::Sync),
+        any::<u32>().prop_map(Message::Synced),
     ]
 }
 
