@@ -137,12 +137,14 @@ for initiator in peer host; do
     case_of tunnel chacha20 no-esn psk $initiator
 done
 
+# strongSwan has its kernel's policies name an SA, and for a moment they name one that is not there yet.
+lost_by_the_peer() { in_peer awk '$1 == "XfrmAcquireError" { print $2 }' /proc/net/xfrm_stat; }
 # One side alone, for stock daemons that rekey at the same moment lose packets by themselves.
 for side in host peer; do
     echo "-- the ${side/host/emulated host\'s daemon} changes keys, while a file is under way"
     down
     connection tunnel aes256 esn psk $side "$REKEY"
-    before=$(ike peer children)
+    before=$(ike peer children) own=$(lost_by_the_peer)
     up peer
     fetch long "--limit-rate $RATE" & fetching=$!
     ip netns exec peer ping -i 0.2 -w 100 10.77.0.1 >pings & pinging=$! # no function in between: ping has this number
@@ -152,8 +154,9 @@ for side in host peer; do
     changes=$(($(ike peer children) - before - 1))
     # The last one may have been under way.
     read -r answers missing < <(sed -n 's/.*seq=\([0-9]*\).*/\1/p' pings | sort -nu | awk 'NR == 1 { first = $1 } END { print NR, $1 - first + 1 - NR }')
-    echo "   $answers answers, $missing missing; $changes successors"
-    [ "$answers" -gt 50 ] && [ "$missing" = 0 ] || not_so "no packet is lost when keys change"
+    own=$(($(lost_by_the_peer) - own))
+    echo "   $answers answers, $missing missing, of which the peer's kernel sent $own never; $changes successors"
+    [ "$answers" -gt 50 ] && [ "$missing" -le "$own" ] || not_so "no packet is lost when keys change"
     [ "$changes" -ge 3 ] || not_so "keys changed"
     in_peer grep -v ' *0$' /proc/net/xfrm_stat | sed 's/^/   the peer: /' || true
 done

@@ -32,6 +32,9 @@ pub use mirror::{Mirror, MirrorCounters, Refusal};
 pub use socket::{Listener, is_of_owner};
 pub use watch::{KernelRefused, Watcher};
 
+/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+pub use {offload_api as api, offload_base as base};
+
 /// The README's example runs with the others.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
