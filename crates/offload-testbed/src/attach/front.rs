@@ -344,7 +344,7 @@ mod tests {
     fn the_daemons_messages_wait_until_the_kernel_is_mirrored_but_not_for_ever() {
         let mut front = KeyingFront::new(End::default(), End::default());
         let gate = front.gate();
-        let mut says = |front: &mut KeyingFront<End, End>, now: u64| {
+        let says = |front: &mut KeyingFront<End, End>, now: u64| {
             front.daemon.sends.push_back(udp(500, 500, &[7; 40]));
             front.process(Instant::from_nanos(now));
             front.outside.got.len()
