@@ -129,7 +129,7 @@ impl Kind {
 /// let alone = Jobs { in_flight: 1, ..jobs.clone() }.run(JobWay::Lookaside)?;
 /// assert!(lookaside.megabytes_per_second > 3.5 * alone.megabytes_per_second, "latency bounds one at a time");
 /// // Source and result, and what tells the device of them.
-/// assert!((2.0..2.1).contains(&lookaside.pcie_bytes_per_byte));
+/// assert!((2.0..2.1).contains(&lookaside.pcie_bytes_per_byte.unwrap()));
 /// # Ok::<(), offload_bench::jobs::JobsError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -169,8 +169,9 @@ pub struct JobRun {
     pub host_ns_per_job: Option<f64>,
     /// The same for each byte.
     pub host_ns_per_byte: Option<f64>,
-    /// What the work moves over PCIe for each byte: inline, what the NIC moves more than without it.
-    pub pcie_bytes_per_byte: f64,
+    /// What the work moves over PCIe for each byte: inline, what the NIC moves more than without it. `None`
+    /// by services, where it is not part of the model.
+    pub pcie_bytes_per_byte: Option<f64>,
     /// Bytes of results for each byte.
     pub result_bytes_per_byte: f64,
 }
@@ -262,7 +263,7 @@ impl Jobs {
             latency_us: Some(nanos / jobs / 1000.0),
             host_ns_per_job: Some(nanos / jobs),
             host_ns_per_byte: Some(nanos / bytes),
-            pcie_bytes_per_byte: 0.0,
+            pcie_bytes_per_byte: Some(0.0),
             result_bytes_per_byte: results as f64 / bytes,
             ..self.row(JobWay::Cpu)
         })
@@ -318,7 +319,7 @@ impl Jobs {
             latency_us: Some(waited.as_nanos() as f64 / jobs / 1000.0),
             host_ns_per_job: Some(host / jobs),
             host_ns_per_byte: Some(host / bytes),
-            pcie_bytes_per_byte: (pcie(&device) - before) as f64 / bytes,
+            pcie_bytes_per_byte: Some((pcie(&device) - before) as f64 / bytes),
             result_bytes_per_byte: results as f64 / bytes,
             ..self.row(JobWay::Lookaside)
         })
@@ -384,7 +385,7 @@ impl Jobs {
             latency_us: None,
             host_ns_per_job: Some(host * self.size as f64),
             host_ns_per_byte: Some(host),
-            pcie_bytes_per_byte: (pcie(&sealed) - pcie(&plain)) / bytes,
+            pcie_bytes_per_byte: Some((pcie(&sealed) - pcie(&plain)) / bytes),
             result_bytes_per_byte: 1.0 + RECORD_BESIDE / self.size as f64,
             ..self.row(JobWay::Inline)
         })
@@ -402,7 +403,7 @@ impl Jobs {
             latency_us: None,
             host_ns_per_job: None,
             host_ns_per_byte: None,
-            pcie_bytes_per_byte: 0.0,
+            pcie_bytes_per_byte: None,
             result_bytes_per_byte: 0.0,
         }
     }
@@ -433,9 +434,10 @@ pub fn table(runs: &[JobRun]) -> String {
         let latency = run.latency_us.map_or("-".into(), |latency| format!("{latency:.1}"));
         let job = run.host_ns_per_job.map_or("-".into(), |job| format!("{job:.0}"));
         let byte = run.host_ns_per_byte.map_or("-".into(), |byte| format!("{byte:.3}"));
-        let (pcie, result) = (run.pcie_bytes_per_byte, run.result_bytes_per_byte);
+        let pcie = run.pcie_bytes_per_byte.map_or("-".into(), |pcie| format!("{pcie:.2}"));
+        let result = run.result_bytes_per_byte;
         text += &format!(
-            "{transform:<18} {way:<10} {size:>6} {in_flight:>9} {rate:>6.0} {latency:>8} {job:>8} {byte:>6} {pcie:>5.2} \
+            "{transform:<18} {way:<10} {size:>6} {in_flight:>9} {rate:>6.0} {latency:>8} {job:>8} {byte:>6} {pcie:>5} \
              {result:>9.3}\n"
         );
     }
@@ -535,20 +537,23 @@ mod tests {
             let plan = Jobs { size: 8192, ..Jobs::new(kind, text(1 << 18)) };
             let (cpu, lookaside) = (plan.run(JobWay::Cpu).unwrap(), plan.run(JobWay::Lookaside).unwrap());
             assert_eq!(cpu.result_bytes_per_byte, lookaside.result_bytes_per_byte, "{kind}");
-            assert_eq!(cpu.pcie_bytes_per_byte, 0.0);
+            assert_eq!(cpu.pcie_bytes_per_byte, Some(0.0));
             match plan.run(JobWay::Services) {
                 Ok(services) => assert_eq!(cpu.result_bytes_per_byte, services.result_bytes_per_byte, "{kind}"),
                 Err(error) => assert!(!kind.has_services(), "{error}"),
             }
             let crossed = 1.0 + lookaside.result_bytes_per_byte;
-            assert!((crossed..crossed + 0.1).contains(&lookaside.pcie_bytes_per_byte), "{kind}: {lookaside:?}");
+            assert!(
+                (crossed..crossed + 0.1).contains(&lookaside.pcie_bytes_per_byte.unwrap()),
+                "{kind}: {lookaside:?}"
+            );
         }
     }
 
     #[test]
     fn inline_costs_pcie_next_to_nothing_and_what_is_no_tls_is_refused() {
         let run = jobs(Kind::Aes128Gcm, 1).run(JobWay::Inline).unwrap();
-        assert!((0.0..0.05).contains(&run.pcie_bytes_per_byte), "{run:?}");
+        assert!((0.0..0.05).contains(&run.pcie_bytes_per_byte.unwrap()), "{run:?}");
         let refused = |jobs: Jobs, way| jobs.run(way).unwrap_err().to_string();
         assert!(refused(jobs(Kind::Xts, 1), JobWay::Inline).contains("xts"));
         assert!(refused(Jobs { size: 1000, ..jobs(Kind::Pi, 1) }, JobWay::Cpu).contains("4096"));

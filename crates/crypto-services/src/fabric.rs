@@ -390,7 +390,13 @@ impl Fabric {
 
     /// When something happens next.
     pub fn next_event_ns(&self) -> Option<f64> {
-        self.events.peek().map(|Reverse((at, _, _))| to_ns(*at))
+        let Reverse((at, _, _)) = self.events.peek()?;
+        let mut ns = to_ns(*at);
+        // After hours, picoseconds are finer than what says nanoseconds: never before it.
+        while to_time(ns) < *at {
+            ns = ns.next_up();
+        }
+        Some(ns)
     }
 
     /// Does all that happens until `now_ns`. Time does not go back.

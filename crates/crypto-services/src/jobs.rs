@@ -67,6 +67,8 @@ impl Default for ServiceQueueConfig {
 /// There are two engines. One has the name of that of transforms ([`TRANSFORM`]), so that programs for other accelerators run unchanged, and does
 /// those of which there is a [`Suite`]: AEADs of TLS, and AES-CBC with HMAC-SHA1. The other one is [`SERVICES`].
 ///
+/// A tenant's suite keeps its services and places when its sessions are gone; there is room for 256 of them.
+///
 /// A job waits on the host as long as the first service has no place for it; jobs of one session and way end in the order in which they came, others
 /// overtake each other. Bytes are moved in no time: the fabric's alone counts.
 ///
@@ -103,7 +105,7 @@ pub struct ServiceQueue {
     window_ns: f64,
     /// When the controller decides next.
     window_end_ns: f64,
-    /// Windows in a row in which it changed nothing.
+    /// Windows in a row without work in which it changed nothing.
     quiet: u32,
     changes: VecDeque<Change>,
     /// Not flushed yet.
@@ -120,9 +122,11 @@ pub struct ServiceQueue {
 #[derive(Debug)]
 struct Sessions {
     fabric: Fabric,
-    chains: HashMap<(u16, Suite, bool), ChainId>,
+    /// By tenant and suite: out, in.
+    chains: HashMap<(u16, Suite), [ChainId; 2]>,
     slots: Slots<Arc<Cell>>,
     most: u32,
+    open: u32,
     news: VecDeque<ContextNews>,
 }
 
@@ -153,10 +157,12 @@ impl ServiceQueue {
         let window_ns = (config.window.as_nanos() as f64).max(1.0);
         ServiceQueue {
             sessions: Sessions {
-                fabric: Fabric::new(config.fabric),
+                // Without a place nothing would ever pass.
+                fabric: Fabric::new(FabricConfig { queue: config.fabric.queue.max(1), ..config.fabric }),
                 chains: HashMap::new(),
                 slots: Slots::new(Handle::indices(0, config.sessions)),
                 most: config.sessions,
+                open: 0,
                 news: VecDeque::new(),
             },
             controller,
@@ -189,8 +195,7 @@ impl ServiceQueue {
         self.now = self.now.max(now);
         let now_ns = to_ns(self.now);
         loop {
-            let is_idle = self.under_way.is_empty() && self.waiting.is_empty();
-            if is_idle && self.quiet >= QUIET && self.window_end_ns <= now_ns {
+            if self.is_idle() && self.quiet >= QUIET && self.window_end_ns <= now_ns {
                 // Nothing happened, and the controller has settled: it will decide the same until something does.
                 let windows = ((now_ns - self.window_end_ns) / self.window_ns).floor() + 1.0;
                 self.window_end_ns += windows * self.window_ns;
@@ -211,9 +216,15 @@ impl ServiceQueue {
         self.sessions.fabric.advance(now_ns);
     }
 
+    /// Whether the device has nothing to do.
+    fn is_idle(&self) -> bool {
+        self.under_way.is_empty() && self.waiting.is_empty()
+    }
+
     fn decide(&mut self, now_ns: f64) {
         let changes = control(&mut self.sessions.fabric, &mut *self.controller, now_ns, self.window_ns);
-        self.quiet = if changes.iter().any(|change| change.done) { 0 } else { self.quiet.saturating_add(1) };
+        let is_quiet = self.is_idle() && !changes.iter().any(|of| of.done && of.from != of.decision.instances);
+        self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };
         self.changes.extend(changes);
         self.changes.drain(..self.changes.len().saturating_sub(CHANGES_MAX));
     }
@@ -260,6 +271,9 @@ impl JobQueue for ServiceQueue {
 
     fn flush(&mut self, now: Instant) {
         self.advance(now);
+        if !self.submitted.is_empty() {
+            self.quiet = 0;
+        }
         for job in core::mem::take(&mut self.submitted) {
             let Some(session) = self.sessions.slots.get(job.session) else {
                 self.ended.push_back(job.done(Outcome::failed(JobStatus::NoSession)));
@@ -290,7 +304,7 @@ impl JobQueue for ServiceQueue {
         if !self.ended.is_empty() {
             return Some(self.now);
         }
-        if self.under_way.is_empty() && self.waiting.is_empty() {
+        if self.is_idle() {
             return None;
         }
         let event = self.sessions.fabric.next_event_ns().map_or(self.window_end_ns, |at| at.min(self.window_end_ns));
@@ -321,7 +335,8 @@ fn run(cipher: &Cipher, job: &mut Job) -> Outcome {
         }
         Way::Undo => {}
     }
-    if packet.is_empty() && consumed > 0 && job.way == Way::Apply {
+    let may_be_empty = consumed == 0 && matches!(cipher.suite(), Suite::Nea(_));
+    if packet.is_empty() && !may_be_empty && job.way == Way::Apply {
         return Outcome::failed(JobStatus::Length);
     }
     if job.target.capacity() - job.target.len() < packet.len() {
@@ -355,12 +370,10 @@ impl Contexts for Sessions {
             }),
         };
         let Some((work, suite, tenant, share)) = made else { return Err((Refused::Unsupported, new.spec)) };
-        let chain = |way| self.chain(tenant, suite, way, share);
-        let chains = [Way::Apply, Way::Undo].map(chain);
-        let [Some(out), Some(back)] = chains else { return Err((Refused::NoSpace, new.spec)) };
-        let Ok(handle) = self.slots.insert(Arc::new(Cell { work, chains: [out, back] })) else {
-            return Err((Refused::NoSpace, new.spec));
-        };
+        let session = self.chains(tenant, suite, share).map(|chains| Arc::new(Cell { work, chains }));
+        let handle = session.and_then(|session| self.slots.insert(session).ok());
+        let Some(handle) = handle else { return Err((Refused::NoSpace, new.spec)) };
+        self.open += 1;
         self.news.push_back(ContextNews::Ready(handle));
         Ok(handle)
     }
@@ -385,6 +398,7 @@ impl Contexts for Sessions {
 
     fn remove(&mut self, context: Handle) {
         if self.slots.remove(context).is_some() {
+            self.open -= 1;
             self.news.push_back(ContextNews::Removed(context));
         }
     }
@@ -395,19 +409,19 @@ impl Contexts for Sessions {
 }
 
 impl Sessions {
-    /// A tenant's chain of a suite. `None`: the device has no room for its services, or for one more chain.
-    fn chain(&mut self, tenant: u16, suite: Suite, way: Way, share: u32) -> Option<ChainId> {
-        let key = (tenant, suite, way == Way::Undo);
-        if let Some(chain) = self.chains.get(&key) {
-            return Some(*chain);
+    /// A tenant's chains of a suite, out and in. `None`: the device has no room for their services, or for more chains.
+    fn chains(&mut self, tenant: u16, suite: Suite, share: u32) -> Option<[ChainId; 2]> {
+        if let Some(chains) = self.chains.get(&(tenant, suite)) {
+            return Some(*chains);
         }
-        if self.chains.len() >= CHAINS_MAX {
+        if self.chains.len() >= CHAINS_MAX || self.open >= self.most {
             return None;
         }
-        let way = if way == Way::Apply { crate::Way::Apply } else { crate::Way::Undo };
-        let chain = self.fabric.add_chain(suite.graph(way), share).ok()?;
-        self.chains.insert(key, chain);
-        Some(chain)
+        // The way in needs all services of the way out, and so goes first: what it leaves room for is enough.
+        let back = self.fabric.add_chain(suite.graph(crate::Way::Undo), share).ok()?;
+        let out = self.fabric.add_chain(suite.graph(crate::Way::Apply), share).ok()?;
+        self.chains.insert((tenant, suite), [out, back]);
+        Some([out, back])
     }
 }
 
@@ -439,7 +453,7 @@ const OF_SUITES: u8 = 1;
 const QUIET: u32 = 1000;
 /// Changes that are kept.
 const CHANGES_MAX: usize = 4096;
-/// Chains of all tenants, each of which has places at each service.
-const CHAINS_MAX: usize = 512;
+/// Tenants' suites, each of which has places at each service.
+const CHAINS_MAX: usize = 256;
 /// The longest thing that a suite appends: padding and a MAC.
 const TAG_MAX: usize = 64;

@@ -42,7 +42,7 @@ pub fn run(data: &[u8]) {
         match head % 8 {
             0 => drop(clock.0.fetch_add(u64::from(input.byte()) << 20, Ordering::Relaxed)),
             1 => {
-                epoch += 1;
+                epoch = u8::wrapping_add(epoch, 1);
                 let [sent, received] = keys(epoch);
                 bearers[which].reestablish(sent, received);
                 // An acknowledged bearer goes on with its numbers, and another begins anew.
@@ -103,7 +103,7 @@ fn read(bearer: &Bearer, cx: &mut Context<'_>) -> Option<u32> {
 
 fn keys(epoch: u8) -> [Security; 2] {
     [(Direction::Downlink, 0), (Direction::Uplink, 1)].map(|(direction, way)| {
-        let key = Key::new(Algorithm::Aes128, &[2 * epoch + way; 16]).expect("16 bytes");
+        let key = Key::new(Algorithm::Aes128, &[epoch.wrapping_mul(2).wrapping_add(way); 16]).expect("16 bytes");
         Security::new(3, direction).expect("a bearer").ciphered(key)
     })
 }

@@ -72,4 +72,9 @@ fn seeded_bytes_are_taken_by_a_node() {
     }
 }
 
+#[test]
+fn a_node_takes_more_keys_than_a_byte_counts() {
+    fuzz_bodies::gtpu_datagrams::run(&[1; 600]);
+}
+
 const ROUNDS: u32 = 2_000;

@@ -187,9 +187,10 @@ impl JobClient {
     /// Has `waker` woken when a job of this client's ends, or there is room for one. False: one has ended.
     pub(crate) fn wait(&mut self, waker: &Waker) -> bool {
         let mut inner = self.shared.lock();
+        let is_full = inner.queue.room() == 0;
         let client = &mut inner.clients[self.id];
         client.waits_for_done = Some(waker.clone());
-        client.waits_for_room = Some(waker.clone());
+        client.waits_for_room = is_full.then(|| waker.clone());
         client.done.is_empty()
     }
 
@@ -345,7 +346,8 @@ impl Inner {
                 wakers.extend(client.waits_for_done.take());
             }
         }
-        if any {
+        // A command that has ended leaves room as well, and no job tells of it.
+        if any || self.queue.room() > 0 {
             wakers.extend(self.clients.iter_mut().filter_map(|(_, client)| client.waits_for_room.take()));
         }
         wakers

@@ -96,8 +96,8 @@ pub struct Config {
     pub out_of_order: bool,
     /// Bytes at the start of an SDU (the SDAP header) that are not ciphered: 0 or 1.
     pub clear: usize,
-    /// How many bytes of SDUs a transmitter keeps (what waits and what is not confirmed), and a receiver (what came too early). A transmitter
-    /// counts 256 bytes more for each, so that empty ones have an end, too.
+    /// How many bytes of SDUs a transmitter keeps (what waits and what is not confirmed), and a receiver (what came too early). A transmitter,
+    /// and what waits to be read, count 256 bytes more for each, so that empty ones have an end, too; there is room for one, however long.
     pub buffer: usize,
 }
 

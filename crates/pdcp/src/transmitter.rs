@@ -102,7 +102,7 @@ impl Transmitter {
         if sdu.len() > SDU_MAX {
             return Err(SendError::TooLong(sdu.len()));
         }
-        if self.bytes + cost(sdu.len()) > self.config.buffer {
+        if self.bytes > 0 && self.bytes + cost(sdu.len()) > self.config.buffer {
             return Err(SendError::Full);
         }
         self.bytes += cost(sdu.len());

@@ -292,3 +292,15 @@ fn the_other_bearers_begin_at_zero_with_new_keys() {
         assert_eq!(drain(&mut receiver), [0]);
     }
 }
+
+/// There is room for one SDU, however little else there is room for.
+#[test]
+fn a_small_buffer_takes_one_sdu_at_a_time() {
+    let mut config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
+    config.buffer = 1000;
+    let mut transmitter = Transmitter::new(config, security(None, 1)).unwrap();
+    transmitter.send(at(0), vec![0; 9000].into()).unwrap();
+    assert_eq!(transmitter.send(at(0), vec![0; 1].into()), Err(SendError::Full));
+    assert_eq!(transmitter.take(9).unwrap().len(), 1);
+    transmitter.send(at(0), vec![0; 800].into()).unwrap();
+}

@@ -2,7 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 use crypto_services::{
-    Cipher, Fixed, Goal, Keys, Predictive, SERVICES, Service, ServiceQueue, ServiceQueueConfig, ServiceSpec, Suite,
+    Cipher, Controller, Decision, Fixed, Goal, Keys, Predictive, SERVICES, Service, ServiceQueue, ServiceQueueConfig,
+    ServiceSpec, ServiceWindow, Suite,
 };
 use offload_api::{Direction, Done, Handle, Job, JobQueue, JobStatus, NewContext, Refused, Way};
 use offload_base::Instant;
@@ -213,4 +214,83 @@ fn what_cannot_be_done_is_told() {
     let small = Job { target: BytesMut::with_capacity(100), ..job(session, 1, &[1; 100]) };
     let [(_, done)] = &run(&mut queue, vec![small])[..] else { panic!("one job") };
     assert_eq!((done.outcome.status, done.target.len()), (JobStatus::OutOfSpace, 0));
+}
+
+/// Picoseconds of hours are finer than what says nanoseconds.
+#[test]
+fn jobs_end_after_hours_too() {
+    let late = Instant::ZERO + core::time::Duration::from_secs(100_000);
+    let mut queue = ServiceQueue::new(ServiceQueueConfig::default(), Box::new(Fixed));
+    let session = open(&mut queue, spec(Suite::Nea(2), 1, 1)).unwrap();
+    for number in 0..200 {
+        queue.submit(late, job(session, number, &[7; 333])).unwrap();
+    }
+    queue.flush(late);
+    let (mut now, mut ended) = (late, 0);
+    while let Some(at) = queue.next_event() {
+        now = now.max(at);
+        while queue.complete(now).is_some() {
+            ended += 1;
+        }
+    }
+    assert!(ended == 200 && now > late, "{ended} by {now:?}");
+}
+
+/// Two instances when there were packets, else one.
+#[derive(Debug)]
+struct TwoIfBusy;
+
+impl Controller for TwoIfBusy {
+    fn name(&self) -> &'static str {
+        "two if busy"
+    }
+
+    fn decide(&mut self, _: f64, services: &[ServiceWindow]) -> Vec<Decision> {
+        let of = |of: &ServiceWindow| Decision {
+            service: of.service,
+            instances: if of.work.packets() > 0 { 2 } else { 1 },
+            why: String::new(),
+        };
+        services.iter().map(of).collect()
+    }
+}
+
+/// A long steady load is not what a controller has settled for, when it is over.
+#[test]
+fn an_end_of_a_long_load_is_seen() {
+    let mut queue = ServiceQueue::new(ServiceQueueConfig::default(), Box::new(TwoIfBusy));
+    let session = open(&mut queue, spec(Suite::Nea(1), 1, 1)).unwrap();
+    let at = |millis| Instant::ZERO + core::time::Duration::from_millis(millis);
+    for number in 0..1500 {
+        queue.submit(at(number), job(session, number, &[0; 100])).unwrap();
+        queue.flush(at(number));
+        while queue.complete(at(number)).is_some() {}
+    }
+    assert_eq!(queue.fabric().instances(Service::Snow3g), 2);
+    while queue.complete(at(20_000)).is_some() {}
+    assert_eq!(queue.fabric().instances(Service::Snow3g), 1);
+    // Ten years of nothing take no time.
+    while queue.complete(at(315_360_000_000)).is_some() {}
+}
+
+#[test]
+fn what_is_refused_takes_no_area_and_what_is_no_record_is_told() {
+    let fits = |area| {
+        let mut config = ServiceQueueConfig::default();
+        (config.fabric.area, config.fabric.queue) = (area, 0);
+        ServiceQueue::new(config, Box::new(Fixed))
+    };
+    let mut whole = fits(64.0);
+    open(&mut whole, spec(Suite::Aes128Gcm, 1, 1)).unwrap();
+    let area = whole.fabric().area();
+    let mut queue = fits(area - 0.1);
+    assert_eq!(open(&mut queue, spec(Suite::Aes128Gcm, 1, 1)), Err(Refused::NoSpace));
+    assert_eq!(queue.fabric().area(), 0.0);
+
+    // A queue without a place has one.
+    let mut queue = fits(64.0);
+    let session = open(&mut queue, spec(Suite::Aes128CbcSha, 1, 1)).unwrap();
+    let empty = Job { aad: Default::default(), ..job(session, 1, &[]) };
+    let [(_, done)] = &run(&mut queue, vec![empty])[..] else { panic!("one job") };
+    assert_eq!(done.outcome.status, JobStatus::Length, "TLS's header has 11 bytes without its length");
 }

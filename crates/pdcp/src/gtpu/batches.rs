@@ -57,8 +57,7 @@ impl Batches {
     }
 
     /// Protects PDUs, which are sent when the job ends.
-    pub(super) fn protect(&mut self, now: Instant, state: &mut State, pdus: &[ClearPdu], counters: &mut GtpuCounters) {
-        counters.protected_by_jobs += pdus.len() as u64;
+    pub(super) fn protect(&mut self, now: Instant, state: &mut State, pdus: &[ClearPdu]) {
         let pdus: Vec<_> = pdus.iter().map(|pdu| (pdu.count(), pdu.to_bytes())).collect();
         self.submit(now, state, Way::Apply, pdus);
     }
@@ -98,11 +97,16 @@ impl Batches {
         self.next += 1;
         self.under_way
             .insert(job.user, UnderWay { tunnel: state.tunnel.local, epoch: state.epoch, way, context, session });
+        let user = job.user;
         let taken = if session.is_some() { self.queue.submit(now, job) } else { Err(job) };
         match taken {
             Ok(()) => self.queue.flush(now),
-            // The session took the last place, or another client did: the CPU does it, as it does what is lost.
-            Err(job) => self.refused.push_back(job.done(Outcome::failed(JobStatus::NoSession))),
+            // The session took the last place, or another client did: the CPU does it, as it does what is lost. The session is all right.
+            Err(job) => {
+                self.under_way.entry(user).and_modify(|of| of.session = None);
+                self.refused.push_back(job.done(Outcome::failed(JobStatus::NoSession)));
+                self.queue.flush(now);
+            }
         }
     }
 
@@ -155,7 +159,8 @@ impl Batches {
     fn take(&mut self, now: Instant, done: Done, core: &mut Core, socket: &mut dyn DatagramSocket) {
         let Some(UnderWay { tunnel, epoch, way, context, session }) = self.under_way.remove(&done.user) else { return };
         let (source, (status, mut pdus)) = (done.source.clone(), batch_done(done));
-        if status != JobStatus::Done {
+        let is_done = status == JobStatus::Done;
+        if !is_done {
             core.counters.batches_lost += 1;
             // It is asked for anew, and given back if the device has it still.
             if let Some(session) = session {
@@ -172,6 +177,8 @@ impl Batches {
             return;
         }
         if way == Way::Apply {
+            let GtpuCounters { protected_by_jobs, protected_by_software, .. } = &mut core.counters;
+            *(if is_done { protected_by_jobs } else { protected_by_software }) += pdus.len() as u64;
             return core.push_protected(tunnel, pdus.into_iter().map(|pdu| pdu.pdu.freeze()), socket);
         }
         let Some(state) = core.bearers.get_mut(&tunnel) else { return };

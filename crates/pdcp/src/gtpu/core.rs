@@ -147,7 +147,7 @@ impl State {
 
     fn take_ready(&mut self, unread: &mut u64) {
         while let Some(sdu) = self.entity.poll_sdu() {
-            if self.unread + cost_of(sdu.data.len()) > self.config.buffer {
+            if self.unread > 0 && self.unread + cost_of(sdu.data.len()) > self.config.buffer {
                 *unread += 1;
                 continue;
             }
@@ -485,7 +485,7 @@ impl Core {
                 self.counters.protected_by_device += pdus.len() as u64;
                 self.send(tunnel, pdus.into_iter().map(Body::clear).collect(), Some(context), socket);
             }
-            (None, Some(jobs)) => jobs.protect(now, state, &pdus, &mut self.counters),
+            (None, Some(jobs)) => jobs.protect(now, state, &pdus),
             (None, None) => {}
         }
         true
