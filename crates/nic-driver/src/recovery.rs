@@ -119,7 +119,8 @@ impl Driver {
             let Some(ask) = ask else { continue };
             let looks_ahead =
                 self.engines.get(usize::from(ask.context.engine())).map_or(0, |engine| engine.looks_ahead);
-            if looks_ahead == 0 {
+            // A NIC takes what is ahead before it cuts a packet, where only what stands right above TCP has its bytes.
+            if looks_ahead == 0 || layer != Layer::FIRST {
                 continue;
             }
             let end = ask.end();

@@ -421,9 +421,15 @@ impl Mirror {
         }
         let policy = told.policy();
         let added = match keying.add_policy(policy) {
-            Ok(()) => {
-                self.counts.policies_added += 1;
-                Some(policy)
+            Ok(()) => Some(policy),
+            // The kernel may have several for the same packets, which differ in what is not mirrored. Of one of these nothing passes, so of all.
+            Err(KeyingError::Exists) if told.action.is_err() => {
+                let Policy { direction, selector, priority, .. } = policy;
+                let holder =
+                    self.policies.values_mut().find(|entry| entry.added.is_some_and(|other| is_of(&other, &policy)));
+                holder.into_iter().for_each(|holder| holder.added = None);
+                let _was_there = keying.delete_policy(direction, &selector, priority);
+                keying.add_policy(policy).is_ok().then_some(policy)
             }
             Err(error) => {
                 self.counts.policies_refused += 1;
@@ -431,8 +437,22 @@ impl Mirror {
                 None
             }
         };
+        self.counts.policies_added += u64::from(added.is_some());
         let entry = Entry { told, added, snapshot: self.snapshot, reported: Used::default() };
         self.policies.insert(entry.told.index, entry);
+    }
+
+    /// The policy of a place is gone: another one that was told for the same packets, and was refused for that one's sake, takes it at once. One
+    /// of which nothing passes comes first.
+    fn fill_place(&mut self, of: &Policy, keying: &mut dyn Keying) {
+        let waits =
+            |entry: &&mut Entry<MirroredPolicy, Policy>| entry.added.is_none() && is_of(&entry.told.policy(), of);
+        let waiting = self.policies.values_mut().filter(waits).min_by_key(|entry| entry.told.action.is_ok());
+        if let Some(entry) = waiting {
+            let policy = entry.told.policy();
+            entry.added = keying.add_policy(policy).is_ok().then_some(policy);
+            self.counts.policies_added += u64::from(entry.added.is_some());
+        }
     }
 
     fn policy_gone(&mut self, index: u32, keying: &mut dyn Keying) {
@@ -441,11 +461,12 @@ impl Mirror {
     }
 
     fn delete_policy(&mut self, entry: Entry<MirroredPolicy, Policy>, keying: &mut dyn Keying) {
-        if let Some(Policy { direction, selector, priority, .. }) = entry.added
-            && keying.delete_policy(direction, &selector, priority).is_ok()
-        {
+        let Some(policy) = entry.added else { return };
+        let Policy { direction, selector, priority, .. } = policy;
+        if keying.delete_policy(direction, &selector, priority).is_ok() {
             self.counts.policies_deleted += 1;
         }
+        self.fill_place(&policy, keying);
     }
 
     /// What the agent says makes no sense: it is to begin again.
@@ -472,6 +493,11 @@ impl Mirror {
         }
         self.refusals.push_back(refusal);
     }
+}
+
+/// Whether two policies are for the same packets, with the same priority: there is a place for one of them.
+fn is_of(one: &Policy, other: &Policy) -> bool {
+    (one.direction, one.selector, one.priority) == (other.direction, other.selector, other.priority)
 }
 
 /// What is left of a lifetime for an SA that did this much of it.

@@ -158,8 +158,8 @@ impl Watcher {
             kind::DONE if answers => self.go_on(take),
             kind::ERROR if answers => match (Bytes(message.payload).u32(0).unwrap_or(0).wrapping_neg(), self.step) {
                 (0, _) => {}
-                // Before Linux 5.14 there are no defaults: everything passes.
-                (_, Step::Defaults) => {
+                // Before Linux 5.14 there are no defaults: everything passes. Other errors say nothing of the kind.
+                (EINVAL, Step::Defaults) => {
                     take(Change::Defaults { receive: true, transmit: true });
                     self.go_on(take);
                 }
@@ -202,10 +202,10 @@ impl Watcher {
                 }
                 told.into_change()
             }
-            kind::DELETE_SA => Some(self.gone(state::read_deleted(payload)?)),
+            kind::DELETE_SA => state::read_deleted(payload)?.map(|name| self.gone(name)),
             kind::EXPIRE => match state::read_expired(payload)? {
-                (name, true) => Some(self.gone(name)),
-                (_, false) => None,
+                (Some(name), true) => Some(self.gone(name)),
+                _ => None,
             },
             kind::FLUSH_SAS => state::is_flush_of_esp(payload)?.then(|| {
                 self.added.clear();
@@ -234,6 +234,8 @@ impl Watcher {
 
 /// How many messages for the kernel wait at most.
 const MOST_REQUESTS: usize = 4096;
+/// The kernel does not know what it is asked for.
+const EINVAL: u32 = 22;
 /// `NLM_F_DUMP_INTR`.
 const DUMP_INTERRUPTED: u16 = 0x10;
 /// Of how many SAs it is known when they were added; the kernel is not told what others did.

@@ -57,6 +57,8 @@ pub struct KeyingFront<O, D> {
     gate: Gate,
     /// What the daemon says, its ticket, and how long it waits at most.
     waiting: VecDeque<(Frame, u32, Instant)>,
+    /// Whether there may be more of the daemon's and of those outside: they were left before they had nothing more to say.
+    more: [bool; 2],
     counts: FrontCounters,
 }
 
@@ -100,6 +102,7 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
             daemon,
             gate: Gate::default(),
             waiting: VecDeque::new(),
+            more: [false; 2],
             counts: FrontCounters::default(),
         }
     }
@@ -116,6 +119,7 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
 
     /// Takes frames of the Linux; somebody who sends nothing but rubbish is not listened to for longer than others are.
     fn hear_daemon(&mut self, now: Instant) {
+        self.more[0] = false;
         for _ in 0..MOST_IN_A_ROW {
             let Some(frame) = self.daemon.poll_frame(now) else { return };
             match Concern::of(&frame.data) {
@@ -135,6 +139,7 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
                 }
             }
         }
+        self.more[0] = true;
     }
 
     /// Lets messages of the daemon leave, in their order.
@@ -167,6 +172,7 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
     }
 
     fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
+        self.more[1] = false;
         for _ in 0..MOST_IN_A_ROW {
             let frame = self.outside.poll_frame(now)?;
             match Concern::of(&frame.data) {
@@ -178,6 +184,7 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
                 Concern::Esp | Concern::Other => return Some(frame),
             }
         }
+        self.more[1] = true;
         None
     }
 
@@ -189,6 +196,9 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
     }
 
     fn next_event(&self) -> Option<Instant> {
+        if self.more.contains(&true) {
+            return Some(Instant::ZERO);
+        }
         let patience = self.waiting.front().map(|(.., until)| *until);
         earliest(patience, earliest(self.outside.next_event(), self.daemon.next_event()))
     }
@@ -326,6 +336,23 @@ mod tests {
             assert_eq!(!front.daemon.got.is_empty(), daemon, "{name}: the Linux");
             assert!(got.iter().chain(&front.daemon.got).all(|got| got.data == frame.data), "{name}");
         }
+    }
+
+    /// What is left unheard for others' sake is heard without anybody ringing.
+    #[test]
+    fn more_than_a_turn_takes_is_heard_in_the_next() {
+        let mut front = KeyingFront::new(End::default(), End::default());
+        let many = || (0..MOST_IN_A_ROW).map(|_| udp(500, 500, &[7; 40]));
+        front.outside.sends.extend(many().chain([ipv4(ESP, 0, &[7; 40])]));
+        assert!(front.poll_frame(Instant::ZERO).is_none());
+        assert_eq!(front.next_event(), Some(Instant::ZERO));
+        assert!(front.poll_frame(Instant::ZERO).is_some() && front.poll_frame(Instant::ZERO).is_none());
+        assert_eq!(front.next_event(), None);
+        front.daemon.sends.extend((0..MOST_IN_A_ROW).map(|_| ipv4(ESP, 0, &[7; 40])));
+        front.process(Instant::ZERO);
+        assert_eq!(front.next_event(), Some(Instant::ZERO));
+        front.process(Instant::ZERO);
+        assert_eq!(front.next_event(), None);
     }
 
     #[test]

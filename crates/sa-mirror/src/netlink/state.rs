@@ -39,16 +39,22 @@ pub(crate) fn read(payload: &[u8], now: u64) -> Option<Told> {
     Some(Told { name, added, sa })
 }
 
-/// Reads which SA is gone: `struct xfrm_usersa_id`, and XFRMA_SA behind it.
-pub(crate) fn read_deleted(payload: &[u8]) -> Option<SaName> {
+/// Reads which SA is gone: `struct xfrm_usersa_id`, and XFRMA_SA behind it. Inner `None`: one of another protocol than ESP, which may have the
+/// same SPI.
+pub(crate) fn read_deleted(payload: &[u8]) -> Option<Option<SaName>> {
     let (_, info) = attributes(payload.get(ID..)?).find(|(kind, _)| *kind == attribute::SA)?;
-    name_of(info)
+    esp_name_of(info)
 }
 
-/// Reads `struct xfrm_user_expire`: which SA, and whether it is dead.
-pub(crate) fn read_expired(payload: &[u8]) -> Option<(SaName, bool)> {
+/// Reads `struct xfrm_user_expire`: which SA of ESP, and whether it is dead.
+pub(crate) fn read_expired(payload: &[u8]) -> Option<(Option<SaName>, bool)> {
     let bytes = Bytes(payload);
-    Some((name_of(bytes)?, bytes.u8(INFO)? != 0))
+    Some((esp_name_of(bytes)?, bytes.u8(INFO)? != 0))
+}
+
+fn esp_name_of(info: Bytes<'_>) -> Option<Option<SaName>> {
+    let name = name_of(info)?;
+    Some((info.u8(IDENTIFIER + 20)? == ESP).then_some(name))
 }
 
 /// Reads `struct xfrm_usersa_flush`: whether SAs of ESP are gone.

@@ -125,6 +125,9 @@ fn sas_go_by_notice_expiry_and_flush() {
     let name = SaName { source: HERE, destination: THERE, spi: 0x1001 };
     let gone = |datagram: &[u8]| matches!(&changes(datagram)[..], [Change::SaGone(gone)] if *gone == name);
     assert!(gone(&bytes(sa_gone(&sa), 0, 0)));
+    let mut of_ah = Sa::new(HERE, THERE, 0x1001, 9);
+    of_ah.info.id.proto = 51;
+    assert!(changes(&bytes(sa_gone(&of_ah), 0, 0)).is_empty(), "another protocol may have the same SPI");
     let expired = |hard| {
         let expire = UserExpire { state: sa.info, hard };
         bytes(XfrmMessage::Expire(ExpireMessage { expire }), 0, 0)
@@ -189,6 +192,11 @@ fn a_policy_that_cannot_be_kept_drops_no_fewer_packets() {
         spoil(&mut policy);
         assert_eq!(read_policy(&policy).unwrap().action, Err(Unsupported::Templates), "{policy:?}");
     }
+    let mut of_pings = Policy::new(9, 0, HERE, THERE, 77);
+    of_pings.info.selector.proto = 1;
+    (of_pings.info.selector.sport, of_pings.info.selector.sport_mask) = (8, 0xffff);
+    let read = read_policy(&of_pings).unwrap();
+    assert_eq!((read.action, read.selector.source_port), (Err(Unsupported::Selector), None), "ICMP has no ports");
     let mut on_an_interface = Policy::new(9, 0, HERE, THERE, 77);
     on_an_interface.info.selector.ifindex = 2;
     assert_eq!(read_policy(&on_an_interface).unwrap().action, Err(Unsupported::Selector));
@@ -223,6 +231,21 @@ fn a_snapshot_is_asked_for_in_three_steps() {
     assert!(watcher.poll_request().is_none());
     let names: Vec<&str> = heard.iter().map(|said| said.split(['(', ' ']).next().unwrap()).collect();
     assert_eq!(names, ["SnapshotBegins", "Sa", "Policy", "Defaults", "SnapshotEnds"]);
+}
+
+#[test]
+fn an_error_is_no_old_kernel() {
+    let mut watcher = Watcher::new();
+    let mut heard = Vec::new();
+    for _ in 0..2 {
+        let request = watcher.poll_request().unwrap();
+        let number = u32::from_ne_bytes(request[8..12].try_into().unwrap());
+        watcher.handle_datagram(NOW, &done(number), |_| ()).unwrap();
+    }
+    let request = watcher.poll_request().unwrap();
+    let number = u32::from_ne_bytes(request[8..12].try_into().unwrap());
+    assert!(watcher.handle_datagram(NOW, &error(number, 12), |change| heard.push(change)).is_err());
+    assert!(heard.is_empty(), "{heard:?}");
 }
 
 #[test]

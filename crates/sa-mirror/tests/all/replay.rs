@@ -12,7 +12,9 @@ use offload_api::{
 use offload_base::Instant;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sa_mirror::{Decoder, Message, Mirror, Refusal, Report, SaName, Used, Watcher, encode};
+use sa_mirror::{
+    Change, Decoder, Message, Mirror, MirroredPolicy, Refusal, Report, SaName, Unsupported, Used, Watcher, encode,
+};
 use std::collections::VecDeque;
 
 /// All that is between a kernel and a `Keying`.
@@ -246,6 +248,48 @@ fn a_snapshot_touches_nothing_that_is_the_same() {
     let after = (pair.mirror.counters(), pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE));
     assert_eq!(before.1, after.1);
     assert_eq!((after.0.sas_added, after.0.sas_deleted, after.0.snapshots), (1, 0, before.0.snapshots + 1));
+}
+
+/// The kernel tells policies apart by more than is mirrored, and gives one that comes again another number. In no order is there none in force
+/// while the kernel has one; and of one that cannot be mirrored, nothing passes.
+#[test]
+fn policies_for_the_same_packets_stand_in_for_each_other() {
+    let selector =
+        offload_api::Selector { destination: Some(offload_api::Prefix::host(THERE)), ..offload_api::Selector::ANY };
+    let protect = offload_api::Action::Protect(offload_api::Template::transport(1));
+    let policy = |index, action| {
+        let direction = Direction::Transmit;
+        Message::Change(Change::Policy(MirroredPolicy { index, direction, selector, priority: 5, action }))
+    };
+    let in_force = |pair: &mut Pair, action| {
+        let keying = pair.keying();
+        let policy = offload_api::Policy { direction: Direction::Transmit, selector, priority: 5, action };
+        assert_eq!(keying.add_policy(policy), Err(offload_api::KeyingError::Exists), "one is there");
+    };
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.say(&Message::Change(Change::SnapshotBegins));
+    pair.say(&policy(9, Ok(protect)));
+    pair.say(&Message::Change(Change::SnapshotEnds));
+    pair.say(&Message::Change(Change::SnapshotBegins));
+    pair.say(&policy(17, Ok(protect)));
+    pair.say(&Message::Change(Change::SnapshotEnds));
+    pair.deliver(usize::MAX);
+    in_force(&mut pair, protect);
+    // One with a mark, say, stands in the way of both, and the other one comes back.
+    pair.say(&policy(18, Err(Unsupported::Mark)));
+    pair.deliver(usize::MAX);
+    let before = pair.mirror.counters();
+    pair.say(&Message::Change(Change::PolicyGone(18)));
+    pair.deliver(usize::MAX);
+    in_force(&mut pair, protect);
+    let after = pair.mirror.counters();
+    assert_eq!(
+        (after.policies_deleted, after.policies_added),
+        (before.policies_deleted + 1, before.policies_added + 1)
+    );
+    pair.say(&Message::Change(Change::PolicyGone(17)));
+    pair.deliver(usize::MAX);
+    assert!(pair.keying().delete_policy(Direction::Transmit, &selector, 5).is_err(), "none is there any more");
 }
 
 #[test]

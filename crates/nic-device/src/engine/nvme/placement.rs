@@ -92,10 +92,18 @@ impl Placement {
         let held = open.take(command, offset);
         let Taken { pieces, passing } = self.commands.get_mut(&command)?;
         let passing = passing.as_ref().filter(|_| pass);
-        let lead = if passing.is_some() { &held[..] } else { &[] };
+        let find = |start: u64| {
+            let at = pieces.iter().position(|piece| start < end_of(piece))?;
+            Some((at, usize::try_from(start.checked_sub(pieces[at].offset())?).ok()?))
+        };
+        let mut lead = if passing.is_some() { &held[..] } else { &[] };
+        // Identifiers come again: what is open may be of a command before, whose buffer had other pieces.
+        let fits = |(at, skipped): (usize, usize)| pieces[at].len() - skipped >= lead.len();
+        if !find(u64::from(offset) - lead.len() as u64).is_some_and(fits) {
+            lead = &[];
+        }
         let start = u64::from(offset) - lead.len() as u64;
-        let at = pieces.iter().position(|piece| start < end_of(piece))?;
-        let skipped = usize::try_from(start.checked_sub(pieces[at].offset())?).ok()?;
+        let (at, skipped) = find(start)?;
         let mut length = (lead.len() + bytes.len()).min(pieces[at].len() - skipped);
         if passing.is_some() {
             let cut = cut_of(start, start + length as u64, end_of(&pieces[at]));
@@ -217,6 +225,20 @@ mod tests {
             placement.insert(7, buffer(&home));
             assert_eq!(placement.place(7, 0, &[1], true, &mut OpenBlock::default()).is_some(), other.is_some());
         }
+    }
+
+    /// A block was left open by a command, and another one with its identifier has other pieces.
+    #[test]
+    fn what_is_open_of_another_command_fits_or_is_left() {
+        let home = Arc::new(Home::default());
+        let mut placement = passing(&home);
+        let mut open = OpenBlock::default();
+        assert!(placement.place(7, 16, &[1; 4], true, &mut open).is_none(), "it waits for its block");
+        placement.open(NvmeTcpStages { command: 7, unit: 3, stages: vec![StageSpec::new("add", ())] });
+        let parts = [(0, 18), (18, 46)];
+        placement.insert(7, parts.map(|(at, bytes)| Piece::new(at, BytesMut::zeroed(bytes), home.clone())).into());
+        let placed = placement.place(7, 20, &[1; 40], true, &mut open);
+        assert!(placed.is_none_or(|piece| piece.offset() >= 18));
     }
 
     /// A command 7 whose data pass a stage, with a buffer of two parts.
