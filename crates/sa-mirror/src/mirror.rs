@@ -281,6 +281,8 @@ impl Mirror {
             Change::SnapshotEnds => {}
             Change::Sa(sa) => self.sa(now, *sa, keying),
             Change::SaUnsupported(name, why) => {
+                // It may have been one that is mirrored, and changed.
+                self.sa_gone((name.destination, name.spi), keying);
                 self.counts.sas_refused += 1;
                 self.refuse(Refusal::Unsupported(name, why));
             }

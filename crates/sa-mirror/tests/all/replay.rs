@@ -250,6 +250,18 @@ fn a_snapshot_touches_nothing_that_is_the_same() {
     assert_eq!((after.0.sas_added, after.0.sas_deleted, after.0.snapshots), (1, 0, before.0.snapshots + 1));
 }
 
+#[test]
+fn an_sa_that_becomes_one_that_cannot_be_mirrored_is_gone() {
+    let mut pair = Pair::new(OffloadKind::Packet);
+    pair.add_sa(0x100, true);
+    pair.settle();
+    assert!(pair.keying().find_sa(Direction::Receive, 0x100, THERE, HERE).is_some());
+    let name = SaName { source: THERE, destination: HERE, spi: 0x100 };
+    pair.say(&Message::Change(Change::SaUnsupported(name, Unsupported::Mark)));
+    pair.deliver(usize::MAX);
+    assert!(pair.keying().find_sa(Direction::Receive, 0x100, THERE, HERE).is_none());
+}
+
 /// The kernel tells policies apart by more than is mirrored, and gives one that comes again another number. In no order is there none in force
 /// while the kernel has one; and of one that cannot be mirrored, nothing passes.
 #[test]
