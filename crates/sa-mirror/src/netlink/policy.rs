@@ -61,11 +61,6 @@ fn selector(info: Bytes<'_>) -> Option<(Selector, bool)> {
     };
     let (destination_port, source_port) = (port(32, 34)?, port(36, 38)?);
     let protocol = Some(info.u8(44)?).filter(|protocol| *protocol != 0);
-    // Of other protocols these fields are something else: ICMP's type and code, a key of GRE.
-    let (mut destination_port, mut source_port) = (destination_port, source_port);
-    if protocol.is_some_and(|protocol| !WITH_PORTS.contains(&protocol)) && info.u16(34)? | info.u16(38)? != 0 {
-        (destination_port, source_port, whole) = (None, None, false);
-    }
     Some((Selector { source, destination, protocol, source_port, destination_port }, whole))
 }
 
@@ -117,8 +112,6 @@ fn templates(value: Bytes<'_>) -> Result<Option<Template>, Unsupported> {
     }
 }
 
-/// TCP, UDP, DCCP, SCTP, UDP-Lite.
-const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
 /// `struct xfrm_userpolicy_info`, and where its fields are.
 const INFO: usize = 168;
 const PRIORITY: usize = 152;
