@@ -20,8 +20,8 @@ use crate::words::portable::Portable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Backend {
-    /// Safe Rust, on every processor. (AES and POLYVAL are RustCrypto's, which use AES and carry-less multiplication of
-    /// x86-64 and AArch64 themselves where they find them.)
+    /// Safe Rust, on every processor. (POLYVAL is RustCrypto's, which uses carry-less multiplication of x86-64
+    /// and AArch64 itself where it finds it; AES is resumable-aead's with the fastest instructions that there are, whatever back-end is asked for.)
     Portable,
     /// x86-64 with AVX2, AES-NI and PCLMULQDQ: eight messages side by side.
     Avx2,

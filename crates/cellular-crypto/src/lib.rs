@@ -17,7 +17,7 @@
 //! - [`Key`] (`key.rs`), [`Iv`] and [`PduNumber`] (`iv.rs`), [`Tag`] (`tag.rs`): what a user has in hand;
 //! - [`Engine`] (`engine.rs`): jobs (`jobs.rs`) to lanes (`lane.rs`), and what runs without lanes;
 //! - `run.rs`: generators (`snow3g.rs`, `zuc.rs`) over lanes, written once over `words/`, which has a file for each back-end;
-//! - `snow5g.rs`, `aes_modes.rs`: what one message keeps busy by itself;
+//! - `snow5g.rs`: what one message keeps busy by itself; `aes_modes.rs`: counter mode, and CMAC of many messages, over `resumable-aead`;
 //! - `uia2.rs` over `gf64.rs`, `eia3.rs`, `sst.rs`: the MACs;
 //! - `sbox.rs`: S-boxes without tables in memory.
 //!
