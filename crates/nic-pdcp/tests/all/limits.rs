@@ -6,10 +6,12 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 use nic_sim::lookaside::LookasideConfig;
 use nic_sim::wire::LinkConfig;
+use offload_api::Job;
 use offload_api::{Datagram, DatagramSocket, NetDevice, SendLimits, SendRefused, SocketEvent, TxDatagram};
 use offload_base::{Alarm, Instant};
 use offload_formats::{Gtpu, GtpuMessage};
 use offload_jobs::{CpuConfig, CpuQueue};
+use offload_transforms::Transform;
 use pdcp::crypto::Direction;
 use pdcp::gtpu::{Bearer, Protection, Tunnel};
 use pdcp::{Config, Security};
@@ -33,51 +35,36 @@ fn a_full_queue_of_jobs_loses_nothing() {
     }
 }
 
-/// What waits for a place in a queue that others have filled goes on when they are through, though nothing else happens.
+/// What waits for a place in a queue that others have filled goes on when they are through, though nothing else happens; so it does if they filled
+/// it with commands, which end without a job.
 #[test]
 fn room_in_a_shared_queue_is_noticed() {
-    let config = LookasideConfig { depth: 4, ..LookasideConfig::default() };
-    let mut world = World::with_accelerator(9, [How::Jobs, How::Cpu], 8, LinkConfig::default(), config);
-    let [near, far] = world.open(0, &config_with(8 << 20), 0);
-    let mut other = world.ends[0].0.accelerator().unwrap().client();
-    let host = world.ends[0].0.clone();
-    let got = world.bed.run_within(Duration::from_secs(5), async move {
-        // The first makes the session.
-        near.send(sdu(0, 0)).await.unwrap();
-        far.receive().await.unwrap();
-        host.runtime().sleep(Duration::from_millis(1)).await;
-        let session = other.open(offload_transforms::Transform::Copy).unwrap();
-        host.runtime().sleep(Duration::from_millis(1)).await;
-        for _ in 0..4 {
-            other
-                .submit(offload_api::Job::new(session, Bytes::from(vec![0; 64]), BytesMut::with_capacity(64)))
-                .unwrap();
-        }
-        other.flush();
-        near.send(sdu(0, 1)).await.unwrap();
-        far.receive().await.unwrap().data
-    });
-    assert_eq!(got, sdu(0, 1));
-}
-
-/// So does what waits for places that commands took, which end without a job.
-#[test]
-fn room_that_commands_leave_is_noticed() {
-    let config = LookasideConfig { depth: 4, ..LookasideConfig::default() };
-    let mut world = World::with_accelerator(9, [How::Jobs, How::Cpu], 8, LinkConfig::default(), config);
-    let [near, far] = world.open(0, &config_with(8 << 20), 0);
-    let mut other = world.ends[0].0.accelerator().unwrap().client();
-    let host = world.ends[0].0.clone();
-    let got = world.bed.run_within(Duration::from_secs(5), async move {
-        near.send(sdu(0, 0)).await.unwrap();
-        far.receive().await.unwrap();
-        host.runtime().sleep(Duration::from_millis(1)).await;
-        (0..4).for_each(|_| drop(other.open(offload_transforms::Transform::Copy)));
-        other.flush();
-        near.send(sdu(0, 1)).await.unwrap();
-        far.receive().await.unwrap().data
-    });
-    assert_eq!(got, sdu(0, 1));
+    for with_jobs in [true, false] {
+        let config = LookasideConfig { depth: 4, ..LookasideConfig::default() };
+        let mut world = World::with_accelerator(9, [How::Jobs, How::Cpu], 8, LinkConfig::default(), config);
+        let [near, far] = world.open(0, &config_with(8 << 20), 0);
+        let mut other = world.ends[0].0.accelerator().unwrap().client();
+        let host = world.ends[0].0.clone();
+        let got = world.bed.run_within(Duration::from_secs(5), async move {
+            // The first makes the session.
+            near.send(sdu(0, 0)).await.unwrap();
+            far.receive().await.unwrap();
+            host.runtime().sleep(Duration::from_millis(1)).await;
+            if with_jobs {
+                let session = other.open(Transform::Copy).unwrap();
+                host.runtime().sleep(Duration::from_millis(1)).await;
+                for _ in 0..4 {
+                    other.submit(Job::new(session, Bytes::from(vec![0; 64]), BytesMut::with_capacity(64))).unwrap();
+                }
+            } else {
+                (0..4).for_each(|_| drop(other.open(Transform::Copy)));
+            }
+            other.flush();
+            near.send(sdu(0, 1)).await.unwrap();
+            far.receive().await.unwrap().data
+        });
+        assert_eq!(got, sdu(0, 1), "jobs: {with_jobs}");
+    }
 }
 
 /// A socket that takes nothing for a while, and then everything: what waited for room goes on, though the peer says nothing.
