@@ -21,7 +21,7 @@ use nicbench::trace_options::TraceOptions;
 use offload_base::counters::CounterSet;
 use offload_bench::keys;
 use offload_host_stack::Ipv6Config;
-use offload_testbed::attach::{AttachCounters, DgramPort, Gate, Gone, KeyingFront, StreamPort};
+use offload_testbed::attach::{DgramPort, End, Gate, KeyingFront};
 use offload_testbed::bed::ClockKind;
 use offload_testbed::{Capture, Testbed, Tracer};
 use std::io;
@@ -163,11 +163,10 @@ impl OutsideOptions {
 
 /// What the wire leads to.
 struct Outside {
-    name: String,
+    end: End,
+    /// The end's, or the front's before it.
     port: Arc<Mutex<dyn Port>>,
-    counters: Box<dyn Fn() -> AttachCounters>,
     front: Option<Arc<Mutex<Front>>>,
-    gone: Gone,
 }
 
 /// In front of an emulated host, with a Linux that negotiates for it beside it.
@@ -179,7 +178,8 @@ impl Outside {
     /// # Errors
     /// In words, if it cannot be opened.
     fn open(options: &OutsideOptions) -> Result<Outside, String> {
-        let mut outside = Outside::end(options)?;
+        let end = Outside::end(options)?;
+        let mut outside = Outside { port: end.port(), end, front: None };
         if let [ours, theirs] = &options.daemon[..] {
             let daemon = DgramPort::bind(ours, theirs).map_err(|error| format!("{}: {error}", ours.display()))?;
             let front = Arc::new(Mutex::new(KeyingFront::new(outside.port, daemon)));
@@ -189,40 +189,17 @@ impl Outside {
     }
 
     /// The end itself.
-    fn end(options: &OutsideOptions) -> Result<Outside, String> {
+    fn end(options: &OutsideOptions) -> Result<End, String> {
         if let [ours, theirs] = &options.dgram[..] {
-            let port = DgramPort::bind(ours, theirs).map_err(|error| format!("{}: {error}", ours.display()))?;
-            // Guests come and go.
-            return Ok(Outside::with("guest", port, DgramPort::counters, Gone::default()));
+            return End::dgram(ours, theirs).map_err(|error| format!("{}: {error}", ours.display()));
         }
         if let Some(path) = &options.stream {
-            let port = StreamPort::listen_unix(path).map_err(|error| format!("{}: {error}", path.display()))?;
-            return Ok(Outside::with("guest", port, StreamPort::counters, Gone::default()));
+            return End::stream(path).map_err(|error| format!("{}: {error}", path.display()));
         }
         match &options.tap {
-            Some(name) => Outside::tap(name),
+            Some(name) => End::tap(name).map_err(|error| error.to_string()),
             None => Err(NO_END.into()),
         }
-    }
-
-    #[cfg(feature = "tap")]
-    fn tap(name: &str) -> Result<Outside, String> {
-        use offload_testbed::attach::{TapConfig, TapPort};
-        let port = TapPort::open(TapConfig::named(name)).map_err(|error| error.to_string())?;
-        let gone = port.gone();
-        Ok(Outside::with(name, port, TapPort::counters, gone))
-    }
-
-    #[cfg(not(feature = "tap"))]
-    fn tap(_: &str) -> Result<Outside, String> {
-        Err("this was built without TAPs: build with --features tap, or use --dgram or --stream".into())
-    }
-
-    fn with<P: Port + 'static>(name: &str, port: P, counters: fn(&P) -> AttachCounters, gone: Gone) -> Outside {
-        let port = Arc::new(Mutex::new(port));
-        let looked_at = port.clone();
-        let counters = Box::new(move || counters(&looked_at.lock().unwrap_or_else(PoisonError::into_inner)));
-        Outside { name: name.into(), port, counters, front: None, gone }
     }
 
     /// Where what a keying daemon says waits; without one, nobody comes by.
@@ -233,8 +210,7 @@ impl Outside {
 
     /// Ready when the end of the wire has gone for good, with what to tell of that.
     async fn gone(&self) -> io::Error {
-        self.gone.wait().await;
-        io::Error::new(io::ErrorKind::NetworkDown, format!("{} is gone: somebody has deleted it", self.name))
+        self.end.gone().await
     }
 
     /// A testbed of one host, called `host`, with this at the other end of its wire.
@@ -285,7 +261,7 @@ impl Outside {
             let memory = keys::memory(path).map_err(io::Error::other)?;
             builder = builder.layer(move |queues| SecureDevice::of_queues_with(queues, memory.clone()));
         }
-        let mut builder = builder.attach(0, &self.name, self.port.clone(), wire.link());
+        let mut builder = builder.attach(0, self.end.name(), self.port.clone(), wire.link());
         if let Some(capture) = capture {
             builder = builder.captured(capture);
         }
@@ -294,7 +270,7 @@ impl Outside {
 
     /// Adds what passed to `set`.
     fn count(&self, set: &mut CounterSet) {
-        set.add(&(self.counters)());
+        set.add(&self.end.counters());
         let front = self.front.iter().map(|front| front.lock().unwrap_or_else(PoisonError::into_inner).counters());
         front.for_each(|front| set.add(&front));
     }

@@ -1,12 +1,14 @@
 //! `reservoir`: serves folders over HTTPS and copies between them, disk to disk, encrypted.
 //!
-//! - `serve`: a folder over TLS on the kernel's TCP; `copy`: between paths and URLs; `plan`: a copy in parts;
+//! - `serve`: a folder over TLS on the kernel's TCP; `emulated`: on an emulated host, whose NIC does the TLS; `copy`: between paths and URLs; `plan`: a copy in parts;
 //! - `progress`: how a copy goes, for a terminal or a log; `warnings`: what the library warns of.
 
 #![forbid(unsafe_code)]
 
 #[path = "cli/copy.rs"]
 mod copy;
+#[path = "cli/emulated.rs"]
+mod emulated;
 #[path = "cli/progress.rs"]
 mod progress;
 #[path = "cli/serve.rs"]
@@ -37,6 +39,12 @@ enum Command {
 fn main() -> ExitCode {
     let options = Options::parse();
     warnings::show();
+    if let Command::Serve(options) = &options.command
+        && options.host.is_asked_for()
+    {
+        // A testbed brings a runtime of its own.
+        return emulated::run(options);
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("no threads: {error}"), FAILED),

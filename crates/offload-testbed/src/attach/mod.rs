@@ -8,6 +8,7 @@
 //!
 //! - [`dgram`]: [`DgramPort`], QEMU's `-netdev dgram` over Unix sockets: one datagram, one frame;
 //! - [`stream`]: [`StreamPort`], QEMU's `-netdev stream` over Unix sockets or TCP: a length before each frame;
+//! - [`end`]: [`End`], any of these, for programs whose users choose;
 //! - [`front`]: [`KeyingFront`], which lets a Linux negotiate keys for an emulated host;
 //! - [`gate`]: [`Gate`], where what a keying daemon says waits until its kernel is mirrored;
 //! - [`gone`]: [`Gone`], by which a program hears that the outside has gone for good;
@@ -18,6 +19,7 @@
 //! waits in a short queue; what does not fit there is dropped and counted. All of this happens in real time only.
 
 pub mod dgram;
+pub mod end;
 pub mod front;
 pub mod gate;
 pub mod gone;
@@ -28,6 +30,7 @@ pub mod tap;
 mod watcher;
 
 pub use dgram::DgramPort;
+pub use end::End;
 pub use front::{FrontCounters, KeyingFront};
 pub use gate::Gate;
 pub use gone::Gone;

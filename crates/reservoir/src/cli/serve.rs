@@ -1,17 +1,23 @@
-//! `reservoir serve`.
+//! `reservoir serve`: what is served, to whom, and until when. Clients come by a [`Door`]: the kernel's TCP here, an emulated host's in
+//! `emulated`.
 
-use crate::{UNUSABLE, fail};
+use crate::emulated::HostOptions;
+use crate::{FAILED, UNUSABLE, fail};
 use clap::Args;
+use core::pin::Pin;
+use offload_reservoir::remote::Wire;
 use offload_reservoir::rooted::Rooted;
+use offload_reservoir::rustls::ServerConfig;
 use offload_reservoir::tls::{Allowed, Tls};
 use offload_reservoir::tokens::Tokens;
 use offload_reservoir::{Limits, Server, Shell, tls};
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
@@ -25,11 +31,16 @@ use tokio_rustls::TlsAcceptor;
 ///
 /// FILE of --tokens is TOML, a table for each token: `[[token]]` with name = "lab", sha256 = "..." (of the token: `printf %s "$TOKEN" |
 /// sha256sum`), rights = ["read", "write"], and if wanted path = "/incoming", rate = "2G", expires = "2027-01-31T00:00:00Z".
+///
+/// With --tap or --dgram the server is on an emulated host, whose NIC does the TLS; it serves at the port of --listen there, and tells at its end
+/// what was counted.
 #[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
-    listen: SocketAddr,
+    pub(crate) listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) host: HostOptions,
     /// The folder
     #[arg(long, value_name = "FOLDER")]
     root: PathBuf,
@@ -49,7 +60,7 @@ pub(crate) struct ServeOptions {
     #[arg(long)]
     log: bool,
     /// Copy files from and to this server when a client asks for it (COPY): HOST or HOST:PORT, an address of IPv6 in brackets; may be given several times
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", conflicts_with = "end")]
     tpc_allow: Vec<tls::Host>,
     /// The authorities to trust with those servers (PEM). Default: those of this machine
     #[arg(long, value_name = "FILE", requires = "tpc_allow")]
@@ -65,80 +76,147 @@ pub(crate) struct ServeOptions {
     max_uploads: usize,
 }
 
+/// Why it ends, in words, and the exit status that says so.
+pub(crate) type Stop = (String, u8);
+
+pub(crate) fn unusable(error: impl ToString) -> Stop {
+    (error.to_string(), UNUSABLE)
+}
+
+/// Where clients come in.
+pub(crate) trait Door: Sized {
+    /// What it is called, for the first line.
+    fn address(&self) -> String;
+
+    /// The next client, whose handshake is not done yet.
+    async fn next(&mut self) -> Result<(SocketAddr, Handshake), NobodyComes>;
+}
+
+/// Why nobody comes in.
+pub(crate) enum NobodyComes {
+    /// Out of descriptors, for example: others will end.
+    Now(io::Error),
+    /// The door is gone. Without the feature `tap` there is none that goes.
+    #[cfg_attr(not(feature = "tap"), expect(dead_code, reason = "the kernel's TCP stays"))]
+    AnyMore(io::Error),
+}
+
+/// A client that shakes hands; `None`: it went away, or knows another TLS.
+pub(crate) type Handshake = Pin<Box<dyn Future<Output = Option<Box<dyn Wire>>> + Send>>;
+
+/// Serves over the kernel's TCP.
 pub(crate) async fn run(options: ServeOptions) -> ExitCode {
-    match serve(options).await {
+    let served = async {
+        let listener = TcpListener::bind(options.listen).await;
+        let listener = listener.map_err(|error| unusable(format!("{}: {error}", options.listen)))?;
+        let acceptor = TlsAcceptor::from(Arc::new(options.tls()?));
+        serve(&options, Kernel { listener, acceptor }, "").await
+    };
+    match served.await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => fail(&message, UNUSABLE),
+        Err((message, status)) => fail(&message, status),
     }
 }
 
-async fn serve(options: ServeOptions) -> Result<(), String> {
-    let root = Rooted::open(&options.root).map_err(|error| format!("{}: {error}", options.root.display()))?;
-    let mut limits = Limits::default();
-    (limits.connections, limits.uploads_of_a_user) = (options.max_connections, options.max_uploads);
-    let mut server = Server::new(Arc::new(root), Shell::tokio(), limits);
-    if options.open_to_all {
-        server = server.open_to_all();
-    }
-    if options.log {
-        server = server.with_log(Arc::new(|line: &str| eprintln!("{line}")));
-    }
-    if !options.tpc_allow.is_empty() {
-        let trusted = crate::copy::authorities(options.tpc_cacert.as_deref())?;
-        let config = tls::client_config(trusted, None).map_err(|error| format!("the authorities: {error}"))?;
-        let dial = Allowed::new(Tls::new(Arc::new(config)), options.tpc_allow.clone());
-        server = server.with_third_party(Arc::new(dial), options.tpc_copies);
-    }
-    if let Some(file) = &options.tokens {
-        server.set_tokens(read_tokens(file)?);
-    }
-    let config = tls::server_config(tls::certificates(&options.cert)?, tls::key(&options.key)?);
-    let config = config.map_err(|error| format!("{}: {error}", options.cert.display()))?;
+/// Serves who comes by `door` until a signal, or until that is gone. `instructions` follow the first line.
+pub(crate) async fn serve(options: &ServeOptions, mut door: impl Door, instructions: &str) -> Result<(), Stop> {
+    let server = options.server()?;
     // Signals are heard before anybody can know that it serves.
-    let signals = |error: std::io::Error| format!("signals: {error}");
-    let mut hangup = signal(SignalKind::hangup()).map_err(signals)?;
-    let mut signals = Signals::listen().map_err(signals)?;
-    let listener = TcpListener::bind(options.listen).await.map_err(|error| format!("{}: {error}", options.listen))?;
-    let address = listener.local_addr().map_err(|error| error.to_string())?;
-    println!("{} at https://{address}/", options.root.display());
+    let mut hangup = signal(SignalKind::hangup()).map_err(unusable)?;
+    let mut signals = Signals::listen().map_err(unusable)?;
+    print!("{} at https://{}/\n{instructions}", options.root.display(), door.address());
 
-    let acceptor = TlsAcceptor::from(Arc::new(config));
     // Each connection holds one end: the other is told when all have gone.
     let (open, mut all_gone) = mpsc::channel::<()>(1);
-    loop {
+    let ended = loop {
         tokio::select! {
             biased;
-            () = signals.end() => break,
+            () = signals.end() => break Ok(()),
             _ = hangup.recv() => reload(&server, options.tokens.as_deref()),
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => welcome(&server, &acceptor, stream, peer, open.clone()),
-                // Out of descriptors, for example: others will end.
-                Err(error) => {
+            came = door.next() => match came {
+                Ok((peer, handshake)) => welcome(&server, peer, handshake, open.clone()),
+                Err(NobodyComes::AnyMore(error)) => break Err((error.to_string(), FAILED)),
+                Err(NobodyComes::Now(error)) => {
                     eprintln!("reservoir: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             },
         }
-    }
-    drop((listener, open));
+    };
+    drop((door, open));
     server.close();
-    tokio::select! {
-        biased;
-        _ = all_gone.recv() => {}
-        () = signals.end() => {}
-        () = tokio::time::sleep(FAREWELL) => {}
+    if ended.is_ok() {
+        tokio::select! {
+            biased;
+            _ = all_gone.recv() => {}
+            () = signals.end() => {}
+            () = tokio::time::sleep(FAREWELL) => {}
+        }
     }
-    Ok(())
+    ended
 }
 
-fn welcome(server: &Server, acceptor: &TlsAcceptor, stream: TcpStream, peer: SocketAddr, open: mpsc::Sender<()>) {
+impl ServeOptions {
+    fn server(&self) -> Result<Server, Stop> {
+        let root = Rooted::open(&self.root).map_err(|error| unusable(format!("{}: {error}", self.root.display())))?;
+        let mut limits = Limits::default();
+        (limits.connections, limits.uploads_of_a_user) = (self.max_connections, self.max_uploads);
+        let mut server = Server::new(Arc::new(root), Shell::tokio(), limits);
+        if self.open_to_all {
+            server = server.open_to_all();
+        }
+        if self.log {
+            server = server.with_log(Arc::new(|line: &str| eprintln!("{line}")));
+        }
+        if !self.tpc_allow.is_empty() {
+            let trusted = crate::copy::authorities(self.tpc_cacert.as_deref()).map_err(unusable)?;
+            let config =
+                tls::client_config(trusted, None).map_err(|error| unusable(format!("the authorities: {error}")))?;
+            let dial = Allowed::new(Tls::new(Arc::new(config)), self.tpc_allow.clone());
+            server = server.with_third_party(Arc::new(dial), self.tpc_copies);
+        }
+        if let Some(file) = &self.tokens {
+            server.set_tokens(read_tokens(file).map_err(unusable)?);
+        }
+        Ok(server)
+    }
+
+    /// The server's side of TLS.
+    pub(crate) fn tls(&self) -> Result<ServerConfig, Stop> {
+        let (chain, key) = (tls::certificates(&self.cert).map_err(unusable)?, tls::key(&self.key).map_err(unusable)?);
+        tls::server_config(chain, key).map_err(|error| unusable(format!("{}: {error}", self.cert.display())))
+    }
+}
+
+/// The kernel's TCP, and TLS by the CPU.
+struct Kernel {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl Door for Kernel {
+    fn address(&self) -> String {
+        self.listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string())
+    }
+
+    async fn next(&mut self) -> Result<(SocketAddr, Handshake), NobodyComes> {
+        let (stream, peer) = self.listener.accept().await.map_err(NobodyComes::Now)?;
+        let acceptor = self.acceptor.clone();
+        let handshake = async move {
+            // A wish: without it small answers come later.
+            let _not_granted = stream.set_nodelay(true);
+            acceptor.accept(stream).await.ok().map(|stream| Box::new(stream) as Box<dyn Wire>)
+        };
+        Ok((peer, Box::pin(handshake)))
+    }
+}
+
+fn welcome(server: &Server, peer: SocketAddr, handshake: Handshake, open: mpsc::Sender<()>) {
     // Without a place the stream is closed.
     let Some(place) = server.enter() else { return };
-    let (server, acceptor) = (server.clone(), acceptor.clone());
+    let server = server.clone();
     tokio::spawn(async move {
-        // A wish: without it small answers come later.
-        let _not_granted = stream.set_nodelay(true);
-        if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+        if let Ok(Some(stream)) = tokio::time::timeout(HANDSHAKE, handshake).await {
             server.serve(stream, &peer.to_string()).await;
         }
         drop((place, open));

@@ -1,0 +1,196 @@
+//! `reservoir serve` on an emulated host, whose wire ends at a TAP of this machine or at a QEMU's network card, and whose NIC does the TLS.
+
+use crate::serve::ServeOptions;
+use clap::Args;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The host, and where its wire ends.
+#[derive(Args, Debug)]
+pub(crate) struct HostOptions {
+    /// Serve from an emulated host whose wire ends at this TAP, which is made if it is not there
+    #[arg(long, value_name = "NAME", group = "end")]
+    tap: Option<String>,
+    /// Serve from an emulated host whose wire ends at a QEMU's `-netdev dgram`: the socket this side receives at, and the other side's
+    #[arg(long, value_names = ["OURS", "THEIRS"], num_args = 2, group = "end")]
+    dgram: Vec<PathBuf>,
+    /// The emulated host's address
+    #[arg(long, default_value = "10.77.0.1", requires = "end")]
+    address: Ipv4Addr,
+    /// The address that the other end is told to take
+    #[arg(long, default_value = "10.77.0.2", requires = "end")]
+    peer: Ipv4Addr,
+    /// The emulated host's IPv6 address, which it has beside the IPv4 one
+    #[arg(long, value_name = "ADDRESS", default_value = "fd77::1", requires = "end")]
+    address6: Ipv6Addr,
+    /// Largest IP packet of the emulated host
+    #[arg(long, value_name = "SIZE", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(1280..=9216), requires = "end")]
+    mtu: u16,
+    /// Bytes of a connection's send buffer, and of its receive buffer, on the emulated host: 64MiB. Default: 4 MiB and 6 MiB
+    #[arg(long, value_name = "SIZE", requires = "end")]
+    buffers: Option<bytesize::ByteSize>,
+    /// The emulated host's CPU does the TLS, not its NIC
+    #[arg(long, requires = "end")]
+    cpu: bool,
+}
+
+impl HostOptions {
+    /// Whether there is to be one.
+    pub(crate) fn is_asked_for(&self) -> bool {
+        self.tap.is_some() || !self.dgram.is_empty()
+    }
+}
+
+/// Serves until a signal, or until the TAP is deleted.
+#[cfg(feature = "tap")]
+pub(crate) fn run(options: &ServeOptions) -> ExitCode {
+    match host::serve_from_host(options) {
+        Ok(counted) => {
+            print!("{counted}");
+            ExitCode::SUCCESS
+        }
+        Err((message, status)) => crate::fail(&message, status),
+    }
+}
+
+/// This was built without.
+#[cfg(not(feature = "tap"))]
+pub(crate) fn run(options: &ServeOptions) -> ExitCode {
+    let HostOptions { address, peer, address6, mtu, buffers, cpu, .. } = &options.host;
+    let _unused = (address, peer, address6, mtu, buffers, cpu);
+    crate::fail("this was built without emulated hosts: build with --features tap", crate::UNUSABLE)
+}
+
+#[cfg(feature = "tap")]
+mod host {
+    use super::HostOptions;
+    use crate::serve::{Door, Handshake, NobodyComes, ServeOptions, Stop, serve, unusable};
+    use core::time::Duration;
+    use ktls_offload::Offload;
+    use offload_reservoir::remote::Wire;
+    use offload_reservoir::rustls::ServerConfig;
+    use offload_testbed::attach::End;
+    use offload_testbed::host_stack::{Ipv6Config, TcpListener};
+    use offload_testbed::nic_sim::Delays;
+    use offload_testbed::wire::LinkConfig;
+    use offload_testbed::{ClockKind, NicConfig, Seed, TcpConfig, Testbed};
+    use std::io;
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
+    /// Tells what was counted.
+    pub(super) fn serve_from_host(options: &ServeOptions) -> Result<String, Stop> {
+        let end = options.host.end().map_err(unusable)?;
+        let mut bed = options.host.bed(&end).map_err(unusable)?;
+        let mut config = options.tls()?;
+        // The NIC needs the keys.
+        config.enable_secret_extraction = true;
+        let (host, port) = (bed.host(0).clone(), options.listen.port());
+        let address = SocketAddr::from((host.address(), port));
+        let ended = bed.run(async {
+            let listener =
+                host.stack().listen(port, BACKLOG).map_err(|error| unusable(format!("port {port}: {error}")))?;
+            let by_nic = !options.host.cpu;
+            let door = Emulated { listener, config: Arc::new(config), address, by_nic, end: &end };
+            serve(options, door, &options.host.instructions()).await
+        });
+        let mut counters = bed.counters();
+        counters.add(&end.counters());
+        ended?;
+        Ok(counters.moved().map(|(name, value)| format!("{name:32}\t{value}\n")).collect())
+    }
+
+    impl HostOptions {
+        fn end(&self) -> io::Result<End> {
+            let about = |error: io::Error, path: &std::path::Path| {
+                io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+            };
+            match (&self.tap, &self.dgram[..]) {
+                (Some(name), _) => End::tap(name),
+                (None, [ours, theirs]) => End::dgram(ours, theirs).map_err(|error| about(error, ours)),
+                _ => Err(io::ErrorKind::InvalidInput.into()),
+            }
+        }
+
+        fn bed(&self, end: &End) -> io::Result<Testbed> {
+            let nic = NicConfig {
+                mtu: self.mtu,
+                delays: Delays::NONE,
+                line_rate: None,
+                // A host thread that waits for a core must not cost packets.
+                receive_ring: 8192,
+                ..NicConfig::default()
+            };
+            let usual = TcpConfig::default();
+            let buffer = |usual| self.buffers.map_or(usual, |size| usize::try_from(size.0).unwrap_or(usual));
+            let tcp = TcpConfig {
+                send_buffer: buffer(usual.send_buffer),
+                receive_buffer: buffer(usual.receive_buffer),
+                zero_window_timeout: Some(ZERO_WINDOW),
+                ..usual
+            };
+            let wire = LinkConfig { rate: None, delay: Duration::ZERO, ..LinkConfig::default() };
+            // Nothing is drawn from the seed: a wire that loses nothing, and a host whose secrets come from the system.
+            Testbed::builder(Seed(1))
+                .clock(ClockKind::Real)
+                .host("server", nic, tcp)
+                .address(self.address)
+                .ipv6(Ipv6Config::new(self.address6))
+                .attach(0, end.name(), end.port(), wire)
+                .build()
+        }
+
+        /// What to do at the other end.
+        fn instructions(&self) -> String {
+            let device = self.tap.as_deref().unwrap_or("eth0");
+            format!(
+                "At the other end, as root:\n  ip addr add {}/24 dev {device}\n  ip link set {device} mtu {} up\n\
+                 Ctrl-C ends it and shows what was counted.\n",
+                self.peer, self.mtu
+            )
+        }
+    }
+
+    /// The emulated host's TCP, and TLS by its NIC.
+    struct Emulated<'a> {
+        listener: TcpListener,
+        config: Arc<ServerConfig>,
+        address: SocketAddr,
+        by_nic: bool,
+        end: &'a End,
+    }
+
+    impl Door for Emulated<'_> {
+        fn address(&self) -> String {
+            self.address.to_string()
+        }
+
+        async fn next(&mut self) -> Result<(SocketAddr, Handshake), NobodyComes> {
+            let stream = tokio::select! {
+                biased;
+                error = self.end.gone() => return Err(NobodyComes::AnyMore(error)),
+                accepted = self.listener.accept() => accepted.map_err(NobodyComes::Now)?,
+            };
+            let (peer, config, by_nic) = (stream.peer_addr(), self.config.clone(), self.by_nic);
+            // TCP goes on for what is queued when the connection is over.
+            stream.set_user_timeout(Some(LINGER));
+            let handshake = async move {
+                let mut stream = ktls_offload::accept(stream, config).await.ok()?;
+                if by_nic {
+                    // Whatever the NIC refuses, the CPU does.
+                    let _told = stream.offload(Offload::BOTH);
+                }
+                Some(Box::new(stream) as Box<dyn Wire>)
+            };
+            Ok((peer, Box::pin(handshake)))
+        }
+    }
+
+    /// Connections that may wait to be accepted.
+    const BACKLOG: usize = 1024;
+    /// How long a peer may keep its window closed and answer.
+    const ZERO_WINDOW: Duration = Duration::from_secs(300);
+    /// How long bytes may wait to be acknowledged.
+    const LINGER: Duration = Duration::from_secs(60);
+}
