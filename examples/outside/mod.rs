@@ -11,6 +11,7 @@ pub use serving::{OutsideHost, RunFiles, Stop, begin_capture, kernel_until_inter
 
 use clap::Args;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
 use ipsec::SecureDevice;
 use ktls_offload::tls_stat;
 use mirroring::MirrorOffload;
@@ -22,7 +23,7 @@ use offload_base::counters::CounterSet;
 use offload_bench::keys;
 use offload_host_stack::Ipv6Config;
 use offload_testbed::attach::{DgramPort, End, Gate, KeyingFront};
-use offload_testbed::bed::ClockKind;
+use offload_testbed::bed::{Builder, ClockKind};
 use offload_testbed::{Capture, Testbed, Tracer};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -53,6 +54,12 @@ pub struct OutsideOptions {
     /// The IPv6 address that the other end is told to take
     #[arg(long, value_name = "PEER", default_value = "fd77::2")]
     pub peer6: Ipv6Addr,
+    /// The neighbour by which the emulated host reaches other networks of IPv4
+    #[arg(long, value_name = "ADDRESS", requires = "end")]
+    pub gateway: Option<Ipv4Addr>,
+    /// The neighbour by which it reaches other networks of IPv6
+    #[arg(long, value_name = "ADDRESS", requires = "end", conflicts_with = "autoconf")]
+    pub gateway6: Option<Ipv6Addr>,
     /// The emulated host takes its IPv6 addresses from what routers advertise, and uses none before it has asked whether
     /// somebody has it
     #[arg(long, requires = "end", conflicts_with = "address6")]
@@ -80,10 +87,51 @@ pub struct OutsideOptions {
     tcp: TcpOptions,
 }
 
+/// Where a wire ends, in one word: `tap:NAME`, `dgram:OURS,THEIRS` or `stream:PATH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndAt {
+    /// A TAP of this machine.
+    Tap(String),
+    /// A QEMU's `-netdev dgram`, or another program of ours: our socket, and theirs.
+    Dgram([PathBuf; 2]),
+    /// A QEMU's `-netdev stream`.
+    Stream(PathBuf),
+}
+
+impl FromStr for EndAt {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<EndAt, &'static str> {
+        let unknown = "the end of a wire is tap:NAME, dgram:OURS,THEIRS or stream:PATH";
+        let (kind, at) = text.split_once(':').filter(|(_, at)| !at.is_empty()).ok_or(unknown)?;
+        match (kind, at.split_once(',')) {
+            ("tap", _) => Ok(EndAt::Tap(at.into())),
+            ("dgram", Some((ours, theirs))) => Ok(EndAt::Dgram([ours.into(), theirs.into()])),
+            ("stream", _) => Ok(EndAt::Stream(at.into())),
+            _ => Err(unknown),
+        }
+    }
+}
+
 impl OutsideOptions {
     /// Whether any end was asked for.
     pub fn is_asked_for(&self) -> bool {
         self.tap.is_some() || self.stream.is_some() || !self.dgram.is_empty()
+    }
+
+    /// The usual ones, for a wire that ends there.
+    pub fn ending_at(end: &EndAt) -> OutsideOptions {
+        #[derive(clap::Parser)]
+        struct Usual {
+            #[command(flatten)]
+            outside: OutsideOptions,
+        }
+        let usual = <Usual as clap::Parser>::parse_from([""]).outside;
+        match end.clone() {
+            EndAt::Tap(name) => OutsideOptions { tap: Some(name), ..usual },
+            EndAt::Dgram([ours, theirs]) => OutsideOptions { dgram: vec![ours, theirs], ..usual },
+            EndAt::Stream(path) => OutsideOptions { stream: Some(path), ..usual },
+        }
     }
 
     /// Refuses what cannot be of an emulated host with such a wire, or of a program that has none now.
@@ -145,9 +193,10 @@ impl OutsideOptions {
     }
 
     fn ipv6(&self) -> Ipv6Config {
-        match self.autoconf {
-            true => Ipv6Config::unassigned().with_router_discovery().with_duplicate_detection(),
-            false => Ipv6Config::new(self.address6),
+        match (self.autoconf, self.gateway6) {
+            (true, _) => Ipv6Config::unassigned().with_router_discovery().with_duplicate_detection(),
+            (false, Some(gateway)) => Ipv6Config::new(self.address6).with_gateway(gateway),
+            (false, None) => Ipv6Config::new(self.address6),
         }
     }
 
@@ -213,7 +262,7 @@ impl Outside {
         self.end.gone().await
     }
 
-    /// A testbed of one host, called `host`, with this at the other end of its wire.
+    /// A testbed of one host, called `host`, with this at the other end of its wire; `behind` may add to the host.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -222,8 +271,8 @@ impl Outside {
         host: &str,
         options: &OutsideOptions,
         wire: &WireOptions,
-        capture: Option<&Capture>,
-        tracer: Option<&Tracer>,
+        (capture, tracer): (Option<&Capture>, Option<&Tracer>),
+        behind: impl FnOnce(Builder) -> io::Result<Builder>,
     ) -> io::Result<Testbed> {
         let nic = NicConfig {
             mtu: wire.mtu,
@@ -248,6 +297,10 @@ impl Outside {
             .host(host, nic, options.tcp.config())
             .address(options.address)
             .ipv6(options.ipv6());
+        if let Some(gateway) = options.gateway {
+            builder = builder.gateway(gateway);
+        }
+        builder = behind(builder)?;
         if let Some(path) = &options.keys {
             let addresses = options.addresses();
             let keys = keys::read(path, &addresses).map_err(io::Error::other)?;

@@ -18,7 +18,7 @@ use nicbench::program;
 use nicbench::trace_options::{TraceFile, TraceOptions};
 use offload_base::counters::CounterSet;
 use offload_bench::keys;
-use offload_testbed::bed::BedHost;
+use offload_testbed::bed::{BedHost, Builder};
 use offload_testbed::{Capture, Testbed};
 use sa_mirror::{Listener, MirrorCounters};
 use std::ffi::OsString;
@@ -116,6 +116,21 @@ impl OutsideHost {
         wire: &WireOptions,
         files: &RunFiles<'_>,
     ) -> Result<OutsideHost, Stop> {
+        OutsideHost::open_with(name, host, options, wire, files, Ok)
+    }
+
+    /// The same for a host that is more: `behind` adds to it, when its wire is open.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); if `behind` says so.
+    pub fn open_with(
+        name: &'static str,
+        host: &str,
+        options: &OutsideOptions,
+        wire: &WireOptions,
+        files: &RunFiles<'_>,
+        behind: impl FnOnce(Builder) -> io::Result<Builder>,
+    ) -> Result<OutsideHost, Stop> {
         options.check(wire).map_err(unusable)?;
         let claimed = files.claim(options).map_err(unusable)?;
         let outside = Outside::open(options).map_err(unusable)?;
@@ -124,7 +139,7 @@ impl OutsideHost {
         let capture = files.pcap.map(begin_capture).transpose().map_err(unusable)?;
         let trace = files.trace.begin().map_err(unusable)?;
         let tracer = trace.as_ref().map(TraceFile::tracer);
-        let bed = outside.bed(host, options, wire, capture.as_ref(), tracer).map_err(unusable)?;
+        let bed = outside.bed(host, options, wire, (capture.as_ref(), tracer), behind).map_err(unusable)?;
         claimed.keep();
         Ok(OutsideHost { name, options: options.clone(), outside, bed, capture, trace, agents, mirrored: None })
     }
@@ -132,6 +147,11 @@ impl OutsideHost {
     /// The host.
     pub fn host(&self) -> &BedHost {
         self.bed.host(0)
+    }
+
+    /// Does something with the host before it serves.
+    pub fn set_up<T>(&mut self, work: impl Future<Output = T>) -> T {
+        self.bed.run(work)
     }
 
     /// Where secrets of TLS are to go, if there is a capture that they open.
@@ -151,6 +171,29 @@ impl OutsideHost {
         listen: impl FnOnce(&BedHost) -> io::Result<L>,
         close: impl Future,
     ) -> Result<(), Stop> {
+        self.until_interrupted_beside(
+            instructions,
+            |host| {
+                let listening = listen(host)?;
+                Ok(async move {
+                    let _listening = listening;
+                    core::future::pending().await
+                })
+            },
+            close,
+        )
+    }
+
+    /// The same for a program with work of its own, which `begin` begins: it goes on until then.
+    ///
+    /// # Errors
+    /// As [`until_interrupted`](Self::until_interrupted).
+    pub fn until_interrupted_beside<W: Future<Output = Infallible>>(
+        &mut self,
+        instructions: &str,
+        begin: impl FnOnce(&BedHost) -> io::Result<W>,
+        close: impl Future,
+    ) -> Result<(), Stop> {
         let (name, options, outside) = (self.name, &self.options, &self.outside);
         let host = self.bed.host(0).clone();
         let (agents, mirrored) = (&self.agents, &mut self.mirrored);
@@ -159,7 +202,7 @@ impl OutsideHost {
                 agents.as_ref().map(|agents| Mirroring::listen(agents, options, outside.gate())).transpose()?;
             // Signals are heard from the first line on that anybody can read.
             let (mut interrupts, mut changes) = (Interrupts::listen()?, Changes::listen(options)?);
-            let _listening = listen(&host)?;
+            let mut work = core::pin::pin!(begin(&host)?);
             // Nobody has to read this to be served.
             let _written = program::write_out(name, instructions);
             let changed = async {
@@ -180,6 +223,7 @@ impl OutsideHost {
                 () = interrupts.next() => Ok(()),
                 never = changed => match never {},
                 never = mirror => match never {},
+                never = &mut work => match never {},
             };
             *mirrored = mirroring.as_ref().map(Mirroring::counters);
             if ended.is_ok() {

@@ -60,6 +60,8 @@ pub struct Sa {
     pub(crate) waits_for_room: Option<u64>,
     /// It is used up: a hard limit was reached, or there are no more numbers.
     pub(crate) retired: bool,
+    /// It is lent: the device works by it for somebody else, and counts its numbers alone.
+    pub(crate) lent: bool,
     /// How far its numbers are written down.
     pub(crate) marks: Marks,
     /// When it is in the database's deadlines.
@@ -130,6 +132,7 @@ impl Sa {
             offload: None,
             waits_for_room: None,
             retired: false,
+            lent: false,
             marks: Marks::NONE,
             deadline: None,
             params,
@@ -295,23 +298,25 @@ impl Sad {
 
     /// No packet finds the SA any more: it is used up.
     pub fn retire(&mut self, id: SaId) {
-        let Some(sa) = self.find(id) else { return };
-        // A receiving one is still found: its packets are told from those that nobody ever knew.
-        if sa.params.direction == Direction::Transmit {
-            let keys = [Wanted::of(&sa.params, sa.params.reqid), Wanted::of(&sa.params, 0)];
-            for key in keys {
-                if let Some(ids) = self.wanted.get_mut(&key) {
-                    ids.retain(|other| *other != id);
-                    if ids.is_empty() {
-                        self.wanted.remove(&key);
-                    }
-                }
-            }
-        }
+        self.hide(id);
         let Some(sa) = self.find_mut(id) else { return };
         sa.retired = true;
         if let Some(at) = sa.deadline.take() {
             self.deadlines.remove(&(at, id));
+        }
+    }
+
+    /// No packet of this host leaves by the SA any more. A receiving one is still found: its packets are told from those that
+    /// nobody ever knew.
+    pub(crate) fn hide(&mut self, id: SaId) {
+        let Some(sa) = self.find(id).filter(|sa| sa.params.direction == Direction::Transmit) else { return };
+        for key in [Wanted::of(&sa.params, sa.params.reqid), Wanted::of(&sa.params, 0)] {
+            if let Some(ids) = self.wanted.get_mut(&key) {
+                ids.retain(|other| *other != id);
+                if ids.is_empty() {
+                    self.wanted.remove(&key);
+                }
+            }
         }
     }
 

@@ -152,16 +152,8 @@ impl Overlay {
             true => (Ipv6Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()),
             false => (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()),
         };
-        let underlay = usize::from(self.nic.mtu);
-        let wrapped = match self.suite {
-            Some(suite) => {
-                let any = sa(suite, Direction::Transmit, 256, (here, there), &mut Seed(0).stream("no key"));
-                Outer::plain_mtu(&any, self.ipv6, underlay)
-            }
-            None => underlay,
-        };
-        let room = wrapped.saturating_sub(overhead(tunnel, &self.set(here, there, 0)));
-        u16::try_from(room).unwrap_or(u16::MAX)
+        let any = |suite| sa(suite, Direction::Transmit, 256, (here, there), &mut Seed(0).stream("no key"));
+        inner_mtu(tunnel, &self.set(here, there, 0), self.suite.map(any).as_ref(), self.nic.mtu)
     }
 
     /// Adds both hypervisors and their virtual machines to a testbed without hosts. The time of all virtual machines of a side is
@@ -307,6 +299,21 @@ impl Overlay {
         let checksum = self.ipv6 && self.tunnel != Some(TunnelKind::Gretap);
         TunnelSet { key: Some(network(number)), checksum, ..TunnelSet::new(source, destination) }
     }
+}
+
+/// The longest packet that fits a tunnel, and the SA that protects it if there is one, where packets on the wire have `mtu` bytes at most.
+///
+/// ```
+/// use nic_sim::switch::{TunnelKind, TunnelSet};
+/// use offload_testbed::overlay::inner_mtu;
+///
+/// let set = TunnelSet::new("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+/// assert_eq!(inner_mtu(TunnelKind::Vxlan, &set, None, 1500), 1450);
+/// ```
+pub fn inner_mtu(kind: TunnelKind, set: &TunnelSet, sa: Option<&SaParams>, mtu: u16) -> u16 {
+    let wrapped = sa.map_or(mtu.into(), |sa| Outer::plain_mtu(sa, set.destination.is_ipv6(), mtu.into()));
+    let room = wrapped.saturating_sub(overhead(kind, set));
+    u16::try_from(room).unwrap_or(u16::MAX)
 }
 
 /// The network of a tenant.

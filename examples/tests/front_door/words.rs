@@ -86,7 +86,8 @@ fn text_of(attribute: &str) -> Option<String> {
     Some(rest[..end].to_owned())
 }
 
-const PROGRAMS: [&str; 11] = [
+const PROGRAMS: [&str; 12] = [
+    "eswitch",
     "https_client",
     "h3_server",
     "https_server",

@@ -1,8 +1,9 @@
 //! The programs as users run them: what is wrong is told in one line and by the status, and costs nobody a file.
 //!
-//! `signals`: programs that a signal ends; `timeline`: reads what `--trace` writes.
+//! `signals`: programs that a signal ends; `switch`: one that switches; `timeline`: reads what `--trace` writes.
 
 mod signals;
+mod switch;
 mod timeline;
 
 use std::fs;

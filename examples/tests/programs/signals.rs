@@ -5,10 +5,10 @@ use crate::{Folder, program, run};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 
 /// A program that serves, until it is ended.
-struct Served {
+pub(crate) struct Served {
     name: &'static str,
     program: Child,
     said: BufReader<std::process::ChildStdout>,
@@ -21,7 +21,7 @@ impl Served {
     }
 
     /// Runs until it has said a line that begins with this; also what else is on that line.
-    fn until(folder: &Folder, name: &'static str, arguments: &[&str], first: &str) -> (Served, String) {
+    pub(crate) fn until(folder: &Folder, name: &'static str, arguments: &[&str], first: &str) -> (Served, String) {
         let mut command = program(name);
         command.args(arguments).current_dir(&folder.0).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut program = command.spawn().unwrap();
@@ -36,8 +36,26 @@ impl Served {
         (served, line[first.len()..].trim().to_owned())
     }
 
+    /// Goes on until it has said how it ends.
+    pub(crate) fn listens(&mut self) {
+        let mut line = String::new();
+        while !line.starts_with("Ctrl-C ends it") {
+            line.clear();
+            assert_ne!(self.said.read_line(&mut line).unwrap(), 0, "{} ended", self.name);
+        }
+    }
+
+    /// What it says on standard error, for the caller to read.
+    pub(crate) fn errors(&mut self) -> BufReader<ChildStderr> {
+        BufReader::new(self.program.stderr.take().unwrap())
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        send(&self.program, signal);
+    }
+
     /// What it says on standard output and standard error when `signal` ends it.
-    fn end(&mut self, signal: &str) -> (String, String) {
+    pub(crate) fn end(&mut self, signal: &str) -> (String, String) {
         send(&self.program, signal);
         let (mut counted, told) = (String::new(), rest(self.program.stderr.take()));
         self.said.read_to_string(&mut counted).unwrap();
@@ -163,7 +181,7 @@ fn rest(output: Option<impl Read>) -> String {
 
 /// 10.77.0.2 asks for 10.77.0.1 (RFC 826).
 #[rustfmt::skip]
-const WHO_HAS: [u8; 42] = [
+pub(crate) const WHO_HAS: [u8; 42] = [
     0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 6,
     0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 9, 10, 77, 0, 2, 0, 0, 0, 0, 0, 0, 10, 77, 0, 1,
 ];

@@ -5,7 +5,7 @@ use crate::sad::Sa;
 use core::net::IpAddr;
 use offload_api::ipsec::{SaAdded, SaUse};
 use offload_api::{
-    Direction, EspKey, Keying, KeyingError, Lifetime, OffloadKind, Policy, SaEvent, SaId, SaParams, Selector,
+    Direction, EspKey, Handle, Keying, KeyingError, Lifetime, OffloadKind, Policy, SaEvent, SaId, SaParams, Selector,
 };
 use offload_base::Instant;
 
@@ -59,6 +59,10 @@ impl Keying for SecureDevice {
     fn sa_use(&self, id: SaId) -> Option<SaUse> {
         let sa = self.sad.find(id)?;
         Some(SaUse { bytes: sa.meter.bytes(), packets: sa.meter.packets(), number: sa.number() })
+    }
+
+    fn lend_sas(&mut self, direction: Direction, reqid: u32) -> Result<Vec<Handle>, KeyingError> {
+        self.lend(direction, reqid)
     }
 
     fn add_policy(&mut self, policy: Policy) -> Result<(), KeyingError> {

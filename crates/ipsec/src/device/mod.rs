@@ -6,6 +6,7 @@
 //! - `fragments`: put together where policies, or ESP, need the whole packet;
 //! - `keying`: SAs and policies come and go; `offload`: what the device does of it, and what it tells;
 //! - `contexts`: those of the device, for flows that pass as they are;
+//! - `lending`: SAs that the device works by for somebody else;
 //! - `numbers`: how far they are written down, if they outlive the process;
 //! - `events`: what keying is to hear of it all;
 //! - `path_mtu`: what routers say about the size of ESP packets; `keep_alive`: what address translators need to hear;
@@ -20,6 +21,7 @@ mod events;
 mod fragments;
 mod keep_alive;
 mod keying;
+mod lending;
 mod numbers;
 mod offload;
 mod path_mtu;
@@ -71,6 +73,8 @@ pub struct SecureDevice {
     events: Events,
     /// SAs that the device had no time for yet, the oldest first.
     waiting_for_device: VecDeque<SaId>,
+    /// SAs that the device works by for somebody else, in the order they were lent.
+    lent: Vec<SaId>,
     /// How many SAs ever waited for room in the device.
     waited_for_room: u64,
     /// What the device was told to protect, by the policies it came from.
@@ -109,6 +113,7 @@ impl SecureDevice {
             events: Events::default(),
             told: HashMap::new(),
             waiting_for_device: VecDeque::new(),
+            lent: Vec::new(),
             waited_for_room: 0,
             counters: IpsecCounters::default(),
             epoch: 0,

@@ -6,7 +6,7 @@
 use super::SecureDevice;
 use crate::memory::{Mark, Marks};
 use crate::sad::Sa;
-use offload_api::{Direction, SaId, SaParams};
+use offload_api::{Direction, KeyingError, SaId, SaParams};
 use offload_base::Instant;
 
 impl SecureDevice {
@@ -39,6 +39,20 @@ impl SecureDevice {
             Err(_) => sa.marks.note_failure(now),
         }
         written.is_ok()
+    }
+
+    /// Writes down that all numbers of an SA are used: from here on, somebody else counts them.
+    pub(super) fn give_numbers_away(&mut self, id: SaId) -> Result<(), KeyingError> {
+        let Self { sad, memory, .. } = self;
+        let Some(sa) = sad.find_mut(id) else { return Err(KeyingError::NotFound) };
+        let limit = offload_esp::number::limit(sa.params.esn);
+        if sa.number() >= limit {
+            return Err(KeyingError::UsedUp);
+        }
+        memory.write(&[sa.mark(limit)]).map_err(|_| KeyingError::NotWritten)?;
+        // What was written down stays.
+        (sa.marks, sa.lent) = (Marks::NONE, true);
+        Ok(())
     }
 
     /// Writes numbers down as they are, not ahead.

@@ -188,10 +188,14 @@ impl SecureDevice {
         Some((queue, handle))
     }
 
-    /// An SA goes on without the device. Its numbers go on where the device can have been at most.
+    /// An SA goes on without the device. Its numbers go on where the device can have been at most; of one that is lent, nobody
+    /// knows where that is.
     fn goes_on_in_software(&mut self, id: SaId) {
         if let Some(sa) = self.sad.find_mut(id) {
             sa.offload = None;
+            if sa.lent {
+                self.sad.retire(id);
+            }
             self.tell(SaEvent::OffloadLost { sa: id });
             self.epoch += 1;
         }

@@ -422,6 +422,10 @@ impl Keying for SecureQueue {
         self.layer().sa_use(sa)
     }
 
+    fn lend_sas(&mut self, direction: Direction, reqid: u32) -> Result<Vec<Handle>, KeyingError> {
+        self.layer().lend_sas(direction, reqid)
+    }
+
     fn add_policy(&mut self, policy: Policy) -> Result<(), KeyingError> {
         self.layer().add_policy(policy)
     }

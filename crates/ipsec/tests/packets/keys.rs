@@ -454,3 +454,44 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_sa_that_is_lent_is_the_devices_alone_and_its_key_is_of_no_use_to_the_next_process() {
+    let disk = Disk::default();
+    let mut end = begin(1, &disk);
+    let whole = sa(Direction::Transmit, OffloadKind::Packet, EspMode::Transport, false);
+    let others = [
+        SaParams { spi: 0x1002, reqid: 2, key: EspKey::new(EspSuite::Aes128Gcm, &[8; 20]).unwrap(), ..whole.clone() },
+        SaParams {
+            spi: 0x1003,
+            offload: OffloadKind::None,
+            key: EspKey::new(EspSuite::Aes128Gcm, &[9; 20]).unwrap(),
+            ..whole.clone()
+        },
+    ];
+    end.key(&others[1..]);
+    end.key(&[whole.clone(), others[0].clone()]);
+    let lent = end.keying().lend_sas(Direction::Transmit, 1).unwrap();
+    assert_eq!(lent.len(), 1, "neither another's, nor one that the device has not");
+    assert_eq!(end.keying().lend_sas(Direction::Transmit, 1).as_ref(), Ok(&lent), "it is lent once");
+    assert_eq!(end.keying().lend_sas(Direction::Receive, 1), Ok(Vec::new()));
+    // The host's own packets leave by the other one, though that is older.
+    let frames = end.send(tcp(false, b"hello", None));
+    assert_eq!(frames[0].data[34..38], 0x1003u32.to_be_bytes());
+    // A device that was reset knows no numbers, and neither does the host.
+    end.device.reset(NOW);
+    end.device.process(NOW);
+    while end.secure.poll_event().is_some() {}
+    assert_eq!(end.keying().lend_sas(Direction::Transmit, 1), Ok(Vec::new()));
+    assert_eq!(end.send(tcp(false, b"hello", None))[0].data[34..38], 0x1003u32.to_be_bytes());
+    drop(end);
+    let mut next = begin(1, &disk);
+    next.key(&[whole]);
+    assert_eq!(next.keying().lend_sas(Direction::Transmit, 1), Err(KeyingError::UsedUp));
+    // What cannot be written down is not lent.
+    next.key(&others[..1]);
+    disk.content().broken = true;
+    assert_eq!(next.keying().lend_sas(Direction::Transmit, 2), Err(KeyingError::NotWritten));
+    disk.content().broken = false;
+    assert_eq!(next.keying().lend_sas(Direction::Transmit, 2).map(|lent| lent.len()), Ok(1));
+}

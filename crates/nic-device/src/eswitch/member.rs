@@ -34,7 +34,11 @@ impl Member {
     pub(super) fn take_frame(&mut self, now: Instant, frame: Bytes) {
         match self {
             Member::Function(function) => function.take_frame(now, &frame),
-            Member::Outside(port) => port.receive_frame(now, Frame::new(frame)),
+            Member::Outside(port) => {
+                port.receive_frame(now, Frame::new(frame));
+                // Its turn may have been before: frames of other functions come after it.
+                port.process(now);
+            }
         }
     }
 

@@ -79,6 +79,9 @@ pub enum KeyingError {
     /// one of them.
     #[error("{0} keys were used for sending, as many as are remembered: restart the program to use others")]
     TooManyKeys(usize),
+    /// A mark of numbers, which are to outlive the process, could not be written down.
+    #[error("what is kept of the SA's numbers cannot be written: see to the disk")]
+    NotWritten,
 }
 
 /// What happened to SAs.
@@ -208,6 +211,14 @@ pub trait Keying {
 
     /// What an SA has done.
     fn sa_use(&self, sa: SaId) -> Option<SaUse>;
+
+    /// What a device calls those SAs of a direction and a `reqid` that it does all of, in the order they were added: for somebody who
+    /// has the device work by them without this layer, such as the host of a NIC's switch. From then on the device alone counts
+    /// their numbers: an SA that the device loses is used up, and a process that starts after this one may not send under its key.
+    ///
+    /// # Errors
+    /// If the numbers of one are used up, or what is kept of them cannot be written.
+    fn lend_sas(&mut self, direction: Direction, reqid: u32) -> Result<Vec<Handle>, KeyingError>;
 
     /// Adds a policy.
     ///

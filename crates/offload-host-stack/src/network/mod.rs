@@ -176,6 +176,14 @@ impl Network {
         self.next_hop(destination).is_some()
     }
 
+    /// The Ethernet address to which packets for `destination` go; if it is not known, it is asked for from now on.
+    pub(crate) fn resolve(&mut self, now: Instant, destination: IpAddr) -> Option<EthernetAddress> {
+        match self.neighbours.find(now, self.next_hop(destination)?) {
+            Hop::Known(mac) => Some(mac),
+            Hop::Asked => None,
+        }
+    }
+
     /// The neighbour to which packets for `destination` go.
     fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
         self.addresses.next_hop(destination, self.neighbours.is_fixed(destination))

@@ -25,7 +25,7 @@ use crate::stack::Stack;
 use crate::stack::shards::Passed;
 use core::fmt;
 use core::future::{Future, poll_fn};
-use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::task::{Context, Poll, Waker};
 use mesh::Mesh;
 use offload_api::rss::INDIRECTION_ENTRIES;
@@ -210,6 +210,12 @@ impl Host {
     /// The host's IPv6 address, if it speaks IPv6.
     pub fn ipv6_address(&self) -> Option<Ipv6Addr> {
         self.shard.with(|inner, _| inner.stack.config().ipv6.map(|six| six.address))
+    }
+
+    /// The Ethernet address to which packets for `destination` go: a neighbour's or a gateway's. `None`: there is no way, or it is
+    /// not known yet, and is asked for: ask again later. What a NIC is told that sends by itself, of tunnels for example.
+    pub fn next_hop(&self, destination: IpAddr) -> Option<[u8; 6]> {
+        self.shard.with(|inner, now| inner.stack.next_hop(now, destination))
     }
 
     /// What was counted so far.

@@ -134,6 +134,12 @@ impl Stack {
         self.network.all_addresses().collect()
     }
 
+    /// The Ethernet address to which packets for `destination` go: a neighbour's or a gateway's. `None`: there is no way, or it is
+    /// not known yet, and is asked for from now on.
+    pub fn next_hop(&mut self, now: Instant, destination: IpAddr) -> Option<[u8; 6]> {
+        self.network.resolve(now, destination).map(|mac| mac.0)
+    }
+
     /// What was counted so far.
     pub fn counters(&self) -> &HostCounters {
         &self.counters

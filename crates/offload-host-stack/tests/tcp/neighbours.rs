@@ -163,6 +163,9 @@ fn other_networks_are_reached_by_the_gateway_if_there_is_one() {
     for nobody in [[255; 4], [10, 0, 0, 255], [10, 0, 0, 0], [224, 0, 0, 1], [0; 4], ADDRESS[0]] {
         assert!(pair.stacks[0].connect(pair.now, None, (nobody, PORT).into()).is_err(), "{nobody:?}");
     }
+    // So are they by those who send for the host.
+    let asked = [far.into(), Ipv4Addr::from(ADDRESS[1]).into(), Ipv4Addr::BROADCAST.into()];
+    assert_eq!(asked.map(|to| pair.stacks[0].next_hop(pair.now, to)), [Some(MAC[1]), Some(MAC[1]), None]);
     pair.stacks[0].connect(pair.now, None, (far, PORT).into()).unwrap();
     while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
     let syn = pair.nics[0].port().drain().pop_front().unwrap();

@@ -35,7 +35,22 @@ pub struct Builder {
     meter: Option<Meter>,
     tracer: Option<Tracer>,
     hosts: Vec<Plan>,
+    machines: Vec<Machine>,
     wires: Vec<Wire>,
+}
+
+/// A virtual machine outside, at a function of a host's NIC.
+struct Machine {
+    host: usize,
+    at: Vport,
+    config: FunctionConfig,
+    port: Box<dyn Port>,
+}
+
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine").field("host", &self.host).field("at", &self.at).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -44,6 +59,7 @@ struct Plan {
     nic: NicConfig,
     tcp: TcpConfig,
     address: Ipv4Addr,
+    gateway: Option<Ipv4Addr>,
     ipv6: Ipv6Config,
     /// Adds engines to the NIC's own.
     engines: Option<More>,
@@ -117,6 +133,7 @@ impl Builder {
             meter: None,
             tracer: None,
             hosts: Vec::new(),
+            machines: Vec::new(),
             wires: Vec::new(),
         }
     }
@@ -172,6 +189,7 @@ impl Builder {
             nic,
             tcp,
             address,
+            gateway: None,
             ipv6,
             engines: None,
             layer: None,
@@ -213,6 +231,47 @@ impl Builder {
         self
     }
 
+    /// Puts a virtual machine outside, such as a QEMU's behind a [`DgramPort`](crate::attach::DgramPort), at a function of the last
+    /// host's NIC, which has a switch: frames come and go as they are.
+    ///
+    /// ```
+    /// # use core::task::Waker;
+    /// # use nic_sim::frame::Frame;
+    /// # use nic_sim::wire::Port;
+    /// # use offload_base::Instant;
+    /// use nic_sim::switch::{FunctionConfig, Mac};
+    /// use nic_sim::{NicConfig, SwitchConfig, Vport};
+    /// use offload_base::Seed;
+    /// use offload_host_stack::TcpConfig;
+    /// use offload_testbed::Testbed;
+    /// # struct Machine;
+    /// # impl Port for Machine {
+    /// #     fn receive_frame(&mut self, _: Instant, _: Frame) {}
+    /// #     fn poll_frame(&mut self, _: Instant) -> Option<Frame> { None }
+    /// #     fn process(&mut self, _: Instant) {}
+    /// #     fn next_event(&self) -> Option<Instant> { None }
+    /// #     fn register_doorbell(&mut self, _: &Waker) {}
+    /// # }
+    ///
+    /// let bed = Testbed::builder(Seed(1))
+    ///     .host("hypervisor", NicConfig::default(), TcpConfig::default())
+    ///     .switched(SwitchConfig::default())
+    ///     .machine(Vport::Virtual(0), FunctionConfig::new(Mac([2, 0, 0, 0, 1, 0])), Machine)
+    ///     .build()?;
+    /// assert!(bed.host(0).eswitch().is_some());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If there is no host yet, or its NIC has no switch.
+    #[must_use]
+    pub fn machine(mut self, at: Vport, config: FunctionConfig, port: impl Port + 'static) -> Builder {
+        assert!(matches!(self.last_host().place, Place::Switched(_)), "a virtual machine needs a NIC with a switch");
+        let host = self.hosts.len() - 1;
+        self.machines.push(Machine { host, at, config, port: Box::new(port) });
+        self
+    }
+
     /// Charges the time of the last host's tasks to somebody else than the host of its number.
     ///
     /// # Panics
@@ -230,6 +289,16 @@ impl Builder {
     #[must_use]
     pub fn address(mut self, address: Ipv4Addr) -> Builder {
         self.last_host().address = address;
+        self
+    }
+
+    /// Has the last host reach other networks of IPv4 by way of a gateway; of IPv6, [`ipv6`](Self::ipv6) says so.
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn gateway(mut self, gateway: Ipv4Addr) -> Builder {
+        self.last_host().gateway = Some(gateway);
         self
     }
 
@@ -386,7 +455,7 @@ impl Builder {
     ///
     /// # Panics
     /// If a wire ends at a host that is not there, or at one that has a wire already; if a layer has lost a queue.
-    pub fn build(self) -> io::Result<Testbed> {
+    pub fn build(mut self) -> io::Result<Testbed> {
         let engine = Engine::start(self.clock, self.meter.as_ref(), self.hosts.len())?;
         let mut ports = Vec::new();
         let mut hosts = Vec::new();
@@ -431,6 +500,12 @@ impl Builder {
             });
             let host = self.bring_up(plan, random, built, &engine.host_runtime(number));
             hosts.push(BedHost { accelerator, ..host });
+        }
+        for Machine { host, at, config, port } in core::mem::take(&mut self.machines) {
+            let Some(Some(Nic::Function { nic, .. })) = ports.get(host) else {
+                unreachable!("a machine's host has a switch")
+            };
+            lock(nic).attach(at, config, port);
         }
         let mut cables = Vec::new();
         for (number, wire) in self.wires.into_iter().enumerate() {
@@ -490,6 +565,7 @@ impl Builder {
     /// outside may be anybody.
     fn random_source(&self, host: usize) -> io::Result<RandomSource> {
         let outside = self.wires.iter().any(|wire| wire.left == host && matches!(wire.right, End::Outside(_)));
+        let outside = outside || self.machines.iter().any(|machine| machine.host == host);
         if outside && self.clock == ClockKind::Real && !self.guessable {
             return RandomSource::from_system();
         }
@@ -505,6 +581,7 @@ impl Builder {
     ) -> BedHost {
         let mut config = Config::new(plan.address, plan.nic.mac, random).with_ipv6(plan.ipv6);
         config.tcp = plan.tcp.clone();
+        config.gateway = plan.gateway;
         for neighbour in self.hosts.iter().filter(|other| other.address != plan.address) {
             for address in [IpAddr::from(neighbour.address), IpAddr::from(neighbour.ipv6.address)] {
                 config = config.with_neighbour(address, neighbour.nic.mac);

@@ -1,0 +1,259 @@
+//! Keeps a switch as a file says, with what changes by itself: which way tunnels' other ends are, and which SAs there are.
+//!
+//! Invariant: a network that is to be protected is protected before the first rule is there, by no SA if need be.
+
+use super::{MachineAt, ProtectedNetwork, Setup};
+use core::convert::Infallible;
+use core::net::IpAddr;
+use core::pin::pin;
+use core::time::Duration;
+use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
+use nic_sim::switch::{FunctionConfig, Mac, Mode, NextHop, Protection, RuleReport, Tunnel, TunnelDevice};
+use offload_api::{Direction, Handle, SaParams};
+use offload_testbed::bed::{BedHost, Eswitch};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// What manages the switch of a host's NIC.
+#[derive(Debug)]
+pub struct Manager {
+    /// Read anew at each SIGHUP; `None`: the switch learns addresses, and there are no rules.
+    file: Option<PathBuf>,
+    setup: Setup,
+    machines: Vec<MachineAt>,
+    networks: Vec<ProtectedNetwork>,
+    /// SAs as the file of keys has them.
+    sas: Vec<SaParams>,
+    /// The longest packet on the wire.
+    mtu: u16,
+    /// What the switch was told last.
+    hops: BTreeMap<IpAddr, Option<NextHop>>,
+    protections: Vec<Option<Protection>>,
+    complaint: String,
+}
+
+impl Manager {
+    /// One that reads `file`.
+    ///
+    /// # Errors
+    /// In words, if the file is wrong, or no SA is there for a network that is to be protected.
+    pub fn new(
+        file: Option<PathBuf>,
+        machines: Vec<MachineAt>,
+        networks: Vec<ProtectedNetwork>,
+        sas: Vec<SaParams>,
+        mtu: u16,
+    ) -> Result<Manager, String> {
+        let setup = file.as_deref().map(Setup::read).transpose()?.unwrap_or_default();
+        let numbers: BTreeSet<u16> = machines.iter().map(|machine| machine.number).collect();
+        if numbers.len() != machines.len() {
+            return Err("--vf: a function has one machine: give each its own number".into());
+        }
+        if setup.mode == Mode::Legacy && !networks.is_empty() {
+            return Err(
+                "--protect: rules lead to tunnels, and there are none without --rules, or in legacy mode".into()
+            );
+        }
+        let unknown =
+            networks.iter().flat_map(|network| &network.reqids).find(|reqid| !sas.iter().any(|sa| sa.reqid == **reqid));
+        if let Some(reqid) = unknown {
+            return Err(format!("--protect: no SA has reqid {reqid}: give it to one in the file of --keys"));
+        }
+        let protections = vec![None; networks.len()];
+        Ok(Manager {
+            file,
+            setup,
+            machines,
+            networks,
+            sas,
+            mtu,
+            hops: BTreeMap::new(),
+            protections,
+            complaint: String::new(),
+        })
+    }
+
+    /// The longest packet of a machine.
+    pub fn machine_mtu(&self, machine: &MachineAt) -> u16 {
+        let room = self.setup.mtu(None, self.mtu, |device, key| self.sas_of(device, key));
+        room.min(self.function(machine).mtu)
+    }
+
+    /// A machine's function.
+    pub fn function(&self, machine: &MachineAt) -> FunctionConfig {
+        let usual = FunctionConfig { mtu: self.mtu, ..FunctionConfig::new(machine.usual_mac()) };
+        self.setup.function(machine.port(), usual)
+    }
+
+    /// Tells the switch everything.
+    ///
+    /// # Errors
+    /// In words, if it refuses, or the SAs of a network are of no use.
+    pub async fn begin(&mut self, host: &BedHost) -> Result<(), String> {
+        let eswitch = switch_of(host);
+        tell(eswitch, EswitchCommand::Mode(self.setup.mode)).await?;
+        self.tell_protections(host).await?;
+        self.tell_setup(host).await
+    }
+
+    /// Does what comes up, for ever: signals to read the file anew, neighbours that come and go, SAs as well. Frames that no rule took
+    /// go nowhere; the switch has counted them.
+    ///
+    /// # Errors
+    /// If signals cannot be waited for.
+    pub fn serve(mut self, host: BedHost) -> io::Result<impl Future<Output = Infallible>> {
+        let mut hangup = signal(SignalKind::hangup())?;
+        Ok(async move {
+            let runtime = host.runtime();
+            let mut look = pin!(runtime.sleep(BETWEEN_LOOKS));
+            loop {
+                tokio::select! {
+                    biased;
+                    _ = hangup.recv() => self.read_anew(&host).await,
+                    () = &mut look => {
+                        let looked = match self.tell_protections(&host).await {
+                            Ok(()) => self.tell_hops(&host).await,
+                            error => error,
+                        };
+                        self.complain(looked.err().unwrap_or_default());
+                        look.set(runtime.sleep(BETWEEN_LOOKS));
+                    }
+                    _missed = switch_of(&host).receive() => {}
+                }
+            }
+        })
+    }
+
+    /// The rules and what they have seen.
+    pub async fn rules(host: &BedHost) -> Vec<RuleReport> {
+        match switch_of(host).ask(EswitchCommand::Report).await {
+            EswitchAnswer::Rules(rules) => rules,
+            _ => Vec::new(),
+        }
+    }
+
+    async fn read_anew(&mut self, host: &BedHost) {
+        let Some(file) = self.file.clone() else { return };
+        let before = self.setup.clone();
+        let done = match Setup::read(&file) {
+            Ok(setup) if setup.mode != before.mode => {
+                Err("the mode stays as it was: start anew for another one".into())
+            }
+            Ok(setup) => {
+                self.setup = setup;
+                self.tell_setup(host).await
+            }
+            Err(error) => Err(error),
+        };
+        match done {
+            Ok(()) => eprintln!("rules are as {} says, {} of them", file.display(), self.setup.rules.len()),
+            Err(error) => {
+                self.setup = before;
+                eprintln!("rules did not change: {error}");
+            }
+        }
+    }
+
+    /// Functions, tunnels, ways there, rules.
+    async fn tell_setup(&mut self, host: &BedHost) -> Result<(), String> {
+        let eswitch = switch_of(host);
+        // What can be refused comes first.
+        if self.setup.mode == Mode::Switchdev {
+            for device in self.setup.tunnels() {
+                let mtu = self.setup.mtu(Some(device), self.mtu, |device, key| self.sas_of(device, key));
+                let local = vec![host.address().into(), host.ipv6_address().into()];
+                tell(eswitch, EswitchCommand::Tunnel(Tunnel { mtu, ..Tunnel::new(device, local) })).await?;
+            }
+            tell(eswitch, EswitchCommand::Replace(self.setup.rules.clone())).await?;
+        }
+        for machine in &self.machines {
+            tell(eswitch, EswitchCommand::Function(machine.port(), self.function(machine))).await?;
+        }
+        self.tell_hops(host).await
+    }
+
+    /// Which way the other ends of tunnels are, as far as that has changed.
+    async fn tell_hops(&mut self, host: &BedHost) -> Result<(), String> {
+        let ends: BTreeSet<IpAddr> = self.setup.wrapped().map(|(_, set)| set.destination).collect();
+        let gone: Vec<IpAddr> = self.hops.keys().filter(|end| !ends.contains(end)).copied().collect();
+        for end in gone {
+            self.hops.remove(&end);
+            tell(switch_of(host), EswitchCommand::NextHop(end, None)).await?;
+        }
+        for end in ends {
+            let destination = host.stack().next_hop(end).map(Mac);
+            let hop = destination.map(|destination| NextHop { source: Mac(host.mac()), destination });
+            if self.hops.insert(end, hop) != Some(hop) {
+                tell(switch_of(host), EswitchCommand::NextHop(end, hop)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Which SAs protect networks, as far as that has changed. A network whose SAs are of no use is protected by none: nothing passes.
+    async fn tell_protections(&mut self, host: &BedHost) -> Result<(), String> {
+        let mut wrong = Ok(());
+        for (network, told) in self.networks.iter().zip(&mut self.protections) {
+            let lent = lent(host, network, Direction::Transmit)
+                .and_then(|send| Ok(Protection { send, receive: lent(host, network, Direction::Receive)? }));
+            let protection = lent.unwrap_or_else(|error| {
+                wrong = Err(error);
+                Protection::default()
+            });
+            if told.as_ref() != Some(&protection) {
+                *told = Some(protection.clone());
+                tell(switch_of(host), EswitchCommand::Protect(network.device, network.key, Some(protection))).await?;
+            }
+        }
+        wrong
+    }
+
+    /// SAs of a network, as the file of keys had them.
+    fn sas_of(&self, device: TunnelDevice, key: Option<u32>) -> Vec<&SaParams> {
+        let network = self.networks.iter().find(|network| (network.device, network.key) == (device, key));
+        let reqids = network.map_or(&[][..], |network| &network.reqids);
+        self.sas.iter().filter(|sa| reqids.contains(&sa.reqid)).collect()
+    }
+
+    /// Says what is wrong, once for as long as it stays.
+    fn complain(&mut self, complaint: String) {
+        if complaint != self.complaint && !complaint.is_empty() {
+            eprintln!("{complaint}");
+        }
+        self.complaint = complaint;
+    }
+}
+
+fn switch_of(host: &BedHost) -> &Eswitch {
+    host.eswitch().expect("the host was built with a switch")
+}
+
+/// The SAs of a network, as the NIC calls them.
+fn lent(host: &BedHost, network: &ProtectedNetwork, direction: Direction) -> Result<Vec<Handle>, String> {
+    let mut all = Vec::new();
+    for reqid in &network.reqids {
+        let lent = host.stack().with_device(|device| match device.keying() {
+            Some(keying) => keying.lend_sas(direction, *reqid),
+            None => Ok(Vec::new()),
+        });
+        all.extend(lent.map_err(|error| {
+            format!(
+                "reqid {reqid}: {error}. The NIC alone counts numbers of a network's SAs, so each run needs new keys"
+            )
+        })?);
+    }
+    Ok(all)
+}
+
+async fn tell(eswitch: &Eswitch, command: EswitchCommand) -> Result<(), String> {
+    match eswitch.ask(command).await {
+        EswitchAnswer::Done => Ok(()),
+        EswitchAnswer::Refused(error) => Err(error.to_string()),
+        other => Err(format!("the switch says {other:?}")),
+    }
+}
+
+/// How long neighbours and SAs are not looked at.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(200);

@@ -1,0 +1,62 @@
+//! What was counted: of rules, of machines, of everything else.
+
+use crate::outside::listed;
+use nic_sim::Vport;
+use nic_sim::switch::RuleReport;
+use offload_base::counters::CounterSet;
+use offload_testbed::attach::AttachCounters;
+use serde_json::{Map, Value, json};
+
+/// What was counted until a program's end.
+#[derive(Debug)]
+pub struct Report {
+    /// The rules that there were.
+    pub rules: Vec<RuleReport>,
+    /// What came from each machine and went to it.
+    pub machines: Vec<(Vport, AttachCounters)>,
+    /// All the rest.
+    pub counters: CounterSet,
+}
+
+impl Report {
+    /// A line for each counter that moved, machine and rule.
+    pub fn text(&self) -> String {
+        let mut text = listed(&self.counters);
+        for (port, counters) in &self.machines {
+            let (from, to) = ((counters.rx_frames, counters.rx_bytes), (counters.tx_frames, counters.tx_bytes));
+            text += &format!(
+                "{port}: {} frames ({} bytes) from the machine, {} ({} bytes) to it, {} lost on the way there\n",
+                from.0,
+                from.1,
+                to.0,
+                to.1,
+                counters.tx_queue_drops + counters.tx_unreachable
+            );
+        }
+        for RuleReport { rule, counters, .. } in &self.rules {
+            text += &format!("{} frames, {} bytes: tc filter add {rule}\n", counters.packets, counters.bytes);
+        }
+        text
+    }
+
+    /// The same for programs.
+    pub fn json(&self) -> String {
+        let counters: Map<String, Value> =
+            self.counters.moved().map(|(name, value)| (name.to_owned(), value.into())).collect();
+        let machines: Map<String, Value> = self
+            .machines
+            .iter()
+            .map(|(port, counters)| {
+                let mut set = CounterSet::default();
+                set.add(counters);
+                let moved: Map<String, Value> =
+                    set.moved().map(|(name, value)| (name.to_owned(), value.into())).collect();
+                (port.to_string(), moved.into())
+            })
+            .collect();
+        let rules: Vec<Value> = self.rules.iter().map(|RuleReport { rule, handle, counters }| {
+            json!({ "rule": rule.to_string(), "handle": handle, "packets": counters.packets, "bytes": counters.bytes })
+        }).collect();
+        format!("{}\n", json!({ "counters": counters, "machines": machines, "rules": rules }))
+    }
+}

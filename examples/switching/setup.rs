@@ -1,0 +1,164 @@
+//! Rules and functions from one file: lines of `tc`, `ip link set ... vf` and `devlink`.
+//!
+//! The file says all that there is: read anew, it takes the place of what was there.
+
+use nic_sim::switch::{
+    Action, Change, Device, FunctionChange, FunctionConfig, FunctionFile, Mode, Rule, RuleFile, TunnelDevice,
+    TunnelSet, Vport,
+};
+use offload_api::SaParams;
+use offload_testbed::overlay::inner_mtu;
+use std::path::Path;
+
+/// What a file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Setup {
+    /// Who decides where frames go.
+    pub mode: Mode,
+    /// What is said of functions, in the file's order.
+    functions: Vec<FunctionChange>,
+    /// All rules.
+    pub rules: Vec<Rule>,
+}
+
+impl Setup {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// In words, with the file's name and the line.
+    pub fn read(path: &Path) -> Result<Setup, String> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
+        Setup::parse(&name, &text)
+    }
+
+    fn parse(name: &str, text: &str) -> Result<Setup, String> {
+        // Each reader is shown the lines that are its own, where they are.
+        let lines_of = |is_rules: bool| -> String {
+            let own = |line: &&str| (line.split_whitespace().next() == Some("tc")) == is_rules;
+            text.lines().map(|line| Some(line).filter(own).unwrap_or_default().to_owned() + "\n").collect()
+        };
+        let functions = FunctionFile::parse(name, &lines_of(false)).map_err(|error| error.to_string())?.changes;
+        let changes = RuleFile::parse(name, &lines_of(true)).map_err(|error| error.to_string())?.changes;
+        let mode = functions.iter().rev().find_map(|change| match change {
+            FunctionChange::Mode(mode) => Some(*mode),
+            FunctionChange::Function(..) => None,
+        });
+        let mode = mode.unwrap_or(Mode::Switchdev);
+        let rules: Vec<Rule> = changes
+            .into_iter()
+            .map(|change| match change {
+                Change::Add(rule) | Change::Replace(rule) => Ok(rule),
+                Change::Delete(_) => {
+                    Err(format!("{name}: `{change}`: the file says all rules there are: leave out what is to go"))
+                }
+            })
+            .collect::<Result<_, _>>()?;
+        if mode == Mode::Legacy && !rules.is_empty() {
+            return Err(format!("{name}: in legacy mode there are no rules: leave them out, or the mode"));
+        }
+        Ok(Setup { mode, functions, rules })
+    }
+
+    /// How a function is set up, that would be `usual` without the file.
+    pub fn function(&self, port: Vport, usual: FunctionConfig) -> FunctionConfig {
+        let mut config = usual;
+        for change in &self.functions {
+            match change {
+                FunctionChange::Function(at, words) if *at == port => words.apply(&mut config),
+                FunctionChange::Function(..) | FunctionChange::Mode(_) => {}
+            }
+        }
+        config
+    }
+
+    /// The tunnels that rules lead to, and what frames are wrapped in on their way there.
+    pub fn wrapped(&self) -> impl Iterator<Item = (TunnelDevice, TunnelSet)> + '_ {
+        self.rules.iter().flat_map(|rule| {
+            let mut set = None;
+            rule.actions.iter().filter_map(move |action| match action {
+                Action::TunnelSet(new) => {
+                    set = Some(*new);
+                    None
+                }
+                Action::Redirect(Device::Tunnel(device)) | Action::Mirror(Device::Tunnel(device)) => {
+                    Some((*device, set?))
+                }
+                _ => None,
+            })
+        })
+    }
+
+    /// The tunnels that there are to be: those that rules lead to, or that they are about.
+    pub fn tunnels(&self) -> Vec<TunnelDevice> {
+        let about = self.rules.iter().filter_map(|rule| match rule.device {
+            Device::Tunnel(device) => Some(device),
+            Device::Port(_) => None,
+        });
+        let mut all: Vec<TunnelDevice> = self.wrapped().map(|(device, _)| device).chain(about).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// The longest packet that all tunnels carry, or those of a device, where packets on the wire have `mtu` bytes; `sas_of` names
+    /// the SAs of a network.
+    pub fn mtu<'a>(
+        &self,
+        device: Option<TunnelDevice>,
+        mtu: u16,
+        sas_of: impl Fn(TunnelDevice, Option<u32>) -> Vec<&'a SaParams>,
+    ) -> u16 {
+        let wrapped = self.wrapped().filter(|(to, _)| device.is_none_or(|device| device == *to));
+        let longest = wrapped.map(|(to, set)| {
+            let protected = sas_of(to, set.key).into_iter().map(|sa| inner_mtu(to.kind, &set, Some(sa), mtu)).min();
+            protected.unwrap_or_else(|| inner_mtu(to.kind, &set, None, mtu))
+        });
+        longest.min().unwrap_or(mtu)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic_sim::switch::Mac;
+    use offload_api::{Direction, EspKey, EspSuite};
+
+    const TEXT: &str = "# two tenants\n\
+        ip link set p0 vf 1 mac 02:00:00:00:09:09 vlan 7\n\
+        \n\
+        tc filter add dev pf0vf0 ingress prio 1 flower action tunnel_key set src_ip 192.0.2.1 dst_ip 192.0.2.2 id 5 nocsum \
+        action mirred egress redirect dev vxlan0\n\
+        tc filter add dev geneve1 ingress prio 1 flower action drop\n";
+
+    #[test]
+    fn lines_go_to_their_readers_and_errors_name_their_lines() {
+        let setup = Setup::parse("f", TEXT).unwrap();
+        assert_eq!((setup.mode, setup.rules.len()), (Mode::Switchdev, 2));
+        let function = |number| setup.function(Vport::Virtual(number), FunctionConfig::new(Mac([2; 6])));
+        assert_eq!((function(1).mac, function(1).vlan), (Mac([2, 0, 0, 0, 9, 9]), Some(7)));
+        assert_eq!(function(0), FunctionConfig::new(Mac([2; 6])));
+        assert_eq!(setup.tunnels().iter().map(ToString::to_string).collect::<Vec<_>>(), ["vxlan0", "geneve1"]);
+        let refused = |text: &str| Setup::parse("f", text).unwrap_err();
+        assert!(
+            refused("\n\ntc filter add dev eth0 ingress").starts_with("f:3:19: "),
+            "{}",
+            refused("\n\ntc filter add dev eth0 ingress")
+        );
+        assert!(refused("\nip link add vxlan0").starts_with("f:2:9: "), "{}", refused("\nip link add vxlan0"));
+        assert!(refused("tc filter del dev p0 ingress").contains("leave out"));
+        let legacy = "devlink dev eswitch set nic0 mode legacy\n";
+        assert!(refused(&(legacy.to_owned() + TEXT)).contains("legacy"));
+        assert_eq!(Setup::parse("f", legacy).unwrap().mode, Mode::Legacy);
+    }
+
+    #[test]
+    fn machines_have_what_tunnels_and_esp_leave() {
+        let setup = Setup::parse("f", TEXT).unwrap();
+        assert_eq!(setup.mtu(None, 1500, |_, _| Vec::new()), 1450);
+        let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+        let sa = SaParams::new(Direction::Transmit, 0x1000, [192, 0, 2, 1].into(), [192, 0, 2, 2].into(), key);
+        assert_eq!(setup.mtu(None, 1500, |_, key| if key == Some(5) { vec![&sa] } else { Vec::new() }), 1416);
+        assert_eq!(Setup::default().mtu(None, 9000, |_, _| Vec::new()), 9000, "nothing is wrapped");
+    }
+}

@@ -1,0 +1,171 @@
+//! `eswitch` with this test as its virtual machines and as the other end of its wire.
+
+use crate::signals::{Served, WHO_HAS};
+use crate::{Folder, refused};
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixDatagram;
+use std::process::ChildStderr;
+use std::time::Duration;
+
+/// The ends of the sockets that are not the program's: two machines, and the wire.
+struct Outside {
+    machines: [UnixDatagram; 2],
+    wire: UnixDatagram,
+}
+
+impl Outside {
+    fn bind(folder: &Folder) -> Outside {
+        let bind = |name: &str| {
+            let socket = UnixDatagram::bind(folder.path(name)).unwrap();
+            // What does not come is a failure, and not for ever.
+            socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            socket
+        };
+        Outside { machines: ["vm0.guest", "vm1.guest"].map(bind), wire: bind("far") }
+    }
+
+    fn says(&self, folder: &Folder, machine: usize, frame: &[u8]) {
+        self.machines[machine].send_to(frame, folder.path(&format!("vm{machine}"))).unwrap();
+    }
+
+    /// The first frame that comes by a socket and is meant.
+    fn hears(socket: &UnixDatagram, is_meant: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+        let mut frame = vec![0; 2048];
+        loop {
+            let bytes = socket.recv(&mut frame).unwrap();
+            if is_meant(&frame[..bytes]) {
+                frame.truncate(bytes);
+                return frame;
+            }
+        }
+    }
+
+    /// The other end of the wire answers what the host asks: it is 10.77.0.2.
+    fn answer_who_has(&self, folder: &Folder) {
+        let asked = Self::hears(&self.wire, |frame| frame.len() >= 42 && frame[12..14] == [8, 6] && frame[21] == 1);
+        assert_eq!(asked[38..42], [10, 77, 0, 2]);
+        let mut answer = WHO_HAS;
+        answer[..6].copy_from_slice(&asked[6..12]);
+        answer[21] = 2;
+        answer[32..38].copy_from_slice(&asked[22..28]);
+        self.wire.send_to(&answer, folder.path("near")).unwrap();
+    }
+}
+
+const ARGUMENTS: [&str; 6] = ["--vf", "0=vm0", "--vf", "1=vm1", "--uplink", "dgram:near,far"];
+
+fn mac(number: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 1, number]
+}
+
+/// A frame of a local experiment (IEEE 802 9.2.3) with `word` in it.
+fn frame(from: [u8; 6], to: [u8; 6], word: u8) -> Vec<u8> {
+    [&to[..], &from, &[0x88, 0xb5], &[word; 46]].concat()
+}
+
+/// The program's next line that begins like this.
+fn line(said: &mut BufReader<ChildStderr>, first: &str) -> String {
+    loop {
+        let mut line = String::new();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it says no more");
+        if line.starts_with(first) {
+            return line;
+        }
+    }
+}
+
+#[test]
+fn without_rules_machines_find_each_other_and_nobody_speaks_as_another() {
+    let folder = Folder::new("learning-switch");
+    let outside = Outside::bind(&folder);
+    let (mut served, qemu) = Served::until(&folder, "eswitch", &ARGUMENTS, "pf0vf0: qemu-system-x86_64");
+    assert!(qemu.contains("local.path=vm0.guest,") && qemu.ends_with("mac=02:00:00:00:01:00,host_mtu=1500"), "{qemu}");
+    served.listens();
+    outside.says(&folder, 0, &frame(mac(1), [0xff; 6], 1));
+    outside.says(&folder, 0, &frame(mac(0), [0xff; 6], 2));
+    let of_test = |frame: &[u8]| frame[12..14] == [0x88, 0xb5];
+    let all = [&outside.machines[1], &outside.wire].map(|socket| Outside::hears(socket, of_test));
+    assert!(all.iter().all(|heard| *heard == frame(mac(0), [0xff; 6], 2)), "the first one was forged");
+    outside.says(&folder, 1, &frame(mac(1), mac(0), 3));
+    assert_eq!(Outside::hears(&outside.machines[0], of_test), frame(mac(1), mac(0), 3));
+    let (counted, _) = served.end("TERM");
+    assert!(counted.contains("eswitch_drop_spoofed            \t1\n"), "{counted}");
+    assert!(counted.contains("pf0vf0: 2 frames (120 bytes) from the machine, 1 (60 bytes) to it, 0 lost"), "{counted}");
+}
+
+#[test]
+fn rules_change_under_traffic_and_a_bad_file_changes_nothing() {
+    let folder = Folder::new("ruled-switch");
+    let outside = Outside::bind(&folder);
+    let to_vm1 = "tc filter add dev pf0vf0 ingress prio 2 flower action mirred egress redirect dev pf0vf1\n";
+    let to_far = "tc filter add dev pf0vf0 ingress prio 1 flower dst_mac 02:00:00:00:09:09 action tunnel_key set \
+                  src_ip 10.77.0.1 dst_ip 10.77.0.2 id 100 nocsum action mirred egress redirect dev vxlan0\n";
+    let rules = folder.write("rules", &(to_vm1.to_owned() + to_far));
+    let arguments = [&ARGUMENTS[..], &["--rules", "rules", "--json"]].concat();
+    let (mut served, qemu) = Served::until(&folder, "eswitch", &arguments, "pf0vf0: qemu-system-x86_64");
+    assert!(qemu.ends_with(",host_mtu=1450"), "{qemu}");
+    served.listens();
+    let mut said = served.errors();
+    outside.answer_who_has(&folder);
+    let far = [2, 0, 0, 0, 9, 9];
+    let is_vxlan = |frame: &[u8]| frame.len() == 50 + 60 && frame[36..38] == 4789u16.to_be_bytes();
+    // Until the switch has heard which way it is, such frames go nowhere.
+    outside.wire.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let mut wrapped = vec![0; 2048];
+    for tries in 0.. {
+        assert!(tries < 600, "no frame comes through the tunnel");
+        outside.says(&folder, 0, &frame(mac(0), far, 4));
+        match outside.wire.recv(&mut wrapped) {
+            Ok(bytes) if is_vxlan(&wrapped[..bytes]) => break,
+            _ => {}
+        }
+    }
+    assert_eq!(wrapped[..6], WHO_HAS[6..12], "to the station that answered");
+    assert_eq!((&wrapped[26..34], &wrapped[46..50]), (&[10, 77, 0, 1, 10, 77, 0, 2][..], &[0, 0, 100, 0][..]));
+    assert_eq!(wrapped[50..110], frame(mac(0), far, 4));
+    outside.says(&folder, 0, &frame(mac(0), mac(1), 5));
+    let of_test = |frame: &[u8]| frame[12..14] == [0x88, 0xb5];
+    assert_eq!(Outside::hears(&outside.machines[1], of_test)[14], 5);
+
+    std::fs::write(&rules, "tc filter add dev pf0vf0 ingress prio 2 flower action nothing\n").unwrap();
+    served.signal("HUP");
+    assert!(line(&mut said, "rules did not change").contains("rules:1:"), "with the place");
+    outside.says(&folder, 0, &frame(mac(0), mac(1), 6));
+    assert_eq!(Outside::hears(&outside.machines[1], of_test)[14], 6);
+    std::fs::write(&rules, to_vm1.replace("pf0vf0", "x").replace("pf0vf1", "pf0vf0").replace('x', "pf0vf1")).unwrap();
+    served.signal("HUP");
+    line(&mut said, "rules are as rules says, 1 of them");
+    outside.says(&folder, 0, &frame(mac(0), mac(1), 7));
+    outside.says(&folder, 1, &frame(mac(1), mac(0), 8));
+    assert_eq!(Outside::hears(&outside.machines[0], of_test)[14], 8);
+
+    let (counted, _) = served.end("INT");
+    let counted: serde_json::Value = serde_json::from_str(counted.lines().last().unwrap()).unwrap();
+    assert_eq!(counted["rules"][0]["packets"], 1, "{counted}");
+    assert_eq!(counted["machines"]["pf0vf1"]["attach_tx_packets"], 2, "{counted}");
+    assert_eq!(counted["machines"]["pf0vf0"]["attach_tx_packets"], 1, "{counted}");
+}
+
+#[test]
+fn what_cannot_be_switched_is_told() {
+    let folder = Folder::new("wrong-switch");
+    folder.write("legacy", "devlink dev eswitch set nic0 mode legacy\n");
+    folder.write("rules", "tc filter add dev p0 ingress prio 1 flower action drop\n");
+    folder.write("bad", "tc filter add dev p0 ingress prio 1 flower\n");
+    folder.write("keys", "policy setdefault in accept out accept\n");
+    let end = ["--uplink", "dgram:near,far"];
+    let cases: [(&[&str], &str); 7] = [
+        (&["--vf", "256=vm"], "a machine is N=SOCKET"),
+        (&["--vf", "0=a", "--vf", "0=b"], "each its own number"),
+        (&["--vf", "0=none/a"], "none/a: "),
+        (&["--vf", "0=a", "--rules", "bad"], "bad:1:43: "),
+        (&["--vf", "0=a", "--keys", "keys", "--protect", "vxlan0:5=1"], "--protect: rules lead to tunnels"),
+        (&["--vf", "0=a", "--keys", "keys", "--protect", "vxlan0:5=1", "--rules", "legacy"], "--protect: rules lead"),
+        (&["--vf", "0=a", "--keys", "keys", "--protect", "vxlan0:5=1", "--rules", "rules"], "no SA has reqid 1"),
+    ];
+    for (arguments, expected) in cases {
+        let said = refused(&folder, "eswitch", &[arguments, &end].concat());
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    }
+    assert!(refused(&folder, "eswitch", &["--vf", "0=a", "--uplink", "nowhere"]).contains("tap:NAME"));
+}
