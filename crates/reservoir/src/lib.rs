@@ -4,7 +4,7 @@
 //! - [`blocks`]: a file as blocks with checksums, and its BLAKE3 hash out of theirs; [`digest`]: checksums that peers ask for;
 //! - [`landing`]: a file that is arriving, with a journal beside it; [`storage`], [`rooted`]: where it arrives;
 //! - [`Server`]: serves a folder; [`tokens`]: who may do what; [`range`]: which bytes a request is for;
-//! - [`copy`]: copies between folders and servers; [`remote`]: what connects to these; [`tls`]: TLS 1.3 over the kernel's TCP; [`pin`]:
+//! - [`copy`]: copies between folders and servers; [`remote`]: what connects to these; [`s3`]: buckets; [`tls`]: TLS 1.3 over the kernel's TCP; [`pin`]:
 //!   trust in one certificate;
 //! - [`pace`]: rates; [`name`]: names below a root; [`Shell`]: timers, pool and tasks that all of it runs on.
 //!
@@ -24,12 +24,14 @@ mod journal;
 pub mod landing;
 mod line;
 mod listing;
+mod mtime;
 pub mod name;
 pub mod pace;
 pub mod pin;
 pub mod range;
 pub mod remote;
 pub mod rooted;
+pub mod s3;
 mod server;
 mod shell;
 mod sink;

@@ -1,4 +1,6 @@
-//! A server as a client sees it: connections that are kept for the next request, and the requests.
+//! A server as a client sees it: connections that are kept for the next request, and the requests. `bucket`: what is another's with buckets.
+
+mod bucket;
 
 use crate::blocks::{BlockSum, Blocks};
 use crate::body::{self, Body};
@@ -6,12 +8,16 @@ use crate::digest::Algorithm;
 use crate::journal;
 use crate::line::{self, Line};
 use crate::listing::Entry;
+use crate::mtime;
 use crate::name::Name;
+use crate::s3::{self, Ask, Bucket};
 use crate::server::PRODUCT;
 use crate::server::write::{BLOCKS, CHECK, MISSING, MTIME, UPLOAD};
 use crate::shell::Shell;
 use crate::storage::{About, Kind};
 use crate::watch::{Watch, Watched};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::{Buf, Bytes};
 use core::ops::Range;
 use core::pin::Pin;
@@ -108,6 +114,11 @@ pub enum RemoteError {
     /// The file is another one than at the beginning.
     #[error("{0} was changed on the server while it was copied: copy it again")]
     Changed(Name),
+    /// It cannot be asked for.
+    #[error(
+        "{0} cannot be asked for: the token, the host or the name has characters that HTTP, or a bucket, does not carry"
+    )]
+    Unaskable(Name),
     /// The answer is not what HTTP or the request allows.
     #[error("{name}: the server's answer {what}")]
     Answer {
@@ -136,7 +147,7 @@ impl RemoteError {
                     ))
             }
             RemoteError::Answer { .. } => true,
-            RemoteError::Untrusted { .. } | RemoteError::Changed(_) => false,
+            RemoteError::Untrusted { .. } | RemoteError::Changed(_) | RemoteError::Unaskable(_) => false,
         }
     }
 }
@@ -148,6 +159,10 @@ pub(crate) struct Remote {
     host: String,
     port: u16,
     token: Option<String>,
+    /// It is a bucket.
+    bucket: Option<Bucket>,
+    /// Whether it is one of ours, once that is known.
+    is_reservoir: tokio::sync::OnceCell<bool>,
     idle: Mutex<Vec<Session>>,
     /// Of each stream that asks ahead, its connection.
     lines: Mutex<Lines>,
@@ -166,6 +181,20 @@ pub(crate) struct Found {
     pub(crate) is_reservoir: bool,
 }
 
+/// An entry of a folder.
+pub(crate) struct Listed {
+    pub(crate) part: OsString,
+    pub(crate) about: About,
+    pub(crate) tag: Option<String>,
+}
+
+/// What a server is to hold a whole file to.
+pub(crate) enum Expected {
+    Nothing,
+    Blake3([u8; 32]),
+    Md5(Vec<u8>),
+}
+
 struct Session {
     requests: SendRequest<Body>,
     watch: Watch,
@@ -173,15 +202,36 @@ struct Session {
 
 impl Remote {
     pub(crate) fn new(shell: Shell, dial: Arc<dyn Dial>, host: &str, port: u16, token: Option<String>) -> Remote {
-        let (idle, lines) = Default::default();
-        Remote { shell, dial, host: host.into(), port, token, idle, lines }
+        let (bucket, is_reservoir, idle, lines) = Default::default();
+        Remote { shell, dial, host: host.into(), port, token, bucket, is_reservoir, idle, lines }
+    }
+
+    pub(crate) fn of_bucket(shell: Shell, dial: Arc<dyn Dial>, bucket: Bucket) -> Remote {
+        let (host, port) = bucket.server();
+        Remote { bucket: Some(bucket), ..Remote::new(shell, dial, &host, port, None) }
+    }
+
+    pub(crate) fn is_bucket(&self) -> bool {
+        self.bucket.is_some()
     }
 
     /// What there is under a name; `None`: nothing. `slash`: as a folder.
     pub(crate) async fn head(&self, name: &Name) -> Result<Option<Found>, RemoteError> {
-        let answer = match self.ask(self.request(Method::HEAD, name), body::empty(), name, Some(STALL)).await {
-            Err(RemoteError::Refused { status: StatusCode::NOT_FOUND, .. }) => return Ok(None),
-            answer => answer?,
+        let asked = match &self.bucket {
+            // The bucket itself is no object.
+            Some(_) if name == &Name::root() => None,
+            _ => match self.ask(self.request(Method::HEAD, name), body::empty(), name, Some(STALL)).await {
+                Err(RemoteError::Refused { status: StatusCode::NOT_FOUND, .. }) => None,
+                answer => Some(answer?),
+            },
+        };
+        let Some(answer) = asked else {
+            let folder = match &self.bucket {
+                Some(bucket) => self.is_folder_of(bucket, name).await?,
+                None => false,
+            };
+            let about = About { kind: Kind::Folder, size: 0, modified: SystemTime::UNIX_EPOCH };
+            return Ok(folder.then_some(Found { about, tag: None, is_reservoir: false }));
         };
         let fields = answer.headers();
         let is_reservoir = field(fields, SERVER).is_some_and(is_reservoir);
@@ -190,8 +240,9 @@ impl Remote {
         let size = field(fields, CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let size: Option<u64> = if folder { Some(0) } else { size };
         let size = size.ok_or(RemoteError::Answer { name: name.clone(), what: "does not tell the file's size" })?;
-        let modified = field(fields, LAST_MODIFIED).and_then(|date| httpdate::parse_http_date(date).ok());
-        let modified = modified.unwrap_or(SystemTime::UNIX_EPOCH);
+        let modified = field(fields, HeaderName::from_static(s3::MTIME)).and_then(mtime::from_text);
+        let last = || field(fields, LAST_MODIFIED).and_then(|date| httpdate::parse_http_date(date).ok());
+        let modified = modified.or_else(last).unwrap_or(SystemTime::UNIX_EPOCH);
         let tag = field(fields, ETAG).map(str::to_owned);
         let found = Found { about: About { kind, size, modified }, tag, is_reservoir };
         self.give_back(answer).await;
@@ -200,6 +251,13 @@ impl Remote {
 
     /// Whether the server is one of ours.
     pub(crate) async fn is_reservoir(&self) -> Result<bool, RemoteError> {
+        self.is_reservoir.get_or_try_init(|| self.asks_who_it_is()).await.copied()
+    }
+
+    async fn asks_who_it_is(&self) -> Result<bool, RemoteError> {
+        if self.is_bucket() {
+            return Ok(false);
+        }
         let name = Name::root();
         let answer = match self.ask(self.request(Method::OPTIONS, &name), body::empty(), &name, Some(STALL)).await {
             // Another server may know nothing of OPTIONS.
@@ -211,13 +269,17 @@ impl Remote {
         Ok(ours)
     }
 
-    /// The entries of a folder of one of our servers.
-    pub(crate) async fn list(&self, name: &Name) -> Result<Vec<(OsString, About)>, RemoteError> {
+    /// The entries of a folder of a bucket, or of one of our servers.
+    pub(crate) async fn list(&self, name: &Name) -> Result<Vec<Listed>, RemoteError> {
+        if let Some(bucket) = &self.bucket {
+            return self.list_bucket(bucket, name).await;
+        }
         let request = self.request(Method::GET, name).header(ACCEPT, "application/x-ndjson");
         let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
         let text = self.text(answer, name, MOST_LISTED).await?;
         let wrong = || RemoteError::Answer { name: name.clone(), what: "is no list of a folder" };
-        text.lines().map(|line| Entry::from_json(line).ok_or_else(wrong)).collect()
+        let listed = |(part, about): (OsString, About)| Listed { part, about, tag: Some(about.entity_tag()) };
+        text.lines().map(|line| Entry::from_json(line).map(listed).ok_or_else(wrong)).collect()
     }
 
     /// The bytes of `range` of the version `tag`, and what gives the connection back: over the line of a stream, behind what that
@@ -354,7 +416,8 @@ impl Remote {
         modified: SystemTime,
     ) -> Result<(), RemoteError> {
         let mut request = self.of_upload(self.request(Method::PUT, name), upload, blocks).header(CONTENT_LENGTH, 0);
-        request = request.header(CONTENT_RANGE, format!("bytes */{}", blocks.size())).header(MTIME, seconds(modified));
+        request =
+            request.header(CONTENT_RANGE, format!("bytes */{}", blocks.size())).header(MTIME, mtime::to_text(modified));
         if let Some(root) = root {
             request = request.header("repr-digest", Algorithm::Blake3.field(&root));
         }
@@ -374,12 +437,21 @@ impl Remote {
         body: Body,
         size: u64,
         modified: SystemTime,
-        digest: Option<[u8; 32]>,
+        expected: Expected,
     ) -> Result<(), RemoteError> {
-        let mut request = self.request(Method::PUT, name).header(CONTENT_LENGTH, size).header(MTIME, seconds(modified));
-        if let Some(digest) = digest {
-            request = request.header("repr-digest", Algorithm::Blake3.field(&digest));
-        }
+        let modified = mtime::to_text(modified);
+        let mut request = match self.is_bucket() {
+            true => {
+                self.request_to(Method::PUT, self.target(Ask::Put(Some(&modified)), name)).header(s3::MTIME, modified)
+            }
+            false => self.request(Method::PUT, name).header(MTIME, modified),
+        };
+        request = request.header(CONTENT_LENGTH, size);
+        request = match expected {
+            Expected::Nothing => request,
+            Expected::Blake3(digest) => request.header("repr-digest", Algorithm::Blake3.field(&digest)),
+            Expected::Md5(md5) => request.header(bucket::CONTENT_MD5, STANDARD.encode(md5)),
+        };
         let answer = self.ask(request, body, name, Some(STALL)).await?;
         self.give_back(answer).await;
         Ok(())
@@ -395,9 +467,20 @@ impl Remote {
     }
 
     fn request(&self, method: Method, name: &Name) -> hyper::http::request::Builder {
+        let target = match (&self.bucket, &method) {
+            (None, _) => Some(name.to_url()),
+            (Some(_), &Method::HEAD) => self.target(Ask::Head, name),
+            (Some(_), _) => self.target(Ask::Get, name),
+        };
+        self.request_to(method, target)
+    }
+
+    /// Without a target it cannot be made, and [`Remote::ask`] says so.
+    fn request_to(&self, method: Method, target: Option<String>) -> hyper::http::request::Builder {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         let authority = if self.port == 443 { host } else { format!("{host}:{}", self.port) };
-        let mut request = Request::builder().method(method).uri(name.to_url()).header(HOST, authority);
+        let target = target.unwrap_or_default();
+        let mut request = Request::builder().method(method).uri(target).header(HOST, authority);
         request = request.header(USER_AGENT, PRODUCT);
         match &self.token {
             Some(token) => {
@@ -642,10 +725,7 @@ impl Reading {
 }
 
 fn with_body(request: hyper::http::request::Builder, body: Body, name: &Name) -> Result<Request<Body>, RemoteError> {
-    request.body(body).map_err(|_| RemoteError::Answer {
-        name: name.clone(),
-        what: "cannot be asked for: the token, the host or the name has characters that HTTP does not carry",
-    })
+    request.body(body).map_err(|_| RemoteError::Unaskable(name.clone()))
 }
 
 fn refused(method: Method, name: &Name, status: StatusCode, text: &str, missing: Option<u64>) -> RemoteError {
@@ -663,11 +743,6 @@ fn field(fields: &HeaderMap, name: HeaderName) -> Option<&str> {
 
 fn is_reservoir(server: &str) -> bool {
     server.split('/').next() == PRODUCT.split('/').next()
-}
-
-fn seconds(time: SystemTime) -> String {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    format!("{}.{:09}", since.as_secs(), since.subsec_nanos())
 }
 
 /// How long a server may stand still.

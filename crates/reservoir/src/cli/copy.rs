@@ -11,22 +11,25 @@ use offload_reservoir::copy::{Copy, CopyError, Item, Outcome, Pattern, Place, Sy
 use offload_reservoir::pace::Rate;
 use offload_reservoir::pin::Pin;
 use offload_reservoir::rustls::pki_types::CertificateDer;
+use offload_reservoir::s3::Account;
 use offload_reservoir::tls::{self, Tls};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Copy files and folders between paths and HTTPS servers
+/// Copy files and folders between paths, HTTPS servers and S3 buckets
 ///
-/// SRC and DST are paths, or https://HOST:PORT/PATH (port 443 if none is named); both may be remote. A folder is copied with all that is in it; with a slash
+/// SRC and DST are paths, https://HOST:PORT/PATH (port 443 if none is named), or s3://BUCKET/KEY (the key of AWS_ACCESS_KEY_ID and
+/// AWS_SECRET_ACCESS_KEY); both may be remote. A folder is copied with all that is in it; with a slash
 /// at its end, only what is in it. A copy that was killed goes on with --resume: blocks that the journal vouches for, and the
 /// medium still has, are not sent again.
 #[derive(Debug, Args)]
 pub(crate) struct CopyOptions {
     /// SRC... DST; none of them with --plan
     #[arg(value_name = "SRC... DST", required_unless_present = "plan", num_args = 2.., conflicts_with = "plan")]
-    places: Vec<String>,
+    places: Vec<OsString>,
     #[command(flatten)]
     access: Access,
     #[command(flatten)]
@@ -71,7 +74,7 @@ pub(crate) struct CopyOptions {
 pub(crate) struct PlanOptions {
     /// SRC... DST
     #[arg(value_name = "SRC... DST", required = true, num_args = 2..)]
-    places: Vec<String>,
+    places: Vec<OsString>,
     /// How many parts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(offload_base::part::MAX_PARTS)))]
     parts: u32,
@@ -104,6 +107,12 @@ struct Access {
     /// The SHA-256 of the only certificate to take, as `openssl x509 -noout -fingerprint -sha256` prints it
     #[arg(long, value_name = "SHA256")]
     pin: Option<Pin>,
+    /// The server of s3:// buckets, asked by paths. Default: the variable AWS_ENDPOINT_URL, or else Amazon's of the region
+    #[arg(long, value_name = "URL")]
+    s3_endpoint: Option<String>,
+    /// The region of s3:// buckets. Default: the variable AWS_REGION, or else us-east-1
+    #[arg(long, value_name = "REGION")]
+    s3_region: Option<String>,
 }
 
 /// How many streams.
@@ -174,6 +183,18 @@ impl Access {
         Ok(Some(text.trim().to_owned()))
     }
 
+    /// Whose buckets are meant, as Amazon's own programs are told; `None`: nobody's.
+    fn account(&self) -> Result<Option<Account>, String> {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let (Some(key), Some(secret)) = (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")) else {
+            return Ok(None);
+        };
+        let region = self.s3_region.clone().or_else(|| variable("AWS_REGION")).unwrap_or_else(|| "us-east-1".into());
+        let endpoint = self.s3_endpoint.clone().or_else(|| variable("AWS_ENDPOINT_URL"));
+        let endpoint = endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
+        Account::new(&endpoint, &region, &key, &secret, variable("AWS_SESSION_TOKEN").as_deref()).map(Some)
+    }
+
     fn dial(&self) -> Result<Arc<Tls>, String> {
         let authorities = authorities(self.cacert.as_deref())?;
         let config = tls::client_config(authorities, self.pin).map_err(|error| format!("authorities: {error}"))?;
@@ -188,10 +209,14 @@ pub(crate) fn authorities(file: Option<&Path>) -> Result<Vec<CertificateDer<'sta
 }
 
 /// Sources and the destination.
-fn places(texts: &[String], token: Option<&str>) -> Result<(Vec<Place>, Place), String> {
-    let places: Result<Vec<Place>, CopyError> = texts.iter().map(|text| Place::parse(text, token)).collect();
-    let mut places = places.map_err(|error| error.to_string())?;
-    let to = places.pop().ok_or("there is no DST")?;
+fn places(texts: &[OsString], token: Option<&str>) -> Result<(Vec<Place>, Place), CopyError> {
+    let parse = |text: &OsString| match text.to_str() {
+        Some(text) => Place::parse(text, token),
+        // No URL: a path may have any bytes.
+        None => Place::local(Path::new(text)),
+    };
+    let mut places = texts.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+    let to = places.pop().ok_or_else(|| CopyError::Unusable("there is no destination".into()))?;
     Ok((places, to))
 }
 
@@ -218,6 +243,7 @@ fn failed(error: impl ToString) -> Stop {
 async fn make_plan(options: &PlanOptions) -> Result<String, Stop> {
     let token = options.access.token().map_err(unusable)?;
     let copy = Copy::new(Shell::tokio(), options.access.dial().map_err(unusable)?);
+    let copy = copy.account(options.access.account().map_err(unusable)?);
     let copy = copy.exclude(options.choice.exclude.clone()).block(options.choice.block.0).map_err(unusable)?;
     let (sources, to) = places(&options.places, token.as_deref()).map_err(unusable)?;
     let items = copy.list(&sources, &to).await.map_err(failed)?;
@@ -254,6 +280,7 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
         (Streams::Auto, ..) => 8,
     };
     let copy = Copy::new(Shell::tokio(), options.access.dial().map_err(unusable)?)
+        .account(options.access.account().map_err(unusable)?)
         .streams(streams)
         .rate(options.rate)
         // A part that is run again does what is left.

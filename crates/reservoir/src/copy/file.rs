@@ -1,12 +1,13 @@
 //! One file: opened at both ends, copied block by block, by as many streams as come, and given its name.
 
 use super::list::{Item, glance};
+use super::multipart::{self, Multipart};
 use super::place::Side;
 use super::{Copy, CopyError, Sync};
 use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
 use crate::body::{FileBody, known};
 use crate::landing::{Begin, Landing};
-use crate::remote::{Reading, Remote, RemoteError};
+use crate::remote::{Expected, Reading, Remote, RemoteError};
 use crate::sink::Sink;
 use crate::storage::{About, Stored, read_exactly};
 use bytes::Bytes;
@@ -33,7 +34,7 @@ pub(super) struct FileJob {
     state: Mutex<State>,
 }
 
-enum Source {
+pub(super) enum Source {
     Local(Arc<dyn Stored>, About),
     Remote(Arc<Remote>),
 }
@@ -41,6 +42,8 @@ enum Source {
 enum Target {
     Landing(Arc<Landing>),
     Upload(Arc<Remote>, String),
+    /// To a bucket.
+    Parts(Multipart),
     /// In one request.
     Whole(Arc<Remote>, Whole),
 }
@@ -132,6 +135,10 @@ impl FileJob {
                 });
                 let local = |error| CopyError::Local { path: PathBuf::from(item.to.0.shown(&item.to.1)), error };
                 Ok(opened.await.map_err(local)??)
+            }
+            Side::Remote(server, _) if server.is_bucket() && item.size() > copy.block => {
+                let (upload, present) = Multipart::open(copy, item, blocks, source, server).await?;
+                Ok((Target::Parts(upload), present))
             }
             Side::Remote(server, _) if !server.is_reservoir().await? => {
                 Ok((Target::Whole(server.clone(), Whole::Stream), BTreeMap::new()))
@@ -241,15 +248,33 @@ impl FileJob {
                 let sum = fed.and_then(|sum| sent.map(|()| sum).map_err(CopyError::from))?;
                 self.state().sums.insert(number, sum);
             }
+            (Target::Parts(upload), Source::Local(file, _)) => {
+                let md5 = self.md5(file, range.clone()).await?;
+                let size = range.end - range.start;
+                let body = self.file_body(file, number, range, stream, false).boxed_unsync();
+                upload.put(&self.item, number, body, size, Some(md5)).await?;
+                self.check_source().await?;
+            }
+            (Target::Parts(upload), Source::Remote(_)) => {
+                let size = range.end - range.start;
+                let (body, feed) = self.relay(number, range, stream, false).await?;
+                let (sent, fed) = tokio::join!(upload.put(&self.item, number, body, size, None), feed);
+                fed.and_then(|_| sent.map_err(CopyError::from))?;
+            }
             (Target::Whole(server, _), Source::Local(file, _)) => {
+                let expected = match server.is_bucket() {
+                    true => Expected::Md5(self.md5(file, range.clone()).await?),
+                    false => Expected::Nothing,
+                };
                 let body = self.file_body(file, 0, range, stream, false);
                 let (size, modified) = (self.blocks.size(), self.item.about.modified);
-                server.put_whole(&self.item.to.1, body.boxed_unsync(), size, modified, None).await?;
+                server.put_whole(&self.item.to.1, body.boxed_unsync(), size, modified, expected).await?;
+                self.check_source().await?;
             }
             (Target::Whole(server, _), Source::Remote(_)) => {
                 let (body, feed) = self.relay(0, range, stream, false).await?;
                 let (size, modified) = (self.blocks.size(), self.item.about.modified);
-                let sent = server.put_whole(&self.item.to.1, body, size, modified, None);
+                let sent = server.put_whole(&self.item.to.1, body, size, modified, Expected::Nothing);
                 let (sent, fed) = tokio::join!(sent, feed);
                 fed.and_then(|_| sent.map_err(CopyError::from))?;
             }
@@ -269,9 +294,15 @@ impl FileJob {
         self.check_source().await?;
         self.turn(bytes.len()).await;
         let (body, modified) = (crate::body::full(bytes), self.item.about.modified);
-        server.put_whole(&self.item.to.1, body, size, modified, Some(digest)).await?;
+        server.put_whole(&self.item.to.1, body, size, modified, Expected::Blake3(digest)).await?;
         self.copy.progress.moved(stream, size as usize);
         Ok(())
+    }
+
+    async fn md5(&self, file: &Arc<dyn Stored>, range: core::ops::Range<u64>) -> Result<Vec<u8>, CopyError> {
+        let file = file.clone();
+        let summed = self.copy.shell.blocking(move || multipart::md5(&*file, range));
+        summed.await.map_err(|error| self.unreadable(error))
     }
 
     fn file_body(
@@ -386,6 +417,7 @@ impl FileJob {
         let modified = Some(self.item.about.modified).filter(|time| *time != SystemTime::UNIX_EPOCH);
         match &self.target {
             Target::Whole(..) => Ok(Finished::Done),
+            Target::Parts(upload) => Ok(upload.finish(&self.item).await.map(|()| Finished::Done)?),
             Target::Landing(landing) => {
                 let medium = |error| crate::landing::LandingError::Medium(self.item.to.1.clone(), error);
                 if self.copy.verify {

@@ -3,6 +3,7 @@
 use super::place::{Place, Side, Sides};
 use super::{Copy, CopyError};
 use crate::name::Name;
+use crate::remote::Listed;
 use crate::storage::{About, Kind};
 use core::ops::Range;
 use std::io;
@@ -146,8 +147,8 @@ impl Listing<'_> {
         while let Some(below) = folders.pop() {
             let at = joined(&from, &below)?;
             let mut entries = self.entries(&at).await?;
-            entries.sort_by(|one, other| one.0.cmp(&other.0));
-            for (part, about) in entries {
+            entries.sort_by(|one, other| one.part.cmp(&other.part));
+            for Listed { part, about, tag } in entries {
                 let refused = |bad: &dyn core::fmt::Display| self.refused(&at, &to, &below, format!("in it, {bad}"));
                 let inside = match below.join(&part) {
                     Ok(inside) => inside,
@@ -169,8 +170,7 @@ impl Listing<'_> {
                 match about.kind {
                     Kind::Folder => folders.push(inside),
                     Kind::File => {
-                        let is_reservoir = matches!(self.side, Side::Remote(..));
-                        let tag = is_reservoir.then(|| about.entity_tag());
+                        let is_reservoir = matches!(&self.side, Side::Remote(server, _) if !server.is_bucket());
                         items.push(self.item(source, target, &inside, Looked { about, tag, is_reservoir }));
                     }
                     Kind::Other => items.push(self.refused(&source, &target, &inside, NO_FILE.into())),
@@ -180,7 +180,7 @@ impl Listing<'_> {
         Ok(())
     }
 
-    async fn entries(&self, at: &Name) -> Result<Vec<(std::ffi::OsString, About)>, CopyError> {
+    async fn entries(&self, at: &Name) -> Result<Vec<Listed>, CopyError> {
         match &self.side {
             Side::Remote(server, _) => Ok(server.list(at).await?),
             Side::Local(folder, _) => {
@@ -188,7 +188,7 @@ impl Listing<'_> {
                 let listed = self.copy.shell.blocking(move || {
                     let mut entries = Vec::new();
                     folder.list(&name, &mut |part, about| {
-                        entries.push((part, about));
+                        entries.push(Listed { part, about, tag: None });
                         true
                     })?;
                     Ok(entries)

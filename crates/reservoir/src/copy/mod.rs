@@ -1,12 +1,13 @@
 //! Copies files between places: folders of this machine and servers, over many streams, block by block.
 //!
 //! - `place`: where files are; `list`: what is to be copied; `exclude`: what is not;
-//! - `work`: who copies which block when; `file`: one file from its first block to its name;
+//! - `work`: who copies which block when; `file`: one file from its first block to its name; `multipart`: one that goes to a bucket;
 //! - `progress`: how far it is; [`plan`]: a copy in parts, for several machines.
 
 mod exclude;
 mod file;
 mod list;
+mod multipart;
 mod place;
 pub mod plan;
 mod progress;
@@ -20,6 +21,7 @@ pub use progress::Progress;
 use crate::blocks::USUAL_BLOCK;
 use crate::pace::{Pace, Rate};
 use crate::remote::{Dial, RemoteError};
+use crate::s3::Account;
 use crate::shell::Shell;
 use core::time::Duration;
 use std::io;
@@ -41,6 +43,7 @@ pub struct Copy {
     sync: Sync,
     exclude: Vec<Pattern>,
     retries: u32,
+    account: Option<Account>,
     progress: Arc<Progress>,
 }
 
@@ -145,6 +148,7 @@ impl Copy {
             sync: Sync::Nothing,
             exclude: Vec::new(),
             retries: 8,
+            account: None,
             progress: Arc::default(),
         }
     }
@@ -211,6 +215,13 @@ impl Copy {
     #[must_use]
     pub fn retries(mut self, retries: u32) -> Copy {
         self.retries = retries;
+        self
+    }
+
+    /// Asks for buckets as this account.
+    #[must_use]
+    pub fn account(mut self, account: Option<Account>) -> Copy {
+        self.account = account;
         self
     }
 

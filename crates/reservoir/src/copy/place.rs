@@ -30,22 +30,44 @@ pub struct Place {
 
 #[derive(Clone)]
 enum At {
-    Local { root: PathBuf, name: Name, shown: PathBuf },
-    Folder { folder: Arc<dyn Folder>, name: Name },
-    Remote { host: String, port: u16, name: Name, token: Option<String> },
+    Local {
+        root: PathBuf,
+        name: Name,
+        shown: PathBuf,
+    },
+    Folder {
+        folder: Arc<dyn Folder>,
+        name: Name,
+    },
+    Remote {
+        host: String,
+        port: u16,
+        name: Name,
+        token: Option<String>,
+    },
+    /// Of the copy's [account](Copy::account).
+    Bucket {
+        bucket: String,
+        name: Name,
+    },
 }
 
 impl Place {
-    /// A URL that begins with `https://`, asked with `token`; or a path of this machine.
+    /// A URL that begins with `https://`, asked with `token`; `s3://BUCKET/KEY`, asked as the copy's [account](Copy::account); or a path of this machine.
     ///
     /// # Errors
     /// If it is another kind of URL, or the path cannot be.
     pub fn parse(text: &str, token: Option<&str>) -> Result<Place, CopyError> {
         let unusable = |text: String| CopyError::Unusable(text);
+        if let Some(rest) = text.strip_prefix("s3://") {
+            let (bucket, path) = rest.split_once('/').unwrap_or((rest, ""));
+            let slash = path.ends_with('/') || path.is_empty();
+            return Ok(Place { at: At::Bucket { bucket: bucket.into(), name: Name::from_url(path)? }, slash });
+        }
         let Some(rest) = text.strip_prefix("https://") else {
             return match text.split_once("://") {
                 Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
-                    Err(unusable(format!("{text}: only https:// is encrypted; there is no {scheme}://")))
+                    Err(unusable(format!("{text}: only https:// and s3:// are encrypted; there is no {scheme}://")))
                 }
                 _ => Place::local(Path::new(text)),
             };
@@ -105,7 +127,7 @@ impl Place {
 
     /// A folder of this machine, or a server, as [`Side::root`] names it.
     pub(super) fn root(root: &str, token: Option<&str>) -> Result<Place, CopyError> {
-        if root.starts_with("https://") {
+        if root.starts_with("https://") || root.starts_with("s3://") {
             return Place::parse(root, token);
         }
         let path = PathBuf::from(root);
@@ -121,7 +143,9 @@ impl Place {
     pub(super) fn last(&self) -> Option<OsString> {
         match &self.at {
             At::Local { shown, name, .. } => shown.file_name().or(name.last()).map(ToOwned::to_owned),
-            At::Folder { name, .. } | At::Remote { name, .. } => name.last().map(ToOwned::to_owned),
+            At::Folder { name, .. } | At::Remote { name, .. } | At::Bucket { name, .. } => {
+                name.last().map(ToOwned::to_owned)
+            }
         }
     }
 
@@ -144,6 +168,7 @@ impl core::fmt::Display for Place {
             At::Local { shown, .. } => shown.display().fmt(f),
             At::Folder { name, .. } => name.fmt(f),
             At::Remote { host, port, name, .. } => write!(f, "{}{name}", authority(host, *port)),
+            At::Bucket { bucket, name } => write!(f, "s3://{bucket}{name}"),
         }
     }
 }
@@ -190,11 +215,12 @@ impl Side {
 pub(super) struct Sides<'a> {
     copy: &'a Copy,
     servers: HashMap<(String, u16, Option<String>), Arc<Remote>>,
+    buckets: HashMap<String, Arc<Remote>>,
 }
 
 impl Sides<'_> {
     pub(super) fn new(copy: &Copy) -> Sides<'_> {
-        Sides { copy, servers: HashMap::new() }
+        Sides { copy, servers: HashMap::new(), buckets: HashMap::new() }
     }
 
     pub(super) fn open(&mut self, place: &Place) -> Result<(Side, Name), CopyError> {
@@ -212,9 +238,27 @@ impl Sides<'_> {
                 });
                 Ok((Side::Remote(server.clone(), authority(host, *port).into()), name.clone()))
             }
+            At::Bucket { bucket, name } => {
+                let copy = self.copy;
+                let server = match self.buckets.get(bucket) {
+                    Some(server) => server.clone(),
+                    None => {
+                        let account = copy.account.as_ref();
+                        let account =
+                            account.ok_or_else(|| CopyError::Unusable(format!("s3://{bucket}: {NO_ACCOUNT}")))?;
+                        let opened = account.bucket(bucket).map_err(CopyError::Unusable)?;
+                        let server = Arc::new(Remote::of_bucket(copy.shell.clone(), copy.dial.clone(), opened));
+                        self.buckets.insert(bucket.clone(), server.clone());
+                        server
+                    }
+                };
+                Ok((Side::Remote(server, format!("s3://{bucket}").into()), name.clone()))
+            }
         }
     }
 }
+
+const NO_ACCOUNT: &str = "a bucket needs a key: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
 
 /// Connects by a function, without TLS: to servers in the same process.
 ///

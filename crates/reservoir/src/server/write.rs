@@ -16,6 +16,7 @@ use crate::blocks::{BlockSum, Blocks, USUAL_BLOCK};
 use crate::body::{self, Body, CONTENT_DIGEST, sum_in};
 use crate::digest::{self, Algorithm, Summer};
 use crate::landing::{Begin, Landing};
+use crate::mtime;
 use crate::name::Name;
 use crate::pace::Pace;
 use crate::range::ContentRange;
@@ -24,7 +25,6 @@ use crate::tokens::Grant;
 use crate::watch::Watch;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
-use core::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, IF_NONE_MATCH};
@@ -380,10 +380,7 @@ fn named_writer(fields: &HeaderMap, grant: &Grant) -> Result<Option<Writer>, Ref
 
 /// The time that a client wants the file to have been modified: seconds since 1970, as ownCloud's clients and rclone say it.
 fn modified(fields: &HeaderMap) -> Option<SystemTime> {
-    let (seconds, fraction) = field(fields, MTIME).map(|text| text.split_once('.').unwrap_or((text, "0")))?;
-    let seconds: u64 = seconds.parse().ok().filter(|seconds| *seconds < 1 << 40)?;
-    let nanos = format!("{fraction:0<9}").get(..9)?.parse().ok()?;
-    Some(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos))
+    field(fields, MTIME).and_then(mtime::from_text)
 }
 
 fn refuse_root(name: &Name) -> Result<(), Refusal> {

@@ -1,0 +1,149 @@
+//! A bucket as a server: its folders, which are beginnings of names, and uploads in parts.
+
+use super::{Listed, MOST_LISTED, MOST_OF_A_REFUSAL, Remote, RemoteError, STALL};
+use crate::body::{self, Body};
+use crate::mtime;
+use crate::name::Name;
+use crate::s3::{self, Ask, Bucket, MTIME};
+use crate::storage::{About, Kind};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hyper::Method;
+use hyper::header::{CONTENT_LENGTH, ETAG};
+use rusty_s3::actions::ListObjectsV2;
+use std::time::SystemTime;
+
+impl Remote {
+    /// Whether there is anything whose name begins with this one and a slash.
+    pub(super) async fn is_folder_of(&self, bucket: &Bucket, name: &Name) -> Result<bool, RemoteError> {
+        Ok(name == &Name::root() || !self.page(bucket, name, None, 1).await?.0.is_empty())
+    }
+
+    /// What is in a folder of a bucket.
+    pub(super) async fn list_bucket(&self, bucket: &Bucket, name: &Name) -> Result<Vec<Listed>, RemoteError> {
+        let (mut listed, mut from) = (Vec::new(), None);
+        loop {
+            let (page, next) = self.page(bucket, name, from.as_deref(), 1000).await?;
+            let is_empty = page.is_empty();
+            listed.extend(page);
+            match next {
+                None => return Ok(listed),
+                Some(_) if is_empty || listed.len() > MOST_ENTRIES => {
+                    return Err(RemoteError::Answer { name: name.clone(), what: "is a list without an end" });
+                }
+                next => from = next,
+            }
+        }
+    }
+
+    /// Some entries of a folder, and where the next ones are.
+    async fn page(
+        &self,
+        bucket: &Bucket,
+        name: &Name,
+        from: Option<&str>,
+        most: usize,
+    ) -> Result<(Vec<Listed>, Option<String>), RemoteError> {
+        let request = self.request_to(Method::GET, bucket.listing(name, from, most).ok());
+        let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
+        let text = self.text(answer, name, MOST_LISTED).await?;
+        let wrong = || RemoteError::Answer { name: name.clone(), what: "is no list of a bucket" };
+        let page = ListObjectsV2::parse_response(&text).map_err(|_| wrong())?;
+        let above = if name == &Name::root() { String::new() } else { format!("{}/", name.path().display()) };
+        let mut listed = Vec::new();
+        for object in page.contents {
+            let part = object.key.strip_prefix(&above).ok_or_else(wrong)?;
+            // A folder's own name, which some programs make.
+            if part.is_empty() {
+                continue;
+            }
+            let modified = object.last_modified.and_then(|time| humantime::parse_rfc3339_weak(&time).ok());
+            let modified = modified.unwrap_or(SystemTime::UNIX_EPOCH);
+            let about = About { kind: Kind::File, size: object.size.unwrap_or(0), modified };
+            listed.push(Listed { part: part.into(), about, tag: object.etag });
+        }
+        for folder in page.common_prefixes {
+            let part = folder.prefix.strip_prefix(&above).and_then(|part| part.strip_suffix('/')).ok_or_else(wrong)?;
+            let about = About { kind: Kind::Folder, size: 0, modified: SystemTime::UNIX_EPOCH };
+            listed.push(Listed { part: part.into(), about, tag: None });
+        }
+        Ok((listed, page.next_continuation_token))
+    }
+
+    /// The upload of `name` that was begun last and not ended.
+    pub(crate) async fn last_upload(&self, name: &Name) -> Result<Option<String>, RemoteError> {
+        let request = self.request_to(Method::GET, self.target(Ask::Uploads, name));
+        let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
+        Ok(s3::last_upload(&self.text(answer, name, MOST_LISTED).await?, name))
+    }
+
+    /// Begins an upload.
+    pub(crate) async fn create_upload(&self, name: &Name, modified: SystemTime) -> Result<String, RemoteError> {
+        let modified = mtime::to_text(modified);
+        let request = self.request_to(Method::POST, self.target(Ask::Create(Some(&modified)), name));
+        let request = request.header(CONTENT_LENGTH, 0).header(MTIME, modified);
+        let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
+        let text = self.text(answer, name, MOST_OF_A_REFUSAL).await?;
+        s3::created(&text).ok_or(RemoteError::Answer { name: name.clone(), what: "does not tell the upload's name" })
+    }
+
+    /// The parts that are there of an upload.
+    pub(crate) async fn parts(&self, name: &Name, upload: &str) -> Result<Vec<s3::Part>, RemoteError> {
+        let (mut parts, mut after) = (Vec::new(), 0);
+        loop {
+            let request = self.request_to(Method::GET, self.target(Ask::Parts(upload, after), name));
+            let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
+            let text = self.text(answer, name, MOST_LISTED).await?;
+            let wrong = |what| RemoteError::Answer { name: name.clone(), what };
+            let (page, next) = s3::parts(&text).ok_or_else(|| wrong("is no list of parts"))?;
+            parts.extend(page);
+            match next {
+                None => return Ok(parts),
+                Some(next) if next <= after => return Err(wrong("is a list without an end")),
+                Some(next) => after = next,
+            }
+        }
+    }
+
+    /// Sends a part, of which the server checks the MD5 if it is given; gives its tag.
+    pub(crate) async fn put_part(
+        &self,
+        name: &Name,
+        upload: &str,
+        number: u16,
+        body: Body,
+        size: u64,
+        md5: Option<&[u8]>,
+    ) -> Result<String, RemoteError> {
+        let mut request = self.request_to(Method::PUT, self.target(Ask::Part(upload, number), name));
+        request = request.header(CONTENT_LENGTH, size);
+        if let Some(md5) = md5 {
+            request = request.header(CONTENT_MD5, STANDARD.encode(md5));
+        }
+        let answer = self.ask(request, body, name, Some(STALL)).await?;
+        let tag = super::field(answer.headers(), ETAG).map(str::to_owned);
+        self.give_back(answer).await;
+        tag.ok_or(RemoteError::Answer { name: name.clone(), what: "does not tell the part's tag" })
+    }
+
+    /// Has parts become the object.
+    pub(crate) async fn complete_upload(&self, name: &Name, upload: &str, tags: &[&str]) -> Result<(), RemoteError> {
+        let request = self.request_to(Method::POST, self.target(Ask::Complete(upload), name));
+        let body = s3::complete(tags);
+        let request = request.header(CONTENT_LENGTH, body.len());
+        // The server puts it together before it answers.
+        let answer = self.ask(request, body::full(body), name, None).await?;
+        let text = self.text(answer, name, MOST_OF_A_REFUSAL).await?;
+        let failed = RemoteError::Answer { name: name.clone(), what: "does not say that the parts became the object" };
+        if s3::is_complete(&text) { Ok(()) } else { Err(failed) }
+    }
+
+    /// What is asked of a bucket about a name; `None`: the name is no key, or this is no bucket.
+    pub(super) fn target(&self, ask: Ask<'_>, name: &Name) -> Option<String> {
+        self.bucket.as_ref()?.target(ask, name).ok()
+    }
+}
+
+/// RFC 1864; S3 refuses what differs.
+pub(crate) const CONTENT_MD5: &str = "content-md5";
+const MOST_ENTRIES: usize = 10_000_000;

@@ -1,0 +1,314 @@
+//! Buckets of S3 and of servers that speak as it does: whose they are, and requests that are signed for them (`rusty-s3`).
+//!
+//! A signature stands in a request's URL, so that a bucket is a server whose targets are other ones: nothing else of HTTP changes.
+//! Source: Amazon S3 API Reference, 2006-03-01.
+
+use crate::name::Name;
+use core::fmt;
+use core::time::Duration;
+use rusty_s3::actions::{
+    CompleteMultipartUpload, CompleteMultipartUploadResponse, CreateMultipartUpload, GetObject, HeadObject,
+    ListObjectsV2, ListParts, PutObject, S3Action, UploadPart,
+};
+use rusty_s3::{Credentials, UrlStyle};
+use std::sync::Arc;
+
+/// Who asks for buckets, and where they are.
+///
+/// ```
+/// use offload_reservoir::s3::Account;
+///
+/// let account = Account::new("https://store.test:7070", "us-east-1", "AKIDEXAMPLE", "a secret", None)?;
+/// assert!(!format!("{account:?}").contains("a secret"));
+/// assert!(Account::new("http://store.test", "us-east-1", "AKIDEXAMPLE", "a secret", None).is_err());
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone)]
+pub struct Account(Arc<Inner>);
+
+struct Inner {
+    endpoint: url::Url,
+    region: String,
+    credentials: Credentials,
+}
+
+impl Account {
+    /// At the server `endpoint`, a URL that begins with `https://`; with a key and its secret, and the token of a session if there is one.
+    ///
+    /// # Errors
+    /// In words, if the endpoint is no such URL.
+    pub fn new(
+        endpoint: &str,
+        region: &str,
+        key: &str,
+        secret: &str,
+        session: Option<&str>,
+    ) -> Result<Account, String> {
+        let wrong = |what: &str| format!("{endpoint}: {what}");
+        let endpoint: url::Url = endpoint.parse().map_err(|error: url::ParseError| wrong(&error.to_string()))?;
+        if endpoint.scheme() != "https" {
+            return Err(wrong("only https:// is encrypted"));
+        }
+        if !endpoint.username().is_empty() || endpoint.password().is_some() {
+            return Err(wrong("no passwords in URLs: the key is in AWS_ACCESS_KEY_ID"));
+        }
+        let credentials = match session {
+            Some(session) => Credentials::new_with_token(key, secret, session),
+            None => Credentials::new(key, secret),
+        };
+        Ok(Account(Arc::new(Inner { endpoint, region: region.into(), credentials })))
+    }
+
+    /// One of its buckets.
+    pub(crate) fn bucket(&self, name: &str) -> Result<Bucket, String> {
+        // AWS's general rules, as far as paths need them.
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        if !(1..=255).contains(&name.len()) || !name.bytes().all(fits) || name.starts_with('.') {
+            return Err(format!("s3://{name}: this is no name of a bucket"));
+        }
+        let inner = &self.0;
+        let bucket =
+            rusty_s3::Bucket::new(inner.endpoint.clone(), UrlStyle::Path, name.to_owned(), inner.region.clone());
+        let bucket = bucket.map_err(|error| format!("s3://{name}: {error}"))?;
+        Ok(Bucket { account: self.clone(), bucket })
+    }
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { endpoint, region, .. } = &*self.0;
+        f.debug_struct("Account").field("endpoint", &endpoint.as_str()).field("region", region).finish_non_exhaustive()
+    }
+}
+
+/// A bucket, and who asks for it.
+pub(crate) struct Bucket {
+    account: Account,
+    bucket: rusty_s3::Bucket,
+}
+
+/// A request about an object.
+#[derive(Clone, Copy)]
+pub(crate) enum Ask<'a> {
+    Head,
+    Get,
+    /// All of it; the field with the time when its source was modified is signed.
+    Put(Option<&'a str>),
+    /// Begins an upload in parts, signed as the last.
+    Create(Option<&'a str>),
+    /// The uploads of this object that have begun.
+    Uploads,
+    /// The parts of an upload that are there, behind a number.
+    Parts(&'a str, u16),
+    Part(&'a str, u16),
+    Complete(&'a str),
+}
+
+impl Bucket {
+    /// The host and the port of its server.
+    pub(crate) fn server(&self) -> (String, u16) {
+        let endpoint = &self.account.0.endpoint;
+        // In brackets, an address of IPv6 is a URL's.
+        let host = endpoint.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        (host.to_owned(), endpoint.port_or_known_default().unwrap_or(443))
+    }
+
+    /// The target of a request, signed.
+    ///
+    /// # Errors
+    /// If the name is no key: keys are UTF-8.
+    pub(crate) fn target(&self, ask: Ask<'_>, name: &Name) -> Result<String, BadKey> {
+        let key = key(name)?;
+        let (bucket, credentials) = (&self.bucket, Some(&self.account.0.credentials));
+        let url = match ask {
+            Ask::Head => HeadObject::new(bucket, credentials, &key).sign(VALID),
+            Ask::Get => GetObject::new(bucket, credentials, &key).sign(VALID),
+            Ask::Put(modified) => {
+                let mut action = PutObject::new(bucket, credentials, &key);
+                modified.into_iter().for_each(|modified| action.headers_mut().insert(MTIME, modified.to_owned()));
+                action.sign(VALID)
+            }
+            Ask::Create(modified) => {
+                let mut action = CreateMultipartUpload::new(bucket, credentials, &key);
+                modified.into_iter().for_each(|modified| action.headers_mut().insert(MTIME, modified.to_owned()));
+                action.sign(VALID)
+            }
+            Ask::Uploads => {
+                // Of the bucket: an object without a name.
+                let mut action = GetObject::new(bucket, credentials, "");
+                action.query_mut().insert("uploads", "");
+                action.query_mut().insert("prefix", key.clone());
+                action.sign(VALID)
+            }
+            Ask::Parts(upload, after) => {
+                let mut action = ListParts::new(bucket, credentials, &key, upload);
+                action.set_part_number_marker(after);
+                action.sign(VALID)
+            }
+            Ask::Part(upload, number) => UploadPart::new(bucket, credentials, &key, number, upload).sign(VALID),
+            Ask::Complete(upload) => {
+                CompleteMultipartUpload::new(bucket, credentials, &key, upload, core::iter::empty()).sign(VALID)
+            }
+        };
+        Ok(target(&url))
+    }
+
+    /// The target that lists what is in a folder, from a token on that the last answer gave; at most so many entries.
+    ///
+    /// # Errors
+    /// As [`target`](Self::target).
+    pub(crate) fn listing(&self, folder: &Name, from: Option<&str>, most: usize) -> Result<String, BadKey> {
+        let mut action = ListObjectsV2::new(&self.bucket, Some(&self.account.0.credentials));
+        action.with_delimiter("/");
+        action.with_max_keys(most);
+        if folder != &Name::root() {
+            action.with_prefix(key(folder)? + "/");
+        }
+        from.into_iter().for_each(|from| action.with_continuation_token(from.to_owned()));
+        Ok(target(&action.sign(VALID)))
+    }
+}
+
+/// The body that ends an upload of parts with these tags.
+pub(crate) fn complete(tags: &[&str]) -> String {
+    let nowhere = "https://nowhere.invalid".parse().expect("a URL");
+    let bucket = rusty_s3::Bucket::new(nowhere, UrlStyle::Path, "-", "-").expect("the URL has a host");
+    CompleteMultipartUpload::new(&bucket, None, "", "", tags.iter().copied()).body()
+}
+
+/// Whether the answer to that says that the object is there: its status does not.
+pub(crate) fn is_complete(text: &str) -> bool {
+    CompleteMultipartUploadResponse::parse(text).is_ok()
+}
+
+/// The upload's name in the answer to [`Ask::Create`].
+pub(crate) fn created(text: &str) -> Option<String> {
+    Some(CreateMultipartUpload::parse_response(text).ok()?.upload_id().to_owned())
+}
+
+/// The last of the uploads of `name` that an answer to [`Ask::Uploads`] tells.
+pub(crate) fn last_upload(text: &str, name: &Name) -> Option<String> {
+    let key = key(name).ok()?;
+    let uploads = text.split("<Upload>").skip(1);
+    let mine = uploads.filter(|upload| element(upload, "Key").is_some_and(|its| its == key));
+    mine.filter_map(|upload| element(upload, "UploadId")).last()
+}
+
+/// The parts that an answer to [`Ask::Parts`] tells, and the number behind which others are; `None`: it is no such answer. By hand, for servers leave
+/// out elements that Amazon's have.
+pub(crate) fn parts(text: &str) -> Option<(Vec<Part>, Option<u16>)> {
+    text.contains("<ListParts").then_some(())?;
+    let part = |text: &str| {
+        let number = element(text, "PartNumber")?.parse().ok()?;
+        Some(Part { number, size: element(text, "Size")?.parse().ok()?, tag: element(text, "ETag")? })
+    };
+    let parts = text.split("<Part>").skip(1).map(part).collect::<Option<Vec<Part>>>()?;
+    let is_truncated = element(text, "IsTruncated").is_some_and(|is| is == "true");
+    let next = element(text, "NextPartNumberMarker").filter(|_| is_truncated).map(|next| next.parse());
+    Some((parts, next.transpose().ok()?))
+}
+
+/// A part that has come.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Part {
+    pub(crate) number: u16,
+    pub(crate) size: u64,
+    pub(crate) tag: String,
+}
+
+/// The text of an element without others in it.
+fn element(text: &str, name: &str) -> Option<String> {
+    let text = text.split_once(&format!("<{name}>"))?.1.split_once(&format!("</{name}>"))?.0;
+    let plain = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&apos;", "'");
+    // Last, for what it makes is none of those.
+    Some(plain.replace("&#34;", "\"").replace("&#39;", "'").replace("&amp;", "&"))
+}
+
+/// A name that is no key.
+pub(crate) struct BadKey;
+
+fn key(name: &Name) -> Result<String, BadKey> {
+    name.path().to_str().map(str::to_owned).ok_or(BadKey)
+}
+
+/// Path and query.
+fn target(url: &url::Url) -> String {
+    match url.query() {
+        Some(query) => format!("{}?{query}", url.path()),
+        None => url.path().to_owned(),
+    }
+}
+
+/// When the source was modified, in seconds since 1970: what rclone calls it.
+pub(crate) const MTIME: &str = "x-amz-meta-mtime";
+/// How long a signature is good for: it is used at once, but a retry may come later.
+const VALID: Duration = Duration::from_secs(3600);
+/// Of an upload.
+pub(crate) const MOST_PARTS: u64 = 10_000;
+/// Bytes of a part, but for the last.
+pub(crate) const LEAST_PART: u64 = 5 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket() -> Bucket {
+        let account =
+            Account::new("https://[::1]:7070", "us-east-1", "AKIDEXAMPLE", "a secret", Some("session")).unwrap();
+        account.bucket("bucket").unwrap()
+    }
+
+    #[test]
+    fn targets_are_signed_and_any_name_of_utf8_is_a_key() {
+        let name = Name::from_url("/a%20b/%E4%BD%A0%25%3F").unwrap();
+        for ask in
+            [Ask::Head, Ask::Get, Ask::Put(Some("1.5")), Ask::Create(None), Ask::Part("id", 3), Ask::Complete("id")]
+        {
+            let target = bucket().target(ask, &name).ok().unwrap();
+            assert!(
+                target.starts_with("/bucket/a%20b/%E4%BD%A0%25%3F?") && target.contains("&X-Amz-Signature="),
+                "{target}"
+            );
+            assert!(!target.contains("secret") && target.contains("X-Amz-Security-Token=session"), "{target}");
+            assert_eq!(
+                target.contains("X-Amz-SignedHeaders=host%3Bx-amz-meta-mtime"),
+                matches!(ask, Ask::Put(_)),
+                "{target}"
+            );
+        }
+        assert_eq!(bucket().server(), ("::1".to_owned(), 7070));
+        assert!(bucket().target(Ask::Get, &Name::from_url("/%FF").unwrap()).is_err());
+        let listing = bucket().listing(&Name::from_url("/a").unwrap(), Some("from/here"), 7).ok().unwrap();
+        assert!(listing.contains("prefix=a%2F") && listing.contains("continuation-token=from%2Fhere"), "{listing}");
+    }
+
+    #[test]
+    fn names_of_buckets_lead_nowhere_else() {
+        let account = Account::new("https://store.test", "us-east-1", "key", "secret", None).unwrap();
+        for bad in ["", ".", "..", "a/b", "a?b", "a b", "%2e"] {
+            assert!(account.bucket(bad).is_err(), "{bad}");
+        }
+        for bad in ["http://store.test", "store.test", "https://me@store.test"] {
+            assert!(Account::new(bad, "us-east-1", "key", "secret", None).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_upload_of_a_key_is_found_among_others() {
+        let upload = |key: &str, id: &str| format!("<Upload><Key>{key}</Key><UploadId>{id}</UploadId></Upload>");
+        let text = upload("a&amp;b", "1") + &upload("a&amp;b", "2") + &upload("a&amp;b2", "3");
+        let name = |url: &str| Name::from_url(url).unwrap();
+        assert_eq!(last_upload(&text, &name("/a%26b")).as_deref(), Some("2"));
+        assert_eq!(last_upload(&text, &name("/a")), None);
+        assert_eq!(last_upload("<Upload><Key>a", &name("/a")), None);
+        let part = "<Part><PartNumber>3</PartNumber><ETag>&quot;aa&quot;</ETag><Size>5</Size></Part>";
+        let list = |more: &str| format!("<ListPartsResult xmlns='x'>{part}{more}</ListPartsResult>");
+        let more = "<IsTruncated>true</IsTruncated><NextPartNumberMarker>3</NextPartNumberMarker>";
+        let came = Part { number: 3, size: 5, tag: "\"aa\"".into() };
+        assert_eq!(parts(&list(more)), Some((vec![came], Some(3))));
+        assert_eq!(parts(&list("")).unwrap().1, None);
+        assert_eq!((parts("<Error/>"), parts(&list("<Part></Part>"))), (None, None));
+        assert!(complete(&["\"one\"", "\"two\""]).contains("<PartNumber>2</PartNumber>"));
+        assert!(!is_complete("<Error><Code>InternalError</Code></Error>"));
+    }
+}
