@@ -5,11 +5,9 @@
 
 use clap::Parser;
 use core::time::Duration;
-use crypto_services::{
-    Arrival, Cipher, Controller, Fixed, Goal, Graph, Hysteresis, Keys, Load, Outcome, Predictive, Secret, Study, Suite,
-    Way, picture, text,
-};
+use crypto_services::{Arrival, Cipher, Graph, Keys, Load, Outcome, Secret, Study, Suite, Way, picture, text};
 use nicbench::{options, program};
+use offload_bench::services::ServiceController;
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -38,11 +36,11 @@ struct Options {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Area of the device, in AES-128 instances
-    #[arg(long, default_value = "64", value_parser = area)]
+    #[arg(long, default_value = "64", value_parser = options::area)]
     area: f64,
     /// queue (predicts by queueing theory), hysteresis (by how busy services are), fixed (one instance of each)
-    #[arg(long, default_value = "queue", value_parser = ["queue", "hysteresis", "fixed"])]
-    controller: String,
+    #[arg(long, value_parser = options::choice::<ServiceController>(), default_value_t = ServiceController::Queue)]
+    controller: ServiceController,
     /// 99 of 100 packets are to be through in this time
     #[arg(long, value_parser = options::time, default_value = "1ms")]
     target: Duration,
@@ -98,11 +96,7 @@ fn run(options: &Options) -> ExitCode {
     };
     let mut study = Study::new(graph);
     (study.fabric.area, study.target_ns) = (options.area, options.target.as_nanos() as f64);
-    let mut controller: Box<dyn Controller> = match options.controller.as_str() {
-        "fixed" => Box::new(Fixed),
-        "hysteresis" => Box::new(Hysteresis::new(0.9, 0.4)),
-        _ => Box::new(Predictive::new(Goal::new(study.target_ns, study.fabric.area))),
-    };
+    let mut controller = options.controller.controller(options.target, options.area);
     let outcome = match study.run(&load, controller.as_mut()) {
         Ok(outcome) => outcome,
         Err(error) => return program::fail(NAME, &error.to_string(), 1),
@@ -237,11 +231,6 @@ fn json(study: &Study, outcome: &Outcome) -> String {
 
 fn rate(text: &str) -> Result<u64, String> {
     options::bytes(text).and_then(|rate| if rate == 0 { Err("takes more than 0".to_owned()) } else { Ok(rate) })
-}
-
-fn area(text: &str) -> Result<f64, String> {
-    let area = text.parse().ok().filter(|area| (0.1..=1e6).contains(area));
-    area.ok_or_else(|| "takes a number from 0.1 to 1000000".to_owned())
 }
 
 const NAME: &str = "microservices";

@@ -19,7 +19,7 @@ use core::net::IpAddr;
 use futures_util::future::try_join;
 use ktls_offload::{HandshakeError, LookasideStream, Offload, TlsCounters};
 use nic_sim::lookaside::{LookasideConfig, Unit};
-use nic_sim::wire::LinkConfig;
+use nic_sim::wire::{LinkConfig, Port};
 use nic_sim::{Delays, NicConfig};
 use offload_api::NetDevice;
 use offload_base::cost::{self, Meter, Work};
@@ -80,6 +80,8 @@ pub struct Bulk {
     pub ipv6: bool,
     /// What is between each host's stack and its driver, such as IPsec: of the server (0) and of the client (1).
     pub layer: Option<LayerOfHost>,
+    /// What is between each host's NIC and the wire: of the server (0) and of the client (1).
+    pub port: Option<PortOfHost>,
     /// Where what the server's NIC sends and receives is captured.
     pub capture: Option<Capture>,
     /// Who writes the timeline of the run.
@@ -92,6 +94,9 @@ pub struct Bulk {
 
 /// Makes what is between the stack and the driver of a host.
 pub type LayerOfHost = Arc<dyn Fn(usize, Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync>;
+
+/// Makes what is between the NIC of a host and its wire.
+pub type PortOfHost = Arc<dyn Fn(usize, Box<dyn Port>) -> Box<dyn Port> + Send + Sync>;
 
 choices! {
     /// Who does the TLS of a transfer, if anybody does.
@@ -145,6 +150,7 @@ impl Bulk {
             link: LinkConfig::default(),
             ipv6: false,
             layer: None,
+            port: None,
             capture: None,
             tracer: None,
             out: None,
@@ -152,11 +158,14 @@ impl Bulk {
         }
     }
 
-    fn with_layer(&self, builder: Builder, host: usize) -> Builder {
-        match self.layer.clone() {
-            Some(layer) => builder.layer(move |queues| layer(host, queues)),
-            None => builder,
+    fn with_layers(&self, mut builder: Builder, host: usize) -> Builder {
+        if let Some(layer) = self.layer.clone() {
+            builder = builder.layer(move |queues| layer(host, queues));
         }
+        if let Some(around) = self.port.clone() {
+            builder = builder.port(move |port| around(host, port));
+        }
+        builder
     }
 
     /// What the run is called.
@@ -203,9 +212,9 @@ impl Bulk {
         let tcp = tcp();
         let mut builder =
             Testbed::builder(self.seed).clock(self.clock).meter(&meter).host("server", nic.clone(), tcp.clone());
-        builder = self.with_accelerator(self.with_layer(builder, SERVER)).host("client", nic, tcp);
+        builder = self.with_accelerator(self.with_layers(builder, SERVER)).host("client", nic, tcp);
         builder = self
-            .with_accelerator(self.with_layer(builder, CLIENT))
+            .with_accelerator(self.with_layers(builder, CLIENT))
             .wire(SERVER, CLIENT, self.link.clone())
             .traced(self.tracer.as_ref());
         if let Some(capture) = &self.capture {

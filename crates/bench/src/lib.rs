@@ -8,6 +8,7 @@
 //! - [`fio`]: commands to an NVMe/TCP target, so many under way at a time;
 //! - [`mod@ipsec`]: packets of one size, plain and under ESP, over so many SAs;
 //! - [`mod@pdcp`]: user packets of 5G, ciphered by the CPU, by jobs or by the NIC;
+//! - [`services`]: NICs whose ciphers are services on a small device;
 //! - [`quic`]: one stream of QUIC, without protection, sealed by the CPU or by the NIC;
 //! - [`reservoir`]: bulk transfer from disk to disk over a long fat path;
 //! - [`vms`]: virtual machines behind switches, in overlays and under ESP;
@@ -47,6 +48,7 @@ pub mod quic;
 pub mod recovery;
 pub mod reservoir;
 pub mod sa_tables;
+pub mod services;
 pub mod table;
 pub mod vms;
 pub mod workbench;

@@ -1,16 +1,12 @@
 //! Chains of services behind a job queue: a device that a program drives as it drives any other accelerator.
 
-use crate::controller::control;
-use crate::{ChainId, Change, Cipher, Controller, Fabric, FabricConfig, Keys, Packet, Suite};
+use crate::driven::{Driven, to_ns};
+use crate::sessions::{Cell, Sessions};
+use crate::{ChainId, Change, Controller, Fabric, FabricConfig, Keys, Packet, Suite};
 use core::task::Waker;
 use core::time::Duration;
-use offload_api::{
-    Capabilities, ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobQueue, JobStatus, Key, NewContext, Outcome,
-    Piece, Refused, Slots, Spec, Way,
-};
-use offload_base::{Instant, Seq};
-use offload_jobs::{TRANSFORM, TransformCapabilities, perform};
-use offload_transforms::{Aead, Hash, Order, Session, Transform};
+use offload_api::{Contexts, Done, Job, JobQueue, JobStatus, Outcome, Way};
+use offload_base::Instant;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -64,7 +60,7 @@ impl Default for ServiceQueueConfig {
 /// A [`JobQueue`] in virtual time whose jobs pass a [`Fabric`]'s services: they really are done, and take the time that the services take. A
 /// [`Controller`] says how many instances there are of each.
 ///
-/// There are two engines. One has the name of that of transforms ([`TRANSFORM`]), so that programs for other accelerators run unchanged, and does
+/// There are two engines. One has the name of that of transforms ([`offload_jobs::TRANSFORM`]), so that programs for other accelerators run unchanged, and does
 /// those of which there is a [`Suite`]: AEADs of TLS, and AES-CBC with HMAC-SHA1. The other one is [`SERVICES`].
 ///
 /// A tenant's suite keeps its services and places when its sessions are gone; there is room for 256 of them.
@@ -100,14 +96,7 @@ impl Default for ServiceQueueConfig {
 #[derive(Debug)]
 pub struct ServiceQueue {
     sessions: Sessions,
-    controller: Box<dyn Controller + Send>,
     depth: usize,
-    window_ns: f64,
-    /// When the controller decides next.
-    window_end_ns: f64,
-    /// Windows in a row without work in which it changed nothing.
-    quiet: u32,
-    changes: VecDeque<Change>,
     /// Not flushed yet.
     submitted: VecDeque<Job>,
     /// By chain, those that the first service has no place for.
@@ -116,31 +105,6 @@ pub struct ServiceQueue {
     ended: VecDeque<Done>,
     next: u64,
     now: Instant,
-}
-
-/// Sessions, and the device that has them.
-#[derive(Debug)]
-struct Sessions {
-    fabric: Fabric,
-    /// By tenant and suite: out, in.
-    chains: HashMap<(u16, Suite), [ChainId; 2]>,
-    slots: Slots<Arc<Cell>>,
-    most: u32,
-    open: u32,
-    news: VecDeque<ContextNews>,
-}
-
-/// A session: its work, and its chains out and in.
-#[derive(Debug)]
-struct Cell {
-    work: Work,
-    chains: [ChainId; 2],
-}
-
-#[derive(Debug)]
-enum Work {
-    Transform(Session),
-    Cipher(Cipher),
 }
 
 /// A job that the first service of its chain has no place for.
@@ -154,23 +118,9 @@ struct Waiting {
 impl ServiceQueue {
     /// A device without sessions, whose instances the controller decides on.
     pub fn new(config: ServiceQueueConfig, controller: Box<dyn Controller + Send>) -> ServiceQueue {
-        let window_ns = (config.window.as_nanos() as f64).max(1.0);
         ServiceQueue {
-            sessions: Sessions {
-                // Without a place nothing would ever pass.
-                fabric: Fabric::new(FabricConfig { queue: config.fabric.queue.max(1), ..config.fabric }),
-                chains: HashMap::new(),
-                slots: Slots::new(Handle::indices(0, config.sessions)),
-                most: config.sessions,
-                open: 0,
-                news: VecDeque::new(),
-            },
-            controller,
+            sessions: Sessions::new(Driven::new(config.fabric, config.window, controller), config.sessions),
             depth: config.depth,
-            window_ns,
-            window_end_ns: window_ns,
-            quiet: 0,
-            changes: VecDeque::new(),
             submitted: VecDeque::new(),
             waiting: BTreeMap::new(),
             under_way: HashMap::new(),
@@ -182,38 +132,22 @@ impl ServiceQueue {
 
     /// The device.
     pub fn fabric(&self) -> &Fabric {
-        &self.sessions.fabric
+        &self.sessions.device.fabric
     }
 
     /// The last 4,096 changes that the controller made.
     pub fn changes(&self) -> impl Iterator<Item = &Change> {
-        self.changes.iter()
+        self.sessions.device.changes()
     }
 
     /// All that happens until `now`.
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         let now_ns = to_ns(self.now);
-        loop {
-            if self.is_idle() && self.quiet >= QUIET && self.window_end_ns <= now_ns {
-                // Nothing happened, and the controller has settled: it will decide the same until something does.
-                let windows = ((now_ns - self.window_end_ns) / self.window_ns).floor() + 1.0;
-                self.window_end_ns += windows * self.window_ns;
-            }
-            let event =
-                self.sessions.fabric.next_event_ns().map_or(self.window_end_ns, |at| at.min(self.window_end_ns));
-            if event > now_ns {
-                break;
-            }
-            self.sessions.fabric.advance(event);
-            if event >= self.window_end_ns {
-                self.window_end_ns += self.window_ns;
-                self.decide(event);
-            }
+        while let Some(event) = self.sessions.device.step(now_ns, self.is_idle()) {
             self.take_departed();
             self.offer_waiting(event);
         }
-        self.sessions.fabric.advance(now_ns);
     }
 
     /// Whether the device has nothing to do.
@@ -221,16 +155,8 @@ impl ServiceQueue {
         self.under_way.is_empty() && self.waiting.is_empty()
     }
 
-    fn decide(&mut self, now_ns: f64) {
-        let changes = control(&mut self.sessions.fabric, &mut *self.controller, now_ns, self.window_ns);
-        let is_quiet = self.is_idle() && !changes.iter().any(|of| of.done && of.from != of.decision.instances);
-        self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };
-        self.changes.extend(changes);
-        self.changes.drain(..self.changes.len().saturating_sub(CHANGES_MAX));
-    }
-
     fn take_departed(&mut self) {
-        while let Some(departed) = self.sessions.fabric.poll() {
+        while let Some(departed) = self.sessions.device.fabric.poll() {
             self.ended.extend(self.under_way.remove(&departed.packet.name));
         }
     }
@@ -238,10 +164,11 @@ impl ServiceQueue {
     /// Has the fabric take what it has places for.
     fn offer_waiting(&mut self, now_ns: f64) {
         let ServiceQueue { sessions, waiting, under_way, .. } = self;
+        let fabric = &mut sessions.device.fabric;
         waiting.retain(|_, jobs| {
             while let Some(Waiting { packet, .. }) = jobs.front()
-                && sessions.fabric.has_room(packet)
-                && sessions.fabric.offer(now_ns, *packet).is_ok()
+                && fabric.has_room(packet)
+                && fabric.offer(now_ns, *packet).is_ok()
                 && let Some(Waiting { session, packet, job }) = jobs.pop_front()
             {
                 under_way.insert(packet.name, session.work.done(job));
@@ -272,7 +199,7 @@ impl JobQueue for ServiceQueue {
     fn flush(&mut self, now: Instant) {
         self.advance(now);
         if !self.submitted.is_empty() {
-            self.quiet = 0;
+            self.sessions.device.wake();
         }
         for job in core::mem::take(&mut self.submitted) {
             let Some(session) = self.sessions.slots.get(job.session) else {
@@ -304,156 +231,6 @@ impl JobQueue for ServiceQueue {
         if !self.ended.is_empty() {
             return Some(self.now);
         }
-        if self.is_idle() {
-            return None;
-        }
-        let event = self.sessions.fabric.next_event_ns().map_or(self.window_end_ns, |at| at.min(self.window_end_ns));
-        Some(Instant::ZERO + Duration::from_nanos(event.ceil() as u64))
+        self.sessions.device.next_event(self.is_idle())
     }
 }
-
-impl Work {
-    /// Does a job.
-    fn done(&self, mut job: Job) -> Done {
-        let outcome = match self {
-            Work::Transform(session) => perform(session, &mut job),
-            Work::Cipher(cipher) => run(cipher, &mut job),
-        };
-        job.done(outcome)
-    }
-}
-
-/// A job by a suite's cipher.
-fn run(cipher: &Cipher, job: &mut Job) -> Outcome {
-    let mut packet = Vec::with_capacity(job.source_len() + TAG_MAX);
-    job.source.iter().for_each(|piece| packet.extend_from_slice(piece));
-    let consumed = packet.len();
-    match job.way {
-        Way::Apply => cipher.seal(&job.iv, &job.aad, &mut packet),
-        Way::Undo if cipher.open(&job.iv, &job.aad, &mut packet).is_err() => {
-            return Outcome::failed(JobStatus::NotAuthentic);
-        }
-        Way::Undo => {}
-    }
-    let may_be_empty = consumed == 0 && matches!(cipher.suite(), Suite::Nea(_));
-    if packet.is_empty() && !may_be_empty && job.way == Way::Apply {
-        return Outcome::failed(JobStatus::Length);
-    }
-    if job.target.capacity() - job.target.len() < packet.len() {
-        return Outcome::failed(JobStatus::OutOfSpace);
-    }
-    job.target.extend_from_slice(&packet);
-    Outcome { status: JobStatus::Done, consumed, produced: packet.len(), checksums: None }
-}
-
-impl Contexts for Sessions {
-    fn engine(&mut self, name: &str) -> Option<EngineInfo> {
-        match name {
-            TRANSFORM => {
-                let capabilities = Capabilities::new(TransformCapabilities { aeads: &AEADS });
-                Some(EngineInfo { capabilities, ..EngineInfo::new(OF_TRANSFORMS, TRANSFORM, self.most) })
-            }
-            SERVICES => Some(EngineInfo::new(OF_SUITES, SERVICES, self.most)),
-            _ => None,
-        }
-    }
-
-    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
-        let made = match new.engine {
-            OF_TRANSFORMS => new.spec.downcast_ref().and_then(|transform| {
-                let work = Work::Transform(Session::new(transform).ok()?);
-                Some((work, suite_of(transform)?, 0, 1))
-            }),
-            _ => new.spec.downcast_ref().and_then(|spec: &ServiceSpec| {
-                let work = Work::Cipher(Cipher::new(spec.suite, &spec.keys).ok()?);
-                Some((work, spec.suite, spec.tenant, spec.share))
-            }),
-        };
-        let Some((work, suite, tenant, share)) = made else { return Err((Refused::Unsupported, new.spec)) };
-        let session = self.chains(tenant, suite, share).map(|chains| Arc::new(Cell { work, chains }));
-        let handle = session.and_then(|session| self.slots.insert(session).ok());
-        let Some(handle) = handle else { return Err((Refused::NoSpace, new.spec)) };
-        self.open += 1;
-        self.news.push_back(ContextNews::Ready(handle));
-        Ok(handle)
-    }
-
-    fn steer(&mut self, _: Handle, _: Key, _: bool) -> Result<(), Refused> {
-        Err(Refused::Unsupported)
-    }
-
-    fn command(&mut self, _: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
-        Err((Refused::Unsupported, command))
-    }
-
-    fn change(&mut self, _: u8, change: Spec) -> Result<(), (Refused, Spec)> {
-        Err((Refused::Unsupported, change))
-    }
-
-    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>) {}
-
-    fn release(&mut self, _: Handle, _: u64) {}
-
-    fn answer(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
-
-    fn remove(&mut self, context: Handle) {
-        if self.slots.remove(context).is_some() {
-            self.open -= 1;
-            self.news.push_back(ContextNews::Removed(context));
-        }
-    }
-
-    fn poll_news(&mut self) -> Option<ContextNews> {
-        self.news.pop_front()
-    }
-}
-
-impl Sessions {
-    /// A tenant's chains of a suite, out and in. `None`: the device has no room for their services, or for more chains.
-    fn chains(&mut self, tenant: u16, suite: Suite, share: u32) -> Option<[ChainId; 2]> {
-        if let Some(chains) = self.chains.get(&(tenant, suite)) {
-            return Some(*chains);
-        }
-        if self.chains.len() >= CHAINS_MAX || self.open >= self.most {
-            return None;
-        }
-        // The way in needs all services of the way out, and so goes first: what it leaves room for is enough.
-        let back = self.fabric.add_chain(suite.graph(crate::Way::Undo), share).ok()?;
-        let out = self.fabric.add_chain(suite.graph(crate::Way::Apply), share).ok()?;
-        self.chains.insert((tenant, suite), [out, back]);
-        Some([out, back])
-    }
-}
-
-/// The suite that does a transform.
-fn suite_of(transform: &Transform) -> Option<Suite> {
-    match transform {
-        Transform::Aead { aead: Aead::Aes128Gcm, .. } => Some(Suite::Aes128Gcm),
-        Transform::Aead { aead: Aead::Aes256Gcm, .. } => Some(Suite::Aes256Gcm),
-        Transform::Aead { aead: Aead::ChaCha20Poly1305, .. } => Some(Suite::ChaCha20Poly1305),
-        Transform::CbcHmac { order, hash: Hash::Sha1, cipher_key, .. } => match (order, cipher_key.bytes().len()) {
-            (Order::MacThenEncrypt, 16) => Some(Suite::Aes128CbcSha),
-            (Order::MacThenEncrypt, _) => Some(Suite::Aes256CbcSha),
-            (Order::EncryptThenMac, 16) => Some(Suite::Aes128CbcShaEtm),
-            (Order::EncryptThenMac, _) => Some(Suite::Aes256CbcShaEtm),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-fn to_ns(at: Instant) -> f64 {
-    (at - Instant::ZERO).as_nanos() as f64
-}
-
-const AEADS: [Aead; 3] = [Aead::Aes128Gcm, Aead::Aes256Gcm, Aead::ChaCha20Poly1305];
-const OF_TRANSFORMS: u8 = 0;
-const OF_SUITES: u8 = 1;
-/// Windows without a change after which a controller has settled: many times as many as one keeps in mind.
-const QUIET: u32 = 1000;
-/// Changes that are kept.
-const CHANGES_MAX: usize = 4096;
-/// Tenants' suites, each of which has places at each service.
-const CHAINS_MAX: usize = 256;
-/// The longest thing that a suite appends: padding and a MAC.
-const TAG_MAX: usize = 64;

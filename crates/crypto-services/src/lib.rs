@@ -7,7 +7,8 @@
 //! - [`Graph`] (`graph.rs`): which services a packet passes, written as text;
 //! - [`Fabric`] (`fabric.rs`): services with bounded queues on a device of limited area, in virtual time; tenants share them;
 //! - [`Controller`] (`controller.rs`): decides how many instances there are, by what [`ServiceWindow`]s (`window.rs`) show;
-//! - [`ServiceQueue`] (`jobs.rs`): a fabric and its controller behind a job queue, so that programs for accelerators run on it;
+//! - [`ServiceQueue`] (`jobs.rs`, `sessions.rs`): a fabric and its controller (`driven.rs`) behind a job queue, so that programs for accelerators
+//!   run on it; [`ServicePort`] (`inline.rs`): the same between a NIC and its wire;
 //! - [`Study`] (`study.rs`): a [`Load`] (`load.rs`) through a fabric, beside the least area that would have sufficed; [`picture`] draws it, [`text`] tells it;
 //! - [`Service`] (`service.rs`): what a block costs in each service, and where the figure comes from;
 //! - [`Chain`], [`Pipeline`] (`chain.rs`, `pipeline.rs`): one chain by itself, in closed form, exact to the block;
@@ -18,8 +19,10 @@
 
 mod chain;
 mod controller;
+mod driven;
 mod fabric;
 mod graph;
+mod inline;
 mod jobs;
 mod load;
 pub mod picture;
@@ -28,6 +31,7 @@ pub mod primitives;
 pub mod published;
 pub mod queueing;
 mod service;
+mod sessions;
 mod study;
 mod suite;
 pub mod text;
@@ -37,6 +41,7 @@ pub use chain::{Chain, ChainError, Stage};
 pub use controller::{Change, Controller, Decision, Fixed, Goal, Hysteresis, Predictive};
 pub use fabric::{ChainId, Departed, Fabric, FabricConfig, FabricError, Packet};
 pub use graph::{Graph, GraphError, Step};
+pub use inline::{InlineChain, InlineCounters, InlineWork, ServicePort, ServicePortConfig};
 pub use jobs::{SERVICES, ServiceQueue, ServiceQueueConfig, ServiceSpec};
 pub use load::{Arrival, Load};
 pub use offload_transforms::{Secret, Way};

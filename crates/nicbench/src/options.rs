@@ -202,6 +202,17 @@ pub fn time(text: &str) -> Result<Duration, String> {
     span.ok_or_else(|| "a time is 5us, 10ms, 1s; at most 60s".into())
 }
 
+/// Reads the area of a device of services, in AES-128 instances.
+///
+/// ```
+/// assert_eq!(nicbench::options::area("2.5"), Ok(2.5));
+/// assert!(nicbench::options::area("nan").is_err());
+/// ```
+pub fn area(text: &str) -> Result<f64, String> {
+    let area = text.parse().ok().filter(|area| (0.1..=1e6).contains(area));
+    area.ok_or_else(|| "takes a number from 0.1 to 1000000".to_owned())
+}
+
 /// Reads one of a few ways by its name; help lists all of them.
 ///
 /// ```

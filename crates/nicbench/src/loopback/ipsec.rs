@@ -8,6 +8,7 @@ use nic_sim::NicConfig;
 use offload_bench::bulk::{self, Bulk, BulkError, Mode as Stream};
 use offload_bench::facts::{Facts, Run};
 use offload_bench::ipsec::{self, EspMode as Mode, addresses};
+use offload_bench::services::{EspServices, ServiceController};
 use offload_bench::{keys, table};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +47,13 @@ pub struct IpsecLoopback {
     /// Write what arrived into this file (of the last mode)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Have the NICs' ciphers be services on a device of so much area, in AES-128 instances, between each NIC and the wire: esp-crypto and
+    /// esp-packet take the time that services take
+    #[arg(long, value_name = "AREA", value_parser = options::area)]
+    services: Option<f64>,
+    /// Who decides how many instances of a service there are: queue (by queueing theory), hysteresis, fixed (one of each)
+    #[arg(long, value_name = "WHO", value_parser = options::choice::<ServiceController>(), default_value_t = ServiceController::Queue)]
+    controller: ServiceController,
     /// Show all columns (copy, crypto, the devices, DMA), what a packet costs, and the counters that moved
     #[arg(long, conflicts_with = "json")]
     wide: bool,
@@ -84,10 +92,17 @@ fn run(options: &IpsecLoopback) -> Result<Facts, Failure> {
         ("file", loopback::named(options.file.as_ref())),
         ("keys", loopback::named(options.keys.as_ref())),
         ("ipv6", options.ipv6.to_string()),
+        ("services", options.services.map_or_else(|| "none".into(), |area| format!("{area} {}", options.controller))),
     ];
     let mut facts = options.common.facts(NAME, own);
     ways.make(payload.len(), &mut facts, |mode, way| {
         say_what_is_refused(mode, &keys)?;
+        let by_nic = matches!(mode, Mode::EspCrypto | Mode::EspPacket);
+        let services = options.services.filter(|_| by_nic).map(|area| {
+            let services = EspServices::new(&keys, area, options.controller);
+            services.map_err(|error| Failure::Unusable(format!("--services: {error}")))
+        });
+        let services = services.transpose()?;
         let bulk = Bulk {
             checksum: Some(checksum),
             clock: options.common.clock(),
@@ -96,13 +111,17 @@ fn run(options: &IpsecLoopback) -> Result<Facts, Failure> {
             link: options.common.wire.link(),
             ipv6: options.ipv6,
             layer: mode.offload().map(|kind| ipsec::layer(keys.clone().offloaded(kind))),
+            port: services.as_ref().map(EspServices::port),
             capture: way.capture,
             tracer: way.tracer,
             out: way.out,
             progress: Some(way.progress),
             ..Bulk::new(Stream::Tcp, payload.clone())
         };
-        let run = bulk.run().map_err(|error| loopback::failed(mode, broken_off(&error)))?;
+        let mut run = bulk.run().map_err(|error| loopback::failed(mode, broken_off(&error)))?;
+        if let Some(services) = &services {
+            services.count(&mut run);
+        }
         Ok(Run { mode: mode.to_string(), ..run })
     })?;
     Ok(facts)

@@ -65,6 +65,8 @@ struct Plan {
     engines: Option<More>,
     /// What is between the driver and the stack.
     layer: Option<Layer>,
+    /// What is between the NIC and the wire.
+    port: Option<PortLayer>,
     /// What is beside the CPU, with engines beside its own.
     accelerator: Option<(LookasideConfig, More)>,
     /// Besides the other hosts.
@@ -104,6 +106,18 @@ type Around = dyn Fn(Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send 
 impl fmt::Debug for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Layer")
+    }
+}
+
+/// Makes what is between a NIC and its wire.
+#[derive(Clone)]
+struct PortLayer(Arc<AroundPort>);
+
+type AroundPort = dyn Fn(Box<dyn Port>) -> Box<dyn Port> + Send + Sync;
+
+impl fmt::Debug for PortLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PortLayer")
     }
 }
 
@@ -193,6 +207,7 @@ impl Builder {
             ipv6,
             engines: None,
             layer: None,
+            port: None,
             accelerator: None,
             neighbours: Vec::new(),
             place: Place::Own,
@@ -334,6 +349,43 @@ impl Builder {
         around: impl Fn(Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync + 'static,
     ) -> Builder {
         self.last_host().layer = Some(Layer(Arc::new(around)));
+        self
+    }
+
+    /// Puts something between the last host's NIC and its wire, such as services that take time for packets: a port around a port. Without
+    /// effect for a virtual machine, whose function has no port.
+    ///
+    /// ```
+    /// use offload_host_stack::TcpConfig;
+    /// use nic_sim::NicConfig;
+    /// use nic_sim::wire::{LinkConfig, Port};
+    /// use offload_base::Seed;
+    /// use offload_testbed::Testbed;
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// // A port that somebody else looks at as well.
+    /// let seen = Arc::new(Mutex::new(None));
+    /// let place = seen.clone();
+    /// let bed = Testbed::builder(Seed(1))
+    ///     .host("server", NicConfig::default(), TcpConfig::default())
+    ///     .port(move |port| {
+    ///         let port = Arc::new(Mutex::new(port));
+    ///         *place.lock().unwrap() = Some(port.clone());
+    ///         Box::new(port)
+    ///     })
+    ///     .host("client", NicConfig::default(), TcpConfig::default())
+    ///     .wire(0, 1, LinkConfig::default())
+    ///     .build()?;
+    /// assert!(seen.lock().unwrap().is_some());
+    /// # drop(bed);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn port(mut self, around: impl Fn(Box<dyn Port>) -> Box<dyn Port> + Send + Sync + 'static) -> Builder {
+        self.last_host().port = Some(PortLayer(Arc::new(around)));
         self
     }
 
@@ -511,7 +563,9 @@ impl Builder {
         for (number, wire) in self.wires.into_iter().enumerate() {
             let mut nic_station = |host: usize, peer: &str| {
                 let device = ports[host].take().expect("a NIC has one port: it takes one wire");
-                let plug = Plug { host, name: self.hosts[host].name.clone(), peer, rate: wire.links[0].rate };
+                let plan = &self.hosts[host];
+                let around = plan.port.as_ref();
+                let plug = Plug { host, name: plan.name.clone(), peer, rate: wire.links[0].rate, around };
                 match device {
                     Nic::Own(device) => plug.station(device, self.tracer.as_ref()),
                     Nic::Function { nic, port: Vport::Physical } => plug.station(nic, self.tracer.as_ref()),
@@ -551,7 +605,9 @@ impl Builder {
         // What is behind a switch talks without a wire, too.
         for (number, nic) in ports.into_iter().enumerate() {
             if let Some(Nic::Function { nic, port: Vport::Physical }) = nic {
-                let plug = Plug { host: number, name: self.hosts[number].name.clone(), peer: "nothing", rate: None };
+                let plan = &self.hosts[number];
+                let around = plan.port.as_ref();
+                let plug = Plug { host: number, name: plan.name.clone(), peer: "nothing", rate: None, around };
                 let stations =
                     [plug.station(nic, self.tracer.as_ref()), Station::new("nothing", Domain::Wire, Unplugged)];
                 let nowhere = cable_of(&LinkConfig::default(), self.seed, 0);
@@ -668,18 +724,21 @@ struct Plug<'a> {
     name: String,
     peer: &'a str,
     rate: Option<u64>,
+    around: Option<&'a PortLayer>,
 }
 
 impl Plug<'_> {
     fn station(self, port: impl TracedNic + 'static, tracer: Option<&Tracer>) -> Station {
         let (name, domain) = (self.name, Domain::Device(u8::try_from(self.host).unwrap_or(u8::MAX)));
-        match tracer {
-            Some(tracer) => {
-                let port = TracedPort::new(port, tracer, &name, self.peer, self.rate);
-                Station::new(name, domain, port)
-            }
-            None => Station::new(name, domain, port),
-        }
+        let port: Box<dyn Port> = match tracer {
+            Some(tracer) => Box::new(TracedPort::new(port, tracer, &name, self.peer, self.rate)),
+            None => Box::new(port),
+        };
+        let port = match self.around {
+            Some(PortLayer(around)) => around(port),
+            None => port,
+        };
+        Station::boxed(name, domain, port)
     }
 }
 

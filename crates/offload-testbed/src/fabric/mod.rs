@@ -43,7 +43,12 @@ pub struct Station {
 impl Station {
     /// A station nobody looks at.
     pub fn new(name: impl Into<String>, domain: Domain, port: impl Port + 'static) -> Station {
-        Station { name: name.into(), domain, port: Box::new(port), tap: None }
+        Station::boxed(name, domain, Box::new(port))
+    }
+
+    /// The same, of a port that is in a box.
+    pub(crate) fn boxed(name: impl Into<String>, domain: Domain, port: Box<dyn Port>) -> Station {
+        Station { name: name.into(), domain, port, tap: None }
     }
 
     /// With `tap` looking on, beside the taps there are.

@@ -1,0 +1,312 @@
+//! Chains of services between a NIC's engines and its wire: packets take the time that the services take.
+
+use crate::driven::{Driven, to_ns};
+use crate::{ChainId, Change, Controller, Fabric, FabricConfig, FabricError, Packet, Suite, Way};
+use core::fmt;
+use core::task::Waker;
+use core::time::Duration;
+use offload_base::Instant;
+use offload_base::time::earliest;
+use offload_formats::{Headers, Kind};
+use offload_wire::Port;
+use offload_wire::frame::Frame;
+use std::collections::{HashMap, VecDeque};
+
+offload_base::counters! {
+    /// What a [`ServicePort`] counted.
+    ///
+    /// ```
+    /// assert_eq!(crypto_services::InlineCounters::default().services_rx_drop_full, 0);
+    /// ```
+    pub struct InlineCounters {
+        /// Frames that left through services.
+        pub services_tx_packets: "services_tx_packets",
+        /// Frames that came in through services.
+        pub services_rx_packets: "services_rx_packets",
+        /// Frames to leave that waited, and held up those behind them, because the first service had no place for them.
+        pub services_tx_waits: "services_tx_waits",
+        /// Frames that came in and for which the first service had no place: dropped.
+        pub services_rx_drop_full: "services_rx_drop_full",
+    }
+}
+
+/// A tenant's suite on a [`ServicePort`].
+///
+/// See [`ServicePort`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InlineChain {
+    /// What its packets pass.
+    pub suite: Suite,
+    /// Its part of services that others want as well.
+    pub share: u32,
+}
+
+/// What services have to do with a frame.
+///
+/// See [`ServicePort`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InlineWork {
+    /// Which of the port's chains it passes, from 0 on.
+    pub chain: usize,
+    /// Its flow: frames of one flow and direction stay in order, and its key is expanded once.
+    pub flow: u64,
+    /// Bytes that the cipher works on.
+    pub bytes: u32,
+}
+
+impl InlineWork {
+    /// A packet of ESP, alone or in UDP, through the first chain. Its flow is its SPI, its bytes those behind ESP's header.
+    ///
+    /// ```
+    /// let mut frame = vec![2; 12];
+    /// frame.extend([0x08, 0x00]);
+    /// frame.extend([0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 50, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    /// frame.extend([0, 0, 0x10, 1, 0, 0, 0, 7]);
+    /// frame.extend([9; 12]);
+    /// let work = crypto_services::InlineWork::of_esp(&frame).expect("this is ESP");
+    /// assert_eq!((work.flow, work.bytes), (0x1001, 12));
+    /// ```
+    pub fn of_esp(frame: &[u8]) -> Option<InlineWork> {
+        let headers = Headers::parse(frame);
+        let esp = frame.get(headers.find(Kind::Esp)?..headers.end())?;
+        let bytes = esp.len().checked_sub(offload_formats::esp::HEADER_BYTES)?;
+        let flow = offload_formats::esp::parse(esp)?.spi.into();
+        Some(InlineWork { chain: 0, flow, bytes: u32::try_from(bytes).ok()? })
+    }
+}
+
+/// What a [`ServicePort`] is built with.
+///
+/// ```
+/// assert_eq!(crypto_services::ServicePortConfig::default().fabric.area, 64.0);
+/// ```
+#[derive(Clone, Debug)]
+pub struct ServicePortConfig {
+    /// The device. Both directions share its services; `flows` and places are for each direction of each chain.
+    pub fabric: FabricConfig,
+    /// How often the controller decides.
+    pub window: Duration,
+    /// What passes the services, each way.
+    pub chains: Vec<InlineChain>,
+}
+
+/// One tenant's AES-128-GCM on a device of 64 units of area, whose controller decides each millisecond.
+impl Default for ServicePortConfig {
+    fn default() -> ServicePortConfig {
+        ServicePortConfig {
+            fabric: FabricConfig::default(),
+            window: Duration::from_millis(1),
+            chains: vec![InlineChain { suite: Suite::Aes128Gcm, share: 1 }],
+        }
+    }
+}
+
+/// A port around a NIC's port whose frames pass a [`Fabric`]'s services on their way to the wire and from it, as they would on a NIC whose ciphers are
+/// services: the stage between its engines and its MAC. The NIC's engines make the bytes, the services take their time, and a [`Controller`] says how many
+/// instances there are of each.
+///
+/// What the services have no place for waits, when it is to leave, with all that is behind it; when it comes in, it is dropped and counted,
+/// as by a NIC whose buffers are full. Frames that services have nothing to do with pass by the side.
+///
+/// ```
+/// use crypto_services::{Fixed, InlineWork, ServicePort, ServicePortConfig};
+/// # use core::task::Waker;
+/// use offload_base::Instant;
+/// use offload_wire::{Port, frame::Frame};
+///
+/// # #[derive(Default)]
+/// # struct Nic(Vec<Frame>);
+/// # impl Port for Nic {
+/// #     fn receive_frame(&mut self, _: Instant, frame: Frame) { self.0.push(frame) }
+/// #     fn poll_frame(&mut self, _: Instant) -> Option<Frame> { None }
+/// #     fn process(&mut self, _: Instant) {}
+/// #     fn next_event(&self) -> Option<Instant> { None }
+/// #     fn register_doorbell(&mut self, _: &Waker) {}
+/// # }
+/// # let nic = Nic::default();
+/// let all_is_one_flow = |frame: &[u8]| Some(InlineWork { chain: 0, flow: 1, bytes: frame.len() as u32 });
+/// let mut port = ServicePort::new(nic, ServicePortConfig::default(), Box::new(Fixed), all_is_one_flow)?;
+/// port.receive_frame(Instant::ZERO, Frame::new(vec![0; 1464].into()));
+/// let there = port.next_event().expect("the services work on it");
+/// port.process(there);
+/// assert!(there > Instant::ZERO);
+/// # Ok::<(), crypto_services::FabricError>(())
+/// ```
+pub struct ServicePort<P> {
+    port: P,
+    device: Driven,
+    /// Out and in, of each chain.
+    chains: Vec<[ChainId; 2]>,
+    look: Box<Look>,
+    under_way: HashMap<u64, (Way, Frame)>,
+    /// To leave, and the first service has no place for it.
+    held: Option<(Packet, Frame)>,
+    /// Through, and not yet taken by the wire.
+    out: VecDeque<Frame>,
+    next: u64,
+    now: Instant,
+    counters: InlineCounters,
+}
+
+type Look = dyn Fn(&[u8]) -> Option<InlineWork> + Send;
+
+impl<P: Port> ServicePort<P> {
+    /// Around `port`. `look` tells what there is to do with a frame; what it names no chain for passes by the side.
+    ///
+    /// # Errors
+    /// [`FabricError::Area`]: the device has no room for one instance of each service of the chains.
+    pub fn new(
+        port: P,
+        config: ServicePortConfig,
+        controller: Box<dyn Controller + Send>,
+        look: impl Fn(&[u8]) -> Option<InlineWork> + Send + 'static,
+    ) -> Result<ServicePort<P>, FabricError> {
+        let mut device = Driven::new(config.fabric, config.window, controller);
+        let mut add = |suite: Suite, way, share| device.fabric.add_chain(suite.graph(way), share);
+        let both = |InlineChain { suite, share }: InlineChain| -> Result<[ChainId; 2], FabricError> {
+            Ok([add(suite, Way::Apply, share)?, add(suite, Way::Undo, share)?])
+        };
+        let chains = config.chains.into_iter().map(both).collect::<Result<_, _>>()?;
+        Ok(ServicePort {
+            port,
+            device,
+            chains,
+            look: Box::new(look),
+            under_way: HashMap::new(),
+            held: None,
+            out: VecDeque::new(),
+            next: 0,
+            now: Instant::ZERO,
+            counters: InlineCounters::default(),
+        })
+    }
+
+    /// The NIC behind it.
+    pub fn port(&self) -> &P {
+        &self.port
+    }
+
+    /// The device.
+    pub fn fabric(&self) -> &Fabric {
+        &self.device.fabric
+    }
+
+    /// The last 4,096 changes that the controller made.
+    pub fn changes(&self) -> impl Iterator<Item = &Change> {
+        self.device.changes()
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> InlineCounters {
+        self.counters
+    }
+
+    /// Frames that are in the services, or through and not yet taken by the wire, or wait for a place.
+    pub fn in_flight(&self) -> usize {
+        self.under_way.len() + self.out.len() + usize::from(self.held.is_some())
+    }
+
+    /// What services have to do with a frame.
+    fn packet(&mut self, way: Way, frame: &Frame) -> Option<Packet> {
+        let InlineWork { chain, flow, bytes } = (self.look)(&frame.data)?;
+        let chain = self.chains.get(chain)?[usize::from(way == Way::Undo)];
+        self.next += 1;
+        Some(Packet { chain, flow, bytes, name: self.next })
+    }
+
+    /// Hands a frame to the services, or gives it back if there is no place for it.
+    fn offer(&mut self, way: Way, packet: Packet, frame: Frame) -> Result<(), Frame> {
+        let fabric = &mut self.device.fabric;
+        // What is dropped was asked for, and the controller is to see it; what waits is asked for once, when its turn comes.
+        let waits = way == Way::Apply && !fabric.has_room(&packet);
+        if waits || fabric.offer(to_ns(self.now), packet).is_err() {
+            return Err(frame);
+        }
+        self.device.wake();
+        self.under_way.insert(packet.name, (way, frame));
+        Ok(())
+    }
+
+    /// All that happens until `now`.
+    fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        while self.device.step(to_ns(self.now), self.is_idle()).is_some() {
+            while let Some(departed) = self.device.fabric.poll() {
+                match self.under_way.remove(&departed.packet.name) {
+                    Some((Way::Apply, frame)) => self.out.push_back(frame),
+                    Some((Way::Undo, frame)) => {
+                        self.counters.services_rx_packets += 1;
+                        self.port.receive_frame(self.now, frame);
+                    }
+                    None => {}
+                }
+            }
+        }
+        if let Some((packet, frame)) = self.held.take()
+            && let Err(frame) = self.offer(Way::Apply, packet, frame)
+        {
+            self.held = Some((packet, frame));
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.under_way.is_empty()
+    }
+}
+
+impl<P: Port> Port for ServicePort<P> {
+    fn receive_frame(&mut self, now: Instant, frame: Frame) {
+        self.advance(now);
+        match self.packet(Way::Undo, &frame) {
+            Some(packet) if self.offer(Way::Undo, packet, frame.clone()).is_err() => {
+                self.counters.services_rx_drop_full += 1;
+            }
+            Some(_) => {}
+            None => self.port.receive_frame(now, frame),
+        }
+    }
+
+    fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
+        self.advance(now);
+        while self.held.is_none()
+            && let Some(frame) = self.port.poll_frame(now)
+        {
+            let Some(packet) = self.packet(Way::Apply, &frame) else { return Some(frame) };
+            if let Err(frame) = self.offer(Way::Apply, packet, frame) {
+                self.counters.services_tx_waits += 1;
+                self.held = Some((packet, frame));
+            }
+        }
+        let frame = self.out.pop_front();
+        self.counters.services_tx_packets += u64::from(frame.is_some());
+        frame
+    }
+
+    fn process(&mut self, now: Instant) {
+        self.advance(now);
+        self.port.process(now);
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        // What the NIC has to send waits while a frame is held: its next event may be past for as long.
+        let of_port = self.port.next_event().filter(|at| self.held.is_none() || *at > self.now);
+        let of_wire = (!self.out.is_empty()).then_some(self.now);
+        earliest(earliest(of_port, of_wire), self.device.next_event(self.is_idle()))
+    }
+
+    fn register_doorbell(&mut self, waker: &Waker) {
+        self.port.register_doorbell(waker);
+    }
+}
+
+impl<P: fmt::Debug> fmt::Debug for ServicePort<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ServicePort { port, device, under_way, counters, .. } = self;
+        f.debug_struct("ServicePort")
+            .field("port", port)
+            .field("device", device)
+            .field("under_way", &under_way.len())
+            .field("counters", counters)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,188 @@
+//! Sessions of a device of services: what their jobs do, and which chains they pass.
+
+use crate::driven::Driven;
+use crate::{ChainId, Cipher, SERVICES, ServiceSpec, Suite};
+use offload_api::{
+    Capabilities, ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobStatus, Key, NewContext, Outcome, Piece,
+    Refused, Slots, Spec, Way,
+};
+use offload_base::Seq;
+use offload_jobs::{TRANSFORM, TransformCapabilities, perform};
+use offload_transforms::{Aead, Hash, Order, Session, Transform};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Sessions, and the device that has them.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    pub(crate) device: Driven,
+    /// By tenant and suite: out, in.
+    chains: HashMap<(u16, Suite), [ChainId; 2]>,
+    pub(crate) slots: Slots<Arc<Cell>>,
+    most: u32,
+    open: u32,
+    news: VecDeque<ContextNews>,
+}
+
+/// A session: its work, and its chains out and in.
+#[derive(Debug)]
+pub(crate) struct Cell {
+    pub(crate) work: Work,
+    pub(crate) chains: [ChainId; 2],
+}
+
+#[derive(Debug)]
+pub(crate) enum Work {
+    Transform(Session),
+    Cipher(Cipher),
+}
+
+impl Work {
+    /// Does a job.
+    pub(crate) fn done(&self, mut job: Job) -> Done {
+        let outcome = match self {
+            Work::Transform(session) => perform(session, &mut job),
+            Work::Cipher(cipher) => run(cipher, &mut job),
+        };
+        job.done(outcome)
+    }
+}
+
+/// A job by a suite's cipher.
+fn run(cipher: &Cipher, job: &mut Job) -> Outcome {
+    let mut packet = Vec::with_capacity(job.source_len() + TAG_MAX);
+    job.source.iter().for_each(|piece| packet.extend_from_slice(piece));
+    let consumed = packet.len();
+    match job.way {
+        Way::Apply => cipher.seal(&job.iv, &job.aad, &mut packet),
+        Way::Undo if cipher.open(&job.iv, &job.aad, &mut packet).is_err() => {
+            return Outcome::failed(JobStatus::NotAuthentic);
+        }
+        Way::Undo => {}
+    }
+    let may_be_empty = consumed == 0 && matches!(cipher.suite(), Suite::Nea(_));
+    if packet.is_empty() && !may_be_empty && job.way == Way::Apply {
+        return Outcome::failed(JobStatus::Length);
+    }
+    if job.target.capacity() - job.target.len() < packet.len() {
+        return Outcome::failed(JobStatus::OutOfSpace);
+    }
+    job.target.extend_from_slice(&packet);
+    Outcome { status: JobStatus::Done, consumed, produced: packet.len(), checksums: None }
+}
+
+impl Contexts for Sessions {
+    fn engine(&mut self, name: &str) -> Option<EngineInfo> {
+        match name {
+            TRANSFORM => {
+                let capabilities = Capabilities::new(TransformCapabilities { aeads: &AEADS });
+                Some(EngineInfo { capabilities, ..EngineInfo::new(OF_TRANSFORMS, TRANSFORM, self.most) })
+            }
+            SERVICES => Some(EngineInfo::new(OF_SUITES, SERVICES, self.most)),
+            _ => None,
+        }
+    }
+
+    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+        let made = match new.engine {
+            OF_TRANSFORMS => new.spec.downcast_ref().and_then(|transform| {
+                let work = Work::Transform(Session::new(transform).ok()?);
+                Some((work, suite_of(transform)?, 0, 1))
+            }),
+            _ => new.spec.downcast_ref().and_then(|spec: &ServiceSpec| {
+                let work = Work::Cipher(Cipher::new(spec.suite, &spec.keys).ok()?);
+                Some((work, spec.suite, spec.tenant, spec.share))
+            }),
+        };
+        let Some((work, suite, tenant, share)) = made else { return Err((Refused::Unsupported, new.spec)) };
+        let session = self.chains(tenant, suite, share).map(|chains| Arc::new(Cell { work, chains }));
+        let handle = session.and_then(|session| self.slots.insert(session).ok());
+        let Some(handle) = handle else { return Err((Refused::NoSpace, new.spec)) };
+        self.open += 1;
+        self.news.push_back(ContextNews::Ready(handle));
+        Ok(handle)
+    }
+
+    fn steer(&mut self, _: Handle, _: Key, _: bool) -> Result<(), Refused> {
+        Err(Refused::Unsupported)
+    }
+
+    fn command(&mut self, _: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+        Err((Refused::Unsupported, command))
+    }
+
+    fn change(&mut self, _: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+        Err((Refused::Unsupported, change))
+    }
+
+    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>) {}
+
+    fn release(&mut self, _: Handle, _: u64) {}
+
+    fn answer(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
+
+    fn remove(&mut self, context: Handle) {
+        if self.slots.remove(context).is_some() {
+            self.open -= 1;
+            self.news.push_back(ContextNews::Removed(context));
+        }
+    }
+
+    fn poll_news(&mut self) -> Option<ContextNews> {
+        self.news.pop_front()
+    }
+}
+
+impl Sessions {
+    /// None yet, and room for `most`.
+    pub(crate) fn new(device: Driven, most: u32) -> Sessions {
+        Sessions {
+            device,
+            chains: HashMap::new(),
+            slots: Slots::new(Handle::indices(0, most)),
+            most,
+            open: 0,
+            news: VecDeque::new(),
+        }
+    }
+
+    /// A tenant's chains of a suite, out and in. `None`: the device has no room for their services, or for more chains.
+    fn chains(&mut self, tenant: u16, suite: Suite, share: u32) -> Option<[ChainId; 2]> {
+        if let Some(chains) = self.chains.get(&(tenant, suite)) {
+            return Some(*chains);
+        }
+        if self.chains.len() >= CHAINS_MAX || self.open >= self.most {
+            return None;
+        }
+        // The way in needs all services of the way out, and so goes first: what it leaves room for is enough.
+        let back = self.device.fabric.add_chain(suite.graph(crate::Way::Undo), share).ok()?;
+        let out = self.device.fabric.add_chain(suite.graph(crate::Way::Apply), share).ok()?;
+        self.chains.insert((tenant, suite), [out, back]);
+        Some([out, back])
+    }
+}
+
+/// The suite that does a transform.
+fn suite_of(transform: &Transform) -> Option<Suite> {
+    match transform {
+        Transform::Aead { aead: Aead::Aes128Gcm, .. } => Some(Suite::Aes128Gcm),
+        Transform::Aead { aead: Aead::Aes256Gcm, .. } => Some(Suite::Aes256Gcm),
+        Transform::Aead { aead: Aead::ChaCha20Poly1305, .. } => Some(Suite::ChaCha20Poly1305),
+        Transform::CbcHmac { order, hash: Hash::Sha1, cipher_key, .. } => match (order, cipher_key.bytes().len()) {
+            (Order::MacThenEncrypt, 16) => Some(Suite::Aes128CbcSha),
+            (Order::MacThenEncrypt, _) => Some(Suite::Aes256CbcSha),
+            (Order::EncryptThenMac, 16) => Some(Suite::Aes128CbcShaEtm),
+            (Order::EncryptThenMac, _) => Some(Suite::Aes256CbcShaEtm),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+const AEADS: [Aead; 3] = [Aead::Aes128Gcm, Aead::Aes256Gcm, Aead::ChaCha20Poly1305];
+const OF_TRANSFORMS: u8 = 0;
+const OF_SUITES: u8 = 1;
+/// Tenants' suites, each of which has places at each service.
+const CHAINS_MAX: usize = 256;
+/// The longest thing that a suite appends: padding and a MAC.
+const TAG_MAX: usize = 64;
