@@ -132,10 +132,7 @@ impl EspServices {
 impl fmt::Debug for EspServices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let EspServices { config, controller, .. } = self;
-        f.debug_struct("EspServices")
-            .field("config", config)
-            .field("controller", controller)
-            .finish_non_exhaustive()
+        f.debug_struct("EspServices").field("config", config).field("controller", controller).finish_non_exhaustive()
     }
 }
 
