@@ -4,7 +4,7 @@ use crate::change::{Change, Report};
 use crate::frame::{Decoder, Message, encode};
 use crate::watch::Watcher;
 use core::time::Duration;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::netlink::{SocketAddrNetlink, XFRM};
 use rustix::net::{
@@ -88,8 +88,8 @@ impl Agent {
                 sendto(&self.kernel, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
             }
             let [kernel, mirror] = self.ready()?;
-            if kernel {
-                self.hear_kernel()?;
+            if !kernel || self.hear_all_of_kernel()? {
+                self.say_synced()?;
             }
             if mirror {
                 self.hear_mirror()?;
@@ -97,14 +97,33 @@ impl Agent {
         }
     }
 
-    /// Waits for kernel or mirror: which of them has something to say.
+    /// Waits for kernel or mirror: which of them has something to say. If the mirror waits for what the kernel has to say, looks only.
     fn ready(&self) -> io::Result<[bool; 2]> {
         let way = self.way.as_fd();
         let mut ends = [PollFd::new(&self.kernel, PollFlags::IN), PollFd::new(&way, PollFlags::IN)];
-        match poll(&mut ends, None) {
+        let at_once = Timespec::default();
+        match poll(&mut ends, self.watcher.is_synced_next().then_some(&at_once)) {
             Ok(_) => Ok([0, 1].map(|end: usize| !ends[end].revents().is_empty())),
             Err(Errno::INTR) => Ok([false; 2]),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes what the kernel has told; `false`: there may be more, for it does not fall silent.
+    fn hear_all_of_kernel(&mut self) -> io::Result<bool> {
+        for _ in 0..MOST_IN_A_ROW {
+            if !self.hear_kernel()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Everything that the kernel has told was passed on.
+    fn say_synced(&mut self) -> io::Result<()> {
+        match self.watcher.poll_synced() {
+            Some(number) => self.say(&Message::Synced(number)),
+            None => Ok(()),
         }
     }
 
@@ -158,15 +177,8 @@ impl Agent {
             self.watcher.ask_again();
             self.say(&Message::hello())?;
         }
-        if let Some(number) = sync {
-            // What the kernel told before the number was sent is in the socket's queue by now.
-            for _ in 0..MOST_IN_A_ROW {
-                if !self.hear_kernel()? {
-                    break;
-                }
-            }
-            self.say(&Message::Synced(number))?;
-        }
+        // What the kernel told before the number was sent is in the socket's queue by now.
+        sync.into_iter().for_each(|number| self.watcher.sync(number));
         Ok(())
     }
 
@@ -208,7 +220,7 @@ const GROUPS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
 /// No message of the kernel's is longer: a dump fills at most 32 KiB.
 const DATAGRAM: usize = 1 << 16;
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// A kernel that never falls silent keeps nobody waiting.
+/// A kernel that never falls silent does not keep the mirror from being heard.
 const MOST_IN_A_ROW: usize = 1024;
 /// How long an agent waits for a host that is not there.
 const ABSENT: Duration = Duration::from_millis(200);

@@ -125,7 +125,7 @@ pub enum Unsupported {
     #[error("a mark or an interface chooses it, and there are none here")]
     Mark,
     /// A selector that cannot be kept.
-    #[error("its selector has masks of ports, an interface or two families")]
+    #[error("its selector has masks of ports, a type of ICMP, a key of GRE, an interface or two families")]
     Selector,
     /// An SA's own selector, which no policy repeats.
     #[error("an SA without reqid has a selector of its own")]

@@ -30,6 +30,8 @@ pub struct Watcher {
     begun: bool,
     /// Another snapshot is to follow this one.
     again: bool,
+    /// The number that the mirror is to hear of when it was told everything.
+    sync: Option<u32>,
     sequence: u32,
     requests: VecDeque<Vec<u8>>,
     /// When each SA was added: the kernel is told what an SA did together with this.
@@ -68,8 +70,17 @@ impl Default for Watcher {
 impl Watcher {
     /// It begins with a snapshot.
     pub fn new() -> Watcher {
-        let (requests, added) = Default::default();
-        Watcher { step: Step::Nothing, asked: 0, begun: false, again: true, sequence: 0, requests, added, malformed: 0 }
+        Watcher {
+            step: Step::Nothing,
+            asked: 0,
+            begun: false,
+            again: true,
+            sync: None,
+            sequence: 0,
+            requests: VecDeque::new(),
+            added: BTreeMap::new(),
+            malformed: 0,
+        }
     }
 
     /// Asks for everything again: the kernel dropped messages (`ENOBUFS`), or somebody new listens.
@@ -123,6 +134,22 @@ impl Watcher {
         });
     }
 
+    /// The mirror is to hear of this number when it was told everything that the kernel has told until now.
+    pub fn sync(&mut self, number: u32) {
+        self.sync = Some(number);
+    }
+
+    /// Whether the mirror waits for a number that only what the kernel has still to tell keeps back.
+    pub fn is_synced_next(&self) -> bool {
+        self.sync.is_some() && self.step == Step::Nothing && !self.again
+    }
+
+    /// There was nothing more to read of the kernel's: the number that the mirror is to hear of. It waits for the end of a snapshot that is
+    /// under way or wanted, for that brings what the kernel dropped.
+    pub fn poll_synced(&mut self) -> Option<u32> {
+        if self.is_synced_next() { self.sync.take() } else { None }
+    }
+
     /// How many messages made no sense.
     pub fn malformed(&self) -> u64 {
         self.malformed
@@ -155,8 +182,12 @@ impl Watcher {
         // What changed while it was read may be there twice, or not at all.
         self.again |= answers && message.flags & DUMP_INTERRUPTED != 0;
         match message.kind {
-            kind::DONE if answers => self.go_on(take),
-            kind::ERROR if answers => match (Bytes(message.payload).u32(0).unwrap_or(0).wrapping_neg(), self.step) {
+            // It may have ended before all was told.
+            kind::DONE if answers => match errno(message) {
+                0 => self.go_on(take),
+                errno => return Err(KernelRefused { errno }),
+            },
+            kind::ERROR if answers => match (errno(message), self.step) {
                 (0, _) => {}
                 // Before Linux 5.14 there are no defaults: everything passes. Other errors say nothing of the kind.
                 (EINVAL, Step::Defaults) => {
@@ -230,6 +261,11 @@ impl Watcher {
         self.added.remove(&name);
         Change::SaGone(name)
     }
+}
+
+/// Of the end of a dump, or an answer: which error it tells of; 0: none.
+fn errno(message: &Message<'_>) -> u32 {
+    Bytes(message.payload).u32(0).unwrap_or(0).wrapping_neg()
 }
 
 /// How many messages for the kernel wait at most.

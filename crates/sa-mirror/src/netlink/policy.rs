@@ -13,8 +13,14 @@ pub(crate) fn read(payload: &[u8]) -> Option<Option<MirroredPolicy>> {
         1 => Direction::Transmit,
         _ => return Some(None),
     };
-    let (selector, whole) = selector(info)?;
-    let action = if whole { action(info.u8(ACTION)? != 0, &payload[INFO..]) } else { Err(Unsupported::Selector) };
+    let (mut selector, whole) = selector(info)?;
+    let mut action = if whole { action(info.u8(ACTION)? != 0, &payload[INFO..]) } else { Err(Unsupported::Selector) };
+    // The kernel keeps other things in the place of ports. No packet here shows those: what passes by them is left to other policies, and what
+    // does not is dropped with more of its kind.
+    if selector.protocol.is_some_and(|protocol| OTHER_THAN_PORTS.contains(&protocol)) && action != Ok(Action::Bypass) {
+        let ports = (selector.source_port.take(), selector.destination_port.take());
+        action = if ports == (None, None) { action } else { Err(Unsupported::Selector) };
+    }
     let (index, priority) = (info.u32(INDEX)?, info.u32(PRIORITY)?);
     Some(Some(MirroredPolicy { index, direction, selector, priority, action }))
 }
@@ -123,3 +129,5 @@ const ID: usize = 64;
 /// `struct xfrm_user_tmpl`.
 const TEMPLATE: usize = 64;
 const DEFAULT_BLOCK: u8 = 1;
+/// ICMP, GRE, ICMPv6 and Mobile IPv6: type and code, a key (`xfrm_flowi_sport`).
+const OTHER_THAN_PORTS: [u8; 4] = [1, 47, 58, 135];

@@ -7,7 +7,7 @@ use core::time::Duration;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_xfrm::nlas::{EncapTmpl, Mark};
 use netlink_packet_xfrm::{Address, Alg, ExpireMessage, NewAsyncEventMessage, UserExpire, XfrmAttrs, XfrmMessage};
-use offload_api::{Action, Direction, EspMode, EspSuite, Template};
+use offload_api::{Action, Direction, EspMode, EspSuite, Selector, Template};
 use sa_mirror::{Change, KernelRefused, MirroredPolicy, MirroredSa, Report, SaName, Unsupported, Used, Watcher};
 use std::net::IpAddr;
 
@@ -197,6 +197,44 @@ fn a_policy_that_cannot_be_kept_drops_no_fewer_packets() {
     assert_eq!(read_policy(&on_an_interface).unwrap().action, Err(Unsupported::Selector));
 }
 
+/// Where other protocols have ports, ICMP has a type and a code, and GRE a key. No packet shows those here.
+#[test]
+fn a_policy_about_a_type_or_a_key_lets_nothing_pass_that_it_would_not() {
+    let of = |protocol: u8, source: bool, templates: bool, block: bool| {
+        let mut policy = Policy::new(9, 0, HERE, THERE, 77);
+        let selector = &mut policy.info.selector;
+        selector.proto = protocol;
+        match source {
+            true => (selector.sport, selector.sport_mask) = (128, u16::MAX),
+            false => (selector.dport, selector.dport_mask) = (3, u16::MAX),
+        }
+        if !templates {
+            policy.templates.clear();
+        }
+        policy.info.action = block.into();
+        read_policy(&policy).unwrap()
+    };
+    for protocol in [1, 47, 58, 135] {
+        for source in [true, false] {
+            // It is left to others.
+            let passes = of(protocol, source, false, false);
+            assert_eq!(passes.action, Ok(Action::Bypass), "{protocol}");
+            assert!(passes.selector.source_port.is_some() || passes.selector.destination_port.is_some());
+            for does_not in [of(protocol, source, true, false), of(protocol, source, false, true)] {
+                assert_eq!(does_not.action, Err(Unsupported::Selector), "{protocol}");
+                let Selector { source_port, destination_port, protocol: named, .. } = does_not.selector;
+                assert_eq!((source_port, destination_port, named), (None, None, Some(protocol)));
+                assert_eq!(does_not.policy().action, Action::Discard);
+            }
+        }
+    }
+    assert_eq!(of(17, true, true, false).action, Ok(Action::Protect(Template::transport(1))));
+    // Without a type, all of a protocol is meant.
+    let mut policy = Policy::new(9, 0, HERE, THERE, 77);
+    policy.info.selector.proto = 58;
+    assert_eq!(read_policy(&policy).unwrap().action, Ok(Action::Protect(Template::transport(1))));
+}
+
 #[test]
 fn policies_go_by_index() {
     let policy = Policy::new(9, 0, HERE, THERE, 77);
@@ -250,6 +288,19 @@ fn a_kernel_that_gives_nothing_is_told_of() {
     let sequence = u32::from_ne_bytes(request[8..12].try_into().unwrap());
     let refused = watcher.handle_datagram(NOW, &error(sequence, 1), |_| {});
     assert_eq!(refused, Err(KernelRefused { errno: 1 }));
+}
+
+#[test]
+fn a_dump_that_failed_is_no_snapshot() {
+    let mut watcher = Watcher::new();
+    let request = watcher.poll_request().unwrap();
+    let sequence = u32::from_ne_bytes(request[8..12].try_into().unwrap());
+    let mut failed = done(sequence);
+    failed[16..20].copy_from_slice(&(-12i32).to_ne_bytes());
+    let mut heard = Vec::new();
+    let refused = watcher.handle_datagram(NOW, &failed, |change| heard.push(change));
+    assert_eq!(refused, Err(KernelRefused { errno: 12 }));
+    assert!(!heard.iter().any(|change| matches!(change, Change::SnapshotEnds)), "{heard:?}");
 }
 
 #[test]

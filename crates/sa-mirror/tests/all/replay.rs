@@ -3,6 +3,7 @@
 
 use super::kernel::{Kernel, Policy, Sa};
 use core::net::IpAddr;
+use core::time::Duration;
 use ipsec::SecureDevice;
 use nic_sim::{NicConfig, nic};
 use offload_api::ipsec::{SaAdded, SaUse};
@@ -60,6 +61,14 @@ impl Pair {
                 self.kernel.request(&request);
             }
             if self.kernel.queue.is_empty() {
+                // A socket that dropped something says so before anything else.
+                if core::mem::take(&mut self.kernel.full) {
+                    self.watcher.ask_again();
+                    continue;
+                }
+                if let Some(number) = self.watcher.poll_synced() {
+                    self.say(&Message::Synced(number));
+                }
                 return;
             }
             for datagram in core::mem::take(&mut self.kernel.queue) {
@@ -78,14 +87,16 @@ impl Pair {
 
     /// The agent reads what the mirror says.
     fn hear_mirror(&mut self) -> Vec<Report> {
-        let (mut asked, mut reports) = (false, Vec::new());
+        let (mut asked, mut reports, mut sync) = (false, Vec::new(), None);
         while let Some(bytes) = self.mirror.poll_transmit() {
             self.decoder.decode(&bytes, |message| match message.unwrap() {
                 Message::Ask(_) => asked = true,
                 Message::Report(report) => reports.push(report),
+                Message::Sync(number) => sync = Some(number),
                 other => panic!("{other:?}"),
             });
         }
+        sync.into_iter().for_each(|number| self.watcher.sync(number));
         if asked {
             self.watcher.ask_again();
             self.say(&Message::hello());
@@ -95,9 +106,6 @@ impl Pair {
 
     /// Until nobody has anything to say.
     fn settle(&mut self) {
-        if core::mem::take(&mut self.kernel.full) {
-            self.watcher.ask_again();
-        }
         for _ in 0..4 {
             self.hear_mirror();
             self.hear_kernel();
@@ -340,25 +348,24 @@ fn an_sa_gets_what_is_left_of_its_lifetime_and_reports_add_up() {
     assert_eq!(pair.hear_mirror(), [Report::Used(name, Used { packets: 93, bytes: 4030 })]);
     pair.mirror.report(&mut recorder);
     assert_eq!(pair.hear_mirror(), [], "nothing new");
-    recorder.events.push(SaEvent::SoftLimit { sa: ID, limit: Limit::Packets });
-    recorder.events.push(SaEvent::HardLimit { sa: ID, limit: Limit::Packets });
-    recorder.events.push(SaEvent::SequenceExhausted { sa: ID });
-    pair.mirror.report(&mut recorder);
-    let told: Vec<bool> = pair
-        .hear_mirror()
-        .into_iter()
-        .map(|report| match report {
-            Report::Expired(of, hard) if of == name => hard,
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    assert_eq!(told, [true, true, false], "the last event is the first to be polled here");
+    for (event, hard) in [
+        (SaEvent::SoftLimit { sa: ID, limit: Limit::Packets }, false),
+        (SaEvent::HardLimit { sa: ID, limit: Limit::Packets }, true),
+        (SaEvent::SequenceExhausted { sa: ID }, true),
+    ] {
+        recorder.events.push(event);
+        pair.mirror.report(&mut recorder);
+        assert_eq!(pair.hear_mirror(), [Report::Expired(name, hard)], "{event:?}");
+    }
 }
 
 /// Remembers what it is told.
 #[derive(Default)]
 struct Recorder {
     added: Vec<SaParams>,
+    updated: Vec<Lifetime>,
+    policies: Vec<offload_api::Policy>,
+    bypass: [bool; 2],
     used: SaUse,
     events: Vec<SaEvent>,
 }
@@ -369,7 +376,8 @@ impl Keying for Recorder {
         self.added.push(sa);
         Ok(SaAdded { sa: ID, spi, refused: None })
     }
-    fn update_sa(&mut self, _: Instant, _: SaId, _: Lifetime) -> Result<(), KeyingError> {
+    fn update_sa(&mut self, _: Instant, _: SaId, lifetime: Lifetime) -> Result<(), KeyingError> {
+        self.updated.push(lifetime);
         Ok(())
     }
     fn rekey_sa(&mut self, _: Instant, _: SaId, _: u32, _: EspKey) -> Result<SaAdded, KeyingError> {
@@ -387,13 +395,25 @@ impl Keying for Recorder {
     fn lend_sas(&mut self, _: Direction, _: u32) -> Result<Vec<offload_api::Handle>, KeyingError> {
         Ok(Vec::new())
     }
-    fn add_policy(&mut self, _: offload_api::Policy) -> Result<(), KeyingError> {
+    fn add_policy(&mut self, policy: offload_api::Policy) -> Result<(), KeyingError> {
+        self.policies.push(policy);
         Ok(())
     }
-    fn delete_policy(&mut self, _: Direction, _: &offload_api::Selector, _: u32) -> Result<(), KeyingError> {
-        Ok(())
+    fn delete_policy(
+        &mut self,
+        direction: Direction,
+        selector: &offload_api::Selector,
+        priority: u32,
+    ) -> Result<(), KeyingError> {
+        let is_meant =
+            |one: &offload_api::Policy| (one.direction, one.selector, one.priority) == (direction, *selector, priority);
+        let before = self.policies.len();
+        self.policies.retain(|one| !is_meant(one));
+        if self.policies.len() < before { Ok(()) } else { Err(KeyingError::NotFound) }
     }
-    fn set_default(&mut self, _: Direction, _: bool) {}
+    fn set_default(&mut self, direction: Direction, bypass: bool) {
+        self.bypass[direction as usize] = bypass;
+    }
     fn poll_sa_event(&mut self) -> Option<SaEvent> {
         self.events.pop()
     }
@@ -418,6 +438,158 @@ fn a_number_is_synced_when_what_came_before_was_replayed() {
     pair.deliver(1);
     assert_eq!(pair.mirror.synced(), 7);
     assert!(pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE).is_some());
+}
+
+#[test]
+fn what_the_kernel_dropped_is_told_before_a_number_is_synced() {
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.settle();
+    pair.kernel.full = true;
+    pair.add_sa(0x100, false);
+    pair.mirror.sync(7);
+    pair.hear_mirror();
+    // The agent finds out that something was dropped, and has no answer yet.
+    pair.kernel.full = false;
+    pair.watcher.ask_again();
+    assert_eq!(pair.watcher.poll_synced(), None);
+    let dump = pair.watcher.poll_request().expect("everything is asked for");
+    assert_eq!(pair.watcher.poll_synced(), None);
+    pair.kernel.request(&dump);
+    pair.hear_kernel();
+    pair.deliver(usize::MAX);
+    assert_eq!(pair.mirror.synced(), 7);
+    assert!(pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE).is_some());
+    pair.hear_kernel();
+    assert!(pair.stream.is_empty(), "it is told once");
+}
+
+/// The kernel's SA received nothing, so it tells 0.
+#[test]
+fn a_receiver_that_comes_again_goes_on_behind_its_numbers() {
+    let mut pair = Pair::new(OffloadKind::None);
+    let mut recorder = Recorder { used: SaUse { packets: 3, bytes: 30, number: 77 }, ..Recorder::default() };
+    pair.add_sa(0x100, true);
+    let mut sa = pair.kernel.sas.values().next().unwrap().clone();
+    let mut heard = |pair: &mut Pair| {
+        pair.hear_kernel();
+        let bytes: Vec<u8> = pair.stream.drain(..).collect();
+        pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
+        (recorder.added.len(), recorder.added.last().unwrap().last_number)
+    };
+    assert_eq!(heard(&mut pair), (1, 0));
+    sa.info.reqid = 7;
+    pair.kernel.add_sa(sa.clone());
+    assert_eq!(heard(&mut pair), (2, 77), "another SA to us");
+    pair.kernel.delete_sa(0, false);
+    pair.kernel.add_sa(sa);
+    assert_eq!(heard(&mut pair), (3, 77), "it went, and came back");
+    pair.kernel.delete_sa(0, false);
+    pair.add_sa(0x100, true);
+    assert_eq!(heard(&mut pair), (4, 0), "another key");
+}
+
+#[test]
+fn a_new_limit_counts_what_was_done_while_no_agent_was_there() {
+    let mut pair = Pair::new(OffloadKind::None);
+    let mut recorder = Recorder::default();
+    let mut sa = Sa::new(HERE, THERE, 0x100, 1);
+    sa.info.lifetime_cfg.hard_byte_limit = 5000;
+    sa.info.lifetime_cfg.hard_add_expires_seconds = 100;
+    let mut put = |pair: &mut Pair, sa: &Sa, seconds: u64, bytes: u64| {
+        pair.kernel.add_sa(sa.clone());
+        pair.hear_kernel();
+        let stream: Vec<u8> = pair.stream.drain(..).collect();
+        recorder.used = SaUse { packets: 1, bytes, number: 1 };
+        pair.mirror.receive(Instant::ZERO + Duration::from_secs(seconds), &stream, &mut recorder);
+        core::mem::take(&mut recorder.updated).pop().map(|lifetime| (lifetime.hard.bytes, lifetime.hard.time))
+    };
+    assert_eq!(put(&mut pair, &sa, 0, 0), None);
+    // Nobody asked for a report meanwhile.
+    sa.info.lifetime_cfg.hard_byte_limit = 6000;
+    let hundred = Some(Duration::from_secs(100));
+    assert_eq!(put(&mut pair, &sa, 0, 4000), Some((Some(2000), hundred)));
+    // Time that grows less by itself is no news; what is longer, shorter or gone is.
+    sa.info.lifetime_cfg.hard_add_expires_seconds = 60;
+    assert_eq!(put(&mut pair, &sa, 40, 4000), None, "60 seconds are left");
+    sa.info.lifetime_cfg.hard_add_expires_seconds = 80;
+    assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), Some(Duration::from_secs(80)))), "20 seconds more");
+    sa.info.lifetime_cfg.hard_add_expires_seconds = 10;
+    assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), Some(Duration::from_secs(10)))));
+    sa.info.lifetime_cfg.hard_add_expires_seconds = 0;
+    assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), None)), "no end any more");
+}
+
+#[test]
+fn more_policies_than_there_is_room_for_let_nothing_pass() {
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.mirror = Mirror::new(&[HERE]).with_room_for(4);
+    let mut recorder = Recorder::default();
+    let put = |pair: &mut Pair, index: u32| pair.kernel.put_policy(Policy::new(index, 0, other(index), HERE, index));
+    let mut hear = |pair: &mut Pair| {
+        for _ in 0..3 {
+            pair.hear_kernel();
+            let bytes: Vec<u8> = pair.stream.drain(..).collect();
+            pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
+            pair.hear_mirror();
+        }
+        (recorder.bypass, recorder.policies.iter().map(|policy| policy.priority).collect::<Vec<_>>())
+    };
+    (0..4).for_each(|index| put(&mut pair, index));
+    assert_eq!(hear(&mut pair), ([true; 2], vec![0, 1, 2, 3]));
+    // One too many, which nobody can hold to.
+    put(&mut pair, 4);
+    assert_eq!(hear(&mut pair), ([false; 2], vec![]));
+    assert_eq!(pair.mirror.poll_refusal(), Some(Refusal::TooManyPolicies(4)));
+    // Whatever the agent says of it: what is missing is still missing.
+    pair.say(&Message::Change(Change::Defaults { receive: true, transmit: true }));
+    pair.watcher.ask_again();
+    assert_eq!(hear(&mut pair), ([false; 2], vec![]));
+    // Room again: a snapshot is asked for, which brings the one that is not held.
+    pair.kernel.delete_policy(1);
+    assert_eq!(hear(&mut pair), ([true; 2], vec![0, 2, 3, 4]));
+    (5..7).for_each(|index| put(&mut pair, index));
+    assert_eq!(hear(&mut pair).0, [false; 2]);
+    pair.say(&Message::Change(Change::AllPoliciesGone));
+    assert_eq!(hear(&mut pair), ([true; 2], vec![]), "none is none too many");
+}
+
+#[test]
+fn an_agent_that_talks_and_does_not_listen_fills_no_memory() {
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.add_sa(0x100, false);
+    pair.settle();
+    let mut sa = pair.kernel.sas.values().next().unwrap().clone();
+    for reqid in 2..100 {
+        // Nonsense is answered, and so is a key that comes again.
+        pair.say(&Message::Ask(1));
+        pair.say(&Message::hello());
+        sa.info.reqid = reqid;
+        pair.kernel.add_sa(sa.clone());
+        pair.hear_kernel();
+        pair.deliver(usize::MAX);
+        pair.mirror.sync(reqid);
+    }
+    let waiting = core::iter::from_fn(|| pair.mirror.poll_transmit()).count();
+    assert_eq!(waiting, 3, "begin anew, sync, a successor");
+}
+
+#[test]
+fn that_an_sa_is_dead_waits_for_an_agent() {
+    let mut pair = Pair::new(OffloadKind::None);
+    let mut recorder = Recorder::default();
+    pair.add_sa(0x100, false);
+    pair.hear_kernel();
+    let bytes: Vec<u8> = pair.stream.drain(..).collect();
+    pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
+    pair.hear_mirror();
+    pair.mirror.connect();
+    recorder.events.push(SaEvent::HardLimit { sa: ID, limit: Limit::Packets });
+    pair.mirror.report(&mut recorder);
+    assert_eq!(pair.hear_mirror(), []);
+    let bytes: Vec<u8> = pair.stream.drain(..).collect();
+    pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
+    let name = SaName { source: HERE, destination: THERE, spi: 0x100 };
+    assert_eq!(pair.hear_mirror(), [Report::Expired(name, true)]);
 }
 
 #[test]

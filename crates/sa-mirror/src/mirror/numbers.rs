@@ -1,0 +1,78 @@
+//! How far the numbers of SAs came that received once.
+//!
+//! The kernel's SAs receive nothing, so it tells number 0 of an SA that comes again: because it is another one to us though it has the
+//! same key, say, or because a dump that was disturbed left it out. Its window is not to begin anew, or what came before could come again.
+//! Hashes are kept, not keys, by a key of their own that nobody knows.
+//!
+//! Invariant: numbers of the last [`MOST`] SAs that went are known; with their keys, no packet passes twice.
+
+use core::hash::BuildHasher;
+use offload_api::SaParams;
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, VecDeque};
+
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    hasher: RandomState,
+    /// Looked up, never walked.
+    numbers: HashMap<u64, u64>,
+    /// The same, the oldest first.
+    order: VecDeque<u64>,
+}
+
+impl Numbers {
+    /// The SA went, and had numbers up to this one.
+    pub(super) fn note(&mut self, sa: &SaParams, number: u64) {
+        if number == 0 {
+            return;
+        }
+        let hash = self.hash(sa);
+        let known = self.numbers.entry(hash).or_insert_with(|| {
+            self.order.push_back(hash);
+            0
+        });
+        *known = number.max(*known);
+        if self.order.len() > MOST
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.numbers.remove(&oldest);
+        }
+    }
+
+    /// How far it came before; 0: it is new.
+    pub(super) fn of(&self, sa: &SaParams) -> u64 {
+        self.numbers.get(&self.hash(sa)).copied().unwrap_or(0)
+    }
+
+    /// Of all that makes a packet authentic.
+    fn hash(&self, sa: &SaParams) -> u64 {
+        self.hasher.hash_one((sa.key.key(), sa.key.salt(), sa.spi))
+    }
+}
+
+const MOST: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offload_api::{Direction, EspKey, EspSuite};
+
+    fn sa(key: u32) -> SaParams {
+        let mut material = [1; 20];
+        material[..4].copy_from_slice(&key.to_be_bytes());
+        let key = EspKey::new(EspSuite::Aes128Gcm, &material).unwrap();
+        SaParams::new(Direction::Receive, 0x1001, [10, 0, 0, 2].into(), [10, 0, 0, 1].into(), key)
+    }
+
+    #[test]
+    fn the_last_that_went_are_known_and_no_more() {
+        let mut numbers = Numbers::default();
+        for key in 0..=MOST as u32 {
+            numbers.note(&sa(key), 7);
+        }
+        numbers.note(&sa(1), 5);
+        assert_eq!([0, 1, MOST as u32].map(|key| numbers.of(&sa(key))), [0, 7, 7]);
+        assert_eq!((numbers.numbers.len(), numbers.order.len()), (MOST, MOST));
+        assert_eq!(numbers.of(&SaParams { spi: 0x1002, ..sa(1) }), 0, "another SPI is another SA");
+    }
+}
