@@ -33,6 +33,10 @@ offload_base::counters! {
         pub in_packet: "ipsec_packet_rx_pkts",
         /// Packets of an SA that the device has, which it left to software: fragments, and what it found wrong.
         pub in_fallback: "ipsec_rx_fallback",
+        /// Packets of a peer that came before their SA, and waited for it.
+        pub in_held: "ipsec_rx_held",
+        /// Those of them whose SA came in time.
+        pub in_held_opened: "ipsec_rx_held_opened",
         /// Dummy packets discarded.
         pub in_dummy: "ipsec_rx_dummy",
         /// NAT keep-alives discarded.
@@ -65,7 +69,7 @@ offload_base::counters! {
         pub in_checksum_error: "ipsec_rx_csum_err",
         /// Received packets dropped: their source is an address of ours.
         pub in_own_source: "ipsec_rx_own_source",
-        /// No SA has this SPI.
+        /// No SA has this SPI, nor came soon.
         pub in_no_states: "XfrmInNoStates",
         /// The ICV is wrong.
         pub in_state_proto_error: "XfrmInStateProtoError",

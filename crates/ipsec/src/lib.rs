@@ -52,7 +52,7 @@ pub mod spd;
 pub use counters::IpsecCounters;
 pub use device::SecureDevice;
 pub use keyfile::KeyFile;
-pub use memory::{KeyMemory, Mark, NumberFile, NumberFileError, NumberStore, UsedKeys};
+pub use memory::{KeyMemory, Mark, NumberFile, NumberFileError, NumberStore, SPENT, UsedKeys};
 pub use sad::Sad;
 pub use spd::Spd;
 

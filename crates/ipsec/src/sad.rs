@@ -210,6 +210,8 @@ pub struct Sad {
     sent: HashMap<(u32, IpAddr, IpAddr), SaId, QuickHash>,
     /// Whose sources, and of how many each.
     own: HashMap<IpAddr, usize, QuickHash>,
+    /// Receiving: between which addresses, and how many. Looked up, never walked.
+    pairs: HashMap<(IpAddr, IpAddr), usize, QuickHash>,
     /// When which SA has something to do of its own accord.
     deadlines: BTreeSet<(Instant, SaId)>,
     /// How many SAs send and receive under each key and salt, by hashes that nobody can guess. Looked up, never walked.
@@ -279,6 +281,12 @@ impl Sad {
         if params.direction == Direction::Receive {
             let key = Received::of(params);
             self.received.remove(&key);
+            if let Entry::Occupied(mut users) = self.pairs.entry((sent.1, sent.2)) {
+                *users.get_mut() -= 1;
+                if *users.get() == 0 {
+                    users.remove();
+                }
+            }
         }
         if self.sent.get(&sent) == Some(&id) {
             self.sent.remove(&sent);
@@ -336,6 +344,11 @@ impl Sad {
         let keys = [(destination, source), (destination, None), (None, None)];
         keys.into_iter()
             .find_map(|(destination, source)| self.received.get(&Received { spi, destination, source }).copied())
+    }
+
+    /// Whether an SA, be it used up, receives packets from this source to this destination.
+    pub fn receives_between(&self, source: IpAddr, destination: IpAddr) -> bool {
+        self.pairs.contains_key(&(source, destination))
     }
 
     /// The SA that was added with these, for any direction of search.
@@ -424,8 +437,9 @@ impl Sad {
                 *self.own.entry(sent.1).or_default() += 1;
             }
             Direction::Receive => {
-                let key = Received::of(params);
+                let (key, pair) = (Received::of(params), (params.source, params.destination));
                 self.received.insert(key, id);
+                *self.pairs.entry(pair).or_default() += 1;
             }
         }
     }

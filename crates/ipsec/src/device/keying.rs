@@ -99,8 +99,8 @@ impl Keying for SecureDevice {
 impl SecureDevice {
     /// Adds an SA, whose packets are to leave by `queue`.
     fn add_sa_at(&mut self, now: Instant, queue: usize, mut params: SaParams) -> Result<SaAdded, KeyingError> {
-        let (offload, spi) = (params.offload, params.spi);
-        let marks = self.go_on_after_mark(&mut params);
+        let (offload, spi, receives) = (params.offload, params.spi, params.direction == Direction::Receive);
+        let marks = self.go_on_after_mark(&mut params)?;
         // Whatever its number: nobody but a store is believed to know what was sent under it.
         let sends = (params.direction == Direction::Transmit).then(|| params.key.clone());
         let id = self.sad.add(now, params)?;
@@ -111,6 +111,9 @@ impl SecureDevice {
         self.sad.find_mut(id).into_iter().for_each(|sa| (sa.queue, sa.marks) = (queue, marks));
         self.queues[queue].used += 1;
         let refused = if offload == OffloadKind::None { None } else { self.offer_to_device(id) };
+        if receives {
+            self.release_held();
+        }
         self.changed();
         Ok(SaAdded { sa: id, spi, refused })
     }

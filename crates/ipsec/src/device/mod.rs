@@ -3,7 +3,7 @@
 //! - `transmit`: by policy, past, away, or through an SA; `protect`: through one; `segment`: large packets cut into those
 //!   that ESP wraps;
 //! - `receive`: ESP opened, by whom ever; policies held to what arrives;
-//! - `fragments`: put together where policies, or ESP, need the whole packet;
+//! - `fragments`: put together where policies, or ESP, need the whole packet; `held`: what comes before its SA;
 //! - `keying`: SAs and policies come and go; `offload`: what the device does of it, and what it tells;
 //! - `contexts`: those of the device, for flows that pass as they are;
 //! - `lending`: SAs that the device works by for somebody else;
@@ -19,6 +19,7 @@
 mod contexts;
 mod events;
 mod fragments;
+mod held;
 mod keep_alive;
 mod keying;
 mod lending;
@@ -40,6 +41,7 @@ use core::fmt;
 use core::task::Waker;
 use events::Events;
 use fragments::Fragments;
+use held::Held;
 use offload_api::ipsec::Packet;
 use offload_api::{
     Action, Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, OffloadKind, PathCaps,
@@ -70,6 +72,7 @@ pub struct SecureDevice {
     memory: KeyMemory,
     frames: BufferPool,
     fragments: Fragments,
+    held: Held,
     events: Events,
     /// SAs that the device had no time for yet, the oldest first.
     waiting_for_device: VecDeque<SaId>,
@@ -110,6 +113,7 @@ impl SecureDevice {
             bypass: [false; 2],
             frames: BufferPool::new(FRAME_BYTES, FRAMES_PER_SLAB),
             fragments: Fragments::new(),
+            held: Held::default(),
             events: Events::default(),
             told: HashMap::new(),
             waiting_for_device: VecDeque::new(),

@@ -4,17 +4,25 @@
 //! tried again a second later.
 
 use super::SecureDevice;
-use crate::memory::{Mark, Marks};
+use crate::memory::{Mark, Marks, SPENT};
 use crate::sad::Sa;
 use offload_api::{Direction, KeyingError, SaId, SaParams};
 use offload_base::Instant;
 
 impl SecureDevice {
     /// Has an SA to be go on after what was written down of its key.
-    pub(super) fn go_on_after_mark(&self, params: &mut SaParams) -> Marks {
-        let Some(mark) = self.memory.mark(params) else { return Marks::NONE };
-        params.last_number = params.last_number.max(mark);
-        Marks::at(mark)
+    ///
+    /// # Errors
+    /// If nobody knows any more how far that came.
+    pub(super) fn go_on_after_mark(&self, params: &mut SaParams) -> Result<Marks, KeyingError> {
+        match self.memory.mark(params) {
+            None => Ok(Marks::NONE),
+            Some(SPENT) => Err(KeyingError::KeyReused),
+            Some(mark) => {
+                params.last_number = params.last_number.max(mark);
+                Ok(Marks::at(mark))
+            }
+        }
     }
 
     /// Whether an SA may use its numbers up to `number`: if not yet, they are written down.

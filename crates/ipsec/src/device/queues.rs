@@ -13,6 +13,7 @@
 use super::transmit::flow_of;
 use super::{DROPPED_A_CALL, ONLY, SecureDevice, packet_of};
 use crate::memory::KeyMemory;
+use bytes::BytesMut;
 use core::cell::Cell;
 use core::net::IpAddr;
 use core::task::Waker;
@@ -27,7 +28,7 @@ use offload_base::Instant;
 use offload_base::QuickHash;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
-use offload_esp::{PROTOCOL_TCP, PROTOCOL_UDP};
+use offload_esp::{EspAt, PROTOCOL_TCP, PROTOCOL_UDP};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -44,6 +45,8 @@ pub(super) struct Queue {
     pub(super) waiting_for_room: BTreeMap<u64, SaId>,
     /// Packets for the shard of this queue that were opened at another.
     opened: VecDeque<RxPacket>,
+    /// ESP packets whose SA came after them, to be opened.
+    pub(super) released: VecDeque<BytesMut>,
     /// Who serves it, and is to hear of new keys and of what others do here.
     waker: Option<Waker>,
     /// A flow of another shard for which there was no room.
@@ -61,6 +64,7 @@ impl Queue {
             used: 0,
             waiting_for_room: BTreeMap::new(),
             opened: VecDeque::new(),
+            released: VecDeque::new(),
             waker: None,
             awaited: Cell::new(None),
             unflushed: false,
@@ -178,6 +182,12 @@ impl SecureDevice {
         if let Some(packet) = self.queues[queue].opened.pop_front() {
             return Some(packet);
         }
+        while let Some(frame) = self.queues[queue].released.pop_front() {
+            let at = EspAt::find(&frame);
+            if let Some(packet) = at.and_then(|at| self.open(now, queue, frame, &at)) {
+                return Some(packet);
+            }
+        }
         // Whoever sends what is dropped here does not keep the stack from its other work.
         for _ in 0..DROPPED_A_CALL {
             let packet = self.queues[queue].inner.receive(now)?;
@@ -203,14 +213,15 @@ impl SecureDevice {
         if !served.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
             served.waker = Some(waker.clone());
         }
-        let idle = served.opened.is_empty() && served.inner.arm(waker);
+        let idle = served.opened.is_empty() && served.released.is_empty() && served.inner.arm(waker);
         self.tell_of_room(queue);
         idle
     }
 
     pub(super) fn next_event_at(&self, queue: usize) -> Option<Instant> {
         let own = self.queues[queue].inner.next_event();
-        earliest(earliest(own, self.fragments.next_event()), self.sad.next_event())
+        let waiting = earliest(self.fragments.next_event(), self.held.next_event());
+        earliest(earliest(own, waiting), self.sad.next_event())
     }
 
     pub(super) fn handle_timeout_at(&mut self, now: Instant, queue: usize) {
@@ -219,6 +230,7 @@ impl SecureDevice {
             inner.handle_timeout(now);
         }
         self.expire_fragments(now);
+        self.expire_held(now);
         self.handle_sa_timeouts(now);
     }
 

@@ -107,10 +107,10 @@ impl SecureDevice {
     }
 
     /// Opens an ESP packet in software.
-    fn open(&mut self, now: Instant, queue: usize, mut frame: BytesMut, at: &EspAt) -> Option<RxPacket> {
+    pub(super) fn open(&mut self, now: Instant, queue: usize, mut frame: BytesMut, at: &EspAt) -> Option<RxPacket> {
         let framing = cost::work(Work::Framing);
         let Some(id) = self.sad.find_received(at.spi, at.ip.source, at.ip.destination) else {
-            self.counters.in_no_states += 1;
+            self.hold(now, queue, &frame, at);
             return None;
         };
         let sa = self.sad.find_mut(id)?;

@@ -5,10 +5,15 @@
 //! a lock file beside it (`.lock`) keeps out a second process. Entries stay: a key that comes back next year goes on behind
 //! what it sent this year.
 //!
-//! Invariant: whenever the machine stops, the file that is there afterwards is whole, and has all marks of the calls of
+//! A daemon that changes keys all along has no last one. So when the file is full, the half that was not written for the longest time is
+//! [spent](super::spent): a second file (`.spent`) knows that those were used, and no more, so they are refused when they come back. It is
+//! written first: what is in neither, at no time, was never used. A key that an SA still sends by gets a line again with its next mark.
+//!
+//! Invariant: whenever the machine stops, the files that are there afterwards are whole, and have all marks of the calls of
 //! [`write`](NumberStore::write) that returned.
 
-use super::{Mark, NumberStore, UsedKeys};
+use super::spent::Spent;
+use super::{Mark, NumberStore, SPENT};
 use core::fmt;
 use offload_api::{Direction, EspKey};
 use ring::hmac;
@@ -17,6 +22,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// The numbers of keys, in a file. Nobody else has it open as long as this is there.
@@ -46,6 +52,8 @@ use zeroize::Zeroizing;
 pub struct NumberFile {
     entries: Entries,
     folder: OnDisk,
+    /// The same, for the keys that are spent.
+    spent: OnDisk,
     _lock: File,
 }
 
@@ -75,6 +83,12 @@ pub enum NumberFileError {
         /// Where, from 1 on.
         line: usize,
     },
+    /// The file of spent keys is gone, or not what was written.
+    #[error("{}: it is not what was written there: replace all keys of the key file, then remove it and the file of numbers", path.display())]
+    SpentDamaged {
+        /// Which file.
+        path: PathBuf,
+    },
 }
 
 impl NumberFile {
@@ -95,12 +109,17 @@ impl NumberFile {
             Err(TryLockError::WouldBlock) => return Err(NumberFileError::InUse { path }),
             Err(TryLockError::Error(error)) => return Err(about(error)),
         }
-        let entries = match std::fs::read_to_string(&path) {
+        let spent = OnDisk { path: with_ending(&path, ".spent") };
+        let mut entries = match std::fs::read_to_string(&path) {
             Ok(text) => Entries::read(&text).map_err(|line| NumberFileError::Damaged { path: path.clone(), line })?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Entries::new().map_err(about)?,
             Err(error) => return Err(about(error)),
         };
-        let mut file = NumberFile { entries, folder: OnDisk { path: path.clone() }, _lock: lock };
+        if entries.spent_at_least > 0 {
+            let bytes = std::fs::read(&spent.path).ok().filter(|bytes| entries.read_spent(bytes));
+            bytes.ok_or_else(|| NumberFileError::SpentDamaged { path: spent.path.clone() })?;
+        }
+        let mut file = NumberFile { entries, folder: OnDisk { path: path.clone() }, spent, _lock: lock };
         // Better now than when a packet is to leave.
         file.write(&[]).map_err(about)?;
         Ok(file)
@@ -113,7 +132,7 @@ impl NumberStore for NumberFile {
     }
 
     fn write(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
-        self.entries.write(marks, &mut self.folder)
+        self.entries.write(marks, &mut self.folder, &mut self.spent)
     }
 }
 
@@ -121,7 +140,21 @@ impl NumberStore for NumberFile {
 struct Entries {
     secret: Zeroizing<[u8; SECRET]>,
     hasher: hmac::Key,
-    marks: BTreeMap<(u8, Hash), u64>,
+    marks: BTreeMap<(u8, Hash), Entry>,
+    /// The writes so far, by which entries have an age.
+    writes: u64,
+    spent: Option<Arc<Spent>>,
+    /// How many are spent, as the file says: the other file knows of these, or of more.
+    spent_at_least: u32,
+    /// So many marks are kept whole.
+    most: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    number: u64,
+    /// The write that it was in last.
+    written: u64,
 }
 
 type Hash = [u8; 16];
@@ -134,7 +167,8 @@ impl Entries {
     }
 
     fn with(secret: Zeroizing<[u8; SECRET]>) -> Entries {
-        Entries { hasher: hmac::Key::new(hmac::HMAC_SHA256, &*secret), secret, marks: BTreeMap::new() }
+        let hasher = hmac::Key::new(hmac::HMAC_SHA256, &*secret);
+        Entries { hasher, secret, marks: BTreeMap::new(), writes: 0, spent: None, spent_at_least: 0, most: ENTRIES }
     }
 
     /// Reads a file; an error names the first line that this program did not write.
@@ -153,13 +187,20 @@ impl Entries {
             if ended {
                 continue;
             }
+            if let Some(keys) = line.strip_prefix("spent ").filter(|_| at == 3) {
+                entries.spent_at_least = keys.parse().ok().filter(|keys| *keys > 0).ok_or(at)?;
+                continue;
+            }
             let mut words = line.split(' ');
             let direction = words.next().and_then(|word| DIRECTIONS.iter().position(|known| *known == word));
             let (hash, number) = (words.next().and_then(unhex), words.next().and_then(|word| word.parse().ok()));
             let (Some(direction), Some(hash), Some(number), None) = (direction, hash, number, words.next()) else {
                 return Err(at);
             };
-            if entries.marks.insert((direction as u8, hash), number).is_some() {
+            // The oldest are the first.
+            entries.writes += 1;
+            let entry = Entry { number, written: entries.writes };
+            if entries.marks.insert((direction as u8, hash), entry).is_some() {
                 return Err(at);
             }
         }
@@ -170,7 +211,12 @@ impl Entries {
         // Of one size from the start: what a string outgrows is not wiped.
         let mut text = Zeroizing::new(String::with_capacity(256 + LONGEST_LINE * self.marks.len()));
         text.push_str(&format!("{HEAD}\nsecret {}\n", *hex(&*self.secret)));
-        for ((direction, hash), number) in &self.marks {
+        if let Some(spent) = &self.spent {
+            text.push_str(&format!("spent {}\n", spent.keys()));
+        }
+        let mut marks: Vec<_> = self.marks.iter().collect();
+        marks.sort_by_key(|(_, entry)| entry.written);
+        for ((direction, hash), Entry { number, .. }) in marks {
             text.push_str(&format!("{} {} {number}\n", DIRECTIONS[usize::from(*direction)], *hex(hash)));
         }
         text.push_str(END);
@@ -179,28 +225,62 @@ impl Entries {
     }
 
     fn mark(&self, direction: Direction, key: &EspKey, spi: u32) -> u64 {
-        self.marks.get(&(direction as u8, self.hash(direction, key, spi))).copied().unwrap_or(0)
+        let name = (direction as u8, self.hash(direction, key, spi));
+        let spent = || self.spent.as_ref().is_some_and(|spent| spent.contains(wide(name)));
+        match self.marks.get(&name) {
+            Some(entry) => entry.number,
+            None if spent() => SPENT,
+            None => 0,
+        }
     }
 
-    fn write(&mut self, marks: &[Mark<'_>], folder: &mut dyn Folder) -> io::Result<()> {
-        let before = self.marks.clone();
+    fn write(&mut self, marks: &[Mark<'_>], folder: &mut dyn Folder, spent: &mut dyn Folder) -> io::Result<()> {
+        let before = (self.marks.clone(), self.spent.clone());
         let mut new = BTreeMap::<(u8, Hash), u64>::new();
         for mark in marks {
             let hash = self.hash(mark.direction, mark.key, mark.spi);
             let number = new.entry((mark.direction as u8, hash)).or_default();
             *number = mark.number.max(*number);
         }
-        self.marks.extend(new);
-        let written = match self.marks.len() > ENTRIES {
-            true => {
-                Err(io::Error::other(format!("it has {ENTRIES} keys, as many as it can: begin with a new key file")))
-            }
-            false => put_in_place(folder, self.text().as_bytes()),
+        self.writes += 1;
+        let written = self.writes;
+        self.marks.extend(new.into_iter().map(|(name, number)| (name, Entry { number, written })));
+        let written = match self.marks.len() > self.most {
+            true => self.spend(spent),
+            false => Ok(()),
         };
+        let written = written.and_then(|()| put_in_place(folder, self.text().as_bytes()));
         if written.is_err() {
-            self.marks = before;
+            (self.marks, self.spent) = before;
         }
         written
+    }
+
+    /// Makes room: of the half that was not written for the longest time, only that they were used is kept.
+    fn spend(&mut self, folder: &mut dyn Folder) -> io::Result<()> {
+        if self.spent.as_ref().is_some_and(|spent| !spent.has_room()) {
+            return Err(io::Error::other("it knows of as many keys as it can: begin with a new key file"));
+        }
+        let mut ages: Vec<_> = self.marks.iter().map(|(name, entry)| (entry.written, *name)).collect();
+        ages.sort_unstable();
+        let spent = Arc::make_mut(self.spent.get_or_insert_with(|| Arc::new(Spent::new())));
+        for (_, name) in &ages[..ages.len() / 2] {
+            self.marks.remove(name);
+            spent.insert(wide(*name));
+        }
+        let table = spent.to_bytes();
+        let tag = hmac::sign(&self.hasher, &table);
+        put_in_place(folder, &[tag.as_ref(), &table].concat())
+    }
+
+    /// Takes the file of spent keys; false: it is not what was written.
+    fn read_spent(&mut self, bytes: &[u8]) -> bool {
+        let read = bytes.split_at_checked(TAG).and_then(|(tag, table)| {
+            hmac::verify(&self.hasher, table, tag).ok()?;
+            Spent::from_bytes(table).filter(|spent| spent.keys() >= self.spent_at_least)
+        });
+        self.spent = read.map(Arc::new);
+        self.spent.is_some()
     }
 
     /// Of all that nonces and key streams depend on; of what is received, with what is authentic beside the number.
@@ -221,6 +301,11 @@ impl fmt::Debug for Entries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Entries({} marks, redacted)", self.marks.len())
     }
+}
+
+/// The name of an entry among spent keys: sent and received are two.
+fn wide((direction, hash): (u8, Hash)) -> u128 {
+    u128::from_be_bytes(hash) ^ u128::from(direction)
 }
 
 /// Puts a new file in the place of the one there is.
@@ -320,8 +405,10 @@ const END: &str = "end";
 const DIRECTIONS: [&str; 2] = ["sent", "received"];
 const SECRET: usize = 32;
 const LONGEST_LINE: usize = 8 + 1 + 32 + 1 + 20 + 1;
-/// As many for sending as a process remembers, and as many for receiving.
-const ENTRIES: usize = 2 * UsedKeys::MOST;
+/// Marks that are kept whole: more than there can be SAs of a daemon at a time, whatever they do.
+const ENTRIES: usize = 131_072;
+/// Bytes of an HMAC with SHA-256.
+const TAG: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -384,14 +471,14 @@ mod tests {
     fn what_was_written_is_there_after_a_power_cut_at_any_time() {
         let mut empty = Entries::with(Zeroizing::new([9; SECRET]));
         let mut start = Forgetful { calls_left: 4, ..Forgetful::default() };
-        empty.write(&[], &mut start).unwrap();
+        empty.write(&[], &mut start, &mut Forgetful::default()).unwrap();
         for calls in 0..12 {
             let mut folder = Forgetful { calls_left: calls, ..start.clone() };
             let mut entries = Entries::with(Zeroizing::new([9; SECRET]));
             let mut written = 0;
             for number in 1..=3 {
                 let mark = Mark { direction: Direction::Transmit, key: &key(1), spi: 7, number };
-                match entries.write(&[mark], &mut folder) {
+                match entries.write(&[mark], &mut folder, &mut Forgetful::default()) {
                     Ok(()) => written = number,
                     Err(_) => break,
                 }
@@ -410,7 +497,7 @@ mod tests {
     fn a_mark_that_could_not_be_written_is_none() {
         let mut entries = Entries::with(Zeroizing::new([9; SECRET]));
         let mark = Mark { direction: Direction::Receive, key: &key(1), spi: 7, number: 7 };
-        assert!(entries.write(&[mark], &mut Forgetful::default()).is_err());
+        assert!(entries.write(&[mark], &mut Forgetful::default(), &mut Forgetful::default()).is_err());
         assert_eq!(entries.mark(Direction::Receive, &key(1), 7), 0);
     }
 
@@ -420,10 +507,80 @@ mod tests {
         let key = key(1);
         let mark = |spi, number| Mark { direction: Direction::Receive, key: &key, spi, number };
         let mut folder = Forgetful { calls_left: 8, ..Forgetful::default() };
-        entries.write(&[mark(7, 5), mark(7, 3), mark(8, 1)], &mut folder).unwrap();
+        entries.write(&[mark(7, 5), mark(7, 3), mark(8, 1)], &mut folder, &mut Forgetful::default()).unwrap();
         assert_eq!([7, 8, 9].map(|spi| entries.mark(Direction::Receive, &key, spi)), [5, 1, 0]);
-        entries.write(&[mark(7, 4)], &mut folder).unwrap();
+        entries.write(&[mark(7, 4)], &mut folder, &mut Forgetful::default()).unwrap();
         assert_eq!(entries.mark(Direction::Receive, &key, 7), 4, "less was written ahead than was needed");
+    }
+
+    /// A full file makes room, and what was forgotten of a key is never that it was used.
+    #[test]
+    fn the_oldest_half_is_spent_and_known_to_be() {
+        let bytes = |folder: &Forgetful| core::str::from_utf8(&folder.now).unwrap().to_owned();
+        let disk = || Forgetful { calls_left: usize::MAX, ..Forgetful::default() };
+        let (mut numbers, mut spent) = (disk(), disk());
+        let mut entries = Entries { most: 8, ..Entries::with(Zeroizing::new([9; SECRET])) };
+        let mut write = |entries: &mut Entries, direction, byte: u8, number| {
+            let mark = Mark { direction, key: &key(byte), spi: 7, number };
+            entries.write(&[mark], &mut numbers, &mut spent).unwrap();
+            (bytes(&numbers), spent.now.clone())
+        };
+        for byte in 0..4 {
+            write(&mut entries, Direction::Transmit, byte, 100);
+            let (_, table) = write(&mut entries, Direction::Receive, byte, 200);
+            assert!(table.is_empty(), "there is room");
+        }
+        // One that is written again is no longer old.
+        write(&mut entries, Direction::Transmit, 0, 150);
+        let (text, table) = write(&mut entries, Direction::Transmit, 4, 100);
+        for mut entries in [Entries::read(&text).unwrap(), entries] {
+            if entries.spent.is_none() {
+                assert_eq!(entries.spent_at_least, 4);
+                for damaged in [&table[..10], &[], &[&[1], &table[1..]].concat()] {
+                    assert!(!entries.read_spent(damaged));
+                }
+                assert!(entries.read_spent(&table));
+            }
+            let mark = |direction, byte| entries.mark(direction, &key(byte), 7);
+            assert_eq!([0, 1, 2, 3, 4].map(|byte| mark(Direction::Transmit, byte)), [150, SPENT, SPENT, 100, 100]);
+            assert_eq!([0, 1, 2, 3, 4].map(|byte| mark(Direction::Receive, byte)), [SPENT, SPENT, 200, 200, 0]);
+            // An SA that still uses its key goes on.
+            let mark = Mark { direction: Direction::Transmit, key: &key(1), spi: 7, number: 300 };
+            entries.write(&[mark], &mut disk(), &mut Forgetful::default()).unwrap();
+            assert_eq!(entries.mark(Direction::Transmit, &key(1), 7), 300);
+        }
+    }
+
+    /// What is spent is written before it is taken out of the other file.
+    #[test]
+    fn a_power_cut_while_keys_are_spent_forgets_none() {
+        let disk = |calls_left| Forgetful { calls_left, ..Forgetful::default() };
+        for calls in 0..9 {
+            let mut entries = Entries { most: 4, ..Entries::with(Zeroizing::new([9; SECRET])) };
+            let (mut numbers, mut spent) = (disk(usize::MAX), disk(calls.min(4)));
+            for byte in 0..4 {
+                let mark = Mark { direction: Direction::Transmit, key: &key(byte), spi: 7, number: 100 };
+                entries.write(&[mark], &mut numbers, &mut spent).unwrap();
+            }
+            numbers.calls_left = calls.saturating_sub(4);
+            let mark = Mark { direction: Direction::Transmit, key: &key(9), spi: 7, number: 100 };
+            let written = entries.write(&[mark], &mut numbers, &mut spent).is_ok();
+            assert_eq!(written, calls == 8);
+            for (text, _) in numbers.found() {
+                for (table, _) in spent.found() {
+                    let mut found = Entries::read(core::str::from_utf8(&text).unwrap()).unwrap();
+                    if found.spent_at_least > 0 {
+                        assert!(found.read_spent(&table), "{calls}");
+                    }
+                    for byte in 0..4 {
+                        let mark = found.mark(Direction::Transmit, &key(byte), 7);
+                        assert!(matches!(mark, 100 | SPENT), "{mark} after {calls} calls");
+                    }
+                }
+            }
+            let marks = (0..4).map(|byte| entries.mark(Direction::Transmit, &key(byte), 7));
+            assert!(marks.into_iter().all(|mark| mark == 100 || (written && mark == SPENT)));
+        }
     }
 
     #[test]
@@ -432,7 +589,13 @@ mod tests {
         let marks = [(Direction::Transmit, 1), (Direction::Receive, 1), (Direction::Receive, 2)];
         for (direction, byte) in marks {
             let mut folder = Forgetful { calls_left: 4, ..Forgetful::default() };
-            entries.write(&[Mark { direction, key: &key(byte), spi: 7, number: u64::MAX }], &mut folder).unwrap();
+            entries
+                .write(
+                    &[Mark { direction, key: &key(byte), spi: 7, number: u64::MAX }],
+                    &mut folder,
+                    &mut Forgetful::default(),
+                )
+                .unwrap();
         }
         let text = entries.text();
         assert_eq!(Entries::read(&text).unwrap().marks, entries.marks);

@@ -3,13 +3,15 @@
 //! The IV of a packet is its sequence number, so a key and salt that count from the start again use nonces twice, and that
 //! gives away what was sent and the key of the ICV (RFC 4106 9). Two things prevent it:
 //! - `used`: a key that began to send in this process begins no second time, whatever became of its first SA;
-//! - `marks`: how far the numbers of an SA are written down, if they are to outlive the process; `file`: where.
+//! - `marks`: how far the numbers of an SA are written down, if they are to outlive the process; `file`: where;
+//! - `spent`: the oldest of either, of which only that they were used is kept.
 //!
 //! Invariant: no number is sent, and none accepted, that a process which starts after this one, however this one ended,
 //! could take for one that is new.
 
 mod file;
 mod marks;
+mod spent;
 mod used;
 
 pub use file::{NumberFile, NumberFileError};
@@ -47,7 +49,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// ```
 pub trait NumberStore: Send + fmt::Debug {
     /// The mark that was written last for a key, or, of packets received, for an SPI under it: they had numbers up to that
-    /// one at most. 0: none was written.
+    /// one at most. 0: none was written; [`SPENT`]: how far it came is forgotten, and it may not be used again.
     fn mark(&self, direction: Direction, key: &EspKey, spi: u32) -> u64;
 
     /// Writes marks, all or none of them. Of several for the same, the highest counts. When it returns, they are there
@@ -57,6 +59,13 @@ pub trait NumberStore: Send + fmt::Debug {
     /// If they may not be there; those that were before are, or these.
     fn write(&mut self, marks: &[Mark<'_>]) -> io::Result<()>;
 }
+
+/// The mark of a key that may have used any of its numbers.
+///
+/// ```
+/// assert_eq!(ipsec::SPENT, u64::MAX);
+/// ```
+pub const SPENT: u64 = u64::MAX;
 
 /// How far the numbers of a key may have come.
 ///

@@ -1,9 +1,10 @@
 //! Keys that were used for sending.
 //!
-//! Kept are hashes under a key that nobody knows, not the keys themselves: they outlive their SAs. One key in 2^48 or so is
-//! taken for one of 65,536 others; none that was used passes for a new one.
+//! Kept are hashes under a key that nobody knows, not the keys themselves: they outlive their SAs. The last 65,536 or fewer are kept whole,
+//! and one key in 2^48 or so is taken for one of them; those before are [spent](super::spent). None that was used passes for a new one.
 
 use super::lock;
+use super::spent::Spent;
 use core::fmt;
 use core::hash::BuildHasher;
 use offload_api::{EspKey, KeyingError};
@@ -31,11 +32,15 @@ struct Hashes {
     /// With a key of its own from the system's generator.
     hasher: RandomState,
     hashes: HashSet<u64>,
+    /// Those before.
+    spent: Option<Arc<Spent>>,
 }
 
 impl UsedKeys {
-    /// So many keys are remembered. What is beyond is refused, for it could not be told from what was used.
-    pub const MOST: usize = 65_536;
+    /// So many keys are remembered, about. What is beyond is refused, for it could not be told from what was used.
+    pub const MOST: usize = 4 << 20;
+    /// So many are kept whole.
+    const WHOLE: usize = 65_536;
 
     /// The one memory of the process.
     pub fn of_process() -> UsedKeys {
@@ -55,10 +60,10 @@ impl UsedKeys {
     pub fn begin(&self, key: &EspKey) -> Result<(), KeyingError> {
         let mut used = lock(&self.0);
         let hash = used.hash(key);
-        if used.hashes.contains(&hash) {
+        if used.hashes.contains(&hash) || used.is_spent(hash) {
             return Err(KeyingError::KeyReused);
         }
-        if used.hashes.len() >= UsedKeys::MOST {
+        if used.hashes.len() >= UsedKeys::WHOLE && !used.spend() {
             return Err(KeyingError::TooManyKeys(UsedKeys::MOST));
         }
         used.hashes.insert(hash);
@@ -71,11 +76,33 @@ impl Hashes {
     fn hash(&self, key: &EspKey) -> u64 {
         self.hasher.hash_one((key.key(), key.salt()))
     }
+
+    fn is_spent(&self, hash: u64) -> bool {
+        self.spent.as_ref().is_some_and(|spent| spent.contains(self.wide(hash)))
+    }
+
+    /// Makes room for as many as are kept whole; false: there is none.
+    fn spend(&mut self) -> bool {
+        if self.spent.as_ref().is_some_and(|spent| !spent.has_room()) {
+            return false;
+        }
+        let hashes = core::mem::take(&mut self.hashes);
+        let wide: Vec<u128> = hashes.into_iter().map(|hash| self.wide(hash)).collect();
+        let spent = Arc::make_mut(self.spent.get_or_insert_with(|| Arc::new(Spent::new())));
+        wide.into_iter().for_each(|hash| spent.insert(hash));
+        true
+    }
+
+    fn wide(&self, hash: u64) -> u128 {
+        u128::from(hash) << 64 | u128::from(self.hasher.hash_one(hash))
+    }
 }
 
 impl fmt::Debug for UsedKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "UsedKeys({} of {})", lock(&self.0).hashes.len(), UsedKeys::MOST)
+        let used = lock(&self.0);
+        let spent = used.spent.as_ref().map_or(0, |spent| spent.keys() as usize);
+        write!(f, "UsedKeys({} of {})", used.hashes.len() + spent, UsedKeys::MOST)
     }
 }
 
@@ -91,14 +118,29 @@ mod tests {
     }
 
     #[test]
-    fn as_many_keys_as_are_remembered_may_send_and_no_more() {
+    fn a_key_that_was_used_is_refused_however_many_came_after_it() {
         let used = UsedKeys::default();
-        for number in 0..UsedKeys::MOST as u32 {
-            assert_eq!(used.begin(&key(number)), Ok(()));
+        let (mut refused, count) = (0, 2 * UsedKeys::WHOLE as u32 + 10);
+        for number in 0..count {
+            refused += u32::from(used.begin(&key(number)).is_err());
         }
-        assert_eq!(used.begin(&key(0)), Err(KeyingError::KeyReused), "the first is not forgotten");
-        let refused = used.clone().begin(&key(u32::MAX)).unwrap_err();
-        assert_eq!(refused, KeyingError::TooManyKeys(65_536));
+        assert!(refused < 3, "{refused} of {count} new keys were taken for others");
+        for number in (0..count).step_by(97).chain([0, count - 1]) {
+            assert_eq!(used.begin(&key(number)), Err(KeyingError::KeyReused), "{number}");
+        }
+        assert_eq!(format!("{used:?}"), format!("UsedKeys({} of 4194304)", count - refused));
+        // No end is in sight, but there is one.
+        let full = UsedKeys::default();
+        {
+            let mut hashes = lock(&full.0);
+            let spent = Arc::make_mut(hashes.spent.get_or_insert_with(|| Arc::new(Spent::new())));
+            while spent.has_room() {
+                spent.insert(0);
+            }
+            hashes.hashes.extend(0..UsedKeys::WHOLE as u64);
+        }
+        let refused = full.begin(&key(u32::MAX)).unwrap_err();
+        assert_eq!(refused, KeyingError::TooManyKeys(4_194_304));
         assert!(refused.to_string().ends_with("restart the program to use others"), "{refused}");
     }
 
@@ -109,6 +151,6 @@ mod tests {
         assert_eq!((used.begin(&salted(1)), used.begin(&salted(2))), (Ok(()), Ok(())));
         assert_eq!(used.begin(&EspKey::new(EspSuite::Aes256Gcm, &[7; 36]).unwrap()), Ok(()));
         assert_eq!(used.begin(&salted(1)), Err(KeyingError::KeyReused));
-        assert_eq!(format!("{used:?}"), "UsedKeys(3 of 65536)");
+        assert_eq!(format!("{used:?}"), "UsedKeys(3 of 4194304)");
     }
 }

@@ -4,6 +4,7 @@ mod answers;
 mod bad_wire;
 mod datagrams;
 mod fragments;
+mod held;
 mod hostile;
 mod joined;
 mod keys;
