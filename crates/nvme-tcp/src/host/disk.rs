@@ -208,4 +208,4 @@ impl Disk {
     }
 }
 
-const NO_BLOCKS: CommandError = CommandError::Invalid("1 to 65536 whole blocks");
+pub(super) const NO_BLOCKS: CommandError = CommandError::Invalid("1 to 65536 whole blocks");

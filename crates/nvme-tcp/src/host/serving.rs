@@ -1,6 +1,7 @@
 //! One queue's work: commands from its lane to the controller, and their ends back.
 
 use super::Shared;
+use super::disk::NO_BLOCKS;
 use super::error::{CommandError, HostError};
 use super::events::{Events, Heard, HostEvent};
 use super::lane::{Entry, Lane, Mail, News, Owed, Passing, Tries};
@@ -8,7 +9,7 @@ use super::link::Link;
 use super::lock;
 use super::looking::Looking;
 use super::scope::Effect;
-use crate::core::queue::{Abandoned, Finished, Payload, QueueError, Submission};
+use crate::core::queue::{Abandoned, Finished, Payload, QueueError, Submission, SubmitError};
 use crate::wire::{Command, Status, commands};
 use core::future::poll_fn;
 use core::task::{Context, Poll};
@@ -178,7 +179,8 @@ impl Serving<'_> {
                     ticket.enter(id);
                     self.jobs.insert(id, (ticket, tries));
                 }
-                Err(submission) => unsent.push(Entry { submission, ticket, tries, was_sent }),
+                Err(SubmitError::NoRoom(submission)) => unsent.push(Entry { submission, ticket, tries, was_sent }),
+                Err(refused) => ticket.settle(Err(NO_BLOCKS), refused.into_submission().payload),
             }
         }
         if !unsent.is_empty() {

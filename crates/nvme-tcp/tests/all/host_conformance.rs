@@ -12,6 +12,7 @@ use nvme_tcp::wire::{
 };
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{Instant, Seq};
+use resumable_aead::{DataUnits, Volume, XtsKey};
 
 const AGREED: InitializeResponse =
     InitializeResponse { version: 0, alignment: 0, header_digest: false, data_digest: false, max_data: 4096 };
@@ -279,6 +280,37 @@ fn what_is_abandoned_comes_to_an_end_that_nobody_hears_of() {
         &[1; 1024],
     );
     assert!(queue.poll_finished().is_none() && queue.room() == 4 && queue.error().is_none());
+}
+
+/// The data would be sent as zeros, with a digest that is right.
+#[test]
+fn what_are_no_blocks_of_a_volume_is_not_sent_to_be_encrypted() {
+    let volume = Volume::new(
+        XtsKey::new(&core::array::from_fn::<u8, 64, _>(|at| at as u8)).unwrap(),
+        DataUnits::new(512).unwrap(),
+    );
+    for (first, bytes, taken) in
+        [(0, 512, true), (0, 8192, true), (0, 500, false), (0, 8200, false), (u64::MAX, 512, false)]
+    {
+        let mut queue = open_queue(true);
+        while queue.poll_transmit().is_some() {}
+        let pieces = [Bytes::from(vec![7; 100]), Bytes::from(vec![7; bytes - 100])].into_iter().collect();
+        let payload = Payload::Encrypt(pieces, volume.clone());
+        let submission = Submission { command: commands::range(IoOpcode::Write, 1, first, 1), payload };
+        match queue.submit(Instant::ZERO, submission) {
+            Ok(_) => assert!(taken, "{bytes} bytes from block {first} on"),
+            Err(refused) => {
+                assert!(!taken, "{refused}");
+                let said = format!(
+                    "{bytes} bytes from block {first} on cannot be encrypted: give whole blocks that the volume has"
+                );
+                assert_eq!(refused.to_string(), said);
+                let Payload::Encrypt(pieces, _) = refused.into_submission().payload else { panic!("what it was") };
+                assert_eq!(pieces.concat().len(), bytes, "all of it comes back");
+                assert!(queue.poll_transmit().is_none() && queue.room() == 4);
+            }
+        }
+    }
 }
 
 #[test]

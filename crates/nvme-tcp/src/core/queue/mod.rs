@@ -21,7 +21,7 @@ mod receiving;
 mod submission;
 
 pub use buffer::Buffer;
-pub use submission::{Abandoned, Finished, Order, Payload, QueueConfig, QueueError, Submission};
+pub use submission::{Abandoned, Finished, Order, Payload, QueueConfig, QueueError, Submission, SubmitError};
 
 use crate::namespace::Pieces;
 use crate::wire::{
@@ -197,9 +197,9 @@ impl Queue {
     /// Sends a command; returns its identifier.
     ///
     /// # Errors
-    /// Without [room](Self::room) the command comes back.
+    /// The command comes back without [room](Self::room), and if it has data to be encrypted that are no blocks of their volume.
     #[expect(clippy::result_large_err, reason = "the error is the command itself, which moves by value either way")]
-    pub fn submit(&mut self, now: Instant, submission: Submission) -> Result<u16, Submission> {
+    pub fn submit(&mut self, now: Instant, submission: Submission) -> Result<u16, SubmitError> {
         let id = self.submit_open_ended(submission)?;
         if self.deadlines.len() >= 4 * self.slots.len() {
             // Behind a command that takes its time; at least three of four go.
@@ -215,12 +215,15 @@ impl Queue {
     /// # Errors
     /// As there.
     #[expect(clippy::result_large_err, reason = "the error is the command itself, which moves by value either way")]
-    pub fn submit_open_ended(&mut self, mut submission: Submission) -> Result<u16, Submission> {
+    pub fn submit_open_ended(&mut self, mut submission: Submission) -> Result<u16, SubmitError> {
+        if let Some(bytes) = submission.not_blocks() {
+            return Err(SubmitError::NotBlocks(submission, bytes));
+        }
         let index = match self.state {
             State::Open => self.free.pop(),
             _ => None,
         };
-        let Some(index) = index else { return Err(submission) };
+        let Some(index) = index else { return Err(SubmitError::NoRoom(submission)) };
         let slot = &mut self.slots[usize::from(index)];
         slot.uses = slot.uses.wrapping_add(1);
         let id = index | slot.uses << INDEX_BITS;

@@ -53,6 +53,14 @@ pub struct Submission {
 }
 
 impl Submission {
+    /// Its data, if they are to be encrypted and are no blocks of their volume: how many bytes.
+    pub(super) fn not_blocks(&self) -> Option<u64> {
+        let Payload::Encrypt(pieces, volume) = &self.payload else { return None };
+        let bytes = pieces.iter().map(|piece| piece.len() as u64).sum();
+        // Nothing is encrypted here; what is asked is whether the blocks have numbers.
+        volume.encrypt(self.command.first_block(), bytes, &mut []).err().map(|_| bytes)
+    }
+
     /// Some of the data for the controller, and what is to be done to them first.
     pub(super) fn part(&self, range: Range<u32>) -> (Pieces, Option<Sealing>) {
         let of = |pieces: &Pieces| wire::slice(pieces, range.start as usize, (range.end - range.start) as usize);
@@ -68,6 +76,38 @@ impl Submission {
                     (Pieces::from_iter([Sealing::part(volume, first, pieces, range)]), None)
                 }
             }
+        }
+    }
+}
+
+/// Why a command was not taken. It comes back.
+///
+/// ```
+/// use nvme_tcp::core::queue::{Payload, Queue, QueueConfig, Submission, SubmitError};
+/// use nvme_tcp::wire::commands;
+/// use offload_base::Instant;
+///
+/// let mut queue = Queue::new(Instant::ZERO, QueueConfig::default());
+/// let submission = Submission { command: commands::keep_alive(), payload: Payload::None };
+/// let refused: SubmitError = queue.submit(Instant::ZERO, submission).unwrap_err();
+/// assert_eq!(refused.to_string(), "the connection takes no command now: wait until there is room");
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// As many are under way as the connection allows, or it is not open.
+    #[error("the connection takes no command now: wait until there is room")]
+    NoRoom(Submission),
+    /// Its data are to be encrypted, and are no blocks of their volume: the caller's fault.
+    #[error("{1} bytes from block {first} on cannot be encrypted: give whole blocks that the volume has", first = .0.command.first_block())]
+    NotBlocks(Submission, u64),
+}
+
+impl SubmitError {
+    /// The command.
+    pub fn into_submission(self) -> Submission {
+        match self {
+            SubmitError::NoRoom(submission) | SubmitError::NotBlocks(submission, _) => submission,
         }
     }
 }
