@@ -115,6 +115,8 @@ offload_base::counters! {
         pub to_representors: "eswitch_rx_steer_missed_packets",
         /// Frames that no rule took.
         pub misses: "eswitch_miss",
+        /// Frames that a rule would have taken, and left to the representor as a sign of life.
+        pub samples: "eswitch_samples",
         /// Frames shorter than Ethernet's header, or from a group address.
         pub malformed: "eswitch_drop_malformed",
         /// Frames from a function under a foreign address.
@@ -204,6 +206,8 @@ pub struct Switch {
     tunnels: Vec<Tunnel>,
     protections: Protections,
     hops: HashMap<IpAddr, NextHop>,
+    /// How often a rule leaves a frame to the representor.
+    sampling: Option<Duration>,
     addresses: Addresses,
     storms: HashMap<Vport, Bucket>,
     /// How much functions are told of packets that are too long.
@@ -232,6 +236,8 @@ enum Outcome {
     Done,
     /// No rule took it; it is as the rules have left it.
     Missed(Frame),
+    /// A rule left it to the representor; it is as it came.
+    Sampled(Frame),
 }
 
 /// What became of a packet that may be a tunnel's.
@@ -241,6 +247,8 @@ enum Way {
     Done,
     /// It is a tunnel's, and no rule took what is in it.
     Missed,
+    /// It is a tunnel's, and a rule left what is in it to the representor.
+    Sampled,
     /// It is no packet of a tunnel here.
     NoTunnel,
 }
@@ -258,6 +266,7 @@ impl Switch {
             tunnels: Vec::new(),
             protections: Protections::default(),
             hops: HashMap::new(),
+            sampling: None,
             addresses: Addresses::new(config.addresses, config.aging),
             storms: HashMap::new(),
             told: HashMap::new(),
@@ -322,6 +331,20 @@ impl Switch {
             Some(hop) => self.hops.insert(destination, hop),
             None => self.hops.remove(&destination),
         };
+    }
+
+    /// Has each rule leave one frame to the representor as often as this, while there are some: whoever made the rules in a Linux of its own,
+    /// and has that forward what comes by representors, sees by it that they are in use. `None`: never. Frames overtake it.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    ///
+    /// let mut switch = nic_switch::Switch::new(nic_switch::SwitchConfig::default());
+    /// switch.set_sampling(Some(Duration::from_secs(2)));
+    /// assert_eq!(switch.counters().samples, 0);
+    /// ```
+    pub fn set_sampling(&mut self, every: Option<Duration>) {
+        self.sampling = every;
     }
 
     /// Makes all of these changes, between two frames. Counters of rules that stay, or are replaced, go on.
@@ -411,15 +434,23 @@ impl Switch {
             Mode::Switchdev if self.protections.binds(sa) => match self.unwrap(now, &frame, sa, out) {
                 Way::Done => {}
                 Way::Missed => self.miss(from, frame, out),
+                Way::Sampled => self.represent(from, frame, out),
                 Way::NoTunnel => self.counters.other_sa += 1,
             },
             Mode::Switchdev => {
                 let passing = Passing::new(frame.clone(), TunnelState::default());
                 match self.run(now, from, Device::Port(from), passing, out) {
                     Outcome::Done => {}
+                    Outcome::Sampled(left) => self.represent(from, left, out),
                     Outcome::Missed(left) => {
-                        if from != Vport::Uplink || self.unwrap(now, &left, sa, out) != Way::Done {
-                            self.miss(from, left, out);
+                        let way = match from {
+                            Vport::Uplink => self.unwrap(now, &left, sa, out),
+                            _ => Way::NoTunnel,
+                        };
+                        match way {
+                            Way::Done => {}
+                            Way::Sampled => self.represent(from, left, out),
+                            Way::Missed | Way::NoTunnel => self.miss(from, left, out),
                         }
                     }
                 }
@@ -480,6 +511,11 @@ impl Switch {
             installed.counters.packets += 1;
             installed.counters.bytes += passing.frame.bytes.len() as u64;
             installed.counters.last_used = Some(now);
+            // What other chains are asked for has been changed already, perhaps.
+            if chain == 0 && self.sampling.is_some_and(|every| installed.is_sample(now, every)) {
+                self.counters.samples += 1;
+                return Outcome::Sampled(passing.frame);
+            }
             let rule = installed.rule.clone();
             let mut bucket = 0;
             let mut next = None;
@@ -566,6 +602,7 @@ impl Switch {
         match self.run(now, Vport::Uplink, Device::Tunnel(device), passing, out) {
             Outcome::Done => Way::Done,
             Outcome::Missed(_) => Way::Missed,
+            Outcome::Sampled(_) => Way::Sampled,
         }
     }
 

@@ -74,6 +74,8 @@ pub(crate) struct Installed {
     pub(crate) counters: RuleCounters,
     /// One for each of its actions that polices, in their order.
     pub(crate) buckets: Vec<Bucket>,
+    /// When it left a frame to the representor, or had its first.
+    sampled: Option<Instant>,
     key: Key,
     mask: Mask,
     ranges: Ranges,
@@ -236,7 +238,8 @@ impl Table {
         // First in, then out: the mask keeps its rank if both have it.
         let chains = self.chains.entry((device, chain)).or_default();
         chains.insert(now, Entry { priority, rank: now, came, slot }, mask, key);
-        let mut new = Installed { rule: Arc::new(rule.clone()), handle, counters, buckets, key, mask, ranges, came };
+        let rule = Arc::new(rule.clone());
+        let mut new = Installed { rule, handle, counters, buckets, sampled: None, key, mask, ranges, came };
         if let Some(old) = &old {
             new.inherit(old);
         }
@@ -303,8 +306,17 @@ impl Table {
 }
 
 impl Installed {
+    /// Whether the frame that comes now is to show that the rule is in use: the first one so long after the last, or after the rule's first.
+    pub(crate) fn is_sample(&mut self, now: Instant, every: Duration) -> bool {
+        let due = self.sampled.is_some_and(|last| now - last >= every);
+        if due || self.sampled.is_none() {
+            self.sampled = Some(now);
+        }
+        due
+    }
+
     fn inherit(&mut self, old: &Installed) {
-        self.counters = old.counters;
+        (self.counters, self.sampled) = (old.counters, old.sampled);
         if self.buckets.iter().map(Bucket::police).eq(old.buckets.iter().map(Bucket::police)) {
             self.buckets.clone_from(&old.buckets);
         }

@@ -61,6 +61,45 @@ fn what_no_rule_takes_goes_to_the_representor_and_what_the_host_sends_there_to_t
     assert_eq!((switch.counters().misses, switch.counters().to_representors), (1, 1));
 }
 
+/// A Linux behind the representor forwards what it is left, and sees by it that the rule is in use.
+#[test]
+fn a_rule_leaves_a_frame_as_it_came_to_the_representor_now_and_then() {
+    let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
+    let local: IpAddr = [192, 0, 2, 1].into();
+    let set = TunnelSet { key: Some(5), destination_port: Some(4789), ..TunnelSet::new([192, 0, 2, 2].into(), local) };
+    let hop = NextHop { destination: mac(9), source: mac(8) };
+    let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
+    let inner = datagram(mac(1), mac(0));
+    for (device, from, frame) in [
+        ("pf0vf0", ONE, inner.clone()),
+        ("vxlan0", Vport::Uplink, overlay::encapsulate(&outer, &inner)),
+        ("p0", Vport::Uplink, inner.clone()),
+    ] {
+        let action = "action vlan push id 5 pipe action mirred egress redirect dev pf0vf1";
+        let mut switch = switch(&format!("{device} ingress protocol ip prio 1 flower {action}"));
+        switch.add_tunnel(Tunnel::new(vxlan0, vec![local]));
+        switch.set_sampling(Some(Duration::from_secs(2)));
+        let to_linux = |switch: &mut Switch, milliseconds| {
+            let mut out = Vec::new();
+            switch.receive(NOW + Duration::from_millis(milliseconds), from, frame.clone(), &mut out);
+            let [(egress, sent)] = &out[..] else { panic!("{device}: it goes one way: {out:?}") };
+            assert_eq!(*sent == frame, *egress == Egress::Representor(from), "{device}: as it came, to Linux");
+            *sent == frame
+        };
+        let times = [0, 1999, 2000, 2001, 3999, 9000, 9001];
+        let samples = times.map(|time| to_linux(&mut switch, time));
+        assert_eq!(samples, [false, false, true, false, false, true, false], "{device}");
+        // A rule that takes the place of an equal one is no new one.
+        let rules: Vec<Rule> = switch.rules().map(|report| Rule::clone(&report.rule)).collect();
+        switch.replace_rules(rules).unwrap();
+        assert!(to_linux(&mut switch, 11_000), "{device}");
+        switch.set_sampling(None);
+        assert!(!to_linux(&mut switch, 20_000), "{device}");
+        let counted: u64 = switch.rules().map(|report| report.counters.packets).sum();
+        assert_eq!((counted, switch.counters().samples, switch.counters().misses), (9, 3, 0), "{device}");
+    }
+}
+
 #[test]
 fn chains_see_the_frame_as_it_is_then_and_mirrors_as_it_was() {
     let mut switch = switch(
