@@ -1,30 +1,20 @@
 //! The kernel's side: an agent that reads netlink, and writes what it finds to the mirror.
 
 use crate::change::{Change, Report};
+use crate::channel::Channel;
 use crate::frame::{Decoder, Message, encode};
 use crate::watch::Watcher;
-use core::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::netlink::{SocketAddrNetlink, XFRM};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with, sockopt,
 };
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 use zeroize::{Zeroize, Zeroizing};
-
-/// The way to the mirror.
-enum Way {
-    Socket(UnixStream),
-    /// A virtio-serial port.
-    Port(File),
-}
 
 /// An agent between a kernel and a mirror. It needs `CAP_NET_ADMIN`.
 ///
@@ -40,7 +30,7 @@ enum Way {
 /// ```
 pub struct Agent {
     kernel: OwnedFd,
-    way: Way,
+    channel: Channel,
     watcher: Watcher,
     decoder: Decoder,
     /// What the kernel said, and what the mirror is told: both hold keys, and are overwritten.
@@ -59,18 +49,14 @@ impl Agent {
     /// # Errors
     /// If nobody is there, or this process may not see a kernel's SAs.
     pub fn connect(path: &Path) -> io::Result<Agent> {
-        let kind = std::fs::metadata(path)?.file_type();
-        let way = match kind.is_char_device() {
-            true => Way::Port(OpenOptions::new().read(true).write(true).open(path)?),
-            false => Way::Socket(UnixStream::connect(path)?),
-        };
+        let channel = Channel::connect(path)?;
         let kernel = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(XFRM))?;
         // Many SAs may come at a time. Without the right to so much, what is lost is asked for again.
         let _as_much_as_it_may = sockopt::set_socket_recv_buffer_size_force(&kernel, RECEIVE_BUFFER)
             .or_else(|_| sockopt::set_socket_recv_buffer_size(&kernel, RECEIVE_BUFFER));
         bind(&kernel, &SocketAddrNetlink::new(0, GROUPS))?;
         let datagram = Zeroizing::new(vec![0; DATAGRAM]);
-        Ok(Agent { kernel, way, watcher: Watcher::new(), decoder: Decoder::new(), datagram })
+        Ok(Agent { kernel, channel, watcher: Watcher::new(), decoder: Decoder::new(), datagram })
     }
 
     /// Mirrors until the other end goes, or the kernel gives no SAs: the error says so.
@@ -99,8 +85,7 @@ impl Agent {
 
     /// Waits for kernel or mirror: which of them has something to say. If the mirror waits for what the kernel has to say, looks only.
     fn ready(&self) -> io::Result<[bool; 2]> {
-        let way = self.way.as_fd();
-        let mut ends = [PollFd::new(&self.kernel, PollFlags::IN), PollFd::new(&way, PollFlags::IN)];
+        let mut ends = [PollFd::new(&self.kernel, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
         let at_once = Timespec::default();
         match poll(&mut ends, self.watcher.is_synced_next().then_some(&at_once)) {
             Ok(_) => Ok([0, 1].map(|end: usize| !ends[end].revents().is_empty())),
@@ -150,19 +135,7 @@ impl Agent {
 
     fn hear_mirror(&mut self) -> io::Result<()> {
         let mut bytes = [0; 4096];
-        let length = match self.way.read(&mut bytes) {
-            Ok(0) => match self.way {
-                Way::Socket(_) => return Err(ErrorKind::UnexpectedEof.into()),
-                // The host is not there. It asks when it comes back.
-                Way::Port(_) => {
-                    std::thread::sleep(ABSENT);
-                    0
-                }
-            },
-            Ok(length) => length,
-            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => 0,
-            Err(error) => return Err(error),
-        };
+        let length = self.channel.read(&mut bytes)?;
         let (mut asked, mut sync, mut reports): (bool, Option<u32>, Vec<Report>) = Default::default();
         self.decoder.decode(&bytes[..length], |message| match message {
             Ok(Message::Ask(_)) => asked = true,
@@ -183,30 +156,7 @@ impl Agent {
     }
 
     fn say(&mut self, message: &Message) -> io::Result<()> {
-        self.way.write_all(&encode(message))
-    }
-}
-
-impl Way {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Way::Socket(socket) => socket.as_fd(),
-            Way::Port(port) => port.as_fd(),
-        }
-    }
-
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Way::Socket(socket) => socket.read(bytes),
-            Way::Port(port) => port.read(bytes),
-        }
-    }
-
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Way::Socket(socket) => socket.write_all(bytes),
-            Way::Port(port) => port.write_all(bytes),
-        }
+        self.channel.write_all(&encode(message))
     }
 }
 
@@ -222,5 +172,3 @@ const DATAGRAM: usize = 1 << 16;
 const RECEIVE_BUFFER: usize = 8 << 20;
 /// A kernel that never falls silent does not keep the mirror from being heard.
 const MOST_IN_A_ROW: usize = 1024;
-/// How long an agent waits for a host that is not there.
-const ABSENT: Duration = Duration::from_millis(200);

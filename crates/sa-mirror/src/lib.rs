@@ -11,7 +11,8 @@
 //! - [`Watcher`] (`watch`, `netlink/`): a kernel's messages to [`Change`]s, and [`Report`]s to messages for the kernel;
 //! - [`encode`], [`Decoder`] (`frame/`): what both sides say to each other, over any stream;
 //! - [`Mirror`] (`mirror`): changes into a [`Keying`](offload_api::Keying); what it refuses, and why;
-//! - [`Agent`] (`agent`), [`Listener`] (`socket`): the only parts that open anything.
+//! - [`Agent`] (`agent`), [`Channel`], [`Listener`] (`socket`): the only parts that open anything;
+//! - [`netlink`]: messages of any netlink, for agents of other kinds.
 //!
 //! Keys are overwritten when they are no longer needed, and nothing prints them.
 
@@ -19,14 +20,16 @@
 
 mod agent;
 mod change;
+mod channel;
 mod frame;
 mod mirror;
-mod netlink;
+pub mod netlink;
 mod socket;
 mod watch;
 
 pub use agent::Agent;
 pub use change::{Change, MirroredPolicy, MirroredSa, Report, SaName, Unsupported, Used};
+pub use channel::Channel;
 pub use frame::{Decoder, FrameError, MOST_BYTES, Message, VERSION, encode};
 pub use mirror::{Mirror, MirrorCounters, Refusal};
 pub use socket::{Listener, is_of_owner};

@@ -8,7 +8,7 @@
 //! Invariant: changes between `SnapshotBegins` and `SnapshotEnds` tell of everything that was there when it began and still is.
 
 use crate::change::{Change, Report, SaName};
-use crate::netlink::{Bytes, Message, kind, messages, policy, request, state};
+use crate::netlink::{Message, kind, messages, policy, request, state};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What a kernel's netlink messages say, without the socket.
@@ -180,14 +180,14 @@ impl Watcher {
             take(Change::SnapshotBegins);
         }
         // What changed while it was read may be there twice, or not at all.
-        self.again |= answers && message.flags & DUMP_INTERRUPTED != 0;
+        self.again |= answers && message.is_interrupted();
         match message.kind {
             // It may have ended before all was told.
-            kind::DONE if answers => match errno(message) {
+            kind::DONE if answers => match message.errno() {
                 0 => self.go_on(take),
                 errno => return Err(KernelRefused { errno }),
             },
-            kind::ERROR if answers => match (errno(message), self.step) {
+            kind::ERROR if answers => match (message.errno(), self.step) {
                 (0, _) => {}
                 // Before Linux 5.14 there are no defaults: everything passes. Other errors say nothing of the kind.
                 (EINVAL, Step::Defaults) => {
@@ -263,16 +263,9 @@ impl Watcher {
     }
 }
 
-/// Of the end of a dump, or an answer: which error it tells of; 0: none.
-fn errno(message: &Message<'_>) -> u32 {
-    Bytes(message.payload).u32(0).unwrap_or(0).wrapping_neg()
-}
-
 /// How many messages for the kernel wait at most.
 const MOST_REQUESTS: usize = 4096;
 /// The kernel does not know what it is asked for.
 const EINVAL: u32 = 22;
-/// `NLM_F_DUMP_INTR`.
-const DUMP_INTERRUPTED: u16 = 0x10;
 /// Of how many SAs it is known when they were added; the kernel is not told what others did.
 const MOST_SAS: usize = 1 << 16;

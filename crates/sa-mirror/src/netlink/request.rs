@@ -1,7 +1,7 @@
 //! What the kernel is asked for, and told.
 
 use super::state::{self, identifier, named_info, wire_address};
-use super::{ATTRIBUTE_HEADER, HEADER, aligned, attribute, kind};
+use super::{attribute, kind, message};
 use crate::change::{SaName, Used};
 
 /// Asks for all SAs, keys included.
@@ -38,24 +38,6 @@ pub(crate) fn expire(sequence: u32, name: SaName, hard: bool) -> Vec<u8> {
     expire[..state::INFO].copy_from_slice(&named_info(name));
     expire[state::INFO] = hard.into();
     message(kind::EXPIRE, REQUEST, sequence, &expire, &[])
-}
-
-fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8], attributes: &[(u16, &[u8])]) -> Vec<u8> {
-    let mut message = vec![0; HEADER];
-    message[4..6].copy_from_slice(&kind.to_ne_bytes());
-    message[6..8].copy_from_slice(&flags.to_ne_bytes());
-    message[8..12].copy_from_slice(&sequence.to_ne_bytes());
-    message.extend(payload);
-    message.resize(aligned(message.len()), 0);
-    for (kind, value) in attributes {
-        message.extend(((ATTRIBUTE_HEADER + value.len()) as u16).to_ne_bytes());
-        message.extend(kind.to_ne_bytes());
-        message.extend(*value);
-        message.resize(aligned(message.len()), 0);
-    }
-    let length = message.len() as u32;
-    message[..4].copy_from_slice(&length.to_ne_bytes());
-    message
 }
 
 const REQUEST: u16 = 1;
