@@ -1,0 +1,112 @@
+//! Listens for an agent and compares what its kernel has with what the kernel was given, for `tests/linux/tc_mirror_guest.sh`.
+//! Run: `cargo run -p tc-mirror --example replay -- SOCKET CASES`.
+//!
+//! `CASES` are what nic-switch's example `tc_cases` writes. A kernel that has all rules of a set says so by one more, of `card0`, whose
+//! priority is the number of the set and one. Rules are compared but for their handles, which the kernel gives; of rules of one
+//! match, only one can be there. At the end, frames pass, and what they did is told to the agent.
+
+use bytes::Bytes;
+use nic_switch::{Action, Change, Device, Frame, Mode, Rule, RuleFile, Switch, SwitchConfig, Vport};
+use offload_base::Instant;
+use sa_mirror::Listener;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use tc_mirror::Mirror;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let [socket, cases]: [PathBuf; 2] = std::env::args_os()
+        .skip(1)
+        .map(PathBuf::from)
+        .collect::<Vec<_>>()
+        .try_into()
+        .map_err(|_| "usage: replay SOCKET CASES")?;
+    let sets = sets(&std::fs::read_to_string(cases)?)?;
+    let listener = Listener::bind(&socket)?;
+    println!("listening");
+    let (agent, _) = listener.socket().accept()?;
+    let (mut says, mut hears) = (BufReader::new(agent.try_clone()?), agent);
+    let mut mirror = Mirror::new();
+    let mut switch = Switch::new(SwitchConfig::default());
+    switch.set_mode(Mode::Switchdev);
+    let (mut rules, mut compared) = (0, 0);
+    while compared < sets.len() {
+        while let Some(bytes) = mirror.poll_transmit() {
+            hears.write_all(&bytes)?;
+        }
+        let mut line = Vec::new();
+        if says.read_until(b'\n', &mut line)? == 0 {
+            return Err(format!("the agent went after {compared} sets").into());
+        }
+        mirror.receive(&line);
+        while let Some(refusal) = mirror.poll_refusal() {
+            // Rules that lead to a device of the guest's alone are for the kernel.
+            if !refusal.to_string().ends_with("is none of the switch") {
+                return Err(refusal.to_string().into());
+            }
+        }
+        let Some(all) = mirror.poll_rules() else { continue };
+        switch.replace_rules(all.clone())?;
+        let (marks, there): (Vec<Rule>, Vec<Rule>) =
+            all.into_iter().partition(|rule| rule.device == Device::Port(Vport::Card));
+        let number = marks.first().map(|mark| usize::from(mark.priority) - 1);
+        if number != Some(compared) {
+            continue;
+        }
+        let shown = |rules: &[Rule]| rules.iter().map(|rule| nameless(rule).to_string()).collect::<BTreeSet<_>>();
+        let (wanted, found) = (shown(&sets[compared]), shown(&there));
+        if wanted != found {
+            wanted.difference(&found).for_each(|rule| println!("LACKS {rule}"));
+            found.difference(&wanted).for_each(|rule| println!("HAS   {rule}"));
+            return Err(format!("set {compared} came otherwise than it was given").into());
+        }
+        rules += wanted.len();
+        compared += 1;
+    }
+    println!("{compared} sets, {rules} rules came as they were given; {:?}", mirror.counters());
+    for port in [Vport::Uplink, Vport::Virtual(0), Vport::Card] {
+        switch.receive(Instant::ZERO, port, Frame::from(Bytes::from_static(&[0; 60])), &mut Vec::new());
+    }
+    mirror.report(Instant::from_nanos(7_000_000), &switch.rules().collect::<Vec<_>>());
+    while let Some(bytes) = mirror.poll_transmit() {
+        hears.write_all(&bytes)?;
+    }
+    // The guest ends when it has seen that.
+    std::io::copy(&mut says, &mut std::io::sink())?;
+    Ok(())
+}
+
+/// The rules of each set.
+fn sets(cases: &str) -> Result<Vec<Vec<Rule>>, Box<dyn std::error::Error>> {
+    let mut sets: Vec<Vec<Rule>> = Vec::new();
+    for line in cases.lines() {
+        if line.starts_with("S ") {
+            sets.push(Vec::new());
+        }
+        let Some(arguments) = line.strip_prefix("R ") else { continue };
+        // To `m0` and so on: the guest's way to see what the representor gets.
+        let (arguments, left) = match arguments.rsplit_once(" action mirred egress redirect dev m") {
+            Some((before, _)) => (format!("{before} action pass"), true),
+            None => (arguments.to_owned(), false),
+        };
+        for change in RuleFile::parse("cases", &format!("tc {arguments}"))?.changes {
+            let Change::Add(mut rule) = change else { continue };
+            if left {
+                rule.actions = vec![Action::Pass];
+            }
+            sets.last_mut().ok_or("no set")?.push(rule);
+        }
+    }
+    Ok(sets)
+}
+
+/// Without its handle, and edits in one order.
+fn nameless(rule: &Rule) -> Rule {
+    let mut rule = Rule { handle: None, ..rule.clone() };
+    for action in &mut rule.actions {
+        if let Action::Pedit(edits) = action {
+            edits.sort_by_key(|edit| format!("{edit:?}"));
+        }
+    }
+    rule
+}

@@ -1,0 +1,180 @@
+//! The kernel's side: an agent that reads netlink, and writes what it finds to the mirror.
+
+use crate::line::{Line, Place, Reader, Used, VERSION};
+use crate::watch::{FilterChange, Watcher};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with, sockopt,
+};
+use sa_mirror::Channel;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An agent between a kernel and a mirror.
+///
+/// ```
+/// use std::io::ErrorKind;
+/// use std::path::Path;
+/// use tc_mirror::Agent;
+///
+/// match Agent::connect(Path::new("/run/filters of a mirror"), None) {
+///     Ok(agent) => eprintln!("the mirror has gone: {}", agent.run()),
+///     Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "nobody is there"),
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Agent {
+    kernel: OwnedFd,
+    channel: Channel,
+    watcher: Watcher,
+    reader: Reader,
+    /// What rules did, and where that is written.
+    used: BTreeMap<Place, Used>,
+    counters: Option<PathBuf>,
+    datagram: Vec<u8>,
+}
+
+impl Agent {
+    /// An agent for the mirror that listens at `path`, or is at the other end of the virtio-serial port there. What rules did in the
+    /// switch is written to `counters`, a line each.
+    ///
+    /// # Errors
+    /// If nobody is there.
+    pub fn connect(path: &Path, counters: Option<&Path>) -> io::Result<Agent> {
+        let channel = Channel::connect(path)?;
+        let kernel = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?; // NETLINK_ROUTE is protocol 0
+        // Many filters may come at a time. Without the right to so much, what is lost is asked for again.
+        let _as_much_as_it_may = sockopt::set_socket_recv_buffer_size_force(&kernel, RECEIVE_BUFFER)
+            .or_else(|_| sockopt::set_socket_recv_buffer_size(&kernel, RECEIVE_BUFFER));
+        bind(&kernel, &SocketAddrNetlink::new(0, GROUPS))?;
+        Ok(Agent {
+            kernel,
+            channel,
+            watcher: Watcher::new(),
+            reader: Reader::new(),
+            used: BTreeMap::new(),
+            counters: counters.map(Path::to_owned),
+            datagram: vec![0; DATAGRAM],
+        })
+    }
+
+    /// Mirrors until the other end goes, or the kernel gives no filters: the error says so.
+    pub fn run(mut self) -> io::Error {
+        match self.mirror() {
+            Ok(never) => match never {},
+            Err(error) => error,
+        }
+    }
+
+    fn mirror(&mut self) -> io::Result<core::convert::Infallible> {
+        self.say(&Line::Hello(VERSION))?;
+        loop {
+            while let Some(request) = self.watcher.poll_request() {
+                sendto(&self.kernel, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+            }
+            let [kernel, mirror] = self.ready()?;
+            if kernel {
+                self.hear_kernel()?;
+            }
+            if mirror {
+                self.hear_mirror()?;
+            }
+        }
+    }
+
+    /// Waits for kernel or mirror: which of them has something to say.
+    fn ready(&self) -> io::Result<[bool; 2]> {
+        let mut ends = [PollFd::new(&self.kernel, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
+        match poll(&mut ends, None) {
+            Ok(_) => Ok([0, 1].map(|end: usize| !ends[end].revents().is_empty())),
+            Err(Errno::INTR) => Ok([false; 2]),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn hear_kernel(&mut self) -> io::Result<()> {
+        let length = match recv(&self.kernel, &mut self.datagram[..], RecvFlags::TRUNC | RecvFlags::DONTWAIT) {
+            Ok((_, length)) if length <= DATAGRAM => length,
+            // Dropped by the kernel, or longer than anything that it makes.
+            Ok(_) | Err(Errno::NOBUFS) => {
+                self.watcher.ask_again();
+                return Ok(());
+            }
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut changes = Vec::new();
+        let handled = self.watcher.handle_datagram(&self.datagram[..length], |change| changes.push(change));
+        for change in changes {
+            self.pass_on(change)?;
+        }
+        handled.map_err(io::Error::other)
+    }
+
+    fn pass_on(&mut self, change: FilterChange) -> io::Result<()> {
+        match change {
+            FilterChange::Begins => self.say(&Line::Begins),
+            FilterChange::Ends => self.say(&Line::Ends),
+            FilterChange::Gone(selection) => {
+                self.used
+                    .retain(|place, _| !selection.includes(place.device, place.chain, place.priority, place.handle));
+                self.say(&Line::Gone(selection))
+            }
+            FilterChange::There(rule, why) => {
+                let place = Place::of(&rule);
+                self.say(&Line::There(rule))?;
+                match place.zip(why) {
+                    Some((place, why)) => self.say(&Line::Refused(place, why.to_string())),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn hear_mirror(&mut self) -> io::Result<()> {
+        let mut bytes = [0; 4096];
+        let length = self.channel.read(&mut bytes)?;
+        let (mut asked, mut used) = (false, Vec::new());
+        self.reader.read(&bytes[..length], |line| match line {
+            Ok(Line::Ask(_)) => asked = true,
+            Ok(Line::Used(place, what)) => used.push((place, what)),
+            // The end of what was for another agent.
+            _ => {}
+        });
+        if !used.is_empty() {
+            self.used.extend(used);
+            self.write_counters()?;
+        }
+        if asked {
+            self.watcher.ask_again();
+            self.say(&Line::Hello(VERSION))?;
+        }
+        Ok(())
+    }
+
+    /// Puts a new file in the place of the last one.
+    fn write_counters(&self) -> io::Result<()> {
+        let Some(path) = &self.counters else { return Ok(()) };
+        let mut text = String::new();
+        for (place, used) in &self.used {
+            text.push_str(&format!("{place} {used}\n"));
+        }
+        let new = path.with_extension("new");
+        std::fs::write(&new, text)?;
+        std::fs::rename(new, path)
+    }
+
+    fn say(&mut self, line: &Line) -> io::Result<()> {
+        self.channel.write_all(format!("{line}\n").as_bytes())
+    }
+}
+
+/// The groups LINK and TC, a bit each.
+const GROUPS: u32 = 1 | 1 << 3;
+/// No message of the kernel's is longer: a dump fills at most 32 KiB.
+const DATAGRAM: usize = 1 << 16;
+const RECEIVE_BUFFER: usize = 8 << 20;

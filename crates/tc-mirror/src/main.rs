@@ -1,0 +1,68 @@
+//! The agent: `tc-mirror PATH` runs beside `tc` or Open vSwitch, and mirrors the kernel's filters.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+use tc_mirror::Agent;
+
+fn main() -> ExitCode {
+    let (mut counters, mut paths, mut again) = (None, Vec::new(), true);
+    let mut arguments = std::env::args_os().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.to_str() {
+            Some("--help" | "-h") => {
+                print!("{HELP}");
+                return ExitCode::SUCCESS;
+            }
+            Some("--version" | "-V") => {
+                println!("tc-mirror {}", env!("CARGO_PKG_VERSION"));
+                return ExitCode::SUCCESS;
+            }
+            Some("--once") => again = false,
+            Some("--counters") => counters = arguments.next().map(PathBuf::from),
+            Some(option) if option.starts_with('-') => paths.clear(),
+            _ => paths.push(PathBuf::from(argument)),
+        }
+    }
+    match &paths[..] {
+        [path] => mirror(path, counters.as_deref(), again),
+        _ => {
+            eprint!("tc-mirror: one PATH is wanted\n{HELP}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Mirrors to `path`; `again`: for ever.
+fn mirror(path: &Path, counters: Option<&Path>, again: bool) -> ExitCode {
+    let mut told = None;
+    loop {
+        let error = Agent::connect(path, counters).map_or_else(|error| error, Agent::run).to_string();
+        // The same is not said twice.
+        if told.as_ref() != Some(&error) {
+            eprintln!("tc-mirror: {}: {error}", path.display());
+            told = Some(error);
+        }
+        if !again {
+            return ExitCode::FAILURE;
+        }
+        sleep(BETWEEN_ATTEMPTS);
+    }
+}
+
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
+const HELP: &str = "\
+Mirrors the flower filters of this Linux, which tc or Open vSwitch makes, to the switch of an emulated NIC.
+
+Usage: tc-mirror [--once] [--counters FILE] PATH
+
+PATH is the Unix socket that the NIC's program listens at, or the virtio-serial port of a guest (/dev/vport0p1). Filters
+of devices are mirrored that are called as the switch's: p0, pf0vf0, vxlan0, and Open vSwitch's own tunnel devices.
+
+  --counters FILE  Where to write what each rule did in the switch
+  --once           End when the other end goes, instead of waiting for it
+  --version        Show the version
+
+Exit status: 1 if the other end went; 2 if PATH is missing.
+";

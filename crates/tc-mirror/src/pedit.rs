@@ -1,0 +1,101 @@
+//! `act_pedit`: words of a header, each with a mask, to fields.
+
+use nic_switch::{Edit, Mac};
+use offload_formats::{Protocol, Version};
+use sa_mirror::netlink::{Bytes, attributes};
+use std::collections::BTreeMap;
+
+/// `TCA_PEDIT_PARMS_EX`.
+pub(crate) const PARAMETERS: u16 = 4;
+
+/// The fields that are changed; `None`: not all of what is changed are whole fields that the switch changes.
+pub(crate) fn read(parameters: Bytes<'_>, options: &BTreeMap<u16, Bytes<'_>>) -> Option<Vec<Edit>> {
+    let count = usize::from(parameters.u8(COUNT)?);
+    let mut kinds = attributes(options.get(&KINDS)?.0).map(|(_, kind)| {
+        let kind: BTreeMap<u16, Bytes<'_>> = attributes(kind.0).collect();
+        Some((kind.get(&1)?.u16(0)?, kind.get(&2)?.u16(0)?))
+    });
+    // What is written, by header and operation: at each byte the value, whole bytes only.
+    let mut written: BTreeMap<(u16, u16), BTreeMap<usize, u8>> = BTreeMap::new();
+    for number in 0..count {
+        let at = WORDS + number * WORD;
+        let (kept, value): ([u8; 4], [u8; 4]) = (parameters.array(at)?, parameters.array(at + 4)?);
+        let offset = parameters.u32(at + 8)? as usize;
+        // A place that is told by the packet.
+        if parameters.u32(at + 16)? != 0 {
+            return None;
+        }
+        let bytes = written.entry(kinds.next()??).or_default();
+        for (byte, (kept, value)) in kept.into_iter().zip(value).enumerate() {
+            match kept {
+                0xff => {}
+                0 => drop(bytes.insert(offset.checked_add(byte)?, value)),
+                _ => return None,
+            }
+        }
+    }
+    let mut edits = Vec::new();
+    for ((header, operation), bytes) in written {
+        fields(header, operation, bytes, &mut edits)?;
+    }
+    Some(edits)
+}
+
+/// The fields that bytes of a header are, which are all of them.
+fn fields(header: u16, operation: u16, mut bytes: BTreeMap<usize, u8>, edits: &mut Vec<Edit>) -> Option<()> {
+    let version = if header == IPV6 { Version::Six } else { Version::Four };
+    if operation == ADD {
+        let hop_limit = bytes.remove(&if header == IPV6 { 7 } else { 8 }).filter(|_| matches!(header, IPV4 | IPV6))?;
+        edits.push(Edit::AddToHopLimit(version, hop_limit));
+        return bytes.is_empty().then_some(());
+    }
+    match header {
+        ETHERNET => {
+            edits.extend(take(&mut bytes, 0).map(|mac| Edit::DestinationMac(Mac(mac))));
+            edits.extend(take(&mut bytes, 6).map(|mac| Edit::SourceMac(Mac(mac))));
+        }
+        IPV4 => {
+            edits.extend(take::<1>(&mut bytes, 1).map(|[class]| Edit::TrafficClass(version, class)));
+            edits.extend(take::<1>(&mut bytes, 8).map(|[limit]| Edit::HopLimit(version, limit)));
+            edits.extend(take::<4>(&mut bytes, 12).map(|address| Edit::Source(address.into())));
+            edits.extend(take::<4>(&mut bytes, 16).map(|address| Edit::Destination(address.into())));
+        }
+        IPV6 => {
+            edits.extend(take::<1>(&mut bytes, 7).map(|[limit]| Edit::HopLimit(version, limit)));
+            edits.extend(take::<16>(&mut bytes, 8).map(|address| Edit::Source(address.into())));
+            edits.extend(take::<16>(&mut bytes, 24).map(|address| Edit::Destination(address.into())));
+        }
+        TCP | UDP => {
+            let protocol = if header == TCP { Protocol::Tcp } else { Protocol::Udp };
+            edits.extend(take(&mut bytes, 0).map(|port| Edit::SourcePort(protocol, u16::from_be_bytes(port))));
+            edits.extend(take(&mut bytes, 2).map(|port| Edit::DestinationPort(protocol, u16::from_be_bytes(port))));
+        }
+        _ => return None,
+    }
+    bytes.is_empty().then_some(())
+}
+
+/// The field of so many bytes at a place, if all of it is written.
+fn take<const N: usize>(bytes: &mut BTreeMap<usize, u8>, at: usize) -> Option<[u8; N]> {
+    let mut field = [0; N];
+    for (offset, byte) in field.iter_mut().enumerate() {
+        *byte = *bytes.get(&(at + offset))?;
+    }
+    bytes.retain(|place, _| !(at..at + N).contains(place));
+    Some(field)
+}
+
+/// `TCA_PEDIT_KEYS_EX`.
+const KINDS: u16 = 5;
+/// `struct tc_pedit_sel`: how many words, and where; `struct tc_pedit_key`.
+const COUNT: usize = 20;
+const WORDS: usize = 24;
+const WORD: usize = 24;
+/// `TCA_PEDIT_KEY_EX_HDR_TYPE_*`.
+const ETHERNET: u16 = 1;
+const IPV4: u16 = 2;
+const IPV6: u16 = 3;
+const TCP: u16 = 4;
+const UDP: u16 = 5;
+/// `TCA_PEDIT_KEY_EX_CMD_ADD`.
+const ADD: u16 = 1;
