@@ -60,12 +60,12 @@ pub trait NumberStore: Send + fmt::Debug {
     fn write(&mut self, marks: &[Mark<'_>]) -> io::Result<()>;
 }
 
-/// The mark of a key that may have used any of its numbers.
+/// The mark of a key of which is forgotten how far it came: no SA gets so far, and the last number of all is that of one that is used up.
 ///
 /// ```
-/// assert_eq!(ipsec::SPENT, u64::MAX);
+/// assert_eq!(ipsec::SPENT, u64::MAX - 1);
 /// ```
-pub const SPENT: u64 = u64::MAX;
+pub const SPENT: u64 = u64::MAX - 1;
 
 /// How far the numbers of a key may have come.
 ///
