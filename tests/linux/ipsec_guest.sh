@@ -96,15 +96,15 @@ for offload in "" crypto packet; do
     pair "IPv6 transport, AES-256-GCM, ESN" 6 transport aes256 "flag esn" ""
     pair "IPv6 tunnel, ChaCha20-Poly1305, ESN" 6 tunnel chacha20 "flag esn" ""
     pair "IPv6 in an IPv4 tunnel, AES-128-GCM" 6 tunnel aes128 "flag af-unspec" "" "$host4" "10.77.0.$number"
-    # Devices have ESP in UDP for packet offload in transport mode only.
+    pair "transport, AES-GMAC, ESN" 4 transport gmac "flag esn" ""
+    # Devices have ESP in UDP for packet offload only.
+    [ "$offload" = crypto ] || pair "tunnel in UDP, AES-256-GCM, ESN" 4 tunnel aes256 "flag esn" "encap espinudp 4500 4500 0.0.0.0"
     [ "$offload" = crypto ] || pair "transport in UDP, AES-128-GCM" 4 transport aes128 "" "encap espinudp 4500 4500 0.0.0.0"
     [ "$offload" = crypto ] || pair "IPv6 transport in UDP, AES-256-GCM, ESN" 6 transport aes256 "flag esn" "encap espinudp 4500 4500 ::"
     successor=yes pair "tunnel, AES-256-GCM, ESN, other keys" 4 tunnel aes256 "flag esn" ""
     [ -z "$offload" ] || continue
-    pair "transport, AES-GMAC, ESN" 4 transport gmac "flag esn" ""
     pair "IPv6 tunnel, AES-GMAC" 6 tunnel gmac "" ""
     pair "transport, ChaCha20-Poly1305, ESN" 4 transport chacha20 "flag esn" ""
-    pair "tunnel in UDP, AES-256-GCM, ESN" 4 tunnel aes256 "flag esn" "encap espinudp 4500 4500 0.0.0.0"
     pair "IPv4 in an IPv6 tunnel, AES-128-GCM" 4 tunnel aes128 "flag af-unspec" "" "$host6" "fd00::$number"
 done
 printf '%s\n' "${cases[@]}" >"$work/cases"

@@ -55,11 +55,11 @@ pub fn read_for_both(path: &Path, hosts: [&[IpAddr]; 2], ipv6: bool, port: u16) 
 /// use ipsec::KeyFile;
 /// use offload_bench::keys::{self, RefusedSa};
 ///
-/// let keys: KeyFile = "state add src 10.0.0.2 dst 10.0.0.1 proto esp spi 256 replay-window 4096 offload packet dir in
+/// let keys: KeyFile = "state add src 10.0.0.2 dst 10.0.0.1 proto esp spi 256 replay-window 100 offload packet dir in
 ///     aead rfc4106(gcm(aes)) 0x000102030405060708090a0b0c0d0e0f10111213 128".parse()?;
 /// let refused: Vec<RefusedSa> = keys::refused(&keys, &["10.0.0.1".parse()?])?;
 /// let [refused] = &refused[..] else { panic!("one SA") };
-/// assert_eq!(refused.to_string(), "SA 0x100: the device has no replay window of 4096 packets; software has to do it");
+/// assert_eq!(refused.to_string(), "SA 0x100: the device has no replay window of 100 packets; software has to do it");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

@@ -6,8 +6,8 @@ use nic_rings::packet::ControlCommand;
 use offload_api::engines;
 use offload_api::ipsec::{DeviceSaEvent, PolicyChange, SaCommand};
 use offload_api::{
-    Direction, EspAsk, EspMode, Handle, IpsecDevice, Lifetime, Limits, OffloadKind, PacketAsk, SaParams, SaRefused,
-    Selector, TxPacket,
+    Direction, EspAsk, Handle, IpsecDevice, Lifetime, Limits, OffloadKind, PacketAsk, SaParams, SaRefused, Selector,
+    TxPacket,
 };
 use offload_api::{Key, KeyBytes};
 use offload_esp::trailer_len;
@@ -133,16 +133,13 @@ fn to_policies(change: PolicyChange) -> ControlCommand {
     ControlCommand::Change { engine: engines::ESP, change: Box::new(change) }
 }
 
-/// What the device can take, as ConnectX devices have it.
+/// What the device can take: what ConnectX devices do, and AES-GMAC, tunnels in UDP and wider windows besides.
 fn check(sa: &SaParams) -> Result<(), SaRefused> {
     if sa.offload == OffloadKind::None {
         return Err(SaRefused::NoDevice);
     }
-    if !sa.key.suite().encrypts() {
-        return Err(SaRefused::Suite(sa.key.suite()));
-    }
     let whole = sa.offload == OffloadKind::Packet;
-    if sa.encapsulation.is_some() && !(whole && sa.mode == EspMode::Transport) {
+    if sa.encapsulation.is_some() && !whole {
         return Err(SaRefused::Encapsulation);
     }
     if sa.direction == Direction::Receive && (sa.source.is_unspecified() || sa.destination.is_unspecified()) {
@@ -165,4 +162,4 @@ fn in_order(soft: &Limits, hard: &Limits, of: impl Fn(&Limits) -> Option<u64>) -
 }
 
 /// Replay windows of a device, in packets.
-const WINDOWS: [u32; 4] = [32, 64, 128, 256];
+const WINDOWS: [u32; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];

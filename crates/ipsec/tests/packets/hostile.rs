@@ -180,8 +180,7 @@ fn esp_in_udp_ends_where_its_datagram_does() {
         let (mut from, mut to) = (End::new(1), End::new(2));
         let params = |direction, kind| SaParams { encapsulation, ..sa(direction, kind, mode, ipv6) };
         from.key(&[params(Direction::Transmit, OffloadKind::None)]);
-        let taken = kind == OffloadKind::Packet && mode == EspMode::Transport;
-        to.key(&[params(Direction::Receive, if taken { kind } else { OffloadKind::None })]);
+        to.key(&[params(Direction::Receive, crate::taken(kind, encapsulation))]);
         let (udp, mut sent) = (if ipv6 { 54 } else { 34 }, Vec::new());
         for _ in 0..4 {
             sent.push(from.send(tcp(ipv6, b"to the end", None)).remove(0).data.to_vec());

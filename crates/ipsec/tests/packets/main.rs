@@ -40,16 +40,16 @@ proptest! {
         mode in prop::sample::select(MODES.to_vec()),
         ipv6: bool,
         first in prop::sample::select(vec![0u64, 0xffff_fffd]),
-        suite in prop::sample::select(vec![EspSuite::Aes128Gcm, EspSuite::Aes256Gcm, EspSuite::ChaCha20Poly1305]),
+        suite in prop::sample::select(vec![
+            EspSuite::Aes128Gcm, EspSuite::Aes256Gcm, EspSuite::ChaCha20Poly1305, EspSuite::Aes128Gmac, EspSuite::Aes256Gmac,
+        ]),
         udp: bool,
     ) {
         let mut wires = Vec::new();
         let encapsulation = udp.then_some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
         for kind in KINDS {
             let mut end = End::new(1);
-            // In UDP, devices have packet offload in transport mode only.
-            let taken = !udp || (kind == OffloadKind::Packet && mode == EspMode::Transport);
-            let kind = if taken { kind } else { OffloadKind::None };
+            let kind = taken(kind, encapsulation);
             let key = EspKey::new(suite, &vec![7; suite.key_len() + 4]).unwrap();
             let params = sa(Direction::Transmit, kind, mode, ipv6);
             end.key(&[SaParams { last_number: first, key, encapsulation, ..params }]);
@@ -67,18 +67,63 @@ proptest! {
     }
 }
 
+/// What becomes of a kind of offload: in UDP, devices have packet offload only.
+fn taken(kind: OffloadKind, encapsulation: Option<UdpEncapsulation>) -> OffloadKind {
+    if encapsulation.is_some() && kind == OffloadKind::Crypto { OffloadKind::None } else { kind }
+}
+
 #[test]
-fn whoever_sends_it_whoever_receives_it() {
-    for mode in MODES {
-        for sender in KINDS {
-            for receiver in KINDS {
-                let [mut from, mut to] = pair(sender, receiver, mode);
-                let data: Vec<u8> = (0..5000u32).map(|at| at as u8).collect();
-                let arrived = to.receive(from.send(tcp(false, &data, Some(1300))));
-                let bytes: Vec<u8> = arrived.iter().flat_map(|frame| payload(frame)).copied().collect();
-                assert_eq!(bytes, data, "{sender:?} to {receiver:?}, {mode:?}");
+fn every_sender_is_heard_by_every_receiver() {
+    let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
+    let gmac = EspKey::new(EspSuite::Aes128Gmac, &[7; 20]).unwrap();
+    let gcm = sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false).key;
+    let ways = MODES.into_iter().flat_map(|mode| [(mode, None), (mode, encapsulation)]);
+    let ways = ways.flat_map(|(mode, udp)| [(mode, udp, gcm.clone()), (mode, udp, gmac.clone())]);
+    for (mode, encapsulation, key) in ways {
+        for (sender, receiver) in KINDS.into_iter().flat_map(|sender| KINDS.map(|receiver| (sender, receiver))) {
+            let what = format!("{sender:?} to {receiver:?}, {mode:?}, {encapsulation:?}, {:?}", key.suite());
+            let mut ends = [End::new(1), End::new(2)];
+            let [sender, receiver] = [sender, receiver].map(|kind| taken(kind, encapsulation));
+            for (end, direction, kind) in [(0, Direction::Transmit, sender), (1, Direction::Receive, receiver)] {
+                ends[end].key(&[SaParams { encapsulation, key: key.clone(), ..sa(direction, kind, mode, false) }]);
+            }
+            let data: Vec<u8> = (0..5000u32).map(|at| at as u8).collect();
+            let sent = ends[0].send(tcp(false, &data, Some(1300)));
+            let arrived = ends[1].receive(sent);
+            let bytes: Vec<u8> = arrived.iter().flat_map(|frame| payload(frame)).copied().collect();
+            assert!(bytes == data, "{what}");
+            for (end, way, kind) in [(0, "tx", sender), (1, "rx", receiver)] {
+                let by_host = ends[end].counted(&format!("ipsec_sw_{way}_pkts"));
+                assert_eq!(by_host > 0, kind == OffloadKind::None, "{what}");
             }
         }
+    }
+}
+
+/// Whatever is late, doubled or lost: a window of the device's takes what one of the host's takes.
+#[test]
+fn a_wide_window_of_the_device_is_the_hosts() {
+    let mut order = offload_base::Seed(5).stream("late packets");
+    for window in [32, 256, 512, 4096] {
+        let params =
+            |direction, kind| SaParams { replay_window: window, ..sa(direction, kind, EspMode::Transport, false) };
+        let mut from = End::new(1);
+        from.key(&[params(Direction::Transmit, OffloadKind::None)]);
+        let frames: Vec<_> = (0..6000).flat_map(|_| from.send(tcp(false, b"one of many", None))).collect();
+        let takes = |kind, shown: &[usize]| {
+            let mut to = End::new(2);
+            to.key(&[params(Direction::Receive, kind)]);
+            let arrived = shown.iter().map(|at| to.receive([frames[*at].clone()]).len()).collect::<Vec<_>>();
+            assert_eq!(to.counted("ipsec_sw_rx_pkts") > 0, kind == OffloadKind::None);
+            arrived
+        };
+        let mut shown = Vec::new();
+        for step in 0..1500usize {
+            let back = (order.next_u64() % (2 * u64::from(window))) as usize;
+            shown.push((4 * step).saturating_sub(back));
+        }
+        // What the device has not seen in its window, the host has, and the other way round: neither takes anything twice.
+        assert_eq!(takes(OffloadKind::Packet, &shown), takes(OffloadKind::None, &shown), "{window}");
     }
 }
 

@@ -147,7 +147,7 @@ fn fragments_overtake_nothing_of_their_sa() {
     let ways =
         [OffloadKind::Crypto, OffloadKind::Packet].into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode, false)));
     // What devices take of ESP in UDP.
-    for (kind, mode, udp) in ways.chain([(OffloadKind::Packet, EspMode::Transport, true)]) {
+    for (kind, mode, udp) in ways.chain(MODES.map(|mode| (OffloadKind::Packet, mode, true))) {
         let encapsulation = udp.then_some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
         let params = |direction, kind, spi| SaParams { spi, encapsulation, ..sa(direction, kind, mode, false) };
         for (lro, first) in (0..QUEUES).flat_map(|first| [(false, first), (true, first)]) {

@@ -27,10 +27,6 @@ fn end(config: NicConfig, params: &SaParams) -> (End, Option<SaRefused>) {
     (end, added.refused)
 }
 
-fn gmac() -> EspKey {
-    EspKey::new(EspSuite::Aes128Gmac, &[9; 20]).unwrap()
-}
-
 #[test]
 fn a_device_says_what_it_cannot_take_and_software_takes_it() {
     let (out, into) = (Direction::Transmit, Direction::Receive);
@@ -44,9 +40,7 @@ fn a_device_says_what_it_cannot_take_and_software_takes_it() {
             for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
                 let plain = of(direction, kind, mode);
                 cases.push((none.clone(), plain.clone(), SaRefused::NoDevice));
-                let suite = SaRefused::Suite(EspSuite::Aes128Gmac);
-                cases.push((NicConfig::default(), SaParams { key: gmac(), ..plain.clone() }, suite));
-                if kind == OffloadKind::Crypto || mode == EspMode::Tunnel {
+                if kind == OffloadKind::Crypto {
                     let params = SaParams { encapsulation: UDP, ..plain };
                     cases.push((NicConfig::default(), params, SaRefused::Encapsulation));
                 }
@@ -57,7 +51,7 @@ fn a_device_says_what_it_cannot_take_and_software_takes_it() {
             }
         }
     }
-    for window in [33, 512, 4096] {
+    for window in [33, 100, 4095] {
         let params = SaParams { replay_window: window, ..of(into, OffloadKind::Packet, EspMode::Transport) };
         cases.push((NicConfig::default(), params, SaRefused::ReplayWindow(window)));
     }

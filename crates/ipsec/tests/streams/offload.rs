@@ -3,7 +3,7 @@
 use crate::rig::{Outcome, Pair, lossy, only_esp};
 use core::time::Duration;
 use nic_sim::wire::LinkConfig;
-use offload_api::{EspMode, EspSuite, Lifetime, Limit, Limits, OffloadKind, SaEvent};
+use offload_api::{EspMode, Lifetime, Limit, Limits, OffloadKind, SaEvent};
 
 const KINDS: [OffloadKind; 2] = [OffloadKind::Crypto, OffloadKind::Packet];
 
@@ -15,11 +15,12 @@ fn arrived(outcome: &Outcome, what: &str) {
 #[test]
 fn every_suite_and_mode_carries_a_stream() {
     for kind in KINDS {
-        for suite in [EspSuite::Aes128Gcm, EspSuite::Aes256Gcm, EspSuite::ChaCha20Poly1305] {
+        for suite in crate::SUITES {
             for mode in [EspMode::Transport, EspMode::Tunnel] {
                 let outcome = Pair { suite, mode, offload: kind, esn: true, ..Pair::default() }.run(300_000);
                 let what = format!("{kind:?} {suite:?} {mode:?}");
-                arrived(&outcome, &what);
+                assert_eq!(outcome.received, outcome.sent, "{what}");
+                assert_eq!(outcome.saw_plaintext(), !suite.encrypts(), "GMAC hides nothing, {what}");
                 assert!(only_esp(&outcome.seen, false), "{what}");
                 assert_eq!(outcome.refused, None, "{what}");
                 let counters = &outcome.counters;
@@ -42,11 +43,10 @@ fn every_suite_and_mode_carries_a_stream() {
 
 #[test]
 fn sas_that_lie_in_host_memory_put_the_same_on_the_wire() {
-    for offload in KINDS {
+    for (offload, window) in KINDS.into_iter().flat_map(|kind| [(kind, 256), (kind, 4096)]) {
         let run = |cached: usize| {
             let link = lossy(0.01, 0.01, 0.01, 0.002);
-            Pair { offload, esn: true, window: 256, last_number: 0xffff_ff00, cached, link, ..Pair::default() }
-                .run(500_000)
+            Pair { offload, esn: true, window, last_number: 0xffff_ff00, cached, link, ..Pair::default() }.run(500_000)
         };
         let [here, there] = [64, 1].map(run);
         arrived(&there, &format!("{offload:?}"));
@@ -78,17 +78,19 @@ fn a_bad_wire_is_no_obstacle() {
 }
 
 #[test]
-fn udp_encapsulation_is_for_packet_offload_in_transport_mode() {
-    for (kind, mode, in_device) in [
-        (OffloadKind::Packet, EspMode::Transport, true),
-        (OffloadKind::Packet, EspMode::Tunnel, false),
-        (OffloadKind::Crypto, EspMode::Transport, false),
-    ] {
-        let outcome = Pair { offload: kind, mode, udp: true, ..Pair::default() }.run(200_000);
-        arrived(&outcome, "in UDP");
-        assert!(only_esp(&outcome.seen, true));
-        assert_eq!(outcome.refused.is_none(), in_device, "{kind:?} {mode:?}");
-        assert_eq!(outcome.counters.value("ipsec_tx_pkts") > 0, in_device);
+fn esp_in_udp_is_for_packet_offload() {
+    for (kind, mode) in
+        KINDS.into_iter().flat_map(|kind| [EspMode::Transport, EspMode::Tunnel].map(|mode| (kind, mode)))
+    {
+        let what = format!("{kind:?} {mode:?}");
+        let link = lossy(0.01, 0.01, 0.01, 0.002);
+        let outcome = Pair { offload: kind, mode, udp: true, link, ..Pair::default() }.run(200_000);
+        arrived(&outcome, &what);
+        assert!(only_esp(&outcome.seen, true), "{what}");
+        let in_device = kind == OffloadKind::Packet;
+        assert_eq!(outcome.refused.is_none(), in_device, "{what}");
+        let counted = ["ipsec_tx_pkts", "ipsec_rx_pkts"].map(|name| outcome.counters.value(name) > 0);
+        assert_eq!(counted, [in_device; 2], "{what}");
     }
 }
 

@@ -28,8 +28,8 @@ pub enum SaRefused {
     /// A hard limit that is zero or not above the soft one.
     #[error("the device needs hard limits above soft limits, and neither may be zero")]
     Lifetime,
-    /// ESP in UDP in a mode for which the device does not have it.
-    #[error("the device has ESP in UDP for packet offload in transport mode only")]
+    /// ESP in UDP with a kind of offload for which the device does not have it.
+    #[error("the device has ESP in UDP for packet offload only")]
     Encapsulation,
     /// A receiving SA must name both of its addresses.
     #[error("the device needs both addresses of an SA")]

@@ -49,6 +49,8 @@ pub(crate) struct SaState {
 pub(crate) struct SaHeld {
     params: SaParams,
     cipher: Cipher,
+    /// The numbers that came, if they are more than a context has room for: a buffer, as keys are.
+    wide: Option<ReplayWindow>,
 }
 
 /// The numbers of an SA.
@@ -57,6 +59,8 @@ pub(crate) enum Numbers {
     Send(SendNumber),
     /// In crypto offload it only tells the upper half of a number, and what may be joined.
     Receive(ReplayWindow),
+    /// What the state refers to has them.
+    ReceiveWide,
 }
 
 impl Engine for Esp {
@@ -69,18 +73,23 @@ impl Engine for Esp {
 
     fn create(&mut self, _: Direction, params: SaParams) -> Option<(SaState, SaHeld)> {
         let SaParams { replay_window: size, esn, last_number: top, .. } = params;
-        let numbers = match (params.direction, params.offload) {
-            (Direction::Transmit, _) => Numbers::Send(SendNumber::new(top, esn)),
+        let (numbers, wide) = match (params.direction, params.offload) {
+            (Direction::Transmit, _) => (Numbers::Send(SendNumber::new(top, esn)), None),
             // The host knows what came before it gave the SA away, and looks at every number.
             (Direction::Receive, OffloadKind::Packet) => {
-                Numbers::Receive(ReplayWindow::without_history(size, esn, top))
+                let window = ReplayWindow::without_history(size, esn, top);
+                if size > MAX_REMEMBERED {
+                    (Numbers::ReceiveWide, Some(window))
+                } else {
+                    (Numbers::Receive(window), None)
+                }
             }
             (Direction::Receive, OffloadKind::Crypto | OffloadKind::None) => {
-                Numbers::Receive(ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top))
+                (Numbers::Receive(ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top)), None)
             }
         };
         let (cipher, meter) = (Cipher::new(&params), Meter::new(Instant::ZERO, untimed(params.lifetime)));
-        Some((SaState { numbers, meter, exhaustion_told: false }, SaHeld { params, cipher }))
+        Some((SaState { numbers, meter, exhaustion_told: false }, SaHeld { params, cipher, wide }))
     }
 
     fn describe(&self, info: &mut EngineInfo) {
@@ -102,6 +111,7 @@ impl Engine for Esp {
                 window.save(&mut bytes);
                 image.put(&bytes);
             }
+            Numbers::ReceiveWide => image.put_u8(RECEIVE_WIDE),
         }
     }
 
@@ -110,6 +120,7 @@ impl Engine for Esp {
         let numbers = match image.take_u8()? {
             SEND => Numbers::Send(SendNumber::new(image.take_u64()?, image.take_u8()? != 0)),
             RECEIVE => Numbers::Receive(ReplayWindow::restore(image.rest())?.0),
+            RECEIVE_WIDE => Numbers::ReceiveWide,
             _ => return None,
         };
         Some(SaState { numbers, meter, exhaustion_told })
@@ -264,11 +275,12 @@ fn untimed(mut lifetime: Lifetime) -> Lifetime {
     lifetime
 }
 
-/// Numbers that a window on the NIC remembers: the largest that packet offload is offered with.
+/// Numbers that a window in a context remembers; those of a wider one are beside it.
 const MAX_REMEMBERED: u32 = 256;
 
 const SEND: u8 = 1;
 const RECEIVE: u8 = 2;
+const RECEIVE_WIDE: u8 = 3;
 
 #[cfg(test)]
 mod tests {
@@ -292,6 +304,7 @@ mod tests {
                     let whole = window.whole(number as u32).ok();
                     whole.filter(|number| window.accept(*number))
                 }
+                Numbers::ReceiveWide => unreachable!("no state here refers to its numbers"),
             };
             format!("{number:?} {told:?} {}", state.meter.is_dead())
         };

@@ -81,9 +81,13 @@ pub(super) fn open(
 ) -> Opened {
     let Context { handle, state, held } = &mut sa;
     let (context, whole) = (*handle, held.is_whole());
-    let SaState { numbers: Numbers::Receive(window), meter, .. } = &mut **state else {
-        return Opened::Untouched(PacketMark::None);
+    let SaState { numbers, meter, .. } = &mut **state;
+    let window = match numbers {
+        Numbers::Receive(window) => Some(window),
+        Numbers::ReceiveWide => held.wide.as_mut(),
+        Numbers::Send(_) => None,
     };
+    let Some(window) = window else { return Opened::Untouched(PacketMark::None) };
     if held.params.encapsulation.is_some() != at.udp {
         return Opened::Untouched(PacketMark::None);
     }
