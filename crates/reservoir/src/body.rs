@@ -19,6 +19,7 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use hyper::header::HeaderValue;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::mpsc;
 
 /// What requests and answers carry.
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -189,6 +190,37 @@ impl HttpBody for FileBody {
     fn size_hint(&self) -> SizeHint {
         // A body of known length has no trailers.
         if self.trailers { SizeHint::default() } else { SizeHint::with_exact(self.left) }
+    }
+}
+
+/// Frames that come by a channel.
+pub(crate) struct Relayed {
+    frames: mpsc::Receiver<io::Result<Frame<Bytes>>>,
+    /// What is left, where that is known.
+    length: Option<u64>,
+}
+
+impl Relayed {
+    /// So many bytes of data, where that is known.
+    pub(crate) fn new(frames: mpsc::Receiver<io::Result<Frame<Bytes>>>, length: Option<u64>) -> Relayed {
+        Relayed { frames, length }
+    }
+}
+
+impl HttpBody for Relayed {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let frame = ready!(self.frames.poll_recv(cx));
+        if let (Some(length), Some(Ok(frame))) = (&mut self.length, &frame) {
+            *length = length.saturating_sub(frame.data_ref().map_or(0, |data| data.len() as u64));
+        }
+        Poll::Ready(frame)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.length.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 

@@ -120,16 +120,7 @@ impl Landing {
             return Err(LandingError::NotBegun(name.clone()));
         }
         folder.create_folder(&name.folder()).map_err(medium)?;
-        let journal = loop {
-            let journal = folder.open_or_create(&name.journal()).map_err(medium)?;
-            if !journal.try_lock().map_err(medium)? {
-                return Err(LandingError::Taken(name.clone()));
-            }
-            // The one that had it may have removed it in between: then the lock is on a file that nobody finds any more.
-            if is_there(&*folder, name, &*journal).map_err(medium)? {
-                break journal;
-            }
-        };
+        let journal = lock_journal(&*folder, name)?;
         let had_data = folder.about(&name.unfinished()).is_ok();
         let data = folder.open_or_create(&name.unfinished()).map_err(medium)?;
         let landing = Landing {
@@ -327,6 +318,21 @@ impl Landing {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The journal of a file, which is this process' until it is closed.
+pub(crate) fn lock_journal(folder: &dyn Folder, name: &Name) -> Result<Arc<dyn Stored>, LandingError> {
+    let medium = |error| LandingError::Medium(name.clone(), error);
+    loop {
+        let journal = folder.open_or_create(&name.journal()).map_err(medium)?;
+        if !journal.try_lock().map_err(medium)? {
+            return Err(LandingError::Taken(name.clone()));
+        }
+        // The one that had it may have removed it in between: then the lock is on a file that nobody finds any more.
+        if is_there(folder, name, &*journal).map_err(medium)? {
+            return Ok(journal);
+        }
     }
 }
 

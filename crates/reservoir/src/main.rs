@@ -1,6 +1,6 @@
 //! `reservoir`: serves folders over HTTPS and copies between them, disk to disk, encrypted.
 //!
-//! - `serve`: a folder over TLS on the kernel's TCP; `emulated`: on an emulated host, whose NIC does the TLS; `copy`: between paths and URLs; `plan`: a copy in parts;
+//! - `serve`: a folder over TLS on the kernel's TCP; `emulated`: on an emulated host, whose NIC does the TLS; `copy`: between paths and URLs; `plan`: a copy in parts; `manual`: pages for `man`;
 //! - `progress`: how a copy goes, for a terminal or a log; `warnings`: what the library warns of.
 
 #![forbid(unsafe_code)]
@@ -9,6 +9,8 @@
 mod copy;
 #[path = "cli/emulated.rs"]
 mod emulated;
+#[path = "cli/manual.rs"]
+mod manual;
 #[path = "cli/progress.rs"]
 mod progress;
 #[path = "cli/serve.rs"]
@@ -16,10 +18,13 @@ mod serve;
 #[path = "cli/warnings.rs"]
 mod warnings;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Encrypted bulk transfer from disk to disk over HTTPS: many streams, blocks with checksums, a journal that survives kills.
+///
+/// On the machine that keeps the data: `reservoir serve --root /srv/data --cert cert.pem --key key.pem --tokens tokens.toml`. On the other, with the token in
+/// RESERVOIR_TOKEN: `reservoir copy run-7 https://store.example.org:8443/`, and the same with --resume after a kill or a lost line.
 ///
 /// Exit status: 0 if all is well; 1 if it failed; 2 if an option is bad; 3 if some files failed and others did not.
 #[derive(Debug, Parser)]
@@ -34,11 +39,15 @@ enum Command {
     Serve(serve::ServeOptions),
     Copy(copy::CopyOptions),
     Plan(copy::PlanOptions),
+    Manual(manual::ManualOptions),
 }
 
 fn main() -> ExitCode {
     let options = Options::parse();
     warnings::show();
+    if let Command::Manual(options) = &options.command {
+        return manual::run(options, Options::command());
+    }
     if let Command::Serve(options) = &options.command
         && options.host.is_asked_for()
     {
@@ -54,6 +63,7 @@ fn main() -> ExitCode {
             Command::Serve(options) => serve::run(options).await,
             Command::Copy(options) => copy::run(options).await,
             Command::Plan(options) => copy::plan(options).await,
+            Command::Manual(_) => unreachable!("answered before"),
         }
     });
     // What blocks is not waited for: the journal has it.

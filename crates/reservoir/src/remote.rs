@@ -10,6 +10,7 @@ use crate::line::{self, Line};
 use crate::listing::Entry;
 use crate::mtime;
 use crate::name::Name;
+use crate::pack;
 use crate::s3::{self, Ask, Bucket};
 use crate::server::PRODUCT;
 use crate::server::write::{BLOCKS, CHECK, MISSING, MTIME, UPLOAD};
@@ -26,13 +27,13 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HOST, HeaderMap, HeaderName, HeaderValue, IF_MATCH,
-    LAST_MODIFIED, RANGE, SERVER, TE, TRAILER, TRANSFER_ENCODING, USER_AGENT,
+    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderName, HeaderValue,
+    IF_MATCH, LAST_MODIFIED, RANGE, SERVER, TE, TRAILER, TRANSFER_ENCODING, USER_AGENT,
 };
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use offload_base::text::with_causes;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -282,6 +283,39 @@ impl Remote {
         text.lines().map(|line| Entry::from_json(line).map(listed).ok_or_else(wrong)).collect()
     }
 
+    /// The strongest hash of a file that the server tells; a bucket's, if it has it from one request.
+    pub(crate) async fn digest(&self, name: &Name) -> Result<Option<(Algorithm, Vec<u8>)>, RemoteError> {
+        if self.is_bucket() {
+            let tag = self.head(name).await?.and_then(|found| found.tag);
+            let md5 = tag.and_then(|tag| crate::digest::from_hexadecimal(tag.trim_matches('"')));
+            return Ok(md5.filter(|md5| md5.len() == 16).map(|md5| (Algorithm::Md5, md5)));
+        }
+        let request = self.request(Method::HEAD, name).header("want-repr-digest", "blake3=10, sha-256=5, sha-512=3");
+        // To hash a file takes as long as it takes.
+        let answer = self.ask(request, body::empty(), name, None).await?;
+        let told = field(answer.headers(), HeaderName::from_static("repr-digest")).map(crate::digest::read);
+        self.give_back(answer).await;
+        let is_strong = |algorithm| matches!(algorithm, Algorithm::Blake3 | Algorithm::Sha256 | Algorithm::Sha512);
+        Ok(told.into_iter().flatten().find(|(algorithm, _)| is_strong(*algorithm)))
+    }
+
+    /// Sends many small files at once into a folder; gives the names of those that did not arrive.
+    pub(crate) async fn send_pack(&self, into: &Name, body: Body) -> Result<HashSet<Name>, RemoteError> {
+        let request = self.request(Method::POST, into).header(CONTENT_TYPE, pack::KIND);
+        let answer = self.ask(request, body, into, Some(STALL)).await?;
+        let text = self.text(answer, into, MOST_LISTED).await?;
+        let name = |line: &str| Name::from_url(line.split('\t').next().unwrap_or_default()).ok();
+        let wrong = || RemoteError::Answer { name: into.clone(), what: "is no list of files that did not arrive" };
+        text.lines().map(|line| name(line).ok_or_else(wrong)).collect()
+    }
+
+    /// Asks for many small files of a folder at once, by names, a line each.
+    pub(crate) async fn fetch_pack(&self, from: &Name, names: String) -> Result<Reading, RemoteError> {
+        let request = self.request(Method::POST, from).header(CONTENT_TYPE, pack::NAMES);
+        let answer = Answered::Session(self.ask(request, body::full(names), from, Some(STALL)).await?);
+        Ok(Reading { answer, left: 0, trailers: None, name: from.clone(), host: self.host.clone() })
+    }
+
     /// The bytes of `range` of the version `tag`, and what gives the connection back: over the line of a stream, behind what that
     /// asked before, if `line` says which.
     pub(crate) async fn get(
@@ -447,6 +481,7 @@ impl Remote {
             false => self.request(Method::PUT, name).header(MTIME, modified),
         };
         request = request.header(CONTENT_LENGTH, size);
+        let is_held_to = !matches!(expected, Expected::Nothing);
         request = match expected {
             Expected::Nothing => request,
             Expected::Blake3(digest) => request.header("repr-digest", Algorithm::Blake3.field(&digest)),
@@ -454,7 +489,20 @@ impl Remote {
         };
         let answer = self.ask(request, body, name, Some(STALL)).await?;
         self.give_back(answer).await;
-        Ok(())
+        if is_held_to {
+            return Ok(());
+        }
+        // A server may say that it is well before all has come.
+        match self.head(name).await {
+            Ok(Some(found)) if found.about.size == size => Ok(()),
+            // A token that may only write does not see what is there.
+            Err(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. }) => Ok(()),
+            Ok(_) => Err(RemoteError::Answer {
+                name: name.clone(),
+                what: "says that the file is there, but it is not whole",
+            }),
+            Err(error) => Err(error),
+        }
     }
 
     fn of_upload(
@@ -565,7 +613,8 @@ impl Remote {
         let stream = self.connect().await?;
         let watch = Watch::new(self.shell.timers().clone());
         let stream = TokioIo::new(Watched::new(stream, watch.clone()));
-        let handshake = http1::Builder::new().max_buf_size(512 << 10).handshake(stream).await;
+        // XRootD 5.5 looks for names of fields as RFCs write them, though they know no case (RFC 9110 5.1).
+        let handshake = http1::Builder::new().title_case_headers(true).max_buf_size(512 << 10).handshake(stream).await;
         let (requests, connection) = handshake.map_err(|error| self.broken(&error))?;
         // Its requests are told when it breaks.
         self.shell.spawn(async move { drop(connection.await) });
@@ -682,6 +731,11 @@ impl Reading {
             }
         }
         if self.left > 0 { Err(self.wrong("was cut off")) } else { Ok(None) }
+    }
+
+    /// The next bytes of an answer whose length nobody knows; `None` at its end.
+    pub(crate) async fn some(&mut self) -> Result<Option<Bytes>, RemoteError> {
+        self.piece().await
     }
 
     /// What comes next of the body, until its end; trailers are kept.

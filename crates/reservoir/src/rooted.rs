@@ -103,6 +103,11 @@ impl Folder for Rooted {
         self.0.remove_file(name.path())
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        // The folder itself may be open as a path only.
+        Ok(rustix::fs::syncfs(self.0.open(".")?)?)
+    }
+
     fn sync_names(&self, folder: &Name) -> io::Result<()> {
         let folder = if folder == &Name::root() { self.0.open(".")? } else { self.0.open(folder.path())? };
         folder.sync_all()

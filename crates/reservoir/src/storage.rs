@@ -54,6 +54,12 @@ pub trait Folder: Send + Sync {
     /// If it cannot be.
     fn remove(&self, name: &Name) -> io::Result<()>;
 
+    /// Returns when the bytes of all files that were written are on the medium, wherever they are in it.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn sync_all(&self) -> io::Result<()>;
+
     /// Returns when the names in a folder are on the medium.
     ///
     /// # Errors

@@ -49,7 +49,7 @@ pub(crate) struct CopyOptions {
     /// Read each file again from the destination's medium before it gets its name; blocks that differ are sent again
     #[arg(long)]
     verify: bool,
-    /// Leave files that are there already: `size`, or `size-time`
+    /// Leave files that are there already, by their `size`, `size-time`, or `hash`
     #[arg(long, value_name = "WHAT")]
     sync: Option<Sync>,
     /// How often a block is tried again

@@ -1,22 +1,21 @@
 //! One file: opened at both ends, copied block by block, by as many streams as come, and given its name.
 
+use super::hash;
 use super::list::{Item, glance};
 use super::multipart::{self, Multipart};
 use super::place::Side;
 use super::{Copy, CopyError, Sync};
 use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
-use crate::body::{FileBody, known};
+use crate::body::{FileBody, Relayed, known};
 use crate::landing::{Begin, Landing};
 use crate::remote::{Expected, Reading, Remote, RemoteError};
 use crate::sink::Sink;
-use crate::storage::{About, Stored, read_exactly};
+use crate::storage::{About, Kind, Stored, read_exactly};
 use bytes::Bytes;
-use core::pin::Pin;
-use core::task::{Context, Poll};
 use core::time::Duration;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Frame;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
@@ -292,7 +291,7 @@ impl FileJob {
         });
         let (digest, bytes) = read.await.map_err(|error| self.unreadable(error))?;
         self.check_source().await?;
-        self.turn(bytes.len()).await;
+        turn(&self.copy, bytes.len()).await;
         let (body, modified) = (crate::body::full(bytes), self.item.about.modified);
         server.put_whole(&self.item.to.1, body, size, modified, Expected::Blake3(digest)).await?;
         self.copy.progress.moved(stream, size as usize);
@@ -387,17 +386,7 @@ impl FileJob {
             Ok(sum)
         };
         let length = (!trailers).then_some(range.end - range.start);
-        Ok((Relayed { frames, length }.boxed_unsync(), feed))
-    }
-
-    /// Waits until so many bytes may go.
-    async fn turn(&self, bytes: usize) {
-        if let Some(pace) = &self.copy.pace {
-            let turn = pace.take(self.copy.shell.now(), bytes as u64);
-            if turn > self.copy.shell.now() {
-                self.copy.shell.sleep_until(turn).await;
-            }
-        }
+        Ok((Relayed::new(frames, length).boxed_unsync(), feed))
     }
 
     /// A source that was written to meanwhile is neither the old file nor the new one.
@@ -472,6 +461,16 @@ impl FileJob {
     }
 }
 
+/// Waits until so many bytes may go.
+pub(super) async fn turn(copy: &Copy, bytes: usize) {
+    if let Some(pace) = &copy.pace {
+        let turn = pace.take(copy.shell.now(), bytes as u64);
+        if turn > copy.shell.now() {
+            copy.shell.sleep_until(turn).await;
+        }
+    }
+}
+
 /// Whether the destination has the file already, as far as is asked.
 async fn is_present(copy: &Copy, item: &Item) -> Result<bool, CopyError> {
     // What was finished just before a kill is not copied again.
@@ -482,19 +481,26 @@ async fn is_present(copy: &Copy, item: &Item) -> Result<bool, CopyError> {
     has_arrived(copy, item, sync).await
 }
 
-/// Whether the destination has a file of this size, and time if that counts.
-async fn has_arrived(copy: &Copy, item: &Item, sync: Sync) -> Result<bool, CopyError> {
+/// Whether the destination has a file of this size, and of this time or hash if that counts.
+pub(super) async fn has_arrived(copy: &Copy, item: &Item, sync: Sync) -> Result<bool, CopyError> {
     let found = match glance(copy, &item.to.0, &item.to.1).await {
         // A token that may only write does not see what is there.
         Err(CopyError::Remote(RemoteError::Refused { status, .. })) if status == 403 => None,
         found => found?,
     };
-    let Some(found) = found else { return Ok(false) };
+    match found {
+        Some(found) if fits(&found.about, item, sync) => Ok(sync != Sync::Hash || hash::are_same(copy, item).await?),
+        _ => Ok(false),
+    }
+}
+
+/// Whether this is a file of the item's size, and time if that counts.
+pub(super) fn fits(found: &About, item: &Item, sync: Sync) -> bool {
     let apart = |one: SystemTime, other: SystemTime| {
         one.duration_since(other).or_else(|_| other.duration_since(one)).unwrap_or(Duration::MAX)
     };
-    let same_time = apart(found.about.modified, item.about.modified) < Duration::from_secs(1);
-    Ok(found.about.size == item.size() && (sync == Sync::Size || same_time))
+    let same_time = apart(found.modified, item.about.modified) < Duration::from_secs(1);
+    found.kind == Kind::File && found.size == item.size() && (sync != Sync::SizeTime || same_time)
 }
 
 /// The bytes of a block, wherever they come from.
@@ -514,7 +520,7 @@ impl Pieces {
                 let Some(open) = reading else { return Ok(None) };
                 let piece = open.next().await?;
                 if let Some(piece) = &piece {
-                    job.turn(piece.len()).await;
+                    turn(&job.copy, piece.len()).await;
                     job.copy.progress.moved(stream, piece.len());
                 }
                 Ok(piece)
@@ -528,30 +534,6 @@ impl Pieces {
             Pieces::File(body) => known(&body.sum()),
             Pieces::Net(reading, server) => reading.and_then(|reading| reading.end(&server)),
         }
-    }
-}
-
-/// Frames that come by a channel.
-struct Relayed {
-    frames: mpsc::Receiver<io::Result<Frame<Bytes>>>,
-    /// What is left, where that is known.
-    length: Option<u64>,
-}
-
-impl HttpBody for Relayed {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let frame = core::task::ready!(self.frames.poll_recv(cx));
-        if let (Some(length), Some(Ok(frame))) = (&mut self.length, &frame) {
-            *length = length.saturating_sub(frame.data_ref().map_or(0, |data| data.len() as u64));
-        }
-        Poll::Ready(frame)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.length.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 

@@ -294,6 +294,10 @@ mod tests {
             self.0.remove(name)
         }
 
+        fn sync_all(&self) -> io::Result<()> {
+            self.0.sync_all()
+        }
+
         fn sync_names(&self, folder: &Name) -> io::Result<()> {
             self.0.sync_names(folder)
         }

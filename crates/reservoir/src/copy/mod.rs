@@ -1,13 +1,16 @@
 //! Copies files between places: folders of this machine and servers, over many streams, block by block.
 //!
 //! - `place`: where files are; `list`: what is to be copied; `exclude`: what is not;
-//! - `work`: who copies which block when; `file`: one file from its first block to its name; `multipart`: one that goes to a bucket;
+//! - `work`: who copies which block when; `file`: one file from its first block to its name; `multipart`: one that goes to a bucket; `packs`: many small ones at once; `hash`: whether two
+//!   are the same;
 //! - `progress`: how far it is; [`plan`]: a copy in parts, for several machines.
 
 mod exclude;
 mod file;
+mod hash;
 mod list;
 mod multipart;
+mod packs;
 mod place;
 pub mod plan;
 mod progress;
@@ -61,6 +64,8 @@ pub enum Sync {
     Size,
     /// Those of the same size that were modified in the same second.
     SizeTime,
+    /// Those of the same size and hash. A server that tells no hash has none of them.
+    Hash,
 }
 
 impl core::str::FromStr for Sync {
@@ -70,7 +75,8 @@ impl core::str::FromStr for Sync {
         match text {
             "size" => Ok(Sync::Size),
             "size-time" => Ok(Sync::SizeTime),
-            _ => Err("size or size-time".into()),
+            "hash" => Ok(Sync::Hash),
+            _ => Err("size, size-time or hash".into()),
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use super::file::{FileJob, Finished, Opened};
 use super::list::Item;
+use super::packs::{self, Unit};
 use super::{Copy, CopyError, Outcome};
 use core::pin::Pin;
 use core::time::Duration;
@@ -19,26 +20,30 @@ struct Work {
     lanes: Mutex<Vec<usize>>,
     changed: Notify,
     outcome: Mutex<Outcome>,
+    /// What servers have of files that go in packs.
+    known: packs::Known,
 }
 
 struct Queue {
-    items: std::vec::IntoIter<Item>,
+    units: std::vec::IntoIter<Unit>,
     open: Vec<Arc<FileJob>>,
     /// Lanes at work, which may bring about more.
     busy: usize,
 }
 
 enum Task {
-    Open(Box<Item>),
+    Open(Unit),
     Block(Arc<FileJob>, u64),
 }
 
 pub(super) async fn copy(copy: &Copy, items: Vec<Item>) -> Outcome {
     let bytes: u64 = items.iter().map(|item| item.bytes_here(copy.block)).sum();
     copy.progress.begin(items.len() as u64, bytes, copy.streams);
-    let queue = Queue { items: items.into_iter(), open: Vec::new(), busy: 0 };
+    let units = packs::units(copy, items).await.into_iter();
+    let queue = Queue { units, open: Vec::new(), busy: 0 };
     let (queue, lanes) = (Mutex::new(queue), Mutex::new(vec![1; copy.streams]));
-    let work = Work { copy: copy.clone(), queue, lanes, changed: Notify::new(), outcome: Mutex::default() };
+    let (changed, outcome, known) = Default::default();
+    let work = Work { copy: copy.clone(), queue, lanes, changed, outcome, known };
     let work = Arc::new(work);
     // Lanes end when this future does, or is dropped.
     let (_alive, dropped) = watch::channel(());
@@ -87,7 +92,8 @@ impl Lane {
             // Given back whatever becomes of this.
             let busy = Busy(self.work.clone());
             match task {
-                Task::Open(item) => self.work.open(*item).await,
+                Task::Open(Unit::File(item)) => self.work.open(*item).await,
+                Task::Open(Unit::Pack(items)) => self.work.pack(items, self.stream).await,
                 Task::Block(job, number) => {
                     self.widen(&job).await;
                     self.work.block(&job, number, self.stream).await;
@@ -120,7 +126,7 @@ impl Work {
                 let block = queue.open.iter().find_map(|job| Some((job.clone(), job.take()?)));
                 let task = match block {
                     Some((job, number)) => Some(Task::Block(job, number)),
-                    None => queue.items.next().map(Box::new).map(Task::Open),
+                    None => queue.units.next().map(Task::Open),
                 };
                 if task.is_some() {
                     queue.busy += 1;
@@ -165,6 +171,31 @@ impl Work {
                 }
             }
             Err(error) => self.failed(shown, &error),
+        }
+    }
+
+    async fn pack(&self, mut items: Vec<Item>, stream: usize) {
+        if let Some(first) = items.first() {
+            self.copy.progress.file_begins(&first.source());
+        }
+        let mut round = 0;
+        let copied = loop {
+            match packs::copy_pack(&self.copy, &self.known, items, stream).await {
+                Ok(copied) => break copied,
+                Err((error, all)) if self.tries_again(&error, round) => {
+                    items = all;
+                    self.wait(round).await;
+                }
+                Err((error, all)) => return all.iter().for_each(|item| self.failed(item.source(), &error)),
+            }
+            round += 1;
+        };
+        self.outcome().copied += copied.copied;
+        self.outcome().present += copied.present.len() as u64;
+        copied.present.iter().for_each(|item| self.copy.progress.skip(item.size()));
+        (0..copied.copied + copied.present.len() as u64).for_each(|_| self.copy.progress.file_ends());
+        for item in copied.left {
+            self.open(item).await;
         }
     }
 

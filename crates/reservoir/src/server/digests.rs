@@ -18,8 +18,8 @@ pub(super) struct Digests {
     known: Mutex<VecDeque<(Key, Vec<u8>)>>,
 }
 
-/// A version of a file, and what was computed of it.
-type Key = (Name, String, Algorithm);
+/// A version of a file, and what was computed of it. The file's own number as well: a copy with another one's time is another file.
+type Key = (Name, String, u64, Algorithm);
 
 impl Digests {
     pub(super) fn new(shell: Shell, turns: usize) -> Digests {
@@ -34,7 +34,7 @@ impl Digests {
         file: &Arc<dyn Stored>,
         algorithm: Algorithm,
     ) -> Result<Vec<u8>, Refusal> {
-        let key = (name.clone(), tag.to_owned(), algorithm);
+        let key = (name.clone(), tag.to_owned(), file.identity()?, algorithm);
         if let Some(known) = self.known(&key) {
             return Ok(known);
         }
@@ -72,6 +72,12 @@ impl Digests {
             known.push_back((key, digest.clone()));
         }
         Ok(digest)
+    }
+
+    /// There is another file of this name now, which may have the number and the time of the old one.
+    pub(super) fn forget(&self, name: &Name) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|((of, ..), _)| of != name);
     }
 
     fn known(&self, key: &Key) -> Option<Vec<u8>> {

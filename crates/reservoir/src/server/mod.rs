@@ -2,6 +2,7 @@
 //!
 //! - `read`: GET and HEAD; `digests`: digests of whole files, computed once;
 //! - `third_party`: COPY, from another server or to one;
+//! - `packs`: POST of many small files at once, and of names of such;
 //! - `write`: POST and PUT; `uploads`: files that are arriving, and who writes them;
 //! - `refusal`: why a request is not answered as asked.
 //!
@@ -10,6 +11,7 @@
 //! ```
 
 mod digests;
+mod packs;
 mod read;
 mod refusal;
 mod third_party;
@@ -18,6 +20,7 @@ pub(crate) mod write;
 
 use crate::body::{self, Body};
 use crate::name::Name;
+use crate::pack;
 use crate::remote::Dial;
 use crate::shell::Shell;
 use crate::storage::Folder;
@@ -29,7 +32,7 @@ use core::pin::{Pin, pin};
 use core::time::Duration;
 use digests::Digests;
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, HeaderValue, SERVER, WWW_AUTHENTICATE};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, SERVER, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -267,8 +270,12 @@ impl Server {
         if request.method().as_str() == "COPY" {
             return third_party::copy(self, request.headers(), name, &grant, watch).await;
         }
+        let kind = request.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes());
+        let gives_pack = *request.method() == Method::POST && kind == Some(pack::NAMES.as_bytes());
+        let takes_pack = *request.method() == Method::POST && kind == Some(pack::KIND.as_bytes());
         let needs = match *request.method() {
             Method::GET | Method::HEAD => Right::Read,
+            Method::POST if gives_pack => Right::Read,
             Method::PUT | Method::POST => Right::Write,
             Method::OPTIONS => return Ok(read::options()),
             _ => return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "COPY, GET, HEAD, OPTIONS, POST or PUT")),
@@ -278,6 +285,8 @@ impl Server {
         }
         match *request.method() {
             Method::PUT => write::put(self, request, name, &grant, watch).await,
+            Method::POST if gives_pack => packs::give(self, request, name, &grant, watch).await,
+            Method::POST if takes_pack => packs::take(self, request, name, &grant, watch).await,
             Method::POST => write::begin(self, &request, name, &grant, watch).await,
             _ => read::give(self, &request, name, &grant, watch).await,
         }

@@ -24,6 +24,11 @@ impl Refusal {
         self.field = value.try_into().ok().map(|value| Box::new((name, value)));
     }
 
+    /// Its sentence.
+    pub(super) fn text(self) -> String {
+        self.text
+    }
+
     pub(super) fn into_response(self) -> Response<Body> {
         let mut response = Response::new(body::full(self.text + "\n"));
         *response.status_mut() = self.status;
@@ -72,6 +77,8 @@ impl From<LandingError> for Refusal {
     fn from(error: LandingError) -> Refusal {
         match error {
             LandingError::Medium(_, error) => error.into(),
+            // RFC 4918 9.7.2. It will not pass.
+            LandingError::NoFile(_) => Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error.to_string()),
             LandingError::NotBegun(_) => Refusal::new(StatusCode::GONE, error.to_string()),
             // The one that has it may be a request that was given up, and is about to end.
             LandingError::Taken(_) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),

@@ -208,6 +208,7 @@ impl Put<'_> {
         });
         let replaces = settled.await??;
         leftovers.keep = true;
+        self.server.0.digests.forget(&self.name);
         self.server.0.uploads.leave(&self.name, leftovers.upload);
         let mut told = HeaderMap::new();
         if let Some(root) = leftovers.landing.root() {
@@ -242,7 +243,7 @@ impl Put<'_> {
             match frame.into_data() {
                 Ok(data) => {
                     if let Some(pace) = self.grant.pace() {
-                        self.take_turn(pace, data.len()).await;
+                        take_turn(self.server, self.watch, pace, data.len()).await;
                     }
                     if let Some(summer) = &mut summer {
                         summer.update(&data);
@@ -256,16 +257,16 @@ impl Put<'_> {
         self.watch.expect(None);
         Ok((sink.end().await?, trailers, summer))
     }
+}
 
-    /// Bytes that came count; what comes after them waits.
-    async fn take_turn(&self, pace: &Pace, bytes: usize) {
-        let shell = &self.server.0.shell;
-        let turn = pace.take(shell.now(), bytes as u64);
-        if turn > shell.now() {
-            self.watch.expect(None);
-            shell.sleep_until(turn).await;
-            self.watch.expect(Some(self.server.0.limits.stall));
-        }
+/// Bytes that came count; what comes after them waits.
+pub(super) async fn take_turn(server: &Server, watch: &Watch, pace: &Pace, bytes: usize) {
+    let shell = &server.0.shell;
+    let turn = pace.take(shell.now(), bytes as u64);
+    if turn > shell.now() {
+        watch.expect(None);
+        shell.sleep_until(turn).await;
+        watch.expect(Some(server.0.limits.stall));
     }
 }
 

@@ -317,6 +317,12 @@ impl Folder for Mounted {
         Ok(())
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        let mut state = self.whole_call()?;
+        state.files.values_mut().for_each(|file| file.durable = file.seen.clone());
+        Ok(())
+    }
+
     fn sync_names(&self, _: &Name) -> io::Result<()> {
         let mut state = self.whole_call()?;
         state.changes.clear();

@@ -1,0 +1,68 @@
+//! `reservoir manual`: pages for `man`, made of the options themselves.
+
+use crate::{FAILED, fail};
+use clap::{Args, Command};
+use clap_mangen::Man;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Print the manual page, or write all pages into a folder
+///
+/// `reservoir manual | man -l -` shows the page of the program; with --into FOLDER there is one for each command as well: reservoir.1,
+/// reservoir-copy.1 and so on.
+#[derive(Debug, Args)]
+pub(crate) struct ManualOptions {
+    /// The folder for the pages
+    #[arg(long, value_name = "FOLDER")]
+    into: Option<PathBuf>,
+}
+
+pub(crate) fn run(options: &ManualOptions, command: Command) -> ExitCode {
+    let written = match &options.into {
+        None => page(command).and_then(|page| io::stdout().write_all(&page)),
+        Some(folder) => pages(command)
+            .and_then(|pages| pages.into_iter().try_for_each(|(name, page)| std::fs::write(folder.join(name), page))),
+    };
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&format!("the manual: {error}"), FAILED),
+    }
+}
+
+/// The page of each command, and its file's name.
+fn pages(mut command: Command) -> io::Result<Vec<(String, Vec<u8>)>> {
+    command.build();
+    let name = command.get_name().to_owned();
+    let mut pages = vec![(format!("{name}.1"), page(command.clone())?)];
+    for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+        let title = format!("{name}-{}", sub.get_name());
+        // man finds pages by one word, and shows usage by two.
+        let sub = sub.clone().display_name(title.clone());
+        pages.push((format!("{title}.1"), page(sub)?));
+    }
+    Ok(pages)
+}
+
+fn page(command: Command) -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    Man::new(command).render(&mut page)?;
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn each_command_has_a_page_with_its_options() {
+        let pages = pages(crate::Options::command()).unwrap();
+        let text = |name: &str| {
+            let (_, page) = pages.iter().find(|(file, _)| file == name).unwrap_or_else(|| panic!("no {name}"));
+            String::from_utf8(page.clone()).unwrap().replace("\\-", "-")
+        };
+        assert!(text("reservoir.1").contains("Exit status") && text("reservoir-serve.1").contains("--tpc-allow"));
+        assert!(text("reservoir-copy.1").contains("--resume") && text("reservoir-plan.1").contains("--parts"));
+    }
+}

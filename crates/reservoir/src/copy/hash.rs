@@ -1,0 +1,52 @@
+//! Whether two files are the same by their hashes, which their servers compute where they are.
+
+use super::list::Item;
+use super::place::Side;
+use super::{Copy, CopyError};
+use crate::digest::{Algorithm, Summer};
+use crate::name::Name;
+use crate::storage::read_exactly;
+use std::path::PathBuf;
+
+/// Whether source and destination, of one size, have one hash. What a server tells no hash of counts as another file.
+pub(super) async fn are_same(copy: &Copy, item: &Item) -> Result<bool, CopyError> {
+    let told = match (&item.from.0, &item.to.0) {
+        (_, Side::Remote(server, _)) => server.digest(&item.to.1).await?,
+        (Side::Remote(server, _), _) => server.digest(&item.from.1).await?,
+        _ => Some((Algorithm::Blake3, of(copy, &item.from, item.size(), Algorithm::Blake3).await?)),
+    };
+    let Some((algorithm, told)) = told else { return Ok(false) };
+    let other = match (&item.from.0, &item.to.0) {
+        (Side::Remote(server, _), Side::Remote(..)) => {
+            return Ok(server.digest(&item.from.1).await? == Some((algorithm, told)));
+        }
+        (Side::Local(..), Side::Remote(..)) => &item.from,
+        _ => &item.to,
+    };
+    Ok(of(copy, other, item.size(), algorithm).await? == told)
+}
+
+/// The hash of a file of this machine.
+async fn of(copy: &Copy, (side, name): &(Side, Name), size: u64, algorithm: Algorithm) -> Result<Vec<u8>, CopyError> {
+    let local = |error| CopyError::Local { path: PathBuf::from(side.shown(name)), error };
+    let Side::Local(folder, _) = side else { return Ok(Vec::new()) };
+    let (folder, name) = (folder.clone(), name.clone());
+    let file = copy.shell.blocking(move || folder.open(&name)).await.map_err(local)?;
+    let (mut summer, mut at) = (Summer::new(algorithm), 0);
+    // Piece by piece, so that it ends when nobody waits for it any more.
+    while at < size {
+        let length = READ_AT_ONCE.min(size - at);
+        let file = file.clone();
+        let read = copy.shell.blocking(move || {
+            let mut piece = vec![0; length as usize];
+            read_exactly(&*file, &mut piece, at)?;
+            summer.update(&piece);
+            Ok(summer)
+        });
+        summer = read.await.map_err(local)?;
+        at += length;
+    }
+    Ok(summer.finish())
+}
+
+const READ_AT_ONCE: u64 = 4 << 20;

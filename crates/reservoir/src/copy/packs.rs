@@ -1,0 +1,304 @@
+//! Small files of a tree in packs: to one of our servers or from one, hundreds in a request. What a pack leaves out is copied by itself.
+
+use super::file::has_arrived;
+use super::list::Item;
+use super::place::Side;
+use super::{Copy, CopyError, Sync};
+use crate::body::Relayed;
+use crate::name::Name;
+use crate::pack::{self, Unpacker};
+use crate::remote::{Reading, Remote, RemoteError};
+use crate::small::{Batch, Wanted, gather};
+use crate::storage::{About, Folder};
+use bytes::BytesMut;
+use http_body_util::BodyExt;
+use hyper::body::Frame;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ffi::OsString;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::mpsc;
+
+/// What is copied at a time.
+pub(super) enum Unit {
+    File(Box<Item>),
+    Pack(Vec<Item>),
+}
+
+/// Puts small files that have one way together, if there are enough of them.
+pub(super) async fn units(copy: &Copy, items: Vec<Item>) -> Vec<Unit> {
+    let mut known = HashMap::new();
+    let mut ways: HashMap<(String, String), Vec<Item>> = HashMap::new();
+    let mut order = Vec::new();
+    let mut units = Vec::new();
+    for item in items {
+        if copy.verify || !is_small(copy, &item) || !goes_in_packs(&item, &mut known).await {
+            units.push(Unit::File(Box::new(item)));
+            continue;
+        }
+        let way = (item.from.0.root(), item.to.0.root());
+        if !ways.contains_key(&way) {
+            order.push(way.clone());
+        }
+        ways.entry(way).or_default().push(item);
+    }
+    for way in order {
+        let items = ways.remove(&way).unwrap_or_default();
+        if items.len() < LEAST_PACKED {
+            units.extend(items.into_iter().map(Box::new).map(Unit::File));
+            continue;
+        }
+        // Several for each stream, for balance.
+        let most = (items.len() / (4 * copy.streams)).clamp(LEAST_PACKED, pack::MOST_FILES);
+        let (mut next, mut bytes) = (Vec::new(), 0);
+        for item in items {
+            bytes += item.size();
+            next.push(item);
+            if next.len() == most || bytes > MOST_BYTES {
+                units.push(Unit::Pack(core::mem::take(&mut next)));
+                bytes = 0;
+            }
+        }
+        if !next.is_empty() {
+            units.push(Unit::Pack(next));
+        }
+    }
+    units
+}
+
+fn is_small(copy: &Copy, item: &Item) -> bool {
+    item.size() <= pack::MOST_OF_A_FILE.min(copy.block) && item.refused.is_none() && item.blocks.is_none()
+}
+
+/// Between a folder of this machine and a server of ours, either way.
+async fn goes_in_packs(item: &Item, known: &mut HashMap<String, bool>) -> bool {
+    match (&item.from.0, &item.to.0) {
+        (Side::Remote(..), Side::Local(..)) => item.is_reservoir,
+        (Side::Local(..), Side::Remote(server, root)) => match known.get(&**root) {
+            Some(ours) => *ours,
+            None => {
+                // What is wrong with it, the first file will tell.
+                let ours = server.is_reservoir().await.unwrap_or(false);
+                known.insert(root.to_string(), ours);
+                ours
+            }
+        },
+        _ => false,
+    }
+}
+
+/// What came of a pack.
+#[derive(Default)]
+pub(super) struct Copied {
+    pub(super) copied: u64,
+    pub(super) present: Vec<Item>,
+    /// To be copied by themselves.
+    pub(super) left: Vec<Item>,
+}
+
+/// Copies a pack over the connection of a stream.
+pub(super) async fn copy_pack(
+    copy: &Copy,
+    known: &Known,
+    items: Vec<Item>,
+    stream: usize,
+) -> Result<Copied, (CopyError, Vec<Item>)> {
+    let mut done = Copied::default();
+    let mut absent = Vec::new();
+    for item in items {
+        match known.is_present(copy, &item).await {
+            Ok(true) => done.present.push(item),
+            Ok(false) => absent.push(item),
+            Err(_) => done.left.push(item),
+        }
+    }
+    let sides = absent.first().map(|item| (item.from.0.clone(), item.to.0.clone()));
+    let copied = match sides {
+        None => return Ok(done),
+        Some((Side::Local(folder, _), Side::Remote(server, _))) => send(copy, folder, &server, &absent, stream).await,
+        Some((Side::Remote(server, _), Side::Local(folder, _))) => fetch(copy, &server, folder, &absent, stream).await,
+        Some(_) => Ok(HashSet::new()),
+    };
+    match copied {
+        Ok(arrived) => {
+            done.copied = arrived.len() as u64;
+            done.left.extend(absent.into_iter().filter(|item| !arrived.contains(&item.to.1)));
+            Ok(done)
+        }
+        // An older server, or one of its limits.
+        Err(CopyError::Remote(RemoteError::Refused { status, .. })) if status.is_client_error() && status != 401 => {
+            done.left.extend(absent);
+            Ok(done)
+        }
+        Err(error) => Err((error, done.present.into_iter().chain(done.left).chain(absent).collect())),
+    }
+}
+
+/// Sends files in a pack; gives the names that arrived.
+async fn send(
+    copy: &Copy,
+    folder: Arc<dyn Folder>,
+    server: &Arc<Remote>,
+    items: &[Item],
+    stream: usize,
+) -> Result<HashSet<Name>, CopyError> {
+    let into = common(items.iter().map(|item| &item.to.1));
+    let below = |name: &Name| Name::from_path(name.path().strip_prefix(into.path()).unwrap_or(name.path()));
+    let mut wanted = VecDeque::new();
+    for item in items {
+        wanted.push_back(Wanted { at: item.from.1.clone(), packed_as: below(&item.to.1)?, about: Some(item.about) });
+    }
+    let (frames, body) = mpsc::channel(1);
+    let feed = async {
+        let mut left_out = HashSet::new();
+        while !wanted.is_empty() {
+            let (folder, mut rest) = (folder.clone(), core::mem::take(&mut wanted));
+            let gathered = copy.shell.blocking(move || Ok((gather(&*folder, &mut rest), rest))).await;
+            let Ok((gathered, rest)) = gathered else { break };
+            wanted = rest;
+            left_out.extend(gathered.left_out);
+            super::file::turn(copy, gathered.bytes.len()).await;
+            copy.progress.moved(stream, gathered.content as usize);
+            // The request itself tells why nobody takes them any more.
+            if frames.send(Ok(Frame::data(gathered.bytes))).await.is_err() {
+                break;
+            }
+        }
+        if wanted.is_empty() {
+            let mut end = BytesMut::new();
+            pack::write_end(&mut end);
+            let _told_by_the_request = frames.send(Ok(Frame::data(end.freeze()))).await;
+        }
+        drop(frames);
+        left_out
+    };
+    let (answer, left_out) = tokio::join!(server.send_pack(&into, Relayed::new(body, None).boxed_unsync()), feed);
+    let refused = answer?;
+    let mut arrived = HashSet::new();
+    for item in items {
+        let name = below(&item.to.1)?;
+        if !left_out.contains(&name) && !refused.contains(&name) {
+            arrived.insert(item.to.1.clone());
+        }
+    }
+    Ok(arrived)
+}
+
+/// Fetches files in a pack; gives the names that arrived.
+async fn fetch(
+    copy: &Copy,
+    server: &Arc<Remote>,
+    folder: Arc<dyn Folder>,
+    items: &[Item],
+    stream: usize,
+) -> Result<HashSet<Name>, CopyError> {
+    let from = common(items.iter().map(|item| &item.from.1));
+    let mut wanted = HashMap::new();
+    for item in items {
+        let below = item.from.1.path().strip_prefix(from.path()).unwrap_or(item.from.1.path());
+        wanted.insert(Name::from_path(below)?, item);
+    }
+    let names: String = wanted.keys().map(|name| name.to_url() + "\n").collect();
+    let mut reading: Reading = server.fetch_pack(&from, names).await?;
+    let (mut unpacker, mut batch) = (Unpacker::default(), Batch::new(folder, Name::root()));
+    let (mut arrived, mut on_the_way) = (HashSet::new(), Vec::new());
+    let bad = |what| RemoteError::Answer { name: from.clone(), what };
+    loop {
+        let piece = reading.some().await?;
+        if let Some(piece) = &piece {
+            super::file::turn(copy, piece.len()).await;
+            unpacker.push(piece);
+        }
+        let mut is_full = false;
+        while let Some(mut file) = unpacker.next().map_err(|_| bad("is no pack of files"))? {
+            let item = wanted.get(&file.name).ok_or_else(|| bad("has files that were not asked for"))?;
+            // It was changed since it was listed.
+            if file.bytes.len() as u64 != item.size() || file.modified != item.about.modified {
+                continue;
+            }
+            copy.progress.moved(stream, file.bytes.len());
+            file.name = item.to.1.clone();
+            on_the_way.push(file.name.clone());
+            is_full |= batch.push(file);
+        }
+        if is_full || piece.is_none() {
+            let local = |error| CopyError::Local { path: items[0].to.0.shown(&items[0].to.1).into(), error };
+            let (back, refused) = copy.shell.blocking(move || batch.land()).await.map_err(local)?;
+            batch = back;
+            arrived.extend(on_the_way.drain(..));
+            arrived.retain(|name| !refused.iter().any(|(other, _)| other == name));
+        }
+        if piece.is_none() {
+            break;
+        }
+    }
+    if !unpacker.is_ended() {
+        return Err(bad("was cut off").into());
+    }
+    reading.end(server);
+    Ok(arrived)
+}
+
+/// The folder that all are in.
+fn common<'a>(mut names: impl Iterator<Item = &'a Name>) -> Name {
+    let first = names.next().map(Name::folder).unwrap_or_default();
+    names.fold(first, |mut common, name| {
+        while !name.is_below(&common) {
+            common = common.folder();
+        }
+        common
+    })
+}
+
+/// What a server has, folder by folder: asked once for each, in place of once for each file.
+#[derive(Default)]
+pub(super) struct Known(Mutex<Option<Listing>>);
+
+/// A server, a folder of it, and what is there.
+type Listing = (String, Name, Arc<HashMap<OsString, About>>);
+
+impl Known {
+    async fn is_present(&self, copy: &Copy, item: &Item) -> Result<bool, CopyError> {
+        let sync = if copy.resume { Sync::SizeTime } else { copy.sync };
+        let Side::Remote(server, root) = &item.to.0 else {
+            return if sync == Sync::Nothing { Ok(false) } else { has_arrived(copy, item, sync).await };
+        };
+        match sync {
+            Sync::Nothing => Ok(false),
+            // A folder's list has no hashes.
+            Sync::Hash => has_arrived(copy, item, sync).await,
+            Sync::Size | Sync::SizeTime => {
+                let listed = self.list(server, root, &item.to.1.folder()).await?;
+                let found = item.to.1.last().and_then(|last| listed.get(last));
+                Ok(found.is_some_and(|found| super::file::fits(found, item, sync)))
+            }
+        }
+    }
+
+    async fn list(
+        &self,
+        server: &Arc<Remote>,
+        root: &str,
+        folder: &Name,
+    ) -> Result<Arc<HashMap<OsString, About>>, CopyError> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((of, name, listed)) = known
+            && of == root
+            && name == *folder
+        {
+            return Ok(listed);
+        }
+        let listed = match server.list(folder).await {
+            Ok(listed) => listed,
+            // It is not there yet, or the token may only write.
+            Err(RemoteError::Refused { status, .. }) if status == 404 || status == 403 => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        let listed = Arc::new(listed.into_iter().map(|entry| (entry.part, entry.about)).collect::<HashMap<_, _>>());
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((root.into(), folder.clone(), listed.clone()));
+        Ok(listed)
+    }
+}
+
+/// Fewer files than this are copied one by one.
+const LEAST_PACKED: usize = 16;
+const MOST_BYTES: u64 = 32 << 20;

@@ -1,0 +1,188 @@
+//! Many small files in one body, each with its name, its time and its hash, so that a tree of them is not a round trip for each.
+//!
+//! ```text
+//!  file:  length of the head, 4 bytes | head, a line of JSON | BLAKE3 of the bytes, 32 bytes | bytes      end:  four zeros
+//! ```
+//! All numbers are big-endian. A body without its end was cut off.
+
+use crate::name::{BadName, Name};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, SystemTime};
+
+/// A file in a pack.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Packed {
+    /// Below the folder that the pack is for.
+    pub(crate) name: Name,
+    pub(crate) modified: SystemTime,
+    pub(crate) bytes: Bytes,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    /// As in a URL, so that any name fits.
+    name: String,
+    size: u64,
+    /// Nanoseconds since 1970.
+    modified: u64,
+}
+
+impl Packed {
+    /// Behind what is in `into`.
+    pub(crate) fn write(&self, into: &mut BytesMut) {
+        let modified = self.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let modified = u64::try_from(modified.as_nanos()).unwrap_or(0);
+        let name = self.name.to_url();
+        let head =
+            serde_json::to_vec(&Head { name, size: self.bytes.len() as u64, modified }).expect("strings and numbers");
+        into.reserve(4 + head.len() + HASH + self.bytes.len());
+        into.put_u32(u32::try_from(head.len()).expect("names are at most 4096 bytes"));
+        into.put_slice(&head);
+        into.put_slice(blake3::hash(&self.bytes).as_bytes());
+        into.put_slice(&self.bytes);
+    }
+}
+
+/// The end of a pack.
+pub(crate) fn write_end(into: &mut BytesMut) {
+    into.put_u32(0);
+}
+
+/// Why bytes are no pack.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub(crate) enum BadPack {
+    #[error("the head of a packed file is longer than {MOST_OF_A_HEAD} bytes, or no head")]
+    Head,
+    #[error("a packed file has {0} bytes: at most {MOST_OF_A_FILE} fit")]
+    Large(u64),
+    #[error("a packed file cannot be here: {0}")]
+    Name(#[from] BadName),
+    #[error("{0}: the bytes that came are not those that were packed: send it again")]
+    Differs(Name),
+}
+
+/// Reads a pack that comes in pieces; keeps no more than a file and a piece.
+#[derive(Default)]
+pub(crate) struct Unpacker {
+    buffer: BytesMut,
+    ended: bool,
+}
+
+impl Unpacker {
+    /// The next bytes.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Whether the pack's end has come, and nothing behind it.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended && self.buffer.is_empty()
+    }
+
+    /// The next file that is whole.
+    pub(crate) fn next(&mut self) -> Result<Option<Packed>, BadPack> {
+        if self.ended || self.buffer.len() < 4 {
+            return Ok(None);
+        }
+        let length = (&self.buffer[..4]).get_u32() as usize;
+        if length == 0 {
+            self.buffer.advance(4);
+            self.ended = true;
+            return Ok(None);
+        }
+        if length > MOST_OF_A_HEAD {
+            return Err(BadPack::Head);
+        }
+        if self.buffer.len() < 4 + length {
+            return Ok(None);
+        }
+        let head: Head = serde_json::from_slice(&self.buffer[4..4 + length]).map_err(|_| BadPack::Head)?;
+        if head.size > MOST_OF_A_FILE {
+            return Err(BadPack::Large(head.size));
+        }
+        let all = 4 + length + HASH + head.size as usize;
+        if self.buffer.len() < all {
+            return Ok(None);
+        }
+        let name = Name::from_url(&head.name)?;
+        if name == Name::root() {
+            return Err(BadPack::Head);
+        }
+        let mut file = self.buffer.split_to(all);
+        file.advance(4 + length);
+        let hash = file.split_to(HASH);
+        let bytes = file.freeze();
+        if blake3::hash(&bytes).as_bytes()[..] != hash[..] {
+            return Err(BadPack::Differs(name));
+        }
+        let modified = SystemTime::UNIX_EPOCH + Duration::from_nanos(head.modified);
+        Ok(Some(Packed { name, modified, bytes }))
+    }
+}
+
+/// What such a body is called.
+pub(crate) const KIND: &str = "application/x-reservoir-pack";
+/// What a body is called that has names, a line each, for a pack in answer.
+pub(crate) const NAMES: &str = "application/x-reservoir-names";
+/// Bytes of a file that may be packed.
+pub(crate) const MOST_OF_A_FILE: u64 = 256 << 10;
+/// Files of a pack that somebody asks for.
+pub(crate) const MOST_FILES: usize = 4096;
+/// Bytes of a head: a name of 4096 bytes, all escaped, and more.
+const MOST_OF_A_HEAD: usize = 16 << 10;
+const HASH: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed(url: &str, bytes: &'static [u8]) -> Packed {
+        let modified = SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
+        Packed { name: Name::from_url(url).unwrap(), modified, bytes: Bytes::from_static(bytes) }
+    }
+
+    #[test]
+    fn files_come_through_however_the_pack_is_cut() {
+        let files = [packed("/a%0Ab/%FF", b"one"), packed("/empty", b""), packed("/c", &[7; 5000])];
+        let mut wire = BytesMut::new();
+        files.iter().for_each(|file| file.write(&mut wire));
+        write_end(&mut wire);
+        for size in [1, 3, 100, wire.len()] {
+            let (mut unpacker, mut came) = (Unpacker::default(), Vec::new());
+            for piece in wire.chunks(size) {
+                assert!(!unpacker.is_ended());
+                unpacker.push(piece);
+                while let Some(file) = unpacker.next().unwrap() {
+                    came.push(file);
+                }
+            }
+            assert!(unpacker.is_ended() && came == files, "pieces of {size}");
+            unpacker.push(b"x");
+            assert!(!unpacker.is_ended(), "there is something behind the end");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_pack_are_told_and_never_kept() {
+        let refused = |wire: &[u8]| {
+            let mut unpacker = Unpacker::default();
+            unpacker.push(wire);
+            unpacker.next().unwrap_err()
+        };
+        assert_eq!(refused(b"GET / HTTP/1.1"), BadPack::Head);
+        assert_eq!(refused(b"\0\0\0\x02{}"), BadPack::Head);
+        let with = |head: &str| [&(head.len() as u32).to_be_bytes()[..], head.as_bytes(), &[0; 64]].concat();
+        assert_eq!(refused(&with(r#"{"name":"a","size":9999999,"modified":0}"#)), BadPack::Large(9_999_999));
+        for name in ["..", "a/../b", "%00", "%zz", "a%2Fb", ".reservoir-x"] {
+            let head = format!(r#"{{"name":"{name}","size":1,"modified":0}}"#);
+            assert!(matches!(refused(&with(&head)), BadPack::Name(_)), "{name}");
+        }
+        assert_eq!(refused(&with(r#"{"name":"/","size":1,"modified":0}"#)), BadPack::Head);
+        let mut wire = BytesMut::new();
+        packed("/a", b"bytes").write(&mut wire);
+        *wire.last_mut().unwrap() ^= 1;
+        assert_eq!(refused(&wire), BadPack::Differs(Name::from_url("/a").unwrap()));
+    }
+}

@@ -1,0 +1,131 @@
+//! Many small files at once: a POST of a pack into a folder, and a POST of names for a pack in answer.
+//!
+//! ```text
+//! POST /folder, Content-Type: application/x-reservoir-pack     its files arrive; the answer lists those that cannot: name, tab, why
+//! POST /folder, Content-Type: application/x-reservoir-names    the answer is a pack of those that are small files; others are missing in it
+//! ```
+
+use super::Server;
+use super::read::response;
+use super::refusal::Refusal;
+use crate::body::{self, Body, Relayed};
+use crate::name::Name;
+use crate::pack::{self, BadPack, Unpacker};
+use crate::small::{self, Batch, Wanted};
+use crate::tokens::Grant;
+use crate::watch::Watch;
+use core::fmt::Write;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Frame, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Takes a pack.
+pub(super) async fn take(
+    server: &Server,
+    request: Request<Incoming>,
+    into: Name,
+    grant: &Arc<Grant>,
+    watch: &Watch,
+) -> Result<Response<Body>, Refusal> {
+    let (mut body, mut unpacker) = (request.into_body(), Unpacker::default());
+    let mut batch = Batch::new(server.0.folder.clone(), into);
+    let mut failed = String::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| Refusal::cut_off())?.into_data() else { continue };
+        if let Some(pace) = grant.pace() {
+            super::write::take_turn(server, watch, pace, data.len()).await;
+        }
+        unpacker.push(&data);
+        while let Some(file) = unpacker.next()? {
+            if batch.push(file) {
+                batch = land(server, batch, &mut failed, watch).await?;
+            }
+        }
+    }
+    if !unpacker.is_ended() {
+        return Err(Refusal::cut_off());
+    }
+    land(server, batch, &mut failed, watch).await?;
+    Ok(response(StatusCode::OK, HeaderMap::new(), body::full(failed)))
+}
+
+/// Brings a batch to the medium; gives an empty one.
+async fn land(server: &Server, batch: Batch, failed: &mut String, watch: &Watch) -> Result<Batch, Refusal> {
+    // From here on the medium is at work, not the client.
+    watch.expect(None);
+    let names = batch.names();
+    let (batch, refused) = server.0.shell.blocking(move || batch.land()).await?;
+    watch.expect(Some(server.0.limits.stall));
+    names.iter().for_each(|name| server.0.digests.forget(name));
+    for (name, error) in refused {
+        let why = Refusal::from(error).text();
+        // To a string, writing does not fail.
+        let _written = writeln!(failed, "{}\t{why}", name.to_url());
+    }
+    if failed.len() > MOST_FAILED {
+        return Err(Refusal::new(StatusCode::CONFLICT, "too many of these files cannot be here: send them one by one"));
+    }
+    Ok(batch)
+}
+
+/// Gives a pack of what is named.
+pub(super) async fn give(
+    server: &Server,
+    request: Request<Incoming>,
+    from: Name,
+    grant: &Arc<Grant>,
+    watch: &Watch,
+) -> Result<Response<Body>, Refusal> {
+    let text =
+        Limited::new(request.into_body(), MOST_NAMED).collect().await.map_err(|_| Refusal::cut_off())?.to_bytes();
+    let text =
+        core::str::from_utf8(&text).map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the names are no text"))?;
+    let mut wanted = Vec::new();
+    for line in text.lines() {
+        if wanted.len() == pack::MOST_FILES {
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, "a pack has at most 4096 files"));
+        }
+        let below = Name::from_url(line)?;
+        let at = below.path().components().try_fold(from.clone(), |name, part| name.join(part.as_os_str()))?;
+        wanted.push(Wanted { at, packed_as: below, about: None });
+    }
+    watch.expect(Some(server.0.limits.stall));
+    let (into, frames) = mpsc::channel(1);
+    let (folder, shell, pace) = (server.0.folder.clone(), server.0.shell.clone(), grant.pace().cloned());
+    server.0.shell.spawn(async move {
+        let mut wanted: std::collections::VecDeque<Wanted> = wanted.into();
+        while !wanted.is_empty() {
+            let folder = folder.clone();
+            let gathered = shell.blocking(move || Ok((small::gather(&*folder, &mut wanted), wanted))).await;
+            let Ok((gathered, rest)) = gathered else { return };
+            wanted = rest;
+            if let Some(turn) = pace.as_ref().map(|pace| pace.take(shell.now(), gathered.bytes.len() as u64)) {
+                shell.sleep_until(turn).await;
+            }
+            if into.send(Ok(Frame::data(gathered.bytes))).await.is_err() {
+                return;
+            }
+        }
+        let mut end = bytes::BytesMut::new();
+        pack::write_end(&mut end);
+        // Who went away asks again.
+        let _gone = into.send(Ok(Frame::data(end.freeze()))).await;
+    });
+    let mut fields = HeaderMap::new();
+    fields.insert(CONTENT_TYPE, HeaderValue::from_static(pack::KIND));
+    Ok(response(StatusCode::OK, fields, Relayed::new(frames, None).boxed_unsync()))
+}
+
+impl From<BadPack> for Refusal {
+    fn from(error: BadPack) -> Refusal {
+        Refusal::new(StatusCode::BAD_REQUEST, error.to_string())
+    }
+}
+
+/// Bytes of names that are asked for: 4096 of usual lengths.
+const MOST_NAMED: usize = 4 << 20;
+/// Bytes of the list of those that cannot arrive.
+const MOST_FAILED: usize = 4 << 20;

@@ -1,0 +1,208 @@
+//! Small files that come and go together: read into a pack one after the other; written under hidden names, brought to the medium at once, and
+//! then given their names.
+//!
+//! Invariant: a file has its name only once its bytes are on the medium. Each is locked as a [`Landing`](crate::landing::Landing) locks it, so that no
+//! two writers of a name are at work at a time.
+//!
+//! All calls block.
+
+use crate::body::PIECE;
+use crate::landing::{LandingError, lock_journal};
+use crate::name::{BadName, Name};
+use crate::pack::{MOST_OF_A_FILE, Packed};
+use crate::storage::{About, Folder, Kind, Stored, read_exactly};
+use bytes::{Bytes, BytesMut};
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+/// Files that arrive together in a folder.
+pub(crate) struct Batch {
+    folder: Arc<dyn Folder>,
+    into: Name,
+    files: Vec<Packed>,
+    bytes: usize,
+    /// The folder that was made, or found, last.
+    made: Option<Name>,
+}
+
+/// Names that cannot arrive, and why.
+pub(crate) type Refused = Vec<(Name, LandingError)>;
+
+impl Batch {
+    pub(crate) fn new(folder: Arc<dyn Folder>, into: Name) -> Batch {
+        Batch { folder, into, files: Vec::new(), bytes: 0, made: None }
+    }
+
+    /// One more; whether it is time to land.
+    pub(crate) fn push(&mut self, file: Packed) -> bool {
+        self.bytes += file.bytes.len();
+        self.files.push(file);
+        self.files.len() >= MOST_AT_ONCE || self.bytes >= MOST_BYTES
+    }
+
+    /// The names that they are to have.
+    pub(crate) fn names(&self) -> Vec<Name> {
+        self.files.iter().filter_map(|file| self.name_of(file).ok()).collect()
+    }
+
+    /// Brings them to the medium and gives them their names; gives the empty batch, and what cannot be here.
+    ///
+    /// # Errors
+    /// If the medium fails, or is full. Each file is there whole, or as it was.
+    pub(crate) fn land(mut self) -> io::Result<(Batch, Refused)> {
+        let (mut refused, mut written) = (Vec::new(), Vec::new());
+        for file in core::mem::take(&mut self.files) {
+            match self.write(&file) {
+                Ok(one) => written.push(one),
+                // Nothing after it would find room either.
+                Err(LandingError::Medium(_, error)) if error.kind() == io::ErrorKind::StorageFull => return Err(error),
+                Err(error) => refused.push((file.name, error)),
+            }
+        }
+        self.bytes = 0;
+        if !written.is_empty() {
+            // One call for all of them: a call for each would wait for the medium each time.
+            self.folder.sync_all()?;
+        }
+        let mut folders = BTreeSet::new();
+        for (name, _) in &written {
+            self.folder.rename(&name.unfinished(), name)?;
+            folders.insert(name.folder());
+        }
+        folders.iter().try_for_each(|one| self.folder.sync_names(one))?;
+        for (name, lock) in written {
+            self.folder.remove(&name.journal())?;
+            drop(lock);
+        }
+        Ok((self, refused))
+    }
+
+    fn name_of(&self, file: &Packed) -> Result<Name, BadName> {
+        let mut parts = file.name.path().components();
+        parts.try_fold(self.into.clone(), |name, part| name.join(part.as_os_str()))
+    }
+
+    /// Writes one under its hidden name; gives its name and what locks it.
+    fn write(&mut self, file: &Packed) -> Result<(Name, Arc<dyn Stored>), LandingError> {
+        let name =
+            self.name_of(file).map_err(|error| LandingError::Medium(file.name.clone(), io::Error::other(error)))?;
+        let medium = |error| LandingError::Medium(name.clone(), error);
+        if self.folder.about(&name).is_ok_and(|about| about.kind != Kind::File) {
+            return Err(LandingError::NoFile(name));
+        }
+        if self.made.as_ref() != Some(&name.folder()) {
+            self.folder.create_folder(&name.folder()).map_err(medium)?;
+            self.made = Some(name.folder());
+        }
+        let lock = lock_journal(&*self.folder, &name)?;
+        // What it vouches for is overwritten now.
+        if lock.about().map_err(medium)?.size > 0 {
+            lock.set_size(0).map_err(medium)?;
+            lock.sync().map_err(medium)?;
+        }
+        let data = self.folder.open_or_create(&name.unfinished()).map_err(medium)?;
+        data.set_size(0).map_err(medium)?;
+        data.write_at(&file.bytes, 0).map_err(medium)?;
+        data.set_modified(file.modified).map_err(medium)?;
+        Ok((name, lock))
+    }
+}
+
+/// A file that is to be packed.
+pub(crate) struct Wanted {
+    pub(crate) at: Name,
+    pub(crate) packed_as: Name,
+    /// What it was when it was listed: if it is another now, it is left out.
+    pub(crate) about: Option<About>,
+}
+
+/// Some files of a pack.
+pub(crate) struct Gathered {
+    pub(crate) bytes: Bytes,
+    /// How many they are, and bytes of the files themselves.
+    pub(crate) files: u64,
+    pub(crate) content: u64,
+    /// What is missing in it, for it cannot be read, is no small file, or has changed.
+    pub(crate) left_out: Vec<Name>,
+}
+
+/// Packs the first of `wanted`, as many as make a piece.
+pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<Wanted>) -> Gathered {
+    let (mut into, mut gathered) =
+        (BytesMut::new(), Gathered { bytes: Bytes::new(), files: 0, content: 0, left_out: Vec::new() });
+    while into.len() < PIECE
+        && let Some(Wanted { at, packed_as, about }) = wanted.pop_front()
+    {
+        match read(folder, &at, about) {
+            Ok((now, bytes)) => {
+                gathered.files += 1;
+                gathered.content += bytes.len() as u64;
+                Packed { name: packed_as, modified: now.modified, bytes }.write(&mut into);
+            }
+            Err(_) => gathered.left_out.push(packed_as),
+        }
+    }
+    gathered.bytes = into.freeze();
+    gathered
+}
+
+fn read(folder: &dyn Folder, name: &Name, expected: Option<About>) -> io::Result<(About, Bytes)> {
+    let file = folder.open(name)?;
+    let about = file.about()?;
+    if about.size > MOST_OF_A_FILE || expected.is_some_and(|expected| expected != about) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut bytes = vec![0; about.size as usize];
+    read_exactly(&*file, &mut bytes, 0)?;
+    // Written to meanwhile, it is neither the old file nor the new one.
+    if file.about()? == about { Ok((about, bytes.into())) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// Each is open while it is locked.
+const MOST_AT_ONCE: usize = 64;
+const MOST_BYTES: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocks::Blocks;
+    use crate::landing::{Begin, Landing};
+    use crate::rooted::Rooted;
+    use std::time::SystemTime;
+
+    fn packed(url: &str) -> Packed {
+        let name = Name::from_url(url).unwrap();
+        Packed { modified: SystemTime::UNIX_EPOCH, bytes: Bytes::from(url.to_owned()), name }
+    }
+
+    #[test]
+    fn files_land_together_and_one_that_cannot_is_told() {
+        let there = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(there.path().join("into/folder")).unwrap();
+        let folder: Arc<dyn Folder> = Arc::new(Rooted::open(there.path()).unwrap());
+        let name = |url: &str| Name::from_url(url).unwrap();
+        // Somebody is at work on one of them.
+        let other = Landing::open(folder.clone(), &name("/into/busy"), Blocks::new(5, 1024).unwrap(), "x", Begin::Anew);
+        let mut batch = Batch::new(folder.clone(), name("/into"));
+        for url in ["/a/b/c", "/busy", "/folder", "/plain"] {
+            assert!(!batch.push(packed(url)));
+        }
+        let (mut batch, refused) = batch.land().unwrap();
+        let told: Vec<String> = refused.iter().map(|(name, error)| format!("{name}: {error}")).collect();
+        assert!(told.len() == 2 && told[0].starts_with("/busy: ") && told[1].starts_with("/folder: "), "{told:?}");
+        assert_eq!(std::fs::read(there.path().join("into/a/b/c")).unwrap(), b"/a/b/c");
+        drop(other);
+        batch.push(packed("/busy"));
+        let (batch, refused) = batch.land().unwrap();
+        assert!(refused.is_empty() && batch.files.is_empty());
+        let left: Vec<_> =
+            std::fs::read_dir(there.path().join("into")).unwrap().map(|one| one.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 4, "{left:?}");
+        // Out again; what is not there, or no small file, is left out.
+        std::fs::write(there.path().join("into/large"), vec![0; MOST_OF_A_FILE as usize + 1]).unwrap();
+        let want = |url: &str| Wanted { at: name(&format!("/into{url}")), packed_as: name(url), about: None };
+        let gathered = gather(&*folder, &mut ["/plain", "/none", "/large", "/folder"].map(want).into());
+        assert_eq!((gathered.files, gathered.content, gathered.left_out.len()), (1, 6, 3));
+    }
+}
