@@ -6,7 +6,7 @@ use core::time::Duration;
 use offload_base::Instant;
 use std::collections::VecDeque;
 
-/// A fabric and its controller. Whoever owns it takes what has left the fabric after each [`step`](Self::step), and offers what waits.
+/// A fabric and its controller. Its owner takes what has left the fabric after each [`step`](Self::step), and offers what waits.
 #[derive(Debug)]
 pub(crate) struct Driven {
     pub(crate) fabric: Fabric,

@@ -252,6 +252,11 @@ impl<P: Port> ServicePort<P> {
     fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }
+
+    /// Whether frames of the NIC go into the services.
+    fn takes_more(&self) -> bool {
+        self.held.is_none() && self.out.is_empty()
+    }
 }
 
 impl<P: Port> Port for ServicePort<P> {
@@ -268,7 +273,8 @@ impl<P: Port> Port for ServicePort<P> {
 
     fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
         self.advance(now);
-        while self.held.is_none()
+        // While the wire has not taken what is through, no more goes in: the wire holds back the NIC, as it does without services.
+        while self.takes_more()
             && let Some(frame) = self.port.poll_frame(now)
         {
             let Some(packet) = self.packet(Way::Apply, &frame) else { return Some(frame) };
@@ -288,8 +294,8 @@ impl<P: Port> Port for ServicePort<P> {
     }
 
     fn next_event(&self) -> Option<Instant> {
-        // What the NIC has to send waits while a frame is held: its next event may be past for as long.
-        let of_port = self.port.next_event().filter(|at| self.held.is_none() || *at > self.now);
+        // What the NIC has to send waits while nothing more goes in: its next event may be past for as long.
+        let of_port = self.port.next_event().filter(|at| self.takes_more() || *at > self.now);
         let of_wire = (!self.out.is_empty()).then_some(self.now);
         earliest(earliest(of_port, of_wire), self.device.next_event(self.is_idle()))
     }

@@ -4,6 +4,7 @@
 //! multiplying, until another service is the bottleneck. Where things live, users first:
 //!
 //! - [`Suite`], [`Cipher`] (`suite.rs`): ciphers by name, as bytes and as graphs; [`primitives`]: the services as a library;
+//! - [`TlsRecords`] (`records.rs`): records of TLS by the keys of a handshake;
 //! - [`Graph`] (`graph.rs`): which services a packet passes, written as text;
 //! - [`Fabric`] (`fabric.rs`): services with bounded queues on a device of limited area, in virtual time; tenants share them;
 //! - [`Controller`] (`controller.rs`): decides how many instances there are, by what [`ServiceWindow`]s (`window.rs`) show;
@@ -30,6 +31,7 @@ mod pipeline;
 pub mod primitives;
 pub mod published;
 pub mod queueing;
+mod records;
 mod service;
 mod sessions;
 mod study;
@@ -46,6 +48,7 @@ pub use jobs::{SERVICES, ServiceQueue, ServiceQueueConfig, ServiceSpec};
 pub use load::{Arrival, Load};
 pub use offload_transforms::{Secret, Way};
 pub use pipeline::{Passed, Pipeline};
+pub use records::TlsRecords;
 pub use service::{Cost, Costs, Origin, Service};
 pub use study::{OfSize, Optimum, Outcome, Study, Window};
 pub use suite::{Cipher, Keys, KeysError, NotAuthentic, Suite};

@@ -454,7 +454,19 @@ fn next_key(updated: Result<(u64, ConnectionTrafficSecrets), rustls::Error>) -> 
     updated.ok().and_then(|(_, secrets)| traffic_key(TlsVersion::Tls13, secrets)).ok_or(ScheduleError::NoMoreKeys)
 }
 
-fn traffic_key(version: TlsVersion, secrets: ConnectionTrafficSecrets) -> Option<TlsKey> {
+/// The key of one direction, of what rustls gives away after a handshake (`dangerous_extract_secrets`). `None`: no offload does the suite.
+///
+/// ```
+/// use ktls_offload::traffic_key;
+/// use offload_api::{TlsSuite, TlsVersion};
+/// use rustls::ConnectionTrafficSecrets;
+/// use rustls::crypto::cipher::{AeadKey, Iv};
+///
+/// let secrets = ConnectionTrafficSecrets::Chacha20Poly1305 { key: AeadKey::from([7; 32]), iv: Iv::from([1; 12]) };
+/// let key = traffic_key(TlsVersion::Tls13, secrets).expect("an offload does ChaCha20-Poly1305");
+/// assert_eq!((key.suite(), key.iv()), (TlsSuite::ChaCha20Poly1305, &[1; 12]));
+/// ```
+pub fn traffic_key(version: TlsVersion, secrets: ConnectionTrafficSecrets) -> Option<TlsKey> {
     let (suite, key, iv) = match secrets {
         ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (TlsSuite::Aes128Gcm, key, iv),
         ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (TlsSuite::Aes256Gcm, key, iv),

@@ -61,7 +61,7 @@ pub use alert::AlertDescription;
 pub use counters::{TlsCounters, tls_stat};
 pub use error::TlsError;
 #[cfg(feature = "rustls")]
-pub use handshake::{HandshakeError, Negotiated, accept, connect};
+pub use handshake::{HandshakeError, Negotiated, accept, connect, traffic_key};
 pub use keys::{FixedKeys, KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
 #[cfg(feature = "lookaside")]
 pub use lookaside::{LookasideCounters, LookasideStream, RunLookaside};

@@ -1,6 +1,7 @@
 //! Two NICs with switches, two tenants: what is one tenant's is nobody else's, and nothing of it shows on the wire.
 
 use bytes::{Bytes, BytesMut};
+use core::task::Waker;
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::frame::Frame;
 use nic_sim::switch::overlay::{Outer, encapsulate};
@@ -395,5 +396,39 @@ proptest! {
         }
         prop_assert_eq!(right.counted(), expected);
         prop_assert_eq!(left.counted(), [0, 0, 0, spoofed]);
+    }
+}
+
+/// Has another frame, from an address that is not its own, as often as it is asked.
+struct Flood;
+
+impl Port for Flood {
+    fn receive_frame(&mut self, _: Instant, _: Frame) {}
+
+    fn poll_frame(&mut self, _: Instant) -> Option<Frame> {
+        let mut frame = vec![0; 60];
+        frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 66]);
+        Some(Frame::new(frame.into()))
+    }
+
+    fn process(&mut self, _: Instant) {}
+
+    fn next_event(&self) -> Option<Instant> {
+        Some(Instant::ZERO)
+    }
+
+    fn register_doorbell(&mut self, _: &Waker) {}
+}
+
+#[test]
+fn who_always_has_another_frame_does_not_keep_the_nic_from_all_else() {
+    let (mut device, _host, _eswitch) = switched_nic(NicConfig::default(), SwitchConfig::default());
+    device.attach(Vport::Virtual(0), FunctionConfig::new(Mac([2, 0, 0, 0, 0, 9])), Flood);
+    for turn in 1..=3 {
+        device.process(Instant::ZERO);
+        let mut set = CounterSet::default();
+        device.count(&mut set);
+        assert_eq!(set.value("eswitch_drop_spoofed"), 128 * turn, "64 for each of two functions a turn");
+        assert_eq!(device.next_event(), Some(Instant::ZERO), "and it goes on");
     }
 }

@@ -42,7 +42,7 @@ impl Port for Nic {
     fn register_doorbell(&mut self, _: &Waker) {}
 }
 
-/// Two bytes of flow, four of a number; flow 0 is none of the services' business, the others' lowest bit is the chain.
+/// Two bytes of flow, four of a number; flow 0 passes by the services' side, the lowest bit of another is its chain.
 fn frame(flow: u16, number: u32, len: usize) -> Frame {
     let mut data = vec![0; len.max(6)];
     data[..2].copy_from_slice(&flow.to_be_bytes());
@@ -147,6 +147,26 @@ fn what_leaves_waits_for_a_place_and_what_comes_in_is_dropped() {
     assert!(counters.services_tx_waits > 10, "{counters:?}");
     assert!(counters.services_rx_drop_full > 10, "{counters:?}");
     assert_eq!(counters.services_rx_drop_full as usize + port.port().taken.len(), 40);
+}
+
+#[test]
+fn a_wire_that_takes_nothing_holds_the_nic_back() {
+    let burst: Vec<_> = (0..1000).map(|_| (0, 2, 64)).collect();
+    let nic = Nic { to_send: timed(&burst), taken: Vec::new() };
+    let mut port = ServicePort::new(nic, config(64.0, 16), Box::new(Fixed), look).unwrap();
+    // The wire takes one frame, and then none for a long time.
+    let mut now = Instant::ZERO;
+    while port.poll_frame(now).is_none() {
+        now = port.next_event().unwrap();
+        port.process(now);
+    }
+    for _ in 0..1000 {
+        now += Duration::from_micros(100);
+        port.process(now);
+    }
+    let waiting = port.port().to_send.len();
+    assert!(waiting > 900, "{waiting} frames are still the NIC's");
+    assert!(port.in_flight() < 100);
 }
 
 #[test]

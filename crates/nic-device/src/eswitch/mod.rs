@@ -64,6 +64,8 @@ pub struct SwitchedDevice {
     port_free_at: Instant,
     /// The function that is asked for a frame next; the host's is behind the last.
     turn: usize,
+    /// When a turn ended though functions had more: the next one goes on at once.
+    interrupted: Option<Instant>,
     /// What the switch gives out, while it is handed on.
     out: Vec<(Egress, Frame)>,
     counters: UplinkCounters,
@@ -91,6 +93,7 @@ impl SwitchedDevice {
             leaving: VecDeque::new(),
             port_free_at: Instant::ZERO,
             turn: 0,
+            interrupted: None,
             out: Vec::new(),
             counters: UplinkCounters::default(),
             config: config.clone(),
@@ -233,11 +236,17 @@ impl SwitchedDevice {
         self.functions.binary_search_by_key(&port, |(port, _)| *port)
     }
 
-    /// Takes frames from the functions, in turn, for as long as the port can take more.
+    /// Takes frames from the functions, in turn, for as long as the port can take more, but not for ever: what is behind a function may have new
+    /// ones as fast as they are taken.
     fn fill(&mut self, now: Instant) {
         let functions = self.functions.len() + 1;
-        let mut without = 0;
+        let (mut without, mut taken) = (0, 0);
+        self.interrupted = None;
         while without < functions && self.leaving.len() < ENOUGH {
+            if taken == TURN * functions {
+                self.interrupted = Some(now);
+                return;
+            }
             let turn = self.turn;
             self.turn = (turn + 1) % functions;
             let frame = match self.functions.get_mut(turn) {
@@ -248,7 +257,7 @@ impl SwitchedDevice {
                 without += 1;
                 continue;
             };
-            without = 0;
+            (without, taken) = (0, taken + 1);
             let from = self.functions.get(turn).map(|(port, _)| *port);
             self.switch_frame(now, from, frame.data);
         }
@@ -317,7 +326,8 @@ impl Port for SwitchedDevice {
         let members = self.functions.iter().filter_map(|(_, member)| member.next_event(takes)).min();
         let host = if takes { self.host.next_event() } else { self.host.next_other() };
         let leaves = (!self.leaving.is_empty()).then_some(self.port_free_at);
-        earliest(earliest(members, host), earliest(leaves, self.manager.next_event()))
+        let others = earliest(self.manager.next_event(), self.interrupted.filter(|_| takes));
+        earliest(earliest(members, host), earliest(leaves, others))
     }
 
     fn register_doorbell(&mut self, waker: &Waker) {
@@ -327,5 +337,7 @@ impl Port for SwitchedDevice {
     }
 }
 
+/// Frames that are taken of each function, on average, before the uplink and the manager have their turn.
+const TURN: usize = 64;
 /// Frames that wait for the port, when functions are asked for no more.
 const ENOUGH: usize = 16;
