@@ -21,6 +21,28 @@ copy --resume --json "$(url from/)" "$work/back" | grep -q '"present":3'
 [ "$(copy --json "$work/nothing" "$(url x)" 2>&1 >/dev/null; echo $?)" != 0 ] || { echo "a missing source is no failure"; exit 1; }
 if RESERVOIR_TOKEN=wrong copy "$(url relayed)" "$work/x" 2>/dev/null; then echo "a wrong token is let in"; exit 1; fi
 
+echo "-- holes, rights, attributes"
+truncate -s 40000000 "$work/sparse"
+printf 'in the middle' | dd of="$work/sparse" bs=1 seek=20000000 conv=notrunc status=none
+chmod 640 "$work/sparse"
+wanted=mode
+if command -v python3 >/dev/null && python3 -c 'import os, sys; os.setxattr(sys.argv[1], b"user.origin", b"a\0b=&%")' "$work/sparse" 2>/dev/null; then
+    wanted=mode,xattrs
+else
+    echo "SKIPPED: python3, or extended attributes here"
+fi
+is_kept() { # file
+    same "$work/sparse" "$1"
+    [ "$(stat -c %a "$1")" = 640 ] || { echo "$1 has mode $(stat -c %a "$1")"; exit 1; }
+    [ "$(stat -c %b "$1")" -lt 2048 ] || { echo "$1 takes $(stat -c %b "$1") sectors"; exit 1; }
+    [ "$wanted" = mode ] || python3 -c 'import os, sys; assert os.getxattr(sys.argv[1], b"user.origin") == b"a\0b=&%"' "$1"
+}
+copy --sparse --preserve "$wanted" "$work/sparse" "$(url sparse)" && is_kept "$work/root/sparse"
+copy --sparse --preserve "$wanted" --verify "$(url sparse)" "$work/sparse-back" && is_kept "$work/sparse-back"
+copy --sparse --preserve "$wanted" "$work/sparse" "$work/sparse-here" && is_kept "$work/sparse-here"
+chmod 600 "$work/from/sm all%"
+copy --preserve mode "$work/from/sm all%" "$(url small)" && [ "$(stat -c %a "$work/root/small")" = 600 ]
+
 if command -v curl >/dev/null; then
     echo "-- curl"
     curl() { command curl -sS --fail-with-body --cacert "$work/cert.pem" -H "Authorization: Bearer $RESERVOIR_TOKEN" "$@"; }
@@ -37,6 +59,7 @@ if command -v curl >/dev/null; then
     [ ! -e "$work/root/in-parts" ] || { echo "an upload shows before it is whole"; exit 1; }
     curl -T "$work/front" -H "Content-Range: bytes 0-29999999/50000000" "$(url in-parts)"
     same "$work/from/large" "$work/root/in-parts"
+    if curl -T "$work/front" -H "Reservoir-Attributes: mode=4755" "$(url wrong)" >/dev/null 2>&1; then echo "set-user-ID is taken"; exit 1; fi
     if curl -T "$work/front" -H "Digest: adler32=00000001" "$(url wrong)" >/dev/null 2>&1 || [ -e "$work/root/wrong" ]; then
         echo "a wrong digest is taken"; exit 1
     fi

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The emulated wire as a box between two network namespaces (nicbench wire), and what programs that people use today come to over it:
-# ping, iperf3, curl, scp; and the reservoir, if it is given. What is not installed is skipped, and told.
-#   [RESERVOIR=PATH] tests/reservoir/wire.sh NICBENCH [ROUND_TRIP_MS] [RATE] [QUEUE] [SECONDS]
+# ping, iperf3, curl, scp, rsync; and the reservoir, if it is given. Beside them the law, of a connection without loss. What is not installed is skipped, and told.
+#   [RESERVOIR=PATH] tests/reservoir/wire.sh NICBENCH [ROUND_TRIP_MS] [RATE] [QUEUE] [SECONDS] [MIB]
 # NICBENCH is built with feature tap. Needs root and /dev/net/tun; without it says so and exits with 77.
 set -euo pipefail
-nicbench=$1 round_trip=${2:-40} rate=${3:-1G} queue=${4:-4MiB} seconds=${5:-4}
+nicbench=$1 round_trip=${2:-40} rate=${3:-1G} queue=${4:-4MiB} seconds=${5:-4} mib=${6:-64}
 work=$(mktemp -d) near=reservoir-near-$$ far=reservoir-far-$$ wire= others=()
 
 skip() { echo "SKIPPED: ${0##*/}: $1"; exit 77; }
@@ -55,6 +55,12 @@ else
     echo "SKIPPED: ping is missing"
 fi
 
+# A new connection with two round trips of handshakes, and windows that double from ten segments until they fill the line.
+awk -v r="$round_trip" -v rate="$rate" -v mib="$mib" 'BEGIN {
+    rate *= rate ~ /G/ ? 1e9 : rate ~ /M/ ? 1e6 : 1; bytes = mib * 1048576; trip = r / 1000; line = rate * trip / 8
+    for (window = 14480; bytes > window && window < line; window *= 2) { bytes -= window; took += trip }
+    took += 2 * trip + bytes * 8 / rate
+    printf "the law, %d MiB over one new connection: %.3f Gb/s\n", mib, mib * 8.388608e6 / took / 1e9 }'
 gbps() { awk -v bytes="$1" -v seconds="$2" 'BEGIN { printf "%.3f Gb/s", bytes * 8 / seconds / 1e9 }'; }
 if command -v iperf3 >/dev/null; then
     ip netns exec "$far" iperf3 -s -1 >/dev/null 2>&1 & others+=($!)
@@ -65,13 +71,13 @@ else
     echo "SKIPPED: iperf3 is missing"
 fi
 
-head -c 64M /dev/urandom >"$work/file"
+head -c "${mib}M" /dev/urandom >"$work/file"
 hash=$(sha256sum <"$work/file")
 if command -v curl >/dev/null && command -v python3 >/dev/null; then
     (cd "$work" && exec ip netns exec "$far" python3 -m http.server 8080 --bind 10.78.0.2) >/dev/null 2>&1 & others+=($!)
     near curl -sS --noproxy '*' --retry 10 --retry-connrefused --retry-delay 1 -o "$work/got" -w '%{size_download} %{time_total}\n' http://10.78.0.2:8080/file >"$work/curl"
     read -r bytes took <"$work/curl"
-    echo "curl, 64 MiB, not encrypted: $(gbps "$bytes" "$took")"
+    echo "curl, $mib MiB, not encrypted: $(gbps "$bytes" "$took")"
     check "what curl fetched is whole" [ "$(sha256sum <"$work/got")" = "$hash" ]
 else
     echo "SKIPPED: curl or python3 is missing"
@@ -85,8 +91,17 @@ if [ -x /usr/sbin/sshd ] && command -v scp >/dev/null; then
     options=(-q -i "$work/user" -o StrictHostKeyChecking=no -o "UserKnownHostsFile=$work/known" -o Ciphers=aes128-gcm@openssh.com)
     began=$(date +%s%N)
     near scp -P 2222 "${options[@]}" "root@10.78.0.2:$work/file" "$work/copied"
-    echo "scp, 64 MiB, aes128-gcm: $(gbps $((64 << 20)) "$(awk -v n=$(($(date +%s%N) - began)) 'BEGIN { print n / 1e9 }')")"
+    echo "scp, $mib MiB, aes128-gcm: $(gbps $((mib << 20)) "$(awk -v n=$(($(date +%s%N) - began)) 'BEGIN { print n / 1e9 }')")"
     check "what scp copied is whole" [ "$(sha256sum <"$work/copied")" = "$hash" ]
+    if command -v rsync >/dev/null; then
+        rm "$work/copied"
+        began=$(date +%s%N)
+        near rsync -e "ssh -p 2222 ${options[*]}" "root@10.78.0.2:$work/file" "$work/copied"
+        echo "rsync over ssh, $mib MiB, aes128-gcm: $(gbps $((mib << 20)) "$(awk -v n=$(($(date +%s%N) - began)) 'BEGIN { print n / 1e9 }')")"
+        check "what rsync copied is whole" [ "$(sha256sum <"$work/copied")" = "$hash" ]
+    else
+        echo "SKIPPED: rsync is missing"
+    fi
 else
     echo "SKIPPED: sshd or scp is missing"
 fi
@@ -99,7 +114,7 @@ if [ -n "${RESERVOIR-}" ]; then
     for streams in 1 8; do
         began=$(date +%s%N)
         near "$RESERVOIR" copy --streams $streams --block 1MiB --cacert "$work/cert.pem" https://10.78.0.2:8443/file "$work/arrived" >/dev/null 2>&1
-        echo "reservoir, 64 MiB, $streams streams: $(gbps $((64 << 20)) "$(awk -v n=$(($(date +%s%N) - began)) 'BEGIN { print n / 1e9 }')")"
+        echo "reservoir, $mib MiB, $streams streams: $(gbps $((mib << 20)) "$(awk -v n=$(($(date +%s%N) - began)) 'BEGIN { print n / 1e9 }')")"
         check "what the reservoir copied is whole" [ "$(sha256sum <"$work/arrived")" = "$hash" ]
     done
 fi

@@ -6,10 +6,12 @@
 //!
 //! All calls block.
 
+use crate::attributes::Attributes;
 use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
 use crate::journal;
 use crate::name::Name;
 use crate::storage::{Folder, Stored, read_exactly};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,6 +52,9 @@ pub struct Landing {
     journal: Arc<dyn Stored>,
     state: Mutex<State>,
     finished: Mutex<bool>,
+    /// Whether runs of zeros become holes.
+    leaves_holes: AtomicBool,
+    attributes: Mutex<Attributes>,
 }
 
 struct State {
@@ -131,6 +136,8 @@ impl Landing {
             journal,
             state: Mutex::new(State { sums: BTreeMap::new(), end: 0 }),
             finished: Mutex::new(false),
+            leaves_holes: AtomicBool::new(false),
+            attributes: Mutex::default(),
         };
         landing.take_up(source, begin != Begin::Anew && had_data).map_err(medium)?;
         Ok(landing)
@@ -213,7 +220,34 @@ impl Landing {
     /// # Errors
     /// If the medium fails, or is full.
     pub fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.data.write_at(bytes, offset)
+        if !self.leaves_holes.load(Ordering::Relaxed) {
+            return self.data.write_at(bytes, offset);
+        }
+        let is_hole = |at: usize| bytes[at..bytes.len().min(at + PAGE)].iter().all(|byte| *byte == 0);
+        let mut start = 0;
+        while start < bytes.len() {
+            let (hole, mut end) = (is_hole(start), start + PAGE);
+            while end < bytes.len() && is_hole(end) == hole {
+                end += PAGE;
+            }
+            let end = end.min(bytes.len());
+            match hole {
+                true => self.data.write_zeros(offset + start as u64, (end - start) as u64)?,
+                false => self.data.write_at(&bytes[start..end], offset + start as u64)?,
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// From now on runs of zeros become holes, where the medium has such.
+    pub fn leave_holes(&self) {
+        self.leaves_holes.store(true, Ordering::Relaxed);
+    }
+
+    /// The file is to have these.
+    pub fn keep(&self, attributes: Attributes) {
+        *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = attributes;
     }
 
     /// A block is written: once it is on the medium, the journal says so.
@@ -293,6 +327,8 @@ impl Landing {
     }
 
     fn settle(&self, modified: Option<SystemTime>) -> io::Result<()> {
+        let attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.data.set_attributes(&attributes)?;
         if let Some(time) = modified {
             self.data.set_modified(time)?;
         }
@@ -345,5 +381,7 @@ fn is_there(folder: &dyn Folder, name: &Name, journal: &dyn Stored) -> io::Resul
     }
 }
 
+/// What file systems have holes of, or a multiple.
+const PAGE: usize = 16 << 10;
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;

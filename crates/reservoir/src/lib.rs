@@ -2,7 +2,8 @@
 //! costs what was under way and no more.
 //!
 //! - [`blocks`]: a file as blocks with checksums, and its BLAKE3 hash out of theirs; [`digest`]: checksums that peers ask for;
-//! - [`landing`]: a file that is arriving, with a journal beside it; [`storage`], [`rooted`]: where it arrives;
+//! - [`landing`]: a file that is arriving, with a journal beside it; [`storage`], [`rooted`]: where it arrives; [`attributes`]: what goes
+//!   with it;
 //! - [`Server`]: serves a folder; [`tokens`]: who may do what; [`range`]: which bytes a request is for;
 //! - [`copy`]: copies between folders and servers; [`remote`]: what connects to these; [`s3`]: buckets; [`tls`]: TLS 1.3 over the kernel's TCP; [`pin`]:
 //!   trust in one certificate;
@@ -16,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod attributes;
 pub mod blocks;
 mod body;
 pub mod copy;

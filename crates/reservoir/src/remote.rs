@@ -2,6 +2,7 @@
 
 mod bucket;
 
+use crate::attributes::{self, Attributes, Preserve};
 use crate::blocks::{BlockSum, Blocks};
 use crate::body::{self, Body};
 use crate::digest::Algorithm;
@@ -13,7 +14,7 @@ use crate::name::Name;
 use crate::pack;
 use crate::s3::{self, Ask, Bucket};
 use crate::server::PRODUCT;
-use crate::server::write::{BLOCKS, CHECK, MISSING, MTIME, UPLOAD};
+use crate::server::write::{BLOCKS, CHECK, MISSING, MTIME, SPARSE, UPLOAD};
 use crate::shell::Shell;
 use crate::storage::{About, Kind};
 use crate::watch::{Watch, Watched};
@@ -189,6 +190,14 @@ pub(crate) struct Listed {
     pub(crate) tag: Option<String>,
 }
 
+/// How an upload becomes the file.
+pub(crate) struct Ending<'a> {
+    pub(crate) root: Option<[u8; 32]>,
+    pub(crate) verify: bool,
+    pub(crate) modified: SystemTime,
+    pub(crate) attributes: &'a Attributes,
+}
+
 /// What a server is to hold a whole file to.
 pub(crate) enum Expected {
     Nothing,
@@ -281,6 +290,17 @@ impl Remote {
         let wrong = || RemoteError::Answer { name: name.clone(), what: "is no list of a folder" };
         let listed = |(part, about): (OsString, About)| Listed { part, about, tag: Some(about.entity_tag()) };
         text.lines().map(|line| Entry::from_json(line).map(listed).ok_or_else(wrong)).collect()
+    }
+
+    /// The rights and extended attributes of a file of one of our servers.
+    pub(crate) async fn attributes(&self, name: &Name, wanted: Preserve) -> Result<Attributes, RemoteError> {
+        let request = self.request(Method::HEAD, name).header(attributes::FIELD, wanted.to_text());
+        let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
+        let told = field(answer.headers(), HeaderName::from_static(attributes::FIELD)).map(Attributes::from_text);
+        self.give_back(answer).await;
+        let wrong =
+            RemoteError::Answer { name: name.clone(), what: "does not tell the file's attributes, or too many" };
+        told.flatten().ok_or(wrong)
     }
 
     /// The strongest hash of a file that the server tells; a bucket's, if it has it from one request.
@@ -391,6 +411,7 @@ impl Remote {
         blocks: Blocks,
         resume: bool,
         check: bool,
+        sparse: bool,
     ) -> Result<BTreeMap<u64, BlockSum>, RemoteError> {
         let mut request = self.of_upload(self.request(Method::POST, name), upload, blocks).header(CONTENT_LENGTH, 0);
         if resume {
@@ -398,6 +419,9 @@ impl Remote {
         }
         if check {
             request = request.header(CHECK, "?1");
+        }
+        if sparse {
+            request = request.header(SPARSE, "?1");
         }
         let answer = self.ask(request, body::empty(), name, None).await?;
         let text = self.text(answer, name, journal::most_bytes(blocks) as usize).await?;
@@ -445,10 +469,9 @@ impl Remote {
         name: &Name,
         upload: &str,
         blocks: Blocks,
-        root: Option<[u8; 32]>,
-        verify: bool,
-        modified: SystemTime,
+        ending: Ending<'_>,
     ) -> Result<(), RemoteError> {
+        let Ending { root, verify, modified, attributes } = ending;
         let mut request = self.of_upload(self.request(Method::PUT, name), upload, blocks).header(CONTENT_LENGTH, 0);
         request =
             request.header(CONTENT_RANGE, format!("bytes */{}", blocks.size())).header(MTIME, mtime::to_text(modified));
@@ -457,6 +480,9 @@ impl Remote {
         }
         if verify {
             request = request.header("reservoir-verify", "?1");
+        }
+        if !attributes.is_empty() {
+            request = request.header(attributes::FIELD, attributes.to_text());
         }
         // All of it may be read again before the answer.
         let answer = self.ask(request, body::empty(), name, None).await?;
@@ -472,6 +498,7 @@ impl Remote {
         size: u64,
         modified: SystemTime,
         expected: Expected,
+        attributes: &Attributes,
     ) -> Result<(), RemoteError> {
         let modified = mtime::to_text(modified);
         let mut request = match self.is_bucket() {
@@ -481,6 +508,9 @@ impl Remote {
             false => self.request(Method::PUT, name).header(MTIME, modified),
         };
         request = request.header(CONTENT_LENGTH, size);
+        if !attributes.is_empty() {
+            request = request.header(attributes::FIELD, attributes.to_text());
+        }
         let is_held_to = !matches!(expected, Expected::Nothing);
         request = match expected {
             Expected::Nothing => request,

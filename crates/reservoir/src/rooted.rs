@@ -1,10 +1,13 @@
 //! A folder of this machine, which no path leads out of: neither `..` nor a link (cap-std opens every component below it).
 
+use crate::attributes::{Attributes, MOST_BYTES, Preserve, USERS};
 use crate::name::{Name, is_reserved};
 use crate::storage::{About, Folder, Kind, Stored};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, Metadata, OpenOptions, OpenOptionsExt};
-use rustix::fs::{Advice, OFlags, fadvise};
+use rustix::fs::{
+    Advice, FallocateFlags, Mode, OFlags, XattrFlags, fadvise, fallocate, fchmod, fgetxattr, flistxattr, fsetxattr,
+};
 use std::ffi::OsString;
 use std::fs::{File, FileTimes, TryLockError};
 use std::io;
@@ -134,6 +137,40 @@ impl Stored for RealFile {
         self.0.write_all_at(bytes, offset)
     }
 
+    fn write_zeros(&self, offset: u64, length: u64) -> io::Result<()> {
+        let punched = fallocate(&self.0, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length);
+        match punched.map_err(io::Error::from) {
+            // The file system has no holes.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                let zeros = vec![0; length as usize];
+                self.write_at(&zeros, offset)
+            }
+            punched => punched,
+        }
+    }
+
+    fn attributes(&self, wanted: Preserve) -> io::Result<Attributes> {
+        let mut attributes = Attributes::default();
+        if wanted.mode {
+            attributes.mode = Some(self.0.metadata()?.mode() & 0o777);
+        }
+        if wanted.extended {
+            attributes.extended = extended(&self.0)?;
+        }
+        Ok(attributes)
+    }
+
+    fn set_attributes(&self, attributes: &Attributes) -> io::Result<()> {
+        for (name, value) in &attributes.extended {
+            fsetxattr(&self.0, &name[..], value, XattrFlags::empty())?;
+        }
+        // Last, for it may take away the right to write.
+        match attributes.mode {
+            Some(mode) => Ok(fchmod(&self.0, Mode::from_bits_truncate(mode & 0o777))?),
+            None => Ok(()),
+        }
+    }
+
     fn set_size(&self, size: u64) -> io::Result<()> {
         self.0.set_len(size)
     }
@@ -167,6 +204,26 @@ impl Stored for RealFile {
         }
     }
 }
+
+/// The extended attributes that users may set.
+fn extended(file: &File) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut names = vec![0; MOST_NAMES];
+    let length = match flistxattr(file, &mut names[..]).map_err(io::Error::from) {
+        // The file system has none.
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(Vec::new()),
+        length => length?,
+    };
+    let names = names[..length].split(|byte| *byte == 0).filter(|name| name.starts_with(USERS));
+    let mut value = vec![0; MOST_BYTES];
+    let mut read = |name: &[u8]| {
+        let length = fgetxattr(file, name, &mut value[..])?;
+        Ok((name.to_vec(), value[..length].to_vec()))
+    };
+    names.map(&mut read).collect()
+}
+
+/// Linux lists no more (XATTR_LIST_MAX).
+const MOST_NAMES: usize = 64 << 10;
 
 fn about(metadata: &Metadata) -> About {
     let kind = match metadata {

@@ -2,6 +2,7 @@
 //!
 //! Both are traits, for real folders (`rooted`) and for media that are simulated. Calls block: the shells have them run by a pool.
 
+use crate::attributes::{Attributes, Preserve};
 use crate::name::Name;
 use std::ffi::OsString;
 use std::io;
@@ -82,6 +83,37 @@ pub trait Stored: Send + Sync {
     /// # Errors
     /// If the medium fails, or is full.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Writes so many zeros at `offset`: a hole, where the medium has such.
+    ///
+    /// # Errors
+    /// If the medium fails, or is full.
+    fn write_zeros(&self, mut offset: u64, mut length: u64) -> io::Result<()> {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        while length > 0 {
+            let some = length.min(ZEROS.len() as u64);
+            self.write_at(&ZEROS[..some as usize], offset)?;
+            (offset, length) = (offset + some, length - some);
+        }
+        Ok(())
+    }
+
+    /// Its rights and extended attributes, as far as they are wanted; none, where the medium has no such.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn attributes(&self, wanted: Preserve) -> io::Result<Attributes> {
+        let _has_none = wanted;
+        Ok(Attributes::default())
+    }
+
+    /// Sets them.
+    ///
+    /// # Errors
+    /// If the medium has no such, or does not allow it.
+    fn set_attributes(&self, attributes: &Attributes) -> io::Result<()> {
+        if attributes.is_empty() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+    }
 
     /// Cuts the file, or makes it longer by zeros.
     ///

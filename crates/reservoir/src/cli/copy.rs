@@ -5,6 +5,7 @@ use crate::{FAILED, PARTLY, UNUSABLE, fail};
 use clap::Args;
 use offload_base::part::{Asked, Part};
 use offload_reservoir::Shell;
+use offload_reservoir::attributes::Preserve;
 use offload_reservoir::blocks::USUAL_BLOCK;
 use offload_reservoir::copy::plan::Plan;
 use offload_reservoir::copy::{Copy, CopyError, Item, Outcome, Pattern, Place, Sync};
@@ -52,6 +53,12 @@ pub(crate) struct CopyOptions {
     /// Leave files that are there already, by their `size`, `size-time`, or `hash`
     #[arg(long, value_name = "WHAT")]
     sync: Option<Sync>,
+    /// Have runs of zeros become holes at the destination, where its disk has such
+    #[arg(long)]
+    sparse: bool,
+    /// What goes with files beside their times, between folders and reservoir servers: `mode`, `xattrs` (those that begin with user.), or both with a comma
+    #[arg(long, value_name = "WHAT")]
+    preserve: Option<Preserve>,
     /// How often a block is tried again
     #[arg(long, value_name = "TIMES", default_value_t = 8)]
     retries: u32,
@@ -286,6 +293,8 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
         // A part that is run again does what is left.
         .resume(options.resume || options.plan.is_some())
         .verify(options.verify)
+        .sparse(options.sparse)
+        .preserve(options.preserve.unwrap_or_default())
         .sync(options.sync.unwrap_or(Sync::Nothing))
         .exclude(options.choice.exclude.clone())
         .retries(options.retries);

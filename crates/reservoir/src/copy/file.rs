@@ -5,10 +5,12 @@ use super::list::{Item, glance};
 use super::multipart::{self, Multipart};
 use super::place::Side;
 use super::{Copy, CopyError, Sync};
+use crate::attributes::Attributes;
 use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
 use crate::body::{FileBody, Relayed, known};
 use crate::landing::{Begin, Landing};
-use crate::remote::{Expected, Reading, Remote, RemoteError};
+use crate::name::Name;
+use crate::remote::{Ending, Expected, Reading, Remote, RemoteError};
 use crate::sink::Sink;
 use crate::storage::{About, Kind, Stored, read_exactly};
 use bytes::Bytes;
@@ -30,6 +32,7 @@ pub(super) struct FileJob {
     blocks: Blocks,
     source: Source,
     target: Target,
+    attributes: Attributes,
     state: Mutex<State>,
 }
 
@@ -101,6 +104,7 @@ impl FileJob {
                 Source::Local(file, about)
             }
         };
+        let attributes = FileJob::attributes(copy, &item, &source).await?;
         let blocks = Blocks::new(item.size(), copy.block).expect("checked where it was set");
         let (target, present) = FileJob::open_target(copy, &item, blocks, &source).await?;
         let mut waiting: VecDeque<u64> = match target {
@@ -111,7 +115,37 @@ impl FileJob {
         let resumed = present.keys().map(|number| blocks.range(*number)).map(|range| range.end - range.start).sum();
         let left = waiting.len() as u64;
         let state = Mutex::new(State { waiting, left, sums: present, attempts: 0, ended: false });
-        Ok(Opened::Job(Arc::new(FileJob { copy: copy.clone(), item, blocks, source, target, state }), resumed))
+        Ok(Opened::Job(
+            Arc::new(FileJob { copy: copy.clone(), item, blocks, source, target, attributes, state }),
+            resumed,
+        ))
+    }
+
+    /// What goes with the file.
+    async fn attributes(copy: &Copy, item: &Item, source: &Source) -> Result<Attributes, CopyError> {
+        let wanted = copy.preserve;
+        if wanted.is_empty() {
+            return Ok(Attributes::default());
+        }
+        let none = |at: &(Side, Name)| {
+            CopyError::Unusable(format!(
+                "{}: this server keeps no modes and attributes: leave --preserve out",
+                at.0.shown(&at.1)
+            ))
+        };
+        match &item.to.0 {
+            Side::Remote(server, _) if !server.is_reservoir().await? => return Err(none(&item.to)),
+            _ => {}
+        }
+        match source {
+            Source::Remote(_) if !item.is_reservoir => Err(none(&item.from)),
+            Source::Remote(server) => Ok(server.attributes(&item.from.1, wanted).await?),
+            Source::Local(file, _) => {
+                let file = file.clone();
+                let read = copy.shell.blocking(move || file.attributes(wanted));
+                read.await.map_err(|error| CopyError::Local { path: PathBuf::from(item.source()), error })
+            }
+        }
     }
 
     async fn open_target(
@@ -124,9 +158,12 @@ impl FileJob {
         let begin = if resume { Begin::Resume } else { Begin::Anew };
         match &item.to.0 {
             Side::Local(folder, _) => {
-                let (folder, name, version) = (folder.clone(), item.to.1.clone(), item.version());
+                let (folder, name, version, sparse) = (folder.clone(), item.to.1.clone(), item.version(), copy.sparse);
                 let opened = copy.shell.blocking(move || {
                     Ok(Landing::open(folder, &name, blocks, &version, begin).map(|landing| {
+                        if sparse {
+                            landing.leave_holes();
+                        }
                         let sum = |number| Some((number, landing.sum(number)?));
                         let present = (0..blocks.count()).filter_map(sum).collect();
                         (Target::Landing(Arc::new(landing)), present)
@@ -149,7 +186,8 @@ impl FileJob {
             }
             Side::Remote(server, _) => {
                 let upload = crate::digest::hexadecimal(&blake3::hash(item.version().as_bytes()).as_bytes()[..16]);
-                let present = server.begin(&item.to.1, &upload, blocks, resume, item.blocks.is_none()).await?;
+                let present =
+                    server.begin(&item.to.1, &upload, blocks, resume, item.blocks.is_none(), copy.sparse).await?;
                 Ok((Target::Upload(server.clone(), upload), present))
             }
         }
@@ -267,13 +305,15 @@ impl FileJob {
                 };
                 let body = self.file_body(file, 0, range, stream, false);
                 let (size, modified) = (self.blocks.size(), self.item.about.modified);
-                server.put_whole(&self.item.to.1, body.boxed_unsync(), size, modified, expected).await?;
+                server
+                    .put_whole(&self.item.to.1, body.boxed_unsync(), size, modified, expected, &self.attributes)
+                    .await?;
                 self.check_source().await?;
             }
             (Target::Whole(server, _), Source::Remote(_)) => {
                 let (body, feed) = self.relay(0, range, stream, false).await?;
                 let (size, modified) = (self.blocks.size(), self.item.about.modified);
-                let sent = server.put_whole(&self.item.to.1, body, size, modified, Expected::Nothing);
+                let sent = server.put_whole(&self.item.to.1, body, size, modified, Expected::Nothing, &self.attributes);
                 let (sent, fed) = tokio::join!(sent, feed);
                 fed.and_then(|_| sent.map_err(CopyError::from))?;
             }
@@ -293,7 +333,7 @@ impl FileJob {
         self.check_source().await?;
         turn(&self.copy, bytes.len()).await;
         let (body, modified) = (crate::body::full(bytes), self.item.about.modified);
-        server.put_whole(&self.item.to.1, body, size, modified, Expected::Blake3(digest)).await?;
+        server.put_whole(&self.item.to.1, body, size, modified, Expected::Blake3(digest), &self.attributes).await?;
         self.copy.progress.moved(stream, size as usize);
         Ok(())
     }
@@ -417,6 +457,7 @@ impl FileJob {
                     }
                 }
                 let landing = landing.clone();
+                landing.keep(self.attributes.clone());
                 self.copy.shell.blocking(move || Ok(landing.finish(modified))).await.map_err(medium)??;
                 Ok(Finished::Done)
             }
@@ -425,7 +466,8 @@ impl FileJob {
                 let root = (sums.len() as u64 == self.blocks.count()).then(|| root(&sums));
                 let (name, verify) = (&self.item.to.1, self.copy.verify);
                 let modified = self.item.about.modified;
-                match server.finish(name, upload, self.blocks, root, verify, modified).await {
+                let ending = Ending { root, verify, modified, attributes: &self.attributes };
+                match server.finish(name, upload, self.blocks, ending).await {
                     Err(RemoteError::Refused { missing: Some(_), .. }) => {}
                     // Another part was quicker, or the answer of an earlier attempt was lost.
                     Err(gone @ RemoteError::Refused { status: StatusCode::GONE, .. }) => {
@@ -434,7 +476,7 @@ impl FileJob {
                     }
                     done => return Ok(done.map(|()| Finished::Done)?),
                 }
-                let present = server.begin(name, upload, self.blocks, true, false).await?;
+                let present = server.begin(name, upload, self.blocks, true, false, self.copy.sparse).await?;
                 let mine = |number: &u64| self.item.has(*number) && !present.contains_key(number);
                 let lost: Vec<u64> = (0..self.blocks.count()).filter(mine).collect();
                 if lost.is_empty() { Ok(Finished::LeftToOthers) } else { self.again(lost) }

@@ -21,6 +21,7 @@ pub use list::Item;
 pub use place::{Place, Plain};
 pub use progress::Progress;
 
+use crate::attributes::Preserve;
 use crate::blocks::USUAL_BLOCK;
 use crate::pace::{Pace, Rate};
 use crate::remote::{Dial, RemoteError};
@@ -47,6 +48,8 @@ pub struct Copy {
     exclude: Vec<Pattern>,
     retries: u32,
     account: Option<Account>,
+    sparse: bool,
+    preserve: Preserve,
     progress: Arc<Progress>,
 }
 
@@ -155,6 +158,8 @@ impl Copy {
             exclude: Vec::new(),
             retries: 8,
             account: None,
+            sparse: false,
+            preserve: Preserve::default(),
             progress: Arc::default(),
         }
     }
@@ -228,6 +233,20 @@ impl Copy {
     #[must_use]
     pub fn account(mut self, account: Option<Account>) -> Copy {
         self.account = account;
+        self
+    }
+
+    /// Has runs of zeros become holes at the destination, where its medium has such.
+    #[must_use]
+    pub fn sparse(mut self, sparse: bool) -> Copy {
+        self.sparse = sparse;
+        self
+    }
+
+    /// Has these go with files, between folders and our servers.
+    #[must_use]
+    pub fn preserve(mut self, preserve: Preserve) -> Copy {
+        self.preserve = preserve;
         self
     }
 

@@ -31,7 +31,8 @@ pub(super) async fn units(copy: &Copy, items: Vec<Item>) -> Vec<Unit> {
     let mut order = Vec::new();
     let mut units = Vec::new();
     for item in items {
-        if copy.verify || !is_small(copy, &item) || !goes_in_packs(&item, &mut known).await {
+        if copy.verify || !copy.preserve.is_empty() || !is_small(copy, &item) || !goes_in_packs(&item, &mut known).await
+        {
             units.push(Unit::File(Box::new(item)));
             continue;
         }

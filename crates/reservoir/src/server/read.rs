@@ -2,6 +2,7 @@
 
 use super::Server;
 use super::refusal::Refusal;
+use crate::attributes;
 use crate::blocks::{BlockHasher, Blocks, USUAL_BLOCK};
 use crate::body::{self, Body, FileBody};
 use crate::digest::Algorithm;
@@ -80,6 +81,13 @@ async fn give_file(
     fields.insert(LAST_MODIFIED, ascii(&httpdate::fmt_http_date(about.modified)));
     if status == StatusCode::PARTIAL_CONTENT {
         fields.insert(CONTENT_RANGE, ascii(&format!("bytes {}-{}/{}", range.start, range.end - 1, about.size)));
+    }
+    if let Some(wanted) = field(asked, attributes::FIELD).and_then(|wanted| wanted.parse().ok()) {
+        let file = file.clone();
+        let found = server.0.shell.blocking(move || file.attributes(wanted)).await?.to_text();
+        if found.len() <= attributes::MOST_BYTES {
+            fields.insert(attributes::FIELD, ascii(&found));
+        }
     }
     // To hash a file takes as long as it takes.
     watch.expect(None);

@@ -12,6 +12,7 @@ use super::Server;
 use super::read::{ascii, field, response};
 use super::refusal::Refusal;
 use super::uploads::{Claim, Upload, Writer};
+use crate::attributes::{self, Attributes};
 use crate::blocks::{BlockSum, Blocks, USUAL_BLOCK};
 use crate::body::{self, Body, CONTENT_DIGEST, sum_in};
 use crate::digest::{self, Algorithm, Summer};
@@ -54,6 +55,9 @@ pub(super) async fn begin(
         let landing = upload.landing()?;
         server.0.shell.blocking(move || landing.check()).await?;
     }
+    if field(fields, SPARSE) == Some("?1") {
+        upload.landing()?.leave_holes();
+    }
     watch.expect(Some(server.0.limits.stall));
     let mut told = HeaderMap::new();
     told.insert("reservoir-present", upload.landing()?.present().into());
@@ -95,11 +99,17 @@ impl Put<'_> {
     async fn whole(self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
         let size = field(request.headers(), CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let size = size.ok_or_else(|| Refusal::new(StatusCode::LENGTH_REQUIRED, "Content-Length is needed"))?;
+        // Whatever is wrong is found before there is anything to remove.
+        let attributes = attributes(request.headers())?;
         let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
         let upload = format!("whole {}", WHOLE.fetch_add(1, Ordering::Relaxed));
         let writer = Writer { user: self.grant.name().into(), upload, blocks };
         let (upload, _) = self.server.0.uploads.enter(&self.name, writer, Begin::Anew).await?;
         let landing = upload.landing()?;
+        landing.keep(attributes);
+        if field(request.headers(), SPARSE) == Some("?1") {
+            landing.leave_holes();
+        }
         // When this future is dropped, so are the bytes that came.
         let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: false };
         let declared = Declared::of(request.headers());
@@ -190,6 +200,7 @@ impl Put<'_> {
             let text = "the file's BLAKE3 hash is not the one that was declared: the source has changed meanwhile";
             return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, text));
         }
+        landing.keep(attributes(request.headers())?);
         let modified = modified(request.headers());
         let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: true };
         self.settle(leftovers, modified).await
@@ -384,6 +395,15 @@ fn modified(fields: &HeaderMap) -> Option<SystemTime> {
     field(fields, MTIME).and_then(mtime::from_text)
 }
 
+/// What else the file is to have.
+fn attributes(fields: &HeaderMap) -> Result<Attributes, Refusal> {
+    let wrong = || {
+        Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Attributes has others than modes to 777 and user. attributes")
+    };
+    field(fields, attributes::FIELD)
+        .map_or(Ok(Attributes::default()), |text| Attributes::from_text(text).ok_or_else(wrong))
+}
+
 fn refuse_root(name: &Name) -> Result<(), Refusal> {
     if name == &Name::root() { Err(Refusal::new(StatusCode::CONFLICT, "this is a folder")) } else { Ok(()) }
 }
@@ -396,6 +416,8 @@ pub(crate) const UPLOAD: &str = "reservoir-upload";
 pub(crate) const BLOCKS: &str = "reservoir-blocks";
 /// Asks for the blocks that are there to be read, though the upload is live.
 pub(crate) const CHECK: &str = "reservoir-check";
+/// Has runs of zeros become holes.
+pub(crate) const SPARSE: &str = "reservoir-sparse";
 /// How many blocks are missing.
 pub(crate) const MISSING: &str = "reservoir-missing";
 /// When the source was modified.

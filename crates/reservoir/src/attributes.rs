@@ -1,0 +1,122 @@
+//! Rights and extended attributes of files, which go with them if that is wanted.
+
+use crate::name::{decoded, escaped};
+use core::str::FromStr;
+
+/// Which of them go with a file.
+///
+/// ```
+/// use offload_reservoir::attributes::Preserve;
+///
+/// assert_eq!("mode,xattrs".parse(), Ok(Preserve { mode: true, extended: true }));
+/// assert!("owner".parse::<Preserve>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Preserve {
+    /// Who may read, write and execute it.
+    pub mode: bool,
+    /// Extended attributes of users: those that begin with `user.`.
+    pub extended: bool,
+}
+
+impl Preserve {
+    pub(crate) fn is_empty(self) -> bool {
+        self == Preserve::default()
+    }
+
+    pub(crate) fn to_text(self) -> String {
+        let names = [(self.mode, "mode"), (self.extended, "xattrs")];
+        names.into_iter().filter(|(is, _)| *is).map(|(_, name)| name).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl FromStr for Preserve {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Preserve, String> {
+        text.split(',').map(str::trim).try_fold(Preserve::default(), |preserve, name| match name {
+            "mode" => Ok(Preserve { mode: true, ..preserve }),
+            "xattrs" => Ok(Preserve { extended: true, ..preserve }),
+            _ => Err(format!("`{name}` is not kept: mode, xattrs, or both with a comma")),
+        })
+    }
+}
+
+/// Those of a file.
+///
+/// See [`Stored`](crate::storage::Stored) for what reads and sets them.
+///
+/// ```
+/// use offload_reservoir::attributes::Attributes;
+///
+/// assert_eq!(Attributes::default().mode, None);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// Nine bits: who may read, write and execute it.
+    pub mode: Option<u32>,
+    /// Names, which begin with `user.`, and values.
+    pub extended: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Attributes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.mode.is_none() && self.extended.is_empty()
+    }
+
+    /// As a field of HTTP: `mode=640&user.name=value`, escaped as in a URL.
+    pub(crate) fn to_text(&self) -> String {
+        let mode = self.mode.map(|mode| format!("mode={mode:o}"));
+        let extended = self.extended.iter().map(|(name, value)| format!("{}={}", escaped(name), escaped(value)));
+        mode.into_iter().chain(extended).collect::<Vec<_>>().join("&")
+    }
+
+    /// `None`: these are none, or others than may be set here.
+    pub(crate) fn from_text(text: &str) -> Option<Attributes> {
+        let mut attributes = Attributes::default();
+        for member in text.split('&').filter(|member| !member.is_empty()) {
+            let (name, value) = member.split_once('=')?;
+            if name == "mode" {
+                // Nobody gives a file another's rights (set-user-ID and the like).
+                attributes.mode = Some(u32::from_str_radix(value, 8).ok().filter(|mode| *mode <= 0o777)?);
+                continue;
+            }
+            let name = decoded(name).filter(|name| name.starts_with(USERS) && name.len() <= 255)?;
+            attributes.extended.push((name, decoded_value(value)?));
+        }
+        (text.len() <= MOST_BYTES && attributes.extended.len() <= MOST_EXTENDED).then_some(attributes)
+    }
+}
+
+/// Values may have zeros, which names have not.
+fn decoded_value(text: &str) -> Option<Vec<u8>> {
+    let parts = text.split("%00").map(decoded).collect::<Option<Vec<_>>>()?;
+    Some(parts.join(&0))
+}
+
+/// What asks for attributes, and what tells them.
+pub(crate) const FIELD: &str = "reservoir-attributes";
+/// What names of those begin with that users may set.
+pub(crate) const USERS: &[u8] = b"user.";
+/// Of a field: the heads of requests are at most half a MiB.
+pub(crate) const MOST_BYTES: usize = 128 << 10;
+const MOST_EXTENDED: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_come_through_and_others_are_refused() {
+        let extended = vec![(b"user.a b".to_vec(), b"\0=&%00\xff".to_vec()), (b"user.empty".to_vec(), Vec::new())];
+        for attributes in [Attributes::default(), Attributes { mode: Some(0o640), extended }] {
+            assert_eq!(Attributes::from_text(&attributes.to_text()), Some(attributes));
+        }
+        for bad in ["mode=4755", "mode=9", "mode", "security.capability=x", "user.%00=x", "user.a=%zz", "trusted.x=1"] {
+            assert_eq!(Attributes::from_text(bad), None, "{bad}");
+        }
+        assert_eq!(Attributes::from_text(&format!("user.a={}", "x".repeat(MOST_BYTES))), None);
+        let all = Preserve { mode: true, extended: true };
+        assert_eq!((all.to_text().parse(), Preserve::default().to_text()), (Ok(all), String::new()));
+    }
+}

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# One large file from memory to memory (tmpfs) over loopback, encrypted: the reservoir up and down, which hashes at both ends, beside scp with aes128-gcm and
+# rclone over HTTPS. Medians of rounds that take turns, so that what else the machine does meets all alike. What is not installed is skipped.
+# usage: tests/reservoir/speed.sh PATH-OF-reservoir [MIB] [ROUNDS]
+set -euo pipefail
+reservoir="$1" mib="${2:-1024}" rounds="${3:-5}"
+[ -d /dev/shm ] && TMPDIR=/dev/shm && export TMPDIR || echo "note: no /dev/shm, it is the disk that is measured"
+. "$(dirname "$0")/common.sh"
+head -c "${mib}M" /dev/urandom >"$work/from/large"
+start
+names=("reservoir, up" "reservoir, down")
+up() { copy "$work/from/large" "$(url up)"; rm "$work/root/up"; }
+down() { [ -e "$work/root/large" ] || ln "$work/from/large" "$work/root/large"; copy "$(url large)" "$work/down"; rm "$work/down"; }
+commands=(up down)
+if [ -x /usr/sbin/sshd ] && command -v scp >/dev/null; then
+    ssh-keygen -q -t ed25519 -N '' -f "$work/host"; ssh-keygen -q -t ed25519 -N '' -f "$work/user"
+    mkdir -p /run/sshd
+    /usr/sbin/sshd -D -f /dev/null -o "Subsystem=sftp internal-sftp" -o ListenAddress=127.0.0.1 -p 22022 -h "$work/host" -o "AuthorizedKeysFile=$work/user.pub" -o StrictModes=no -o UsePAM=no -o PermitRootLogin=yes >/dev/null 2>&1 & other=$!
+    sleep 1
+    by_scp() { scp -q -P 22022 -i "$work/user" -o StrictHostKeyChecking=no -o "UserKnownHostsFile=$work/known" -o Ciphers=aes128-gcm@openssh.com "$work/from/large" "root@127.0.0.1:$work/by-scp"; rm "$work/by-scp"; }
+    names+=("scp, aes128-gcm") commands+=(by_scp)
+else
+    echo "SKIPPED: sshd or scp is not here"
+fi
+if command -v rclone >/dev/null; then
+    mkdir "$work/by-rclone"
+    rclone serve webdav --addr 127.0.0.1:18446 --cert "$work/cert.pem" --key "$work/key.pem" "$work/by-rclone" >/dev/null 2>&1 & other="$other $!"
+    for _ in $(seq 100); do (: <>/dev/tcp/127.0.0.1/18446) 2>/dev/null && break; sleep 0.05; done
+    by_rclone() { rclone copy --ca-cert "$work/cert.pem" --webdav-url https://localhost:18446 "$work/from/large" :webdav:; rm "$work/by-rclone/large"; }
+    names+=("rclone, HTTPS (WebDAV)") commands+=(by_rclone)
+else
+    echo "SKIPPED: rclone is not here"
+fi
+for _ in $(seq "$rounds"); do
+    for at in "${!commands[@]}"; do
+        began="$(date +%s%N)"
+        "${commands[$at]}" >/dev/null 2>"$work/said" || { cat "$work/said"; echo "${names[$at]} failed"; exit 1; }
+        echo "$(($(date +%s%N) - began))" >>"$work/took-$at"
+    done
+done
+echo "$mib MiB, medians of $rounds:"
+for at in "${!commands[@]}"; do
+    sort -n "$work/took-$at" | awk -v name="${names[$at]}" -v mib="$mib" '{ all[NR] = $1 } END {
+        printf "%-24s %6.2f Gb/s (%.2f to %.2f)\n", name, mib * 8.388608e6 / all[int((NR + 1) / 2)], mib * 8.388608e6 / all[NR], mib * 8.388608e6 / all[1] }'
+done
