@@ -220,7 +220,7 @@ pub(crate) struct Part {
 fn element(text: &str, name: &str) -> Option<String> {
     let text = text.split_once(&format!("<{name}>"))?.1.split_once(&format!("</{name}>"))?.0;
     let plain = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&apos;", "'");
-    // Last, for what it makes is none of those.
+    // Last: an ampersand that it makes begins nothing.
     Some(plain.replace("&#34;", "\"").replace("&#39;", "'").replace("&amp;", "&"))
 }
 

@@ -96,7 +96,7 @@ pub(crate) trait Door: Sized {
 pub(crate) enum NobodyComes {
     /// Out of descriptors, for example: others will end.
     Now(io::Error),
-    /// The door is gone. Without the feature `tap` there is none that goes.
+    /// The door is gone, as a TAP may be; the kernel's TCP stays.
     #[cfg_attr(not(feature = "tap"), expect(dead_code, reason = "the kernel's TCP stays"))]
     AnyMore(io::Error),
 }
