@@ -308,6 +308,9 @@ impl Outside {
             for refused in keys::refused_after(&keys, &addresses, &memory).map_err(io::Error::other)? {
                 eprintln!("{host}: {refused}");
             }
+            for (destinations, way) in keys::routes(&keys) {
+                builder = builder.route(destinations, way);
+            }
             builder = builder.layer(move |queues| keys::tried(&keys, queues, &addresses, memory.clone()));
         }
         if let Some(path) = &options.mirror {

@@ -29,12 +29,13 @@ host4=10.77.0.1 host6=fd00::1 number=16 offload= cases=()
 
 # A guest's address of its own for each pair of SAs, so that one boot does for all. The words that the emulated host reads
 # are those that ip takes in the guest; policies are the other way round there.
-pair() { # name, family, mode, suite, flags, further words of the SA; for another family outside: its addresses
+pair() { # name, family, mode, suite, flags, further words of the SA; of a tunnel between others: their addresses, and the guest's inside
     local name=$1 family=$2 mode=$3 suite=$4 flags=$5 more=$6 aead key template=
     local guest host=host$family spi=$((0x1000 + 16 * number))
     host=${!host}
     guest=$([ "$family" = 4 ] && echo "10.77.0.$number" || echo "fd00::$number")
     local outer_host=${7:-$host} outer_guest=${8:-$guest}
+    guest=${9:-$guest}
     case $suite in
     aes128) aead='rfc4106(gcm(aes))' key=20 ;;
     aes256) aead='rfc4106(gcm(aes))' key=36 ;;
@@ -97,6 +98,8 @@ for offload in "" crypto packet; do
     pair "IPv6 tunnel, ChaCha20-Poly1305, ESN" 6 tunnel chacha20 "flag esn" ""
     pair "IPv6 in an IPv4 tunnel, AES-128-GCM" 6 tunnel aes128 "flag af-unspec" "" "$host4" "10.77.0.$number"
     pair "transport, AES-GMAC, ESN" 4 transport gmac "flag esn" ""
+    # The host reaches it by the tunnel's other end only.
+    pair "tunnel to another network, AES-128-GCM, ESN" 4 tunnel aes128 "flag esn" "" "$host4" "10.77.0.$number" "172.30.0.$number"
     # Devices have ESP in UDP for packet offload only.
     [ "$offload" = crypto ] || pair "tunnel in UDP, AES-256-GCM, ESN" 4 tunnel aes256 "flag esn" "encap espinudp 4500 4500 0.0.0.0"
     [ "$offload" = crypto ] || pair "transport in UDP, AES-128-GCM" 4 transport aes128 "" "encap espinudp 4500 4500 0.0.0.0"
@@ -118,6 +121,7 @@ ip link set eth0 up
 for number in $(seq 16 $((15 + $(wc -l <cases)))); do
     ip addr add "10.77.0.$number/24" dev eth0
     ip addr add "fd00::$number/64" dev eth0 nodad
+    if grep -q " 172.30.0.$number " cases; then ip addr add "172.30.0.$number/32" dev eth0; fi
 done
 # ESP in UDP comes by a socket that says so (UDP_ENCAP, UDP_ENCAP_ESPINUDP).
 python3 -c 'import socket, time

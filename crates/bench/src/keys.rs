@@ -13,11 +13,11 @@
 //! ```
 
 use core::fmt;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipsec::{KeyFile, KeyMemory, NumberFile, SecureDevice};
 use nic_sim::{NicConfig, nic};
 use offload_api::ipsec::{Packet, SaAdded};
-use offload_api::{Action, Direction, Keying, NetDevice, Policy, SaRefused};
+use offload_api::{Action, Direction, Keying, NetDevice, Policy, Prefix, SaRefused};
 use offload_base::Instant;
 use std::path::Path;
 
@@ -76,6 +76,35 @@ pub fn refused(keys: &KeyFile, addresses: &[IpAddr]) -> Result<Vec<RefusedSa>, S
 pub fn refused_after(keys: &KeyFile, addresses: &[IpAddr], memory: &KeyMemory) -> Result<Vec<RefusedSa>, String> {
     let (_device, driver) = nic(NicConfig::default());
     secured(keys, vec![Box::new(driver)], addresses, memory.trial()).map(|(_, refused)| refused)
+}
+
+/// Which way packets go that policies have tunnelled: that of the tunnel's other end, whatever they are addressed to. What a policy lets pass
+/// or protects as it is goes its own way. Policies that look at ports or protocols are taken for all of their destinations.
+///
+/// ```
+/// use ipsec::KeyFile;
+/// use offload_api::Prefix;
+/// use offload_bench::keys;
+///
+/// let keys: KeyFile = "policy add src 10.0.0.1 dst 192.168.0.0/16 dir out
+///     tmpl src 10.0.0.1 dst 10.0.0.9 proto esp reqid 1 mode tunnel".parse()?;
+/// let office = Prefix::new("192.168.0.0".parse()?, 16).unwrap();
+/// assert_eq!(keys::routes(&keys), [(office, Some("10.0.0.9".parse()?))]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn routes(keys: &KeyFile) -> Vec<(Prefix, Option<IpAddr>)> {
+    let mut policies: Vec<&Policy> = keys.policies().filter(|policy| policy.direction == Direction::Transmit).collect();
+    policies.sort_by_key(|policy| policy.priority);
+    let everybody = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()].map(|all| Prefix::new(all, 0));
+    let route = |policy: &Policy| {
+        let via = match policy.action {
+            Action::Protect(template) => template.destination,
+            Action::Bypass | Action::Discard => None,
+        };
+        let destinations = policy.selector.destination.map_or(everybody, |prefix| [Some(prefix), None]);
+        destinations.into_iter().flatten().map(move |prefix| (prefix, via))
+    };
+    policies.into_iter().flat_map(route).collect()
 }
 
 /// What is remembered of the keys in the file at `path`, for a host that speaks to others than ours: by everybody in this

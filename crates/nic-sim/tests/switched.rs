@@ -6,14 +6,14 @@ use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::frame::Frame;
 use nic_sim::switch::overlay::{Outer, encapsulate};
 use nic_sim::switch::{
-    FunctionConfig, Mac, Mode, NextHop, Protection, RuleFile, Tunnel, TunnelDevice, TunnelKind, TunnelSet,
+    Change, FunctionConfig, Mac, Mode, NextHop, Protection, RuleFile, Tunnel, TunnelDevice, TunnelKind, TunnelSet,
 };
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Driver, EswitchDriver, NicConfig, SwitchConfig, SwitchedDevice, Vport, function, switched_nic};
 use offload_api::{Direction, EspKey, EspSuite, NetDevice, NoRecords, OffloadKind, SaParams, Selector, TxPacket};
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
-use offload_esp::{Cipher, Outer as EspHeaders};
+use offload_esp::{Cipher, EspAt, Outer as EspHeaders};
 use proptest::prelude::*;
 
 const NOW: Instant = Instant::ZERO;
@@ -430,5 +430,113 @@ fn who_always_has_another_frame_does_not_keep_the_nic_from_all_else() {
         device.count(&mut set);
         assert_eq!(set.value("eswitch_drop_spoofed"), 128 * turn, "64 for each of two functions a turn");
         assert_eq!(device.next_event(), Some(Instant::ZERO), "and it goes on");
+    }
+}
+
+/// Any rules of virtual machines and of the tunnel, a line each.
+fn rules() -> impl Strategy<Value = String> {
+    let of_machine = ((0u8..2, prop::option::of(0u8..2), prop::option::of(0u8..2)), (0u32..3, any::<bool>(), 0u8..4))
+        .prop_map(|((from, to, mirror), (number, spelled, end))| {
+            let matching = to.map_or(String::new(), |to| format!(" dst_mac {}", mac(2, to)));
+            let mirror = mirror.map_or(String::new(), |to| format!(" action mirred egress mirror dev pf0vf{to}"));
+            let port = if spelled { " dst_port 4789" } else { "" };
+            let set = format!(
+                " action tunnel_key set src_ip {} dst_ip {} id {}{port} nocsum",
+                address(1),
+                address(2),
+                network(0) + number
+            );
+            let end = match end {
+                0 => "drop".into(),
+                1 => format!("mirred egress redirect dev pf0vf{}", 1 - from),
+                _ => "mirred egress redirect dev vxlan0".into(),
+            };
+            format!("dev pf0vf{from} ingress PRIO flower{matching}{mirror}{set} action {end}")
+        });
+    let of_tunnel = (prop::option::of(0u32..3), 0u8..2, any::<bool>()).prop_map(|(number, to, unset)| {
+        let matching = number.map_or(String::new(), |number| format!(" enc_key_id {}", network(0) + number));
+        let unset = if unset { " action tunnel_key unset" } else { "" };
+        format!("dev vxlan0 ingress PRIO flower{matching}{unset} action mirred egress redirect dev pf0vf{to}")
+    });
+    prop::collection::vec(prop_oneof![of_machine, of_tunnel], 0..10).prop_map(|lines| {
+        let line = |(number, line): (usize, &String)| {
+            format!("tc filter add {}\n", line.replace("PRIO", &format!("prio {}", number + 1)))
+        };
+        lines.iter().enumerate().map(line).collect()
+    })
+}
+
+/// The network of a frame on the wire, and the tenant whose SA it is under.
+fn on_the_wire(frame: &[u8]) -> (u32, Option<u8>) {
+    let at = |bytes: &[u8], udp: usize| u32::from_be_bytes([0, bytes[udp + 12], bytes[udp + 13], bytes[udp + 14]]);
+    if frame[23] == 17 {
+        return (at(frame, 34), None);
+    }
+    let mut opened = frame.to_vec();
+    let found = EspAt::find(&opened).expect("ESP, or a tunnel in the clear");
+    let tenant = (found.spi - 0x1000 - 16) as u8;
+    let cipher = Cipher::new(&sa(Direction::Receive, 1, 2, tenant));
+    cipher.open(&mut opened, &found, found.low.into()).expect("under the tenant's own key");
+    (at(&opened, found.esp + 16), Some(tenant))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever rules there are, of machines and of the tunnel: a protected network leaves under its own SA, and what was forged, or comes
+    /// in the clear or by another's SA, is no machine's.
+    #[test]
+    fn no_rules_let_anything_cross((ours, theirs) in (rules(), rules()), attempts in prop::collection::vec(attempt(), 1..20)) {
+        let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));
+        for (side, lines) in [(&mut left, ours), (&mut right, theirs)] {
+            let changes = RuleFile::parse("drawn", &lines).expect("good lines").changes;
+            let rules = changes.into_iter().filter_map(|change| match change {
+                Change::Add(rule) => Some(rule),
+                _ => None,
+            });
+            side.ask(EswitchCommand::Replace(rules.collect()));
+        }
+        let (mut expected, mut spoofed) = ([0u64; 4], 0);
+        for (number, attempt) in (1 << 20..).zip(attempts) {
+            let machines = |heard: [usize; 3]| heard[0] + heard[1];
+            match attempt {
+                Attempt::Plain { tenant } => {
+                    expected[0] += 1;
+                    prop_assert_eq!(machines(right.hears([Frame::new(wrapped(tenant, network(tenant)))])), 0);
+                }
+                Attempt::OtherNetwork { tenant } => {
+                    expected[1] += 1;
+                    let frame = sealed(&wrapped(1 - tenant, network(1 - tenant)), tenant, number);
+                    prop_assert_eq!(machines(right.hears([Frame::new(frame.freeze())])), 0);
+                }
+                Attempt::NoTunnel { tenant } => {
+                    expected[1] += 1;
+                    let mut plain = wrapped(tenant, network(tenant)).to_vec();
+                    plain[36..38].copy_from_slice(&9u16.to_be_bytes());
+                    prop_assert_eq!(machines(right.hears([Frame::new(sealed(&plain, tenant, number).freeze())])), 0);
+                }
+                Attempt::Changed { tenant, at } => {
+                    expected[2] += 1;
+                    let mut frame = sealed(&wrapped(tenant, network(tenant)), tenant, number);
+                    frame[50 + usize::from(at)] ^= 1;
+                    prop_assert_eq!(machines(right.hears([Frame::new(frame.freeze())])), 0);
+                }
+                Attempt::Forged { tenant } => {
+                    spoofed += 1;
+                    prop_assert_eq!(left.sends(tenant.into(), &datagram(1 - tenant, mac(1, 1 - tenant))).len(), 0);
+                    prop_assert_eq!(machines(left.hears([])), 0);
+                }
+                Attempt::Honest { tenant } => {
+                    for frame in left.sends(tenant.into(), &datagram(tenant, mac(1, tenant))) {
+                        let (network_seen, under) = on_the_wire(&frame.data);
+                        let owner = (0..2).find(|tenant| network(*tenant) == network_seen);
+                        prop_assert_eq!(owner, under);
+                    }
+                    let _among_themselves = left.hears([]);
+                }
+            }
+        }
+        prop_assert_eq!(right.counted(), expected);
+        prop_assert_eq!(left.counted(), [0, 0, 0, spoofed]);
     }
 }

@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
+use offload_api::Prefix;
 use offload_base::RandomSource;
 
 /// A host's own addresses, whom it can reach, and its TCP.
@@ -25,6 +26,9 @@ pub struct Config {
     pub prefix_len: u8,
     /// Where packets for all other addresses go.
     pub gateway: Option<Ipv4Addr>,
+    /// Destinations whose packets go another one's way, such as that of a tunnel's other end; `None`: their own. The longest prefix
+    /// counts, the first of several.
+    pub routes: Vec<(Prefix, Option<IpAddr>)>,
     /// IPv6, if the interface speaks it beside IPv4.
     pub ipv6: Option<Ipv6Config>,
     /// Ethernet addresses that are known beforehand, and stay: nobody is asked for them. All others on this
@@ -48,6 +52,7 @@ impl Config {
             address,
             prefix_len: 24,
             gateway: None,
+            routes: Vec::new(),
             ipv6: None,
             neighbours: Vec::new(),
             random: random.into(),
@@ -65,6 +70,23 @@ impl Config {
     /// The same host, able to reach other networks by way of `gateway`.
     pub fn with_gateway(mut self, gateway: Ipv4Addr) -> Config {
         self.gateway = Some(gateway);
+        self
+    }
+
+    /// The same host, whose packets for these destinations go the way of `via`, a neighbour or somebody behind a gateway, of either
+    /// IP: what a device below wraps for a tunnel leaves for the tunnel's other end. `None`: they go their own way.
+    ///
+    /// ```
+    /// # use offload_host_stack::Config;
+    /// # use offload_base::Seed;
+    /// use offload_api::Prefix;
+    ///
+    /// let tunnel = Prefix::new([192, 168, 0, 0].into(), 16).unwrap();
+    /// let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(7)).with_route(tunnel, Some([10, 0, 0, 9].into()));
+    /// assert_eq!(config.routes.len(), 1);
+    /// ```
+    pub fn with_route(mut self, destinations: Prefix, via: Option<IpAddr>) -> Config {
+        self.routes.push((destinations, via));
         self
     }
 

@@ -4,8 +4,10 @@
 
 use super::six::{AdvertisedPrefix, DueSix, Six};
 use crate::config::Config;
+use core::cmp::Reverse;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
+use offload_api::Prefix;
 use offload_base::Instant;
 
 /// What the interface is called, and which addresses are its neighbours'.
@@ -13,6 +15,8 @@ use offload_base::Instant;
 pub(super) struct Addresses {
     four: Four,
     six: Option<Six>,
+    /// The longest prefixes first.
+    routes: Vec<(Prefix, Option<IpAddr>)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +31,9 @@ impl Addresses {
         let (address, prefix_len, gateway) = (config.address, config.prefix_len.min(32), config.gateway);
         let random = config.random.stream("offload-host-stack IPv6");
         let six = config.ipv6.map(|six| Six::new(&six, config.mac, random));
-        Addresses { four: Four { address, prefix_len, gateway }, six }
+        let mut routes = config.routes.clone();
+        routes.sort_by_key(|(prefix, _)| Reverse(prefix.bits()));
+        Addresses { four: Four { address, prefix_len, gateway }, six, routes }
     }
 
     /// The interface's IPv4 address.
@@ -64,6 +70,12 @@ impl Addresses {
                 source.map(IpAddr::V6)
             }
         }
+    }
+
+    /// The destination whose way packets for `destination` go.
+    pub(super) fn routed(&self, destination: IpAddr) -> IpAddr {
+        let route = self.routes.iter().find(|(prefix, _)| prefix.contains(destination));
+        route.and_then(|(_, via)| *via).unwrap_or(destination)
     }
 
     /// The neighbour to which packets for `destination` go. `known`: it was set up by hand as one.
@@ -250,6 +262,27 @@ mod tests {
         ];
         for (to, hop) in hops {
             assert_eq!(addresses.next_hop(ip(to), false), hop.map(ip), "{to}");
+        }
+    }
+
+    #[test]
+    fn packets_of_a_tunnel_go_the_way_of_its_other_end() {
+        let prefix = |text: &str, bits| Prefix::new(ip(text), bits).unwrap();
+        let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1))
+            .with_route(prefix("10.0.0.0", 8), Some(ip("192.0.2.1")))
+            .with_route(prefix("10.0.0.64", 26), Some(ip("10.0.0.9")))
+            .with_route(prefix("10.0.0.65", 32), None)
+            .with_route(prefix("fd00::", 8), Some(ip("10.0.0.9")));
+        let addresses = Addresses::new(&config);
+        let ways = [
+            ("10.0.0.2", "192.0.2.1"),
+            ("10.0.0.70", "10.0.0.9"),
+            ("10.0.0.65", "10.0.0.65"),
+            ("fd01::2", "10.0.0.9"),
+            ("198.51.100.1", "198.51.100.1"),
+        ];
+        for (to, way) in ways {
+            assert_eq!(addresses.routed(ip(to)), ip(way), "{to}");
         }
     }
 

@@ -186,7 +186,9 @@ impl Network {
 
     /// The neighbour to which packets for `destination` go.
     fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
-        self.addresses.next_hop(destination, self.neighbours.is_fixed(destination))
+        // This host's own addresses are nobody else's way.
+        let way = if self.addresses.are(destination) { destination } else { self.addresses.routed(destination) };
+        self.addresses.next_hop(way, self.neighbours.is_fixed(way))
     }
 
     /// The largest packet with a segment that may be sent to `destination` where the interface takes `mtu`.

@@ -5,6 +5,7 @@ use crate::pair::{FOUR as ADDRESS, MAC, PORT, Pair, Setup, config};
 use crate::wire::WireConfig;
 use core::net::Ipv4Addr;
 use core::time::Duration;
+use offload_api::Prefix;
 use offload_base::{Instant, Seed};
 use offload_host_stack::{ConnectionError, Stack, State, TcpConfig};
 use proptest::prelude::*;
@@ -171,6 +172,34 @@ fn other_networks_are_reached_by_the_gateway_if_there_is_one() {
     let syn = pair.nics[0].port().drain().pop_front().unwrap();
     assert_eq!(syn[..6], MAC[1]);
     assert_eq!(Ipv4Packet::new_checked(&syn[14..]).unwrap().dst_addr(), far);
+}
+
+/// What a device below wraps for a tunnel has to leave for the tunnel's other end, whatever it is addressed to.
+#[test]
+fn packets_of_a_tunnel_ask_for_its_other_end() {
+    let inner = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(10, 0, 0, 77)];
+    let mut config = config(0, Seed(1), TcpConfig::default());
+    config.neighbours.clear();
+    for prefix in [Prefix::new([192, 0, 2, 0].into(), 24), Prefix::new([10, 0, 0, 77].into(), 32)] {
+        config = config.with_route(prefix.unwrap(), Some(ADDRESS[1].into()));
+    }
+    let mut pair = Pair::new(&strangers());
+    pair.stacks[0] = Stack::new(config);
+    for (number, far) in inner.into_iter().enumerate() {
+        pair.stacks[0].connect(pair.now, None, (far, PORT).into()).unwrap();
+        while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+        let mut sent = pair.nics[0].port().drain();
+        if number == 0 {
+            let asked = sent.pop_front().unwrap();
+            assert_eq!((&asked[12..14], &asked[38..42]), (&[8, 6][..], &ADDRESS[1][..]), "who has the other end");
+            assert!(sent.is_empty(), "the packet waits");
+            pair.nics[0].port().deliver(&arp(ArpOperation::Reply, MAC[1], ADDRESS[1], ADDRESS[0]));
+            while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+            sent = pair.nics[0].port().drain();
+        }
+        let syn = sent.pop_front().unwrap();
+        assert_eq!((&syn[..6], Ipv4Packet::new_checked(&syn[14..]).unwrap().dst_addr()), (&MAC[1][..], far));
+    }
 }
 
 #[test]

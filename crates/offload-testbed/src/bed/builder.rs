@@ -16,7 +16,7 @@ use nic_sim::lookaside::LookasideConfig;
 use nic_sim::switch::{FunctionConfig, Mac};
 use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
 use nic_sim::{Driver, NicConfig, SwitchConfig, Vport, function_with, multi_queue_nic_with, switched_nic};
-use offload_api::NetDevice;
+use offload_api::{NetDevice, Prefix};
 use offload_base::cost::{Domain, Meter};
 use offload_base::{Instant, RandomSource, Seed};
 use offload_host_stack::{Config, Host, Ipv6Config, TcpConfig};
@@ -60,6 +60,7 @@ struct Plan {
     tcp: TcpConfig,
     address: Ipv4Addr,
     gateway: Option<Ipv4Addr>,
+    routes: Vec<(Prefix, Option<IpAddr>)>,
     ipv6: Ipv6Config,
     /// Adds engines to the NIC's own.
     engines: Option<More>,
@@ -204,6 +205,7 @@ impl Builder {
             tcp,
             address,
             gateway: None,
+            routes: Vec::new(),
             ipv6,
             engines: None,
             layer: None,
@@ -314,6 +316,16 @@ impl Builder {
     #[must_use]
     pub fn gateway(mut self, gateway: Ipv4Addr) -> Builder {
         self.last_host().gateway = Some(gateway);
+        self
+    }
+
+    /// Has packets of the last host for these destinations go another one's way: see [`Config::with_route`].
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn route(mut self, destinations: Prefix, via: Option<IpAddr>) -> Builder {
+        self.last_host().routes.push((destinations, via));
         self
     }
 
@@ -637,7 +649,7 @@ impl Builder {
     ) -> BedHost {
         let mut config = Config::new(plan.address, plan.nic.mac, random).with_ipv6(plan.ipv6);
         config.tcp = plan.tcp.clone();
-        config.gateway = plan.gateway;
+        (config.gateway, config.routes) = (plan.gateway, plan.routes.clone());
         for neighbour in self.hosts.iter().filter(|other| other.address != plan.address) {
             for address in [IpAddr::from(neighbour.address), IpAddr::from(neighbour.ipv6.address)] {
                 config = config.with_neighbour(address, neighbour.nic.mac);
