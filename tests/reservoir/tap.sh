@@ -47,6 +47,19 @@ for how in "" --cpu; do
     fi
 done
 
+echo "it is told to end while a client takes what is queued"
+start
+ends_well() {
+    head -c 3000000 "$work/from/large" >"$work/root/queued"
+    get --limit-rate 1M -o "$work/got" "$url/queued" & local client=$!
+    sleep 1
+    kill "$pid"
+    wait "$pid" || return 1
+    pid=
+    wait "$client" && cmp "$work/got" "$work/root/queued"
+}
+check "the client has all of it" ends_well
+
 echo "the TAP is deleted under it"
 start
 ends() { local status=0; inside ip link del nic0; wait "$pid" || status=$?; pid=; [ "$status" = 1 ] && grep -q "nic0 is gone" "$work/log"; }

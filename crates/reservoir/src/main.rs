@@ -19,6 +19,7 @@ mod serve;
 mod warnings;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Encrypted bulk transfer from disk to disk over HTTPS: many streams, blocks with checksums, a journal that survives kills.
@@ -69,6 +70,12 @@ fn main() -> ExitCode {
     // What blocks is not waited for: the journal has it.
     runtime.shutdown_background();
     code
+}
+
+/// Writes to standard output, which may be gone: what is served goes on.
+fn tell(text: &str) {
+    let mut out = std::io::stdout();
+    let _nobody_reads = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// Says what is wrong, in one line.

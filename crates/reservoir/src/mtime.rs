@@ -17,6 +17,12 @@ pub(crate) fn from_text(text: &str) -> Option<SystemTime> {
     Some(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos))
 }
 
+/// The same, without the fraction of a second.
+pub(crate) fn in_seconds(time: SystemTime) -> SystemTime {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_secs())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

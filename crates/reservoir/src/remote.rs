@@ -136,17 +136,21 @@ impl RemoteError {
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             RemoteError::Connection { .. } => true,
-            RemoteError::Refused { status, missing, .. } => {
+            RemoteError::Refused { status, missing, text, .. } => {
+                // S3's way to say that a request came too slowly.
+                let too_slow = *status == StatusCode::BAD_REQUEST && text.starts_with("RequestTimeout");
                 missing.is_none()
-                    && (matches!(
-                        *status,
-                        StatusCode::CONFLICT
-                            | StatusCode::REQUEST_TIMEOUT
-                            | StatusCode::TOO_MANY_REQUESTS
-                            | StatusCode::BAD_GATEWAY
-                            | StatusCode::SERVICE_UNAVAILABLE
-                            | StatusCode::GATEWAY_TIMEOUT
-                    ))
+                    && (too_slow
+                        || matches!(
+                            *status,
+                            StatusCode::CONFLICT
+                                | StatusCode::REQUEST_TIMEOUT
+                                | StatusCode::TOO_MANY_REQUESTS
+                                | StatusCode::INTERNAL_SERVER_ERROR
+                                | StatusCode::BAD_GATEWAY
+                                | StatusCode::SERVICE_UNAVAILABLE
+                                | StatusCode::GATEWAY_TIMEOUT
+                        ))
             }
             RemoteError::Answer { .. } => true,
             RemoteError::Untrusted { .. } | RemoteError::Changed(_) | RemoteError::Unaskable(_) => false,
@@ -813,7 +817,8 @@ fn with_body(request: hyper::http::request::Builder, body: Body, name: &Name) ->
 }
 
 fn refused(method: Method, name: &Name, status: StatusCode, text: &str, missing: Option<u64>) -> RemoteError {
-    let text = text.lines().next().unwrap_or_default().escape_debug().to_string();
+    let text = s3::refusal(text).unwrap_or_else(|| text.lines().next().unwrap_or_default().to_owned());
+    let text = text.escape_debug().to_string();
     RemoteError::Refused { method, name: name.clone(), status, text, missing }
 }
 

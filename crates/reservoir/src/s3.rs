@@ -12,6 +12,7 @@ use rusty_s3::actions::{
 };
 use rusty_s3::{Credentials, UrlStyle};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Who asks for buckets, and where they are.
 ///
@@ -44,8 +45,10 @@ impl Account {
         secret: &str,
         session: Option<&str>,
     ) -> Result<Account, String> {
-        let wrong = |what: &str| format!("{endpoint}: {what}");
-        let endpoint: url::Url = endpoint.parse().map_err(|error: url::ParseError| wrong(&error.to_string()))?;
+        let endpoint: url::Url =
+            endpoint.parse().map_err(|error| format!("the buckets' endpoint is no URL: {error}"))?;
+        // The rest of it may have a password in it.
+        let wrong = |what: &str| format!("{}: {what}", endpoint.host_str().unwrap_or("the buckets' endpoint"));
         if endpoint.scheme() != "https" {
             return Err(wrong("only https:// is encrypted"));
         }
@@ -186,12 +189,23 @@ pub(crate) fn created(text: &str) -> Option<String> {
     Some(CreateMultipartUpload::parse_response(text).ok()?.upload_id().to_owned())
 }
 
-/// The last of the uploads of `name` that an answer to [`Ask::Uploads`] tells.
-pub(crate) fn last_upload(text: &str, name: &Name) -> Option<String> {
+/// The last of the uploads of `name` that an answer to [`Ask::Uploads`] tells, and when it was begun.
+pub(crate) fn last_upload(text: &str, name: &Name) -> Option<(String, Option<SystemTime>)> {
     let key = key(name).ok()?;
     let uploads = text.split("<Upload>").skip(1);
-    let mine = uploads.filter(|upload| element(upload, "Key").is_some_and(|its| its == key));
-    mine.filter_map(|upload| element(upload, "UploadId")).last()
+    let mine = uploads.filter(|upload| element(upload, "Key").is_some_and(|its| its == key)).last()?;
+    Some((element(mine, "UploadId")?, time(mine, "Initiated")))
+}
+
+fn time(text: &str, name: &str) -> Option<SystemTime> {
+    humantime::parse_rfc3339_weak(&element(text, name)?).ok()
+}
+
+/// What a refusal says, if it is one of S3's: its code and its message. The rest of it may quote the request, and with it a session's token.
+pub(crate) fn refusal(text: &str) -> Option<String> {
+    text.contains("<Error>").then_some(())?;
+    let code = element(text, "Code")?;
+    Some(element(text, "Message").map_or_else(|| code.clone(), |message| format!("{code}: {message}")))
 }
 
 /// The parts that an answer to [`Ask::Parts`] tells, and the number behind which others are; `None`: it is no such answer. By hand, for servers leave
@@ -200,7 +214,8 @@ pub(crate) fn parts(text: &str) -> Option<(Vec<Part>, Option<u16>)> {
     text.contains("<ListParts").then_some(())?;
     let part = |text: &str| {
         let number = element(text, "PartNumber")?.parse().ok()?;
-        Some(Part { number, size: element(text, "Size")?.parse().ok()?, tag: element(text, "ETag")? })
+        let came = time(text, "LastModified");
+        Some(Part { number, size: element(text, "Size")?.parse().ok()?, tag: element(text, "ETag")?, came })
     };
     let parts = text.split("<Part>").skip(1).map(part).collect::<Option<Vec<Part>>>()?;
     let is_truncated = element(text, "IsTruncated").is_some_and(|is| is == "true");
@@ -214,6 +229,8 @@ pub(crate) struct Part {
     pub(crate) number: u16,
     pub(crate) size: u64,
     pub(crate) tag: String,
+    /// When it came.
+    pub(crate) came: Option<SystemTime>,
 }
 
 /// The text of an element without others in it.
@@ -241,8 +258,8 @@ fn target(url: &url::Url) -> String {
 
 /// When the source was modified, in seconds since 1970: what rclone calls it.
 pub(crate) const MTIME: &str = "x-amz-meta-mtime";
-/// How long a signature is good for: it is used at once, but a retry may come later.
-const VALID: Duration = Duration::from_secs(3600);
+/// How long a signature is good for. Each attempt has one of its own, but may wait for a connection, and clocks differ.
+const VALID: Duration = Duration::from_secs(600);
 /// Of an upload.
 pub(crate) const MOST_PARTS: u64 = 10_000;
 /// Bytes of a part, but for the last.
@@ -283,6 +300,16 @@ mod tests {
     }
 
     #[test]
+    fn refusals_tell_why_and_quote_no_request() {
+        let text = "<?xml version=\"1.0\"?>\n<Error><Code>SignatureDoesNotMatch</Code><Message>Check your key.</Message>\
+            <CanonicalRequest>X-Amz-Security-Token=session</CanonicalRequest></Error>";
+        assert_eq!(refusal(text).as_deref(), Some("SignatureDoesNotMatch: Check your key."));
+        assert_eq!((refusal("<Error></Error>"), refusal("no")), (None, None));
+        let error = Account::new("https://me:hidden@store.test", "us-east-1", "key", "secret", None).unwrap_err();
+        assert_eq!(error, "store.test: no passwords in URLs: the key is in AWS_ACCESS_KEY_ID");
+    }
+
+    #[test]
     fn names_of_buckets_lead_nowhere_else() {
         let account = Account::new("https://store.test", "us-east-1", "key", "secret", None).unwrap();
         for bad in ["", ".", "..", "a/b", "a?b", "a b", "%2e"] {
@@ -295,16 +322,21 @@ mod tests {
 
     #[test]
     fn the_upload_of_a_key_is_found_among_others() {
-        let upload = |key: &str, id: &str| format!("<Upload><Key>{key}</Key><UploadId>{id}</UploadId></Upload>");
+        let upload = |key: &str, id: &str| {
+            format!(
+                "<Upload><Key>{key}</Key><UploadId>{id}</UploadId><Initiated>2026-01-02T03:04:05.000Z</Initiated></Upload>"
+            )
+        };
+        let begun = humantime::parse_rfc3339("2026-01-02T03:04:05Z").unwrap();
         let text = upload("a&amp;b", "1") + &upload("a&amp;b", "2") + &upload("a&amp;b2", "3");
         let name = |url: &str| Name::from_url(url).unwrap();
-        assert_eq!(last_upload(&text, &name("/a%26b")).as_deref(), Some("2"));
+        assert_eq!(last_upload(&text, &name("/a%26b")), Some(("2".into(), Some(begun))));
         assert_eq!(last_upload(&text, &name("/a")), None);
         assert_eq!(last_upload("<Upload><Key>a", &name("/a")), None);
-        let part = "<Part><PartNumber>3</PartNumber><ETag>&quot;aa&quot;</ETag><Size>5</Size></Part>";
+        let part = "<Part><PartNumber>3</PartNumber><ETag>&quot;aa&quot;</ETag><Size>5</Size><LastModified>2026-01-02T03:04:05.000Z</LastModified></Part>";
         let list = |more: &str| format!("<ListPartsResult xmlns='x'>{part}{more}</ListPartsResult>");
         let more = "<IsTruncated>true</IsTruncated><NextPartNumberMarker>3</NextPartNumberMarker>";
-        let came = Part { number: 3, size: 5, tag: "\"aa\"".into() };
+        let came = Part { number: 3, size: 5, tag: "\"aa\"".into(), came: Some(begun) };
         assert_eq!(parts(&list(more)), Some((vec![came], Some(3))));
         assert_eq!(parts(&list("")).unwrap().1, None);
         assert_eq!((parts("<Error/>"), parts(&list("<Part></Part>"))), (None, None));

@@ -228,6 +228,11 @@ impl Host {
         self.shard.with(|inner, _| inner.stack.connections())
     }
 
+    /// Bytes that the queues of all connections take now: what is to be sent and is not acknowledged, what came and is not read.
+    pub fn tcp_memory(&self) -> usize {
+        self.shard.with(|inner, _| inner.stack.tcp_memory())
+    }
+
     /// Has packets whose hash ends in `n` come to the shard `table[n]` from now on. Connections stay where they are: what
     /// comes to another shard for them is handed on, but for those that the device follows itself, whose packets come as
     /// before. New ones that come from elsewhere follow the table; those opened from here do not.

@@ -190,6 +190,12 @@ impl Access {
         Ok(Some(text.trim().to_owned()))
     }
 
+    /// The same, if one of the places is a bucket: what the environment says of buckets is nobody's business else.
+    fn account_for(&self, places: &[OsString]) -> Result<Option<Account>, String> {
+        let is_bucket = |place: &OsString| place.to_str().is_some_and(|place| place.starts_with(BUCKETS));
+        if places.iter().any(is_bucket) { self.account() } else { Ok(None) }
+    }
+
     /// Whose buckets are meant, as Amazon's own programs are told; `None`: nobody's.
     fn account(&self) -> Result<Option<Account>, String> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -230,7 +236,7 @@ fn places(texts: &[OsString], token: Option<&str>) -> Result<(Vec<Place>, Place)
 pub(crate) async fn plan(options: PlanOptions) -> ExitCode {
     match make_plan(&options).await {
         Ok(text) => {
-            print!("{text}");
+            crate::tell(&text);
             ExitCode::SUCCESS
         }
         Err((message, status)) => fail(&message, status),
@@ -247,13 +253,19 @@ fn failed(error: impl ToString) -> Stop {
     (error.to_string(), FAILED)
 }
 
+/// What is to be copied cannot be told.
+fn unlisted(error: CopyError) -> Stop {
+    let status = if matches!(error, CopyError::Unusable(_)) { UNUSABLE } else { FAILED };
+    (error.to_string(), status)
+}
+
 async fn make_plan(options: &PlanOptions) -> Result<String, Stop> {
     let token = options.access.token().map_err(unusable)?;
     let copy = Copy::new(Shell::tokio(), options.access.dial().map_err(unusable)?);
-    let copy = copy.account(options.access.account().map_err(unusable)?);
+    let copy = copy.account(options.access.account_for(&options.places).map_err(unusable)?);
     let copy = copy.exclude(options.choice.exclude.clone()).block(options.choice.block.0).map_err(unusable)?;
     let (sources, to) = places(&options.places, token.as_deref()).map_err(unusable)?;
-    let items = copy.list(&sources, &to).await.map_err(failed)?;
+    let items = copy.list(&sources, &to).await.map_err(unlisted)?;
     Ok(Plan::new(&copy, &items, options.parts).await.map_err(failed)?.to_text())
 }
 
@@ -287,7 +299,7 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
         (Streams::Auto, ..) => 8,
     };
     let copy = Copy::new(Shell::tokio(), options.access.dial().map_err(unusable)?)
-        .account(options.access.account().map_err(unusable)?)
+        .account(options.access.account_for(&options.places).map_err(unusable)?)
         .streams(streams)
         .rate(options.rate)
         // A part that is run again does what is left.
@@ -299,11 +311,16 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
         .exclude(options.choice.exclude.clone())
         .retries(options.retries);
     let (copy, items) = match (&options.plan, options.part) {
-        (Some(file), Some(part)) => of_plan(copy, file, part, token.as_deref())?,
+        (Some(file), Some(part)) => of_plan(copy, file, part, token.as_deref(), &options.access)?,
         _ => {
             let copy = copy.block(options.choice.block.0).map_err(unusable)?;
             let (sources, to) = places(&options.places, token.as_deref()).map_err(unusable)?;
-            let items = copy.list(&sources, &to).await.map_err(failed)?;
+            if options.verify && to.is_bucket() {
+                return Err(unusable(
+                    "--verify: what a bucket keeps cannot be read from its medium; its server compares each part's MD5",
+                ));
+            }
+            let items = copy.list(&sources, &to).await.map_err(unlisted)?;
             (copy, items)
         }
     };
@@ -316,15 +333,27 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
     Ok(outcome)
 }
 
-fn of_plan(copy: Copy, file: &PathBuf, part: PartOption, token: Option<&str>) -> Result<(Copy, Vec<Item>), Stop> {
+fn of_plan(
+    copy: Copy,
+    file: &PathBuf,
+    part: PartOption,
+    token: Option<&str>,
+    access: &Access,
+) -> Result<(Copy, Vec<Item>), Stop> {
     let about = |error: String| unusable(format!("{}: {error}", file.display()));
     let text = std::fs::read_to_string(file).map_err(|error| about(error.to_string()))?;
     let plan = Plan::read(&text).map_err(about)?;
     let number = part.number(plan.parts()).map_err(unusable)?;
-    let copy = copy.block(plan.block()).map_err(about)?;
-    let items = plan.part(&copy, number, token).map_err(failed)?;
+    let mut copy = copy.block(plan.block()).map_err(about)?;
+    if text.contains(BUCKETS) {
+        copy = copy.account(access.account().map_err(unusable)?);
+    }
+    let items = plan.part(&copy, number, token).map_err(unlisted)?;
     Ok((copy, items))
 }
+
+/// What names of buckets begin with.
+const BUCKETS: &str = "s3://";
 
 /// Half of the largest receive buffer that Linux gives a connection by itself: the other half is its own.
 fn usual_window() -> u64 {

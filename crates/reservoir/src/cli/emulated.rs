@@ -28,7 +28,7 @@ pub(crate) struct HostOptions {
     #[arg(long, value_name = "SIZE", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(1280..=9216), requires = "end")]
     mtu: u16,
     /// Bytes of a connection's send buffer, and of its receive buffer, on the emulated host: 64MiB. Default: 4 MiB and 6 MiB
-    #[arg(long, value_name = "SIZE", requires = "end")]
+    #[arg(long, value_name = "SIZE", requires = "end", value_parser = buffer)]
     buffers: Option<bytesize::ByteSize>,
     /// The emulated host's CPU does the TLS, not its NIC
     #[arg(long, requires = "end")]
@@ -42,12 +42,18 @@ impl HostOptions {
     }
 }
 
+/// The size of a buffer: with less than a few packets a connection stands still.
+fn buffer(text: &str) -> Result<bytesize::ByteSize, String> {
+    let size = text.parse::<bytesize::ByteSize>().ok().filter(|size| (64 << 10..=1 << 30).contains(&size.0));
+    size.ok_or_else(|| "takes a size from 64KiB to 1GiB".to_owned())
+}
+
 /// Serves until a signal, or until the TAP is deleted.
 #[cfg(feature = "tap")]
 pub(crate) fn run(options: &ServeOptions) -> ExitCode {
     match host::serve_from_host(options) {
         Ok(counted) => {
-            print!("{counted}");
+            crate::tell(&counted);
             ExitCode::SUCCESS
         }
         Err((message, status)) => crate::fail(&message, status),
@@ -89,11 +95,21 @@ mod host {
         let (host, port) = (bed.host(0).clone(), options.listen.port());
         let address = SocketAddr::from((host.address(), port));
         let ended = bed.run(async {
+            let end = &end;
             let listener =
                 host.stack().listen(port, BACKLOG).map_err(|error| unusable(format!("port {port}: {error}")))?;
             let by_nic = !options.host.cpu;
-            let door = Emulated { listener, config: Arc::new(config), address, by_nic, end: &end };
-            serve(options, door, &options.host.instructions()).await
+            let door = Emulated { listener, config: Arc::new(config), address, by_nic, end };
+            serve(options, door, &options.host.instructions()).await?;
+            // Connections are over when their last bytes are queued, and nobody sends them when this host is gone.
+            let sent = async {
+                while host.stack().tcp_memory() > 0 {
+                    tokio::time::sleep(TICK).await;
+                }
+                tokio::time::sleep(CLOSING).await;
+            };
+            let _sent_or_not = tokio::time::timeout(crate::serve::FAREWELL, sent).await;
+            Ok(())
         });
         let mut counters = bed.counters();
         counters.add(&end.counters());
@@ -187,6 +203,10 @@ mod host {
         }
     }
 
+    /// How often it is looked whether all is sent.
+    const TICK: Duration = Duration::from_millis(20);
+    /// How long the host stays afterwards: longer than TCP waits before it sends a closing packet again.
+    const CLOSING: Duration = Duration::from_secs(1);
     /// Connections that may wait to be accepted.
     const BACKLOG: usize = 1024;
     /// How long a peer may keep its window closed and answer.

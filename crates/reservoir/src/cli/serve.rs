@@ -124,7 +124,7 @@ pub(crate) async fn serve(options: &ServeOptions, mut door: impl Door, instructi
     // Signals are heard before anybody can know that it serves.
     let mut hangup = signal(SignalKind::hangup()).map_err(unusable)?;
     let mut signals = Signals::listen().map_err(unusable)?;
-    print!("{} at https://{}/\n{instructions}", options.root.display(), door.address());
+    crate::tell(&format!("{} at https://{}/\n{instructions}", options.root.display(), door.address()));
 
     // Each connection holds one end: the other is told when all have gone.
     let (open, mut all_gone) = mpsc::channel::<()>(1);
@@ -262,4 +262,4 @@ impl Signals {
 /// For a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// For requests under way at the end.
-const FAREWELL: Duration = Duration::from_secs(10);
+pub(crate) const FAREWELL: Duration = Duration::from_secs(10);

@@ -446,7 +446,14 @@ impl FileJob {
         let modified = Some(self.item.about.modified).filter(|time| *time != SystemTime::UNIX_EPOCH);
         match &self.target {
             Target::Whole(..) => Ok(Finished::Done),
-            Target::Parts(upload) => Ok(upload.finish(&self.item).await.map(|()| Finished::Done)?),
+            Target::Parts(upload) => match upload.finish(&self.item).await {
+                // The answer of an earlier attempt was lost.
+                Err(gone @ RemoteError::Refused { status: StatusCode::NOT_FOUND, .. }) => {
+                    let there = has_arrived(&self.copy, &self.item, Sync::SizeTime).await?;
+                    if there { Ok(Finished::Done) } else { Err(gone.into()) }
+                }
+                done => Ok(done.map(|()| Finished::Done)?),
+            },
             Target::Landing(landing) => {
                 let medium = |error| crate::landing::LandingError::Medium(self.item.to.1.clone(), error);
                 if self.copy.verify {

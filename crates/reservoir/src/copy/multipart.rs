@@ -1,5 +1,5 @@
 //! An upload to a bucket in parts, a block each. The server keeps the parts that have come, which stands for the journal of our own servers:
-//! a copy that goes on reads their blocks again, and sends those whose MD5 is another.
+//! a copy that goes on reads their blocks again. If the MD5 of one is another, the upload is that of another version of the file, and a new one is begun.
 
 use super::file::Source;
 use super::list::Item;
@@ -7,6 +7,7 @@ use super::{Copy, CopyError};
 use crate::blocks::{BlockHasher, BlockSum, Blocks};
 use crate::body::Body;
 use crate::digest::{Algorithm, Summer};
+use crate::mtime;
 use crate::remote::{Remote, RemoteError};
 use crate::s3::{LEAST_PART, MOST_PARTS, Part};
 use crate::storage::{Stored, read_exactly};
@@ -46,27 +47,40 @@ impl Multipart {
             Source::Local(file, _) if copy.resume => server.last_upload(name).await?.map(|upload| (upload, file)),
             _ => None,
         };
-        let upload = match before {
-            None => server.create_upload(name, item.about.modified).await?,
-            Some((upload, file)) => {
-                for Part { number, size, tag } in server.parts(name, &upload).await? {
-                    let Some(block) = u64::from(number).checked_sub(1).filter(|block| *block < blocks.count()) else {
-                        continue;
-                    };
-                    let range = blocks.range(block);
-                    if size != range.end - range.start {
-                        continue;
-                    }
+        let mut upload = None;
+        if let Some(((id, begun), file)) = before {
+            let parts = server.parts(name, &id).await?;
+            // The time of its source is a part of an upload from its beginning. Servers tell times in whole seconds, and not all when uploads were begun.
+            let since = mtime::in_seconds(item.about.modified);
+            let mut is_of_this = parts.iter().map(|part| part.came).chain([begun]).flatten().any(|time| time >= since);
+            for Part { number, size, tag, .. } in if is_of_this { parts } else { Vec::new() } {
+                let block = u64::from(number).checked_sub(1).filter(|block| *block < blocks.count());
+                let block = block.filter(|block| size == blocks.range(*block).end - blocks.range(*block).start);
+                let mut came = None;
+                if let Some(block) = block {
                     let file = file.clone();
                     let summed = copy.shell.blocking(move || sums(&*file, blocks, block)).await;
                     let (md5, sum) = summed.map_err(|error| CopyError::Local { path: item.source().into(), error })?;
-                    if tag.trim_matches('"').eq_ignore_ascii_case(&crate::digest::hexadecimal(&md5)) {
-                        tags.insert(block, tag);
-                        present.insert(block, sum);
-                    }
+                    let is_equal = tag.trim_matches('"').eq_ignore_ascii_case(&crate::digest::hexadecimal(&md5));
+                    came = is_equal.then_some((block, sum));
                 }
-                upload
+                // A part of another file, or of other blocks: the upload's time is that file's as well.
+                let Some((block, sum)) = came else {
+                    is_of_this = false;
+                    break;
+                };
+                tags.insert(block, tag);
+                present.insert(block, sum);
             }
+            if is_of_this {
+                upload = Some(id);
+            } else {
+                (tags, present) = Default::default();
+            }
+        }
+        let upload = match upload {
+            Some(upload) => upload,
+            None => server.create_upload(name, item.about.modified).await?,
         };
         Ok((Multipart { server: server.clone(), upload, tags: Mutex::new(tags) }, present))
     }

@@ -53,6 +53,11 @@ enum At {
 }
 
 impl Place {
+    /// Whether it is a bucket, or in one.
+    pub fn is_bucket(&self) -> bool {
+        matches!(self.at, At::Bucket { .. })
+    }
+
     /// A URL that begins with `https://`, asked with `token`; `s3://BUCKET/KEY`, asked as the copy's [account](Copy::account); or a path of this machine.
     ///
     /// # Errors

@@ -8,15 +8,20 @@ use crate::s3::{self, Ask, Bucket, MTIME};
 use crate::storage::{About, Kind};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use hyper::Method;
 use hyper::header::{CONTENT_LENGTH, ETAG};
-use rusty_s3::actions::ListObjectsV2;
+use hyper::{Method, StatusCode};
+use rusty_s3::actions::{ListObjectsV2, ListObjectsV2Response};
 use std::time::SystemTime;
 
 impl Remote {
     /// Whether there is anything whose name begins with this one and a slash.
     pub(super) async fn is_folder_of(&self, bucket: &Bucket, name: &Name) -> Result<bool, RemoteError> {
-        Ok(name == &Name::root() || !self.page(bucket, name, None, 1).await?.0.is_empty())
+        if name == &Name::root() {
+            return Ok(true);
+        }
+        // An object with the folder's own name, which some programs make, says so too.
+        let page = self.listed(bucket, name, None, 1).await?;
+        Ok(!page.contents.is_empty() || !page.common_prefixes.is_empty())
     }
 
     /// What is in a folder of a bucket.
@@ -44,11 +49,8 @@ impl Remote {
         from: Option<&str>,
         most: usize,
     ) -> Result<(Vec<Listed>, Option<String>), RemoteError> {
-        let request = self.request_to(Method::GET, bucket.listing(name, from, most).ok());
-        let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
-        let text = self.text(answer, name, MOST_LISTED).await?;
-        let wrong = || RemoteError::Answer { name: name.clone(), what: "is no list of a bucket" };
-        let page = ListObjectsV2::parse_response(&text).map_err(|_| wrong())?;
+        let page = self.listed(bucket, name, from, most).await?;
+        let wrong = || RemoteError::Answer { name: name.clone(), what: NO_LIST };
         let above = if name == &Name::root() { String::new() } else { format!("{}/", name.path().display()) };
         let mut listed = Vec::new();
         for object in page.contents {
@@ -70,10 +72,30 @@ impl Remote {
         Ok((listed, page.next_continuation_token))
     }
 
-    /// The upload of `name` that was begun last and not ended.
-    pub(crate) async fn last_upload(&self, name: &Name) -> Result<Option<String>, RemoteError> {
-        let request = self.request_to(Method::GET, self.target(Ask::Uploads, name));
+    /// What the server says of them.
+    async fn listed(
+        &self,
+        bucket: &Bucket,
+        name: &Name,
+        from: Option<&str>,
+        most: usize,
+    ) -> Result<ListObjectsV2Response, RemoteError> {
+        let request = self.request_to(Method::GET, bucket.listing(name, from, most).ok());
         let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
+        let text = self.text(answer, name, MOST_LISTED).await?;
+        let wrong = RemoteError::Answer { name: name.clone(), what: NO_LIST };
+        ListObjectsV2::parse_response(&text).map_err(|_| wrong)
+    }
+
+    /// The upload of `name` that was begun last and not ended, and when. `None` too where uploads may not be listed, or cannot.
+    pub(crate) async fn last_upload(&self, name: &Name) -> Result<Option<(String, Option<SystemTime>)>, RemoteError> {
+        let request = self.request_to(Method::GET, self.target(Ask::Uploads, name));
+        let answer = match self.ask(request, body::empty(), name, Some(STALL)).await {
+            Err(RemoteError::Refused { status: StatusCode::FORBIDDEN | StatusCode::NOT_IMPLEMENTED, .. }) => {
+                return Ok(None);
+            }
+            answer => answer?,
+        };
         Ok(s3::last_upload(&self.text(answer, name, MOST_LISTED).await?, name))
     }
 
@@ -147,3 +169,4 @@ impl Remote {
 /// RFC 1864; S3 refuses what differs.
 pub(crate) const CONTENT_MD5: &str = "content-md5";
 const MOST_ENTRIES: usize = 10_000_000;
+const NO_LIST: &str = "is no list of a bucket";
