@@ -31,6 +31,8 @@ pub struct Manager {
     /// What the switch was told last.
     hops: BTreeMap<IpAddr, Option<NextHop>>,
     protections: Vec<Option<Protection>>,
+    /// Looks in a row at which a network had no SA.
+    looks_without: u32,
     complaint: String,
 }
 
@@ -56,6 +58,12 @@ impl Manager {
                 "--protect: rules lead to tunnels, and there are none without --rules, or in legacy mode".into()
             );
         }
+        let twice = networks.iter().enumerate().find(|(at, network)| {
+            networks[..*at].iter().any(|other| (other.device, other.key) == (network.device, network.key))
+        });
+        if let Some((_, network)) = twice {
+            return Err(format!("--protect: {} is there twice: name its reqids together", network.device));
+        }
         let unknown =
             networks.iter().flat_map(|network| &network.reqids).find(|reqid| !sas.iter().any(|sa| sa.reqid == **reqid));
         if let Some(reqid) = unknown {
@@ -71,6 +79,7 @@ impl Manager {
             mtu,
             hops: BTreeMap::new(),
             protections,
+            looks_without: 0,
             complaint: String::new(),
         })
     }
@@ -143,7 +152,13 @@ impl Manager {
             }
             Ok(setup) => {
                 self.setup = setup;
-                self.tell_setup(host).await
+                let told = self.tell_setup(host).await;
+                if told.is_err() {
+                    // What is not refused was told before: it is as it was.
+                    self.setup = before.clone();
+                    let _as_before = self.tell_tunnels(host).await;
+                }
+                told
             }
             Err(error) => Err(error),
         };
@@ -161,17 +176,23 @@ impl Manager {
         let eswitch = switch_of(host);
         // What can be refused comes first.
         if self.setup.mode == Mode::Switchdev {
-            for device in self.setup.tunnels() {
-                let mtu = self.setup.mtu(Some(device), self.mtu, |device, key| self.sas_of(device, key));
-                let local = vec![host.address().into(), host.ipv6_address().into()];
-                tell(eswitch, EswitchCommand::Tunnel(Tunnel { mtu, ..Tunnel::new(device, local) })).await?;
-            }
+            self.tell_tunnels(host).await?;
             tell(eswitch, EswitchCommand::Replace(self.setup.rules.clone())).await?;
         }
         for machine in &self.machines {
             tell(eswitch, EswitchCommand::Function(machine.port(), self.function(machine))).await?;
         }
         self.tell_hops(host).await
+    }
+
+    /// Tunnels, and the longest packets that they carry.
+    async fn tell_tunnels(&self, host: &BedHost) -> Result<(), String> {
+        for device in self.setup.tunnels() {
+            let mtu = self.setup.mtu(Some(device), self.mtu, |device, key| self.sas_of(device, key));
+            let local = vec![host.address().into(), host.ipv6_address().into()];
+            tell(switch_of(host), EswitchCommand::Tunnel(Tunnel { mtu, ..Tunnel::new(device, local) })).await?;
+        }
+        Ok(())
     }
 
     /// Which way the other ends of tunnels are, as far as that has changed.
@@ -194,7 +215,7 @@ impl Manager {
 
     /// Which SAs protect networks, as far as that has changed. A network whose SAs are of no use is protected by none: nothing passes.
     async fn tell_protections(&mut self, host: &BedHost) -> Result<(), String> {
-        let mut wrong = Ok(());
+        let (mut wrong, mut without) = (Ok(()), None);
         for (network, told) in self.networks.iter().zip(&mut self.protections) {
             let lent = lent(host, network, Direction::Transmit)
                 .and_then(|send| Ok(Protection { send, receive: lent(host, network, Direction::Receive)? }));
@@ -202,12 +223,26 @@ impl Manager {
                 wrong = Err(error);
                 Protection::default()
             });
+            if protection.send.is_empty() || protection.receive.is_empty() {
+                without = Some(network);
+            }
             if told.as_ref() != Some(&protection) {
                 *told = Some(protection.clone());
                 tell(switch_of(host), EswitchCommand::Protect(network.device, network.key, Some(protection))).await?;
             }
         }
-        wrong
+        // The NIC takes them a little after they were given to it.
+        self.looks_without = if without.is_some() { self.looks_without + 1 } else { 0 };
+        match without {
+            Some(ProtectedNetwork { device, reqids, .. }) if wrong.is_ok() && self.looks_without > LOOKS_WITHOUT => {
+                let reqids: Vec<String> = reqids.iter().map(u32::to_string).collect();
+                Err(format!(
+                    "{device}: nothing passes: the NIC has no SA both ways of reqid {}, of which it does all (`offload packet`)",
+                    reqids.join(", ")
+                ))
+            }
+            _ => wrong,
+        }
     }
 
     /// SAs of a network, as the file of keys had them.
@@ -255,5 +290,7 @@ async fn tell(eswitch: &Eswitch, command: EswitchCommand) -> Result<(), String> 
     }
 }
 
+/// After so many it is not a matter of time.
+const LOOKS_WITHOUT: u32 = 5;
 /// How long neighbours and SAs are not looked at.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);

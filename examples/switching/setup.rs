@@ -3,8 +3,8 @@
 //! The file says all that there is: read anew, it takes the place of what was there.
 
 use nic_sim::switch::{
-    Action, Change, Device, FunctionChange, FunctionConfig, FunctionFile, Mode, Rule, RuleFile, TunnelDevice,
-    TunnelSet, Vport,
+    Action, Change, Device, FunctionChange, FunctionConfig, FunctionFile, Mode, Rule, RuleFile, Switch, SwitchConfig,
+    TunnelDevice, TunnelSet, Vport,
 };
 use offload_api::SaParams;
 use offload_testbed::overlay::inner_mtu;
@@ -45,15 +45,24 @@ impl Setup {
             FunctionChange::Function(..) => None,
         });
         let mode = mode.unwrap_or(Mode::Switchdev);
-        let rules: Vec<Rule> = changes
-            .into_iter()
-            .map(|change| match change {
-                Change::Add(rule) | Change::Replace(rule) => Ok(rule),
-                Change::Delete(_) => {
-                    Err(format!("{name}: `{change}`: the file says all rules there are: leave out what is to go"))
-                }
-            })
-            .collect::<Result<_, _>>()?;
+        // One that the switch would refuse is named here, where it has a name.
+        let mut tried = Switch::new(SwitchConfig::default());
+        tried.set_mode(Mode::Switchdev);
+        let mut rules = Vec::new();
+        for change in changes {
+            let text = change.to_string();
+            let about = |what: &str| format!("{name}: `{text}`: the file says all rules there are: leave out {what}");
+            if matches!(change, Change::Delete(_)) {
+                return Err(about("what is to go"));
+            }
+            tried.change(core::slice::from_ref(&change)).map_err(|error| format!("{name}: `{text}`: {error}"))?;
+            if let Change::Add(rule) | Change::Replace(rule) = change {
+                rules.push(rule);
+            }
+            if tried.rules().count() < rules.len() {
+                return Err(about("the one that this replaces"));
+            }
+        }
         if mode == Mode::Legacy && !rules.is_empty() {
             return Err(format!("{name}: in legacy mode there are no rules: leave them out, or the mode"));
         }
@@ -146,7 +155,14 @@ mod tests {
             refused("\n\ntc filter add dev eth0 ingress")
         );
         assert!(refused("\nip link add vxlan0").starts_with("f:2:9: "), "{}", refused("\nip link add vxlan0"));
-        assert!(refused("tc filter del dev p0 ingress").contains("leave out"));
+        assert!(refused("tc filter del dev p0 ingress").contains("leave out what is to go"));
+        let twice = |verb: &str| {
+            format!(
+                "tc filter add dev p0 ingress prio 1 flower action drop\ntc filter {verb} dev p0 ingress prio 1 flower action pass"
+            )
+        };
+        assert!(refused(&twice("add")).contains("action pass`: there is such a rule"), "{}", refused(&twice("add")));
+        assert!(refused(&twice("replace")).contains("leave out the one that this replaces"));
         let legacy = "devlink dev eswitch set nic0 mode legacy\n";
         assert!(refused(&(legacy.to_owned() + TEXT)).contains("legacy"));
         assert_eq!(Setup::parse("f", legacy).unwrap().mode, Mode::Legacy);
