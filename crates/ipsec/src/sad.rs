@@ -12,7 +12,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Direction, EspKey, EspMode, Handle, KeyingError, OffloadKind, SaId, SaParams, Selector, Slots, Template,
+    Direction, EspKey, EspMode, FlowKey, Handle, KeyingError, OffloadKind, SaId, SaParams, Selector, Slots, Template,
     UdpEncapsulation,
 };
 use offload_base::Instant;
@@ -54,6 +54,8 @@ pub struct Sa {
     pub(crate) quiet: Option<Quiet>,
     /// The queue of the device that its packets leave by, and where the device has it.
     pub queue: usize,
+    /// Of a receiving one, the flow that was opened last, and the queue whose shard has it.
+    pub(crate) last_flow: Option<(FlowKey, usize)>,
     /// Its place in a device.
     pub(crate) offload: Option<InDevice>,
     /// Its place in the line of those that the device has no room for.
@@ -129,6 +131,7 @@ impl Sa {
             path_mtu: None,
             quiet: None,
             queue: 0,
+            last_flow: None,
             offload: None,
             waits_for_room: None,
             retired: false,

@@ -270,6 +270,7 @@ impl SecureDevice {
     pub(super) fn hand_over(
         &mut self,
         queue: usize,
+        id: SaId,
         packet: RxPacket,
         selectors: &Packet,
         fragment: bool,
@@ -277,14 +278,17 @@ impl SecureDevice {
         if self.queues.len() == 1 {
             return Some(packet);
         }
-        let to = if fragment { ONLY } else { self.queue_of_flow(selectors).unwrap_or(queue) };
+        let to = if fragment { ONLY } else { self.queue_of_flow(id, selectors).unwrap_or(queue) };
         let other = &mut self.queues[to];
         // Too much for one that nobody serves: shards find whose it is among themselves.
         if to == queue || other.opened.len() >= MOST_OPENED {
             return Some(packet);
         }
         other.opened.push_back(packet);
-        other.wake();
+        // Where others wait, it was woken, and has not looked yet.
+        if other.opened.len() == 1 {
+            other.wake();
+        }
         None
     }
 
@@ -293,11 +297,20 @@ impl SecureDevice {
         self.queues.iter().for_each(Queue::wake);
     }
 
-    /// The queue that plain packets like this received one come to.
-    fn queue_of_flow(&self, packet: &Packet) -> Option<usize> {
+    /// The queue that plain packets like this one of an SA come to. A hash for each queue to find it is dear, and most SAs have few flows: the last
+    /// one's is remembered.
+    fn queue_of_flow(&mut self, id: SaId, packet: &Packet) -> Option<usize> {
         let hashed = packet.ports.is_some() && matches!(packet.protocol, PROTOCOL_TCP | PROTOCOL_UDP);
         let flow = hashed.then(|| flow_of(packet).reversed())?;
-        self.queues.iter().position(|queue| queue.inner.serves(&flow))
+        let sa = self.sad.find_mut(id)?;
+        if let Some((last, queue)) = &sa.last_flow
+            && *last == flow
+        {
+            return Some(*queue);
+        }
+        let queue = self.queues.iter().position(|queue| queue.inner.serves(&flow))?;
+        sa.last_flow = Some((flow, queue));
+        Some(queue)
     }
 
     /// Wakes those who serve other queues and wait for room at this one, if there is some.

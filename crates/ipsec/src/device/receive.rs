@@ -267,7 +267,7 @@ impl SecureDevice {
                 return None;
             }
         }
-        self.hand_over(queue, RxPacket { joined, ..RxPacket::new(frame, meta) }, &selectors, fragment)
+        self.hand_over(queue, id, RxPacket { joined, ..RxPacket::new(frame, meta) }, &selectors, fragment)
     }
 
     /// The packet that a fragment was the last to come of.
