@@ -167,6 +167,8 @@ pub(crate) struct Remote {
     token: Option<String>,
     /// It is a bucket.
     bucket: Option<Bucket>,
+    /// Others that have the same files.
+    stripes: Vec<Arc<Remote>>,
     /// Whether it is one of ours, once that is known.
     is_reservoir: tokio::sync::OnceCell<bool>,
     idle: Mutex<Vec<Session>>,
@@ -216,13 +218,35 @@ struct Session {
 
 impl Remote {
     pub(crate) fn new(shell: Shell, dial: Arc<dyn Dial>, host: &str, port: u16, token: Option<String>) -> Remote {
-        let (bucket, is_reservoir, idle, lines) = Default::default();
-        Remote { shell, dial, host: host.into(), port, token, bucket, is_reservoir, idle, lines }
+        let (bucket, stripes, is_reservoir, idle, lines) = Default::default();
+        Remote { shell, dial, host: host.into(), port, token, bucket, stripes, is_reservoir, idle, lines }
     }
 
     pub(crate) fn of_bucket(shell: Shell, dial: Arc<dyn Dial>, bucket: Bucket) -> Remote {
         let (host, port) = bucket.server();
         Remote { bucket: Some(bucket), ..Remote::new(shell, dial, &host, port, None) }
+    }
+
+    /// With others that have the same files.
+    pub(crate) fn striped(self, stripes: Vec<Arc<Remote>>) -> Remote {
+        Remote { stripes, ..self }
+    }
+
+    /// The server that a stream reads from.
+    pub(crate) fn of_stream(self: &Arc<Remote>, stream: usize) -> &Arc<Remote> {
+        self.stripe(stream)
+    }
+
+    /// The server that a file is written by: one alone knows of its upload.
+    pub(crate) fn of_name(self: &Arc<Remote>, name: &Name) -> &Arc<Remote> {
+        self.stripe(usize::from(blake3::hash(name.to_url().as_bytes()).as_bytes()[0]))
+    }
+
+    fn stripe(self: &Arc<Remote>, number: usize) -> &Arc<Remote> {
+        match number % (self.stripes.len() + 1) {
+            0 => self,
+            at => &self.stripes[at - 1],
+        }
     }
 
     pub(crate) fn is_bucket(&self) -> bool {

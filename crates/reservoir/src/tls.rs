@@ -159,6 +159,18 @@ impl core::str::FromStr for Host {
     }
 }
 
+impl Host {
+    /// Its name or address.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The port, if one is named.
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+}
+
 impl Allowed {
     /// By `tls`, to these.
     pub fn new(tls: Tls, hosts: Vec<Host>) -> Allowed {

@@ -53,6 +53,10 @@ pub(crate) struct CopyOptions {
     /// Leave files that are there already, by their `size`, `size-time`, or `hash`
     #[arg(long, value_name = "WHAT")]
     sync: Option<Sync>,
+    /// Other servers with the same files as the one that SRC or DST names, of one file system for example: HOST or HOST:PORT, commas between. Streams read from
+    /// all of them by turns; each file is written by one of them
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',')]
+    stripe: Vec<tls::Host>,
     /// Have runs of zeros become holes at the destination, where its disk has such
     #[arg(long)]
     sparse: bool,
@@ -305,6 +309,7 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
         // A part that is run again does what is left.
         .resume(options.resume || options.plan.is_some())
         .verify(options.verify)
+        .stripe(options.stripe.clone())
         .sparse(options.sparse)
         .preserve(options.preserve.unwrap_or_default())
         .sync(options.sync.unwrap_or(Sync::Nothing))
@@ -314,6 +319,13 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
         (Some(file), Some(part)) => of_plan(copy, file, part, token.as_deref(), &options.access)?,
         _ => {
             let copy = copy.block(options.choice.block.0).map_err(unusable)?;
+            let is_remote = |place: &OsString| place.as_encoded_bytes().starts_with(b"https://");
+            if let (false, Some((to, sources))) = (options.stripe.is_empty(), options.places.split_last())
+                && is_remote(to)
+                && sources.iter().any(is_remote)
+            {
+                return Err(unusable("--stripe is for copies from servers or to servers, and not for both"));
+            }
             let (sources, to) = places(&options.places, token.as_deref()).map_err(unusable)?;
             if options.verify && to.is_bucket() {
                 return Err(unusable(

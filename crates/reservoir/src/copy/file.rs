@@ -177,14 +177,15 @@ impl FileJob {
                 Ok((Target::Parts(upload), present))
             }
             Side::Remote(server, _) if !server.is_reservoir().await? => {
-                Ok((Target::Whole(server.clone(), Whole::Stream), BTreeMap::new()))
+                Ok((Target::Whole(server.of_name(&item.to.1).clone(), Whole::Stream), BTreeMap::new()))
             }
             Side::Remote(server, _)
                 if item.size() <= SMALL.min(copy.block) && matches!(source, Source::Local(..)) && !copy.verify =>
             {
-                Ok((Target::Whole(server.clone(), Whole::Small), BTreeMap::new()))
+                Ok((Target::Whole(server.of_name(&item.to.1).clone(), Whole::Small), BTreeMap::new()))
             }
             Side::Remote(server, _) => {
+                let server = server.of_name(&item.to.1);
                 let upload = crate::digest::hexadecimal(&blake3::hash(item.version().as_bytes()).as_bytes()[..16]);
                 let present =
                     server.begin(&item.to.1, &upload, blocks, resume, item.blocks.is_none(), copy.sparse).await?;
@@ -202,7 +203,7 @@ impl FileJob {
     /// time that a request takes to be answered.
     pub(super) async fn depth(&self, stream: usize) -> usize {
         let server = match (&self.source, &self.target) {
-            (Source::Remote(server), Target::Landing(_)) if self.item.is_reservoir => server,
+            (Source::Remote(server), Target::Landing(_)) if self.item.is_reservoir => server.of_stream(stream),
             (Source::Local(..), Target::Upload(server, _)) => server,
             _ => return 1,
         };
@@ -370,6 +371,7 @@ impl FileJob {
         match &self.source {
             Source::Local(file, _) => Ok(Pieces::File(self.file_body(file, number, range, stream, false))),
             Source::Remote(server) => {
+                let server = server.of_stream(stream);
                 let block = self.item.is_reservoir.then_some(self.blocks.block());
                 let tag = self.item.tag.as_deref();
                 let reading = server

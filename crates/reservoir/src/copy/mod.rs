@@ -27,6 +27,7 @@ use crate::pace::{Pace, Rate};
 use crate::remote::{Dial, RemoteError};
 use crate::s3::Account;
 use crate::shell::Shell;
+use crate::tls::Host;
 use core::time::Duration;
 use std::io;
 use std::path::PathBuf;
@@ -48,6 +49,7 @@ pub struct Copy {
     exclude: Vec<Pattern>,
     retries: u32,
     account: Option<Account>,
+    stripe: Vec<Host>,
     sparse: bool,
     preserve: Preserve,
     progress: Arc<Progress>,
@@ -158,6 +160,7 @@ impl Copy {
             exclude: Vec::new(),
             retries: 8,
             account: None,
+            stripe: Vec::new(),
             sparse: false,
             preserve: Preserve::default(),
             progress: Arc::default(),
@@ -233,6 +236,14 @@ impl Copy {
     #[must_use]
     pub fn account(mut self, account: Option<Account>) -> Copy {
         self.account = account;
+        self
+    }
+
+    /// Each server has the same files as these, at port 443 where none is named: streams read from them by turns, and files are written by
+    /// one or another. For servers of one file system, and for copies of one.
+    #[must_use]
+    pub fn stripe(mut self, others: Vec<Host>) -> Copy {
+        self.stripe = others;
         self
     }
 

@@ -115,8 +115,12 @@ pub(super) async fn copy_pack(
     let sides = absent.first().map(|item| (item.from.0.clone(), item.to.0.clone()));
     let copied = match sides {
         None => return Ok(done),
-        Some((Side::Local(folder, _), Side::Remote(server, _))) => send(copy, folder, &server, &absent, stream).await,
-        Some((Side::Remote(server, _), Side::Local(folder, _))) => fetch(copy, &server, folder, &absent, stream).await,
+        Some((Side::Local(folder, _), Side::Remote(server, _))) => {
+            send(copy, folder, server.of_stream(stream), &absent, stream).await
+        }
+        Some((Side::Remote(server, _), Side::Local(folder, _))) => {
+            fetch(copy, server.of_stream(stream), folder, &absent, stream).await
+        }
         Some(_) => Ok(HashSet::new()),
     };
     match copied {

@@ -239,7 +239,12 @@ impl Sides<'_> {
                 let key = (host.clone(), *port, token.clone());
                 let copy = self.copy;
                 let server = self.servers.entry(key).or_insert_with(|| {
-                    Arc::new(Remote::new(copy.shell.clone(), copy.dial.clone(), host, *port, token.clone()))
+                    let at = |host: &str, port| {
+                        Remote::new(copy.shell.clone(), copy.dial.clone(), host, port, token.clone())
+                    };
+                    let others =
+                        copy.stripe.iter().map(|other| Arc::new(at(other.name(), other.port().unwrap_or(443))));
+                    Arc::new(at(host, *port).striped(others.collect()))
                 });
                 Ok((Side::Remote(server.clone(), authority(host, *port).into()), name.clone()))
             }

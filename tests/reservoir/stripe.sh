@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# A copy striped over two servers of one folder: up, where each file is written by one of them, and down, where streams read one file from both.
+# usage: tests/reservoir/stripe.sh PATH-OF-reservoir
+set -euo pipefail
+reservoir="$1"
+. "$(dirname "$0")/common.sh"
+for number in $(seq 12); do head -c 3000000 /dev/urandom >"$work/from/$number"; done
+head -c 60000000 /dev/urandom >"$work/from/large"
+served=--log
+start
+first=$server first_port=$port
+mv "$work/log" "$work/first" && port=""
+# The log of the first stays open under its new name.
+start
+other=$first
+copy --block 1MiB --stripe "localhost:$first_port" "$work/from/" "$(url tree/)"
+diff -r "$work/from" "$work/root/tree"
+copy --block 1MiB --stripe "localhost:$first_port" "$(url tree/)" "$work/back"
+diff -r "$work/from" "$work/back"
+for log in first log; do
+    for request in "PUT /tree/" "GET /tree/large"; do
+        count="$(grep -c "$request" "$work/$log")"
+        echo "$request at the server of $log: $count"
+        [ "$count" -ge 5 ] || { echo "one server does all"; exit 1; }
+    done
+done
+if copy --stripe "localhost:$first_port" "$(url tree/1)" "$(url x)" 2>/dev/null; then echo "a copy between servers is striped"; exit 1; fi
+echo "all as it should be"
