@@ -11,11 +11,12 @@ use nicbench::program;
 use nicbench::trace_options::TraceOptions;
 use offload_bench::keys;
 use offload_examples::outside::{EndAt, OutsideHost, OutsideOptions, RunFiles, Stop, told, unusable};
-use offload_examples::switching::{MachineAt, Manager, ProtectedNetwork, Report};
+use offload_examples::switching::{MachineAt, Manager, ProtectedNetwork, Report, RepresentorAt, Steering};
 use offload_testbed::attach::End;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::PoisonError;
 
 /// A NIC with a switch. Each --vf is a virtual machine of another process at a virtual function of the NIC: a QEMU guest, whose arguments
 /// are printed. The NIC's own host has --address; tunnels end there.
@@ -30,6 +31,13 @@ struct Options {
     /// Rules and functions: lines of `tc filter ... flower`, `ip link set p0 vf ...` and `devlink`
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
+    /// A socket for the agent of a Linux, `tc-mirror`: the flower filters that its kernel has are the rules
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["rules", "networks"])]
+    filters: Option<PathBuf>,
+    /// The representor of a port (p0, pf0vf0) as a network card of that Linux, at a QEMU's `-netdev dgram`: this side receives at SOCKET,
+    /// the guest at SOCKET.guest. Several times for several ports
+    #[arg(long = "representor", value_name = "PORT=SOCKET", requires = "filters")]
+    representors: Vec<RepresentorAt>,
     /// A virtual machine at function N, whose network card is a QEMU's `-netdev dgram`: this side receives at SOCKET, the guest at
     /// SOCKET.guest. Several times for several machines
     #[arg(long = "vf", value_name = "N=SOCKET", required = true)]
@@ -94,6 +102,13 @@ fn run(options: &Options) -> Result<String, Stop> {
     let (machines, networks) = (options.machines.clone(), options.networks.clone());
     let mut manager =
         Manager::new(options.rules.clone(), machines, networks, sas, options.wire.mtu).map_err(unusable)?;
+    let mut steered = None;
+    if let Some(filters) = &options.filters {
+        let steering = Steering::new(&options.representors, Some(filters));
+        let steering = steering.map_err(|error| unusable(format!("{}: {error}", filters.display())))?;
+        steered = Some(steering.counters());
+        manager = manager.steered(steering);
+    }
     let files = RunFiles {
         read: options.rules.iter().map(PathBuf::as_path).collect(),
         pcap: options.pcap.as_deref(),
@@ -119,7 +134,12 @@ fn run(options: &Options) -> Result<String, Stop> {
         rules = Manager::rules(&host).await
     });
     drop(host);
-    let counters = outside.end()?;
+    let mut counters = outside.end()?;
+    if let Some(steered) = steered {
+        let (representors, filters) = *steered.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.add(&representors);
+        counters.add(&filters);
+    }
     ended?;
     let machines = ends.iter().map(|(at, end)| (*at, end.counters())).collect();
     let report = Report { rules, machines, counters };

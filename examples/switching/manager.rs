@@ -2,13 +2,14 @@
 //!
 //! Invariant: a network that is to be protected is protected before the first rule is there, by no SA if need be.
 
+use super::steering::{SAMPLING, Said, Steering};
 use super::{MachineAt, ProtectedNetwork, Setup};
 use core::convert::Infallible;
 use core::net::IpAddr;
 use core::pin::pin;
 use core::time::Duration;
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
-use nic_sim::switch::{FunctionConfig, Mac, Mode, NextHop, Protection, RuleReport, Tunnel, TunnelDevice};
+use nic_sim::switch::{FunctionConfig, Mac, Mode, NextHop, Protection, Rule, RuleReport, Tunnel, TunnelDevice};
 use offload_api::{Direction, Handle, SaParams};
 use offload_testbed::bed::{BedHost, Eswitch};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,8 @@ pub struct Manager {
     setup: Setup,
     machines: Vec<MachineAt>,
     networks: Vec<ProtectedNetwork>,
+    /// The Linux that says which rules there are.
+    steering: Option<Steering>,
     /// SAs as the file of keys has them.
     sas: Vec<SaParams>,
     /// The longest packet on the wire.
@@ -75,6 +78,7 @@ impl Manager {
             setup,
             machines,
             networks,
+            steering: None,
             sas,
             mtu,
             hops: BTreeMap::new(),
@@ -82,6 +86,14 @@ impl Manager {
             looks_without: 0,
             complaint: String::new(),
         })
+    }
+
+    /// The same, steered by a Linux: its filters are the rules, beside those of the file.
+    #[must_use]
+    pub fn steered(mut self, steering: Steering) -> Manager {
+        self.setup.mode = Mode::Switchdev;
+        self.steering = Some(steering);
+        self
     }
 
     /// The longest packet of a machine.
@@ -103,20 +115,26 @@ impl Manager {
     pub async fn begin(&mut self, host: &BedHost) -> Result<(), String> {
         let eswitch = switch_of(host);
         tell(eswitch, EswitchCommand::Mode(self.setup.mode)).await?;
+        if self.steering.is_some() {
+            tell(eswitch, EswitchCommand::Sampling(Some(SAMPLING))).await?;
+        }
         self.tell_protections(host).await?;
         self.tell_setup(host).await
     }
 
-    /// Does what comes up, for ever: signals to read the file anew, neighbours that come and go, SAs as well. Frames that no rule took
-    /// go nowhere; the switch has counted them.
+    /// Does what comes up, for ever: signals to read the file anew, neighbours that come and go, SAs as well, and what a Linux says that
+    /// steers. Frames that no rule took go to that one, or nowhere; the switch has counted them.
     ///
     /// # Errors
-    /// If signals cannot be waited for.
+    /// If signals cannot be waited for, or sockets not be opened.
     pub fn serve(mut self, host: BedHost) -> io::Result<impl Future<Output = Infallible>> {
         let mut hangup = signal(SignalKind::hangup())?;
+        let mut steering = self.steering.take();
+        steering.as_mut().map_or(Ok(()), Steering::open)?;
         Ok(async move {
             let runtime = host.runtime();
             let mut look = pin!(runtime.sleep(BETWEEN_LOOKS));
+            let mut report = pin!(runtime.sleep(BETWEEN_REPORTS));
             loop {
                 tokio::select! {
                     biased;
@@ -129,7 +147,22 @@ impl Manager {
                         self.complain(looked.err().unwrap_or_default());
                         look.set(runtime.sleep(BETWEEN_LOOKS));
                     }
-                    _missed = switch_of(&host).receive() => {}
+                    () = &mut report, if steering.is_some() => {
+                        let rules = Manager::rules(&host).await;
+                        steering.iter_mut().for_each(|steering| steering.report(host.now(), &rules));
+                        report.set(runtime.sleep(BETWEEN_REPORTS));
+                    }
+                    (port, frame) = switch_of(&host).receive() => {
+                        steering.iter_mut().for_each(|steering| steering.represent(port, &frame));
+                    }
+                    said = said(&mut steering) => match said {
+                        // What there is no room for is lost, as on any wire.
+                        Said::Frame(port, frame) => drop(switch_of(&host).send(port, frame)),
+                        Said::Rules(rules) => {
+                            let wrong = self.tell_rules(&host, rules).await.err().unwrap_or_default();
+                            self.complain(wrong);
+                        }
+                    },
                 }
             }
         })
@@ -141,6 +174,16 @@ impl Manager {
             EswitchAnswer::Rules(rules) => rules,
             _ => Vec::new(),
         }
+    }
+
+    /// Has these rules in place of all that there are.
+    async fn tell_rules(&mut self, host: &BedHost, rules: Vec<Rule>) -> Result<(), String> {
+        let before = core::mem::replace(&mut self.setup.rules, rules);
+        let told = self.tell_setup(host).await;
+        if told.is_err() {
+            self.setup.rules = before;
+        }
+        told.map_err(|error| format!("rules did not change: {error}"))
     }
 
     async fn read_anew(&mut self, host: &BedHost) {
@@ -261,6 +304,14 @@ impl Manager {
     }
 }
 
+/// What the Linux says that steers, if there is one.
+async fn said(steering: &mut Option<Steering>) -> Said {
+    match steering {
+        Some(steering) => steering.next().await,
+        None => core::future::pending().await,
+    }
+}
+
 fn switch_of(host: &BedHost) -> &Eswitch {
     host.eswitch().expect("the host was built with a switch")
 }
@@ -292,5 +343,7 @@ async fn tell(eswitch: &Eswitch, command: EswitchCommand) -> Result<(), String> 
 
 /// After so many it is not a matter of time.
 const LOOKS_WITHOUT: u32 = 5;
+/// How long the Linux that steers is told nothing of what its rules did.
+const BETWEEN_REPORTS: Duration = Duration::from_millis(500);
 /// How long neighbours and SAs are not looked at.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);

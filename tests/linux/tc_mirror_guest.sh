@@ -41,22 +41,38 @@ ruled="p0 pf0vf0 pf0vf1 pf0vf2 vxlan0 gretap1 card0"
 for device in $ruled; do tc qdisc add dev "$device" clsact; done
 mirror() { ./tc-mirror --counters counters "$port" >>agent.log 2>&1 & agent=$!; } # no function in between: the agent has this number
 mirror
-number=0
+number=0 asleep=
 give() { # the rules of the next set, which are in `batch`
     [ -e batch ] || return 0
-    for device in $ruled; do tc filter del dev "$device" ingress; done
+    for device in $ruled; do
+        if [ $((number % 2)) = 0 ]; then
+            for chain in 0 1 2; do tc filter del dev "$device" ingress chain $chain 2>/dev/null || true; done
+        else
+            tc qdisc del dev "$device" clsact
+            tc qdisc add dev "$device" clsact
+        fi
+    done
     [ ! -s batch ] || tc -batch batch
     tc filter add dev card0 ingress prio $((number + 1)) flower action drop
     number=$((number + 1))
     rm batch
+    [ -n "$asleep" ] || came
     case $((number % 20)) in
     5) # The agent dies, and comes back to another kernel.
         kill -9 $agent
         wait $agent 2>/dev/null || true
         mirror ;;
-    10) kill -STOP $agent ;;
-    15) kill -CONT $agent ;;
+    10) kill -STOP $agent; asleep=1 ;;
+    15) kill -CONT $agent; asleep= ;;
     esac
+}
+came() { # waits until the last set has come, whose mark has let a frame pass
+    for attempt in $(seq 600); do
+        if grep -q "^dev card0 chain 0 prio $number handle 1 packets 1 bytes 60 idle 7$" counters 2>/dev/null; then return 0; fi
+        sleep 0.1
+    done
+    echo "NOT SO: set $number came, and its counters came back"
+    exit 1
 }
 while read -r kind rest; do
     case $kind in
@@ -66,10 +82,8 @@ while read -r kind rest; do
 done <cases
 give
 kill -CONT $agent
-for attempt in $(seq 300); do [ ! -s counters ] || break; sleep 0.2; done
+came
 cat agent.log
-cat counters
-grep -q '^dev card0 chain 0 prio [0-9]* handle 1 packets 1 bytes 60 idle 7$' counters || { echo "NOT SO: counters come back"; exit 1; }
 SCRIPT
 
 (cd "$work" && exec "$replay" filters cases >log 2>&1) & pid=$!

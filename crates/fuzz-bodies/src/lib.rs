@@ -28,6 +28,8 @@ pub mod service_graphs;
 mod still;
 pub mod switch_rules;
 pub mod switched_frames;
+pub mod tc_filters;
+pub mod tc_lines;
 mod tcp_frame;
 pub mod tls_handshake;
 pub mod tls_records;
@@ -75,6 +77,8 @@ pub const TARGETS: &[Target] = &[
     ("service_graphs", service_graphs::run),
     ("switch_rules", switch_rules::run),
     ("switched_frames", switched_frames::run),
+    ("tc_filters", tc_filters::run),
+    ("tc_lines", tc_lines::run),
     ("tls_handshake", tls_handshake::run),
     ("tls_records", tls_records::run),
 ];

@@ -6,6 +6,7 @@ use crate::ring::{Consumer, Producer, ring};
 use crate::signal::Signal;
 use bytes::Bytes;
 use core::net::IpAddr;
+use core::time::Duration;
 use nic_switch::{
     Change, ChangeError, FunctionConfig, Mode, NextHop, Protection, Rule, RuleReport, Tunnel, TunnelDevice, Vport,
 };
@@ -36,6 +37,8 @@ pub enum EswitchCommand {
     Tunnel(Tunnel),
     /// Tells the way to a tunnel's other end, or that there is none any more.
     NextHop(IpAddr, Option<NextHop>),
+    /// Has rules leave a frame to their representor as often as this; `None`: never.
+    Sampling(Option<Duration>),
     /// Says by which SAs of the first queue of the host's function a network of a tunnel is protected, or that it is not.
     Protect(TunnelDevice, Option<u32>, Option<Protection>),
     /// Asks for the rules and what they have seen.

@@ -1,12 +1,14 @@
 //! Listens for an agent and compares what its kernel has with what the kernel was given, for `tests/linux/tc_mirror_guest.sh`.
 //! Run: `cargo run -p tc-mirror --example replay -- SOCKET CASES`.
 //!
-//! `CASES` are what nic-switch's example `tc_cases` writes. A kernel that has all rules of a set says so by one more, of `card0`, whose
-//! priority is the number of the set and one. Rules are compared but for their handles, which the kernel gives; of rules of one
-//! match, only one can be there. At the end, frames pass, and what they did is told to the agent.
+//! `CASES` are what nic-switch's example `tc_cases` writes. A kernel that has all rules of a set has one more, of `card0`, whose priority is
+//! the number of the set and one. Once the rest is as it was given, a frame takes that one, and what it did is told to the agent, by
+//! which the guest knows that it may go on. Rules are compared but for their handles, which the kernel gives.
 
 use bytes::Bytes;
-use nic_switch::{Action, Change, Device, Frame, Mode, Rule, RuleFile, Switch, SwitchConfig, Vport};
+use nic_switch::{
+    Action, Change, Device, Frame, FunctionConfig, Mac, Mode, Rule, RuleFile, Switch, SwitchConfig, Vport,
+};
 use offload_base::Instant;
 use sa_mirror::Listener;
 use std::collections::BTreeSet;
@@ -29,14 +31,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut mirror = Mirror::new();
     let mut switch = Switch::new(SwitchConfig::default());
     switch.set_mode(Mode::Switchdev);
-    let (mut rules, mut compared) = (0, 0);
-    while compared < sets.len() {
+    switch.set_function(Vport::Card, FunctionConfig::new(Mac::default()));
+    let (mut rules, mut compared, mut next, mut difference) = (0, 0, 0, String::new());
+    while next < sets.len() {
         while let Some(bytes) = mirror.poll_transmit() {
             hears.write_all(&bytes)?;
         }
         let mut line = Vec::new();
         if says.read_until(b'\n', &mut line)? == 0 {
-            return Err(format!("the agent went after {compared} sets").into());
+            return Err(format!("the agent went before set {next} came\n{difference}").into());
         }
         mirror.receive(&line);
         while let Some(refusal) = mirror.poll_refusal() {
@@ -47,30 +50,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let Some(all) = mirror.poll_rules() else { continue };
         switch.replace_rules(all.clone())?;
-        let (marks, there): (Vec<Rule>, Vec<Rule>) =
-            all.into_iter().partition(|rule| rule.device == Device::Port(Vport::Card));
+        let card = Device::Port(Vport::Card);
+        let (marks, there): (Vec<Rule>, Vec<Rule>) = all.into_iter().partition(|rule| rule.device == card);
         let number = marks.first().map(|mark| usize::from(mark.priority) - 1);
-        if number != Some(compared) {
+        let Some(number) = number.filter(|number| (next..sets.len()).contains(number)) else { continue };
+        let shown = |rules: &[Rule]| rules.iter().map(|rule| nameless(rule).to_string()).collect::<BTreeSet<_>>();
+        let (wanted, found) = (shown(&sets[number]), shown(&there));
+        if wanted != found {
+            let lacks = wanted.difference(&found).map(|rule| format!("set {number} LACKS {rule}\n"));
+            difference =
+                lacks.chain(found.difference(&wanted).map(|rule| format!("set {number} HAS   {rule}\n"))).collect();
             continue;
         }
-        let shown = |rules: &[Rule]| rules.iter().map(|rule| nameless(rule).to_string()).collect::<BTreeSet<_>>();
-        let (wanted, found) = (shown(&sets[compared]), shown(&there));
-        if wanted != found {
-            wanted.difference(&found).for_each(|rule| println!("LACKS {rule}"));
-            found.difference(&wanted).for_each(|rule| println!("HAS   {rule}"));
-            return Err(format!("set {compared} came otherwise than it was given").into());
-        }
-        rules += wanted.len();
-        compared += 1;
+        (rules, compared, next) = (rules + wanted.len(), compared + 1, number + 1);
+        switch.receive(Instant::ZERO, Vport::Card, Frame::from(Bytes::from_static(&[0; 60])), &mut Vec::new());
+        mirror.report(Instant::from_nanos(7_000_000), &switch.rules().collect::<Vec<_>>());
     }
-    println!("{compared} sets, {rules} rules came as they were given; {:?}", mirror.counters());
-    for port in [Vport::Uplink, Vport::Virtual(0), Vport::Card] {
-        switch.receive(Instant::ZERO, port, Frame::from(Bytes::from_static(&[0; 60])), &mut Vec::new());
-    }
-    mirror.report(Instant::from_nanos(7_000_000), &switch.rules().collect::<Vec<_>>());
     while let Some(bytes) = mirror.poll_transmit() {
         hears.write_all(&bytes)?;
     }
+    println!("{compared} of {} sets, {rules} rules came as they were given; {:?}", sets.len(), mirror.counters());
     // The guest ends when it has seen that.
     std::io::copy(&mut says, &mut std::io::sink())?;
     Ok(())
@@ -100,12 +99,14 @@ fn sets(cases: &str) -> Result<Vec<Vec<Rule>>, Box<dyn std::error::Error>> {
     Ok(sets)
 }
 
-/// Without its handle, and edits in one order.
+/// Without its handle, and what is said in several ways in one: edits in one order, the priority of a new tag.
 fn nameless(rule: &Rule) -> Rule {
     let mut rule = Rule { handle: None, ..rule.clone() };
     for action in &mut rule.actions {
-        if let Action::Pedit(edits) = action {
-            edits.sort_by_key(|edit| format!("{edit:?}"));
+        match action {
+            Action::Pedit(edits) => edits.sort_by_key(|edit| format!("{edit:?}")),
+            Action::VlanPush(tag) => tag.priority = tag.priority.or(Some(0)),
+            _ => {}
         }
     }
     rule

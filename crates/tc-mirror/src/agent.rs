@@ -71,6 +71,8 @@ impl Agent {
     }
 
     fn mirror(&mut self) -> io::Result<core::convert::Infallible> {
+        // What another agent left unsaid ends here.
+        self.channel.write_all(b"\n")?;
         self.say(&Line::Hello(VERSION))?;
         loop {
             while let Some(request) = self.watcher.poll_request() {

@@ -119,7 +119,7 @@ impl Read {
         let mut mac = |value: u16, mask: u16| {
             let address = Mac(keys.remove(&value)?.array(0)?);
             let mask = keys.remove(&mask).and_then(|mask| mask.array(0)).map_or(Mac::BROADCAST, Mac);
-            Some(EtherMatch::new(address, mask))
+            Some(EtherMatch::new(address, mask)).filter(|found| found.mask() != Mac::default())
         };
         self.matching.destination_mac = mac(key::ETH_DESTINATION, key::ETH_DESTINATION_MASK);
         self.matching.source_mac = mac(key::ETH_SOURCE, key::ETH_SOURCE_MASK);

@@ -10,7 +10,9 @@
 //! behind it, and of one that matches the same. A device that has more filters than there is room for has no rule.
 
 use crate::line::{BadLine, Line, Place, Reader, Used, VERSION};
-use nic_switch::{Action, Device, Match, Rule, RuleReport};
+use nic_switch::matching::TunnelMatch;
+use nic_switch::{Action, Device, EtherMatch, Mac, Match, Rule, RuleReport};
+use offload_api::Prefix;
 use offload_base::Instant;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -244,7 +246,10 @@ impl Mirror {
             }
             // It began before a hello, and is followed by another one.
             Line::Ends => {}
-            Line::There(rule) => self.put(*rule),
+            Line::There(rule) => match rule.check() {
+                Ok(()) => self.put(Rule { matching: plain(rule.matching), ..*rule }),
+                Err(error) => self.lose(BadLine(error.to_string())),
+            },
             Line::Gone(selection) => {
                 self.remove(|place, _| selection.includes(place.device, place.chain, place.priority, place.handle))
             }
@@ -304,6 +309,21 @@ impl Mirror {
             self.refusals.pop_front();
         }
         self.refusals.push_back(refusal);
+    }
+}
+
+/// The same without masks that ask for nothing: to the switch, filters that differ in those are one.
+fn plain(matching: Match) -> Match {
+    let Match { destination_mac, source_mac, source, destination, tunnel, .. } = matching;
+    let address = |prefix: Option<Prefix>| prefix.filter(|prefix| prefix.bits() > 0);
+    let mac = |found: Option<EtherMatch>| found.filter(|found| found.mask() != Mac::default());
+    Match {
+        destination_mac: mac(destination_mac),
+        source_mac: mac(source_mac),
+        source: address(source),
+        destination: address(destination),
+        tunnel: TunnelMatch { source: address(tunnel.source), destination: address(tunnel.destination), ..tunnel },
+        ..matching
     }
 }
 

@@ -15,8 +15,9 @@ pub(crate) fn read(parameters: Bytes<'_>, options: &BTreeMap<u16, Bytes<'_>>) ->
         let kind: BTreeMap<u16, Bytes<'_>> = attributes(kind.0).collect();
         Some((kind.get(&1)?.u16(0)?, kind.get(&2)?.u16(0)?))
     });
-    // What is written, by header and operation: at each byte the value, whole bytes only.
-    let mut written: BTreeMap<(u16, u16), BTreeMap<usize, u8>> = BTreeMap::new();
+    let mut edits = Vec::new();
+    // A field may be several words, which follow each other: what is written of one header, whole bytes only.
+    let mut written = (0, BTreeMap::new());
     for number in 0..count {
         let at = WORDS + number * WORD;
         let (kept, value): ([u8; 4], [u8; 4]) = (parameters.array(at)?, parameters.array(at + 4)?);
@@ -25,7 +26,14 @@ pub(crate) fn read(parameters: Bytes<'_>, options: &BTreeMap<u16, Bytes<'_>>) ->
         if parameters.u32(at + 16)? != 0 {
             return None;
         }
-        let bytes = written.entry(kinds.next()??).or_default();
+        let (header, operation) = kinds.next()??;
+        // The one field that is no whole bytes.
+        if (header, operation, offset, kept) == (IPV6, SET, 0, [0xf0, 0x0f, 0xff, 0xff]) {
+            fields(written.0, core::mem::take(&mut written.1), &mut edits)?;
+            edits.push(Edit::TrafficClass(Version::Six, value[0] << 4 | value[1] >> 4));
+            continue;
+        }
+        let mut bytes = BTreeMap::new();
         for (byte, (kept, value)) in kept.into_iter().zip(value).enumerate() {
             match kept {
                 0xff => {}
@@ -33,22 +41,37 @@ pub(crate) fn read(parameters: Bytes<'_>, options: &BTreeMap<u16, Bytes<'_>>) ->
                 _ => return None,
             }
         }
+        // Each in its turn: what is added to is what was written before.
+        if operation != SET || written.0 != header || bytes.keys().any(|byte| written.1.contains_key(byte)) {
+            fields(written.0, core::mem::take(&mut written.1), &mut edits)?;
+        }
+        match operation {
+            SET => {
+                written.0 = header;
+                written.1.extend(bytes);
+            }
+            ADD => edits.push(added(header, &bytes)?),
+            _ => return None,
+        }
     }
-    let mut edits = Vec::new();
-    for ((header, operation), bytes) in written {
-        fields(header, operation, bytes, &mut edits)?;
-    }
+    fields(written.0, written.1, &mut edits)?;
     Some(edits)
 }
 
+/// The one field that can be added to.
+fn added(header: u16, bytes: &BTreeMap<usize, u8>) -> Option<Edit> {
+    let (version, place) = match header {
+        IPV4 => (Version::Four, 8),
+        IPV6 => (Version::Six, 7),
+        _ => return None,
+    };
+    let limit = *bytes.get(&place)?;
+    (bytes.len() == 1).then_some(Edit::AddToHopLimit(version, limit))
+}
+
 /// The fields that bytes of a header are, which are all of them.
-fn fields(header: u16, operation: u16, mut bytes: BTreeMap<usize, u8>, edits: &mut Vec<Edit>) -> Option<()> {
+fn fields(header: u16, mut bytes: BTreeMap<usize, u8>, edits: &mut Vec<Edit>) -> Option<()> {
     let version = if header == IPV6 { Version::Six } else { Version::Four };
-    if operation == ADD {
-        let hop_limit = bytes.remove(&if header == IPV6 { 7 } else { 8 }).filter(|_| matches!(header, IPV4 | IPV6))?;
-        edits.push(Edit::AddToHopLimit(version, hop_limit));
-        return bytes.is_empty().then_some(());
-    }
     match header {
         ETHERNET => {
             edits.extend(take(&mut bytes, 0).map(|mac| Edit::DestinationMac(Mac(mac))));
@@ -70,7 +93,7 @@ fn fields(header: u16, operation: u16, mut bytes: BTreeMap<usize, u8>, edits: &m
             edits.extend(take(&mut bytes, 0).map(|port| Edit::SourcePort(protocol, u16::from_be_bytes(port))));
             edits.extend(take(&mut bytes, 2).map(|port| Edit::DestinationPort(protocol, u16::from_be_bytes(port))));
         }
-        _ => return None,
+        _ => {}
     }
     bytes.is_empty().then_some(())
 }
@@ -97,5 +120,6 @@ const IPV4: u16 = 2;
 const IPV6: u16 = 3;
 const TCP: u16 = 4;
 const UDP: u16 = 5;
-/// `TCA_PEDIT_KEY_EX_CMD_ADD`.
+/// `TCA_PEDIT_KEY_EX_CMD_*`.
+const SET: u16 = 0;
 const ADD: u16 = 1;

@@ -101,6 +101,7 @@ impl SwitchedDevice {
             EswitchCommand::Replace(rules) => return done(self.switch.replace_rules(rules)),
             EswitchCommand::Tunnel(tunnel) => self.switch.add_tunnel(tunnel),
             EswitchCommand::NextHop(to, hop) => self.switch.set_next_hop(to, hop),
+            EswitchCommand::Sampling(every) => self.switch.set_sampling(every),
             EswitchCommand::Protect(tunnel, key, protection) => self.switch.protect(tunnel, key, protection),
             EswitchCommand::Report => return EswitchAnswer::Rules(self.switch.rules().collect()),
         }

@@ -1,0 +1,269 @@
+//! A Linux of its own steers the switch: it has the representors as network cards, and an agent beside it, `tc-mirror`, tells which flower
+//! filters its kernel has. What no filter takes, that Linux forwards.
+//!
+//! Invariant: one agent at a time, of this process's owner; a frame of a representor whose Linux is not there, or has no room, goes nowhere
+//! and is counted.
+
+use bytes::{Bytes, BytesMut};
+use core::future::poll_fn;
+use core::task::Poll;
+use core::time::Duration;
+use nic_sim::Vport;
+use nic_sim::switch::{Rule, RuleReport};
+use offload_base::Instant;
+use sa_mirror::{Listener, is_of_owner};
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tc_mirror::{Mirror, MirrorCounters};
+use tokio::net::{UnixDatagram, UnixListener, UnixStream};
+
+/// A representor as a network card of a Linux: `pf0vf0=rep0.sock`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepresentorAt {
+    /// Whose.
+    pub port: Vport,
+    /// The socket that this side receives at.
+    pub socket: PathBuf,
+}
+
+impl FromStr for RepresentorAt {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<RepresentorAt, &'static str> {
+        let (port, socket) = text.split_once('=').filter(|(_, socket)| !socket.is_empty()).unwrap_or_default();
+        let port =
+            port.parse().map_err(|_| "a representor is PORT=SOCKET, for example p0=rep-p0.sock or pf0vf0=rep0.sock")?;
+        Ok(RepresentorAt { port, socket: socket.into() })
+    }
+}
+
+/// The Linux that steers.
+#[derive(Debug)]
+pub struct Steering {
+    representors: Vec<Representor>,
+    listener: Option<Listener>,
+    agents: Option<UnixListener>,
+    agent: Option<UnixStream>,
+    mirror: Mirror,
+    /// What the agent is being told, and how much of it was.
+    sending: (Vec<u8>, usize),
+    scratch: BytesMut,
+    counts: Arc<Mutex<SteeringCounters>>,
+}
+
+/// What is counted of representors, and of filters.
+pub type SteeringCounters = (RepresentorCounters, MirrorCounters);
+
+#[derive(Debug)]
+struct Representor {
+    port: Vport,
+    /// Bound when somebody serves it.
+    socket: Option<UnixDatagram>,
+    ours: PathBuf,
+    theirs: PathBuf,
+}
+
+offload_base::counters! {
+    /// What the Linux got and sent by representors.
+    pub struct RepresentorCounters {
+        /// Frames that the Linux got.
+        pub to_linux: "representor_to_linux",
+        /// Frames that it was not there for, or had no room for.
+        pub lost: "representor_lost",
+        /// Frames that it sent.
+        pub of_linux: "representor_of_linux",
+    }
+}
+
+/// What the Linux says.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// A frame by a representor.
+    Frame(Vport, Bytes),
+    /// All rules that there are to be.
+    Rules(Vec<Rule>),
+}
+
+impl Steering {
+    /// A Linux with these representors, whose agent comes to the socket `filters`.
+    ///
+    /// # Errors
+    /// If the socket cannot be made.
+    pub fn new(representors: &[RepresentorAt], filters: Option<&Path>) -> io::Result<Steering> {
+        let representors = representors.iter().map(|RepresentorAt { port, socket }| {
+            let mut theirs = OsString::from(socket);
+            theirs.push(".guest");
+            Representor { port: *port, socket: None, ours: socket.clone(), theirs: theirs.into() }
+        });
+        Ok(Steering {
+            representors: representors.collect(),
+            listener: filters.map(Listener::bind).transpose()?,
+            agents: None,
+            agent: None,
+            mirror: Mirror::new(),
+            sending: (Vec::new(), 0),
+            scratch: BytesMut::zeroed(1 << 16),
+            counts: Arc::default(),
+        })
+    }
+
+    /// Opens what only a runtime can.
+    ///
+    /// # Errors
+    /// If a socket cannot be made.
+    pub(super) fn open(&mut self) -> io::Result<()> {
+        for representor in &mut self.representors {
+            let _nobody_uses_it = std::fs::remove_file(&representor.ours);
+            representor.socket = Some(UnixDatagram::bind(&representor.ours)?);
+        }
+        if let Some(listener) = &self.listener {
+            let agents = listener.socket().try_clone()?;
+            agents.set_nonblocking(true)?;
+            self.agents = Some(UnixListener::from_std(agents)?);
+        }
+        Ok(())
+    }
+
+    /// Shows the Linux a frame at the representor of a port.
+    pub(super) fn represent(&mut self, port: Vport, frame: &[u8]) {
+        let Some(representor) = self.representors.iter_mut().find(|one| one.port == port) else { return };
+        let sent =
+            representor.socket.as_ref().is_some_and(|socket| socket.try_send_to(frame, &representor.theirs).is_ok());
+        let counts = &mut lock(&self.counts).0;
+        *if sent { &mut counts.to_linux } else { &mut counts.lost } += 1;
+    }
+
+    /// Tells the agent what rules did.
+    pub(super) fn report(&mut self, now: Instant, rules: &[RuleReport]) {
+        self.mirror.report(now, rules);
+    }
+
+    /// What is counted, to be looked at when somebody else serves.
+    pub fn counters(&self) -> Arc<Mutex<SteeringCounters>> {
+        self.counts.clone()
+    }
+
+    /// The next thing that the Linux says. Nothing is lost if nobody waits for it any more.
+    pub(super) async fn next(&mut self) -> Said {
+        loop {
+            lock(&self.counts).1 = self.mirror.counters();
+            if let Some(rules) = self.mirror.poll_rules() {
+                return Said::Rules(rules);
+            }
+            while let Some(refusal) = self.mirror.poll_refusal() {
+                eprintln!("filters: {refusal}");
+            }
+            if self.sending.1 == self.sending.0.len()
+                && let Some(next) = self.mirror.poll_transmit()
+            {
+                self.sending = (next, 0);
+            }
+            let Steering { representors, agents, agent, sending, scratch, mirror, counts, .. } = self;
+            let connected = async {
+                match agents {
+                    Some(agents) => agents.accept().await,
+                    None => core::future::pending().await,
+                }
+            };
+            let (unsent, is_sending) = (&sending.0[sending.1..], sending.1 < sending.0.len() && agent.is_some());
+            let readable = async {
+                match &agent {
+                    Some(agent) => agent.readable().await,
+                    None => core::future::pending().await,
+                }
+            };
+            let writable = async {
+                match &agent {
+                    Some(agent) => agent.writable().await,
+                    None => core::future::pending().await,
+                }
+            };
+            tokio::select! {
+                (number, length) = received(representors, scratch) => {
+                    lock(counts).0.of_linux += 1;
+                    return Said::Frame(representors[number].port, Bytes::copy_from_slice(&scratch[..length]));
+                }
+                Ok((new, _)) = connected => match (&agent, is_of_owner(&new)) {
+                    (None, Ok(true)) => {
+                        eprintln!("filters: an agent is there");
+                        mirror.connect();
+                        *sending = (Vec::new(), 0);
+                        *agent = Some(new);
+                    }
+                    (Some(_), Ok(true)) => eprintln!("filters: refused a second agent"),
+                    _ => eprintln!("filters: refused an agent of another owner"),
+                },
+                ready = readable => {
+                    let read = ready.and_then(|()| match &agent {
+                        Some(agent) => agent.try_read(scratch),
+                        None => Err(ErrorKind::WouldBlock.into()),
+                    });
+                    match read {
+                        Ok(length) if length > 0 => mirror.receive(&scratch[..length]),
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                        _ => {
+                            eprintln!("filters: the agent went; rules stay");
+                            *agent = None;
+                        }
+                    }
+                }
+                ready = writable, if is_sending => {
+                    // An error is found when it is read from next.
+                    let wrote = ready.and_then(|()| agent.as_ref().map_or(Ok(0), |agent| agent.try_write(unsent)));
+                    let length = wrote.unwrap_or(0);
+                    sending.1 += length;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Steering {
+    fn drop(&mut self) {
+        for representor in &self.representors {
+            let _somebody_removed_it = std::fs::remove_file(&representor.ours);
+        }
+    }
+}
+
+fn lock(counts: &Mutex<SteeringCounters>) -> MutexGuard<'_, SteeringCounters> {
+    counts.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The next frame of a Linux: by which representor, and how long it is.
+async fn received(representors: &[Representor], bytes: &mut BytesMut) -> (usize, usize) {
+    poll_fn(|cx| {
+        for (number, representor) in representors.iter().enumerate() {
+            let Some(socket) = &representor.socket else { continue };
+            while socket.poll_recv_ready(cx).is_ready() {
+                match socket.try_recv(bytes) {
+                    Ok(length) => return Poll::Ready((number, length)),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(_) => break,
+                }
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// How often each rule leaves a frame to the Linux: Open vSwitch deletes what was idle for ten seconds.
+pub(super) const SAMPLING: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn representors_are_read_or_refused() {
+        let representor = RepresentorAt { port: Vport::Virtual(3), socket: "a=b".into() };
+        assert_eq!("pf0vf3=a=b".parse(), Ok(representor));
+        for text in ["", "p0", "p0=", "=a", "eth0=a", "vxlan0=a"] {
+            assert!(text.parse::<RepresentorAt>().is_err(), "{text}");
+        }
+    }
+}
