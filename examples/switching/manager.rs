@@ -88,7 +88,7 @@ impl Manager {
         })
     }
 
-    /// The same, steered by a Linux: its filters are the rules, beside those of the file.
+    /// The same, steered by a Linux: its filters are the rules.
     #[must_use]
     pub fn steered(mut self, steering: Steering) -> Manager {
         self.setup.mode = Mode::Switchdev;
@@ -136,8 +136,8 @@ impl Manager {
             let mut look = pin!(runtime.sleep(BETWEEN_LOOKS));
             let mut report = pin!(runtime.sleep(BETWEEN_REPORTS));
             loop {
+                // In turn: who floods one way does not close the others.
                 tokio::select! {
-                    biased;
                     _ = hangup.recv() => self.read_anew(&host).await,
                     () = &mut look => {
                         let looked = match self.tell_protections(&host).await {
