@@ -333,7 +333,7 @@ impl Switch {
         };
     }
 
-    /// Has each rule leave one frame to the representor as often as this, while there are some: whoever made the rules in a Linux of its own,
+    /// Has each rule leave one frame to the representor as often as this, while there are some: who made the rules in a Linux of its own,
     /// and has that forward what comes by representors, sees by it that they are in use. `None`: never. Frames overtake it.
     ///
     /// ```

@@ -23,7 +23,7 @@ use std::time::Duration;
 pub enum Channel {
     /// To a process of the same machine.
     Socket(UnixStream),
-    /// A virtio-serial port. It has no connections: whoever is at the other end may come and go.
+    /// A virtio-serial port. It has no connections: the other end may come and go.
     Port(File),
 }
 

@@ -118,7 +118,7 @@ impl fmt::Display for Line {
 ///
 /// let mut said = Vec::new();
 /// Reader::new().read(b"what?\n", |line| said.extend(line.err()));
-/// assert_eq!(said, [BadLine("it is none of the protocol's".into())]);
+/// assert_eq!(said, [BadLine("the protocol has no such line".into())]);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a line makes no sense: {0}")]
@@ -162,7 +162,7 @@ impl Reader {
 fn parse(line: &[u8]) -> Result<Line, BadLine> {
     let line = core::str::from_utf8(line).ok().filter(|line| line.bytes().all(|byte| (b' '..0x7f).contains(&byte)));
     let line = line.ok_or_else(|| BadLine("it is no text".into()))?;
-    let none = || BadLine("it is none of the protocol's".into());
+    let none = || BadLine("the protocol has no such line".into());
     if line.starts_with("tc ") {
         let file = RuleFile::parse("it", line).map_err(|error| BadLine(error.to_string()))?;
         let mut changes = file.changes.into_iter();

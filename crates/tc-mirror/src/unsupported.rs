@@ -31,7 +31,7 @@ pub enum Unsupported {
     #[error("after the action {0} the kernel does something that the switch cannot")]
     Control(String),
     /// A device that is no port and no tunnel of the switch, by its number.
-    #[error("device {0} is none of the switch")]
+    #[error("the switch has no device {0}")]
     Device(u32),
     /// The switch has no such rule.
     #[error(transparent)]

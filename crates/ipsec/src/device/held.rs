@@ -4,7 +4,7 @@
 //! agreed and the packet are under way at the same time. A packet of a peer that has an SA here already waits for its own, and is opened
 //! when that is added, as if it came then; nobody else's waits.
 //!
-//! Invariants: nothing of a held packet is read but what names its SA. Whoever forges packets fills [`MOST_BYTES`] at most, for
+//! Invariants: nothing of a held packet is read but what names its SA. Forged packets fill [`MOST_BYTES`] at most, for
 //! [`HELD_FOR`]; the oldest gives way.
 
 use super::SecureDevice;

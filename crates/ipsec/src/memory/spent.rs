@@ -4,7 +4,7 @@
 //! kept of them is a few bits of a fixed table (a Bloom filter). A key that was spent is always known again, and refused: what it sent or
 //! received last is forgotten, so it may not go on. One that is new is taken for a spent one by mistake, once in 1700 when the table has
 //! 2 million keys, once in 40 when it is full: it is refused as well, and its daemon agrees on another. That is the safe side: nobody can
-//! tell of a key that it will never return, for whoever sets keys by hand may set any of them again.
+//! tell of a key that it will never return, for who sets keys by hand may set any of them again.
 //!
 //! Invariant: what was put in is found, for ever.
 
