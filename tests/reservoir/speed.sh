@@ -24,7 +24,7 @@ else
 fi
 if command -v rclone >/dev/null; then
     mkdir "$work/by-rclone"
-    rclone serve webdav --addr 127.0.0.1:18446 --cert "$work/cert.pem" --key "$work/key.pem" "$work/by-rclone" >/dev/null 2>&1 & other="$other $!"
+    rclone serve webdav --dir-cache-time 0s --addr 127.0.0.1:18446 --cert "$work/cert.pem" --key "$work/key.pem" "$work/by-rclone" >/dev/null 2>&1 & other="$other $!"
     for _ in $(seq 100); do (: <>/dev/tcp/127.0.0.1/18446) 2>/dev/null && break; sleep 0.05; done
     by_rclone() { rclone copy --ca-cert "$work/cert.pem" --webdav-url https://localhost:18446 "$work/from/large" :webdav:; rm "$work/by-rclone/large"; }
     names+=("rclone, HTTPS (WebDAV)") commands+=(by_rclone)
