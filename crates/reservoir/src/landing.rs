@@ -328,12 +328,17 @@ impl Landing {
 
     fn settle(&self, modified: Option<SystemTime>) -> io::Result<()> {
         let attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.data.set_attributes(&attributes)?;
+        // A file that is not to be written could not be taken up again, should this be cut off: that comes last.
+        let writable = attributes.mode.map(|mode| mode | 0o600);
+        self.data.set_attributes(&Attributes { mode: writable, extended: attributes.extended })?;
         if let Some(time) = modified {
             self.data.set_modified(time)?;
         }
         self.data.sync()?;
         self.folder.rename(&self.name.unfinished(), &self.name)?;
+        if attributes.mode != writable {
+            self.data.set_attributes(&Attributes { mode: attributes.mode, extended: Vec::new() })?;
+        }
         self.folder.sync_names(&self.name.folder())?;
         self.folder.remove(&self.name.journal())
     }

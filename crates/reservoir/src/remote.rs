@@ -350,7 +350,8 @@ impl Remote {
     /// Sends many small files at once into a folder; gives the names of those that did not arrive.
     pub(crate) async fn send_pack(&self, into: &Name, body: Body) -> Result<HashSet<Name>, RemoteError> {
         let request = self.request(Method::POST, into).header(CONTENT_TYPE, pack::KIND);
-        let answer = self.ask(request, body, into, Some(STALL)).await?;
+        // The server answers when its medium has all of it, and what others wrote besides.
+        let answer = self.ask(request, body, into, Some(PACK_STALL)).await?;
         let text = self.text(answer, into, MOST_LISTED).await?;
         let name = |line: &str| Name::from_url(line.split('\t').next().unwrap_or_default()).ok();
         let wrong = || RemoteError::Answer { name: into.clone(), what: "is no list of files that did not arrive" };
@@ -858,6 +859,8 @@ fn is_reservoir(server: &str) -> bool {
     server.split('/').next() == PRODUCT.split('/').next()
 }
 
+/// How long a server may take for the files of a pack.
+const PACK_STALL: Duration = Duration::from_secs(600);
 /// How long a server may stand still.
 const STALL: Duration = Duration::from_secs(60);
 /// What is read of an answer that nobody asked for.

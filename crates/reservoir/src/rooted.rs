@@ -8,6 +8,7 @@ use cap_std::fs::{Dir, Metadata, OpenOptions, OpenOptionsExt};
 use rustix::fs::{
     Advice, FallocateFlags, Mode, OFlags, XattrFlags, fadvise, fallocate, fchmod, fgetxattr, flistxattr, fsetxattr,
 };
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{File, FileTimes, TryLockError};
 use std::io;
@@ -38,6 +39,12 @@ use std::time::SystemTime;
 pub struct Rooted(Dir);
 
 impl Rooted {
+    /// A folder, opened as one whose contents can be brought to the medium.
+    fn folder(&self, name: &Name) -> io::Result<cap_std::fs::File> {
+        // The root itself may be open as a path only.
+        if name == &Name::root() { self.0.open(".") } else { self.0.open(name.path()) }
+    }
+
     /// The folder at `path`.
     ///
     /// # Errors
@@ -106,14 +113,20 @@ impl Folder for Rooted {
         self.0.remove_file(name.path())
     }
 
-    fn sync_all(&self) -> io::Result<()> {
-        // The folder itself may be open as a path only.
-        Ok(rustix::fs::syncfs(self.0.open(".")?)?)
+    fn sync_all(&self, folders: &BTreeSet<Name>) -> io::Result<()> {
+        let mut done = BTreeSet::new();
+        for name in folders {
+            let folder = self.folder(name)?;
+            // Another file system may be mounted on a folder.
+            if done.insert(rustix::fs::fstat(&folder)?.st_dev) {
+                rustix::fs::syncfs(folder)?;
+            }
+        }
+        Ok(())
     }
 
     fn sync_names(&self, folder: &Name) -> io::Result<()> {
-        let folder = if folder == &Name::root() { self.0.open(".")? } else { self.0.open(folder.path())? };
-        folder.sync_all()
+        self.folder(folder)?.sync_all()
     }
 }
 

@@ -61,14 +61,11 @@ impl Batch {
             }
         }
         self.bytes = 0;
-        if !written.is_empty() {
-            // One call for all of them: a call for each would wait for the medium each time.
-            self.folder.sync_all()?;
-        }
-        let mut folders = BTreeSet::new();
+        let folders: BTreeSet<Name> = written.iter().map(|(name, _)| name.folder()).collect();
+        // One call for all of them: a call for each would wait for the medium each time.
+        self.folder.sync_all(&folders)?;
         for (name, _) in &written {
             self.folder.rename(&name.unfinished(), name)?;
-            folders.insert(name.folder());
         }
         folders.iter().try_for_each(|one| self.folder.sync_names(one))?;
         for (name, lock) in written {

@@ -4,6 +4,7 @@
 
 use crate::attributes::{Attributes, Preserve};
 use crate::name::Name;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
@@ -55,11 +56,11 @@ pub trait Folder: Send + Sync {
     /// If it cannot be.
     fn remove(&self, name: &Name) -> io::Result<()>;
 
-    /// Returns when the bytes of all files that were written are on the medium, wherever they are in it.
+    /// Returns when the bytes of all files that were written in these folders are on the medium.
     ///
     /// # Errors
     /// If the medium fails.
-    fn sync_all(&self) -> io::Result<()>;
+    fn sync_all(&self, folders: &BTreeSet<Name>) -> io::Result<()>;
 
     /// Returns when the names in a folder are on the medium.
     ///

@@ -37,6 +37,10 @@ fn one(kind: &str, options: &Options<'_>, links: &Links) -> Result<Option<Action
     let control = parameters.u32(CONTROL).ok_or_else(unsupported)?;
     let own = parameters.u32(OWN).unwrap_or(0);
     if kind == "gact" {
+        // By chance.
+        if options.contains_key(&PROBABILITY) {
+            return Err(unsupported());
+        }
         return match control {
             PIPE => Ok(None),
             // To the kernel's own stack.
@@ -122,6 +126,8 @@ const OWN: usize = 20;
 /// `tcm_ifindex` of `struct tc_mirred`.
 const DEVICE: usize = 24;
 /// `TC_ACT_*`.
+/// `TCA_GACT_PROB`.
+const PROBABILITY: u16 = 3;
 const OK: u32 = 0;
 const SHOT: u32 = 2;
 const PIPE: u32 = 3;

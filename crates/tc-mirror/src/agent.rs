@@ -1,7 +1,8 @@
 //! The kernel's side: an agent that reads netlink, and writes what it finds to the mirror.
 
-use crate::line::{Line, Place, Reader, Used, VERSION};
+use crate::line::{Line, MOST_BYTES, Place, Reader, Used, VERSION};
 use crate::watch::{FilterChange, Watcher};
+use nic_switch::Action;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -128,9 +129,18 @@ impl Agent {
             }
             FilterChange::There(rule, why) => {
                 let place = Place::of(&rule);
-                self.say(&Line::There(rule))?;
+                let mut why = why.map(|why| why.to_string());
+                let mut line = Line::There(rule);
+                if line.to_string().len() > MOST_BYTES
+                    && let Line::There(rule) = &mut line
+                {
+                    // What the mirror cannot be told is the kernel's to do.
+                    rule.actions = vec![Action::Pass];
+                    why = Some(format!("it takes more than {MOST_BYTES} bytes to tell"));
+                }
+                self.say(&line)?;
                 match place.zip(why) {
-                    Some((place, why)) => self.say(&Line::Refused(place, why.to_string())),
+                    Some((place, why)) => self.say(&Line::Refused(place, why)),
                     None => Ok(()),
                 }
             }

@@ -43,6 +43,8 @@ pub struct Mirror {
     told: BTreeMap<Place, Told>,
     /// Devices with more filters than there is room for.
     full: BTreeSet<Device>,
+    /// Of the snapshot before, while another one is under way.
+    was_full: BTreeSet<Device>,
     /// The number of the last snapshot, whether it is under way, and whether one was whole.
     snapshot: u64,
     in_snapshot: bool,
@@ -126,6 +128,7 @@ impl Mirror {
             most: MOST,
             told: BTreeMap::new(),
             full: BTreeSet::new(),
+            was_full: BTreeSet::new(),
             snapshot: 0,
             in_snapshot: false,
             whole: false,
@@ -172,7 +175,7 @@ impl Mirror {
         if !self.whole || !core::mem::take(&mut self.changed) {
             return None;
         }
-        let mut told: Vec<&Told> = self.told.values().filter(|told| !self.full.contains(&told.rule.device)).collect();
+        let mut told: Vec<&Told> = self.told.values().filter(|told| !self.is_full(told.rule.device)).collect();
         // Of one priority, the kernel asks the mask first that was there first.
         told.sort_unstable_by_key(|told| told.came);
         let mut rules: Vec<Rule> = Vec::new();
@@ -190,6 +193,11 @@ impl Mirror {
             }
         }
         Some(rules)
+    }
+
+    /// Whether a device has more rules than there is room for, or had when it was last known.
+    fn is_full(&self, device: Device) -> bool {
+        self.full.contains(&device) || self.was_full.contains(&device)
     }
 
     /// Tells the agent what rules did since it was told last.
@@ -236,11 +244,13 @@ impl Mirror {
             Line::Begins => {
                 self.snapshot += 1;
                 self.in_snapshot = true;
-                self.changed |= !core::mem::take(&mut self.full).is_empty();
+                // Until it is whole, it is not known whether there is room now.
+                self.was_full.append(&mut self.full);
             }
             Line::Ends if core::mem::take(&mut self.in_snapshot) => {
                 self.counts.snapshots += 1;
-                self.changed |= !core::mem::replace(&mut self.whole, true);
+                self.changed |=
+                    !core::mem::replace(&mut self.whole, true) | !core::mem::take(&mut self.was_full).is_empty();
                 let now = self.snapshot;
                 self.remove(|_, told| told.snapshot != now);
             }
@@ -251,7 +261,9 @@ impl Mirror {
                 Err(error) => self.lose(BadLine(error.to_string())),
             },
             Line::Gone(selection) => {
-                self.remove(|place, _| selection.includes(place.device, place.chain, place.priority, place.handle))
+                self.remove(|place, _| selection.includes(place.device, place.chain, place.priority, place.handle));
+                // The one that is gone may be one for which there was no room.
+                self.ask |= self.full.contains(&selection.device);
             }
             Line::Refused(place, why) => {
                 self.counts.filters_refused += 1;

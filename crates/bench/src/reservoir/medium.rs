@@ -10,7 +10,7 @@ use offload_reservoir::name::Name;
 use offload_reservoir::storage::{About, Folder, Kind, Stored};
 use offload_testbed::drive::Drive;
 use offload_testbed::drive::threads::wait_until;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -132,7 +132,7 @@ impl Folder for Medium {
         self.files().remove(name).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn sync_all(&self) -> io::Result<()> {
+    fn sync_all(&self, _: &BTreeSet<Name>) -> io::Result<()> {
         Ok(())
     }
 

@@ -36,10 +36,12 @@ impl SecureDevice {
             return false;
         }
         let limit = offload_esp::number::limit(sa.params.esn);
+        // What is spent says nothing of numbers.
+        let others = memory.mark(&sa.params).filter(|mark| *mark != SPENT).unwrap_or(0);
         let mark = match sa.params.direction {
             Direction::Transmit => Marks::for_sent(number, limit),
             // Another SA may share it: by the same SPI, and the same key, from elsewhere.
-            Direction::Receive => sa.marks.for_received(now, number, limit).max(memory.mark(&sa.params).unwrap_or(0)),
+            Direction::Receive => sa.marks.for_received(now, number, limit).max(others),
         };
         let written = memory.write(&[sa.mark(mark)]);
         match written {

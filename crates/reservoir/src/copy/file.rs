@@ -525,7 +525,8 @@ pub(super) async fn turn(copy: &Copy, bytes: usize) {
 /// Whether the destination has the file already, as far as is asked.
 async fn is_present(copy: &Copy, item: &Item) -> Result<bool, CopyError> {
     // What was finished just before a kill is not copied again.
-    let sync = if copy.resume || item.blocks.is_some() { Sync::SizeTime } else { copy.sync };
+    let goes_on = copy.resume || item.blocks.is_some();
+    let sync = if goes_on && copy.sync != Sync::Hash { Sync::SizeTime } else { copy.sync };
     if sync == Sync::Nothing {
         return Ok(false);
     }

@@ -294,8 +294,8 @@ mod tests {
             self.0.remove(name)
         }
 
-        fn sync_all(&self) -> io::Result<()> {
-            self.0.sync_all()
+        fn sync_all(&self, folders: &std::collections::BTreeSet<Name>) -> io::Result<()> {
+            self.0.sync_all(folders)
         }
 
         fn sync_names(&self, folder: &Name) -> io::Result<()> {

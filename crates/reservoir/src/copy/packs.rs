@@ -15,6 +15,7 @@ use http_body_util::BodyExt;
 use hyper::body::Frame;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 
@@ -153,12 +154,17 @@ async fn send(
         wanted.push_back(Wanted { at: item.from.1.clone(), packed_as: below(&item.to.1)?, about: Some(item.about) });
     }
     let (frames, body) = mpsc::channel(1);
-    let feed = async {
+    let feed = async move {
         let mut left_out = HashSet::new();
         while !wanted.is_empty() {
             let (folder, mut rest) = (folder.clone(), core::mem::take(&mut wanted));
             let gathered = copy.shell.blocking(move || Ok((gather(&*folder, &mut rest), rest))).await;
-            let Ok((gathered, rest)) = gathered else { break };
+            let Ok((gathered, rest)) = gathered else {
+                // Without its end the pack is none: what is missing in it is not told as there.
+                let _told_by_the_request = frames.send(Err(io::ErrorKind::Other.into())).await;
+                drop(frames);
+                return left_out;
+            };
             wanted = rest;
             left_out.extend(gathered.left_out);
             super::file::turn(copy, gathered.bytes.len()).await;
@@ -263,7 +269,7 @@ type Listing = (String, Name, Arc<HashMap<OsString, About>>);
 
 impl Known {
     async fn is_present(&self, copy: &Copy, item: &Item) -> Result<bool, CopyError> {
-        let sync = if copy.resume { Sync::SizeTime } else { copy.sync };
+        let sync = if copy.resume && copy.sync != Sync::Hash { Sync::SizeTime } else { copy.sync };
         let Side::Remote(server, root) = &item.to.0 else {
             return if sync == Sync::Nothing { Ok(false) } else { has_arrived(copy, item, sync).await };
         };

@@ -57,9 +57,11 @@ async fn land(server: &Server, batch: Batch, failed: &mut String, watch: &Watch)
     // From here on the medium is at work, not the client.
     watch.expect(None);
     let names = batch.names();
-    let (batch, refused) = server.0.shell.blocking(move || batch.land()).await?;
+    let landed = server.0.shell.blocking(move || batch.land()).await;
     watch.expect(Some(server.0.limits.stall));
+    // Some may have their names even if not all have.
     names.iter().for_each(|name| server.0.digests.forget(name));
+    let (batch, refused) = landed?;
     for (name, error) in refused {
         let why = Refusal::from(error).text();
         // To a string, writing does not fail.

@@ -7,7 +7,7 @@ use core::ops::Range;
 use offload_base::{Rng, Seed};
 use offload_reservoir::name::Name;
 use offload_reservoir::storage::{About, Folder, Kind, Stored};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -317,7 +317,7 @@ impl Folder for Mounted {
         Ok(())
     }
 
-    fn sync_all(&self) -> io::Result<()> {
+    fn sync_all(&self, _: &BTreeSet<Name>) -> io::Result<()> {
         let mut state = self.whole_call()?;
         state.files.values_mut().for_each(|file| file.durable = file.seen.clone());
         Ok(())

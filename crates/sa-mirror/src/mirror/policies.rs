@@ -22,6 +22,8 @@ pub(super) struct Policies {
     /// How many there was no room for since the last snapshot began. None is in force until a whole snapshot has room.
     missing: u64,
     closed: bool,
+    /// A snapshot was whole.
+    known: bool,
     /// Whether the agent was asked for a snapshot because there may be room again.
     asked: bool,
 }
@@ -79,6 +81,10 @@ impl Policies {
     }
 
     pub(super) fn gone(&mut self, to: &mut Replay<'_>, index: u32) {
+        if self.closed && !core::mem::replace(&mut self.asked, true) {
+            // There may be room for all of them now; the one that is gone may be the one for which there was none.
+            to.outbox.ask();
+        }
         let Some(entry) = self.entries.remove(&index) else { return };
         let of = place_of(&entry.told);
         let Some(place) = self.places.get_mut(&of) else { return };
@@ -88,10 +94,6 @@ impl Policies {
             place.empty(to);
         }
         self.fill(to, of);
-        if self.closed && !core::mem::replace(&mut self.asked, true) {
-            // There may be room for all of them now.
-            to.outbox.ask();
-        }
     }
 
     pub(super) fn all_gone(&mut self, to: &mut Replay<'_>) {
@@ -104,7 +106,8 @@ impl Policies {
     /// What becomes of packets that no policy is about.
     pub(super) fn set_defaults(&mut self, to: &mut Replay<'_>, receive: bool, transmit: bool) {
         self.defaults = Some((receive, transmit));
-        if !self.closed {
+        // Before the first snapshot is whole, policies may be missing that would drop or protect.
+        if !self.closed && self.known {
             self.apply_defaults(to);
         }
     }
@@ -120,6 +123,9 @@ impl Policies {
         stale.into_iter().for_each(|index| self.gone(to, index));
         if self.missing == 0 {
             self.open(to);
+        }
+        if !core::mem::replace(&mut self.known, true) && !self.closed {
+            self.apply_defaults(to);
         }
     }
 
@@ -142,7 +148,9 @@ impl Policies {
         }
         let all: Vec<PlaceOf> = self.places.keys().copied().collect();
         all.into_iter().for_each(|of| self.fill(to, of));
-        self.apply_defaults(to);
+        if self.known {
+            self.apply_defaults(to);
+        }
     }
 
     fn apply_defaults(&self, to: &mut Replay<'_>) {

@@ -549,8 +549,31 @@ fn more_policies_than_there_is_room_for_let_nothing_pass() {
     assert_eq!(hear(&mut pair), ([true; 2], vec![0, 2, 3, 4]));
     (5..7).for_each(|index| put(&mut pair, index));
     assert_eq!(hear(&mut pair).0, [false; 2]);
+    // Those that are too many go, of which nothing is held.
+    [5, 4].into_iter().for_each(|place| pair.kernel.delete_policy(place));
+    assert_eq!(hear(&mut pair), ([true; 2], vec![0, 2, 3, 4]));
+    (5..7).for_each(|index| put(&mut pair, index));
+    assert_eq!(hear(&mut pair).0, [false; 2]);
     pair.say(&Message::Change(Change::AllPoliciesGone));
     assert_eq!(hear(&mut pair), ([true; 2], vec![]), "none is none too many");
+}
+
+#[test]
+fn defaults_are_in_force_when_all_policies_are_known() {
+    let mut pair = Pair::new(OffloadKind::None);
+    let mut recorder = Recorder::default();
+    pair.mirror = Mirror::new(&[HERE]);
+    let mut says = |pair: &mut Pair, message: Message| {
+        pair.say(&message);
+        let bytes: Vec<u8> = pair.stream.drain(..).collect();
+        pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
+        recorder.bypass
+    };
+    says(&mut pair, Message::hello());
+    says(&mut pair, Message::Change(Change::SnapshotBegins));
+    let passes = Change::Defaults { receive: true, transmit: true };
+    assert_eq!(says(&mut pair, Message::Change(passes)), [false; 2], "a policy that drops may be missing");
+    assert_eq!(says(&mut pair, Message::Change(Change::SnapshotEnds)), [true; 2]);
 }
 
 #[test]
