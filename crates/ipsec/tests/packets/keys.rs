@@ -495,3 +495,19 @@ fn an_sa_that_is_lent_is_the_devices_alone_and_its_key_is_of_no_use_to_the_next_
     disk.content().broken = false;
     assert_eq!(next.keying().lend_sas(Direction::Transmit, 2).map(|lent| lent.len()), Ok(1));
 }
+
+#[test]
+fn a_receiving_sa_that_is_lent_opens_nothing_for_this_host() {
+    let (mut sender, mut end) = (End::new(1), begin(2, &Disk::default()));
+    let params = |direction, offload| sa(direction, offload, EspMode::Transport, false);
+    sender.key(&[params(Direction::Transmit, OffloadKind::None)]);
+    end.key(&[params(Direction::Receive, OffloadKind::Packet)]);
+    assert_eq!(end.keying().lend_sas(Direction::Receive, 1).map(|lent| lent.len()), Ok(1));
+    let frame = sender.send(tcp(false, b"hello", None)).remove(0);
+    // The device does not know it any more, and which numbers came nobody else does.
+    end.device.reset(NOW);
+    end.device.process(NOW);
+    while end.secure.poll_event().is_some() {}
+    assert_eq!(end.receive([frame.clone(), frame]), Vec::<Vec<u8>>::new());
+    assert_eq!(end.counted("XfrmInStateExpired"), 2);
+}

@@ -60,8 +60,12 @@ fn a_device_with_more_filters_than_there_is_room_for_has_none() {
     assert_eq!(rules.iter().map(|rule| rule.device.to_string()).collect::<Vec<_>>(), ["p0"]);
     assert!(matches!(mirror.poll_refusal(), Some(Refusal::TooMany(device, 2)) if device.to_string() == "pf0vf0"));
     assert!(!asked(&mut mirror));
+    mirror.receive(b"tc filter del dev pf0vf0 ingress prio 2 handle 1 flower\n");
+    assert!(asked(&mut mirror), "the one that is gone was too many");
     mirror.receive(b"tc filter del dev p0 ingress prio 1 handle 1 flower\n");
     assert!(asked(&mut mirror), "there may be room");
+    mirror.receive(format!("{HELLO}{}", lines[1]).as_bytes());
+    assert_eq!(actions(&mut mirror), [""; 0], "what was missing has not come yet");
     mirror.receive(format!("{HELLO}{}{}end\n", lines[1], lines[2]).as_bytes());
     assert_eq!(actions(&mut mirror), ["ip_proto tcp action drop", "ip_proto udp action pass"]);
 }
