@@ -55,6 +55,7 @@ copy "$work/from/large" "$xrootd/put"
 whole "$work/store/data/put"
 copy --block 4MiB "$xrootd/put" "$work/got"
 whole "$work/got"
+if copy --verify "$work/from/large" "$xrootd/verified" >/dev/null 2>&1; then echo "what cannot be verified is said to be"; exit 1; fi
 copy "$(url '')/none" "$xrootd/none" >/dev/null 2>&1 && { echo "a file that is not there is copied"; exit 1; }
 echo "-- between both servers, by way of the client"
 copy --block 4MiB "$xrootd/put" "$(url by-client)"

@@ -176,6 +176,12 @@ impl FileJob {
                 let (upload, present) = Multipart::open(copy, item, blocks, source, server).await?;
                 Ok((Target::Parts(upload), present))
             }
+            Side::Remote(server, _) if copy.verify && !server.is_reservoir().await? => {
+                let shown = item.to.0.shown(&item.to.1);
+                Err(CopyError::Unusable(format!(
+                    "{shown}: this server cannot be asked to read its medium: leave --verify out"
+                )))
+            }
             Side::Remote(server, _) if !server.is_reservoir().await? => {
                 Ok((Target::Whole(server.of_name(&item.to.1).clone(), Whole::Stream), BTreeMap::new()))
             }
