@@ -214,7 +214,7 @@ fn keys_of_no_use_are_refused_before_anything_is_sent() {
 #[test]
 fn offload_that_is_refused_and_sas_that_end_are_not_passed_over() {
     let folder = Folder::new("refused");
-    folder.write("window", &keys("replay-window 4096"));
+    folder.write("window", &keys("replay-window 100"));
     folder.write("limits", &keys("limit packet-soft 3 limit packet-hard 5"));
     let with = |file, mode| {
         let output = run(&folder, "ipsec_loopback", &["--size", "100KiB", "--json", "--keys", file, "--mode", mode]);
@@ -225,7 +225,7 @@ fn offload_that_is_refused_and_sas_that_end_are_not_passed_over() {
     assert_eq!(status, Some(0), "{said}");
     let refused = |host, spi| {
         format!(
-            "ipsec_loopback: esp-packet: {host}: SA {spi}: the device has no replay window of 4096 packets; \
+            "ipsec_loopback: esp-packet: {host}: SA {spi}: the device has no replay window of 100 packets; \
              software has to do it\n"
         )
     };
