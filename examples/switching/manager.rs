@@ -140,10 +140,9 @@ impl Manager {
                 tokio::select! {
                     _ = hangup.recv() => self.read_anew(&host).await,
                     () = &mut look => {
-                        let looked = match self.tell_protections(&host).await {
-                            Ok(()) => self.tell_hops(&host).await,
-                            error => error,
-                        };
+                        // A network without SAs does not keep the others from their ways.
+                        let protected = self.tell_protections(&host).await;
+                        let looked = protected.and(self.tell_hops(&host).await);
                         self.complain(looked.err().unwrap_or_default());
                         look.set(runtime.sleep(BETWEEN_LOOKS));
                     }
@@ -178,40 +177,36 @@ impl Manager {
 
     /// Has these rules in place of all that there are.
     async fn tell_rules(&mut self, host: &BedHost, rules: Vec<Rule>) -> Result<(), String> {
-        let before = core::mem::replace(&mut self.setup.rules, rules);
-        let told = self.tell_setup(host).await;
-        if told.is_err() {
-            self.setup.rules = before;
-        }
-        told.map_err(|error| format!("rules did not change: {error}"))
+        let mut setup = self.setup.clone();
+        setup.rules = rules;
+        self.change_setup(host, setup).await.map_err(|error| format!("rules did not change: {error}"))
     }
 
     async fn read_anew(&mut self, host: &BedHost) {
         let Some(file) = self.file.clone() else { return };
-        let before = self.setup.clone();
         let done = match Setup::read(&file) {
-            Ok(setup) if setup.mode != before.mode => {
-                Err("the mode stays as it was: start anew for another one".into())
+            Ok(setup) if setup.mode != self.setup.mode => {
+                Err("the file changes the mode, and that is fixed until the program ends: restart it".into())
             }
-            Ok(setup) => {
-                self.setup = setup;
-                let told = self.tell_setup(host).await;
-                if told.is_err() {
-                    // What is not refused was told before: it is as it was.
-                    self.setup = before.clone();
-                    let _as_before = self.tell_tunnels(host).await;
-                }
-                told
-            }
+            Ok(setup) => self.change_setup(host, setup).await,
             Err(error) => Err(error),
         };
         match done {
             Ok(()) => eprintln!("rules are as {} says, {} of them", file.display(), self.setup.rules.len()),
-            Err(error) => {
-                self.setup = before;
-                eprintln!("rules did not change: {error}");
-            }
+            Err(error) => eprintln!("rules did not change: {error}"),
         }
+    }
+
+    /// Puts a setup in force, or leaves the one before in force.
+    async fn change_setup(&mut self, host: &BedHost, setup: Setup) -> Result<(), String> {
+        let before = core::mem::replace(&mut self.setup, setup);
+        let told = self.tell_setup(host).await;
+        if told.is_err() {
+            // What is not refused was told before: it is as it was.
+            self.setup = before;
+            let _as_before = self.tell_tunnels(host).await;
+        }
+        told
     }
 
     /// Functions, tunnels, ways there, rules.

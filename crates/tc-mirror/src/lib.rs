@@ -1,4 +1,4 @@
-//! Mirrors the flower filters of a Linux kernel into the switch of an emulated NIC: `tc`, and Open vSwitch with `hw-offload=true`, steer it.
+//! Mirrors the flower filters of a Linux kernel into the switch of an emulated NIC: `tc` steers it.
 //!
 //! ```text
 //!   tc, ovs-vswitchd                                             the switch outside

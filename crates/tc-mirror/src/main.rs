@@ -1,4 +1,4 @@
-//! The agent: `tc-mirror PATH` runs beside `tc` or Open vSwitch, and mirrors the kernel's filters.
+//! The agent: `tc-mirror PATH` runs beside `tc`, and mirrors the kernel's filters.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,18 +20,23 @@ fn main() -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             Some("--once") => again = false,
-            Some("--counters") => counters = arguments.next().map(PathBuf::from),
-            Some(option) if option.starts_with('-') => paths.clear(),
+            Some("--counters") => match arguments.next().filter(|file| !file.as_encoded_bytes().starts_with(b"-")) {
+                Some(file) => counters = Some(PathBuf::from(file)),
+                None => return misused("--counters needs a FILE"),
+            },
+            Some(option) if option.starts_with('-') => return misused(&format!("there is no option {option}")),
             _ => paths.push(PathBuf::from(argument)),
         }
     }
     match &paths[..] {
         [path] => mirror(path, counters.as_deref(), again),
-        _ => {
-            eprint!("tc-mirror: one PATH is wanted\n{HELP}");
-            ExitCode::from(2)
-        }
+        _ => misused("give one PATH"),
     }
+}
+
+fn misused(what: &str) -> ExitCode {
+    eprint!("tc-mirror: {what}\n{HELP}");
+    ExitCode::from(2)
 }
 
 /// Mirrors to `path`; `again`: for ever.
@@ -53,7 +58,7 @@ fn mirror(path: &Path, counters: Option<&Path>, again: bool) -> ExitCode {
 
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
 const HELP: &str = "\
-Mirrors the flower filters of this Linux, which tc or Open vSwitch makes, to the switch of an emulated NIC.
+Mirrors the flower filters of this Linux, which tc makes, to the switch of an emulated NIC.
 
 Usage: tc-mirror [--once] [--counters FILE] PATH
 
@@ -64,5 +69,5 @@ of devices are mirrored that are called as the switch's: p0, pf0vf0, vxlan0, and
   --once           End when the other end goes, instead of waiting for it
   --version        Show the version
 
-Exit status: 1 if the other end went; 2 if PATH is missing.
+Exit status: 1 if, with --once, the other end goes or cannot be reached; 2 if an option is unknown or PATH is missing.
 ";
