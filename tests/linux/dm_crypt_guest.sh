@@ -3,15 +3,9 @@
 # sectors of 512 and 4096 bytes, 128 and 256 bits, and both ways in which tweaks count. Needs no root.
 #   tests/linux/dm_crypt_guest.sh
 # Environment: TRANSFORM, the program (target/release/examples/transform by default).
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/guest/lib.sh"
 transform=$(realpath -e "${TRANSFORM:-target/release/examples/transform}")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 fail() { echo "NOT SO: $*"; exit 1; }
-status=0
-"$here/guest/build.sh" || status=$?
-[ "$status" = 0 ] || exit "$status"
 
 megabytes=4
 head -c $((megabytes << 20)) /dev/urandom >"$work/plain"

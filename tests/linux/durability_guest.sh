@@ -4,14 +4,8 @@
 # and what the file and its list of unreadable bytes hold is compared with what the host was told. Needs no root.
 #   tests/linux/durability_guest.sh
 # Environment: NVME_TARGET, the program (target/release/examples/nvme_target by default).
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/guest/lib.sh"
 target=$(realpath -e "${NVME_TARGET:-target/release/examples/nvme_target}")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-status=0
-"$here/guest/build.sh" || status=$?
-[ "$status" = 0 ] || exit "$status"
 
 cat >"$work/script" <<'SCRIPT'
 set -euo pipefail

@@ -5,20 +5,10 @@
 # another tenant's Ethernet address, in the clear, in another network, under another tenant's SA; nothing arrives, and all is counted. Rules
 # are replaced meanwhile. tshark, with the keys, sees packets in VXLAN in ESP. Needs no root.
 #   tests/linux/eswitch_guest.sh [TENANTS] [KIB]     2 tenants by default, 8 at most; files of 128 KiB, for QEMU interprets guests
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/guest/lib.sh"
 tenants=${1:-2} kib=${2:-128}
 eswitch=$(realpath -e "${ESWITCH:-target/release/examples/eswitch}")
-work=$(mktemp -d) pid= guests=()
-clean_up() {
-    for one in $pid "${guests[@]}"; do kill "$one" 2>/dev/null || true; done
-    wait
-    rm -rf "$work"
-}
-trap clean_up EXIT
-status=0
-"$here/guest/build.sh" || status=$?
-[ "$status" = 0 ] || exit "$status"
+guests=()
 
 head -c "${kib}K" /dev/urandom >"$work/bulk"
 hash=$(sha256sum <"$work/bulk" | cut -d' ' -f1)

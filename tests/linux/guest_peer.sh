@@ -2,19 +2,8 @@
 # A stock Linux guest in QEMU on the emulated host's wire: pings it, and sends and gets files over plain TCP and over
 # TLS that the NIC does; by QEMU's datagram sockets, a frame each, and by its stream socket. Needs no root.
 #   tests/linux/guest_peer.sh [MIB]        how much goes each way; 8 by default, for QEMU interprets the guest
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/guest/lib.sh"
 server=${HTTPS_SERVER:-target/release/examples/https_server} mib=${1:-8}
-work=$(mktemp -d) pid=
-clean_up() {
-    [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
-    wait
-    rm -rf "$work"
-}
-trap clean_up EXIT
-status=0
-"$here/guest/build.sh" || status=$?
-[ "$status" = 0 ] || exit "$status"
 
 mkdir "$work/site"
 head -c "${mib}M" /dev/urandom >"$work/site/bulk"

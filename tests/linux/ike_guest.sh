@@ -8,23 +8,12 @@
 #   tests/linux/ike_guest.sh [HOST-DAEMON [PEER-DAEMON]]     strongswan or libreswan; strongswan by default
 # Environment: KIB, how much is fetched while keys change (512, for QEMU interprets the guest), at RATE (20K a second), and
 # REKEY, how often they do (4s).
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/guest/lib.sh"
 server=$(realpath -e "${HTTPS_SERVER:-target/release/examples/https_server}")
 agent=$(realpath -e "${SA_MIRROR:-target/x86_64-unknown-linux-gnu/release/sa-mirror}")
 kib=${KIB:-512}
 declare -A daemons=([host]=${1:-strongswan} [peer]=${2:-strongswan})
 roots=$(realpath -m "$here/../../target/roots")
-work=$(mktemp -d) pid=
-clean_up() {
-    [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
-    wait
-    rm -rf "$work"
-}
-trap clean_up EXIT
-status=0
-"$here/guest/build.sh" || status=$?
-[ "$status" = 0 ] || exit "$status"
 for daemon in "${daemons[@]}"; do
     case $daemon in
     strongswan) packages="strongswan-swanctl charon-systemd libcharon-extra-plugins libstrongswan-extra-plugins libstrongswan-standard-plugins" ;;

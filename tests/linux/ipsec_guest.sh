@@ -6,19 +6,8 @@
 # ends while files are under way, and no packet finds itself without an SA. Then tshark, with the
 # keys, has a look at what was on the wire: every ICV is good, and all of it is ESP. Needs no root.
 #   tests/linux/ipsec_guest.sh [KIB]     how much goes each way through each; 64 by default, for QEMU interprets the guest
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/guest/lib.sh"
 server=$(realpath -e "${HTTPS_SERVER:-target/release/examples/https_server}") kib=${1:-64}
-work=$(mktemp -d) pid=
-clean_up() {
-    [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
-    wait
-    rm -rf "$work"
-}
-trap clean_up EXIT
-status=0
-"$here/guest/build.sh" || status=$?
-[ "$status" = 0 ] || exit "$status"
 
 mkdir "$work/site"
 head -c "${kib}K" /dev/urandom >"$work/site/bulk"

@@ -2,21 +2,10 @@
 # Linux' kernel TLS (openssl -ktls in a stock guest in QEMU) against the emulated NIC's: as client of https_server, then as
 # server of https_client, files both ways, TLS 1.2 and 1.3, three suites. Needs no root.
 #   tests/linux/ktls_guest.sh [MIB]        how much goes each way with each suite; 2 by default
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/guest/lib.sh"
 server=$(realpath -e "${HTTPS_SERVER:-target/release/examples/https_server}")
 client=$(realpath -e "${HTTPS_CLIENT:-target/release/examples/https_client}")
 mib=${1:-2} name=server.nic-offload.test identity=$(realpath "$here/../../crates/offload-testbed/identity")
-work=$(mktemp -d)
-clean_up() {
-    jobs -p | xargs -r kill 2>/dev/null || true
-    wait
-    rm -rf "$work"
-}
-trap clean_up EXIT
-status=0
-"$here/guest/build.sh" || status=$?
-[ "$status" = 0 ] || exit "$status"
 
 cat >"$work/script" <<'SCRIPT'
 set -euo pipefail

@@ -5,21 +5,10 @@
 # kernel changes more SAs than it can be told of; counters and expiries come back; what cannot be mirrored is told, keys are not. Needs no root.
 #   tests/linux/mirror_guest.sh [MANY]     so many SAs come and go while the agent sleeps: 7000 are more than it can be told of;
 #                                          none by default, for QEMU interprets the guest
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/guest/lib.sh"
 server=$(realpath -e "${HTTPS_SERVER:-target/release/examples/https_server}")
 agent=$(realpath -e "${SA_MIRROR:-target/x86_64-unknown-linux-gnu/release/sa-mirror}")
 many=${1:-0}
-work=$(mktemp -d) pid=
-clean_up() {
-    [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
-    wait
-    rm -rf "$work"
-}
-trap clean_up EXIT
-status=0
-"$here/guest/build.sh" || status=$?
-[ "$status" = 0 ] || exit "$status"
 mkdir "$work/site"
 head -c 64K /dev/urandom >"$work/site/bulk"
 head -c 192K /dev/urandom >"$work/site/long"

@@ -5,20 +5,15 @@
 #   tests/linux/nvme_guest.sh [all|cli|digests|kill|nic]
 # Environment: NVME_TARGET, the program (target/release/examples/nvme_target by default); PORT on this machine (14420), and
 # the next one.
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/guest/lib.sh"
 target=$(realpath -e "${NVME_TARGET:-target/release/examples/nvme_target}") port=${PORT:-14420} part=${1:-all}
 nqn=nqn.2026-01.test:disk
-work=$(mktemp -d) pid='' second=''
+second=''
 clean_up() {
     [ -z "$pid$second" ] || kill -9 $pid $second 2>/dev/null || true
     wait 2>/dev/null
     rm -rf "$work"
 }
-trap clean_up EXIT
-status=0
-"$here/guest/build.sh" || status=$?
-[ "$status" = 0 ] || exit "$status"
 
 # Where the guest is, where it finds the target, and how it gets there.
 own=10.0.2.15 at=10.0.2.2 netdev=user,id=n0,net=10.0.2.0/24,host=10.0.2.2

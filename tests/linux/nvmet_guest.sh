@@ -6,20 +6,15 @@
 #   tests/linux/nvmet_guest.sh
 # Environment: NVME_HOST, the program (target/release/examples/nvme_host by default); PORT on this machine (14470), and
 # the one after it.
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/guest/lib.sh"
 host=$(realpath -e "${NVME_HOST:-target/release/examples/nvme_host}") port=${PORT:-14470}
 control=$((port + 1)) nqn=nqn.2026-01.test:ram
-work=$(mktemp -d) boot=
+boot=
 clean_up() {
     [ -z "$boot" ] || kill "$boot" 2>/dev/null || true
     wait 2>/dev/null
     rm -rf "$work"
 }
-trap clean_up EXIT
-status=0
-"$here/guest/build.sh" || status=$?
-[ "$status" = 0 ] || exit "$status"
 command -v qemu-system-x86_64 >/dev/null || { echo "SKIPPED: ${0##*/}: qemu-system-x86_64 is missing"; exit 77; }
 
 cat >"$work/script" <<'SCRIPT'

@@ -3,17 +3,11 @@
 # `transform` made, Linux reads from such a drive; one bit that is flipped is found by either at its LBA. Needs no root.
 #   tests/linux/pi_guest.sh
 # Environment: TRANSFORM, the program (target/release/examples/transform by default).
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/guest/lib.sh"
 transform=$(realpath -e "${TRANSFORM:-target/release/examples/transform}")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 fail() { echo "NOT SO: $*"; exit 1; }
 skip() { echo "SKIPPED: ${0##*/}: $1"; exit 77; }
 command -v python3 >/dev/null || skip "python3 is missing"
-status=0
-"$here/guest/build.sh" || status=$?
-[ "$status" = 0 ] || exit "$status"
 
 # A drive has all blocks, then all metadata; `transform` has each block's behind it.
 cat >"$work/layout.py" <<'PYTHON'

@@ -5,20 +5,9 @@
 # the Linux. Filters go, and the Linux forwards again. One guest has all of it: the steering Linux, and
 # three machines at virtual functions, each in a network namespace with a network card of its own. Needs no root.
 #   tests/linux/steer_guest.sh
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/guest/lib.sh"
 eswitch=$(realpath -e "${ESWITCH:-target/release/examples/eswitch}")
 agent=$(realpath -e "${TC_MIRROR:-target/x86_64-unknown-linux-gnu/release/tc-mirror}")
-work=$(mktemp -d) pid=
-clean_up() {
-    [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
-    wait
-    rm -rf "$work"
-}
-trap clean_up EXIT
-status=0
-"$here/guest/build.sh" || status=$?
-[ "$status" = 0 ] || exit "$status"
 head -c 256K /dev/urandom >"$work/bulk"
 
 cat >"$work/script" <<'SCRIPT'

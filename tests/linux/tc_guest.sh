@@ -2,14 +2,8 @@
 # The golden rule of TC offload: the same rules and the same frames give the same frames, by a stock Linux guest's own tc and by
 # the switch, to the byte. Random cases from a seed; a case is a set of rules with 24 frames. Needs no root.
 #   tests/linux/tc_guest.sh [SETS] [SEED]        100 sets by default, in batches of 1000 a boot
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/guest/lib.sh"
 sets=${1:-100} seed=${2:-20261122} a_boot=1000
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-status=0
-"$here/guest/build.sh" ${GUEST:+"$GUEST"} || status=$?
-[ "$status" = 0 ] || exit "$status"
 cases=${TC_CASES:-target/release/examples/tc_cases}
 [ -x "$cases" ] || { echo "$cases is missing: cargo build --release -p nic-switch --example tc_cases"; exit 1; }
 

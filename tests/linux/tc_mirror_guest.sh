@@ -3,19 +3,8 @@
 # `tc-mirror` reads them there, and what arrives outside is compared with what was given. The agent is killed and comes back, and sleeps while
 # the kernel changes more than it can be told of; counters go back. Needs no root.
 #   tests/linux/tc_mirror_guest.sh [SETS] [SEED]        100 sets by default
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+. "$(dirname "$0")/guest/lib.sh"
 sets=${1:-100} seed=${2:-20261122}
-work=$(mktemp -d) pid=
-clean_up() {
-    [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
-    wait
-    rm -rf "$work"
-}
-trap clean_up EXIT
-status=0
-"$here/guest/build.sh" || status=$?
-[ "$status" = 0 ] || exit "$status"
 cases=${TC_CASES:-target/release/examples/tc_cases}
 [ -x "$cases" ] || { echo "$cases is missing: cargo build --release -p nic-switch --example tc_cases"; exit 1; }
 replay=$(realpath -m "${TC_REPLAY:-target/release/examples/replay}")
