@@ -3,10 +3,9 @@
 use crate::driven::Driven;
 use crate::{ChainId, Cipher, SERVICES, ServiceSpec, Suite};
 use offload_api::{
-    Capabilities, ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobStatus, Key, NewContext, Outcome, Piece,
-    Refused, Slots, Spec, Way,
+    Capabilities, ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobStatus, NewContext, Outcome, Refused, Slots,
+    Spec, Way,
 };
-use offload_base::Seq;
 use offload_jobs::{TRANSFORM, TransformCapabilities, perform};
 use offload_transforms::{Aead, Hash, Order, Session, Transform};
 use std::collections::{HashMap, VecDeque};
@@ -102,24 +101,6 @@ impl Contexts for Sessions {
         self.news.push_back(ContextNews::Ready(handle));
         Ok(handle)
     }
-
-    fn steer(&mut self, _: Handle, _: Key, _: bool) -> Result<(), Refused> {
-        Err(Refused::Unsupported)
-    }
-
-    fn command(&mut self, _: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
-        Err((Refused::Unsupported, command))
-    }
-
-    fn change(&mut self, _: u8, change: Spec) -> Result<(), (Refused, Spec)> {
-        Err((Refused::Unsupported, change))
-    }
-
-    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>) {}
-
-    fn release(&mut self, _: Handle, _: u64) {}
-
-    fn answer(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
 
     fn remove(&mut self, context: Handle) {
         if self.slots.remove(context).is_some() {

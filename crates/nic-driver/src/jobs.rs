@@ -10,10 +10,10 @@ use core::task::Waker;
 use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot};
 use nic_rings::packet::{ControlCommand, ControlCompletion};
 use offload_api::{
-    ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobQueue, JobStatus, Key, NewContext, Outcome, Piece,
-    Refused, Slots, Spec,
+    ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobQueue, JobStatus, NewContext, Outcome, Refused, Slots,
+    Spec,
 };
-use offload_base::{Instant, Seq};
+use offload_base::Instant;
 use std::collections::VecDeque;
 
 /// A job queue of a lookaside accelerator, the host's side. Made by `nic_sim::lookaside`, where there is an example.
@@ -240,11 +240,6 @@ impl Contexts for JobDriver {
         Ok(handle)
     }
 
-    /// No packets come to a job queue.
-    fn steer(&mut self, _: Handle, _: Key, _: bool) -> Result<(), Refused> {
-        Err(Refused::Unsupported)
-    }
-
     fn command(&mut self, handle: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
         if self.session(handle).is_none() {
             return Ok(());
@@ -266,13 +261,6 @@ impl Contexts for JobDriver {
         self.give(ControlCommand::Change { engine, change });
         Ok(())
     }
-
-    /// Jobs have their own buffers: these go home at once.
-    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>) {}
-
-    fn release(&mut self, _: Handle, _: u64) {}
-
-    fn answer(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
 
     fn remove(&mut self, handle: Handle) {
         let session = self.sessions.get_mut(usize::from(handle.engine())).and_then(|slots| slots.get_mut(handle));

@@ -209,6 +209,8 @@ pub enum ContextNews {
 
 /// What may be asked of any engine. Nothing here blocks.
 ///
+/// What engines of jobs and the like have no use for is provided: it is refused, or nothing comes of it. A device around a device hands all of it on.
+///
 /// ```
 /// use nic_sim::{NicConfig, nic};
 /// use offload_api::{Direction, EngineInfo, NetDevice, NewContext, Refused, engines};
@@ -245,32 +247,38 @@ pub trait Contexts {
     ///
     /// # Errors
     /// If there is no room for it now, or the key is another engine's.
-    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused>;
+    fn steer(&mut self, _context: Handle, _key: Key, _to_it: bool) -> Result<(), Refused> {
+        Err(Refused::Unsupported)
+    }
 
     /// Tells a context something. Of one that is gone, nothing comes.
     ///
     /// # Errors
     /// If there is no room for it now. It comes back.
-    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)>;
+    fn command(&mut self, _context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+        Err((Refused::Unsupported, command))
+    }
 
     /// Changes what an engine knows that is of no context.
     ///
     /// # Errors
     /// If there is no room for it now, or no such engine. It comes back.
-    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)>;
+    fn change(&mut self, _engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+        Err((Refused::Unsupported, change))
+    }
 
     /// Gives a receive context a buffer, the pieces in order, before the peer is told that it may fill it. Data that the device
     /// places come as [`Placed`](crate::RxBuf::Placed) pieces of it; the rest comes home when the device is done with it. Refused,
     /// all of it comes home at once.
-    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>);
+    fn place(&mut self, _context: Handle, _buffer: u64, _pieces: Vec<Piece>) {}
 
     /// Has the device send home what it has of a buffer.
-    fn release(&mut self, context: Handle, buffer: u64);
+    fn release(&mut self, _context: Handle, _buffer: u64) {}
 
     /// Answers [`ResyncRequested`](crate::DeviceEvent::ResyncRequested): the number of the unit that starts at `header`, any
     /// number where units have none; `None`: none does. With [`ResyncMode::CoreHint`] nobody asked: it tells where the next unit
     /// begins.
-    fn answer(&mut self, context: Handle, header: Seq, number: Option<u64>);
+    fn answer(&mut self, _context: Handle, _header: Seq, _number: Option<u64>) {}
 
     /// Gives a context up, after everything posted with it is done, and sends its buffers home.
     fn remove(&mut self, context: Handle);

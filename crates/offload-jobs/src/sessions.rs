@@ -1,10 +1,7 @@
 //! Sessions on the CPU: the engine that a device would have, and its contexts.
 
 use crate::{TRANSFORM, TransformCapabilities};
-use offload_api::{
-    Capabilities, ContextNews, Contexts, EngineInfo, Handle, Key, NewContext, Piece, Refused, Slots, Spec,
-};
-use offload_base::Seq;
+use offload_api::{Capabilities, ContextNews, Contexts, EngineInfo, Handle, NewContext, Refused, Slots, Spec};
 use offload_transforms::{Session, Transform};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,24 +42,6 @@ impl Contexts for Sessions {
         self.news.push_back(ContextNews::Ready(handle));
         Ok(handle)
     }
-
-    fn steer(&mut self, _: Handle, _: Key, _: bool) -> Result<(), Refused> {
-        Err(Refused::Unsupported)
-    }
-
-    fn command(&mut self, _: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
-        Err((Refused::Unsupported, command))
-    }
-
-    fn change(&mut self, _: u8, change: Spec) -> Result<(), (Refused, Spec)> {
-        Err((Refused::Unsupported, change))
-    }
-
-    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>) {}
-
-    fn release(&mut self, _: Handle, _: u64) {}
-
-    fn answer(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
 
     fn remove(&mut self, context: Handle) {
         if self.slots.remove(context).is_some() {

@@ -5,12 +5,12 @@ use super::receive::ReceiveQueue;
 use super::send::SendQueue;
 use core::task::Waker;
 use offload_api::{
-    Capabilities, ContextNews, Contexts, DeviceEvent, Direction, EngineInfo, FlowKey, Handle, IpsecDevice, Key, Keying,
-    NetDevice, NewContext, PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, TlsCapabilities,
+    Capabilities, ContextNews, Contexts, DeviceEvent, Direction, EngineInfo, FlowKey, Handle, IpsecDevice, Keying,
+    NetDevice, NewContext, PathCaps, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, TlsCapabilities,
     TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion, TxPacket, engines, tx::DropReason,
 };
+use offload_base::Instant;
 use offload_base::counters::CounterSet;
-use offload_base::{Instant, Seq};
 use offload_jobs::JobClient;
 use offload_transforms::{Aead, Secret, Transform};
 
@@ -44,26 +44,6 @@ impl Contexts for OnlyTls<'_> {
         };
         made.map_err(|refused| (refused, spec))
     }
-
-    /// What arrives on this stream is all that there is.
-    fn steer(&mut self, _: Handle, _: Key, _: bool) -> Result<(), Refused> {
-        Err(Refused::Unsupported)
-    }
-
-    fn command(&mut self, _: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
-        Err((Refused::Unsupported, command))
-    }
-
-    fn change(&mut self, _: u8, change: Spec) -> Result<(), (Refused, Spec)> {
-        Err((Refused::Unsupported, change))
-    }
-
-    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>) {}
-
-    fn release(&mut self, _: Handle, _: u64) {}
-
-    /// It sees all bytes in order, and never loses its place.
-    fn answer(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
 
     fn remove(&mut self, context: Handle) {
         self.send.release(context, self.news);

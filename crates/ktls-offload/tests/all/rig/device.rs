@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use offload_api::{
     Capabilities, ContextNews, Contexts, DeviceEvent, Direction, EngineInfo, FlowKey, Handle, IpsecDevice, Keying,
-    NetDevice, NewContext, PathCaps, Piece, RecordSource, Refused, ResyncMode, RssDevice, RxMeta, RxPacket, Sent, Spec,
+    NetDevice, NewContext, PathCaps, RecordSource, Refused, ResyncMode, RssDevice, RxMeta, RxPacket, Sent, Spec,
     TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion, TxPacket, Verdict, engines,
 };
 use offload_base::counters::CounterSet;
@@ -274,22 +274,6 @@ impl Contexts for MockDevice {
         self.contexts.push((handle, context));
         Ok(handle)
     }
-
-    fn steer(&mut self, _: Handle, _: offload_api::Key, _: bool) -> Result<(), Refused> {
-        Err(Refused::Unsupported)
-    }
-
-    fn command(&mut self, _: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
-        Err((Refused::Unsupported, command))
-    }
-
-    fn change(&mut self, _: u8, change: Spec) -> Result<(), (Refused, Spec)> {
-        Err((Refused::Unsupported, change))
-    }
-
-    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>) {}
-
-    fn release(&mut self, _: Handle, _: u64) {}
 
     fn answer(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
         self.told.push((handle, header, number));
