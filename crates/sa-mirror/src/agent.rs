@@ -3,18 +3,11 @@
 use crate::change::{Change, Report};
 use crate::channel::Channel;
 use crate::frame::{Decoder, Message, encode};
+use crate::kernel::{Family, Heard, Kernel};
 use crate::watch::Watcher;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::netlink::{SocketAddrNetlink, XFRM};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with, sockopt,
-};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-use zeroize::{Zeroize, Zeroizing};
 
 /// An agent between a kernel and a mirror. It needs `CAP_NET_ADMIN`.
 ///
@@ -29,12 +22,10 @@ use zeroize::{Zeroize, Zeroizing};
 /// }
 /// ```
 pub struct Agent {
-    kernel: OwnedFd,
+    kernel: Kernel,
     channel: Channel,
     watcher: Watcher,
     decoder: Decoder,
-    /// What the kernel said, and what the mirror is told: both hold keys, and are overwritten.
-    datagram: Zeroizing<Vec<u8>>,
 }
 
 impl core::fmt::Debug for Agent {
@@ -50,13 +41,8 @@ impl Agent {
     /// If nobody is there, or this process may not see a kernel's SAs.
     pub fn connect(path: &Path) -> io::Result<Agent> {
         let channel = Channel::connect(path)?;
-        let kernel = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(XFRM))?;
-        // Many SAs may come at a time. Without the right to so much, what is lost is asked for again.
-        let _as_much_as_it_may = sockopt::set_socket_recv_buffer_size_force(&kernel, RECEIVE_BUFFER)
-            .or_else(|_| sockopt::set_socket_recv_buffer_size(&kernel, RECEIVE_BUFFER));
-        bind(&kernel, &SocketAddrNetlink::new(0, GROUPS))?;
-        let datagram = Zeroizing::new(vec![0; DATAGRAM]);
-        Ok(Agent { kernel, channel, watcher: Watcher::new(), decoder: Decoder::new(), datagram })
+        let kernel = Kernel::connect(Family::Xfrm, GROUPS)?;
+        Ok(Agent { kernel, channel, watcher: Watcher::new(), decoder: Decoder::new() })
     }
 
     /// Mirrors until the other end goes, or the kernel gives no SAs: the error says so.
@@ -71,26 +57,16 @@ impl Agent {
         self.say(&Message::hello())?;
         loop {
             while let Some(request) = self.watcher.poll_request() {
-                sendto(&self.kernel, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+                self.kernel.send(&request)?;
             }
-            let [kernel, mirror] = self.ready()?;
+            // If the mirror waits for what the kernel has to say, only a look.
+            let [kernel, mirror] = self.kernel.wait(&self.channel, self.watcher.is_synced_next())?;
             if !kernel || self.hear_all_of_kernel()? {
                 self.say_synced()?;
             }
             if mirror {
                 self.hear_mirror()?;
             }
-        }
-    }
-
-    /// Waits for kernel or mirror: which of them has something to say. If the mirror waits for what the kernel has to say, looks only.
-    fn ready(&self) -> io::Result<[bool; 2]> {
-        let mut ends = [PollFd::new(&self.kernel, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
-        let at_once = Timespec::default();
-        match poll(&mut ends, self.watcher.is_synced_next().then_some(&at_once)) {
-            Ok(_) => Ok([0, 1].map(|end: usize| !ends[end].revents().is_empty())),
-            Err(Errno::INTR) => Ok([false; 2]),
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -114,19 +90,15 @@ impl Agent {
 
     /// Takes a datagram of the kernel's; `false`: there was none.
     fn hear_kernel(&mut self) -> io::Result<bool> {
-        let length = match recv(&self.kernel, &mut self.datagram[..], RecvFlags::TRUNC | RecvFlags::DONTWAIT) {
-            Ok((_, length)) if length <= DATAGRAM => length,
-            // Dropped by the kernel, or longer than anything that it makes.
-            Ok(_) | Err(Errno::NOBUFS) => {
-                self.watcher.ask_again();
-                return Ok(true);
+        let (watcher, mut changes): (_, Vec<Change>) = (&mut self.watcher, Vec::new());
+        let heard = self.kernel.hear(|heard| match heard {
+            Heard::Datagram(datagram) => watcher.handle_datagram(now(), datagram, |change| changes.push(change)),
+            Heard::Lost => {
+                watcher.ask_again();
+                Ok(())
             }
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
-            Err(error) => return Err(error.into()),
-        };
-        let mut changes: Vec<Change> = Vec::new();
-        let handled = self.watcher.handle_datagram(now(), &self.datagram[..length], |change| changes.push(change));
-        self.datagram[..length].zeroize();
+        })?;
+        let Some(handled) = heard else { return Ok(false) };
         for change in changes {
             self.say(&Message::Change(change))?;
         }
@@ -167,8 +139,5 @@ fn now() -> u64 {
 
 /// The groups EXPIRE, SA and POLICY, a bit each.
 const GROUPS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
-/// No message of the kernel's is longer: a dump fills at most 32 KiB.
-const DATAGRAM: usize = 1 << 16;
-const RECEIVE_BUFFER: usize = 8 << 20;
 /// A kernel that never falls silent does not keep the mirror from being heard.
 const MOST_IN_A_ROW: usize = 1024;

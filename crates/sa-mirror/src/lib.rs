@@ -11,8 +11,8 @@
 //! - [`Watcher`] (`watch`, `netlink/`): a kernel's messages to [`Change`]s, and [`Report`]s to messages for the kernel;
 //! - [`encode`], [`Decoder`] (`frame/`): what both sides say to each other, over any stream;
 //! - [`Mirror`] (`mirror`): changes into a [`Keying`](offload_api::Keying); what it refuses, and why;
-//! - [`Agent`] (`agent`), [`Channel`], [`Listener`] (`socket`): the only parts that open anything;
-//! - [`netlink`]: messages of any netlink, for agents of other kinds.
+//! - [`Agent`] (`agent`), [`Channel`], [`Kernel`], [`Listener`] (`socket`): the only parts that open anything; [`supervise`] keeps an agent going;
+//! - [`netlink`]: messages of any netlink, for agents of other kinds, which have [`Kernel`] and [`Channel`] from here too.
 //!
 //! Keys are overwritten when they are no longer needed, and nothing prints them.
 
@@ -22,17 +22,21 @@ mod agent;
 mod change;
 mod channel;
 mod frame;
+mod kernel;
 mod mirror;
 pub mod netlink;
 mod socket;
+mod supervise;
 mod watch;
 
 pub use agent::Agent;
 pub use change::{Change, MirroredPolicy, MirroredSa, Report, SaName, Unsupported, Used};
 pub use channel::Channel;
 pub use frame::{Decoder, FrameError, MOST_BYTES, Message, VERSION, encode};
+pub use kernel::{Family, Heard, Kernel};
 pub use mirror::{Mirror, MirrorCounters, Refusal};
 pub use socket::{Listener, is_of_owner};
+pub use supervise::supervise;
 pub use watch::{KernelRefused, Watcher};
 
 /// The crates whose types appear here, so that a program needs no other in its Cargo.toml.

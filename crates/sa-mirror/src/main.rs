@@ -1,10 +1,8 @@
 //! The agent: `sa-mirror PATH` runs beside a keying daemon, and mirrors what it tells the kernel.
 
-use sa_mirror::Agent;
+use sa_mirror::{Agent, supervise};
 use std::path::Path;
 use std::process::ExitCode;
-use std::thread::sleep;
-use std::time::Duration;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
@@ -28,23 +26,9 @@ fn main() -> ExitCode {
 
 /// Mirrors to `path`; `again`: for ever.
 fn mirror(path: &Path, again: bool) -> ExitCode {
-    let mut told = None;
-    loop {
-        let error = Agent::connect(path).map_or_else(|error| error, Agent::run);
-        // The same is not said twice.
-        let error = error.to_string();
-        if told.as_ref() != Some(&error) {
-            eprintln!("sa-mirror: {}: {error}", path.display());
-            told = Some(error);
-        }
-        if !again {
-            return ExitCode::FAILURE;
-        }
-        sleep(BETWEEN_ATTEMPTS);
-    }
+    supervise("sa-mirror", path, again, || Agent::connect(path).map_or_else(|error| error, Agent::run))
 }
 
-const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
 const HELP: &str = "\
 Mirrors the SAs and policies of this Linux, which a keying daemon or `ip xfrm` makes, to an emulated NIC.
 

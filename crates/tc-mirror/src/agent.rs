@@ -3,14 +3,7 @@
 use crate::line::{Line, MOST_BYTES, Place, Reader, Used, VERSION};
 use crate::watch::{FilterChange, Watcher};
 use nic_switch::Action;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::OwnedFd;
-use rustix::io::Errno;
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with, sockopt,
-};
-use sa_mirror::Channel;
+use sa_mirror::{Channel, Family, Heard, Kernel};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,14 +22,13 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Debug)]
 pub struct Agent {
-    kernel: OwnedFd,
+    kernel: Kernel,
     channel: Channel,
     watcher: Watcher,
     reader: Reader,
     /// What rules did, and where that is written.
     used: BTreeMap<Place, Used>,
     counters: Option<PathBuf>,
-    datagram: Vec<u8>,
 }
 
 impl Agent {
@@ -47,11 +39,7 @@ impl Agent {
     /// If nobody is there.
     pub fn connect(path: &Path, counters: Option<&Path>) -> io::Result<Agent> {
         let channel = Channel::connect(path)?;
-        let kernel = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?; // NETLINK_ROUTE is protocol 0
-        // Many filters may come at a time. Without the right to so much, what is lost is asked for again.
-        let _as_much_as_it_may = sockopt::set_socket_recv_buffer_size_force(&kernel, RECEIVE_BUFFER)
-            .or_else(|_| sockopt::set_socket_recv_buffer_size(&kernel, RECEIVE_BUFFER));
-        bind(&kernel, &SocketAddrNetlink::new(0, GROUPS))?;
+        let kernel = Kernel::connect(Family::Route, GROUPS)?;
         Ok(Agent {
             kernel,
             channel,
@@ -59,7 +47,6 @@ impl Agent {
             reader: Reader::new(),
             used: BTreeMap::new(),
             counters: counters.map(Path::to_owned),
-            datagram: vec![0; DATAGRAM],
         })
     }
 
@@ -77,9 +64,9 @@ impl Agent {
         self.say(&Line::Hello(VERSION))?;
         loop {
             while let Some(request) = self.watcher.poll_request() {
-                sendto(&self.kernel, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+                self.kernel.send(&request)?;
             }
-            let [kernel, mirror] = self.ready()?;
+            let [kernel, mirror] = self.kernel.wait(&self.channel, false)?;
             if kernel {
                 self.hear_kernel()?;
             }
@@ -89,29 +76,16 @@ impl Agent {
         }
     }
 
-    /// Waits for kernel or mirror: which of them has something to say.
-    fn ready(&self) -> io::Result<[bool; 2]> {
-        let mut ends = [PollFd::new(&self.kernel, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
-        match poll(&mut ends, None) {
-            Ok(_) => Ok([0, 1].map(|end: usize| !ends[end].revents().is_empty())),
-            Err(Errno::INTR) => Ok([false; 2]),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     fn hear_kernel(&mut self) -> io::Result<()> {
-        let length = match recv(&self.kernel, &mut self.datagram[..], RecvFlags::TRUNC | RecvFlags::DONTWAIT) {
-            Ok((_, length)) if length <= DATAGRAM => length,
-            // Dropped by the kernel, or longer than anything that it makes.
-            Ok(_) | Err(Errno::NOBUFS) => {
-                self.watcher.ask_again();
-                return Ok(());
+        let (watcher, mut changes) = (&mut self.watcher, Vec::new());
+        let heard = self.kernel.hear(|heard| match heard {
+            Heard::Datagram(datagram) => watcher.handle_datagram(datagram, |change| changes.push(change)),
+            Heard::Lost => {
+                watcher.ask_again();
+                Ok(())
             }
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        let mut changes = Vec::new();
-        let handled = self.watcher.handle_datagram(&self.datagram[..length], |change| changes.push(change));
+        })?;
+        let handled = heard.unwrap_or(Ok(()));
         for change in changes {
             self.pass_on(change)?;
         }
@@ -187,6 +161,3 @@ impl Agent {
 
 /// The groups LINK and TC, a bit each.
 const GROUPS: u32 = 1 | 1 << 3;
-/// No message of the kernel's is longer: a dump fills at most 32 KiB.
-const DATAGRAM: usize = 1 << 16;
-const RECEIVE_BUFFER: usize = 8 << 20;

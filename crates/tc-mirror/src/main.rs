@@ -1,9 +1,8 @@
 //! The agent: `tc-mirror PATH` runs beside `tc`, and mirrors the kernel's filters.
 
+use sa_mirror::supervise;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::thread::sleep;
-use std::time::Duration;
 use tc_mirror::Agent;
 
 fn main() -> ExitCode {
@@ -41,22 +40,9 @@ fn misused(what: &str) -> ExitCode {
 
 /// Mirrors to `path`; `again`: for ever.
 fn mirror(path: &Path, counters: Option<&Path>, again: bool) -> ExitCode {
-    let mut told = None;
-    loop {
-        let error = Agent::connect(path, counters).map_or_else(|error| error, Agent::run).to_string();
-        // The same is not said twice.
-        if told.as_ref() != Some(&error) {
-            eprintln!("tc-mirror: {}: {error}", path.display());
-            told = Some(error);
-        }
-        if !again {
-            return ExitCode::FAILURE;
-        }
-        sleep(BETWEEN_ATTEMPTS);
-    }
+    supervise("tc-mirror", path, again, || Agent::connect(path, counters).map_or_else(|error| error, Agent::run))
 }
 
-const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
 const HELP: &str = "\
 Mirrors the flower filters of this Linux, which tc makes, to the switch of an emulated NIC.
 
