@@ -1,162 +1,48 @@
-//! A server as a client sees it: connections that are kept for the next request, and the requests. `bucket`: what is another's with buckets.
+//! A server as a client sees it, and what it is asked.
+//!
+//! `dial`: what connects; `asking`: a request, on a connection that is kept for the next one; `answer`: what comes back; `error`: what goes wrong;
+//! `bucket`: what is another's with buckets.
 
+mod answer;
+mod asking;
 mod bucket;
+mod dial;
+mod error;
+
+use answer::Answered;
+pub(crate) use answer::Reading;
+use asking::Session;
+pub use dial::{Dial, Dialed, Wire};
+pub use error::RemoteError;
 
 use crate::attributes::{self, Attributes, Preserve};
 use crate::blocks::{BlockSum, Blocks};
 use crate::body::{self, Body};
 use crate::digest::Algorithm;
 use crate::journal;
-use crate::line::{self, Line};
+use crate::line::Line;
 use crate::listing::Entry;
 use crate::mtime;
 use crate::name::Name;
 use crate::pack;
 use crate::s3::{self, Ask, Bucket};
 use crate::server::PRODUCT;
-use crate::server::write::{BLOCKS, CHECK, MISSING, MTIME, SPARSE, UPLOAD};
+use crate::server::write::{BLOCKS, CHECK, MTIME, SPARSE, UPLOAD};
 use crate::shell::Shell;
 use crate::storage::{About, Kind};
-use crate::watch::{Watch, Watched};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bytes::{Buf, Bytes};
 use core::ops::Range;
-use core::pin::Pin;
 use core::time::Duration;
-use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderName, HeaderValue,
-    IF_MATCH, LAST_MODIFIED, RANGE, SERVER, TE, TRAILER, TRANSFER_ENCODING, USER_AGENT,
+    ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, IF_MATCH, LAST_MODIFIED, RANGE,
+    SERVER, TE, TRAILER, TRANSFER_ENCODING,
 };
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
-use offload_base::text::with_causes;
+use hyper::{Method, StatusCode};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
-use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
-use tokio::io::{AsyncRead, AsyncWrite};
-
-/// A connection to a server, TLS included.
-///
-/// See [`Dial`] for an example.
-pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
-
-/// What connects to servers.
-///
-/// ```
-/// use offload_reservoir::remote::{Dial, Dialed, Wire};
-/// use std::io;
-///
-/// /// Reaches nobody.
-/// struct Cut;
-///
-/// impl Dial for Cut {
-///     fn dial<'a>(&'a self, _host: &'a str, _port: u16) -> Dialed<'a> {
-///         Box::pin(async { Err::<Box<dyn Wire>, _>(io::ErrorKind::NetworkUnreachable.into()) })
-///     }
-/// }
-/// ```
-pub trait Dial: Send + Sync {
-    /// A new connection to `host`.
-    fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a>;
-
-    /// Whether it would try.
-    fn may_reach(&self, host: &str, port: u16) -> bool {
-        let _any = (host, port);
-        true
-    }
-}
-
-/// A connection that is being made.
-pub type Dialed<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send + 'a>>;
-
-/// What goes wrong with a request.
-///
-/// See [`Dial`] for an example of what fails with it.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RemoteError {
-    /// The connection cannot be made, or broke.
-    #[error("{host}: {error}")]
-    Connection {
-        /// The server.
-        host: String,
-        /// Why.
-        error: String,
-    },
-    /// It is not the server that was asked for, or does not speak TLS 1.3 with AES-256-GCM.
-    #[error("{host}: no secure connection: {error}: trust its authority by --cacert, if it is the right one")]
-    Untrusted {
-        /// The server.
-        host: String,
-        /// Why.
-        error: String,
-    },
-    /// The server refuses.
-    #[error("{method} {name}: the server says {status}: {text}")]
-    Refused {
-        /// What was asked.
-        method: Method,
-        /// Of which file.
-        name: Name,
-        /// Its answer.
-        status: StatusCode,
-        /// In its words.
-        text: String,
-        /// How many blocks of the upload it misses, if that is why.
-        missing: Option<u64>,
-    },
-    /// The file is another one than at the beginning.
-    #[error("{0} was changed on the server while it was copied: copy it again")]
-    Changed(Name),
-    /// It cannot be asked for.
-    #[error(
-        "{0} cannot be asked for: the token, the host or the name has characters that HTTP, or a bucket, does not carry"
-    )]
-    Unaskable(Name),
-    /// The answer is not what HTTP or the request allows.
-    #[error("{name}: the server's answer {what}")]
-    Answer {
-        /// The file.
-        name: Name,
-        /// What is wrong with it.
-        what: &'static str,
-    },
-}
-
-impl RemoteError {
-    /// Whether the same request may succeed a little later.
-    pub(crate) fn may_pass(&self) -> bool {
-        match self {
-            RemoteError::Connection { .. } => true,
-            RemoteError::Refused { status, missing, text, .. } => {
-                // S3's way to say that a request came too slowly.
-                let too_slow = *status == StatusCode::BAD_REQUEST && text.starts_with("RequestTimeout");
-                missing.is_none()
-                    && (too_slow
-                        || matches!(
-                            *status,
-                            StatusCode::CONFLICT
-                                | StatusCode::REQUEST_TIMEOUT
-                                | StatusCode::TOO_MANY_REQUESTS
-                                | StatusCode::INTERNAL_SERVER_ERROR
-                                | StatusCode::BAD_GATEWAY
-                                | StatusCode::SERVICE_UNAVAILABLE
-                                | StatusCode::GATEWAY_TIMEOUT
-                        ))
-            }
-            RemoteError::Answer { .. } => true,
-            RemoteError::Untrusted { .. } | RemoteError::Changed(_) | RemoteError::Unaskable(_) => false,
-        }
-    }
-}
 
 /// A server, and who asks it.
 pub(crate) struct Remote {
@@ -209,11 +95,6 @@ pub(crate) enum Expected {
     Nothing,
     Blake3([u8; 32]),
     Md5(Vec<u8>),
-}
-
-struct Session {
-    requests: SendRequest<Body>,
-    watch: Watch,
 }
 
 impl Remote {
@@ -572,285 +453,7 @@ impl Remote {
     ) -> hyper::http::request::Builder {
         request.header(UPLOAD, upload).header(BLOCKS, format!("{}/{}", blocks.size(), blocks.block()))
     }
-
-    fn request(&self, method: Method, name: &Name) -> hyper::http::request::Builder {
-        let target = match (&self.bucket, &method) {
-            (None, _) => Some(name.to_url()),
-            (Some(_), &Method::HEAD) => self.target(Ask::Head, name),
-            (Some(_), _) => self.target(Ask::Get, name),
-        };
-        self.request_to(method, target)
-    }
-
-    /// Without a target it cannot be made, and [`Remote::ask`] says so.
-    fn request_to(&self, method: Method, target: Option<String>) -> hyper::http::request::Builder {
-        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        let authority = if self.port == 443 { host } else { format!("{host}:{}", self.port) };
-        let target = target.unwrap_or_default();
-        let mut request = Request::builder().method(method).uri(target).header(HOST, authority);
-        request = request.header(USER_AGENT, PRODUCT);
-        match &self.token {
-            Some(token) => {
-                let mut value =
-                    HeaderValue::try_from(format!("Bearer {token}")).unwrap_or(HeaderValue::from_static(""));
-                value.set_sensitive(true);
-                request.header(AUTHORIZATION, value)
-            }
-            None => request,
-        }
-    }
-
-    /// One request. The answer is one of success; any other is an error with the server's words.
-    async fn ask(
-        &self,
-        request: hyper::http::request::Builder,
-        body: Body,
-        name: &Name,
-        stall: Option<Duration>,
-    ) -> Result<Answer, RemoteError> {
-        let request = with_body(request, body, name)?;
-        let method = request.method().clone();
-        let mut session = self.session().await?;
-        session.watch.expect(stall);
-        let answer = session.requests.send_request(request).await.map_err(|error| self.broken(&error))?;
-        session.watch.expect(Some(STALL));
-        let answer = Answer { answer, session };
-        if answer.status().is_success() {
-            return Ok(answer);
-        }
-        let (status, missing) = (answer.status(), missing_in(answer.headers()));
-        let text = self.text(answer, name, MOST_OF_A_REFUSAL).await.unwrap_or_default();
-        Err(refused(method, name, status, &text, missing))
-    }
-
-    /// The same on the line of a stream, behind what that asked before.
-    async fn ask_on_line(
-        &self,
-        request: hyper::http::request::Builder,
-        body: Body,
-        name: &Name,
-        stream: usize,
-    ) -> Result<line::Answer, RemoteError> {
-        let request = with_body(request, body, name)?;
-        let method = request.method().clone();
-        let answer = self.line(stream).await?.ask(request).await.map_err(|error| self.broke(&error))?;
-        if answer.status.is_success() {
-            return Ok(answer);
-        }
-        let (status, missing) = (answer.status, missing_in(&answer.fields));
-        let text = answer.text(MOST_OF_A_REFUSAL).await.unwrap_or_default();
-        Err(refused(method, name, status, &String::from_utf8_lossy(&text), missing))
-    }
-
-    /// The line of a stream; a new one, if there is none or it broke.
-    async fn line(&self, stream: usize) -> Result<Arc<Line>, RemoteError> {
-        let place = self.lines().entry(stream).or_default().clone();
-        let mut line = place.lock().await;
-        match &*line {
-            Some(line) if !line.is_broken() => Ok(line.clone()),
-            _ => {
-                let new = Arc::new(Line::new(self.connect().await?, self.shell.timers().clone(), STALL));
-                *line = Some(new.clone());
-                Ok(new)
-            }
-        }
-    }
-
-    fn lines(&self) -> std::sync::MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A connection that waits for a request, or a new one.
-    async fn session(&self) -> Result<Session, RemoteError> {
-        loop {
-            let idle = self.idle().pop();
-            let Some(mut session) = idle else { break };
-            if session.requests.ready().await.is_ok() {
-                return Ok(session);
-            }
-        }
-        let stream = self.connect().await?;
-        let watch = Watch::new(self.shell.timers().clone());
-        let stream = TokioIo::new(Watched::new(stream, watch.clone()));
-        // XRootD 5.5 looks for names of fields as RFCs write them, though they know no case (RFC 9110 5.1).
-        let handshake = http1::Builder::new().title_case_headers(true).max_buf_size(512 << 10).handshake(stream).await;
-        let (requests, connection) = handshake.map_err(|error| self.broken(&error))?;
-        // Its requests are told when it breaks.
-        self.shell.spawn(async move { drop(connection.await) });
-        Ok(Session { requests, watch })
-    }
-
-    async fn connect(&self) -> Result<Box<dyn Wire>, RemoteError> {
-        let broken = |error: io::Error| {
-            let (host, text) = (self.host.clone(), error.to_string());
-            match error.kind() {
-                // What rustls finds wrong stays wrong.
-                io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
-                    RemoteError::Untrusted { host, error: text }
-                }
-                _ => RemoteError::Connection { host, error: text },
-            }
-        };
-        let stream = self.shell.within(STALL, self.dial.dial(&self.host, self.port)).await;
-        stream.and_then(|dialed| dialed).map_err(broken)
-    }
-
-    /// Reads what is left of an answer, and keeps the connection for the next request.
-    async fn give_back(&self, answer: Answer) {
-        let Answer { answer, session } = answer;
-        if Limited::new(answer.into_body(), MOST_OF_A_REFUSAL).collect().await.is_ok() {
-            self.keep(session);
-        }
-    }
-
-    fn keep(&self, session: Session) {
-        session.watch.expect(None);
-        self.idle().push(session);
-    }
-
-    async fn text(&self, answer: Answer, name: &Name, most: usize) -> Result<String, RemoteError> {
-        let Answer { answer, session } = answer;
-        let body = Limited::new(answer.into_body(), most).collect().await;
-        let wrong = |what| RemoteError::Answer { name: name.clone(), what };
-        let mut bytes = body.map_err(|_| wrong("was cut off, or is too long"))?.aggregate();
-        self.keep(session);
-        String::from_utf8(bytes.copy_to_bytes(bytes.remaining()).into()).map_err(|_| wrong("is no text"))
-    }
-
-    fn broken(&self, error: &hyper::Error) -> RemoteError {
-        self.broke(error)
-    }
-
-    fn broke(&self, error: &(dyn core::error::Error + 'static)) -> RemoteError {
-        RemoteError::Connection { host: self.host.clone(), error: with_causes(error) }
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
-
-/// An answer, and the connection that it came on.
-struct Answer {
-    answer: Response<Incoming>,
-    session: Session,
-}
-
-impl Answer {
-    fn status(&self) -> StatusCode {
-        self.answer.status()
-    }
-
-    fn headers(&self) -> &HeaderMap {
-        self.answer.headers()
-    }
-}
-
-/// An answer, whichever way it was asked for.
-enum Answered {
-    Session(Answer),
-    Line(line::Answer),
-}
-
-impl Answered {
-    fn status(&self) -> StatusCode {
-        match self {
-            Answered::Session(answer) => answer.status(),
-            Answered::Line(answer) => answer.status,
-        }
-    }
-
-    fn headers(&self) -> &HeaderMap {
-        match self {
-            Answered::Session(answer) => answer.headers(),
-            Answered::Line(answer) => &answer.fields,
-        }
-    }
-}
-
-/// The bytes of a range that is being read.
-pub(crate) struct Reading {
-    answer: Answered,
-    left: u64,
-    trailers: Option<HeaderMap>,
-    name: Name,
-    host: String,
-}
-
-impl Reading {
-    /// The next bytes; `None` once all have come.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, RemoteError> {
-        while let Some(data) = self.piece().await? {
-            if data.len() as u64 > self.left {
-                return Err(self.wrong("has more bytes than the range"));
-            }
-            if !data.is_empty() {
-                self.left -= data.len() as u64;
-                return Ok(Some(data));
-            }
-        }
-        if self.left > 0 { Err(self.wrong("was cut off")) } else { Ok(None) }
-    }
-
-    /// The next bytes of an answer whose length nobody knows; `None` at its end.
-    pub(crate) async fn some(&mut self) -> Result<Option<Bytes>, RemoteError> {
-        self.piece().await
-    }
-
-    /// What comes next of the body, until its end; trailers are kept.
-    async fn piece(&mut self) -> Result<Option<Bytes>, RemoteError> {
-        let host = &self.host;
-        let broke = |error: &(dyn core::error::Error + 'static)| RemoteError::Connection {
-            host: host.clone(),
-            error: with_causes(error),
-        };
-        match &mut self.answer {
-            Answered::Line(answer) => {
-                let piece = answer.next().await.map_err(|error| broke(&error))?;
-                if piece.is_none() {
-                    self.trailers = answer.trailers.take().or(self.trailers.take());
-                }
-                Ok(piece)
-            }
-            Answered::Session(answer) => {
-                while let Some(frame) = answer.answer.body_mut().frame().await {
-                    match frame.map_err(|error| broke(&error))?.into_data() {
-                        Ok(data) => return Ok(Some(data)),
-                        Err(frame) => self.trailers = frame.into_trailers().ok(),
-                    }
-                }
-                Ok(None)
-            }
-        }
-    }
-
-    fn wrong(&self, what: &'static str) -> RemoteError {
-        RemoteError::Answer { name: self.name.clone(), what }
-    }
-
-    /// All bytes have come: the checksums that the server told, if it did.
-    pub(crate) fn end(self, remote: &Remote) -> Option<BlockSum> {
-        if let Answered::Session(answer) = self.answer {
-            remote.keep(answer.session);
-        }
-        self.trailers.as_ref().and_then(body::sum_in)
-    }
-}
-
-fn with_body(request: hyper::http::request::Builder, body: Body, name: &Name) -> Result<Request<Body>, RemoteError> {
-    request.body(body).map_err(|_| RemoteError::Unaskable(name.clone()))
-}
-
-fn refused(method: Method, name: &Name, status: StatusCode, text: &str, missing: Option<u64>) -> RemoteError {
-    let text = s3::refusal(text).unwrap_or_else(|| text.lines().next().unwrap_or_default().to_owned());
-    let text = text.escape_debug().to_string();
-    RemoteError::Refused { method, name: name.clone(), status, text, missing }
-}
-
-fn missing_in(fields: &HeaderMap) -> Option<u64> {
-    field(fields, HeaderName::from_static(MISSING)).and_then(|text| text.parse().ok())
-}
-
 fn field(fields: &HeaderMap, name: HeaderName) -> Option<&str> {
     fields.get(name)?.to_str().ok()
 }

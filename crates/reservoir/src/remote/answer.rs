@@ -1,0 +1,120 @@
+//! What servers answer.
+
+use super::asking::Session;
+use super::{Remote, RemoteError};
+use crate::blocks::BlockSum;
+use crate::body;
+use crate::line;
+use crate::name::Name;
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::{HeaderMap, Response, StatusCode};
+use offload_base::text::with_causes;
+
+/// An answer, and the connection that it came on.
+pub(super) struct Answer {
+    pub(super) answer: Response<Incoming>,
+    pub(super) session: Session,
+}
+
+impl Answer {
+    pub(super) fn status(&self) -> StatusCode {
+        self.answer.status()
+    }
+
+    pub(super) fn headers(&self) -> &HeaderMap {
+        self.answer.headers()
+    }
+}
+
+/// An answer, whichever way it was asked for.
+pub(super) enum Answered {
+    Session(Answer),
+    Line(line::Answer),
+}
+
+impl Answered {
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Answered::Session(answer) => answer.status(),
+            Answered::Line(answer) => answer.status,
+        }
+    }
+
+    pub(super) fn headers(&self) -> &HeaderMap {
+        match self {
+            Answered::Session(answer) => answer.headers(),
+            Answered::Line(answer) => &answer.fields,
+        }
+    }
+}
+
+/// The bytes of a range that is being read.
+pub(crate) struct Reading {
+    pub(super) answer: Answered,
+    pub(super) left: u64,
+    pub(super) trailers: Option<HeaderMap>,
+    pub(super) name: Name,
+    pub(super) host: String,
+}
+
+impl Reading {
+    /// The next bytes; `None` once all have come.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, RemoteError> {
+        while let Some(data) = self.piece().await? {
+            if data.len() as u64 > self.left {
+                return Err(self.wrong("has more bytes than the range"));
+            }
+            if !data.is_empty() {
+                self.left -= data.len() as u64;
+                return Ok(Some(data));
+            }
+        }
+        if self.left > 0 { Err(self.wrong("was cut off")) } else { Ok(None) }
+    }
+
+    /// The next bytes of an answer whose length nobody knows; `None` at its end.
+    pub(crate) async fn some(&mut self) -> Result<Option<Bytes>, RemoteError> {
+        self.piece().await
+    }
+
+    /// What comes next of the body, until its end; trailers are kept.
+    async fn piece(&mut self) -> Result<Option<Bytes>, RemoteError> {
+        let host = &self.host;
+        let broke = |error: &(dyn core::error::Error + 'static)| RemoteError::Connection {
+            host: host.clone(),
+            error: with_causes(error),
+        };
+        match &mut self.answer {
+            Answered::Line(answer) => {
+                let piece = answer.next().await.map_err(|error| broke(&error))?;
+                if piece.is_none() {
+                    self.trailers = answer.trailers.take().or(self.trailers.take());
+                }
+                Ok(piece)
+            }
+            Answered::Session(answer) => {
+                while let Some(frame) = answer.answer.body_mut().frame().await {
+                    match frame.map_err(|error| broke(&error))?.into_data() {
+                        Ok(data) => return Ok(Some(data)),
+                        Err(frame) => self.trailers = frame.into_trailers().ok(),
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn wrong(&self, what: &'static str) -> RemoteError {
+        RemoteError::Answer { name: self.name.clone(), what }
+    }
+
+    /// All bytes have come: the checksums that the server told, if it did.
+    pub(crate) fn end(self, remote: &Remote) -> Option<BlockSum> {
+        if let Answered::Session(answer) = self.answer {
+            remote.keep(answer.session);
+        }
+        self.trailers.as_ref().and_then(body::sum_in)
+    }
+}

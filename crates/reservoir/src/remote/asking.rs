@@ -1,0 +1,194 @@
+//! A request to a server: on a connection that is kept for the next one, or on the line of a stream.
+
+use super::answer::Answer;
+use super::dial::Wire;
+use super::error::refused;
+use super::{Lines, MOST_OF_A_REFUSAL, Remote, RemoteError, STALL, field};
+use crate::body::Body;
+use crate::line::{self, Line};
+use crate::name::Name;
+use crate::s3::Ask;
+use crate::server::PRODUCT;
+use crate::server::write::MISSING;
+use crate::watch::{Watch, Watched};
+use bytes::Buf;
+use core::time::Duration;
+use http_body_util::{BodyExt, Limited};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use offload_base::text::with_causes;
+use std::io;
+use std::sync::{Arc, PoisonError};
+
+pub(super) struct Session {
+    pub(super) requests: SendRequest<Body>,
+    pub(super) watch: Watch,
+}
+
+impl Remote {
+    pub(super) fn request(&self, method: Method, name: &Name) -> hyper::http::request::Builder {
+        let target = match (&self.bucket, &method) {
+            (None, _) => Some(name.to_url()),
+            (Some(_), &Method::HEAD) => self.target(Ask::Head, name),
+            (Some(_), _) => self.target(Ask::Get, name),
+        };
+        self.request_to(method, target)
+    }
+
+    /// Without a target it cannot be made, and [`Remote::ask`] says so.
+    pub(super) fn request_to(&self, method: Method, target: Option<String>) -> hyper::http::request::Builder {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        let authority = if self.port == 443 { host } else { format!("{host}:{}", self.port) };
+        let target = target.unwrap_or_default();
+        let mut request = Request::builder().method(method).uri(target).header(HOST, authority);
+        request = request.header(USER_AGENT, PRODUCT);
+        match &self.token {
+            Some(token) => {
+                let mut value =
+                    HeaderValue::try_from(format!("Bearer {token}")).unwrap_or(HeaderValue::from_static(""));
+                value.set_sensitive(true);
+                request.header(AUTHORIZATION, value)
+            }
+            None => request,
+        }
+    }
+
+    /// One request. The answer is one of success; any other is an error with the server's words.
+    pub(super) async fn ask(
+        &self,
+        request: hyper::http::request::Builder,
+        body: Body,
+        name: &Name,
+        stall: Option<Duration>,
+    ) -> Result<Answer, RemoteError> {
+        let request = with_body(request, body, name)?;
+        let method = request.method().clone();
+        let mut session = self.session().await?;
+        session.watch.expect(stall);
+        let answer = session.requests.send_request(request).await.map_err(|error| self.broken(&error))?;
+        session.watch.expect(Some(STALL));
+        let answer = Answer { answer, session };
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let (status, missing) = (answer.status(), missing_in(answer.headers()));
+        let text = self.text(answer, name, MOST_OF_A_REFUSAL).await.unwrap_or_default();
+        Err(refused(method, name, status, &text, missing))
+    }
+
+    /// The same on the line of a stream, behind what that asked before.
+    pub(super) async fn ask_on_line(
+        &self,
+        request: hyper::http::request::Builder,
+        body: Body,
+        name: &Name,
+        stream: usize,
+    ) -> Result<line::Answer, RemoteError> {
+        let request = with_body(request, body, name)?;
+        let method = request.method().clone();
+        let answer = self.line(stream).await?.ask(request).await.map_err(|error| self.broke(&error))?;
+        if answer.status.is_success() {
+            return Ok(answer);
+        }
+        let (status, missing) = (answer.status, missing_in(&answer.fields));
+        let text = answer.text(MOST_OF_A_REFUSAL).await.unwrap_or_default();
+        Err(refused(method, name, status, &String::from_utf8_lossy(&text), missing))
+    }
+
+    /// The line of a stream; a new one, if there is none or it broke.
+    pub(super) async fn line(&self, stream: usize) -> Result<Arc<Line>, RemoteError> {
+        let place = self.lines().entry(stream).or_default().clone();
+        let mut line = place.lock().await;
+        match &*line {
+            Some(line) if !line.is_broken() => Ok(line.clone()),
+            _ => {
+                let new = Arc::new(Line::new(self.connect().await?, self.shell.timers().clone(), STALL));
+                *line = Some(new.clone());
+                Ok(new)
+            }
+        }
+    }
+
+    pub(super) fn lines(&self) -> std::sync::MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection that waits for a request, or a new one.
+    pub(super) async fn session(&self) -> Result<Session, RemoteError> {
+        loop {
+            let idle = self.idle().pop();
+            let Some(mut session) = idle else { break };
+            if session.requests.ready().await.is_ok() {
+                return Ok(session);
+            }
+        }
+        let stream = self.connect().await?;
+        let watch = Watch::new(self.shell.timers().clone());
+        let stream = TokioIo::new(Watched::new(stream, watch.clone()));
+        // XRootD 5.5 looks for names of fields as RFCs write them, though they know no case (RFC 9110 5.1).
+        let handshake = http1::Builder::new().title_case_headers(true).max_buf_size(512 << 10).handshake(stream).await;
+        let (requests, connection) = handshake.map_err(|error| self.broken(&error))?;
+        // Its requests are told when it breaks.
+        self.shell.spawn(async move { drop(connection.await) });
+        Ok(Session { requests, watch })
+    }
+
+    pub(super) async fn connect(&self) -> Result<Box<dyn Wire>, RemoteError> {
+        let broken = |error: io::Error| {
+            let (host, text) = (self.host.clone(), error.to_string());
+            match error.kind() {
+                // What rustls finds wrong stays wrong.
+                io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
+                    RemoteError::Untrusted { host, error: text }
+                }
+                _ => RemoteError::Connection { host, error: text },
+            }
+        };
+        let stream = self.shell.within(STALL, self.dial.dial(&self.host, self.port)).await;
+        stream.and_then(|dialed| dialed).map_err(broken)
+    }
+
+    /// Reads what is left of an answer, and keeps the connection for the next request.
+    pub(super) async fn give_back(&self, answer: Answer) {
+        let Answer { answer, session } = answer;
+        if Limited::new(answer.into_body(), MOST_OF_A_REFUSAL).collect().await.is_ok() {
+            self.keep(session);
+        }
+    }
+
+    pub(super) fn keep(&self, session: Session) {
+        session.watch.expect(None);
+        self.idle().push(session);
+    }
+
+    pub(super) async fn text(&self, answer: Answer, name: &Name, most: usize) -> Result<String, RemoteError> {
+        let Answer { answer, session } = answer;
+        let body = Limited::new(answer.into_body(), most).collect().await;
+        let wrong = |what| RemoteError::Answer { name: name.clone(), what };
+        let mut bytes = body.map_err(|_| wrong("was cut off, or is too long"))?.aggregate();
+        self.keep(session);
+        String::from_utf8(bytes.copy_to_bytes(bytes.remaining()).into()).map_err(|_| wrong("is no text"))
+    }
+
+    pub(super) fn broken(&self, error: &hyper::Error) -> RemoteError {
+        self.broke(error)
+    }
+
+    pub(super) fn broke(&self, error: &(dyn core::error::Error + 'static)) -> RemoteError {
+        RemoteError::Connection { host: self.host.clone(), error: with_causes(error) }
+    }
+
+    pub(super) fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn with_body(request: hyper::http::request::Builder, body: Body, name: &Name) -> Result<Request<Body>, RemoteError> {
+    request.body(body).map_err(|_| RemoteError::Unaskable(name.clone()))
+}
+
+fn missing_in(fields: &HeaderMap) -> Option<u64> {
+    field(fields, HeaderName::from_static(MISSING)).and_then(|text| text.parse().ok())
+}

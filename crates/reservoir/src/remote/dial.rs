@@ -1,0 +1,41 @@
+//! What connects to servers.
+
+use core::pin::Pin;
+use std::io;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// A connection to a server, TLS included.
+///
+/// See [`Dial`] for an example.
+pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
+
+/// What connects to servers.
+///
+/// ```
+/// use offload_reservoir::remote::{Dial, Dialed, Wire};
+/// use std::io;
+///
+/// /// Reaches nobody.
+/// struct Cut;
+///
+/// impl Dial for Cut {
+///     fn dial<'a>(&'a self, _host: &'a str, _port: u16) -> Dialed<'a> {
+///         Box::pin(async { Err::<Box<dyn Wire>, _>(io::ErrorKind::NetworkUnreachable.into()) })
+///     }
+/// }
+/// ```
+pub trait Dial: Send + Sync {
+    /// A new connection to `host`.
+    fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a>;
+
+    /// Whether it would try.
+    fn may_reach(&self, host: &str, port: u16) -> bool {
+        let _any = (host, port);
+        true
+    }
+}
+
+/// A connection that is being made.
+pub type Dialed<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send + 'a>>;
