@@ -1,9 +1,15 @@
 //! What the switch does with frames.
 
+use super::passage::ID;
 use super::*;
-use crate::arbitrary;
+use crate::action::{Action, TunnelSet};
+use crate::matching::{Mac, VLAN};
+use crate::overlay::{self, Outer};
+use crate::port::TunnelKind;
 use crate::words::RuleFile;
-use offload_formats::Version;
+use crate::{arbitrary, edit};
+use bytes::{Bytes, BytesMut};
+use offload_formats::{Headers, Version};
 use proptest::prelude::*;
 
 const NOW: Instant = Instant::ZERO;

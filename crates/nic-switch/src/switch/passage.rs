@@ -1,0 +1,425 @@
+//! What becomes of a frame: admitted, taken by rules, into a tunnel or out of one, to a function or its representor.
+
+use super::{Switch, Tunnel};
+use crate::action::{Action, Police, TunnelSet};
+use crate::addresses::Station;
+use crate::edit;
+use crate::frame::Frame;
+use crate::function::FunctionConfig;
+use crate::key::{Key, TunnelState};
+use crate::matching::{Mac, VLAN};
+use crate::overlay::{self, NotUnwrapped, Outer, Unwrapped};
+use crate::police::Bucket;
+use crate::port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
+use crate::protection::Objection;
+use crate::too_big;
+use bytes::{Bytes, BytesMut};
+use core::hash::BuildHasher;
+use offload_api::Handle;
+use offload_base::{Instant, QuickHash};
+use offload_formats::Headers;
+use offload_formats::frame::ETHERNET_BYTES;
+
+/// A frame between its way in and its ways out.
+pub(super) struct Passing {
+    pub(super) frame: Frame,
+    headers: Headers,
+    tunnel: TunnelState,
+}
+
+/// What became of a frame.
+pub(super) enum Outcome {
+    /// It has left, or was dropped.
+    Done,
+    /// No rule took it; it is as the rules have left it.
+    Missed(Frame),
+    /// A rule left it to the representor; it is as it came.
+    Sampled(Frame),
+}
+
+/// What became of a packet that may be a tunnel's.
+#[derive(PartialEq, Eq)]
+pub(super) enum Way {
+    /// It has left, or was dropped.
+    Done,
+    /// It is a tunnel's, and no rule took what is in it.
+    Missed,
+    /// It is a tunnel's, and a rule left what is in it to the representor.
+    Sampled,
+    /// It is no packet of a tunnel here.
+    NoTunnel,
+}
+
+pub(super) type Out = Vec<(Egress, Frame)>;
+
+impl Switch {
+    /// What is held against a frame from a function; with the tag of the function's VLAN.
+    pub(super) fn admit(&mut self, now: Instant, from: Vport, mut frame: Frame) -> Option<Frame> {
+        if frame.bytes.len() < ETHERNET_BYTES || frame.bytes[6] & 1 == 1 {
+            self.counters.malformed += 1;
+            return None;
+        }
+        if from == Vport::Uplink {
+            return Some(frame);
+        }
+        let Some(function) = self.functions.get_mut(&from) else {
+            self.counters.no_port += 1;
+            return None;
+        };
+        let config = &function.config;
+        if config.spoof_check && frame.bytes[6..12] != config.mac.0 {
+            self.counters.spoofed += 1;
+            return None;
+        }
+        if let Some(id) = config.vlan {
+            if edit::outermost_tag(&frame.bytes).is_some() {
+                self.counters.wrong_vlan += 1;
+                return None;
+            }
+            frame.change(|bytes| edit::push_vlan(bytes, VLAN, edit::control_of(id, 0)));
+        }
+        if let Some(bucket) = &mut function.rate
+            && !bucket.take(now, frame.bytes.len())
+        {
+            self.counters.rate += 1;
+            return None;
+        }
+        Some(frame)
+    }
+
+    /// Takes a frame through the rules of a device.
+    pub(super) fn run(
+        &mut self,
+        now: Instant,
+        from: Vport,
+        device: Device,
+        mut passing: Passing,
+        out: &mut Out,
+    ) -> Outcome {
+        let mut chain = 0;
+        loop {
+            let key = Key::of_frame(&passing.frame.bytes, &passing.headers, passing.tunnel.received.as_ref());
+            let Some(slot) = self.table.find(device, chain, &key) else { return Outcome::Missed(passing.frame) };
+            let Some(installed) = self.table.installed_mut(slot) else { return Outcome::Missed(passing.frame) };
+            installed.counters.packets += 1;
+            installed.counters.bytes += passing.frame.bytes.len() as u64;
+            installed.counters.last_used = Some(now);
+            // What other chains are asked for has been changed already, perhaps.
+            if chain == 0 && self.sampling.is_some_and(|every| installed.is_sample(now, every)) {
+                self.counters.samples += 1;
+                return Outcome::Sampled(passing.frame);
+            }
+            let rule = installed.rule.clone();
+            let mut bucket = 0;
+            let mut next = None;
+            for action in &rule.actions {
+                match action {
+                    Action::Redirect(to) => {
+                        self.leave(now, from, *to, passing, out);
+                        return Outcome::Done;
+                    }
+                    Action::Mirror(to) => self.leave(now, from, *to, passing.copy(), out),
+                    Action::Drop => {
+                        self.counters.by_rule += 1;
+                        return Outcome::Done;
+                    }
+                    Action::Pass => {
+                        self.represent(from, passing.frame, out);
+                        return Outcome::Done;
+                    }
+                    Action::Goto(chain) => next = Some(*chain),
+                    Action::Police(_) => {
+                        let installed = self.table.installed_mut(slot);
+                        let conforms = installed
+                            .and_then(|installed| installed.buckets.get_mut(bucket))
+                            .is_none_or(|bucket| bucket.take(now, passing.frame.bytes.len()));
+                        bucket += 1;
+                        if !conforms {
+                            self.counters.policed += 1;
+                            return Outcome::Done;
+                        }
+                    }
+                    other => passing.change(other),
+                }
+            }
+            match next {
+                Some(later) => chain = later,
+                None => {
+                    self.represent(from, passing.frame, out);
+                    return Outcome::Done;
+                }
+            }
+        }
+    }
+
+    /// Unwraps a frame from the uplink and takes it through its tunnel's rules.
+    pub(super) fn unwrap(&mut self, now: Instant, frame: &Frame, sa: Option<Handle>, out: &mut Out) -> Way {
+        let headers = Headers::parse(&frame.bytes);
+        let Some((version, network)) = headers.network() else { return Way::NoTunnel };
+        let (_, local) = version.addresses(&frame.bytes[network..]);
+        let of_port =
+            |port: u16| self.tunnels.iter().find(|tunnel| tunnel.port == Some(port)).map(|tunnel| tunnel.device.kind);
+        if !self.tunnels.iter().any(|tunnel| tunnel.local.contains(&local)) {
+            return Way::NoTunnel;
+        }
+        let unwrapped = match overlay::decapsulate(&frame.bytes, &headers, of_port) {
+            Ok(unwrapped) => unwrapped,
+            Err(NotUnwrapped::NoTunnel) => return Way::NoTunnel,
+            Err(reason) => {
+                match reason {
+                    NotUnwrapped::Critical => self.counters.tunnel_critical += 1,
+                    NotUnwrapped::Congestion => self.counters.tunnel_ecn += 1,
+                    _ => self.counters.tunnel_checksum += 1,
+                }
+                return Way::Done;
+            }
+        };
+        let Unwrapped { kind, received, inner } = unwrapped;
+        let is_it = |tunnel: &&Tunnel| {
+            let by_port = kind == TunnelKind::Gretap || tunnel.port == Some(received.destination_port);
+            tunnel.device.kind == kind && by_port && tunnel.local.contains(&local)
+        };
+        let Some(device) = self.tunnels.iter().find(is_it).map(|tunnel| tunnel.device) else { return Way::NoTunnel };
+        match self.protections.check(&(device, received.key), sa) {
+            Ok(()) => {}
+            Err(objection) => {
+                *match objection {
+                    Objection::Plain => &mut self.counters.unprotected,
+                    Objection::OtherSa => &mut self.counters.other_sa,
+                } += 1;
+                return Way::Done;
+            }
+        }
+        self.counters.unwrapped += 1;
+        let passing = Passing::new(Frame::from(inner), TunnelState { received: Some(received), set: None });
+        match self.run(now, Vport::Uplink, Device::Tunnel(device), passing, out) {
+            Outcome::Done => Way::Done,
+            Outcome::Missed(_) => Way::Missed,
+            Outcome::Sampled(_) => Way::Sampled,
+        }
+    }
+
+    pub(super) fn leave(&mut self, now: Instant, from: Vport, to: Device, passing: Passing, out: &mut Out) {
+        match to {
+            Device::Port(port) => self.deliver(port, passing.frame, out),
+            Device::Tunnel(device) => self.wrap(now, from, device, passing, out),
+        }
+    }
+
+    pub(super) fn wrap(&mut self, now: Instant, from: Vport, device: TunnelDevice, passing: Passing, out: &mut Out) {
+        let tunnel = self.tunnels.iter().find(|tunnel| tunnel.device == device);
+        let known = passing.tunnel.set.and_then(|set| Some((tunnel?, set, *self.hops.get(&set.destination)?)));
+        let Some((tunnel, set, hop)) = known.filter(|_| passing.frame.inner == 0) else {
+            self.counters.unresolved += 1;
+            self.represent(from, passing.frame, out);
+            return;
+        };
+        let room = usize::from(self.config.mtu).saturating_sub(overlay::overhead(device.kind, &set));
+        let mtu = tunnel.mtu.min(u16::try_from(room).unwrap_or(u16::MAX));
+        let (first, last) = tunnel.source_ports;
+        if passing.packet_bytes() > usize::from(mtu) {
+            self.refuse_length(now, from, &passing, mtu, out);
+            return;
+        }
+        let key = Key::of_frame(&passing.frame.bytes, &passing.headers, None);
+        let hash = QuickHash.hash_one(key);
+        let source_port = port_of(hash, first, last);
+        let Ok(sa) = self.protections.choose(&(device, set.key), hash & u64::from(u32::MAX)) else {
+            self.counters.no_sa += 1;
+            return;
+        };
+        let set = TunnelSet { destination_port: set.destination_port.or(device.kind.port()), ..set };
+        let outer = Outer { kind: device.kind, set, hop, source_port, identification: self.identification };
+        let packets = passing.frame.cut.map_or(1, |cut| passing.frame.bytes.len().div_ceil(cut.get().into()));
+        self.identification = self.identification.wrapping_add(packets as u16);
+        self.counters.wrapped += 1;
+        self.deliver(Vport::Uplink, Frame { sa, ..overlay::encapsulate(&outer, &passing.frame) }, out);
+    }
+
+    /// Drops a frame that is too long for its way, and tells its sender.
+    pub(super) fn refuse_length(&mut self, now: Instant, from: Vport, passing: &Passing, mtu: u16, out: &mut Out) {
+        self.counters.too_long += 1;
+        let message = too_big::message(&passing.frame.bytes, &passing.headers, mtu).filter(|_| from != Vport::Uplink);
+        let Some(message) = message else { return };
+        let bucket = self.told.entry(from).or_insert_with(|| Bucket::new(TOLD));
+        if bucket.take(now, message.len()) {
+            self.counters.told += 1;
+            self.deliver(from, Frame::from(message), out);
+        }
+    }
+
+    /// Out of a port, if its function takes the frame.
+    pub(super) fn deliver(&mut self, port: Vport, mut frame: Frame, out: &mut Out) {
+        let mut mtu = self.config.mtu;
+        if port != Vport::Uplink {
+            let Some(function) = self.functions.get(&port) else {
+                self.counters.no_port += 1;
+                return;
+            };
+            mtu = function.config.mtu;
+            if let Some(id) = function.config.vlan {
+                if edit::outermost_tag(&frame.bytes).is_none_or(|(_, control)| control & ID != id) {
+                    self.counters.wrong_vlan += 1;
+                    return;
+                }
+                frame.change(|bytes| {
+                    let _ = edit::pop_vlan(bytes);
+                });
+            }
+        }
+        // A tag is not counted, as Linux does not.
+        let tag = if edit::outermost_tag(&frame.bytes).is_some() { TAG } else { 0 };
+        if frame.cut.is_none() && frame.bytes.len() > usize::from(mtu) + ETHERNET_BYTES + tag {
+            self.counters.too_long += 1;
+            return;
+        }
+        self.counters.frames_out += 1;
+        out.push((Egress::Port(port), frame));
+    }
+
+    pub(super) fn miss(&mut self, from: Vport, frame: Frame, out: &mut Out) {
+        self.counters.misses += 1;
+        self.represent(from, frame, out);
+    }
+
+    pub(super) fn represent(&mut self, from: Vport, frame: Frame, out: &mut Out) {
+        self.counters.to_representors += 1;
+        out.push((Egress::Representor(from), frame));
+    }
+
+    /// Legacy mode: by address.
+    pub(super) fn forward(&mut self, now: Instant, from: Vport, frame: &Frame, out: &mut Out) {
+        let vlan = edit::outermost_tag(&frame.bytes).map_or(0, |(_, control)| control & ID);
+        let sender = self.functions.get(&from).map(|function| function.config);
+        if sender.is_some_and(|config| config.vlan.is_none() && !config.trust && vlan != 0) {
+            self.counters.wrong_vlan += 1;
+            return;
+        }
+        let (destination, source) = (mac_at(&frame.bytes, 0), mac_at(&frame.bytes, 6));
+        match self.function_at(&(vlan, source)) {
+            Some(port) if port != from => {
+                // The address of a function comes from that function only.
+                self.counters.spoofed += 1;
+                return;
+            }
+            Some(_) => {}
+            None => self.addresses.learn(now, from, (vlan, source)),
+        }
+        let station = (vlan, destination);
+        match self.function_at(&station).or_else(|| self.addresses.find(now, &station)) {
+            Some(port) if destination.is_multicast() || port == from => self.counters.same_port += 1,
+            Some(port) => self.deliver(port, frame.clone(), out),
+            None => self.flood(now, from, &station, frame, out),
+        }
+    }
+
+    pub(super) fn flood(
+        &mut self,
+        now: Instant,
+        from: Vport,
+        (vlan, destination): &Station,
+        frame: &Frame,
+        out: &mut Out,
+    ) {
+        let storm = self.storms.entry(from).or_insert_with(|| Bucket::new(self.config.storm));
+        if !storm.take(now, frame.bytes.len()) {
+            self.counters.storm += 1;
+            return;
+        }
+        let takes = |config: &FunctionConfig| {
+            let is_in = config.vlan.map_or(*vlan == 0 || config.trust, |id| id == *vlan);
+            is_in && (destination.is_multicast() || config.trust)
+        };
+        let functions = self.functions.iter().filter(|(_, function)| takes(&function.config)).map(|(port, _)| *port);
+        let ports: Vec<Vport> = [Vport::Uplink].into_iter().chain(functions).filter(|port| *port != from).collect();
+        ports.into_iter().for_each(|port| self.deliver(port, frame.clone(), out));
+    }
+
+    /// The function that has this address in this VLAN.
+    pub(super) fn function_at(&self, (vlan, mac): &Station) -> Option<Vport> {
+        let has = |config: &FunctionConfig| config.mac == *mac && config.vlan.unwrap_or(0) == *vlan;
+        self.functions.iter().find(|(_, function)| has(&function.config)).map(|(port, _)| *port)
+    }
+}
+
+impl Passing {
+    pub(super) fn new(frame: Frame, tunnel: TunnelState) -> Passing {
+        let headers = headers_of(&frame);
+        Passing { frame, headers, tunnel }
+    }
+
+    /// Bytes of the packet that it is, or of the longest one that it is to be cut into.
+    fn packet_bytes(&self) -> usize {
+        let tag = if edit::outermost_tag(&self.frame.bytes).is_some() { TAG } else { 0 };
+        let whole = self.frame.bytes.len();
+        let bytes = match (self.frame.cut, self.headers.transport()) {
+            (Some(cut), Some(transport)) => whole.min(transport.payload + usize::from(cut.get())),
+            _ => whole,
+        };
+        bytes.saturating_sub(ETHERNET_BYTES + tag)
+    }
+
+    fn copy(&self) -> Passing {
+        Passing { frame: self.frame.clone(), headers: self.headers, tunnel: self.tunnel }
+    }
+
+    /// An action that changes the frame, or what is known about it.
+    fn change(&mut self, action: &Action) {
+        let headers = self.headers;
+        match action {
+            Action::TunnelSet(set) => self.tunnel.set = Some(*set),
+            Action::TunnelUnset => self.tunnel = TunnelState::default(),
+            Action::Pedit(edits) => {
+                self.frame.change(|bytes| edits.iter().for_each(|one| edit::edit(bytes, &headers, one)));
+            }
+            Action::Checksum(checksums) => {
+                // Of a frame that is still to be cut, they are made then.
+                if self.frame.cut.is_none() {
+                    self.frame.change(|bytes| edit::compute(bytes, &headers, checksums));
+                }
+            }
+            Action::VlanPush(tag) => {
+                let control = edit::control_of(tag.id, tag.priority.unwrap_or(0));
+                self.frame.change(|bytes| edit::push_vlan(bytes, tag.ether_type, control));
+            }
+            Action::VlanPop => self.frame.change(|bytes| {
+                let _ = edit::pop_vlan(bytes);
+            }),
+            Action::VlanModify(tag) => self.frame.change(|bytes| edit::modify_vlan(bytes, tag)),
+            _ => return,
+        }
+        self.headers = headers_of(&self.frame);
+    }
+}
+
+impl Frame {
+    /// Changes the bytes, in place if nobody else has them.
+    fn change(&mut self, change: impl FnOnce(&mut BytesMut)) {
+        let mut bytes = BytesMut::from(core::mem::take::<Bytes>(&mut self.bytes));
+        change(&mut bytes);
+        self.bytes = bytes.freeze();
+    }
+}
+
+fn headers_of(frame: &Frame) -> Headers {
+    if frame.cut.is_some() { Headers::parse_unfinished(&frame.bytes) } else { Headers::parse(&frame.bytes) }
+}
+
+fn mac_at(frame: &[u8], at: usize) -> Mac {
+    let mut mac = Mac::default();
+    mac.0.copy_from_slice(&frame[at..at + 6]);
+    mac
+}
+
+/// One of the ports from `first` to `last`.
+fn port_of(hash: u64, first: u16, last: u16) -> u16 {
+    let count = u64::from(last.saturating_sub(first)) + 1;
+    first + (((hash >> 32) * count) >> 32) as u16
+}
+
+/// What a function is told by ICMP: enough for its flows, too little to be a flood.
+const TOLD: Police = Police { rate: 1_000_000, burst: 65_536 };
+/// The VLAN in a tag's control information.
+pub(super) const ID: u16 = 0x0fff;
+/// Bytes of a tag.
+const TAG: usize = 4;
