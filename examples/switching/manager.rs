@@ -158,8 +158,9 @@ impl Manager {
                         // What there is no room for is lost, as on any wire.
                         Said::Frame(port, frame) => drop(switch_of(&host).send(port, frame)),
                         Said::Rules(rules) => {
-                            let wrong = self.tell_rules(&host, rules).await.err().unwrap_or_default();
-                            self.complain(wrong);
+                            if let Err(error) = self.tell_rules(&host, rules).await {
+                                eprintln!("{error}");
+                            }
                         }
                     },
                 }

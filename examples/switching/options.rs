@@ -40,9 +40,7 @@ impl MachineAt {
 
     /// The socket of the machine's side.
     pub fn theirs(&self) -> PathBuf {
-        let mut name = OsString::from(&self.socket);
-        name.push(".guest");
-        name.into()
+        other_end(&self.socket)
     }
 
     /// How its network card is joined to the function, in arguments of QEMU.
@@ -55,6 +53,13 @@ impl MachineAt {
             quoted(&self.socket)
         )
     }
+}
+
+/// The socket of the guest at the other end of this one.
+pub(super) fn other_end(ours: &Path) -> PathBuf {
+    let mut name = OsString::from(ours);
+    name.push(".guest");
+    name.into()
 }
 
 /// A network of a tunnel and the SAs that protect it, by their reqids: `vxlan0:100=16`.

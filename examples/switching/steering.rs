@@ -4,6 +4,7 @@
 //! Invariant: one agent at a time, of this process's owner; a frame of a representor whose Linux is not there, or has no room, goes nowhere
 //! and is counted.
 
+use super::options::other_end;
 use bytes::{Bytes, BytesMut};
 use core::future::poll_fn;
 use core::task::Poll;
@@ -11,8 +12,8 @@ use core::time::Duration;
 use nic_sim::Vport;
 use nic_sim::switch::{Rule, RuleReport};
 use offload_base::Instant;
+use offload_testbed::attach::bind_in_place_of_the_dead;
 use sa_mirror::{Listener, is_of_owner};
-use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -93,10 +94,11 @@ impl Steering {
     /// # Errors
     /// If the socket cannot be made.
     pub fn new(representors: &[RepresentorAt], filters: Option<&Path>) -> io::Result<Steering> {
-        let representors = representors.iter().map(|RepresentorAt { port, socket }| {
-            let mut theirs = OsString::from(socket);
-            theirs.push(".guest");
-            Representor { port: *port, socket: None, ours: socket.clone(), theirs: theirs.into() }
+        let representors = representors.iter().map(|RepresentorAt { port, socket }| Representor {
+            port: *port,
+            socket: None,
+            ours: socket.clone(),
+            theirs: other_end(socket),
         });
         Ok(Steering {
             representors: representors.collect(),
@@ -116,8 +118,10 @@ impl Steering {
     /// If a socket cannot be made.
     pub(super) fn open(&mut self) -> io::Result<()> {
         for representor in &mut self.representors {
-            let _nobody_uses_it = std::fs::remove_file(&representor.ours);
-            representor.socket = Some(UnixDatagram::bind(&representor.ours)?);
+            let socket = bind_in_place_of_the_dead(&representor.ours)
+                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", representor.ours.display())))?;
+            socket.set_nonblocking(true)?;
+            representor.socket = Some(UnixDatagram::from_std(socket)?);
         }
         if let Some(listener) = &self.listener {
             let agents = listener.socket().try_clone()?;
@@ -223,7 +227,7 @@ impl Steering {
 
 impl Drop for Steering {
     fn drop(&mut self) {
-        for representor in &self.representors {
+        for representor in self.representors.iter().filter(|representor| representor.socket.is_some()) {
             let _somebody_removed_it = std::fs::remove_file(&representor.ours);
         }
     }

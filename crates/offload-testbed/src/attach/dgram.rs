@@ -204,7 +204,10 @@ impl Drop for DgramPort {
 }
 
 /// Binds `path`; a socket left there by a program that has ended is removed first.
-fn bind_in_place_of_the_dead(path: &Path) -> io::Result<UnixDatagram> {
+///
+/// # Errors
+/// If there is something else, somebody receives there, or the folder cannot be written.
+pub fn bind_in_place_of_the_dead(path: &Path) -> io::Result<UnixDatagram> {
     match UnixDatagram::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             let answer = UnixDatagram::unbound()?.connect(path);

@@ -29,7 +29,7 @@ pub mod stream;
 pub mod tap;
 mod watcher;
 
-pub use dgram::DgramPort;
+pub use dgram::{DgramPort, bind_in_place_of_the_dead};
 pub use end::End;
 pub use front::{FrontCounters, KeyingFront};
 pub use gate::Gate;
