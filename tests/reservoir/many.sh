@@ -55,8 +55,12 @@ status=0; copy --json "$tree" "$(url '')" >"$work/out" || status=$?
 [ "$(find "$work/root/tree" -type f -printf x | wc -c)" = $((files + 11 - 1)) ]
 # Killed, and taken up again.
 rm -rf "$work/root/tree"
-"$reservoir" copy --cacert "$work/cert.pem" --rate 100M "$tree" "$(url '')" >/dev/null 2>&1 & other=$!
-sleep 1.5
+"$reservoir" copy --cacert "$work/cert.pem" --rate 20M "$tree" "$(url '')" >/dev/null 2>&1 & other=$!
+# When some have arrived, and long before all have.
+until [ "$(find "$work/root/tree" -type f ! -name '.*' 2>/dev/null | head -100 | wc -l)" = 100 ]; do
+    kill -0 "$other" || { echo "the copy ended before it was killed"; exit 1; }
+    sleep 0.05
+done
 kill -9 "$other"; wait "$other" 2>/dev/null || true; other=""
 copy --json --resume "$tree" "$(url '')" >"$work/out"
 diff -r "$tree" "$work/root/tree"
