@@ -203,16 +203,17 @@ look_at_the_wire() {
         sas+=(-o "uat:esp_sa:$line")
     done <esp_sa
     count() { tshark -r wire.pcapng -o esp.enable_encryption_decode:TRUE "${sas[@]}" -Y "$1" 2>>tshark.log | wc -l; }
-    # By the NIC's own address, and by those of tenants; the other end's Linux may quote what it has opened.
-    plain=$(count "!esp && ((eth.src == 02:00:00:00:00:01 && !arp && !icmpv6) || eth.src[0:5] == 02:00:00:00:01)")
-    seen=$(count "esp && eth.src == 02:00:00:00:00:01")
+    # By the NIC's own address, and by those of tenants: the frame's, for the other end's Linux may quote what it has opened.
+    local clear="!esp && ((frame[6:6] == 02:00:00:00:00:01 && !arp && !icmpv6) || frame[6:5] == 02:00:00:00:01)"
+    plain=$(count "$clear")
+    seen=$(count "esp && frame[6:6] == 02:00:00:00:00:01")
     [ "$seen" -gt 50 ] || { echo "NOT SO: what the NIC sends is seen by its address"; exit 1; }
     for ((n = 0; n < tenants; n++)); do
         seen=$(count "esp && vxlan.vni == $((100 + n)) && tcp")
         echo "tshark, with the SAs: $seen packets of TCP in network $((100 + n)) in ESP"
         [ "$seen" -gt 50 ] || { head tshark.log; echo "NOT SO: tshark sees what is inside"; exit 1; }
     done
-    [ "$plain" = 0 ] || { echo "NOT SO: nothing of a protected network leaves in the clear"; exit 1; }
+    [ "$plain" = 0 ] || { tshark -r wire.pcapng -Y "$clear"; echo "NOT SO: nothing of a protected network leaves in the clear"; exit 1; }
 }
 look_at_the_wire
 echo "done: $tenants tenants, $kib KiB each way between them and to the far end, $((SECONDS - began)) s"
