@@ -26,9 +26,9 @@ use offload_base::cost::{self, Meter, Work};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seed};
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
-use offload_testbed::{Capture, Tracer};
+use offload_testbed::{Capture, JoinHandle, Tracer};
 use pdcp::crypto::{Algorithm, Direction, Key};
-use pdcp::gtpu::{Bearer, BearerError, Driver, Node, OpenError, Protection, Tunnel};
+use pdcp::gtpu::{Bearer, BearerError, Node, OpenError, Protection, Tunnel};
 use pdcp::{BearerKind, Config, Sdu, Security, SnLen};
 use std::io;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ pub struct PdcpBulk {
     pub clock: ClockKind,
     /// The seed of everything random.
     pub seed: Seed,
-    /// Both NICs.
+    /// Both NICs; with several queues, each host has as many shards, and its node a socket at each.
     pub nic: NicConfig,
     /// Each direction of the wire.
     pub link: LinkConfig,
@@ -199,14 +199,16 @@ impl PdcpBulk {
         Ok(run)
     }
 
-    fn node(&self, host: &BedHost) -> io::Result<(Node, offload_testbed::JoinHandle<io::Result<()>>)> {
-        let protection = match (self.mode, host.accelerator()) {
+    fn node(&self, host: &BedHost) -> io::Result<(Node, Vec<JoinHandle<io::Result<()>>>)> {
+        let protection = || match (self.mode, host.accelerator()) {
             (Mode::PdcpNic, _) => Protection::Device,
             (Mode::PdcpJobs, Some(queue)) => Protection::Jobs(Box::new(queue.client())),
             _ => Protection::Cpu,
         };
-        let (node, driver): (Node, Driver) = Node::new(host.stack().bind_udp(Some(PORT))?, host.runtime(), protection);
-        Ok((node, host.spawn("pdcp", driver)))
+        let queues = host.shards().iter().map(|shard| Ok((shard.bind_udp(Some(PORT))?, protection())));
+        let queues = queues.collect::<io::Result<Vec<_>>>()?;
+        let (node, drivers) = Node::of_queues(queues, host.runtime());
+        Ok((node, drivers.into_iter().map(|driver| host.spawn("pdcp", driver)).collect()))
     }
 
     /// Keys are of the seed: for ciphering and for integrity, of each bearer and direction.
@@ -439,6 +441,21 @@ mod tests {
                 assert!(run.sha256_ok && run.bytes > 11_000_000, "{mode} {algorithm:?}: {run:?}");
                 assert!(counted(&run, "PdcpGivenUp") > 100 && counted(&run, "PdcpDuplicates") > 50, "{mode}: {run:?}");
                 assert_eq!(counted(&run, "PdcpOpenedDevice") > 10_000, mode == Mode::PdcpNic || mode == Mode::PdcpJobs);
+            }
+        }
+    }
+
+    #[test]
+    fn with_several_queues_all_of_it_arrives() {
+        for mode in Mode::ALL {
+            for queues in [2, 4] {
+                let usual = bulk(mode);
+                let nic = NicConfig { queues, ..usual.nic.clone() };
+                let run = PdcpBulk { nic, bearers: 4, ..usual }.run().unwrap();
+                assert!(run.sha256_ok && run.bytes == 8_000_000, "{mode}: {run:?}");
+                // A NIC with contexts brings each PDU to the queue of its bearer.
+                let handed = counted(&run, "GtpuHandedOn");
+                assert_eq!(handed > 1000, mode != Mode::PdcpNic, "{mode}: {run:?}");
             }
         }
     }

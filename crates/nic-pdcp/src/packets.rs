@@ -166,6 +166,7 @@ impl Engine for PdcpPackets {
 pub struct Seen {
     transport: Transport,
     pdu: Range<usize>,
+    message: GtpuMessage,
 }
 
 /// What protects the PDUs of one packet.
@@ -191,7 +192,9 @@ impl PacketEngine for PdcpPackets {
             let header = (port == Gtpu::PORT).then(|| Gtpu::parse(&frame[transport.payload..transport.end]))??;
             let Range { start, end } = header.payload();
             let pdu = transport.payload + start..transport.payload + end;
-            (header.message == GtpuMessage::Data).then_some((header.tunnel, Seen { transport, pdu }))
+            // An end marker comes to the queue that the PDUs before it come to.
+            let is_of_bearer = matches!(header.message, GtpuMessage::Data | GtpuMessage::EndMarker);
+            is_of_bearer.then_some((header.tunnel, Seen { transport, pdu, message: header.message }))
         };
         match found() {
             Some((tunnel, seen)) => Shown::Key(tunnel_key(tunnel), seen),
@@ -208,6 +211,9 @@ impl PacketEngine for PdcpPackets {
     ) -> Opened {
         let mut counts = self.counts.lock();
         let PdcpState::Receive { next, window } = state else { return Opened::Untouched(PacketMark::None) };
+        if seen.message != GtpuMessage::Data {
+            return Opened::Untouched(PacketMark::None);
+        }
         let pdu = &frame[seen.pdu.clone()];
         let is_control =
             held.config.kind != BearerKind::Signalling && pdu.first().is_none_or(|first| first & DATA == 0);

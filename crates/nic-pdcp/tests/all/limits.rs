@@ -2,21 +2,19 @@
 
 use bytes::{Bytes, BytesMut};
 use core::net::SocketAddr;
-use core::task::{Context, Poll};
 use core::time::Duration;
 use nic_sim::lookaside::LookasideConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::Job;
-use offload_api::{Datagram, DatagramSocket, NetDevice, SendLimits, SendRefused, SocketEvent, TxDatagram};
-use offload_base::{Alarm, Instant};
+use offload_base::Instant;
 use offload_formats::{Gtpu, GtpuMessage};
 use offload_jobs::{CpuConfig, CpuQueue};
 use offload_transforms::Transform;
 use pdcp::crypto::Direction;
 use pdcp::gtpu::{Bearer, Protection, Tunnel};
 use pdcp::{Config, Security};
-use std::collections::VecDeque;
 
+use crate::faulty::Faulty;
 use crate::world::*;
 
 /// An accelerator's queue may have one place, which the command takes that makes a session; or be shared with others that fill it.
@@ -75,7 +73,7 @@ fn a_socket_that_takes_nothing_for_a_while_stalls_nobody() {
         let mut world = World::new(10, [How::Cpu, How::Cpu], 8, wire);
         let host = world.ends[0].0.clone();
         let gate = Some((host.runtime().alarm(), Instant::ZERO + Duration::from_millis(2)));
-        let socket = Faulty { socket: host.stack().bind_udp(Some(PORT + 1)).unwrap(), errors: 0, gate };
+        let socket = Faulty { gate, ..Faulty::new(host.stack().bind_udp(Some(PORT + 1)).unwrap()) };
         // A queue without the engine: each of its jobs comes back at once, and the CPU does it.
         let jobs = queue.is_some();
         let protection = queue.map_or(Protection::Cpu, |queue| Protection::Jobs(Box::new(queue)));
@@ -123,7 +121,7 @@ fn a_long_sdu_arrives_in_fragments() {
 fn an_error_of_one_datagram_ends_nothing() {
     let mut world = World::new(12, [How::Cpu, How::Cpu], 8, LinkConfig::default());
     let host = world.ends[0].0.clone();
-    let socket = Faulty { socket: host.stack().bind_udp(Some(PORT + 1)).unwrap(), errors: 3, gate: None };
+    let socket = Faulty { errors: 3, ..Faulty::new(host.stack().bind_udp(Some(PORT + 1)).unwrap()) };
     let (near, far) = world.pair(socket, Protection::Cpu, config());
     let got = world.bed.run_within(Duration::from_secs(5), async move {
         for number in 0..8 {
@@ -133,58 +131,6 @@ fn an_error_of_one_datagram_ends_nothing() {
         far.receive().await.unwrap().count
     });
     assert_eq!(got, 3);
-}
-
-/// A socket whose first sends end with an error, as a firewall's rule would have it, or that takes nothing until then.
-struct Faulty {
-    socket: offload_host_stack::UdpSocket,
-    errors: usize,
-    gate: Option<(Box<dyn Alarm>, Instant)>,
-}
-
-impl DatagramSocket for Faulty {
-    fn poll_send(
-        &mut self,
-        cx: &mut Context<'_>,
-        batch: &mut VecDeque<TxDatagram>,
-    ) -> Poll<Result<usize, SendRefused>> {
-        if self.errors > 0 && !batch.is_empty() {
-            self.errors -= 1;
-            return Poll::Ready(Err(SendRefused::Io(std::io::ErrorKind::PermissionDenied.into())));
-        }
-        if let Some((alarm, until)) = &mut self.gate {
-            if alarm.poll(cx, Some(*until)).is_pending() {
-                return Poll::Pending;
-            }
-            self.gate = None;
-        }
-        DatagramSocket::poll_send(&mut self.socket, cx, batch)
-    }
-
-    fn limits(&mut self, to: SocketAddr) -> SendLimits {
-        DatagramSocket::limits(&mut self.socket, to)
-    }
-
-    fn poll_receive(
-        &mut self,
-        cx: &mut Context<'_>,
-        batch: &mut Vec<Datagram>,
-        most: usize,
-    ) -> Poll<std::io::Result<usize>> {
-        DatagramSocket::poll_receive(&mut self.socket, cx, batch, most)
-    }
-
-    fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        DatagramSocket::local_addr(&self.socket)
-    }
-
-    fn control(&mut self, f: &mut dyn FnMut(&mut dyn NetDevice)) -> bool {
-        DatagramSocket::control(&mut self.socket, f)
-    }
-
-    fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<SocketEvent> {
-        DatagramSocket::poll_device_event(&mut self.socket, cx)
-    }
 }
 
 /// A bearer without keys, whose peer is a socket that says what the test wants.

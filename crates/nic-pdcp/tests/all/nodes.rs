@@ -7,6 +7,7 @@ use nic_sim::wire::LinkConfig;
 use offload_formats::{Gtpu, GtpuMessage};
 use pdcp::gtpu::{OpenError, Tunnel};
 use proptest::prelude::*;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::world::*;
 
@@ -145,5 +146,45 @@ fn a_tunnel_that_is_opened_again_has_its_own_keys() {
             let counters = world.counters(1);
             assert_eq!((counters.integrity, counters.stale, counters.given_up), (0, 0, 0), "{near:?} to {far:?}");
         }
+    }
+}
+
+/// What a NIC opened by old keys may be read when there are new ones: it is in clear, and is not taken for what the new ones protect.
+#[test]
+fn what_old_keys_opened_is_late_under_new_ones() {
+    for queues in [1, 4] {
+        let mut world = World::of_queues(8, [How::Cpu, How::Nic], queues, 8, LinkConfig::default());
+        let [near, far] = world.open(0, &config(), 0);
+        let (host, keeps) = (world.ends[0].0.clone(), world.keeps[1].clone());
+        let came = world.bed.run_within(Duration::from_secs(5), async move {
+            let pause = || host.runtime().sleep(Duration::from_millis(5));
+            let send = async |epoch: u8| {
+                for number in 0..10 {
+                    near.send(sdu(epoch, number)).await.unwrap();
+                }
+            };
+            pause().await;
+            keeps.store(true, Relaxed);
+            send(0).await;
+            pause().await;
+            let [sent, received] = keys(0, 1, 1);
+            far.reestablish(sent, received);
+            pause().await;
+            keeps.store(false, Relaxed);
+            // Its node looks at the socket again.
+            far.send(sdu(1, 0)).await.unwrap();
+            pause().await;
+            let [sent, received] = keys(0, 1, 0);
+            near.reestablish(sent, received);
+            send(1).await;
+            let mut came = Vec::new();
+            while came.len() < 10 {
+                came.push(far.receive().await.unwrap().data);
+            }
+            came
+        });
+        assert!(came.iter().zip(0..).all(|(got, number)| *got == sdu(1, number)), "{came:?}");
+        let counters = world.counters(1);
+        assert_eq!((counters.stale, counters.opened_by_device, counters.redone), (10, 10, 0), "{counters:?}");
     }
 }

@@ -11,12 +11,16 @@ use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
 use offload_api::DatagramSocket;
 use offload_base::Seed;
-use offload_host_stack::TcpConfig;
+use offload_host_stack::{Host, TcpConfig};
 use offload_testbed::Testbed;
 use offload_testbed::bed::BedHost;
 use pdcp::crypto::{Algorithm, Direction, Key};
 use pdcp::gtpu::{Bearer, GtpuCounters, Node, Protection, Tunnel};
 use pdcp::{BearerKind, Config, Security, SnLen};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::faulty::Faulty;
 
 pub(crate) const PORT: u16 = 2152;
 
@@ -32,12 +36,19 @@ pub(crate) const WAYS: [How; 3] = [How::Cpu, How::Nic, How::Jobs];
 pub(crate) struct World {
     pub(crate) bed: Testbed,
     pub(crate) ends: [(BedHost, Node); 2],
+    /// Whether an end's sockets keep what comes to themselves.
+    pub(crate) keeps: [Arc<AtomicBool>; 2],
 }
 
 impl World {
     /// Two hosts, each with room for so many contexts in its NIC.
     pub(crate) fn new(seed: u64, hows: [How; 2], contexts: u32, wire: LinkConfig) -> World {
         World::with_accelerator(seed, hows, contexts, wire, LookasideConfig::default())
+    }
+
+    /// NICs of so many queues, each with room for so many contexts.
+    pub(crate) fn of_queues(seed: u64, hows: [How; 2], queues: u16, contexts: u32, wire: LinkConfig) -> World {
+        World::with(seed, hows, queues, contexts, wire, LookasideConfig::default())
     }
 
     pub(crate) fn with_accelerator(
@@ -47,7 +58,18 @@ impl World {
         wire: LinkConfig,
         accelerator: LookasideConfig,
     ) -> World {
-        let nic = NicConfig { lro_datagrams: true, context_cache_bytes: 3 * 208, ..NicConfig::default() };
+        World::with(seed, hows, 1, contexts, wire, accelerator)
+    }
+
+    fn with(
+        seed: u64,
+        hows: [How; 2],
+        queues: u16,
+        contexts: u32,
+        wire: LinkConfig,
+        accelerator: LookasideConfig,
+    ) -> World {
+        let nic = NicConfig { lro_datagrams: true, context_cache_bytes: 3 * 208, queues, ..NicConfig::default() };
         let mut builder = Testbed::builder(Seed(seed));
         for name in ["near", "far"] {
             let packets = PdcpPackets::default();
@@ -56,19 +78,24 @@ impl World {
             builder = builder.accelerator_with(accelerator.clone(), |engines| engines.add_job(PdcpBatches, 64));
         }
         let bed = builder.wire(0, 1, wire).build().unwrap();
+        let keeps: [Arc<AtomicBool>; 2] = Default::default();
         let ends = [0, 1].map(|number| {
             let host = bed.host(number).clone();
-            let protection = match hows[number] {
+            let protection = || match hows[number] {
                 How::Cpu => Protection::Cpu,
                 How::Nic => Protection::Device,
                 How::Jobs => Protection::Jobs(Box::new(host.accelerator().unwrap().client())),
             };
-            let socket = host.stack().bind_udp(Some(PORT)).unwrap();
-            let (node, driver) = Node::new(socket, host.runtime(), protection);
-            drop(host.spawn("pdcp", driver));
+            let socket = |shard: &Host| {
+                let socket = Faulty::new(shard.bind_udp(Some(PORT)).unwrap());
+                Faulty { keeps: keeps[number].clone(), ..socket }
+            };
+            let queues = host.shards().iter().map(|shard| (socket(shard), protection()));
+            let (node, drivers) = Node::of_queues(queues, host.runtime());
+            drivers.into_iter().for_each(|driver| drop(host.spawn("pdcp", driver)));
             (host, node)
         });
-        World { bed, ends }
+        World { bed, ends, keeps }
     }
 
     /// A bearer at both ends.
@@ -146,18 +173,33 @@ pub(crate) fn sdu(epoch: u8, number: u32) -> Bytes {
 }
 
 /// Sends so many SDUs, and takes them until the end marker comes; says which came.
-pub(crate) async fn carry(hosts: [BedHost; 2], [near, far]: [Bearer; 2], epochs: u8, count: u32) -> Vec<(u8, u32)> {
+pub(crate) async fn carry(hosts: [BedHost; 2], bearers: [Bearer; 2], epochs: u8, count: u32) -> Vec<(u8, u32)> {
+    carry_on(Flow { bearer: 0, epochs, count, burst: 25 }, hosts, bearers).await
+}
+
+/// What is sent on one bearer.
+pub(crate) struct Flow {
+    pub(crate) bearer: u32,
+    pub(crate) epochs: u8,
+    /// SDUs by each generation of keys.
+    pub(crate) count: u32,
+    /// As many at a time: all bearers' together have room in the receiver's socket.
+    pub(crate) burst: u32,
+}
+
+/// The same on one of several bearers.
+pub(crate) async fn carry_on(flow: Flow, hosts: [BedHost; 2], [near, far]: [Bearer; 2]) -> Vec<(u8, u32)> {
+    let Flow { bearer, epochs, count, burst } = flow;
     let runtime = hosts[0].runtime();
     let sending = hosts[0].spawn("sends", async move {
         for epoch in 0..epochs {
             if epoch > 0 {
-                let [sent, received] = keys(0, epoch, 0);
+                let [sent, received] = keys(bearer, epoch, 0);
                 near.reestablish(sent, received);
             }
             for number in 0..count {
                 near.send(sdu(epoch, number)).await.unwrap();
-                if number % 25 == 24 {
-                    // A burst as long as the receiver's socket has room for.
+                if number % burst == burst - 1 {
                     runtime.sleep(Duration::from_micros(100)).await;
                 }
             }
@@ -175,7 +217,7 @@ pub(crate) async fn carry(hosts: [BedHost; 2], [near, far]: [Bearer; 2], epochs:
     let rekeying = hosts[1].spawn("rekeys", async move {
         for epoch in 1..epochs {
             runtime.sleep(Duration::from_millis(20)).await;
-            let [sent, received] = keys(0, epoch, 1);
+            let [sent, received] = keys(bearer, epoch, 1);
             rekeyed.reestablish(sent, received);
         }
     });

@@ -48,6 +48,9 @@ pub struct PdcpLoopback {
     /// Bearers at the same time, each with keys of its own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     bearers: u16,
+    /// Queues of each NIC: a NIC that ciphers brings each bearer's PDUs to that bearer's queue, by port and TEID
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
     /// Capture what the sender's NIC sends and receives (pcapng). With several ways, one file each: its name gets the way's before the
     /// extension
     #[arg(long, value_name = "FILE")]
@@ -100,6 +103,7 @@ fn run(options: &PdcpLoopback) -> Result<Facts, Failure> {
         ("t_reordering_us", options.t_reordering.as_micros().to_string()),
         ("sdu", options.sdu.to_string()),
         ("bearers", options.bearers.to_string()),
+        ("queues", options.queues.to_string()),
         ("ipv6", options.ipv6.to_string()),
     ];
     if let Some(path) = keys {
@@ -137,7 +141,7 @@ fn bulk(options: &PdcpLoopback, mode: Mode, payload: Payload) -> PdcpBulk {
         sdu: options.sdu,
         bearers: options.bearers,
         seed: options.common.wire.seed(),
-        nic: NicConfig { mtu: options.common.wire.mtu, ..usual.nic },
+        nic: NicConfig { mtu: options.common.wire.mtu, queues: options.queues, ..usual.nic },
         ipv6: options.ipv6,
         ..usual
     }

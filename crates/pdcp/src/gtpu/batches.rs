@@ -141,7 +141,7 @@ impl Batches {
         // What happens to sessions, the status of jobs says.
         while self.queue.contexts().poll_news().is_some() {}
         loop {
-            while core.has_room()
+            while core.outgoing.has_room()
                 && let Some(done) = self.refused.pop_front().or_else(|| self.queue.complete(now))
             {
                 any = true;
@@ -150,7 +150,7 @@ impl Batches {
             if any || self.queue.arm(cx.waker()) {
                 return any;
             }
-            if !core.has_room() {
+            if !core.outgoing.has_room() {
                 return any;
             }
         }

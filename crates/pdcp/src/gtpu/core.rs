@@ -1,18 +1,18 @@
-//! Bearers, and the datagrams that they become.
+//! The bearers of a queue, and the datagrams that come for them.
 
 use super::batches::Batches;
 use super::contexts::Contexts;
+use super::queues::Place;
+use super::sending::Outgoing;
 use super::{Tunnel, contexts};
 use crate::config::cost as cost_of;
-use crate::{ClearPdu, Config, Entity, Incoming, Sdu, Security};
-use ::core::num::NonZeroU16;
-use ::core::task::{Context, Poll, Waker};
-use bytes::{Bytes, BytesMut};
-use offload_api::{Datagram, DatagramSocket, Handle, PacketAsk, PacketMark, SendRefused, TxDatagram};
+use crate::{Config, Entity, Incoming, Sdu, Security};
+use ::core::task::Waker;
+use bytes::Bytes;
+use offload_api::{Datagram, DatagramSocket, Handle, PacketMark, TxDatagram};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 use offload_formats::{Gtpu, GtpuMessage};
-use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 offload_base::counters! {
@@ -49,6 +49,10 @@ offload_base::counters! {
         pub unread: "PdcpUnread",
         /// Batches that were lost with an accelerator's engine, and that the CPU did.
         pub batches_lost: "PdcpBatchesLost",
+        /// Datagrams that came to another queue than their bearer's, and were handed to that.
+        pub handed_on: "GtpuHandedOn",
+        /// Of these, those that found no room there.
+        pub handed_drops: "GtpuHandedDrops",
         /// Datagrams with a TEID that no bearer has.
         pub no_tunnel: "GtpuNoTunnel",
         /// Datagrams that are no GTP-U, or of messages that are not known here.
@@ -68,9 +72,10 @@ offload_base::counters! {
 
 pub(super) struct Core {
     pub(super) bearers: BTreeMap<u32, State>,
-    /// Those that may have something to send, and from which on they have their turns.
-    ready: BTreeSet<u32>,
-    turn: u32,
+    /// Which queue of the node this is.
+    pub(super) place: Place,
+    /// Those that may have something to send.
+    pub(super) ready: BTreeSet<u32>,
     /// Those with a timer that runs.
     deadlines: BTreeSet<(Instant, u32)>,
     /// Those that lack a context.
@@ -89,15 +94,7 @@ pub(super) struct Core {
     pub(super) driver: Option<Waker>,
     /// There is no driver any more.
     pub(super) ended: bool,
-    /// What is to be sent, and of what a NIC is asked to protect: the PDUs in clear.
-    outgoing: VecDeque<TxDatagram>,
-    clear: VecDeque<Option<Clear>>,
-}
-
-/// PDUs that a NIC is asked to protect, of the bearer with this TEID.
-struct Clear {
-    tunnel: u32,
-    pdus: Vec<ClearPdu>,
+    pub(super) outgoing: Outgoing,
 }
 
 pub(super) struct State {
@@ -162,7 +159,7 @@ impl State {
     }
 
     /// The program is told when it sends next.
-    fn note_exhausted(&mut self) -> bool {
+    pub(super) fn note_exhausted(&mut self) -> bool {
         self.exhausted = true;
         self.wake_sender();
         false
@@ -170,11 +167,11 @@ impl State {
 }
 
 impl Core {
-    pub(super) fn new(is_device: bool, has_jobs: bool) -> Core {
+    pub(super) fn new(place: Place, is_device: bool, has_jobs: bool) -> Core {
         Core {
             bearers: BTreeMap::new(),
+            place,
             ready: BTreeSet::new(),
-            turn: 0,
             deadlines: BTreeSet::new(),
             asking: BTreeSet::new(),
             closed: Vec::new(),
@@ -185,8 +182,7 @@ impl Core {
             counters: GtpuCounters::default(),
             driver: None,
             ended: false,
-            outgoing: VecDeque::new(),
-            clear: VecDeque::new(),
+            outgoing: Outgoing::default(),
         }
     }
 
@@ -239,7 +235,7 @@ impl Core {
         state.exhausted = false;
         state.take_ready(&mut self.counters.unread);
         self.given_up.extend(state.contexts.begin_again());
-        self.drop_clear(tunnel);
+        self.outgoing.drop_clear(tunnel);
         self.note_unused(tunnel, old);
         self.asking.insert(tunnel);
         self.schedule(tunnel);
@@ -253,7 +249,7 @@ impl Core {
         self.deadlines.retain(|(_, of)| *of != tunnel);
         self.ready.remove(&tunnel);
         self.asking.remove(&tunnel);
-        self.drop_clear(tunnel);
+        self.outgoing.drop_clear(tunnel);
         self.note_unused(tunnel, state.epoch);
         self.wake_driver();
     }
@@ -263,13 +259,6 @@ impl Core {
         if self.has_jobs {
             self.closed.push((tunnel, epoch));
         }
-    }
-
-    /// What a NIC was to protect by keys that are no longer used is not sent: by others, its COUNTs might be used twice.
-    fn drop_clear(&mut self, tunnel: u32) {
-        let mut kept = self.clear.iter().map(|clear| clear.as_ref().is_none_or(|clear| clear.tunnel != tunnel));
-        self.outgoing.retain(|_| kept.next().unwrap_or(true));
-        self.clear.retain(|clear| clear.as_ref().is_none_or(|clear| clear.tunnel != tunnel));
     }
 
     pub(super) fn end(&mut self) {
@@ -339,14 +328,16 @@ impl Core {
         place: u32,
         by_bearer: &mut BTreeMap<u32, Vec<Incoming>>,
     ) {
-        let Datagram { mut data, from, .. } = datagram;
-        let Some(header) = Gtpu::parse(&data) else {
+        let Some(header) = Gtpu::parse(&datagram.data) else {
             self.counters.malformed += 1;
             return;
         };
         match header.message {
+            GtpuMessage::EchoRequest => return self.answer_echo(datagram.from, header.number),
+            GtpuMessage::Data | GtpuMessage::EndMarker if !self.place.has(header.tunnel) => {
+                return self.lead_astray(header.tunnel, datagram);
+            }
             GtpuMessage::Data => {}
-            GtpuMessage::EchoRequest => return self.answer_echo(from, header.number),
             GtpuMessage::EndMarker => {
                 if let Some(state) = self.bearers.get_mut(&header.tunnel) {
                     state.peer_ended = true;
@@ -365,6 +356,7 @@ impl Core {
         };
         state.contexts.note_received();
         let payload = header.payload();
+        let mut data = datagram.data;
         data.truncate(payload.end);
         let pdu = data.split_off(payload.start);
         let incoming = match mark {
@@ -383,13 +375,13 @@ impl Core {
 
     /// TS 29.281 7.2.2: with the same sequence number and the restart counter, which is zero.
     fn answer_echo(&mut self, from: ::core::net::SocketAddr, number: Option<u16>) {
-        if from.port() == 0 || !self.has_room() {
+        if from.port() == 0 || !self.outgoing.has_room() {
             return;
         }
         self.counters.echoes += 1;
         let [high, low] = number.unwrap_or(0).to_be_bytes();
         let answer = [0x32, 2, 0, 6, 0, 0, 0, 0, high, low, 0, 0, RECOVERY, 0];
-        self.push(TxDatagram::new(from, Bytes::copy_from_slice(&answer)), None);
+        self.outgoing.push(TxDatagram::new(from, Bytes::copy_from_slice(&answer)));
     }
 
     /// Runs timers.
@@ -406,189 +398,6 @@ impl Core {
 
     pub(super) fn next_event(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
-    }
-
-    /// Makes datagrams of PDUs, the bearers by turns, as long as there is room for them. Says whether it made some.
-    pub(super) fn make(
-        &mut self,
-        now: Instant,
-        socket: &mut dyn DatagramSocket,
-        mut jobs: Option<&mut Batches>,
-    ) -> bool {
-        let (mut made, mut waiting) = (false, Vec::new());
-        while self.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full()) {
-            let next = self.ready.range(self.turn..).chain(&self.ready).next().copied();
-            let Some(tunnel) = next else { break };
-            self.turn = tunnel.wrapping_add(1);
-            let _framing = cost::work(Work::Framing);
-            if self.make_of(now, tunnel, socket, jobs.as_deref_mut()) {
-                made = true;
-                self.schedule(tunnel);
-                continue;
-            }
-            self.ready.remove(&tunnel);
-            if self.bearers.get(&tunnel).is_some_and(|state| state.end_marker) {
-                waiting.push(tunnel);
-            }
-        }
-        // An end marker waits for PDUs that a job has.
-        self.ready.extend(waiting);
-        made
-    }
-
-    fn make_of(
-        &mut self,
-        now: Instant,
-        tunnel: u32,
-        socket: &mut dyn DatagramSocket,
-        jobs: Option<&mut Batches>,
-    ) -> bool {
-        let Some(state) = self.bearers.get_mut(&tunnel) else { return false };
-        if let Some(report) = state.entity.take_report() {
-            let datagram = datagram_of(&state.tunnel, report);
-            self.push(datagram, None);
-            return true;
-        }
-        let sealer = state.contexts.sealer();
-        if state.keys[0].is_null() && sealer.is_none() {
-            let Ok(pdus) = state.entity.take_clear(A_TURN) else { return state.note_exhausted() };
-            if pdus.is_empty() {
-                return self.make_end_marker(tunnel);
-            }
-            state.wake_sender();
-            self.counters.protected_by_software += pdus.len() as u64;
-            state.contexts.note_sent(pdus.len());
-            self.send(tunnel, pdus.into_iter().map(Body::clear).collect(), None, socket);
-            return true;
-        }
-        if sealer.is_none() && jobs.is_none() {
-            let Ok(pdus) = state.entity.take(A_TURN) else { return state.note_exhausted() };
-            if pdus.is_empty() {
-                return self.make_end_marker(tunnel);
-            }
-            state.wake_sender();
-            self.counters.protected_by_software += pdus.len() as u64;
-            state.contexts.note_sent(pdus.len());
-            self.send(tunnel, pdus.into_iter().map(Body::protected).collect(), None, socket);
-            return true;
-        }
-        let Ok(pdus) = state.entity.take_clear(A_TURN) else { return state.note_exhausted() };
-        if pdus.is_empty() {
-            if jobs.is_some_and(|jobs| jobs.is_sending(tunnel)) {
-                return false;
-            }
-            return self.make_end_marker(tunnel);
-        }
-        state.wake_sender();
-        match (sealer, jobs) {
-            (Some(context), _) => {
-                self.counters.protected_by_device += pdus.len() as u64;
-                self.send(tunnel, pdus.into_iter().map(Body::clear).collect(), Some(context), socket);
-            }
-            (None, Some(jobs)) => jobs.protect(now, state, &pdus),
-            (None, None) => {}
-        }
-        true
-    }
-
-    fn make_end_marker(&mut self, tunnel: u32) -> bool {
-        let Some(state) = self.bearers.get_mut(&tunnel).filter(|state| state.end_marker) else { return false };
-        state.end_marker = false;
-        let mut marker = BytesMut::zeroed(Gtpu::BYTES);
-        Gtpu::new(GtpuMessage::EndMarker, state.tunnel.remote, 0).write(&mut marker);
-        let datagram = TxDatagram::new(state.tunnel.peer, marker.freeze());
-        self.push(datagram, None);
-        true
-    }
-
-    /// Sends PDUs, those of one length in a row by one send that the NIC cuts (USO). With a context, the NIC protects them, if their COUNTs
-    /// follow each other.
-    fn send(&mut self, tunnel: u32, pdus: Vec<Body>, context: Option<Handle>, socket: &mut dyn DatagramSocket) {
-        let Some(to) = self.bearers.get(&tunnel).map(|state| state.tunnel) else { return };
-        let limits = socket.limits(to.peer);
-        let mut run: Vec<Body> = Vec::new();
-        for pdu in pdus {
-            let most = limits.segments_of((Gtpu::BYTES + pdu.bytes) as u16).clamp(1, MOST_SEGMENTS);
-            if run.last().is_some_and(|last| run.len() == most || !last.goes_on_with(&pdu)) {
-                self.push_run(&to, context, ::core::mem::take(&mut run));
-            }
-            run.push(pdu);
-        }
-        self.push_run(&to, context, run);
-    }
-
-    fn push_run(&mut self, to: &Tunnel, context: Option<Handle>, run: Vec<Body>) {
-        let Some(first) = run.first() else { return };
-        let (bytes, number) = (first.bytes, first.clear.as_ref().map_or(0, ClearPdu::count));
-        let segment = if run.len() > 1 { NonZeroU16::new((Gtpu::BYTES + bytes) as u16) } else { None };
-        let mut headers = BytesMut::zeroed(run.len() * Gtpu::BYTES);
-        let mut pieces = SmallVec::new();
-        let mut clear = Vec::new();
-        for body in run {
-            Gtpu::new(GtpuMessage::Data, to.remote, bytes).write(&mut headers);
-            pieces.push(headers.split_to(Gtpu::BYTES).freeze());
-            pieces.extend(body.pieces);
-            clear.extend(body.clear);
-        }
-        let ask = context.map(|context| PacketAsk { context, number: number.into(), args: 0 });
-        let datagram = TxDatagram { pieces, segment, ask, ..TxDatagram::new(to.peer, Bytes::new()) };
-        self.push(datagram, ask.map(|_| Clear { tunnel: to.local, pdus: clear }));
-    }
-
-    /// Sends what a job protected.
-    pub(super) fn push_protected(
-        &mut self,
-        tunnel: u32,
-        pdus: impl Iterator<Item = Bytes>,
-        socket: &mut dyn DatagramSocket,
-    ) {
-        self.send(tunnel, pdus.map(Body::protected).collect(), None, socket);
-    }
-
-    fn push(&mut self, datagram: TxDatagram, clear: Option<Clear>) {
-        self.outgoing.push_back(datagram);
-        self.clear.push_back(clear);
-    }
-
-    /// Sends what the socket takes; says whether that was all of it. What it refuses is that datagram's affair: a socket that is broken says so
-    /// when it is to receive.
-    pub(super) fn poll_send(&mut self, cx: &mut Context<'_>, socket: &mut dyn DatagramSocket) -> bool {
-        while !self.outgoing.is_empty() {
-            match socket.poll_send(cx, &mut self.outgoing) {
-                Poll::Pending => return false,
-                Poll::Ready(Ok(sent)) => drop(self.clear.drain(..sent)),
-                Poll::Ready(Err(SendRefused::Ask)) => self.protect_first(),
-                // IP may cut it into fragments, when no NIC has to work on it.
-                Poll::Ready(Err(SendRefused::TooLong { .. })) if matches!(self.clear.front(), Some(Some(_))) => {
-                    self.protect_first();
-                }
-                Poll::Ready(Err(_)) => {
-                    self.counters.refused += 1;
-                    self.outgoing.pop_front();
-                    self.clear.pop_front();
-                }
-            }
-        }
-        true
-    }
-
-    /// The NIC will not: the CPU protects what comes first, under the same COUNTs.
-    fn protect_first(&mut self) {
-        let (Some(_), Some(clear)) = (self.outgoing.pop_front(), self.clear.pop_front()) else { return };
-        let Some(Clear { tunnel, pdus }) = clear else { return };
-        let Some(state) = self.bearers.get_mut(&tunnel) else { return };
-        self.counters.protected_by_device -= pdus.len() as u64;
-        self.counters.protected_by_software += pdus.len() as u64;
-        let mut bytes: Vec<_> = pdus.iter().map(|pdu| (pdu.count(), pdu.to_bytes())).collect();
-        state.keys[0].protect(state.config.clear_bytes(), &mut bytes);
-        for (_, pdu) in bytes.into_iter().rev() {
-            self.outgoing.push_front(datagram_of(&state.tunnel, pdu.freeze()));
-            self.clear.push_front(None);
-        }
-    }
-
-    pub(super) fn has_room(&self) -> bool {
-        self.outgoing.len() < MOST_OUTGOING
     }
 
     /// What the NIC is to be told, as [`contexts`] says.
@@ -612,42 +421,6 @@ impl GtpuCounters {
     }
 }
 
-/// A PDU that is to be sent: in clear, or not.
-struct Body {
-    pieces: SmallVec<[Bytes; 3]>,
-    bytes: usize,
-    clear: Option<ClearPdu>,
-}
-
-impl Body {
-    fn protected(pdu: Bytes) -> Body {
-        Body { bytes: pdu.len(), pieces: SmallVec::from_iter([pdu]), clear: None }
-    }
-
-    /// In parts, so that the SDU is not copied.
-    fn clear(pdu: ClearPdu) -> Body {
-        let mut pieces = SmallVec::from_iter([Bytes::copy_from_slice(pdu.header()), pdu.sdu().clone()]);
-        if pdu.mac_bytes() > 0 {
-            pieces.push(Bytes::from_static(&[0; 4]));
-        }
-        Body { bytes: pdu.bytes(), pieces, clear: Some(pdu) }
-    }
-
-    /// Whether the other may be cut from the same packet.
-    fn goes_on_with(&self, next: &Body) -> bool {
-        let count = |body: &Body| body.clear.as_ref().map(|pdu| u64::from(pdu.count()));
-        self.bytes == next.bytes && count(self).map(|count| count + 1) == count(next)
-    }
-}
-
-/// A PDU in a datagram of its own, its bytes shared.
-fn datagram_of(to: &Tunnel, pdu: Bytes) -> TxDatagram {
-    let mut header = BytesMut::zeroed(Gtpu::BYTES);
-    Gtpu::new(GtpuMessage::Data, to.remote, pdu.len()).write(&mut header);
-    let pieces = SmallVec::from_iter([header.freeze(), pdu]);
-    TxDatagram { pieces, ..TxDatagram::new(to.peer, Bytes::new()) }
-}
-
 /// Has a waker woken, in place of the one before.
 pub(super) fn wait(slot: &mut Option<Waker>, waker: &Waker) {
     if !slot.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -655,11 +428,5 @@ pub(super) fn wait(slot: &mut Option<Waker>, waker: &Waker) {
     }
 }
 
-/// PDUs of a bearer in a row.
-const A_TURN: usize = 32;
-/// Datagrams that wait to be sent.
-const MOST_OUTGOING: usize = 256;
-/// A packet of so many pieces as a ring's descriptors have room for.
-const MOST_SEGMENTS: usize = 16;
 /// The type of the information element that every echo response has (TS 29.281 8.2).
 const RECOVERY: u8 = 14;

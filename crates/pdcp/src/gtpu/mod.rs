@@ -1,9 +1,10 @@
 //! Bearers whose PDUs ride in GTP-U (TS 29.281) over a UDP socket, as between the units of a base station and its gateway.
 //!
-//! A [`Node`] has one socket, at port 2152, and any number of bearers, each in a tunnel: a number (TEID) at each end. PDUs are ciphered and
-//! authenticated by the CPU, by an accelerator's jobs, or by the NIC, and look the same on the wire in each case.
+//! A [`Node`] has a socket at port 2152, or one for each queue of its NIC, and any number of bearers, each in a tunnel: a number (TEID) at each end.
+//! PDUs are ciphered and authenticated by the CPU, by an accelerator's jobs, or by the NIC, and look the same on the wire in each case.
 //!
-//! - `mod.rs`: what a program holds; `core.rs`: bearers and datagrams; `contexts.rs`: what the NIC is told; `batches.rs`: jobs.
+//! - `mod.rs`: what a program holds; `core.rs`: bearers and what comes for them; `sending.rs`: what they send; `queues.rs`: which queue has a bearer;
+//!   `contexts.rs`: what the NIC is told; `batches.rs`: jobs.
 //!
 //! Invariants: what is to be ciphered never leaves in clear; a COUNT is used once, by CPU or device; what is kept for a bearer whose
 //! program does not read is bounded, and so is what waits to be sent.
@@ -13,8 +14,11 @@
 mod batches;
 mod contexts;
 mod core;
+mod queues;
+mod sending;
 
 use self::core::{Core, wait};
+use self::queues::{Place, hand_on, queue_of};
 use crate::{Config, ConfigError, Entity, Sdu, Security, SendError};
 use ::core::fmt;
 use ::core::future::{Future, poll_fn};
@@ -29,7 +33,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use self::core::GtpuCounters;
 
-/// GTP-U at a UDP socket. Clones are the same node. Its bearers are run by the [`Driver`] that comes with it, which some task polls.
+/// GTP-U at a UDP socket, or at one for each queue of a NIC. Clones are the same node. Its bearers are run by the [`Driver`]s that come with it,
+/// which some task polls.
 ///
 /// ```
 /// use offload_testbed::wire::LinkConfig;
@@ -69,7 +74,8 @@ pub use self::core::GtpuCounters;
 /// ```
 #[derive(Clone)]
 pub struct Node {
-    shared: Arc<Shared>,
+    /// For each queue.
+    queues: Arc<[Arc<Shared>]>,
 }
 
 struct Shared {
@@ -171,15 +177,59 @@ impl Node {
         timers: Arc<dyn Timers>,
         protection: Protection,
     ) -> (Node, Driver) {
-        let (is_device, jobs) = match protection {
-            Protection::Cpu => (false, None),
-            Protection::Device => (true, None),
-            Protection::Jobs(queue) => (false, Some(batches::Batches::new(queue))),
-        };
-        let alarm = timers.alarm();
-        let shared = Arc::new(Shared { core: Mutex::new(Core::new(is_device, jobs.is_some())), timers });
-        let driver = Driver { shared: shared.clone(), socket: Box::new(socket), alarm, jobs, batch: Vec::new() };
-        (Node { shared }, driver)
+        let (node, mut drivers) = Node::of_queues([(socket, protection)], timers);
+        (node, drivers.remove(0))
+    }
+
+    /// A node at a socket for each queue of a NIC, all bound to port 2152; and what runs it, for each queue. A bearer is at one of the queues, by its TEID at this
+    /// end: the NIC, once it has the bearer's context, brings its PDUs there. What comes to another queue is handed on.
+    ///
+    /// ```
+    /// use offload_testbed::{NicConfig, Seed, TcpConfig, Testbed};
+    /// use pdcp::gtpu::{Node, Protection};
+    ///
+    /// let nic = NicConfig { queues: 4, ..NicConfig::default() };
+    /// // The crate nic-pdcp has the engine that this NIC would need, and that its host does without.
+    /// let bed = Testbed::builder(Seed(1)).host("gateway", nic, TcpConfig::default()).build()?;
+    /// let host = bed.host(0);
+    /// let sockets: Vec<_> = host.shards().iter().map(|shard| shard.bind_udp(Some(2152))).collect::<Result<_, _>>()?;
+    /// let queues = sockets.into_iter().map(|socket| (socket, Protection::Device));
+    /// let (_node, drivers) = Node::of_queues(queues, host.runtime());
+    /// assert_eq!(drivers.len(), 4);
+    /// drivers.into_iter().for_each(|driver| drop(host.spawn("gtp-u", driver)));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If there is no queue.
+    pub fn of_queues<S: DatagramSocket + 'static>(
+        queues: impl IntoIterator<Item = (S, Protection)>,
+        timers: Arc<dyn Timers>,
+    ) -> (Node, Vec<Driver>) {
+        let queues: Vec<_> = queues.into_iter().collect();
+        assert!(!queues.is_empty(), "a node has a socket");
+        let parted = queues.into_iter().map(|(socket, protection)| match protection {
+            Protection::Cpu => (socket, false, None),
+            Protection::Device => (socket, true, None),
+            Protection::Jobs(queue) => (socket, false, Some(batches::Batches::new(queue))),
+        });
+        let parted: Vec<_> = parted.collect();
+        let count = parted.len();
+        let shared = parted.iter().enumerate().map(|(number, (_, is_device, jobs))| {
+            let core = Core::new(Place::new(number, count), *is_device, jobs.is_some());
+            Arc::new(Shared { core: Mutex::new(core), timers: timers.clone() })
+        });
+        let node = Node { queues: shared.collect() };
+        let drivers = parted.into_iter().zip(&*node.queues).map(|((socket, _, jobs), shared)| Driver {
+            shared: shared.clone(),
+            queues: node.queues.clone(),
+            socket: Box::new(socket),
+            alarm: timers.alarm(),
+            jobs,
+            batch: Vec::new(),
+        });
+        let drivers = drivers.collect();
+        (node, drivers)
     }
 
     /// Opens a bearer, with the keys of what it sends and of what it receives.
@@ -194,17 +244,20 @@ impl Node {
         received: Security,
     ) -> Result<Bearer, OpenError> {
         let entity = Entity::new(config.clone(), sent.clone(), received.clone())?;
-        let mut core = self.shared.lock();
+        let shared = &self.queues[queue_of(tunnel.local, self.queues.len())];
+        let mut core = shared.lock();
         if core.ended {
             return Err(OpenError::Ended);
         }
         core.open(tunnel, config, [sent, received], entity).ok_or(OpenError::InUse(tunnel.local))?;
-        Ok(Bearer { shared: self.shared.clone(), tunnel })
+        Ok(Bearer { shared: shared.clone(), tunnel })
     }
 
-    /// What it counted.
+    /// What it counted, at all queues.
     pub fn counters(&self) -> GtpuCounters {
-        self.shared.lock().counters()
+        let mut all = GtpuCounters::default();
+        self.queues.iter().for_each(|shared| all += shared.lock().counters());
+        all
     }
 }
 
@@ -292,12 +345,13 @@ impl Drop for Bearer {
     }
 }
 
-/// Runs a node: a future that ends with its socket's error alone. Dropped, all bearers end.
+/// Runs a node, or a queue of it: a future that ends with its socket's error alone. Dropped, all bearers there end.
 ///
 /// See [`Node`] for an example.
 #[must_use = "nothing happens unless a task polls it"]
 pub struct Driver {
     shared: Arc<Shared>,
+    queues: Arc<[Arc<Shared>]>,
     socket: Box<dyn DatagramSocket>,
     alarm: Box<dyn Alarm>,
     jobs: Option<batches::Batches>,
@@ -308,7 +362,7 @@ impl Future for Driver {
     type Output = io::Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Driver { shared, socket, alarm, jobs, batch } = &mut *self;
+        let Driver { shared, queues, socket, alarm, jobs, batch } = &mut *self;
         let socket = &mut **socket;
         for _ in 0..MOST_TURNS {
             let mut events = Vec::new();
@@ -326,20 +380,28 @@ impl Future for Driver {
             let mut core = shared.lock();
             let now = shared.timers.now();
             events.into_iter().for_each(|event| core.note_event(event));
-            core.receive(now, batch.drain(..), jobs.as_mut());
+            let handed = core.place.take_handed();
+            core.receive(now, batch.drain(..).chain(handed), jobs.as_mut());
+            let astray = core.place.take_astray();
+            if !astray.is_empty() {
+                drop(core);
+                hand_on(queues, astray);
+                core = shared.lock();
+            }
             core.expire(now);
             core.tell_device(socket);
-            let had_room = core.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full());
+            let had_room = core.outgoing.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full());
             let made = core.make(now, socket, jobs.as_mut());
             let sent = core.poll_send(cx, socket);
             let worked = jobs.as_mut().is_some_and(|jobs| jobs.complete(cx, now, &mut core, socket));
-            let has_room = core.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full());
-            if received || worked || made && sent || has_room && !had_room {
+            let has_room = core.outgoing.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full());
+            let is_handed = core.place.has_handed();
+            if received || is_handed || worked || made && sent || has_room && !had_room {
                 continue;
             }
             core.driver = Some(cx.waker().clone());
             // What has ended is not taken before there is room for it.
-            let of_jobs = jobs.as_ref().filter(|_| core.has_room()).and_then(|jobs| jobs.next_event());
+            let of_jobs = jobs.as_ref().filter(|_| core.outgoing.has_room()).and_then(|jobs| jobs.next_event());
             let due = offload_base::time::earliest(core.next_event(), of_jobs);
             drop(core);
             if alarm.poll(cx, due).is_pending() {

@@ -1,0 +1,100 @@
+//! At which queue a bearer is, and what comes to another.
+//!
+//! A NIC brings the PDUs of a bearer that it opens to the bearer's queue. What it does not know it spreads by addresses and ports, which are the same for all bearers
+//! between two nodes, so the queue that it comes to hands it on. Invariant: no queue's lock is held while another's is.
+
+use super::Shared;
+use super::core::Core;
+use offload_api::{Datagram, PacketMark};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The place of a queue among those of its node, and what came to the wrong one.
+pub(super) struct Place {
+    number: usize,
+    queues: usize,
+    /// What came here and is another queue's.
+    astray: Vec<(usize, Datagram)>,
+    /// What others handed to this one.
+    handed: VecDeque<Datagram>,
+}
+
+impl Place {
+    pub(super) fn new(number: usize, queues: usize) -> Place {
+        Place { number, queues, astray: Vec::new(), handed: VecDeque::new() }
+    }
+
+    /// Whether the bearer with this TEID is here.
+    pub(super) fn has(&self, tunnel: u32) -> bool {
+        queue_of(tunnel, self.queues) == self.number
+    }
+
+    pub(super) fn take_handed(&mut self) -> VecDeque<Datagram> {
+        ::core::mem::take(&mut self.handed)
+    }
+
+    pub(super) fn has_handed(&self) -> bool {
+        !self.handed.is_empty()
+    }
+
+    pub(super) fn take_astray(&mut self) -> Vec<(usize, Datagram)> {
+        ::core::mem::take(&mut self.astray)
+    }
+}
+
+impl Core {
+    /// A datagram of a bearer that another queue has.
+    pub(super) fn lead_astray(&mut self, tunnel: u32, datagram: Datagram) {
+        if matches!(datagram.meta.marks.packet(), PacketMark::Opened { .. }) {
+            // Of a node that was here before: in clear, and by keys that this one does not know.
+            self.counters.stale += 1;
+            return;
+        }
+        self.counters.handed_on += 1;
+        let Place { queues, astray, .. } = &mut self.place;
+        astray.push((queue_of(tunnel, *queues), datagram));
+    }
+
+    fn take_over(&mut self, datagram: Datagram) {
+        if self.ended || self.place.handed.len() >= MOST_HANDED {
+            self.counters.handed_drops += 1;
+            return;
+        }
+        self.place.handed.push_back(datagram);
+        self.wake_driver();
+    }
+}
+
+/// Gives other queues what is theirs.
+pub(super) fn hand_on(queues: &[Arc<Shared>], astray: Vec<(usize, Datagram)>) {
+    for (queue, datagram) in astray {
+        queues[queue].lock().take_over(datagram);
+    }
+}
+
+/// The queue of the bearer with this TEID. By the golden ratio numbers that follow each other, one by one or by a step, come to each queue about as often.
+pub(super) fn queue_of(tunnel: u32, queues: usize) -> usize {
+    let place = u64::from(tunnel.wrapping_mul(0x9e37_79b9));
+    ((place * queues as u64) >> 32) as usize
+}
+
+/// As many as a device's receive ring takes.
+const MOST_HANDED: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tunnels_by_any_step_are_spread_evenly() {
+        for queues in 1..=16 {
+            for (first, step) in [(0, 1), (1, 1), (1, 2), (7, 3), (65_537, 1), (0, 16), (u32::MAX - 50, 1)] {
+                let mut at = vec![0usize; queues];
+                (0..1000u32)
+                    .for_each(|number| at[queue_of(number.wrapping_mul(step).wrapping_add(first), queues)] += 1);
+                let even = 1000 / queues;
+                assert!(at.iter().all(|there| there.abs_diff(even) <= 40), "{queues} queues, step {step}: {at:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! PDUs that become datagrams, and their way to the socket.
+
+use super::Tunnel;
+use super::batches::Batches;
+use super::core::Core;
+use crate::ClearPdu;
+use ::core::num::NonZeroU16;
+use ::core::task::{Context, Poll};
+use bytes::{Bytes, BytesMut};
+use offload_api::{DatagramSocket, Handle, PacketAsk, SendRefused, TxDatagram};
+use offload_base::Instant;
+use offload_base::cost::{self, Work};
+use offload_formats::{Gtpu, GtpuMessage};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+/// What is to be sent.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    datagrams: VecDeque<TxDatagram>,
+    /// Of each that a NIC is asked to protect: the PDUs in clear.
+    clear: VecDeque<Option<Clear>>,
+    /// The bearer from which on they have their turns.
+    turn: u32,
+}
+
+/// PDUs that a NIC is asked to protect, of the bearer with this TEID.
+struct Clear {
+    tunnel: u32,
+    pdus: Vec<ClearPdu>,
+}
+
+impl Outgoing {
+    pub(super) fn has_room(&self) -> bool {
+        self.datagrams.len() < MOST_OUTGOING
+    }
+
+    pub(super) fn push(&mut self, datagram: TxDatagram) {
+        self.push_with(datagram, None);
+    }
+
+    fn push_with(&mut self, datagram: TxDatagram, clear: Option<Clear>) {
+        self.datagrams.push_back(datagram);
+        self.clear.push_back(clear);
+    }
+
+    /// What a NIC was to protect by keys that are no longer used is not sent: by others, its COUNTs might be used twice.
+    pub(super) fn drop_clear(&mut self, tunnel: u32) {
+        let mut kept = self.clear.iter().map(|clear| clear.as_ref().is_none_or(|clear| clear.tunnel != tunnel));
+        self.datagrams.retain(|_| kept.next().unwrap_or(true));
+        self.clear.retain(|clear| clear.as_ref().is_none_or(|clear| clear.tunnel != tunnel));
+    }
+
+    /// PDUs in a packet, or several that it is cut into.
+    fn push_run(&mut self, to: &Tunnel, context: Option<Handle>, run: Vec<Body>) {
+        let Some(first) = run.first() else { return };
+        let (bytes, number) = (first.bytes, first.clear.as_ref().map_or(0, ClearPdu::count));
+        let segment = if run.len() > 1 { NonZeroU16::new((Gtpu::BYTES + bytes) as u16) } else { None };
+        let mut headers = BytesMut::zeroed(run.len() * Gtpu::BYTES);
+        let mut pieces = SmallVec::new();
+        let mut clear = Vec::new();
+        for body in run {
+            Gtpu::new(GtpuMessage::Data, to.remote, bytes).write(&mut headers);
+            pieces.push(headers.split_to(Gtpu::BYTES).freeze());
+            pieces.extend(body.pieces);
+            clear.extend(body.clear);
+        }
+        let ask = context.map(|context| PacketAsk { context, number: number.into(), args: 0 });
+        let datagram = TxDatagram { pieces, segment, ask, ..TxDatagram::new(to.peer, Bytes::new()) };
+        self.push_with(datagram, ask.map(|_| Clear { tunnel: to.local, pdus: clear }));
+    }
+}
+
+impl Core {
+    /// Makes datagrams of PDUs, the bearers by turns, as long as there is room for them. Says whether it made some.
+    pub(super) fn make(
+        &mut self,
+        now: Instant,
+        socket: &mut dyn DatagramSocket,
+        mut jobs: Option<&mut Batches>,
+    ) -> bool {
+        let (mut made, mut waiting) = (false, Vec::new());
+        while self.outgoing.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full()) {
+            let next = self.ready.range(self.outgoing.turn..).chain(&self.ready).next().copied();
+            let Some(tunnel) = next else { break };
+            self.outgoing.turn = tunnel.wrapping_add(1);
+            let _framing = cost::work(Work::Framing);
+            if self.make_of(now, tunnel, socket, jobs.as_deref_mut()) {
+                made = true;
+                self.schedule(tunnel);
+                continue;
+            }
+            self.ready.remove(&tunnel);
+            if self.bearers.get(&tunnel).is_some_and(|state| state.end_marker) {
+                waiting.push(tunnel);
+            }
+        }
+        // An end marker waits for PDUs that a job has.
+        self.ready.extend(waiting);
+        made
+    }
+
+    fn make_of(
+        &mut self,
+        now: Instant,
+        tunnel: u32,
+        socket: &mut dyn DatagramSocket,
+        jobs: Option<&mut Batches>,
+    ) -> bool {
+        let Some(state) = self.bearers.get_mut(&tunnel) else { return false };
+        if let Some(report) = state.entity.take_report() {
+            let datagram = datagram_of(&state.tunnel, report);
+            self.outgoing.push(datagram);
+            return true;
+        }
+        let sealer = state.contexts.sealer();
+        if state.keys[0].is_null() && sealer.is_none() {
+            let Ok(pdus) = state.entity.take_clear(A_TURN) else { return state.note_exhausted() };
+            if pdus.is_empty() {
+                return self.make_end_marker(tunnel);
+            }
+            state.wake_sender();
+            self.counters.protected_by_software += pdus.len() as u64;
+            state.contexts.note_sent(pdus.len());
+            self.send(tunnel, pdus.into_iter().map(Body::clear).collect(), None, socket);
+            return true;
+        }
+        if sealer.is_none() && jobs.is_none() {
+            let Ok(pdus) = state.entity.take(A_TURN) else { return state.note_exhausted() };
+            if pdus.is_empty() {
+                return self.make_end_marker(tunnel);
+            }
+            state.wake_sender();
+            self.counters.protected_by_software += pdus.len() as u64;
+            state.contexts.note_sent(pdus.len());
+            self.send(tunnel, pdus.into_iter().map(Body::protected).collect(), None, socket);
+            return true;
+        }
+        let Ok(pdus) = state.entity.take_clear(A_TURN) else { return state.note_exhausted() };
+        if pdus.is_empty() {
+            if jobs.is_some_and(|jobs| jobs.is_sending(tunnel)) {
+                return false;
+            }
+            return self.make_end_marker(tunnel);
+        }
+        state.wake_sender();
+        match (sealer, jobs) {
+            (Some(context), _) => {
+                self.counters.protected_by_device += pdus.len() as u64;
+                self.send(tunnel, pdus.into_iter().map(Body::clear).collect(), Some(context), socket);
+            }
+            (None, Some(jobs)) => jobs.protect(now, state, &pdus),
+            (None, None) => {}
+        }
+        true
+    }
+
+    fn make_end_marker(&mut self, tunnel: u32) -> bool {
+        let Some(state) = self.bearers.get_mut(&tunnel).filter(|state| state.end_marker) else { return false };
+        state.end_marker = false;
+        let mut marker = BytesMut::zeroed(Gtpu::BYTES);
+        Gtpu::new(GtpuMessage::EndMarker, state.tunnel.remote, 0).write(&mut marker);
+        let datagram = TxDatagram::new(state.tunnel.peer, marker.freeze());
+        self.outgoing.push(datagram);
+        true
+    }
+
+    /// Sends PDUs, those of one length in a row by one send that the NIC cuts (USO). With a context, the NIC protects them, if their COUNTs
+    /// follow each other.
+    fn send(&mut self, tunnel: u32, pdus: Vec<Body>, context: Option<Handle>, socket: &mut dyn DatagramSocket) {
+        let Some(to) = self.bearers.get(&tunnel).map(|state| state.tunnel) else { return };
+        let limits = socket.limits(to.peer);
+        let mut run: Vec<Body> = Vec::new();
+        for pdu in pdus {
+            let most = limits.segments_of((Gtpu::BYTES + pdu.bytes) as u16).clamp(1, MOST_SEGMENTS);
+            if run.last().is_some_and(|last| run.len() == most || !last.goes_on_with(&pdu)) {
+                self.outgoing.push_run(&to, context, ::core::mem::take(&mut run));
+            }
+            run.push(pdu);
+        }
+        self.outgoing.push_run(&to, context, run);
+    }
+
+    /// Sends what a job protected.
+    pub(super) fn push_protected(
+        &mut self,
+        tunnel: u32,
+        pdus: impl Iterator<Item = Bytes>,
+        socket: &mut dyn DatagramSocket,
+    ) {
+        self.send(tunnel, pdus.map(Body::protected).collect(), None, socket);
+    }
+
+    /// Sends what the socket takes; says whether that was all of it. What it refuses is that datagram's affair: a socket that is broken says so
+    /// when it is to receive.
+    pub(super) fn poll_send(&mut self, cx: &mut Context<'_>, socket: &mut dyn DatagramSocket) -> bool {
+        while !self.outgoing.datagrams.is_empty() {
+            match socket.poll_send(cx, &mut self.outgoing.datagrams) {
+                Poll::Pending => return false,
+                Poll::Ready(Ok(sent)) => drop(self.outgoing.clear.drain(..sent)),
+                Poll::Ready(Err(SendRefused::Ask)) => self.protect_first(),
+                // IP may cut it into fragments, when no NIC has to work on it.
+                Poll::Ready(Err(SendRefused::TooLong { .. }))
+                    if matches!(self.outgoing.clear.front(), Some(Some(_))) =>
+                {
+                    self.protect_first();
+                }
+                Poll::Ready(Err(_)) => {
+                    self.counters.refused += 1;
+                    self.outgoing.datagrams.pop_front();
+                    self.outgoing.clear.pop_front();
+                }
+            }
+        }
+        true
+    }
+
+    /// The NIC will not: the CPU protects what comes first, under the same COUNTs.
+    fn protect_first(&mut self) {
+        let (Some(_), Some(clear)) = (self.outgoing.datagrams.pop_front(), self.outgoing.clear.pop_front()) else {
+            return;
+        };
+        let Some(Clear { tunnel, pdus }) = clear else { return };
+        let Some(state) = self.bearers.get_mut(&tunnel) else { return };
+        self.counters.protected_by_device -= pdus.len() as u64;
+        self.counters.protected_by_software += pdus.len() as u64;
+        let mut bytes: Vec<_> = pdus.iter().map(|pdu| (pdu.count(), pdu.to_bytes())).collect();
+        state.keys[0].protect(state.config.clear_bytes(), &mut bytes);
+        for (_, pdu) in bytes.into_iter().rev() {
+            self.outgoing.datagrams.push_front(datagram_of(&state.tunnel, pdu.freeze()));
+            self.outgoing.clear.push_front(None);
+        }
+    }
+}
+
+/// A PDU that is to be sent: in clear, or not.
+struct Body {
+    pieces: SmallVec<[Bytes; 3]>,
+    bytes: usize,
+    clear: Option<ClearPdu>,
+}
+
+impl Body {
+    fn protected(pdu: Bytes) -> Body {
+        Body { bytes: pdu.len(), pieces: SmallVec::from_iter([pdu]), clear: None }
+    }
+
+    /// In parts, so that the SDU is not copied.
+    fn clear(pdu: ClearPdu) -> Body {
+        let mut pieces = SmallVec::from_iter([Bytes::copy_from_slice(pdu.header()), pdu.sdu().clone()]);
+        if pdu.mac_bytes() > 0 {
+            pieces.push(Bytes::from_static(&[0; 4]));
+        }
+        Body { bytes: pdu.bytes(), pieces, clear: Some(pdu) }
+    }
+
+    /// Whether the other may be cut from the same packet.
+    fn goes_on_with(&self, next: &Body) -> bool {
+        let count = |body: &Body| body.clear.as_ref().map(|pdu| u64::from(pdu.count()));
+        self.bytes == next.bytes && count(self).map(|count| count + 1) == count(next)
+    }
+}
+
+/// A PDU in a datagram of its own, its bytes shared.
+fn datagram_of(to: &Tunnel, pdu: Bytes) -> TxDatagram {
+    let mut header = BytesMut::zeroed(Gtpu::BYTES);
+    Gtpu::new(GtpuMessage::Data, to.remote, pdu.len()).write(&mut header);
+    let pieces = SmallVec::from_iter([header.freeze(), pdu]);
+    TxDatagram { pieces, ..TxDatagram::new(to.peer, Bytes::new()) }
+}
+
+/// PDUs of a bearer in a row.
+const A_TURN: usize = 32;
+/// Datagrams that wait to be sent.
+const MOST_OUTGOING: usize = 256;
+/// A packet of so many pieces as a ring's descriptors have room for.
+const MOST_SEGMENTS: usize = 16;
