@@ -5,6 +5,7 @@
 use clap::Parser;
 use futures_util::future::join_all;
 use nicbench::program;
+use nicbench::quic_suite::QuicSuite;
 use offload_examples::outside::{Stop, authority_file, listed, told, unusable};
 use offload_examples::web::folder::FolderOptions;
 use offload_examples::web::http3::Mode;
@@ -30,6 +31,9 @@ struct Options {
     /// Only these modes, comma-separated: h3-cpu, h3-nic
     #[arg(long, value_delimiter = ',', default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
+    /// The cipher of packets that the server takes before others
+    #[arg(long, value_enum, default_value_t = QuicSuite::Aes128Gcm)]
+    suite: QuicSuite,
     /// Ask for other keys after so many packets; QUIC allows it every three probe timeouts
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
     key_update_every: Option<u64>,
@@ -59,7 +63,7 @@ fn serve(options: &Options) -> Result<String, Stop> {
         ..Config::default()
     };
     let servers = options.mode.iter().map(|mode| {
-        let tls = identity::server_config(Randomness::System, outside.secrets());
+        let tls = identity::quic_server_config(options.suite.into(), Randomness::System, outside.secrets());
         let server = Server::new(site.clone(), *mode, tls, config.clone()).map_err(unusable)?;
         Ok(server.with_limits(limits.clone()).with_key_update_every(options.key_update_every))
     });

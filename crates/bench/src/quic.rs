@@ -18,13 +18,13 @@ use futures_util::future::{try_join, try_join_all};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::Cut;
-use offload_api::TlsSuite;
+use offload_api::QuicCipher;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, RandomSource, Seed};
 use offload_host_stack::Host;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
-use offload_testbed::identity::{self, Agreement, Randomness};
+use offload_testbed::identity::{self, Randomness};
 use offload_testbed::{Cable, Capture, Tracer};
 use quic_offload::{ClientTls, Closed, Config, ConnectError, Connection, Counters, Endpoint, Offload};
 use quic_offload::{Qlog, ReceiveStream, SendStream, ServerTls};
@@ -80,7 +80,7 @@ pub struct QuicBulk {
     /// Streams of each connection.
     pub streams: u16,
     /// By what.
-    pub suite: TlsSuite,
+    pub suite: QuicCipher,
     /// Paths: the first over IPv4, or IPv6, further ones over either in turn; with wires of their own, one on each.
     pub paths: u32,
     /// The sender asks for other keys after so many packets, if ever.
@@ -134,9 +134,6 @@ pub enum QuicError {
     /// Everything arrived while nothing was counted.
     #[error("all had arrived after {0:?}, which are not counted: send more, or omit less")]
     NothingCounted(Duration),
-    /// Nobody here has that suite.
-    #[error("there is no such suite: {0:?}")]
-    NoSuchSuite(TlsSuite),
 }
 
 impl QuicBulk {
@@ -147,7 +144,7 @@ impl QuicBulk {
             payload,
             connections: 1,
             streams: 1,
-            suite: TlsSuite::Aes128Gcm,
+            suite: QuicCipher::Aes128Gcm,
             paths: 1,
             key_update_every: None,
             clock: ClockKind::Virtual,
@@ -211,26 +208,15 @@ impl QuicBulk {
         }
     }
 
-    /// Initial packets are protected by AES-128-GCM, so that is always offered; the other comes first.
     fn client_tls(&self) -> Result<ClientTls, QuicError> {
-        let config = identity::client_config(self.randomness("client"), None);
+        let config = identity::quic_client_config(self.suite, self.randomness("client"), None);
         Ok(ClientTls::new(config).map_err(io::Error::other)?)
     }
 
     fn server_tls(&self) -> Result<ServerTls, QuicError> {
         let log = self.capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
-        let mut config = identity::server_config(self.randomness("server"), log);
-        let wanted = Agreement { suite: self.suite, ..Agreement::default() };
-        let alone = wanted.server_config(self.randomness("server"), None).ok_or(QuicError::NoSuchSuite(self.suite))?;
-        let wanted: Vec<_> = alone.crypto_provider().cipher_suites.iter().map(|suite| suite.suite()).collect();
-        let mut provider = (**config.crypto_provider()).clone();
-        provider.cipher_suites.sort_by_key(|suite| !wanted.contains(&suite.suite()));
-        let builder = rustls::ServerConfig::builder_with_details(Arc::new(provider), config.time_provider.clone());
-        let versions = builder.with_protocol_versions(&[&rustls::version::TLS13]).map_err(io::Error::other)?;
-        let mut ours = versions.with_no_client_auth().with_cert_resolver(config.cert_resolver.clone());
-        ours.key_log = core::mem::replace(&mut config.key_log, Arc::new(rustls::NoKeyLog));
-        ours.ignore_client_order = true;
-        Ok(ServerTls::new(ours).map_err(io::Error::other)?)
+        let config = identity::quic_server_config(self.suite, self.randomness("server"), log);
+        Ok(ServerTls::new(config).map_err(io::Error::other)?)
     }
 
     /// Makes the transfer and tells what came of it. A checksum that differs is a fact, not an error.
@@ -541,10 +527,13 @@ mod tests {
 
     #[test]
     fn any_suite_may_be_asked_for() {
-        for suite in [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305] {
+        for (suite, mode) in
+            QuicCipher::ALL.into_iter().flat_map(|suite| [(suite, Mode::QuicCpu), (suite, Mode::QuicNic)])
+        {
             let payload = Payload::seeded(Seed(1), 100_000);
-            let run = QuicBulk { suite, ..QuicBulk::new(Mode::QuicNic, payload) }.run().unwrap();
-            assert!(run.sha256_ok && run.counters["QuicOpenedDevice"] > 50, "{suite:?}");
+            let run = QuicBulk { suite, ..QuicBulk::new(mode, payload) }.run().unwrap();
+            let opened_by = if mode == Mode::QuicNic { "QuicOpenedDevice" } else { "QuicOpenedSw" };
+            assert!(run.sha256_ok && run.counters[opened_by] > 50, "{suite:?} {mode:?}: {:?}", run.counters);
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod openmetrics;
 pub mod options;
 pub mod own_wires;
 pub mod program;
+pub mod quic_suite;
 mod report;
 mod results;
 mod shard;

@@ -3,9 +3,10 @@
 //! The certificate and the authority that signed it are fixed files (see `identity/README.md`). With a seed,
 //! randomness and the time of day are fixed too, and a handshake repeats to the byte.
 
+use crate::ccm_suite::prefer;
 use crate::secrets::{seeded, seeded_provider, system_provider};
 use core::time::Duration;
-use offload_api::{TlsSuite, TlsVersion};
+use offload_api::{QuicCipher, TlsSuite, TlsVersion};
 use offload_base::Seed;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -66,11 +67,41 @@ pub fn client_config(randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -
 ///
 /// See [`client_config`] for an example.
 pub fn server_config(randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -> ServerConfig {
-    let mut config = server(sources(randomness), key_log);
-    if randomness == Randomness::System {
-        let identities = Identities::new(config.crypto_provider()).expect("certificates and keys belong together");
-        config.cert_resolver = Arc::new(identities);
-    }
+    for_clients(randomness, server(sources(randomness), key_log))
+}
+
+/// [`client_config`] for QUIC, which asks for packets by a cipher first, and knows AES-128-CCM if that is the one.
+///
+/// ```
+/// use offload_api::QuicCipher;
+/// use offload_base::Seed;
+/// use offload_testbed::identity::{Randomness, quic_client_config};
+///
+/// let config = quic_client_config(QuicCipher::Aes128Ccm, Randomness::Seeded(Seed(1)), None);
+/// assert_eq!(config.crypto_provider().cipher_suites[0].suite(), rustls::CipherSuite::TLS13_AES_128_CCM_SHA256);
+/// ```
+pub fn quic_client_config(
+    cipher: QuicCipher,
+    randomness: Randomness,
+    key_log: Option<Arc<dyn KeyLog>>,
+) -> ClientConfig {
+    let (mut provider, time) = sources(randomness);
+    prefer(cipher, &mut provider);
+    client((provider, time), key_log)
+}
+
+/// [`server_config`] for QUIC, which takes a cipher before the others, whatever the client's order is.
+///
+/// See [`quic_client_config`] for an example of its like.
+pub fn quic_server_config(
+    cipher: QuicCipher,
+    randomness: Randomness,
+    key_log: Option<Arc<dyn KeyLog>>,
+) -> ServerConfig {
+    let (mut provider, time) = sources(randomness);
+    prefer(cipher, &mut provider);
+    let mut config = for_clients(randomness, server((provider, time), key_log));
+    config.ignore_client_order = true;
     config
 }
 
@@ -200,6 +231,15 @@ fn server((provider, time): Sources, key_log: Option<Arc<dyn KeyLog>>) -> Server
     config.enable_secret_extraction = true;
     if let Some(key_log) = key_log {
         config.key_log = key_log;
+    }
+    config
+}
+
+/// A server that is not seeded has a certificate for clients that do not know Ed25519, too.
+fn for_clients(randomness: Randomness, mut config: ServerConfig) -> ServerConfig {
+    if randomness == Randomness::System {
+        let identities = Identities::new(config.crypto_provider()).expect("certificates and keys belong together");
+        config.cert_resolver = Arc::new(identities);
     }
     config
 }

@@ -22,6 +22,7 @@ pub mod attach;
 pub mod bed;
 pub mod bridge;
 pub mod capture;
+mod ccm_suite;
 pub mod domain;
 pub mod drive;
 pub mod executor;

@@ -3,10 +3,10 @@
 use super::{self as loopback, Common, Failure, Loopback, OutputFiles, Ways};
 use crate::options;
 use crate::own_wires::OwnWires;
+use crate::quic_suite::QuicSuite;
 use clap::Parser;
 use core::time::Duration;
 use nic_sim::NicConfig;
-use offload_api::TlsSuite;
 use offload_bench::facts::Facts;
 use offload_bench::payload::Payload;
 use offload_bench::quic::{Mode, QuicBulk};
@@ -29,9 +29,9 @@ pub struct QuicLoopback {
     /// Only these ways, comma-separated: quic-plain, quic-cpu, quic-nic
     #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
-    /// The cipher: aes128-gcm, aes256-gcm, chacha20-poly1305
-    #[arg(long, value_enum, default_value = "aes128-gcm")]
-    suite: Suite,
+    /// The cipher of packets
+    #[arg(long, value_enum, default_value_t = QuicSuite::Aes128Gcm)]
+    suite: QuicSuite,
     /// Paths of the connection, over IPv4 and IPv6 in turn; with --own-wires each has a wire
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     paths: u32,
@@ -58,27 +58,6 @@ pub struct QuicLoopback {
     common: Common,
     #[command(flatten)]
     own_wires: OwnWires,
-}
-
-/// The ciphers.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Suite {
-    #[value(name = "aes128-gcm")]
-    Aes128Gcm,
-    #[value(name = "aes256-gcm")]
-    Aes256Gcm,
-    #[value(name = "chacha20-poly1305")]
-    ChaCha20Poly1305,
-}
-
-impl Suite {
-    fn of_tls(self) -> TlsSuite {
-        match self {
-            Suite::Aes128Gcm => TlsSuite::Aes128Gcm,
-            Suite::Aes256Gcm => TlsSuite::Aes256Gcm,
-            Suite::ChaCha20Poly1305 => TlsSuite::ChaCha20Poly1305,
-        }
-    }
 }
 
 impl Loopback for QuicLoopback {
@@ -136,7 +115,7 @@ fn run(options: &QuicLoopback) -> Result<Facts, Failure> {
 fn bulk(options: &QuicLoopback, mode: Mode, payload: Payload) -> QuicBulk {
     let usual = QuicBulk::new(mode, payload);
     QuicBulk {
-        suite: options.suite.of_tls(),
+        suite: options.suite.into(),
         paths: options.paths,
         key_update_every: options.key_update_every,
         seed: options.common.wire.seed(),
