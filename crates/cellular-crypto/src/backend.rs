@@ -25,7 +25,7 @@ pub enum Backend {
     Portable,
     /// x86-64 with AVX2, AES-NI and PCLMULQDQ: eight messages side by side.
     Avx2,
-    /// x86-64 with AVX-512 (F, BW, DQ, VL, VBMI, VBMI2), GFNI and VPCLMULQDQ: sixteen messages side by side.
+    /// x86-64 with AVX-512 (F, BW, DQ, VL, VBMI, VBMI2), GFNI, VAES and VPCLMULQDQ: sixteen messages side by side.
     Avx512,
 }
 

@@ -6,7 +6,6 @@ use crate::jobs::{CipherJob, MacJob, OpenJob, SealJob};
 use crate::key::Secret;
 use crate::lane::{Lane, Work};
 use crate::run::Stream;
-use crate::snow5g::Snow5g;
 use crate::sst::Subkeys;
 use crate::{Algorithm, Backend, Iv};
 use resumable_aead::AesKey;
@@ -82,7 +81,7 @@ impl Engine {
     /// Runs what is left to do in lanes.
     fn run<'a>(self, started: impl ExactSizeIterator<Item = Started<'a>>) {
         let jobs = started.len();
-        let mut lanes: [Vec<Lane<'_>>; 3] = Default::default();
+        let mut lanes: [Vec<Lane<'_>>; 4] = Default::default();
         // What is in one is wiped where it lies, so none is moved by growth.
         let mut cmacs = Vec::new();
         for (number, started) in started.enumerate() {
@@ -98,7 +97,7 @@ impl Engine {
             }
         }
         Cmac::run(&mut cmacs);
-        for stream in [Stream::Snow3g, Stream::Zuc128, Stream::Zuc256] {
+        for stream in [Stream::Snow3g, Stream::Snow5g, Stream::Zuc128, Stream::Zuc256] {
             let lanes = &mut lanes[stream as usize];
             // Messages of like lengths end together: few lanes run empty.
             if !lanes.is_sorted_by_key(|lane| lane.blocks) {
@@ -125,7 +124,6 @@ impl CipherJob<'_> {
                 key.cipher.counter_mode(prefix, self.data);
             }
             (_, Secret::Aes256(key)) => key.counter_mode(wide_counter(&self.iv), self.data),
-            (Algorithm::Snow5g, Secret::Bytes(key)) => Snow5g::new(key, self.iv.bytes()).apply(self.data),
             (algorithm, Secret::Bytes(key)) => {
                 return Started::lane(algorithm, key, &self.iv, Work::Cipher(self.data));
             }
@@ -137,40 +135,40 @@ impl CipherJob<'_> {
 impl MacJob<'_> {
     fn start(&mut self) -> Started<'_> {
         let (message, bits, tag) = (self.message, self.bits, &mut self.tag);
-        let work = match (self.key.algorithm(), &self.key.secret) {
-            (_, Secret::Aes128(key)) => {
+        let key = match &self.key.secret {
+            Secret::Aes128(key) => {
                 let prefix = *self.iv.bytes().first_chunk().expect("16 bytes");
                 return Started::Cmac(Cmac::new(key, prefix, message, bits, tag));
             }
-            (Algorithm::Snow3g, _) => Work::Uia2 { message, bits, tag },
-            (Algorithm::Zuc128, _) => Work::Eia3(Eia3::new(message, bits), tag),
-            (Algorithm::Zuc256, _) => Work::Sst { message, tag },
-            (_, secret) => {
-                *tag = Generator::new(secret, &self.iv).0.tag(message, &[]);
+            Secret::Aes256(key) => {
+                *tag = aes_subkeys(key, &self.iv).tag(message, &[]);
                 return Started::Done;
             }
+            Secret::Bytes(key) => key,
         };
-        match &self.key.secret {
-            Secret::Bytes(key) => Started::lane(self.key.algorithm(), key, &self.iv, work),
-            Secret::Aes128(_) | Secret::Aes256(_) => unreachable!("SNOW 3G's and ZUC's keys are bytes"),
-        }
+        let work = match self.key.algorithm() {
+            Algorithm::Snow3g => Work::Uia2 { message, bits, tag },
+            Algorithm::Zuc128 => Work::Eia3(Eia3::new(message, bits), tag),
+            _ => Work::Sst { message, tag },
+        };
+        Started::lane(self.key.algorithm(), key, &self.iv, work)
     }
 }
 
 impl SealJob<'_> {
     fn start(&mut self) -> Started<'_> {
         let (aad, tag) = (self.aad, &mut self.tag);
-        match (self.key.algorithm(), &self.key.secret) {
-            (Algorithm::Zuc256, Secret::Bytes(key)) => {
+        match &self.key.secret {
+            Secret::Bytes(key) => {
                 let work = Work::Seal { aad, data: self.data, subkeys: None, tag };
-                Started::lane(Algorithm::Zuc256, key, &self.iv, work)
+                Started::lane(self.key.algorithm(), key, &self.iv, work)
             }
-            (_, secret) => {
-                let (subkeys, generator) = Generator::new(secret, &self.iv);
-                generator.apply(self.data);
-                *tag = subkeys.tag(aad, self.data);
+            Secret::Aes256(key) => {
+                key.counter_mode(wide_counter(&self.iv), self.data);
+                *tag = aes_subkeys(key, &self.iv).tag(aad, self.data);
                 Started::Done
             }
+            Secret::Aes128(_) => unreachable!("no NCA has keys of 128 bits"),
         }
     }
 }
@@ -178,20 +176,20 @@ impl SealJob<'_> {
 impl OpenJob<'_> {
     fn start(&mut self) -> Started<'_> {
         let (aad, tag, authentic) = (self.aad, self.tag, &mut self.authentic);
-        match (self.key.algorithm(), &self.key.secret) {
-            (Algorithm::Zuc256, Secret::Bytes(key)) => {
+        match &self.key.secret {
+            Secret::Bytes(key) => {
                 let work = Work::Open { aad, data: self.data, tag, authentic };
-                Started::lane(Algorithm::Zuc256, key, &self.iv, work)
+                Started::lane(self.key.algorithm(), key, &self.iv, work)
             }
-            (_, secret) => {
-                let (subkeys, generator) = Generator::new(secret, &self.iv);
-                *authentic = subkeys.accepts(aad, self.data, tag);
+            Secret::Aes256(key) => {
+                *authentic = aes_subkeys(key, &self.iv).accepts(aad, self.data, tag);
                 match *authentic {
-                    true => generator.apply(self.data),
+                    true => key.counter_mode(wide_counter(&self.iv), self.data),
                     false => self.data.fill(0),
                 }
                 Started::Done
             }
+            Secret::Aes128(_) => unreachable!("no NCA has keys of 128 bits"),
         }
     }
 }
@@ -200,6 +198,7 @@ impl<'a> Started<'a> {
     fn lane(algorithm: Algorithm, key: &'a [u8; 32], iv: &Iv, work: Work<'a>) -> Started<'a> {
         let stream = match algorithm {
             Algorithm::Snow3g => Stream::Snow3g,
+            Algorithm::Snow5g => Stream::Snow5g,
             Algorithm::Zuc128 => Stream::Zuc128,
             _ => Stream::Zuc256,
         };
@@ -207,36 +206,10 @@ impl<'a> Started<'a> {
     }
 }
 
-/// What goes on with the keystream of Snow 5G or AES-256 after H, Q and P.
-enum Generator<'a> {
-    Snow5g(Snow5g),
-    /// The counter block of keystream block 0.
-    Aes256(&'a AesKey, u128),
-}
-
-impl<'a> Generator<'a> {
-    fn new(secret: &'a Secret, iv: &Iv) -> (Subkeys, Generator<'a>) {
-        match secret {
-            Secret::Bytes(key) => {
-                let mut generator = Snow5g::new(key, iv.bytes());
-                let blocks = [generator.block(), generator.block(), generator.block()];
-                (Subkeys::new(&blocks), Generator::Snow5g(generator))
-            }
-            Secret::Aes128(_) => unreachable!("no NCA has keys of 128 bits"),
-            Secret::Aes256(key) => {
-                // The lowest bit of the first byte tells the subkeys' counter blocks from the message's.
-                let first = wide_counter(iv);
-                (Subkeys::new(&keystream(key, first | 1 << 120)), Generator::Aes256(key, first))
-            }
-        }
-    }
-
-    fn apply(self, data: &mut [u8]) {
-        match self {
-            Generator::Snow5g(mut generator) => generator.apply(data),
-            Generator::Aes256(key, first) => key.counter_mode(first, data),
-        }
-    }
+/// H, Q and P of 256-NIA5 and 256-NCA5.
+fn aes_subkeys(key: &AesKey, iv: &Iv) -> Subkeys {
+    // The lowest bit of the first byte tells their counter blocks from the message's.
+    Subkeys::new(&keystream(key, wide_counter(iv) | 1 << 120))
 }
 
 /// 256-NEA5: twelve bytes of the IV, and 32 bits that count.

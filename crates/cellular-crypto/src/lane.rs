@@ -1,4 +1,4 @@
-//! A message in a lane of SNOW 3G or ZUC: where its generator starts, and what is done with the keystream.
+//! A message in a lane of SNOW 3G, Snow 5G or ZUC: where its generator starts, and what is done with the keystream.
 
 use crate::eia3::Eia3;
 use crate::sst::Subkeys;
@@ -22,7 +22,7 @@ pub(crate) enum Work<'a> {
     Uia2 { message: &'a [u8], bits: usize, tag: &'a mut [u8; 16] },
     /// 128-NIA3.
     Eia3(Eia3<'a>, &'a mut [u8; 16]),
-    /// 256-NIA6 from H, Q and P.
+    /// 256-NIA4 and 256-NIA6 from H, Q and P.
     Sst { message: &'a [u8], tag: &'a mut [u8; 16] },
     /// Ciphers by what follows H, Q and P, then makes the tag.
     Seal { aad: &'a [u8], data: &'a mut [u8], subkeys: Option<Subkeys>, tag: &'a mut [u8; 16] },

@@ -10,14 +10,14 @@
 //! | 6 | ZUC-256 | 256 | keystream | the same | yes |
 //!
 //! A [`Key`] does one message at a time; an [`Engine`] does many together, of any keys and lengths: a base station has many
-//! flows, and SNOW 3G and ZUC are fast only side by side.
+//! flows, and SNOW 3G, Snow 5G and ZUC are fast only side by side.
 //!
 //! Where things live, callers first:
 //!
 //! - [`Key`] (`key.rs`), [`Iv`] and [`PduNumber`] (`iv.rs`), [`Tag`] (`tag.rs`): what a user has in hand;
 //! - [`Engine`] (`engine.rs`): jobs (`jobs.rs`) to lanes (`lane.rs`), and what runs without lanes;
-//! - `run.rs`: generators (`snow3g.rs`, `zuc.rs`) over lanes, written once over `words/`, which has a file for each back-end;
-//! - `snow5g.rs`: what one message keeps busy by itself; `aes_modes.rs`: counter mode, and CMAC of many messages, over `resumable-aead`;
+//! - `run.rs`: generators (`snow3g.rs`, `snow5g.rs`, `zuc.rs`) over lanes, written once over `words/`, which has a file for each back-end;
+//! - `aes_modes.rs`: counter mode, and CMAC of many messages, over `resumable-aead`;
 //! - `uia2.rs` over `gf64.rs`, `eia3.rs`, `sst.rs`: the MACs;
 //! - `sbox.rs`: S-boxes without tables in memory.
 //!

@@ -1,16 +1,18 @@
-//! Generators of SNOW 3G and ZUC over lanes: up to sixteen messages from key and IV to the end of the longest.
+//! Generators of SNOW 3G, Snow 5G and ZUC over lanes: up to sixteen messages from key and IV to the end of the longest.
 
 use zeroize::Zeroizing;
 
 use crate::lane::Lane;
 use crate::snow3g::Snow3g;
-use crate::words::{Blocks, Words};
+use crate::snow5g::Snow5g;
+use crate::words::{Blocks, Wide, Words};
 use crate::zuc::{Rounds, Zuc, cells_128, cells_256};
 
-/// Which of the two, and its size.
+/// Which of them, and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     Snow3g,
+    Snow5g,
     Zuc128,
     Zuc256,
 }
@@ -20,6 +22,7 @@ pub(crate) enum Stream {
 pub(crate) fn run<W: Words>(proof: W::Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
     match stream {
         Stream::Snow3g => snow_3g::<W>(proof, lanes),
+        Stream::Snow5g => snow_5g::<W>(proof, lanes),
         Stream::Zuc128 => zuc::<W>(proof, lanes, Rounds::Short),
         Stream::Zuc256 => zuc::<W>(proof, lanes, Rounds::Long),
     }
@@ -40,6 +43,33 @@ fn snow_3g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
     for index in 0..blocks(lanes) {
         W::keystream(&generator.block(), &mut out);
         hand_out::<W>(proof, lanes, index, &out);
+    }
+}
+
+#[inline(always)]
+fn snow_5g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
+    let side_by_side = <W::Wide as Wide>::LANES;
+    // The processor works on several registers of messages at once, since none waits for another.
+    for lanes in lanes.chunks_mut(REGISTERS * side_by_side) {
+        let registers = lanes.len().div_ceil(side_by_side);
+        let mut generators = [Snow5g::<W::Wide>::empty(proof); REGISTERS];
+        for (generator, lanes) in generators.iter_mut().zip(lanes.chunks(side_by_side)) {
+            let mut keys = Zeroizing::new([[0; 4]; 2]);
+            let mut ivs = [0; 4];
+            for (index, lane) in lanes.iter().enumerate() {
+                let [low, high, ..] = lane.key.as_chunks::<16>().0 else { unreachable!("keys of 32 bytes") };
+                (keys[0][index], keys[1][index]) = (u128::from_le_bytes(*low), u128::from_le_bytes(*high));
+                ivs[index] = u128::from_le_bytes(lane.iv);
+            }
+            *generator = Snow5g::new(proof, &keys, &ivs);
+        }
+        let mut out = Blocks::new();
+        for index in 0..blocks(lanes) {
+            for (number, generator) in generators[..registers].iter_mut().enumerate() {
+                generator.keystream(&mut out, number * side_by_side);
+            }
+            hand_out::<W>(proof, lanes, index, &out);
+        }
     }
 }
 
@@ -75,3 +105,6 @@ fn hand_out<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], index: usize, out
         }
     }
 }
+
+/// Registers of messages of Snow 5G at a time.
+const REGISTERS: usize = 4;

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use cellular_crypto::{Algorithm, Backend, CipherJob, Direction, Engine, Iv, Key, MacJob, PduNumber, TagLen};
+use cellular_crypto::{
+    Algorithm, Backend, CipherJob, Direction, Engine, Iv, Key, MacJob, OpenJob, PduNumber, SealJob, TagLen,
+};
 use oxirush_security::nas_eps::{KNasEnc, KNasInt};
 use oxirush_security::{Bearer, CipheringAlgorithm, IntegrityAlgorithm, nea_cipher_bits, nia_mac_bits};
 use proptest::prelude::*;
@@ -114,6 +116,53 @@ proptest! {
                 .collect();
             engine.cipher(&mut ciphers);
             prop_assert_eq!(&data, &expected);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// So it is with both in one; and a batch opens what is authentic, and wipes the rest.
+    #[test]
+    fn a_batch_seals_and_opens_as_single_messages_do(
+        jobs in proptest::collection::vec((3..6usize, any::<u8>(), any::<[u8; 16]>(), lengths(), any::<bool>()), 0..40),
+    ) {
+        let key = |(which, key, ..): &(usize, u8, [u8; 16], usize, bool)| Key::new(Algorithm::ALL[*which], &[*key; 32]).unwrap();
+        let keys: Vec<Key> = jobs.iter().map(key).collect();
+        let clear: Vec<Vec<u8>> = jobs.iter().map(|(_, key, iv, len, _)| (0..*len).map(|at| at as u8 ^ key ^ iv[at % 16]).collect()).collect();
+        let portable = Engine::with_backend(Backend::Portable).unwrap();
+        let (mut sealed, mut tags) = (clear.clone(), Vec::new());
+        for ((key, (_, _, iv, len, _)), data) in keys.iter().zip(&jobs).zip(&mut sealed) {
+            let mut job = [SealJob::new(key, Iv::from_bytes(*iv), &iv[..len % 16], data, TagLen::FOUR).unwrap()];
+            portable.seal(&mut job);
+            tags.push(job[0].tag());
+        }
+        for engine in Backend::ALL.into_iter().filter_map(Engine::with_backend) {
+            let mut data = clear.clone();
+            let mut seals: Vec<SealJob<'_>> = keys.iter().zip(&jobs).zip(&mut data)
+                .map(|((key, (_, _, iv, len, _)), data)| {
+                    SealJob::new(key, Iv::from_bytes(*iv), &iv[..len % 16], data, TagLen::FOUR).unwrap()
+                })
+                .collect();
+            engine.seal(&mut seals);
+            prop_assert_eq!(&seals.iter().map(SealJob::tag).collect::<Vec<_>>(), &tags);
+            prop_assert_eq!(&data, &sealed);
+            let spoilt: Vec<[u8; 4]> = jobs.iter().zip(&tags)
+                .map(|((.., right), tag)| [tag.as_bytes()[0] ^ u8::from(!right), tag.as_bytes()[1], tag.as_bytes()[2], tag.as_bytes()[3]])
+                .collect();
+            let mut opens: Vec<OpenJob<'_>> = keys.iter().zip(&jobs).zip(&mut data).zip(&spoilt)
+                .map(|(((key, (_, _, iv, len, _)), data), tag)| {
+                    OpenJob::new(key, Iv::from_bytes(*iv), &iv[..len % 16], data, tag).unwrap()
+                })
+                .collect();
+            engine.open(&mut opens);
+            let authentic: Vec<bool> = opens.iter().map(OpenJob::is_authentic).collect();
+            prop_assert_eq!(authentic, jobs.iter().map(|(.., right)| *right).collect::<Vec<_>>());
+            for ((data, clear), (.., right)) in data.iter().zip(&clear).zip(&jobs) {
+                let wiped = vec![0; clear.len()];
+                prop_assert_eq!(data, if *right { clear } else { &wiped });
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Eight words in a register of 256 bits, S-boxes by AES-NI and byte shuffles.
+//! Eight words, or two blocks, in a register of 256 bits; S-boxes by AES-NI and byte shuffles.
 //!
 //! # Safety of this module
 //!
@@ -11,14 +11,14 @@
 
 use std::arch::x86_64::*;
 
-use super::{Block, Blocks, Words, clmul};
+use super::{Block, Blocks, Wide, Words, clmul};
 use crate::lane::Lane;
 use crate::linear::{self, halves};
 use crate::run::{self, Stream};
 use crate::sbox;
-use crate::words::portable::{DIV, MUL};
+use crate::words::portable::{DIV, MUL, TURNED};
 
-/// Eight words.
+/// Eight words, or two blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(__m256i);
 
@@ -112,10 +112,13 @@ impl Avx2 {
             Avx2(_mm256_xor_si256(_mm256_xor_si256(of_a, of_b), of_c))
         }
         /// Both halves through a round of AES that leaves rows where they are.
-        fn aes_round(bytes: __m256i, mix: bool) -> __m256i {
-            let shifted = Avx2::rotate_bytes(bytes, &UNSHIFT_ROWS);
+        fn aes_rows(bytes: __m256i, mix: bool) -> __m256i {
+            Avx2::aes_halves(Avx2::rotate_bytes(bytes, &UNSHIFT_ROWS), mix)
+        }
+        /// Both halves through a round of AES, the last one or another.
+        fn aes_halves(bytes: __m256i, mix: bool) -> __m256i {
             let zero = _mm_setzero_si128();
-            let (low, high) = (_mm256_castsi256_si128(shifted), _mm256_extracti128_si256::<1>(shifted));
+            let (low, high) = (_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes));
             let (low, high) = match mix {
                 true => (_mm_aesenc_si128(low, zero), _mm_aesenc_si128(high, zero)),
                 false => (_mm_aesenclast_si128(low, zero), _mm_aesenclast_si128(high, zero)),
@@ -128,6 +131,7 @@ impl Avx2 {
 impl Words for Avx2 {
     const LANES: usize = 8;
     type Proof = Proof;
+    type Wide = Self;
 
     methods! {
         fn splat(_proof: Proof, word: u32) -> Self { Avx2(_mm256_set1_epi32(word as i32)) }
@@ -155,7 +159,7 @@ impl Words for Avx2 {
 
         fn snow_3g_s1(self: Self) -> Self {
             // In memory the lowest byte of a word is the first of AES's column, and MixColumns turns the same way.
-            Avx2(Avx2::aes_round(self.0, true))
+            Avx2(Avx2::aes_rows(self.0, true))
         }
         fn snow_3g_s2(self: Self) -> Self {
             let bytes = Avx2::look_up(self.0, &S2);
@@ -194,7 +198,7 @@ impl Words for Avx2 {
             let first = _mm256_or_si256(_mm256_shuffle_epi8(of_low, low), _mm256_shuffle_epi8(of_high, high));
 
             let in_aes = Avx2::linear_bytes(second, &TO_AES);
-            let second = Avx2::linear_bytes(Avx2::aes_round(in_aes, false), &FROM_AES);
+            let second = Avx2::linear_bytes(Avx2::aes_rows(in_aes, false), &FROM_AES);
             let second = _mm256_xor_si256(second, _mm256_set1_epi8(linear::ZUC_1_CONSTANT as i8));
             (
                 Avx2(_mm256_blendv_epi8(_mm256_srli_epi16::<8>(second), first, odd)),
@@ -254,6 +258,35 @@ impl Words for Avx2 {
         }
         fn absorb(_proof: Proof, p: u64, blocks: &[u8]) -> u64 { clmul::absorb(p, blocks) }
         fn multiply(_proof: Proof, a: u64, b: u64) -> u64 { clmul::multiply(a, b) }
+    }
+}
+
+impl Wide for Avx2 {
+    const LANES: usize = 2;
+    type Proof = Proof;
+
+    methods! {
+        fn load(_proof: Proof, blocks: &[u128; 4]) -> Self { Avx2(_mm256_loadu_si256(blocks.as_ptr().cast())) }
+        fn xor(self: Self, other: Self) -> Self { Avx2(_mm256_xor_si256(self.0, other.0)) }
+        fn add_16(self: Self, other: Self) -> Self { Avx2(_mm256_add_epi16(self.0, other.0)) }
+        fn double_16<const POLYNOMIAL: u16>(self: Self) -> Self {
+            let carries = _mm256_srai_epi16::<15>(self.0);
+            let reduced = _mm256_and_si256(carries, _mm256_set1_epi16(POLYNOMIAL as i16));
+            Avx2(_mm256_xor_si256(_mm256_add_epi16(self.0, self.0), reduced))
+        }
+        fn cells_from_7(self: Self, next: Self) -> Self { Avx2(_mm256_alignr_epi8::<14>(next.0, self.0)) }
+        fn transpose(self: Self) -> Self { Avx2(Avx2::rotate_bytes(self.0, &TURNED)) }
+        fn aes_round(self: Self) -> Self { Avx2(Avx2::aes_halves(self.0, true)) }
+        fn keystream(blocks: &[Self; 4], out: &mut Blocks, first: usize) -> () {
+            let lanes = &mut out.0[first..first + 2];
+            for (half, [a, b]) in blocks.as_chunks::<2>().0.iter().enumerate() {
+                let messages =
+                    [_mm256_permute2x128_si256::<0x20>(a.0, b.0), _mm256_permute2x128_si256::<0x31>(a.0, b.0)];
+                for (lane, message) in lanes.iter_mut().zip(messages) {
+                    _mm256_storeu_si256(lane[4 * half..4 * half + 4].as_mut_ptr().cast(), message);
+                }
+            }
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sixteen words in a register of 512 bits, S-boxes by GFNI and VBMI.
+//! Sixteen words, or four blocks, in a register of 512 bits; S-boxes by GFNI and VBMI, rounds of AES by VAES.
 //!
 //! # Safety of this module
 //!
@@ -11,14 +11,14 @@
 
 use std::arch::x86_64::*;
 
-use super::{Block, Blocks, Words, clmul};
+use super::{Block, Blocks, Wide, Words, clmul};
 use crate::lane::Lane;
 use crate::linear::{self, matrix};
 use crate::run::{self, Stream};
 use crate::sbox;
-use crate::words::portable::{DIV, MUL};
+use crate::words::portable::{DIV, MUL, TURNED};
 
-/// Sixteen words.
+/// Sixteen words, or four blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(__m512i);
 
@@ -31,7 +31,7 @@ impl Proof {
         macro_rules! has {
             ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
         }
-        let has_all = has!("avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512vbmi" "avx512vbmi2" "gfni" "pclmulqdq" "vpclmulqdq" "ssse3");
+        let has_all = has!("avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512vbmi" "avx512vbmi2" "gfni" "vaes" "pclmulqdq" "vpclmulqdq" "ssse3");
         has_all.then_some(Proof(()))
     }
 }
@@ -39,7 +39,7 @@ impl Proof {
 /// At most sixteen messages.
 pub(crate) fn run(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
     #[target_feature(
-        enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,gfni,pclmulqdq,vpclmulqdq,ssse3"
+        enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,gfni,vaes,pclmulqdq,vpclmulqdq,ssse3"
     )]
     fn with_instructions(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
         run::run::<Avx512>(proof, stream, lanes);
@@ -92,18 +92,21 @@ impl Avx512 {
             let map = _mm512_set1_epi64(matrix(linear::ZUC_1_OF_AES_INVERSE));
             Avx512(_mm512_mask_gf2p8affineinv_epi64_epi8::<0x55>(first, 0x5555_5555_5555_5555, in_aes, map))
         }
-        /// Of four groups of four rows, those with one column of each quarter: four whole columns.
-        fn columns(rows: [__m512i; 4], out: &mut Blocks, first: usize) -> () {
+        /// The matrix whose elements are the quarters of registers, turned.
+        fn turn_quarters(rows: [__m512i; 4]) -> [__m512i; 4] {
             let [a, b, c, d] = rows;
             let [ab_low, ab_high] = [_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0xee>(a, b)];
             let [cd_low, cd_high] = [_mm512_shuffle_i32x4::<0x44>(c, d), _mm512_shuffle_i32x4::<0xee>(c, d)];
-            let columns = [
+            [
                 _mm512_shuffle_i32x4::<0x88>(ab_low, cd_low),
                 _mm512_shuffle_i32x4::<0xdd>(ab_low, cd_low),
                 _mm512_shuffle_i32x4::<0x88>(ab_high, cd_high),
                 _mm512_shuffle_i32x4::<0xdd>(ab_high, cd_high),
-            ];
-            for (quarter, column) in columns.into_iter().enumerate() {
+            ]
+        }
+        /// Of four groups of four rows, those with one column of each quarter: four whole columns.
+        fn columns(rows: [__m512i; 4], out: &mut Blocks, first: usize) -> () {
+            for (quarter, column) in Avx512::turn_quarters(rows).into_iter().enumerate() {
                 _mm512_storeu_si512(out.0[4 * quarter + first].as_mut_ptr().cast(), column);
             }
         }
@@ -113,6 +116,7 @@ impl Avx512 {
 impl Words for Avx512 {
     const LANES: usize = 16;
     type Proof = Proof;
+    type Wide = Self;
 
     methods! {
         fn splat(_proof: Proof, word: u32) -> Self { Avx512(_mm512_set1_epi32(word as i32)) }
@@ -199,8 +203,41 @@ impl Words for Avx512 {
     }
 }
 
+impl Wide for Avx512 {
+    const LANES: usize = 4;
+    type Proof = Proof;
+
+    methods! {
+        fn load(_proof: Proof, blocks: &[u128; 4]) -> Self { Avx512(_mm512_loadu_si512(blocks.as_ptr().cast())) }
+        fn xor(self: Self, other: Self) -> Self { Avx512(_mm512_xor_si512(self.0, other.0)) }
+        fn add_16(self: Self, other: Self) -> Self { Avx512(_mm512_add_epi16(self.0, other.0)) }
+        fn double_16<const POLYNOMIAL: u16>(self: Self) -> Self {
+            let carries = _mm512_srai_epi16::<15>(self.0);
+            let doubled = _mm512_add_epi16(self.0, self.0);
+            let polynomial = _mm512_set1_epi16(POLYNOMIAL as i16);
+            Avx512(_mm512_ternarylogic_epi32::<AND_XOR>(carries, polynomial, doubled))
+        }
+        fn cells_from_7(self: Self, next: Self) -> Self { Avx512(_mm512_alignr_epi8::<14>(next.0, self.0)) }
+        fn transpose(self: Self) -> Self {
+            let turned = _mm512_broadcast_i32x4(_mm_loadu_si128(TURNED.as_ptr().cast()));
+            Avx512(_mm512_shuffle_epi8(self.0, turned))
+        }
+        fn aes_round(self: Self) -> Self { Avx512(_mm512_aesenc_epi128(self.0, _mm512_setzero_si512())) }
+        fn keystream(blocks: &[Self; 4], out: &mut Blocks, first: usize) -> () {
+            let [a, b, c, d] = *blocks;
+            let messages = Avx512::turn_quarters([a.0, b.0, c.0, d.0]);
+            let lanes = &mut out.0[first..first + 4];
+            for (lane, message) in lanes.iter_mut().zip(messages) {
+                _mm512_storeu_si512(lane.as_mut_ptr().cast(), message);
+            }
+        }
+    }
+}
+
 /// The sum of three, to VPTERNLOGD.
 const XOR: i32 = 0x96;
+/// The third, changed where the first two are both one.
+const AND_XOR: i32 = 0x6a;
 
 static MUL_HALVES: [[u32; 16]; 2] = halves(&MUL);
 static DIV_HALVES: [[u32; 16]; 2] = halves(&DIV);

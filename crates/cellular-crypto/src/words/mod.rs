@@ -1,4 +1,5 @@
-//! Many words of 32 bits side by side: word `n` belongs to message `n`. SNOW 3G and ZUC are written once over [`Words`].
+//! Many words of 32 bits side by side: word `n` belongs to message `n`. SNOW 3G and ZUC are written once over [`Words`]. And blocks of 128 bits of some
+//! messages side by side, for Snow 5G: [`Wide`].
 //!
 //! `portable.rs` is safe Rust; `avx2.rs` and `avx512.rs` are instructions of x86-64.
 
@@ -20,6 +21,8 @@ pub(crate) trait Words: Copy {
     const LANES: usize;
     /// Exists only where the instructions do.
     type Proof: Copy;
+    /// The same instructions on blocks of 128 bits.
+    type Wide: Wide<Proof = Self::Proof>;
 
     fn splat(proof: Self::Proof, word: u32) -> Self;
     /// The first [`Words::LANES`].
@@ -61,6 +64,32 @@ pub(crate) trait Words: Copy {
     fn absorb(proof: Self::Proof, p: u64, blocks: &[u8]) -> u64;
     /// See [`gf64::multiply`](crate::gf64::multiply).
     fn multiply(proof: Self::Proof, a: u64, b: u64) -> u64;
+}
+
+/// Blocks of 128 bits, as many as a back-end has in a register, each of eight cells of 16 bits: the lowest is cell 0.
+///
+/// A value can be made only with a [`Wide::Proof`] that the processor has the back-end's instructions.
+pub(crate) trait Wide: Copy {
+    /// Blocks side by side: 4 at most.
+    const LANES: usize;
+    /// Exists only where the instructions do.
+    type Proof: Copy;
+
+    /// The first [`Wide::LANES`].
+    fn load(proof: Self::Proof, blocks: &[u128; 4]) -> Self;
+    fn xor(self, other: Self) -> Self;
+    /// Sums of cells.
+    fn add_16(self, other: Self) -> Self;
+    /// Each cell times x, reduced by the polynomial whose lower bits these are.
+    fn double_16<const POLYNOMIAL: u16>(self) -> Self;
+    /// Cell 7, and cells 0 to 6 of `next`.
+    fn cells_from_7(self, next: Self) -> Self;
+    /// The matrix of four by four bytes, turned.
+    fn transpose(self) -> Self;
+    /// A round of AES with a key of zeros.
+    fn aes_round(self) -> Self;
+    /// Four blocks of each message in the order of `blocks`, the first message's to lane `first`.
+    fn keystream(blocks: &[Self; 4], out: &mut Blocks, first: usize);
 }
 
 /// 64 bytes of keystream of each lane, wiped when dropped. They are kept as long words, which are wiped one by one.

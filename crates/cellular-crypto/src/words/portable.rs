@@ -1,8 +1,9 @@
-//! Sixteen words in safe Rust.
+//! Sixteen words, and one block, in safe Rust.
 
-use super::{Block, Blocks, Words};
+use super::{Block, Blocks, Wide, Words};
 use crate::sbox::{self, Sbox, multiply, power};
 use crate::{eia3, gf64};
+use aes::hazmat::cipher_round;
 
 /// Sixteen words.
 #[derive(Clone, Copy)]
@@ -45,6 +46,7 @@ impl Portable {
 impl Words for Portable {
     const LANES: usize = 16;
     type Proof = ();
+    type Wide = One;
 
     fn splat((): (), word: u32) -> Self {
         Portable([word; 16])
@@ -127,6 +129,54 @@ impl Words for Portable {
         gf64::multiply(a, b)
     }
 }
+
+/// One block: there is nothing to be won by several.
+#[derive(Clone, Copy)]
+pub(crate) struct One(u128);
+
+impl Wide for One {
+    const LANES: usize = 1;
+    type Proof = ();
+
+    fn load((): (), blocks: &[u128; 4]) -> Self {
+        One(blocks[0])
+    }
+    fn xor(self, other: Self) -> Self {
+        One(self.0 ^ other.0)
+    }
+    fn add_16(self, other: Self) -> Self {
+        // Without their highest bits, numbers of 16 bits carry nothing to their neighbours.
+        let (a, b) = (self.0, other.0);
+        One((a & !TOPS).wrapping_add(b & !TOPS) ^ (a ^ b) & TOPS)
+    }
+    fn double_16<const POLYNOMIAL: u16>(self) -> Self {
+        let carries = (self.0 & TOPS) >> 15;
+        One(((self.0 & !TOPS) << 1) ^ (carries * u128::from(POLYNOMIAL)))
+    }
+    fn cells_from_7(self, next: Self) -> Self {
+        One(self.0 >> 112 | next.0 << 16)
+    }
+    fn transpose(self) -> Self {
+        let bytes = self.0.to_le_bytes();
+        One(u128::from_le_bytes(std::array::from_fn(|index| bytes[usize::from(TURNED[index])])))
+    }
+    fn aes_round(self) -> Self {
+        let mut block = aes::Block::from(self.0.to_le_bytes());
+        cipher_round(&mut block, &aes::Block::default());
+        One(u128::from_le_bytes(block.into()))
+    }
+    fn keystream(blocks: &[Self; 4], out: &mut Blocks, first: usize) {
+        for (words, block) in out.0[first].as_chunks_mut::<2>().0.iter_mut().zip(blocks) {
+            *words = [block.0 as u64, (block.0 >> 64) as u64];
+        }
+    }
+}
+
+/// The highest bit of each cell.
+const TOPS: u128 = 0x8000_8000_8000_8000_8000_8000_8000_8000;
+
+/// Where a byte of a matrix of four by four that is turned comes from.
+pub(crate) static TURNED: [u8; 16] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
 
 /// The sum of the images of the bits that are set, all of them read.
 #[inline(always)]
