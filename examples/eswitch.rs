@@ -66,6 +66,11 @@ struct Options {
     /// SAs and policies in words of `ip xfrm`. Those of protected networks need `offload packet`, and each run needs new keys
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
+    /// Take SAs and policies from that Linux, whose keying daemon speaks for the NIC's host: `sa-mirror` there brings them to this socket. No
+    /// packet of a tunnel passes without an SA then. The daemon's network card is the representor of p0. The numbers that were used are kept in
+    /// SOCKET.numbers
+    #[arg(long, value_name = "SOCKET", requires = "filters", conflicts_with = "keys")]
+    mirror: Option<PathBuf>,
     /// At each SIGHUP, read this file and do with SAs and policies what it says
     #[arg(long, value_name = "FILE", requires = "keys")]
     key_changes: Option<PathBuf>,
@@ -109,6 +114,9 @@ fn run(options: &Options) -> Result<String, Stop> {
         steered = Some(steering.counters());
         manager = manager.steered(steering);
     }
+    if options.mirror.is_some() {
+        manager = manager.keyed(options.address.into());
+    }
     let files = RunFiles {
         read: options.rules.iter().map(PathBuf::as_path).collect(),
         pcap: options.pcap.as_deref(),
@@ -127,10 +135,11 @@ fn run(options: &Options) -> Result<String, Stop> {
         Ok(builder)
     })?;
     let host = outside.host().clone();
+    let gate = options.mirror.as_ref().map(|_| outside.gate());
     outside.set_up(manager.begin(&host)).map_err(unusable)?;
     let instructions = options.instructions(&manager, &outside_options);
     let mut rules = Vec::new();
-    let ended = outside.until_interrupted_beside(&instructions, |host| manager.serve(host.clone()), async {
+    let ended = outside.until_interrupted_beside(&instructions, |host| manager.serve(host.clone(), gate), async {
         rules = Manager::rules(&host).await
     });
     drop(host);
@@ -152,6 +161,7 @@ impl Options {
         (options.address, options.peer, options.gateway) = (self.address, self.peer, self.gateway);
         (options.address6, options.peer6, options.gateway6) = (self.address6, self.peer6, self.gateway6);
         (options.keys, options.key_changes) = (self.keys.clone(), self.key_changes.clone());
+        options.mirror = self.mirror.clone();
         options
     }
 

@@ -216,6 +216,8 @@ struct Outside {
     /// The end's, or the front's before it.
     port: Arc<Mutex<dyn Port>>,
     front: Option<Arc<Mutex<Front>>>,
+    /// Where what a keying daemon says waits: at the front, or wherever else it comes by.
+    gate: Gate,
 }
 
 /// In front of an emulated host, with a Linux that negotiates for it beside it.
@@ -228,10 +230,12 @@ impl Outside {
     /// In words, if it cannot be opened.
     fn open(options: &OutsideOptions) -> Result<Outside, String> {
         let end = Outside::end(options)?;
-        let mut outside = Outside { port: end.port(), end, front: None };
+        let mut outside = Outside { port: end.port(), end, front: None, gate: Gate::default() };
         if let [ours, theirs] = &options.daemon[..] {
             let daemon = DgramPort::bind(ours, theirs).map_err(|error| format!("{}: {error}", ours.display()))?;
-            let front = Arc::new(Mutex::new(KeyingFront::new(outside.port, daemon)));
+            let front = KeyingFront::new(outside.port, daemon);
+            outside.gate = front.gate();
+            let front = Arc::new(Mutex::new(front));
             (outside.port, outside.front) = (front.clone(), Some(front));
         }
         Ok(outside)
@@ -249,12 +253,6 @@ impl Outside {
             Some(name) => End::tap(name).map_err(|error| error.to_string()),
             None => Err(NO_END.into()),
         }
-    }
-
-    /// Where what a keying daemon says waits; without one, nobody comes by.
-    fn gate(&self) -> Gate {
-        let front = self.front.as_ref().map(|front| front.lock().unwrap_or_else(PoisonError::into_inner).gate());
-        front.unwrap_or_default()
     }
 
     /// Ready when the end of the wire has gone for good, with what to tell of that.

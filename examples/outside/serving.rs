@@ -18,6 +18,7 @@ use nicbench::program;
 use nicbench::trace_options::{TraceFile, TraceOptions};
 use offload_base::counters::CounterSet;
 use offload_bench::keys;
+use offload_testbed::attach::Gate;
 use offload_testbed::bed::{BedHost, Builder};
 use offload_testbed::{Capture, Testbed};
 use sa_mirror::{Listener, MirrorCounters};
@@ -149,6 +150,11 @@ impl OutsideHost {
         self.bed.host(0)
     }
 
+    /// Where what a keying daemon says waits, for a Linux that does not come by the front.
+    pub fn gate(&self) -> Gate {
+        self.outside.gate.clone()
+    }
+
     /// Does something with the host before it serves.
     pub fn set_up<T>(&mut self, work: impl Future<Output = T>) -> T {
         self.bed.run(work)
@@ -199,7 +205,7 @@ impl OutsideHost {
         let (agents, mirrored) = (&self.agents, &mut self.mirrored);
         let ended = self.bed.run(async {
             let mut mirroring =
-                agents.as_ref().map(|agents| Mirroring::listen(agents, options, outside.gate())).transpose()?;
+                agents.as_ref().map(|agents| Mirroring::listen(agents, options, outside.gate.clone())).transpose()?;
             // Signals are heard from the first line on that anybody can read.
             let (mut interrupts, mut changes) = (Interrupts::listen()?, Changes::listen(options)?);
             let mut work = core::pin::pin!(begin(&host)?);

@@ -10,7 +10,8 @@ use core::pin::pin;
 use core::time::Duration;
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::switch::{FunctionConfig, Mac, Mode, NextHop, Protection, Rule, RuleReport, Tunnel, TunnelDevice};
-use offload_api::{Direction, Handle, SaParams};
+use offload_api::{Direction, EspKey, EspSuite, Handle, SaParams};
+use offload_testbed::attach::Gate;
 use offload_testbed::bed::{BedHost, Eswitch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -29,6 +30,8 @@ pub struct Manager {
     steering: Option<Steering>,
     /// SAs as the file of keys has them.
     sas: Vec<SaParams>,
+    /// Whether a Linux' daemon negotiates SAs: an example of those, for which tunnels leave room.
+    negotiated: Option<SaParams>,
     /// The longest packet on the wire.
     mtu: u16,
     /// What the switch was told last.
@@ -80,6 +83,7 @@ impl Manager {
             networks,
             steering: None,
             sas,
+            negotiated: None,
             mtu,
             hops: BTreeMap::new(),
             protections,
@@ -93,6 +97,14 @@ impl Manager {
     pub fn steered(mut self, steering: Steering) -> Manager {
         self.setup.mode = Mode::Switchdev;
         self.steering = Some(steering);
+        self
+    }
+
+    /// The same, whose SAs a keying daemon of that Linux negotiates: no packet of a tunnel passes without one.
+    #[must_use]
+    pub fn keyed(mut self, host: IpAddr) -> Manager {
+        let key = EspKey::new(EspSuite::Aes256Gcm, &[0; 36]).expect("36 bytes");
+        self.negotiated = Some(SaParams::new(Direction::Transmit, 0x100, host, host, key));
         self
     }
 
@@ -118,19 +130,22 @@ impl Manager {
         if self.steering.is_some() {
             tell(eswitch, EswitchCommand::Sampling(Some(SAMPLING))).await?;
         }
+        tell(eswitch, EswitchCommand::ProtectAll(self.negotiated.is_some())).await?;
+        let represented = self.steering.as_ref().is_some_and(Steering::has_uplink);
+        tell(eswitch, EswitchCommand::RepresentUplink(represented)).await?;
         self.tell_protections(host).await?;
         self.tell_setup(host).await
     }
 
     /// Does what comes up, for ever: signals to read the file anew, neighbours that come and go, SAs as well, and what a Linux says that
-    /// steers. Frames that no rule took go to that one, or nowhere; the switch has counted them.
+    /// steers. Frames that no rule took go to that one, or nowhere; the switch has counted them. What a keying daemon says waits at `gate`.
     ///
     /// # Errors
     /// If signals cannot be waited for, or sockets not be opened.
-    pub fn serve(mut self, host: BedHost) -> io::Result<impl Future<Output = Infallible>> {
+    pub fn serve(mut self, host: BedHost, gate: Option<Gate>) -> io::Result<impl Future<Output = Infallible>> {
         let mut hangup = signal(SignalKind::hangup())?;
         let mut steering = self.steering.take();
-        steering.as_mut().map_or(Ok(()), Steering::open)?;
+        steering.as_mut().map_or(Ok(()), |steering| steering.open(gate))?;
         Ok(async move {
             let runtime = host.runtime();
             let mut look = pin!(runtime.sleep(BETWEEN_LOOKS));
@@ -286,6 +301,9 @@ impl Manager {
 
     /// SAs of a network, as the file of keys had them.
     fn sas_of(&self, device: TunnelDevice, key: Option<u32>) -> Vec<&SaParams> {
+        if let Some(sa) = &self.negotiated {
+            return vec![sa];
+        }
         let network = self.networks.iter().find(|network| (network.device, network.key) == (device, key));
         let reqids = network.map_or(&[][..], |network| &network.reqids);
         self.sas.iter().filter(|sa| reqids.contains(&sa.reqid)).collect()

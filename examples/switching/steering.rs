@@ -1,6 +1,10 @@
 //! A Linux of its own steers the switch: it has the representors as network cards, and an agent beside it, `tc-mirror`, tells which flower
 //! filters its kernel has. What no filter takes, that Linux forwards.
 //!
+//! With the uplink's representor, that Linux is the NIC's host to everybody outside: it has the host's addresses, hears what no rule takes of
+//! the wire's frames, and what it sends leaves by the wire, under an SA if the host's policies say so. If its daemon negotiates SAs, what the
+//! daemon says waits until the emulated host knows what the Linux' kernel was told before.
+//!
 //! Invariant: one agent at a time, of this process's owner; a frame of a representor whose Linux is not there, or has no room, goes nowhere
 //! and is counted.
 
@@ -12,8 +16,9 @@ use core::time::Duration;
 use nic_sim::Vport;
 use nic_sim::switch::{Rule, RuleReport};
 use offload_base::Instant;
-use offload_testbed::attach::bind_in_place_of_the_dead;
+use offload_testbed::attach::{Concern, Gate, bind_in_place_of_the_dead};
 use sa_mirror::{Listener, is_of_owner};
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -52,6 +57,10 @@ pub struct Steering {
     /// What the agent is being told, and how much of it was.
     sending: (Vec<u8>, usize),
     scratch: BytesMut,
+    /// What a keying daemon says, the ticket that is to pass first, and how long it waits at most.
+    held: VecDeque<(Bytes, u32, tokio::time::Instant)>,
+    /// Where those wait; `None`: the SAs of that Linux' kernel are its own.
+    gate: Option<Gate>,
     counts: Arc<Mutex<SteeringCounters>>,
 }
 
@@ -76,6 +85,8 @@ offload_base::counters! {
         pub lost: "representor_lost",
         /// Frames that it sent.
         pub of_linux: "representor_of_linux",
+        /// Those of them that were ESP of its kernel under the NIC's own SAs, and went nowhere.
+        pub blocked_esp: "representor_blocked_esp",
     }
 }
 
@@ -108,15 +119,23 @@ impl Steering {
             mirror: Mirror::new(),
             sending: (Vec::new(), 0),
             scratch: BytesMut::zeroed(1 << 16),
+            held: VecDeque::new(),
+            gate: None,
             counts: Arc::default(),
         })
     }
 
-    /// Opens what only a runtime can.
+    /// Whether the Linux has the uplink's representor.
+    pub(super) fn has_uplink(&self) -> bool {
+        self.representors.iter().any(|representor| representor.port == Vport::Uplink)
+    }
+
+    /// Opens what only a runtime can. If SAs of the Linux' kernel are mirrored, what its daemon says waits at `gate`.
     ///
     /// # Errors
     /// If a socket cannot be made.
-    pub(super) fn open(&mut self) -> io::Result<()> {
+    pub(super) fn open(&mut self, gate: Option<Gate>) -> io::Result<()> {
+        self.gate = gate;
         for representor in &mut self.representors {
             let socket = bind_in_place_of_the_dead(&representor.ours)
                 .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", representor.ours.display())))?;
@@ -165,7 +184,8 @@ impl Steering {
             {
                 self.sending = (next, 0);
             }
-            let Steering { representors, agents, agent, sending, scratch, mirror, counts, .. } = self;
+            let Steering { representors, agents, agent, sending, scratch, mirror, counts, held, gate, .. } = self;
+            let first = held.front().map(|(_, ticket, until)| (*ticket, *until));
             let connected = async {
                 match agents {
                     Some(agents) => agents.accept().await,
@@ -188,7 +208,21 @@ impl Steering {
             tokio::select! {
                 (number, length) = received(representors, scratch) => {
                     lock(counts).0.of_linux += 1;
-                    return Said::Frame(representors[number].port, Bytes::copy_from_slice(&scratch[..length]));
+                    let (port, frame) = (representors[number].port, Bytes::copy_from_slice(&scratch[..length]));
+                    let gate = gate.as_ref().filter(|_| port == Vport::Uplink);
+                    match (gate, Concern::of(&frame)) {
+                        // Its kernel has the same SAs as the NIC, and must not send by them.
+                        (Some(_), Concern::Esp) => lock(counts).0.blocked_esp += 1,
+                        (Some(gate), Concern::Ike) if held.len() < MOST_HELD => {
+                            held.push_back((frame, gate.ticket().unwrap_or(0), tokio::time::Instant::now() + PATIENCE));
+                        }
+                        _ => return Said::Frame(port, frame),
+                    }
+                }
+                () = passed(gate.as_ref(), first), if first.is_some() => {
+                    if let Some((frame, ..)) = held.pop_front() {
+                        return Said::Frame(Vport::Uplink, frame);
+                    }
                 }
                 Ok((new, _)) = connected => match (&agent, is_of_owner(&new)) {
                     (None, Ok(true)) => {
@@ -237,6 +271,13 @@ fn lock(counts: &Mutex<SteeringCounters>) -> MutexGuard<'_, SteeringCounters> {
     counts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Ready when this ticket has passed, or its time is over.
+async fn passed(gate: Option<&Gate>, ticket: Option<(u32, tokio::time::Instant)>) {
+    if let Some((gate, (ticket, until))) = gate.zip(ticket) {
+        let _its_time_is_over = tokio::time::timeout_at(until, gate.passed(ticket)).await;
+    }
+}
+
 /// The next frame of a Linux: by which representor, and how long it is.
 async fn received(representors: &[Representor], bytes: &mut BytesMut) -> (usize, usize) {
     poll_fn(|cx| {
@@ -257,6 +298,9 @@ async fn received(representors: &[Representor], bytes: &mut BytesMut) -> (usize,
 
 /// How often each rule leaves a frame to the Linux: Open vSwitch deletes what was idle for ten seconds.
 pub(super) const SAMPLING: Duration = Duration::from_secs(2);
+/// How long a message of a keying daemon waits at most: IKE sends it again after seconds.
+const PATIENCE: Duration = Duration::from_millis(200);
+const MOST_HELD: usize = 256;
 
 #[cfg(test)]
 mod tests {

@@ -41,6 +41,11 @@ pub enum EswitchCommand {
     Sampling(Option<Duration>),
     /// Says by which SAs of the first queue of the host's function a network of a tunnel is protected, or that it is not.
     Protect(TunnelDevice, Option<u32>, Option<Protection>),
+    /// Says whether packets of tunnels pass only under an SA, whatever networks are named.
+    ProtectAll(bool),
+    /// Says whether what no rule takes of the wire's frames goes to the uplink's representor on the rings, as that of other ports does. The
+    /// host's own function gets of it only what finds neighbours.
+    RepresentUplink(bool),
     /// Asks for the rules and what they have seen.
     Report,
 }

@@ -287,6 +287,77 @@ fn the_hosts_function_counts_what_is_not_for_it_and_what_its_sas_refuse() {
 }
 
 #[test]
+fn with_the_uplinks_representor_the_hosts_function_hears_of_neighbours_only() {
+    let mut right = Hypervisor::new(2);
+    let plain = |protocol: u8| {
+        let mut frame = datagram(0, mac(1, 9));
+        frame[..6].copy_from_slice(&mac(2, 9).0);
+        frame[23] = protocol;
+        Frame::new(frame.into())
+    };
+    let arp = Frame::new([&mac(2, 9).0[..], &mac(1, 9).0, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &[0; 38]].concat().into());
+    assert_eq!(right.hears([plain(17), arp.clone()]), [0, 0, 2]);
+    assert!(right.eswitch.receive().is_none());
+    right.ask(EswitchCommand::RepresentUplink(true));
+    // What an SA of no network opened is shown as it was before.
+    let params = SaParams { spi: 0x3000, ..sa(Direction::Receive, 1, 2, 6) };
+    right.host.ipsec().expect("it has IPsec").add_sa(&params).expect("room");
+    right.device.process(NOW);
+    while right.device.poll_frame(NOW).is_some() {}
+    let (mut inside, mut frame) = (wrapped(0, 300).to_vec(), BytesMut::new());
+    inside[..6].copy_from_slice(&mac(2, 9).0);
+    let params = SaParams { direction: Direction::Transmit, ..params };
+    let headers = EspHeaders::for_packet(&params, &inside[14..]).expect("IP");
+    headers.wrap(&Cipher::new(&params), &inside, 1, &mut frame);
+    assert_eq!(right.hears([plain(17), arp.clone(), Frame::new(frame.freeze())]), [0, 0, 1]);
+    let seen: Vec<_> = core::iter::from_fn(|| right.eswitch.receive()).collect();
+    let uplink = |bytes: Bytes| (Vport::Uplink, bytes);
+    assert_eq!(seen, [uplink(plain(17).data), uplink(arp.data), uplink(inside.into())]);
+}
+
+#[test]
+fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
+    let mut left = Hypervisor::new(1);
+    left.ask(EswitchCommand::Protect(DEVICE, Some(network(0)), None));
+    let wraps = |left: &mut Hypervisor| left.sends(0, &datagram(0, mac(1, 0))).len();
+    let injects = |left: &mut Hypervisor, frame: &[u8]| {
+        assert!(left.eswitch.send(Vport::Uplink, Bytes::copy_from_slice(frame)));
+        left.device.process(NOW);
+        core::iter::from_fn(|| left.device.poll_frame(NOW)).map(|frame| frame.data).collect::<Vec<_>>()
+    };
+    let tunnel = wrapped(0, network(0));
+    assert_eq!((wraps(&mut left), injects(&mut left, &tunnel)), (1, vec![tunnel.clone()]), "nobody wants it protected");
+    left.ask(EswitchCommand::ProtectAll(true));
+    assert_eq!((wraps(&mut left), injects(&mut left, &tunnel)), (0, Vec::new()));
+    assert_eq!(left.device.uplink_counters().not_protected, 2);
+    let other = datagram(0, mac(1, 9));
+    assert_eq!(injects(&mut left, &other), [Bytes::from(other.clone())], "it is no tunnel's");
+    let ipsec = left.host.ipsec().expect("it has IPsec");
+    let params = sa(Direction::Transmit, 1, 2, 5);
+    let handle = ipsec.add_sa(&params).expect("room");
+    let selector = Selector { protocol: Some(17), destination_port: Some(4789), ..Selector::ANY };
+    ipsec.set_policy(&selector, 0, handle).expect("room");
+    left.ask(EswitchCommand::ProtectAll(true));
+    assert_eq!(wraps(&mut left), 1);
+    let sent = injects(&mut left, &tunnel);
+    assert_eq!(sent.iter().map(|frame| frame[34..38].to_vec()).collect::<Vec<_>>(), [params.spi.to_be_bytes()]);
+    // The other way: in the clear it is nobody's, and by whatever SA the tenant's.
+    let mut right = Hypervisor::new(2);
+    right.ask(EswitchCommand::Protect(DEVICE, Some(network(0)), None));
+    assert_eq!(right.hears([Frame::new(tunnel.clone())]), [1, 0, 0]);
+    right.ask(EswitchCommand::ProtectAll(true));
+    assert_eq!(right.hears([Frame::new(tunnel.clone())]), [0; 3]);
+    assert_eq!(right.counted()[0], 1);
+    let params = SaParams { spi: 0x3000, ..sa(Direction::Receive, 1, 2, 6) };
+    right.host.ipsec().expect("it has IPsec").add_sa(&params).expect("room");
+    right.ask(EswitchCommand::ProtectAll(true));
+    let (params, mut frame) = (SaParams { direction: Direction::Transmit, ..params }, BytesMut::new());
+    let headers = EspHeaders::for_packet(&params, &tunnel[14..]).expect("IP");
+    headers.wrap(&Cipher::new(&params), &tunnel, 1, &mut frame);
+    assert_eq!(right.hears([Frame::new(frame.freeze())]), [1, 0, 0]);
+}
+
+#[test]
 fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
     let delays = Delays { engine: Delays::default().engine, ..Delays::NONE };
     let own = NicConfig { mac: mac(2, 9).0, line_rate: Some(1_000_000), delays, ..NicConfig::default() };

@@ -205,6 +205,8 @@ fn matching(rng: &mut Rng, protocol: Option<u16>) -> Match {
 fn tunnel_match(rng: &mut Rng, tunnel: TunnelDevice) -> TunnelMatch {
     let version = if tunnel == GRETAP || rng.chance(0.6) { Version::Four } else { Version::Six };
     TunnelMatch {
+        class: None,
+        checksum: None,
         key: rng.chance(0.6).then(|| 1 + rng.below(3) as u32),
         source: rng.chance(0.3).then(|| Prefix::host(outer(version, 2))),
         destination: rng.chance(0.3).then(|| Prefix::host(outer(version, 1))),

@@ -73,12 +73,15 @@ pub struct TunnelSet {
     pub ttl: u8,
     /// Whether UDP, or GRE, has a checksum.
     pub checksum: bool,
+    /// Whether an outer IPv4 packet must not be fragmented on its way.
+    pub dont_fragment: bool,
 }
 
 impl TunnelSet {
     /// From one address to another, with a checksum and without a key.
     pub fn new(source: IpAddr, destination: IpAddr) -> TunnelSet {
-        TunnelSet { source, destination, key: None, destination_port: None, tos: 0, ttl: 0, checksum: true }
+        let (key, destination_port, dont_fragment) = (None, None, false);
+        TunnelSet { source, destination, key, destination_port, tos: 0, ttl: 0, checksum: true, dont_fragment }
     }
 }
 

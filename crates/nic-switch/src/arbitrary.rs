@@ -2,8 +2,8 @@
 
 use crate::action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
 use crate::matching::{
-    ARP, EtherMatch, FragmentMatch, ICMP, IPV4, IPV6, Mac, Match, Ports, SERVICE_VLAN, TCP, TunnelMatch, UDP, VLAN,
-    VlanMatch,
+    ARP, ClassMatch, EtherMatch, FragmentMatch, ICMP, IPV4, IPV6, Mac, Match, Ports, SERVICE_VLAN, TCP, TunnelMatch,
+    UDP, VLAN, VlanMatch,
 };
 use crate::port::{Device, TunnelDevice, TunnelKind, Vport};
 use crate::rule::{Change, Rule, Selection};
@@ -92,14 +92,16 @@ fn with_ip(link: Match) -> BoxedStrategy<Match> {
         of(prefix(version)),
         transport,
         prop_oneof![3 => Just(FragmentMatch::default()), 1 => fragments],
+        prop_oneof![3 => Just(None), 1 => class().prop_map(Some)],
     )
-        .prop_map(move |(source, destination, (ip_protocol, source_port, destination_port), fragments)| Match {
+        .prop_map(move |(source, destination, (ip_protocol, source_port, destination_port), fragments, class)| Match {
             source,
             destination,
             ip_protocol,
             source_port,
             destination_port,
             fragments,
+            class,
             ..link
         })
         .boxed()
@@ -110,12 +112,17 @@ fn with_tunnel(matching: Match, device: Device) -> BoxedStrategy<Match> {
         return Just(matching).boxed();
     }
     let ends = version().prop_flat_map(|version| (of(prefix(version)), of(prefix(version))));
-    (of(0u32..3), ends, of(0u16..3), of(Just(4789u16)))
-        .prop_map(move |(key, (source, destination), source_port, destination_port)| Match {
-            tunnel: TunnelMatch { key, source, destination, source_port, destination_port },
+    (of(0u32..3), ends, of(0u16..3), of(Just(4789u16)), of(class()), of(any::<bool>()))
+        .prop_map(move |(key, (source, destination), source_port, destination_port, class, checksum)| Match {
+            tunnel: TunnelMatch { key, source, destination, source_port, destination_port, class, checksum },
             ..matching
         })
         .boxed()
+}
+
+/// A mask that looks at something: one of zeros is no word of a rule.
+fn class() -> impl Strategy<Value = ClassMatch> {
+    (any::<u8>(), prop_oneof![Just(3u8), Just(0xff)]).prop_map(|(class, mask)| ClassMatch::new(class, mask))
 }
 
 fn tag() -> impl Strategy<Value = VlanTag> {
@@ -128,8 +135,8 @@ fn tag() -> impl Strategy<Value = VlanTag> {
 
 fn tunnel_set() -> impl Strategy<Value = TunnelSet> {
     let ends = version().prop_flat_map(|version| (address(version), address(version)));
-    (ends, of(0u32..1 << 24), of(1u16..9999), any::<u8>(), any::<u8>(), any::<bool>()).prop_map(
-        |((source, destination), key, destination_port, tos, ttl, checksum)| TunnelSet {
+    (ends, of(0u32..1 << 24), of(1u16..9999), any::<u8>(), any::<u8>(), any::<[bool; 2]>()).prop_map(
+        |((source, destination), key, destination_port, tos, ttl, [checksum, dont_fragment])| TunnelSet {
             source,
             destination,
             key,
@@ -137,6 +144,7 @@ fn tunnel_set() -> impl Strategy<Value = TunnelSet> {
             tos,
             ttl,
             checksum,
+            dont_fragment,
         },
     )
 }

@@ -19,6 +19,9 @@ pub(crate) struct Received {
     /// UDP ports; zero of GRE.
     pub(crate) source_port: u16,
     pub(crate) destination_port: u16,
+    /// The outer packet's traffic class, and whether it had a checksum behind IP's.
+    pub(crate) class: u8,
+    pub(crate) checksum: bool,
 }
 
 /// What is known about a frame's tunnels.
@@ -63,6 +66,8 @@ impl Key {
             key.set_address(TUNNEL_SOURCE, received.source);
             key.set_address(TUNNEL_DESTINATION, received.destination);
             key.0[TUNNEL_VERSION] = version_number(received.source);
+            key.0[TUNNEL_CLASS] = received.class;
+            key.0[FLAGS] |= if received.checksum { TUNNEL_CHECKSUM } else { 0 };
             key.set(TUNNEL_PORTS.start..TUNNEL_PORTS.start + 2, &received.source_port.to_be_bytes());
             key.set(TUNNEL_PORTS.start + 2..TUNNEL_PORTS.end, &received.destination_port.to_be_bytes());
         }
@@ -75,8 +80,9 @@ impl Key {
         self.set_address(SOURCE, source);
         self.set_address(DESTINATION, destination);
         self.0[IP_PROTOCOL] = protocol;
+        self.0[CLASS] = class_of(frame, version, at);
         if headers.is_fragment() {
-            self.0[FLAGS] = FRAGMENT | if is_first(frame, version, at, upper) { FIRST } else { 0 };
+            self.0[FLAGS] |= FRAGMENT | if is_first(frame, version, at, upper) { FIRST } else { 0 };
         } else if matches!(protocol, TCP | UDP | SCTP)
             && let Some(ports) = frame.get(upper..upper + 4)
         {
@@ -128,7 +134,15 @@ impl Key {
         if let Some(protocol) = matching.ip_protocol {
             byte(IP_PROTOCOL, protocol, u8::MAX);
         }
-        for (flag, wanted) in [(FRAGMENT, matching.fragments.fragment), (FIRST, matching.fragments.first)] {
+        for (at, class) in [(CLASS, matching.class), (TUNNEL_CLASS, matching.tunnel.class)] {
+            if let Some(class) = class {
+                byte(at, class.class(), class.mask());
+            }
+        }
+        let fragments = &matching.fragments;
+        let flags =
+            [(FRAGMENT, fragments.fragment), (FIRST, fragments.first), (TUNNEL_CHECKSUM, matching.tunnel.checksum)];
+        for (flag, wanted) in flags {
             if let Some(wanted) = wanted {
                 byte(FLAGS, if wanted { flag } else { 0 }, flag);
             }
@@ -198,6 +212,14 @@ pub(crate) fn behind_tags(frame: &[u8]) -> (u16, Option<u16>) {
     (ether_type, outermost)
 }
 
+/// The traffic class of a packet whose IP header is at `network`.
+pub(crate) fn class_of(frame: &[u8], version: Version, network: usize) -> u8 {
+    match version {
+        Version::Four => frame[network + 1],
+        Version::Six => frame[network] << 4 | frame[network + 1] >> 4,
+    }
+}
+
 /// Whether a fragment, whose data start at `upper`, is its packet's first.
 pub(crate) fn is_first(frame: &[u8], version: Version, network: usize, upper: usize) -> bool {
     let (place, bits) = match version {
@@ -226,6 +248,8 @@ const TAG: Range<usize> = 16..18;
 const IP_PROTOCOL: usize = 18;
 const FLAGS: usize = 19;
 const TUNNEL_VERSION: usize = 20;
+const CLASS: usize = 21;
+const TUNNEL_CLASS: usize = 22;
 const PORTS: Range<usize> = 24..28;
 const TUNNEL_PORTS: Range<usize> = 28..32;
 const SOURCE: Range<usize> = 32..48;
@@ -238,6 +262,7 @@ const BYTES: usize = 104;
 const TAG_BITS: u16 = 0xefff;
 const FRAGMENT: u8 = 1;
 const FIRST: u8 = 2;
+const TUNNEL_CHECKSUM: u8 = 4;
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@
 //! - [`words`]: rules read from lines of `tc filter`, and printed as such;
 //! - [`switch`]: the switch itself. `table` finds the rule for a frame's `key`; `edit`, `police` and [`overlay`] do what it
 //!   says; `addresses` decides where there are no rules; `protection` knows which tunnels IPsec protects;
-//!   `too_big` tells functions of packets that are too long.
+//!   `too_big` tells functions of packets that are too long; `neighbours` knows frames that find those.
 //!
 //! Sans-IO: nothing here knows a socket, a ring or a clock.
 
@@ -20,6 +20,7 @@ pub mod frame;
 pub mod function;
 mod key;
 pub mod matching;
+mod neighbours;
 pub mod overlay;
 mod police;
 pub mod port;
@@ -34,6 +35,7 @@ pub use action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
 pub use frame::Frame;
 pub use function::FunctionConfig;
 pub use matching::{EtherMatch, Mac, Match, Ports};
+pub use neighbours::Neighbours;
 pub use overlay::NextHop;
 pub use port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
 pub use protection::Protection;

@@ -143,6 +143,40 @@ pub struct FragmentMatch {
     pub first: Option<bool>,
 }
 
+/// What a rule wants of IP's traffic class, which IPv4 calls type of service: some of its bits.
+///
+/// ```
+/// let no_congestion_known = nic_switch::matching::ClassMatch::new(0, 3);
+/// assert!(no_congestion_known.matches(0x48) && !no_congestion_known.matches(2));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClassMatch {
+    class: u8,
+    mask: u8,
+}
+
+impl ClassMatch {
+    /// The classes that agree with `class` where `mask` has ones.
+    pub const fn new(class: u8, mask: u8) -> ClassMatch {
+        ClassMatch { class: class & mask, mask }
+    }
+
+    /// The bits that are looked at, as they must be; the others are zero.
+    pub const fn class(&self) -> u8 {
+        self.class
+    }
+
+    /// Which bits are looked at.
+    pub const fn mask(&self) -> u8 {
+        self.mask
+    }
+
+    /// Whether this is one of the classes.
+    pub const fn matches(&self, class: u8) -> bool {
+        class & self.mask == self.class
+    }
+}
+
 /// What a rule wants of the tunnel that a frame has come through.
 ///
 /// See [`Match`] for an example.
@@ -158,6 +192,10 @@ pub struct TunnelMatch {
     pub source_port: Option<u16>,
     /// The UDP port that it goes to.
     pub destination_port: Option<u16>,
+    /// The traffic class of the outer packet.
+    pub class: Option<ClassMatch>,
+    /// Whether UDP, or GRE, had a checksum.
+    pub checksum: Option<bool>,
 }
 
 /// Which frames a rule is about. The default is: all frames.
@@ -195,6 +233,8 @@ pub struct Match {
     pub destination_port: Option<Ports>,
     /// Fragmentation.
     pub fragments: FragmentMatch,
+    /// The traffic class.
+    pub class: Option<ClassMatch>,
     /// The tunnel that the frame has come through.
     pub tunnel: TunnelMatch,
 }
@@ -214,6 +254,7 @@ impl Match {
             || self.source.is_some()
             || self.destination.is_some()
             || self.fragments != FragmentMatch::default()
+            || self.class.is_some()
     }
 }
 

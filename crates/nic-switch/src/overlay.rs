@@ -6,7 +6,7 @@
 use crate::action::TunnelSet;
 use crate::edit;
 use crate::frame::Frame;
-use crate::key::Received;
+use crate::key::{Received, class_of};
 use crate::matching::{Mac, UDP};
 use crate::port::TunnelKind;
 use bytes::{Bytes, BytesMut};
@@ -122,6 +122,27 @@ pub fn overhead(kind: TunnelKind, set: &TunnelSet) -> usize {
     Version::of(&set.destination).header_bytes() + tunnel_bytes(kind, set) + ETHERNET_BYTES
 }
 
+/// Whether a frame is a packet of a tunnel: UDP to the usual port of a kind, or GRE. A fragment of UDP may be one.
+///
+/// ```
+/// use nic_switch::overlay::is_of_tunnel;
+///
+/// let gre = [&[2; 12][..], &[8, 0, 0x45, 0, 0, 24, 0, 0, 0, 0, 64, 47, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, 0, 0, 0x65, 0x58]].concat();
+/// assert!(is_of_tunnel(&gre) && !is_of_tunnel(&[0; 60]));
+/// ```
+pub fn is_of_tunnel(frame: &[u8]) -> bool {
+    let headers = Headers::parse_unfinished(frame);
+    match headers.upper() {
+        Some((GRE, _)) => true,
+        Some((UDP, _)) if headers.is_fragment() => true,
+        Some((UDP, at)) => {
+            let port = frame.get(at + 2..at + 4).map(|port| u16::from_be_bytes([port[0], port[1]]));
+            [TunnelKind::Vxlan, TunnelKind::Geneve].iter().any(|kind| kind.port() == port)
+        }
+        _ => false,
+    }
+}
+
 /// Bytes between the outer IP header and the inner frame.
 fn tunnel_bytes(kind: TunnelKind, set: &TunnelSet) -> usize {
     match kind {
@@ -165,7 +186,9 @@ pub(crate) fn decapsulate(
         return Err(NotUnwrapped::NoTunnel);
     }
     let (source, destination) = version.addresses(&frame[network..]);
-    let mut received = Received { key: None, source, destination, source_port: 0, destination_port: 0 };
+    let class = class_of(frame, version, network);
+    let mut received =
+        Received { key: None, source, destination, source_port: 0, destination_port: 0, class, checksum: false };
     let (kind, at) = match protocol {
         UDP => {
             let udp = headers.transport().ok_or(NotUnwrapped::NoTunnel)?;
@@ -175,6 +198,7 @@ pub(crate) fn decapsulate(
             if !udp.are_checksums_right(frame).unwrap_or(version == Version::Four) {
                 return Err(NotUnwrapped::Checksum);
             }
+            received.checksum = frame[udp.header + 6..udp.header + 8] != [0; 2];
             let payload = &frame[udp.payload..udp.end];
             let (network, bytes) = match kind {
                 TunnelKind::Vxlan => (Vxlan::parse(payload).map(|vxlan| vxlan.network), Vxlan::BYTES),
@@ -200,6 +224,7 @@ pub(crate) fn decapsulate(
                 return Err(NotUnwrapped::Checksum);
             }
             received.key = gre.key;
+            received.checksum = gre.checksum;
             (TunnelKind::Gretap, upper + gre.bytes())
         }
         _ => return Err(NotUnwrapped::NoTunnel),
@@ -318,6 +343,7 @@ fn write_ip(packet: &mut [u8], set: &TunnelSet, protocol: u8, class: u8, hops: u
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             (packet[0], packet[1], packet[8], packet[9]) = (0x45, class, hops, protocol);
             packet[4..6].copy_from_slice(&identification.to_be_bytes());
+            packet[6] = if set.dont_fragment { DONT_FRAGMENT } else { 0 };
             packet[12..16].copy_from_slice(&source.octets());
             packet[16..20].copy_from_slice(&destination.octets());
         }
@@ -376,6 +402,8 @@ fn take_over_ecn(inner: Bytes, outer: u8) -> Result<Bytes, NotUnwrapped> {
 const UDP_BYTES: usize = 8;
 const USUAL_HOPS: u8 = 64;
 /// ECN's two bits, and their values (RFC 3168 5).
+/// IPv4's flag, in the first byte of the field (RFC 791 3.1).
+const DONT_FRAGMENT: u8 = 0x40;
 const ECN: u8 = 0b11;
 const CAPABLE_1: u8 = 0b01;
 const CAPABLE_0: u8 = 0b10;

@@ -2,6 +2,7 @@
 //!
 //! Invariants: a packet of a protected network goes no further unless one of the network's own SAs opened it; an SA of a network
 //! brings nothing but that network's packets; what is to leave by a protected network names one of its SAs, or does not leave.
+//! If all are protected, no packet of a tunnel comes in the clear.
 
 use crate::port::TunnelDevice;
 use offload_api::Handle;
@@ -34,6 +35,8 @@ pub(crate) struct Protections {
     networks: HashMap<Network, Protection>,
     /// For each SA that packets come by, how many networks name it.
     receiving: HashMap<Handle, usize>,
+    /// Whether networks that nobody has named are protected too, by whatever SA.
+    pub(crate) all: bool,
 }
 
 /// What is held against a packet of a tunnel.
@@ -74,6 +77,7 @@ impl Protections {
             (Some(_), Some(_)) => Err(Objection::OtherSa),
             (Some(_), None) => Err(Objection::Plain),
             (None, sa) if self.binds(sa) => Err(Objection::OtherSa),
+            (None, None) if self.all => Err(Objection::Plain),
             (None, _) => Ok(()),
         }
     }
@@ -119,5 +123,8 @@ mod tests {
         protections.set(two, None);
         assert!(!protections.binds(Some(sa(3))) && !protections.binds(Some(sa(4))));
         assert_eq!(protections.check(&two, None), Ok(()));
+        protections.all = true;
+        assert_eq!(protections.check(&two, None), Err(Objection::Plain));
+        assert_eq!(protections.check(&two, Some(sa(9))), Ok(()), "any SA will do");
     }
 }

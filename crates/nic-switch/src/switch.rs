@@ -284,6 +284,23 @@ impl Switch {
         self.protections.set((tunnel, key), protection);
     }
 
+    /// Says whether packets of tunnels pass only under an SA, in and out, though nobody names the networks: who makes the rules may not
+    /// know of SAs, and policies may come later than rules do.
+    ///
+    /// ```
+    /// let mut switch = nic_switch::Switch::new(nic_switch::SwitchConfig::default());
+    /// switch.protect_all(true);
+    /// assert!(switch.protects_all());
+    /// ```
+    pub fn protect_all(&mut self, all: bool) {
+        self.protections.all = all;
+    }
+
+    /// Whether packets of tunnels pass only under an SA.
+    pub fn protects_all(&self) -> bool {
+        self.protections.all
+    }
+
     /// Who decides where frames go.
     pub fn mode(&self) -> Mode {
         self.mode
@@ -398,14 +415,14 @@ impl Switch {
             Mode::Switchdev if self.protections.binds(sa) => match self.unwrap(now, &frame, sa, out) {
                 Way::Done => {}
                 Way::Missed => self.miss(from, frame, out),
-                Way::Sampled => self.represent(from, frame, out),
+                Way::Left => self.represent(from, frame, out),
                 Way::NoTunnel => self.counters.other_sa += 1,
             },
             Mode::Switchdev => {
                 let passing = Passing::new(frame.clone(), TunnelState::default());
                 match self.run(now, from, Device::Port(from), passing, out) {
                     Outcome::Done => {}
-                    Outcome::Sampled(left) => self.represent(from, left, out),
+                    Outcome::Left(left) => self.represent(from, left, out),
                     Outcome::Missed(left) => {
                         let way = match from {
                             Vport::Uplink => self.unwrap(now, &left, sa, out),
@@ -413,7 +430,7 @@ impl Switch {
                         };
                         match way {
                             Way::Done => {}
-                            Way::Sampled => self.represent(from, left, out),
+                            Way::Left => self.represent(from, left, out),
                             Way::Missed | Way::NoTunnel => self.miss(from, left, out),
                         }
                     }

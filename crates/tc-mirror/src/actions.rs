@@ -94,8 +94,8 @@ fn tunnel(what: u32, options: &Options<'_>) -> Option<Action> {
     if what == 2 {
         return Some(Action::TunnelUnset);
     }
-    // Options of tunnels, flags: the switch makes none.
-    let known = |name: &u16| matches!(name, 1..=10 | 12 | 13);
+    // Options of tunnels: the switch makes none.
+    let known = |name: &u16| matches!(name, 1..=10 | 12..=14);
     if what != 1 || !options.keys().all(known) {
         return None;
     }
@@ -112,6 +112,8 @@ fn tunnel(what: u32, options: &Options<'_>) -> Option<Action> {
         tos: byte(12),
         ttl: byte(13),
         checksum: byte(10) == 0,
+        // A flag: it has no value.
+        dont_fragment: options.contains_key(&14),
     }))
 }
 

@@ -7,6 +7,7 @@ use crate::actions;
 use crate::links::Links;
 use crate::unsupported::Unsupported;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use nic_switch::matching::ClassMatch;
 use nic_switch::{Action, Device, EtherMatch, Mac, Match, Ports, Rule, Selection};
 use offload_api::Prefix;
 use sa_mirror::netlink::{Bytes, attributes};
@@ -140,6 +141,7 @@ impl Read {
         self.matching.ip_protocol = keys.remove(&key::IP_PROTOCOL).and_then(|value| value.u8(0));
         self.matching.source = self.prefix(keys, [key::IPV4_SOURCE, key::IPV6_SOURCE]);
         self.matching.destination = self.prefix(keys, [key::IPV4_DESTINATION, key::IPV6_DESTINATION]);
+        self.matching.class = class(keys, key::CLASS_OF_IP);
         let number = |value: Option<Bytes<'_>>| value.and_then(|value| value.spi(0)).unwrap_or(0);
         let (flags, mask) = (number(keys.remove(&key::IP_FLAGS)), number(keys.remove(&key::IP_FLAGS_MASK)));
         let flag = |flag: u32| (mask & flag != 0).then_some(flags & flag != 0);
@@ -197,6 +199,15 @@ impl Read {
         };
         self.matching.tunnel.source_port = port(key::TUNNEL_SOURCE_PORT);
         self.matching.tunnel.destination_port = port(key::TUNNEL_DESTINATION_PORT);
+        self.matching.tunnel.class = class(keys, key::TUNNEL_CLASS);
+        let mut number = |key: u16| keys.remove(&key).and_then(|value| value.spi(0)).unwrap_or(0);
+        let (flags, mask) = (number(key::TUNNEL_FLAGS), number(key::TUNNEL_FLAGS_MASK));
+        self.matching.tunnel.checksum = (mask & TUNNEL_CHECKSUM != 0).then_some(flags & TUNNEL_CHECKSUM != 0);
+        // Linux notes of no received packet that it must not be fragmented; the other two are Geneve's.
+        let known = TUNNEL_CHECKSUM | TUNNEL_DONT_FRAGMENT | TUNNEL_OAM | TUNNEL_CRITICAL;
+        if mask & !known != 0 || flags & mask & !TUNNEL_CHECKSUM != 0 {
+            self.refuse(Unsupported::Mask(key::TUNNEL_FLAGS_MASK));
+        }
     }
 
     /// Addresses of IPv4 or IPv6: each key is followed by that of its mask.
@@ -218,6 +229,13 @@ impl Read {
 }
 
 type Keys<'a> = BTreeMap<u16, Bytes<'a>>;
+
+/// A traffic class, whose key is followed by that of its mask. A mask of zeros asks for nothing.
+fn class(keys: &mut Keys<'_>, key: u16) -> Option<ClassMatch> {
+    let value = keys.remove(&key)?.u8(0)?;
+    let mask = keys.remove(&(key + 1)).map_or(Some(u8::MAX), |mask| mask.u8(0))?;
+    Some(ClassMatch::new(value, mask)).filter(|class| class.mask() != 0)
+}
 
 /// How many ones a mask begins with; `None`: others follow.
 fn ones(mask: &[u8]) -> Option<u8> {
@@ -250,6 +268,11 @@ const ALL: u16 = 3;
 const SKIP_HARDWARE: u32 = 1;
 const IS_FRAGMENT: u32 = 1;
 const IS_FIRST: u32 = 2;
+/// `TCA_FLOWER_KEY_FLAGS_TUNNEL_*`.
+const TUNNEL_CHECKSUM: u32 = 4;
+const TUNNEL_DONT_FRAGMENT: u32 = 8;
+const TUNNEL_OAM: u32 = 16;
+const TUNNEL_CRITICAL: u32 = 32;
 const LONGEST_NAME: usize = 32;
 
 /// `TCA_FLOWER_*`.
@@ -279,8 +302,12 @@ mod key {
     pub(super) const TUNNEL_DESTINATION_PORT: u16 = 45;
     pub(super) const IP_FLAGS: u16 = 47;
     pub(super) const IP_FLAGS_MASK: u16 = 48;
+    pub(super) const CLASS_OF_IP: u16 = 73;
+    pub(super) const TUNNEL_CLASS: u16 = 80;
     pub(super) const IN_HARDWARE: u16 = 86;
     /// The first and the last of each.
     pub(super) const SOURCE_PORTS: u16 = 87;
     pub(super) const DESTINATION_PORTS: u16 = 89;
+    pub(super) const TUNNEL_FLAGS: u16 = 110;
+    pub(super) const TUNNEL_FLAGS_MASK: u16 = 111;
 }

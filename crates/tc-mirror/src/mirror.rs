@@ -10,7 +10,7 @@
 //! behind it, and of one that matches the same. A device that has more filters than there is room for has no rule.
 
 use crate::line::{BadLine, Line, Place, Reader, Used, VERSION};
-use nic_switch::matching::TunnelMatch;
+use nic_switch::matching::{ClassMatch, TunnelMatch};
 use nic_switch::{Action, Device, EtherMatch, Mac, Match, Rule, RuleReport};
 use offload_api::Prefix;
 use offload_base::Instant;
@@ -326,15 +326,22 @@ impl Mirror {
 
 /// The same without masks that ask for nothing: to the switch, filters that differ in those are one.
 fn plain(matching: Match) -> Match {
-    let Match { destination_mac, source_mac, source, destination, tunnel, .. } = matching;
+    let Match { destination_mac, source_mac, source, destination, class, tunnel, .. } = matching;
     let address = |prefix: Option<Prefix>| prefix.filter(|prefix| prefix.bits() > 0);
+    let some = |class: Option<ClassMatch>| class.filter(|class| class.mask() != 0);
     let mac = |found: Option<EtherMatch>| found.filter(|found| found.mask() != Mac::default());
     Match {
         destination_mac: mac(destination_mac),
         source_mac: mac(source_mac),
         source: address(source),
         destination: address(destination),
-        tunnel: TunnelMatch { source: address(tunnel.source), destination: address(tunnel.destination), ..tunnel },
+        class: some(class),
+        tunnel: TunnelMatch {
+            source: address(tunnel.source),
+            destination: address(tunnel.destination),
+            class: some(tunnel.class),
+            ..tunnel
+        },
         ..matching
     }
 }

@@ -103,6 +103,8 @@ impl SwitchedDevice {
             EswitchCommand::NextHop(to, hop) => self.switch.set_next_hop(to, hop),
             EswitchCommand::Sampling(every) => self.switch.set_sampling(every),
             EswitchCommand::Protect(tunnel, key, protection) => self.switch.protect(tunnel, key, protection),
+            EswitchCommand::ProtectAll(all) => self.switch.protect_all(all),
+            EswitchCommand::RepresentUplink(represented) => self.uplink_represented = represented,
             EswitchCommand::Report => return EswitchAnswer::Rules(self.switch.rules().collect()),
         }
         EswitchAnswer::Done

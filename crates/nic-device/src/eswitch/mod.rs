@@ -29,10 +29,11 @@ use member::Member;
 use nic_rings::NicConfig;
 use nic_rings::dma::DmaBytes;
 use nic_rings::eswitch::EswitchDeviceRings;
-use nic_switch::{Egress, Frame, FunctionConfig, Mac, Mode, Switch, SwitchConfig, SwitchCounters, Vport};
+use nic_switch::{Egress, Frame, FunctionConfig, Mac, Mode, Neighbours, Switch, SwitchConfig, SwitchCounters, Vport};
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
+use offload_formats::Headers;
 use offload_wire::Port;
 use std::collections::VecDeque;
 pub use uplink::UplinkCounters;
@@ -58,6 +59,8 @@ pub struct SwitchedDevice {
     /// The others, by port.
     functions: Vec<(Vport, Member)>,
     manager: Manager,
+    /// Whether what no rule takes of the wire's frames is shown on the rings, and not to the host's own function.
+    uplink_represented: bool,
     /// What the port is to send.
     leaving: VecDeque<Bytes>,
     /// When the port has sent what it was given.
@@ -90,6 +93,7 @@ impl SwitchedDevice {
             host: Function::new(config, host),
             functions: Vec::new(),
             manager: Manager::new(rings),
+            uplink_represented: false,
             leaving: VecDeque::new(),
             port_free_at: Instant::ZERO,
             turn: 0,
@@ -281,6 +285,12 @@ impl SwitchedDevice {
             match egress {
                 Egress::Port(Vport::Uplink) if is_hosts => self.leave(frame.bytes),
                 Egress::Port(Vport::Uplink) => self.protect_and_leave(frame),
+                Egress::Representor(Vport::Uplink) if self.uplink_represented => {
+                    self.represent(now, Vport::Uplink, frame.bytes.clone());
+                    if Neighbours::of(&frame.bytes, &Headers::parse(&frame.bytes)).is_some() {
+                        self.take_as_host(now, frame.bytes, arrival.take());
+                    }
+                }
                 Egress::Port(Vport::Physical) | Egress::Representor(Vport::Uplink) => {
                     self.take_as_host(now, frame.bytes, arrival.take());
                 }
@@ -288,13 +298,15 @@ impl SwitchedDevice {
                     Ok(place) => self.functions[place].1.take_frame(now, frame.bytes),
                     Err(_) => self.counters.no_function += 1,
                 },
-                Egress::Representor(port) => {
-                    let shown = self.manager.represent(now, self.config.delays, port, frame.bytes);
-                    self.counters.representor_full += u64::from(!shown);
-                }
+                Egress::Representor(port) => self.represent(now, port, frame.bytes),
             }
         }
         self.out = out;
+    }
+
+    fn represent(&mut self, now: Instant, port: Vport, frame: Bytes) {
+        let shown = self.manager.represent(now, self.config.delays, port, frame);
+        self.counters.representor_full += u64::from(!shown);
     }
 }
 

@@ -7,6 +7,7 @@ use super::{Arrival, SwitchedDevice};
 use crate::queue_pair::Arrived;
 use crate::queue_pair::transmit::line_time;
 use bytes::Bytes;
+use nic_switch::overlay::is_of_tunnel;
 use nic_switch::{Frame, Vport};
 use offload_api::PacketMark;
 use offload_base::Instant;
@@ -96,7 +97,9 @@ impl SwitchedDevice {
     /// Has a frame leave by the wire, under an SA if it must.
     pub(super) fn protect_and_leave(&mut self, Frame { bytes, sa, .. }: Frame) {
         let plain = bytes.len();
+        let must = self.switch.protects_all() && is_of_tunnel(&bytes);
         match self.host.wrap(bytes, sa) {
+            Ok(frame) if must && frame.len() == plain => self.counters.not_protected += 1,
             Ok(frame) => {
                 self.counters.protected += u64::from(frame.len() != plain);
                 self.leave(frame);

@@ -33,8 +33,8 @@ pub(super) enum Outcome {
     Done,
     /// No rule took it; it is as the rules have left it.
     Missed(Frame),
-    /// A rule left it to the representor; it is as it came.
-    Sampled(Frame),
+    /// A rule left it to the representor.
+    Left(Frame),
 }
 
 /// What became of a packet that may be a tunnel's.
@@ -45,7 +45,7 @@ pub(super) enum Way {
     /// It is a tunnel's, and no rule took what is in it.
     Missed,
     /// It is a tunnel's, and a rule left what is in it to the representor.
-    Sampled,
+    Left,
     /// It is no packet of a tunnel here.
     NoTunnel,
 }
@@ -107,7 +107,7 @@ impl Switch {
             // What other chains are asked for has been changed already, perhaps.
             if chain == 0 && self.sampling.is_some_and(|every| installed.is_sample(now, every)) {
                 self.counters.samples += 1;
-                return Outcome::Sampled(passing.frame);
+                return Outcome::Left(passing.frame);
             }
             let rule = installed.rule.clone();
             let mut bucket = 0;
@@ -123,10 +123,7 @@ impl Switch {
                         self.counters.by_rule += 1;
                         return Outcome::Done;
                     }
-                    Action::Pass => {
-                        self.represent(from, passing.frame, out);
-                        return Outcome::Done;
-                    }
+                    Action::Pass => return self.pass(from, device, passing.frame, out),
                     Action::Goto(chain) => next = Some(*chain),
                     Action::Police(_) => {
                         let installed = self.table.installed_mut(slot);
@@ -144,12 +141,19 @@ impl Switch {
             }
             match next {
                 Some(later) => chain = later,
-                None => {
-                    self.represent(from, passing.frame, out);
-                    return Outcome::Done;
-                }
+                None => return self.pass(from, device, passing.frame, out),
             }
         }
+    }
+
+    /// Leaves a frame to the representor: of a tunnel's device, the packet as the uplink got it, for there are no tunnels behind a
+    /// representor.
+    fn pass(&mut self, from: Vport, device: Device, frame: Frame, out: &mut Out) -> Outcome {
+        if matches!(device, Device::Tunnel(_)) {
+            return Outcome::Left(frame);
+        }
+        self.represent(from, frame, out);
+        Outcome::Done
     }
 
     /// Unwraps a frame from the uplink and takes it through its tunnel's rules.
@@ -195,7 +199,7 @@ impl Switch {
         match self.run(now, Vport::Uplink, Device::Tunnel(device), passing, out) {
             Outcome::Done => Way::Done,
             Outcome::Missed(_) => Way::Missed,
-            Outcome::Sampled(_) => Way::Sampled,
+            Outcome::Left(_) => Way::Left,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::port::TunnelKind;
 use crate::words::RuleFile;
 use crate::{arbitrary, edit};
 use bytes::{Bytes, BytesMut};
-use offload_formats::{Headers, Version};
+use offload_formats::{Headers, Sum, Version};
 use proptest::prelude::*;
 
 const NOW: Instant = Instant::ZERO;
@@ -103,6 +103,68 @@ fn a_rule_leaves_a_frame_as_it_came_to_the_representor_now_and_then() {
         assert!(!to_linux(&mut switch, 20_000), "{device}");
         let counted: u64 = switch.rules().map(|report| report.counters.packets).sum();
         assert_eq!((counted, switch.counters().samples, switch.counters().misses), (9, 3, 0), "{device}");
+    }
+}
+
+/// There are no tunnels behind a representor: what a tunnel's rule leaves to it is the packet of the wire.
+#[test]
+fn what_a_tunnels_rule_passes_goes_to_the_uplinks_representor_as_it_came() {
+    let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
+    let local: IpAddr = [192, 0, 2, 1].into();
+    let set = TunnelSet { key: Some(5), destination_port: Some(4789), ..TunnelSet::new([192, 0, 2, 2].into(), local) };
+    let hop = NextHop { destination: mac(9), source: mac(8) };
+    let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
+    let frame = overlay::encapsulate(&outer, &datagram(mac(1), mac(0)));
+    for actions in ["action pass", "action vlan push id 5 pipe", "action goto chain 1"] {
+        let last = "vxlan0 ingress protocol ip prio 1 chain 1 flower action pass";
+        let mut switch = switch(&format!("vxlan0 ingress protocol ip prio 1 flower {actions}\n{last}"));
+        switch.add_tunnel(Tunnel::new(vxlan0, vec![local]));
+        assert_eq!(
+            sent(&mut switch, Vport::Uplink, frame.clone()),
+            [(Egress::Representor(Vport::Uplink), frame.clone())],
+            "{actions}"
+        );
+    }
+}
+
+#[test]
+fn classes_and_checksums_of_tunnels_are_looked_at_and_packets_forbid_fragments() {
+    let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
+    let local: IpAddr = [192, 0, 2, 1].into();
+    let hop = NextHop { destination: mac(9), source: mac(8) };
+    let taken = |words: &str, tos: u8, checksum: bool, dont_fragment: bool| {
+        let mut switch = switch(&format!(
+            "vxlan0 ingress protocol ip prio 1 flower {words} action mirred egress redirect dev pf0vf1"
+        ));
+        switch.add_tunnel(Tunnel::new(vxlan0, vec![local]));
+        let ends = TunnelSet::new([192, 0, 2, 2].into(), local);
+        let set = TunnelSet { key: Some(5), destination_port: Some(4789), tos, checksum, dont_fragment, ..ends };
+        let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
+        let frame = overlay::encapsulate(&outer, &datagram(mac(1), mac(0)));
+        assert_eq!(frame.bytes[20] == 0x40, dont_fragment);
+        let mut sum = Sum::default();
+        sum.add(&frame.bytes[14..34]);
+        assert!(sum.is_right());
+        ways(&sent(&mut switch, Vport::Uplink, frame)) == [Egress::Port(OTHER)]
+    };
+    for (words, tos, checksum, expected) in [
+        ("enc_tos 0x10", 0x10, true, true),
+        ("enc_tos 0x10", 0x14, true, false),
+        ("enc_tos 0x10/0x18", 0x14, true, true),
+        ("enc_flags tuncsum", 0, true, true),
+        ("enc_flags tuncsum", 0, false, false),
+        ("enc_flags notuncsum", 0, false, true),
+        ("enc_flags notuncsum ip_flags nofrag", 0, true, false),
+        ("ip_tos 0/0x3", 0, true, true),
+        ("ip_tos 1/0x3", 0x10, true, false),
+    ] {
+        for dont_fragment in [false, true] {
+            assert_eq!(
+                taken(words, tos, checksum, dont_fragment),
+                expected,
+                "{words}, class {tos}, checksum {checksum}"
+            );
+        }
     }
 }
 

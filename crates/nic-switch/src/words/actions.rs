@@ -77,6 +77,7 @@ fn tunnel(words: &mut Words<'_>) -> Result<Action, ParseError> {
     }
     let (mut source, mut destination) = (None, None);
     let (mut key, mut port, mut tos, mut ttl, mut checksum) = (None, None, None, None, None);
+    let mut dont_fragment = false;
     while let Some(word) = words.peek() {
         if matches!(word, "pipe" | "action") {
             break;
@@ -90,7 +91,8 @@ fn tunnel(words: &mut Words<'_>) -> Result<Action, ParseError> {
             "tos" => words.once(&mut tos, "a type of service", value::number)?,
             "ttl" => words.once(&mut ttl, "a hop limit", value::number)?,
             "csum" | "nocsum" if checksum.is_none() => checksum = Some(word == "csum"),
-            "csum" | "nocsum" => return Err(words.wrong(Problem::Twice)),
+            "nofrag" if !dont_fragment => dont_fragment = true,
+            "csum" | "nocsum" | "nofrag" => return Err(words.wrong(Problem::Twice)),
             _ => return Err(words.wrong(Problem::Expected("an option of tunnel_key that the switch has"))),
         }
     }
@@ -104,6 +106,7 @@ fn tunnel(words: &mut Words<'_>) -> Result<Action, ParseError> {
         tos: tos.unwrap_or(0),
         ttl: ttl.unwrap_or(0),
         checksum: checksum.unwrap_or(true),
+        dont_fragment,
         ..TunnelSet::new(source, destination)
     }))
 }

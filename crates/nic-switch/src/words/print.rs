@@ -2,7 +2,7 @@
 
 use super::value;
 use crate::action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
-use crate::matching::{EtherMatch, FragmentMatch, Mac, Match, Ports};
+use crate::matching::{ClassMatch, EtherMatch, FragmentMatch, Mac, Match, Ports};
 use crate::rule::{Change, Rule, Selection};
 use core::fmt::{Display, Formatter, Result};
 use offload_formats::{Protocol, Version};
@@ -50,12 +50,15 @@ impl Display for Match {
         option(f, "dst_ip", self.destination.as_ref().map(value::prefix_text).as_ref())?;
         option(f, "src_port", self.source_port.map(ports_text).as_ref())?;
         option(f, "dst_port", self.destination_port.map(ports_text).as_ref())?;
+        option(f, "ip_tos", self.class.map(class_text).as_ref())?;
         option(f, "ip_flags", flags_text(self.fragments).as_ref())?;
         option(f, "enc_key_id", self.tunnel.key.as_ref())?;
         option(f, "enc_src_ip", self.tunnel.source.as_ref().map(value::prefix_text).as_ref())?;
         option(f, "enc_dst_ip", self.tunnel.destination.as_ref().map(value::prefix_text).as_ref())?;
         option(f, "enc_src_port", self.tunnel.source_port.as_ref())?;
-        option(f, "enc_dst_port", self.tunnel.destination_port.as_ref())
+        option(f, "enc_dst_port", self.tunnel.destination_port.as_ref())?;
+        option(f, "enc_tos", self.tunnel.class.map(class_text).as_ref())?;
+        option(f, "enc_flags", self.tunnel.checksum.map(|there| if there { "tuncsum" } else { "notuncsum" }).as_ref())
     }
 }
 
@@ -119,6 +122,11 @@ fn ether_text(ether: EtherMatch) -> String {
     }
 }
 
+fn class_text(class: ClassMatch) -> String {
+    let (value, mask) = (class.class(), class.mask());
+    if mask == u8::MAX { format!("0x{value:x}") } else { format!("0x{value:x}/0x{mask:x}") }
+}
+
 fn ports_text(ports: Ports) -> String {
     match ports {
         Ports::One(port) => port.to_string(),
@@ -139,7 +147,8 @@ fn tunnel(f: &mut Formatter<'_>, set: &TunnelSet) -> Result {
     option(f, "dst_port", set.destination_port.as_ref())?;
     option(f, "tos", Some(set.tos).filter(|tos| *tos > 0).as_ref())?;
     option(f, "ttl", Some(set.ttl).filter(|ttl| *ttl > 0).as_ref())?;
-    f.write_str(if set.checksum { " csum" } else { " nocsum" })
+    f.write_str(if set.checksum { " csum" } else { " nocsum" })?;
+    f.write_str(if set.dont_fragment { " nofrag" } else { "" })
 }
 
 fn vlan(f: &mut Formatter<'_>, what: &str, tag: &VlanTag) -> Result {

@@ -108,6 +108,7 @@ fn matching(words: &mut Words<'_>, protocol: Option<u16>) -> Result<Match, Parse
     const MAC: &str = "an Ethernet address, with /MASK or /BITS perhaps";
     const PREFIX: &str = "an IP address, with /BITS perhaps";
     const PORTS: &str = "a port, or FIRST-LAST";
+    const CLASS: &str = "a type of service, with /MASK perhaps";
     let mut matching = Match { protocol, ..Match::default() };
     let (vlan, tunnel) = (&mut matching.vlan, &mut matching.tunnel);
     let mut flags = None;
@@ -126,11 +127,18 @@ fn matching(words: &mut Words<'_>, protocol: Option<u16>) -> Result<Match, Parse
             "ip_flags" => {
                 words.once(&mut flags, "frag, nofrag, firstfrag or nofirstfrag, with / between", fragments)?
             }
+            "ip_tos" => words.once(&mut matching.class, CLASS, value::class)?,
             "enc_key_id" => words.once(&mut tunnel.key, "the key of a tunnel", value::number)?,
             "enc_src_ip" => words.once(&mut tunnel.source, PREFIX, value::prefix)?,
             "enc_dst_ip" => words.once(&mut tunnel.destination, PREFIX, value::prefix)?,
             "enc_src_port" => words.once(&mut tunnel.source_port, "a UDP port", value::number)?,
             "enc_dst_port" => words.once(&mut tunnel.destination_port, "a UDP port", value::number)?,
+            "enc_tos" => words.once(&mut tunnel.class, CLASS, value::class)?,
+            "enc_flags" => words.once(&mut tunnel.checksum, "tuncsum or notuncsum", |word| match word {
+                "tuncsum" => Some(true),
+                "notuncsum" => Some(false),
+                _ => None,
+            })?,
             "skip_sw" => {}
             "skip_hw" => return Err(words.wrong(Problem::SoftwareOnly)),
             word if word.starts_with("ct_") => return Err(words.wrong(Problem::ConnectionState)),

@@ -1,6 +1,6 @@
 //! Values as tc writes them.
 
-use crate::matching::{ARP, ICMP, ICMPV6, IPV4, IPV6, Mac, Ports, SCTP, SERVICE_VLAN, TCP, UDP, VLAN};
+use crate::matching::{ARP, ClassMatch, ICMP, ICMPV6, IPV4, IPV6, Mac, Ports, SCTP, SERVICE_VLAN, TCP, UDP, VLAN};
 use crate::{EtherMatch, matching};
 use core::net::IpAddr;
 use offload_api::Prefix;
@@ -59,6 +59,12 @@ pub(super) fn ether_type(word: &str) -> Option<u16> {
     named
         .or_else(|| if word == "ipv4" { Some(IPV4) } else { None })
         .or_else(|| number(word).filter(|value| *value >= 0x600))
+}
+
+/// A traffic class, with a mask behind a slash perhaps.
+pub(super) fn class(word: &str) -> Option<ClassMatch> {
+    let (class, mask) = word.split_once('/').unwrap_or((word, "0xff"));
+    Some(ClassMatch::new(number(class)?, number(mask)?))
 }
 
 /// `all`, or an EtherType.

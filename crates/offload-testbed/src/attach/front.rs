@@ -6,24 +6,22 @@
 //!              all the rest, ESP too      +--> the emulated host and its NIC
 //! ```
 //!
-//! IKE is UDP from or to port 500, and UDP of port 4500 whose payload begins with four zero bytes (RFC 3948 2.2). What finds neighbours
-//! (ARP, ICMPv6 of types 133 to 137) comes to both, for both need to know them; the emulated host alone answers.
+//! [`Concern`] tells IKE and all the rest apart. What finds neighbours comes to both, for both need to know them; the emulated host alone
+//! answers.
 //!
 //! IKE of the daemon waits at a [`Gate`] until the emulated host knows what the daemon has told its kernel before, for 200 ms at most.
 //!
 //! Invariant: of the Linux, nothing leaves but IKE and what asks for neighbours. Its kernel has the same SAs as the emulated host, and must not
 //! send by them.
 
-use super::Gate;
-use bytes::Bytes;
+use super::{Concern, Gate};
 use core::task::Waker;
 use core::time::Duration;
 use nic_sim::frame::Frame;
+use nic_sim::switch::Neighbours;
 use nic_sim::wire::Port;
 use offload_base::Instant;
 use offload_base::time::earliest;
-use offload_formats::Headers;
-use offload_formats::flow::Protocol;
 use std::collections::VecDeque;
 
 /// A port that leads to the outside for an emulated host, and lets a Linux negotiate for it.
@@ -82,18 +80,6 @@ offload_base::counters! {
     }
 }
 
-/// Whom a frame concerns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Concern {
-    Ike,
-    /// A question or answer about neighbours; `true`: a question.
-    Neighbours(bool),
-    /// Part of a datagram that may be one of IKE.
-    Fragment,
-    Esp,
-    Other,
-}
-
 impl<O: Port, D: Port> KeyingFront<O, D> {
     /// Between the `outside` and an emulated host, with a Linux at `daemon`.
     pub fn new(outside: O, daemon: D) -> KeyingFront<O, D> {
@@ -129,7 +115,7 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
                     self.counts.waited += u64::from(ticket.is_some());
                     self.waiting.push_back((frame, ticket.unwrap_or(0), now + PATIENCE));
                 }
-                Concern::Neighbours(true) => {
+                Concern::Neighbours(Neighbours::Question) => {
                     self.counts.of_daemon += 1;
                     self.outside.receive_frame(now, frame);
                 }
@@ -210,44 +196,6 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
     }
 }
 
-impl Concern {
-    fn of(frame: &Bytes) -> Concern {
-        if frame.get(12..14) == Some(&ARP) {
-            // Whether somebody asks (1) or answers (2).
-            return Concern::Neighbours(frame.get(20..22) == Some(&[0, 1]));
-        }
-        let headers = Headers::parse(frame);
-        if let Some(udp) = headers.transport().filter(|transport| transport.protocol == Protocol::Udp) {
-            let port = |at: usize| {
-                frame.get(udp.header + at..).and_then(|bytes| bytes.first_chunk()).map(|port| u16::from_be_bytes(*port))
-            };
-            let (source, destination, payload) = (port(0), port(2), &frame[udp.payload..udp.end]);
-            return match [source, destination] {
-                ports if ports.contains(&Some(IKE)) => Concern::Ike,
-                ports if !ports.contains(&Some(IN_UDP)) => Concern::Other,
-                _ if payload.starts_with(&[0; 4]) => Concern::Ike,
-                _ => Concern::Esp,
-            };
-        }
-        match headers.upper() {
-            Some((UDP, _)) if headers.is_fragment() => Concern::Fragment,
-            Some((ESP, _)) => Concern::Esp,
-            Some((ICMPV6, at)) if !headers.is_fragment() => match frame.get(at) {
-                Some(133 | 135) => Concern::Neighbours(true),
-                Some(134 | 136 | 137) => Concern::Neighbours(false),
-                _ => Concern::Other,
-            },
-            _ => Concern::Other,
-        }
-    }
-}
-
-const ARP: [u8; 2] = [8, 6];
-const UDP: u8 = 17;
-const ESP: u8 = 50;
-const ICMPV6: u8 = 58;
-const IKE: u16 = 500;
-const IN_UDP: u16 = 4500;
 const MOST_IN_A_ROW: usize = 64;
 /// How long a message of the daemon waits at most: IKE sends it again after seconds.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -257,6 +205,11 @@ const MOST_WAITING: usize = 256;
 mod tests {
     use super::*;
     use std::collections::VecDeque;
+
+    const ARP: [u8; 2] = [8, 6];
+    const UDP: u8 = 17;
+    const ESP: u8 = 50;
+    const ICMPV6: u8 = 58;
 
     #[derive(Default)]
     struct End {

@@ -52,6 +52,19 @@ impl Gate {
         self.state().passed >= ticket
     }
 
+    /// For who waits without a thread: ready when a ticket has passed.
+    pub async fn passed(&self, ticket: u32) {
+        core::future::poll_fn(|context: &mut Context<'_>| {
+            let mut state = self.state();
+            if state.passed >= ticket {
+                return Poll::Ready(());
+            }
+            state.front = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// For the front: has `waker` woken when tickets pass.
     pub fn register(&self, waker: &Waker) {
         self.state().front = Some(waker.clone());

@@ -10,6 +10,7 @@
 //! - [`stream`]: [`StreamPort`], QEMU's `-netdev stream` over Unix sockets or TCP: a length before each frame;
 //! - [`end`]: [`End`], any of these, for programs whose users choose;
 //! - [`front`]: [`KeyingFront`], which lets a Linux negotiate keys for an emulated host;
+//! - [`concern`]: [`Concern`], which tells IKE, ESP and questions about neighbours apart;
 //! - [`gate`]: [`Gate`], where what a keying daemon says waits until its kernel is mirrored;
 //! - [`gone`]: [`Gone`], by which a program hears that the outside has gone for good;
 //! - `tap`, with the feature of that name: `TapPort`, a TAP of the machine's kernel, super-segments and all.
@@ -18,6 +19,7 @@
 //! wire that takes no more frames leaves them where they come from. The other way what the outside does not take
 //! waits in a short queue; what does not fit there is dropped and counted. All of this happens in real time only.
 
+pub mod concern;
 pub mod dgram;
 pub mod end;
 pub mod front;
@@ -29,6 +31,7 @@ pub mod stream;
 pub mod tap;
 mod watcher;
 
+pub use concern::Concern;
 pub use dgram::{DgramPort, bind_in_place_of_the_dead};
 pub use end::End;
 pub use front::{FrontCounters, KeyingFront};
