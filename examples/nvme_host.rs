@@ -11,7 +11,7 @@ use nicbench::options::{self, WireOptions};
 use nicbench::program;
 use nicbench::trace_options::TraceOptions;
 use nvme_tcp::exercise::Exercise;
-use nvme_tcp::host::{Task, discover};
+use nvme_tcp::host::{KeyedVolume, Task, discover};
 use nvme_tcp::wire::DiscoveryEntry;
 use nvme_tcp::{Connecting, Connector, Disk, Host, HostConfig, HostIdentity, TokioTimers};
 use offload_api::SegmentStream;
@@ -23,7 +23,7 @@ use offload_testbed::{BedHost, tokio_runtime};
 use std::error::Error;
 use std::io::{self, IsTerminal, Read, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -205,6 +205,14 @@ impl Network {
         }
     }
 
+    /// A volume with the key in a file. A NIC has the key too.
+    fn volume(&self, key: &Path, block: u32) -> Result<KeyedVolume, String> {
+        match self {
+            Network::Kernel(_) => volume::read(key, block, None),
+            Network::Emulated(host) => host.stack().with_device(|device| volume::read(key, block, device.contexts())),
+        }
+    }
+
     fn to(&self, address: SocketAddr) -> Opens {
         Opens { network: self.clone(), address }
     }
@@ -273,7 +281,7 @@ async fn run(options: &Options, network: &Network) -> Result<(), Box<dyn Error>>
     if (options.hdgst && !headers) || (options.ddgst && !data) {
         return Err("it does not do the digests asked for".into());
     }
-    let done = work(options, &host).await;
+    let done = work(options, &host, network).await;
     host.close().await;
     done
 }
@@ -298,13 +306,13 @@ fn uuid(text: &str) -> Result<[u8; 16], &'static str> {
     number.map(u128::to_be_bytes).ok_or("no UUID: 32 hexadecimal digits")
 }
 
-async fn work(options: &Options, host: &Host) -> Result<(), Box<dyn Error>> {
+async fn work(options: &Options, host: &Host, network: &Network) -> Result<(), Box<dyn Error>> {
     if matches!(options.what, What::Id | What::Discover) {
         return identify(host).await;
     }
     let mut disk = host.disk(options.namespace).await?;
     if let Some(key) = &options.xts {
-        let volume = volume::read(key, disk.block_size())?;
+        let volume = network.volume(key, disk.block_size())?;
         disk = disk.with_volume(volume)?;
     }
     let block = u64::from(disk.block_size());

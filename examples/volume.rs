@@ -1,31 +1,52 @@
 //! A volume that the disk under it holds as ciphertext only: AES-XTS, as dm-crypt's `aes-xts-plain64` with `iv_large_sectors` has it.
 
+use nvme_tcp::host::KeyedVolume;
 use nvme_tcp::resumable_aead::{DataUnits, Volume, XtsKey};
-use offload_transforms::Secret;
+use offload_api::{Contexts, XtsStage};
+use offload_base::RandomSource;
+use offload_jobs::WrappingKey;
+use offload_transforms::{Secret, Tweak};
 use std::fs;
 use std::path::Path;
 
-/// One with the key in a file, 32 or 64 bytes of it, for blocks of one size.
+/// One with the key in a file, 32 or 64 bytes of it, for blocks of one size. `device`, if there is one that has data-encryption keys, gets
+/// it too, wrapped under a key that is drawn for that.
 ///
 /// # Errors
 /// What is wrong with the file, or with what is in it.
-pub fn read(key: &Path, block: u32) -> Result<Volume, String> {
+pub fn read(key: &Path, block: u32, device: Option<&mut dyn Contexts>) -> Result<KeyedVolume, String> {
     let about = |error: &dyn core::fmt::Display| format!("{}: {error}", key.display());
     let bytes = Secret::new(fs::read(key).map_err(|error| about(&error))?);
     let units = DataUnits::new(block as usize).map_err(|error| about(&error))?;
-    let key = XtsKey::new(bytes.bytes()).map_err(|error| about(&error))?;
-    Ok(Volume::new(key, units))
+    let volume = KeyedVolume::from(Volume::new(XtsKey::new(bytes.bytes()).map_err(|error| about(&error))?, units));
+    if let Some(device) = device {
+        volume.set_device_key(import(&bytes, block, device).map_err(|error| about(&error))?);
+    }
+    Ok(volume)
+}
+
+/// `None`: the device takes none.
+fn import(key: &Secret, block: u32, device: &mut dyn Contexts) -> Result<Option<XtsStage>, Box<dyn std::error::Error>> {
+    let mut wrapping = vec![0; 32];
+    RandomSource::from_system()?.stream("wrapping key").fill(&mut wrapping);
+    let (tenant, volume) = (1, 1);
+    let wrapping = WrappingKey { tenant, key: Secret::new(wrapping) };
+    let wrapped = wrapping.wrap(volume, key, block, Tweak::Unit)?;
+    let given = wrapping.give(device).is_ok();
+    let imported = given.then(|| wrapped.import(device).ok()).flatten();
+    Ok(imported.map(|key| XtsStage { key, tenant, volume }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offload_api::NetDevice;
 
     /// A key in a file of its own.
-    fn read_key(name: &str, key: &[u8], block: u32) -> Result<Volume, String> {
+    fn read_key(name: &str, key: &[u8], block: u32) -> Result<KeyedVolume, String> {
         let file = std::env::temp_dir().join(format!("volume-{}-{name}.key", std::process::id()));
         fs::write(&file, key).unwrap();
-        let volume = read(&file, block);
+        let volume = read(&file, block, None);
         fs::remove_file(&file).unwrap();
         volume
     }
@@ -34,9 +55,21 @@ mod tests {
     fn a_key_in_a_file_makes_a_volume_of_blocks() {
         let key: Vec<u8> = (0..64).collect();
         let (mut made, mut expected) = ([7; 8192], [7; 8192]);
-        read_key("whole", &key, 4096).unwrap().encrypt(3, 0, &mut made).unwrap();
+        read_key("whole", &key, 4096).unwrap().volume().encrypt(3, 0, &mut made).unwrap();
         XtsKey::new(&key).unwrap().encrypt(DataUnits::new(4096).unwrap(), 3, &mut expected).unwrap();
         assert_eq!(made, expected);
+    }
+
+    #[test]
+    fn a_nic_has_the_key_too() {
+        let file = std::env::temp_dir().join(format!("volume-{}-nic.key", std::process::id()));
+        fs::write(&file, (0..64).collect::<Vec<u8>>()).unwrap();
+        let (mut device, mut driver) = nic_sim::nic(nic_sim::NicConfig::default());
+        let volume = read(&file, 4096, driver.contexts()).unwrap();
+        fs::remove_file(&file).unwrap();
+        nic_sim::wire::Port::process(&mut device, offload_base::Instant::ZERO);
+        assert!(volume.device_key().is_some());
+        assert_eq!(device.contexts(), 1);
     }
 
     #[test]
@@ -47,6 +80,6 @@ mod tests {
             let error = read_key(name, &key, block).unwrap_err();
             assert!(error.contains(name) && !error.contains("[1"), "{error}");
         }
-        assert!(read(Path::new("/nowhere/volume.key"), 512).unwrap_err().contains("/nowhere/volume.key"));
+        assert!(read(Path::new("/nowhere/volume.key"), 512, None).unwrap_err().contains("/nowhere/volume.key"));
     }
 }

@@ -69,6 +69,7 @@ pub mod host;
 pub mod namespace;
 mod sending;
 pub mod target;
+mod volume;
 pub mod wire;
 
 pub use asking::OffloadCounters;

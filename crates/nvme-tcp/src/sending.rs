@@ -7,19 +7,19 @@
 
 use crate::asking::{Asking, SharedCounters};
 use crate::lock;
+use crate::volume::KeyedVolume;
 use crate::wire::{DIGEST_LEN, Digest, PduType, Sealing, WirePdu, u32_at};
 use bytes::{Bytes, BytesMut};
 use offload_api::{
     DeviceEvent, Handle, Layer, MarkedData, NvmeTcpStages, SealError, Sealer, SegmentStream, StageSpec, TxTag,
-    TypedContexts, Unit, UnitTag, XTS_STAGE,
+    TypedContexts, Unit, UnitTag, XTS_STAGE, XtsStage,
 };
 use offload_base::cost::{self, Work};
 use offload_formats::nvme::PduHeader;
-use resumable_aead::Volume;
 use std::sync::{Arc, Mutex};
 
 /// What the sealer knows too.
-type Volumes = Arc<Mutex<Vec<Volume>>>;
+type Volumes = Arc<Mutex<Vec<KeyedVolume>>>;
 
 /// One stream's way of sending PDUs.
 #[derive(Debug, Default)]
@@ -31,8 +31,8 @@ pub(super) struct Sending {
     has_sealer: bool,
     /// The volumes that data were of. What is queued names them by their places here, counted from one.
     volumes: Volumes,
-    /// How many of them the context knows.
-    told: u16,
+    /// By what keys the context works for them; `None`: it does not.
+    told: Vec<Option<XtsStage>>,
     pdus: u64,
 }
 
@@ -53,6 +53,9 @@ impl Sending {
             DeviceEvent::Reset => {
                 if self.watches_device() {
                     self.asking.begin();
+                }
+                for (volume, told) in lock(&self.volumes).iter().zip(&self.told) {
+                    told.iter().for_each(|key| volume.lose_device_key(*key));
                 }
                 // The news may be older than the context: then the device still has it.
                 self.give_up(stream);
@@ -100,24 +103,28 @@ impl Sending {
         let mut volumes = lock(&self.volumes);
         let place = volumes.iter().position(|known| known == volume).unwrap_or(volumes.len());
         let number = u16::try_from(place + 1).ok().filter(|number| *number <= MOST_VOLUMES)?;
-        let marked = MarkedData::new(number, *first)?;
+        let (marked, key) = (MarkedData::new(number, *first)?, volume.device_key()?);
         if place == volumes.len() {
             volumes.push(volume.clone());
         }
-        while self.told < number {
-            let next = self.told + 1;
-            let mut stages = vec![StageSpec::new(XTS_STAGE, volumes[usize::from(self.told)].clone())];
+        self.told.resize(volumes.len().max(self.told.len()), None);
+        let told = &mut self.told[place];
+        if *told != Some(key) {
+            *told = None;
+            let mut stages = vec![StageSpec::new(XTS_STAGE, key)];
             stream.control(&mut |_, device| {
                 if let Some(mut contexts) = device.nvme() {
-                    let stages = NvmeTcpStages { command: next, unit: 0, stages: core::mem::take(&mut stages) };
-                    self.told += u16::from(contexts.seal_with(context, stages));
+                    let stages = NvmeTcpStages { command: number, unit: 0, stages: core::mem::take(&mut stages) };
+                    *told = contexts.seal_with(context, stages).then_some(key);
                 }
             });
-            if self.told != next {
-                return None;
-            }
         }
-        Some(marked)
+        told.is_some().then_some(marked)
+    }
+
+    /// Whether data were left to a device, or to the sealer, that are of a volume that was erased meanwhile.
+    pub(super) fn has_erased(&self) -> bool {
+        lock(&self.volumes).iter().any(KeyedVolume::is_erased)
     }
 
     /// Gives the context up once everything queued with it has arrived; there will be no other.
@@ -142,7 +149,7 @@ impl Sending {
         if !self.asking.is_due() {
             return;
         }
-        self.told = 0;
+        self.told.clear();
         self.context = self.asking.ask(stream, |flow, device| device.add_transmit(flow));
         if self.context.is_some() && !core::mem::replace(&mut self.has_sealer, true) {
             stream.install(Layer::FIRST, Box::new(PduSealer { volumes: self.volumes.clone() }));
@@ -165,8 +172,9 @@ impl PduSealer {
         let volume = lock(&self.volumes).get(usize::from(marked.stages()) - 1)?.clone();
         MarkedData::erase(header, (end - start) as u32);
         let at = u32_at(header, DATA_OFFSET);
-        Sealing { volume, first: marked.unit(), at }.work(data.get_mut(..end - start)?);
-        Some(())
+        let data = data.get_mut(..end - start)?;
+        let _scope = cost::work(Work::Crypto);
+        volume.encrypt(marked.unit(), at.into(), data).ok()
     }
 }
 
@@ -209,7 +217,7 @@ mod tests {
     use crate::wire::{DataHeader, Framing, Pdu};
     use offload_base::Seq;
     use proptest::prelude::*;
-    use resumable_aead::{DataUnits, XtsKey};
+    use resumable_aead::{DataUnits, Volume, XtsKey};
 
     fn unit(length: usize) -> Unit {
         Unit { layer: Layer::FIRST, number: 3, offset: 9, start: Seq(u32::MAX), len: length as u32, touched_from: 0 }
@@ -243,7 +251,7 @@ mod tests {
     #[test]
     fn data_that_are_left_to_a_device_are_encrypted_by_the_sealer_as_by_the_cpu() {
         let key: Vec<u8> = (0..64).collect();
-        let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap());
+        let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
         let mut sealer = PduSealer { volumes: Arc::new(Mutex::new(vec![volume.clone()])) };
         for (data_digest, offset) in [(true, 0), (false, 528)] {
             let framing = Framing { data_digest, ..Framing::default() };
@@ -259,6 +267,11 @@ mod tests {
             assert_eq!(sealer.seal(unit(software.len()), core::slice::from_ref(&sealed)).unwrap(), sealed);
             let unknown = PduSealer::default().seal(unit(software.len()), &queued);
             assert_eq!(unknown, Err(SealError::Malformed { number: 3 }), "no such volume");
+            if offset > 0 {
+                volume.erase();
+                let erased = sealer.seal(unit(software.len()), &queued);
+                assert_eq!(erased, Err(SealError::Malformed { number: 3 }), "it was erased");
+            }
         }
     }
 

@@ -67,7 +67,10 @@ pub use ipsec::{
 pub use job::{Done, Integrity, Job, JobQueue, JobStatus, Outcome, Way};
 pub use key::{Key, KeyBytes};
 pub use mark::{ContextEvent, Mark, Marks, PacketMark, Verdict};
-pub use nvme::{MarkedData, NvmeTcpConfig, NvmeTcpContext, NvmeTcpContexts, NvmeTcpLimits, NvmeTcpStages, XTS_STAGE};
+pub use nvme::{
+    MarkedData, NvmeTcpConfig, NvmeTcpContext, NvmeTcpContexts, NvmeTcpLimits, NvmeTcpStages, PROTECTION_STAGE,
+    XTS_STAGE, XtsStage,
+};
 pub use offload_formats::{FlowKey, Protocol, flow};
 pub use quic::{QuicAsk, QuicCipher, QuicContext, QuicContexts, QuicHeaderKey, QuicKey, QuicVerdict};
 pub use record::RecordFormat;

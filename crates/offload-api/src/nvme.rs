@@ -154,8 +154,33 @@ impl MarkedData {
     }
 }
 
-/// The stage AES-XTS, which is made from a volume (`resumable_aead::Volume`).
+/// The stage AES-XTS, which is made from an [`XtsStage`].
 pub const XTS_STAGE: &str = "xts";
+
+/// The stage of protection information, which is made from its format (`offload_transforms::protection::InPlace`): it writes what is
+/// behind each block on the way out, and verifies it on the way in. Units are blocks with their protection information, and data that leave
+/// begin with one.
+pub const PROTECTION_STAGE: &str = "protection";
+
+/// What the stage [`XTS_STAGE`] is made from: a data-encryption key that the device has as a context. No key crosses PCIe with
+/// a command. A key of another tenant or volume than these, or one that was given up, is not used.
+///
+/// ```
+/// use offload_api::{Handle, StageSpec, XTS_STAGE, XtsStage};
+///
+/// let key = XtsStage { key: Handle { index: 3, generation: 0 }, tenant: 7, volume: 1 };
+/// let stage = StageSpec::new(XTS_STAGE, key);
+/// assert_eq!(stage.spec.downcast_ref(), Some(&key));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct XtsStage {
+    /// The context of the engine of data-encryption keys, of the same queue of the device.
+    pub key: Handle,
+    /// Whose key it is.
+    pub tenant: u32,
+    /// The volume that it is for.
+    pub volume: u64,
+}
 
 /// What an NVMe/TCP host may ask of a device: [`Contexts`] in the words of NVMe/TCP. Nothing here blocks: what takes time ends
 /// in a [`DeviceEvent`](crate::DeviceEvent), or when the last piece of a buffer has come home.

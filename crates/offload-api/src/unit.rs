@@ -78,8 +78,10 @@ pub mod engines {
     pub const NVME_TCP: u8 = 2;
     /// QUIC packets with short headers, both directions.
     pub const QUIC: u8 = 3;
+    /// Data-encryption keys, which others refer to.
+    pub const DATA_KEYS: u8 = 4;
     /// How many there are; what has been added to a device has numbers from here on.
-    pub const STANDARD: u8 = 4;
+    pub const STANDARD: u8 = 5;
 }
 
 /// A protocol layer whose units a device may follow: how many others lie between it and TCP.

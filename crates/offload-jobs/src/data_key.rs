@@ -7,7 +7,7 @@ use crate::perform::open;
 use aes_kw::cipher::KeyInit;
 use aes_kw::{KwAes128, KwAes256};
 use core::fmt;
-use offload_api::{Handle, JobQueue, Refused};
+use offload_api::{Contexts, Handle, JobQueue, Refused};
 use offload_transforms::{Secret, Session, SpecError, Transform, Tweak};
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -51,7 +51,15 @@ impl DataKeySpec {
     /// # Errors
     /// As [`Opens::open`](crate::Opens::open).
     pub fn open<Q: JobQueue + ?Sized>(self, queue: &mut Q) -> Result<Handle, (Refused, Option<DataKeySpec>)> {
-        open(queue, DATA_KEYS, self)
+        self.import(queue.contexts())
+    }
+
+    /// Imports it into a device, a NIC's queue say, whose engines that work on packets then refer to it by its handle.
+    ///
+    /// # Errors
+    /// As [`Opens::open`](crate::Opens::open).
+    pub fn import(self, contexts: &mut dyn Contexts) -> Result<Handle, (Refused, Option<DataKeySpec>)> {
+        open(contexts, DATA_KEYS, self)
     }
 }
 
@@ -153,6 +161,15 @@ pub enum ImportError {
 }
 
 impl WrappingKey {
+    /// Gives it to a device, for the keys that the tenant will import there.
+    ///
+    /// # Errors
+    /// If the device has no keys, or no room for a command now.
+    pub fn give(&self, contexts: &mut dyn Contexts) -> Result<(), Refused> {
+        let engine = contexts.engine(DATA_KEYS).ok_or(Refused::Unsupported)?.number;
+        contexts.change(engine, Box::new(self.clone())).map_err(|(refused, _)| refused)
+    }
+
     /// Wraps a key for a volume.
     ///
     /// # Errors

@@ -1,7 +1,9 @@
 //! Jobs by the sessions of `offload-transforms`.
 
 use crate::TransformCapabilities;
-use offload_api::{Direction, Handle, Integrity, Job, JobQueue, JobStatus, NewContext, Outcome, Refused, Spec, Way};
+use offload_api::{
+    Contexts, Direction, Handle, Integrity, Job, JobQueue, JobStatus, NewContext, Outcome, Refused, Spec, Way,
+};
 use offload_transforms::protection::{Mismatch, Tag};
 use offload_transforms::{Fault, Parameters, Session, Transform};
 
@@ -67,7 +69,7 @@ pub trait Opens: JobQueue {
     /// If the queue has no such engine, no room for sessions, or none on its ring just now. The transform comes back, but from
     /// a device that is gone.
     fn open(&mut self, transform: Transform) -> Result<Handle, (Refused, Option<Transform>)> {
-        open(self, TRANSFORM, transform)
+        open(self.contexts(), TRANSFORM, transform)
     }
 
     /// Which transforms the engine has; `None`: there is no such engine.
@@ -79,12 +81,11 @@ pub trait Opens: JobQueue {
 impl<Q: JobQueue + ?Sized> Opens for Q {}
 
 /// Opens a session of the engine `name`.
-pub(crate) fn open<Q: JobQueue + ?Sized, S: core::any::Any + Send>(
-    queue: &mut Q,
+pub(crate) fn open<S: core::any::Any + Send>(
+    contexts: &mut dyn Contexts,
     name: &str,
     spec: S,
 ) -> Result<Handle, (Refused, Option<S>)> {
-    let contexts = queue.contexts();
     let Some(engine) = contexts.engine(name) else { return Err((Refused::Unsupported, Some(spec))) };
     let spec: Spec = Box::new(spec);
     let new = NewContext { engine: engine.number, direction: Direction::Transmit, flow: None, keys: Vec::new(), spec };

@@ -14,6 +14,10 @@
 //! The IV says the place: its first eight bytes are the LBA of the first block, little-endian. For types 2 and 3, whose reference
 //! tag is not the LBA, the last eight are the reference tag of the first block.
 
+mod in_place;
+
+pub use in_place::{InPlace, Progress, RunFault};
+
 use crate::pieces::{self, Reader, Room};
 use crate::{Fault, Parameters, SpecError};
 use bytes::Bytes;
@@ -462,6 +466,26 @@ impl Sum {
         match guard.algorithm() {
             Some(algorithm) => Sum::Crc(Box::new(Digest::new(algorithm))),
             None => Sum::Internet(InternetSum::default()),
+        }
+    }
+
+    /// One that goes on where another [was](Self::state).
+    fn again(guard: Guard, state: u64) -> Sum {
+        match guard.algorithm() {
+            Some(algorithm) => Sum::Crc(Box::new(Digest::new_with_init_state(algorithm, state))),
+            None => {
+                let mut sum = InternetSum::default();
+                sum.add(&(state as u16).to_be_bytes());
+                Sum::Internet(sum)
+            }
+        }
+    }
+
+    /// What it comes to so far, of whole words.
+    fn state(self) -> u64 {
+        match self {
+            Sum::Crc(digest) => digest.get_state(),
+            Sum::Internet(sum) => (!sum.finish()).into(),
         }
     }
 

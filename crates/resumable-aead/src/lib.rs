@@ -85,7 +85,7 @@ pub use error::{KeyError, KeyLengthError, MessageTooLong, StateBytesError, State
 pub use key::Key;
 pub use mask::{MASK_LEN, MaskKey, SAMPLE_LEN};
 pub use state::State;
-pub use xts::{DataUnits, NotWholeUnits, UnitLengthError, Volume, XtsKey, XtsKeyError};
+pub use xts::{DataUnits, NotWholeUnits, UnitLengthError, Volume, VolumeError, XtsKey, XtsKeyError};
 
 /// The README's example is run with the others.
 #[cfg(doctest)]

@@ -4,7 +4,8 @@ use super::Subject;
 use super::job::AnyJob;
 use super::slab::Slab;
 use crate::engine::{
-    Claim, Context, Engine, JobEngine, Opened, OutOfStep, PacketEngine, Payload, Shown, StageMakers, StreamEngine,
+    Claim, Context, Engine, JobEngine, Lent, Opened, OutOfStep, PacketEngine, Payload, Shown, StageKeys, StageMakers,
+    StreamEngine,
 };
 use crate::stats::DeviceCounters;
 use bytes::{Bytes, BytesMut};
@@ -131,6 +132,12 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
     /// The same, to be changed.
     fn subject_mut(&mut self, handle: Handle) -> Option<&mut Subject>;
 
+    /// The keys that stages of a context need.
+    fn stage_keys(&mut self, handle: Handle) -> Option<&mut StageKeys>;
+
+    /// [`Engine::lend`], of a context that is on the NIC.
+    fn lend(&mut self, handle: Handle) -> Option<Lent>;
+
     /// Where a context that is on the NIC thinks a unit starts, if it waits to be told.
     fn question(&mut self, handle: Handle) -> Option<Seq>;
 
@@ -215,6 +222,14 @@ impl<E: Engine> AnyEngine for Hosted<E> {
 
     fn subject_mut(&mut self, handle: Handle) -> Option<&mut Subject> {
         self.slab.subject_mut(handle)
+    }
+
+    fn stage_keys(&mut self, handle: Handle) -> Option<&mut StageKeys> {
+        E::stage_keys(self.slab.held(handle)?)
+    }
+
+    fn lend(&mut self, handle: Handle) -> Option<Lent> {
+        E::lend(self.slab.get(handle)?)
     }
 
     fn question(&mut self, handle: Handle) -> Option<Seq> {

@@ -12,7 +12,7 @@ mod image;
 mod job;
 mod slab;
 
-use crate::engine::Shown;
+use crate::engine::{Lent, Shown, StageKeys};
 use crate::stats::DeviceCounters;
 use crate::steering::Steering;
 use core::ops::Range;
@@ -26,6 +26,7 @@ use offload_api::Spec;
 use offload_api::{ContextEvent, Direction, FlowKey, Handle, Job, Outcome, Piece};
 use offload_base::Seq;
 use offload_formats::Headers;
+use smallvec::SmallVec;
 
 /// What a context is about.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -133,6 +134,39 @@ impl ContextStore {
         self.bring(handle, dma)?;
         match self.engines.get_mut(usize::from(handle.engine()))? {
             Installed::Stream(engine) => Some(&mut **engine),
+            Installed::Packet(_) | Installed::Job(_) => None,
+        }
+    }
+
+    /// The same for a call that works on bytes: meanwhile the stages of the context have the keys that they need.
+    pub(crate) fn with_stream<R>(
+        &mut self,
+        handle: Handle,
+        dma: &mut DmaBytes,
+        work: impl FnOnce(&mut dyn AnyStream) -> R,
+    ) -> Option<R> {
+        let keys: SmallVec<[Handle; 4]> = match self.stage_keys(handle) {
+            Some(keys) => keys.wanted().collect(),
+            None => SmallVec::new(),
+        };
+        for key in &keys {
+            let lent = self.bring(*key, dma).and_then(|()| self.engine_mut(*key)?.lend(*key));
+            self.lend(handle, *key, lent);
+        }
+        let done = self.stream(handle, dma).map(work);
+        keys.into_iter().for_each(|key| self.lend(handle, key, None));
+        done
+    }
+
+    fn lend(&mut self, handle: Handle, key: Handle, lent: Option<Lent>) {
+        if let Some(keys) = self.stage_keys(handle) {
+            keys.lend(key, lent);
+        }
+    }
+
+    fn stage_keys(&mut self, handle: Handle) -> Option<&mut StageKeys> {
+        match self.engines.get_mut(usize::from(handle.engine()))? {
+            Installed::Stream(engine) => engine.stage_keys(handle),
             Installed::Packet(_) | Installed::Job(_) => None,
         }
     }

@@ -1,14 +1,19 @@
 //! Data-encryption keys, as many as host memory holds: AES-XTS with a key for each tenant and volume.
 //!
+//! Jobs name a key as their session; stages of engines that work on packets name it by its handle, and are lent it while
+//! they work ([`InlineKey`]).
+//!
 //! A key's image in host memory is the key; it is fetched, and expanded, when a job needs it. Nothing of it is held beside, so the
 //! memory for a key is that of the image and of its place in the table.
 
-use super::{Context, Engine, ImageReader, ImageWriter, JobEngine};
+use super::{Context, Engine, ImageReader, ImageWriter, JobEngine, Lent};
 use core::convert::Infallible;
 use offload_api::{Direction, Job, JobStatus, Outcome};
 use offload_jobs::{DATA_KEYS, DataKey, DataKeySpec, WrappingKey, perform};
 use offload_transforms::{Secret, Tweak};
+use resumable_aead::{DataUnits, Volume, XtsKey};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The engine [`DATA_KEYS`](offload_jobs::DATA_KEYS). It is changed by a [`WrappingKey`], and makes contexts from a
 /// [`DataKeySpec`] of the same tenant.
@@ -17,21 +22,70 @@ pub struct DataKeys {
     tenants: BTreeMap<u32, WrappingKey>,
 }
 
+/// A key on the NIC.
+#[derive(Debug)]
+pub struct KeyOnNic {
+    key: DataKey,
+    /// For stages, once one asked for it.
+    inline: Option<Arc<InlineKey>>,
+}
+
+impl KeyOnNic {
+    fn new(key: DataKey) -> Box<KeyOnNic> {
+        Box::new(KeyOnNic { key, inline: None })
+    }
+
+    /// `None`: the units are none that stages work on, which take whole blocks.
+    fn inline(&mut self) -> Option<&Arc<InlineKey>> {
+        if self.inline.is_none() {
+            let DataKey { tenant, volume, unit, tweak, ref key, .. } = self.key;
+            let units = match tweak {
+                Tweak::Sectors512 => DataUnits::counting_512(unit as usize),
+                _ => DataUnits::new(unit as usize),
+            };
+            let blocks = Volume::new(XtsKey::new(key.bytes()).ok()?, units.ok()?);
+            self.inline = Some(Arc::new(InlineKey { tenant, volume, blocks }));
+        }
+        self.inline.as_ref()
+    }
+}
+
+/// A key as a stage has it.
+#[derive(Debug)]
+pub(super) struct InlineKey {
+    tenant: u32,
+    volume: u64,
+    blocks: Volume,
+}
+
+impl InlineKey {
+    /// Whether it is this tenant's, for this volume.
+    pub(super) fn is_of(&self, tenant: u32, volume: u64) -> bool {
+        (self.tenant, self.volume) == (tenant, volume)
+    }
+
+    /// What works on blocks.
+    pub(super) fn volume(&self) -> &Volume {
+        &self.blocks
+    }
+}
+
 impl Engine for DataKeys {
     const NAME: &'static str = DATA_KEYS;
     type Spec = DataKeySpec;
     type Command = Infallible;
     type Change = WrappingKey;
     /// Behind a pointer, so that it is nowhere else: what is moved leaves a copy behind.
-    type State = Box<DataKey>;
+    type State = Box<KeyOnNic>;
     type Held = ();
 
-    fn create(&mut self, _: Direction, spec: DataKeySpec) -> Option<(Box<DataKey>, ())> {
+    fn create(&mut self, _: Direction, spec: DataKeySpec) -> Option<(Box<KeyOnNic>, ())> {
         let key = self.tenants.get(&spec.tenant)?.unwrap(&spec).ok()?;
-        Some((Box::new(key), ()))
+        Some((KeyOnNic::new(key), ()))
     }
 
-    fn save(key: &Box<DataKey>, image: &mut ImageWriter<'_>) {
+    fn save(state: &Box<KeyOnNic>, image: &mut ImageWriter<'_>) {
+        let key = &state.key;
         image.put_u32(key.tenant);
         image.put_u64(key.volume);
         image.put_u32(key.unit);
@@ -41,12 +95,12 @@ impl Engine for DataKeys {
         image.put(bytes);
     }
 
-    fn load(image: &mut ImageReader<'_>) -> Option<Box<DataKey>> {
+    fn load(image: &mut ImageReader<'_>) -> Option<Box<KeyOnNic>> {
         let (tenant, volume, unit) = (image.take_u32()?, image.take_u64()?, image.take_u32()?);
         let tweak = if image.take_u8()? == 1 { Tweak::Sectors512 } else { Tweak::Unit };
         let len = usize::from(image.take_u8()?);
         let key = Secret::new(image.rest().get(..len)?.to_vec());
-        Some(Box::new(DataKey::again(tenant, volume, unit, tweak, key)))
+        Some(KeyOnNic::new(DataKey::again(tenant, volume, unit, tweak, key)))
     }
 
     /// A key of no bytes takes the tenant's away.
@@ -58,6 +112,10 @@ impl Engine for DataKeys {
         }
     }
 
+    fn lend(context: Context<'_, DataKeys>) -> Option<Lent> {
+        Some(context.state.inline()?.clone())
+    }
+
     fn forget(&mut self) {
         self.tenants.clear();
     }
@@ -65,7 +123,7 @@ impl Engine for DataKeys {
 
 impl JobEngine for DataKeys {
     fn run(&mut self, context: Context<'_, DataKeys>, job: &mut Job) -> Outcome {
-        match context.state.session() {
+        match context.state.key.session() {
             Ok(session) => perform(session, job),
             Err(_) => Outcome::failed(JobStatus::NoSession),
         }
@@ -81,10 +139,10 @@ mod tests {
     #[test]
     fn a_key_comes_back_from_host_memory_as_it_was() {
         for tweak in [Tweak::Unit, Tweak::Sectors512] {
-            let key = Box::new(DataKey::again(7, 9, 4096, tweak, Secret::new((0..64).collect())));
+            let key = KeyOnNic::new(DataKey::again(7, 9, 4096, tweak, Secret::new((0..64).collect())));
             let back = ContextImage::of(|image| DataKeys::save(&key, image)).read(DataKeys::load).unwrap();
             let known = |key: &DataKey| (key.tenant, key.volume, key.unit, key.tweak, key.key.bytes().to_vec());
-            assert_eq!(known(&back), known(&key));
+            assert_eq!(known(&back.key), known(&key.key));
         }
     }
 }

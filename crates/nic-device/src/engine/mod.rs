@@ -103,6 +103,7 @@ pub(crate) mod esp;
 mod job;
 pub(crate) mod nvme;
 mod payload;
+mod protection;
 pub(crate) mod quic;
 mod stage;
 pub(crate) mod tls;
@@ -125,7 +126,7 @@ use offload_base::Seq;
 pub use offload_formats::Headers;
 use offload_formats::IpHeaders;
 pub use payload::{Content, Parts, Payload};
-pub use stage::{Run, Stage, StageMakers, StageState, StageStates, Stages};
+pub use stage::{KeyPlace, Lent, Run, Stage, StageKeys, StageMakers, StageState, StageStates, Stages};
 pub use transform::Transforms;
 
 /// An engine, with what it keeps for all of its contexts together.
@@ -157,6 +158,16 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
 
     /// The stages that the NIC has, once, before any context is made.
     fn take_stages(&mut self, _: &StageMakers) {}
+
+    /// The keys that stages of a context need on the NIC, before it works on bytes.
+    fn stage_keys(_: &mut Self::Held) -> Option<&mut StageKeys> {
+        None
+    }
+
+    /// What stages of other contexts, which name this one as their key, are lent of it while they work.
+    fn lend(_: Context<'_, Self>) -> Option<Lent> {
+        None
+    }
 
     /// Where software is to say whether a unit starts, if the context waits for that.
     fn question(_: &Self::State) -> Option<Seq> {
@@ -491,7 +502,9 @@ impl Engines {
         engines.add_packet(esp::Esp::default(), Handle::PLACES);
         engines.add_stream(nvme::NvmeTcp::new(config), config.nvme_contexts);
         engines.add_packet(quic::Quic::default(), config.quic_contexts);
+        engines.add_job(DataKeys::default(), Handle::PLACES);
         engines.add_stage::<xts::Xts>();
+        engines.add_stage::<protection::ProtectedBlocks>();
         engines
     }
 

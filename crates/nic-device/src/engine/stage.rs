@@ -5,6 +5,9 @@
 //! ([`Stages`]), and what they have to remember in the state itself ([`StageStates`]). So a stage works in any engine that has some, and
 //! an engine knows none of them.
 //!
+//! A stage may need a key that is a context of its own ([`Stage::key`]): the engine keeps a list of those ([`StageKeys`]), and the device
+//! brings them to the NIC and lends them for as long as it calls the engine ([`KeyPlace`]): no stage keeps one.
+//!
 //! Bytes pass the stages in the order in which they were named on their way out, and in the opposite order on their way in.
 //!
 //! ```
@@ -47,8 +50,8 @@
 use crate::context::{ImageReader, ImageWriter};
 use core::any::Any;
 use core::fmt;
-use offload_api::{Direction, Spec, StageSpec};
-use std::sync::Arc;
+use offload_api::{Direction, Handle, Spec, StageSpec};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// One thing that is done to the data in units.
 pub trait Stage: fmt::Debug + Send + 'static {
@@ -61,6 +64,14 @@ pub trait Stage: fmt::Debug + Send + 'static {
     fn new(spec: Self::Spec) -> Option<Self>
     where
         Self: Sized;
+
+    /// The context that it needs on the NIC to work.
+    fn key(&self) -> Option<Handle> {
+        None
+    }
+
+    /// Where that is found then.
+    fn bind(&mut self, _: KeyPlace) {}
 
     /// Works on the next data of a unit, in place. False: they are not what they should be, and nothing of the unit is.
     fn pass(&self, run: Run, state: &mut StageState, bytes: &mut [u8]) -> bool;
@@ -106,6 +117,74 @@ impl StageStates {
     }
 }
 
+/// What a context lends to stages of others: what it is, these agree upon.
+pub type Lent = Arc<dyn Any + Send + Sync>;
+
+/// Where a stage finds the key that it needs. Clones are the same place.
+///
+/// ```
+/// use nic_device::engine::KeyPlace;
+///
+/// assert!(KeyPlace::default().get::<u32>().is_none(), "nobody lends it one");
+/// ```
+#[derive(Clone, Default)]
+pub struct KeyPlace(Arc<Mutex<Option<Lent>>>);
+
+impl KeyPlace {
+    /// The key, while there is one and the engine is called.
+    pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        let lent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lent.as_ref()?.clone().downcast().ok()
+    }
+
+    fn put(&self, lent: Option<Lent>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = lent;
+    }
+}
+
+impl fmt::Debug for KeyPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyPlace(redacted)")
+    }
+}
+
+/// The keys that the stages of a context need, each once.
+///
+/// ```
+/// use nic_device::engine::StageKeys;
+///
+/// let mut keys = StageKeys::default();
+/// assert_eq!(keys.wanted().count(), 0);
+/// ```
+#[derive(Debug, Default)]
+pub struct StageKeys(Vec<(Handle, KeyPlace)>);
+
+impl StageKeys {
+    /// Those that stages still need.
+    pub fn wanted(&mut self) -> impl Iterator<Item = Handle> {
+        self.0.retain(|(_, place)| Arc::strong_count(&place.0) > 1);
+        self.0.iter().map(|(key, _)| *key)
+    }
+
+    /// Lends a key, or takes it back.
+    pub(crate) fn lend(&mut self, key: Handle, lent: Option<Lent>) {
+        if let Some((_, place)) = self.0.iter().find(|(known, _)| *known == key) {
+            place.put(lent);
+        }
+    }
+
+    fn place(&mut self, key: Handle) -> KeyPlace {
+        match self.0.iter().find(|(known, _)| *known == key) {
+            Some((_, place)) => place.clone(),
+            None => {
+                let place = KeyPlace::default();
+                self.0.push((key, place.clone()));
+                place
+            }
+        }
+    }
+}
+
 /// The stages of a context.
 #[derive(Debug, Default)]
 pub struct Stages(Vec<Box<dyn AnyStage>>);
@@ -118,6 +197,17 @@ impl Stages {
             Direction::Transmit => stages.all(|(stage, state)| stage.pass(run, state, bytes)),
             Direction::Receive => stages.rev().all(|(stage, state)| stage.pass(run, state, bytes)),
         }
+    }
+
+    /// Enters the keys that they need, and tells them where these are found.
+    #[must_use]
+    pub fn bound_to(mut self, keys: &mut StageKeys) -> Stages {
+        for stage in &mut self.0 {
+            if let Some(key) = stage.key() {
+                stage.bind(keys.place(key));
+            }
+        }
+        self
     }
 
     /// Whether nothing is done to data.
@@ -160,10 +250,20 @@ impl StageMakers {
 
 /// [`Stage`], with its spec erased.
 trait AnyStage: fmt::Debug + Send {
+    fn key(&self) -> Option<Handle>;
+    fn bind(&mut self, place: KeyPlace);
     fn pass(&self, run: Run, state: &mut StageState, bytes: &mut [u8]) -> bool;
 }
 
 impl<S: Stage> AnyStage for S {
+    fn key(&self) -> Option<Handle> {
+        Stage::key(self)
+    }
+
+    fn bind(&mut self, place: KeyPlace) {
+        Stage::bind(self, place);
+    }
+
     fn pass(&self, run: Run, state: &mut StageState, bytes: &mut [u8]) -> bool {
         Stage::pass(self, run, state, bytes)
     }

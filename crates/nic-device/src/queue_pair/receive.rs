@@ -396,8 +396,9 @@ impl QueuePair {
         for (layer, handle) in followers.into_iter().enumerate() {
             // Without what the one below it saw, an engine has nothing to work on.
             let Some(handle) = handle.filter(|_| layer == 0 || payload.content().is_some()) else { continue };
-            let engine = self.contexts.stream(handle, &mut self.dma);
-            if let Some(verdict) = engine.and_then(|engine| engine.receive(handle, &mut payload, &mut self.counters)) {
+            let QueuePair { contexts, dma, counters, .. } = self;
+            let said = contexts.with_stream(handle, dma, |engine| engine.receive(handle, &mut payload, counters));
+            if let Some(verdict) = said.flatten() {
                 meta.marks.set(handle, verdict);
             }
         }

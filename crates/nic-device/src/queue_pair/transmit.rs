@@ -115,16 +115,18 @@ fn work(
     for layer in (1..LAYERS).rev() {
         let Some(handle) = stages[layer] else { continue };
         to.clear();
-        let engine = contexts.stream(handle, dma).ok_or(GivenUp::UnknownContext)?;
-        worked[layer] = engine.transmit(handle, None, if made { from } else { bytes }, to)?;
+        let source = if made { &from[..] } else { bytes };
+        let done = contexts.with_stream(handle, dma, |engine| engine.transmit(handle, None, source, to));
+        worked[layer] = done.ok_or(GivenUp::UnknownContext)??;
         core::mem::swap(from, to);
         made = true;
     }
     let bytes = if made { from } else { bytes };
     match stages[0] {
         Some(handle) => {
-            let engine = contexts.stream(handle, dma).ok_or(GivenUp::UnknownContext)?;
-            worked[0] = engine.transmit(handle, Some(seq), bytes, destination)?;
+            let done =
+                contexts.with_stream(handle, dma, |engine| engine.transmit(handle, Some(seq), bytes, destination));
+            worked[0] = done.ok_or(GivenUp::UnknownContext)??;
         }
         None => destination.extend_from_slice(bytes),
     }
@@ -389,13 +391,16 @@ impl QueuePair {
     fn work_whole(&mut self, packet: &mut TxPacket) -> Result<(), GivenUp> {
         let Some(ask) = packet.ask.streams[0] else { return Ok(()) };
         let QueuePair { contexts, dma, counters, transmit: TransmitSide { ahead, .. }, .. } = self;
-        let engine = contexts.stream(ask.context, dma).ok_or(GivenUp::UnknownContext)?;
         let ahead = ahead.remove(&ask.context).unwrap_or_default();
+        let engine = contexts.stream(ask.context, dma).ok_or(GivenUp::UnknownContext)?;
         if !engine.works_on_whole_packets(ask.context) {
             return Ok(());
         }
         let mut made = BytesMut::with_capacity(packet.payload_len());
-        engine.transmit_whole(ask.context, packet.ask.seq, &packet.fragments, &ahead, &mut made, counters)?;
+        let done = contexts.with_stream(ask.context, dma, |engine| {
+            engine.transmit_whole(ask.context, packet.ask.seq, &packet.fragments, &ahead, &mut made, counters)
+        });
+        done.ok_or(GivenUp::UnknownContext)??;
         packet.fragments = core::iter::once(made.freeze()).collect();
         packet.ask.streams[0] = None;
         Ok(())

@@ -11,9 +11,11 @@ use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{
     DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, NoRecords, NvmeTcpConfig, NvmeTcpStages, Piece,
     PieceHome, QueuedBytes, RecordSource, Sent, StageSpec, StreamAsk, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket,
-    TxTag, TypedContexts, Unit, XTS_STAGE,
+    TxTag, TypedContexts, Unit, XTS_STAGE, XtsStage,
 };
 use offload_base::{Instant, Seq};
+use offload_jobs::WrappingKey;
+use offload_transforms::{Secret, Tweak};
 use proptest::prelude::*;
 use resumable_aead::{DataUnits, Volume, XtsKey};
 use std::sync::Arc;
@@ -599,15 +601,20 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
     near.process(Instant::ZERO);
 
     let (mut far, mut receiver) = pair(NicConfig { mac: [0xff; 6], nvme_io_threshold: 0, ..NicConfig::default() });
+    let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![9; 32]) };
+    tenant.give(receiver.contexts().unwrap()).unwrap();
+    let wrapped = tenant.wrap(1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
+    let key = wrapped.import(receiver.contexts().unwrap()).unwrap();
+    let key = XtsStage { key, tenant: 7, volume: 1 };
     let mut contexts = receiver.nvme().unwrap();
     let context = contexts.add(&flow().reversed(), Seq(7), &NvmeTcpConfig::default()).unwrap();
     // Two buffers, of 2,512 and 3,488 bytes.
     let piece = |offset, bytes| Piece::new(offset, BytesMut::zeroed(bytes), Arc::new(Nowhere));
     let buffers = vec![piece(0, 2512), piece(2512, 3488)];
-    match volume.clone() {
+    match &volume {
         None => contexts.place(context, 0, buffers),
-        Some(volume) => {
-            let stages = NvmeTcpStages { command: 0, unit: 3, stages: vec![StageSpec::new(XTS_STAGE, volume)] };
+        Some(_) => {
+            let stages = NvmeTcpStages { command: 0, unit: 3, stages: vec![StageSpec::new(XTS_STAGE, key)] };
             contexts.place_through(context, stages, buffers);
         }
     }

@@ -10,13 +10,15 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use ktls_offload::Offload as TlsOffload;
 use nic_sim::NicConfig;
-use nvme_tcp::host::{Done, Read};
+use nic_sim::jobs::WrappingKey;
+use nic_sim::transforms::{Secret, Tweak};
+use nvme_tcp::host::{Done, KeyedVolume, Read};
 use nvme_tcp::resumable_aead::{DataUnits, Volume, XtsKey};
 use nvme_tcp::{
     Buffer, Connecting, Connector, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Offload, Server, Storage,
     Target, TargetConfig, Threads,
 };
-use offload_api::SegmentStream;
+use offload_api::{Refused, SegmentStream, XtsStage};
 use offload_base::Seed;
 use offload_base::cost::{self, Domain, Meter, Report, WORKS, Work};
 use offload_base::counters::CounterSet;
@@ -211,8 +213,8 @@ fn run(options: &NvmeLoopback, mode: Mode, tracer: Option<&Tracer>) -> Result<Ru
         .build()?;
     let attached = meter.attach();
     let pattern = pattern(seed, mode);
-    let volume = options.xts.then(|| volume(seed)).transpose()?;
     let (there, here) = (bed.host(0).clone(), bed.host(1).clone());
+    let volume = options.xts.then(|| volume(seed, &here)).transpose()?;
     let listener = there.stack().listen(PORT, 64)?;
     let disk = match options.write {
         true => Arc::new(MemoryStorage::new(options.size.next_multiple_of(PATTERN as u64))),
@@ -266,15 +268,28 @@ fn run(options: &NvmeLoopback, mode: Mode, tracer: Option<&Tracer>) -> Result<Ru
     })
 }
 
-/// A volume with a key of this seed.
-fn volume(seed: Seed) -> Result<Volume, Box<dyn Error>> {
-    let mut key = [0; 64];
-    seed.stream("volume").fill(&mut key);
-    Ok(Volume::new(XtsKey::new(&key)?, DataUnits::new(BLOCK as usize)?))
+/// A volume with a key of this seed, which the NIC of `host` has too.
+fn volume(seed: Seed, host: &BedHost) -> Result<KeyedVolume, Box<dyn Error>> {
+    let drawn = |name, bytes| {
+        let mut key = vec![0; bytes];
+        seed.stream(name).fill(&mut key);
+        Secret::new(key)
+    };
+    let (tenant, number) = (1, 1);
+    let (key, wrapping) = (drawn("volume", 64), WrappingKey { tenant, key: drawn("wrapping key", 32) });
+    let wrapped = wrapping.wrap(number, &key, BLOCK, Tweak::Unit)?;
+    let on_device = host.stack().with_device(|device| {
+        let device = device.contexts().ok_or(Refused::Unsupported)?;
+        wrapping.give(device)?;
+        wrapped.import(device).map_err(|(refused, _)| refused)
+    })?;
+    let volume = KeyedVolume::from(Volume::new(XtsKey::new(key.bytes())?, DataUnits::new(BLOCK as usize)?));
+    volume.set_device_key(Some(XtsStage { key: on_device, tenant, volume: number }));
+    Ok(volume)
 }
 
 /// Storage of `bytes` bytes that holds the pattern over and over, or what a volume makes of it.
-fn filled(bytes: u64, pattern: &Bytes, volume: Option<&Volume>) -> Result<MemoryStorage, Box<dyn Error>> {
+fn filled(bytes: u64, pattern: &Bytes, volume: Option<&KeyedVolume>) -> Result<MemoryStorage, Box<dyn Error>> {
     let bytes = bytes.next_multiple_of(PATTERN as u64);
     let storage = MemoryStorage::new(bytes);
     for at in (0..bytes).step_by(PATTERN) {
@@ -288,7 +303,7 @@ fn is_written(
     storage: &MemoryStorage,
     bytes: u64,
     pattern: &Bytes,
-    volume: Option<&Volume>,
+    volume: Option<&KeyedVolume>,
 ) -> Result<bool, Box<dyn Error>> {
     for at in (0..bytes).step_by(PATTERN) {
         let len = (bytes - at).min(PATTERN as u64) as usize;
@@ -301,10 +316,10 @@ fn is_written(
 }
 
 /// What the pattern is on the medium if it begins at `at`.
-fn on_medium(at: u64, pattern: &Bytes, volume: Option<&Volume>) -> Result<Bytes, Box<dyn Error>> {
+fn on_medium(at: u64, pattern: &Bytes, volume: Option<&KeyedVolume>) -> Result<Bytes, Box<dyn Error>> {
     let Some(volume) = volume else { return Ok(pattern.clone()) };
     let mut made = BytesMut::from(&pattern[..]);
-    volume.encrypt(at / u64::from(BLOCK), 0, &mut made)?;
+    volume.volume().encrypt(at / u64::from(BLOCK), 0, &mut made)?;
     Ok(made.freeze())
 }
 
@@ -382,7 +397,7 @@ struct Job {
     io: u64,
     depth: u16,
     pattern: Bytes,
-    volume: Option<Volume>,
+    volume: Option<KeyedVolume>,
     mode: Mode,
     write: bool,
 }

@@ -5,9 +5,9 @@ use super::known::Known;
 use super::lane::{Done, Pending, Read};
 use super::{Host, write_payload};
 use crate::core::queue::{Buffer, Payload};
+use crate::volume::KeyedVolume;
 use crate::wire::{Command, IoOpcode, NamespaceData, NamespaceIds, commands};
 use bytes::Bytes;
-use resumable_aead::Volume;
 use std::sync::Arc;
 
 /// A namespace of a controller. Commands are under way from the call on, whether or not the future is polled.
@@ -39,7 +39,7 @@ pub struct Disk {
     host: Host,
     known: Arc<Known>,
     max_transfer: u32,
-    volume: Option<Volume>,
+    volume: Option<KeyedVolume>,
 }
 
 impl Disk {
@@ -48,7 +48,7 @@ impl Disk {
     }
 
     /// The same, with a disk that holds ciphertext only: what is written is encrypted, what is read is decrypted, by the device below
-    /// if it can. [`write_zeroes`](Self::write_zeroes) is refused
+    /// if it [has the volume's key](KeyedVolume::set_device_key). [`write_zeroes`](Self::write_zeroes) is refused
     /// then.
     ///
     /// ```
@@ -57,14 +57,15 @@ impl Disk {
     ///
     /// fn opened(disk: Disk, key: XtsKey) -> Result<Disk, CommandError> {
     ///     let units = DataUnits::new(disk.block_size() as usize).map_err(|_| CommandError::Invalid("no such blocks"))?;
-    ///     disk.with_volume(Volume::new(key, units))
+    ///     disk.with_volume(Volume::new(key, units)) // or a `KeyedVolume`
     /// }
     /// ```
     ///
     /// # Errors
     /// [`CommandError::Invalid`] if the volume's units are not the disk's blocks.
-    pub fn with_volume(self, volume: Volume) -> Result<Disk, CommandError> {
-        if volume.units().len() != self.block_size() as usize {
+    pub fn with_volume(self, volume: impl Into<KeyedVolume>) -> Result<Disk, CommandError> {
+        let volume = volume.into();
+        if volume.volume().units().len() != self.block_size() as usize {
             return Err(CommandError::Invalid("units of a volume as long as the disk's blocks"));
         }
         Ok(Disk { volume: Some(volume), ..self })
@@ -176,7 +177,7 @@ impl Disk {
         };
         let payload = match (payload, &self.volume) {
             // Nothing is encrypted here; what is asked is whether the blocks have numbers.
-            (payload, Some(volume)) if volume.encrypt(first, len as u64, &mut []).is_err() => {
+            (payload, Some(volume)) if !volume.is_erased() && volume.encrypt(first, len as u64, &mut []).is_err() => {
                 return Done(Pending::refused(NO_BLOCKS, payload));
             }
             (Payload::Write(pieces), Some(volume)) => Payload::Encrypt(pieces, volume.clone()),

@@ -144,6 +144,10 @@ pub enum CommandError {
     /// The caller's wish. The command cannot be carried out any more; whether it was is not told.
     #[error("the command was cancelled")]
     Cancelled,
+    /// The command is about a volume that was erased. It may have been under way: then what it was to write is there or is not,
+    /// or is zeros.
+    #[error("the volume was erased: nobody has its key any more")]
+    Erased,
     /// The caller's fault: the command was not sent.
     #[error("{0}")]
     Invalid(&'static str),

@@ -13,6 +13,7 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 use offload_api::SegmentStream;
 use offload_base::{Alarm, Instant, Timers, time};
+use std::io;
 use std::sync::Arc;
 
 pub(super) struct Link {
@@ -135,6 +136,11 @@ impl Link {
         progress |= self.transmit(cx)?;
         if let Some(error) = self.queue.error() {
             return Err(error.clone().into());
+        }
+        if self.below.sending.has_erased() && self.queue.cannot_send() {
+            // What is left in the stream would block it. The others go on behind another connection.
+            let why = "a volume was erased whose data were on their way";
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, why).into());
         }
         let due = time::earliest(self.queue.next_event(), also);
         progress |= self.alarm.poll(cx, due).is_ready();

@@ -43,6 +43,7 @@ pub use lane::{Done, Read};
 pub use session::Task;
 
 pub use crate::core::queue::{Buffer, Payload, Submission};
+pub use crate::volume::KeyedVolume;
 
 use crate::asking::{OffloadCounters, SharedCounters};
 use crate::core::queue::QueueConfig;

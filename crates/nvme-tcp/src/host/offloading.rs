@@ -106,11 +106,16 @@ impl Offloading {
             let Some(handle) = self.handle else { continue };
             let settles = self.settles;
             with_device(stream, |device| match order {
-                Order::Place { command, buffer, volume: Some((volume, unit)) } if settles => {
-                    let stages = vec![StageSpec::new(XTS_STAGE, volume)];
-                    device.place_through(handle, NvmeTcpStages { command, unit, stages }, buffer);
+                Order::Place { command, buffer, volume } => {
+                    let key = volume.filter(|_| settles).and_then(|(volume, unit)| Some((volume.device_key()?, unit)));
+                    match key {
+                        Some((key, unit)) => {
+                            let stages = vec![StageSpec::new(XTS_STAGE, key)];
+                            device.place_through(handle, NvmeTcpStages { command, unit, stages }, buffer);
+                        }
+                        None => device.place(handle, command, buffer),
+                    }
                 }
-                Order::Place { command, buffer, .. } => device.place(handle, command, buffer),
                 Order::Release { command } => device.release(handle, command),
             });
         }

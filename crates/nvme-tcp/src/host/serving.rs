@@ -180,6 +180,7 @@ impl Serving<'_> {
                     self.jobs.insert(id, (ticket, tries));
                 }
                 Err(SubmitError::NoRoom(submission)) => unsent.push(Entry { submission, ticket, tries, was_sent }),
+                Err(SubmitError::Erased(submission)) => ticket.settle(Err(CommandError::Erased), submission.payload),
                 Err(refused) => ticket.settle(Err(NO_BLOCKS), refused.into_submission().payload),
             }
         }
@@ -277,6 +278,8 @@ impl Serving<'_> {
         let status = completion.status;
         if ticket.is_cancelled() {
             ticket.settle(Err(CommandError::Cancelled), submission.payload);
+        } else if submission.payload.is_erased() {
+            ticket.settle(Err(CommandError::Erased), submission.payload);
         } else if status.is_success() {
             ticket.settle(Ok(completion), submission.payload);
         } else if let Some(pause) = self.pause_before_retry(&ticket, status, &mut tries) {

@@ -295,7 +295,7 @@ fn what_are_no_blocks_of_a_volume_is_not_sent_to_be_encrypted() {
         let mut queue = open_queue(true);
         while queue.poll_transmit().is_some() {}
         let pieces = [Bytes::from(vec![7; 100]), Bytes::from(vec![7; bytes - 100])].into_iter().collect();
-        let payload = Payload::Encrypt(pieces, volume.clone());
+        let payload = Payload::Encrypt(pieces, volume.clone().into());
         let submission = Submission { command: commands::range(IoOpcode::Write, 1, first, 1), payload };
         match queue.submit(Instant::ZERO, submission) {
             Ok(_) => assert!(taken, "{bytes} bytes from block {first} on"),

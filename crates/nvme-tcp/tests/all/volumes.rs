@@ -3,18 +3,17 @@
 
 use crate::bed;
 
-use bed::{Bed, Layers};
+use bed::{Bed, Layers, Volume};
 use bytes::{Bytes, BytesMut};
 use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::{Buffer, CommandError, Host, Offload};
 use nvme_tcp::target::TransportConfig;
+use offload_api::XtsStage;
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
-use resumable_aead::{DataUnits, Volume, XtsKey};
 
 fn volume(block: usize) -> Volume {
-    let key: Vec<u8> = (0..64).collect();
-    Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(block).unwrap())
+    Volume::new(1, block)
 }
 
 fn connect(bed: &Bed, offload: Offload, data_digest: bool) -> Host {
@@ -27,11 +26,14 @@ fn connect(bed: &Bed, offload: Offload, data_digest: bool) -> Host {
 fn exercised(mut bed: Bed, block: usize, offload: Offload, data_digest: bool, resets: &[u64]) -> CounterSet {
     let host = connect(&bed, offload, data_digest);
     let case = format!("{offload:?}, digests {data_digest}, blocks of {block}");
-    let resets = bed.reset_host_at(resets.to_vec());
+    let volume = volume(block);
+    bed.import(&volume);
+    let resets = bed.reset_host_with(volume.clone(), resets.to_vec());
+    let keyed = volume.keyed.clone();
     let (stats, plain, medium) = bed.run(async move {
         host.ready().await.unwrap();
         let raw = host.disk(1).await.unwrap();
-        let disk = raw.clone().with_volume(volume(block)).unwrap();
+        let disk = raw.clone().with_volume(keyed).unwrap();
         let blocks = (1 << 20) / block as u64;
         let exercise =
             Exercise { bytes: 6 << 20, blocks, command_bytes: 128 << 10, zeroes: false, ..Exercise::new(Seed(7)) };
@@ -48,7 +50,7 @@ fn exercised(mut bed: Bed, block: usize, offload: Offload, data_digest: bool, re
     assert_eq!((stats.connects, stats.retries), (1, 0), "{offload:?}");
     assert_ne!(plain, medium);
     let mut made = plain;
-    volume(block).encrypt(0, 0, &mut made).unwrap();
+    volume.encrypt(0, &mut made);
     assert!(made == medium, "the medium holds what the cipher makes, and nothing else: {offload:?}, blocks of {block}");
     bed.counters()
 }
@@ -97,9 +99,11 @@ fn a_buffer_in_parts_of_any_length_is_decrypted() {
     for offload in [Offload::None, Offload::PlaceAndCheck] {
         let mut bed = Bed::new(95, TransportConfig::default(), Layers::Tcp, 0.0);
         let host = connect(&bed, offload, true);
+        let volume = volume(512);
+        bed.import(&volume);
         bed.run(async move {
             host.ready().await.unwrap();
-            let disk = host.disk(1).await.unwrap().with_volume(volume(512)).unwrap();
+            let disk = host.disk(1).await.unwrap().with_volume(volume.keyed.clone()).unwrap();
             let data: Bytes = (0..64 << 10).map(|at: u32| (at * 5 / 3) as u8).collect::<Vec<u8>>().into();
             disk.write(9, [data.slice(..700), data.slice(700..)]).await.unwrap();
             disk.compare(9, [data.clone()]).await.unwrap();
@@ -111,10 +115,39 @@ fn a_buffer_in_parts_of_any_length_is_decrypted() {
                 // The same buffer holds what the medium does when it is read into without the volume.
                 let raw = host.disk(1).await.unwrap().read(9, buffer).await.unwrap().to_vec();
                 let mut made = data.to_vec();
-                volume(512).encrypt(9, 0, &mut made).unwrap();
+                volume.encrypt(9, &mut made);
                 assert!(raw == made, "{offload:?}, {cut}");
             }
         });
+    }
+}
+
+/// The device decrypts by none of them; the CPU does.
+#[test]
+fn keys_of_others_and_keys_that_are_gone_are_not_used() {
+    for wrong in ["tenant", "volume", "gone", "none"] {
+        let mut bed = Bed::new(97, TransportConfig::default(), Layers::Tcp, 0.0);
+        let host = connect(&bed, Offload::PlaceAndCheck, true);
+        let volume = volume(512);
+        bed.import(&volume);
+        let (forget, keyed) = (bed.forgetter(), volume.keyed.clone());
+        bed.run(async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap().with_volume(keyed.clone()).unwrap();
+            let data = bed::blocks(128);
+            disk.write(9, [data.clone()]).await.unwrap();
+            let key = keyed.device_key().unwrap();
+            match wrong {
+                "tenant" => keyed.set_device_key(Some(XtsStage { tenant: bed::TENANT + 1, ..key })),
+                "volume" => keyed.set_device_key(Some(XtsStage { volume: 2, ..key })),
+                "gone" => forget(key),
+                _ => keyed.set_device_key(None),
+            }
+            assert!(disk.read(9, disk.buffer(128)).await.unwrap().to_vec() == data, "{wrong}");
+        });
+        let count = |name| bed.host_counters().value(name);
+        assert_eq!((count("rx_nvmeotcp_opened_bytes"), count("tx_nvmeotcp_sealed_bytes")), (0, 64 << 10), "{wrong}");
+        assert!(count("rx_nvmeotcp_bytes") >= 64 << 10, "though they were placed: {wrong}");
     }
 }
 
@@ -125,8 +158,8 @@ fn what_would_not_be_of_the_volume_is_refused() {
     bed.run(async move {
         host.ready().await.unwrap();
         let disk = host.disk(1).await.unwrap();
-        assert!(matches!(disk.clone().with_volume(volume(4096)), Err(CommandError::Invalid(_))));
-        let disk = disk.with_volume(volume(512)).unwrap();
+        assert!(matches!(disk.clone().with_volume(volume(4096).keyed), Err(CommandError::Invalid(_))));
+        let disk = disk.with_volume(volume(512).keyed).unwrap();
         assert!(matches!(disk.write_zeroes(0, 1).await, Err(CommandError::Invalid(_))));
         assert!(disk.write(0, [Bytes::from_static(&[0; 500])]).await.is_err());
     });

@@ -10,7 +10,7 @@ mod x86;
 
 use std::fmt;
 
-pub use volume::Volume;
+pub use volume::{Volume, VolumeError};
 
 use portable::PortableXts;
 #[cfg(target_arch = "x86_64")]

@@ -1,10 +1,11 @@
 //! A volume: units under one key, and any blocks of them, as they come.
 //!
-//! Invariant: what becomes of a block depends on its place in the volume only, never on what came with it.
+//! Invariants: what becomes of a block depends on its place in the volume only, never on what came with it. The key is in one
+//! place, which clones share; once it was erased no clone works on anything.
 
 use super::{DataUnits, NotWholeUnits, XtsKey};
 use crate::state::Direction;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// A key of XTS, and the units that it is for. Clones share the key.
 ///
@@ -22,14 +23,38 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Volume {
-    key: Arc<XtsKey>,
+    /// `None`: erased.
+    key: Arc<RwLock<Option<XtsKey>>>,
     units: DataUnits,
+}
+
+/// Why a volume did not work on blocks.
+///
+/// ```
+/// use resumable_aead::{DataUnits, Volume, VolumeError, XtsKey};
+///
+/// let key: Vec<u8> = (0..64).collect();
+/// let volume = Volume::new(XtsKey::new(&key)?, DataUnits::new(512)?);
+/// assert!(matches!(volume.encrypt(5, 0, &mut [7; 100]), Err(VolumeError::Blocks(_))));
+/// volume.erase();
+/// assert_eq!(volume.encrypt(5, 0, &mut [7; 512]), Err(VolumeError::Erased));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VolumeError {
+    /// They are no blocks of the volume.
+    #[error(transparent)]
+    Blocks(#[from] NotWholeUnits),
+    /// The volume has no key any more.
+    #[error("the volume was erased: it has no key any more")]
+    Erased,
 }
 
 impl Volume {
     /// One with this key.
     pub fn new(key: XtsKey, units: DataUnits) -> Volume {
-        Volume { key: Arc::new(key), units }
+        Volume { key: Arc::new(RwLock::new(Some(key))), units }
     }
 
     /// How it is cut.
@@ -37,12 +62,24 @@ impl Volume {
         self.units
     }
 
+    /// Wipes the key: neither this volume nor a clone of it works on blocks any more. What is under way in another thread ends
+    /// first.
+    pub fn erase(&self) {
+        // The key wipes itself where it lies.
+        *self.key.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Whether it was [erased](Self::erase).
+    pub fn is_erased(&self) -> bool {
+        self.key.read().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
     /// Encrypts blocks of 16 bytes in place, which begin `at` bytes behind the start of the volume's unit `first`.
     ///
     /// # Errors
-    /// [`NotWholeUnits`] unless `at` and `data` are whole blocks, of units whose numbers stay below 2^64; `data` is then
-    /// untouched.
-    pub fn encrypt(&self, first: u64, at: u64, data: &mut [u8]) -> Result<(), NotWholeUnits> {
+    /// [`VolumeError::Blocks`] unless `at` and `data` are whole blocks, of units whose numbers stay below 2^64;
+    /// [`VolumeError::Erased`]. `data` is then untouched.
+    pub fn encrypt(&self, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
         self.run(Direction::Encrypt, first, at, data)
     }
 
@@ -50,20 +87,22 @@ impl Volume {
     ///
     /// # Errors
     /// As [`encrypt`](Volume::encrypt).
-    pub fn decrypt(&self, first: u64, at: u64, data: &mut [u8]) -> Result<(), NotWholeUnits> {
+    pub fn decrypt(&self, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
         self.run(Direction::Decrypt, first, at, data)
     }
 
-    fn run(&self, direction: Direction, first: u64, at: u64, data: &mut [u8]) -> Result<(), NotWholeUnits> {
+    fn run(&self, direction: Direction, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
         let DataUnits { len, step } = self.units;
         let error = NotWholeUnits { unit: 16, len: data.len() };
         if !at.is_multiple_of(16) || !data.len().is_multiple_of(16) {
-            return Err(error);
+            return Err(error.into());
         }
         let end = at.checked_add(data.len() as u64).ok_or(error)?;
         let after_last = first.checked_add(end.div_ceil(len as u64)).ok_or(error)?;
         after_last.checked_mul(step).ok_or(error)?;
         let number = |at: u64| u128::from((first + at / len as u64) * step);
+        let key = self.key.read().unwrap_or_else(PoisonError::into_inner);
+        let key = key.as_ref().ok_or(VolumeError::Erased)?;
         let (mut at, mut rest) = (at, data);
         while !rest.is_empty() {
             let within = (at % len as u64) as usize;
@@ -74,7 +113,7 @@ impl Volume {
                 (DataUnits { len: part, step }, part)
             };
             let (now, later) = rest.split_at_mut(taken);
-            self.key.apply(units, number(at), (within / 16) as u32, direction, now);
+            key.apply(units, number(at), (within / 16) as u32, direction, now);
             (at, rest) = (at + taken as u64, later);
         }
         Ok(())
@@ -110,6 +149,21 @@ mod tests {
                 assert_eq!(part, plain[from..to], "{units:?} {from}..{to}");
             }
         }
+    }
+
+    #[test]
+    fn an_erased_volume_works_on_nothing_nor_does_a_clone() {
+        let key: Vec<u8> = (0..64).collect();
+        let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap());
+        let clone = volume.clone();
+        assert!(!clone.is_erased());
+        volume.erase();
+        volume.erase();
+        let mut data = [3; 512];
+        assert_eq!(clone.encrypt(0, 0, &mut data), Err(VolumeError::Erased));
+        assert_eq!(clone.decrypt(0, 0, &mut data), Err(VolumeError::Erased));
+        assert_eq!(clone.encrypt(0, 0, &mut []), Err(VolumeError::Erased), "though there is nothing to be done");
+        assert!(data == [3; 512] && clone == volume && clone.is_erased());
     }
 
     #[test]

@@ -17,9 +17,11 @@ mod open_block;
 mod placement;
 mod receive;
 mod sealing;
+#[cfg(test)]
+mod through_stages;
 mod transmit;
 
-use super::{Context, Engine, OutOfStep, Payload, StageMakers, StreamEngine};
+use super::{Context, Engine, OutOfStep, Payload, StageKeys, StageMakers, StreamEngine};
 use crate::context::{ImageReader, ImageWriter};
 use crate::stats::DeviceCounters;
 use bytes::{Bytes, BytesMut};
@@ -69,6 +71,10 @@ impl Engine for NvmeTcp {
 
     fn take_stages(&mut self, stages: &StageMakers) {
         self.stages = stages.clone();
+    }
+
+    fn stage_keys(held: &mut Placement) -> Option<&mut StageKeys> {
+        Some(held.keys())
     }
 
     fn command(context: Context<'_, NvmeTcp>, stages: NvmeTcpStages) {

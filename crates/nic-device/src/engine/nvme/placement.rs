@@ -4,7 +4,7 @@
 //! overlap. Dropping a piece sends it home, so there is nothing to be forgotten.
 
 use super::open_block::OpenBlock;
-use crate::engine::{Run, StageMakers, StageStates, Stages};
+use crate::engine::{Run, StageKeys, StageMakers, Stages};
 use offload_api::{Direction, NvmeTcpStages, Piece};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -18,6 +18,8 @@ pub(crate) struct Placement {
     announced: Option<(u16, Option<Passing>)>,
     /// Of a transmit context, by what PDUs name them.
     seals: Seals,
+    /// What all of these stages need.
+    keys: StageKeys,
 }
 
 /// Stages for data that leave, by number.
@@ -46,15 +48,21 @@ impl Placement {
     /// The buffer that a command will bring next is for data that pass stages.
     pub(crate) fn open(&mut self, NvmeTcpStages { command, unit, stages }: NvmeTcpStages) {
         self.remove(command);
-        let passing = self.makers.make(stages).map(|stages| Passing { unit, stages });
+        let stages = self.makers.make(stages).map(|stages| stages.bound_to(&mut self.keys));
+        let passing = stages.map(|stages| Passing { unit, stages });
         self.announced = Some((command, passing));
     }
 
     /// Data that leave may name these stages.
     pub(crate) fn seal_with(&mut self, NvmeTcpStages { command, stages, .. }: NvmeTcpStages) {
         if let Some(stages) = self.makers.make(stages) {
-            self.seals.insert(command, stages);
+            self.seals.insert(command, stages.bound_to(&mut self.keys));
         }
+    }
+
+    /// The keys that stages need.
+    pub(crate) fn keys(&mut self) -> &mut StageKeys {
+        &mut self.keys
     }
 
     /// What data that leave may name.
@@ -123,8 +131,10 @@ impl Placement {
         if let Some(Passing { unit, stages }) = passing {
             placed.open(|at, blocks| {
                 let run = Run { direction: Direction::Receive, unit: *unit, at };
-                // Placed in any order, they are all the first to the stages.
-                let passed = stages.pass(run, &mut StageStates::default(), blocks);
+                // Placed in any order: what stages remember is of use if these follow.
+                let mut states = open.states(command, at);
+                let passed = stages.pass(run, &mut states, blocks);
+                open.note_states(command, at + blocks.len() as u64, states);
                 if !passed {
                     // One of several may have worked on them.
                     let as_they_came = lead.iter().chain(bytes).skip((at - start) as usize);

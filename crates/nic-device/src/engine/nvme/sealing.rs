@@ -1,7 +1,7 @@
 //! Data that leave through stages, cut anywhere: stages work on whole blocks.
 //!
 //! A packet that ends in a block is told what follows; the next packet begins in it, and the block is made once more. So
-//! only the beginning of a block is remembered, as it was queued.
+//! only the beginning of a block is remembered, as it was queued, and stages are told whether a block will be made again.
 //!
 //! Invariant: no byte leaves that did not pass the stages.
 
@@ -12,52 +12,59 @@ pub(super) type Begun = [u8; BLOCK];
 
 /// Has `stages` work on `data`, which begin `at` bytes behind the first block. Of the block that these begin in, `begun` has what came before; then it has
 /// that of the block they end in. `ahead` is what follows the data; `None`: they are not sent, and what is in the place of a cut block
-/// afterwards means nothing. `sum` hears of the blocks that are complete, as they became. False: a stage
-/// refused, or what follows is too short.
+/// afterwards means nothing. Stages have blocks in order, and are told whether these are complete: only then they are to remember
+/// anything. `sum` hears of complete blocks, as they became. False: a stage refused, or what follows is too short.
 pub(super) fn seal(
     begun: &mut Begun,
     at: u64,
     data: &mut [u8],
     ahead: Option<&[u8]>,
-    mut stages: impl FnMut(u64, &mut [u8]) -> bool,
+    mut stages: impl FnMut(u64, &mut [u8], bool) -> bool,
     mut sum: impl FnMut(&[u8]),
 ) -> bool {
     let before = (at % Piece::BLOCK) as usize;
     let (first, rest) = data.split_at_mut(if before == 0 { 0 } else { data.len().min(BLOCK - before) });
-    let first_at = at - before as u64;
     let (whole, last) = rest.split_at_mut(rest.len() - rest.len() % BLOCK);
     let whole_at = at + first.len() as u64;
-    let mut cut = |from: usize, part: &mut [u8], at: u64| {
-        let to = from + part.len();
-        begun[from..to].copy_from_slice(part);
-        let mut block = *begun;
-        if to < BLOCK {
-            let Some(ahead) = ahead else {
-                part.fill(0);
-                return true;
-            };
-            let Some(ahead) = ahead.get(..BLOCK - to) else { return false };
-            block[to..].copy_from_slice(ahead);
-        }
-        let passed = stages(at, &mut block);
-        part.copy_from_slice(&block[from..to]);
-        if to == BLOCK {
+    let last_at = whole_at + whole.len() as u64;
+    if !first.is_empty() {
+        let Some(block) = cut(begun, before, first, at - before as u64, ahead, &mut stages) else { return false };
+        if before + first.len() == BLOCK {
             sum(&block);
         }
-        passed
-    };
-    if !first.is_empty() && !cut(before, first, first_at) {
-        return false;
     }
-    let last_at = whole_at + whole.len() as u64;
-    if !last.is_empty() && !cut(0, last, last_at) {
-        return false;
-    }
-    if !whole.is_empty() && !stages(whole_at, whole) {
+    if !whole.is_empty() && !stages(whole_at, whole, true) {
         return false;
     }
     sum(whole);
-    true
+    last.is_empty() || cut(begun, 0, last, last_at, ahead, &mut stages).is_some()
+}
+
+/// Makes a part of the block `at`, which begins `from` bytes within: what the block became. `None`: a stage refused, or what
+/// follows is too short.
+fn cut(
+    begun: &mut Begun,
+    from: usize,
+    part: &mut [u8],
+    at: u64,
+    ahead: Option<&[u8]>,
+    stages: &mut impl FnMut(u64, &mut [u8], bool) -> bool,
+) -> Option<Begun> {
+    let to = from + part.len();
+    begun[from..to].copy_from_slice(part);
+    let mut block = *begun;
+    if to < BLOCK {
+        let Some(ahead) = ahead else {
+            part.fill(0);
+            return Some(block);
+        };
+        block[to..].copy_from_slice(ahead.get(..BLOCK - to)?);
+    }
+    if !stages(at, &mut block, to == BLOCK) {
+        return None;
+    }
+    part.copy_from_slice(&block[from..to]);
+    Some(block)
 }
 
 const BLOCK: usize = Piece::BLOCK as usize;
@@ -67,7 +74,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn stage(at: u64, blocks: &mut [u8]) -> bool {
+    fn stage(at: u64, blocks: &mut [u8], _: bool) -> bool {
         assert!(at.is_multiple_of(16) && blocks.len().is_multiple_of(16));
         // All bytes of a block depend on all others, and on the place.
         for (number, block) in blocks.chunks_mut(16).enumerate() {
@@ -86,14 +93,23 @@ mod tests {
         ) {
             let plain: Vec<u8> = (0..blocks * 16).map(|at| (at * 29 + 7) as u8).collect();
             let mut expected = plain.clone();
-            stage(0, &mut expected);
+            stage(0, &mut expected, true);
             let (mut begun, mut at, mut summed) = (Begun::default(), 0, Vec::new());
+            let mut complete = 0;
             for (length, is_sent) in cuts.into_iter().cycle() {
                 let end = plain.len().min(at + length);
                 let mut part = plain[at..end].to_vec();
                 let ahead = &plain[end..plain.len().min(end + 15)];
                 let ahead = is_sent.then_some(ahead);
-                prop_assert!(seal(&mut begun, at as u64, &mut part, ahead, stage, |sealed| summed.extend_from_slice(sealed)));
+                let stages = |at: u64, blocks: &mut [u8], is_complete: bool| {
+                    if is_complete {
+                        assert_eq!(at, complete, "in order, and once");
+                        complete += blocks.len() as u64;
+                    }
+                    stage(at, blocks, is_complete)
+                };
+                let sum = |sealed: &[u8]| summed.extend_from_slice(sealed);
+                prop_assert!(seal(&mut begun, at as u64, &mut part, ahead, stages, sum));
                 if is_sent {
                     prop_assert_eq!(&part, &expected[at..end]);
                 }
@@ -112,6 +128,6 @@ mod tests {
         assert!(!seal(&mut Begun::default(), 0, &mut data, Some(&[1; 11]), stage, |_| ()));
         assert!(seal(&mut Begun::default(), 0, &mut data, None, stage, |_| ()));
         assert_eq!(data[16..], [0; 4]);
-        assert!(!seal(&mut Begun::default(), 0, &mut data, Some(&[1; 12]), |_, _| false, |_| ()));
+        assert!(!seal(&mut Begun::default(), 0, &mut data, Some(&[1; 12]), |_, _, _| false, |_| ()));
     }
 }

@@ -43,6 +43,8 @@ struct Pdu {
     sum: u32,
     /// The beginning of the block that the data so far end in, as it was queued.
     begun: Begun,
+    /// What stages remember of the blocks before that.
+    states: StageStates,
 }
 
 /// What was done to bytes.
@@ -72,6 +74,7 @@ impl NvmeTransmit {
             image.put(&pdu.head);
             image.put_u32(pdu.sum);
             image.put(&pdu.begun);
+            pdu.states.put(image);
         }
     }
 
@@ -81,7 +84,8 @@ impl NvmeTransmit {
             return Some(NvmeTransmit::default());
         }
         let next = image.take_seq()?;
-        let pdu = Pdu { at: image.take_u32()?, head: image.take()?, sum: image.take_u32()?, begun: image.take()? };
+        let (at, head, sum, begun) = (image.take_u32()?, image.take()?, image.take_u32()?, image.take()?);
+        let pdu = Pdu { at, head, sum, begun, states: StageStates::take(image)? };
         Some(NvmeTransmit { position: Some(Position { next, pdu }) })
     }
 
@@ -209,16 +213,20 @@ impl Pdu {
             return Err(OutOfStep);
         }
         let within = u64::from(self.at - parts.data_start);
-        let sum = &mut self.sum;
+        let (sum, states) = (&mut self.sum, &mut self.states);
         let is_sealed = sealing::seal(
             &mut self.begun,
             within,
             data,
             ahead,
-            |at, blocks| {
+            |at, blocks, is_complete| {
                 let run = Run { direction: Direction::Transmit, unit: marked.unit(), at: u64::from(offset) + at };
-                // Any block may be sent again by itself: they are all the first to the stages.
-                stages.pass(run, &mut StageStates::default(), blocks)
+                let mut after = *states;
+                let passed = stages.pass(run, &mut after, blocks);
+                if is_complete {
+                    *states = after;
+                }
+                passed
             },
             |sealed| *sum = crc32c::crc32c_append(*sum, sealed),
         );

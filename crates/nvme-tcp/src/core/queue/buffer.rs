@@ -1,9 +1,9 @@
 //! Memory that commands read into.
 
+use crate::volume::KeyedVolume;
 use bytes::BytesMut;
 use core::ops::Range;
 use offload_base::cost::{self, Work};
-use resumable_aead::Volume;
 
 /// A buffer in any number of parts, filled as if they were one.
 ///
@@ -27,7 +27,7 @@ pub struct Buffer {
 
 #[derive(Debug, PartialEq, Eq)]
 struct OfVolume {
-    volume: Volume,
+    volume: KeyedVolume,
     /// What a device has decrypted, in order: whole blocks of the cipher.
     opened: Vec<Range<u64>>,
 }
@@ -47,13 +47,13 @@ impl Buffer {
 
     /// The same, for blocks of a volume: what a read puts there is decrypted.
     #[must_use]
-    pub fn of_volume(self, volume: Option<Volume>) -> Buffer {
+    pub fn of_volume(self, volume: Option<KeyedVolume>) -> Buffer {
         let volume = volume.map(|volume| Box::new(OfVolume { volume, opened: Vec::new() }));
         Buffer { volume, ..self }
     }
 
     /// The volume that blocks read into it are of.
-    pub(super) fn volume(&self) -> Option<&Volume> {
+    pub(super) fn volume(&self) -> Option<&KeyedVolume> {
         self.volume.as_ref().map(|of| &of.volume)
     }
 
@@ -70,15 +70,15 @@ impl Buffer {
         self.volume.iter_mut().for_each(|of| of.opened.clear());
     }
 
-    /// Decrypts what no device did of the blocks from `first` on. False: there are no such blocks in the volume.
+    /// Decrypts what no device did of the blocks from `first` on. False: there are no such blocks in the volume, or it was erased.
     pub(super) fn open(&mut self, first: u64) -> bool {
-        let Some(of) = self.volume.take() else { return true };
+        let Some(of) = self.volume.take_if(|of| !of.volume.is_erased()) else { return self.volume.is_none() };
         let OfVolume { volume, opened } = *of;
         let _scope = cost::work(Work::Crypto);
         gaps(&opened, 0..self.len as u64).all(|gap| self.open_range(&volume, first, gap).is_some())
     }
 
-    fn open_range(&mut self, volume: &Volume, first: u64, range: Range<u64>) -> Option<()> {
+    fn open_range(&mut self, volume: &KeyedVolume, first: u64, range: Range<u64>) -> Option<()> {
         let (mut at, end) = (range.start as usize, range.end as usize);
         let mut start = 0;
         for part in 0..self.parts.len() {
@@ -179,7 +179,7 @@ impl From<BytesMut> for Buffer {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use resumable_aead::{DataUnits, XtsKey};
+    use resumable_aead::{DataUnits, Volume, XtsKey};
 
     #[test]
     fn gaps_are_what_is_left() {
@@ -209,7 +209,7 @@ mod tests {
             ends.sort_unstable();
             let mut start = 0;
             let parts = ends.iter().map(|end| BytesMut::from(&bytes[core::mem::replace(&mut start, *end)..*end]));
-            let mut buffer = Buffer::from_parts(parts).of_volume(Some(volume)).with_opened(opened.collect());
+            let mut buffer = Buffer::from_parts(parts).of_volume(Some(volume.into())).with_opened(opened.collect());
             prop_assert!(buffer.open(first));
             prop_assert_eq!(buffer.to_vec(), plain);
         }

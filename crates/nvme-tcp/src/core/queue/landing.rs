@@ -6,13 +6,13 @@
 
 use super::Buffer;
 use super::buffer::gaps;
+use crate::volume::KeyedVolume;
 use bytes::BytesMut;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Waker;
 use offload_api::{Piece, PieceHome, RxBuf};
 use offload_base::cost::{self, Work};
-use resumable_aead::Volume;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -41,7 +41,7 @@ struct Home {
     ends: Vec<u64>,
     bell: Arc<Bell>,
     /// The volume that the data are of, and the first of its blocks.
-    volume: Option<(Volume, u64)>,
+    volume: Option<(KeyedVolume, u64)>,
     parts: Mutex<Parts>,
 }
 

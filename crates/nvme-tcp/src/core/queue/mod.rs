@@ -197,7 +197,8 @@ impl Queue {
     /// Sends a command; returns its identifier.
     ///
     /// # Errors
-    /// The command comes back without [room](Self::room), and if it has data to be encrypted that are no blocks of their volume.
+    /// The command comes back without [room](Self::room), if it has data to be encrypted that are no blocks of their volume, and if its
+    /// volume was erased.
     #[expect(clippy::result_large_err, reason = "the error is the command itself, which moves by value either way")]
     pub fn submit(&mut self, now: Instant, submission: Submission) -> Result<u16, SubmitError> {
         let id = self.submit_open_ended(submission)?;
@@ -216,6 +217,9 @@ impl Queue {
     /// As there.
     #[expect(clippy::result_large_err, reason = "the error is the command itself, which moves by value either way")]
     pub fn submit_open_ended(&mut self, mut submission: Submission) -> Result<u16, SubmitError> {
+        if submission.payload.is_erased() {
+            return Err(SubmitError::Erased(submission));
+        }
         if let Some(bytes) = submission.not_blocks() {
             return Err(SubmitError::NotBlocks(submission, bytes));
         }
@@ -430,6 +434,13 @@ impl Queue {
         actives.retain(|active| !active.abandoned || matches!(active.submission.payload, Payload::Read(_)));
         actives.sort_by_key(|active| active.order);
         Some(actives.into_iter().map(|active| (active.id, active.submission)).collect())
+    }
+
+    /// Whether data of a volume that was erased are to be sent, or were queued: nobody can make of them what belongs on the wire.
+    pub(crate) fn cannot_send(&self) -> bool {
+        let writes = |active: &Active| matches!(active.submission.payload, Payload::Encrypt(..));
+        let mut actives = self.slots.iter().filter_map(|slot| slot.active.as_ref());
+        actives.any(|active| writes(active) && active.submission.payload.is_erased())
     }
 
     fn active(&mut self, id: u16) -> Option<&mut Active> {

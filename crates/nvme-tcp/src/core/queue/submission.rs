@@ -2,11 +2,11 @@
 
 use super::Buffer;
 use crate::namespace::Pieces;
+use crate::volume::KeyedVolume;
 use crate::wire::{self, CIPHER_BLOCK, Command, Completion, FatalError, Sealing, Termination};
 use core::ops::Range;
 use core::time::Duration;
 use offload_api::Piece;
-use resumable_aead::Volume;
 
 /// How a connection is opened and used.
 ///
@@ -38,7 +38,7 @@ pub enum Payload {
     /// Data for the controller.
     Write(Pieces),
     /// The same, to be encrypted: blocks of a volume, from the command's first on.
-    Encrypt(Pieces, Volume),
+    Encrypt(Pieces, KeyedVolume),
     /// Where data from the controller go.
     Read(Buffer),
 }
@@ -50,6 +50,17 @@ pub struct Submission {
     pub command: Command,
     /// Its data, or the room for them.
     pub payload: Payload,
+}
+
+impl Payload {
+    /// Whether it is of a volume that was erased.
+    pub fn is_erased(&self) -> bool {
+        match self {
+            Payload::None | Payload::Write(_) => false,
+            Payload::Encrypt(_, volume) => volume.is_erased(),
+            Payload::Read(buffer) => buffer.volume().is_some_and(KeyedVolume::is_erased),
+        }
+    }
 }
 
 impl Submission {
@@ -101,13 +112,18 @@ pub enum SubmitError {
     /// Its data are to be encrypted, and are no blocks of their volume: the caller's fault.
     #[error("{1} bytes from block {first} on cannot be encrypted: give whole blocks that the volume has", first = .0.command.first_block())]
     NotBlocks(Submission, u64),
+    /// It is about a volume that was erased.
+    #[error("the volume was erased: it has no key any more")]
+    Erased(Submission),
 }
 
 impl SubmitError {
     /// The command.
     pub fn into_submission(self) -> Submission {
         match self {
-            SubmitError::NoRoom(submission) | SubmitError::NotBlocks(submission, _) => submission,
+            SubmitError::NoRoom(submission)
+            | SubmitError::NotBlocks(submission, _)
+            | SubmitError::Erased(submission) => submission,
         }
     }
 }
@@ -133,7 +149,7 @@ pub enum Order {
         /// Its buffer.
         buffer: Vec<Piece>,
         /// The volume that its data are of, and the first of its blocks.
-        volume: Option<(Volume, u64)>,
+        volume: Option<(KeyedVolume, u64)>,
     },
     /// Send home what is left of it.
     Release {

@@ -1,16 +1,16 @@
 //! Data that are to be encrypted on their way: by a device below, or by the CPU when they are queued.
 
+use crate::volume::KeyedVolume;
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
 use offload_base::cost::{self, Work};
-use resumable_aead::Volume;
 use smallvec::SmallVec;
 
 /// What is to be done to the data of a PDU.
 #[derive(Clone, Debug)]
 pub(crate) struct Sealing {
     /// The volume that they are of.
-    pub(crate) volume: Volume,
+    pub(crate) volume: KeyedVolume,
     /// The first block of the command.
     pub(crate) first: u64,
     /// Where in the command's data they begin: whole blocks of the cipher, and so are they.
@@ -33,13 +33,13 @@ impl Sealing {
     pub(crate) fn work(&self, data: &mut [u8]) {
         let _scope = cost::work(Work::Crypto);
         if self.volume.encrypt(self.first, self.at.into(), data).is_err() {
-            // What are no blocks of a volume is not shown as it is.
+            // What are no blocks of a volume, or of one that was erased, is not shown as it is.
             data.fill(0);
         }
     }
 
     /// A part of a command's data that may be cut anywhere, encrypted.
-    pub(crate) fn part(volume: &Volume, first: u64, data: &[Bytes], range: Range<u32>) -> Bytes {
+    pub(crate) fn part(volume: &KeyedVolume, first: u64, data: &[Bytes], range: Range<u32>) -> Bytes {
         let start = range.start - range.start % CIPHER_BLOCK;
         let end = range.end.next_multiple_of(CIPHER_BLOCK);
         let whole = slice(data, start as usize, (end - start) as usize);
@@ -75,12 +75,12 @@ pub(crate) const CIPHER_BLOCK: u32 = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use resumable_aead::{DataUnits, XtsKey};
+    use resumable_aead::{DataUnits, Volume, XtsKey};
 
     #[test]
     fn any_part_is_a_part_of_the_whole() {
         let key: Vec<u8> = (0..64).collect();
-        let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap());
+        let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
         let plain: Vec<u8> = (0..1536).map(|at| (at * 7) as u8).collect();
         let pieces = [Bytes::copy_from_slice(&plain[..700]), Bytes::copy_from_slice(&plain[700..])];
         let mut whole = plain;

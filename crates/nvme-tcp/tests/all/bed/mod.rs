@@ -6,17 +6,20 @@ use bytes::{Bytes, BytesMut};
 use core::future::Future;
 use core::time::Duration;
 use nic_sim::NicConfig;
+use nic_sim::jobs::WrappingKey;
+use nic_sim::transforms::{Secret, Tweak};
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
-use nvme_tcp::host::{Connecting, Connector, Host, HostConfig, HostIdentity};
+use nvme_tcp::host::{Connecting, Connector, Host, HostConfig, HostIdentity, KeyedVolume};
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
 use nvme_tcp::target::{Server, Target, TargetConfig, Threads, TransportConfig};
-use offload_api::SegmentStream;
+use offload_api::{SegmentStream, XtsStage};
 use offload_base::counters::CounterSet;
 use offload_base::{Seed, Timers};
 use offload_host_stack::TcpConfig;
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
 use offload_testbed::{BedHost, Capture, JoinHandle, Runtime, Testbed};
+use resumable_aead::{DataUnits, XtsKey};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -83,6 +86,11 @@ impl Bed {
     /// One over a clean wire that is captured.
     pub(crate) fn captured(seed: u64, transport: TransportConfig, capture: &Capture) -> Bed {
         Bed::build(seed, transport, Layers::Tcp, 0.0, NicConfig::default(), Some(capture.clone()), 512)
+    }
+
+    /// The same over other layers.
+    pub(crate) fn captured_over(seed: u64, transport: TransportConfig, layers: Layers, capture: &Capture) -> Bed {
+        Bed::build(seed, transport, layers, 0.0, NicConfig::default(), Some(capture.clone()), 512)
     }
 
     fn build(
@@ -177,15 +185,36 @@ impl Bed {
 
     /// Resets the host's NIC at each of these times, in milliseconds from now on.
     pub(crate) fn reset_host_at(&self, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
-        self.reset_at(1, times)
+        self.reset_at(1, times, |_| ())
+    }
+
+    /// The same, and the NIC then has the key of `volume` again, a while later.
+    pub(crate) fn reset_host_with(&self, volume: Volume, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
+        self.reset_at(1, times, move |host| volume.import(host))
+    }
+
+    /// Gives the host's NIC the key of `volume`.
+    pub(crate) fn import(&self, volume: &Volume) {
+        volume.import(self.bed.host(1));
+    }
+
+    /// Has the host's NIC give a key up.
+    pub(crate) fn forgetter(&self) -> impl Fn(XtsStage) + Send + 'static {
+        let host = self.bed.host(1).clone();
+        move |key| host.stack().with_device(|device| device.contexts().unwrap().remove(key.key))
     }
 
     /// Resets the target's.
     pub(crate) fn reset_target_at(&self, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
-        self.reset_at(0, times)
+        self.reset_at(0, times, |_| ())
     }
 
-    fn reset_at(&self, host: usize, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
+    fn reset_at(
+        &self,
+        host: usize,
+        times: impl IntoIterator<Item = u64>,
+        then: impl Fn(&BedHost) + Send + 'static,
+    ) -> JoinHandle<()> {
         let (runtime, host) = (self.bed.host(host).runtime(), self.bed.host(host).clone());
         let times: Vec<u64> = times.into_iter().collect();
         let start = runtime.now();
@@ -193,6 +222,9 @@ impl Bed {
             for time in times {
                 runtime.sleep_until(start + Duration::from_millis(time)).await;
                 host.reset_device();
+                // Its driver hears of it meanwhile.
+                runtime.sleep(Duration::from_millis(1)).await;
+                then(&host);
             }
         })
     }
@@ -220,6 +252,49 @@ impl Bed {
             away.store(true, Ordering::Relaxed);
             runtime.sleep(Duration::from_millis(5)).await;
         })
+    }
+}
+
+/// A volume of tenant 7 with a key that is nowhere as a whole but where it is used.
+#[derive(Clone)]
+pub(crate) struct Volume {
+    pub(crate) number: u64,
+    pub(crate) block: usize,
+    pub(crate) keyed: KeyedVolume,
+}
+
+pub(crate) const TENANT: u32 = 7;
+
+impl Volume {
+    pub(crate) fn new(number: u64, block: usize) -> Volume {
+        let key = XtsKey::new(Volume::key(number).bytes()).unwrap();
+        let keyed = resumable_aead::Volume::new(key, DataUnits::new(block).unwrap()).into();
+        Volume { number, block, keyed }
+    }
+
+    pub(crate) fn key_byte(number: u64, at: usize) -> u8 {
+        ((number ^ 0x5ca1_ab1e).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(at as u32 * 7) >> 13) as u8 ^ at as u8
+    }
+
+    fn key(number: u64) -> Secret {
+        Secret::new((0..64).map(|at| Volume::key_byte(number, at)).collect())
+    }
+
+    /// Has `host`'s NIC take the key, and tells the volume.
+    fn import(&self, host: &BedHost) {
+        let tenant = WrappingKey { tenant: TENANT, key: Secret::new(vec![9; 32]) };
+        let wrapped = tenant.wrap(self.number, &Volume::key(self.number), self.block as u32, Tweak::Unit).unwrap();
+        let key = host.stack().with_device(|device| {
+            let contexts = device.contexts().unwrap();
+            tenant.give(contexts).unwrap();
+            wrapped.import(contexts).unwrap()
+        });
+        self.keyed.set_device_key(Some(XtsStage { key, tenant: TENANT, volume: self.number }));
+    }
+
+    /// What the medium is to hold of `data` from block `first` on.
+    pub(crate) fn encrypt(&self, first: u64, data: &mut [u8]) {
+        self.keyed.volume().encrypt(first, 0, data).unwrap();
     }
 }
 

@@ -1,0 +1,96 @@
+//! A volume as a host has it: encrypted by the CPU under a key of its own, or by a device that has the key as a context.
+//!
+//! Invariant: once it was erased, nothing is encrypted or decrypted for it here, and no device is asked to.
+
+use offload_api::XtsStage;
+use resumable_aead::{Volume, VolumeError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A volume, and which data-encryption key of the device below is its. Clones are the same volume.
+///
+/// Whoever looks after the device imports the key there, tells the volume ([`set_device_key`](Self::set_device_key)), and does so
+/// again after a reset of the device, which makes the volume forget where the key was. Commands name the key by its handle. What the device does not do, the CPU does.
+///
+/// ```
+/// use nvme_tcp::host::KeyedVolume;
+/// use nvme_tcp::resumable_aead::{DataUnits, Volume, XtsKey};
+/// use offload_api::{Handle, XtsStage};
+///
+/// let key: Vec<u8> = (0..64).collect();
+/// let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key)?, DataUnits::new(512)?));
+/// let on_device = XtsStage { key: Handle { index: 4 << 24, generation: 0 }, tenant: 7, volume: 1 };
+/// volume.set_device_key(Some(on_device));
+/// assert_eq!(volume.device_key(), Some(on_device));
+/// // Crypto-erase: the context that is to be removed comes back.
+/// assert_eq!(volume.erase(), Some(on_device));
+/// assert!(volume.is_erased() && volume.device_key().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct KeyedVolume {
+    volume: Volume,
+    on_device: Arc<Mutex<Option<XtsStage>>>,
+}
+
+impl KeyedVolume {
+    /// The key and units by which the CPU works.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// The device has its key there now; `None`: it has none. Ignored if the volume was erased.
+    pub fn set_device_key(&self, key: Option<XtsStage>) {
+        *self.on_device() = key.filter(|_| !self.is_erased());
+    }
+
+    /// The device has it no more where it was; elsewhere it may.
+    pub(crate) fn lose_device_key(&self, key: XtsStage) {
+        self.on_device().take_if(|known| *known == key);
+    }
+
+    /// Where the device has its key.
+    pub fn device_key(&self) -> Option<XtsStage> {
+        *self.on_device()
+    }
+
+    /// Crypto-erase: wipes the key. Commands end with [`CommandError::Erased`](super::host::CommandError::Erased) from now on,
+    /// those under way included. The device's key comes back, for its context to be removed.
+    pub fn erase(&self) -> Option<XtsStage> {
+        let mut on_device = self.on_device();
+        self.volume.erase();
+        on_device.take()
+    }
+
+    /// Whether it was [erased](Self::erase).
+    pub fn is_erased(&self) -> bool {
+        self.volume.is_erased()
+    }
+
+    pub(crate) fn encrypt(&self, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
+        self.volume.encrypt(first, at, data)
+    }
+
+    pub(crate) fn decrypt(&self, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
+        self.volume.decrypt(first, at, data)
+    }
+
+    fn on_device(&self) -> MutexGuard<'_, Option<XtsStage>> {
+        self.on_device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One that no device has a key for.
+impl From<Volume> for KeyedVolume {
+    fn from(volume: Volume) -> KeyedVolume {
+        KeyedVolume { volume, on_device: Arc::default() }
+    }
+}
+
+/// The same volume.
+impl PartialEq for KeyedVolume {
+    fn eq(&self, other: &KeyedVolume) -> bool {
+        self.volume == other.volume
+    }
+}
+
+impl Eq for KeyedVolume {}

@@ -1,0 +1,154 @@
+//! Crypto-erase with streams under way: by the CPU and by the NIC, reading and writing.
+
+#[path = "all/bed/mod.rs"]
+mod bed;
+#[path = "../../nic-sim/tests/lookaside/memory_search.rs"]
+mod memory_search;
+
+use bed::{Bed, Layers, Volume};
+use bytes::Bytes;
+use core::time::Duration;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use memory_search::{copies, scrub_stack};
+use nvme_tcp::host::{CommandError, Offload};
+use nvme_tcp::target::TransportConfig;
+use offload_testbed::Capture;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+const BLOCKS: u32 = 64;
+
+fn copies_of(number: u64) -> usize {
+    scrub_stack();
+    copies(|at| Volume::key_byte(number, at))
+}
+
+/// What is written: nothing of it is to be seen on the wire.
+const PATTERN: [u8; 16] = *b"never on a wire!";
+
+/// All that crossed the wire.
+#[derive(Clone, Default)]
+struct Wire(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// How commands ended.
+#[derive(Debug, Default)]
+struct Ends {
+    done: usize,
+    erased: usize,
+}
+
+impl Ends {
+    fn note(&mut self, end: Result<(), CommandError>) {
+        match end {
+            Ok(()) => self.done += 1,
+            Err(CommandError::Erased) => self.erased += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+/// Reads and writes a volume, which is erased meanwhile: whatever is under way ends, nothing else than ciphertext is sent, and the key
+/// is nowhere.
+fn erased_under_way(number: u64, layers: Layers, offload: Offload, writes: bool) {
+    let wire = Wire::default();
+    let capture = Capture::new(wire.clone()).unwrap();
+    let transport = TransportConfig::default();
+    let mut bed = Bed::captured_over(number, transport, layers, &capture);
+    let mut config = bed.host_config();
+    (config.offload, config.queues, config.data_digest) = (offload, 2, true);
+    let host = bed.connect(config);
+    let (volume, other) = (Volume::new(number, 512), Volume::new(number + 1, 512));
+    [&volume, &other].into_iter().for_each(|volume| bed.import(volume));
+    let (forget, timers) = (bed.forgetter(), bed.runtime());
+    let (keyed, also) = (volume.keyed.clone(), other.keyed.clone());
+    assert!(copies_of(number) > 0, "the search finds a key that is there");
+    let case = format!("{layers:?} {offload:?}, writes {writes}");
+    let told = case.clone();
+    let (ends, others) = bed.run(async move {
+        host.ready().await.unwrap();
+        let raw = host.disk(1).await.unwrap();
+        let (disk, beside) = (raw.clone().with_volume(keyed.clone()).unwrap(), raw.with_volume(also).unwrap());
+        let data = Bytes::from(PATTERN.repeat(32 * BLOCKS as usize));
+        let start = |first: u64| {
+            let (disk, data) = (disk.clone(), data.clone());
+            async move {
+                match writes {
+                    true => disk.write(first, [data]).await.map(|_| ()),
+                    false => disk.read(first, disk.buffer(BLOCKS)).await.map(|_| ()).map_err(|failed| failed.error),
+                }
+            }
+        };
+        let mut under_way: FuturesUnordered<_> = (0..40).map(|at| start(at * u64::from(BLOCKS))).collect();
+        let mut beside_it: FuturesUnordered<_> = (50..60)
+            .map(|at| {
+                let (beside, data) = (beside.clone(), data.clone());
+                async move {
+                    beside.write(at * u64::from(BLOCKS), [data.clone()]).await.unwrap();
+                    let read = beside.read(at * u64::from(BLOCKS), beside.buffer(BLOCKS)).await.unwrap();
+                    assert!(read.to_vec() == data);
+                }
+            })
+            .collect();
+        let mut ends = Ends::default();
+        while ends.done < 5 {
+            ends.note(under_way.next().await.expect("more are under way"));
+        }
+        let erased_at = timers.now();
+        if let Some(key) = keyed.erase() {
+            forget(key);
+        }
+        timers.sleep(Duration::from_micros(100)).await;
+        assert_eq!(
+            copies_of(number),
+            0,
+            "erased, the key is nowhere, though {} commands are under way",
+            under_way.len()
+        );
+        while let Some(end) = under_way.next().await {
+            ends.note(end);
+        }
+        let took = timers.now() - erased_at;
+        assert!(took < Duration::from_secs(5), "no command waits for a timeout: {took:?}, {told}");
+        ends.note(start(0).await);
+        keyed.set_device_key(None);
+        let mut others = 0;
+        while beside_it.next().await.is_some() {
+            others += 1;
+        }
+        (ends, others)
+    });
+    println!("{case}: {ends:?}");
+    assert_eq!((ends.done + ends.erased, others), (41, 10), "{case}");
+    assert!(ends.erased > 20, "most were under way: {ends:?}, {case}");
+    let counters = bed.host_counters();
+    let by_device = match writes {
+        true => counters.value("tx_nvmeotcp_sealed_bytes"),
+        false => counters.value("rx_nvmeotcp_opened_bytes"),
+    };
+    assert_eq!(by_device > 0, offload == Offload::PlaceAndCheck && (layers == Layers::Tcp || !writes), "{case}");
+    capture.finish().unwrap();
+    let wire = wire.0.lock().unwrap();
+    assert!(
+        wire.len() > 1 << 20 && !wire.windows(16).any(|window| window == PATTERN),
+        "nothing leaves as it is: {case}"
+    );
+    assert!(copies_of(number) == 0 && copies_of(number + 1) > 0, "the other volume keeps its key: {case}");
+}
+
+#[test]
+fn a_volume_that_is_erased_under_way_ends_its_commands_and_no_others() {
+    erased_under_way(100, Layers::Tcp, Offload::None, false);
+    erased_under_way(102, Layers::TlsNic, Offload::PlaceAndCheck, false);
+    erased_under_way(104, Layers::Tcp, Offload::PlaceAndCheck, true);
+    erased_under_way(106, Layers::TlsNic, Offload::None, true);
+}

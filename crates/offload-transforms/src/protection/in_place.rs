@@ -1,0 +1,297 @@
+//! Protection information where blocks have it behind them already, made or verified run by run, as their bytes pass.
+//!
+//! Invariant: what becomes of a block does not depend on how it was cut into runs.
+
+use super::{Block, Check, Format, Mismatch, Place, Protection, Sum, Tags};
+use crate::{SpecError, Way};
+use thiserror::Error;
+
+/// What makes protection information, or verifies it, in data that have places for it: [`Way::Apply`] writes it there,
+/// [`Way::Undo`] verifies it and leaves it.
+///
+/// ```
+/// use offload_transforms::Way;
+/// use offload_transforms::protection::{Check, Format, InPlace, Progress, RunFault};
+///
+/// let protection = InPlace::new(Format::default(), Check::ALL, 0)?;
+/// let mut blocks = [7; 2 * 520];
+/// protection.run(Way::Apply, 100, 0, &mut Progress::default(), &mut blocks)?; // LBAs 100 and 101
+/// // As it arrives, in two packets.
+/// let (head, tail) = blocks.split_at_mut(320);
+/// let mut progress = Progress::default();
+/// protection.run(Way::Undo, 100, 0, &mut progress, head)?;
+/// protection.run(Way::Undo, 100, 320, &mut progress, tail)?;
+/// // Without the first packet nothing can be said of the block that the second begins in.
+/// let alone = protection.run(Way::Undo, 100, 320, &mut Progress::default(), tail);
+/// assert_eq!(alone, Err(RunFault::BeginningUnseen));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InPlace {
+    format: Format,
+    check: Check,
+    reference: u64,
+}
+
+/// Where the runs of a transfer are: how far they have come, and the guard so far. See [`InPlace`] for an example.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// In the first transfer's bytes, and the LBA that those begin with.
+    to: (u64, u64),
+    sum: u64,
+}
+
+/// Why a run did not pass. See [`InPlace`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RunFault {
+    /// The data are not what was written, or not from there.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// It begins within a block whose beginning did not come right before.
+    #[error("the run begins within a block, and not where the last one ended")]
+    BeginningUnseen,
+    /// It ends within protection information: runs are to be cut elsewhere.
+    #[error("the run ends within protection information")]
+    TagsCut,
+}
+
+impl Progress {
+    /// Bytes that it takes to remember it.
+    pub const BYTES: usize = 24;
+
+    /// It, to be remembered.
+    pub fn to_bytes(self) -> [u8; Progress::BYTES] {
+        let mut bytes = [0; Progress::BYTES];
+        let values = [self.to.0, self.to.1, self.sum];
+        bytes.chunks_exact_mut(8).zip(values).for_each(|(bytes, value)| bytes.copy_from_slice(&value.to_le_bytes()));
+        bytes
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) gave.
+    ///
+    /// ```
+    /// use offload_transforms::protection::Progress;
+    ///
+    /// let progress = Progress::default();
+    /// assert_eq!(Progress::from_bytes(&progress.to_bytes()), progress);
+    /// ```
+    pub fn from_bytes(bytes: &[u8; Progress::BYTES]) -> Progress {
+        let value = |at: usize| bytes[at..at + 8].iter().rfold(0, |value, byte| value << 8 | u64::from(*byte));
+        Progress { to: (value(0), value(8)), sum: value(16) }
+    }
+}
+
+impl InPlace {
+    /// For blocks of this format; for types 2 and 3, `reference` is the reference tag of LBA 0, or of all blocks.
+    ///
+    /// # Errors
+    /// If there is no such format, or its protection information would not lie at multiples of its length.
+    pub fn new(format: Format, check: Check, reference: u64) -> Result<InPlace, SpecError> {
+        format.check()?;
+        if !(format.interval as usize).is_multiple_of(format.guard.bytes()) {
+            return Err(SpecError::Unit {
+                name: "protection information in place",
+                found: format.interval,
+                takes: "a multiple of its own length",
+            });
+        }
+        Ok(InPlace { format, check, reference })
+    }
+
+    /// How its blocks look.
+    pub fn format(&self) -> &Format {
+        &self.format
+    }
+
+    /// Works on the bytes of a transfer that begin `at` bytes behind its first block, which has the LBA `first`.
+    ///
+    /// # Errors
+    /// [`RunFault`], the first. What comes next may go on all the same, for another block may begin in this run. [`Way::Undo`] leaves
+    /// `bytes` as they are.
+    pub fn run(
+        &self,
+        way: Way,
+        first: u64,
+        at: u64,
+        progress: &mut Progress,
+        bytes: &mut [u8],
+    ) -> Result<(), RunFault> {
+        let (block, interval) = (self.format.block() as u64, u64::from(self.format.interval));
+        let before = core::mem::take(progress);
+        let (mut at, mut rest) = (at, bytes);
+        // Of a block that was seen from its beginning on.
+        let mut sum = (before.to == (at, first)).then(|| Sum::again(self.format.guard, before.sum));
+        let mut fault = None;
+        while !rest.is_empty() {
+            let within = at % block;
+            if within == 0 {
+                sum = Some(Sum::new(self.format.guard));
+            } else if sum.is_none() {
+                fault.get_or_insert(RunFault::BeginningUnseen);
+            }
+            let taken = if within < interval {
+                let taken = rest.len().min((interval - within) as usize);
+                sum.iter_mut().for_each(|sum| sum.update(&rest[..taken]));
+                taken
+            } else {
+                let tags = rest.get_mut(..self.format.guard.bytes()).ok_or(RunFault::TagsCut)?;
+                if let Some(guard) = sum.take().map(Sum::finish)
+                    && let Err(mismatch) = self.tag(way, (first, at / block, block), guard, tags)
+                {
+                    fault.get_or_insert(mismatch.into());
+                }
+                tags.len()
+            };
+            rest = rest.split_at_mut(taken).1;
+            at += taken as u64;
+        }
+        if let Some(sum) = sum {
+            *progress = Progress { to: (at, first), sum: sum.state() };
+        }
+        fault.map_or(Ok(()), Err)
+    }
+
+    /// Writes or verifies what is behind block `index` of a transfer that begins with the LBA `first`.
+    fn tag(
+        &self,
+        way: Way,
+        (first, index, block): (u64, u64, u64),
+        guard: u64,
+        bytes: &mut [u8],
+    ) -> Result<(), Mismatch> {
+        let format = &self.format;
+        let reference = match format.kind {
+            super::Kind::Type2 => self.reference.wrapping_add(first),
+            _ => self.reference,
+        };
+        let reference = format.reference(Place { lba: first, reference }, index);
+        match way {
+            Way::Apply => {
+                let tags = Tags { guard, application: format.application, reference };
+                bytes.copy_from_slice(tags.write(format.guard, &mut [0; 16]));
+                Ok(())
+            }
+            Way::Undo => {
+                let protection = Protection { memory: None, wire: Some(*format), check: self.check };
+                let block = Block { lba: first.wrapping_add(index), offset: index * block };
+                protection.verify(format, &Tags::read(format.guard, bytes), guard, reference, block)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Guard, Kind, Tag};
+    use super::*;
+    use crate::{Parameters, Session, Transform};
+    use bytes::{Bytes, BytesMut};
+    use proptest::prelude::*;
+
+    /// What a job makes of blocks without protection information.
+    fn by_job(format: Format, lba: u64, reference: u64, plain: &[u8]) -> Vec<u8> {
+        let protection = Protection { memory: None, wire: Some(format), check: Check::ALL };
+        let session = Session::new(&Transform::Protection(protection)).unwrap();
+        let mut made = BytesMut::with_capacity(plain.len() * 2);
+        let iv = (u128::from(reference) << 64 | u128::from(lba)).to_le_bytes();
+        let source = [Bytes::copy_from_slice(plain)];
+        session.run(Way::Apply, Parameters { iv, aad: &[] }, &source, &mut made).unwrap();
+        made.to_vec()
+    }
+
+    fn formats() -> impl Strategy<Value = Format> {
+        let guards = vec![Guard::Crc16, Guard::InternetChecksum, Guard::Crc32, Guard::Crc64];
+        let kinds = vec![Kind::Type1, Kind::Type2, Kind::Type3];
+        (prop::sample::select(guards), prop::sample::select(kinds), 1u32..20, any::<u16>()).prop_map(
+            |(guard, kind, units, application)| {
+                let interval = units * guard.bytes() as u32;
+                Format { guard, kind, interval, application: application & 0x7fff, ..Format::default() }
+            },
+        )
+    }
+
+    /// The ends of runs that are multiples of 16, the end of all included.
+    fn ends(cuts: &[usize], len: usize) -> Vec<usize> {
+        let mut ends: Vec<usize> = cuts.iter().map(|cut| cut * 16 % len / 16 * 16).chain([len]).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        ends
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_what_a_job_makes_however_the_bytes_are_cut(
+            format in formats(),
+            lba in any::<u32>(),
+            blocks in 1usize..6,
+            cuts in prop::collection::vec(1usize..1000, 0..8),
+            flipped in any::<prop::sample::Index>(),
+        ) {
+            let (lba, reference) = (u64::from(lba), 77);
+            let plain: Vec<u8> = (0..blocks * format.interval as usize).map(|at| (at * 7 / 3) as u8).collect();
+            let first_reference = if format.kind == Kind::Type2 { reference + lba } else { reference };
+            let expected = by_job(format, lba, first_reference, &plain);
+            let protection = InPlace::new(format, Check::ALL, reference).unwrap();
+            let mut bytes = expected.clone();
+            let tags = bytes.chunks_exact_mut(format.block());
+            tags.for_each(|block| block[format.interval as usize..].fill(0xee));
+            let pass = |way, bytes: &mut [u8]| {
+                let (mut progress, mut start) = (Progress::default(), 0);
+                for end in ends(&cuts, bytes.len()) {
+                    protection.run(way, lba, start as u64, &mut progress, &mut bytes[start..end])?;
+                    progress = Progress::from_bytes(&progress.to_bytes());
+                    start = end;
+                }
+                Ok::<(), RunFault>(())
+            };
+            prop_assert_eq!(pass(Way::Apply, &mut bytes), Ok(()));
+            prop_assert_eq!(&bytes, &expected);
+            prop_assert_eq!(pass(Way::Undo, &mut bytes), Ok(()));
+            prop_assert_eq!(&bytes, &expected, "verified, they are as they were");
+            // One bit: the right LBA, and the right tag.
+            let bit = flipped.index(8 * bytes.len());
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let (block, within) = (bit / 8 / format.block(), bit / 8 % format.block());
+            let tags = within.checked_sub(format.interval as usize);
+            let guard_bytes = format.guard.guard_bytes();
+            let expected = match tags {
+                Some(at) if (guard_bytes..guard_bytes + 2).contains(&at) => Some(Tag::Application),
+                Some(at) if at >= guard_bytes && format.kind == Kind::Type3 => None,
+                Some(at) if at >= guard_bytes => Some(Tag::Reference),
+                _ => Some(Tag::Guard),
+            };
+            let found = match pass(Way::Undo, &mut bytes) {
+                Err(RunFault::Mismatch(Mismatch { tag, lba, .. })) => Some((tag, lba)),
+                other => { prop_assert_eq!(other, Ok(())); None }
+            };
+            prop_assert_eq!(found, expected.map(|tag| (tag, lba + block as u64)));
+        }
+    }
+
+    #[test]
+    fn what_does_not_follow_is_not_vouched_for() {
+        let protection = InPlace::new(Format::default(), Check::ALL, 0).unwrap();
+        let mut bytes = by_job(Format::default(), 5, 0, &[3; 1536]);
+        let mut progress = Progress::default();
+        protection.run(Way::Undo, 5, 0, &mut progress, &mut bytes[..160]).unwrap();
+        let went_on = progress;
+        for (first, at) in [(5, 176), (6, 160), (5, 144)] {
+            let run = protection.run(Way::Undo, first, at, &mut { went_on }, &mut bytes[160..520]);
+            assert_eq!(run, Err(RunFault::BeginningUnseen), "{first} {at}");
+        }
+        assert_eq!(protection.run(Way::Undo, 5, 160, &mut progress, &mut bytes[160..516]), Err(RunFault::TagsCut));
+        // The second block begins in a run that cannot be vouched for as a whole.
+        let mut after = Progress::default();
+        let unseen = protection.run(Way::Undo, 5, 160, &mut after, &mut bytes[160..560]);
+        assert_eq!(unseen, Err(RunFault::BeginningUnseen));
+        assert_eq!(protection.run(Way::Undo, 5, 560, &mut after, &mut bytes[560..]), Ok(()));
+        assert_eq!(
+            protection.run(Way::Undo, 5, 520, &mut progress, &mut bytes[520..]),
+            Ok(()),
+            "at a block it may begin"
+        );
+        let odd = Format { interval: 500, ..Format::default() };
+        assert!(InPlace::new(odd, Check::ALL, 0).is_err());
+    }
+}
