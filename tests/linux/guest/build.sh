@@ -22,7 +22,7 @@ files="usr/bin/bash usr/bin/kmod usr/bin/ip usr/sbin/ip usr/bin/ss usr/sbin/tc u
   usr/bin/socat usr/bin/curl usr/bin/openssl usr/lib/x86_64-linux-gnu/ossl-modules usr/bin/iperf3 usr/bin/python3*
   usr/lib/python3.* usr/sbin/nvme usr/bin/fio usr/sbin/tlshd usr/bin/keyctl usr/sbin/dmsetup
   usr/sbin/mke2fs usr/sbin/e2fsck etc/protocols etc/services ${FILES:-}"
-modules='/(crypto|nvme|tls|xfrm|ipv4|ipv6|sched|handshake|key|configfs|packet|vxlan|ext4|jbd2)/|/(dm-mod|dm-log-writes|dm-crypt|virtio_(net|blk|rng|console)|net_failover|failover|brd|null_blk|veth|dummy|vxlan|geneve|af_key)\.ko'
+modules='/(crypto|nvme|tls|xfrm|ipv4|ipv6|sched|handshake|key|configfs|packet|vxlan|ext4|jbd2)/|/(dm-mod|dm-log-writes|dm-crypt|virtio_(net|blk|rng|console)|net_failover|failover|brd|null_blk|scsi_debug|sd_mod|veth|dummy|vxlan|geneve|af_key)\.ko'
 for module in ${MODULES:-}; do modules+="|/${module//[-_]/[-_]}\\.ko"; done
 
 skip() { echo "SKIPPED: ${0##*/}: $1"; exit 77; }
