@@ -2,7 +2,7 @@
 //!
 //! One agent at a time, and only one of this process's owner. What it says is replayed at once; every second it hears what SAs did.
 
-use super::OutsideOptions;
+use super::{OutsideOptions, route_by_policies};
 use clap::ValueEnum;
 use core::convert::Infallible;
 use core::time::Duration;
@@ -115,10 +115,15 @@ impl Mirroring {
     }
 
     fn replay(&mut self, bytes: &[u8], host: &BedHost) {
+        let policies = |mirror: &Mirror| (mirror.counters().policies_added, mirror.counters().policies_deleted);
+        let before = policies(&self.mirror);
         let (now, mirror) = (host.now(), &mut self.mirror);
         host.stack().with_device(|device| {
             device.keying().into_iter().for_each(|keying| mirror.receive(now, bytes, keying));
         });
+        if policies(&self.mirror) != before {
+            route_by_policies(host);
+        }
         self.gate.pass(self.mirror.synced());
         while let Some(refusal) = self.mirror.poll_refusal() {
             eprintln!("mirror: {refusal}");

@@ -19,11 +19,12 @@ use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig};
 use nicbench::options::WireOptions;
 use nicbench::trace_options::TraceOptions;
+use offload_api::Direction;
 use offload_base::counters::CounterSet;
 use offload_bench::keys;
 use offload_host_stack::Ipv6Config;
 use offload_testbed::attach::{DgramPort, End, Gate, KeyingFront};
-use offload_testbed::bed::{Builder, ClockKind};
+use offload_testbed::bed::{BedHost, Builder, ClockKind};
 use offload_testbed::{Capture, Testbed, Tracer};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -306,7 +307,7 @@ impl Outside {
             for refused in keys::refused_after(&keys, &addresses, &memory).map_err(io::Error::other)? {
                 eprintln!("{host}: {refused}");
             }
-            for (destinations, way) in keys::routes(&keys) {
+            for (destinations, way) in keys::routes(keys.policies()) {
                 builder = builder.route(destinations, way);
             }
             builder = builder.layer(move |queues| keys::tried(&keys, queues, &addresses, memory.clone()));
@@ -328,6 +329,12 @@ impl Outside {
         let front = self.front.iter().map(|front| front.lock().unwrap_or_else(PoisonError::into_inner).counters());
         front.for_each(|front| set.add(&front));
     }
+}
+
+/// Has the host's packets go the ways that its policies say now.
+fn route_by_policies(host: &BedHost) {
+    let policies = host.stack().with_device(|device| Some(device.keying()?.policies(Direction::Transmit)));
+    host.set_routes(&keys::routes(&policies.unwrap_or_default()));
 }
 
 /// The file with the authority's certificate, as it may be called from here.

@@ -8,7 +8,7 @@
 //! ```
 
 use super::mirroring::{self, Mirroring};
-use super::{Outside, OutsideOptions};
+use super::{Outside, OutsideOptions, route_by_policies};
 use core::convert::Infallible;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -391,6 +391,8 @@ impl Changes {
                 }
                 Err(error) => eprintln!("keys did not change: {error}"),
             }
+            // Of what was done before an error, too.
+            route_by_policies(host);
         }
     }
 }

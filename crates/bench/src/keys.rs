@@ -17,8 +17,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipsec::{KeyFile, KeyMemory, NumberFile, SecureDevice};
 use nic_sim::{NicConfig, nic};
 use offload_api::ipsec::{Packet, SaAdded};
-use offload_api::{Action, Direction, Keying, NetDevice, Policy, Prefix, SaRefused};
+use offload_api::{Action, Direction, Keying, NetDevice, Policy, Prefix, SaRefused, Selector};
 use offload_base::Instant;
+use offload_esp::selectors::rank;
 use std::path::Path;
 
 /// Reads a file of SAs and policies, and sees whether a host of these addresses can use it.
@@ -79,7 +80,9 @@ pub fn refused_after(keys: &KeyFile, addresses: &[IpAddr], memory: &KeyMemory) -
 }
 
 /// Which way packets go that policies have tunnelled: that of the tunnel's other end, whatever they are addressed to. What a policy lets pass
-/// or protects as it is goes its own way. Policies that look at ports or protocols are taken for all of their destinations.
+/// or protects as it is goes its own way. The first of the routes that has a packet's destination decides, as the policy of the lowest priority number
+/// does. Routes do not look at protocols and ports: what a policy has tunnelled that does, goes that way with all for its destinations; what
+/// it lets pass or protects makes no route.
 ///
 /// ```
 /// use ipsec::KeyFile;
@@ -89,20 +92,25 @@ pub fn refused_after(keys: &KeyFile, addresses: &[IpAddr], memory: &KeyMemory) -
 /// let keys: KeyFile = "policy add src 10.0.0.1 dst 192.168.0.0/16 dir out
 ///     tmpl src 10.0.0.1 dst 10.0.0.9 proto esp reqid 1 mode tunnel".parse()?;
 /// let office = Prefix::new("192.168.0.0".parse()?, 16).unwrap();
-/// assert_eq!(keys::routes(&keys), [(office, Some("10.0.0.9".parse()?))]);
+/// assert_eq!(keys::routes(keys.policies()), [(office, Some("10.0.0.9".parse()?))]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn routes(keys: &KeyFile) -> Vec<(Prefix, Option<IpAddr>)> {
-    let mut policies: Vec<&Policy> = keys.policies().filter(|policy| policy.direction == Direction::Transmit).collect();
-    policies.sort_by_key(|policy| policy.priority);
+pub fn routes<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Vec<(Prefix, Option<IpAddr>)> {
+    let mut policies: Vec<&Policy> =
+        policies.into_iter().filter(|policy| policy.direction == Direction::Transmit).collect();
+    policies.sort_by_key(|policy| rank(&policy.selector, policy.priority));
     let everybody = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()].map(|all| Prefix::new(all, 0));
     let route = |policy: &Policy| {
         let via = match policy.action {
             Action::Protect(template) => template.destination,
             Action::Bypass | Action::Discard => None,
         };
+        let Selector { protocol, source_port, destination_port, .. } = policy.selector;
+        if via.is_none() && (protocol.is_some() || source_port.is_some() || destination_port.is_some()) {
+            return Vec::new();
+        }
         let destinations = policy.selector.destination.map_or(everybody, |prefix| [Some(prefix), None]);
-        destinations.into_iter().flatten().map(move |prefix| (prefix, via))
+        destinations.into_iter().flatten().map(|prefix| (prefix, via)).collect()
     };
     policies.into_iter().flat_map(route).collect()
 }
@@ -211,3 +219,39 @@ fn protects(policy: &Policy, (server, port): (IpAddr, u16), client: IpAddr) -> b
 }
 
 const TCP: u8 = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of policies for the same packet, the one of the lowest priority number decides which way it goes.
+    #[test]
+    fn routes_follow_priorities() {
+        let tunnel = |to: &str, by: &str, rest: &str| {
+            format!(
+                "policy add src 10.0.0.1 dst {to} {rest} dir out tmpl src 10.0.0.1 dst {by} proto esp reqid 1 mode tunnel\n"
+            )
+        };
+        let text = tunnel("192.168.7.0/24", "10.0.0.7", "priority 20")
+            + &tunnel("192.168.0.0/16", "10.0.0.9", "priority 10")
+            + &tunnel("172.16.0.0/12", "10.0.0.7", "priority 30")
+            + &tunnel("172.16.5.0/24", "10.0.0.9", "priority 30")
+            + "policy add src 10.0.0.1 dst 172.16.0.0/12 proto udp dport 53 dir out priority 1\n"
+            + "policy add src 10.0.0.1 dst 172.16.9.0/24 dir out priority 5\n"
+            + &tunnel("172.20.0.0/16", "10.0.0.9", "proto tcp dport 80 priority 2");
+        let keys: KeyFile = text.parse().unwrap();
+        let routes = routes(keys.policies());
+        let way = |to: &str| {
+            let to: IpAddr = to.parse().unwrap();
+            let route = routes.iter().find(|(prefix, _)| prefix.contains(to));
+            route.and_then(|(_, via)| *via).map(|via| via.to_string())
+        };
+        let by = |end: &str| Some(end.to_owned());
+        assert_eq!(way("192.168.7.1"), by("10.0.0.9"), "the lower number, though less specific");
+        assert_eq!(way("172.16.1.1"), by("10.0.0.7"), "what passes by port alone is no way for all");
+        assert_eq!(way("172.16.5.1"), by("10.0.0.9"), "of one number, the more specific");
+        assert_eq!(way("172.16.9.1"), None, "it passes");
+        assert_eq!(way("172.20.0.1"), by("10.0.0.9"), "some ports are tunnelled");
+        assert_eq!(way("203.0.113.1"), None);
+    }
+}

@@ -51,6 +51,16 @@ impl Spd {
         Some(Policy { direction: *direction, selector: *selector, priority: priority as u32, action: *action })
     }
 
+    /// All of them.
+    pub fn policies(&self) -> impl Iterator<Item = Policy> {
+        self.0.iter().map(|(selector, priority, (direction, action))| Policy {
+            direction: *direction,
+            selector: *selector,
+            priority: priority as u32,
+            action: *action,
+        })
+    }
+
     /// Whether a policy that names ports might be about the packet of a fragment that shows none.
     pub fn asks_for_ports(&self, fragment: &Packet) -> bool {
         self.0.asks_for_ports(fragment)

@@ -126,6 +126,14 @@ impl<T> SelectorTable<T> {
         best.map(|(selector, (priority, value))| (selector, *priority, value))
     }
 
+    /// All values, with their selectors and priorities.
+    pub fn iter(&self) -> impl Iterator<Item = (&Selector, u64, &T)> {
+        self.shapes
+            .iter()
+            .flat_map(|(_, table)| table)
+            .flat_map(|(selector, values)| values.iter().map(move |(priority, value)| (selector, *priority, value)))
+    }
+
     fn note_ports(&mut self, selector: &Selector) {
         let Some(portless) = without_ports(selector) else { return };
         let shape = Shape::of(&portless);

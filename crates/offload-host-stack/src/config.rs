@@ -74,7 +74,8 @@ impl Config {
     }
 
     /// The same host, whose packets for these destinations go the way of `via`, a neighbour or somebody behind a gateway, of either
-    /// IP: what a device below wraps for a tunnel leaves for the tunnel's other end. `None`: they go their own way.
+    /// IP: what a device below wraps for a tunnel leaves for the tunnel's other end. `None`: they go their own way. Of several routes with a destination, the
+    /// one added first decides. [`Host::set_routes`](crate::Host::set_routes) puts others in their place.
     ///
     /// ```
     /// # use offload_host_stack::Config;

@@ -81,6 +81,10 @@ impl Keying for SecureDevice {
         Ok(())
     }
 
+    fn policies(&self, direction: Direction) -> Vec<Policy> {
+        self.policies[direction as usize].policies().collect()
+    }
+
     fn set_default(&mut self, direction: Direction, bypass: bool) {
         self.bypass[direction as usize] = bypass;
         self.changed();

@@ -459,6 +459,10 @@ impl Keying for SecureQueue {
         self.layer().delete_policy(direction, selector, priority)
     }
 
+    fn policies(&self, direction: Direction) -> Vec<Policy> {
+        self.layer().policies(direction)
+    }
+
     fn set_default(&mut self, direction: Direction, bypass: bool) {
         self.layer().set_default(direction, bypass);
     }

@@ -232,6 +232,9 @@ pub trait Keying {
     /// If there is none.
     fn delete_policy(&mut self, direction: Direction, selector: &Selector, priority: u32) -> Result<(), KeyingError>;
 
+    /// The policies of a direction.
+    fn policies(&self, direction: Direction) -> Vec<Policy>;
+
     /// What becomes of packets that no policy is about: discarded unless told otherwise.
     fn set_default(&mut self, direction: Direction, bypass: bool);
 

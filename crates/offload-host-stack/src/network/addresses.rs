@@ -4,7 +4,6 @@
 
 use super::six::{AdvertisedPrefix, DueSix, Six};
 use crate::config::Config;
-use core::cmp::Reverse;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use offload_api::Prefix;
@@ -15,7 +14,7 @@ use offload_base::Instant;
 pub(super) struct Addresses {
     four: Four,
     six: Option<Six>,
-    /// The longest prefixes first.
+    /// The first with a packet's destination decides.
     routes: Vec<(Prefix, Option<IpAddr>)>,
 }
 
@@ -31,9 +30,11 @@ impl Addresses {
         let (address, prefix_len, gateway) = (config.address, config.prefix_len.min(32), config.gateway);
         let random = config.random.stream("offload-host-stack IPv6");
         let six = config.ipv6.map(|six| Six::new(&six, config.mac, random));
-        let mut routes = config.routes.clone();
-        routes.sort_by_key(|(prefix, _)| Reverse(prefix.bits()));
-        Addresses { four: Four { address, prefix_len, gateway }, six, routes }
+        Addresses { four: Four { address, prefix_len, gateway }, six, routes: config.routes.clone() }
+    }
+
+    pub(super) fn set_routes(&mut self, routes: Vec<(Prefix, Option<IpAddr>)>) {
+        self.routes = routes;
     }
 
     /// The interface's IPv4 address.
@@ -269,11 +270,12 @@ mod tests {
     fn packets_of_a_tunnel_go_the_way_of_its_other_end() {
         let prefix = |text: &str, bits| Prefix::new(ip(text), bits).unwrap();
         let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1))
-            .with_route(prefix("10.0.0.0", 8), Some(ip("192.0.2.1")))
-            .with_route(prefix("10.0.0.64", 26), Some(ip("10.0.0.9")))
             .with_route(prefix("10.0.0.65", 32), None)
+            .with_route(prefix("10.0.0.64", 26), Some(ip("10.0.0.9")))
+            .with_route(prefix("10.0.0.0", 8), Some(ip("192.0.2.1")))
+            .with_route(prefix("10.0.0.2", 32), None)
             .with_route(prefix("fd00::", 8), Some(ip("10.0.0.9")));
-        let addresses = Addresses::new(&config);
+        let mut addresses = Addresses::new(&config);
         let ways = [
             ("10.0.0.2", "192.0.2.1"),
             ("10.0.0.70", "10.0.0.9"),
@@ -284,6 +286,9 @@ mod tests {
         for (to, way) in ways {
             assert_eq!(addresses.routed(ip(to)), ip(way), "{to}");
         }
+        addresses.set_routes(vec![(prefix("10.0.0.0", 8), Some(ip("10.0.0.7")))]);
+        assert_eq!(addresses.routed(ip("10.0.0.70")), ip("10.0.0.7"));
+        assert_eq!(addresses.routed(ip("fd01::2")), ip("fd01::2"), "there is no such route any more");
     }
 
     #[test]

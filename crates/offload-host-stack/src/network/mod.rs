@@ -43,7 +43,7 @@ use identifications::Identifications;
 use neighbours::{Due, Hop, Neighbours};
 use offload_api::rx::Checksums;
 use offload_api::{
-    EcnCodepoint, FlowKey, Header, LAYERS, PathCaps, Protocol, RxMeta, RxPacket, StreamAsk, TxAsk, TxPacket,
+    EcnCodepoint, FlowKey, Header, LAYERS, PathCaps, Prefix, Protocol, RxMeta, RxPacket, StreamAsk, TxAsk, TxPacket,
 };
 use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
@@ -182,6 +182,10 @@ impl Network {
             Hop::Known(mac) => Some(mac),
             Hop::Asked => None,
         }
+    }
+
+    pub(crate) fn set_routes(&mut self, routes: Vec<(Prefix, Option<IpAddr>)>) {
+        self.addresses.set_routes(routes);
     }
 
     /// The neighbour to which packets for `destination` go.

@@ -29,7 +29,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::task::{Context, Poll, Waker};
 use mesh::Mesh;
 use offload_api::rss::INDIRECTION_ENTRIES;
-use offload_api::{NetDevice, Refused};
+use offload_api::{NetDevice, Prefix, Refused};
 use offload_base::{Instant, Timers, time::earliest};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -216,6 +216,12 @@ impl Host {
     /// not known yet, and is asked for: ask again later. What a NIC is told that sends by itself, of tunnels for example.
     pub fn next_hop(&self, destination: IpAddr) -> Option<[u8; 6]> {
         self.shard.with(|inner, now| inner.stack.next_hop(now, destination))
+    }
+
+    /// Puts these in the place of all routes that there are ([`Config::with_route`]); of several shards, each has its own. Connections go the new way
+    /// from their next packet on.
+    pub fn set_routes(&self, routes: Vec<(Prefix, Option<IpAddr>)>) {
+        self.shard.with(|inner, _| inner.stack.set_routes(routes));
     }
 
     /// What was counted so far.

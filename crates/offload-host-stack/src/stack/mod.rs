@@ -34,7 +34,7 @@ use crate::timers::TimerQueue;
 use crate::udp::Sockets;
 use bytes::Buf;
 use core::net::{IpAddr, SocketAddr};
-use offload_api::{FlowKey, Handle, NetDevice, NoRecords, Protocol, RxPacket};
+use offload_api::{FlowKey, Handle, NetDevice, NoRecords, Prefix, Protocol, RxPacket};
 use offload_base::{Instant, RandomSource, Rng, time::earliest};
 use opening::{Cookie, Listener};
 use shards::Place;
@@ -132,6 +132,11 @@ impl Stack {
     /// made of routers' prefixes.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.network.all_addresses().collect()
+    }
+
+    /// Puts these in the place of all routes that there are.
+    pub fn set_routes(&mut self, routes: Vec<(Prefix, Option<IpAddr>)>) {
+        self.network.set_routes(routes);
     }
 
     /// The Ethernet address to which packets for `destination` go: a neighbour's or a gateway's. `None`: there is no way, or it is

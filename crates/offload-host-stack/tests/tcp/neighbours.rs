@@ -200,6 +200,12 @@ fn packets_of_a_tunnel_ask_for_its_other_end() {
         let syn = sent.pop_front().unwrap();
         assert_eq!((&syn[..6], Ipv4Packet::new_checked(&syn[14..]).unwrap().dst_addr()), (&MAC[1][..], far));
     }
+    // Policies change, and there is no tunnel any more: a neighbour is asked for by its own address.
+    pair.stacks[0].set_routes(Vec::new());
+    pair.stacks[0].connect(pair.now, None, (inner[1], PORT).into()).unwrap();
+    while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+    let asked = pair.nics[0].port().drain().pop_front().unwrap();
+    assert_eq!((&asked[12..14], &asked[38..42]), (&[8, 6][..], &inner[1].octets()[..]));
 }
 
 #[test]

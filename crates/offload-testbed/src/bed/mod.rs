@@ -21,11 +21,12 @@ use crate::runtime::{JoinHandle, Runtime};
 use crate::tokio_runtime;
 use core::fmt;
 use core::future::Future;
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use nic::Nic;
 use nic_sim::dma::DmaBytes;
 use nic_sim::stats::DeviceCounters;
+use offload_api::Prefix;
 use offload_base::cost::{Domain, Meter};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, RealClock, Seed};
@@ -243,6 +244,11 @@ impl BedHost {
     /// What runs it.
     pub fn runtime(&self) -> Arc<dyn Runtime> {
         self.runtime.clone()
+    }
+
+    /// Has all its shards take these for all the routes that there are: see [`Host::set_routes`].
+    pub fn set_routes(&self, routes: &[(Prefix, Option<IpAddr>)]) {
+        self.shards.iter().for_each(|shard| shard.set_routes(routes.to_vec()));
     }
 
     /// The present instant.

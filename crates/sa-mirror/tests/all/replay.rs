@@ -411,6 +411,9 @@ impl Keying for Recorder {
         self.policies.retain(|one| !is_meant(one));
         if self.policies.len() < before { Ok(()) } else { Err(KeyingError::NotFound) }
     }
+    fn policies(&self, direction: Direction) -> Vec<offload_api::Policy> {
+        self.policies.iter().filter(|policy| policy.direction == direction).copied().collect()
+    }
     fn set_default(&mut self, direction: Direction, bypass: bool) {
         self.bypass[direction as usize] = bypass;
     }
