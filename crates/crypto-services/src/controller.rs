@@ -147,7 +147,7 @@ pub struct Goal {
     pub target_ns: f64,
     /// Windows for which a service keeps what it needed in any of them.
     pub dwell: usize,
-    /// Windows before the last whose load is averaged with the last one's, unless the last one shows that the load has changed.
+    /// Windows whose load is averaged, as long as none of them shows that the load has changed.
     pub memory: usize,
     /// Windows in which what waits is to be worked off.
     pub clear: f64,
@@ -162,15 +162,16 @@ pub struct Goal {
 impl Goal {
     /// For windows of a millisecond, with a target and an area.
     pub fn new(target_ns: f64, area: f64) -> Goal {
-        Goal { target_ns, area, dwell: 20, memory: 10, clear: 4.0, margin: 0.05, costs: Costs::default() }
+        Goal { target_ns, area, dwell: 20, memory: 80, clear: 4.0, margin: 0.02, costs: Costs::default() }
     }
 }
 
 /// Predicts by queueing theory how long packets will wait, and gives each service the fewest instances with which 99 of 100 are in time. It
-/// grows at once, and shrinks after a dwell time.
+/// grows at once, and shrinks after a dwell time. If it has to grow again within ten dwell times though the load is the same, it shrinks no more for as
+/// long: what shrank was needed.
 ///
-/// The load it counts on is the mean of the last windows. If the last one has more or less work than chance allows (three standard deviations),
-/// the load has changed, and the windows before say nothing any more. Of two services that are to grow, the one that is further behind comes first
+/// The load it counts on is the mean of the last windows. If the last one, two, four and so on have more or less work than chance allows (four standard
+/// deviations), the load has changed, and the windows before say nothing any more. Of two services that are to grow, the one that is further behind comes first
 /// when area is short: the bottleneck. A service that cannot have all that it needs gets what is left of the area.
 ///
 /// ```
@@ -190,31 +191,77 @@ struct Past {
     service: Service,
     windows: VecDeque<Work>,
     needed: VecDeque<u32>,
+    /// Windows since it shrank.
+    shrank: Option<usize>,
+    /// Windows for which it does not shrink.
+    held: usize,
 }
 
 impl Past {
+    fn of(service: Service) -> Past {
+        Past { service, windows: VecDeque::new(), needed: VecDeque::new(), shrank: None, held: 0 }
+    }
+
     /// Takes the work of a window. Returns what is to be counted on, and of how many windows it is.
     fn note(&mut self, last: Work, memory: usize) -> (Work, usize) {
-        let mut before = Work::default();
-        self.windows.iter().for_each(|work| before.add(work));
-        let windows = self.windows.len() as f64;
-        // A sum of so many packets by chance has the variance of their number times their mean square.
-        let square = |work: &Work| work.packets() as f64 * (1.0 + work.variation()) * work.mean_ns().powi(2);
-        let deviation = ((square(&before) / windows.max(1.0)).max(square(&last))).sqrt();
-        let is_other = (last.total_ns() - before.total_ns() / windows.max(1.0)).abs() > 3.0 * deviation;
-        if windows == 0.0 || is_other {
-            self.windows.clear();
-            before = Work::default();
-        }
         self.windows.push_back(last);
-        before.add(&last);
-        let counted = self.windows.len();
-        if counted > memory {
+        if self.windows.len() > memory.max(1) {
             self.windows.pop_front();
         }
-        (before, counted)
+        if let Some(windows) = self.changed() {
+            // So few are the new load's.
+            self.windows.drain(..self.windows.len() - windows);
+            // What it needed was under another load.
+            (self.shrank, self.held) = (None, 0);
+        }
+        (sum(self.windows.iter()), self.windows.len())
+    }
+
+    /// The last windows, if they have another load than those before.
+    fn changed(&self) -> Option<usize> {
+        let mut last = Work::default();
+        for (taken, work) in (1..self.windows.len()).zip(self.windows.iter().rev()) {
+            last.add(work);
+            if !taken.is_power_of_two() {
+                continue;
+            }
+            let before = sum(self.windows.iter().take(self.windows.len() - taken));
+            let share = taken as f64 / (self.windows.len() - taken) as f64;
+            // A sum of so many packets by chance has the variance of their number times their mean square; so has what it is compared with.
+            let square = |work: &Work| work.packets() as f64 * (1.0 + work.variation()) * work.mean_ns().powi(2);
+            let by_chance = (square(&before) * share).max(square(&last));
+            let deviation = (by_chance * (1.0 + share)).sqrt();
+            if (last.total_ns() - before.total_ns() * share).abs() > DEVIATIONS * deviation {
+                return Some(taken);
+            }
+        }
+        None
+    }
+
+    /// Takes note of what it is to have.
+    fn note_change(&mut self, grows: bool, dwell: usize) {
+        match (grows, self.shrank) {
+            (false, _) => {
+                self.shrank = Some(0);
+                // The next one has a dwell time of its own: in one step, where several were to follow each other.
+                self.needed.clear();
+            }
+            (true, Some(since)) if since < REGRET * dwell => (self.held, self.shrank) = (REGRET * dwell, None),
+            (true, _) => {}
+        }
     }
 }
+
+fn sum<'a>(windows: impl Iterator<Item = &'a Work>) -> Work {
+    let mut all = Work::default();
+    windows.for_each(|work| all.add(work));
+    all
+}
+
+/// How far from the mean of the windows before is no chance.
+const DEVIATIONS: f64 = 4.0;
+/// Dwell times within which growth shows that it should not have shrunk.
+const REGRET: usize = 10;
 
 impl Predictive {
     /// Without a past.
@@ -279,7 +326,7 @@ impl Controller for Predictive {
         let mut decisions = Vec::new();
         for of in services {
             let place = self.services.iter().position(|past| past.service == of.service).unwrap_or_else(|| {
-                self.services.push(Past { service: of.service, windows: VecDeque::new(), needed: VecDeque::new() });
+                self.services.push(Past::of(of.service));
                 self.services.len() - 1
             });
             let (work, counted) = self.services[place].note(of.work, self.goal.memory);
@@ -293,18 +340,22 @@ impl Controller for Predictive {
             // What waits is gone by the time that it shrinks.
             let with_margin = needed(1.0 + self.goal.margin, f64::INFINITY);
             let busy = 100.0 * work.total_ns() / (span_ns * f64::from(of.instances));
-            let past = &mut self.services[place].needed;
-            past.push_back(with_margin);
-            if past.len() > self.goal.dwell {
-                past.pop_front();
+            let (dwell, past) = (self.goal.dwell, &mut self.services[place]);
+            past.needed.push_back(with_margin.max(now));
+            if past.needed.len() > dwell {
+                past.needed.pop_front();
             }
-            let keep = past.iter().copied().max().unwrap_or(now);
+            past.shrank = past.shrank.map(|since| since + 1);
+            past.held = past.held.saturating_sub(1);
+            let keep = past.needed.iter().copied().max().unwrap_or(now);
             if now > of.instances {
                 let why = format!("{busy:.0} % at work, {} wait: {now} keep 99 of 100 in time", of.waiting);
                 decisions.push(Decision { service: of.service, instances: now, why });
-            } else if past.len() >= self.goal.dwell && keep < of.instances {
-                let why = format!("{keep} were enough for {} windows", self.goal.dwell);
+                past.note_change(true, dwell);
+            } else if past.held == 0 && past.needed.len() >= dwell && keep < of.instances {
+                let why = format!("{keep} were enough for {dwell} windows");
                 decisions.push(Decision { service: of.service, instances: keep, why });
+                past.note_change(false, dwell);
             }
         }
         // What shrinks makes room; then the one that is furthest behind.

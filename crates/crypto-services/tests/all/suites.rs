@@ -86,6 +86,52 @@ fn every_chain_makes_the_bytes_of_the_cipher_it_is_called_after() {
     }
 }
 
+/// Published results: the GCM specification's test cases 4 and 16, and RFC 8439 2.8.2.
+#[test]
+fn chains_of_aeads_give_what_their_specifications_print() {
+    const GCM_PLAIN: &str = "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a721c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b39";
+    const GCM_AAD: &str = "feedfacedeadbeeffeedfacedeadbeefabaddad2";
+    const GCM_KEY: &str = "feffe9928665731c6d6a8f9467308308";
+    let chacha_key: String = (0x80..0xa0).map(|byte| format!("{byte:02x}")).collect();
+    let chacha_plain = "Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, sunscreen would be it.";
+    let chacha_plain: String = chacha_plain.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let cases = [
+        (
+            Suite::Aes128Gcm,
+            (GCM_KEY, "cafebabefacedbaddecaf888", GCM_AAD, GCM_PLAIN),
+            "42831ec2217774244b7221b784d0d49ce3aa212f2c02a4e035c17e2329aca12e21d514b25466931c7d8f6a5aac84aa051ba30b396a0aac973d58e091",
+            "5bc94fbc3221a5db94fae95ae7121a47",
+        ),
+        (
+            Suite::Aes256Gcm,
+            (&(GCM_KEY.to_owned() + GCM_KEY), "cafebabefacedbaddecaf888", GCM_AAD, GCM_PLAIN),
+            "522dc1f099567d07f47f37a32a84427d643a8cdcbfe5c0c97598a2bd2555d1aa8cb08e48590dbb3da7b08b1056828838c5f61e6393ba7a0abcc9f662",
+            "76fc6ece0f4e1768cddf8853bb2d551b",
+        ),
+        (
+            Suite::ChaCha20Poly1305,
+            (&chacha_key, "070000004041424344454647", "50515253c0c1c2c3c4c5c6c7", &chacha_plain),
+            "d31a8d34648e60db7b86afbc53ef7ec2",
+            "1ae10b594f09e26a7e902ecbd0600691",
+        ),
+    ];
+    for (suite, (key, nonce, aad, plain), begins, tag) in cases {
+        let cipher = Cipher::new(suite, &Keys::of_cipher(unhex(key))).unwrap();
+        let mut iv = [0; 16];
+        iv[..12].copy_from_slice(&unhex(nonce));
+        let mut packet = unhex(plain);
+        cipher.seal(&iv, &unhex(aad), &mut packet);
+        assert!(packet.starts_with(&unhex(begins)) && packet.ends_with(&unhex(tag)), "{}", suite.name());
+        assert_eq!(packet.len(), plain.len() / 2 + 16);
+        assert_eq!(cipher.open(&iv, &unhex(aad), &mut packet), Ok(()));
+        assert_eq!(packet, unhex(plain));
+    }
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    text.as_bytes().chunks(2).map(|pair| u8::from_str_radix(core::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
 #[test]
 fn keys_of_other_lengths_are_refused_and_suites_are_graphs() {
     for suite in Suite::ALL {
