@@ -1,4 +1,5 @@
-//! The services themselves, as a library: each does its step on bytes, without a device and without a clock.
+//! The services themselves, as a library: each does its step on bytes, without a device and without a clock. SNOW 3G, Snow 5G and ZUC are
+//! [`cellular`]'s, many messages side by side.
 //!
 //! AES-GCM put together of them:
 //!
@@ -30,11 +31,17 @@
 
 use aes::cipher::{BlockCipherEncrypt, KeyInit, KeyIvInit, StreamCipher};
 use aes::{Aes128, Aes256};
+use cmac::Cmac;
 use core::fmt;
 use ghash::GHash;
 use ghash::universal_hash::UniversalHash;
+use hmac::{Hmac, Mac};
+use sha1::{Digest, Sha1};
+use sha2::Sha256;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
+
+pub use cellular_crypto as cellular;
 
 /// 16 bytes.
 pub type Block = [u8; 16];
@@ -109,6 +116,96 @@ pub fn counters(first: Block, blocks: usize) -> Vec<Block> {
 /// ```
 pub fn xor(data: &mut [u8], keystream: &[u8]) {
     data.iter_mut().zip(keystream).for_each(|(byte, mask)| *byte ^= mask);
+}
+
+/// CBC: encrypts each block after it was mixed with the one before it, the first with the IV.
+///
+/// ```
+/// use crypto_services::primitives::{AesBlocks, cbc};
+///
+/// // NIST SP 800-38A F.2.1.
+/// let key = 0x2b7e151628aed2a6abf7158809cf4f3c_u128.to_be_bytes();
+/// let mut blocks = [0x6bc1bee22e409f96e93d7e117393172a_u128, 0xae2d8a571e03ac9c9eb76fac45af8e51].map(u128::to_be_bytes);
+/// cbc(&AesBlocks::new(&key).expect("16 bytes"), core::array::from_fn(|at| at as u8), &mut blocks);
+/// let encrypted = blocks.map(u128::from_be_bytes);
+/// assert_eq!(encrypted, [0x7649abac8119b246cee98e9b12e9197d, 0x5086cb9b507219ee95db113a917678b2]);
+/// ```
+pub fn cbc(aes: &AesBlocks, iv: Block, blocks: &mut [Block]) {
+    let mut before = iv;
+    for block in blocks {
+        xor(block, &before);
+        aes.encrypt(core::slice::from_mut(block));
+        before = *block;
+    }
+}
+
+/// AES-CMAC of a message, by a key of 16 or 32 bytes; `None`: it has another length.
+///
+/// ```
+/// use crypto_services::primitives::cmac;
+///
+/// // RFC 4493, example 1.
+/// let key = 0x2b7e151628aed2a6abf7158809cf4f3c_u128.to_be_bytes();
+/// assert_eq!(cmac(&key, b"").map(u128::from_be_bytes), Some(0xbb1d6929e95937287fa37d129b756746));
+/// ```
+pub fn cmac(key: &[u8], message: &[u8]) -> Option<Block> {
+    match key.len() {
+        16 => Some(mac::<Cmac<Aes128>>(key, message)?.into_bytes().into()),
+        32 => Some(mac::<Cmac<Aes256>>(key, message)?.into_bytes().into()),
+        _ => None,
+    }
+}
+
+/// SHA-1.
+///
+/// ```
+/// let hash = crypto_services::primitives::sha1(b"abc");
+/// assert_eq!(hash[..8], 0xa9993e364706816a_u64.to_be_bytes());
+/// ```
+pub fn sha1(data: &[u8]) -> [u8; 20] {
+    Sha1::digest(data).into()
+}
+
+/// SHA-256.
+///
+/// ```
+/// let hash = crypto_services::primitives::sha256(b"abc");
+/// assert_eq!(hash[..8], 0xba7816bf8f01cfea_u64.to_be_bytes());
+/// ```
+pub fn sha256(data: &[u8]) -> [u8; 32] {
+    Sha256::digest(data).into()
+}
+
+/// HMAC by SHA-1, with a key of any length.
+///
+/// ```
+/// use crypto_services::primitives::hmac_sha1;
+///
+/// // RFC 2202, case 2.
+/// assert_eq!(hmac_sha1(b"Jefe", b"what do ya want for nothing?")[..8], 0xeffcdf6ae5eb2fa2_u64.to_be_bytes());
+/// ```
+pub fn hmac_sha1(key: &[u8], data: &[u8]) -> [u8; 20] {
+    let hmac = mac::<Hmac<Sha1>>(key, data);
+    hmac.map(|hmac| hmac.into_bytes().into()).expect("keys of all lengths are taken")
+}
+
+/// HMAC by SHA-256, with a key of any length.
+///
+/// ```
+/// use crypto_services::primitives::hmac_sha256;
+///
+/// // RFC 4231, case 2.
+/// assert_eq!(hmac_sha256(b"Jefe", b"what do ya want for nothing?")[..8], 0x5bdcc146bf60754e_u64.to_be_bytes());
+/// ```
+pub fn hmac_sha256(key: &[u8], data: &[u8]) -> [u8; 32] {
+    let hmac = mac::<Hmac<Sha256>>(key, data);
+    hmac.map(|hmac| hmac.into_bytes().into()).expect("keys of all lengths are taken")
+}
+
+fn mac<M: Mac + KeyInit>(key: &[u8], data: &[u8]) -> Option<hmac::digest::CtOutput<M>> {
+    let mut mac = <M as KeyInit>::new_from_slice(key).ok()?;
+    mac.update(data);
+    Some(mac.finalize())
 }
 
 /// GHASH. The key is wiped when this is dropped.
