@@ -17,12 +17,20 @@ use std::sync::Arc;
 
 /// The engine [`DATA_KEYS`](offload_jobs::DATA_KEYS). It is changed by a [`WrappingKey`], and makes contexts from a
 /// [`DataKeySpec`] of the same tenant.
+///
+/// ```
+/// use nic_device::engine::{DataKeys, Engines};
+///
+/// let mut engines = Engines::none();
+/// engines.add_job(DataKeys::default(), 16);
+/// assert_eq!((engines.infos()[0].name, engines.infos()[0].contexts), ("data keys", 16));
+/// ```
 #[derive(Debug, Default)]
 pub struct DataKeys {
     tenants: BTreeMap<u32, WrappingKey>,
 }
 
-/// A key on the NIC.
+/// A key on the NIC. See [`DataKeys`] for an example.
 #[derive(Debug)]
 pub struct KeyOnNic {
     key: DataKey,
