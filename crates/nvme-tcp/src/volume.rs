@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A volume, and which data-encryption key of the device below is its. Clones are the same volume.
 ///
-/// Whoever looks after the device imports the key there, tells the volume ([`set_device_key`](Self::set_device_key)), and does so
+/// The program that looks after the device imports the key there, tells the volume ([`set_device_key`](Self::set_device_key)), and does so
 /// again after a reset of the device, which makes the volume forget where the key was. Commands name the key by its handle. What the device does not do, the CPU does.
 ///
 /// ```

@@ -43,7 +43,7 @@ impl KeyOnNic {
         Box::new(KeyOnNic { key, inline: None })
     }
 
-    /// `None`: the units are none that stages work on, which take whole blocks.
+    /// `None`: stages cannot work on units of this size, which are not whole blocks.
     fn inline(&mut self) -> Option<&Arc<InlineKey>> {
         if self.inline.is_none() {
             let DataKey { tenant, volume, unit, tweak, ref key, .. } = self.key;
