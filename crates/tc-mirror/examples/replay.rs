@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         mirror.receive(&line);
         while let Some(refusal) = mirror.poll_refusal() {
             // Rules that lead to a device of the guest's alone are for the kernel.
-            if !refusal.to_string().contains("the switch has no device") {
+            if !refusal.to_string().contains("it sends to network device number") {
                 return Err(refusal.to_string().into());
             }
         }

@@ -4,7 +4,7 @@ use crate::line::{Line, MOST_BYTES, Place, Reader, Used, VERSION};
 use crate::watch::{FilterChange, Watcher};
 use nic_switch::Action;
 use sa_mirror::{Channel, Family, Heard, Kernel};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +29,8 @@ pub struct Agent {
     /// What rules did, and where that is written.
     used: BTreeMap<Place, Used>,
     counters: Option<PathBuf>,
+    /// What the kernel has told since it began to tell of everything: with a qdisc, filters go that it does not tell of.
+    told: Option<BTreeSet<Place>>,
 }
 
 impl Agent {
@@ -47,6 +49,7 @@ impl Agent {
             reader: Reader::new(),
             used: BTreeMap::new(),
             counters: counters.map(Path::to_owned),
+            told: None,
         })
     }
 
@@ -86,16 +89,28 @@ impl Agent {
             }
         })?;
         let handled = heard.unwrap_or(Ok(()));
+        let known = self.used.len();
         for change in changes {
             self.pass_on(change)?;
+        }
+        if self.used.len() < known {
+            self.write_counters()?;
         }
         handled.map_err(io::Error::other)
     }
 
     fn pass_on(&mut self, change: FilterChange) -> io::Result<()> {
         match change {
-            FilterChange::Begins => self.say(&Line::Begins),
-            FilterChange::Ends => self.say(&Line::Ends),
+            FilterChange::Begins => {
+                self.told = Some(BTreeSet::new());
+                self.say(&Line::Begins)
+            }
+            FilterChange::Ends => {
+                if let Some(told) = self.told.take() {
+                    self.used.retain(|place, _| told.contains(place));
+                }
+                self.say(&Line::Ends)
+            }
             FilterChange::Gone(selection) => {
                 self.used
                     .retain(|place, _| !selection.includes(place.device, place.chain, place.priority, place.handle));
@@ -103,6 +118,7 @@ impl Agent {
             }
             FilterChange::There(rule, why) => {
                 let place = Place::of(&rule);
+                self.told.iter_mut().for_each(|told| told.extend(place));
                 let mut why = why.map(|why| why.to_string());
                 let mut line = Line::There(rule);
                 if line.to_string().len() > MOST_BYTES

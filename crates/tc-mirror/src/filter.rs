@@ -5,7 +5,7 @@
 
 use crate::actions;
 use crate::links::Links;
-use crate::unsupported::Unsupported;
+use crate::unsupported::{Key, Unsupported};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nic_switch::matching::ClassMatch;
 use nic_switch::{Action, Device, EtherMatch, Mac, Match, Ports, Rule, Selection};
@@ -105,7 +105,7 @@ impl Read {
         self.tunnel(&mut keys);
         // A mask of zeros asks for nothing.
         if let Some((key, _)) = keys.iter().find(|(_, value)| value.0.iter().any(|byte| *byte != 0)) {
-            self.refuse(Unsupported::Key(*key));
+            self.refuse(Unsupported::Key(Key(*key)));
         }
         match actions::read(actions.map_or(&[], |actions| actions.0), links) {
             Ok(actions) => actions,
@@ -148,7 +148,7 @@ impl Read {
         self.matching.fragments.fragment = flag(IS_FRAGMENT);
         self.matching.fragments.first = flag(IS_FIRST);
         if mask & !(IS_FRAGMENT | IS_FIRST) != 0 {
-            self.refuse(Unsupported::Mask(key::IP_FLAGS_MASK));
+            self.refuse(Unsupported::Mask(Key(key::IP_FLAGS_MASK)));
         }
     }
 
@@ -172,7 +172,7 @@ impl Read {
                 (Some(port), None) if whole => Some(Ports::One(port)),
                 (exact, None) => {
                     if exact.is_some() {
-                        self.refuse(Unsupported::Mask(mask));
+                        self.refuse(Unsupported::Mask(Key(mask)));
                     }
                     None
                 }
@@ -192,7 +192,7 @@ impl Read {
                 None | Some(u16::MAX) => Some(port),
                 Some(0) => None,
                 Some(_) => {
-                    self.why.get_or_insert(Unsupported::Mask(value + 1));
+                    self.why.get_or_insert(Unsupported::Mask(Key(value + 1)));
                     None
                 }
             }
@@ -206,7 +206,7 @@ impl Read {
         // Linux notes of no received packet that it must not be fragmented; the other two are Geneve's.
         let known = TUNNEL_CHECKSUM | TUNNEL_DONT_FRAGMENT | TUNNEL_OAM | TUNNEL_CRITICAL;
         if mask & !known != 0 || flags & mask & !TUNNEL_CHECKSUM != 0 {
-            self.refuse(Unsupported::Mask(key::TUNNEL_FLAGS_MASK));
+            self.refuse(Unsupported::Mask(Key(key::TUNNEL_FLAGS_MASK)));
         }
     }
 
@@ -222,7 +222,7 @@ impl Read {
         };
         let prefix = ones.and_then(|bits| Prefix::new(address, bits));
         if prefix.is_none() {
-            self.refuse(Unsupported::Mask(key + 1));
+            self.refuse(Unsupported::Mask(Key(key + 1)));
         }
         prefix.filter(|prefix| prefix.bits() > 0)
     }

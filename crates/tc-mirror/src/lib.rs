@@ -28,7 +28,7 @@ mod watch;
 pub use agent::Agent;
 pub use line::{BadLine, Line, MOST_BYTES, Place, Reader, Used, VERSION};
 pub use mirror::{Mirror, MirrorCounters, Refusal};
-pub use unsupported::Unsupported;
+pub use unsupported::{Key, Unsupported};
 pub use watch::{FilterChange, KernelRefused, Watcher};
 
 /// The crates whose types appear here, so that a program needs no other in its Cargo.toml.

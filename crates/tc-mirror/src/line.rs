@@ -121,7 +121,7 @@ impl fmt::Display for Line {
 /// assert_eq!(said, [BadLine("the protocol has no such line".into())]);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a line makes no sense: {0}")]
+#[error("this line cannot be read: {0}: use an agent and a mirror of one release")]
 pub struct BadLine(pub String);
 
 /// Bytes to lines.

@@ -109,7 +109,7 @@ pub enum Refusal {
     #[error("the agent speaks version {0} of the protocol, the mirror version {VERSION}: use those of one release")]
     Version(u16),
     /// The agent's bytes make no sense; it is asked to begin again.
-    #[error("the agent's bytes make no sense: {0}")]
+    #[error("the agent begins again: {0}")]
     Line(BadLine),
 }
 

@@ -71,10 +71,13 @@ enum Step {
 ///
 /// ```
 /// let refused = tc_mirror::KernelRefused { errno: 1 };
-/// assert_eq!(refused.to_string(), "the kernel gives no filters (errno 1): it needs NET_CLS_FLOWER");
+/// assert!(refused.to_string().starts_with("the kernel does not list its filters: Operation not permitted"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel gives no filters (errno {errno}): it needs NET_CLS_FLOWER")]
+#[error(
+    "the kernel does not list its filters: {}: it needs CONFIG_NET_CLS_ACT and CONFIG_NET_CLS_FLOWER",
+    std::io::Error::from_raw_os_error(*errno as i32)
+)]
 pub struct KernelRefused {
     /// Linux's number of the error.
     pub errno: u32,

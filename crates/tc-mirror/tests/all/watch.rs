@@ -1,7 +1,7 @@
 //! Messages as a kernel makes them.
 
 use sa_mirror::netlink::message;
-use tc_mirror::{FilterChange, KernelRefused, Line, Unsupported, Watcher};
+use tc_mirror::{FilterChange, KernelRefused, Key, Line, Unsupported, Watcher};
 
 /// An attribute.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
@@ -25,8 +25,12 @@ fn done(sequence: u32, errno: i32) -> Vec<u8> {
 
 /// A filter of pf0vf0, protocol IP, priority 2, handle 1.
 fn filter(kind: u16, sequence: u32, classifier: &str, options: &[u8]) -> Vec<u8> {
+    filter_of(8, kind, sequence, classifier, options)
+}
+
+fn filter_of(device: u32, kind: u16, sequence: u32, classifier: &str, options: &[u8]) -> Vec<u8> {
     let info = 2 << 16 | u32::from(0x0800u16.to_be());
-    let tcmsg = [&[0; 4][..], &number(8), &number(1), &number(0xffff_fff2), &number(info)].concat();
+    let tcmsg = [&[0; 4][..], &number(device), &number(1), &number(0xffff_fff2), &number(info)].concat();
     message(kind, 2, sequence, &tcmsg, &[(1, &[classifier.as_bytes(), &[0]].concat()), (2, options), (11, &number(0))])
 }
 
@@ -104,6 +108,62 @@ fn a_filter_is_read_with_its_keys_and_actions() {
     assert_eq!(watcher.malformed(), 0);
 }
 
+/// As Open vSwitch 3.5 makes them: classes, what it says of a tunnel's headers, and outer packets that are not to be fragmented.
+#[test]
+fn filters_of_open_vswitch_are_read() {
+    let mut watcher = watcher();
+    heard(&mut watcher, &link(10, "vxlan_sys_4789"));
+    let out = |flags: u32, mask: u32| {
+        let keys =
+            [attribute(26, &100u32.to_be_bytes()), attribute(80, &[0]), attribute(81, &[3]), flags_of(flags, mask)];
+        filter_of(10, 44, 2, "flower", &[keys.concat(), attribute(3, &redirect(1, 8))].concat())
+    };
+    let unwraps = |words: &str| {
+        format!(
+            "tc filter replace dev vxlan0 ingress protocol ip prio 2 handle 1 flower enc_key_id 100 enc_tos 0x0/0x3{words} \
+             action mirred egress redirect dev pf0vf0"
+        )
+    };
+    // Neither a checksum nor "don't fragment"; and without that, a checksum.
+    assert_eq!(heard(&mut watcher, &out(0, 12)), [(unwraps(" enc_flags notuncsum"), None)]);
+    assert_eq!(heard(&mut watcher, &out(4, 4)), [(unwraps(" enc_flags tuncsum"), None)]);
+    assert_eq!(heard(&mut watcher, &out(0, 8)), [(unwraps(""), None)]);
+    // Linux says so of no packet that it received.
+    let why = heard(&mut watcher, &out(8, 8)).pop().and_then(|(_, why)| why);
+    assert_eq!(why, Some(Unsupported::Mask(Key(111))));
+    let set = [
+        attribute(2, &[&general(3)[..], &number(1)].concat()),
+        attribute(3, &[10, 77, 0, 1]),
+        attribute(4, &[10, 77, 0, 2]),
+    ];
+    let more = [
+        attribute(7, &100u32.to_be_bytes()),
+        attribute(9, &4789u16.to_be_bytes()),
+        attribute(10, &[1]),
+        attribute(13, &[64]),
+    ];
+    let set = [set.concat(), more.concat(), attribute(14, &[])].concat();
+    let keys =
+        [attribute(73, &[0]), attribute(74, &[3]), attribute(47, &[0; 4]), attribute(48, &1u32.to_be_bytes())].concat();
+    let actions = [action(1, "tunnel_key", &set), redirect(2, 10)].concat();
+    let said = heard(&mut watcher, &filter(44, 2, "flower", &[keys, attribute(3, &actions)].concat()));
+    let wraps = "tc filter replace dev pf0vf0 ingress protocol ip prio 2 handle 1 flower ip_tos 0x0/0x3 ip_flags nofrag \
+                 action tunnel_key set src_ip 10.77.0.1 dst_ip 10.77.0.2 id 100 dst_port 4789 ttl 64 nocsum nofrag \
+                 action mirred egress redirect dev vxlan0";
+    assert_eq!(said, [(wraps.into(), None)]);
+    // Each is what its words say.
+    for line in [unwraps(" enc_flags notuncsum"), wraps.into()] {
+        let mut lines = Vec::new();
+        tc_mirror::Reader::new().read(format!("{line}\n").as_bytes(), |said| lines.push(said.unwrap().to_string()));
+        assert_eq!(lines, [line]);
+    }
+}
+
+/// `TCA_FLOWER_KEY_ENC_FLAGS` and its mask.
+fn flags_of(flags: u32, mask: u32) -> Vec<u8> {
+    [attribute(110, &flags.to_be_bytes()), attribute(111, &mask.to_be_bytes())].concat()
+}
+
 /// Its frames, and perhaps more, are left to the kernel, so that no filter behind it takes them.
 #[test]
 fn a_filter_that_the_switch_has_not_is_left_to_the_kernel() {
@@ -111,13 +171,16 @@ fn a_filter_that_the_switch_has_not_is_left_to_the_kernel() {
     let pass = "tc filter replace dev pf0vf0 ingress protocol ip prio 2 handle 1 flower ip_proto udp action pass";
     let continues = action(1, "mirred", &attribute(2, &[&general(3)[..], &number(1), &number(7)].concat()));
     for (options, why) in [
-        (keys([attribute(75, &[64]), attribute(76, &[0xff])].concat(), redirect(1, 7)), Unsupported::Key(75)),
+        (keys([attribute(75, &[64]), attribute(76, &[0xff])].concat(), redirect(1, 7)), Unsupported::Key(Key(75))),
         (keys(attribute(22, &number(1)), redirect(1, 7)), Unsupported::SkipHardware),
         (
             keys([attribute(12, &[10; 4]), attribute(13, &[255, 0, 255, 0])].concat(), redirect(1, 7)),
-            Unsupported::Mask(13),
+            Unsupported::Mask(Key(13)),
         ),
-        (keys([attribute(20, &[0, 7]), attribute(37, &[0xff, 0xf0])].concat(), redirect(1, 7)), Unsupported::Mask(37)),
+        (
+            keys([attribute(20, &[0, 7]), attribute(37, &[0xff, 0xf0])].concat(), redirect(1, 7)),
+            Unsupported::Mask(Key(37)),
+        ),
         (keys(Vec::new(), redirect(1, 9)), Unsupported::Device(9)),
         (keys(Vec::new(), action(1, "ct", &attribute(2, &general(3)))), Unsupported::Action("ct".into())),
         (keys(Vec::new(), continues), Unsupported::Control("mirred".into())),
