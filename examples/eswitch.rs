@@ -161,7 +161,7 @@ impl Options {
         (options.address, options.peer, options.gateway) = (self.address, self.peer, self.gateway);
         (options.address6, options.peer6, options.gateway6) = (self.address6, self.peer6, self.gateway6);
         (options.keys, options.key_changes) = (self.keys.clone(), self.key_changes.clone());
-        options.mirror = self.mirror.clone();
+        (options.mirror, options.lends) = (self.mirror.clone(), self.mirror.is_some());
         options
     }
 

@@ -6,7 +6,7 @@ use super::{OutsideOptions, route_by_policies};
 use clap::ValueEnum;
 use core::convert::Infallible;
 use core::time::Duration;
-use offload_api::OffloadKind;
+use offload_api::{Direction, OffloadKind};
 use offload_testbed::attach::Gate;
 use offload_testbed::bed::BedHost;
 use sa_mirror::{Listener, Mirror, MirrorCounters, is_of_owner};
@@ -40,6 +40,8 @@ pub(super) struct Mirroring {
     mirror: Mirror,
     /// Where what the daemon says waits until its kernel is mirrored.
     gate: Gate,
+    /// Whether SAs are the NIC's alone, for a switch: this host sends by none.
+    lends: bool,
 }
 
 impl Mirroring {
@@ -53,7 +55,7 @@ impl Mirroring {
             MirrorOffload::Packet => OffloadKind::Packet,
         };
         let mirror = Mirror::new(&options.addresses()).offloaded(kind);
-        Ok(Mirroring { agents: UnixListener::from_std(agents)?, mirror, gate })
+        Ok(Mirroring { agents: UnixListener::from_std(agents)?, mirror, gate, lends: options.lends })
     }
 
     /// What was counted so far.
@@ -117,9 +119,19 @@ impl Mirroring {
     fn replay(&mut self, bytes: &[u8], host: &BedHost) {
         let policies = |mirror: &Mirror| (mirror.counters().policies_added, mirror.counters().policies_deleted);
         let before = policies(&self.mirror);
-        let (now, mirror) = (host.now(), &mut self.mirror);
+        let (now, mirror, lends) = (host.now(), &mut self.mirror, self.lends);
         host.stack().with_device(|device| {
-            device.keying().into_iter().for_each(|keying| mirror.receive(now, bytes, keying));
+            let Some(keying) = device.keying() else { return };
+            mirror.receive(now, bytes, keying);
+            if lends {
+                for reqid in mirror.reqids() {
+                    for direction in [Direction::Transmit, Direction::Receive] {
+                        if let Err(error) = keying.lend_sas(direction, reqid) {
+                            eprintln!("mirror: the switch does not get the SAs of reqid {reqid}: {error}");
+                        }
+                    }
+                }
+            }
         });
         if policies(&self.mirror) != before {
             route_by_policies(host);

@@ -84,6 +84,9 @@ pub struct OutsideOptions {
     /// How much of mirrored SAs the NIC is to do
     #[arg(long, value_name = "KIND", default_value = "packet", requires = "mirror")]
     pub mirror_offload: MirrorOffload,
+    /// Mirrored SAs are for the switch of the host's NIC, and not for the host.
+    #[arg(skip)]
+    pub lends: bool,
     #[command(flatten)]
     tcp: TcpOptions,
 }

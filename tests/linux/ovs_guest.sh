@@ -132,6 +132,13 @@ idle() { # after a while without traffic, nothing is left
         ! tc filter show dev $card ingress 2>/dev/null | grep -q 'eth_type ipv4' || not_so "and their filters"
     done
 }
+settled() { # until ovs-monitor-ipsec has told both daemons: what they negotiate before, it ends
+    local side
+    for side in here far; do
+        for attempt in $(seq 150); do ! at $side ipsec status | grep -q ROUTED || break; sleep 0.5; done
+    done
+    sleep 8
+}
 sas() { ip xfrm state | grep 'proto esp' | grep -vc 'spi 0x00000000' || true; }
 keyed() { # how many SAs: until the tunnel has them at both ends
     # Until the first are there, the kernel's own packets are to meet the policies: they have the daemon negotiate.
@@ -146,7 +153,11 @@ tunnel() { # kind, what more Open vSwitch is told
     vsctl here add-port br0 tun0 -- set interface tun0 type=$1 options:remote_ip=10.77.0.2 options:local_ip=10.77.0.1 options:key=100 "${@:2}"
     vsctl far add-port br0 tun0 -- set interface tun0 type=$1 options:remote_ip=10.77.0.1 options:local_ip=10.77.0.2 options:key=100 "${@:2}"
 }
-no_tunnel() { for side in here far; do vsctl $side del-port br0 tun0; done; }
+no_tunnel() { # what its device is called in the switch
+    for side in here far; do vsctl $side del-port br0 tun0; done
+    for attempt in $(seq 50); do grep -q "^dev $1 " counters || return 0; sleep 0.2; done
+    not_so "with a device, its filters go, and their counters"
+}
 device_of() { if [ "$1" = vxlan ]; then echo vxlan_sys_4789; else echo gre_sys; fi; }
 rule_of() { if [ "$1" = vxlan ]; then echo vxlan0; else echo gretap0; fi; }
 
@@ -168,7 +179,7 @@ for kind in vxlan gre; do
     carried t0 10.1.0.1 $(rule_of $kind)
     file vm0 t0 10.1.0.101
     file t0 vm1 10.1.0.2
-    no_tunnel
+    no_tunnel $(rule_of $kind)
 done
 SCRIPT
 cat >"$work/encrypted" <<'SCRIPT'
@@ -183,12 +194,13 @@ echo 1 >/proc/sys/net/ipv4/conf/p0/disable_policy
 for kind in vxlan gre; do
     echo "-- over $kind under ESP"
     tunnel $kind options:psk=swordfish
+    settled
     keyed $([ $kind = vxlan ] && echo 4 || echo 2) || { ip xfrm state | grep -v aead; ip xfrm policy; at here ipsec statusall; tail -30 /mnt/here/var/log/openvswitch/ovs-monitor-ipsec.log; not_so "there are SAs"; }
     carried vm0 10.1.0.101 pf0vf0
     carried t0 10.1.0.1 $(rule_of $kind)
     file vm0 t0 10.1.0.101
     file t0 vm1 10.1.0.2
-    no_tunnel
+    no_tunnel $(rule_of $kind)
 done
 cat sa-mirror.log
 ip -s xfrm state | grep -A5 'proto esp' | grep -v aead | head -60
@@ -222,8 +234,19 @@ run() { # what
     kill "$pid"
     wait "$pid" || true
     pid=
-    grep -E '^(filters|mirror|eswitch_|representor_|tc_mirror_|front|ipsec)' "$work/log" || true
-    [ "$status" = 0 ] || { [ -z "${KEEP:-}" ] || cp "$work/log" "$work/wire.pcapng" "$KEEP"; exit "$status"; }
+    grep -E '^(mirror|eswitch_|representor_|tc_mirror_|ipsec)' "$work/log" || true
+    [ "$status" = 0 ] || { cat "$work/log"; exit "$status"; }
+    [ "$mode" = clear ] || look_at_the_wire
+}
+counted() { awk -v name="$1" '$1 == name { print $2; found = 1 } END { if (!found) print 0 }' "$work/log"; }
+look_at_the_wire() { # it shows IKE and ESP, and no packet of a tunnel
+    [ "$(counted eswitch_ipsec_tx_pkts)" -gt 100 ] && [ "$(counted eswitch_ipsec_rx_pkts)" -gt 100 ] || { echo "NOT SO: the NIC makes ESP and opens it"; exit 1; }
+    command -v tshark >/dev/null || { echo "tshark is missing: nobody else looks at the wire"; return; }
+    local esp plain
+    esp=$(tshark -r "$work/wire.pcapng" -Y esp 2>/dev/null | wc -l)
+    plain=$(tshark -r "$work/wire.pcapng" -Y 'ip && !esp && !isakmp && !igmp' 2>/dev/null | tee "$work/plain" | wc -l)
+    echo "tshark: $esp packets of ESP, $plain of anything else but IKE and IGMP"
+    [ "$esp" -gt 200 ] && [ "$plain" = 0 ] || { head "$work/plain"; echo "NOT SO: the wire shows ESP only"; exit 1; }
 }
 for mode in "${@:-clear encrypted}"; do
     for one in $mode; do run "$one"; done

@@ -409,6 +409,11 @@ impl Sad {
         self.slots.handles().map(SaId)
     }
 
+    /// How many SAs of this direction have a key.
+    pub(crate) fn users_of(&self, direction: Direction, key: &EspKey) -> u32 {
+        self.keys.get(&self.hash(key)).map_or(0, |users| users[direction as usize])
+    }
+
     /// Of all that nonces and key streams depend on.
     fn hash(&self, key: &EspKey) -> u64 {
         self.keys.hasher().hash_one((key.key(), key.salt()))

@@ -65,6 +65,25 @@ impl SecureDevice {
         Ok(())
     }
 
+    /// An SA is about to go. Others that receive by its key and SPI, from elsewhere, have its numbers written down too.
+    pub(super) fn leave_numbers(&mut self, id: SaId) {
+        let Some(gone) = self.sad.find(id).filter(|sa| sa.params.direction == Direction::Receive) else { return };
+        // As a rule, nobody does: then all the others need not be asked.
+        if !gone.marks.are_kept() || self.sad.users_of(Direction::Receive, &gone.params.key) < 2 {
+            return;
+        }
+        let (used, spi, key) = (gone.used_up_to(), gone.params.spi, gone.params.key.clone());
+        let shares = |sa: &Sa| {
+            let SaParams { direction, spi: its_spi, key: its_key, .. } = &sa.params;
+            *direction == Direction::Receive && *its_spi == spi && its_key.is_same_as(&key)
+        };
+        let others: Vec<SaId> =
+            self.sad.ids().filter(|other| *other != id && self.sad.find(*other).is_some_and(shares)).collect();
+        for other in others {
+            self.sad.find_mut(other).into_iter().for_each(|sa| sa.marks.remember(used));
+        }
+    }
+
     /// Writes numbers down as they are, not ahead.
     pub(super) fn settle_numbers(&mut self) {
         if !self.memory.has_store() {
@@ -76,19 +95,24 @@ impl SecureDevice {
             return;
         }
         // Of all: the marks of some may be those of others as well.
-        let marks: Vec<Mark<'_>> = all().map(|sa| sa.mark(sa.number())).collect();
+        let marks: Vec<Mark<'_>> = all().map(|sa| sa.mark(sa.used_up_to())).collect();
         // If it fails, what stays ahead costs numbers, and nothing else. But it may be there all the same: then a process that
         // begins anew goes on from there, and nothing beyond may be used without being written down again.
         let _there_or_not = self.memory.write(&marks);
         for id in ids {
             if let Some(sa) = self.sad.find_mut(id).filter(|sa| sa.marks.are_kept()) {
-                sa.marks.settle(sa.number());
+                sa.marks.settle(sa.used_up_to());
             }
         }
     }
 }
 
 impl Sa {
+    /// How far numbers are used, by SAs as well that are gone and received by the same key and SPI.
+    fn used_up_to(&self) -> u64 {
+        self.marks.at_least(self.number())
+    }
+
     fn mark(&self, number: u64) -> Mark<'_> {
         let SaParams { direction, key, spi, .. } = &self.params;
         Mark { direction: *direction, key, spi: *spi, number }
@@ -97,7 +121,7 @@ impl Sa {
 
 /// Whether more is written down than was used.
 fn is_ahead(sa: &Sa) -> bool {
-    sa.marks.are_beyond(sa.number())
+    sa.marks.are_beyond(sa.used_up_to())
 }
 
 impl Drop for SecureDevice {

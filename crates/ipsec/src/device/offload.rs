@@ -134,7 +134,8 @@ impl SecureDevice {
         decision: &Decision,
         packets: u32,
     ) -> Sent {
-        let Some((queue, sa)) = self.make_device_find(id, decision) else {
+        let found = decision.policy.and_then(|policy| self.make_device_find(id, policy));
+        let Some((queue, sa)) = found else {
             self.counters.out_state_invalid += 1;
             return Sent::Dropped(DropReason::Policy);
         };
@@ -151,8 +152,11 @@ impl SecureDevice {
 
     /// Sees to it that the device's policies lead such packets to this SA, and says at which queue, and what the device
     /// calls it.
-    fn make_device_find(&mut self, id: SaId, decision: &Decision) -> Option<(usize, Handle)> {
-        let (selector, priority) = decision.policy?;
+    pub(super) fn make_device_find(
+        &mut self,
+        id: SaId,
+        (selector, priority): (Selector, u32),
+    ) -> Option<(usize, Handle)> {
         let sa = self.sad.find_mut(id)?;
         // Narrowed, it would be more specific: it stands where the host's own stands.
         let rank = rank(&selector, priority);

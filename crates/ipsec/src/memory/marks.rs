@@ -19,11 +19,13 @@ pub(crate) struct Marks {
     written: Option<Instant>,
     /// Before then, nobody tries again what failed.
     retry: Option<Instant>,
+    /// Up to here, SAs had numbers that received by the same key and SPI and are gone.
+    floor: u64,
 }
 
 impl Marks {
     /// Of an SA whose numbers end with the process.
-    pub(crate) const NONE: Marks = Marks { up_to: u64::MAX, ahead: 0, written: None, retry: None };
+    pub(crate) const NONE: Marks = Marks { up_to: u64::MAX, ahead: 0, written: None, retry: None, floor: 0 };
 
     /// Of one whose numbers are written down up to `number`.
     pub(crate) fn at(number: u64) -> Marks {
@@ -62,12 +64,23 @@ impl Marks {
 
     /// They are written down up to `number`.
     pub(crate) fn note(&mut self, now: Instant, number: u64) {
-        *self = Marks { up_to: number, ahead: self.next_ahead(now), written: Some(now), retry: None };
+        *self =
+            Marks { up_to: number, ahead: self.next_ahead(now), written: Some(now), retry: None, floor: self.floor };
     }
 
     /// They could not be written down.
     pub(crate) fn note_failure(&mut self, now: Instant) {
         self.retry = Some(now + BETWEEN_TRIES);
+    }
+
+    /// What has to stay written down of numbers up to `number`.
+    pub(crate) fn at_least(&self, number: u64) -> u64 {
+        number.max(self.floor)
+    }
+
+    /// Another SA that received by the same key and SPI is gone, and had numbers up to `number`.
+    pub(crate) fn remember(&mut self, number: u64) {
+        self.floor = self.floor.max(number);
     }
 
     /// As it stands, they are written down exactly.

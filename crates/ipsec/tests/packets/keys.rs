@@ -2,12 +2,14 @@
 //! added again, as successors, in another layer, in a process that begins anew.
 
 use crate::KINDS;
-use crate::rig::{End, NOW, address, sa, tcp};
+use crate::rig::{End, NOW, address, frame, sa, tcp};
 use core::time::Duration;
-use ipsec::{KeyMemory, Mark, NumberStore};
-use nic_sim::NicConfig;
+use ipsec::{KeyMemory, Mark, NumberStore, SecureDevice};
+use nic_sim::eswitch::EswitchCommand;
 use nic_sim::frame::Frame;
+use nic_sim::switch::Mode;
 use nic_sim::wire::Port;
+use nic_sim::{Delays, NicConfig, SwitchConfig, Vport, switched_nic};
 use offload_api::{
     Action, Direction, EspKey, EspMode, EspSuite, KeyingError, NetDevice, NoRecords, OffloadKind, Policy, SaId,
     SaParams, Selector, Template,
@@ -266,6 +268,33 @@ fn sas_that_receive_under_one_key_are_each_held_to_their_own_numbers() {
     }
 }
 
+/// Two peers that share a key and an SPI: the one that stays does not take back what was written down of the one that went.
+#[test]
+fn what_one_that_went_received_stays_written_down_though_another_has_its_key_and_spi() {
+    let disk = Disk::default();
+    let of = |direction, from| {
+        let tunnel = sa(direction, OffloadKind::None, EspMode::Tunnel, false);
+        SaParams { source: address(false, from), ..tunnel }
+    };
+    let mut senders = [1, 3].map(|from| {
+        let mut end = End::new(from);
+        end.key(&[of(Direction::Transmit, from)]);
+        end
+    });
+    let captured: Vec<Frame> = (0..9).map(|_| send_one(&mut senders[0])).collect();
+    let mut to = begin(2, &disk);
+    to.key(&[of(Direction::Receive, 1), of(Direction::Receive, 3)]);
+    assert_eq!(to.receive(captured.iter().cloned()).len(), 9);
+    to.receive([send_one(&mut senders[1])]);
+    let first = to.keying().find_sa(Direction::Receive, 0x1001, address(false, 1), address(false, 2)).unwrap();
+    to.keying().delete_sa(first).unwrap();
+    drop(to);
+    let mut to = begin(2, &disk);
+    to.key(&[of(Direction::Receive, 1)]);
+    assert_eq!(to.receive(captured).len(), 0);
+    assert_eq!(to.receive([send_one(&mut senders[0])]).len(), 1, "what is new is heard");
+}
+
 #[test]
 fn what_was_captured_is_not_accepted_by_the_next_process() {
     for kind in KINDS {
@@ -510,4 +539,55 @@ fn a_receiving_sa_that_is_lent_opens_nothing_for_this_host() {
     while end.secure.poll_event().is_some() {}
     assert_eq!(end.receive([frame.clone(), frame]), Vec::<Vec<u8>>::new());
     assert_eq!(end.counted("XfrmInStateExpired"), 2);
+}
+
+/// What a NIC's switch sends finds them by the device's own policies: of two, the newer one, and after that is gone, the other.
+#[test]
+fn policies_lead_what_a_switch_sends_to_sas_that_are_lent() {
+    let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
+    let (mut device, mut host, mut eswitch) = switched_nic(config, SwitchConfig::default());
+    eswitch.command(EswitchCommand::Mode(Mode::Switchdev)).unwrap();
+    let mut secure = SecureDevice::new(Box::new(host.remove(0)));
+    let first = SaParams { reqid: 1, ..sa(Direction::Transmit, OffloadKind::Packet, EspMode::Transport, false) };
+    let key = EspKey::new(EspSuite::Aes128Gcm, &[8; 20]).unwrap();
+    let successor = SaParams { spi: 0x1002, key, ..first.clone() };
+    let keying = secure.keying().unwrap();
+    keying
+        .add_policy(Policy {
+            selector: Selector { protocol: Some(6), ..Selector::ANY },
+            ..protecting(Direction::Transmit)
+        })
+        .unwrap();
+    keying.add_sa(NOW, first).unwrap();
+    let packet = frame(&tcp(false, b"of a machine", None));
+    let mut spi = |secure: &mut SecureDevice| {
+        // What the host asked for comes first.
+        for _ in 0..4 {
+            secure.flush(NOW);
+            device.process(NOW);
+        }
+        assert!(eswitch.send(Vport::Uplink, packet.data.clone()));
+        device.process(NOW);
+        let sent: Vec<Frame> = core::iter::from_fn(|| device.poll_frame(NOW)).collect();
+        let [frame] = &sent[..] else { panic!("{sent:?}") };
+        EspAt::find(&frame.data).map(|at| at.spi)
+    };
+    assert_eq!(spi(&mut secure), None, "it is the host's");
+    let lend = |secure: &mut SecureDevice| secure.keying().unwrap().lend_sas(Direction::Transmit, 1).unwrap().len();
+    assert_eq!(lend(&mut secure), 1);
+    assert_eq!(spi(&mut secure), Some(0x1001));
+    let newer = secure.keying().unwrap().add_sa(NOW, successor).unwrap().sa;
+    assert_eq!(spi(&mut secure), Some(0x1001), "it is not lent yet");
+    assert_eq!(lend(&mut secure), 2);
+    assert_eq!(spi(&mut secure), Some(0x1002));
+    assert_eq!(lend(&mut secure), 2);
+    assert_eq!(spi(&mut secure), Some(0x1002), "it stays");
+    secure.keying().unwrap().delete_sa(newer).unwrap();
+    assert_eq!(lend(&mut secure), 1);
+    assert_eq!(spi(&mut secure), Some(0x1001));
+    let selector = Selector { protocol: Some(6), ..Selector::ANY };
+    let priority = protecting(Direction::Transmit).priority;
+    secure.keying().unwrap().delete_policy(Direction::Transmit, &selector, priority).unwrap();
+    lend(&mut secure);
+    assert_eq!(spi(&mut secure), None, "nobody wants it protected any more");
 }

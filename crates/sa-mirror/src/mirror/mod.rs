@@ -30,6 +30,7 @@ use offload_base::Instant;
 use outbox::Outbox;
 use policies::Policies;
 use sas::Sas;
+use std::collections::BTreeSet;
 use zeroize::Zeroizing;
 
 /// What a kernel's SAs and policies are at a [`Keying`], without the socket that they come by.
@@ -188,6 +189,11 @@ impl Mirror {
     /// What could not be replayed since somebody asked last.
     pub fn poll_refusal(&mut self) -> Option<Refusal> {
         self.log.next()
+    }
+
+    /// The reqids of SAs that are there, for a host whose NIC works by them for others than the host (`Keying::lend_sas`).
+    pub fn reqids(&self) -> BTreeSet<u32> {
+        self.sas.reqids()
     }
 
     /// What was counted so far.

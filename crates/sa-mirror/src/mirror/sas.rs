@@ -11,7 +11,7 @@ use core::time::Duration;
 use offload_api::ipsec::Limits;
 use offload_api::{Direction, Keying, KeyingError, Lifetime, OffloadKind, SaEvent, SaId, SaParams};
 use offload_base::Instant;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug)]
 pub(super) struct Sas {
@@ -103,6 +103,11 @@ impl Sas {
     pub(super) fn end_snapshot(&mut self, to: &mut Replay<'_>) {
         let old = self.entries.extract_if(.., |_, entry| entry.snapshot != to.snapshot).collect::<Vec<_>>();
         old.into_iter().for_each(|(_, entry)| self.delete(to, entry));
+    }
+
+    /// The reqids of SAs that are there.
+    pub(super) fn reqids(&self) -> BTreeSet<u32> {
+        self.entries.values().filter(|entry| entry.added.is_some()).map(|entry| entry.told.params.reqid).collect()
     }
 
     /// The SA that is meant by an event, and whether it is dead.
