@@ -19,7 +19,7 @@ use offload_formats::flow::Protocol;
 pub enum Concern {
     /// The keying daemon.
     Ike,
-    /// Whoever has neighbours.
+    /// ARP, and what IPv6 has in its place.
     Neighbours(Neighbours),
     /// Part of a datagram that may be one of IKE.
     Fragment,
