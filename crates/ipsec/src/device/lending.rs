@@ -1,6 +1,6 @@
 //! SAs that the device works by for somebody else: a switch, whose packets this layer never sees.
 //!
-//! Where policies want packets protected by an SA that is lent, the device does so, whoever sends them.
+//! Where policies want packets protected by an SA that is lent, the device does so, from any sender.
 //!
 //! Invariant: no number of an SA that is lent is used by this host, nor by a process that starts later: the device alone knows
 //! how far it has counted.

@@ -215,7 +215,7 @@ pub trait Keying {
     /// What a device calls those SAs of a direction and a `reqid` that it does all of, in the order they were added: for somebody who
     /// has the device work by them without this layer, such as the host of a NIC's switch. From then on the device alone counts
     /// their numbers: an SA that the device loses is used up, and a process that starts after this one may not send under its key.
-    /// What policies want protected by them, the device protects, whoever sends it: of SAs between the same ends, by the one that was lent last.
+    /// What policies want protected by them, the device protects, from any sender: of SAs between the same ends, by the one that was lent last.
     ///
     /// # Errors
     /// If the numbers of one are used up, or what is kept of them cannot be written.
