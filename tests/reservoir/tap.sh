@@ -29,21 +29,26 @@ a_range_by_curl() { get -r 1000-1999 "$url/served" | cmp - <(tail -c +1001 "$wor
 sent_by_curl() { rm -f "$work/root/sent"; get -T "$work/from/large" "$url/sent" && is_whole "$work/root/sent"; }
 fetched() { rm -f "$work/got"; copy --verify "$url/served" "$work/got" && is_whole "$work/got"; }
 sent() { rm -rf "$work/root/from"; copy --verify "$work/from" "$url/" && diff -r "$work/from" "$work/root/from"; }
+fetched_by_http3() { rm -f "$work/got"; copy --http3 --verify "$url/served" "$work/got" && is_whole "$work/got"; }
+sent_by_http3() { rm -rf "$work/root/from"; copy --http3 --verify "$work/from" "$url/" && diff -r "$work/from" "$work/root/from"; }
 stranger() { ! inside curl -sS --fail --noproxy '*' --cacert "$work/cert.pem" "$url/served" -o "$work/got" 2>/dev/null; }
 
 for how in "" --cpu; do
     if [ -z "$how" ]; then echo "TLS by the NIC"; else echo "TLS by the host's CPU"; fi
     # shellcheck disable=SC2086
-    start $how
-    for claim in fetched_by_curl a_range_by_curl sent_by_curl fetched sent stranger; do check "$claim${how:+, $how}" "$claim"; done
+    start --http3 $how
+    for claim in fetched_by_curl a_range_by_curl sent_by_curl fetched sent fetched_by_http3 sent_by_http3 stranger; do check "$claim${how:+, $how}" "$claim"; done
     stop
     sealed=$(counted tx_tls_encrypted_packets) opened=$(counted rx_tls_decrypted_packets)
     echo "  packets the NIC sealed: $sealed, opened: $opened"
+    quic="$(counted quic_tx_pkts) $(counted quic_rx_pkts)"
+    echo "  packets of QUIC that it sealed and opened: $quic"
     if [ -z "$how" ]; then
         check "the NIC sealed what was fetched" [ "$sealed" -gt $((2 * mib * 700)) ]
         check "the NIC opened what was sent" [ "$opened" -gt $((2 * mib * 700)) ]
+        check "the NIC sealed and opened over HTTP/3" [ "${quic% *}" -gt $((mib * 350)) -a "${quic#* }" -gt $((mib * 350)) ]
     else
-        check "the NIC did nothing of TLS" [ "$sealed$opened" = 00 ]
+        check "the NIC did nothing of TLS, nor of QUIC" [ "$sealed$opened$quic" = "000 0" ]
     fi
 done
 

@@ -72,6 +72,11 @@ impl Connection {
         Connection { held: Arc::new(Held { shared, at, id, ended }) }
     }
 
+    /// Whether both are the same one.
+    pub fn is_same(&self, other: &Connection) -> bool {
+        Arc::ptr_eq(&self.held, &other.held)
+    }
+
     pub(crate) fn held(&self) -> &Held {
         &self.held
     }

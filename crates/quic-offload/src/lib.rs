@@ -75,6 +75,8 @@ mod core;
 mod crypto;
 mod endpoint;
 mod error;
+#[cfg(feature = "h3")]
+pub mod http3;
 #[cfg(feature = "qlog")]
 mod qlog;
 mod stream;

@@ -15,7 +15,7 @@ use core::task::{Context, Poll, ready};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::HeaderMap;
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::header::HeaderValue;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,6 +30,11 @@ pub(crate) fn empty() -> Body {
 
 pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// What comes over HTTP/1.1.
+pub(crate) fn arriving(body: Incoming) -> Body {
+    body.map_err(io::Error::other).boxed_unsync()
 }
 
 /// A body that calls `ended` when it is over, or dropped.

@@ -5,7 +5,7 @@
 //! - [`landing`]: a file that is arriving, with a journal beside it; [`storage`], [`rooted`]: where it arrives; [`attributes`]: what goes
 //!   with it;
 //! - [`Server`]: serves a folder; [`tokens`]: who may do what; [`range`]: which bytes a request is for;
-//! - [`copy`]: copies between folders and servers; [`remote`]: what connects to these; [`s3`]: buckets; [`tls`]: TLS 1.3 over the kernel's TCP; [`pin`]:
+//! - [`copy`]: copies between folders and servers; [`remote`]: what connects to these; [`s3`]: buckets; [`tls`]: TLS 1.3 over the kernel's TCP; [`quic`]: HTTP/3 over its UDP; [`pin`]:
 //!   trust in one certificate;
 //! - [`pace`]: rates; [`name`]: names below a root; [`Shell`]: timers, pool and tasks that all of it runs on.
 //!
@@ -13,6 +13,7 @@
 //!  disk > FileBody (reads, hashes) > HTTP/1.1 > TLS > TCP ... TCP > TLS > HTTP/1.1 > Sink (hashes, writes) > Landing > disk
 //!         one piece of half a MiB is read while one is sent       one is written while one arrives       journal
 //! ```
+//! Over HTTP/3 all requests are on one connection of QUIC, each on a stream of its own, in the place of TLS and TCP.
 //! The engine works over any `AsyncRead` and `AsyncWrite`, and on any [`Shell`].
 
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ pub mod blocks;
 mod body;
 pub mod copy;
 pub mod digest;
+mod http3;
 mod journal;
 pub mod landing;
 mod line;
@@ -31,6 +33,7 @@ pub mod name;
 pub mod pace;
 mod pack;
 pub mod pin;
+pub mod quic;
 pub mod range;
 pub mod remote;
 pub mod rooted;

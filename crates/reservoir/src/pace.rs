@@ -82,7 +82,21 @@ impl Pace {
         *free = at + self.rate.time_of(bytes);
         at
     }
+
+    /// Until when who has just taken `bytes` is to wait, if that is worth a timer: what comes in small pieces waits once for many of
+    /// them, and a timer that is late costs nothing.
+    pub(crate) fn wait_after(&self, now: Instant, bytes: u64) -> Option<Instant> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        // The clock may be younger than the grain.
+        let since = Instant::ZERO + (now - Instant::ZERO).saturating_sub(GRAIN);
+        let turn = since.max(*free);
+        *free = turn + self.rate.time_of(bytes);
+        (turn > now + GRAIN).then_some(turn)
+    }
 }
+
+/// Timers of the kernel, and of a busy machine, are no finer than that.
+const GRAIN: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {
@@ -105,6 +119,21 @@ mod tests {
             let share = span.as_nanos() as u64 / 8;
             assert!(bytes <= share + 65_536 + sent.len() as u64, "{bytes} in {span:?}");
         }
+    }
+
+    /// As packets bring them: with a timer of a millisecond for each, a gigabit a second would be 12 megabits.
+    #[test]
+    fn small_pieces_share_their_waits() {
+        let pace = Pace::new("1G".parse().unwrap());
+        let (mut now, mut waits) = (Instant::ZERO, 0);
+        for _ in 0..10_000 {
+            if let Some(turn) = pace.wait_after(now, 1452) {
+                (now, waits) = (turn, waits + 1);
+            }
+        }
+        let whole = Rate::time_of(pace.rate(), 10_000 * 1452);
+        assert!(now <= Instant::ZERO + whole && now + GRAIN * 2 > Instant::ZERO + whole, "{now:?} {whole:?}");
+        assert!((10..30).contains(&waits), "{waits}");
     }
 
     #[test]

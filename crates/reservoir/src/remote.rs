@@ -1,18 +1,19 @@
 //! A server as a client sees it, and what it is asked.
 //!
 //! `dial`: what connects; `asking`: a request, on a connection that is kept for the next one; `answer`: what comes back; `error`: what goes wrong;
-//! `bucket`: what is another's with buckets.
+//! `bucket`: what is another's with buckets; `http3`: requests on one connection of QUIC.
 
 mod answer;
 mod asking;
 mod bucket;
 mod dial;
 mod error;
+mod http3;
 
 use answer::Answered;
 pub(crate) use answer::Reading;
-use asking::Session;
-pub use dial::{Dial, Dialed, Wire};
+use asking::Idle;
+pub use dial::{Dial, Dialed, QuicDialed, Wire};
 pub use error::RemoteError;
 
 use crate::attributes::{self, Attributes, Preserve};
@@ -57,7 +58,10 @@ pub(crate) struct Remote {
     stripes: Vec<Arc<Remote>>,
     /// Whether it is one of ours, once that is known.
     is_reservoir: tokio::sync::OnceCell<bool>,
-    idle: Mutex<Vec<Session>>,
+    idle: Mutex<Vec<Idle>>,
+    /// Whether requests go by HTTP/3, on one connection.
+    by_http3: bool,
+    http3: tokio::sync::Mutex<Option<http3::Http3>>,
     /// Of each stream that asks ahead, its connection.
     lines: Mutex<Lines>,
 }
@@ -99,13 +103,15 @@ pub(crate) enum Expected {
 
 impl Remote {
     pub(crate) fn new(shell: Shell, dial: Arc<dyn Dial>, host: &str, port: u16, token: Option<String>) -> Remote {
-        let (bucket, stripes, is_reservoir, idle, lines) = Default::default();
-        Remote { shell, dial, host: host.into(), port, token, bucket, stripes, is_reservoir, idle, lines }
+        let (bucket, stripes, is_reservoir, idle, http3, lines) = Default::default();
+        let by_http3 = dial.quic(host, port).is_some();
+        let host = host.into();
+        Remote { shell, dial, host, port, token, bucket, stripes, is_reservoir, idle, by_http3, http3, lines }
     }
 
     pub(crate) fn of_bucket(shell: Shell, dial: Arc<dyn Dial>, bucket: Bucket) -> Remote {
         let (host, port) = bucket.server();
-        Remote { bucket: Some(bucket), ..Remote::new(shell, dial, &host, port, None) }
+        Remote { bucket: Some(bucket), by_http3: false, ..Remote::new(shell, dial, &host, port, None) }
     }
 
     /// With others that have the same files.
@@ -270,7 +276,8 @@ impl Remote {
             request = request.header(TE, "trailers").header("connection", "TE");
             request = request.header("want-content-digest", "crc32c=10").header("reservoir-block", block);
         }
-        let answer = match line {
+        // Streams of HTTP/3 wait for nothing that was asked before.
+        let answer = match line.filter(|_| !self.by_http3) {
             Some(stream) => self.ask_on_line(request, body::empty(), name, stream).await.map(Answered::Line),
             None => self.ask(request, body::empty(), name, Some(STALL)).await.map(Answered::Session),
         };
@@ -353,7 +360,7 @@ impl Remote {
         let request = self.of_upload(self.request(Method::PUT, name), upload, blocks).header(CONTENT_RANGE, told);
         // Without a length, so that digests can follow.
         let request = request.header(TRANSFER_ENCODING, "chunked").header(TRAILER, "Content-Digest, Reservoir-Subtree");
-        match line {
+        match line.filter(|_| !self.by_http3) {
             Some(stream) => {
                 let answer = self.ask_on_line(request, body, name, stream).await?;
                 answer.text(MOST_OF_A_REFUSAL).await.map_err(|error| self.broke(&error))?;
@@ -368,6 +375,9 @@ impl Remote {
 
     /// How long the stream's requests wait for an answer at least, once that is known.
     pub(crate) async fn round_trip(&self, stream: usize) -> Option<Duration> {
+        if self.by_http3 {
+            return self.round_trip_of_http3().await;
+        }
         let line = self.lines().get(&stream).cloned()?;
         let line = line.lock().await.clone()?;
         line.round_trip()

@@ -2,7 +2,7 @@
 
 use crate::pin::{Pin, trust};
 use crate::remote::{Dial, Dialed, Wire};
-use rustls::crypto::ring;
+use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version::TLS13};
@@ -14,9 +14,15 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 /// rustls' provider, with AES-256-GCM alone.
-fn provider() -> Arc<rustls::crypto::CryptoProvider> {
-    let suites = vec![ring::cipher_suite::TLS13_AES_256_GCM_SHA384];
-    Arc::new(rustls::crypto::CryptoProvider { cipher_suites: suites, ..ring::default_provider() })
+fn provider() -> CryptoProvider {
+    CryptoProvider { cipher_suites: vec![ring::cipher_suite::TLS13_AES_256_GCM_SHA384], ..ring::default_provider() }
+}
+
+/// The same for QUIC, whose first packets everybody seals by AES-128-GCM (RFC 9001 5.2).
+pub(crate) fn provider_of_quic() -> CryptoProvider {
+    let mut provider = provider();
+    provider.cipher_suites.push(ring::cipher_suite::TLS13_AES_128_GCM_SHA256);
+    provider
 }
 
 /// A server with this certificate, the chain up to its authority, and its key.
@@ -27,9 +33,19 @@ pub fn server_config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<ServerConfig, rustls::Error> {
-    let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13])?;
+    server_of(provider(), chain, key, b"http/1.1")
+}
+
+pub(crate) fn server_of(
+    provider: CryptoProvider,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    protocol: &[u8],
+) -> Result<ServerConfig, rustls::Error> {
+    let builder = ServerConfig::builder_with_provider(Arc::new(provider)).with_protocol_versions(&[&TLS13])?;
     let mut config = builder.with_no_client_auth().with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
+    config.ignore_client_order = true;
     Ok(config)
 }
 
@@ -53,10 +69,19 @@ pub fn client_config(
     authorities: Vec<CertificateDer<'static>>,
     pin: Option<Pin>,
 ) -> Result<ClientConfig, rustls::Error> {
-    let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13])?;
+    client_of(provider(), authorities, pin, b"http/1.1")
+}
+
+pub(crate) fn client_of(
+    provider: CryptoProvider,
+    authorities: Vec<CertificateDer<'static>>,
+    pin: Option<Pin>,
+    protocol: &[u8],
+) -> Result<ClientConfig, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider)).with_protocol_versions(&[&TLS13])?;
     let mut config = builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
     trust(&mut config, authorities, pin)?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
     Ok(config)
 }
 

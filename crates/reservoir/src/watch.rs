@@ -3,6 +3,7 @@
 //! Invariant: while a deadline is set, a connection without progress fails at it; bytes count as progress only from [`WORTH`] on, so
 //! that one byte a minute holds nothing.
 
+use core::future::poll_fn;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
@@ -52,7 +53,7 @@ impl Watch {
         *state = State { span, deadline: span.map(|span| now + span), renews, first_byte, moved: 0 };
     }
 
-    fn moved(&self, bytes: usize, received: bool) {
+    pub(crate) fn moved(&self, bytes: usize, received: bool) {
         let now = self.0.timers.now();
         let mut state = self.state();
         if received && let Some(head) = state.first_byte.take() {
@@ -65,6 +66,23 @@ impl Watch {
             state.moved = 0;
             state.deadline = state.span.map(|span| now + span);
         }
+    }
+
+    /// What to poll it with.
+    pub(crate) fn alarm(&self) -> Box<dyn Alarm> {
+        self.0.timers.alarm()
+    }
+
+    /// Ready when the peer has stood still for too long.
+    pub(crate) fn poll_late(&self, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let deadline = self.state().deadline;
+        alarm.poll(cx, deadline).map(|()| io::Error::new(io::ErrorKind::TimedOut, "the peer stands still"))
+    }
+
+    /// The same as a future: whoever polls it again after a change sees that.
+    pub(crate) async fn late(&self) -> io::Error {
+        let mut alarm = self.alarm();
+        poll_fn(|cx| self.poll_late(&mut *alarm, cx)).await
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -81,13 +99,12 @@ pub(crate) struct Watched<S> {
 
 impl<S> Watched<S> {
     pub(crate) fn new(stream: S, watch: Watch) -> Watched<S> {
-        let alarm = watch.0.timers.alarm();
+        let alarm = watch.alarm();
         Watched { stream, watch, alarm }
     }
 
     fn poll_late<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        let deadline = self.watch.state().deadline;
-        self.alarm.poll(cx, deadline).map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "the peer stands still")))
+        self.watch.poll_late(&mut *self.alarm, cx).map(Err)
     }
 }
 

@@ -3,7 +3,6 @@
 use super::super::Failure;
 use super::super::limits::LEAST_OF_A_BODY;
 use super::super::patience::{Late, Step};
-use super::streams::Receiving;
 use bytes::{Buf, Bytes};
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -13,6 +12,7 @@ use h3::server::RequestStream;
 use hyper::body::{Body as HttpBody, Frame};
 use offload_base::{Alarm, Instant};
 use offload_testbed::Runtime;
+use quic_offload::http3::Receiving;
 use std::sync::Arc;
 
 /// A request's body.

@@ -1,11 +1,9 @@
 //! HTTP/3 (RFC 9114) over `quic-offload`: crate `h3` frames, the NIC or the CPU protects packets.
 //!
-//! - [`streams`]: a connection and its streams as `h3` wants to see them;
-//! - [`server`]: serves a [`Site`](super::site::Site) within [`Limits`](super::limits::Limits); `body`: what clients send it.
+//! [`server`] serves a [`Site`](super::site::Site) within [`Limits`](super::limits::Limits); `body`: what clients send it. [`quic_offload::http3`] has the streams.
 
 mod body;
 pub mod server;
-pub mod streams;
 
 use core::fmt;
 use core::str::FromStr;
@@ -54,6 +52,3 @@ impl FromStr for Mode {
         Mode::ALL.into_iter().find(|mode| mode.to_string() == text).ok_or_else(|| "h3-cpu or h3-nic".into())
     }
 }
-
-/// What clients and servers call the protocol (RFC 9114 3.1).
-pub const ALPN: &[u8] = b"h3";

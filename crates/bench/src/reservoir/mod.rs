@@ -1,6 +1,6 @@
 //! Bulk transfer over a long fat path: the reservoir's own server and copy on two emulated hosts, disk to disk or memory to memory.
 //!
-//! - `medium`: the disks; `series`: what arrived when.
+//! - `over_tcp`, `over_quic`: how the hosts are joined; `medium`: the disks; `series`: what arrived when.
 //!
 //! The server's file is copied by so many streams until the time is over. The NICs are faster than the bottleneck between them,
 //! whose queue is far shorter than what is on the way: who does not pace loses there. Everything begins cold: connections, windows,
@@ -10,6 +10,8 @@
 //! has to be computed. Round trips, packets and blocks stay. What is reported is multiplied again.
 
 mod medium;
+mod over_quic;
+mod over_tcp;
 mod series;
 
 use crate::bounded;
@@ -18,32 +20,27 @@ use crate::connection::{Mode, tcp};
 use crate::facts::Run;
 use crate::measured::Measured;
 use bytes::BytesMut;
-use core::num::NonZeroU64;
 use core::pin::pin;
 use core::time::Duration;
 use futures_util::future::{Either, select};
-use ktls_offload::{Blocking, Offload};
+use ktls_offload::Blocking;
 use medium::Medium;
 use nic_sim::NicConfig;
 use nic_sim::wire::{LinkConfig, Overflow};
-use offload_api::{TlsSuite, TlsVersion};
 use offload_base::Seed;
 use offload_base::cost::Meter;
 use offload_host_stack::TcpConfig;
 use offload_reservoir::copy::{Copy, Place};
 use offload_reservoir::name::Name;
-use offload_reservoir::remote::{Dial, Dialed, Wire};
+use offload_reservoir::remote::Dial;
 use offload_reservoir::{Limits, Server, Shell, Task};
 use offload_testbed::bed::{BedHost, Testbed};
 use offload_testbed::drive::threads::VirtualThreads;
 use offload_testbed::drive::{Drive, DriveConfig};
-use offload_testbed::identity::{Agreement, Randomness, server_name};
 use serde::Serialize;
 use series::Series;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 choices! {
     /// Whether the sender's NIC paces.
@@ -62,6 +59,16 @@ choices! {
         Disk = "disk",
         /// In memory, which takes no time.
         Memory = "memory",
+    }
+}
+
+choices! {
+    /// What requests and answers go over.
+    pub enum Transport {
+        /// HTTP/1.1, a connection of TLS over TCP for each stream.
+        Tcp = "tcp",
+        /// HTTP/3, all streams on one connection of QUIC.
+        Http3 = "http3",
     }
 }
 
@@ -86,9 +93,11 @@ choices! {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Reservoir {
-    /// Who does the TLS.
+    /// Who does the TLS; over QUIC, who protects its packets.
     pub mode: Mode,
-    /// Connections at once.
+    /// What requests go over.
+    pub transport: Transport,
+    /// Connections at once; over QUIC, requests at once.
     pub streams: u16,
     /// From one host to the other and back.
     pub round_trip: Duration,
@@ -106,7 +115,8 @@ pub struct Reservoir {
     pub pacing: Pacing,
     /// Bits per second that it lets all streams together send then, each the same share.
     pub pace: u64,
-    /// What a connection's received data may take in memory at most, and what its sender queues: its window, nearly.
+    /// What a connection's received data may take in memory at most, and what its sender queues: its window, nearly. Over QUIC the one
+    /// connection has the windows of all streams, up to 4 GiB.
     pub window: usize,
     /// Where both hosts' files are.
     pub disks: Disks,
@@ -127,6 +137,7 @@ impl Reservoir {
     pub fn new(mode: Mode) -> Reservoir {
         Reservoir {
             mode,
+            transport: Transport::Tcp,
             streams: 8,
             round_trip: Duration::from_millis(274),
             time: Duration::from_secs(20),
@@ -193,11 +204,17 @@ impl Reservoir {
         source.add(&name, FILE);
         let limits = Limits { connections: usize::from(self.streams) * 2 + 2, ..Limits::default() };
         let serving = Server::new(Arc::new(source), shell(&server, &meter), limits).open_to_all();
-        self.serve(&server, serving, &meter)?;
-
-        let to = SocketAddr::from((server.address(), PORT));
-        let dial = Dials { host: client.clone(), to, mode: self.mode, seed: self.seed, dialed: AtomicU64::new(0) };
-        let copy = Copy::new(shell(&client, &meter), Arc::new(dial)).streams(usize::from(self.streams));
+        let dial: Arc<dyn Dial> = match self.transport {
+            Transport::Tcp => {
+                over_tcp::serve(&self, &server, serving, &meter)?;
+                Arc::new(over_tcp::Dials::new(&self, &client, &server))
+            }
+            Transport::Http3 => {
+                over_quic::serve(&self, &server, serving, &meter)?;
+                Arc::new(over_quic::Dials::new(&self, &client, &server)?)
+            }
+        };
+        let copy = Copy::new(shell(&client, &meter), dial).streams(usize::from(self.streams));
         let copy = copy.block(self.block).map_err(io::Error::other)?.retries(0);
         let url = Place::parse("https://server.nic-offload.test/file", None).map_err(io::Error::other)?;
         let into = Place::in_folder(Arc::new(target.clone()), name);
@@ -242,6 +259,7 @@ impl Reservoir {
         let law_gbps = self.law_gbps();
         ReservoirRun {
             run,
+            transport: self.transport.name().into(),
             streams: self.streams,
             round_trip_s: self.round_trip.as_secs_f64(),
             pacing: self.pacing.name().into(),
@@ -286,34 +304,6 @@ impl Reservoir {
             .wire(0, 1, link)
             .build()
     }
-
-    /// Serves at the host's port, each stream paced to its share.
-    fn serve(&self, host: &BedHost, server: Server, meter: &Meter) -> io::Result<()> {
-        let mut listener = host.stack().listen(PORT, usize::from(self.streams) + 2)?;
-        let config = AGREEMENT.server_config(Randomness::Seeded(self.seed.derive("server")), None);
-        let config = Arc::new(config.ok_or(io::ErrorKind::Unsupported)?);
-        let share = self.pace / self.scale.max(1) / u64::from(self.streams.max(1)) / 8;
-        let share = if self.pacing == Pacing::Paced { NonZeroU64::new(share) } else { None };
-        let (mode, host, shell) = (self.mode, host.clone(), shell(host, meter));
-        let _serves = host.clone().spawn("serving", async move {
-            while let Ok(stream) = listener.accept().await {
-                stream.set_pacing_rate(share);
-                let (server, config) = (server.clone(), config.clone());
-                shell.spawn(async move {
-                    if mode == Mode::Tcp {
-                        return server.serve(stream, "client").await;
-                    }
-                    let Ok(mut stream) = ktls_offload::accept(stream, config).await else { return };
-                    if mode == Mode::TlsNic {
-                        stream.set_retransmit_limit(None);
-                        stream.offload(Offload::BOTH);
-                    }
-                    server.serve(stream, "client").await;
-                });
-            }
-        });
-        Ok(())
-    }
 }
 
 /// What one transfer reports. Rates are of user data on the destination's disk, in 10^9 bits per second, multiplied by the scale.
@@ -324,7 +314,9 @@ pub struct ReservoirRun {
     /// The common fields; bytes and packets are those of the run as it was, scaled.
     #[serde(flatten)]
     pub run: Run,
-    /// Connections at once.
+    /// What requests went over: `tcp`, `http3`.
+    pub transport: String,
+    /// Connections at once; over QUIC, requests.
     pub streams: u16,
     /// From one host to the other and back, in seconds.
     pub round_trip_s: f64,
@@ -372,37 +364,6 @@ fn shell(host: &BedHost, meter: &Meter) -> Shell {
     Shell::new(host.runtime(), pool, Arc::new(spawn))
 }
 
-/// Connects from the copying host.
-struct Dials {
-    host: BedHost,
-    to: SocketAddr,
-    mode: Mode,
-    seed: Seed,
-    dialed: AtomicU64,
-}
-
-impl Dial for Dials {
-    fn dial<'a>(&'a self, _: &'a str, _: u16) -> Dialed<'a> {
-        Box::pin(async move {
-            let stream = self.host.stack().connect(None, self.to).await?;
-            if self.mode == Mode::Tcp {
-                return Ok(Box::new(stream) as Box<dyn Wire>);
-            }
-            let number = self.dialed.fetch_add(1, Ordering::Relaxed);
-            let randomness = Randomness::Seeded(self.seed.derive(&format!("client {number}")));
-            let config = AGREEMENT.client_config(randomness, None).ok_or(io::ErrorKind::Unsupported)?;
-            let connected = ktls_offload::connect(stream, Arc::new(config), server_name()).await;
-            let mut stream = connected.map_err(io::Error::other)?;
-            if self.mode == Mode::TlsNic {
-                stream.set_retransmit_limit(None);
-                stream.offload(Offload::BOTH);
-            }
-            Ok(Box::new(stream) as Box<dyn Wire>)
-        })
-    }
-}
-
-const AGREEMENT: Agreement = Agreement { version: TlsVersion::Tls13, suite: TlsSuite::Aes256Gcm };
 const PORT: u16 = 443;
 /// Bytes of the file: more than any run copies.
 const FILE: u64 = 1 << 42;
@@ -426,6 +387,16 @@ mod tests {
         assert!(one.run.sha256_ok && one.run.bytes > 0);
         assert_eq!((one.run.bytes, &one.seconds_gbps), (other.run.bytes, &other.seconds_gbps));
         assert_eq!(one.run.counters, other.run.counters);
+    }
+
+    /// One connection of QUIC carries what eight of TCP do, and its packets are the NICs' work.
+    #[test]
+    fn one_connection_of_quic_comes_to_the_law_too() {
+        let (time, omit) = (Duration::from_secs(12), Duration::from_secs(9));
+        let far = Reservoir { time, omit, scale: 400, transport: Transport::Http3, ..Reservoir::new(Mode::TlsNic) };
+        let run = far.run().unwrap();
+        assert!(run.run.sha256_ok && run.of_law > 0.9, "{run:?}");
+        assert!(run.run.counters["quic_rx_pkts"] > 1000, "{:?}", run.run.counters);
     }
 
     /// Paced, nothing is lost: windows grow to what disks and line allow, and a scale changes nothing but how much is computed.

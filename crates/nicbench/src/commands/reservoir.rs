@@ -8,7 +8,7 @@ use offload_base::Seed;
 use offload_bench::bulk::Mode;
 use offload_bench::choice::Choice;
 use offload_bench::facts::Facts;
-use offload_bench::reservoir::{Disks, Pacing, Reservoir, ReservoirRun};
+use offload_bench::reservoir::{Disks, Pacing, Reservoir, ReservoirRun, Transport};
 use offload_bench::{published, table};
 use std::collections::BTreeMap;
 
@@ -23,6 +23,9 @@ pub(crate) struct ReservoirOptions {
     /// Who does the TLS (AES-256-GCM), comma-separated: tcp, tls-cpu, tls-nic
     #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_value = "tls-nic")]
     pub mode: Vec<Mode>,
+    /// What requests go over, comma-separated: tcp (a connection of TLS for each stream), http3 (all on one connection of QUIC)
+    #[arg(long, value_parser = options::choice::<Transport>(), value_delimiter = ',', default_value = "tcp")]
+    transport: Vec<Transport>,
     /// From one host to the other and back, comma-separated
     #[arg(long, value_name = "TIME", value_parser = round_trip, value_delimiter = ',', default_value = "274ms,444ms,806ms")]
     round_trip: Vec<Duration>,
@@ -112,7 +115,8 @@ impl ReservoirOptions {
     }
 
     fn plans(&self) -> impl Iterator<Item = Reservoir> {
-        let of = |mode: Mode, round_trip: Duration, pacing: Pacing, disks: Disks| Reservoir {
+        let of = |mode: Mode, transport: Transport, round_trip: Duration, pacing: Pacing, disks: Disks| Reservoir {
+            transport,
             streams: self.streams,
             round_trip,
             time: self.time,
@@ -130,14 +134,18 @@ impl ReservoirOptions {
             seed: Seed(self.seed),
             ..Reservoir::new(mode)
         };
-        let all = self.mode.iter().flat_map(move |mode| {
-            self.round_trip.iter().flat_map(move |round_trip| {
-                self.pacing
-                    .iter()
-                    .flat_map(move |pacing| self.disks.iter().map(move |disks| of(*mode, *round_trip, *pacing, *disks)))
-            })
-        });
-        all.collect::<Vec<_>>().into_iter()
+        let mut all = Vec::new();
+        for (mode, transport) in self.mode.iter().flat_map(|mode| self.transport.iter().map(move |over| (*mode, *over)))
+        {
+            for round_trip in &self.round_trip {
+                // A connection of QUIC paces itself.
+                let pacings = if transport == Transport::Http3 { &[Pacing::Unpaced][..] } else { &self.pacing };
+                for pacing in pacings {
+                    all.extend(self.disks.iter().map(|disks| of(mode, transport, *round_trip, *pacing, *disks)));
+                }
+            }
+        }
+        all.into_iter()
     }
 
     fn pace(&self) -> u64 {
@@ -155,12 +163,13 @@ fn text(runs: &[ReservoirRun]) -> String {
     let theirs = |run: &ReservoirRun, what: &str| {
         let id = format!("sdr18-{what}{}", if run.pacing == Pacing::Paced.name() { "-paced" } else { "" });
         let figure = figures.iter().find(|figure| figure.id == id);
-        let is_theirs = run.streams == 8 && run.disks == Disks::Disk.name();
+        let is_theirs = run.streams == 8 && run.transport == Transport::Tcp.name() && run.disks == Disks::Disk.name();
         let value = figure.filter(|_| is_theirs).and_then(|figure| figure.value("tls-nic", run.round_trip_s));
         value.map_or_else(|| "-".into(), |value| format!("{value:.1}"))
     };
     let heading = [
         "mode",
+        "over",
         "RTT ms",
         "pacing",
         "files",
@@ -190,6 +199,7 @@ fn text(runs: &[ReservoirRun]) -> String {
         let counted = |name: &str| run.run.counters.get(name).copied().unwrap_or(0).to_string();
         vec![
             run.run.mode.clone(),
+            run.transport.clone(),
             format!("{:.0}", run.round_trip_s * 1000.0),
             run.pacing.clone(),
             run.disks.clone(),

@@ -1,6 +1,7 @@
 //! `reservoir copy` and `reservoir plan`.
 
 use crate::progress::Shown;
+use crate::serve::HTTP3_WINDOW;
 use crate::{FAILED, PARTLY, UNUSABLE, fail};
 use clap::Args;
 use offload_base::part::{Asked, Part};
@@ -11,6 +12,8 @@ use offload_reservoir::copy::plan::Plan;
 use offload_reservoir::copy::{Copy, CopyError, Item, Outcome, Pattern, Place, Sync};
 use offload_reservoir::pace::Rate;
 use offload_reservoir::pin::Pin;
+use offload_reservoir::quic::{self, Quic};
+use offload_reservoir::remote::Dial;
 use offload_reservoir::rustls::pki_types::CertificateDer;
 use offload_reservoir::s3::Account;
 use offload_reservoir::tls::{self, Tls};
@@ -118,6 +121,12 @@ struct Access {
     /// The SHA-256 of the only certificate to take, as `openssl x509 -noout -fingerprint -sha256` prints it
     #[arg(long, value_name = "SHA256")]
     pin: Option<Pin>,
+    /// Ask servers by HTTP/3: all streams on one connection of QUIC, to the UDP port of the same number
+    #[arg(long)]
+    http3: bool,
+    /// Bytes of a connection of HTTP/3 that may be under way, each way
+    #[arg(long, value_name = "SIZE", default_value_t = HTTP3_WINDOW, value_parser = crate::serve::window, requires = "http3")]
+    http3_window: bytesize::ByteSize,
     /// The server of s3:// buckets, asked by paths. Default: the variable AWS_ENDPOINT_URL, or else Amazon's of the region
     #[arg(long, value_name = "URL")]
     s3_endpoint: Option<String>,
@@ -212,10 +221,15 @@ impl Access {
         Account::new(&endpoint, &region, &key, &secret, variable("AWS_SESSION_TOKEN").as_deref()).map(Some)
     }
 
-    fn dial(&self) -> Result<Arc<Tls>, String> {
+    fn dial(&self) -> Result<Arc<dyn Dial>, String> {
         let authorities = authorities(self.cacert.as_deref())?;
-        let config = tls::client_config(authorities, self.pin).map_err(|error| format!("authorities: {error}"))?;
-        Ok(Arc::new(Tls::new(Arc::new(config))))
+        let wrong = |error: offload_reservoir::rustls::Error| format!("authorities: {error}");
+        let tls = Tls::new(Arc::new(tls::client_config(authorities.clone(), self.pin).map_err(wrong)?));
+        if !self.http3 {
+            return Ok(Arc::new(tls));
+        }
+        let quic = quic::client_tls(authorities, self.pin).map_err(wrong)?;
+        Ok(Arc::new(Quic::new(tls, quic, self.http3_window.0 as u32)))
     }
 }
 

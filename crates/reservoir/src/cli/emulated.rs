@@ -74,6 +74,7 @@ mod host {
     use crate::serve::{Door, Handshake, NobodyComes, ServeOptions, Stop, serve, unusable};
     use core::time::Duration;
     use ktls_offload::Offload;
+    use offload_reservoir::quic::quic_offload::{self, Endpoint};
     use offload_reservoir::remote::Wire;
     use offload_reservoir::rustls::ServerConfig;
     use offload_testbed::attach::End;
@@ -100,7 +101,21 @@ mod host {
                 host.stack().listen(port, BACKLOG).map_err(|error| unusable(format!("port {port}: {error}")))?;
             let by_nic = !options.host.cpu;
             let door = Emulated { listener, config: Arc::new(config), address, by_nic, end };
-            serve(options, door, &options.host.instructions()).await?;
+            let http3 = match options.http3()? {
+                Some((tls, config)) => {
+                    let about = |error: io::Error| unusable(format!("UDP port {port}: {error}"));
+                    let socket = host.stack().bind_udp(Some(port)).map_err(about)?;
+                    let offload = if by_nic { quic_offload::Offload::Both } else { quic_offload::Offload::None };
+                    // IPv6's and UDP's headers.
+                    let udp_payload = options.host.mtu.saturating_sub(48);
+                    let config = quic_offload::Config { offload, udp_payload, ..config };
+                    let (endpoint, driver) = Endpoint::new(socket, host.runtime(), config, Some(tls)).map_err(about)?;
+                    let _runs = host.spawn("quic", driver);
+                    Some(endpoint)
+                }
+                None => None,
+            };
+            serve(options, door, http3, &options.host.instructions()).await?;
             // Connections are over when their last bytes are queued, and nobody sends them when this host is gone.
             let sent = async {
                 while host.stack().tcp_memory() > 0 {

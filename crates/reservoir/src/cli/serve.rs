@@ -5,9 +5,12 @@ use crate::emulated::HostOptions;
 use crate::{FAILED, UNUSABLE, fail};
 use clap::Args;
 use core::pin::Pin;
+use offload_reservoir::quic;
+use offload_reservoir::quic::quic_offload::{Config, Connection, Endpoint, ServerTls};
 use offload_reservoir::remote::Wire;
 use offload_reservoir::rooted::Rooted;
 use offload_reservoir::rustls::ServerConfig;
+use offload_reservoir::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use offload_reservoir::tls::{Allowed, Tls};
 use offload_reservoir::tokens::Tokens;
 use offload_reservoir::{Limits, Server, Shell, tls};
@@ -56,6 +59,12 @@ pub(crate) struct ServeOptions {
     /// Everybody may read and write everything, without a token
     #[arg(long, conflicts_with = "tokens")]
     open_to_all: bool,
+    /// Serve over HTTP/3 too, at the UDP port of the same number
+    #[arg(long)]
+    http3: bool,
+    /// Bytes of a connection of HTTP/3 that may be under way, each way
+    #[arg(long, value_name = "SIZE", default_value_t = HTTP3_WINDOW, value_parser = window, requires = "http3")]
+    http3_window: bytesize::ByteSize,
     /// Tell of each request on standard error: peer, user, method, path, status
     #[arg(long)]
     log: bool,
@@ -110,7 +119,15 @@ pub(crate) async fn run(options: ServeOptions) -> ExitCode {
         let listener = TcpListener::bind(options.listen).await;
         let listener = listener.map_err(|error| unusable(format!("{}: {error}", options.listen)))?;
         let acceptor = TlsAcceptor::from(Arc::new(options.tls()?));
-        serve(&options, Kernel { listener, acceptor }, "").await
+        let http3 = match options.http3()? {
+            Some((tls, config)) => {
+                let address = listener.local_addr().map_err(unusable)?;
+                let listening = quic::listen(address, tls, config).await;
+                Some(listening.map_err(|error| unusable(format!("{address}, UDP: {error}")))?)
+            }
+            None => None,
+        };
+        serve(&options, Kernel { listener, acceptor }, http3, "").await
     };
     match served.await {
         Ok(()) => ExitCode::SUCCESS,
@@ -119,7 +136,12 @@ pub(crate) async fn run(options: ServeOptions) -> ExitCode {
 }
 
 /// Serves who comes by `door` until a signal, or until that is gone. `instructions` follow the first line.
-pub(crate) async fn serve(options: &ServeOptions, mut door: impl Door, instructions: &str) -> Result<(), Stop> {
+pub(crate) async fn serve(
+    options: &ServeOptions,
+    mut door: impl Door,
+    http3: Option<Endpoint>,
+    instructions: &str,
+) -> Result<(), Stop> {
     let server = options.server()?;
     // Signals are heard before anybody can know that it serves.
     let mut hangup = signal(SignalKind::hangup()).map_err(unusable)?;
@@ -133,6 +155,13 @@ pub(crate) async fn serve(options: &ServeOptions, mut door: impl Door, instructi
             biased;
             () = signals.end() => break Ok(()),
             _ = hangup.recv() => reload(&server, options.tokens.as_deref()),
+            Some(connection) = next_of(http3.as_ref()) => {
+                let (server, open) = (server.clone(), open.clone());
+                tokio::spawn(async move {
+                    server.serve_http3(connection).await;
+                    drop(open);
+                });
+            }
             came = door.next() => match came {
                 Ok((peer, handshake)) => welcome(&server, peer, handshake, open.clone()),
                 Err(NobodyComes::AnyMore(error)) => break Err((error.to_string(), FAILED)),
@@ -152,6 +181,10 @@ pub(crate) async fn serve(options: &ServeOptions, mut door: impl Door, instructi
             () = signals.end() => {}
             () = tokio::time::sleep(FAREWELL) => {}
         }
+    }
+    if let Some(endpoint) = http3 {
+        endpoint.close(NO_ERROR, "");
+        let _told_or_not = tokio::time::timeout(GOODBYE, endpoint.drained()).await;
     }
     ended
 }
@@ -181,11 +214,38 @@ impl ServeOptions {
         Ok(server)
     }
 
+    /// The server's side of QUIC, if it is wanted.
+    pub(crate) fn http3(&self) -> Result<Option<(ServerTls, Config)>, Stop> {
+        if !self.http3 {
+            return Ok(None);
+        }
+        let (chain, key) = self.identity()?;
+        let tls = quic::server_tls(chain, key);
+        let tls = tls.map_err(|error| unusable(format!("{}: {error}", self.cert.display())))?;
+        let max_connections = self.max_connections;
+        Ok(Some((tls, Config { max_connections, ..quic::config(self.http3_window.0 as u32) })))
+    }
+
+    fn identity(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Stop> {
+        Ok((tls::certificates(&self.cert).map_err(unusable)?, tls::key(&self.key).map_err(unusable)?))
+    }
+
     /// The server's side of TLS.
     pub(crate) fn tls(&self) -> Result<ServerConfig, Stop> {
-        let (chain, key) = (tls::certificates(&self.cert).map_err(unusable)?, tls::key(&self.key).map_err(unusable)?);
+        let (chain, key) = self.identity()?;
         tls::server_config(chain, key).map_err(|error| unusable(format!("{}: {error}", self.cert.display())))
     }
+}
+
+/// The next client of HTTP/3; never, without an endpoint.
+async fn next_of(endpoint: Option<&Endpoint>) -> Option<Connection> {
+    endpoint?.accept().await
+}
+
+/// The window of a connection of HTTP/3: more than nothing, and at most what its configuration can say.
+pub(crate) fn window(text: &str) -> Result<bytesize::ByteSize, String> {
+    let size = text.parse::<bytesize::ByteSize>().ok().filter(|size| (64 << 10..=2 << 30).contains(&size.0));
+    size.ok_or_else(|| "takes a size from 64KiB to 2GiB".to_owned())
 }
 
 /// The kernel's TCP, and TLS by the CPU.
@@ -259,6 +319,12 @@ impl Signals {
     }
 }
 
+/// The usual window of a connection of HTTP/3.
+pub(crate) const HTTP3_WINDOW: bytesize::ByteSize = bytesize::ByteSize(16 << 20);
+/// HTTP/3's code for an end without an error (RFC 9114 8.1).
+const NO_ERROR: u64 = 0x100;
+/// For packets that tell clients of HTTP/3 that it ends.
+const GOODBYE: Duration = Duration::from_secs(2);
 /// For a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// For requests under way at the end.

@@ -449,6 +449,22 @@ impl FileJob {
         CopyError::Local { path: PathBuf::from(self.item.source()), error }
     }
 
+    /// Whether a server knows of no upload: it was begun anew, or another part has ended the upload.
+    pub(super) fn is_forgotten(&self, error: &CopyError) -> bool {
+        let is_gone = matches!(error, CopyError::Remote(RemoteError::Refused { status: StatusCode::GONE, .. }));
+        is_gone && matches!(self.target, Target::Upload(..))
+    }
+
+    /// Has a server go on with the upload, of which its journal knows what had arrived; `true`: the file is there already.
+    pub(super) async fn take_up(&self) -> Result<bool, CopyError> {
+        let Target::Upload(server, upload) = &self.target else { return Ok(false) };
+        if has_arrived(&self.copy, &self.item, Sync::SizeTime).await? {
+            return Ok(true);
+        }
+        server.begin(&self.item.to.1, upload, self.blocks, true, false, self.copy.sparse).await?;
+        Ok(false)
+    }
+
     /// All blocks were copied: the file gets its name, unless some are not there as they should be.
     pub(super) async fn finish(&self) -> Result<Finished, CopyError> {
         let modified = Some(self.item.about.modified).filter(|time| *time != SystemTime::UNIX_EPOCH);
@@ -521,8 +537,7 @@ impl FileJob {
 /// Waits until so many bytes may go.
 pub(super) async fn turn(copy: &Copy, bytes: usize) {
     if let Some(pace) = &copy.pace {
-        let turn = pace.take(copy.shell.now(), bytes as u64);
-        if turn > copy.shell.now() {
+        if let Some(turn) = pace.wait_after(copy.shell.now(), bytes as u64) {
             copy.shell.sleep_until(turn).await;
         }
     }

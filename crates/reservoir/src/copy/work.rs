@@ -204,6 +204,12 @@ impl Work {
         loop {
             match job.transfer(number, stream).await {
                 Ok(()) => break,
+                Err(error) if job.is_forgotten(&error) && round < self.copy.retries => match job.take_up().await {
+                    Ok(true) => break,
+                    Ok(false) => self.wait(round).await,
+                    Err(error) if self.tries_again(&error, round) => self.wait(round).await,
+                    Err(error) => return self.end(job, Some(&error)),
+                },
                 Err(error) if self.tries_again(&error, round) => self.wait(round).await,
                 Err(error) => return self.end(job, Some(&error)),
             }
@@ -218,6 +224,10 @@ impl Work {
         let mut round = 0;
         let finished = loop {
             match job.finish().await {
+                Err(error) if job.is_forgotten(&error) && round < self.copy.retries => match job.take_up().await {
+                    Ok(true) => break Ok(Finished::Done),
+                    _ => self.wait(round).await,
+                },
                 Err(error) if self.tries_again(&error, round) => self.wait(round).await,
                 finished => break finished,
             }

@@ -3,18 +3,17 @@
 use super::asking::Session;
 use super::{Remote, RemoteError};
 use crate::blocks::BlockSum;
-use crate::body;
+use crate::body::{self, Body};
 use crate::line;
 use crate::name::Name;
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use hyper::{HeaderMap, Response, StatusCode};
 use offload_base::text::with_causes;
 
 /// An answer, and the connection that it came on.
 pub(super) struct Answer {
-    pub(super) answer: Response<Incoming>,
+    pub(super) answer: Response<Body>,
     pub(super) session: Session,
 }
 

@@ -4,7 +4,7 @@ use super::answer::Answer;
 use super::dial::Wire;
 use super::error::refused;
 use super::{Lines, MOST_OF_A_REFUSAL, Remote, RemoteError, STALL, field};
-use crate::body::Body;
+use crate::body::{self, Body};
 use crate::line::{self, Line};
 use crate::name::Name;
 use crate::s3::Ask;
@@ -22,10 +22,18 @@ use offload_base::text::with_causes;
 use std::io;
 use std::sync::{Arc, PoisonError};
 
-pub(super) struct Session {
-    pub(super) requests: SendRequest<Body>,
-    pub(super) watch: Watch,
+/// What an answer came on.
+pub(super) enum Session {
+    Http1 {
+        requests: SendRequest<Body>,
+        watch: Watch,
+    },
+    /// Its stream is used up; the connection is there for all.
+    Http3,
 }
+
+/// A connection of HTTP/1.1 that waits for a request.
+pub(super) type Idle = (SendRequest<Body>, Watch);
 
 impl Remote {
     pub(super) fn request(&self, method: Method, name: &Name) -> hyper::http::request::Builder {
@@ -65,11 +73,15 @@ impl Remote {
     ) -> Result<Answer, RemoteError> {
         let request = with_body(request, body, name)?;
         let method = request.method().clone();
-        let mut session = self.session().await?;
-        session.watch.expect(stall);
-        let answer = session.requests.send_request(request).await.map_err(|error| self.broken(&error))?;
-        session.watch.expect(Some(STALL));
-        let answer = Answer { answer, session };
+        let answer = if self.by_http3 {
+            Answer { answer: self.ask_by_http3(request, stall).await?, session: Session::Http3 }
+        } else {
+            let (mut requests, watch) = self.session().await?;
+            watch.expect(stall);
+            let answer = requests.send_request(request).await.map_err(|error| self.broke(&error))?;
+            watch.expect(Some(STALL));
+            Answer { answer: answer.map(body::arriving), session: Session::Http1 { requests, watch } }
+        };
         if answer.status().is_success() {
             return Ok(answer);
         }
@@ -116,12 +128,12 @@ impl Remote {
     }
 
     /// A connection that waits for a request, or a new one.
-    pub(super) async fn session(&self) -> Result<Session, RemoteError> {
+    async fn session(&self) -> Result<Idle, RemoteError> {
         loop {
             let idle = self.idle().pop();
-            let Some(mut session) = idle else { break };
-            if session.requests.ready().await.is_ok() {
-                return Ok(session);
+            let Some((mut requests, watch)) = idle else { break };
+            if requests.ready().await.is_ok() {
+                return Ok((requests, watch));
             }
         }
         let stream = self.connect().await?;
@@ -129,25 +141,25 @@ impl Remote {
         let stream = TokioIo::new(Watched::new(stream, watch.clone()));
         // XRootD 5.5 looks for names of fields as RFCs write them, though they know no case (RFC 9110 5.1).
         let handshake = http1::Builder::new().title_case_headers(true).max_buf_size(512 << 10).handshake(stream).await;
-        let (requests, connection) = handshake.map_err(|error| self.broken(&error))?;
+        let (requests, connection) = handshake.map_err(|error| self.broke(&error))?;
         // Its requests are told when it breaks.
         self.shell.spawn(async move { drop(connection.await) });
-        Ok(Session { requests, watch })
+        Ok((requests, watch))
     }
 
     pub(super) async fn connect(&self) -> Result<Box<dyn Wire>, RemoteError> {
-        let broken = |error: io::Error| {
-            let (host, text) = (self.host.clone(), error.to_string());
-            match error.kind() {
-                // What rustls finds wrong stays wrong.
-                io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
-                    RemoteError::Untrusted { host, error: text }
-                }
-                _ => RemoteError::Connection { host, error: text },
-            }
-        };
         let stream = self.shell.within(STALL, self.dial.dial(&self.host, self.port)).await;
-        stream.and_then(|dialed| dialed).map_err(broken)
+        stream.and_then(|dialed| dialed).map_err(|error| self.unreached(&error))
+    }
+
+    /// No connection came about.
+    pub(super) fn unreached(&self, error: &io::Error) -> RemoteError {
+        let (host, text) = (self.host.clone(), error.to_string());
+        match error.kind() {
+            // What rustls finds wrong stays wrong.
+            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => RemoteError::Untrusted { host, error: text },
+            _ => RemoteError::Connection { host, error: text },
+        }
     }
 
     /// Reads what is left of an answer, and keeps the connection for the next request.
@@ -159,8 +171,10 @@ impl Remote {
     }
 
     pub(super) fn keep(&self, session: Session) {
-        session.watch.expect(None);
-        self.idle().push(session);
+        if let Session::Http1 { requests, watch } = session {
+            watch.expect(None);
+            self.idle().push((requests, watch));
+        }
     }
 
     pub(super) async fn text(&self, answer: Answer, name: &Name, most: usize) -> Result<String, RemoteError> {
@@ -172,15 +186,11 @@ impl Remote {
         String::from_utf8(bytes.copy_to_bytes(bytes.remaining()).into()).map_err(|_| wrong("is no text"))
     }
 
-    pub(super) fn broken(&self, error: &hyper::Error) -> RemoteError {
-        self.broke(error)
-    }
-
     pub(super) fn broke(&self, error: &(dyn core::error::Error + 'static)) -> RemoteError {
         RemoteError::Connection { host: self.host.clone(), error: with_causes(error) }
     }
 
-    pub(super) fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
+    pub(super) fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Idle>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,7 @@
 //! What connects to servers.
 
 use core::pin::Pin;
+use quic_offload::Connection;
 use std::io;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -30,12 +31,21 @@ pub trait Dial: Send + Sync {
     /// A new connection to `host`.
     fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a>;
 
+    /// A new connection of QUIC to `host`; `None`: it makes none, and requests go by HTTP/1.1.
+    fn quic<'a>(&'a self, host: &'a str, port: u16) -> Option<QuicDialed<'a>> {
+        let _nobody = (host, port);
+        None
+    }
+
     /// Whether it would try.
     fn may_reach(&self, host: &str, port: u16) -> bool {
         let _any = (host, port);
         true
     }
 }
+
+/// A connection of QUIC that is being made.
+pub type QuicDialed<'a> = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + 'a>>;
 
 /// A connection that is being made.
 pub type Dialed<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send + 'a>>;

@@ -1,7 +1,8 @@
-//! Serves a folder over HTTP/1.1, on any stream: files by ranges with digests, uploads by blocks.
+//! Serves a folder over HTTP/1.1, on any stream, and over HTTP/3: files by ranges with digests, uploads by blocks.
 //!
 //! - `read`: GET and HEAD; `digests`: digests of whole files, computed once;
 //! - `third_party`: COPY, from another server or to one;
+//! - `http3`: requests that come on streams of one connection;
 //! - `packs`: POST of many small files at once, and of names of such;
 //! - `write`: POST and PUT; `uploads`: files that are arriving, and who writes them;
 //! - `refusal`: why a request is not answered as asked.
@@ -11,6 +12,7 @@
 //! ```
 
 mod digests;
+mod http3;
 mod packs;
 mod read;
 mod refusal;
@@ -218,7 +220,8 @@ impl Server {
         let watch = Watch::new(self.0.shell.timers().clone());
         watch.idle(self.0.limits.idle, self.0.limits.head);
         let stream = Watched::new(stream, watch.clone());
-        let service = service_fn(|request| {
+        let service = service_fn(|request: Request<Incoming>| {
+            let request = request.map(body::arriving);
             let (server, watch) = (self.clone(), watch.clone());
             let answered: Pin<Box<dyn Future<Output = Result<_, Infallible>> + Send>> =
                 Box::pin(async move { Ok(server.answer(request, peer, watch).await) });
@@ -243,7 +246,7 @@ impl Server {
         let _told = ended;
     }
 
-    async fn answer(&self, request: Request<Incoming>, peer: &str, watch: Watch) -> Response<Body> {
+    async fn answer(&self, request: Request<Body>, peer: &str, watch: Watch) -> Response<Body> {
         watch.expect(Some(self.0.limits.stall));
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let mut user = String::from("-");
@@ -260,7 +263,7 @@ impl Server {
 
     async fn attend(
         &self,
-        request: Request<Incoming>,
+        request: Request<Body>,
         watch: &Watch,
         user: &mut String,
     ) -> Result<Response<Body>, Refusal> {
@@ -287,8 +290,8 @@ impl Server {
             Method::PUT => write::put(self, request, name, &grant, watch).await,
             Method::POST if gives_pack => packs::give(self, request, name, &grant, watch).await,
             Method::POST if takes_pack => packs::take(self, request, name, &grant, watch).await,
-            Method::POST => write::begin(self, &request, name, &grant, watch).await,
-            _ => read::give(self, &request, name, &grant, watch).await,
+            Method::POST => write::begin(self, &request.map(drop), name, &grant, watch).await,
+            _ => read::give(self, &request.map(drop), name, &grant, watch).await,
         }
     }
 

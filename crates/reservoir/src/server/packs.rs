@@ -16,7 +16,7 @@ use crate::tokens::Grant;
 use crate::watch::Watch;
 use core::fmt::Write;
 use http_body_util::{BodyExt, Limited};
-use hyper::body::{Frame, Incoming};
+use hyper::body::Frame;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 /// Takes a pack.
 pub(super) async fn take(
     server: &Server,
-    request: Request<Incoming>,
+    request: Request<Body>,
     into: Name,
     grant: &Arc<Grant>,
     watch: &Watch,
@@ -76,7 +76,7 @@ async fn land(server: &Server, batch: Batch, failed: &mut String, watch: &Watch)
 /// Gives a pack of what is named.
 pub(super) async fn give(
     server: &Server,
-    request: Request<Incoming>,
+    request: Request<Body>,
     from: Name,
     grant: &Arc<Grant>,
     watch: &Watch,

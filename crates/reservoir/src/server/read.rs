@@ -13,7 +13,6 @@ use crate::storage::{About, Kind, Stored};
 use crate::tokens::Grant;
 use crate::watch::Watch;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use hyper::header::{
     ACCEPT, ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH,
     IF_RANGE, LAST_MODIFIED, RANGE, TE, TRAILER,
@@ -23,7 +22,7 @@ use std::sync::Arc;
 
 pub(super) async fn give(
     server: &Server,
-    request: &Request<Incoming>,
+    request: &Request<()>,
     name: Name,
     grant: &Arc<Grant>,
     watch: &Watch,
@@ -48,7 +47,7 @@ pub(super) async fn give(
 
 async fn give_file(
     server: &Server,
-    request: &Request<Incoming>,
+    request: &Request<()>,
     name: &Name,
     (file, about): (Arc<dyn Stored>, About),
     grant: &Arc<Grant>,
@@ -126,12 +125,7 @@ fn block_hasher(asked: &HeaderMap, range: &core::ops::Range<u64>, size: u64) -> 
     (takes && wanted && *range == blocks.range(number)).then(|| BlockHasher::new(blocks, number))
 }
 
-async fn list(
-    server: &Server,
-    request: &Request<Incoming>,
-    name: Name,
-    watch: &Watch,
-) -> Result<Response<Body>, Refusal> {
+async fn list(server: &Server, request: &Request<()>, name: Name, watch: &Watch) -> Result<Response<Body>, Refusal> {
     let json = field(request.headers(), ACCEPT).is_some_and(|accept| accept.contains("application/x-ndjson"));
     let mut fields = HeaderMap::new();
     fields.insert(KIND, HeaderValue::from_static("folder"));

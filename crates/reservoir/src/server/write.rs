@@ -27,7 +27,6 @@ use crate::watch::Watch;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, IF_NONE_MATCH};
 use hyper::{Request, Response, StatusCode};
 use std::sync::Arc;
@@ -36,7 +35,7 @@ use std::time::SystemTime;
 /// Begins an upload, or takes it up again.
 pub(super) async fn begin(
     server: &Server,
-    request: &Request<Incoming>,
+    request: &Request<()>,
     name: Name,
     grant: &Arc<Grant>,
     watch: &Watch,
@@ -66,7 +65,7 @@ pub(super) async fn begin(
 
 pub(super) async fn put(
     server: &Server,
-    request: Request<Incoming>,
+    request: Request<Body>,
     name: Name,
     grant: &Arc<Grant>,
     watch: &Watch,
@@ -96,7 +95,7 @@ struct Put<'a> {
 
 impl Put<'_> {
     /// The file comes in one request.
-    async fn whole(self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+    async fn whole(self, request: Request<Body>) -> Result<Response<Body>, Refusal> {
         let size = field(request.headers(), CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let size = size.ok_or_else(|| Refusal::new(StatusCode::LENGTH_REQUIRED, "Content-Length is needed"))?;
         // Whatever is wrong is found before there is anything to remove.
@@ -124,7 +123,7 @@ impl Put<'_> {
     }
 
     /// Bytes of an upload.
-    async fn part(self, request: Request<Incoming>, bytes: Range<u64>, size: u64) -> Result<Response<Body>, Refusal> {
+    async fn part(self, request: Request<Body>, bytes: Range<u64>, size: u64) -> Result<Response<Body>, Refusal> {
         let named = named_writer(request.headers(), self.grant)?;
         let is_named = named.is_some();
         let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
@@ -171,7 +170,7 @@ impl Put<'_> {
     }
 
     /// The upload is to become the file.
-    async fn finish(self, request: Request<Incoming>, size: u64) -> Result<Response<Body>, Refusal> {
+    async fn finish(self, request: Request<Body>, size: u64) -> Result<Response<Body>, Refusal> {
         let Some(writer) = named_writer(request.headers(), self.grant)? else {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Upload has to name the upload"));
         };
@@ -237,7 +236,7 @@ impl Put<'_> {
     /// Writes the bytes of a request's body; gives its trailers too.
     async fn receive(
         &self,
-        request: Request<Incoming>,
+        request: Request<Body>,
         landing: &Arc<Landing>,
         range: Range<u64>,
         mut summer: Option<Summer>,
@@ -273,8 +272,7 @@ impl Put<'_> {
 /// Bytes that came count; what comes after them waits.
 pub(super) async fn take_turn(server: &Server, watch: &Watch, pace: &Pace, bytes: usize) {
     let shell = &server.0.shell;
-    let turn = pace.take(shell.now(), bytes as u64);
-    if turn > shell.now() {
+    if let Some(turn) = pace.wait_after(shell.now(), bytes as u64) {
         watch.expect(None);
         shell.sleep_until(turn).await;
         watch.expect(Some(server.0.limits.stall));

@@ -1,25 +1,25 @@
-//! A connection of `quic-offload` and its streams as crate `h3` wants to see them.
+//! A connection and its streams as crate `h3` (HTTP/3, RFC 9114) wants to see them.
 //!
 //! Invariant: an end that `h3` drops before its time is reset or stopped, never made to look whole. Futures are made anew at
 //! each poll: those of `quic-offload` lose nothing when they are dropped.
 
+use crate::{Closed, Connection, ReceiveStream, SendStream, StreamError};
 use bytes::{Buf, Bytes};
 use core::future::Future;
 use core::pin::pin;
 use core::task::{Context, Poll, ready};
 use h3::error::Code;
 use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf};
-use quic_offload::{Closed, Connection, ReceiveStream, SendStream, StreamError};
 use std::sync::Arc;
 
 /// A connection. Clones are the same one.
 ///
 /// ```
 /// # async fn example(connection: quic_offload::Connection) -> Result<(), Box<dyn std::error::Error>> {
-/// use offload_examples::web::http3::streams::Streams;
+/// use quic_offload::http3::Streams;
 ///
 /// let (mut driver, mut requests) = h3::client::new(Streams(connection)).await?;
-/// let request = hyper::Request::get("https://server.test/").body(())?;
+/// let request = http::Request::get("https://server.test/").body(())?;
 /// let mut answer = requests.send_request(request).await?;
 /// answer.finish().await?;
 /// println!("{}", answer.recv_response().await?.status());
@@ -63,7 +63,7 @@ impl<B: Buf> quic::OpenStreams<B> for Streams {
     }
 }
 
-/// A stream's end that sends.
+/// A stream's end that sends. See [`Streams`].
 pub struct Sending<B> {
     stream: SendStream,
     left: Option<WriteBuf<B>>,
@@ -112,7 +112,7 @@ impl<B: Buf> quic::SendStream<B> for Sending<B> {
     }
 }
 
-/// A stream's end that receives.
+/// A stream's end that receives. See [`Streams`].
 pub struct Receiving(ReceiveStream);
 
 impl quic::RecvStream for Receiving {
@@ -131,7 +131,7 @@ impl quic::RecvStream for Receiving {
     }
 }
 
-/// Both ends of a stream.
+/// Both ends of a stream. See [`Streams`].
 pub struct Both<B> {
     send: Sending<B>,
     receive: Receiving,
@@ -208,5 +208,7 @@ fn of_stream(error: StreamError) -> StreamErrorIncoming {
     }
 }
 
+/// What clients and servers call the protocol (RFC 9114 3.1), for `alpn_protocols` of rustls.
+pub const ALPN: &[u8] = b"h3";
 /// What is taken of a stream at a time.
 const MOST_AT_ONCE: usize = 64 << 10;

@@ -1,5 +1,7 @@
 //! The same server and the same copy over emulated hosts whose NICs seal and open the TLS records, in virtual time: AES-256-GCM, over
-//! a wire that loses and reorders.
+//! a wire that loses and reorders. And over HTTP/3, whose packets the NICs seal and open, or the CPUs.
+
+mod http3;
 
 use core::time::Duration;
 use ktls_offload::{InPlace, Offload};
@@ -14,45 +16,20 @@ use offload_testbed::wire::LinkConfig;
 use offload_testbed::wire::impairment::{Impairments, Share};
 use offload_testbed::{BedHost, NicConfig, Runtime, Seed, TcpConfig, Testbed};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 const AGREEMENT: Agreement = Agreement { version: TlsVersion::Tls13, suite: TlsSuite::Aes256Gcm };
 
 #[test]
 fn nics_seal_and_open_what_is_copied() {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["from", "store", "back"] {
-        std::fs::create_dir(folder.path().join(name)).unwrap();
-    }
-    for (name, bytes) in [("large", 5_000_000), ("small", 1000), ("empty", 0)] {
-        let mut content = vec![0; bytes];
-        Seed(1).stream(name).fill(&mut content);
-        std::fs::write(folder.path().join("from").join(name), content).unwrap();
-    }
     let loss = Impairments { loss: Share::new(0.001).unwrap(), ..Impairments::default() };
-    let mut bed = Testbed::builder(Seed(1))
-        .host("server", NicConfig::default(), TcpConfig::default())
-        .host("client", NicConfig::default(), TcpConfig::default())
-        .wire(0, 1, LinkConfig { impairments: loss, ..LinkConfig::default() })
-        .build()
-        .unwrap();
+    let mut bed = bed(LinkConfig { impairments: loss, ..LinkConfig::default() });
+    let files = Files::new();
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let to = SocketAddr::from((server.address(), 443));
-    serve(&server, &folder.path().join("store"));
-
-    let copy = Copy::new(shell(&client), Arc::new(OverNic { host: client.clone(), to })).streams(4).verify(true);
-    let copy = copy.block(1 << 20).unwrap();
-    let place =
-        |name: &str| Place::in_folder(Arc::new(Rooted::open(folder.path()).unwrap()), Name::from_url(name).unwrap());
-    let url = |path: &str| Place::parse(&format!("https://server.nic-offload.test{path}"), None).unwrap();
-    let up = bed.run(copy.run(&[place("/from")], &url("/"))).unwrap();
-    assert_eq!((up.copied, &up.failed[..]), (3, &[][..]));
-    let down = bed.run(copy.run(&[url("/from/")], &place("/back"))).unwrap();
-    assert_eq!((down.copied, &down.failed[..]), (3, &[][..]));
-    for name in ["large", "small", "empty"] {
-        let read = |in_folder: &str| std::fs::read(folder.path().join(in_folder).join(name)).unwrap();
-        assert!(read("from") == read("store/from") && read("from") == read("back"), "{name} differs");
-    }
+    serve(&server, &files.path().join("store"));
+    files.there_and_back(&mut bed, Arc::new(OverNic { host: client.clone(), to }));
     // The NICs did the work, and lost their places on the way.
     let counters = bed.counters();
     let (sealed, opened) = (counters.value("tx_tls_encrypted_packets"), counters.value("rx_tls_decrypted_packets"));
@@ -64,36 +41,86 @@ fn nics_seal_and_open_what_is_copied() {
 /// come. One by one, forty of them would take forty round trips each way.
 #[test]
 fn a_stream_does_not_wait_a_round_trip_for_each_block() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("store")).unwrap();
-    let mut content = vec![0; 40 << 18];
-    Seed(1).stream("file").fill(&mut content);
-    std::fs::write(folder.path().join("file"), &content).unwrap();
-    let round_trip = Duration::from_millis(100);
-    let mut bed = Testbed::builder(Seed(1))
-        .host("server", NicConfig::default(), TcpConfig::default())
-        .host("client", NicConfig::default(), TcpConfig::default())
-        .wire(0, 1, LinkConfig { delay: round_trip / 2, ..LinkConfig::default() })
-        .build()
-        .unwrap();
+    let mut bed = bed(LinkConfig { delay: ROUND_TRIP / 2, ..LinkConfig::default() });
+    let files = Files::new();
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let to = SocketAddr::from((server.address(), 443));
-    serve(&server, &folder.path().join("store"));
-    let copy = Copy::new(shell(&client), Arc::new(OverNic { host: client.clone(), to })).streams(1);
-    let copy = copy.block(1 << 18).unwrap();
-    let place =
-        |name: &str| Place::in_folder(Arc::new(Rooted::open(folder.path()).unwrap()), Name::from_url(name).unwrap());
-    let url = Place::parse("https://server.nic-offload.test/file", None).unwrap();
-    for (from, to) in [(place("/file"), url.clone()), (url, place("/back"))] {
-        let began = bed.now();
-        let outcome = bed.run(copy.run(&[from], &to)).unwrap();
-        assert_eq!((outcome.copied, &outcome.failed[..]), (1, &[][..]));
+    serve(&server, &files.path().join("store"));
+    for round_trips in files.by_one_stream(&mut bed, Arc::new(OverNic { host: client.clone(), to })) {
         // Handshakes and a dozen doublings of the window.
-        let round_trips = (bed.now() - began).as_secs_f64() / round_trip.as_secs_f64();
         assert!(round_trips < 30.0, "{round_trips} round trips");
     }
-    assert!(std::fs::read(folder.path().join("back")).unwrap() == content);
 }
+
+fn bed(wire: LinkConfig) -> Testbed {
+    let builder = Testbed::builder(Seed(1)).host("server", NicConfig::default(), TcpConfig::default());
+    builder.host("client", NicConfig::default(), TcpConfig::default()).wire(0, 1, wire).build().unwrap()
+}
+
+/// Three files of unlike size in `from`, and a folder `store` for a server.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Files {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["from", "store"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        for (name, bytes) in [("large", 5_000_000), ("small", 1000), ("empty", 0)] {
+            std::fs::write(folder.path().join("from").join(name), content(name, bytes)).unwrap();
+        }
+        Files(folder)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn place(&self, name: &str) -> Place {
+        Place::in_folder(Arc::new(Rooted::open(self.path()).unwrap()), Name::from_url(name).unwrap())
+    }
+
+    /// Copies from the second host to the first, and back.
+    fn there_and_back(&self, bed: &mut Testbed, dial: Arc<dyn Dial>) {
+        let copy = Copy::new(shell(bed.host(1)), dial).streams(4).verify(true).block(1 << 20).unwrap();
+        let up = bed.run(copy.run(&[self.place("/from")], &url("/"))).unwrap();
+        assert_eq!((up.copied, &up.failed[..]), (3, &[][..]));
+        let down = bed.run(copy.run(&[url("/from/")], &self.place("/back"))).unwrap();
+        assert_eq!((down.copied, &down.failed[..]), (3, &[][..]));
+        for name in ["large", "small", "empty"] {
+            let read = |in_folder: &str| std::fs::read(self.path().join(in_folder).join(name)).unwrap();
+            assert!(read("from") == read("store/from") && read("from") == read("back"), "{name} differs");
+        }
+    }
+
+    /// Copies forty blocks there and back, and tells how many round trips each way took.
+    fn by_one_stream(&self, bed: &mut Testbed, dial: Arc<dyn Dial>) -> [f64; 2] {
+        let content = content("file", 40 << 18);
+        std::fs::write(self.path().join("file"), &content).unwrap();
+        let copy = Copy::new(shell(bed.host(1)), dial).streams(1).block(1 << 18).unwrap();
+        let took = [(self.place("/file"), url("/file")), (url("/file"), self.place("/back"))].map(|(from, to)| {
+            let began = bed.now();
+            let outcome = bed.run(copy.run(&[from], &to)).unwrap();
+            assert_eq!((outcome.copied, &outcome.failed[..]), (1, &[][..]));
+            (bed.now() - began).as_secs_f64() / ROUND_TRIP.as_secs_f64()
+        });
+        assert!(std::fs::read(self.path().join("back")).unwrap() == content);
+        took
+    }
+}
+
+fn content(name: &str, bytes: usize) -> Vec<u8> {
+    let mut content = vec![0; bytes];
+    Seed(1).stream(name).fill(&mut content);
+    content
+}
+
+fn url(path: &str) -> Place {
+    Place::parse(&format!("https://server.nic-offload.test{path}"), None).unwrap()
+}
+
+/// A long path.
+const ROUND_TRIP: Duration = Duration::from_millis(100);
 
 fn shell(host: &BedHost) -> Shell {
     let runtime: Arc<dyn Runtime> = host.runtime();
@@ -102,7 +129,7 @@ fn shell(host: &BedHost) -> Shell {
 }
 
 /// Serves a folder at port 443 of a host; its NIC does the TLS.
-fn serve(host: &BedHost, folder: &std::path::Path) {
+fn serve(host: &BedHost, folder: &Path) {
     let server = Server::new(Arc::new(Rooted::open(folder).unwrap()), shell(host), Limits::default()).open_to_all();
     let mut listener = host.stack().listen(443, 16).unwrap();
     let config = Arc::new(AGREEMENT.server_config(Randomness::Seeded(Seed(2)), None).unwrap());

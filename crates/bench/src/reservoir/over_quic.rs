@@ -1,0 +1,87 @@
+//! HTTP/3: all streams on one connection of QUIC, whose packets the NICs protect, or the hosts, or nobody.
+
+use super::{PORT, Reservoir, shell};
+use crate::connection::Mode;
+use offload_api::QuicCipher;
+use offload_base::RandomSource;
+use offload_base::cost::Meter;
+use offload_reservoir::Server;
+use offload_reservoir::remote::{Dial, Dialed, QuicDialed};
+use offload_testbed::bed::BedHost;
+use offload_testbed::identity::{Randomness, quic_client_config, quic_server_config, server_name};
+use quic_offload::http3::ALPN;
+use quic_offload::{ClientTls, Config, Endpoint, Offload, ServerTls};
+use std::io;
+use std::net::SocketAddr;
+
+/// Serves at the host's port.
+pub(super) fn serve(plan: &Reservoir, host: &BedHost, server: Server, meter: &Meter) -> io::Result<()> {
+    let mut tls = quic_server_config(QuicCipher::Aes256Gcm, Randomness::Seeded(plan.seed.derive("server")), None);
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let tls = ServerTls::new(tls).map_err(io::Error::other)?;
+    let socket = host.stack().bind_udp(Some(PORT))?;
+    let (endpoint, driver) = Endpoint::new(socket, host.runtime(), config(plan, "server"), Some(tls))?;
+    let _runs = host.spawn("quic", driver);
+    let shell = shell(host, meter);
+    let _serves = host.spawn("serving", async move {
+        while let Some(connection) = endpoint.accept().await {
+            let server = server.clone();
+            shell.spawn(async move { server.serve_http3(connection).await });
+        }
+    });
+    Ok(())
+}
+
+/// Connects from the copying host.
+pub(super) struct Dials {
+    endpoint: Endpoint,
+    tls: ClientTls,
+    to: SocketAddr,
+}
+
+impl Dials {
+    pub(super) fn new(plan: &Reservoir, host: &BedHost, server: &BedHost) -> io::Result<Dials> {
+        let mut tls = quic_client_config(QuicCipher::Aes256Gcm, Randomness::Seeded(plan.seed.derive("client")), None);
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        let tls = ClientTls::new(tls).map_err(io::Error::other)?;
+        let (endpoint, driver) =
+            Endpoint::new(host.stack().bind_udp(None)?, host.runtime(), config(plan, "client"), None)?;
+        let _runs = host.spawn("quic", driver);
+        Ok(Dials { endpoint, tls, to: SocketAddr::from((server.address(), PORT)) })
+    }
+}
+
+impl Dial for Dials {
+    fn dial<'a>(&'a self, _: &'a str, _: u16) -> Dialed<'a> {
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
+
+    fn quic<'a>(&'a self, _: &'a str, _: u16) -> Option<QuicDialed<'a>> {
+        Some(Box::pin(async move {
+            let connecting = self.endpoint.connect(&self.tls, self.to, &server_name().to_str());
+            Ok(connecting.map_err(io::Error::other)?.await?)
+        }))
+    }
+}
+
+/// The windows of all streams are the one connection's.
+fn config(plan: &Reservoir, end: &str) -> Config {
+    let window = (plan.window as u64 * u64::from(plan.streams) / plan.scale.max(1)).max(64 << 10);
+    let window = u32::try_from(window).unwrap_or(u32::MAX);
+    let offload = match plan.mode {
+        Mode::TlsNic => Offload::Both,
+        Mode::TlsCpu => Offload::None,
+        Mode::Tcp => Offload::Unprotected,
+    };
+    Config {
+        random: Some(RandomSource::from(plan.seed.derive("quic").derive(end))),
+        offload,
+        udp_payload: plan.mtu.saturating_sub(HEADERS).clamp(1200, MOST_OF_A_DATAGRAM),
+        ..offload_reservoir::quic::config(window)
+    }
+}
+
+/// IPv6's and UDP's.
+const HEADERS: u16 = 48;
+/// With longer ones a stream has no more than 1,024 pieces that wait for one before them.
+const MOST_OF_A_DATAGRAM: u16 = 4096;

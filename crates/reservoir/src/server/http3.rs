@@ -1,0 +1,107 @@
+//! Answers that come by HTTP/3: each request on a stream of its own.
+
+use super::Server;
+use crate::body;
+use crate::http3::{Arriving, MOST_OF_A_HEAD, send, tell_length};
+use crate::watch::Watch;
+use bytes::Bytes;
+use core::pin::pin;
+use h3::error::Code;
+use h3::server::RequestResolver;
+use http_body_util::BodyExt;
+use hyper::{Method, Response};
+use quic_offload::Connection;
+use quic_offload::http3::Streams;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, watch};
+
+impl Server {
+    /// Answers the requests of an HTTP/3 connection, until there are no more: 32 at a time, each of which takes one of the places that
+    /// [`enter`](Server::enter) gives to connections of HTTP/1.1. Others wait.
+    ///
+    /// ```
+    /// # async fn example(server: offload_reservoir::Server, endpoint: quic_offload::Endpoint) {
+    /// while let Some(connection) = endpoint.accept().await {
+    ///     let server = server.clone();
+    ///     tokio::spawn(async move { server.serve_http3(connection).await });
+    /// }
+    /// # }
+    /// ```
+    pub async fn serve_http3(&self, connection: Connection) {
+        let peer = connection.remote_addr().map_or_else(|_| "-".into(), |peer| peer.to_string());
+        let mut builder = h3::server::builder();
+        builder.send_grease(false).max_field_section_size(MOST_OF_A_HEAD);
+        // A client that leaves so soon has asked for nothing.
+        let Ok(mut http) = builder.build::<_, Bytes>(Streams(connection)).await else { return };
+        let (under_way, turns) = (watch::Sender::new(0_usize), Arc::new(Semaphore::new(AT_A_TIME)));
+        let mut closing = self.0.closing.subscribe();
+        let mut closed = pin!(async move { drop(closing.wait_for(|closing| *closing).await) });
+        let is_closed = loop {
+            let idle = async {
+                none_left(&under_way).await;
+                self.0.shell.sleep(self.0.limits.idle).await;
+            };
+            let accepted = tokio::select! {
+                biased;
+                () = &mut closed => {
+                    // The client may be gone.
+                    let _told = http.shutdown(0).await;
+                    break true;
+                }
+                accepted = http.accept() => accepted,
+                () = idle => break false,
+            };
+            let Ok(Some(resolver)) = accepted else { break false };
+            let (server, peer, count, turns) = (self.clone(), peer.clone(), under_way.clone(), turns.clone());
+            count.send_modify(|count| *count += 1);
+            self.0.shell.spawn(async move {
+                // Nobody closes either of them. Those that came first have their turn first.
+                let places = (turns.acquire_owned().await, server.0.places.clone().acquire_owned().await);
+                server.answer_http3(resolver, &peer).await;
+                drop(places);
+                count.send_modify(|count| *count -= 1);
+            });
+        };
+        none_left(&under_way).await;
+        if is_closed {
+            // What has arrived at the client, and is not read there yet, would be lost with the connection: the client ends it.
+            let ends = async { while let Ok(Some(_refused)) = http.accept().await {} };
+            // It may take its time, as long as a connection may stand still.
+            let _ended_or_not = self.0.shell.within(self.0.limits.stall, ends).await;
+        }
+    }
+
+    async fn answer_http3(&self, resolver: RequestResolver<Streams, Bytes>, peer: &str) {
+        let watch = Watch::new(self.0.shell.timers().clone());
+        watch.expect(Some(self.0.limits.head));
+        let answered = async {
+            // What goes wrong with a client ends its stream, and the log has the request.
+            let Ok((request, stream)) = resolver.resolve_request().await else { return };
+            let (mut to, from) = stream.split();
+            let is_head = *request.method() == Method::HEAD;
+            // RFC 9114 4.1: the rest of a request is not needed for an answer.
+            let body = Arriving::new(from, watch.clone(), Code::H3_NO_ERROR).boxed_unsync();
+            let answer = self.answer(request.map(|()| body), peer, watch.clone()).await;
+            let (mut head, content) = answer.into_parts();
+            tell_length(&mut head.headers, &content);
+            if to.send_response(Response::from_parts(head, ())).await.is_ok() {
+                let content = if is_head { body::empty() } else { content };
+                let _gone = send(&mut to, content, &watch).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = answered => {}
+            _ = watch.late() => {}
+        }
+    }
+}
+
+/// Requests of a connection that are answered at a time.
+const AT_A_TIME: usize = 32;
+
+/// Ready when `count` is zero.
+async fn none_left(count: &watch::Sender<usize>) {
+    // The sender is here: it cannot have gone.
+    let _never_fails = count.subscribe().wait_for(|count| *count == 0).await.is_ok();
+}

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# HTTP/3 over the kernel's UDP: the reservoir's two ends with each other, killed and ended under way; curl of a whole Debian 13, where
+# tests/linux/guest/root.sh has made one (tests/linux/quic_root.sh does).
+# usage: tests/reservoir/http3.sh PATH-OF-reservoir
+set -euo pipefail
+reservoir="$1"
+. "$(dirname "$0")/common.sh"
+served="--http3 --log"
+head -c 60000000 /dev/urandom >"$work/from/large"
+: >"$work/from/empty"
+for n in $(seq 300); do head -c "$n" "$work/from/large" >"$work/from/file $n"; done
+start
+
+echo "-- there and back, on one connection each"
+by_http3() { copy --http3 --block 1MiB "$@"; }
+by_http3 --verify "$work/from" "$(url '')"
+by_http3 --verify --streams 3 "$(url from/)" "$work/back"
+diff -r "$work/from" "$work/root/from" && diff -r "$work/from" "$work/back"
+by_http3 "$(url from/large)" "$(url relayed)"
+same "$work/from/large" "$work/root/relayed"
+[ "$(grep -c ' tests ' "$work/log")" -gt 100 ] || { echo "the log has no requests"; exit 1; }
+
+echo "-- a wrong token, and an authority that is not trusted"
+said="$(RESERVOIR_TOKEN=wrong by_http3 "$(url relayed)" "$work/x" 2>&1)" && { echo "a wrong token is let in"; exit 1; }
+grep -q "401" <<<"$said" || { echo "$said"; exit 1; }
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=other -keyout "$work/o.key" -out "$work/other.pem" 2>/dev/null
+said="$("$reservoir" copy --http3 --cacert "$work/other.pem" "$(url relayed)" "$work/x" 2>&1)" && { echo "a stranger is trusted"; exit 1; }
+grep -qi "certificate" <<<"$said" || { echo "$said"; exit 1; }
+
+echo "-- either end is killed, and what is left is copied"
+rm "$work/root/relayed"
+by_http3 --rate 200M "$work/from/large" "$(url killed)" >/dev/null 2>&1 & client=$!
+until [ "$(du -s "$work/root" | cut -f1)" -gt 75000 ]; do sleep 0.1; done
+kill -9 "$client"
+wait "$client" 2>/dev/null || true
+by_http3 --rate 400M --resume "$work/from/large" "$(url killed)" >"$work/said" 2>&1 & client=$!
+sleep 0.4
+kill -9 "$server"
+wait "$server" 2>/dev/null || true
+start
+wait "$client" || { cat "$work/said"; exit 1; }
+same "$work/from/large" "$work/root/killed"
+
+echo "-- SIGTERM: what is under way is answered"
+copy --http3 --rate 400M --streams 2 --block 32MiB "$(url from/large)" "$work/last" >"$work/said" 2>&1 & client=$!
+sleep 0.5
+kill "$server"
+wait "$server" || { echo "the server did not end well"; exit 1; }
+wait "$client" || { cat "$work/said"; exit 1; }
+same "$work/from/large" "$work/last"
+
+root="$(realpath "$(dirname "$0")/../../target/roots/peers" 2>/dev/null || true)"
+if [ "$(id -u)" = 0 ] && [ -x "$root/usr/bin/curl" ]; then
+    echo "-- curl --http3-only"
+    start
+    cp "$work/cert.pem" "$root/tmp/reservoir.pem"
+    cp "$work/from/large" "$root/tmp/large"
+    curl() { chroot "$root" curl -sS --fail-with-body --http3-only --noproxy '*' --cacert /tmp/reservoir.pem -H "Authorization: Bearer $RESERVOIR_TOKEN" "$@"; }
+    curl "https://127.0.0.1:$port/from/large" -o /tmp/got && same "$work/from/large" "$root/tmp/got"
+    curl -r 1000-1999 "https://127.0.0.1:$port/from/large" | cmp - <(tail -c +1001 "$work/from/large" | head -c 1000)
+    sum="$(openssl dgst -sha256 -binary "$work/from/large" | base64)"
+    curl -I -H 'Want-Repr-Digest: sha-256=5' "https://127.0.0.1:$port/from/large" | tr -d '\r' | grep -qx "repr-digest: sha-256=:$sum:"
+    curl -T /tmp/large "https://127.0.0.1:$port/by-curl" && same "$work/from/large" "$work/root/by-curl"
+    rm -f "$root/tmp/got" "$root/tmp/large" "$root/tmp/reservoir.pem"
+else
+    echo "SKIPPED: curl --http3-only: no Debian 13 root, which tests/linux/quic_root.sh makes"
+fi
+echo "HTTP/3: ok"
