@@ -536,10 +536,10 @@ impl FileJob {
 
 /// Waits until so many bytes may go.
 pub(super) async fn turn(copy: &Copy, bytes: usize) {
-    if let Some(pace) = &copy.pace {
-        if let Some(turn) = pace.wait_after(copy.shell.now(), bytes as u64) {
-            copy.shell.sleep_until(turn).await;
-        }
+    if let Some(pace) = &copy.pace
+        && let Some(turn) = pace.wait_after(copy.shell.now(), bytes as u64)
+    {
+        copy.shell.sleep_until(turn).await;
     }
 }
 
