@@ -63,7 +63,7 @@ impl<B: Buf> quic::OpenStreams<B> for Streams {
     }
 }
 
-/// A stream's end that sends. See [`Streams`].
+/// A stream's end that sends. See [`Streams`] for an example.
 pub struct Sending<B> {
     stream: SendStream,
     left: Option<WriteBuf<B>>,
@@ -112,7 +112,7 @@ impl<B: Buf> quic::SendStream<B> for Sending<B> {
     }
 }
 
-/// A stream's end that receives. See [`Streams`].
+/// A stream's end that receives. See [`Streams`] for an example.
 pub struct Receiving(ReceiveStream);
 
 impl quic::RecvStream for Receiving {
@@ -131,7 +131,7 @@ impl quic::RecvStream for Receiving {
     }
 }
 
-/// Both ends of a stream. See [`Streams`].
+/// Both ends of a stream. See [`Streams`] for an example.
 pub struct Both<B> {
     send: Sending<B>,
     receive: Receiving,

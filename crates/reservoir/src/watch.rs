@@ -79,7 +79,7 @@ impl Watch {
         alarm.poll(cx, deadline).map(|()| io::Error::new(io::ErrorKind::TimedOut, "the peer stands still"))
     }
 
-    /// The same as a future: whoever polls it again after a change sees that.
+    /// The same as a future, which sees a change of the deadline when it is polled again.
     pub(crate) async fn late(&self) -> io::Error {
         let mut alarm = self.alarm();
         poll_fn(|cx| self.poll_late(&mut *alarm, cx)).await
