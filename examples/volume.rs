@@ -40,7 +40,9 @@ fn import(key: &Secret, block: u32, device: &mut dyn Contexts) -> Result<Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nic_sim::wire::Port;
     use offload_api::NetDevice;
+    use offload_base::Instant;
 
     /// A key in a file of its own.
     fn read_key(name: &str, key: &[u8], block: u32) -> Result<KeyedVolume, String> {
@@ -67,9 +69,12 @@ mod tests {
         let (mut device, mut driver) = nic_sim::nic(nic_sim::NicConfig::default());
         let volume = read(&file, 4096, driver.contexts()).unwrap();
         fs::remove_file(&file).unwrap();
-        nic_sim::wire::Port::process(&mut device, offload_base::Instant::ZERO);
         assert!(volume.device_key().is_some());
-        assert_eq!(device.contexts(), 1);
+        driver.flush(Instant::ZERO);
+        for micros in 0..100 {
+            device.process(Instant::from_nanos(1000 * micros));
+        }
+        assert_eq!(device.contexts(), 1, "the wrapping key is no context");
     }
 
     #[test]
