@@ -30,7 +30,10 @@ grep -qi "certificate" <<<"$said" || { echo "$said"; exit 1; }
 echo "-- either end is killed, and what is left is copied"
 rm "$work/root/relayed"
 by_http3 --rate 200M "$work/from/large" "$(url killed)" >/dev/null 2>&1 & client=$!
-until [ "$(du -s "$work/root" | cut -f1)" -gt 75000 ]; do sleep 0.1; done
+until [ "$(du -s "$work/root" | cut -f1)" -gt 75000 ]; do
+    kill -0 "$client" 2>/dev/null || { echo "the copy ended before it was killed"; exit 1; }
+    sleep 0.1
+done
 kill -9 "$client"
 wait "$client" 2>/dev/null || true
 by_http3 --rate 400M --resume "$work/from/large" "$(url killed)" >"$work/said" 2>&1 & client=$!
@@ -42,8 +45,13 @@ wait "$client" || { cat "$work/said"; exit 1; }
 same "$work/from/large" "$work/root/killed"
 
 echo "-- SIGTERM: what is under way is answered"
+answered() { grep -c "GET /from/large 206" "$work/log" || true; }
+before="$(answered)"
 copy --http3 --rate 400M --streams 2 --block 32MiB "$(url from/large)" "$work/last" >"$work/said" 2>&1 & client=$!
-sleep 0.5
+until [ "$(answered)" -ge $((before + 2)) ]; do
+    kill -0 "$client" 2>/dev/null || { cat "$work/said"; exit 1; }
+    sleep 0.1
+done
 kill "$server"
 wait "$server" || { echo "the server did not end well"; exit 1; }
 wait "$client" || { cat "$work/said"; exit 1; }
