@@ -23,11 +23,7 @@ else:
     out = b"".join(data[n * block:(n + 1) * block] + tags[n * 8:(n + 1) * 8] for n in range(count))
 open(target, "wb").write(out)
 PYTHON
-flip() { # the file, a byte of it
-    local byte
-    byte=$(od -An -tu1 -j "$2" -N 1 "$1")
-    printf "\\x$(printf %x $((byte ^ 16)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
-}
+. "$here/flips.sh"
 
 count=1024 drives=() number=0
 namespace() { # the image, its block size
@@ -76,13 +72,6 @@ for block in 512 4096; do
     python3 "$work/layout.py" from-drive $block "$work/theirs$block" "$work/protected"
     "$transform" "$work/protected" "$work/back" --undo --transform pi --unit $block || fail "what Linux wrote is verified"
     cmp "$work/plain$block" "$work/back" || fail "and is what it wrote"
-    tells() { # a byte to flip, what is told then
-        cp "$work/protected" "$work/wrong"
-        flip "$work/wrong" "$1"
-        ! "$transform" "$work/wrong" "$work/back" --undo --transform pi --unit $block 2>"$work/told" || fail "it is found"
-        grep -q "$2" "$work/told" || { cat "$work/told"; fail "told is: $2"; }
-    }
-    tells $((99 * (block + 8) + 7)) "guard of LBA 99 "
-    tells $((5 * (block + 8) + block + 7)) "reference tag of LBA 5 "
+    finds_flips "$work/protected" $block
 done
 echo "and we verify what Linux wrote, and find a flipped bit at its LBA"

@@ -7,6 +7,7 @@
 transform=$(realpath -e "${TRANSFORM:-target/release/examples/transform}")
 fail() { echo "NOT SO: $*"; exit 1; }
 skip() { echo "SKIPPED: ${0##*/}: $1"; exit 77; }
+. "$here/flips.sh"
 command -v python3 >/dev/null || skip "python3 is missing"
 
 count=1024 drives=()
@@ -36,14 +37,17 @@ def kernel(start, length):
     sys.exit("this memory is not shown")
 
 def tags(length, target):
-    """What was allocated for them, by its length: nothing else of scsi_debug has it."""
+    """What was allocated for them, by its length, and by the first reference tags: something else of scsi_debug may be as long."""
+    wanted = [number.to_bytes(4, "big") for number in range(64)]
     for line in open("/proc/vmallocinfo"):
         words = line.split()
         start, end = (int(word, 16) for word in words[0].split("-"))
         # An area ends with a page that guards it.
         if "[scsi_debug]" in line and length <= end - start - 4096 < length + 4096:
-            open(target, "wb").write(kernel(start, length))
-            return
+            area = kernel(start, length)
+            if [area[8 * n + 4:8 * n + 8] for n in range(64)] == wanted:
+                open(target, "wb").write(area)
+                return
     sys.exit("scsi_debug has no such area")
 
 def write(disk, lba, data):
@@ -105,17 +109,6 @@ PYTHON
     cmp "$work/ours" "$work/theirs" || fail "both protect alike, so each reads what the other protected: blocks of $block bytes"
     "$transform" "$work/theirs" "$work/back" --undo --transform pi --unit $block || fail "what Linux protected is verified"
     cmp "$work/data" "$work/back" || fail "and is what it wrote"
-    tells() { # a byte to flip, what is told then
-        python3 - "$work/theirs" "$1" >"$work/wrong" <<'PYTHON'
-import sys
-data = bytearray(open(sys.argv[1], "rb").read())
-data[int(sys.argv[2])] ^= 16
-sys.stdout.buffer.write(data)
-PYTHON
-        ! "$transform" "$work/wrong" "$work/back" --undo --transform pi --unit $block 2>"$work/told" || fail "it is found"
-        grep -q "$2" "$work/told" || { cat "$work/told"; fail "told is: $2"; }
-    }
-    tells $((99 * (block + 8) + 7)) "guard of LBA 99 "
-    tells $((5 * (block + 8) + block + 7)) "reference tag of LBA 5 "
+    finds_flips "$work/theirs" $block
 done
 echo "and we verify what Linux wrote, and find a flipped bit at its LBA"
