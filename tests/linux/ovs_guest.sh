@@ -160,6 +160,13 @@ no_tunnel() { # what its device is called in the switch
 }
 device_of() { if [ "$1" = vxlan ]; then echo vxlan_sys_4789; else echo gre_sys; fi; }
 rule_of() { if [ "$1" = vxlan ]; then echo vxlan0; else echo gretap0; fi; }
+crosses() { # a tunnel's kind: pings and files of tenants on either side, and then it goes
+    carried vm0 10.1.0.101 pf0vf0
+    carried t0 10.1.0.1 "$(rule_of "$1")"
+    file vm0 t0 10.1.0.101
+    file t0 vm1 10.1.0.2
+    no_tunnel "$(rule_of "$1")"
+}
 
 for kind in clear encrypted; do
     [ "$MODE" = $kind ] || continue
@@ -175,11 +182,7 @@ idle
 for kind in vxlan gre; do
     echo "-- over $kind, to the tenant of another Open vSwitch"
     tunnel $kind
-    carried vm0 10.1.0.101 pf0vf0
-    carried t0 10.1.0.1 $(rule_of $kind)
-    file vm0 t0 10.1.0.101
-    file t0 vm1 10.1.0.2
-    no_tunnel $(rule_of $kind)
+    crosses $kind
 done
 SCRIPT
 cat >"$work/encrypted" <<'SCRIPT'
@@ -196,11 +199,7 @@ for kind in vxlan gre; do
     tunnel $kind options:psk=swordfish
     settled
     keyed $([ $kind = vxlan ] && echo 4 || echo 2) || { ip xfrm state | grep -v aead; ip xfrm policy; at here ipsec statusall; tail -30 /mnt/here/var/log/openvswitch/ovs-monitor-ipsec.log; not_so "there are SAs"; }
-    carried vm0 10.1.0.101 pf0vf0
-    carried t0 10.1.0.1 $(rule_of $kind)
-    file vm0 t0 10.1.0.101
-    file t0 vm1 10.1.0.2
-    no_tunnel $(rule_of $kind)
+    crosses $kind
 done
 cat sa-mirror.log
 ip -s xfrm state | grep -A5 'proto esp' | grep -v aead | head -60
