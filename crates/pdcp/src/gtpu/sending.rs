@@ -114,26 +114,21 @@ impl Core {
             return true;
         }
         let sealer = state.contexts.sealer();
-        if state.keys[0].is_null() && sealer.is_none() {
-            let Ok(pdus) = state.entity.take_clear(A_TURN) else { return state.note_exhausted() };
-            if pdus.is_empty() {
+        let is_null = state.keys[0].is_null();
+        if sealer.is_none() && (is_null || jobs.is_none()) {
+            let bodies: Result<Vec<Body>, _> = if is_null {
+                state.entity.take_clear(A_TURN).map(|pdus| pdus.into_iter().map(Body::clear).collect())
+            } else {
+                state.entity.take(A_TURN).map(|pdus| pdus.into_iter().map(Body::protected).collect())
+            };
+            let Ok(bodies) = bodies else { return state.note_exhausted() };
+            if bodies.is_empty() {
                 return self.make_end_marker(tunnel);
             }
             state.wake_sender();
-            self.counters.protected_by_software += pdus.len() as u64;
-            state.contexts.note_sent(pdus.len());
-            self.send(tunnel, pdus.into_iter().map(Body::clear).collect(), None, socket);
-            return true;
-        }
-        if sealer.is_none() && jobs.is_none() {
-            let Ok(pdus) = state.entity.take(A_TURN) else { return state.note_exhausted() };
-            if pdus.is_empty() {
-                return self.make_end_marker(tunnel);
-            }
-            state.wake_sender();
-            self.counters.protected_by_software += pdus.len() as u64;
-            state.contexts.note_sent(pdus.len());
-            self.send(tunnel, pdus.into_iter().map(Body::protected).collect(), None, socket);
+            self.counters.protected_by_software += bodies.len() as u64;
+            state.contexts.note_sent(bodies.len());
+            self.send(tunnel, bodies, None, socket);
             return true;
         }
         let Ok(pdus) = state.entity.take_clear(A_TURN) else { return state.note_exhausted() };
