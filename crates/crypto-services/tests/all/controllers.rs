@@ -161,34 +161,3 @@ fn most_changes(study: &Study, goal: &Goal, outcome: &Outcome) -> usize {
     };
     by_service.values().map(within).max().unwrap_or(0)
 }
-
-#[test]
-#[ignore = "prints what settings of the controller do with the loads that it is tuned on, which takes minutes"]
-fn table_of_settings() {
-    let study = study();
-    let usual = Goal::new(study.target_ns, study.fabric.area);
-    let mut goals = Vec::new();
-    for memory in [20, 80] {
-        for dwell in [20] {
-            for margin in [0.0, 0.02, 0.05] {
-                goals.push(Goal { memory, dwell, margin, ..usual.clone() });
-            }
-        }
-    }
-    let mut told = vec![String::new(); goals.len()];
-    for rate in [6e8, 1e9, 2e9] {
-        for load in [Load::Steady, Load::Bursty, Load::Mixed] {
-            let packets: Vec<Arrival> = load.arrivals(3, rate, 4.0).collect();
-            let optimum = study.optimum(&packets).unwrap().area_seconds;
-            for (goal, told) in goals.iter().zip(&mut told) {
-                let outcome = study.run(&packets, &mut Predictive::new(goal.clone())).unwrap();
-                let (ratio, most) = (outcome.area_seconds / optimum, most_changes(&study, goal, &outcome));
-                *told += &format!(" | {ratio:.3} {} {most}", outcome.missed);
-            }
-        }
-    }
-    println!("ratio, windows missed, most changes in ten dwell times; steady, bursty, mixed at 0.6, 1, 2 Gb/s");
-    for (goal, told) in goals.iter().zip(told) {
-        println!("memory {:2} dwell {} margin {:.2}{told}", goal.memory, goal.dwell, goal.margin);
-    }
-}
