@@ -20,6 +20,8 @@ pub(crate) struct Watch(Arc<Shared>);
 struct Shared {
     timers: Arc<dyn Timers>,
     state: Mutex<State>,
+    /// That of the connection, for a stream of one.
+    whole: Option<Watch>,
 }
 
 struct State {
@@ -34,7 +36,19 @@ struct State {
 impl Watch {
     pub(crate) fn new(timers: Arc<dyn Timers>) -> Watch {
         let state = State { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
-        Watch(Arc::new(Shared { timers, state: Mutex::new(state) }))
+        Watch(Arc::new(Shared { timers, state: Mutex::new(state), whole: None }))
+    }
+
+    /// That of one stream of a connection which this one watches: what moves there moves here too.
+    pub(crate) fn of_stream(&self) -> Watch {
+        let state = State { span: None, deadline: None, renews: true, first_byte: None, moved: 0 };
+        let whole = Some(self.clone());
+        Watch(Arc::new(Shared { timers: self.0.timers.clone(), state: Mutex::new(state), whole }))
+    }
+
+    /// Whether nothing has moved for as long as was allowed.
+    pub(crate) fn is_late(&self) -> bool {
+        self.state().deadline.is_some_and(|deadline| deadline <= self.0.timers.now())
     }
 
     /// Has the connection make progress within each `span` from now on; `None`: it may stand still.
@@ -54,6 +68,9 @@ impl Watch {
     }
 
     pub(crate) fn moved(&self, bytes: usize, received: bool) {
+        if let Some(whole) = &self.0.whole {
+            whole.moved(bytes, received);
+        }
         let now = self.0.timers.now();
         let mut state = self.state();
         if received && let Some(head) = state.first_byte.take() {

@@ -21,7 +21,7 @@ use std::io;
 pub(super) struct Http3 {
     requests: SendRequest<Streams, Bytes>,
     connection: Connection,
-    /// Of all its streams: an answer may wait for those that were asked for before it.
+    /// Of all its streams.
     watch: Watch,
 }
 
@@ -32,8 +32,9 @@ impl Remote {
         request: Request<Body>,
         stall: Option<Duration>,
     ) -> Result<Response<Body>, RemoteError> {
-        let Http3 { mut requests, connection, watch } = self.http3().await?;
-        watch.expect(Some(STALL));
+        let Http3 { mut requests, connection, watch: whole } = self.http3().await?;
+        let watch = whole.of_stream();
+        watch.expect(stall);
         let (head, body) = self.of_http3(request)?.into_parts();
         let answered = async {
             let stream = requests.send_request(Request::from_parts(head, ())).await.map_err(io::Error::other)?;
@@ -64,7 +65,7 @@ impl Remote {
         let answer = tokio::select! {
             biased;
             answer = answered => answer,
-            late = watch.late(), if stall.is_some() => Err(late),
+            late = late_with(&watch, &whole, stall) => Err(late),
         };
         let (answer, body) = match answer {
             Ok(answer) => answer,
@@ -74,6 +75,7 @@ impl Remote {
                 return Err(self.broke(&error));
             }
         };
+        watch.expect(Some(STALL));
         // `h3` ends a connection when nobody can send requests any more.
         Ok(answer.map(|()| body.holding(requests).boxed_unsync()))
     }
@@ -97,6 +99,7 @@ impl Remote {
         // Its requests are told when it breaks.
         self.shell.spawn(async move { drop(driver.wait_idle().await) });
         let watch = Watch::new(self.shell.timers().clone());
+        watch.expect(Some(STALL));
         Ok(held.insert(Http3 { requests, connection, watch }).clone())
     }
 
@@ -123,5 +126,16 @@ impl Remote {
         let (mut head, body) = request.into_parts();
         tell_length(&mut head.headers, &body);
         Ok(Request::from_parts(head, body))
+    }
+}
+
+/// Ready when an answer is late: while others come on the same connection, it may be behind them.
+async fn late_with(watch: &Watch, whole: &Watch, stall: Option<Duration>) -> io::Error {
+    loop {
+        let late = watch.late().await;
+        if whole.is_late() {
+            return late;
+        }
+        watch.expect(stall);
     }
 }

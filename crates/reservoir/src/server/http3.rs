@@ -54,12 +54,12 @@ impl Server {
             let Ok(Some(resolver)) = accepted else { break false };
             let (server, peer, count, turns) = (self.clone(), peer.clone(), under_way.clone(), turns.clone());
             count.send_modify(|count| *count += 1);
+            let counted = Counted(count);
             self.0.shell.spawn(async move {
                 // Nobody closes either of them. Those that came first have their turn first.
                 let places = (turns.acquire_owned().await, server.0.places.clone().acquire_owned().await);
                 server.answer_http3(resolver, &peer).await;
-                drop(places);
-                count.send_modify(|count| *count -= 1);
+                drop((places, counted));
             });
         };
         none_left(&under_way).await;
@@ -99,6 +99,15 @@ impl Server {
 
 /// Requests of a connection that are answered at a time.
 const AT_A_TIME: usize = 32;
+
+/// A request under way, counted until it is dropped.
+struct Counted(watch::Sender<usize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
 
 /// Ready when `count` is zero.
 async fn none_left(count: &watch::Sender<usize>) {
