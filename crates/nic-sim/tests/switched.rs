@@ -357,6 +357,23 @@ fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
     assert_eq!(right.hears([Frame::new(frame.freeze())]), [1, 0, 0]);
 }
 
+/// What the switch wraps is a tunnel's at any port.
+#[test]
+fn a_tunnel_at_a_port_of_its_own_is_protected_too() {
+    let mut left = Hypervisor::new(1);
+    left.ask(EswitchCommand::Protect(DEVICE, Some(network(0)), None));
+    let wrap = format!("src_ip {} dst_ip {} id 900 dst_port 8472 nocsum", address(1), address(2));
+    let rule = format!(
+        "tc filter del dev pf0vf0 ingress prio 1\ntc filter add dev pf0vf0 ingress prio 1 flower action tunnel_key set {wrap} \
+         action mirred egress redirect dev vxlan0"
+    );
+    left.ask(EswitchCommand::Change(RuleFile::parse("test", &rule).expect("good lines").changes));
+    let sends = |left: &mut Hypervisor| left.sends(0, &datagram(0, mac(1, 0))).len();
+    assert_eq!(sends(&mut left), 1, "nobody wants it protected");
+    left.ask(EswitchCommand::ProtectAll(true));
+    assert_eq!((sends(&mut left), left.device.uplink_counters().not_protected), (0, 1));
+}
+
 #[test]
 fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
     let delays = Delays { engine: Delays::default().engine, ..Delays::NONE };

@@ -95,9 +95,10 @@ impl SwitchedDevice {
     }
 
     /// Has a frame leave by the wire, under an SA if it must.
-    pub(super) fn protect_and_leave(&mut self, Frame { bytes, sa, .. }: Frame) {
+    pub(super) fn protect_and_leave(&mut self, Frame { bytes, sa, inner, .. }: Frame) {
         let plain = bytes.len();
-        let must = self.switch.protects_all() && is_of_tunnel(&bytes);
+        // What the switch has wrapped, at whatever port, and what looks wrapped.
+        let must = self.switch.protects_all() && (inner != 0 || is_of_tunnel(&bytes));
         match self.host.wrap(bytes, sa) {
             Ok(frame) if must && frame.len() == plain => self.counters.not_protected += 1,
             Ok(frame) => {
