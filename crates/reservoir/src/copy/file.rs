@@ -458,7 +458,8 @@ impl FileJob {
     /// Has a server go on with the upload, of which its journal knows what had arrived; `true`: the file is there already.
     pub(super) async fn take_up(&self) -> Result<bool, CopyError> {
         let Target::Upload(server, upload) = &self.target else { return Ok(false) };
-        if has_arrived(&self.copy, &self.item, Sync::SizeTime).await? {
+        // By what it holds: an older file may have the same size and time.
+        if has_arrived(&self.copy, &self.item, Sync::Hash).await? {
             return Ok(true);
         }
         server.begin(&self.item.to.1, upload, self.blocks, true, false, self.copy.sparse).await?;
