@@ -57,7 +57,7 @@ wait "$server" || { echo "the server did not end well"; exit 1; }
 wait "$client" || { cat "$work/said"; exit 1; }
 same "$work/from/large" "$work/last"
 
-root="$(realpath "$(dirname "$0")/../../target/roots/peers" 2>/dev/null || true)"
+root="$(dirname "$0")/../../target/roots/peers"
 if [ "$(id -u)" = 0 ] && [ -x "$root/usr/bin/curl" ]; then
     echo "-- curl --http3-only"
     start
