@@ -1,7 +1,10 @@
 //! How an endpoint is set up.
 
+use crate::core::MOST_UNORDERED;
 use crate::crypto::acknowledgements::ASKED;
 use crate::crypto::session::{NoInitialSuite, initial_suite};
+use crate::crypto::tokens::ResetKey;
+use core::num::NonZeroU64;
 use core::time::Duration;
 use noq_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 use offload_base::RandomSource;
@@ -19,6 +22,9 @@ use rustls::quic::Suite;
 pub struct Config {
     /// Where connection IDs, tokens and the rest come from; `None`: the system. A seed is for virtual time alone.
     pub random: Option<RandomSource>,
+    /// With what connections are reset that this endpoint does not know, because they are of one before it. `None`: a random one, and peers
+    /// of an endpoint that is begun anew learn of that by silence.
+    pub reset_key: Option<ResetKey>,
     /// Whether a device seals and opens packets, if there is one that does.
     pub offload: Offload,
     /// Bytes of the connection IDs that peers are to use, 1 to 20. They lead to connections, here and in a device.
@@ -36,7 +42,7 @@ pub struct Config {
     pub max_handshakes: usize,
     /// Most streams in each direction that a peer may have open.
     pub streams: u32,
-    /// Bytes of a stream that a peer may send before they are read. Above 2 MiB, and where datagrams have 4,096 bytes at most,
+    /// Bytes of a stream that a peer may send before they are read. Above 2 MiB, and where datagrams have 16,384 bytes at most,
     /// a stream may have any number of pieces that wait for one before them, as paths of unlike delay make them, and may use all
     /// of `receive_window`; up to 2 MiB, 1,024 pieces.
     pub stream_window: u32,
@@ -44,6 +50,9 @@ pub struct Config {
     pub receive_window: u32,
     /// Bytes that wait to be acknowledged, of a connection.
     pub send_window: u32,
+    /// Bytes per second that a connection sends at most, one packet after the other; `None`: as fast as its congestion window allows, in bursts.
+    /// A path whose queue is far shorter than what is under way on it loses what a start brings beyond its rate: this is that rate, or less.
+    pub pacing_rate: Option<NonZeroU64>,
     /// A connection on which nothing happens ends after this.
     pub idle: Duration,
     /// Something is sent on each path after so much silence. A client behind a router that forgets addresses wants it: what a server sends to
@@ -114,6 +123,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             random: None,
+            reset_key: None,
             offload: Offload::default(),
             cid_bytes: 8,
             paths: 1,
@@ -126,6 +136,7 @@ impl Default for Config {
             stream_window: 2 << 20,
             receive_window: 16 << 20,
             send_window: 8 << 20,
+            pacing_rate: None,
             idle: Duration::from_secs(30),
             keep_alive: None,
             udp_payload: 1472,
@@ -138,6 +149,21 @@ impl Default for Config {
 }
 
 impl Config {
+    /// With the largest datagrams that IP packets of so many bytes carry, whether IPv4 or IPv6; no larger than those of which a stream may
+    /// have any number of pieces that wait for one before them.
+    ///
+    /// ```
+    /// use quic_offload::Config;
+    ///
+    /// let of = |mtu| Config::default().for_mtu(mtu).udp_payload;
+    /// assert_eq!((of(1500), of(9000), of(u16::MAX), of(1000)), (1452, 8952, 16_384, 1200));
+    /// ```
+    #[must_use]
+    pub fn for_mtu(mut self, mtu: u16) -> Config {
+        self.udp_payload = mtu.saturating_sub(HEADERS).clamp(LEAST_DATAGRAM, MOST_UNORDERED);
+        self
+    }
+
     pub(crate) fn transport(&self) -> TransportConfig {
         let mut transport = TransportConfig::default();
         let mut discovery = MtuDiscoveryConfig::default();
@@ -150,6 +176,7 @@ impl Config {
             .stream_receive_window(self.stream_window.into())
             .receive_window(self.receive_window.into())
             .send_window(self.send_window.into())
+            .max_outgoing_bytes_per_second(self.pacing_rate.map(NonZeroU64::get))
             .max_idle_timeout(Some(idle(self.idle)))
             .keep_alive_interval(self.keep_alive)
             .default_path_keep_alive_interval(self.keep_alive)
@@ -161,6 +188,11 @@ impl Config {
         transport
     }
 }
+
+/// IPv6's and UDP's.
+const HEADERS: u16 = 40 + 8;
+/// RFC 9000 14: a path carries these at least.
+const LEAST_DATAGRAM: u16 = 1200;
 
 fn idle(span: Duration) -> IdleTimeout {
     let longest = IdleTimeout::from(VarInt::from_u32(u32::MAX));

@@ -88,7 +88,7 @@ impl Endpoint {
         Ok(Connecting { connection: Some(Connection::new(self.shared.clone(), at, name)) })
     }
 
-    /// The next connection of a client whose handshake is done. `None`: the endpoint is closed.
+    /// The next connection of a client whose handshake is done. `None`: the endpoint is closed, or has [failed](Self::failure).
     pub async fn accept(&self) -> Option<Connection> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
@@ -127,6 +127,11 @@ impl Endpoint {
             Poll::Pending
         })
         .await;
+    }
+
+    /// Why the driver ended, if its socket failed: the connections ended with the same words.
+    pub fn failure(&self) -> Option<Closed> {
+        self.shared.lock().failure.clone()
     }
 
     /// What it counted.
@@ -178,7 +183,10 @@ impl Future for Driver {
             }
             let received = match socket.poll_receive(cx, batch, MOST_RECEIVED) {
                 Poll::Ready(Ok(_)) => true,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(error)) => {
+                    shared.lock().fail(&error);
+                    return Poll::Ready(Err(error));
+                }
                 Poll::Pending => false,
             };
             let mut core = shared.lock();

@@ -49,6 +49,9 @@ pub enum Closed {
     /// The endpoint is gone, or its driver is.
     #[error("the endpoint is closed")]
     Endpoint,
+    /// The endpoint's socket failed.
+    #[error("the UDP socket failed: {0}")]
+    Socket(String),
 }
 
 impl From<ConnectionError> for Closed {
@@ -79,7 +82,7 @@ impl From<Closed> for io::Error {
         let kind = match &closed {
             Closed::TimedOut => io::ErrorKind::TimedOut,
             Closed::Reset => io::ErrorKind::ConnectionReset,
-            Closed::Here | Closed::Endpoint => io::ErrorKind::NotConnected,
+            Closed::Here | Closed::Endpoint | Closed::Socket(_) => io::ErrorKind::NotConnected,
             _ => io::ErrorKind::ConnectionAborted,
         };
         io::Error::new(kind, closed)

@@ -1,7 +1,7 @@
 //! A connection and its streams as crate `h3` (HTTP/3, RFC 9114) wants to see them.
 //!
-//! Invariant: an end that `h3` drops before its time is reset or stopped, never made to look whole. Futures are made anew at
-//! each poll: those of `quic-offload` lose nothing when they are dropped.
+//! Invariants: an end that `h3` drops before its time is reset or stopped, never made to look whole. A peer makes `h3` keep no more
+//! of a stream than [`MOST_OF_A_FRAME`]. Futures are made anew at each poll: those of `quic-offload` lose nothing when they are dropped.
 
 use crate::{Closed, Connection, ReceiveStream, SendStream, StreamError};
 use bytes::{Buf, Bytes};
@@ -13,6 +13,8 @@ use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, Wri
 use std::sync::Arc;
 
 /// A connection. Clones are the same one.
+///
+/// A frame that is neither DATA nor shorter than 256 KiB ends its stream with H3_EXCESSIVE_LOAD.
 ///
 /// ```
 /// # async fn example(connection: quic_offload::Connection) -> Result<(), Box<dyn std::error::Error>> {
@@ -34,7 +36,10 @@ impl<B: Buf> quic::Connection<B> for Streams {
     type OpenStreams = Streams;
 
     fn poll_accept_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<Receiving, ConnectionErrorIncoming>> {
-        pin!(self.0.accept_uni()).poll(cx).map_ok(Receiving).map_err(of_connection)
+        pin!(self.0.accept_uni())
+            .poll(cx)
+            .map_ok(|stream| Receiving::new(stream, Framing::of_one_way()))
+            .map_err(of_connection)
     }
 
     fn poll_accept_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<Both<B>, ConnectionErrorIncoming>> {
@@ -113,21 +118,111 @@ impl<B: Buf> quic::SendStream<B> for Sending<B> {
 }
 
 /// A stream's end that receives. See [`Streams`] for an example.
-pub struct Receiving(ReceiveStream);
+pub struct Receiving {
+    stream: ReceiveStream,
+    framing: Framing,
+}
+
+impl Receiving {
+    fn new(stream: ReceiveStream, framing: Framing) -> Receiving {
+        Receiving { stream, framing }
+    }
+}
 
 impl quic::RecvStream for Receiving {
     type Buf = Bytes;
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
-        self.0.poll_next(cx, MOST_AT_ONCE).map_err(of_stream)
+        let data = ready!(self.stream.poll_next(cx, MOST_AT_ONCE)).map_err(of_stream)?;
+        if data.as_ref().is_some_and(|data| !self.framing.takes(data)) {
+            self.stream.stop(Code::H3_EXCESSIVE_LOAD.value());
+            return Poll::Ready(Err(StreamErrorIncoming::Unknown("a frame is longer than 256 KiB".into())));
+        }
+        Poll::Ready(Ok(data))
     }
 
     fn stop_sending(&mut self, code: u64) {
-        self.0.stop(code);
+        self.stream.stop(code);
     }
 
     fn recv_id(&self) -> StreamId {
-        number(self.0.id())
+        number(self.stream.id())
+    }
+}
+
+/// Where the frames of a stream are. `h3` keeps the bytes of a frame until it has all of them, but for DATA.
+struct Framing {
+    part: Part,
+    number: Number,
+}
+
+enum Part {
+    /// What a stream of one direction is for (RFC 9114 6.2).
+    Purpose,
+    /// A frame's type.
+    Type,
+    /// A frame's length; whether it has to be bounded.
+    Length(bool),
+    /// What is left of a frame.
+    Payload(u64),
+    /// No frames.
+    Other,
+}
+
+impl Framing {
+    fn of_one_way() -> Framing {
+        Framing { part: Part::Purpose, number: Number::default() }
+    }
+
+    fn of_request() -> Framing {
+        Framing { part: Part::Type, number: Number::default() }
+    }
+
+    /// False: a frame is too long.
+    fn takes(&mut self, mut data: &[u8]) -> bool {
+        while let Some((first, rest)) = data.split_first() {
+            if let Part::Payload(left) = &mut self.part {
+                let skipped = usize::try_from(*left).unwrap_or(usize::MAX).min(data.len());
+                (*left, data) = (*left - skipped as u64, &data[skipped..]);
+                if *left == 0 {
+                    self.part = Part::Type;
+                }
+                continue;
+            }
+            data = rest;
+            let Some(number) = self.number.take(*first) else { continue };
+            self.part = match self.part {
+                Part::Purpose if number == CONTROL => Part::Type,
+                Part::Type => Part::Length(number != DATA),
+                Part::Length(true) if number > MOST_OF_A_FRAME => return false,
+                Part::Length(_) => Part::Payload(number),
+                Part::Purpose | Part::Payload(_) | Part::Other => Part::Other,
+            };
+            if matches!(self.part, Part::Payload(0)) {
+                self.part = Part::Type;
+            }
+            if matches!(self.part, Part::Other) {
+                break;
+            }
+        }
+        true
+    }
+}
+
+/// A number of one to eight bytes (RFC 9000 16), which come one by one.
+#[derive(Default)]
+struct Number {
+    value: u64,
+    left: u8,
+}
+
+impl Number {
+    fn take(&mut self, byte: u8) -> Option<u64> {
+        (self.value, self.left) = match self.left {
+            0 => (u64::from(byte & 0x3f), (1 << (byte >> 6)) - 1),
+            left => (self.value << 8 | u64::from(byte), left - 1),
+        };
+        (self.left == 0).then_some(self.value)
     }
 }
 
@@ -139,7 +234,7 @@ pub struct Both<B> {
 
 impl<B> Both<B> {
     fn new((send, receive): (SendStream, ReceiveStream)) -> Both<B> {
-        Both { send: Sending::new(send), receive: Receiving(receive) }
+        Both { send: Sending::new(send), receive: Receiving::new(receive, Framing::of_request()) }
     }
 }
 
@@ -212,3 +307,34 @@ fn of_stream(error: StreamError) -> StreamErrorIncoming {
 pub const ALPN: &[u8] = b"h3";
 /// What is taken of a stream at a time.
 const MOST_AT_ONCE: usize = 64 << 10;
+/// Of a frame that is kept until it is whole.
+const MOST_OF_A_FRAME: u64 = 256 << 10;
+/// The control stream's purpose, and DATA's type (RFC 9114 6.2.1, 7.2.1).
+const CONTROL: u64 = 0;
+const DATA: u64 = 0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However the bytes are cut.
+    #[test]
+    fn frames_are_bounded_but_for_data() {
+        let data = [&[0x00, 0x80, 0x0f, 0xff, 0xff][..], &[7; 0x0f_ffff]].concat();
+        let longest = [&[0x01, 0x80, 0x04, 0x00, 0x00][..], &[7; 256 << 10]].concat();
+        let too_long = [0x21, 0x80, 0x04, 0x00, 0x01];
+        let whole = [&data[..], &[0x01, 0x00], &longest, &[0x40, 0x21, 0x01, 0x07], &too_long].concat();
+        for cut in [1, 2, 3, 7, 1000, 1 << 20] {
+            let mut framing = Framing::of_request();
+            let mut parts = whole.chunks(cut);
+            let taken = parts.by_ref().take_while(|part| framing.takes(part)).count();
+            assert!(taken == whole.len().div_ceil(cut) - 1 && parts.next().is_none(), "by {cut}: {taken}");
+        }
+    }
+
+    #[test]
+    fn streams_of_one_direction_have_frames_if_they_control() {
+        assert!(!Framing::of_one_way().takes(&[0x00, 0x04, 0x80, 0x04, 0x00, 0x01]));
+        assert!(Framing::of_one_way().takes(&[0x02, 0x04, 0x80, 0x04, 0x00, 0x01]));
+    }
+}

@@ -85,6 +85,7 @@ pub use crate::core::Counters;
 pub use config::{AeadLimits, ClientTls, Config, Offload, ServerTls};
 pub use connection::{Connection, PathStatistics, Statistics};
 pub use crypto::session::NoInitialSuite;
+pub use crypto::tokens::ResetKey;
 pub use endpoint::{Connecting, Driver, Endpoint};
 pub use error::{Closed, ConnectError, DatagramError, PathError, StreamError};
 #[cfg(feature = "qlog")]

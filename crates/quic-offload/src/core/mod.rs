@@ -21,7 +21,7 @@ use crate::config::{ClientTls, Config, ServerTls};
 use crate::crypto::asked::{Asked, Watching};
 use crate::crypto::keyring::{DeviceOpened, Keyring};
 use crate::crypto::session::{OneClient, OneServer};
-use crate::crypto::tokens::{TokenClock, TokenKey, reset_key};
+use crate::crypto::tokens::{ResetKey, TokenClock, TokenKey};
 use crate::error::{Closed, ConnectError};
 pub(crate) use connection::{Conn, Stage, place_of, wait};
 use core::net::SocketAddr;
@@ -32,7 +32,7 @@ use noq_proto::{
 };
 use offload_api::{Datagram, Handle, QuicVerdict};
 use offload_base::{Instant, RandomSource, Rng};
-pub(crate) use reading::Next;
+pub(crate) use reading::{MOST_UNORDERED, Next};
 pub(crate) use silence::{MAX_ACK_DELAY, probe_timeout};
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -69,6 +69,8 @@ pub(crate) struct Core {
     pub(crate) closing: bool,
     /// The driver is gone, and nothing happens any more.
     pub(crate) dead: bool,
+    /// Why it is gone, if its socket failed.
+    pub(crate) failure: Option<Closed>,
 }
 
 /// Who waits for an endpoint.
@@ -134,7 +136,8 @@ offload_base::counters! {
 
 impl Core {
     pub(crate) fn new(config: Config, server: Option<ServerTls>, random: &RandomSource, port: u16) -> Core {
-        let mut endpoint = EndpointConfig::new(Arc::new(reset_key(random)));
+        let reset_key = config.reset_key.clone().unwrap_or_else(|| ResetKey::random(random));
+        let mut endpoint = EndpointConfig::new(Arc::new(reset_key.into_key()));
         let mut seed = [0; 32];
         random.stream("state machine").fill(&mut seed);
         let bytes = usize::from(config.cid_bytes.clamp(1, 20));
@@ -187,6 +190,7 @@ impl Core {
             counters: Counters::default(),
             closing: false,
             dead: false,
+            failure: None,
             config,
         }
     }
@@ -199,6 +203,9 @@ impl Core {
         to: SocketAddr,
         name: &str,
     ) -> Result<usize, ConnectError> {
+        if let Some(failure) = &self.failure {
+            return Err(ConnectError::Refused(failure.to_string()));
+        }
         if self.closing || self.dead {
             return Err(ConnectError::Endpoint);
         }
@@ -493,10 +500,17 @@ impl Core {
     }
 
     /// Nothing happens any more.
+    pub(crate) fn fail(&mut self, error: &std::io::Error) {
+        self.failure = Some(Closed::Socket(error.to_string()));
+        self.die();
+    }
+
+    /// The same, without an error.
     pub(crate) fn die(&mut self) {
         self.dead = true;
+        let why = self.failure.clone().unwrap_or(Closed::Endpoint);
         for (_, conn) in &mut self.connections {
-            conn.end(Closed::Endpoint);
+            conn.end(why.clone());
         }
         let Waiting { accept, drained, .. } = &mut self.waiting;
         accept.drain(..).chain(drained.drain(..)).for_each(Waker::wake);

@@ -95,11 +95,11 @@ pub(crate) enum Next {
 
 impl Reading {
     pub(super) fn new(config: &Config) -> Reading {
-        let longest = u32::from(config.udp_payload.max(1472));
+        let longest = config.udp_payload.max(1472);
         Reading {
             streams: HashMap::new(),
             fresh: Vec::new(),
-            is_unordered: config.stream_window > LARGE_WINDOW && FEWEST_PIECES * longest <= BUFFERS_WASTED,
+            is_unordered: config.stream_window > LARGE_WINDOW && longest <= MOST_UNORDERED,
             bytes: 0,
             runs: 0,
             credit: Credit { window: config.receive_window.into(), smaller: 0, debt: 0 },
@@ -311,8 +311,8 @@ pub(super) fn lock(reading: &Mutex<Reading>) -> MutexGuard<'_, Reading> {
 const LARGE_WINDOW: u32 = 2 << 20;
 /// What the state machine lets be wasted before it copies.
 pub(super) const BUFFERS_WASTED: u32 = 32 << 10;
-/// Where datagrams are so large that two pieces waste that, the state machine orders the bytes.
-const FEWEST_PIECES: u32 = 2;
+/// Where datagrams are larger, so that two pieces waste more than that, the state machine orders the bytes.
+pub(crate) const MOST_UNORDERED: u16 = (BUFFERS_WASTED / 2) as u16;
 /// Frames of a stream that the state machine keeps, of its 2,048.
 const MOST_UNREAD: u32 = 512;
 

@@ -72,6 +72,7 @@ pub(super) fn sent(core: &mut Core) -> Vec<BytesMut> {
 pub(super) struct Socket {
     open: bool,
     sent: Arc<AtomicUsize>,
+    fails: bool,
 }
 
 impl DatagramSocket for Socket {
@@ -92,7 +93,7 @@ impl DatagramSocket for Socket {
     }
 
     fn poll_receive(&mut self, _: &mut Context<'_>, _: &mut Vec<Datagram>, _: usize) -> Poll<io::Result<usize>> {
-        Poll::Pending
+        if self.fails { Poll::Ready(Err(io::ErrorKind::NetworkDown.into())) } else { Poll::Pending }
     }
 
     fn control(&mut self, _: &mut dyn FnMut(&mut dyn offload_api::NetDevice)) -> bool {
@@ -140,6 +141,28 @@ fn a_connection_that_waited_for_room_is_looked_at_when_there_is_room() {
     assert!(core::pin::pin!(driver).poll(&mut cx).is_pending());
     let sent = socket.sent.load(Ordering::Relaxed);
     assert!(sent > MOST_WAITING, "its first datagram is not among the {sent} that were sent");
+}
+
+/// The connections, those that wait for some and those that want one are told why there is nothing any more.
+#[test]
+fn a_socket_that_fails_is_told_to_all() {
+    let socket = Socket { open: true, fails: true, ..Socket::default() };
+    let (endpoint, driver) = Endpoint::new(socket, Arc::new(Still), config(3), None).unwrap();
+    let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
+    let connect = || endpoint.connect(&tls, address(443), &server_name().to_str());
+    let mut connecting = core::pin::pin!(connect().unwrap());
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut accepted = core::pin::pin!(endpoint.accept());
+    assert!(accepted.as_mut().poll(&mut cx).is_pending() && endpoint.failure().is_none());
+    let error = match core::pin::pin!(driver).poll(&mut cx) {
+        Poll::Ready(Err(error)) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let failure = Closed::Socket(error);
+    assert!(matches!(accepted.poll(&mut cx), Poll::Ready(None)));
+    assert_eq!(endpoint.failure(), Some(failure.clone()));
+    assert!(matches!(connecting.as_mut().poll(&mut cx), Poll::Ready(Err(closed)) if closed == failure));
+    assert_eq!(connect().err(), Some(ConnectError::Refused(failure.to_string())));
 }
 
 /// A client that closes while the news that it is connected waits: it was counted as one that shakes hands once.

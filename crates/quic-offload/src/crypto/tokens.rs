@@ -35,9 +35,45 @@ impl HandshakeTokenKey for TokenKey {
     }
 }
 
-/// The key of stateless resets.
-pub(crate) fn reset_key(random: &RandomSource) -> hmac::Key {
-    hmac::Key::new(hmac::HMAC_SHA256, &secret(random, "stateless resets"))
+/// The key of stateless resets (RFC 9000 10.3.2). A server that is begun anew with the same one is understood by the clients of the one
+/// before it: they learn at their next packet that it does not know their connections.
+///
+/// Servers that run at the same time need keys that differ, even with the same certificate: who sends a packet of one's connection to
+/// another would learn from the answer how to end that connection.
+///
+/// ```
+/// use quic_offload::{Config, ResetKey};
+///
+/// let (private_key, address) = ([7; 32], "192.0.2.1:443");
+/// let config = Config { reset_key: Some(ResetKey::derive(&private_key, address.as_bytes())), ..Config::default() };
+/// # let _shown_without_the_key = format!("{config:?}");
+/// ```
+#[derive(Clone)]
+pub struct ResetKey(hmac::Key);
+
+impl ResetKey {
+    /// Out of a secret that outlives the server, such as its private key, and of what tells the server apart from others that have the
+    /// secret, such as its address: by HKDF-SHA256 (RFC 5869).
+    pub fn derive(secret: &[u8], server: &[u8]) -> ResetKey {
+        let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"quic-offload stateless resets");
+        let info = [server];
+        let extracted = salt.extract(secret);
+        ResetKey(extracted.expand(&info, hmac::HMAC_SHA256).expect("a key is shorter than 255 hashes").into())
+    }
+
+    pub(crate) fn random(random: &RandomSource) -> ResetKey {
+        ResetKey(hmac::Key::new(hmac::HMAC_SHA256, &secret(random, "stateless resets")))
+    }
+
+    pub(crate) fn into_key(self) -> hmac::Key {
+        self.0
+    }
+}
+
+impl core::fmt::Debug for ResetKey {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("ResetKey(..)")
+    }
 }
 
 /// What time it is where tokens have lifetimes: a day long ago, and on from there with the endpoint's clock.
@@ -79,5 +115,16 @@ mod tests {
         assert_eq!(key.open(5, &mut token.clone()).unwrap(), b"10.0.0.1");
         assert!(key.open(6, &mut token.clone()).is_err());
         assert!(TokenKey::new(&RandomSource::from(Seed(2))).open(5, &mut token).is_err());
+    }
+
+    #[test]
+    fn a_reset_key_is_that_of_its_secret_and_its_server_alone() {
+        let sign = |secret: &[u8], server: &[u8]| {
+            let key = ResetKey::derive(secret, server).into_key();
+            hmac::sign(&key, b"a connection ID").as_ref().to_vec()
+        };
+        assert_eq!(sign(&[1; 32], b"here:443"), sign(&[1; 32], b"here:443"));
+        assert_ne!(sign(&[1; 32], b"here:443"), sign(&[2; 32], b"here:443"));
+        assert_ne!(sign(&[1; 32], b"here:443"), sign(&[1; 32], b"there:443"));
     }
 }
