@@ -64,6 +64,19 @@ impl Attributes {
         self.mode.is_none() && self.extended.is_empty()
     }
 
+    /// That they go with a file to a server.
+    ///
+    /// # Errors
+    /// In words, if they are too many, or too long.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let (count, bytes) = (self.extended.len(), self.to_text().len());
+        if count > MOST_EXTENDED || bytes > MOST_BYTES {
+            let most = format!("at most {MOST_EXTENDED} of {MOST_BYTES} bytes go with a file");
+            return Err(format!("{count} extended attributes of {bytes} bytes as HTTP has them, and {most}"));
+        }
+        Ok(())
+    }
+
     /// As a field of HTTP: `mode=640&user.name=value`, escaped as in a URL.
     pub(crate) fn to_text(&self) -> String {
         let mode = self.mode.map(|mode| format!("mode={mode:o}"));
@@ -98,7 +111,7 @@ fn decoded_value(text: &str) -> Option<Vec<u8>> {
 pub(crate) const FIELD: &str = "reservoir-attributes";
 /// What names of those begin with that users may set.
 pub(crate) const USERS: &[u8] = b"user.";
-/// Of a field: the heads of requests are at most half a MiB.
+/// Of a field: the heads of requests have at most half a MiB, and over HTTP/3 twice as much as this.
 pub(crate) const MOST_BYTES: usize = 128 << 10;
 const MOST_EXTENDED: usize = 256;
 
@@ -116,6 +129,9 @@ mod tests {
             assert_eq!(Attributes::from_text(bad), None, "{bad}");
         }
         assert_eq!(Attributes::from_text(&format!("user.a={}", "x".repeat(MOST_BYTES))), None);
+        // Escaped, a byte is three.
+        let of = |bytes| Attributes { mode: None, extended: vec![(b"user.a".to_vec(), vec![0xff; bytes])] };
+        assert!(of(MOST_BYTES / 3 - 3).check().is_ok() && of(MOST_BYTES / 3).check().is_err());
         let all = Preserve { mode: true, extended: true };
         assert_eq!((all.to_text().parse(), Preserve::default().to_text()), (Ok(all), String::new()));
     }

@@ -5,10 +5,11 @@
 
 use crate::blocks::{BlockHasher, BlockSum};
 use crate::digest::{self, Algorithm, from_hexadecimal, hexadecimal};
+use crate::direct::aligned;
 use crate::pace::Pace;
 use crate::shell::Shell;
 use crate::storage::{Stored, read_exactly};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use core::ops::Range;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
@@ -138,7 +139,7 @@ impl FileBody {
         self.rest.start = end;
         self.reading = Some(Box::pin(self.shell.blocking(move || {
             let mut hasher = hasher;
-            let mut piece = BytesMut::zeroed((range.end - range.start) as usize);
+            let mut piece = aligned((range.end - range.start) as usize);
             read_exactly(&*file, &mut piece, range.start)?;
             if let Some(hasher) = &mut hasher {
                 hasher.update(&piece);

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a stream that is given up, by either side or by its watch, is stopped or reset, and never looks whole.
 
+use crate::attributes;
 use crate::body::Body;
 use crate::watch::Watch;
 use bytes::{Buf, Bytes};
@@ -170,6 +171,6 @@ pub(crate) fn tell_length(fields: &mut HeaderMap, body: &Body) {
 }
 
 /// The longest head of a message.
-pub(crate) const MOST_OF_A_HEAD: u64 = 64 << 10;
+pub(crate) const MOST_OF_A_HEAD: u64 = 2 * attributes::MOST_BYTES as u64;
 /// What is handed to a stream at a time.
 const PIECE: usize = 64 << 10;

@@ -4,10 +4,14 @@
 //! each of these blocks is read from the medium, and those that differ from their line count as missing: the journal saves
 //! sending, and is never believed over the medium.
 //!
+//! Several processes may write one file, each its share of the blocks, with a journal of its own: the first one makes the file and gives it its
+//! name, after it has [gathered](Landing::gather) what the journals of the others vouch for.
+//!
 //! All calls block.
 
 use crate::attributes::Attributes;
 use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
+use crate::direct::aligned;
 use crate::journal;
 use crate::name::Name;
 use crate::storage::{Folder, Stored, read_exactly};
@@ -48,6 +52,10 @@ pub struct Landing {
     folder: Arc<dyn Folder>,
     name: Name,
     blocks: Blocks,
+    /// Whence it comes.
+    source: String,
+    /// Which share of it this is: the first makes the file.
+    share: u16,
     data: Arc<dyn Stored>,
     journal: Arc<dyn Stored>,
     state: Mutex<State>,
@@ -99,6 +107,9 @@ pub enum LandingError {
         /// How many.
         missing: u64,
     },
+    /// The medium does not take its extended attributes.
+    #[error("{0} cannot have its extended attributes here: {1}: leave xattrs out of what is preserved")]
+    Attributes(Name, #[source] io::Error),
     /// The medium, or the system.
     #[error("{0}: {1}")]
     Medium(Name, #[source] io::Error),
@@ -117,21 +128,35 @@ impl Landing {
         source: &str,
         begin: Begin,
     ) -> Result<Landing, LandingError> {
+        Landing::open_share(folder, name, blocks, source, begin, 0)
+    }
+
+    /// The same for a share of the file, which the first has begun.
+    pub(crate) fn open_share(
+        folder: Arc<dyn Folder>,
+        name: &Name,
+        blocks: Blocks,
+        source: &str,
+        begin: Begin,
+        share: u16,
+    ) -> Result<Landing, LandingError> {
         let medium = |error| LandingError::Medium(name.clone(), error);
         if folder.about(name).is_ok_and(|about| about.kind != crate::storage::Kind::File) {
             return Err(LandingError::NoFile(name.clone()));
         }
-        if begin == Begin::Begun && folder.about(&name.unfinished()).is_err() {
+        if (begin == Begin::Begun || share > 0) && folder.about(&name.unfinished()).is_err() {
             return Err(LandingError::NotBegun(name.clone()));
         }
         folder.create_folder(&name.folder()).map_err(medium)?;
-        let journal = lock_journal(&*folder, name)?;
+        let journal = lock_journal(&*folder, name, share)?;
         let had_data = folder.about(&name.unfinished()).is_ok();
         let data = folder.open_or_create(&name.unfinished()).map_err(medium)?;
         let landing = Landing {
             folder,
             name: name.clone(),
             blocks,
+            source: source.into(),
+            share,
             data,
             journal,
             state: Mutex::new(State { sums: BTreeMap::new(), end: 0 }),
@@ -139,14 +164,14 @@ impl Landing {
             leaves_holes: AtomicBool::new(false),
             attributes: Mutex::default(),
         };
-        landing.take_up(source, begin != Begin::Anew && had_data).map_err(medium)?;
+        landing.take_up(begin != Begin::Anew && had_data).map_err(medium)?;
         Ok(landing)
     }
 
-    fn take_up(&self, source: &str, resume: bool) -> io::Result<()> {
+    fn take_up(&self, resume: bool) -> io::Result<()> {
         if resume
-            && let Some(text) = self.read_journal()?
-            && let Some(sums) = journal::read(&text, self.blocks, source)
+            && let Some(text) = self.read_journal(&*self.journal)?
+            && let Some(sums) = journal::read(&text, self.blocks, &self.source)
         {
             let mut state = self.state();
             // A line that was torn ends here.
@@ -163,9 +188,11 @@ impl Landing {
         // Lines first: none may vouch for bytes that are gone.
         self.journal.set_size(0)?;
         self.journal.sync()?;
-        self.data.set_size(0)?;
-        self.data.set_size(self.blocks.size())?;
-        let heading = journal::heading(self.blocks, source);
+        if self.share == 0 {
+            self.data.set_size(0)?;
+            self.data.set_size(self.blocks.size())?;
+        }
+        let heading = journal::heading(self.blocks, &self.source);
         self.journal.write_at(heading.as_bytes(), 0)?;
         // Without it no line counts. Lines need no sync: to lose one is to send a block again.
         self.journal.sync()?;
@@ -173,15 +200,43 @@ impl Landing {
         Ok(())
     }
 
-    /// The journal, unless there is none, or it is longer than one can be.
-    fn read_journal(&self) -> io::Result<Option<Vec<u8>>> {
-        let size = self.journal.about()?.size;
+    /// A journal of the file, unless it is empty, or longer than one can be.
+    fn read_journal(&self, journal: &dyn Stored) -> io::Result<Option<Vec<u8>>> {
+        let size = journal.about()?.size;
         if size == 0 || size > journal::most_bytes(self.blocks) {
             return Ok(None);
         }
         let mut text = vec![0; size as usize];
-        read_exactly(&*self.journal, &mut text, 0)?;
+        read_exactly(journal, &mut text, 0)?;
         Ok(Some(text))
+    }
+
+    /// Takes over what the journals of the other shares vouch for, of so many in all. Those who wrote them must be done.
+    ///
+    /// # Errors
+    /// If another process still has one, or the medium fails.
+    pub(crate) fn gather(&self, shares: u16) -> Result<(), LandingError> {
+        let medium = |error| LandingError::Medium(self.name.clone(), error);
+        for share in 1..shares {
+            let journal = lock_journal(&*self.folder, &self.name, share)?;
+            let text = self.read_journal(&*journal).map_err(medium)?;
+            let sums = text.and_then(|text| journal::read(&text, self.blocks, &self.source)).unwrap_or_default();
+            let new = {
+                let mut state = self.state();
+                let new: Vec<_> = sums.into_iter().filter(|(number, _)| !state.sums.contains_key(number)).collect();
+                state.sums.extend(new.iter().copied());
+                let lines: String = new.iter().map(|(number, sum)| journal::line(*number, sum)).collect();
+                self.journal.write_at(lines.as_bytes(), state.end).map_err(medium)?;
+                state.end += lines.len() as u64;
+                !new.is_empty()
+            };
+            if new {
+                // Before the other journal goes: this one has its lines then.
+                self.journal.sync().map_err(medium)?;
+            }
+            self.folder.remove(&self.name.journal_of(share)).map_err(medium)?;
+        }
+        Ok(())
     }
 
     /// How it is cut.
@@ -245,9 +300,23 @@ impl Landing {
         self.leaves_holes.store(true, Ordering::Relaxed);
     }
 
-    /// The file is to have these.
-    pub fn keep(&self, attributes: Attributes) {
+    /// The file is to have these. Extended ones it gets now, so that a medium that does not take them says so before the bytes come; of a
+    /// file that has none of its blocks nothing is left then.
+    ///
+    /// # Errors
+    /// If the medium does not take them.
+    pub fn keep(&self, attributes: Attributes) -> Result<(), LandingError> {
+        if !attributes.extended.is_empty() {
+            let extended = Attributes { mode: None, extended: attributes.extended.clone() };
+            if let Err(error) = self.data.set_attributes(&extended) {
+                if self.present() == 0 {
+                    self.discard().map_err(|error| LandingError::Medium(self.name.clone(), error))?;
+                }
+                return Err(LandingError::Attributes(self.name.clone(), error));
+            }
+        }
         *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = attributes;
+        Ok(())
     }
 
     /// A block is written: once it is on the medium, the journal says so.
@@ -276,7 +345,7 @@ impl Landing {
     pub fn read_back(&self, number: u64) -> io::Result<BlockSum> {
         let range = self.blocks.range(number);
         let mut hasher = BlockHasher::new(self.blocks, number);
-        let mut piece = vec![0; PIECE.min((range.end - range.start) as usize)];
+        let mut piece = aligned(PIECE.min((range.end - range.start) as usize));
         let mut at = range.start;
         while at < range.end {
             let part = &mut piece[..PIECE.min((range.end - at) as usize)];
@@ -327,17 +396,18 @@ impl Landing {
     }
 
     fn settle(&self, modified: Option<SystemTime>) -> io::Result<()> {
-        let attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mode = self.attributes.lock().unwrap_or_else(PoisonError::into_inner).mode;
+        let set = |mode| self.data.set_attributes(&Attributes { mode, extended: Vec::new() });
         // A file that is not to be written could not be taken up again, should this be cut off: that comes last.
-        let writable = attributes.mode.map(|mode| mode | 0o600);
-        self.data.set_attributes(&Attributes { mode: writable, extended: attributes.extended })?;
+        let writable = mode.map(|mode| mode | 0o600);
+        set(writable)?;
         if let Some(time) = modified {
             self.data.set_modified(time)?;
         }
         self.data.sync()?;
         self.folder.rename(&self.name.unfinished(), &self.name)?;
-        if attributes.mode != writable {
-            self.data.set_attributes(&Attributes { mode: attributes.mode, extended: Vec::new() })?;
+        if mode != writable {
+            set(mode)?;
         }
         self.folder.sync_names(&self.name.folder())?;
         self.folder.remove(&self.name.journal())
@@ -348,7 +418,9 @@ impl Landing {
     /// # Errors
     /// If that cannot be done.
     pub fn discard(&self) -> io::Result<()> {
-        for name in [self.name.unfinished(), self.name.journal()] {
+        // The data are the first share's.
+        let data = (self.share == 0).then(|| self.name.unfinished());
+        for name in data.into_iter().chain([self.name.journal_of(self.share)]) {
             match self.folder.remove(&name) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -363,15 +435,16 @@ impl Landing {
 }
 
 /// The journal of a file, which is this process' until it is closed.
-pub(crate) fn lock_journal(folder: &dyn Folder, name: &Name) -> Result<Arc<dyn Stored>, LandingError> {
+pub(crate) fn lock_journal(folder: &dyn Folder, name: &Name, share: u16) -> Result<Arc<dyn Stored>, LandingError> {
+    let of_share = name.journal_of(share);
     let medium = |error| LandingError::Medium(name.clone(), error);
     loop {
-        let journal = folder.open_or_create(&name.journal()).map_err(medium)?;
+        let journal = folder.open_or_create(&of_share).map_err(medium)?;
         if !journal.try_lock().map_err(medium)? {
             return Err(LandingError::Taken(name.clone()));
         }
         // The one that had it may have removed it in between: then the lock is on a file that nobody finds any more.
-        if is_there(folder, name, &*journal).map_err(medium)? {
+        if is_there(folder, &of_share, &*journal).map_err(medium)? {
             return Ok(journal);
         }
     }
@@ -379,7 +452,7 @@ pub(crate) fn lock_journal(folder: &dyn Folder, name: &Name) -> Result<Arc<dyn S
 
 /// Whether the journal that is open is the one that is found under its name.
 fn is_there(folder: &dyn Folder, name: &Name, journal: &dyn Stored) -> io::Result<bool> {
-    match folder.open(&name.journal()) {
+    match folder.open(name) {
         Ok(found) => Ok(found.identity()? == journal.identity()?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),

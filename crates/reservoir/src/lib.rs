@@ -23,6 +23,7 @@ pub mod blocks;
 mod body;
 pub mod copy;
 pub mod digest;
+mod direct;
 mod http3;
 mod journal;
 pub mod landing;

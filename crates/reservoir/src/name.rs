@@ -123,6 +123,11 @@ impl Name {
         self.beside("journal")
     }
 
+    /// Where the journal of a server is that writes a share of it, beside the first.
+    pub(crate) fn journal_of(&self, share: u16) -> Name {
+        if share == 0 { self.journal() } else { self.beside(&format!("journal-{share}")) }
+    }
+
     fn beside(&self, what: &str) -> Name {
         let last = self.last().unwrap_or_default().as_bytes();
         let hash = crate::digest::hexadecimal(&blake3::hash(last).as_bytes()[..12]);

@@ -86,11 +86,9 @@ impl Pace {
     /// Until when who has just taken `bytes` is to wait, if that is worth a timer: what comes in small pieces waits once for many of
     /// them, and a timer that is late costs nothing.
     pub(crate) fn wait_after(&self, now: Instant, bytes: u64) -> Option<Instant> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         // The clock may be younger than the grain.
         let since = Instant::ZERO + (now - Instant::ZERO).saturating_sub(GRAIN);
-        let turn = since.max(*free);
-        *free = turn + self.rate.time_of(bytes);
+        let turn = self.take(since, bytes);
         (turn > now + GRAIN).then_some(turn)
     }
 }

@@ -1,12 +1,15 @@
 //! QUIC over the kernel's UDP, under HTTP/3: packets are sealed and opened by the CPU. On an emulated host its NIC does that.
 
+use crate::pace::Rate;
 use crate::pin::Pin;
 use crate::remote::{Dial, Dialed, QuicDialed};
 use crate::tls::{self, Tls};
+use core::num::NonZeroU64;
 use core::time::Duration;
 use quic_offload::http3::ALPN;
-use quic_offload::{Closed, Config, Connection, Endpoint, ServerTls, TokioDatagrams, TokioTimers};
+use quic_offload::{Closed, Config, Connection, Endpoint, ResetKey, ServerTls, TokioDatagrams, TokioTimers};
 use rustix::net::sockopt::set_socket_recv_buffer_size;
+use rustix::system::uname;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -50,7 +53,25 @@ pub fn config(window: u32) -> Config {
     Config { streams: STREAMS, stream_window: window, receive_window: window, send_window: window, ..Config::default() }
 }
 
-/// Listens at `address`; connections are taken while the runtime runs, until the endpoint is closed.
+/// The key with which a server at `address` of this machine resets the connections of one before it there, which had the same private key:
+/// their clients ask again at once, over new connections.
+///
+/// ```
+/// use offload_reservoir::quic::{config, quic_offload::Config, reset_key};
+///
+/// # fn example(key: &rustls::pki_types::PrivateKeyDer<'static>) {
+/// let address = "0.0.0.0:8443".parse().unwrap();
+/// let config = Config { reset_key: Some(reset_key(key, address)), ..config(16 << 20) };
+/// # }
+/// ```
+pub fn reset_key(key: &PrivateKeyDer<'_>, address: SocketAddr) -> ResetKey {
+    // Other machines may have the same private key, and listen at any address of theirs.
+    let machine = uname();
+    let server = [machine.nodename().to_bytes(), address.to_string().as_bytes()].join(&b'\n');
+    ResetKey::derive(key.secret_der(), &server)
+}
+
+/// Listens at `address`; connections are taken while the runtime runs, until the endpoint is closed, or [fails](Endpoint::failure).
 ///
 /// See [`Quic`] for an example.
 ///
@@ -68,8 +89,12 @@ fn run(socket: UdpSocket, config: Config, tls: Option<ServerTls>) -> io::Result<
     let _granted_in_part = set_socket_recv_buffer_size(&socket, BUFFER);
     let timers = Arc::new(TokioTimers::current());
     let (endpoint, driver) = Endpoint::new(TokioDatagrams::new(socket)?, timers, config, tls)?;
-    // Its connections are told when the socket fails.
-    tokio::spawn(async move { drop(driver.await) });
+    tokio::spawn(async move {
+        // Its connections are told as well.
+        if let Err(error) = driver.await {
+            tracing::error!(%error, "a UDP socket failed, and HTTP/3 ended on it");
+        }
+    });
     Ok(endpoint)
 }
 
@@ -118,12 +143,36 @@ pub struct Quic {
     tls: Tls,
     quic: ClientTls,
     window: u32,
+    pacing_rate: Option<NonZeroU64>,
 }
 
 impl Quic {
     /// With these configurations, and connections as [`config`] makes them.
     pub fn new(tls: Tls, quic: ClientTls, window: u32) -> Quic {
-        Quic { tls, quic, window }
+        Quic { tls, quic, window, pacing_rate: None }
+    }
+
+    /// Has each connection send its packets one after the other, no faster than this.
+    #[must_use]
+    pub fn paced(mut self, rate: Option<Rate>) -> Quic {
+        self.pacing_rate = rate.and_then(|rate| NonZeroU64::new(rate.as_bits() / 8));
+        self
+    }
+
+    /// The first that answers.
+    pub(crate) async fn greet_one_of(
+        &self,
+        host: &str,
+        addresses: impl IntoIterator<Item = SocketAddr>,
+    ) -> io::Result<Connection> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host}: has no address"));
+        for address in addresses {
+            match self.greet(host, address).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
     }
 
     async fn greet(&self, host: &str, address: SocketAddr) -> io::Result<Connection> {
@@ -131,8 +180,9 @@ impl Quic {
             SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
             SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
         };
-        // A server that is begun anew knows nothing of the connection, and its port stays: only silence tells. A slow disk is no silence.
-        let config = Config { keep_alive: Some(KEEP_ALIVE), idle: SILENCE, ..config(self.window) };
+        // A machine that is gone is told by silence alone. A slow disk is no silence.
+        let (keep_alive, pacing_rate) = (Some(KEEP_ALIVE), self.pacing_rate);
+        let config = Config { keep_alive, idle: SILENCE, pacing_rate, ..config(self.window) };
         let endpoint = run(UdpSocket::bind(any).await?, config, None)?;
         let connection = endpoint.connect(&self.quic, address, host).map_err(io::Error::other)?.await;
         let connection = connection.map_err(|closed| match closed {
@@ -154,17 +204,15 @@ impl Dial for Quic {
         self.tls.dial(host, port)
     }
 
-    fn quic<'a>(&'a self, host: &'a str, port: u16) -> Option<QuicDialed<'a>> {
-        Some(Box::pin(async move {
-            let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host}: has no address"));
-            for address in tokio::net::lookup_host((host, port)).await? {
-                match self.greet(host, address).await {
-                    Ok(connection) => return Ok(connection),
-                    Err(error) => last = error,
-                }
-            }
-            Err(last)
-        }))
+    fn speaks_quic(&self, _: &str, _: u16) -> bool {
+        true
+    }
+
+    fn quic<'a>(&'a self, host: &'a str, port: u16) -> QuicDialed<'a> {
+        Box::pin(async move {
+            let addresses = tokio::net::lookup_host((host, port)).await?;
+            self.greet_one_of(host, addresses).await
+        })
     }
 }
 

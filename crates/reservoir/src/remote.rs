@@ -28,7 +28,7 @@ use crate::name::Name;
 use crate::pack;
 use crate::s3::{self, Ask, Bucket};
 use crate::server::PRODUCT;
-use crate::server::write::{BLOCKS, CHECK, MTIME, SPARSE, UPLOAD};
+use crate::server::write::{BLOCKS, CHECK, MOST_SHARES, MTIME, SHARE, SPARSE, UPLOAD};
 use crate::shell::Shell;
 use crate::storage::{About, Kind};
 use base64::Engine;
@@ -86,6 +86,28 @@ pub(crate) struct Listed {
     pub(crate) tag: Option<String>,
 }
 
+/// An upload, as one of the servers knows it that write it.
+#[derive(Clone, Copy)]
+pub(crate) struct OfUpload<'a> {
+    /// What the client calls it.
+    pub(crate) id: &'a str,
+    pub(crate) blocks: Blocks,
+    pub(crate) share: u16,
+    pub(crate) shares: u16,
+}
+
+/// How an upload begins.
+#[derive(Clone, Copy)]
+pub(crate) struct Beginning<'a> {
+    /// It goes on, if some of it is there.
+    pub(crate) resume: bool,
+    /// Each block that is there is read again.
+    pub(crate) check: bool,
+    pub(crate) sparse: bool,
+    /// What the file is to have, if that is not known there yet.
+    pub(crate) attributes: Option<&'a Attributes>,
+}
+
 /// How an upload becomes the file.
 pub(crate) struct Ending<'a> {
     pub(crate) root: Option<[u8; 32]>,
@@ -104,7 +126,7 @@ pub(crate) enum Expected {
 impl Remote {
     pub(crate) fn new(shell: Shell, dial: Arc<dyn Dial>, host: &str, port: u16, token: Option<String>) -> Remote {
         let (bucket, stripes, is_reservoir, idle, http3, lines) = Default::default();
-        let by_http3 = dial.quic(host, port).is_some();
+        let by_http3 = dial.speaks_quic(host, port);
         let host = host.into();
         Remote { shell, dial, host, port, token, bucket, stripes, is_reservoir, idle, by_http3, http3, lines }
     }
@@ -127,6 +149,14 @@ impl Remote {
     /// The server that a file is written by: one alone knows of its upload.
     pub(crate) fn of_name(self: &Arc<Remote>, name: &Name) -> &Arc<Remote> {
         self.stripe(usize::from(blake3::hash(name.to_url().as_bytes()).as_bytes()[0]))
+    }
+
+    /// The servers that write a file of so many blocks together, that of its name first.
+    pub(crate) fn writers(self: &Arc<Remote>, name: &Name, blocks: u64) -> Vec<Arc<Remote>> {
+        let all = (self.stripes.len() + 1).min(usize::from(MOST_SHARES));
+        let count = if blocks >= 2 * all as u64 { all } else { 1 };
+        let first = usize::from(blake3::hash(name.to_url().as_bytes()).as_bytes()[0]);
+        (first..first + count).map(|number| self.stripe(number).clone()).collect()
     }
 
     fn stripe(self: &Arc<Remote>, number: usize) -> &Arc<Remote> {
@@ -207,15 +237,13 @@ impl Remote {
         text.lines().map(|line| Entry::from_json(line).map(listed).ok_or_else(wrong)).collect()
     }
 
-    /// The rights and extended attributes of a file of one of our servers.
-    pub(crate) async fn attributes(&self, name: &Name, wanted: Preserve) -> Result<Attributes, RemoteError> {
+    /// The rights and extended attributes of a file of one of our servers; `None`: it does not tell them, or they are too many.
+    pub(crate) async fn attributes(&self, name: &Name, wanted: Preserve) -> Result<Option<Attributes>, RemoteError> {
         let request = self.request(Method::HEAD, name).header(attributes::FIELD, wanted.to_text());
         let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
         let told = field(answer.headers(), HeaderName::from_static(attributes::FIELD)).map(Attributes::from_text);
         self.give_back(answer).await;
-        let wrong =
-            RemoteError::Answer { name: name.clone(), what: "does not tell the file's attributes, or too many" };
-        told.flatten().ok_or(wrong)
+        Ok(told.flatten())
     }
 
     /// The strongest hash of a file that the server tells; a bucket's, if it has it from one request.
@@ -320,17 +348,15 @@ impl Remote {
         })
     }
 
-    /// Begins an upload, or takes it up again; the blocks that are there, each of them read again if `check`.
+    /// Begins an upload, or takes it up again; gives the blocks that are there.
     pub(crate) async fn begin(
         &self,
         name: &Name,
-        upload: &str,
-        blocks: Blocks,
-        resume: bool,
-        check: bool,
-        sparse: bool,
+        of: OfUpload<'_>,
+        beginning: Beginning<'_>,
     ) -> Result<BTreeMap<u64, BlockSum>, RemoteError> {
-        let mut request = self.of_upload(self.request(Method::POST, name), upload, blocks).header(CONTENT_LENGTH, 0);
+        let Beginning { resume, check, sparse, attributes } = beginning;
+        let mut request = of.put_in(self.request(Method::POST, name)).header(CONTENT_LENGTH, 0);
         if resume {
             request = request.header("reservoir-resume", "?1");
         }
@@ -340,24 +366,26 @@ impl Remote {
         if sparse {
             request = request.header(SPARSE, "?1");
         }
+        if let Some(attributes) = attributes.filter(|attributes| !attributes.is_empty()) {
+            request = request.header(attributes::FIELD, attributes.to_text());
+        }
         let answer = self.ask(request, body::empty(), name, None).await?;
-        let text = self.text(answer, name, journal::most_bytes(blocks) as usize).await?;
-        Ok(journal::blocks_of(text.split('\n').map(str::as_bytes), blocks))
+        let text = self.text(answer, name, journal::most_bytes(of.blocks) as usize).await?;
+        Ok(journal::blocks_of(text.split('\n').map(str::as_bytes), of.blocks))
     }
 
     /// Sends a block of an upload.
     pub(crate) async fn put_block(
         &self,
         name: &Name,
-        upload: &str,
-        blocks: Blocks,
+        of: OfUpload<'_>,
         number: u64,
         body: Body,
         line: Option<usize>,
     ) -> Result<(), RemoteError> {
-        let range = blocks.range(number);
-        let told = format!("bytes {}-{}/{}", range.start, range.end - 1, blocks.size());
-        let request = self.of_upload(self.request(Method::PUT, name), upload, blocks).header(CONTENT_RANGE, told);
+        let range = of.blocks.range(number);
+        let told = format!("bytes {}-{}/{}", range.start, range.end - 1, of.blocks.size());
+        let request = of.put_in(self.request(Method::PUT, name)).header(CONTENT_RANGE, told);
         // Without a length, so that digests can follow.
         let request = request.header(TRANSFER_ENCODING, "chunked").header(TRAILER, "Content-Digest, Reservoir-Subtree");
         match line.filter(|_| !self.by_http3) {
@@ -383,18 +411,22 @@ impl Remote {
         line.round_trip()
     }
 
+    /// Ends this server's share of an upload, which another one makes the file.
+    pub(crate) async fn end_share(&self, name: &Name, of: OfUpload<'_>) -> Result<(), RemoteError> {
+        let answer = self.ask(self.ending(name, of), body::empty(), name, Some(STALL)).await?;
+        self.give_back(answer).await;
+        Ok(())
+    }
+
+    fn ending(&self, name: &Name, of: OfUpload<'_>) -> hyper::http::request::Builder {
+        let request = of.put_in(self.request(Method::PUT, name)).header(CONTENT_LENGTH, 0);
+        request.header(CONTENT_RANGE, format!("bytes */{}", of.blocks.size()))
+    }
+
     /// Has an upload become the file.
-    pub(crate) async fn finish(
-        &self,
-        name: &Name,
-        upload: &str,
-        blocks: Blocks,
-        ending: Ending<'_>,
-    ) -> Result<(), RemoteError> {
+    pub(crate) async fn finish(&self, name: &Name, of: OfUpload<'_>, ending: Ending<'_>) -> Result<(), RemoteError> {
         let Ending { root, verify, modified, attributes } = ending;
-        let mut request = self.of_upload(self.request(Method::PUT, name), upload, blocks).header(CONTENT_LENGTH, 0);
-        request =
-            request.header(CONTENT_RANGE, format!("bytes */{}", blocks.size())).header(MTIME, mtime::to_text(modified));
+        let mut request = self.ending(name, of).header(MTIME, mtime::to_text(modified));
         if let Some(root) = root {
             request = request.header("repr-digest", Algorithm::Blake3.field(&root));
         }
@@ -454,16 +486,16 @@ impl Remote {
             Err(error) => Err(error),
         }
     }
+}
 
-    fn of_upload(
-        &self,
-        request: hyper::http::request::Builder,
-        upload: &str,
-        blocks: Blocks,
-    ) -> hyper::http::request::Builder {
-        request.header(UPLOAD, upload).header(BLOCKS, format!("{}/{}", blocks.size(), blocks.block()))
+impl OfUpload<'_> {
+    fn put_in(self, request: hyper::http::request::Builder) -> hyper::http::request::Builder {
+        let OfUpload { id, blocks, share, shares } = self;
+        let request = request.header(UPLOAD, id).header(BLOCKS, format!("{}/{}", blocks.size(), blocks.block()));
+        if shares > 1 { request.header(SHARE, format!("{share}/{shares}")) } else { request }
     }
 }
+
 fn field(fields: &HeaderMap, name: HeaderName) -> Option<&str> {
     fields.get(name)?.to_str().ok()
 }

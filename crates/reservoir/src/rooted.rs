@@ -1,6 +1,7 @@
 //! A folder of this machine, which no path leads out of: neither `..` nor a link (cap-std opens every component below it).
 
 use crate::attributes::{Attributes, MOST_BYTES, Preserve, USERS};
+use crate::direct::{Direct, Past};
 use crate::name::{Name, is_reserved};
 use crate::storage::{About, Folder, Kind, Stored};
 use cap_std::ambient_authority;
@@ -12,6 +13,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{File, FileTimes, TryLockError};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -36,13 +38,17 @@ use std::time::SystemTime;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Rooted(Dir);
+pub struct Rooted {
+    dir: Dir,
+    /// If its files are read and written past the page cache.
+    past: Option<Arc<Past>>,
+}
 
 impl Rooted {
     /// A folder, opened as one whose contents can be brought to the medium.
     fn folder(&self, name: &Name) -> io::Result<cap_std::fs::File> {
         // The root itself may be open as a path only.
-        if name == &Name::root() { self.0.open(".") } else { self.0.open(name.path()) }
+        if name == &Name::root() { self.dir.open(".") } else { self.dir.open(name.path()) }
     }
 
     /// The folder at `path`.
@@ -50,13 +56,40 @@ impl Rooted {
     /// # Errors
     /// If it is no folder that can be opened.
     pub fn open(path: &Path) -> io::Result<Rooted> {
-        Dir::open_ambient_dir(path, ambient_authority()).map(Rooted)
+        Dir::open_ambient_dir(path, ambient_authority()).map(|dir| Rooted { dir, past: None })
     }
 
-    fn open_with(&self, name: &Name, options: &mut OpenOptions) -> io::Result<Arc<dyn Stored>> {
+    /// Has large reads and writes go past the page cache (`O_DIRECT`), or not, where the file system takes that; where it does not, the log
+    /// says so, and they go through the cache.
+    ///
+    /// ```
+    /// use offload_reservoir::rooted::Rooted;
+    ///
+    /// # let there = tempfile::tempdir()?;
+    /// # let there = there.path();
+    /// let root = Rooted::open(there)?.direct(true);
+    /// # let _is_one = root;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn direct(mut self, direct: bool) -> Rooted {
+        // Where it is, only the log tells: a folder of which the path is not known has none.
+        let folder = std::fs::read_link(format!("/proc/self/fd/{}", self.dir.as_raw_fd())).unwrap_or_default();
+        self.past = direct.then(|| Arc::new(Past::new(folder.display().to_string())));
+        self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn past_cache(&self) -> Option<&Past> {
+        self.past.as_deref()
+    }
+
+    fn open_with(&self, name: &Name, options: &mut OpenOptions, writes: bool) -> io::Result<Arc<dyn Stored>> {
         // To open a pipe would be to wait for its other end.
         options.custom_flags(OFlags::NONBLOCK.bits() as i32);
-        let file = RealFile(self.0.open_with(name.path(), options)?.into_std());
+        let file = self.dir.open_with(name.path(), options)?.into_std();
+        let direct = self.past.as_ref().map(|past| Direct::new(past.clone(), writes));
+        let file = RealFile { file, direct };
         match file.about()?.kind {
             Kind::File => Ok(Arc::new(file)),
             _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no regular file")),
@@ -66,20 +99,20 @@ impl Rooted {
 
 impl Folder for Rooted {
     fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
-        self.open_with(name, OpenOptions::new().read(true))
+        self.open_with(name, OpenOptions::new().read(true), false)
     }
 
     fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
-        self.open_with(name, OpenOptions::new().read(true).write(true).create(true))
+        self.open_with(name, OpenOptions::new().read(true).write(true).create(true), true)
     }
 
     fn about(&self, name: &Name) -> io::Result<About> {
-        let metadata = if name == &Name::root() { self.0.dir_metadata() } else { self.0.metadata(name.path()) };
+        let metadata = if name == &Name::root() { self.dir.dir_metadata() } else { self.dir.metadata(name.path()) };
         metadata.map(|metadata| about(&metadata))
     }
 
     fn list(&self, name: &Name, take: &mut dyn FnMut(OsString, About) -> bool) -> io::Result<()> {
-        let entries = if name == &Name::root() { self.0.entries() } else { self.0.read_dir(name.path()) };
+        let entries = if name == &Name::root() { self.dir.entries() } else { self.dir.read_dir(name.path()) };
         for entry in entries? {
             let entry = entry?;
             let part = entry.file_name();
@@ -102,15 +135,15 @@ impl Folder for Rooted {
     }
 
     fn create_folder(&self, name: &Name) -> io::Result<()> {
-        if name == &Name::root() { Ok(()) } else { self.0.create_dir_all(name.path()) }
+        if name == &Name::root() { Ok(()) } else { self.dir.create_dir_all(name.path()) }
     }
 
     fn rename(&self, from: &Name, to: &Name) -> io::Result<()> {
-        self.0.rename(from.path(), &self.0, to.path())
+        self.dir.rename(from.path(), &self.dir, to.path())
     }
 
     fn remove(&self, name: &Name) -> io::Result<()> {
-        self.0.remove_file(name.path())
+        self.dir.remove_file(name.path())
     }
 
     fn sync_all(&self, folders: &BTreeSet<Name>) -> io::Result<()> {
@@ -130,13 +163,19 @@ impl Folder for Rooted {
     }
 }
 
-struct RealFile(File);
+struct RealFile {
+    file: File,
+    direct: Option<Direct>,
+}
 
 impl Stored for RealFile {
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut filled = 0;
+        let mut filled = match &self.direct {
+            Some(direct) => direct.read(&self.file, into, offset)?,
+            None => 0,
+        };
         while filled < into.len() {
-            match self.0.read_at(&mut into[filled..], offset + filled as u64) {
+            match self.file.read_at(&mut into[filled..], offset + filled as u64) {
                 Ok(0) => break,
                 Ok(read) => filled += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -147,11 +186,15 @@ impl Stored for RealFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
+        let written = match &self.direct {
+            Some(direct) => direct.write(&self.file, bytes, offset)?,
+            None => 0,
+        };
+        self.file.write_all_at(&bytes[written..], offset + written as u64)
     }
 
     fn write_zeros(&self, offset: u64, length: u64) -> io::Result<()> {
-        let punched = fallocate(&self.0, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length);
+        let punched = fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length);
         match punched.map_err(io::Error::from) {
             // The file system has no holes.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
@@ -165,52 +208,52 @@ impl Stored for RealFile {
     fn attributes(&self, wanted: Preserve) -> io::Result<Attributes> {
         let mut attributes = Attributes::default();
         if wanted.mode {
-            attributes.mode = Some(self.0.metadata()?.mode() & 0o777);
+            attributes.mode = Some(self.file.metadata()?.mode() & 0o777);
         }
         if wanted.extended {
-            attributes.extended = extended(&self.0)?;
+            attributes.extended = extended(&self.file)?;
         }
         Ok(attributes)
     }
 
     fn set_attributes(&self, attributes: &Attributes) -> io::Result<()> {
         for (name, value) in &attributes.extended {
-            fsetxattr(&self.0, &name[..], value, XattrFlags::empty())?;
+            fsetxattr(&self.file, &name[..], value, XattrFlags::empty())?;
         }
         // Last, for it may take away the right to write.
         match attributes.mode {
-            Some(mode) => Ok(fchmod(&self.0, Mode::from_bits_truncate(mode & 0o777))?),
+            Some(mode) => Ok(fchmod(&self.file, Mode::from_bits_truncate(mode & 0o777))?),
             None => Ok(()),
         }
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {
-        self.0.set_len(size)
+        self.file.set_len(size)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 
     fn drop_cache(&self) {
         // Advice: where the system does not take it, the file is read from the cache.
-        let _not_taken = fadvise(&self.0, 0, None, Advice::DontNeed);
+        let _not_taken = fadvise(&self.file, 0, None, Advice::DontNeed);
     }
 
     fn about(&self) -> io::Result<About> {
-        self.0.metadata().map(|metadata| about(&Metadata::from_just_metadata(metadata)))
+        self.file.metadata().map(|metadata| about(&Metadata::from_just_metadata(metadata)))
     }
 
     fn set_modified(&self, time: SystemTime) -> io::Result<()> {
-        self.0.set_times(FileTimes::new().set_modified(time))
+        self.file.set_times(FileTimes::new().set_modified(time))
     }
 
     fn identity(&self) -> io::Result<u64> {
-        self.0.metadata().map(|metadata| metadata.ino())
+        self.file.metadata().map(|metadata| metadata.ino())
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        match self.0.try_lock() {
+        match self.file.try_lock() {
             Ok(()) => Ok(true),
             Err(TryLockError::WouldBlock) => Ok(false),
             Err(TryLockError::Error(error)) => Err(error),

@@ -4,6 +4,7 @@
 
 use crate::blocks::{BlockHasher, BlockSum, Blocks};
 use crate::body::PIECE;
+use crate::direct::aligned;
 use crate::landing::Landing;
 use crate::shell::Shell;
 use bytes::BytesMut;
@@ -92,7 +93,8 @@ impl Sink {
             let block_end = self.blocks().range(self.at / self.blocks().block()).end.min(self.range.end);
             let room = (PIECE - self.buffer.len()).min((block_end - self.at) as usize).min(bytes.len());
             if self.buffer.capacity() == 0 {
-                self.buffer.reserve(PIECE.min((block_end - self.at) as usize));
+                self.buffer = aligned(PIECE.min((block_end - self.at) as usize));
+                self.buffer.clear();
             }
             let copying = cost::work(Work::Copy);
             self.buffer.extend_from_slice(&bytes[..room]);

@@ -92,7 +92,7 @@ impl Batch {
             self.folder.create_folder(&name.folder()).map_err(medium)?;
             self.made = Some(name.folder());
         }
-        let lock = lock_journal(&*self.folder, &name)?;
+        let lock = lock_journal(&*self.folder, &name, 0)?;
         // What it vouches for is overwritten now.
         if lock.about().map_err(medium)?.size > 0 {
             lock.set_size(0).map_err(medium)?;

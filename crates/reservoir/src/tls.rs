@@ -1,13 +1,14 @@
 //! TLS 1.3 with AES-256-GCM over the kernel's TCP, by rustls.
 
 use crate::pin::{Pin, trust};
-use crate::remote::{Dial, Dialed, Wire};
+use crate::quic::Quic;
+use crate::remote::{Dial, Dialed, QuicDialed, Wire};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version::TLS13};
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -154,6 +155,7 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
 /// ```
 pub struct Allowed {
     tls: Tls,
+    quic: Option<Quic>,
     hosts: Vec<Host>,
 }
 
@@ -199,30 +201,50 @@ impl Host {
 impl Allowed {
     /// By `tls`, to these.
     pub fn new(tls: Tls, hosts: Vec<Host>) -> Allowed {
-        Allowed { tls, hosts }
+        Allowed { tls, quic: None, hosts }
+    }
+
+    /// By HTTP/3, over connections of `quic`.
+    #[must_use]
+    pub fn by_http3(self, quic: Quic) -> Allowed {
+        Allowed { quic: Some(quic), ..self }
+    }
+
+    /// Where a host is that may be reached.
+    async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let refused = |text: &str| io::Error::new(io::ErrorKind::PermissionDenied, format!("{host}: {text}"));
+        if !self.may_reach(host, port) {
+            return Err(refused("not among the hosts that are allowed"));
+        }
+        let is_named = host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost");
+        let all = tokio::net::lookup_host((host, port)).await?;
+        let found: Vec<SocketAddr> = all.filter(|address| is_named || !is_near(address.ip())).collect();
+        match found.is_empty() {
+            true => Err(refused("leads to this machine or to its own link, which are to be named as addresses")),
+            false => Ok(found),
+        }
     }
 }
 
 impl Dial for Allowed {
     fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a> {
         Box::pin(async move {
-            let refused = |text: &str| io::Error::new(io::ErrorKind::PermissionDenied, format!("{host}: {text}"));
-            if !self.may_reach(host, port) {
-                return Err(refused("not among the hosts that are allowed"));
+            let addresses = self.addresses(host, port).await?;
+            self.tls.greet(server_name(host)?, TcpStream::connect(&addresses[..]).await?).await
+        })
+    }
+
+    fn speaks_quic(&self, _: &str, _: u16) -> bool {
+        self.quic.is_some()
+    }
+
+    fn quic<'a>(&'a self, host: &'a str, port: u16) -> QuicDialed<'a> {
+        Box::pin(async move {
+            let addresses = self.addresses(host, port).await?;
+            match &self.quic {
+                Some(quic) => quic.greet_one_of(host, addresses).await,
+                None => Err(io::ErrorKind::Unsupported.into()),
             }
-            let name = server_name(host)?;
-            let is_named = host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost");
-            let mut last = refused("leads to this machine or to its own link, which are to be named as addresses");
-            for address in tokio::net::lookup_host((host, port)).await? {
-                if !is_named && is_near(address.ip()) {
-                    continue;
-                }
-                match TcpStream::connect(address).await {
-                    Ok(stream) => return self.tls.greet(name, stream).await,
-                    Err(error) => last = error,
-                }
-            }
-            Err(last)
         })
     }
 

@@ -1,7 +1,8 @@
 //! HTTP/3: all streams on one connection of QUIC, whose packets the NICs protect, or the hosts, or nobody.
 
-use super::{PORT, Reservoir, shell};
+use super::{PORT, Pacing, Reservoir, shell};
 use crate::connection::Mode;
+use core::num::NonZeroU64;
 use offload_api::QuicCipher;
 use offload_base::RandomSource;
 use offload_base::cost::Meter;
@@ -56,11 +57,15 @@ impl Dial for Dials {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
 
-    fn quic<'a>(&'a self, _: &'a str, _: u16) -> Option<QuicDialed<'a>> {
-        Some(Box::pin(async move {
+    fn speaks_quic(&self, _: &str, _: u16) -> bool {
+        true
+    }
+
+    fn quic<'a>(&'a self, _: &'a str, _: u16) -> QuicDialed<'a> {
+        Box::pin(async move {
             let connecting = self.endpoint.connect(&self.tls, self.to, &server_name().to_str());
             Ok(connecting.map_err(io::Error::other)?.await?)
-        }))
+        })
     }
 }
 
@@ -73,15 +78,9 @@ fn config(plan: &Reservoir, end: &str) -> Config {
         Mode::TlsCpu => Offload::None,
         Mode::Tcp => Offload::Unprotected,
     };
-    Config {
-        random: Some(RandomSource::from(plan.seed.derive("quic").derive(end))),
-        offload,
-        udp_payload: plan.mtu.saturating_sub(HEADERS).clamp(1200, MOST_OF_A_DATAGRAM),
-        ..offload_reservoir::quic::config(window)
-    }
+    let random = Some(RandomSource::from(plan.seed.derive("quic").derive(end)));
+    // All streams are on the one connection.
+    let pace = plan.pace / plan.scale.max(1) / 8;
+    let pacing_rate = if plan.pacing == Pacing::Paced { NonZeroU64::new(pace) } else { None };
+    Config { random, offload, pacing_rate, ..offload_reservoir::quic::config(window) }.for_mtu(plan.mtu)
 }
-
-/// IPv6's and UDP's.
-const HEADERS: u16 = 48;
-/// With longer ones a stream has no more than 1,024 pieces that wait for one before them.
-const MOST_OF_A_DATAGRAM: u16 = 4096;

@@ -57,12 +57,15 @@ pub(crate) struct CopyOptions {
     #[arg(long, value_name = "WHAT")]
     sync: Option<Sync>,
     /// Other servers with the same files as the one that SRC or DST names, of one file system for example: HOST or HOST:PORT, commas between. Streams read from
-    /// all of them by turns; each file is written by one of them
+    /// all of them by turns, and write to them; a small file is written by one of them
     #[arg(long, value_name = "HOST,...", value_delimiter = ',')]
     stripe: Vec<tls::Host>,
     /// Have runs of zeros become holes at the destination, where its disk has such
     #[arg(long)]
     sparse: bool,
+    /// Read and write large files of this machine past the page cache (O_DIRECT), where their file system takes that
+    #[arg(long)]
+    direct: bool,
     /// What goes with files beside their times, between folders and reservoir servers: `mode`, `xattrs` (those that begin with user.), or both with a comma
     #[arg(long, value_name = "WHAT")]
     preserve: Option<Preserve>,
@@ -221,7 +224,8 @@ impl Access {
         Account::new(&endpoint, &region, &key, &secret, variable("AWS_SESSION_TOKEN").as_deref()).map(Some)
     }
 
-    fn dial(&self) -> Result<Arc<dyn Dial>, String> {
+    /// Connections of QUIC send no faster than `rate`.
+    fn dial(&self, rate: Option<Rate>) -> Result<Arc<dyn Dial>, String> {
         let authorities = authorities(self.cacert.as_deref())?;
         let wrong = |error: offload_reservoir::rustls::Error| format!("authorities: {error}");
         let tls = Tls::new(Arc::new(tls::client_config(authorities.clone(), self.pin).map_err(wrong)?));
@@ -229,7 +233,7 @@ impl Access {
             return Ok(Arc::new(tls));
         }
         let quic = quic::client_tls(authorities, self.pin).map_err(wrong)?;
-        Ok(Arc::new(Quic::new(tls, quic, self.http3_window.0 as u32)))
+        Ok(Arc::new(Quic::new(tls, quic, self.http3_window.0 as u32).paced(rate)))
     }
 }
 
@@ -279,7 +283,7 @@ fn unlisted(error: CopyError) -> Stop {
 
 async fn make_plan(options: &PlanOptions) -> Result<String, Stop> {
     let token = options.access.token().map_err(unusable)?;
-    let copy = Copy::new(Shell::tokio(), options.access.dial().map_err(unusable)?);
+    let copy = Copy::new(Shell::tokio(), options.access.dial(None).map_err(unusable)?);
     let copy = copy.account(options.access.account_for(&options.places).map_err(unusable)?);
     let copy = copy.exclude(options.choice.exclude.clone()).block(options.choice.block.0).map_err(unusable)?;
     let (sources, to) = places(&options.places, token.as_deref()).map_err(unusable)?;
@@ -316,7 +320,7 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
         }
         (Streams::Auto, ..) => 8,
     };
-    let copy = Copy::new(Shell::tokio(), options.access.dial().map_err(unusable)?)
+    let copy = Copy::new(Shell::tokio(), options.access.dial(options.rate).map_err(unusable)?)
         .account(options.access.account_for(&options.places).map_err(unusable)?)
         .streams(streams)
         .rate(options.rate)
@@ -325,6 +329,7 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
         .verify(options.verify)
         .stripe(options.stripe.clone())
         .sparse(options.sparse)
+        .direct(options.direct)
         .preserve(options.preserve.unwrap_or_default())
         .sync(options.sync.unwrap_or(Sync::Nothing))
         .exclude(options.choice.exclude.clone())

@@ -5,8 +5,8 @@ use crate::emulated::HostOptions;
 use crate::{FAILED, UNUSABLE, fail};
 use clap::Args;
 use core::pin::Pin;
-use offload_reservoir::quic;
 use offload_reservoir::quic::quic_offload::{Config, Connection, Endpoint, ServerTls};
+use offload_reservoir::quic::{self, Quic};
 use offload_reservoir::remote::Wire;
 use offload_reservoir::rooted::Rooted;
 use offload_reservoir::rustls::ServerConfig;
@@ -65,6 +65,9 @@ pub(crate) struct ServeOptions {
     /// Bytes of a connection of HTTP/3 that may be under way, each way
     #[arg(long, value_name = "SIZE", default_value_t = HTTP3_WINDOW, value_parser = window, requires = "http3")]
     http3_window: bytesize::ByteSize,
+    /// Read and write large files past the page cache (O_DIRECT), where the file system takes that
+    #[arg(long)]
+    direct: bool,
     /// Tell of each request on standard error: peer, user, method, path, status
     #[arg(long)]
     log: bool,
@@ -74,6 +77,9 @@ pub(crate) struct ServeOptions {
     /// The authorities to trust with those servers (PEM). Default: those of this machine
     #[arg(long, value_name = "FILE", requires = "tpc_allow")]
     tpc_cacert: Option<PathBuf>,
+    /// Ask those servers by HTTP/3, at the UDP port of the same number
+    #[arg(long, requires = "tpc_allow")]
+    tpc_http3: bool,
     /// Such copies at a time
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     tpc_copies: usize,
@@ -150,18 +156,26 @@ pub(crate) async fn serve(
 
     // Each connection holds one end: the other is told when all have gone.
     let (open, mut all_gone) = mpsc::channel::<()>(1);
+    let mut takes_http3 = http3.as_ref();
     let ended = loop {
         tokio::select! {
             biased;
             () = signals.end() => break Ok(()),
             _ = hangup.recv() => reload(&server, options.tokens.as_deref()),
-            Some(connection) = next_of(http3.as_ref()) => {
-                let (server, open) = (server.clone(), open.clone());
-                tokio::spawn(async move {
-                    server.serve_http3(connection).await;
-                    drop(open);
-                });
-            }
+            came = next_of(takes_http3) => match came {
+                Some(connection) => {
+                    let (server, open) = (server.clone(), open.clone());
+                    tokio::spawn(async move {
+                        server.serve_http3(connection).await;
+                        drop(open);
+                    });
+                }
+                None => {
+                    let why = takes_http3.and_then(Endpoint::failure).map_or("it is closed".into(), |why| why.to_string());
+                    eprintln!("reservoir: no more HTTP/3 until the server is begun anew: {why}");
+                    takes_http3 = None;
+                }
+            },
             came = door.next() => match came {
                 Ok((peer, handshake)) => welcome(&server, peer, handshake, open.clone()),
                 Err(NobodyComes::AnyMore(error)) => break Err((error.to_string(), FAILED)),
@@ -194,7 +208,7 @@ impl ServeOptions {
         let root = Rooted::open(&self.root).map_err(|error| unusable(format!("{}: {error}", self.root.display())))?;
         let mut limits = Limits::default();
         (limits.connections, limits.uploads_of_a_user) = (self.max_connections, self.max_uploads);
-        let mut server = Server::new(Arc::new(root), Shell::tokio(), limits);
+        let mut server = Server::new(Arc::new(root.direct(self.direct)), Shell::tokio(), limits);
         if self.open_to_all {
             server = server.open_to_all();
         }
@@ -203,9 +217,15 @@ impl ServeOptions {
         }
         if !self.tpc_allow.is_empty() {
             let trusted = crate::copy::authorities(self.tpc_cacert.as_deref()).map_err(unusable)?;
-            let config =
-                tls::client_config(trusted, None).map_err(|error| unusable(format!("the authorities: {error}")))?;
-            let dial = Allowed::new(Tls::new(Arc::new(config)), self.tpc_allow.clone());
+            let wrong = |error| unusable(format!("the authorities: {error}"));
+            let tls = || -> Result<Tls, Stop> {
+                Ok(Tls::new(Arc::new(tls::client_config(trusted.clone(), None).map_err(wrong)?)))
+            };
+            let mut dial = Allowed::new(tls()?, self.tpc_allow.clone());
+            if self.tpc_http3 {
+                let quic = quic::client_tls(trusted.clone(), None).map_err(wrong)?;
+                dial = dial.by_http3(Quic::new(tls()?, quic, self.http3_window.0 as u32));
+            }
             server = server.with_third_party(Arc::new(dial), self.tpc_copies);
         }
         if let Some(file) = &self.tokens {
@@ -220,10 +240,11 @@ impl ServeOptions {
             return Ok(None);
         }
         let (chain, key) = self.identity()?;
+        let reset_key = Some(quic::reset_key(&key, self.listen));
         let tls = quic::server_tls(chain, key);
         let tls = tls.map_err(|error| unusable(format!("{}: {error}", self.cert.display())))?;
         let max_connections = self.max_connections;
-        Ok(Some((tls, Config { max_connections, ..quic::config(self.http3_window.0 as u32) })))
+        Ok(Some((tls, Config { max_connections, reset_key, ..quic::config(self.http3_window.0 as u32) })))
     }
 
     fn identity(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Stop> {
@@ -237,9 +258,12 @@ impl ServeOptions {
     }
 }
 
-/// The next client of HTTP/3; never, without an endpoint.
+/// The next client of HTTP/3; never, without an endpoint. `None`: there will be no more.
 async fn next_of(endpoint: Option<&Endpoint>) -> Option<Connection> {
-    endpoint?.accept().await
+    match endpoint {
+        Some(endpoint) => endpoint.accept().await,
+        None => core::future::pending().await,
+    }
 }
 
 /// The window of a connection of HTTP/3: more than nothing, and at most what its configuration can say.

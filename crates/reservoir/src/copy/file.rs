@@ -10,7 +10,7 @@ use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
 use crate::body::{FileBody, Relayed, known};
 use crate::landing::{Begin, Landing};
 use crate::name::Name;
-use crate::remote::{Ending, Expected, Reading, Remote, RemoteError};
+use crate::remote::{Beginning, Ending, Expected, OfUpload, Reading, Remote, RemoteError};
 use crate::sink::Sink;
 use crate::storage::{About, Kind, Stored, read_exactly};
 use bytes::Bytes;
@@ -43,11 +43,48 @@ pub(super) enum Source {
 
 enum Target {
     Landing(Arc<Landing>),
-    Upload(Arc<Remote>, String),
+    Upload(Upload),
     /// To a bucket.
     Parts(Multipart),
     /// In one request.
     Whole(Arc<Remote>, Whole),
+}
+
+/// An upload to one of our servers, or to several that have the same files: each writes the blocks of its streams.
+struct Upload {
+    /// The first makes the file.
+    servers: Vec<Arc<Remote>>,
+    id: String,
+}
+
+impl Upload {
+    /// The server of a stream, and what it calls the upload.
+    fn of_stream(&self, stream: usize, blocks: Blocks) -> (&Arc<Remote>, OfUpload<'_>) {
+        let share = stream % self.servers.len();
+        // There are no more than 64.
+        let (id, shares) = (&self.id[..], self.servers.len() as u16);
+        (&self.servers[share], OfUpload { id, blocks, share: share as u16, shares })
+    }
+
+    fn all(&self, blocks: Blocks) -> impl Iterator<Item = (&Arc<Remote>, OfUpload<'_>)> {
+        (0..self.servers.len()).map(move |share| self.of_stream(share, blocks))
+    }
+
+    /// Begins it at all servers; gives the blocks that are there.
+    async fn begin(
+        &self,
+        name: &Name,
+        blocks: Blocks,
+        beginning: Beginning<'_>,
+    ) -> Result<BTreeMap<u64, BlockSum>, RemoteError> {
+        let mut present = BTreeMap::new();
+        for (server, of) in self.all(blocks) {
+            // What the file is to have, it gets from the one that makes it.
+            let attributes = beginning.attributes.filter(|_| of.share == 0);
+            present.extend(server.begin(name, of, Beginning { attributes, ..beginning }).await?);
+        }
+        Ok(present)
+    }
 }
 
 /// What is in a request with a whole file.
@@ -106,7 +143,7 @@ impl FileJob {
         };
         let attributes = FileJob::attributes(copy, &item, &source).await?;
         let blocks = Blocks::new(item.size(), copy.block).expect("checked where it was set");
-        let (target, present) = FileJob::open_target(copy, &item, blocks, &source).await?;
+        let (target, present) = FileJob::open_target(copy, &item, blocks, &source, &attributes).await?;
         let mut waiting: VecDeque<u64> = match target {
             Target::Whole(..) => [0].into(),
             _ => (0..blocks.count()).filter(|number| !present.contains_key(number)).collect(),
@@ -139,7 +176,12 @@ impl FileJob {
         }
         match source {
             Source::Remote(_) if !item.is_reservoir => Err(none(&item.from)),
-            Source::Remote(server) => Ok(server.attributes(&item.from.1, wanted).await?),
+            Source::Remote(server) => {
+                let told = server.attributes(&item.from.1, wanted).await?;
+                let wrong =
+                    "its server does not tell its attributes, or they are too many: leave xattrs out of --preserve";
+                told.ok_or_else(|| CopyError::Unusable(format!("{}: {wrong}", item.source())))
+            }
             Source::Local(file, _) => {
                 let file = file.clone();
                 let read = copy.shell.blocking(move || file.attributes(wanted));
@@ -153,20 +195,28 @@ impl FileJob {
         item: &Item,
         blocks: Blocks,
         source: &Source,
+        attributes: &Attributes,
     ) -> Result<(Target, BTreeMap<u64, BlockSum>), CopyError> {
+        if matches!(&item.to.0, Side::Remote(..)) {
+            let unusable =
+                |why| CopyError::Unusable(format!("{}: {why}: leave xattrs out of --preserve", item.source()));
+            attributes.check().map_err(unusable)?;
+        }
         let resume = copy.resume || item.blocks.is_some();
         let begin = if resume { Begin::Resume } else { Begin::Anew };
         match &item.to.0 {
             Side::Local(folder, _) => {
                 let (folder, name, version, sparse) = (folder.clone(), item.to.1.clone(), item.version(), copy.sparse);
+                let attributes = attributes.clone();
                 let opened = copy.shell.blocking(move || {
-                    Ok(Landing::open(folder, &name, blocks, &version, begin).map(|landing| {
+                    Ok(Landing::open(folder, &name, blocks, &version, begin).and_then(|landing| {
                         if sparse {
                             landing.leave_holes();
                         }
+                        landing.keep(attributes)?;
                         let sum = |number| Some((number, landing.sum(number)?));
                         let present = (0..blocks.count()).filter_map(sum).collect();
-                        (Target::Landing(Arc::new(landing)), present)
+                        Ok((Target::Landing(Arc::new(landing)), present))
                     }))
                 });
                 let local = |error| CopyError::Local { path: PathBuf::from(item.to.0.shown(&item.to.1)), error };
@@ -191,11 +241,15 @@ impl FileJob {
                 Ok((Target::Whole(server.of_name(&item.to.1).clone(), Whole::Small), BTreeMap::new()))
             }
             Side::Remote(server, _) => {
-                let server = server.of_name(&item.to.1);
-                let upload = crate::digest::hexadecimal(&blake3::hash(item.version().as_bytes()).as_bytes()[..16]);
-                let present =
-                    server.begin(&item.to.1, &upload, blocks, resume, item.blocks.is_none(), copy.sparse).await?;
-                Ok((Target::Upload(server.clone(), upload), present))
+                // Parts of a plan end at times of their own.
+                let shared = if item.blocks.is_none() { blocks.count() } else { 0 };
+                let servers = server.writers(&item.to.1, shared);
+                let id = crate::digest::hexadecimal(&blake3::hash(item.version().as_bytes()).as_bytes()[..16]);
+                let (check, sparse, attributes) = (item.blocks.is_none(), copy.sparse, Some(attributes));
+                let beginning = Beginning { resume, check, sparse, attributes };
+                let upload = Upload { servers, id };
+                let present = upload.begin(&item.to.1, blocks, beginning).await?;
+                Ok((Target::Upload(upload), present))
             }
         }
     }
@@ -210,7 +264,7 @@ impl FileJob {
     pub(super) async fn depth(&self, stream: usize) -> usize {
         let server = match (&self.source, &self.target) {
             (Source::Remote(server), Target::Landing(_)) if self.item.is_reservoir => server.of_stream(stream),
-            (Source::Local(..), Target::Upload(server, _)) => server,
+            (Source::Local(..), Target::Upload(upload)) => upload.of_stream(stream, self.blocks).0,
             _ => return 1,
         };
         let round_trip = server.round_trip(stream).await.unwrap_or(Duration::ZERO);
@@ -273,21 +327,21 @@ impl FileJob {
                     self.state().sums.insert(number, sum);
                 }
             }
-            (Target::Upload(server, upload), Source::Local(file, _)) => {
+            (Target::Upload(upload), Source::Local(file, _)) => {
+                let (server, of) = upload.of_stream(stream, self.blocks);
                 let body = self.file_body(file, number, range, stream, true);
                 let sum = body.sum();
-                let sent = server
-                    .put_block(&self.item.to.1, upload, self.blocks, number, body.boxed_unsync(), Some(stream))
-                    .await;
+                let sent = server.put_block(&self.item.to.1, of, number, body.boxed_unsync(), Some(stream)).await;
                 sent?;
                 self.check_source().await?;
                 if let Some(sum) = known(&sum) {
                     self.state().sums.insert(number, sum);
                 }
             }
-            (Target::Upload(server, upload), Source::Remote(_)) => {
+            (Target::Upload(upload), Source::Remote(_)) => {
+                let (server, of) = upload.of_stream(stream, self.blocks);
                 let (body, feed) = self.relay(number, range, stream, true).await?;
-                let sent = server.put_block(&self.item.to.1, upload, self.blocks, number, body, None);
+                let sent = server.put_block(&self.item.to.1, of, number, body, None);
                 let (sent, fed) = tokio::join!(sent, feed);
                 let sum = fed.and_then(|sum| sent.map(|()| sum).map_err(CopyError::from))?;
                 self.state().sums.insert(number, sum);
@@ -457,13 +511,18 @@ impl FileJob {
 
     /// Has a server go on with the upload, of which its journal knows what had arrived; `true`: the file is there already.
     pub(super) async fn take_up(&self) -> Result<bool, CopyError> {
-        let Target::Upload(server, upload) = &self.target else { return Ok(false) };
+        let Target::Upload(upload) = &self.target else { return Ok(false) };
         // By what it holds: an older file may have the same size and time.
         if has_arrived(&self.copy, &self.item, Sync::Hash).await? {
             return Ok(true);
         }
-        server.begin(&self.item.to.1, upload, self.blocks, true, false, self.copy.sparse).await?;
+        upload.begin(&self.item.to.1, self.blocks, self.again_at_server()).await?;
         Ok(false)
+    }
+
+    /// An upload that has begun, and whose ending will tell its attributes.
+    fn again_at_server(&self) -> Beginning<'static> {
+        Beginning { resume: true, check: false, sparse: self.copy.sparse, attributes: None }
     }
 
     /// All blocks were copied: the file gets its name, unless some are not there as they should be.
@@ -489,17 +548,20 @@ impl FileJob {
                     }
                 }
                 let landing = landing.clone();
-                landing.keep(self.attributes.clone());
                 self.copy.shell.blocking(move || Ok(landing.finish(modified))).await.map_err(medium)??;
                 Ok(Finished::Done)
             }
-            Target::Upload(server, upload) => {
+            Target::Upload(upload) => {
                 let sums: Vec<BlockSum> = self.state().sums.values().copied().collect();
                 let root = (sums.len() as u64 == self.blocks.count()).then(|| root(&sums));
                 let (name, verify) = (&self.item.to.1, self.copy.verify);
                 let modified = self.item.about.modified;
                 let ending = Ending { root, verify, modified, attributes: &self.attributes };
-                match server.finish(name, upload, self.blocks, ending).await {
+                for (server, of) in upload.all(self.blocks).skip(1) {
+                    server.end_share(name, of).await?;
+                }
+                let (server, of) = upload.of_stream(0, self.blocks);
+                match server.finish(name, of, ending).await {
                     Err(RemoteError::Refused { missing: Some(_), .. }) => {}
                     // Another part was quicker, or the answer of an earlier attempt was lost.
                     Err(gone @ RemoteError::Refused { status: StatusCode::GONE, .. }) => {
@@ -508,7 +570,7 @@ impl FileJob {
                     }
                     done => return Ok(done.map(|()| Finished::Done)?),
                 }
-                let present = server.begin(name, upload, self.blocks, true, false, self.copy.sparse).await?;
+                let present = upload.begin(name, self.blocks, self.again_at_server()).await?;
                 let mine = |number: &u64| self.item.has(*number) && !present.contains_key(number);
                 let lost: Vec<u64> = (0..self.blocks.count()).filter(mine).collect();
                 if lost.is_empty() { Ok(Finished::LeftToOthers) } else { self.again(lost) }

@@ -4,6 +4,7 @@ use super::list::Item;
 use super::place::Side;
 use super::{Copy, CopyError};
 use crate::digest::{Algorithm, Summer};
+use crate::direct::aligned;
 use crate::name::Name;
 use crate::storage::read_exactly;
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ async fn of(copy: &Copy, (side, name): &(Side, Name), size: u64, algorithm: Algo
         let length = READ_AT_ONCE.min(size - at);
         let file = file.clone();
         let read = copy.shell.blocking(move || {
-            let mut piece = vec![0; length as usize];
+            let mut piece = aligned(length as usize);
             read_exactly(&*file, &mut piece, at)?;
             summer.update(&piece);
             Ok(summer)

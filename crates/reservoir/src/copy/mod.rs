@@ -52,6 +52,7 @@ pub struct Copy {
     stripe: Vec<Host>,
     sparse: bool,
     preserve: Preserve,
+    direct: bool,
     progress: Arc<Progress>,
 }
 
@@ -163,6 +164,7 @@ impl Copy {
             stripe: Vec::new(),
             sparse: false,
             preserve: Preserve::default(),
+            direct: false,
             progress: Arc::default(),
         }
     }
@@ -239,8 +241,8 @@ impl Copy {
         self
     }
 
-    /// Each server has the same files as these, at port 443 where none is named: streams read from them by turns, and files are written by
-    /// one or another. For servers of one file system, and for copies of one.
+    /// Each server has the same files as these, at port 443 where none is named: streams read from them by turns, and write to them, a small
+    /// file to one. For servers of one file system; to read, for copies of one as well.
     #[must_use]
     pub fn stripe(mut self, others: Vec<Host>) -> Copy {
         self.stripe = others;
@@ -258,6 +260,13 @@ impl Copy {
     #[must_use]
     pub fn preserve(mut self, preserve: Preserve) -> Copy {
         self.preserve = preserve;
+        self
+    }
+
+    /// Has large reads and writes of this machine's files go past the page cache, as [`Rooted::direct`](crate::rooted::Rooted::direct) has it.
+    #[must_use]
+    pub fn direct(mut self, direct: bool) -> Copy {
+        self.direct = direct;
         self
     }
 

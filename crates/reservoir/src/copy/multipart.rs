@@ -7,6 +7,7 @@ use super::{Copy, CopyError};
 use crate::blocks::{BlockHasher, BlockSum, Blocks};
 use crate::body::Body;
 use crate::digest::{Algorithm, Summer};
+use crate::direct::aligned;
 use crate::mtime;
 use crate::remote::{Remote, RemoteError};
 use crate::s3::{LEAST_PART, MOST_PARTS, Part};
@@ -130,7 +131,7 @@ fn sums(file: &dyn Stored, blocks: Blocks, number: u64) -> io::Result<(Vec<u8>, 
 }
 
 fn each_piece(file: &dyn Stored, range: Range<u64>, mut take: impl FnMut(&[u8])) -> io::Result<()> {
-    let mut piece = vec![0; crate::body::PIECE.min((range.end - range.start) as usize)];
+    let mut piece = aligned(crate::body::PIECE.min((range.end - range.start) as usize));
     let mut at = range.start;
     while at < range.end {
         let part = &mut piece[..crate::body::PIECE.min((range.end - at) as usize)];

@@ -232,6 +232,7 @@ impl Sides<'_> {
         match &place.at {
             At::Local { root, name, .. } => {
                 let opened = Rooted::open(root).map_err(|error| CopyError::Local { path: root.clone(), error })?;
+                let opened = opened.direct(self.copy.direct);
                 Ok((Side::Local(Arc::new(opened), root.display().to_string().into()), name.clone()))
             }
             At::Folder { folder, name } => Ok((Side::Local(folder.clone(), "/".into()), name.clone())),

@@ -31,6 +31,13 @@ struct Queue {
     busy: usize,
 }
 
+/// How a file goes on.
+enum Goes {
+    On,
+    /// It is at its destination already.
+    There,
+}
+
 enum Task {
     Open(Unit),
     Block(Arc<FileJob>, u64),
@@ -204,14 +211,11 @@ impl Work {
         loop {
             match job.transfer(number, stream).await {
                 Ok(()) => break,
-                Err(error) if job.is_forgotten(&error) && round < self.copy.retries => match job.take_up().await {
-                    Ok(true) => break,
-                    Ok(false) => self.wait(round).await,
-                    Err(error) if self.tries_again(&error, round) => self.wait(round).await,
+                Err(error) => match self.goes_on(job, error, round).await {
+                    Ok(Goes::On) => {}
+                    Ok(Goes::There) => break,
                     Err(error) => return self.end(job, Some(&error)),
                 },
-                Err(error) if self.tries_again(&error, round) => self.wait(round).await,
-                Err(error) => return self.end(job, Some(&error)),
             }
             round += 1;
         }
@@ -224,11 +228,11 @@ impl Work {
         let mut round = 0;
         let finished = loop {
             match job.finish().await {
-                Err(error) if job.is_forgotten(&error) && round < self.copy.retries => match job.take_up().await {
-                    Ok(true) => break Ok(Finished::Done),
-                    _ => self.wait(round).await,
+                Err(error) => match self.goes_on(job, error, round).await {
+                    Ok(Goes::On) => {}
+                    Ok(Goes::There) => break Ok(Finished::Done),
+                    Err(error) => break Err(error),
                 },
-                Err(error) if self.tries_again(&error, round) => self.wait(round).await,
                 finished => break finished,
             }
             round += 1;
@@ -247,6 +251,22 @@ impl Work {
             }
             Err(error) => self.end(job, Some(&error)),
         }
+    }
+
+    /// Whether a file goes on after an error: a server that was begun anew takes its upload up again, what may pass is waited for, and
+    /// any other error stays.
+    async fn goes_on(&self, job: &FileJob, error: CopyError, round: u32) -> Result<Goes, CopyError> {
+        let taken_up = match job.is_forgotten(&error) && round < self.copy.retries {
+            true => job.take_up().await,
+            false => Err(error),
+        };
+        match taken_up {
+            Ok(true) => return Ok(Goes::There),
+            Err(error) if !self.tries_again(&error, round) => return Err(error),
+            Ok(false) | Err(_) => {}
+        }
+        self.wait(round).await;
+        Ok(Goes::On)
     }
 
     fn end(&self, job: &Arc<FileJob>, error: Option<&CopyError>) {

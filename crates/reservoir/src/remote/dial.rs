@@ -31,10 +31,16 @@ pub trait Dial: Send + Sync {
     /// A new connection to `host`.
     fn dial<'a>(&'a self, host: &'a str, port: u16) -> Dialed<'a>;
 
-    /// A new connection of QUIC to `host`; `None`: it makes none, and requests go by HTTP/1.1.
-    fn quic<'a>(&'a self, host: &'a str, port: u16) -> Option<QuicDialed<'a>> {
-        let _nobody = (host, port);
-        None
+    /// Whether it connects to `host` by QUIC, and requests go by HTTP/3.
+    fn speaks_quic(&self, host: &str, port: u16) -> bool {
+        let _to_nobody = (host, port);
+        false
+    }
+
+    /// A new connection of QUIC to `host`, if it [speaks QUIC](Self::speaks_quic).
+    fn quic<'a>(&'a self, host: &'a str, port: u16) -> QuicDialed<'a> {
+        let _to_nobody = (host, port);
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
 
     /// Whether it would try.

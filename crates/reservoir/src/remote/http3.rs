@@ -8,7 +8,7 @@ use bytes::Bytes;
 use core::pin::pin;
 use core::time::Duration;
 use h3::client::SendRequest;
-use h3::error::Code;
+use h3::error::{Code, StreamError};
 use http_body_util::BodyExt;
 use hyper::header::{CONNECTION, HOST, TRANSFER_ENCODING};
 use hyper::{Request, Response, Uri};
@@ -52,7 +52,7 @@ impl Remote {
                     }
                     // What this end cannot send, nobody answers; what the server stopped, it does.
                     if let Some(Err(error)) = &sent
-                        && !error.get_ref().is_some_and(|error| error.is::<h3::error::StreamError>())
+                        && !error.get_ref().is_some_and(|error| error.is::<StreamError>())
                     {
                         return Err(sent.and_then(Result::err).unwrap_or_else(|| io::ErrorKind::BrokenPipe.into()));
                     }
@@ -70,8 +70,10 @@ impl Remote {
         let (answer, body) = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                // Of a server that takes no more requests the next one is asked over another connection.
-                self.leave(&connection).await;
+                // The stream has ended with its ends, and the others go on.
+                if is_of_connection(&error) {
+                    self.leave(&connection).await;
+                }
                 return Err(self.broke(&error));
             }
         };
@@ -86,9 +88,8 @@ impl Remote {
         if let Some(http3) = held.as_ref().filter(|http3| http3.connection.remote_addr().is_ok()) {
             return Ok(http3.clone());
         }
-        let dialed = self.dial.quic(&self.host, self.port).ok_or(io::Error::from(io::ErrorKind::Unsupported));
         let connected = async {
-            let connection = dialed?.await?;
+            let connection = self.dial.quic(&self.host, self.port).await?;
             let mut builder = h3::client::builder();
             builder.send_grease(false).max_field_section_size(MOST_OF_A_HEAD);
             let built = builder.build(Streams(connection.clone())).await.map_err(io::Error::other)?;
@@ -96,8 +97,14 @@ impl Remote {
         };
         let connected = self.shell.within(STALL, connected).await.and_then(|connected| connected);
         let (connection, (mut driver, requests)) = connected.map_err(|error| self.unreached(&error))?;
-        // Its requests are told when it breaks.
-        self.shell.spawn(async move { drop(driver.wait_idle().await) });
+        let host = self.host.clone();
+        self.shell.spawn(async move {
+            let ended = driver.wait_idle().await;
+            // Its requests are told as well, if there are any.
+            if !ended.is_h3_no_error() {
+                tracing::warn!(%host, %ended, "the connection of HTTP/3 ended");
+            }
+        });
         let watch = Watch::new(self.shell.timers().clone());
         watch.expect(Some(STALL));
         Ok(held.insert(Http3 { requests, connection, watch }).clone())
@@ -127,6 +134,12 @@ impl Remote {
         tell_length(&mut head.headers, &body);
         Ok(Request::from_parts(head, body))
     }
+}
+
+/// Whether the next request needs another connection: this one has ended, or its server takes no more requests.
+fn is_of_connection(error: &io::Error) -> bool {
+    let error = error.get_ref().and_then(|error| error.downcast_ref::<StreamError>());
+    matches!(error, Some(StreamError::ConnectionError { .. } | StreamError::RemoteClosing { .. }))
 }
 
 /// Ready when an answer is late: while others come on the same connection, it may be behind them.

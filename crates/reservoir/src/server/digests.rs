@@ -3,6 +3,7 @@
 use super::refusal::Refusal;
 use crate::body::PIECE;
 use crate::digest::{Algorithm, Summer};
+use crate::direct::aligned;
 use crate::name::Name;
 use crate::shell::Shell;
 use crate::storage::Stored;
@@ -50,7 +51,7 @@ impl Digests {
             let (back, read) = self
                 .shell
                 .blocking(move || {
-                    let mut piece = vec![0; READ_AT_ONCE];
+                    let mut piece = aligned(READ_AT_ONCE);
                     let read = file.read_at(&mut piece, offset)?;
                     summer.update(&piece[..read]);
                     Ok((summer, read))

@@ -6,18 +6,19 @@ use crate::http3::{Arriving, MOST_OF_A_HEAD, send, tell_length};
 use crate::watch::Watch;
 use bytes::Bytes;
 use core::pin::pin;
-use h3::error::Code;
-use h3::server::RequestResolver;
+use h3::error::{Code, ConnectionError};
+use h3::quic::ConnectionErrorIncoming;
+use h3::server::RequestStream;
 use http_body_util::BodyExt;
-use hyper::{Method, Response};
+use hyper::{Method, Request, Response};
 use quic_offload::Connection;
-use quic_offload::http3::Streams;
+use quic_offload::http3::{Both, Streams};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 
 impl Server {
     /// Answers the requests of an HTTP/3 connection, until there are no more: 32 at a time, each of which takes one of the places that
-    /// [`enter`](Server::enter) gives to connections of HTTP/1.1. Others wait.
+    /// [`enter`](Server::enter) gives to connections of HTTP/1.1. Others wait, and so take nothing before their heads are whole.
     ///
     /// ```
     /// # async fn example(server: offload_reservoir::Server, endpoint: quic_offload::Endpoint) {
@@ -51,15 +52,27 @@ impl Server {
                 accepted = http.accept() => accepted,
                 () = idle => break false,
             };
-            let Ok(Some(resolver)) = accepted else { break false };
+            let resolver = match accepted {
+                Ok(Some(resolver)) => resolver,
+                Ok(None) => break false,
+                Err(error) => {
+                    tell_of(&error, &peer);
+                    break false;
+                }
+            };
             let (server, peer, count, turns) = (self.clone(), peer.clone(), under_way.clone(), turns.clone());
             count.send_modify(|count| *count += 1);
             let counted = Counted(count);
             self.0.shell.spawn(async move {
-                // Nobody closes either of them. Those that came first have their turn first.
-                let places = (turns.acquire_owned().await, server.0.places.clone().acquire_owned().await);
-                server.answer_http3(resolver, &peer).await;
-                drop((places, counted));
+                let head = server.0.shell.within(server.0.limits.head, resolver.resolve_request()).await;
+                // Without one there is nothing to answer, and its stream ends.
+                if let Ok(Ok((request, stream))) = head {
+                    // Nobody closes either of them. Those that came first have their turn first.
+                    let places = (turns.acquire_owned().await, server.0.places.clone().acquire_owned().await);
+                    server.answer_http3(request, stream, &peer).await;
+                    drop(places);
+                }
+                drop(counted);
             });
         };
         none_left(&under_way).await;
@@ -71,12 +84,10 @@ impl Server {
         }
     }
 
-    async fn answer_http3(&self, resolver: RequestResolver<Streams, Bytes>, peer: &str) {
+    async fn answer_http3(&self, request: Request<()>, stream: RequestStream<Both<Bytes>, Bytes>, peer: &str) {
         let watch = Watch::new(self.0.shell.timers().clone());
-        watch.expect(Some(self.0.limits.head));
+        // What goes wrong with a client ends its stream, and the log has the request.
         let answered = async {
-            // What goes wrong with a client ends its stream, and the log has the request.
-            let Ok((request, stream)) = resolver.resolve_request().await else { return };
             let (mut to, from) = stream.split();
             let is_head = *request.method() == Method::HEAD;
             // RFC 9114 4.1: the rest of a request is not needed for an answer.
@@ -94,6 +105,18 @@ impl Server {
             () = answered => {}
             _ = watch.late() => {}
         }
+    }
+}
+
+/// Tells why a connection ended, unless its client left it, closed or without a word.
+fn tell_of(error: &ConnectionError, peer: &str) {
+    let has_left = match error {
+        ConnectionError::Timeout { .. }
+        | ConnectionError::Remote { 0: ConnectionErrorIncoming::ApplicationClose { .. }, .. } => true,
+        error => error.is_h3_no_error(),
+    };
+    if !has_left {
+        tracing::warn!(%peer, %error, "a connection of HTTP/3 ended");
     }
 }
 

@@ -79,6 +79,7 @@ impl From<LandingError> for Refusal {
             LandingError::Medium(_, error) => error.into(),
             // RFC 4918 9.7.2. It will not pass.
             LandingError::NoFile(_) => Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error.to_string()),
+            LandingError::Attributes(..) => Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
             LandingError::NotBegun(_) => Refusal::new(StatusCode::GONE, error.to_string()),
             // The one that has it may be a request that was given up, and is about to end.
             LandingError::Taken(_) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),

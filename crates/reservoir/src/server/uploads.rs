@@ -31,6 +31,8 @@ pub(super) struct Writer {
     /// What the client calls its upload.
     pub(super) upload: String,
     pub(super) blocks: Blocks,
+    /// Which share of the file: others are written by other servers of the same folder.
+    pub(super) share: u16,
 }
 
 impl Writer {
@@ -68,7 +70,8 @@ impl Uploads {
         let opening = upload.landing.get_or_try_init(|| async {
             let (folder, name, writer) = (self.folder.clone(), name.clone(), upload.writer.clone());
             let opened = self.shell.blocking(move || {
-                Ok(Landing::open(folder, &name, writer.blocks, &writer.source(), begin).map(Arc::new))
+                let source = writer.source();
+                Ok(Landing::open_share(folder, &name, writer.blocks, &source, begin, writer.share).map(Arc::new))
             });
             opened.await?.map_err(Refusal::from)
         });
@@ -107,6 +110,14 @@ impl Uploads {
         });
         live.insert(name.clone(), upload.clone());
         Ok(upload)
+    }
+
+    /// The share that `writer` has of a file is done, as far as it is.
+    pub(super) fn end_share(&self, name: &Name, writer: &Writer) {
+        let mut live = self.live();
+        if live.get(name).is_some_and(|upload| upload.writer == *writer) {
+            live.remove(name);
+        }
     }
 
     /// The name has no writer any more.

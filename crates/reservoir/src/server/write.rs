@@ -5,6 +5,8 @@
 //! POST, Reservoir-Upload, -Blocks         begins or resumes an upload; the answer lists the blocks that are there
 //! PUT, Content-Range: bytes A-B/SIZE      bytes of it; journaled block by block
 //! PUT, Content-Range: bytes */SIZE        the upload is to become the file; Repr-Digest says which
+//! Reservoir-Share: NUMBER/COUNT           of any of these but the first: servers of one folder write the file together, each its blocks;
+//!                                         the others are ended ahead of number 0, which makes the file
 //! ```
 //! Without `Reservoir-Upload` an upload becomes the file with its last byte.
 
@@ -45,6 +47,7 @@ pub(super) async fn begin(
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "POST begins an upload: Reservoir-Upload names it"));
     };
     refuse_root(&name)?;
+    let attributes = attributes(fields)?;
     let begin = if field(fields, "reservoir-resume") == Some("?1") { Begin::Resume } else { Begin::Anew };
     // Every block that is there is read.
     watch.expect(None);
@@ -57,10 +60,31 @@ pub(super) async fn begin(
     if field(fields, SPARSE) == Some("?1") {
         upload.landing()?.leave_holes();
     }
+    keep(server, &name, &upload, attributes).await?;
     watch.expect(Some(server.0.limits.stall));
     let mut told = HeaderMap::new();
     told.insert("reservoir-present", upload.landing()?.present().into());
     Ok(response(StatusCode::OK, told, body::full(upload.landing()?.lines())))
+}
+
+/// What else the file is to have.
+fn attributes(fields: &HeaderMap) -> Result<Attributes, Refusal> {
+    let wrong = "Reservoir-Attributes has others than modes to 777 and user. attributes, or too many";
+    let told = field(fields, attributes::FIELD).map_or(Some(Attributes::default()), Attributes::from_text);
+    told.ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, wrong))
+}
+
+/// Has a file get them. An upload that cannot have them is over.
+async fn keep(server: &Server, name: &Name, upload: &Arc<Upload>, attributes: Attributes) -> Result<(), Refusal> {
+    if attributes.is_empty() {
+        return Ok(());
+    }
+    let landing = upload.landing()?;
+    let kept = server.0.shell.blocking(move || Ok(landing.keep(attributes))).await?;
+    if kept.is_err() {
+        server.0.uploads.leave(name, upload);
+    }
+    Ok(kept?)
 }
 
 pub(super) async fn put(
@@ -102,15 +126,15 @@ impl Put<'_> {
         let attributes = attributes(request.headers())?;
         let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
         let upload = format!("whole {}", WHOLE.fetch_add(1, Ordering::Relaxed));
-        let writer = Writer { user: self.grant.name().into(), upload, blocks };
+        let writer = Writer { user: self.grant.name().into(), upload, blocks, share: 0 };
         let (upload, _) = self.server.0.uploads.enter(&self.name, writer, Begin::Anew).await?;
         let landing = upload.landing()?;
-        landing.keep(attributes);
         if field(request.headers(), SPARSE) == Some("?1") {
             landing.leave_holes();
         }
         // When this future is dropped, so are the bytes that came.
         let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: false };
+        keep(self.server, &self.name, &upload, attributes).await?;
         let declared = Declared::of(request.headers());
         let summer = declared.others.first().map(|(algorithm, _)| Summer::new(*algorithm));
         let modified = modified(request.headers());
@@ -127,7 +151,7 @@ impl Put<'_> {
         let named = named_writer(request.headers(), self.grant)?;
         let is_named = named.is_some();
         let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
-        let writer = named.unwrap_or(Writer { user: self.grant.name().into(), upload: "-".into(), blocks });
+        let writer = named.unwrap_or(Writer { user: self.grant.name().into(), upload: "-".into(), blocks, share: 0 });
         if writer.blocks.size() != size {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range and Reservoir-Blocks differ in the size"));
         }
@@ -177,11 +201,21 @@ impl Put<'_> {
         if writer.blocks.size() != size {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range and Reservoir-Blocks differ in the size"));
         }
+        if writer.share > 0 {
+            // The server that has the first one gathers it.
+            self.server.0.uploads.end_share(&self.name, &writer);
+            return Ok(response(StatusCode::NO_CONTENT, HeaderMap::new(), body::empty()));
+        }
+        let (_, shares) = shares(request.headers())?;
         // To read all of it again takes as long as it takes.
         self.watch.expect(None);
         let (upload, _) = self.server.0.uploads.enter(&self.name, writer, Begin::Begun).await?;
         let landing = upload.landing()?;
         let _claim = upload.claim(0..landing.blocks().count())?;
+        if shares > 1 {
+            let gathering = landing.clone();
+            self.server.0.shell.blocking(move || Ok(gathering.gather(shares))).await??;
+        }
         if field(request.headers(), "reservoir-verify") == Some("?1") {
             let checked = landing.clone();
             self.server.0.shell.blocking(move || checked.check()).await?;
@@ -199,7 +233,7 @@ impl Put<'_> {
             let text = "the file's BLAKE3 hash is not the one that was declared: the source has changed meanwhile";
             return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, text));
         }
-        landing.keep(attributes(request.headers())?);
+        keep(self.server, &self.name, &upload, attributes(request.headers())?).await?;
         let modified = modified(request.headers());
         let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: true };
         self.settle(leftovers, modified).await
@@ -385,21 +419,21 @@ fn named_writer(fields: &HeaderMap, grant: &Grant) -> Result<Option<Writer>, Ref
     if upload.len() > 200 {
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Upload is longer than 200 bytes"));
     }
-    Ok(Some(Writer { user: grant.name().into(), upload: upload.into(), blocks }))
+    let (share, _) = shares(fields)?;
+    Ok(Some(Writer { user: grant.name().into(), upload: upload.into(), blocks, share }))
+}
+
+/// Which share of an upload a request is for, and how many there are: one for each server that writes it.
+fn shares(fields: &HeaderMap) -> Result<(u16, u16), Refusal> {
+    let Some(text) = field(fields, SHARE) else { return Ok((0, 1)) };
+    let read = text.split_once('/').and_then(|(share, all)| Some((share.parse().ok()?, all.parse().ok()?)));
+    let wrong = || Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Share is written NUMBER/COUNT, from 0/1 to 63/64");
+    read.filter(|(share, all)| share < all && *all <= MOST_SHARES).ok_or_else(wrong)
 }
 
 /// The time that a client wants the file to have been modified: seconds since 1970, as ownCloud's clients and rclone say it.
 fn modified(fields: &HeaderMap) -> Option<SystemTime> {
     field(fields, MTIME).and_then(mtime::from_text)
-}
-
-/// What else the file is to have.
-fn attributes(fields: &HeaderMap) -> Result<Attributes, Refusal> {
-    let wrong = || {
-        Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Attributes has others than modes to 777 and user. attributes")
-    };
-    field(fields, attributes::FIELD)
-        .map_or(Ok(Attributes::default()), |text| Attributes::from_text(text).ok_or_else(wrong))
 }
 
 fn refuse_root(name: &Name) -> Result<(), Refusal> {
@@ -412,6 +446,10 @@ static WHOLE: AtomicU64 = AtomicU64::new(0);
 pub(crate) const UPLOAD: &str = "reservoir-upload";
 /// How it is cut.
 pub(crate) const BLOCKS: &str = "reservoir-blocks";
+/// Which share of the blocks this server writes, and how many there are.
+pub(crate) const SHARE: &str = "reservoir-share";
+/// Servers that write one file.
+pub(crate) const MOST_SHARES: u16 = 64;
 /// Asks for the blocks that are there to be read, though the upload is live.
 pub(crate) const CHECK: &str = "reservoir-check";
 /// Has runs of zeros become holes.

@@ -3,8 +3,10 @@
 //!
 //! `RESERVOIR_SEEDS=10000 cargo test --release -p offload-reservoir --test kill` runs as many schedules.
 
+mod forgotten;
 mod medium;
 mod patience;
+mod shares;
 
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +14,7 @@ use core::task::{Context, Poll};
 use ktls_offload::InPlace;
 use medium::{Medium, Mounted};
 use offload_base::{Rng, Seed};
+use offload_reservoir::attributes::Preserve;
 use offload_reservoir::blocks::Blocks;
 use offload_reservoir::copy::{Copy, CopyError, Outcome, Place, Plain};
 use offload_reservoir::name::Name;
@@ -83,6 +86,35 @@ fn a_file_that_changes_meanwhile_is_told() {
         let outcome = schedule.whole_run(&mut executor, &shell);
         assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains("was changed"), "{way:?}: {outcome:?}");
         assert_eq!(schedule.destination().get(schedule.target(&schedule.files[0].0).path()), None);
+    }
+}
+
+/// Extended attributes that a server does not carry, or that the destination's medium does not have, are told before a byte is copied.
+#[test]
+fn attributes_that_cannot_be_are_told_at_once() {
+    let preserve = Preserve { mode: false, extended: true };
+    // A byte takes three as HTTP has it.
+    let cases = [
+        (Way::Push, 1000, "leave xattrs out"),
+        (Way::Pull, 1000, "leave xattrs out"),
+        (Way::Here, 1000, "leave xattrs out"),
+        (Way::Push, 60_000, "go with a file"),
+        (Way::Pull, 60_000, "too many"),
+    ];
+    for (way, bytes, says) in cases {
+        let schedule = Schedule::with(Seed(10), way, vec![vec![1; 30 << 10]]);
+        let source = if way == Way::Pull { &schedule.there } else { &schedule.here };
+        source.give_attribute(schedule.files[0].0.path(), b"user.a", &vec![0xff; bytes]);
+        let mut executor = VirtualTime::new();
+        let shell = shell(Arc::new(executor.handle()));
+        let (server, client) = (schedule.server(&shell, None), schedule.here.mount(None));
+        let copy = schedule.copy(&shell, &server.0, &schedule.wire(&client, &server.1), false).preserve(preserve);
+        let (sources, to) = schedule.places(&client);
+        let outcome = executor.block_on(copy.run(&sources, &to)).unwrap();
+        assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains(says), "{way:?}: {outcome:?}");
+        assert_eq!(outcome.bytes, 0, "{way:?}: {outcome:?}");
+        let left = schedule.destination().paths();
+        assert_eq!(left.len(), usize::from(way == Way::Here), "{way:?}: {left:?}");
     }
 }
 
@@ -167,14 +199,18 @@ impl Schedule {
     /// A copy that nobody kills.
     fn whole_run(&self, executor: &mut VirtualTime, shell: &Shell) -> Outcome {
         let (server, client) = (self.server(shell, None), self.here.mount(None));
-        let bytes = AtomicU64::new(u64::MAX);
-        let wire = Arc::new(Fate { bytes, ends: [client.clone(), server.1.clone()], died: Notify::new() });
-        let copy = self.copy(shell, &server.0, &wire, false).retries(2);
+        let copy = self.copy(shell, &server.0, &self.wire(&client, &server.1), false).retries(2);
         let (sources, to) = self.places(&client);
         let outcome = executor.block_on(copy.run(&sources, &to)).unwrap();
         self.here.crash(false);
         self.there.crash(false);
         outcome
+    }
+
+    /// A wire that does not break.
+    fn wire(&self, client: &Mounted, server: &Mounted) -> Arc<Fate> {
+        let bytes = AtomicU64::new(u64::MAX);
+        Arc::new(Fate { bytes, ends: [client.clone(), server.clone()], died: Notify::new() })
     }
 
     fn run(mut self, told: &mut Told) {

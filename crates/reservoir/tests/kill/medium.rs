@@ -5,6 +5,7 @@
 
 use core::ops::Range;
 use offload_base::{Rng, Seed};
+use offload_reservoir::attributes::{Attributes, Preserve};
 use offload_reservoir::name::Name;
 use offload_reservoir::storage::{About, Folder, Kind, Stored};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +52,7 @@ struct File {
     locked_by: Option<(u64, u64)>,
     spoilt_from: Option<u64>,
     touched_in: Option<u64>,
+    extended: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// A process' view: dead once the medium has another one.
@@ -99,6 +101,13 @@ impl Medium {
         let mut state = self.state();
         let id = state.id(path).unwrap();
         state.files.get_mut(&id).unwrap().touched_in = Some(reads);
+    }
+
+    /// A file has an extended attribute, though none can be set here.
+    pub(crate) fn give_attribute(&self, path: &Path, name: &[u8], value: &[u8]) {
+        let mut state = self.state();
+        let id = state.id(path).unwrap();
+        state.files.get_mut(&id).unwrap().extended.push((name.to_vec(), value.to_vec()));
     }
 
     /// Whether its process is to die in a call.
@@ -391,6 +400,12 @@ impl Stored for Open {
         }
         file.seen[offset as usize..end].copy_from_slice(&bytes[..written]);
         if dies { Err(dead()) } else { Ok(()) }
+    }
+
+    fn attributes(&self, wanted: Preserve) -> io::Result<Attributes> {
+        let state = self.mounted.whole_call()?;
+        let extended = if wanted.extended { state.files[&self.id].extended.clone() } else { Vec::new() };
+        Ok(Attributes { mode: None, extended })
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {

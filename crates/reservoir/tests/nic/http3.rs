@@ -1,9 +1,12 @@
 //! Over HTTP/3, with packets sealed and opened by the CPUs and by the NICs.
 
-use super::{Files, ROUND_TRIP, bed, content, shell, url};
+use super::{Files, ROUND_TRIP, bed, bed_of, content, shell, url};
+use bytes::Buf;
 use core::pin::pin;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::Poll;
 use core::time::Duration;
+use hyper::Request;
 use offload_api::QuicCipher;
 use offload_base::RandomSource;
 use offload_reservoir::copy::Copy;
@@ -14,12 +17,13 @@ use offload_reservoir::{Limits, Server};
 use offload_testbed::identity::{Randomness, quic_client_config, quic_server_config, server_name};
 use offload_testbed::wire::LinkConfig;
 use offload_testbed::wire::impairment::{Impairments, Reorder, Share};
-use offload_testbed::{BedHost, Seed, Testbed};
-use quic_offload::http3::ALPN;
-use quic_offload::{ClientTls, Config, Connection, Endpoint, Offload, ServerTls};
+use offload_testbed::{BedHost, NicConfig, Seed, Testbed};
+use quic_offload::http3::{ALPN, Streams};
+use quic_offload::{ClientTls, Config, Connection, Endpoint, Offload, ResetKey, ServerTls, StreamError};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use tokio::sync::Notify;
 
 #[test]
 fn packets_are_protected_by_the_cpus_and_by_the_nics() {
@@ -35,6 +39,38 @@ fn packets_are_protected_by_the_cpus_and_by_the_nics() {
         let (sealed, opened) = (counters.value("quic_tx_pkts"), counters.value("quic_rx_pkts"));
         let by_nic = offload == Offload::Both;
         assert!((sealed > 5000 && opened > 5000) == by_nic, "{:?}", counters.moved().collect::<Vec<_>>());
+    }
+}
+
+/// Long packets carry long datagrams, of which a stream may have any number that wait for one before them.
+#[test]
+fn long_packets_are_used() {
+    let share = |share| Share::new(share).unwrap();
+    let impairments = Impairments { loss: share(0.02), ..Impairments::default() };
+    for offload in [Offload::None, Offload::Both] {
+        let nic = NicConfig { mtu: 9000, ..NicConfig::default() };
+        let mut bed = bed_of(nic, LinkConfig { impairments, delay: ROUND_TRIP / 2, ..LinkConfig::default() });
+        let files = Files::new();
+        let dial = over_packets_of(9000, &bed, &files, offload, Server::open_to_all);
+        let copy = Copy::new(shell(bed.host(1)), dial.clone()).streams(1).block(4 << 20).unwrap();
+        let longest = Arc::new(AtomicUsize::new(0));
+        let (timers, watched, longest_seen) = (bed.host(1).runtime(), dial.clone(), longest.clone());
+        shell(bed.host(1)).spawn(async move {
+            loop {
+                timers.sleep(ROUND_TRIP).await;
+                let connection = watched.last.lock().unwrap().clone();
+                let path = connection.and_then(|connection| connection.path_statistics(0));
+                longest_seen.fetch_max(path.map_or(0, |path| path.udp_payload.into()), Ordering::Relaxed);
+            }
+        });
+        // Seconds of the rate are under way behind what is lost.
+        std::fs::write(files.path().join("from/large"), content("large", 30 << 20)).unwrap();
+        let up = bed.run(copy.run(&[files.place("/from/large")], &url("/large"))).unwrap();
+        assert_eq!((up.copied, &up.failed[..]), (1, &[][..]));
+        assert!(std::fs::read(files.path().join("store/large")).unwrap() == content("large", 30 << 20));
+        let longest = longest.load(Ordering::Relaxed);
+        assert!(longest > 8000, "{longest}");
+        assert_eq!(dial.dialed.load(Ordering::Relaxed), 1, "the connection broke");
     }
 }
 
@@ -131,6 +167,27 @@ fn a_connection_that_ended_is_made_anew() {
     assert_eq!((up.copied, &up.failed[..]), (1, &[][..]));
 }
 
+/// A file that becomes shorter while it is sent ends its requests again and again; the connection is the other files' too, and stays.
+#[test]
+fn a_request_that_fails_ends_its_stream_alone() {
+    for offload in [Offload::None, Offload::Both] {
+        let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
+        let files = Files::new();
+        let dial = over(&bed, &files, offload, Server::open_to_all);
+        let client = bed.host(1).clone();
+        let large = std::fs::File::options().write(true).open(files.path().join("from/large")).unwrap();
+        let timers = client.runtime();
+        shell(&client).spawn(async move {
+            timers.sleep(Duration::from_millis(5)).await;
+            large.set_len(1 << 20).unwrap();
+        });
+        let copy = Copy::new(shell(&client), dial.clone()).streams(3).block(1 << 18).unwrap();
+        let outcome = bed.run(copy.run(&[files.place("/from")], &url("/"))).unwrap();
+        assert_eq!(outcome.failed.len(), 1, "{:?}", outcome.failed);
+        assert_eq!(dial.dialed.load(Ordering::Relaxed), 1, "connections: {:?}", outcome.failed);
+    }
+}
+
 /// A server that is begun anew under a copy knows nothing of its upload, until the copy tells it; the journal has what had arrived.
 #[test]
 fn a_copy_goes_on_at_a_server_that_is_begun_anew() {
@@ -154,6 +211,126 @@ fn a_copy_goes_on_at_a_server_that_is_begun_anew() {
         let large = |name: &str| std::fs::read(files.path().join(name)).unwrap();
         assert!(large("from/large") == large("store/large"), "begun anew after {millis} ms");
     }
+}
+
+/// A server that is killed says nothing. The one after it does not know the connection, and says so in a way that the client believes.
+#[test]
+fn a_client_learns_at_once_that_a_server_was_begun_anew() {
+    for offload in [Offload::None, Offload::Both] {
+        let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
+        let files = Files::new();
+        let dial = over(&bed, &files, offload, Server::open_to_all);
+        let (client, host) = (bed.host(1).clone(), bed.host(0).clone());
+        let (store, killed, server) = (files.path().join("store"), dial.killed.clone(), dial.server.clone());
+        shell(&client).spawn(async move {
+            host.runtime().sleep(Duration::from_millis(8)).await;
+            killed.notify_one();
+            *server.lock().unwrap() = at(&host, &store).open_to_all();
+            host.runtime().sleep(Duration::from_millis(100)).await;
+            let _lives_on = listen(&host, config(1500, offload, "another server"), server);
+        });
+        let copy = Copy::new(shell(&client), dial.clone()).streams(3).block(1 << 18).unwrap();
+        let began = bed.now();
+        let outcome = bed.run(copy.run(&[files.place("/from/large")], &url("/large"))).unwrap();
+        assert_eq!((outcome.copied, &outcome.failed[..]), (1, &[][..]));
+        assert_eq!(dial.dialed.load(Ordering::Relaxed), 2);
+        let took = bed.now() - began;
+        assert!(took < Duration::from_secs(2), "{took:?}");
+    }
+}
+
+/// Clients that send no heads take no places of others, and their streams end.
+#[test]
+fn requests_without_heads_hold_no_place() {
+    let mut bed = bed(LinkConfig::default());
+    let files = Files::new();
+    let dial = over(&bed, &files, Offload::Both, |server| server);
+    let limits = Limits { connections: 2, ..Limits::default() };
+    let folder = Arc::new(Rooted::open(&files.path().join("from")).unwrap());
+    *dial.server.lock().unwrap() = Server::new(folder, shell(bed.host(0)), limits).open_to_all();
+    let (began, client) = (bed.now(), bed.host(1).clone());
+    let (slow, timers) = (dial.clone(), client.runtime());
+    let slow = client.spawn("slow", async move {
+        let connection = slow.quic("", 443).await.unwrap();
+        let mut streams = Vec::new();
+        for _ in 0..40 {
+            let (mut to, from) = connection.open_bi().await.unwrap();
+            // The first byte of a HEADERS frame.
+            to.send(bytes::Bytes::from_static(&[1])).await.unwrap();
+            streams.push((to, from));
+        }
+        for (_, from) in &mut streams {
+            assert!(from.receive(1).await.is_err(), "there is no answer to nothing");
+        }
+        timers.now()
+    });
+    let copy = Copy::new(shell(bed.host(1)), dial);
+    let timers = bed.host(1).runtime();
+    let outcome = bed.run(async {
+        timers.sleep(Duration::from_millis(100)).await;
+        copy.run(&[url("/small")], &files.place("/back")).await.unwrap()
+    });
+    assert_eq!((outcome.copied, &outcome.failed[..]), (1, &[][..]));
+    assert!(bed.now() - began < Duration::from_secs(1), "{:?}", bed.now() - began);
+    let ended = bed.run(slow) - began;
+    assert!((10..12).contains(&ended.as_secs()), "{ended:?}");
+}
+
+/// A head of which the frame is too long ends its request before it is kept.
+#[test]
+fn a_head_is_bounded() {
+    let mut bed = bed(LinkConfig::default());
+    let files = Files::new();
+    let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
+    let client = bed.host(1).clone();
+    let refused = bed.run(client.spawn("long", async move {
+        let connection = dial.quic("", 443).await.unwrap();
+        let (mut to, mut from) = connection.open_bi().await.unwrap();
+        // A HEADERS frame of 512 KiB.
+        to.send(bytes::Bytes::from_static(&[1, 0x80, 0x08, 0, 0])).await.unwrap();
+        let sent = to.acknowledged().await;
+        (sent, from.receive(1).await)
+    }));
+    assert_eq!(refused.0, Err(StreamError::Stopped(0x107)));
+    assert!(refused.1.is_err());
+}
+
+/// COPY asked by HTTP/3, of a server that asks another by HTTP/3: here itself.
+#[test]
+fn a_server_copies_from_another_by_http3() {
+    let mut bed = bed(LinkConfig::default());
+    let files = Files::new();
+    std::fs::copy(files.path().join("from/large"), files.path().join("store/large")).unwrap();
+    let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
+    let server = at(bed.host(0), &files.path().join("store")).open_to_all();
+    *dial.server.lock().unwrap() = server.with_third_party(dial.clone(), 1);
+    let client = bed.host(1).clone();
+    let asking = dial.clone();
+    let told = bed.run(client.spawn("client", async move {
+        let connection = asking.quic("", 443).await.unwrap();
+        let (mut driver, mut requests) = h3::client::new(Streams(connection)).await.unwrap();
+        let uri = "https://server.nic-offload.test/copied";
+        let request =
+            Request::builder().method("COPY").uri(uri).header("source", "https://server.nic-offload.test/large");
+        let copied = async {
+            let mut stream = requests.send_request(request.body(()).unwrap()).await.unwrap();
+            stream.finish().await.unwrap();
+            let status = stream.recv_response().await.unwrap().status();
+            let mut told = Vec::new();
+            while let Some(mut data) = stream.recv_data().await.unwrap() {
+                told.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+            }
+            (status.as_u16(), String::from_utf8(told).unwrap())
+        };
+        tokio::select! {
+            told = copied => told,
+            ended = driver.wait_idle() => panic!("{ended}"),
+        }
+    }));
+    assert_eq!(told, (202, "success: Created\n".to_owned()));
+    let large = |name: &str| std::fs::read(files.path().join(name)).unwrap();
+    assert!(large("from/large") == large("store/copied"));
+    assert_eq!(dial.dialed.load(Ordering::Relaxed), 2, "the server asked by another way");
 }
 
 /// What is under way when a server is closed is answered, and its connections end then.
@@ -202,29 +379,57 @@ fn at(host: &BedHost, folder: &Path) -> Server {
 
 /// Serves the folder `store` at the first host, and connects to it from the second.
 fn over(bed: &Testbed, files: &Files, offload: Offload, set_up: impl FnOnce(Server) -> Server) -> Arc<ByQuic> {
+    over_packets_of(1500, bed, files, offload, set_up)
+}
+
+fn over_packets_of(
+    mtu: u16,
+    bed: &Testbed,
+    files: &Files,
+    offload: Offload,
+    set_up: impl FnOnce(Server) -> Server,
+) -> Arc<ByQuic> {
     let (host, client) = (bed.host(0).clone(), bed.host(1).clone());
     let server = Arc::new(Mutex::new(set_up(at(&host, &files.path().join("store")))));
-    let random = |end| Some(RandomSource::from(Seed(4).derive(end)));
-    let config = |end| Config { random: random(end), offload, ..offload_reservoir::quic::config(8 << 20) };
+    let killed = listen(&host, config(mtu, offload, "server"), server.clone());
+    let mut tls = quic_client_config(QuicCipher::Aes256Gcm, Randomness::Seeded(Seed(3)), None);
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let socket = client.stack().bind_udp(None).unwrap();
+    let (endpoint, driver) = Endpoint::new(socket, client.runtime(), config(mtu, offload, "client"), None).unwrap();
+    let _runs = client.spawn("quic", driver);
+    let (tls, last, dialed) = (ClientTls::new(tls).unwrap(), Mutex::default(), AtomicUsize::new(0));
+    Arc::new(ByQuic { endpoint, tls, host, server, killed, last, dialed })
+}
+
+/// Takes clients at port 443 of a host, for the server of the moment; until it is killed.
+fn listen(host: &BedHost, config: Config, server: Arc<Mutex<Server>>) -> Arc<Notify> {
     let mut tls = quic_server_config(QuicCipher::Aes256Gcm, Randomness::Seeded(Seed(2)), None);
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let socket = host.stack().bind_udp(Some(443)).unwrap();
     let tls = ServerTls::new(tls).unwrap();
-    let (endpoint, driver) = Endpoint::new(socket, host.runtime(), config("server"), Some(tls)).unwrap();
-    let _runs = host.spawn("quic", driver);
-    let (of_server, serving) = (shell(&host), server.clone());
-    shell(&host).spawn(async move {
-        while let Some(connection) = endpoint.accept().await {
-            let server = serving.lock().unwrap().clone();
-            of_server.spawn(async move { server.serve_http3(connection).await });
+    let reset_key = Some(ResetKey::derive(b"private key", b"server"));
+    let config = Config { reset_key, ..config };
+    let (endpoint, driver) = Endpoint::new(socket, host.runtime(), config, Some(tls)).unwrap();
+    let killed = Arc::new(Notify::new());
+    let (killing, shell) = (killed.clone(), shell(host));
+    let _runs = host.spawn("quic", async move {
+        tokio::select! {
+            _ = driver => {}
+            () = killing.notified() => {}
         }
     });
-    let mut tls = quic_client_config(QuicCipher::Aes256Gcm, Randomness::Seeded(Seed(3)), None);
-    tls.alpn_protocols = vec![ALPN.to_vec()];
-    let socket = client.stack().bind_udp(None).unwrap();
-    let (endpoint, driver) = Endpoint::new(socket, client.runtime(), config("client"), None).unwrap();
-    let _runs = client.spawn("quic", driver);
-    Arc::new(ByQuic { endpoint, tls: ClientTls::new(tls).unwrap(), host, server, last: Mutex::default() })
+    shell.clone().spawn(async move {
+        while let Some(connection) = endpoint.accept().await {
+            let server = server.lock().unwrap().clone();
+            shell.spawn(async move { server.serve_http3(connection).await });
+        }
+    });
+    killed
+}
+
+fn config(mtu: u16, offload: Offload, end: &str) -> Config {
+    let random = Some(RandomSource::from(Seed(4).derive(end)));
+    Config { random, offload, ..offload_reservoir::quic::config(8 << 20) }.for_mtu(mtu)
 }
 
 struct ByQuic {
@@ -233,7 +438,9 @@ struct ByQuic {
     host: BedHost,
     /// Who serves those that come.
     server: Arc<Mutex<Server>>,
+    killed: Arc<Notify>,
     last: Mutex<Option<Connection>>,
+    dialed: AtomicUsize,
 }
 
 impl Dial for ByQuic {
@@ -241,13 +448,18 @@ impl Dial for ByQuic {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
 
-    fn quic<'a>(&'a self, _: &'a str, port: u16) -> Option<QuicDialed<'a>> {
+    fn speaks_quic(&self, _: &str, _: u16) -> bool {
+        true
+    }
+
+    fn quic<'a>(&'a self, _: &'a str, port: u16) -> QuicDialed<'a> {
         let to = (self.host.address(), port).into();
-        Some(Box::pin(async move {
+        Box::pin(async move {
             let connecting = self.endpoint.connect(&self.tls, to, &server_name().to_str());
             let connection = connecting.map_err(io::Error::other)?.await?;
             *self.last.lock().unwrap() = Some(connection.clone());
+            self.dialed.fetch_add(1, Ordering::Relaxed);
             Ok(connection)
-        }))
+        })
     }
 }

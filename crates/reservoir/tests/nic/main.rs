@@ -53,8 +53,12 @@ fn a_stream_does_not_wait_a_round_trip_for_each_block() {
 }
 
 fn bed(wire: LinkConfig) -> Testbed {
-    let builder = Testbed::builder(Seed(1)).host("server", NicConfig::default(), TcpConfig::default());
-    builder.host("client", NicConfig::default(), TcpConfig::default()).wire(0, 1, wire).build().unwrap()
+    bed_of(NicConfig::default(), wire)
+}
+
+fn bed_of(nic: NicConfig, wire: LinkConfig) -> Testbed {
+    let builder = Testbed::builder(Seed(1)).host("server", nic.clone(), TcpConfig::default());
+    builder.host("client", nic, TcpConfig::default()).wire(0, 1, wire).build().unwrap()
 }
 
 /// Three files of unlike size in `from`, and a folder `store` for a server.

@@ -1,0 +1,56 @@
+//! Servers that have forgotten an upload and cannot take it up again: why they cannot is what the copy tells.
+
+use super::medium::Medium;
+use super::shell;
+use core::convert::Infallible;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_RANGE, SERVER};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use offload_base::Seed;
+use offload_reservoir::copy::{Copy, Place, Plain};
+use offload_reservoir::name::Name;
+use offload_testbed::VirtualTime;
+use std::sync::Arc;
+
+/// The server forgets the upload at its end, and then has no right to it any more.
+#[test]
+fn why_a_server_does_not_take_an_upload_up_again_is_told() {
+    let medium = Medium::new(Seed(1));
+    let name = Name::from_url("/file").unwrap();
+    medium.put(&name, &[7; 3000]);
+    let mut executor = VirtualTime::new();
+    let shell = shell(Arc::new(executor.handle()));
+    let begun = Arc::new(AtomicUsize::new(0));
+    let (spawner, counted) = (shell.clone(), begun.clone());
+    let dial = Plain::new(move |_: &str, _| {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let begun = counted.clone();
+        let service = service_fn(move |request| answer(request, begun.clone()));
+        let connection = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service);
+        spawner.spawn(async move { drop(connection.await) });
+        Ok(ours)
+    });
+    let copy = Copy::new(shell, Arc::new(dial)).streams(1).block(1024).unwrap();
+    let from = Place::in_folder(Arc::new(medium.mount(None)), name);
+    let to = Place::parse("https://server/file", None).unwrap();
+    let outcome = executor.block_on(copy.run(&[from], &to)).unwrap();
+    assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains("403"), "{outcome:?}");
+    assert_eq!(begun.load(Ordering::Relaxed), 2, "asked once more than needed");
+}
+
+async fn answer(request: Request<Incoming>, begun: Arc<AtomicUsize>) -> Result<Response<Empty<Bytes>>, Infallible> {
+    let is_end = request.headers().get(CONTENT_RANGE).is_some_and(|range| range.as_bytes().starts_with(b"bytes */"));
+    let status = match *request.method() {
+        Method::HEAD => StatusCode::NOT_FOUND,
+        Method::PUT if is_end => StatusCode::GONE,
+        Method::PUT => StatusCode::ACCEPTED,
+        Method::POST if begun.fetch_add(1, Ordering::Relaxed) > 0 => StatusCode::FORBIDDEN,
+        _ => StatusCode::OK,
+    };
+    let _all = request.into_body().collect().await;
+    Ok(Response::builder().status(status).header(SERVER, "nic-offload-reservoir/1").body(Empty::new()).unwrap())
+}

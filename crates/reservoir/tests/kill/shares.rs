@@ -1,0 +1,168 @@
+//! One file that two servers of one folder write together, each its share of the blocks.
+
+use super::shell;
+use core::pin::pin;
+use offload_base::Seed;
+use offload_reservoir::copy::{Copy, Outcome, Place, Plain};
+use offload_reservoir::rooted::Rooted;
+use offload_reservoir::{Limits, Server, Shell};
+use offload_testbed::VirtualTime;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Notify;
+
+/// Both write about half of it, and nothing but the file is left.
+#[test]
+fn two_servers_write_one_file() {
+    for verify in [false, true] {
+        let world = World::new();
+        let outcome = world.executor().block_on(world.copy().verify(verify).run(&[world.from()], &world.to())).unwrap();
+        world.check(&outcome);
+        let puts = [0, 1].map(|at| world.puts(at));
+        assert!(puts.iter().all(|puts| *puts >= BLOCKS / 4), "{puts:?}");
+        assert_eq!(outcome.bytes, SIZE as u64);
+    }
+}
+
+/// Either server is begun anew under the copy: its journal has what it wrote.
+#[test]
+fn a_server_of_the_two_is_begun_anew() {
+    for (at, after) in [(0, 3), (1, 3), (0, 12), (1, 12), (0, 19), (1, 19)] {
+        let world = World::new();
+        let mut executor = world.executor();
+        let outcome = executor.block_on(async {
+            let (copy, sources, to) = (world.copy(), [world.from()], world.to());
+            let mut copying = pin!(copy.run(&sources, &to));
+            tokio::select! {
+                biased;
+                ended = &mut copying => panic!("{ended:?}"),
+                () = world.wait_for_puts(at, after) => {}
+            }
+            world.begin_anew(at);
+            copying.await
+        });
+        world.check(&outcome.unwrap());
+    }
+}
+
+/// A copy that is dropped half way sends no block again that either journal vouches for.
+#[test]
+fn what_both_have_is_not_sent_again() {
+    let world = World::new();
+    let mut executor = world.executor();
+    executor.block_on(async {
+        let (copy, sources, to) = (world.copy(), [world.from()], world.to());
+        tokio::select! {
+            biased;
+            ended = copy.run(&sources, &to) => panic!("{ended:?}"),
+            () = world.wait_for_puts(1, 10) => {}
+        }
+    });
+    executor.run_for(core::time::Duration::from_secs(1));
+    [0, 1].into_iter().for_each(|at| world.begin_anew(at));
+    let copy = world.copy().resume(true);
+    let outcome = executor.block_on(copy.run(&[world.from()], &world.to())).unwrap();
+    world.check(&outcome);
+    assert!(outcome.resumed >= 19 * BLOCK && outcome.bytes + outcome.resumed == SIZE as u64, "{outcome:?}");
+}
+
+/// A folder, and two servers of it.
+struct World {
+    files: tempfile::TempDir,
+    content: Vec<u8>,
+    servers: Arc<Mutex<[Option<Server>; 2]>>,
+    puts: Arc<[Mutex<usize>; 2]>,
+    put: Arc<Notify>,
+    shell: Mutex<Option<Shell>>,
+}
+
+impl World {
+    fn new() -> World {
+        let files = tempfile::tempdir().unwrap();
+        let mut content = vec![0; SIZE];
+        Seed(1).stream("content").fill(&mut content);
+        std::fs::create_dir(files.path().join("store")).unwrap();
+        std::fs::write(files.path().join("from"), &content).unwrap();
+        let (servers, puts, put, shell) = Default::default();
+        World { files, content, servers, puts, put, shell }
+    }
+
+    /// What runs both servers from now on.
+    fn executor(&self) -> VirtualTime {
+        let executor = VirtualTime::new();
+        *self.shell.lock().unwrap() = Some(shell(Arc::new(executor.handle())));
+        [0, 1].into_iter().for_each(|at| self.begin_anew(at));
+        executor
+    }
+
+    /// The server before it is gone, with its locks.
+    fn begin_anew(&self, at: usize) {
+        let (puts, put) = (self.puts.clone(), self.put.clone());
+        let log = move |line: &str| {
+            if line.contains("PUT /large") {
+                *puts[at].lock().unwrap_or_else(PoisonError::into_inner) += 1;
+                put.notify_waiters();
+            }
+        };
+        let folder = Arc::new(Rooted::open(&self.store()).unwrap());
+        let server = Server::new(folder, self.shell(), Limits::default()).open_to_all().with_log(Arc::new(log));
+        if let Some(before) = self.servers.lock().unwrap()[at].replace(server) {
+            before.close();
+        }
+    }
+
+    async fn wait_for_puts(&self, at: usize, count: usize) {
+        while self.puts(at) < count {
+            self.put.notified().await;
+        }
+    }
+
+    fn puts(&self, at: usize) -> usize {
+        *self.puts[at].lock().unwrap()
+    }
+
+    fn shell(&self) -> Shell {
+        self.shell.lock().unwrap().clone().unwrap()
+    }
+
+    fn copy(&self) -> Copy {
+        let (servers, spawner) = (self.servers.clone(), self.shell());
+        let dial = Plain::new(move |host: &str, _| {
+            let at = usize::from(host == "two");
+            let server = servers.lock().unwrap()[at].clone().ok_or(io::ErrorKind::ConnectionRefused)?;
+            let (ours, theirs) = tokio::io::duplex(1 << 12);
+            spawner.spawn(async move { server.serve(theirs, "client").await });
+            Ok(ours)
+        });
+        let copy = Copy::new(self.shell(), Arc::new(dial)).stripe(vec!["two".parse().unwrap()]);
+        copy.streams(4).block(BLOCK).unwrap()
+    }
+
+    fn store(&self) -> std::path::PathBuf {
+        self.files.path().join("store")
+    }
+
+    fn from(&self) -> Place {
+        Place::local(&self.files.path().join("from")).unwrap()
+    }
+
+    fn to(&self) -> Place {
+        Place::parse("https://one/large", None).unwrap()
+    }
+
+    fn check(&self, outcome: &Outcome) {
+        assert_eq!((outcome.copied, &outcome.failed[..]), (1, &[][..]));
+        assert!(std::fs::read(self.store().join("large")).unwrap() == self.content);
+        let left: Vec<_> = names(&self.store());
+        assert_eq!(left, ["large"]);
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+const BLOCK: u64 = 64 << 10;
+const BLOCKS: usize = 40;
+const SIZE: usize = BLOCKS * BLOCK as usize - 1000;
