@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A copy striped over two servers of one folder: up, where each file is written by one of them, and down, where streams read one file from both.
+# A copy striped over two servers of one folder: up, where both write one large file, and down, where streams read it from both.
 # usage: tests/reservoir/stripe.sh PATH-OF-reservoir
 set -euo pipefail
 reservoir="$1"
@@ -15,10 +15,11 @@ start
 other=$first
 copy --block 1MiB --stripe "localhost:$first_port" "$work/from/" "$(url tree/)"
 diff -r "$work/from" "$work/root/tree"
+[ -z "$(find "$work/root" -name '.reservoir-*')" ] || { echo "hidden files are left"; exit 1; }
 copy --block 1MiB --stripe "localhost:$first_port" "$(url tree/)" "$work/back"
 diff -r "$work/from" "$work/back"
 for log in first log; do
-    for request in "PUT /tree/" "GET /tree/large"; do
+    for request in "PUT /tree/" "PUT /tree/large" "GET /tree/large"; do
         count="$(grep -c "$request" "$work/$log")"
         echo "$request at the server of $log: $count"
         [ "$count" -ge 5 ] || { echo "one server does all"; exit 1; }

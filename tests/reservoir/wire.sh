@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The emulated wire as a box between two network namespaces (nicbench wire), and what programs that people use today come to over it:
-# ping, iperf3, curl, scp, rsync; and the reservoir, if it is given. Beside them the law, of a connection without loss. What is not installed is skipped, and told.
+# ping, iperf3, curl, scp, sftp, rsync; and the reservoir over HTTP/1.1 and HTTP/3, if it is given. Beside them the law, of a connection without loss. What is not installed is skipped, and told.
 #   [RESERVOIR=PATH] tests/reservoir/wire.sh NICBENCH [ROUND_TRIP_MS] [RATE] [QUEUE] [SECONDS] [MIB]
 # NICBENCH is built with feature tap. Needs root and /dev/net/tun; without it says so and exits with 77.
 set -euo pipefail
@@ -93,6 +93,15 @@ if [ -x /usr/sbin/sshd ] && command -v scp >/dev/null; then
     near scp -P 2222 "${options[@]}" "root@10.78.0.2:$work/file" "$work/copied"
     echo "scp, $mib MiB, aes128-gcm: $(gbps $((mib << 20)) "$(awk -v n=$(($(date +%s%N) - began)) 'BEGIN { print n / 1e9 }')")"
     check "what scp copied is whole" [ "$(sha256sum <"$work/copied")" = "$hash" ]
+    if command -v sftp >/dev/null; then
+        rm "$work/copied"
+        began=$(date +%s%N)
+        near sftp -P 2222 "${options[@]}" "root@10.78.0.2:$work/file" "$work/copied" >/dev/null
+        echo "sftp, $mib MiB, aes128-gcm: $(gbps $((mib << 20)) "$(awk -v n=$(($(date +%s%N) - began)) 'BEGIN { print n / 1e9 }')")"
+        check "what sftp copied is whole" [ "$(sha256sum <"$work/copied")" = "$hash" ]
+    else
+        echo "SKIPPED: sftp is missing"
+    fi
     if command -v rsync >/dev/null; then
         rm "$work/copied"
         began=$(date +%s%N)
@@ -109,12 +118,13 @@ fi
 if [ -n "${RESERVOIR-}" ]; then
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=far -addext basicConstraints=critical,CA:FALSE \
         -addext subjectAltName=IP:10.78.0.2 -keyout "$work/key.pem" -out "$work/cert.pem" 2>/dev/null
-    ip netns exec "$far" "$RESERVOIR" serve --listen 10.78.0.2:8443 --root "$work" --cert "$work/cert.pem" --key "$work/key.pem" --open-to-all >"$work/served" 2>&1 & others+=($!)
+    ip netns exec "$far" "$RESERVOIR" serve --http3 --http3-window 1GiB --listen 10.78.0.2:8443 --root "$work" --cert "$work/cert.pem" --key "$work/key.pem" --open-to-all >"$work/served" 2>&1 & others+=($!)
     until grep -q https "$work/served"; do sleep 0.05; done
-    for streams in 1 8; do
+    for how in "--streams 1" "--streams 8" "--streams 8 --http3 --http3-window 1GiB"; do
         began=$(date +%s%N)
-        near "$RESERVOIR" copy --streams $streams --block 1MiB --cacert "$work/cert.pem" https://10.78.0.2:8443/file "$work/arrived" >/dev/null 2>&1
-        echo "reservoir, $mib MiB, $streams streams: $(gbps $((mib << 20)) "$(awk -v n=$(($(date +%s%N) - began)) 'BEGIN { print n / 1e9 }')")"
+        # shellcheck disable=SC2086
+        near "$RESERVOIR" copy $how --block 1MiB --cacert "$work/cert.pem" https://10.78.0.2:8443/file "$work/arrived" >/dev/null 2>&1
+        echo "reservoir, $mib MiB, $how: $(gbps $((mib << 20)) "$(awk -v n=$(($(date +%s%N) - began)) 'BEGIN { print n / 1e9 }')")"
         check "what the reservoir copied is whole" [ "$(sha256sum <"$work/arrived")" = "$hash" ]
     done
 fi
