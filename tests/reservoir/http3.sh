@@ -44,6 +44,22 @@ start
 wait "$client" || { cat "$work/said"; exit 1; }
 same "$work/from/large" "$work/root/killed"
 
+echo "-- a server copies from another by HTTP/3"
+if command -v curl >/dev/null; then
+    mkdir "$work/root2"
+    "$reservoir" serve --listen 127.0.0.1:0 --root "$work/root2" --cert "$work/cert.pem" --key "$work/key.pem" --tokens "$work/tokens.toml" \
+        --direct --tpc-allow localhost --tpc-cacert "$work/cert.pem" --tpc-http3 >"$work/told2" 2>&1 & other=$!
+    until grep -q https "$work/told2"; do kill -0 "$other" || { cat "$work/told2"; exit 1; }; sleep 0.05; done
+    said="$(curl -sS --noproxy '*' --cacert "$work/cert.pem" -X COPY -H "Authorization: Bearer $RESERVOIR_TOKEN" -H "Source: $(url from/large)" \
+        -H "TransferHeaderAuthorization: Bearer $RESERVOIR_TOKEN" "$(sed -n 's/.* at \(https:[^ ]*\)\/$/\1/p' "$work/told2")/copied")"
+    grep -q "success: Created" <<<"$said" || { echo "$said"; cat "$work/told2"; exit 1; }
+    same "$work/from/large" "$work/root2/copied"
+    kill "$other"; wait "$other" || { cat "$work/told2"; exit 1; }
+    other=""
+else
+    echo "SKIPPED: curl is not here"
+fi
+
 echo "-- SIGTERM: what is under way is answered"
 answered() { grep -c "GET /from/large 206" "$work/log" || true; }
 before="$(answered)"
