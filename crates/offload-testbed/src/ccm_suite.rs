@@ -6,13 +6,13 @@ use ccm::consts::{U12, U16};
 use ccm::{AeadInOut, Ccm, KeyInit};
 use core::fmt::{self, Debug};
 use offload_api::QuicCipher;
+use rustls::crypto::CipherSuiteCommon;
 use rustls::crypto::cipher::{
     AeadKey, InboundOpaqueMessage, InboundPlainMessage, Iv, MessageDecrypter, MessageEncrypter, Nonce,
     OutboundOpaqueMessage, OutboundPlainMessage, PrefixedPayload, Tls13AeadAlgorithm, UnsupportedOperationError,
     make_tls13_aad,
 };
 use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
-use rustls::crypto::{CipherSuiteCommon, CryptoProvider};
 use rustls::quic::{self, HeaderProtectionKey, PacketKey};
 use rustls::{
     CipherSuite, ConnectionTrafficSecrets, ContentType, Error, ProtocolVersion, SupportedCipherSuite, Tls13CipherSuite,
@@ -44,19 +44,6 @@ pub fn tls13_aes_128_ccm() -> SupportedCipherSuite {
         }
     });
     SupportedCipherSuite::Tls13(&SUITE)
-}
-
-/// Puts a suite for QUIC's packets before the others of a provider, which stay: Initial packets need AES-128-GCM.
-pub(crate) fn prefer(cipher: QuicCipher, provider: &mut CryptoProvider) {
-    use rustls::crypto::ring::cipher_suite as suite;
-    let wanted = match cipher {
-        QuicCipher::Aes256Gcm => suite::TLS13_AES_256_GCM_SHA384,
-        QuicCipher::ChaCha20Poly1305 => suite::TLS13_CHACHA20_POLY1305_SHA256,
-        QuicCipher::Aes128Ccm => tls13_aes_128_ccm(),
-        _ => suite::TLS13_AES_128_GCM_SHA256,
-    };
-    provider.cipher_suites.retain(|suite| suite.suite() != wanted.suite());
-    provider.cipher_suites.insert(0, wanted);
 }
 
 /// Its hash and key derivation are this suite's too, and its headers are hidden in the same way (RFC 9001 5.4.3).

@@ -3,7 +3,7 @@
 //! The certificate and the authority that signed it are fixed files (see `identity/README.md`). With a seed,
 //! randomness and the time of day are fixed too, and a handshake repeats to the byte.
 
-use crate::ccm_suite::prefer;
+use crate::ccm_suite::tls13_aes_128_ccm;
 use crate::secrets::{seeded, seeded_provider, system_provider};
 use core::time::Duration;
 use offload_api::{QuicCipher, TlsSuite, TlsVersion};
@@ -203,6 +203,19 @@ pub fn server_certificate() -> CertificateDer<'static> {
 /// The key of the server. Public, like everything here: it protects nothing.
 pub fn server_key() -> PrivateKeyDer<'static> {
     PrivateKeyDer::from_pem_slice(SERVER_KEY).expect("a key")
+}
+
+/// Puts a suite for QUIC's packets before the others of a provider, which stay: Initial packets need AES-128-GCM.
+fn prefer(cipher: QuicCipher, provider: &mut CryptoProvider) {
+    use rustls::crypto::ring::cipher_suite as suite;
+    let wanted = match cipher {
+        QuicCipher::Aes256Gcm => suite::TLS13_AES_256_GCM_SHA384,
+        QuicCipher::ChaCha20Poly1305 => suite::TLS13_CHACHA20_POLY1305_SHA256,
+        QuicCipher::Aes128Ccm => tls13_aes_128_ccm(),
+        _ => suite::TLS13_AES_128_GCM_SHA256,
+    };
+    provider.cipher_suites.retain(|suite| suite.suite() != wanted.suite());
+    provider.cipher_suites.insert(0, wanted);
 }
 
 fn client((provider, time): Sources, key_log: Option<Arc<dyn KeyLog>>) -> ClientConfig {

@@ -1,4 +1,4 @@
-//! Every back-end against ring and aws-lc-rs, or RustCrypto's CCM: random messages, splits, seeks, and ways through them.
+//! Every back-end against ring, or RustCrypto's CCM: random messages, splits, seeks, and ways through them.
 //!
 //! `RESUMABLE_AEAD_CASES` sets the number of cases per algorithm (thousands by default), `RESUMABLE_AEAD_SEED` where
 //! they begin.

@@ -65,10 +65,16 @@ impl Core {
     }
 }
 
-/// Gives other queues what is theirs.
-pub(super) fn hand_on(queues: &[Arc<Shared>], astray: Vec<(usize, Datagram)>) {
-    for (queue, datagram) in astray {
-        queues[queue].lock().take_over(datagram);
+/// Gives other queues what is theirs, in the order in which it came, and takes the lock of each once.
+pub(super) fn hand_on(queues: &[Arc<Shared>], mut astray: Vec<(usize, Datagram)>) {
+    astray.sort_by_key(|(queue, _)| *queue);
+    let mut astray = astray.into_iter().peekable();
+    while let Some((queue, first)) = astray.next() {
+        let mut core = queues[queue].lock();
+        core.take_over(first);
+        while let Some((_, datagram)) = astray.next_if(|(next, _)| *next == queue) {
+            core.take_over(datagram);
+        }
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) fn begin(key: &Key, nonce: &[u8; 12], aad: &[u8], len: usize) -> Stat
     State::with_len(key, nonce, aad, len as u64).unwrap()
 }
 
-/// Ciphertext and tag as others compute them: ring and aws-lc-rs, or RustCrypto's CCM.
+/// Ciphertext and tag as others compute them: ring, or RustCrypto's CCM.
 pub(crate) fn seal_with_others(
     algorithm: Algorithm,
     key: &[u8],
@@ -23,29 +23,17 @@ pub(crate) fn seal_with_others(
     data: &[u8],
 ) -> (Vec<u8>, [u8; 16]) {
     use ring::aead;
-    let (ring, aws_lc) = match algorithm {
-        Algorithm::Aes128Gcm => (&aead::AES_128_GCM, &aws_lc_rs::aead::AES_128_GCM),
-        Algorithm::Aes256Gcm => (&aead::AES_256_GCM, &aws_lc_rs::aead::AES_256_GCM),
-        Algorithm::ChaCha20Poly1305 => (&aead::CHACHA20_POLY1305, &aws_lc_rs::aead::CHACHA20_POLY1305),
+    let ring = match algorithm {
+        Algorithm::Aes128Gcm => &aead::AES_128_GCM,
+        Algorithm::Aes256Gcm => &aead::AES_256_GCM,
+        Algorithm::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
         _ => return seal_with_rust_crypto(algorithm, key, nonce, aad, data),
     };
-    let by_ring = {
-        let key = aead::LessSafeKey::new(aead::UnboundKey::new(ring, key).unwrap());
-        let mut data = data.to_vec();
-        let nonce = aead::Nonce::assume_unique_for_key(*nonce);
-        let tag = key.seal_in_place_separate_tag(nonce, aead::Aad::from(aad), &mut data).unwrap();
-        (data, tag.as_ref().try_into().unwrap())
-    };
-    let by_aws_lc = {
-        use aws_lc_rs::aead;
-        let key = aead::LessSafeKey::new(aead::UnboundKey::new(aws_lc, key).unwrap());
-        let mut data = data.to_vec();
-        let nonce = aead::Nonce::assume_unique_for_key(*nonce);
-        let tag = key.seal_in_place_separate_tag(nonce, aead::Aad::from(aad), &mut data).unwrap();
-        (data, tag.as_ref().try_into().unwrap())
-    };
-    assert_eq!(by_ring, by_aws_lc);
-    by_ring
+    let key = aead::LessSafeKey::new(aead::UnboundKey::new(ring, key).unwrap());
+    let mut data = data.to_vec();
+    let nonce = aead::Nonce::assume_unique_for_key(*nonce);
+    let tag = key.seal_in_place_separate_tag(nonce, aead::Aad::from(aad), &mut data).unwrap();
+    (data, tag.as_ref().try_into().unwrap())
 }
 
 fn seal_with_rust_crypto(

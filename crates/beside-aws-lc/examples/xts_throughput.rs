@@ -1,5 +1,5 @@
-//! How fast AES-256-XTS is, under every back-end of this processor, beside aws-lc: `cargo run --release --example
-//! xts_throughput`.
+//! How fast AES-256-XTS is, under every back-end of this processor, beside aws-lc: `cargo run --release -p beside-aws-lc
+//! --features aws-lc --example xts_throughput`.
 //!
 //! Prints GB/s (1e9 bytes) of the fastest of many short runs over 64 KiB in data units of 512 and 4096 bytes. All that
 //! stand in one row take turns, so that what else the machine does falls on all alike.

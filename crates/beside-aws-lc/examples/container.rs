@@ -3,8 +3,8 @@
 //! `tests/linux/container_rows.sh` runs it in a network namespace behind a veth pair. By hand:
 //!
 //! ```sh
-//! cargo run --release -p crypto-services --example container -- serve 127.0.0.1:7001
-//! cargo run --release -p crypto-services --example container -- ask 127.0.0.1:7001
+//! cargo run --release -p beside-aws-lc --features aws-lc --example container -- serve 127.0.0.1:7001
+//! cargo run --release -p beside-aws-lc --features aws-lc --example container -- ask 127.0.0.1:7001
 //! ```
 //!
 //! `serve` seals each datagram and sends it back; `ask` prints, for each size of the table, the median time until the answer is there, the median without

@@ -1,4 +1,4 @@
-//! How fast every back-end of this processor is, beside others: `cargo run --release --example throughput [NAME]`.
+//! How fast every back-end of this processor is, beside others: `cargo run --release -p beside-aws-lc --features aws-lc --example throughput [NAME]`.
 //!
 //! Prints GB/s (1e9 bytes) of the fastest of many short runs. All that stand in one row take turns, so that what else the
 //! machine does falls on all alike. `NAME` picks tables whose title contains it: `Aes128Gcm`, `ChaCha`.

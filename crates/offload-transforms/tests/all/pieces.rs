@@ -1,0 +1,45 @@
+//! What tests of transforms share: runs in pieces, there and back.
+
+use bytes::{Bytes, BytesMut};
+use offload_transforms::{Fault, Parameters, Report, Session, Transform, Way};
+use proptest::prelude::*;
+
+/// Runs a session into a target with much room.
+pub(crate) fn run(
+    session: &Session,
+    way: Way,
+    with: Parameters<'_>,
+    source: &[Bytes],
+) -> Result<(Vec<u8>, Report), Fault> {
+    let mut target = BytesMut::with_capacity(1 << 20);
+    target.extend_from_slice(b"in front");
+    let report = session.run(way, with, source, &mut target);
+    assert_eq!(&target[..8], b"in front");
+    let report = report.inspect_err(|_| assert_eq!(target.len(), 8, "a fault leaves nothing"))?;
+    assert_eq!(report.produced, target.len() - 8);
+    Ok((target[8..].to_vec(), report))
+}
+
+/// The same bytes, cut at these places.
+pub(crate) fn cut(bytes: &[u8], cuts: &[usize]) -> Vec<Bytes> {
+    let mut cuts: Vec<usize> = cuts.iter().map(|at| at % (bytes.len() + 1)).chain([0, bytes.len()]).collect();
+    cuts.sort_unstable();
+    cuts.windows(2).map(|ends| Bytes::copy_from_slice(&bytes[ends[0]..ends[1]])).collect()
+}
+
+pub(crate) fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 0..most)
+}
+
+pub(crate) fn cuts() -> impl Strategy<Value = Vec<usize>> {
+    prop::collection::vec(any::<usize>(), 0..6)
+}
+
+/// Applies in pieces cut one way, and undoes in pieces cut another.
+pub(crate) fn both_ways(transform: &Transform, with: Parameters<'_>, plain: &[u8], cuts: &[usize]) -> Vec<u8> {
+    let session = Session::new(transform).unwrap();
+    let (applied, _) = run(&session, Way::Apply, with, &cut(plain, cuts)).unwrap();
+    let (undone, _) = run(&session, Way::Undo, with, &cut(&applied, cuts)).unwrap();
+    assert_eq!(undone, plain, "{}", transform.name());
+    applied
+}
