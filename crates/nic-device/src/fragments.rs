@@ -1,21 +1,20 @@
-//! Which queue fragments of packets go to that an engine is to open (ESP): the one with the context.
+//! What the first fragment of a packet shows is true of the others as well: the SPI that leads to a queue, the port that makes it a tunnel's.
 //!
-//! Only the first fragment of a packet shows what leads there (an SPI). The others go where it went, as long as its packet is
-//! among the latest of that kind. Those that come before their first, or much later, are hashed: they were overtaken on their
-//! way, or are anybody's who knows an SPI and makes fragments, and a replay window is there for the one and none the
-//! worse for the other.
+//! What it showed is remembered as long as its packet is among the latest. Nothing is known of those that come before their first, or much
+//! later: they were overtaken on their way, or are of somebody who makes fragments at will.
 //!
-//! Invariant: no more than [`MOST_PACKETS`] are remembered, each once.
+//! Invariant: no more packets than there is room for are remembered, each once.
 
 use core::net::IpAddr;
 use offload_formats::IpHeaders;
 use offload_formats::frame::ip_packet;
 use std::collections::VecDeque;
 
-/// Packets of which the first fragment came, the latest at the end, with the queues they go to.
-#[derive(Debug, Default)]
-pub(super) struct Fragments {
-    packets: VecDeque<(Name, usize)>,
+/// Packets of which the first fragment came, the latest at the end, with what it showed.
+#[derive(Debug)]
+pub(super) struct Fragments<T> {
+    packets: VecDeque<(Name, T)>,
+    most: usize,
 }
 
 /// What the fragments of a packet have in common (RFC 791 3.2, RFC 8200 4.5).
@@ -27,14 +26,14 @@ struct Name {
     identification: u32,
 }
 
-impl Fragments {
-    /// The queue for a frame, if it is a fragment of a packet whose context a queue has; `queue_of` finds that by the first
-    /// fragment.
-    pub(super) fn queue_for(
-        &mut self,
-        frame: &[u8],
-        queue_of: impl Fn(&[u8], &IpHeaders) -> Option<usize>,
-    ) -> Option<usize> {
+impl<T: Copy> Fragments<T> {
+    /// With room for this many packets: as many as may be on their way in parts at a time.
+    pub(super) fn with_room_for(most: usize) -> Fragments<T> {
+        Fragments { packets: VecDeque::new(), most }
+    }
+
+    /// What is known of a frame, if it is a fragment: `of_first` finds that in the first fragment of a packet.
+    pub(super) fn of_packet(&mut self, frame: &[u8], of_first: impl Fn(&[u8], &IpHeaders) -> Option<T>) -> Option<T> {
         let packet = ip_packet(frame)?;
         let headers = IpHeaders::walk(packet).ok()?;
         let fragment = headers.fragment?;
@@ -44,23 +43,20 @@ impl Fragments {
             protocol: headers.protocol,
             identification: fragment.identification,
         };
-        let known = self.packets.iter().position(|(of, _)| *of == name);
+        let known = self.packets.iter().rposition(|(of, _)| *of == name);
         if fragment.offset > 0 {
             return known.map(|place| self.packets[place].1);
         }
         // Another packet has the name by now.
         known.map(|place| self.packets.remove(place));
-        let queue = queue_of(packet, &headers)?;
-        if self.packets.len() == MOST_PACKETS {
+        let shown = of_first(packet, &headers)?;
+        if self.packets.len() == self.most {
             self.packets.pop_front();
         }
-        self.packets.push_back((name, queue));
-        Some(queue)
+        self.packets.push_back((name, shown));
+        Some(shown)
     }
 }
-
-/// As many packets as may be on their way in parts at a time.
-const MOST_PACKETS: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -89,8 +85,10 @@ mod tests {
         frame
     }
 
-    fn asked(fragments: &mut Fragments, frame: &[u8]) -> Option<usize> {
-        fragments.queue_for(frame, |packet, headers| {
+    const MOST: usize = 64;
+
+    fn asked(fragments: &mut Fragments<usize>, frame: &[u8]) -> Option<usize> {
+        fragments.of_packet(frame, |packet, headers| {
             let key = Esp::key_of_first(packet, headers)?;
             [0x100, 0x200, 0x300].iter().position(|known| KeyBytes::of_addresses(*known, FROM, TO) == key)
         })
@@ -99,7 +97,7 @@ mod tests {
     #[test]
     fn the_rest_of_a_packet_goes_where_its_first_fragment_went() {
         for protocol in [PROTOCOL_ESP, PROTOCOL_UDP] {
-            let mut fragments = Fragments::default();
+            let mut fragments = Fragments::with_room_for(MOST);
             // What shows as an SPI further on is none.
             let rest = |identification| fragment(protocol, identification, 8, 0x300);
             assert_eq!(asked(&mut fragments, &rest(1)), None, "nobody knows yet");
@@ -120,12 +118,12 @@ mod tests {
 
     #[test]
     fn no_more_are_remembered_than_there_is_room_for() {
-        let mut fragments = Fragments::default();
+        let mut fragments = Fragments::with_room_for(MOST);
         for identification in 0..1000 {
             assert_eq!(asked(&mut fragments, &fragment(PROTOCOL_ESP, identification, 0, 0x200)), Some(1));
-            assert!(fragments.packets.len() <= MOST_PACKETS);
+            assert!(fragments.packets.len() <= MOST);
         }
         let mut is_known = |number: &u16| asked(&mut fragments, &fragment(PROTOCOL_ESP, *number, 8, 0)).is_some();
-        assert!((0..1000).filter(|number| is_known(number)).eq(1000 - MOST_PACKETS as u16..1000), "the latest");
+        assert!((0..1000).filter(|number| is_known(number)).eq(1000 - MOST as u16..1000), "the latest");
     }
 }

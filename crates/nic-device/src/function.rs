@@ -41,8 +41,8 @@ pub struct Function {
     pairs: Vec<QueuePair>,
     hash: Toeplitz,
     table: [u16; INDIRECTION_ENTRIES],
-    /// Packets that engines open, and that come in fragments.
-    fragments: Fragments,
+    /// Packets that engines open, and that come in fragments: the queue with the context.
+    fragments: Fragments<usize>,
     /// The queue that is asked for a frame next.
     turn: usize,
     /// `None` with one queue, which keeps the time itself.
@@ -64,7 +64,7 @@ impl Function {
             port_free_at: Instant::ZERO,
             hash: Toeplitz::new(&config.rss_key),
             table: core::array::from_fn(|entry| first_queue(entry as u32, config.queues)),
-            fragments: Fragments::default(),
+            fragments: Fragments::with_room_for(FRAGMENTED),
             pairs,
         }
     }
@@ -235,7 +235,7 @@ impl Function {
         if opener.is_some() || !headers.is_fragment() {
             return opener;
         }
-        fragments.queue_for(frame, |packet, headers| {
+        fragments.of_packet(frame, |packet, headers| {
             let engines = pairs[0].contexts.packet_engines();
             let mut keys = engines.filter_map(|(number, engine)| Some((number, engine.key_of_first(packet, headers)?)));
             keys.find_map(|(number, key)| pairs.iter().position(|queue| queue.opens(number, key)))
@@ -249,3 +249,6 @@ impl Function {
         }
     }
 }
+
+/// Packets of SAs that come in fragments at a time.
+const FRAGMENTED: usize = 64;

@@ -374,6 +374,54 @@ fn a_tunnel_at_a_port_of_its_own_is_protected_too() {
     assert_eq!((sends(&mut left), left.device.uplink_counters().not_protected), (0, 1));
 }
 
+/// The first fragment of a packet shows the port; the others are what that was.
+#[test]
+fn if_all_tunnels_are_protected_fragments_pass_that_are_of_no_tunnel() {
+    let fragment = |identification: u8, place: u8, port: u16| {
+        let mut frame = datagram(0, mac(1, 0));
+        (frame[19], frame[20], frame[21]) = (identification, if place == 0 { 0x20 } else { 0 }, place);
+        frame[36..38].copy_from_slice(&port.to_be_bytes());
+        frame
+    };
+    let (plain, tunnel) = (9, 4789);
+    // Further on, the bytes of the port are anything.
+    let course = [
+        (fragment(1, 0, plain), 1),
+        (fragment(1, 5, tunnel), 1),
+        (fragment(2, 0, tunnel), 0),
+        (fragment(2, 5, plain), 0),
+        (fragment(1, 9, tunnel), 1),
+        (fragment(3, 5, plain), 0),
+        (fragment(1, 0, tunnel), 0),
+        (fragment(1, 5, plain), 0),
+    ];
+    let mut left = Hypervisor::new(1);
+    let rule = "tc filter replace dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev p0";
+    left.ask(EswitchCommand::Change(RuleFile::parse("test", rule).expect("a good line").changes));
+    left.ask(EswitchCommand::ProtectAll(true));
+    for (place, (frame, leave)) in course.iter().enumerate() {
+        assert_eq!(left.sends(0, frame).len(), *leave, "of a machine, {place}");
+    }
+    assert_eq!(left.device.uplink_counters().not_protected, 5);
+    for (place, (frame, leave)) in course.iter().enumerate() {
+        assert!(left.eswitch.send(Vport::Uplink, Bytes::copy_from_slice(frame)));
+        left.device.process(NOW);
+        assert_eq!(core::iter::from_fn(|| left.device.poll_frame(NOW)).count(), *leave, "by the representor, {place}");
+    }
+    // The other way, a Linux with the uplink's representor would put them together.
+    let mut right = Hypervisor::new(2);
+    right.ask(EswitchCommand::RepresentUplink(true));
+    right.ask(EswitchCommand::ProtectAll(true));
+    let mut shown = |port: u16| {
+        let mut first = wrapped(0, network(0)).to_vec();
+        first[20] = 0x20;
+        first[36..38].copy_from_slice(&port.to_be_bytes());
+        assert_eq!(right.hears([Frame::new(first.into())]), [0; 3]);
+        (core::iter::from_fn(|| right.eswitch.receive()).count(), right.counted()[0])
+    };
+    assert_eq!((shown(plain), shown(tunnel)), ((1, 0), (0, 1)));
+}
+
 #[test]
 fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
     let delays = Delays { engine: Delays::default().engine, ..Delays::NONE };

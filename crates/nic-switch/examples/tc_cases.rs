@@ -207,6 +207,7 @@ fn tunnel_match(rng: &mut Rng, tunnel: TunnelDevice) -> TunnelMatch {
     TunnelMatch {
         class: None,
         checksum: None,
+        oam: None,
         key: rng.chance(0.6).then(|| 1 + rng.below(3) as u32),
         source: rng.chance(0.3).then(|| Prefix::host(outer(version, 2))),
         destination: rng.chance(0.3).then(|| Prefix::host(outer(version, 1))),

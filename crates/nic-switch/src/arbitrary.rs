@@ -112,9 +112,10 @@ fn with_tunnel(matching: Match, device: Device) -> BoxedStrategy<Match> {
         return Just(matching).boxed();
     }
     let ends = version().prop_flat_map(|version| (of(prefix(version)), of(prefix(version))));
-    (of(0u32..3), ends, of(0u16..3), of(Just(4789u16)), of(class()), of(any::<bool>()))
-        .prop_map(move |(key, (source, destination), source_port, destination_port, class, checksum)| Match {
-            tunnel: TunnelMatch { key, source, destination, source_port, destination_port, class, checksum },
+    let flags = (of(any::<bool>()), of(any::<bool>()));
+    (of(0u32..3), ends, of(0u16..3), of(Just(4789u16)), of(class()), flags)
+        .prop_map(move |(key, (source, destination), source_port, destination_port, class, (checksum, oam))| Match {
+            tunnel: TunnelMatch { key, source, destination, source_port, destination_port, class, checksum, oam },
             ..matching
         })
         .boxed()

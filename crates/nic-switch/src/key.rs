@@ -22,6 +22,8 @@ pub(crate) struct Received {
     /// The outer packet's traffic class, and whether it had a checksum behind IP's.
     pub(crate) class: u8,
     pub(crate) checksum: bool,
+    /// Whether it is a control packet; only Geneve has those.
+    pub(crate) oam: bool,
 }
 
 /// What is known about a frame's tunnels.
@@ -67,7 +69,8 @@ impl Key {
             key.set_address(TUNNEL_DESTINATION, received.destination);
             key.0[TUNNEL_VERSION] = version_number(received.source);
             key.0[TUNNEL_CLASS] = received.class;
-            key.0[FLAGS] |= if received.checksum { TUNNEL_CHECKSUM } else { 0 };
+            key.0[FLAGS] |=
+                if received.checksum { TUNNEL_CHECKSUM } else { 0 } | if received.oam { TUNNEL_OAM } else { 0 };
             key.set(TUNNEL_PORTS.start..TUNNEL_PORTS.start + 2, &received.source_port.to_be_bytes());
             key.set(TUNNEL_PORTS.start + 2..TUNNEL_PORTS.end, &received.destination_port.to_be_bytes());
         }
@@ -140,8 +143,12 @@ impl Key {
             }
         }
         let fragments = &matching.fragments;
-        let flags =
-            [(FRAGMENT, fragments.fragment), (FIRST, fragments.first), (TUNNEL_CHECKSUM, matching.tunnel.checksum)];
+        let flags = [
+            (FRAGMENT, fragments.fragment),
+            (FIRST, fragments.first),
+            (TUNNEL_CHECKSUM, matching.tunnel.checksum),
+            (TUNNEL_OAM, matching.tunnel.oam),
+        ];
         for (flag, wanted) in flags {
             if let Some(wanted) = wanted {
                 byte(FLAGS, if wanted { flag } else { 0 }, flag);
@@ -263,6 +270,7 @@ const TAG_BITS: u16 = 0xefff;
 const FRAGMENT: u8 = 1;
 const FIRST: u8 = 2;
 const TUNNEL_CHECKSUM: u8 = 4;
+const TUNNEL_OAM: u8 = 8;
 
 #[cfg(test)]
 mod tests {

@@ -196,6 +196,8 @@ pub struct TunnelMatch {
     pub class: Option<ClassMatch>,
     /// Whether UDP, or GRE, had a checksum.
     pub checksum: Option<bool>,
+    /// Whether it was a control packet (OAM). Geneve alone has those.
+    pub oam: Option<bool>,
 }
 
 /// Which frames a rule is about. The default is: all frames.

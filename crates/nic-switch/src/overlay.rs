@@ -6,7 +6,7 @@
 use crate::action::TunnelSet;
 use crate::edit;
 use crate::frame::Frame;
-use crate::key::{Received, class_of};
+use crate::key::{Received, class_of, is_first};
 use crate::matching::{Mac, UDP};
 use crate::port::TunnelKind;
 use bytes::{Bytes, BytesMut};
@@ -98,7 +98,7 @@ pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
         }
         TunnelKind::Geneve => {
             let network = set.key.unwrap_or(0);
-            let geneve = Geneve { network, protocol: Geneve::ETHERNET, option_bytes: 0, critical: false };
+            let geneve = Geneve { network, protocol: Geneve::ETHERNET, option_bytes: 0, oam: false, critical: false };
             header[UDP_BYTES..tunnel_bytes].copy_from_slice(&geneve.to_bytes());
         }
     }
@@ -122,24 +122,28 @@ pub fn overhead(kind: TunnelKind, set: &TunnelSet) -> usize {
     Version::of(&set.destination).header_bytes() + tunnel_bytes(kind, set) + ETHERNET_BYTES
 }
 
-/// Whether a frame is a packet of a tunnel: UDP to the usual port of a kind, or GRE. A fragment of UDP may be one.
+/// Whether a frame is a packet of a tunnel, or a fragment of one: UDP to the usual port of a kind, or GRE. `None`: it does not show that, as a
+/// fragment of UDP without the ports does not.
 ///
 /// ```
 /// use nic_switch::overlay::is_of_tunnel;
 ///
-/// let gre = [&[2; 12][..], &[8, 0, 0x45, 0, 0, 24, 0, 0, 0, 0, 64, 47, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, 0, 0, 0x65, 0x58]].concat();
-/// assert!(is_of_tunnel(&gre) && !is_of_tunnel(&[0; 60]));
+/// let mut gre = [&[2; 12][..], &[8, 0, 0x45, 0, 0, 24, 0, 0, 0, 5, 64, 47, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, 0, 0, 0x65, 0x58]].concat();
+/// assert_eq!((is_of_tunnel(&gre), is_of_tunnel(&[0; 60])), (Some(true), Some(false)));
+/// gre[23] = 17;
+/// assert_eq!(is_of_tunnel(&gre), None);
 /// ```
-pub fn is_of_tunnel(frame: &[u8]) -> bool {
+pub fn is_of_tunnel(frame: &[u8]) -> Option<bool> {
     let headers = Headers::parse_unfinished(frame);
-    match headers.upper() {
-        Some((GRE, _)) => true,
-        Some((UDP, _)) if headers.is_fragment() => true,
-        Some((UDP, at)) => {
-            let port = frame.get(at + 2..at + 4).map(|port| u16::from_be_bytes([port[0], port[1]]));
-            [TunnelKind::Vxlan, TunnelKind::Geneve].iter().any(|kind| kind.port() == port)
+    match (headers.network(), headers.upper()) {
+        (_, Some((GRE, _))) => Some(true),
+        (Some((version, network)), Some((UDP, at))) => {
+            let shows_ports = !headers.is_fragment() || is_first(frame, version, network, at);
+            let port = frame.get(at + 2..at + 4).filter(|_| shows_ports)?;
+            let port = u16::from_be_bytes([port[0], port[1]]);
+            Some([TunnelKind::Vxlan, TunnelKind::Geneve].iter().any(|kind| kind.port() == Some(port)))
         }
-        _ => false,
+        _ => Some(false),
     }
 }
 
@@ -187,8 +191,16 @@ pub(crate) fn decapsulate(
     }
     let (source, destination) = version.addresses(&frame[network..]);
     let class = class_of(frame, version, network);
-    let mut received =
-        Received { key: None, source, destination, source_port: 0, destination_port: 0, class, checksum: false };
+    let mut received = Received {
+        key: None,
+        source,
+        destination,
+        source_port: 0,
+        destination_port: 0,
+        class,
+        checksum: false,
+        oam: false,
+    };
     let (kind, at) = match protocol {
         UDP => {
             let udp = headers.transport().ok_or(NotUnwrapped::NoTunnel)?;
@@ -208,6 +220,7 @@ pub(crate) fn decapsulate(
                     if geneve.critical {
                         return Err(NotUnwrapped::Critical);
                     }
+                    received.oam = geneve.oam;
                     (Some(geneve.network), geneve.bytes())
                 }
                 TunnelKind::Gretap => (None, 0),
@@ -401,9 +414,9 @@ fn take_over_ecn(inner: Bytes, outer: u8) -> Result<Bytes, NotUnwrapped> {
 
 const UDP_BYTES: usize = 8;
 const USUAL_HOPS: u8 = 64;
-/// ECN's two bits, and their values (RFC 3168 5).
 /// IPv4's flag, in the first byte of the field (RFC 791 3.1).
 const DONT_FRAGMENT: u8 = 0x40;
+/// ECN's two bits, and their values (RFC 3168 5).
 const ECN: u8 = 0b11;
 const CAPABLE_1: u8 = 0b01;
 const CAPABLE_0: u8 = 0b10;

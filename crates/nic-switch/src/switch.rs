@@ -11,6 +11,7 @@
 //! Invariant: a frame meets the rules as they are when it comes, to its end: changes come between frames. What a function
 //! sends under a foreign address, or with a tag that it may not have, reaches no rule and no port.
 
+mod legacy;
 mod passage;
 
 use crate::action::Police;
@@ -147,6 +148,8 @@ offload_base::counters! {
         pub tunnel_ecn: "eswitch_drop_decap_ecn",
         /// Frames for a tunnel to which the host knows no next hop, or that is not there.
         pub unresolved: "eswitch_encap_unresolved",
+        /// Those of them that came out of another tunnel: they go nowhere.
+        pub unresolved_inner: "eswitch_drop_encap_unresolved",
         /// Packets of protected networks that came in the clear.
         pub unprotected: "eswitch_drop_decap_unprotected",
         /// Packets that came by an SA of another network.

@@ -121,7 +121,7 @@ impl Gre {
 /// ```
 /// use offload_formats::Geneve;
 ///
-/// let header = Geneve { network: 0x123456, protocol: Geneve::ETHERNET, option_bytes: 0, critical: false };
+/// let header = Geneve { network: 0x123456, protocol: Geneve::ETHERNET, option_bytes: 0, oam: false, critical: false };
 /// assert_eq!(header.to_bytes(), [0, 0, 0x65, 0x58, 0x12, 0x34, 0x56, 0]);
 /// assert_eq!(Geneve::parse(&header.to_bytes()), Some(header));
 /// assert_eq!(Geneve::parse(&[1, 0, 0x65, 0x58, 0, 0, 1, 0]), None, "an option is missing");
@@ -134,6 +134,8 @@ pub struct Geneve {
     pub protocol: u16,
     /// Bytes of options behind the fixed header, a multiple of 4 up to 252.
     pub option_bytes: u8,
+    /// Whether it is a control packet, of the tunnel's ends to each other.
+    pub oam: bool,
     /// Whether one of the options has to be understood by who reads the packet.
     pub critical: bool,
 }
@@ -156,6 +158,7 @@ impl Geneve {
             network: u32::from_be_bytes([0, high, middle, low]),
             protocol: u16::from_be_bytes([high_type, low_type]),
             option_bytes,
+            oam: flags & CONTROL != 0,
             critical: flags & CRITICAL != 0,
         })
     }
@@ -169,13 +172,15 @@ impl Geneve {
     pub const fn to_bytes(self) -> [u8; Geneve::BYTES] {
         let [_, high, middle, low] = self.network.to_be_bytes();
         let [high_type, low_type] = self.protocol.to_be_bytes();
-        let flags = if self.critical { CRITICAL } else { 0 };
+        let flags = if self.critical { CRITICAL } else { 0 } | if self.oam { CONTROL } else { 0 };
         [self.option_bytes / 4, flags, high_type, low_type, high, middle, low, 0]
     }
 }
 
 /// The flag I.
 const NETWORK_IS_NAMED: u8 = 0x08;
+/// Geneve's flag O.
+const CONTROL: u8 = 0x80;
 /// Geneve's flag C.
 const CRITICAL: u8 = 0x40;
 const CHECKSUM: u16 = 0x8000;

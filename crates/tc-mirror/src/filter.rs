@@ -202,10 +202,11 @@ impl Read {
         self.matching.tunnel.class = class(keys, key::TUNNEL_CLASS);
         let mut number = |key: u16| keys.remove(&key).and_then(|value| value.spi(0)).unwrap_or(0);
         let (flags, mask) = (number(key::TUNNEL_FLAGS), number(key::TUNNEL_FLAGS_MASK));
-        self.matching.tunnel.checksum = (mask & TUNNEL_CHECKSUM != 0).then_some(flags & TUNNEL_CHECKSUM != 0);
-        // Linux notes of no received packet that it must not be fragmented; the other two are Geneve's.
-        let known = TUNNEL_CHECKSUM | TUNNEL_DONT_FRAGMENT | TUNNEL_OAM | TUNNEL_CRITICAL;
-        if mask & !known != 0 || flags & mask & !TUNNEL_CHECKSUM != 0 {
+        let flag = |flag: u32| (mask & flag != 0).then_some(flags & flag != 0);
+        (self.matching.tunnel.checksum, self.matching.tunnel.oam) = (flag(TUNNEL_CHECKSUM), flag(TUNNEL_OAM));
+        // Linux notes of no received packet that it must not be fragmented, and of Geneve's critical options the switch drops packets.
+        let never = TUNNEL_DONT_FRAGMENT | TUNNEL_CRITICAL;
+        if mask & !(TUNNEL_CHECKSUM | TUNNEL_OAM | never) != 0 || flags & mask & never != 0 {
             self.refuse(Unsupported::Mask(Key(key::TUNNEL_FLAGS_MASK)));
         }
     }

@@ -19,6 +19,7 @@ mod manage;
 mod member;
 mod uplink;
 
+use crate::fragments::Fragments;
 use crate::function::Function;
 use crate::queue_pair::{Arrived, QueuePair};
 use crate::stats::DeviceCounters;
@@ -61,6 +62,8 @@ pub struct SwitchedDevice {
     manager: Manager,
     /// Whether what no rule takes of the wire's frames is shown on the rings, and not to the host's own function.
     uplink_represented: bool,
+    /// Of packets that leave in fragments: whether they are a tunnel's.
+    fragments_out: Fragments<bool>,
     /// What the port is to send.
     leaving: VecDeque<Bytes>,
     /// When the port has sent what it was given.
@@ -94,6 +97,7 @@ impl SwitchedDevice {
             functions: Vec::new(),
             manager: Manager::new(rings),
             uplink_represented: false,
+            fragments_out: Fragments::with_room_for(uplink::FRAGMENTED),
             leaving: VecDeque::new(),
             port_free_at: Instant::ZERO,
             turn: 0,

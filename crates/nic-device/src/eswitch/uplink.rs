@@ -98,7 +98,7 @@ impl SwitchedDevice {
     pub(super) fn protect_and_leave(&mut self, Frame { bytes, sa, inner, .. }: Frame) {
         let plain = bytes.len();
         // What the switch has wrapped, at whatever port, and what looks wrapped.
-        let must = self.switch.protects_all() && (inner != 0 || is_of_tunnel(&bytes));
+        let must = self.switch.protects_all() && (inner != 0 || self.is_of_tunnel(&bytes));
         match self.host.wrap(bytes, sa) {
             Ok(frame) if must && frame.len() == plain => self.counters.not_protected += 1,
             Ok(frame) => {
@@ -107,6 +107,13 @@ impl SwitchedDevice {
             }
             Err(_refused) => self.counters.not_protected += 1,
         }
+    }
+
+    /// Whether a frame that is to leave looks like a tunnel's. A fragment of UDP is what its packet's first fragment was, which shows the port.
+    /// One whose first did not come before it may be a tunnel's.
+    fn is_of_tunnel(&mut self, frame: &[u8]) -> bool {
+        let shown = is_of_tunnel(frame);
+        self.fragments_out.of_packet(frame, |_, _| shown).or(shown).unwrap_or(true)
     }
 
     /// Has a frame leave by the wire as it is.
@@ -124,6 +131,8 @@ impl SwitchedDevice {
     }
 }
 
+/// Packets that leave in fragments at a time: several of each function.
+pub(super) const FRAGMENTED: usize = 1024;
 /// The queue of the host's function that has the SAs of protected networks.
 pub(super) const NETWORKS_QUEUE: usize = 0;
 /// Bytes of a VLAN tag, which no MTU counts.

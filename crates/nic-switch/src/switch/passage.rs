@@ -2,12 +2,10 @@
 
 use super::{Switch, Tunnel};
 use crate::action::{Action, Police, TunnelSet};
-use crate::addresses::Station;
 use crate::edit;
 use crate::frame::Frame;
-use crate::function::FunctionConfig;
 use crate::key::{Key, TunnelState};
-use crate::matching::{Mac, VLAN};
+use crate::matching::VLAN;
 use crate::overlay::{self, NotUnwrapped, Outer, Unwrapped};
 use crate::police::Bucket;
 use crate::port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
@@ -25,6 +23,8 @@ pub(super) struct Passing {
     pub(super) frame: Frame,
     headers: Headers,
     tunnel: TunnelState,
+    /// Whether it came out of a tunnel, whatever rules have said since.
+    unwrapped: bool,
 }
 
 /// What became of a frame.
@@ -166,6 +166,12 @@ impl Switch {
         if !self.tunnels.iter().any(|tunnel| tunnel.local.contains(&local)) {
             return Way::NoTunnel;
         }
+        // The host behind the uplink's representor would put them together and unwrap them. Without the first fragment, it cannot.
+        let is_fragment = headers.is_fragment() && overlay::is_of_tunnel(&frame.bytes) == Some(true);
+        if is_fragment && sa.is_none() && self.protections.all {
+            self.counters.unprotected += 1;
+            return Way::Done;
+        }
         let unwrapped = match overlay::decapsulate(&frame.bytes, &headers, of_port) {
             Ok(unwrapped) => unwrapped,
             Err(NotUnwrapped::NoTunnel) => return Way::NoTunnel,
@@ -215,7 +221,12 @@ impl Switch {
         let known = passing.tunnel.set.and_then(|set| Some((tunnel?, set, *self.hops.get(&set.destination)?)));
         let Some((tunnel, set, hop)) = known.filter(|_| passing.frame.inner == 0) else {
             self.counters.unresolved += 1;
-            self.represent(from, passing.frame, out);
+            if passing.unwrapped {
+                // The uplink's representor shows packets as the wire has them, and what was in one may be under an SA there.
+                self.counters.unresolved_inner += 1;
+            } else {
+                self.represent(from, passing.frame, out);
+            }
             return;
         };
         let room = usize::from(self.config.mtu).saturating_sub(overlay::overhead(device.kind, &set));
@@ -290,66 +301,12 @@ impl Switch {
         self.counters.to_representors += 1;
         out.push((Egress::Representor(from), frame));
     }
-
-    /// Legacy mode: by address.
-    pub(super) fn forward(&mut self, now: Instant, from: Vport, frame: &Frame, out: &mut Out) {
-        let vlan = edit::outermost_tag(&frame.bytes).map_or(0, |(_, control)| control & ID);
-        let sender = self.functions.get(&from).map(|function| function.config);
-        if sender.is_some_and(|config| config.vlan.is_none() && !config.trust && vlan != 0) {
-            self.counters.wrong_vlan += 1;
-            return;
-        }
-        let (destination, source) = (mac_at(&frame.bytes, 0), mac_at(&frame.bytes, 6));
-        match self.function_at(&(vlan, source)) {
-            Some(port) if port != from => {
-                // The address of a function comes from that function only.
-                self.counters.spoofed += 1;
-                return;
-            }
-            Some(_) => {}
-            None => self.addresses.learn(now, from, (vlan, source)),
-        }
-        let station = (vlan, destination);
-        match self.function_at(&station).or_else(|| self.addresses.find(now, &station)) {
-            Some(port) if destination.is_multicast() || port == from => self.counters.same_port += 1,
-            Some(port) => self.deliver(port, frame.clone(), out),
-            None => self.flood(now, from, &station, frame, out),
-        }
-    }
-
-    pub(super) fn flood(
-        &mut self,
-        now: Instant,
-        from: Vport,
-        (vlan, destination): &Station,
-        frame: &Frame,
-        out: &mut Out,
-    ) {
-        let storm = self.storms.entry(from).or_insert_with(|| Bucket::new(self.config.storm));
-        if !storm.take(now, frame.bytes.len()) {
-            self.counters.storm += 1;
-            return;
-        }
-        let takes = |config: &FunctionConfig| {
-            let is_in = config.vlan.map_or(*vlan == 0 || config.trust, |id| id == *vlan);
-            is_in && (destination.is_multicast() || config.trust)
-        };
-        let functions = self.functions.iter().filter(|(_, function)| takes(&function.config)).map(|(port, _)| *port);
-        let ports: Vec<Vport> = [Vport::Uplink].into_iter().chain(functions).filter(|port| *port != from).collect();
-        ports.into_iter().for_each(|port| self.deliver(port, frame.clone(), out));
-    }
-
-    /// The function that has this address in this VLAN.
-    pub(super) fn function_at(&self, (vlan, mac): &Station) -> Option<Vport> {
-        let has = |config: &FunctionConfig| config.mac == *mac && config.vlan.unwrap_or(0) == *vlan;
-        self.functions.iter().find(|(_, function)| has(&function.config)).map(|(port, _)| *port)
-    }
 }
 
 impl Passing {
     pub(super) fn new(frame: Frame, tunnel: TunnelState) -> Passing {
         let headers = headers_of(&frame);
-        Passing { frame, headers, tunnel }
+        Passing { frame, headers, tunnel, unwrapped: tunnel.received.is_some() }
     }
 
     /// Bytes of the packet that it is, or of the longest one that it is to be cut into.
@@ -364,7 +321,7 @@ impl Passing {
     }
 
     fn copy(&self) -> Passing {
-        Passing { frame: self.frame.clone(), headers: self.headers, tunnel: self.tunnel }
+        Passing { frame: self.frame.clone(), ..*self }
     }
 
     /// An action that changes the frame, or what is known about it.
@@ -407,12 +364,6 @@ impl Frame {
 
 fn headers_of(frame: &Frame) -> Headers {
     if frame.cut.is_some() { Headers::parse_unfinished(&frame.bytes) } else { Headers::parse(&frame.bytes) }
-}
-
-fn mac_at(frame: &[u8], at: usize) -> Mac {
-    let mut mac = Mac::default();
-    mac.0.copy_from_slice(&frame[at..at + 6]);
-    mac
 }
 
 /// One of the ports from `first` to `last`.

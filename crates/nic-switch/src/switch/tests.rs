@@ -169,6 +169,29 @@ fn classes_and_checksums_of_tunnels_are_looked_at_and_packets_forbid_fragments()
 }
 
 #[test]
+fn a_rule_may_want_control_packets_of_geneve_or_none() {
+    let geneve0 = TunnelDevice { kind: TunnelKind::Geneve, number: 0 };
+    let local: IpAddr = [192, 0, 2, 1].into();
+    let set = TunnelSet { key: Some(5), checksum: false, ..TunnelSet::new([192, 0, 2, 2].into(), local) };
+    let hop = NextHop { destination: mac(9), source: mac(8) };
+    let outer = Outer { kind: TunnelKind::Geneve, set, hop, source_port: 50_000, identification: 7 };
+    let plain = overlay::encapsulate(&outer, &datagram(mac(1), mac(0)));
+    let mut control = plain.bytes.to_vec();
+    control[43] = 0x80;
+    let control = Frame::from(Bytes::from(control));
+    for (words, takes) in
+        [("", [true; 2]), (" enc_flags tunoam", [false, true]), (" enc_flags notunoam", [true, false])]
+    {
+        let mut switch =
+            switch(&format!("geneve0 ingress prio 1 flower{words} action mirred egress redirect dev pf0vf1"));
+        switch.add_tunnel(Tunnel::new(geneve0, vec![local]));
+        let taken = [&plain, &control]
+            .map(|frame| ways(&sent(&mut switch, Vport::Uplink, frame.clone())) == [Egress::Port(OTHER)]);
+        assert_eq!(taken, takes, "{words}");
+    }
+}
+
+#[test]
 fn chains_see_the_frame_as_it_is_then_and_mirrors_as_it_was() {
     let mut switch = switch(
         "pf0vf0 ingress protocol ip prio 1 flower action mirred egress mirror dev pf0vf1 action pedit ex munge ip dst set 10.0.0.9 pipe action goto chain 1
@@ -379,6 +402,31 @@ fn without_a_next_hop_the_host_gets_the_frame() {
     here.set_next_hop("192.0.2.2".parse().unwrap(), None);
     assert_eq!(ways(&sent(&mut here, ONE, datagram(mac(1), mac(0)))), [Egress::Representor(ONE)]);
     assert_eq!(here.counters().unresolved, 1);
+}
+
+/// The uplink's representor shows packets as the wire has them.
+#[test]
+fn what_came_out_of_a_tunnel_and_finds_no_way_into_another_is_shown_to_nobody() {
+    let (mut here, mut there) = overlay("vxlan0", false, "id 77", "enc_key_id 77");
+    let packet = sent(&mut here, ONE, datagram(mac(1), mac(0))).remove(0).1;
+    let set = "tunnel_key set src_ip 192.0.2.2 dst_ip 192.0.2.3 id 5";
+    for unset in ["", "action tunnel_key unset "] {
+        let line = format!(
+            "tc filter replace dev vxlan0 ingress prio 1 flower enc_key_id 77 {unset}action {set} action mirred egress redirect dev vxlan0"
+        );
+        let rules = RuleFile::parse("test", &line).unwrap().changes.into_iter().filter_map(|change| match change {
+            Change::Replace(rule) => Some(rule),
+            _ => None,
+        });
+        there.replace_rules(rules).unwrap();
+        assert_eq!(ways(&sent(&mut there, Vport::Uplink, packet.clone())), [], "{unset}");
+    }
+    assert_eq!((there.counters().unresolved, there.counters().unresolved_inner), (2, 2));
+    // What comes by the wire in the clear is shown as it came.
+    let line = format!("p0 ingress prio 1 flower action {set} action mirred egress redirect dev vxlan0");
+    let mut plain = switch(&line);
+    let frame = datagram(mac(1), mac(0));
+    assert_eq!(sent(&mut plain, Vport::Uplink, frame.clone()), [(Egress::Representor(Vport::Uplink), frame)]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::value;
 use crate::action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
-use crate::matching::{ClassMatch, EtherMatch, FragmentMatch, Mac, Match, Ports};
+use crate::matching::{ClassMatch, EtherMatch, Mac, Match, Ports};
 use crate::rule::{Change, Rule, Selection};
 use core::fmt::{Display, Formatter, Result};
 use offload_formats::{Protocol, Version};
@@ -51,14 +51,18 @@ impl Display for Match {
         option(f, "src_port", self.source_port.map(ports_text).as_ref())?;
         option(f, "dst_port", self.destination_port.map(ports_text).as_ref())?;
         option(f, "ip_tos", self.class.map(class_text).as_ref())?;
-        option(f, "ip_flags", flags_text(self.fragments).as_ref())?;
+        option(
+            f,
+            "ip_flags",
+            flags_text([(self.fragments.fragment, "frag"), (self.fragments.first, "firstfrag")]).as_ref(),
+        )?;
         option(f, "enc_key_id", self.tunnel.key.as_ref())?;
         option(f, "enc_src_ip", self.tunnel.source.as_ref().map(value::prefix_text).as_ref())?;
         option(f, "enc_dst_ip", self.tunnel.destination.as_ref().map(value::prefix_text).as_ref())?;
         option(f, "enc_src_port", self.tunnel.source_port.as_ref())?;
         option(f, "enc_dst_port", self.tunnel.destination_port.as_ref())?;
         option(f, "enc_tos", self.tunnel.class.map(class_text).as_ref())?;
-        option(f, "enc_flags", self.tunnel.checksum.map(|there| if there { "tuncsum" } else { "notuncsum" }).as_ref())
+        option(f, "enc_flags", flags_text([(self.tunnel.checksum, "tuncsum"), (self.tunnel.oam, "tunoam")]).as_ref())
     }
 }
 
@@ -134,10 +138,10 @@ fn ports_text(ports: Ports) -> String {
     }
 }
 
-fn flags_text(flags: FragmentMatch) -> Option<String> {
-    let word = |flag: Option<bool>, yes, no| flag.map(|flag| if flag { yes } else { no });
-    let words = [word(flags.fragment, "frag", "nofrag"), word(flags.first, "firstfrag", "nofirstfrag")];
-    let words: Vec<&str> = words.into_iter().flatten().collect();
+fn flags_text(flags: [(Option<bool>, &str); 2]) -> Option<String> {
+    let word =
+        |(flag, name): (Option<bool>, &str)| flag.map(|flag| if flag { name.into() } else { format!("no{name}") });
+    let words: Vec<String> = flags.into_iter().filter_map(word).collect();
     (!words.is_empty()).then(|| words.join("/"))
 }
 

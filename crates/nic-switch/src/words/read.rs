@@ -111,7 +111,7 @@ fn matching(words: &mut Words<'_>, protocol: Option<u16>) -> Result<Match, Parse
     const CLASS: &str = "a type of service, with /MASK perhaps";
     let mut matching = Match { protocol, ..Match::default() };
     let (vlan, tunnel) = (&mut matching.vlan, &mut matching.tunnel);
-    let mut flags = None;
+    let (mut flags, mut tunnel_flags) = (None, None);
     while let Some(word) = words.take().filter(|word| *word != "action") {
         match word {
             "dst_mac" => words.once(&mut matching.destination_mac, MAC, value::ether)?,
@@ -134,32 +134,36 @@ fn matching(words: &mut Words<'_>, protocol: Option<u16>) -> Result<Match, Parse
             "enc_src_port" => words.once(&mut tunnel.source_port, "a UDP port", value::number)?,
             "enc_dst_port" => words.once(&mut tunnel.destination_port, "a UDP port", value::number)?,
             "enc_tos" => words.once(&mut tunnel.class, CLASS, value::class)?,
-            "enc_flags" => words.once(&mut tunnel.checksum, "tuncsum or notuncsum", |word| match word {
-                "tuncsum" => Some(true),
-                "notuncsum" => Some(false),
-                _ => None,
-            })?,
+            "enc_flags" => {
+                words.once(&mut tunnel_flags, "tuncsum, notuncsum, tunoam or notunoam, with / between", of_tunnel)?
+            }
             "skip_sw" => {}
             "skip_hw" => return Err(words.wrong(Problem::SoftwareOnly)),
             word if word.starts_with("ct_") => return Err(words.wrong(Problem::ConnectionState)),
             _ => return Err(words.wrong(Problem::Expected("a word of flower that the switch has: see its chapter"))),
         }
     }
-    matching.fragments = flags.unwrap_or_default();
+    let [fragment, first] = flags.unwrap_or_default();
+    matching.fragments = FragmentMatch { fragment, first };
+    [matching.tunnel.checksum, matching.tunnel.oam] = tunnel_flags.unwrap_or_default();
     Ok(matching)
 }
 
-fn fragments(word: &str) -> Option<FragmentMatch> {
-    let mut flags = FragmentMatch::default();
+fn fragments(word: &str) -> Option<[Option<bool>; 2]> {
+    flags(word, ["frag", "firstfrag"])
+}
+
+fn of_tunnel(word: &str) -> Option<[Option<bool>; 2]> {
+    flags(word, ["tuncsum", "tunoam"])
+}
+
+/// Flags with `/` between, those that are to be missing with `no` before.
+fn flags(word: &str, names: [&str; 2]) -> Option<[Option<bool>; 2]> {
+    let mut flags = [None; 2];
     for flag in word.split('/') {
-        let (place, value) = match flag {
-            "frag" => (&mut flags.fragment, true),
-            "nofrag" => (&mut flags.fragment, false),
-            "firstfrag" => (&mut flags.first, true),
-            "nofirstfrag" => (&mut flags.first, false),
-            _ => return None,
-        };
-        if place.replace(value).is_some() {
+        let (name, value) = flag.strip_prefix("no").map_or((flag, true), |name| (name, false));
+        let place = names.iter().position(|known| *known == name)?;
+        if flags[place].replace(value).is_some() {
             return None;
         }
     }

@@ -128,6 +128,9 @@ fn filters_of_open_vswitch_are_read() {
     assert_eq!(heard(&mut watcher, &out(0, 12)), [(unwraps(" enc_flags notuncsum"), None)]);
     assert_eq!(heard(&mut watcher, &out(4, 4)), [(unwraps(" enc_flags tuncsum"), None)]);
     assert_eq!(heard(&mut watcher, &out(0, 8)), [(unwraps(""), None)]);
+    // No control packets, or those only; of critical options there are never any.
+    assert_eq!(heard(&mut watcher, &out(0, 60)), [(unwraps(" enc_flags notuncsum/notunoam"), None)]);
+    assert_eq!(heard(&mut watcher, &out(16, 16)), [(unwraps(" enc_flags tunoam"), None)]);
     // Linux says so of no packet that it received.
     let why = heard(&mut watcher, &out(8, 8)).pop().and_then(|(_, why)| why);
     assert_eq!(why, Some(Unsupported::Mask(Key(111))));
