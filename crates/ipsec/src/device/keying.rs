@@ -5,11 +5,9 @@ use crate::sad::Sa;
 use core::net::IpAddr;
 use offload_api::ipsec::{SaAdded, SaUse};
 use offload_api::{
-    Action, Direction, EspKey, Handle, Keying, KeyingError, Lifetime, OffloadKind, Policy, SaEvent, SaId, SaParams,
-    Selector,
+    Direction, EspKey, Handle, Keying, KeyingError, Lifetime, OffloadKind, Policy, SaEvent, SaId, SaParams, Selector,
 };
 use offload_base::Instant;
-use std::collections::hash_map::Entry;
 
 impl Keying for SecureDevice {
     fn add_sa(&mut self, now: Instant, params: SaParams) -> Result<SaAdded, KeyingError> {
@@ -70,26 +68,15 @@ impl Keying for SecureDevice {
 
     fn add_policy(&mut self, policy: Policy) -> Result<(), KeyingError> {
         self.policies[policy.direction as usize].add(policy)?;
-        if let (Direction::Transmit, Action::Protect(template)) = (policy.direction, policy.action) {
-            self.of_reqid.entry(template.reqid).or_default().push((policy.selector, policy.priority));
-        }
+        self.lead_to_lent(&policy);
         self.changed();
         Ok(())
     }
 
     fn delete_policy(&mut self, direction: Direction, selector: &Selector, priority: u32) -> Result<(), KeyingError> {
-        let removed = self.policies[direction as usize].remove(selector, priority);
-        let removed = removed.ok_or(KeyingError::NotFound)?;
+        self.policies[direction as usize].remove(selector, priority).ok_or(KeyingError::NotFound)?;
         if direction == Direction::Transmit {
             self.forget_policy(selector, priority);
-            if let Action::Protect(template) = removed.action
-                && let Entry::Occupied(mut policies) = self.of_reqid.entry(template.reqid)
-            {
-                policies.get_mut().retain(|policy| *policy != (*selector, priority));
-                if policies.get().is_empty() {
-                    policies.remove();
-                }
-            }
         }
         self.changed();
         Ok(())

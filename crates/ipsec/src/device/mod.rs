@@ -78,8 +78,6 @@ pub struct SecureDevice {
     waiting_for_device: VecDeque<SaId>,
     /// SAs that the device works by for somebody else, in the order they were lent.
     lent: Vec<SaId>,
-    /// Policies by which packets are sent under SAs of a reqid.
-    of_reqid: HashMap<u32, Vec<(Selector, u32)>>,
     /// How many SAs ever waited for room in the device.
     waited_for_room: u64,
     /// What the device was told to protect, by the policies it came from.
@@ -120,7 +118,6 @@ impl SecureDevice {
             told: HashMap::new(),
             waiting_for_device: VecDeque::new(),
             lent: Vec::new(),
-            of_reqid: HashMap::new(),
             waited_for_room: 0,
             counters: IpsecCounters::default(),
             epoch: 0,

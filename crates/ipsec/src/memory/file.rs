@@ -1,16 +1,17 @@
 //! Numbers in a file beside the key file.
 //!
 //! A file of text, for its owner's eyes: the key of the hashes, then a line each for the keys that were used, by their
-//! hashes. It is written anew and put in the place of the one before (`.new`, then renamed), file and folder made durable;
-//! a lock file beside it (`.lock`) keeps out a second process. Entries stay: a key that comes back next year goes on behind
+//! hashes. Marks that come later are put behind its end, a line for each call, and made durable. When there are as many of those as the file has
+//! keys, it is written anew and put in the place of the one before (`.new`, then renamed), file and folder made durable: so a mark costs the same
+//! however many there are. A lock file beside it (`.lock`) keeps out a second process. Entries stay: a key that comes back next year goes on behind
 //! what it sent this year.
 //!
 //! A daemon that changes keys all along has no last one. So when the file is full, the half that was not written for the longest time is
 //! [spent](super::spent): a second file (`.spent`) knows that those were used, and no more, so they are refused when they come back. It is
 //! written first: what is in neither, at no time, was never used. A key that an SA still sends by gets a line again with its next mark.
 //!
-//! Invariant: whenever the machine stops, the files that are there afterwards are whole, and have all marks of the calls of
-//! [`write`](NumberStore::write) that returned.
+//! Invariant: whenever the machine stops, the files that are there afterwards are whole, but for a last line that no call has returned from, and
+//! have all marks of the calls of [`write`](NumberStore::write) that returned.
 
 use super::spent::Spent;
 use super::{Mark, NumberStore, SPENT};
@@ -110,8 +111,9 @@ impl NumberFile {
             Err(TryLockError::Error(error)) => return Err(about(error)),
         }
         let spent = OnDisk { path: with_ending(&path, ".spent") };
-        let mut entries = match std::fs::read_to_string(&path) {
-            Ok(text) => Entries::read(&text).map_err(|line| NumberFileError::Damaged { path: path.clone(), line })?,
+        let mut entries = match std::fs::read(&path) {
+            Ok(text) => Entries::read(&String::from_utf8_lossy(&text))
+                .map_err(|line| NumberFileError::Damaged { path: path.clone(), line })?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Entries::new().map_err(about)?,
             Err(error) => return Err(about(error)),
         };
@@ -140,7 +142,7 @@ impl NumberStore for NumberFile {
 struct Entries {
     secret: Zeroizing<[u8; SECRET]>,
     hasher: hmac::Key,
-    marks: BTreeMap<(u8, Hash), Entry>,
+    marks: BTreeMap<Name, Entry>,
     /// The writes so far, by which entries have an age.
     writes: u64,
     spent: Option<Arc<Spent>>,
@@ -148,6 +150,9 @@ struct Entries {
     spent_at_least: u32,
     /// So many marks are kept whole.
     most: usize,
+    /// So many marks are behind the end of the file. `None`: it is to be written anew, for nothing can be put there, or something may be that is not
+    /// whole.
+    behind: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +161,9 @@ struct Entry {
     /// The write that it was in last.
     written: u64,
 }
+
+/// A direction, and the hash of a key.
+type Name = (u8, Hash);
 
 type Hash = [u8; 16];
 
@@ -168,7 +176,8 @@ impl Entries {
 
     fn with(secret: Zeroizing<[u8; SECRET]>) -> Entries {
         let hasher = hmac::Key::new(hmac::HMAC_SHA256, &*secret);
-        Entries { hasher, secret, marks: BTreeMap::new(), writes: 0, spent: None, spent_at_least: 0, most: ENTRIES }
+        let (marks, most) = (BTreeMap::new(), ENTRIES);
+        Entries { hasher, secret, marks, writes: 0, spent: None, spent_at_least: 0, most, behind: None }
     }
 
     /// Reads a file; an error names the first line that this program did not write.
@@ -179,32 +188,37 @@ impl Entries {
         let secret = lines.next().and_then(|(line, _)| unhex(line.strip_prefix("secret ")?)).ok_or(2usize)?;
         let mut entries = Entries::with(Zeroizing::new(secret));
         let mut ended = false;
-        for (line, at) in lines {
-            if ended {
-                return Err(at);
-            }
+        for (line, at) in lines.by_ref() {
             ended = line == END;
             if ended {
-                continue;
+                break;
             }
             if let Some(keys) = line.strip_prefix("spent ").filter(|_| at == 3) {
                 entries.spent_at_least = keys.parse().ok().filter(|keys| *keys > 0).ok_or(at)?;
                 continue;
             }
-            let mut words = line.split(' ');
-            let direction = words.next().and_then(|word| DIRECTIONS.iter().position(|known| *known == word));
-            let (hash, number) = (words.next().and_then(unhex), words.next().and_then(|word| word.parse().ok()));
-            let (Some(direction), Some(hash), Some(number), None) = (direction, hash, number, words.next()) else {
-                return Err(at);
-            };
+            let [(name, number)] = read_marks(line).ok_or(at)?[..] else { return Err(at) };
             // The oldest are the first.
-            entries.writes += 1;
-            let entry = Entry { number, written: entries.writes };
-            if entries.marks.insert((direction as u8, hash), entry).is_some() {
+            if entries.marks.contains_key(&name) {
                 return Err(at);
             }
+            entries.put([(name, number)]);
         }
-        if ended { Ok(entries) } else { Err(text.lines().count() + 1) }
+        if !ended {
+            return Err(text.lines().count() + 1);
+        }
+        // The last line may have been cut short. Behind it there is nothing.
+        let mut cut_short = None;
+        let last = text.lines().count();
+        for (line, at) in lines {
+            let is_whole = at < last || text.ends_with('\n');
+            match read_marks(line).filter(|_| is_whole) {
+                Some(_) if cut_short.is_some() => return Err(cut_short.unwrap_or(at)),
+                Some(marks) => entries.put(marks),
+                None => _ = cut_short.get_or_insert(at),
+            }
+        }
+        Ok(entries)
     }
 
     fn text(&self) -> Zeroizing<String> {
@@ -216,8 +230,9 @@ impl Entries {
         }
         let mut marks: Vec<_> = self.marks.iter().collect();
         marks.sort_by_key(|(_, entry)| entry.written);
-        for ((direction, hash), Entry { number, .. }) in marks {
-            text.push_str(&format!("{} {} {number}\n", DIRECTIONS[usize::from(*direction)], *hex(hash)));
+        for (name, Entry { number, .. }) in marks {
+            push_mark(&mut text, name, *number);
+            text.push('\n');
         }
         text.push_str(END);
         text.push('\n');
@@ -235,25 +250,46 @@ impl Entries {
     }
 
     fn write(&mut self, marks: &[Mark<'_>], folder: &mut dyn Folder, spent: &mut dyn Folder) -> io::Result<()> {
-        let before = (self.marks.clone(), self.spent.clone());
-        let mut new = BTreeMap::<(u8, Hash), u64>::new();
+        let mut new = BTreeMap::<Name, u64>::new();
         for mark in marks {
             let hash = self.hash(mark.direction, mark.key, mark.spi);
             let number = new.entry((mark.direction as u8, hash)).or_default();
             *number = mark.number.max(*number);
         }
+        let keys = self.marks.len() + new.keys().filter(|name| !self.marks.contains_key(*name)).count();
+        let behind = self.behind.take().map(|behind| behind + new.len());
+        match behind.filter(|behind| keys <= self.most && *behind <= keys.max(BEHIND_AT_LEAST) && !new.is_empty()) {
+            Some(behind) => {
+                let mut line = String::new();
+                for (name, number) in &new {
+                    line.push_str(if line.is_empty() { "" } else { " " });
+                    push_mark(&mut line, name, *number);
+                }
+                line.push('\n');
+                folder.append(line.as_bytes())?;
+                folder.sync()?;
+                self.put(new);
+                self.behind = Some(behind);
+            }
+            None => {
+                let before = (self.marks.clone(), self.spent.clone());
+                self.put(new);
+                let room = if keys > self.most { self.spend(spent) } else { Ok(()) };
+                if let Err(error) = room.and_then(|()| put_in_place(folder, self.text().as_bytes())) {
+                    (self.marks, self.spent) = before;
+                    return Err(error);
+                }
+                self.behind = Some(0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has these marks, as of one write.
+    fn put(&mut self, marks: impl IntoIterator<Item = (Name, u64)>) {
         self.writes += 1;
         let written = self.writes;
-        self.marks.extend(new.into_iter().map(|(name, number)| (name, Entry { number, written })));
-        let written = match self.marks.len() > self.most {
-            true => self.spend(spent),
-            false => Ok(()),
-        };
-        let written = written.and_then(|()| put_in_place(folder, self.text().as_bytes()));
-        if written.is_err() {
-            (self.marks, self.spent) = before;
-        }
-        written
+        self.marks.extend(marks.into_iter().map(|(name, number)| (name, Entry { number, written })));
     }
 
     /// Makes room: of the half that was not written for the longest time, only that they were used is kept.
@@ -303,8 +339,23 @@ impl fmt::Debug for Entries {
     }
 }
 
+/// The marks of a line, with a space between.
+fn read_marks(line: &str) -> Option<Vec<(Name, u64)>> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let (marks, []) = words.as_chunks::<3>() else { return None };
+    let read = |[direction, hash, number]: &[&str; 3]| {
+        let direction = DIRECTIONS.iter().position(|known| known == direction)?;
+        Some(((direction as u8, unhex(hash)?), number.parse().ok()?))
+    };
+    marks.iter().map(read).collect()
+}
+
+fn push_mark(text: &mut String, (direction, hash): &Name, number: u64) {
+    text.push_str(&format!("{} {} {number}", DIRECTIONS[usize::from(*direction)], *hex(hash)));
+}
+
 /// The name of an entry among spent keys: sent and received are two.
-fn wide((direction, hash): (u8, Hash)) -> u128 {
+fn wide((direction, hash): Name) -> u128 {
     u128::from_be_bytes(hash) ^ u128::from(direction)
 }
 
@@ -327,6 +378,10 @@ trait Folder {
     fn rename_new(&mut self) -> io::Result<()>;
     /// Makes names durable.
     fn sync_folder(&mut self) -> io::Result<()>;
+    /// Puts more behind the end of the file there is.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Makes that durable.
+    fn sync(&mut self) -> io::Result<()>;
 }
 
 /// The folder that a file is in.
@@ -361,6 +416,14 @@ impl Folder for OnDisk {
     fn sync_folder(&mut self) -> io::Result<()> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        OpenOptions::new().append(true).open(&self.path)?.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
     }
 }
 
@@ -407,6 +470,8 @@ const SECRET: usize = 32;
 const LONGEST_LINE: usize = 8 + 1 + 32 + 1 + 20 + 1;
 /// Marks that are kept whole: more than there can be SAs of a daemon at a time, whatever they do.
 const ENTRIES: usize = 131_072;
+/// Marks that may be behind the end of a file of few keys.
+const BEHIND_AT_LEAST: usize = 1024;
 /// Bytes of an HMAC with SHA-256.
 const TAG: usize = 32;
 
@@ -430,6 +495,9 @@ mod tests {
         after: (Vec<u8>, bool),
         now_durable: bool,
         calls_left: usize,
+        appended: usize,
+        /// Whether something was put behind the end that is not durable.
+        grew: bool,
     }
 
     impl Forgetful {
@@ -438,9 +506,17 @@ mod tests {
             Ok(())
         }
 
-        /// What may be there after a power cut: the old file or the new one, if the new name was not made durable.
+        /// What may be there after a power cut: the old file or the new one, if the new name was not made durable; of what was put behind its end,
+        /// any part.
         fn found(&self) -> Vec<(Vec<u8>, bool)> {
-            vec![self.after.clone(), (self.now.clone(), self.now_durable)]
+            let mut found = vec![self.after.clone(), (self.now.clone(), self.now_durable)];
+            if self.grew {
+                found.extend((self.after.0.len()..self.now.len()).map(|end| (self.now[..end].to_vec(), true)));
+                let mut hole = self.now.clone();
+                hole[self.after.0.len()..].iter_mut().take(20).for_each(|byte| *byte = 0);
+                found.push((hole, true));
+            }
+            found
         }
     }
 
@@ -458,11 +534,24 @@ mod tests {
         fn rename_new(&mut self) -> io::Result<()> {
             self.call()?;
             (self.now, self.now_durable) = (core::mem::take(&mut self.new), self.new_durable);
+            self.grew = false;
             Ok(())
         }
         fn sync_folder(&mut self) -> io::Result<()> {
             self.call()?;
             self.after = (self.now.clone(), self.now_durable);
+            Ok(())
+        }
+        fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+            self.call()?;
+            self.now.extend_from_slice(bytes);
+            (self.appended, self.grew) = (self.appended + 1, true);
+            Ok(())
+        }
+        fn sync(&mut self) -> io::Result<()> {
+            self.call()?;
+            self.after.0.clone_from(&self.now);
+            self.grew = false;
             Ok(())
         }
     }
@@ -483,7 +572,8 @@ mod tests {
                     Err(_) => break,
                 }
             }
-            assert_eq!(written as usize, calls / 4);
+            // The first one of a process writes all anew, later ones a line.
+            assert_eq!(written as usize, [0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 3][calls]);
             for (bytes, durable) in folder.found() {
                 assert!(durable, "after {calls} calls the file may be empty");
                 let found = Entries::read(core::str::from_utf8(&bytes).unwrap()).expect("a whole file");
@@ -491,6 +581,35 @@ mod tests {
                 assert!((written..=written + 1).contains(&mark), "{mark} after {calls} calls, {written} written");
             }
         }
+    }
+
+    /// However many keys there are, a mark is a line: all is written anew as often as there are as many new marks.
+    #[test]
+    fn the_file_is_written_anew_seldom() {
+        let mut folder = Forgetful { calls_left: usize::MAX, ..Forgetful::default() };
+        let mut entries = Entries::with(Zeroizing::new([9; SECRET]));
+        let (mut anew, mut last) = (0, 0);
+        for number in 1..=5000 {
+            let mark = Mark { direction: Direction::Transmit, key: &key(number as u8), spi: 7, number };
+            entries.write(&[mark], &mut folder, &mut Forgetful::default()).unwrap();
+            anew += usize::from(folder.appended == last);
+            last = folder.appended;
+        }
+        assert_eq!(anew, 1 + 5000 / (BEHIND_AT_LEAST + 1));
+        let text = core::str::from_utf8(&folder.now).unwrap();
+        let found = Entries::read(text).unwrap();
+        let numbers = |entries: &Entries| entries.marks.values().map(|entry| entry.number).collect::<Vec<_>>();
+        assert_eq!(numbers(&found), numbers(&entries));
+        // After a line that could not be put there whole, the next write puts all in its place.
+        let key = key(1);
+        let mark = |number| Mark { direction: Direction::Transmit, key: &key, spi: 7, number };
+        folder.calls_left = 1;
+        assert!(entries.write(&[mark(9000)], &mut folder, &mut Forgetful::default()).is_err());
+        folder.calls_left = 4;
+        entries.write(&[mark(9001)], &mut folder, &mut Forgetful::default()).unwrap();
+        assert_eq!(folder.appended, last + 1);
+        let found = Entries::read(core::str::from_utf8(&folder.now).unwrap()).unwrap();
+        assert_eq!(found.mark(Direction::Transmit, &key, 7), 9001);
     }
 
     #[test]
@@ -599,6 +718,16 @@ mod tests {
         }
         let text = entries.text();
         assert_eq!(Entries::read(&text).unwrap().marks, entries.marks);
+        // Behind its end, what was cut short is nothing; what is in front of a line that is whole was never so.
+        let text = text.as_str();
+        let line = "sent 000102030405060708090a0b0c0d0e0f 9";
+        let end = text.lines().count();
+        let marks = |text: &str| Entries::read(text).map(|entries| entries.marks.len());
+        assert_eq!(marks(&format!("{text}{line}\n")), Ok(4));
+        assert_eq!(marks(&format!("{text}{line}")), Ok(3), "the number may go on");
+        assert_eq!(marks(&format!("{text}{line}\nsent 00")), Ok(4));
+        assert_eq!(marks(&format!("{text}\u{fffd}\0\n")), Ok(3));
+        assert_eq!(marks(&format!("{text}sent 00\n{line}\n")), Err(end + 1));
         let lines: Vec<&str> = text.lines().collect();
         for at in 0..lines.len() {
             let mut damaged = lines.clone();
@@ -608,7 +737,8 @@ mod tests {
             assert!(Entries::read(&lines[..at].join("\n")).is_err());
             damaged.insert(at, lines[at]);
             damaged[at + 1] = lines[at];
-            assert_eq!(Entries::read(&damaged.join("\n")).err(), Some(at + 2).filter(|_| at > 0).or(Some(2)));
+            let is_last = at + 1 == lines.len();
+            assert_eq!(Entries::read(&damaged.join("\n")).err(), Some(at + 2).filter(|_| !is_last));
         }
         assert!(format!("{entries:?}").ends_with("redacted)"));
     }

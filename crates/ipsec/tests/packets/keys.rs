@@ -11,8 +11,8 @@ use nic_sim::switch::Mode;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig, SwitchConfig, Vport, switched_nic};
 use offload_api::{
-    Action, Direction, EspKey, EspMode, EspSuite, KeyingError, NetDevice, NoRecords, OffloadKind, Policy, SaId,
-    SaParams, Selector, Template,
+    Action, Direction, EspKey, EspMode, EspSuite, KeyingError, Limit, NetDevice, NoRecords, OffloadKind, Policy,
+    SaEvent, SaId, SaParams, Selector, Template,
 };
 use offload_esp::EspAt;
 use proptest::prelude::*;
@@ -515,8 +515,14 @@ fn an_sa_that_is_lent_is_the_devices_alone_and_its_key_is_of_no_use_to_the_next_
     assert_eq!(end.send(tcp(false, b"hello", None))[0].data[34..38], 0x1003u32.to_be_bytes());
     drop(end);
     let mut next = begin(1, &disk);
-    next.key(&[whole]);
+    next.key(core::slice::from_ref(&whole));
+    let sa = next.keying().find_sa(Direction::Transmit, whole.spi, whole.source, whole.destination).unwrap();
     assert_eq!(next.keying().lend_sas(Direction::Transmit, 1), Err(KeyingError::UsedUp));
+    let told = core::iter::from_fn(|| next.keying().poll_sa_event());
+    assert!(told.eq([SaEvent::SoftLimit { sa, limit: Limit::Packets }]), "it needs a successor");
+    // Which one gets, whatever became of its predecessor.
+    next.key(&[SaParams { spi: 0x1004, key: EspKey::new(EspSuite::Aes128Gcm, &[10; 20]).unwrap(), ..whole }]);
+    assert_eq!(next.keying().lend_sas(Direction::Transmit, 1).map(|lent| lent.len()), Ok(1));
     // What cannot be written down is not lent.
     next.key(&others[..1]);
     disk.content().broken = true;
@@ -551,13 +557,10 @@ fn policies_lead_what_a_switch_sends_to_sas_that_are_lent() {
     let first = SaParams { reqid: 1, ..sa(Direction::Transmit, OffloadKind::Packet, EspMode::Transport, false) };
     let key = EspKey::new(EspSuite::Aes128Gcm, &[8; 20]).unwrap();
     let successor = SaParams { spi: 0x1002, key, ..first.clone() };
+    let policy =
+        Policy { selector: Selector { protocol: Some(6), ..Selector::ANY }, ..protecting(Direction::Transmit) };
     let keying = secure.keying().unwrap();
-    keying
-        .add_policy(Policy {
-            selector: Selector { protocol: Some(6), ..Selector::ANY },
-            ..protecting(Direction::Transmit)
-        })
-        .unwrap();
+    keying.add_policy(policy).unwrap();
     keying.add_sa(NOW, first).unwrap();
     let packet = frame(&tcp(false, b"of a machine", None));
     let mut spi = |secure: &mut SecureDevice| {
@@ -585,9 +588,8 @@ fn policies_lead_what_a_switch_sends_to_sas_that_are_lent() {
     secure.keying().unwrap().delete_sa(newer).unwrap();
     assert_eq!(lend(&mut secure), 1);
     assert_eq!(spi(&mut secure), Some(0x1001));
-    let selector = Selector { protocol: Some(6), ..Selector::ANY };
-    let priority = protecting(Direction::Transmit).priority;
-    secure.keying().unwrap().delete_policy(Direction::Transmit, &selector, priority).unwrap();
-    lend(&mut secure);
+    secure.keying().unwrap().delete_policy(Direction::Transmit, &policy.selector, policy.priority).unwrap();
     assert_eq!(spi(&mut secure), None, "nobody wants it protected any more");
+    secure.keying().unwrap().add_policy(policy).unwrap();
+    assert_eq!(spi(&mut secure), Some(0x1001), "a policy that comes when the SA is lent");
 }

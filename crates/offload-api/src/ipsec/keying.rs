@@ -217,8 +217,10 @@ pub trait Keying {
     /// their numbers: an SA that the device loses is used up, and a process that starts after this one may not send under its key.
     /// What policies want protected by them, the device protects, from any sender: of SAs between the same ends, by the one that was lent last.
     ///
+    /// An SA whose numbers an earlier process has used up is not lent; [`SaEvent::SoftLimit`] tells that it needs a successor.
+    ///
     /// # Errors
-    /// If the numbers of one are used up, or what is kept of them cannot be written.
+    /// If none is lent: the numbers of one are used up, or what is kept of them cannot be written.
     fn lend_sas(&mut self, direction: Direction, reqid: u32) -> Result<Vec<Handle>, KeyingError>;
 
     /// Adds a policy.

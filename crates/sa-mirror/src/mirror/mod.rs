@@ -196,6 +196,11 @@ impl Mirror {
         self.sas.reqids()
     }
 
+    /// The reqids of SAs that came or went since somebody asked last: those to lend anew.
+    pub fn poll_reqids(&mut self) -> BTreeSet<u32> {
+        self.sas.poll_changed()
+    }
+
     /// What was counted so far.
     pub fn counters(&self) -> MirrorCounters {
         self.log.counts

@@ -21,6 +21,8 @@ pub(super) struct Sas {
     entries: BTreeMap<Name, Entry>,
     by_id: BTreeMap<SaId, Name>,
     numbers: Numbers,
+    /// The reqids of SAs that came or went since somebody asked last.
+    changed: BTreeSet<u32>,
 }
 
 type Name = (IpAddr, u32);
@@ -55,6 +57,7 @@ impl Sas {
             entries: BTreeMap::new(),
             by_id: BTreeMap::new(),
             numbers: Numbers::default(),
+            changed: BTreeSet::new(),
         }
     }
 
@@ -78,6 +81,7 @@ impl Sas {
         }
         let added = self.add(to, &told);
         self.by_id.extend(added.map(|sa| (sa, name)));
+        self.changed.extend(added.map(|_| told.params.reqid));
         let (at, snapshot, reported) = (to.now, to.snapshot, told.used);
         self.entries.insert(name, Entry { told, at, added, snapshot, reported });
     }
@@ -108,6 +112,11 @@ impl Sas {
     /// The reqids of SAs that are there.
     pub(super) fn reqids(&self) -> BTreeSet<u32> {
         self.entries.values().filter(|entry| entry.added.is_some()).map(|entry| entry.told.params.reqid).collect()
+    }
+
+    /// The reqids of SAs that came or went since somebody asked last.
+    pub(super) fn poll_changed(&mut self) -> BTreeSet<u32> {
+        core::mem::take(&mut self.changed)
     }
 
     /// The SA that is meant by an event, and whether it is dead.
@@ -170,6 +179,7 @@ impl Sas {
         to.outbox.forget(entry.told.name());
         let Some(sa) = entry.added else { return };
         self.by_id.remove(&sa);
+        self.changed.insert(entry.told.params.reqid);
         if self.direction_of(&entry.told) == Some(Direction::Receive)
             && let Some(used) = to.keying.sa_use(sa)
         {
