@@ -145,9 +145,10 @@ fn run(options: &Options) -> Result<String, Stop> {
     drop(host);
     let mut counters = outside.end()?;
     if let Some(steered) = steered {
-        let (representors, filters) = *steered.lock().unwrap_or_else(PoisonError::into_inner);
+        let (representors, filters, gate) = *steered.lock().unwrap_or_else(PoisonError::into_inner);
         counters.add(&representors);
         counters.add(&filters);
+        counters.add(&gate);
     }
     ended?;
     let machines = ends.iter().map(|(at, end)| (*at, end.counters())).collect();

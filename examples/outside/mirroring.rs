@@ -6,10 +6,11 @@ use super::{OutsideOptions, route_by_policies};
 use clap::ValueEnum;
 use core::convert::Infallible;
 use core::time::Duration;
-use offload_api::{Direction, OffloadKind};
+use offload_api::{Direction, Keying, OffloadKind};
 use offload_testbed::attach::Gate;
 use offload_testbed::bed::BedHost;
 use sa_mirror::{Listener, Mirror, MirrorCounters, is_of_owner};
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use tokio::net::{UnixListener, UnixStream};
 use zeroize::Zeroizing;
@@ -42,6 +43,8 @@ pub(super) struct Mirroring {
     gate: Gate,
     /// Whether SAs are the NIC's alone, for a switch: this host sends by none.
     lends: bool,
+    /// What was said last of SAs that the switch does not get.
+    complaint: String,
 }
 
 impl Mirroring {
@@ -55,7 +58,13 @@ impl Mirroring {
             MirrorOffload::Packet => OffloadKind::Packet,
         };
         let mirror = Mirror::new(&options.addresses()).offloaded(kind);
-        Ok(Mirroring { agents: UnixListener::from_std(agents)?, mirror, gate, lends: options.lends })
+        Ok(Mirroring {
+            agents: UnixListener::from_std(agents)?,
+            mirror,
+            gate,
+            lends: options.lends,
+            complaint: String::new(),
+        })
     }
 
     /// What was counted so far.
@@ -108,10 +117,12 @@ impl Mirroring {
                 }
                 ticket = self.gate.wait() => self.mirror.sync(ticket),
                 Ok(_) = self.agents.accept() => eprintln!("mirror: refused a second agent"),
-                _ = time_to_report.tick() => {
-                    let mirror = &mut self.mirror;
-                    host.stack().with_device(|device| device.keying().into_iter().for_each(|keying| mirror.report(keying)));
-                }
+                _ = time_to_report.tick() => host.stack().with_device(|device| {
+                    let Some(keying) = device.keying() else { return };
+                    // What the NIC had no time for, or could not be written down, may be lent by now.
+                    self.lend(&self.mirror.reqids(), keying);
+                    self.mirror.report(keying);
+                }),
             }
         }
     }
@@ -119,19 +130,12 @@ impl Mirroring {
     fn replay(&mut self, bytes: &[u8], host: &BedHost) {
         let policies = |mirror: &Mirror| (mirror.counters().policies_added, mirror.counters().policies_deleted);
         let before = policies(&self.mirror);
-        let (now, mirror, lends) = (host.now(), &mut self.mirror, self.lends);
+        let now = host.now();
         host.stack().with_device(|device| {
             let Some(keying) = device.keying() else { return };
-            mirror.receive(now, bytes, keying);
-            if lends {
-                for reqid in mirror.reqids() {
-                    for direction in [Direction::Transmit, Direction::Receive] {
-                        if let Err(error) = keying.lend_sas(direction, reqid) {
-                            eprintln!("mirror: the switch does not get the SAs of reqid {reqid}: {error}");
-                        }
-                    }
-                }
-            }
+            self.mirror.receive(now, bytes, keying);
+            let changed = self.mirror.poll_reqids();
+            self.lend(&changed, keying);
         });
         if policies(&self.mirror) != before {
             route_by_policies(host);
@@ -139,6 +143,20 @@ impl Mirroring {
         self.gate.pass(self.mirror.synced());
         while let Some(refusal) = self.mirror.poll_refusal() {
             eprintln!("mirror: {refusal}");
+        }
+    }
+
+    /// Has the switch work by SAs of these reqids, if they are its own.
+    fn lend(&mut self, reqids: &BTreeSet<u32>, keying: &mut dyn Keying) {
+        let both = |reqid: &u32| [Direction::Transmit, Direction::Receive].map(|direction| (*reqid, direction));
+        for (reqid, direction) in reqids.iter().flat_map(both).filter(|_| self.lends) {
+            if let Err(error) = keying.lend_sas(direction, reqid) {
+                let complaint = format!("mirror: the switch does not get the SAs of reqid {reqid}: {error}");
+                if complaint != self.complaint {
+                    eprintln!("{complaint}");
+                }
+                self.complaint = complaint;
+            }
         }
     }
 }

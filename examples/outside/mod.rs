@@ -329,8 +329,11 @@ impl Outside {
     /// Adds what passed to `set`.
     fn count(&self, set: &mut CounterSet) {
         set.add(&self.end.counters());
-        let front = self.front.iter().map(|front| front.lock().unwrap_or_else(PoisonError::into_inner).counters());
-        front.for_each(|front| set.add(&front));
+        if let Some(front) = &self.front {
+            let front = front.lock().unwrap_or_else(PoisonError::into_inner);
+            set.add(&front.counters());
+            set.add(&front.gate_counters());
+        }
     }
 }
 

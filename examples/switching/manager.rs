@@ -5,17 +5,22 @@
 use super::steering::{SAMPLING, Said, Steering};
 use super::{MachineAt, ProtectedNetwork, Setup};
 use core::convert::Infallible;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr};
 use core::pin::pin;
 use core::time::Duration;
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
-use nic_sim::switch::{FunctionConfig, Mac, Mode, NextHop, Protection, Rule, RuleReport, Tunnel, TunnelDevice};
+use nic_sim::switch::{
+    FunctionConfig, Mac, Mode, NextHop, Protection, Rule, RuleReport, Tunnel, TunnelDevice, TunnelKind, TunnelSet,
+};
 use offload_api::{Direction, EspKey, EspSuite, Handle, SaParams};
 use offload_testbed::attach::Gate;
 use offload_testbed::bed::{BedHost, Eswitch};
+use offload_testbed::overlay::inner_mtu;
+use offload_testbed::runtime::Runtime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// What manages the switch of a host's NIC.
@@ -110,7 +115,14 @@ impl Manager {
 
     /// The longest packet of a machine.
     pub fn machine_mtu(&self, machine: &MachineAt) -> u16 {
-        let room = self.setup.mtu(None, self.mtu, |device, key| self.sas_of(device, key));
+        let room = match &self.negotiated {
+            // Which tunnels there will be is that Linux' to say, and a machine is told but once: so it leaves room for the longest headers.
+            Some(sa) => {
+                let end = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+                inner_mtu(TunnelKind::Vxlan, &TunnelSet::new(end, end), Some(sa), self.mtu)
+            }
+            None => self.setup.mtu(None, self.mtu, |device, key| self.sas_of(device, key)),
+        };
         room.min(self.function(machine).mtu)
     }
 
@@ -169,7 +181,7 @@ impl Manager {
                     (port, frame) = switch_of(&host).receive() => {
                         steering.iter_mut().for_each(|steering| steering.represent(port, &frame));
                     }
-                    said = said(&mut steering) => match said {
+                    said = said(&mut steering, &runtime) => match said {
                         // What there is no room for is lost, as on any wire.
                         Said::Frame(port, frame) => drop(switch_of(&host).send(port, frame)),
                         Said::Rules(rules) => {
@@ -319,9 +331,9 @@ impl Manager {
 }
 
 /// What the Linux says that steers, if there is one.
-async fn said(steering: &mut Option<Steering>) -> Said {
+async fn said(steering: &mut Option<Steering>, runtime: &Arc<dyn Runtime>) -> Said {
     match steering {
-        Some(steering) => steering.next().await,
+        Some(steering) => steering.next(runtime).await,
         None => core::future::pending().await,
     }
 }

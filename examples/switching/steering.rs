@@ -16,9 +16,9 @@ use core::time::Duration;
 use nic_sim::Vport;
 use nic_sim::switch::{Rule, RuleReport};
 use offload_base::Instant;
-use offload_testbed::attach::{Concern, Gate, bind_in_place_of_the_dead};
+use offload_testbed::attach::{Concern, Gate, GateCounters, GateQueue, bind_in_place_of_the_dead};
+use offload_testbed::runtime::Runtime;
 use sa_mirror::{Listener, is_of_owner};
-use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -57,15 +57,13 @@ pub struct Steering {
     /// What the agent is being told, and how much of it was.
     sending: (Vec<u8>, usize),
     scratch: BytesMut,
-    /// What a keying daemon says, the ticket that is to pass first, and how long it waits at most.
-    held: VecDeque<(Bytes, u32, tokio::time::Instant)>,
-    /// Where those wait; `None`: the SAs of that Linux' kernel are its own.
-    gate: Option<Gate>,
+    /// What a keying daemon says; `None`: the SAs of that Linux' kernel are its own.
+    said: Option<GateQueue<Bytes>>,
     counts: Arc<Mutex<SteeringCounters>>,
 }
 
-/// What is counted of representors, and of filters.
-pub type SteeringCounters = (RepresentorCounters, MirrorCounters);
+/// What is counted of representors, of filters, and of what a keying daemon says.
+pub type SteeringCounters = (RepresentorCounters, MirrorCounters, GateCounters);
 
 #[derive(Debug)]
 struct Representor {
@@ -119,8 +117,7 @@ impl Steering {
             mirror: Mirror::new(),
             sending: (Vec::new(), 0),
             scratch: BytesMut::zeroed(1 << 16),
-            held: VecDeque::new(),
-            gate: None,
+            said: None,
             counts: Arc::default(),
         })
     }
@@ -135,7 +132,7 @@ impl Steering {
     /// # Errors
     /// If a socket cannot be made.
     pub(super) fn open(&mut self, gate: Option<Gate>) -> io::Result<()> {
-        self.gate = gate;
+        self.said = gate.map(GateQueue::new);
         for representor in &mut self.representors {
             let socket = bind_in_place_of_the_dead(&representor.ours)
                 .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", representor.ours.display())))?;
@@ -169,10 +166,37 @@ impl Steering {
         self.counts.clone()
     }
 
+    /// What becomes of a frame that the Linux sends: it leaves, perhaps later.
+    fn hear(&mut self, now: Instant, port: Vport, frame: Bytes) -> Option<Said> {
+        let counts = &mut lock(&self.counts).0;
+        counts.of_linux += 1;
+        let said = self.said.as_mut().filter(|_| port == Vport::Uplink);
+        match (said, Concern::of(&frame)) {
+            // Its kernel has the same SAs as the NIC, and must not send by them.
+            (Some(_), Concern::Esp) => {
+                counts.blocked_esp += 1;
+                None
+            }
+            // A message in fragments is one.
+            (Some(said), Concern::Ike | Concern::Fragment) => {
+                said.push(now, frame);
+                None
+            }
+            _ => Some(Said::Frame(port, frame)),
+        }
+    }
+
     /// The next thing that the Linux says. Nothing is lost if nobody waits for it any more.
-    pub(super) async fn next(&mut self) -> Said {
+    pub(super) async fn next(&mut self, runtime: &Arc<dyn Runtime>) -> Said {
         loop {
-            lock(&self.counts).1 = self.mirror.counters();
+            if let Some(frame) = self.said.as_mut().and_then(|said| said.pop(runtime.now())) {
+                return Said::Frame(Vport::Uplink, frame);
+            }
+            {
+                let mut counts = lock(&self.counts);
+                counts.1 = self.mirror.counters();
+                counts.2 = self.said.as_ref().map(GateQueue::counters).unwrap_or_default();
+            }
             if let Some(rules) = self.mirror.poll_rules() {
                 return Said::Rules(rules);
             }
@@ -184,8 +208,7 @@ impl Steering {
             {
                 self.sending = (next, 0);
             }
-            let Steering { representors, agents, agent, sending, scratch, mirror, counts, held, gate, .. } = self;
-            let first = held.front().map(|(_, ticket, until)| (*ticket, *until));
+            let Steering { representors, agents, agent, sending, scratch, mirror, said, .. } = self;
             let connected = async {
                 match agents {
                     Some(agents) => agents.accept().await,
@@ -207,23 +230,12 @@ impl Steering {
             };
             tokio::select! {
                 (number, length) = received(representors, scratch) => {
-                    lock(counts).0.of_linux += 1;
                     let (port, frame) = (representors[number].port, Bytes::copy_from_slice(&scratch[..length]));
-                    let gate = gate.as_ref().filter(|_| port == Vport::Uplink);
-                    match (gate, Concern::of(&frame)) {
-                        // Its kernel has the same SAs as the NIC, and must not send by them.
-                        (Some(_), Concern::Esp) => lock(counts).0.blocked_esp += 1,
-                        (Some(gate), Concern::Ike) if held.len() < MOST_HELD => {
-                            held.push_back((frame, gate.ticket().unwrap_or(0), tokio::time::Instant::now() + PATIENCE));
-                        }
-                        _ => return Said::Frame(port, frame),
+                    if let Some(said) = self.hear(runtime.now(), port, frame) {
+                        return said;
                     }
                 }
-                () = passed(gate.as_ref(), first), if first.is_some() => {
-                    if let Some((frame, ..)) = held.pop_front() {
-                        return Said::Frame(Vport::Uplink, frame);
-                    }
-                }
+                () = may_leave(said.as_ref(), runtime) => {}
                 Ok((new, _)) = connected => match (&agent, is_of_owner(&new)) {
                     (None, Ok(true)) => {
                         eprintln!("filters: an agent is there");
@@ -271,10 +283,14 @@ fn lock(counts: &Mutex<SteeringCounters>) -> MutexGuard<'_, SteeringCounters> {
     counts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ready when this ticket has passed, or its time is over.
-async fn passed(gate: Option<&Gate>, ticket: Option<(u32, tokio::time::Instant)>) {
-    if let Some((gate, (ticket, until))) = gate.zip(ticket) {
-        let _its_time_is_over = tokio::time::timeout_at(until, gate.passed(ticket)).await;
+/// Ready when the next message may leave, if one waits.
+async fn may_leave(said: Option<&GateQueue<Bytes>>, runtime: &Arc<dyn Runtime>) {
+    let Some((said, until)) = said.and_then(|said| Some((said, said.next_event()?))) else {
+        return core::future::pending().await;
+    };
+    tokio::select! {
+        () = said.passed() => {}
+        () = runtime.sleep_until(until) => {}
     }
 }
 
@@ -298,9 +314,6 @@ async fn received(representors: &[Representor], bytes: &mut BytesMut) -> (usize,
 
 /// How often each rule leaves a frame to the Linux: Open vSwitch deletes what was idle for ten seconds.
 pub(super) const SAMPLING: Duration = Duration::from_secs(2);
-/// How long a message of a keying daemon waits at most: IKE sends it again after seconds.
-const PATIENCE: Duration = Duration::from_millis(200);
-const MOST_HELD: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -313,5 +326,39 @@ mod tests {
         for text in ["", "p0", "p0=", "=a", "eth0=a", "vxlan0=a"] {
             assert!(text.parse::<RepresentorAt>().is_err(), "{text}");
         }
+    }
+
+    /// A packet of UDP with this in it, or a part of one from `place` on.
+    fn udp(fragment: u16, ports: u16, payload: u8) -> Bytes {
+        let ports = ports.to_be_bytes();
+        let place = fragment.to_be_bytes();
+        let mut frame =
+            [&[2; 12][..], &[8, 0, 0x45, 0, 0, 48, 0, 7], &place, &[64, 17, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2]].concat();
+        frame.extend([&ports[..], &ports, &[0, 28, 0, 0], &[payload; 20]].concat());
+        frame.into()
+    }
+
+    #[test]
+    fn all_of_ike_waits_at_the_gate_and_no_esp_of_the_kernel_leaves() {
+        let mut steering = Steering::new(&[], None).expect("it has no sockets");
+        let gate = Gate::default();
+        gate.attend(true);
+        steering.said = Some(GateQueue::new(gate.clone()));
+        let leaves = |steering: &mut Steering, port, frame: &Bytes| matches!(steering.hear(Instant::ZERO, port, frame.clone()), Some(Said::Frame(at, left)) if (at, &left) == (port, frame));
+        let (ike, first, rest) = (udp(0, 500, 7), udp(0x2000, 500, 7), udp(5, 500, 7));
+        let held = [&ike, &first, &rest];
+        assert!(held.iter().all(|frame| !leaves(&mut steering, Vport::Uplink, frame)));
+        assert!(leaves(&mut steering, Vport::Virtual(0), &ike), "a tenant's daemon has SAs of its own");
+        assert!(leaves(&mut steering, Vport::Uplink, &udp(0, 53, 7)));
+        for esp in [udp(0, 4500, 7), udp(0x2000, 4500, 7)] {
+            assert!(!leaves(&mut steering, Vport::Uplink, &esp));
+        }
+        // Nor because too many wait.
+        assert!((0..1000).all(|_| !leaves(&mut steering, Vport::Uplink, &ike)));
+        let said = steering.said.as_mut().expect("it was put there");
+        assert_eq!(said.pop(Instant::ZERO), None);
+        gate.pass(gate.asked().expect("a ticket"));
+        assert!(held.iter().all(|frame| said.pop(Instant::ZERO).as_ref() == Some(*frame)), "in their order");
+        assert_eq!((said.counters().full, lock(&steering.counts).0.blocked_esp), (747, 2));
     }
 }

@@ -93,6 +93,20 @@ fn without_rules_machines_find_each_other_and_nobody_speaks_as_another() {
     assert!(counted.contains("pf0vf0: 2 frames (120 bytes) from the machine, 1 (60 bytes) to it, 0 lost"), "{counted}");
 }
 
+/// It knows no tunnel yet when machines are told how long their packets may be.
+#[test]
+fn machines_leave_room_for_tunnels_under_esp_that_a_linux_is_to_steer() {
+    let folder = Folder::new("steered-switch");
+    let _outside = Outside::bind(&folder);
+    for (keyed, mtu) in [(&[][..], 1500), (&["--mirror", "sas"], 1396)] {
+        let arguments = [&ARGUMENTS[..], &["--filters", "filters"], keyed].concat();
+        let (mut served, qemu) = Served::until(&folder, "eswitch", &arguments, "pf0vf0: qemu-system-x86_64");
+        assert!(qemu.ends_with(&format!(",host_mtu={mtu}")), "{qemu}");
+        served.listens();
+        served.end("TERM");
+    }
+}
+
 #[test]
 fn rules_change_under_traffic_and_a_bad_file_changes_nothing() {
     let folder = Folder::new("ruled-switch");

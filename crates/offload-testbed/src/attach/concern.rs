@@ -3,8 +3,9 @@
 //! IKE is UDP from or to port 500, and UDP of port 4500 whose payload begins with four zero bytes (RFC 3948 2.2).
 
 use nic_sim::switch::Neighbours;
-use offload_formats::Headers;
 use offload_formats::flow::Protocol;
+use offload_formats::frame::ip_packet;
+use offload_formats::{Headers, IpHeaders};
 
 /// Whom a frame concerns.
 ///
@@ -21,7 +22,7 @@ pub enum Concern {
     Ike,
     /// ARP, and what IPv6 has in its place.
     Neighbours(Neighbours),
-    /// Part of a datagram that may be one of IKE.
+    /// Part of a datagram that may be one of IKE. ESP in UDP shows in the first part of its packet.
     Fragment,
     /// The NIC: ESP, in UDP or not.
     Esp,
@@ -37,26 +38,39 @@ impl Concern {
             return Concern::Neighbours(neighbours);
         }
         if let Some(udp) = headers.transport().filter(|transport| transport.protocol == Protocol::Udp) {
-            let port = |at: usize| {
-                frame.get(udp.header + at..).and_then(|bytes| bytes.first_chunk()).map(|port| u16::from_be_bytes(*port))
-            };
-            let (source, destination, payload) = (port(0), port(2), &frame[udp.payload..udp.end]);
-            return match [source, destination] {
-                ports if ports.contains(&Some(IKE)) => Concern::Ike,
-                ports if !ports.contains(&Some(IN_UDP)) => Concern::Other,
-                _ if payload.starts_with(&[0; 4]) => Concern::Ike,
-                _ => Concern::Esp,
-            };
+            return Concern::of_datagram(&frame[udp.header..udp.end]);
         }
         match headers.upper() {
-            Some((UDP, _)) if headers.is_fragment() => Concern::Fragment,
+            Some((UDP, _)) if headers.is_fragment() => match first_fragment(frame).map(Concern::of_datagram) {
+                Some(Concern::Esp) => Concern::Esp,
+                _ => Concern::Fragment,
+            },
             Some((ESP, _)) => Concern::Esp,
             _ => Concern::Other,
         }
     }
+
+    /// That of a datagram, or of the part of it with the ports.
+    fn of_datagram(datagram: &[u8]) -> Concern {
+        let port = |at: usize| datagram.get(at..at + 2).map(|port| u16::from_be_bytes([port[0], port[1]]));
+        match [port(0), port(2)] {
+            ports if ports.contains(&Some(IKE)) => Concern::Ike,
+            ports if !ports.contains(&Some(IN_UDP)) => Concern::Other,
+            _ if datagram.get(UDP_BYTES..).is_some_and(|payload| payload.starts_with(&[0; 4])) => Concern::Ike,
+            _ => Concern::Esp,
+        }
+    }
+}
+
+/// What a packet's first fragment carries.
+fn first_fragment(frame: &[u8]) -> Option<&[u8]> {
+    let packet = ip_packet(frame)?;
+    let headers = IpHeaders::walk(packet).ok()?;
+    headers.fragment.filter(|fragment| fragment.offset == 0).and_then(|_| packet.get(headers.upper..headers.end))
 }
 
 const UDP: u8 = 17;
+const UDP_BYTES: usize = 8;
 const ESP: u8 = 50;
 const IKE: u16 = 500;
 const IN_UDP: u16 = 4500;

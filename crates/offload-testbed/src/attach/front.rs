@@ -9,20 +9,18 @@
 //! [`Concern`] tells IKE and all the rest apart. What finds neighbours comes to both, for both need to know them; the emulated host alone
 //! answers.
 //!
-//! IKE of the daemon waits at a [`Gate`] until the emulated host knows what the daemon has told its kernel before, for 200 ms at most.
+//! IKE of the daemon waits at a [`Gate`] until the emulated host knows what the daemon has told its kernel before ([`GateQueue`]).
 //!
 //! Invariant: of the Linux, nothing leaves but IKE and what asks for neighbours. Its kernel has the same SAs as the emulated host, and must not
 //! send by them.
 
-use super::{Concern, Gate};
+use super::{Concern, Gate, GateCounters, GateQueue};
 use core::task::Waker;
-use core::time::Duration;
 use nic_sim::frame::Frame;
 use nic_sim::switch::Neighbours;
 use nic_sim::wire::Port;
 use offload_base::Instant;
 use offload_base::time::earliest;
-use std::collections::VecDeque;
 
 /// A port that leads to the outside for an emulated host, and lets a Linux negotiate for it.
 ///
@@ -52,9 +50,8 @@ use std::collections::VecDeque;
 pub struct KeyingFront<O, D> {
     outside: O,
     daemon: D,
-    gate: Gate,
-    /// What the daemon says, its ticket, and how long it waits at most.
-    waiting: VecDeque<(Frame, u32, Instant)>,
+    /// What the daemon says.
+    said: GateQueue<Frame>,
     /// Whether there may be more of the daemon's and of those outside: they were left before they had nothing more to say.
     more: [bool; 2],
     counts: FrontCounters,
@@ -73,10 +70,6 @@ offload_base::counters! {
         pub blocked: "front_blocked",
         /// How many of those were ESP, in UDP or not.
         pub blocked_esp: "front_blocked_esp",
-        /// Messages of the daemon that waited until the emulated host knew what was told its kernel before.
-        pub waited: "front_waited",
-        /// Those that left before, for their time was over.
-        pub impatient: "front_impatient",
     }
 }
 
@@ -86,8 +79,7 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
         KeyingFront {
             outside,
             daemon,
-            gate: Gate::default(),
-            waiting: VecDeque::new(),
+            said: GateQueue::new(Gate::default()),
             more: [false; 2],
             counts: FrontCounters::default(),
         }
@@ -95,12 +87,17 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
 
     /// Where messages of the daemon wait.
     pub fn gate(&self) -> Gate {
-        self.gate.clone()
+        self.said.gate()
     }
 
     /// What was counted so far.
     pub fn counters(&self) -> FrontCounters {
         self.counts
+    }
+
+    /// What was counted of messages that waited.
+    pub fn gate_counters(&self) -> GateCounters {
+        self.said.counters()
     }
 
     /// Takes frames of the Linux; somebody who sends nothing but rubbish is not listened to for longer than others are.
@@ -111,9 +108,7 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
             match Concern::of(&frame.data) {
                 Concern::Ike => {
                     self.counts.of_daemon += 1;
-                    let ticket = if self.waiting.len() < MOST_WAITING { self.gate.ticket() } else { None };
-                    self.counts.waited += u64::from(ticket.is_some());
-                    self.waiting.push_back((frame, ticket.unwrap_or(0), now + PATIENCE));
+                    self.said.push(now, frame);
                 }
                 Concern::Neighbours(Neighbours::Question) => {
                     self.counts.of_daemon += 1;
@@ -130,14 +125,8 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
 
     /// Lets messages of the daemon leave, in their order.
     fn let_pass(&mut self, now: Instant) {
-        while let Some((_, ticket, until)) = self.waiting.front() {
-            let passed = self.gate.has_passed(*ticket);
-            if !passed && *until > now && self.waiting.len() <= MOST_WAITING {
-                return;
-            }
-            self.counts.impatient += u64::from(!passed);
-            let frame = self.waiting.pop_front().map(|(frame, ..)| frame);
-            frame.into_iter().for_each(|frame| self.outside.receive_frame(now, frame));
+        while let Some(frame) = self.said.pop(now) {
+            self.outside.receive_frame(now, frame);
         }
     }
 
@@ -185,21 +174,17 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
         if self.more.contains(&true) {
             return Some(Instant::ZERO);
         }
-        let patience = self.waiting.front().map(|(.., until)| *until);
-        earliest(patience, earliest(self.outside.next_event(), self.daemon.next_event()))
+        earliest(self.said.next_event(), earliest(self.outside.next_event(), self.daemon.next_event()))
     }
 
     fn register_doorbell(&mut self, waker: &Waker) {
         self.outside.register_doorbell(waker);
         self.daemon.register_doorbell(waker);
-        self.gate.register(waker);
+        self.said.register(waker);
     }
 }
 
 const MOST_IN_A_ROW: usize = 64;
-/// How long a message of the daemon waits at most: IKE sends it again after seconds.
-const PATIENCE: Duration = Duration::from_millis(200);
-const MOST_WAITING: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -270,6 +255,14 @@ mod tests {
             ("other UDP", udp(53, 53, &[0; 40]), true, false, false),
             ("a fragment of a datagram", ipv4(UDP, 0x2000, &[7; 40]), true, true, false),
             ("the end of a datagram", ipv4(UDP, 5, &[0; 40]), true, true, false),
+            ("a fragment of IKE", ipv4(UDP, 0x2000, &[&[1, 0xf4, 1, 0xf4][..], &[0; 36]].concat()), true, true, false),
+            (
+                "a fragment of ESP in UDP",
+                ipv4(UDP, 0x2000, &[&[0x11, 0x94, 0x11, 0x94][..], &[7; 36]].concat()),
+                true,
+                false,
+                false,
+            ),
             ("a question of ARP", arp(1), true, true, true),
             ("an answer of ARP", arp(2), true, true, false),
             ("a neighbour's solicitation", neighbour(135), true, true, true),
@@ -321,29 +314,22 @@ mod tests {
     }
 
     #[test]
-    fn the_daemons_messages_wait_until_the_kernel_is_mirrored_but_not_for_ever() {
+    fn the_daemons_messages_wait_at_the_gate() {
         let mut front = KeyingFront::new(End::default(), End::default());
         let gate = front.gate();
-        let says = |front: &mut KeyingFront<End, End>, now: u64| {
-            front.daemon.sends.push_back(udp(500, 500, &[7; 40]));
-            front.process(Instant::from_nanos(now));
-            front.outside.got.len()
-        };
-        assert_eq!(says(&mut front, 0), 1, "without an agent nothing waits");
         gate.attend(true);
-        assert_eq!((says(&mut front, 0), says(&mut front, 10)), (1, 1));
-        let first = gate.asked().expect("a ticket");
-        assert_eq!((says(&mut front, 20), gate.asked()), (1, Some(first + 1)), "one ticket stands for all before");
-        gate.pass(first);
-        front.process(Instant::from_nanos(30));
-        assert_eq!(front.outside.got.len(), 3);
-        let due = front.next_event().expect("the last one has a time");
+        front.daemon.sends.extend([udp(500, 500, &[7; 40]), arp(1)]);
+        front.process(Instant::ZERO);
+        assert_eq!(front.outside.got.len(), 1, "who looks for a neighbour does not wait");
+        let due = front.next_event().expect("the message has a time");
+        gate.pass(gate.asked().expect("a ticket"));
+        front.process(Instant::ZERO);
+        assert_eq!(front.outside.got.len(), 2);
+        front.daemon.sends.push_back(udp(500, 500, &[7; 40]));
+        front.process(Instant::ZERO);
         front.process(due);
-        assert_eq!((front.outside.got.len(), front.counters().impatient), (4, 1));
-        assert_eq!(says(&mut front, 40), 4);
-        gate.attend(false);
-        front.process(Instant::from_nanos(50));
-        assert_eq!((front.outside.got.len(), front.counters().waited), (5, 4), "the agent went");
+        let counts = GateCounters { waited: 2, impatient: 1, full: 0 };
+        assert_eq!((front.outside.got.len(), front.gate_counters()), (3, counts));
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! - [`end`]: [`End`], any of these, for programs whose users choose;
 //! - [`front`]: [`KeyingFront`], which lets a Linux negotiate keys for an emulated host;
 //! - [`concern`]: [`Concern`], which tells IKE, ESP and questions about neighbours apart;
-//! - [`gate`]: [`Gate`], where what a keying daemon says waits until its kernel is mirrored;
+//! - [`gate`]: [`Gate`], where what a keying daemon says waits until its kernel is mirrored; [`gate_queue`]: [`GateQueue`], in what order;
 //! - [`gone`]: [`Gone`], by which a program hears that the outside has gone for good;
 //! - `tap`, with the feature of that name: `TapPort`, a TAP of the machine's kernel, super-segments and all.
 //!
@@ -24,6 +24,7 @@ pub mod dgram;
 pub mod end;
 pub mod front;
 pub mod gate;
+pub mod gate_queue;
 pub mod gone;
 mod outlet;
 pub mod stream;
@@ -36,6 +37,7 @@ pub use dgram::{DgramPort, bind_in_place_of_the_dead};
 pub use end::End;
 pub use front::{FrontCounters, KeyingFront};
 pub use gate::Gate;
+pub use gate_queue::{GateCounters, GateQueue};
 pub use gone::Gone;
 pub use stream::StreamPort;
 #[cfg(feature = "tap")]
