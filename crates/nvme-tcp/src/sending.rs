@@ -7,7 +7,7 @@
 
 use crate::asking::{Asking, SharedCounters};
 use crate::lock;
-use crate::volume::KeyedVolume;
+use crate::volume::{KeyedVolume, NamedKeys};
 use crate::wire::{DIGEST_LEN, Digest, PduType, Sealing, WirePdu, u32_at};
 use bytes::{Bytes, BytesMut};
 use offload_api::{
@@ -33,6 +33,8 @@ pub(super) struct Sending {
     volumes: Volumes,
     /// By what keys the context works for them; `None`: it does not.
     told: Vec<Option<XtsStage>>,
+    /// Where the device has keys of volumes, of which it was told here or where data are received.
+    keys: NamedKeys,
     pdus: u64,
 }
 
@@ -40,6 +42,11 @@ impl Sending {
     /// Whether the device is to fill digests in, if there is one that can.
     pub(super) fn want_device(&mut self, wanted: bool, counters: &SharedCounters) {
         (self.wanted, self.asking) = (wanted, Asking::new(counters));
+    }
+
+    /// Where keys are found that the device is told of.
+    pub(super) fn keys(&self) -> &NamedKeys {
+        &self.keys
     }
 
     /// Whether device events matter.
@@ -54,9 +61,7 @@ impl Sending {
                 if self.watches_device() {
                     self.asking.begin();
                 }
-                for (volume, told) in lock(&self.volumes).iter().zip(&self.told) {
-                    told.iter().for_each(|key| volume.lose_device_key(*key));
-                }
+                self.keys.lose_all();
                 // The news may be older than the context: then the device still has it.
                 self.give_up(stream);
             }
@@ -103,7 +108,7 @@ impl Sending {
         let mut volumes = lock(&self.volumes);
         let place = volumes.iter().position(|known| known == volume).unwrap_or(volumes.len());
         let number = u16::try_from(place + 1).ok().filter(|number| *number <= MOST_VOLUMES)?;
-        let (marked, key) = (MarkedData::new(number, *first)?, volume.device_key()?);
+        let (marked, key) = (MarkedData::new(number, *first)?, self.keys.of(volume)?);
         if place == volumes.len() {
             volumes.push(volume.clone());
         }

@@ -2,9 +2,11 @@
 //!
 //! Invariant: once it was erased, nothing is encrypted or decrypted for it here, and no device is asked to.
 
+use crate::lock;
 use offload_api::XtsStage;
 use resumable_aead::{Volume, VolumeError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A volume, and which data-encryption key of the device below is its. Clones are the same volume.
 ///
@@ -75,7 +77,7 @@ impl KeyedVolume {
     }
 
     fn on_device(&self) -> MutexGuard<'_, Option<XtsStage>> {
-        self.on_device.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.on_device)
     }
 }
 
@@ -94,3 +96,29 @@ impl PartialEq for KeyedVolume {
 }
 
 impl Eq for KeyedVolume {}
+
+/// The keys that one stream's device was told of, sending or receiving, since its last reset. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NamedKeys(Arc<Mutex<Named>>);
+
+/// By where volumes have their keys: as long as one is here, no other is in its place.
+type Named = BTreeMap<usize, (KeyedVolume, XtsStage)>;
+
+impl NamedKeys {
+    /// Where the device has the key of a volume; it is going to be told.
+    pub(crate) fn of(&self, volume: &KeyedVolume) -> Option<XtsStage> {
+        let key = volume.device_key()?;
+        let mut named = lock(&self.0);
+        let place = Arc::as_ptr(&volume.on_device).addr();
+        if named.insert(place, (volume.clone(), key)).is_none() {
+            named.retain(|_, (volume, _)| !volume.is_erased());
+        }
+        Some(key)
+    }
+
+    /// The device was reset: it has none of them any more.
+    pub(crate) fn lose_all(&self) {
+        let named = core::mem::take(&mut *lock(&self.0));
+        named.into_values().for_each(|(volume, key)| volume.lose_device_key(key));
+    }
+}

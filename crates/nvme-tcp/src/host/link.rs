@@ -132,7 +132,8 @@ impl Link {
                 None => self.queue.handle_end(),
             }
         }
-        self.below.offload.carry_out(&mut *self.below.stream, &mut self.queue);
+        let Below { stream, offload, sending } = &mut self.below;
+        offload.carry_out(&mut **stream, &mut self.queue, sending.keys());
         progress |= self.transmit(cx)?;
         if let Some(error) = self.queue.error() {
             return Err(error.clone().into());

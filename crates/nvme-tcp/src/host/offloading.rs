@@ -9,6 +9,7 @@ use super::Offload;
 use crate::asking::{Asking, SharedCounters};
 use crate::core::queue::{Order, Queue};
 use crate::sending::Sending;
+use crate::volume::NamedKeys;
 use core::task::{Context, Poll};
 use offload_api::{
     DeviceEvent, Handle, NvmeTcpConfig, NvmeTcpContexts, NvmeTcpLimits, NvmeTcpStages, RxMeta, SegmentStream,
@@ -101,13 +102,13 @@ impl Offloading {
     }
 
     /// Passes the queue's orders on. Without a device buffers go home at once.
-    pub(super) fn carry_out(&mut self, stream: &mut dyn SegmentStream, queue: &mut Queue) {
+    pub(super) fn carry_out(&mut self, stream: &mut dyn SegmentStream, queue: &mut Queue, keys: &NamedKeys) {
         while let Some(order) = queue.poll_order() {
             let Some(handle) = self.handle else { continue };
             let settles = self.settles;
             with_device(stream, |device| match order {
                 Order::Place { command, buffer, volume } => {
-                    let key = volume.filter(|_| settles).and_then(|(volume, unit)| Some((volume.device_key()?, unit)));
+                    let key = volume.filter(|_| settles).and_then(|(volume, unit)| Some((keys.of(&volume)?, unit)));
                     match key {
                         Some((key, unit)) => {
                             let stages = vec![StageSpec::new(XTS_STAGE, key)];

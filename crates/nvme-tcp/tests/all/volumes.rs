@@ -5,6 +5,7 @@ use crate::bed;
 
 use bed::{Bed, Layers, Volume};
 use bytes::{Bytes, BytesMut};
+use core::time::Duration;
 use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::{Buffer, CommandError, Host, Offload};
 use nvme_tcp::target::TransportConfig;
@@ -149,6 +150,28 @@ fn keys_of_others_and_keys_that_are_gone_are_not_used() {
         assert_eq!((count("rx_nvmeotcp_opened_bytes"), count("tx_nvmeotcp_sealed_bytes")), (0, 64 << 10), "{wrong}");
         assert!(count("rx_nvmeotcp_bytes") >= 64 << 10, "though they were placed: {wrong}");
     }
+}
+
+/// The program that looks after the device is to see that its key is gone, whatever was done with the volume.
+#[test]
+fn a_reset_takes_the_key_of_a_volume_that_was_only_read() {
+    let mut bed = Bed::new(98, TransportConfig::default(), Layers::Tcp, 0.0);
+    let host = connect(&bed, Offload::PlaceAndCheck, true);
+    let volume = volume(512);
+    bed.import(&volume);
+    let reset = bed.reset_host_at([10]);
+    let (keyed, timers) = (volume.keyed, bed.runtime());
+    bed.run(async move {
+        host.ready().await.unwrap();
+        let disk = host.disk(1).await.unwrap().with_volume(keyed.clone()).unwrap();
+        disk.read(9, disk.buffer(128)).await.unwrap();
+        assert!(keyed.device_key().is_some());
+        reset.await;
+        timers.sleep(Duration::from_millis(5)).await;
+        assert_eq!(keyed.device_key(), None);
+        disk.read(9, disk.buffer(128)).await.unwrap();
+    });
+    assert!(bed.host_counters().value("rx_nvmeotcp_opened_bytes") > 60_000, "the device decrypted what was read first");
 }
 
 #[test]
