@@ -70,6 +70,7 @@ pub mod namespace;
 mod sending;
 pub mod target;
 mod volume;
+mod volumes;
 pub mod wire;
 
 pub use asking::OffloadCounters;

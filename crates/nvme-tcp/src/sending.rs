@@ -6,20 +6,16 @@
 //! A device that refuses for the time being, was reset or gave the context up unasked is asked again, with later PDUs.
 
 use crate::asking::{Asking, SharedCounters};
-use crate::lock;
-use crate::volume::{KeyedVolume, NamedKeys};
+use crate::volume::NamedKeys;
+use crate::volumes::{ByNumber, Volumes};
 use crate::wire::{DIGEST_LEN, Digest, PduType, Sealing, WirePdu, u32_at};
 use bytes::{Bytes, BytesMut};
 use offload_api::{
     DeviceEvent, Handle, Layer, MarkedData, NvmeTcpStages, SealError, Sealer, SegmentStream, StageSpec, TxTag,
-    TypedContexts, Unit, UnitTag, XTS_STAGE, XtsStage,
+    TypedContexts, Unit, UnitTag, XTS_STAGE,
 };
 use offload_base::cost::{self, Work};
 use offload_formats::nvme::PduHeader;
-use std::sync::{Arc, Mutex};
-
-/// What the sealer knows too.
-type Volumes = Arc<Mutex<Vec<KeyedVolume>>>;
 
 /// One stream's way of sending PDUs.
 #[derive(Debug, Default)]
@@ -29,13 +25,12 @@ pub(super) struct Sending {
     asking: Asking,
     context: Option<Handle>,
     has_sealer: bool,
-    /// The volumes that data were of. What is queued names them by their places here, counted from one.
     volumes: Volumes,
-    /// By what keys the context works for them; `None`: it does not.
-    told: Vec<Option<XtsStage>>,
     /// Where the device has keys of volumes, of which it was told here or where data are received.
     keys: NamedKeys,
     pdus: u64,
+    /// Bytes of all of them.
+    sent: u64,
 }
 
 impl Sending {
@@ -78,6 +73,7 @@ impl Sending {
         if self.context.is_none() && (pdu.data_digest || pdu.sealing().is_some()) {
             self.return_to_device(stream);
         }
+        self.sent += u64::from(pdu.len());
         let Some(context) = self.context else {
             // At once: over TLS they share records.
             stream.send_pieces(&mut pdu.into_pieces().map(|piece| (piece, TxTag::PLAIN)));
@@ -105,31 +101,29 @@ impl Sending {
     /// How a PDU's header has the device encrypt its data; `None`: it cannot, or has nothing to encrypt.
     fn mark(&mut self, stream: &mut dyn SegmentStream, context: Handle, pdu: &WirePdu) -> Option<MarkedData> {
         let Sealing { volume, first, .. } = pdu.sealing()?;
-        let mut volumes = lock(&self.volumes);
-        let place = volumes.iter().position(|known| known == volume).unwrap_or(volumes.len());
-        let number = u16::try_from(place + 1).ok().filter(|number| *number <= MOST_VOLUMES)?;
-        let (marked, key) = (MarkedData::new(number, *first)?, self.keys.of(volume)?);
-        if place == volumes.len() {
-            volumes.push(volume.clone());
-        }
-        self.told.resize(volumes.len().max(self.told.len()), None);
-        let told = &mut self.told[place];
-        if *told != Some(key) {
-            *told = None;
-            let mut stages = vec![StageSpec::new(XTS_STAGE, key)];
+        let key = self.keys.of(volume)?;
+        let number = self.volumes.number(volume, stream)?;
+        let marked = MarkedData::new(number, *first)?;
+        let is_told = self.volumes.is_told(number, key, || {
+            let (mut stages, mut told) = (vec![StageSpec::new(XTS_STAGE, key)], false);
             stream.control(&mut |_, device| {
                 if let Some(mut contexts) = device.nvme() {
                     let stages = NvmeTcpStages { command: number, unit: 0, stages: core::mem::take(&mut stages) };
-                    *told = contexts.seal_with(context, stages).then_some(key);
+                    told = contexts.seal_with(context, stages);
                 }
             });
+            told
+        });
+        if !is_told {
+            return None;
         }
-        told.is_some().then_some(marked)
+        self.volumes.note_queued(number, self.sent);
+        Some(marked)
     }
 
-    /// Whether data were left to a device, or to the sealer, that are of a volume that was erased meanwhile.
-    pub(super) fn has_erased(&self) -> bool {
-        lock(&self.volumes).iter().any(KeyedVolume::is_erased)
+    /// Whether a volume was erased, since this was last asked, whose data were left to a device, or to the sealer.
+    pub(super) fn take_erased(&self) -> bool {
+        self.volumes.take_erased()
     }
 
     /// Gives the context up once everything queued with it has arrived; there will be no other.
@@ -154,10 +148,10 @@ impl Sending {
         if !self.asking.is_due() {
             return;
         }
-        self.told.clear();
+        self.volumes.forget_told();
         self.context = self.asking.ask(stream, |flow, device| device.add_transmit(flow));
         if self.context.is_some() && !core::mem::replace(&mut self.has_sealer, true) {
-            stream.install(Layer::FIRST, Box::new(PduSealer { volumes: self.volumes.clone() }));
+            stream.install(Layer::FIRST, Box::new(PduSealer { volumes: self.volumes.by_number() }));
         }
     }
 }
@@ -165,7 +159,7 @@ impl Sending {
 /// Makes of a PDU what a device was to make of it: encrypts its data, makes its digest. Twice makes the same.
 #[derive(Default)]
 struct PduSealer {
-    volumes: Volumes,
+    volumes: ByNumber,
 }
 
 impl PduSealer {
@@ -174,7 +168,7 @@ impl PduSealer {
         let (header, data) = pdu.split_at_mut_checked(start)?;
         let header: &mut [u8; MarkedData::END] = header.first_chunk_mut()?;
         let Some(marked) = MarkedData::read(header) else { return Some(()) };
-        let volume = lock(&self.volumes).get(usize::from(marked.stages()) - 1)?.clone();
+        let volume = self.volumes.get(marked.stages())?;
         MarkedData::erase(header, (end - start) as u32);
         let at = u32_at(header, DATA_OFFSET);
         let data = data.get_mut(..end - start)?;
@@ -185,8 +179,6 @@ impl PduSealer {
 
 /// DATAO of a PDU with data.
 const DATA_OFFSET: usize = 12;
-/// Volumes that one stream has a device encrypt for.
-const MOST_VOLUMES: u16 = 255;
 
 impl Sealer for PduSealer {
     fn seal(&mut self, unit: Unit, plain: &[Bytes]) -> Result<Bytes, SealError> {
@@ -257,7 +249,7 @@ mod tests {
     fn data_that_are_left_to_a_device_are_encrypted_by_the_sealer_as_by_the_cpu() {
         let key: Vec<u8> = (0..64).collect();
         let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
-        let mut sealer = PduSealer { volumes: Arc::new(Mutex::new(vec![volume.clone()])) };
+        let mut sealer = PduSealer { volumes: ByNumber::of(vec![volume.clone()]) };
         for (data_digest, offset) in [(true, 0), (false, 528)] {
             let framing = Framing { data_digest, ..Framing::default() };
             let header = DataHeader { command: 7, tag: 1, offset, length: 1024, last: true, success: false };

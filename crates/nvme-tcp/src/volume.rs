@@ -6,7 +6,8 @@ use crate::lock;
 use offload_api::XtsStage;
 use resumable_aead::{Volume, VolumeError};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// A volume, and which data-encryption key of the device below is its. Clones are the same volume.
 ///
@@ -31,7 +32,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 #[derive(Clone, Debug)]
 pub struct KeyedVolume {
     volume: Volume,
-    on_device: Arc<Mutex<Option<XtsStage>>>,
+    on_device: Arc<Mutex<OnDevice>>,
+}
+
+/// What else clones share.
+#[derive(Debug, Default)]
+struct OnDevice {
+    key: Option<XtsStage>,
+    /// Streams that are to know when it is erased.
+    watching: Vec<Weak<AtomicBool>>,
 }
 
 impl KeyedVolume {
@@ -42,17 +51,17 @@ impl KeyedVolume {
 
     /// The device has its key there now; `None`: it has none. Ignored if the volume was erased.
     pub fn set_device_key(&self, key: Option<XtsStage>) {
-        *self.on_device() = key.filter(|_| !self.is_erased());
+        self.on_device().key = key.filter(|_| !self.is_erased());
     }
 
     /// The device has it no more where it was; elsewhere it may.
     pub(crate) fn lose_device_key(&self, key: XtsStage) {
-        self.on_device().take_if(|known| *known == key);
+        self.on_device().key.take_if(|known| *known == key);
     }
 
     /// Where the device has its key.
     pub fn device_key(&self) -> Option<XtsStage> {
-        *self.on_device()
+        self.on_device().key
     }
 
     /// Crypto-erase: wipes the key. Commands end with [`CommandError::Erased`](super::host::CommandError::Erased) from now on,
@@ -60,7 +69,18 @@ impl KeyedVolume {
     pub fn erase(&self) -> Option<XtsStage> {
         let mut on_device = self.on_device();
         self.volume.erase();
-        on_device.take()
+        on_device.watching.drain(..).filter_map(|stream| stream.upgrade()).for_each(|erased| note(&erased));
+        on_device.key.take()
+    }
+
+    /// Sets `erased` when it is erased, or at once if it was.
+    pub(crate) fn watch(&self, erased: &Arc<AtomicBool>) {
+        let mut on_device = self.on_device();
+        if self.is_erased() {
+            return note(erased);
+        }
+        on_device.watching.retain(|stream| stream.strong_count() > 0);
+        on_device.watching.push(Arc::downgrade(erased));
     }
 
     /// Whether it was [erased](Self::erase).
@@ -76,9 +96,13 @@ impl KeyedVolume {
         self.volume.decrypt(first, at, data)
     }
 
-    fn on_device(&self) -> MutexGuard<'_, Option<XtsStage>> {
+    fn on_device(&self) -> MutexGuard<'_, OnDevice> {
         lock(&self.on_device)
     }
+}
+
+fn note(erased: &AtomicBool) {
+    erased.store(true, Ordering::Release);
 }
 
 /// One that no device has a key for.
@@ -120,5 +144,27 @@ impl NamedKeys {
     pub(crate) fn lose_all(&self) {
         let named = core::mem::take(&mut *lock(&self.0));
         named.into_values().for_each(|(volume, key)| volume.lose_device_key(key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use resumable_aead::{DataUnits, XtsKey};
+
+    #[test]
+    fn those_that_watch_hear_of_an_erasure_once_and_those_that_are_gone_are_forgotten() {
+        let key: Vec<u8> = (0..64).collect();
+        let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
+        let (one, late) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        volume.clone().watch(&one);
+        (0..100).for_each(|_| volume.watch(&Arc::default()));
+        assert!(volume.on_device().watching.len() <= 2 && !one.load(Ordering::Relaxed));
+        volume.erase();
+        assert!(one.swap(false, Ordering::Relaxed), "a clone is the same volume");
+        volume.erase();
+        assert!(!one.load(Ordering::Relaxed));
+        volume.watch(&late);
+        assert!(late.load(Ordering::Relaxed), "it was erased before");
     }
 }

@@ -138,7 +138,7 @@ impl Link {
         if let Some(error) = self.queue.error() {
             return Err(error.clone().into());
         }
-        if self.below.sending.has_erased() && self.queue.cannot_send() {
+        if self.below.sending.take_erased() && self.queue.cannot_send() {
             // What is left in the stream would block it. The others go on behind another connection.
             let why = "a volume was erased whose data were on their way";
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, why).into());

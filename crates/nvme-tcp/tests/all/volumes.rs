@@ -174,6 +174,33 @@ fn a_reset_takes_the_key_of_a_volume_that_was_only_read() {
     assert!(bed.host_counters().value("rx_nvmeotcp_opened_bytes") > 60_000, "the device decrypted what was read first");
 }
 
+/// Queued data name a volume by a number, of which there are 255.
+#[test]
+fn volumes_that_were_erased_make_room_for_others() {
+    for layers in [Layers::Tcp] {
+        let mut bed = Bed::new(99, TransportConfig::default(), layers, 0.0);
+        let host = connect(&bed, Offload::PlaceAndCheck, true);
+        let (import, forget) = (bed.importer(), bed.forgetter());
+        bed.run(async move {
+            host.ready().await.unwrap();
+            let raw = host.disk(1).await.unwrap();
+            let data = bed::blocks(32);
+            for number in 0..300 {
+                let volume = Volume::new(number, 512);
+                import(&volume);
+                let disk = raw.clone().with_volume(volume.keyed.clone()).unwrap();
+                disk.write(number, [data.clone()]).await.unwrap();
+                let mut made = data.to_vec();
+                volume.encrypt(number, &mut made);
+                assert!(raw.read(number, raw.buffer(32)).await.unwrap().to_vec() == made, "{number}");
+                volume.keyed.erase().into_iter().for_each(&forget);
+            }
+        });
+        let sealed = bed.host_counters().value("tx_nvmeotcp_sealed_bytes");
+        assert_eq!(sealed, 300 * 32 * 512, "{layers:?}");
+    }
+}
+
 #[test]
 fn what_would_not_be_of_the_volume_is_refused() {
     let mut bed = Bed::new(96, TransportConfig::default(), Layers::Tcp, 0.0);

@@ -198,6 +198,12 @@ impl Bed {
         volume.import(self.bed.host(1));
     }
 
+    /// The same, from a task.
+    pub(crate) fn importer(&self) -> impl Fn(&Volume) + Send + 'static {
+        let host = self.bed.host(1).clone();
+        move |volume| volume.import(&host)
+    }
+
     /// Has the host's NIC give a key up.
     pub(crate) fn forgetter(&self) -> impl Fn(XtsStage) + Send + 'static {
         let host = self.bed.host(1).clone();
