@@ -4,7 +4,7 @@ use nvme_tcp::host::KeyedVolume;
 use nvme_tcp::resumable_aead::{DataUnits, Volume, XtsKey};
 use offload_api::{Contexts, XtsStage};
 use offload_base::RandomSource;
-use offload_jobs::WrappingKey;
+use offload_jobs::{ImportError, WrappingKey};
 use offload_transforms::{Secret, Tweak};
 use std::fs;
 use std::path::Path;
@@ -29,12 +29,11 @@ pub fn read(key: &Path, block: u32, device: Option<&mut dyn Contexts>) -> Result
 fn import(key: &Secret, block: u32, device: &mut dyn Contexts) -> Result<Option<XtsStage>, Box<dyn std::error::Error>> {
     let mut wrapping = vec![0; 32];
     RandomSource::from_system()?.stream("wrapping key").fill(&mut wrapping);
-    let (tenant, volume) = (1, 1);
-    let wrapping = WrappingKey { tenant, key: Secret::new(wrapping) };
-    let wrapped = wrapping.wrap(volume, key, block, Tweak::Unit)?;
-    let given = wrapping.give(device).is_ok();
-    let imported = given.then(|| wrapped.import(device).ok()).flatten();
-    Ok(imported.map(|key| XtsStage { key, tenant, volume }))
+    let wrapping = WrappingKey { tenant: 1, key: Secret::new(wrapping) };
+    match wrapping.import(device, 1, key, block, Tweak::Unit) {
+        Err(ImportError::Refused(_)) => Ok(None),
+        imported => Ok(Some(imported?)),
+    }
 }
 
 #[cfg(test)]

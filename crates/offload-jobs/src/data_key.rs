@@ -7,7 +7,7 @@ use crate::perform::open;
 use aes_kw::cipher::KeyInit;
 use aes_kw::{KwAes128, KwAes256};
 use core::fmt;
-use offload_api::{Contexts, Handle, JobQueue, Refused};
+use offload_api::{Contexts, Handle, JobQueue, Refused, XtsStage};
 use offload_transforms::{Secret, Session, SpecError, Transform, Tweak};
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -137,7 +137,7 @@ pub struct WrappingKey {
     pub key: Secret,
 }
 
-/// Why a key could not be wrapped or unwrapped.
+/// Why a key could not be wrapped, unwrapped or imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ImportError {
@@ -158,6 +158,9 @@ pub enum ImportError {
     /// It is no key.
     #[error(transparent)]
     Spec(#[from] SpecError),
+    /// The device did not take it.
+    #[error("the device does not take the key: {0}")]
+    Refused(#[from] Refused),
 }
 
 impl WrappingKey {
@@ -168,6 +171,25 @@ impl WrappingKey {
     pub fn give(&self, contexts: &mut dyn Contexts) -> Result<(), Refused> {
         let engine = contexts.engine(DATA_KEYS).ok_or(Refused::Unsupported)?.number;
         contexts.change(engine, Box::new(self.clone())).map_err(|(refused, _)| refused)
+    }
+
+    /// Has a device take the key of a volume, for the stages of engines that work on packets: gives it this key, and imports
+    /// the volume's, wrapped. What names the key is what comes back.
+    ///
+    /// # Errors
+    /// As [`wrap`](Self::wrap); [`ImportError::Refused`], if the device has no such keys, or no room for one now.
+    pub fn import(
+        &self,
+        device: &mut dyn Contexts,
+        volume: u64,
+        key: &Secret,
+        unit: u32,
+        tweak: Tweak,
+    ) -> Result<XtsStage, ImportError> {
+        let wrapped = self.wrap(volume, key, unit, tweak)?;
+        self.give(device)?;
+        let key = wrapped.import(device).map_err(|(refused, _)| refused)?;
+        Ok(XtsStage { key, tenant: self.tenant, volume })
     }
 
     /// Wraps a key for a volume.

@@ -11,7 +11,7 @@ use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{
     DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, NoRecords, NvmeTcpConfig, NvmeTcpStages, Piece,
     PieceHome, QueuedBytes, RecordSource, Sent, StageSpec, StreamAsk, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket,
-    TxTag, TypedContexts, Unit, XTS_STAGE, XtsStage,
+    TxTag, TypedContexts, Unit, XTS_STAGE,
 };
 use offload_base::{Instant, Seq};
 use offload_jobs::WrappingKey;
@@ -602,10 +602,8 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
 
     let (mut far, mut receiver) = pair(NicConfig { mac: [0xff; 6], nvme_io_threshold: 0, ..NicConfig::default() });
     let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![9; 32]) };
-    tenant.give(receiver.contexts().unwrap()).unwrap();
-    let wrapped = tenant.wrap(1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
-    let key = wrapped.import(receiver.contexts().unwrap()).unwrap();
-    let key = XtsStage { key, tenant: 7, volume: 1 };
+    let contexts = receiver.contexts().unwrap();
+    let key = tenant.import(contexts, 1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
     let mut contexts = receiver.nvme().unwrap();
     let context = contexts.add(&flow().reversed(), Seq(7), &NvmeTcpConfig::default()).unwrap();
     // Two buffers, of 2,512 and 3,488 bytes.

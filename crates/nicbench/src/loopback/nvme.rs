@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use ktls_offload::Offload as TlsOffload;
 use nic_sim::NicConfig;
-use nic_sim::jobs::WrappingKey;
+use nic_sim::jobs::{ImportError, WrappingKey};
 use nic_sim::transforms::{Secret, Tweak};
 use nvme_tcp::host::{Done, KeyedVolume, Read};
 use nvme_tcp::resumable_aead::{DataUnits, Volume, XtsKey};
@@ -18,7 +18,7 @@ use nvme_tcp::{
     Buffer, Connecting, Connector, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Offload, Server, Storage,
     Target, TargetConfig, Threads,
 };
-use offload_api::{Refused, SegmentStream, XtsStage};
+use offload_api::{Refused, SegmentStream};
 use offload_base::Seed;
 use offload_base::cost::{self, Domain, Meter, Report, WORKS, Work};
 use offload_base::counters::CounterSet;
@@ -275,16 +275,13 @@ fn volume(seed: Seed, host: &BedHost) -> Result<KeyedVolume, Box<dyn Error>> {
         seed.stream(name).fill(&mut key);
         Secret::new(key)
     };
-    let (tenant, number) = (1, 1);
-    let (key, wrapping) = (drawn("volume", 64), WrappingKey { tenant, key: drawn("wrapping key", 32) });
-    let wrapped = wrapping.wrap(number, &key, BLOCK, Tweak::Unit)?;
+    let (key, wrapping) = (drawn("volume", 64), WrappingKey { tenant: 1, key: drawn("wrapping key", 32) });
     let on_device = host.stack().with_device(|device| {
-        let device = device.contexts().ok_or(Refused::Unsupported)?;
-        wrapping.give(device)?;
-        wrapped.import(device).map_err(|(refused, _)| refused)
+        let device = device.contexts().ok_or(ImportError::Refused(Refused::Unsupported))?;
+        wrapping.import(device, 1, &key, BLOCK, Tweak::Unit)
     })?;
     let volume = KeyedVolume::from(Volume::new(XtsKey::new(key.bytes())?, DataUnits::new(BLOCK as usize)?));
-    volume.set_device_key(Some(XtsStage { key: on_device, tenant, volume: number }));
+    volume.set_device_key(Some(on_device));
     Ok(volume)
 }
 

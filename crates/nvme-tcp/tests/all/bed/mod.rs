@@ -289,13 +289,11 @@ impl Volume {
     /// Has `host`'s NIC take the key, and tells the volume.
     fn import(&self, host: &BedHost) {
         let tenant = WrappingKey { tenant: TENANT, key: Secret::new(vec![9; 32]) };
-        let wrapped = tenant.wrap(self.number, &Volume::key(self.number), self.block as u32, Tweak::Unit).unwrap();
         let key = host.stack().with_device(|device| {
-            let contexts = device.contexts().unwrap();
-            tenant.give(contexts).unwrap();
-            wrapped.import(contexts).unwrap()
+            let device = device.contexts().unwrap();
+            tenant.import(device, self.number, &Volume::key(self.number), self.block as u32, Tweak::Unit).unwrap()
         });
-        self.keyed.set_device_key(Some(XtsStage { key, tenant: TENANT, volume: self.number }));
+        self.keyed.set_device_key(Some(key));
     }
 
     /// What the medium is to hold of `data` from block `first` on.
