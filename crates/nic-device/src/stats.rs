@@ -31,6 +31,8 @@ offload_base::counters! {
         pub tx_drop_unknown_context: "tx_drop_unknown_context",
         /// Packets dropped: their bytes were not the next of their context, or not framed as records.
         pub tx_drop_out_of_sync: "tx_drop_out_of_sync",
+        /// Packets dropped: the key that their context needs is not there, or another's. The context is given up.
+        pub tx_drop_no_key: "tx_drop_no_key",
         /// Parameters and DUMPs that came to nothing: their context is gone, or out of step.
         pub tx_stale_parameters: "tx_stale_parameters",
         /// Frames received.

@@ -46,7 +46,7 @@ impl Driver {
     /// Takes note of what the device reports on the control ring.
     pub(super) fn reap_control(&mut self) {
         while let Some(completion) = self.rings.control_completions.pop() {
-            if !matches!(completion, ControlCompletion::Reset { .. } | ControlCompletion::Event(_)) {
+            if completion.is_answer() {
                 self.control.under_way = self.control.under_way.saturating_sub(1);
             }
             match completion {
@@ -58,6 +58,13 @@ impl Driver {
                 | ControlCompletion::IndirectionSet => {}
                 ControlCompletion::Refused(handle) | ControlCompletion::Destroyed(handle) => {
                     if let Some(shadow) = self.contexts.vacate(handle) {
+                        self.note_removed(&shadow, handle);
+                    }
+                }
+                ControlCompletion::KeyMissing { handle, key } => {
+                    if let Some(shadow) = self.contexts.vacate(handle) {
+                        let missing = |flow| DeviceEvent::KeyMissing { flow, handle, key };
+                        self.events.extend(shadow.flow.map(missing));
                         self.note_removed(&shadow, handle);
                     }
                 }

@@ -9,7 +9,8 @@
 //!
 //! Where units of one layer lie in the content of another's, two contexts work on a packet, and either may stand elsewhere.
 //! First the lower one is looked at: bytes that its DUMPs bring may need the higher one. A DUMP goes through the context that
-//! it is for and those above.
+//! it is for and those above. An engine that works on whole blocks is told what follows the bytes of a packet in its unit
+//! ([`looks_ahead`](offload_api::EngineInfo::looks_ahead)), and those of a DUMP whose content one below works on.
 //!
 //! A context is needed where the engine changes a byte ([`UnitTag::touched_from`](offload_api::UnitTag::touched_from)), and to
 //! follow what is sent for the first time, for such a byte will come. A packet that was sent before and has none leaves without
@@ -67,13 +68,22 @@ enum Step {
     Begin(Beginning),
 }
 
+/// Bytes of a DUMP.
+struct Dumped {
+    bytes: Bytes,
+    /// What else is to work on them.
+    tag: TxTag,
+    /// What follows them in the stream of the layer above, if a context there needs to know.
+    ahead: Bytes,
+}
+
 /// A context begins anew.
 struct Beginning {
     context: Handle,
     /// At this unit.
     unit: Unit,
-    /// The bytes of the unit before what a packet or the DUMPs of a layer below bring, with what else is to work on them.
-    dumps: Vec<(Bytes, TxTag)>,
+    /// The bytes of the unit before what a packet or the DUMPs of a layer below bring.
+    dumps: Vec<Dumped>,
     /// Where those end.
     from: u64,
     /// Where it stands before the packet.
@@ -102,7 +112,6 @@ impl Driver {
                 }
             }
         }
-        // In the place of static parameters: the engine counts no units.
         if let Some((context, bytes)) = ahead.filter(|(of, _)| asks_for(&packet, *of)) {
             self.post(SendDescriptor::Ahead { context, bytes });
         }
@@ -117,30 +126,35 @@ impl Driver {
     fn ahead_of(&self, packet: &TxPacket, source: &dyn RecordSource) -> Result<Option<(Handle, Bytes)>, Unit> {
         for (layer, ask) in Layer::ALL.into_iter().zip(packet.ask.streams) {
             let Some(ask) = ask else { continue };
-            let looks_ahead =
-                self.engines.get(usize::from(ask.context.engine())).map_or(0, |engine| engine.looks_ahead);
-            // A NIC takes what is ahead before it cuts a packet, where only what stands right above TCP has its bytes.
-            if looks_ahead == 0 || layer != Layer::FIRST {
-                continue;
+            let ahead = self.ahead(layer, ask.context, ask.end(), source)?;
+            if !ahead.is_empty() {
+                return Ok(Some((ask.context, ahead)));
             }
-            let end = ask.end();
-            let Lookup::In(unit) = source.unit_at(layer, end) else { continue };
-            if unit.offset == end || !unit.is_touched_before(end) {
-                continue;
-            }
-            let until = unit.end().min(end + looks_ahead as u64);
-            let mut bytes = BytesMut::new();
-            let mut is_queued = true;
-            source.pieces(layer, end, until, &mut |piece| {
-                is_queued &= piece.tag.context(layer) == Some(ask.context);
-                bytes.extend_from_slice(&piece.bytes);
-            });
-            if !is_queued || bytes.len() as u64 != until - end {
-                return Err(unit);
-            }
-            return Ok(Some((ask.context, bytes.freeze())));
         }
         Ok(None)
+    }
+
+    /// What follows `end` in the unit of a layer, as far as a context may need it that changes what is before.
+    ///
+    /// # Errors
+    /// The unit, if that is not there as it was queued.
+    fn ahead(&self, layer: Layer, context: Handle, end: u64, source: &dyn RecordSource) -> Result<Bytes, Unit> {
+        let looks_ahead = self.engines.get(usize::from(context.engine())).map_or(0, |engine| engine.looks_ahead);
+        if looks_ahead == 0 {
+            return Ok(Bytes::new());
+        }
+        let Lookup::In(unit) = source.unit_at(layer, end) else { return Ok(Bytes::new()) };
+        if unit.offset == end || !unit.is_touched_before(end) {
+            return Ok(Bytes::new());
+        }
+        let until = unit.end().min(end + looks_ahead as u64);
+        let mut bytes = BytesMut::new();
+        let mut is_queued = true;
+        source.pieces(layer, end, until, &mut |piece| {
+            is_queued &= piece.tag.context(layer) == Some(context);
+            bytes.extend_from_slice(&piece.bytes);
+        });
+        if is_queued && bytes.len() as u64 == until - end { Ok(bytes.freeze()) } else { Err(unit) }
     }
 
     /// Posts what brings the contexts of a packet to it. The packet does not ask any more for those that it does not need.
@@ -255,20 +269,26 @@ impl Driver {
     }
 
     /// The bytes of `unit` before `until`, each DUMP at most an MTU of them. `None`: they are not all there, or too many.
-    fn dumps_of(&self, unit: Unit, until: u64, source: &dyn RecordSource) -> Option<Vec<(Bytes, TxTag)>> {
+    fn dumps_of(&self, unit: Unit, until: u64, source: &dyn RecordSource) -> Option<Vec<Dumped>> {
         let (longest, most) = (usize::from(self.config.mtu), dumps_at_most(&self.config));
         let missing = usize::try_from(until - unit.offset).ok().filter(|bytes| *bytes <= most * longest)?;
         if missing == 0 {
             return Some(Vec::new());
         }
-        let (mut dumps, mut there) = (Vec::new(), 0);
-        source.pieces(unit.layer, unit.offset, until, &mut |QueuedBytes { mut bytes, tag, .. }| {
+        let (mut dumps, mut there, mut is_known) = (Vec::new(), 0, true);
+        source.pieces(unit.layer, unit.offset, until, &mut |QueuedBytes { mut bytes, tag, offsets }| {
             there += bytes.len();
+            let above = unit.layer.above().and_then(|layer| Some((layer, tag.context(layer)?)));
+            let mut at = above.map_or(0, |(layer, _)| offsets[layer.index()]);
             while !bytes.is_empty() {
-                dumps.push((bytes.split_to(bytes.len().min(longest)), tag));
+                let bytes = bytes.split_to(bytes.len().min(longest));
+                at += bytes.len() as u64;
+                let ahead = above.map_or(Ok(Bytes::new()), |(layer, context)| self.ahead(layer, context, at, source));
+                is_known &= ahead.is_ok();
+                dumps.push(Dumped { bytes, tag, ahead: ahead.unwrap_or_default() });
             }
         });
-        (there == missing && dumps.len() <= most).then_some(dumps)
+        (is_known && there == missing && dumps.len() <= most).then_some(dumps)
     }
 
     /// The first unit of which an engine changes a byte among `parts`.
@@ -323,7 +343,7 @@ impl Driver {
             self.post(SendDescriptor::Fence);
         }
         let mut seq = unit.start;
-        for (bytes, tag) in begin.dumps.drain(..) {
+        for Dumped { bytes, tag, ahead } in begin.dumps.drain(..) {
             let mut contexts = [None; LAYERS];
             contexts[layer.index()] = Some(context);
             for (above, step) in Layer::ALL.into_iter().skip(layer.index() + 1).zip(higher) {
@@ -332,7 +352,7 @@ impl Driver {
                 }
             }
             let length = bytes.len() as u32;
-            self.post(SendDescriptor::Dump { contexts, seq, bytes });
+            self.post(SendDescriptor::Dump { contexts, seq, bytes, ahead });
             seq += length;
         }
         if let Some(sending) = self.contexts.sending_mut(context) {
@@ -425,9 +445,9 @@ impl Recoveries {
     }
 }
 
-/// Descriptors that a packet and what it may need before it take.
+/// Descriptors that a packet and what it may need before it take, what follows it included.
 pub(super) fn descriptors_at_most(config: &NicConfig) -> usize {
-    PARAMETERS + dumps_at_most(config) + 1
+    PARAMETERS + dumps_at_most(config) + 2
 }
 
 /// DUMPs are cut at the MTU and at the ends of what was queued. A record comes as header, payload and trailer;
@@ -444,7 +464,7 @@ fn dumps_at_most(config: &NicConfig) -> usize {
 const PARAMETERS: usize = 3;
 /// A TLS record with header, longest ciphertext and all: RFC 8446 5.2.
 const LONGEST_UNIT: usize = 5 + (1 << 14) + 256;
-const PIECES_OF_A_UNIT: usize = 16;
+const PIECES_OF_A_UNIT: usize = 15;
 
 #[cfg(test)]
 mod tests;

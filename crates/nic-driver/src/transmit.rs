@@ -251,9 +251,9 @@ impl Driver {
                 contexts[LAYERS] = wraps.filter(|context| !self.is_ordered(*context));
                 packet.payload_len() as u32
             }
-            SendDescriptor::Dump { contexts: through, bytes, .. } => {
+            SendDescriptor::Dump { contexts: through, bytes, ahead, .. } => {
                 contexts[..LAYERS].copy_from_slice(through);
-                bytes.len() as u32
+                (bytes.len() + ahead.len()) as u32
             }
             SendDescriptor::StaticParameters { handle, .. } | SendDescriptor::ProgressParameters { handle, .. } => {
                 contexts[0] = Some(*handle);

@@ -49,6 +49,8 @@ pub enum SendDescriptor {
         seq: Seq,
         /// The bytes, at most an MTU of them.
         bytes: Bytes,
+        /// What follows them in the stream of the highest context, if that needs to know.
+        ahead: Bytes,
     },
     /// What follows the next packet in the stream of a context that needs to know.
     Ahead {
@@ -276,11 +278,37 @@ pub enum ControlCompletion {
     Changed(u8),
     /// A context has something to tell.
     Event(ContextEvent),
+    /// A transmit context is gone, which nobody had asked for: what it was to send needs a key that is not there.
+    KeyMissing {
+        /// The context.
+        handle: Handle,
+        /// The context that the key is, or was.
+        key: Handle,
+    },
     /// The device was reset: all contexts are gone, and commands from before are forgotten.
     Reset {
         /// How often it was, in all.
         resets: u64,
     },
+}
+
+impl ControlCompletion {
+    /// Whether it answers a command: the others come by themselves.
+    pub fn is_answer(&self) -> bool {
+        match self {
+            ControlCompletion::Event(_) | ControlCompletion::KeyMissing { .. } | ControlCompletion::Reset { .. } => {
+                false
+            }
+            ControlCompletion::Created(_)
+            | ControlCompletion::Refused(_)
+            | ControlCompletion::Resync { .. }
+            | ControlCompletion::Answered(_)
+            | ControlCompletion::Done(_)
+            | ControlCompletion::IndirectionSet
+            | ControlCompletion::Destroyed(_)
+            | ControlCompletion::Changed(_) => true,
+        }
+    }
 }
 
 /// Most pieces of a buffer.

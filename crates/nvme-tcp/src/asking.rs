@@ -28,6 +28,8 @@ offload_base::counters! {
         pub offload_later: "NvmeOffloadLater",
         /// Contexts that a device gave up unasked.
         pub offload_lost: "NvmeOffloadLost",
+        /// Those of them that lacked the key of a volume, which is then taken for one that the device does not have.
+        pub offload_keys_missing: "NvmeOffloadKeysMissing",
     }
 }
 
@@ -56,6 +58,11 @@ impl Asking {
     pub(crate) fn note_lost(&mut self) {
         lock(&self.counters).offload_lost += 1;
         self.again.note_lost();
+    }
+
+    /// It is going to give it up, for a key of a volume is not there.
+    pub(crate) fn note_key_missing(&self) {
+        lock(&self.counters).offload_keys_missing += 1;
     }
 
     /// The stream has one more PDU to send.

@@ -60,6 +60,10 @@ impl Sending {
                 // The news may be older than the context: then the device still has it.
                 self.give_up(stream);
             }
+            DeviceEvent::KeyMissing { handle, key, .. } if self.context == Some(*handle) => {
+                self.asking.note_key_missing();
+                self.keys.lose(*key);
+            }
             DeviceEvent::Removed { handle, .. } if self.context == Some(*handle) => {
                 self.context = None;
                 self.asking.note_lost();
@@ -211,6 +215,7 @@ impl Sealer for PduSealer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::volume::KeyedVolume;
     use crate::wire::{DataHeader, Framing, Pdu};
     use offload_base::Seq;
     use proptest::prelude::*;

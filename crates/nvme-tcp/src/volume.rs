@@ -3,7 +3,7 @@
 //! Invariant: once it was erased, nothing is encrypted or decrypted for it here, and no device is asked to.
 
 use crate::lock;
-use offload_api::XtsStage;
+use offload_api::{Handle, XtsStage};
 use resumable_aead::{Volume, VolumeError};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -138,6 +138,17 @@ impl NamedKeys {
             named.retain(|_, (volume, _)| !volume.is_erased());
         }
         Some(key)
+    }
+
+    /// The device does not have this one.
+    pub(crate) fn lose(&self, key: Handle) {
+        lock(&self.0).retain(|_, (volume, named)| {
+            let is_lost = named.key == key;
+            if is_lost {
+                volume.lose_device_key(*named);
+            }
+            !is_lost
+        });
     }
 
     /// The device was reset: it has none of them any more.

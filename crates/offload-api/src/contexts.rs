@@ -55,8 +55,8 @@ pub struct EngineInfo {
     pub contexts: u32,
     /// Whether a transmit context is to be told the number of a unit that it begins at and that is not the next.
     pub counts_units: bool,
-    /// Bytes of a unit behind the end of a packet that a transmit context may need, if what is before the end is changed. Only of
-    /// engines that count no units.
+    /// Bytes of a unit behind the end of a packet that a transmit context may need, if what is before the end is changed; and behind
+    /// content that a context of the layer below is brought again.
     pub looks_ahead: usize,
     /// How its receive contexts find their places again.
     pub resync: ResyncMode,

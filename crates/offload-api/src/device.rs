@@ -87,6 +87,16 @@ pub enum DeviceEvent {
         /// The context.
         handle: Handle,
     },
+    /// What a transmit context was to send needs a key that the device does not have, or that is another's: it gave the context up,
+    /// and [`Removed`](Self::Removed) follows. Software does what is queued for it.
+    KeyMissing {
+        /// The flow it followed.
+        flow: FlowKey,
+        /// The context.
+        handle: Handle,
+        /// The context that the key is, or was.
+        key: Handle,
+    },
     /// The device was reset: every context is gone, for every flow.
     Reset,
 }
@@ -99,6 +109,7 @@ impl DeviceEvent {
             | DeviceEvent::Removed { flow, .. }
             | DeviceEvent::ResyncStarted { flow, .. }
             | DeviceEvent::ResyncCancelled { flow, .. }
+            | DeviceEvent::KeyMissing { flow, .. }
             | DeviceEvent::ResyncRequested { flow, .. } => Some(flow),
             DeviceEvent::Reset => None,
         }

@@ -276,7 +276,7 @@ impl<'a> NvmeTcpContexts<'a> {
 
     /// Has a transmit context pass the data of PDUs from a host through stages: of those whose queued headers name `stages.command`,
     /// as [`MarkedData`] tells. False: the device cannot be told now, or is not told what follows a packet
-    /// ([`EngineInfo::looks_ahead`]), as above TLS.
+    /// ([`EngineInfo::looks_ahead`]).
     pub fn seal_with(&mut self, handle: Handle, stages: NvmeTcpStages) -> bool {
         self.engine.looks_ahead > 0 && self.contexts.command(handle, Box::new(stages)).is_ok()
     }

@@ -112,10 +112,9 @@ impl NetDevice for AboveTls<'_> {
 }
 
 impl Contexts for AboveTls<'_> {
-    /// TLS's own is taken. No other is told what follows: DUMPs that bring content do not say.
+    /// TLS's own is taken.
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
-        let engine = self.device.contexts()?.engine(name).filter(|engine| engine.name != TlsContexts::ENGINE)?;
-        Some(EngineInfo { looks_ahead: 0, ..engine })
+        self.device.contexts()?.engine(name).filter(|engine| engine.name != TlsContexts::ENGINE)
     }
 
     /// What the context is to work on is in records: one layer higher than the protocol says, which knows of none below it.

@@ -422,6 +422,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         let theirs = match event {
             DeviceEvent::Ready { handle, .. }
             | DeviceEvent::Removed { handle, .. }
+            | DeviceEvent::KeyMissing { handle, .. }
             | DeviceEvent::ResyncRequested { handle, .. } => !self.is_ours(*handle),
             DeviceEvent::Reset => true,
             _ => false,

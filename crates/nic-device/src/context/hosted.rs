@@ -8,7 +8,7 @@ use crate::engine::{
     StreamEngine,
 };
 use crate::stats::DeviceCounters;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use core::any::Any;
 use core::fmt;
 use offload_api::{ContextEvent, Direction, EngineInfo, Handle, PacketAsk, PacketMark, Piece, TxPacket, Verdict};
@@ -132,7 +132,7 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
     /// The same, to be changed.
     fn subject_mut(&mut self, handle: Handle) -> Option<&mut Subject>;
 
-    /// The keys that stages of a context need.
+    /// [`Engine::stage_keys`].
     fn stage_keys(&mut self, handle: Handle) -> Option<&mut StageKeys>;
 
     /// [`Engine::lend`], of a context that is on the NIC.
@@ -300,12 +300,18 @@ pub(crate) trait AnyStream: AnyEngine {
     fn transmit_whole(
         &mut self,
         handle: Handle,
-        at: Seq,
-        bytes: &[Bytes],
+        at: Option<Seq>,
+        bytes: &[u8],
         ahead: &[u8],
         out: &mut BytesMut,
-        counters: &mut DeviceCounters,
+        counters: Option<&mut DeviceCounters>,
     ) -> Result<(), OutOfStep>;
+
+    /// [`StreamEngine::keys_to_receive`].
+    fn keys_to_receive(&mut self, handle: Handle, payload: &Payload<'_>, key: &mut dyn FnMut(Handle));
+
+    /// [`StreamEngine::keys_to_transmit`].
+    fn keys_to_transmit(&mut self, handle: Handle, bytes: &[u8], key: &mut dyn FnMut(Handle));
 
     /// [`StreamEngine::note_sent`].
     fn note_sent(&self, worked: u64, counters: &mut DeviceCounters);
@@ -346,14 +352,26 @@ impl<E: StreamEngine> AnyStream for Hosted<E> {
     fn transmit_whole(
         &mut self,
         handle: Handle,
-        at: Seq,
-        bytes: &[Bytes],
+        at: Option<Seq>,
+        bytes: &[u8],
         ahead: &[u8],
         out: &mut BytesMut,
-        counters: &mut DeviceCounters,
+        counters: Option<&mut DeviceCounters>,
     ) -> Result<(), OutOfStep> {
         let context: Context<'_, E> = self.slab.get(handle).ok_or(OutOfStep)?;
         E::transmit_whole(context, at, bytes, ahead, out, counters)
+    }
+
+    fn keys_to_receive(&mut self, handle: Handle, payload: &Payload<'_>, key: &mut dyn FnMut(Handle)) {
+        if let Some(context) = self.slab.get(handle) {
+            E::keys_to_receive(context, payload, key);
+        }
+    }
+
+    fn keys_to_transmit(&mut self, handle: Handle, bytes: &[u8], key: &mut dyn FnMut(Handle)) {
+        if let Some(context) = self.slab.get(handle) {
+            E::keys_to_transmit(context, bytes, key);
+        }
     }
 
     fn note_sent(&self, worked: u64, counters: &mut DeviceCounters) {

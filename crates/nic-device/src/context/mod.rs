@@ -12,7 +12,7 @@ mod image;
 mod job;
 mod slab;
 
-use crate::engine::{Lent, Shown, StageKeys};
+use crate::engine::{Lent, Payload, Shown, StageKeys};
 use crate::stats::DeviceCounters;
 use crate::steering::Steering;
 use core::ops::Range;
@@ -27,6 +27,15 @@ use offload_api::{ContextEvent, Direction, FlowKey, Handle, Job, Outcome, Piece}
 use offload_base::Seq;
 use offload_formats::Headers;
 use smallvec::SmallVec;
+
+/// Keys that a packet needs, each once: mostly none, or one.
+pub(crate) type Keys = SmallVec<[Handle; 4]>;
+
+fn note_key(keys: &mut Keys, key: Handle) {
+    if !keys.contains(&key) {
+        keys.push(key);
+    }
+}
 
 /// What a context is about.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -138,30 +147,49 @@ impl ContextStore {
         }
     }
 
-    /// The same for a call that works on bytes: meanwhile the stages of the context have the keys that they need.
+    /// The keys that stages of a context need for a received packet.
+    pub(crate) fn keys_to_receive(&mut self, handle: Handle, payload: &Payload<'_>, dma: &mut DmaBytes) -> Keys {
+        let mut keys = Keys::new();
+        if let Some(engine) = self.stream(handle, dma) {
+            engine.keys_to_receive(handle, payload, &mut |key| note_key(&mut keys, key));
+        }
+        keys
+    }
+
+    /// And for bytes that a transmit context is to work on.
+    pub(crate) fn keys_to_transmit(&mut self, handle: Handle, bytes: &[u8], dma: &mut DmaBytes) -> Keys {
+        let mut keys = Keys::new();
+        if let Some(engine) = self.stream(handle, dma) {
+            engine.keys_to_transmit(handle, bytes, &mut |key| note_key(&mut keys, key));
+        }
+        keys
+    }
+
+    /// [`stream`](Self::stream) for a call that works on bytes: meanwhile the stages of the context have these keys. Says, beside what came of
+    /// it, which key is not the one that a stage needs.
     pub(crate) fn with_stream<R>(
         &mut self,
         handle: Handle,
         dma: &mut DmaBytes,
+        keys: Keys,
         work: impl FnOnce(&mut dyn AnyStream) -> R,
-    ) -> Option<R> {
-        let keys: SmallVec<[Handle; 4]> = match self.stage_keys(handle) {
-            Some(keys) => keys.wanted().collect(),
-            None => SmallVec::new(),
-        };
+    ) -> Option<(R, Option<Handle>)> {
         for key in &keys {
             let lent = self.bring(*key, dma).and_then(|()| self.engine_mut(*key)?.lend(*key));
             self.lend(handle, *key, lent);
         }
         let done = self.stream(handle, dma).map(work);
-        keys.into_iter().for_each(|key| self.lend(handle, key, None));
-        done
+        let mut refused = None;
+        for key in keys {
+            if self.lend(handle, key, None) {
+                refused = Some(key);
+            }
+        }
+        Some((done?, refused))
     }
 
-    fn lend(&mut self, handle: Handle, key: Handle, lent: Option<Lent>) {
-        if let Some(keys) = self.stage_keys(handle) {
-            keys.lend(key, lent);
-        }
+    fn lend(&mut self, handle: Handle, key: Handle, lent: Option<Lent>) -> bool {
+        self.stage_keys(handle).is_some_and(|keys| keys.lend(key, lent))
     }
 
     fn stage_keys(&mut self, handle: Handle) -> Option<&mut StageKeys> {

@@ -113,7 +113,7 @@ mod xts;
 use crate::context::Installed;
 pub use crate::context::{ImageReader, ImageWriter};
 use crate::stats::DeviceCounters;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use core::any::Any;
 use core::fmt;
 pub use data_keys::DataKeys;
@@ -159,7 +159,7 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     /// The stages that the NIC has, once, before any context is made.
     fn take_stages(&mut self, _: &StageMakers) {}
 
-    /// The keys that stages of a context need on the NIC, before it works on bytes.
+    /// Where keys are lent to the stages of a context.
     fn stage_keys(_: &mut Self::Held) -> Option<&mut StageKeys> {
         None
     }
@@ -239,21 +239,28 @@ pub trait StreamEngine: Engine {
         out: &mut BytesMut,
     ) -> Result<u64, OutOfStep>;
 
-    /// Whether a transmit context of the first layer works on a packet before that is cut into segments, by
+    /// The keys that stages of a context need for the payload of a received packet.
+    fn keys_to_receive(_: Context<'_, Self>, _: &Payload<'_>, _key: &mut dyn FnMut(Handle)) {}
+
+    /// And for bytes that are the next of a transmit context.
+    fn keys_to_transmit(_: Context<'_, Self>, _bytes: &[u8], _key: &mut dyn FnMut(Handle)) {}
+
+    /// Whether a transmit context works on a packet before that is cut into segments, by
     /// [`transmit_whole`](Self::transmit_whole): because it has to know what follows.
     fn works_on_whole_packets(_: &Context<'_, Self>) -> bool {
         false
     }
 
-    /// The same as [`transmit`](Self::transmit) for the payload of a packet, and then counts what it did. `ahead` is what follows in
-    /// the unit, up to [`EngineInfo::looks_ahead`] bytes.
+    /// The same as [`transmit`](Self::transmit) for all bytes of a packet, and then counts what it did; or for those that a resync
+    /// brings an engine below, which is not counted. `ahead` is what follows in the unit, up to
+    /// [`EngineInfo::looks_ahead`] bytes.
     fn transmit_whole(
         _: Context<'_, Self>,
-        _at: Seq,
-        _bytes: &[Bytes],
+        _at: Option<Seq>,
+        _bytes: &[u8],
         _ahead: &[u8],
         _out: &mut BytesMut,
-        _: &mut DeviceCounters,
+        _: Option<&mut DeviceCounters>,
     ) -> Result<(), OutOfStep> {
         Err(OutOfStep)
     }

@@ -5,8 +5,9 @@
 //! ([`Stages`]), and what they have to remember in the state itself ([`StageStates`]). So a stage works in any engine that has some, and
 //! an engine knows none of them.
 //!
-//! A stage may need a key that is a context of its own ([`Stage::key`]): the engine keeps a list of those ([`StageKeys`]), and the device
-//! brings them to the NIC and lends them for as long as it calls the engine ([`KeyPlace`]): no stage keeps one.
+//! A stage may need a key that is a context of its own ([`Stage::key`]): the engine keeps a list of those ([`StageKeys`]) and says which ones
+//! the bytes of a packet need; the device brings these to the NIC and lends them for as long as it calls the engine ([`KeyPlace`]): no
+//! stage keeps one.
 //!
 //! Bytes pass the stages in the order in which they were named on their way out, and in the opposite order on their way in.
 //!
@@ -51,7 +52,7 @@ use crate::context::{ImageReader, ImageWriter};
 use core::any::Any;
 use core::fmt;
 use offload_api::{Direction, Handle, Spec, StageSpec};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One thing that is done to the data in units.
 pub trait Stage: fmt::Debug + Send + 'static {
@@ -128,17 +129,28 @@ pub type Lent = Arc<dyn Any + Send + Sync>;
 /// assert!(KeyPlace::default().get::<u32>().is_none(), "nobody lends it one");
 /// ```
 #[derive(Clone, Default)]
-pub struct KeyPlace(Arc<Mutex<Option<Lent>>>);
+pub struct KeyPlace(Arc<Mutex<Place>>);
+
+#[derive(Default)]
+struct Place {
+    lent: Option<Lent>,
+    /// A stage could not work by what was lent, or there was nothing.
+    is_refused: bool,
+}
 
 impl KeyPlace {
     /// The key, while there is one and the engine is called.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        let lent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lent.as_ref()?.clone().downcast().ok()
+        self.place().lent.as_ref()?.clone().downcast().ok()
     }
 
-    fn put(&self, lent: Option<Lent>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = lent;
+    /// It is not the key that the stage needs: what is to leave never will.
+    pub fn refuse(&self) {
+        self.place().is_refused = true;
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -153,35 +165,33 @@ impl fmt::Debug for KeyPlace {
 /// ```
 /// use nic_device::engine::StageKeys;
 ///
-/// let mut keys = StageKeys::default();
-/// assert_eq!(keys.wanted().count(), 0);
+/// assert!(StageKeys::default().is_empty());
 /// ```
 #[derive(Debug, Default)]
 pub struct StageKeys(Vec<(Handle, KeyPlace)>);
 
 impl StageKeys {
-    /// Those that stages still need.
-    pub fn wanted(&mut self) -> impl Iterator<Item = Handle> {
-        self.0.retain(|(_, place)| Arc::strong_count(&place.0) > 1);
-        self.0.iter().map(|(key, _)| *key)
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
-    /// Lends a key, or takes it back.
-    pub(crate) fn lend(&mut self, key: Handle, lent: Option<Lent>) {
-        if let Some((_, place)) = self.0.iter().find(|(known, _)| *known == key) {
-            place.put(lent);
-        }
+    /// Lends a key, or takes it back. True: a stage has [refused](KeyPlace::refuse) it meanwhile.
+    pub(crate) fn lend(&mut self, key: Handle, lent: Option<Lent>) -> bool {
+        let Some((_, place)) = self.0.iter().find(|(known, _)| *known == key) else { return false };
+        let before = core::mem::replace(&mut *place.place(), Place { lent, is_refused: false });
+        before.is_refused
     }
 
     fn place(&mut self, key: Handle) -> KeyPlace {
-        match self.0.iter().find(|(known, _)| *known == key) {
-            Some((_, place)) => place.clone(),
-            None => {
-                let place = KeyPlace::default();
-                self.0.push((key, place.clone()));
-                place
-            }
+        if let Some((_, place)) = self.0.iter().find(|(known, _)| *known == key) {
+            return place.clone();
         }
+        // Those of stages that are gone.
+        self.0.retain(|(_, place)| Arc::strong_count(&place.0) > 1);
+        let place = KeyPlace::default();
+        self.0.push((key, place.clone()));
+        place
     }
 }
 
@@ -208,6 +218,11 @@ impl Stages {
             }
         }
         self
+    }
+
+    /// The keys that they need.
+    pub fn keys(&self) -> impl Iterator<Item = Handle> {
+        self.0.iter().filter_map(|stage| stage.key())
     }
 
     /// Whether nothing is done to data.

@@ -18,6 +18,7 @@ impl QueuePair {
         self.contexts.clear();
         self.steering.clear();
         self.flush_send_ring();
+        self.lost.clear();
         self.counters.resets += 1;
         self.show_sent(now);
         self.reset_unreported = true;
@@ -125,6 +126,22 @@ impl QueuePair {
             && let Some(event) = self.contexts.pop_event()
         {
             let _room = self.report(now, ControlCompletion::Event(event));
+        }
+    }
+
+    /// A transmit context cannot go on without a key that is not there: it is given up, so that software does what is queued for it.
+    pub(super) fn lose(&mut self, handle: Handle, key: Handle) {
+        self.contexts.remove(handle, &mut self.steering);
+        self.lost.push_back((handle, key));
+    }
+
+    /// Tells the driver of contexts that were given up so, as far as there is room.
+    pub(super) fn report_lost(&mut self, now: Instant) {
+        // Answers to commands must find room.
+        while self.rings.control_completions.room() > self.config.control_ring
+            && let Some((handle, key)) = self.lost.pop_front()
+        {
+            let _room = self.report(now, ControlCompletion::KeyMissing { handle, key });
         }
     }
 

@@ -26,14 +26,14 @@ use core::time::Duration;
 use nic_rings::dma::DmaBytes;
 use nic_rings::signal::Signal;
 use nic_rings::{DeviceRings, NicConfig};
-use offload_api::FlowKey;
-use offload_api::KeyBytes;
 use offload_api::rss::INDIRECTION_ENTRIES;
+use offload_api::{FlowKey, Handle, KeyBytes};
 use offload_base::time::earliest;
 use offload_base::{BufferPool, Instant};
 use offload_formats::frame::ETHERNET_BYTES;
 pub(crate) use receive::Arrived;
 use receive::ReceiveSide;
+use std::collections::VecDeque;
 use transmit::TransmitSide;
 
 /// One queue pair of a NIC, and what is behind it.
@@ -62,6 +62,8 @@ pub struct QueuePair {
     pub(crate) new_indirection: Option<Box<[u16; INDIRECTION_ENTRIES]>>,
     /// The driver has not been told of the last reset.
     reset_unreported: bool,
+    /// Nor of these contexts that lack a key.
+    lost: VecDeque<(Handle, Handle)>,
     counters: DeviceCounters,
     dma: DmaBytes,
 }
@@ -83,6 +85,7 @@ impl QueuePair {
             send_interrupt: Interrupt::default(),
             new_indirection: None,
             reset_unreported: false,
+            lost: VecDeque::new(),
             counters: DeviceCounters::default(),
             dma: DmaBytes::default(),
         }
@@ -152,6 +155,7 @@ impl QueuePair {
         self.show_received(now);
         self.report_reset(now);
         self.report_events(now);
+        self.report_lost(now);
         if self.interrupt.raise_when_due(now, &self.rings.interrupt) {
             self.counters.interrupts += 1;
         }

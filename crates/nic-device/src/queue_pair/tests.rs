@@ -87,7 +87,10 @@ fn an_old_generation_names_no_transmit_context() {
     for handle in OTHERS {
         assert!(rig.send(packet(handle)).is_empty());
         let bytes = Bytes::from_static(RECORD);
-        assert!(rig.send(SendDescriptor::Dump { contexts: [Some(handle), None], seq: Seq(0), bytes }).is_empty());
+        assert!(
+            rig.send(SendDescriptor::Dump { contexts: [Some(handle), None], seq: Seq(0), bytes, ahead: Bytes::new() })
+                .is_empty()
+        );
         assert_eq!(rig.command(ControlCommand::Park { handle }), None);
         let destroyed = rig.command(ControlCommand::Destroy { handle });
         assert_eq!(destroyed, Some(ControlCompletion::Destroyed(handle)), "it is gone, as it was before");

@@ -101,12 +101,13 @@ fn expect(stages: &Stages, contexts: &mut ContextStore, dma: &mut DmaBytes, seq:
     Some(expected)
 }
 
-/// Makes of `bytes` at `seq` what belongs on the wire, and appends it to `destination`. `scratch` may be used.
+/// Makes of `bytes` at `seq` what belongs on the wire, and appends it to `destination`. `scratch` may be used. `ahead` is what follows
+/// them in the stream of the highest context, for a DUMP that brings one below what that makes.
 fn work(
     stages: &Stages,
     contexts: &mut ContextStore,
     dma: &mut DmaBytes,
-    (seq, bytes): (Seq, &[u8]),
+    (seq, bytes, mut ahead): (Seq, &[u8], Option<&[u8]>),
     [from, to]: &mut [BytesMut; 2],
     destination: &mut BytesMut,
 ) -> Result<Worked, GivenUp> {
@@ -116,35 +117,51 @@ fn work(
         let Some(handle) = stages[layer] else { continue };
         to.clear();
         let source = if made { &from[..] } else { bytes };
-        let done = contexts.with_stream(handle, dma, |engine| engine.transmit(handle, None, source, to));
-        worked[layer] = done.ok_or(GivenUp::UnknownContext)??;
+        let ahead = ahead.take();
+        worked[layer] = through(contexts, dma, handle, source, |engine| match ahead {
+            Some(ahead) if engine.works_on_whole_packets(handle) => {
+                engine.transmit_whole(handle, None, source, ahead, to, None).map(|()| 0)
+            }
+            _ => engine.transmit(handle, None, source, to),
+        })?;
         core::mem::swap(from, to);
         made = true;
     }
     let bytes = if made { from } else { bytes };
     match stages[0] {
         Some(handle) => {
-            let done =
-                contexts.with_stream(handle, dma, |engine| engine.transmit(handle, Some(seq), bytes, destination));
-            worked[0] = done.ok_or(GivenUp::UnknownContext)??;
+            let transmit = |engine: &mut dyn AnyStream| engine.transmit(handle, Some(seq), bytes, destination);
+            worked[0] = through(contexts, dma, handle, bytes, transmit)?;
         }
         None => destination.extend_from_slice(bytes),
     }
     Ok(worked)
 }
 
+/// Has a context work on `bytes`, its stages with the keys that these need.
+fn through<R>(
+    contexts: &mut ContextStore,
+    dma: &mut DmaBytes,
+    context: Handle,
+    bytes: &[u8],
+    transmit: impl FnOnce(&mut dyn AnyStream) -> Result<R, OutOfStep>,
+) -> Result<R, GivenUp> {
+    let keys = contexts.keys_to_transmit(context, bytes, dma);
+    let (done, refused) = contexts.with_stream(context, dma, keys, transmit).ok_or(GivenUp::UnknownContext)?;
+    done.map_err(|OutOfStep| refused.map_or(GivenUp::OutOfSync, |key| GivenUp::NoKey { context, key }))
+}
+
 /// Why a packet was given up before its last byte.
 enum GivenUp {
     UnknownContext,
     OutOfSync,
+    /// A context lacks a key: it will make nothing of these bytes, however often they come.
+    NoKey {
+        context: Handle,
+        key: Handle,
+    },
     /// The engine that was to wrap it counted why.
     NotWrapped,
-}
-
-impl From<OutOfStep> for GivenUp {
-    fn from(_: OutOfStep) -> GivenUp {
-        GivenUp::OutOfSync
-    }
 }
 
 impl QueuePair {
@@ -173,6 +190,7 @@ impl QueuePair {
             }
             None => self.show_sent(now),
         }
+        self.report_lost(now);
         frame
     }
 
@@ -346,7 +364,7 @@ impl QueuePair {
                 self.dma.tx_parameters += dma::AHEAD_DESCRIPTOR;
                 self.transmit.ahead.insert(context, bytes);
             }
-            SendDescriptor::Dump { contexts, seq, bytes } => self.run_dump(&contexts, seq, &bytes),
+            SendDescriptor::Dump { contexts, seq, bytes, ahead } => self.run_dump(&contexts, seq, &bytes, &ahead),
             SendDescriptor::Control { epoch, command } => self.run_command(epoch, *command),
         }
         self.transmit.done.push(slot);
@@ -386,23 +404,36 @@ impl QueuePair {
         Some(Box::new(Job { slot, segmenter: Segmenter::new(packet), wrapping }))
     }
 
-    /// Has an engine work on a packet before it is cut, if it has to know what follows the bytes of a segment. Then the packet does
+    /// Has engines work on a packet before it is cut, if they have to know what follows the bytes of a segment. Then the packet does
     /// not ask for that any more.
     fn work_whole(&mut self, packet: &mut TxPacket) -> Result<(), GivenUp> {
-        let Some(ask) = packet.ask.streams[0] else { return Ok(()) };
-        let QueuePair { contexts, dma, counters, transmit: TransmitSide { ahead, .. }, .. } = self;
-        let ahead = ahead.remove(&ask.context).unwrap_or_default();
-        let engine = contexts.stream(ask.context, dma).ok_or(GivenUp::UnknownContext)?;
-        if !engine.works_on_whole_packets(ask.context) {
-            return Ok(());
+        for layer in (0..LAYERS).rev() {
+            let Some(ask) = packet.ask.streams[layer] else { continue };
+            let QueuePair { contexts, dma, counters, transmit: TransmitSide { ahead, .. }, .. } = self;
+            let ahead = ahead.remove(&ask.context).unwrap_or_default();
+            let engine = contexts.stream(ask.context, dma).ok_or(GivenUp::UnknownContext)?;
+            if !engine.works_on_whole_packets(ask.context) {
+                continue;
+            }
+            if packet.ask.streams[layer + 1..].iter().any(Option::is_some) {
+                // What an engine above would make of the segments would come too late.
+                return Err(GivenUp::OutOfSync);
+            }
+            // What frames the units of layers below lies between.
+            let of_stream = |(fragment, _): &(usize, &mut Bytes)| ask.is_of(*fragment);
+            let mut bytes = BytesMut::with_capacity(ask.bytes as usize);
+            let fragments = packet.fragments.iter_mut().enumerate().filter(of_stream);
+            fragments.for_each(|(_, fragment)| bytes.extend_from_slice(fragment));
+            let mut made = BytesMut::with_capacity(bytes.len());
+            let at = (layer == 0).then_some(packet.ask.seq);
+            through(contexts, dma, ask.context, &bytes, |engine| {
+                engine.transmit_whole(ask.context, at, &bytes, &ahead, &mut made, Some(counters))
+            })?;
+            let mut made = made.freeze();
+            let fragments = packet.fragments.iter_mut().enumerate().filter(of_stream);
+            fragments.for_each(|(_, fragment)| *fragment = made.split_to(fragment.len()));
+            packet.ask.streams[layer] = None;
         }
-        let mut made = BytesMut::with_capacity(packet.payload_len());
-        let done = contexts.with_stream(ask.context, dma, |engine| {
-            engine.transmit_whole(ask.context, packet.ask.seq, &packet.fragments, &ahead, &mut made, counters)
-        });
-        done.ok_or(GivenUp::UnknownContext)??;
-        packet.fragments = core::iter::once(made.freeze()).collect();
-        packet.ask.streams[0] = None;
         Ok(())
     }
 
@@ -422,7 +453,7 @@ impl QueuePair {
                 return Ok(());
             }
             let of_fragment = ask.streams.map(|ask| ask.filter(|ask| ask.is_of(fragment)).map(|ask| ask.context));
-            let part = work(&of_fragment, contexts, dma, (seq, bytes), scratch, frame)?;
+            let part = work(&of_fragment, contexts, dma, (seq, bytes, None), scratch, frame)?;
             worked.iter_mut().zip(part).for_each(|(all, part)| *all += part);
             Ok::<(), GivenUp>(())
         });
@@ -467,6 +498,10 @@ impl QueuePair {
         match why {
             GivenUp::UnknownContext => self.counters.tx_drop_unknown_context += 1,
             GivenUp::OutOfSync => self.counters.tx_drop_out_of_sync += 1,
+            GivenUp::NoKey { context, key } => {
+                self.counters.tx_drop_no_key += 1;
+                self.lose(context, key);
+            }
             GivenUp::NotWrapped => {}
         }
         self.transmit.done.push(slot);
@@ -487,12 +522,18 @@ impl QueuePair {
         }
     }
 
-    fn run_dump(&mut self, stages: &Stages, seq: Seq, bytes: &[u8]) {
-        self.dma.tx_resync += dma::DUMP_DESCRIPTOR + bytes.len() as u64;
+    fn run_dump(&mut self, stages: &Stages, seq: Seq, bytes: &[u8], ahead: &[u8]) {
+        self.dma.tx_resync += dma::DUMP_DESCRIPTOR + (bytes.len() + ahead.len()) as u64;
         let QueuePair { contexts, dma, transmit: TransmitSide { scratch, nowhere, .. }, .. } = self;
         nowhere.clear();
-        if work(stages, contexts, dma, (seq, bytes), scratch, nowhere).is_err() {
+        // What a context makes of the end of a block matters to one below it only.
+        let ahead = stages[0].map(|_| ahead);
+        let done = work(stages, contexts, dma, (seq, bytes, ahead), scratch, nowhere);
+        if done.is_err() {
             self.counters.tx_stale_parameters += 1;
+        }
+        if let Err(GivenUp::NoKey { context, key }) = done {
+            self.lose(context, key);
         }
     }
 }

@@ -295,7 +295,7 @@ fn a_context_of_no_engine_is_gone() {
     assert_eq!(lost, Sent::Dropped(DropReason::DeviceGone));
 }
 
-/// 3 for the context, 12 MTUs of the longest record, 16 pieces, the packet.
+/// 3 for the context, 12 MTUs of the longest record, 15 pieces, the packet and what follows it.
 #[test]
 fn a_packet_takes_no_more_of_the_ring_than_it_may_need() {
     assert_eq!(descriptors_at_most(&NicConfig::default()), 32);

@@ -1,16 +1,19 @@
-//! Digests filled in, then records encrypted, in one pass of the NIC: the bytes are those of software that makes the digests
-//! and seals the records, whatever is sent, and sent again, in whatever packets.
+//! Data encrypted by AES-XTS and digests filled in, then records sealed, in one pass of the NIC: the bytes are those of software that does so,
+//! whatever is sent, and sent again, in whatever packets.
 
 use super::{Cipher, HEADERS, MSS, ciphers, flow, headers, key, leaves, pair};
 use bytes::Bytes;
 use nic_sim::wire::Port;
 use nic_sim::{Device, Driver, NicConfig, TransmitResync};
 use offload_api::{
-    Direction, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Sent, StreamAsk, TlsSuite, TlsVersion,
-    TxAsk, TxPacket, TxTag, TypedContexts, Unit, UnitTag,
+    Direction, Handle, Layer, Lookup, MarkedData, NetDevice, NvmeTcpStages, QueuedBytes, RecordSource, Sent, StageSpec,
+    StreamAsk, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit, UnitTag, XTS_STAGE,
 };
 use offload_base::{Instant, Seq};
+use offload_jobs::WrappingKey;
+use offload_transforms::{Secret, Tweak};
 use proptest::prelude::*;
+use resumable_aead::{DataUnits, Volume, XtsKey};
 
 /// PDUs as the content of records, as a transport keeps them.
 struct Queue {
@@ -56,26 +59,70 @@ impl Chunk {
     }
 }
 
+/// A PDU as it is queued, as it belongs on the wire, and from where on the NIC changes it.
+struct Made {
+    queued: Vec<u8>,
+    wire: Vec<u8>,
+    touched_from: u32,
+}
+
+/// PDUs with data of these lengths, whose digests the NIC makes. Without data a PDU has no digest.
+fn with_digests(lengths: &[usize]) -> Vec<Made> {
+    let made = |(number, length): (usize, &usize)| {
+        let data: Vec<u8> = (0..*length).map(|at| (at * 31 + number * 7) as u8).collect();
+        let (flags, offset) = if data.is_empty() { (0, 0) } else { (0b10, 28) };
+        let plen = if data.is_empty() { 24 } else { 28 + length + 4 };
+        let mut header = vec![7, flags, 24, offset];
+        header.extend((plen as u32).to_le_bytes());
+        header.resize(if data.is_empty() { 24 } else { 28 }, number as u8);
+        let (mut queued, mut wire) = ([&header[..], &data].concat(), [&header[..], &data].concat());
+        if !data.is_empty() {
+            queued.extend([0; 4]);
+            wire.extend(crc32c::crc32c(&data).to_le_bytes());
+        }
+        let touched_from = if plen > 24 { plen as u32 - 4 } else { 24 };
+        Made { queued, wire, touched_from }
+    };
+    lengths.iter().enumerate().map(made).collect()
+}
+
+/// PDUs of a host with so many blocks of 16 bytes of a volume, some with a digest.
+fn encrypted(volume: &Volume, lengths: &[usize]) -> Vec<Made> {
+    let made = |(number, blocks): (usize, &usize)| {
+        let data: Vec<u8> = (0..blocks * 16).map(|at| (at * 31 + number * 7) as u8).collect();
+        let digested = number % 3 < 2;
+        let plen = 24 + data.len() + if digested { 4 } else { 0 };
+        let (first, offset) = (1000 * number as u64, 48 * number as u32);
+        let mut header = vec![6, if digested { 0b10 } else { 0 }, 24, 24];
+        header.extend((plen as u32).to_le_bytes());
+        header.extend([7, 0, 1, 0]);
+        header.extend(offset.to_le_bytes());
+        header.extend((data.len() as u64).to_le_bytes());
+        let mut marked = header.clone();
+        MarkedData::new(VOLUME, first).unwrap().write(marked.first_chunk_mut().unwrap());
+        let mut ciphertext = data.clone();
+        volume.encrypt(first, offset.into(), &mut ciphertext).unwrap();
+        let (mut queued, mut wire) = ([marked, data].concat(), [&header[..], &ciphertext].concat());
+        if digested {
+            queued.extend([0; 4]);
+            wire.extend(crc32c::crc32c(&ciphertext).to_le_bytes());
+        }
+        Made { queued, wire, touched_from: MarkedData::AT as u32 }
+    };
+    lengths.iter().enumerate().map(made).collect()
+}
+
+/// By what number PDUs name the volume.
+const VOLUME: u16 = 3;
+
 impl Queue {
-    /// PDUs with data of these lengths, in records of these lengths of content. Without data a PDU has no digest.
-    fn new((version, suite): Cipher, start: Seq, lengths: &[usize], cuts: &[usize], handles: Handles) -> Queue {
+    /// PDUs in records of these lengths of content.
+    fn new((version, suite): Cipher, start: Seq, made: &[Made], cuts: &[usize], handles: Handles) -> Queue {
         let (mut queued, mut content, mut pdus) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, length) in lengths.iter().enumerate() {
-            let data: Vec<u8> = (0..*length).map(|at| (at * 31 + number * 7) as u8).collect();
-            let (flags, offset) = if data.is_empty() { (0, 0) } else { (0b10, 28) };
-            let plen = if data.is_empty() { 24 } else { 28 + length + 4 };
-            let mut header = vec![7, flags, 24, offset];
-            header.extend((plen as u32).to_le_bytes());
-            header.resize(if data.is_empty() { 24 } else { 28 }, number as u8);
-            pdus.push((content.len(), plen));
-            for bytes in [&mut queued, &mut content] {
-                bytes.extend(&header);
-                bytes.extend(&data);
-            }
-            if !data.is_empty() {
-                queued.extend([0; 4]);
-                content.extend(crc32c::crc32c(&data).to_le_bytes());
-            }
+        for pdu in made {
+            pdus.push((content.len(), pdu.wire.len(), pdu.touched_from));
+            queued.extend(&pdu.queued);
+            content.extend(&pdu.wire);
         }
         let explicit = if version == TlsVersion::Tls12 && suite != TlsSuite::ChaCha20Poly1305 { 8 } else { 0 };
         let inner = if version == TlsVersion::Tls13 { &[23][..] } else { &[] };
@@ -98,11 +145,11 @@ impl Queue {
             };
             push(prefix, None, done);
             while done < end {
-                let pdu = pdus.partition_point(|(start, _)| *start <= done) - 1;
-                let (from, plen) = pdus[pdu];
+                let pdu = pdus.partition_point(|(start, ..)| *start <= done) - 1;
+                let (from, plen, touched_from) = pdus[pdu];
                 let to = end.min(from + plen);
                 let (at, len) = ((done - from) as u32, plen as u32);
-                let tag = UnitTag { number: pdu as u64, at, len, touched_from: if len > 24 { len - 4 } else { len } };
+                let tag = UnitTag { number: pdu as u64, at, len, touched_from };
                 push(queued[done..to].to_vec(), Some(tag), done);
                 done = to;
             }
@@ -279,7 +326,7 @@ proptest! {
         let config = NicConfig { tls_transmit_resync, context_cache_bytes, ..NicConfig::default() };
         let (mut device, mut driver) = pair(config);
         let handles = contexts(&mut driver, cipher, Seq(start));
-        let mut queue = Queue::new(cipher, Seq(start), &lengths, &cuts, handles);
+        let mut queue = Queue::new(cipher, Seq(start), &with_digests(&lengths), &cuts, handles);
         let mut reached = 0;
         for (index, bytes, fate) in sends {
             match fate {
@@ -312,13 +359,118 @@ proptest! {
     }
 }
 
+/// A volume, whose key the NIC gets.
+struct Keyed {
+    volume: Volume,
+    key: Vec<u8>,
+    unit: u32,
+}
+
+impl Keyed {
+    fn new(bytes: usize, unit: u32) -> Keyed {
+        let key: Vec<u8> = (0..bytes as u8).collect();
+        let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(unit as usize).unwrap());
+        Keyed { volume, key, unit }
+    }
+
+    /// Gives the NIC the key, and has the context for digests encrypt by it too.
+    fn import(&self, device: &mut Device, driver: &mut Driver, nvme: Handle) {
+        let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![9; 32]) };
+        let contexts = driver.contexts().unwrap();
+        let key = tenant.import(contexts, 1, &Secret::new(self.key.clone()), self.unit, Tweak::Unit).unwrap();
+        let stages = vec![StageSpec::new(XTS_STAGE, key)];
+        assert!(driver.nvme().unwrap().seal_with(nvme, NvmeTcpStages { command: VOLUME, unit: 0, stages }));
+        device.process(Instant::ZERO);
+    }
+}
+
+proptest! {
+    /// The same with data that are encrypted before: blocks that packets, segments, records and DUMPs cut.
+    #[test]
+    fn whatever_leaves_is_what_software_would_have_encrypted_and_sealed(
+        cipher in ciphers(),
+        key_bytes in prop_oneof![Just(32usize), Just(64)],
+        unit in prop_oneof![Just(512u32), Just(4096)],
+        lengths in prop::collection::vec(prop_oneof![3 => 1usize..200, 1 => 1000usize..4000], 1..8),
+        cuts in prop::collection::vec(prop_oneof![1usize..60, 100usize..3_000, Just(16_384)], 1..6),
+        start: u32,
+        next_record: bool,
+        cached in 1usize..5,
+        sends in prop::collection::vec((any::<prop::sample::Index>(), 1usize..30_000, 0u8..24), 1..40),
+    ) {
+        let least = lengths.iter().sum::<usize>() * 16 / 400;
+        let cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.max(least)).collect();
+        let tls_transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
+        let config = NicConfig { tls_transmit_resync, context_cache_bytes: cached * 208, ..NicConfig::default() };
+        let (mut device, mut driver) = pair(config);
+        let handles = contexts(&mut driver, cipher, Seq(start));
+        let keyed = Keyed::new(key_bytes, unit);
+        keyed.import(&mut device, &mut driver, handles.nvme);
+        let made = encrypted(&keyed.volume, &lengths);
+        let mut queue = Queue::new(cipher, Seq(start), &made, &cuts, handles);
+        let mut reached = 0;
+        for (index, bytes, fate) in sends {
+            match fate {
+                0 => {
+                    device.reset(Instant::ZERO);
+                    while driver.poll_event().is_some() {}
+                    if bytes % 2 == 0 {
+                        let start = Seq(start) + reached as u32;
+                        let key = key(cipher);
+                        queue.handles.tls =
+                            driver.tls().unwrap().add(&flow(), Direction::Transmit, start, 0, &key).unwrap();
+                    }
+                    if bytes % 3 == 0 {
+                        queue.handles.nvme = driver.nvme().unwrap().add_transmit(&flow()).unwrap();
+                        keyed.import(&mut device, &mut driver, queue.handles.nvme);
+                    }
+                }
+                1..10 if reached < queue.wire.len() => {
+                    reached = send(&mut device, &mut driver, &mut queue, reached, bytes);
+                }
+                _ if reached > 0 => {
+                    let at = index.index(reached);
+                    reached = reached.max(send(&mut device, &mut driver, &mut queue, at, bytes));
+                }
+                _ => {}
+            }
+        }
+        let counters = device.counters();
+        prop_assert_eq!(counters.tx_drop_out_of_sync + counters.tx_drop_no_key + counters.tx_stale_parameters, 0);
+    }
+}
+
+/// What is sent again is rebuilt: the NIC is told what follows each DUMP that ends within a block.
+#[test]
+fn dumps_of_records_bring_ciphertext() {
+    let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
+    let (mut device, mut driver) = pair(NicConfig::default());
+    let handles = contexts(&mut driver, cipher, Seq(7));
+    let keyed = Keyed::new(64, 512);
+    keyed.import(&mut device, &mut driver, handles.nvme);
+    let made = encrypted(&keyed.volume, &[500, 500]);
+    let mut queue = Queue::new(cipher, Seq(7), &made, &[3001], handles);
+    let mut at = 0;
+    while at < queue.wire.len() {
+        at = send(&mut device, &mut driver, &mut queue, at, MSS + 1);
+    }
+    assert_eq!(device.counters().tx_nvmeotcp_sealed_bytes, 16_000);
+    for at in (0..queue.wire.len()).step_by(997).collect::<Vec<_>>() {
+        send(&mut device, &mut driver, &mut queue, at, 700);
+    }
+    let counters = driver.counters();
+    assert!(counters.tx_tls_ooo > 10 && counters.tx_nvmeotcp_ooo > 10);
+    assert_eq!(counters.tx_nvmeotcp_needs_software + counters.tx_tls_needs_software, 0);
+    assert_eq!(device.counters().tx_stale_parameters, 0);
+}
+
 #[test]
 fn dumps_restore_both_layers_and_only_for_what_needs_them() {
     let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
     let (mut device, mut driver) = pair(NicConfig::default());
     let handles = contexts(&mut driver, cipher, Seq(7));
     // PDUs of 8032 bytes in records of 3000: the digest of the first ends 2032 bytes into the third.
-    let mut queue = Queue::new(cipher, Seq(7), &[8000, 8000], &[3000], handles);
+    let mut queue = Queue::new(cipher, Seq(7), &with_digests(&[8000, 8000]), &[3000], handles);
     let mut at = 0;
     while at < queue.wire.len() {
         at = send(&mut device, &mut driver, &mut queue, at, MSS);
@@ -351,7 +503,7 @@ fn without_the_digest_context_software_makes_the_digests_and_the_nic_still_encry
     let cipher = (TlsVersion::Tls12, TlsSuite::Aes128Gcm);
     let (mut device, mut driver) = pair(NicConfig::default());
     let handles = contexts(&mut driver, cipher, Seq(7));
-    let mut queue = Queue::new(cipher, Seq(7), &[4000, 4000], &[1500], handles);
+    let mut queue = Queue::new(cipher, Seq(7), &with_digests(&[4000, 4000]), &[1500], handles);
     driver.nvme().unwrap().remove(handles.nvme);
     let mut at = 0;
     while at < queue.wire.len() {

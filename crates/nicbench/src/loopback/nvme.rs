@@ -57,8 +57,8 @@ pub struct NvmeLoopback {
     /// Only these modes, comma-separated
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
-    /// The disk holds ciphertext only, of AES-256-XTS: the host decrypts, or its NIC where that places and checks. There is no
-    /// emulation of that
+    /// The disk holds ciphertext only, of AES-256-XTS: the host decrypts and encrypts, or its NIC where that places and checks. There is
+    /// no emulation of that
     #[arg(long)]
     xts: bool,
     /// Write the disk instead of reading it. There is no emulation of that
@@ -83,7 +83,7 @@ enum Mode {
     TlsCpu,
     /// As `cpu`, over TLS by the NICs.
     TlsNic,
-    /// Over TLS by the NICs: that of the target fills digests in, then encrypts; that of the host opens, places and checks.
+    /// Over TLS by the NICs: the one that sends data makes XTS and fills digests in, then seals; that of the host opens, places and checks.
     TlsPlaceCheck,
 }
 

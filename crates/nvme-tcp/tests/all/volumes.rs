@@ -76,7 +76,7 @@ fn what_the_device_decrypts_is_what_the_cpu_would() {
                 let case = format!("{layers:?}, {offload:?}, digests {data_digest}, blocks of {block}, loss {loss}");
                 let (opened, placed) = (count("rx_nvmeotcp_opened_bytes"), count("rx_nvmeotcp_bytes"));
                 let sealed = count("tx_nvmeotcp_sealed_bytes");
-                let by_device = offload == Offload::PlaceAndCheck && layers == Layers::Tcp;
+                let by_device = offload == Offload::PlaceAndCheck;
                 assert_eq!(sealed > 2 << 20, by_device, "{sealed} bytes encrypted by the device: {case}");
                 assert_eq!(count("tx_drop_out_of_sync"), 0, "{case}");
                 if offload == Offload::None || (offload == Offload::Place && data_digest) {
@@ -152,6 +152,96 @@ fn keys_of_others_and_keys_that_are_gone_are_not_used() {
     }
 }
 
+/// Nor does what is written wait for a timeout: the device says at once that it lacks the key, and the CPU encrypts what is queued.
+#[test]
+fn what_is_written_under_a_key_that_is_gone_is_encrypted_by_the_cpu() {
+    for (layers, wrong) in
+        [Layers::Tcp, Layers::TlsNic].into_iter().flat_map(|layers| ["gone", "tenant"].map(|wrong| (layers, wrong)))
+    {
+        let case = format!("{layers:?}, {wrong}");
+        let mut bed = Bed::new(101, TransportConfig::default(), layers, 0.0);
+        let host = connect(&bed, Offload::PlaceAndCheck, true);
+        let (volume, other) = (Volume::new(1, 512), Volume::new(2, 512));
+        [&volume, &other].into_iter().for_each(|volume| bed.import(volume));
+        let (forget, timers, told) = (bed.forgetter(), bed.runtime(), case.clone());
+        let stats = bed.run(async move {
+            host.ready().await.unwrap();
+            let raw = host.disk(1).await.unwrap();
+            let disk = raw.clone().with_volume(volume.keyed.clone()).unwrap();
+            let beside = raw.clone().with_volume(other.keyed.clone()).unwrap();
+            let data = bed::blocks(128);
+            disk.write(0, [data.clone()]).await.unwrap();
+            let key = volume.keyed.device_key().unwrap();
+            match wrong {
+                "gone" => forget(key),
+                _ => volume.keyed.set_device_key(Some(XtsStage { tenant: bed::TENANT + 1, ..key })),
+            }
+            let began = timers.now();
+            let writes = futures_util::future::join_all((1..9).map(|at| disk.write(128 * at, [data.clone()])));
+            let (ends, beside_it) = futures_util::future::join(writes, beside.write(128 * 9, [data.clone()])).await;
+            for end in ends.into_iter().chain([beside_it]) {
+                end.unwrap();
+            }
+            let took = timers.now() - began;
+            assert!(took < Duration::from_secs(2), "{took:?}: {told}");
+            assert_eq!((volume.keyed.device_key(), other.keyed.device_key().is_some()), (None, true), "{told}");
+            for (at, of) in (1..10).map(|at| (128 * at, if at < 9 { &volume } else { &other })) {
+                let mut made = data.to_vec();
+                of.encrypt(at, &mut made);
+                assert!(raw.read(at, raw.buffer(128)).await.unwrap().to_vec() == made, "{told}, {at}");
+            }
+            // The device goes on with the other volume.
+            for _ in 0..40 {
+                beside.write(128 * 9, [data.clone()]).await.unwrap();
+            }
+            host.stats()
+        });
+        assert_eq!((stats.connects, stats.retries), (1, 0), "{case}");
+        let count = |name| bed.host_counters().value(name);
+        assert!((1..=2).contains(&count("tx_drop_no_key")), "each of two connections finds it out once: {case}");
+        assert!(count("tx_nvmeotcp_sealed_bytes") > 15 * (64 << 10), "{case}");
+    }
+}
+
+/// With more volumes than keys fit on the NIC, a packet has those brought that its commands need.
+#[test]
+fn packets_bring_the_keys_of_their_commands_only() {
+    const VOLUMES: u64 = 30;
+    for layers in [Layers::Tcp, Layers::TlsNic] {
+        let mut bed = Bed::with_cache(102, layers, 8);
+        let mut config = bed.host_config();
+        (config.offload, config.data_digest) = (Offload::PlaceAndCheck, true);
+        let host = bed.connect(config);
+        let volumes: Vec<Volume> = (0..VOLUMES).map(|number| Volume::new(number, 512)).collect();
+        volumes.iter().for_each(|volume| bed.import(volume));
+        let disks = bed.run(async move {
+            host.ready().await.unwrap();
+            let raw = host.disk(1).await.unwrap();
+            let disk = |volume: &Volume| raw.clone().with_volume(volume.keyed.clone()).unwrap();
+            let disks: Vec<nvme_tcp::Disk> = volumes.iter().map(disk).collect();
+            for (disk, at) in disks.iter().zip(0..) {
+                disk.write(128 * at, [bed::blocks(128)]).await.unwrap();
+            }
+            (host, disks)
+        });
+        let fetched = bed.host_counters().value("ctx_fetched");
+        let disks = bed.run(async move {
+            let (_, all) = &disks;
+            let reads = all.iter().zip(0..).map(|(disk, at)| disk.read(128 * at, disk.buffer(128)));
+            for read in futures_util::future::join_all(reads).await {
+                assert!(read.unwrap().to_vec() == bed::blocks(128));
+            }
+            for _ in 0..20 {
+                all[0].write(0, [bed::blocks(128)]).await.unwrap();
+            }
+            disks
+        });
+        let more = bed.host_counters().value("ctx_fetched") - fetched;
+        assert!(more < 20 * VOLUMES, "{more} contexts were fetched: {layers:?}");
+        drop(disks);
+    }
+}
+
 /// The program that looks after the device is to see that its key is gone, whatever was done with the volume.
 #[test]
 fn a_reset_takes_the_key_of_a_volume_that_was_only_read() {
@@ -177,7 +267,7 @@ fn a_reset_takes_the_key_of_a_volume_that_was_only_read() {
 /// Queued data name a volume by a number, of which there are 255.
 #[test]
 fn volumes_that_were_erased_make_room_for_others() {
-    for layers in [Layers::Tcp] {
+    for layers in [Layers::Tcp, Layers::TlsNic] {
         let mut bed = Bed::new(99, TransportConfig::default(), layers, 0.0);
         let host = connect(&bed, Offload::PlaceAndCheck, true);
         let (import, forget) = (bed.importer(), bed.forgetter());

@@ -209,6 +209,7 @@ impl NetDevice for TracedDevice {
             DeviceEvent::ResyncRequested { header, .. } => ("resync requested", Some(header)),
             DeviceEvent::ResyncStarted { from, .. } => ("resync started", Some(from)),
             DeviceEvent::ResyncCancelled { .. } => ("resync cancelled", None),
+            DeviceEvent::KeyMissing { .. } => ("key missing", None),
             DeviceEvent::Reset => ("reset", None),
             _ => ("event", None),
         };

@@ -21,17 +21,18 @@ mod sealing;
 mod through_stages;
 mod transmit;
 
-use super::{Context, Engine, OutOfStep, Payload, StageKeys, StageMakers, StreamEngine};
+use super::{Context, Engine, OutOfStep, Payload, StageKeys, StageMakers, Stages, StreamEngine};
 use crate::context::{ImageReader, ImageWriter};
 use crate::stats::DeviceCounters;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use core::convert::Infallible;
 use core::ops::Range;
 use nic_rings::config::NicConfig;
 use nic_rings::packet::MAX_PIECES;
 use offload_api::rx::NvmeVerdict;
 use offload_api::{
-    Capabilities, Direction, EngineInfo, NvmeTcpContext, NvmeTcpContexts, NvmeTcpLimits, NvmeTcpStages, Piece, Verdict,
+    Capabilities, Direction, EngineInfo, Handle, NvmeTcpContext, NvmeTcpContexts, NvmeTcpLimits, NvmeTcpStages, Piece,
+    Verdict,
 };
 use offload_base::Seq;
 use placement::Placement;
@@ -209,22 +210,49 @@ impl StreamEngine for NvmeTcp {
         Ok(engine.fill(at, bytes, out, context.held.seals(), None)?.digests)
     }
 
+    fn keys_to_receive(context: Context<'_, NvmeTcp>, payload: &Payload<'_>, key: &mut dyn FnMut(Handle)) {
+        let Context { state: NvmeState::Receive(engine), held: placement, .. } = context else { return };
+        if placement.keys().is_empty() {
+            return;
+        }
+        let command = &mut |command| placement.keys_of(command).for_each(&mut *key);
+        match payload.content() {
+            None => engine.commands(payload.seq(), payload.wire(), command),
+            Some(content) if payload.is_opened() => {
+                engine.commands_in_content(payload.seq(), &content.parts, payload.opened(), command);
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn keys_to_transmit(context: Context<'_, NvmeTcp>, bytes: &[u8], key: &mut dyn FnMut(Handle)) {
+        let NvmeState::Transmit(engine) = context.state else { return };
+        let seals = context.held.seals();
+        if !seals.is_empty() {
+            engine.stages_in(bytes, &mut |stages| {
+                seals.get(&stages).into_iter().flat_map(Stages::keys).for_each(&mut *key)
+            });
+        }
+    }
+
     fn works_on_whole_packets(context: &Context<'_, NvmeTcp>) -> bool {
         !context.held.seals().is_empty()
     }
 
     fn transmit_whole(
         context: Context<'_, NvmeTcp>,
-        at: Seq,
-        bytes: &[Bytes],
+        at: Option<Seq>,
+        bytes: &[u8],
         ahead: &[u8],
         out: &mut BytesMut,
-        counters: &mut DeviceCounters,
+        counters: Option<&mut DeviceCounters>,
     ) -> Result<(), OutOfStep> {
         let NvmeState::Transmit(engine) = context.state else { return Err(OutOfStep) };
-        let filled = engine.fill(Some(at), &bytes.concat(), out, context.held.seals(), Some(ahead))?;
-        counters.tx_nvmeotcp_digests += filled.digests;
-        counters.tx_nvmeotcp_sealed_bytes += filled.sealed;
+        let filled = engine.fill(at, bytes, out, context.held.seals(), Some(ahead))?;
+        if let Some(counters) = counters {
+            counters.tx_nvmeotcp_digests += filled.digests;
+            counters.tx_nvmeotcp_sealed_bytes += filled.sealed;
+        }
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 
 use super::open_block::OpenBlock;
 use crate::engine::{Run, StageKeys, StageMakers, Stages};
-use offload_api::{Direction, NvmeTcpStages, Piece};
+use offload_api::{Direction, Handle, NvmeTcpStages, Piece};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
@@ -60,9 +60,15 @@ impl Placement {
         }
     }
 
-    /// The keys that stages need.
+    /// Where the keys that stages need are lent.
     pub(crate) fn keys(&mut self) -> &mut StageKeys {
         &mut self.keys
+    }
+
+    /// The keys that the data of a command need.
+    pub(crate) fn keys_of(&self, command: u16) -> impl Iterator<Item = Handle> {
+        let passing = self.commands.get(&command).and_then(|taken| taken.passing.as_ref());
+        passing.into_iter().flat_map(|passing| passing.stages.keys())
     }
 
     /// What data that leave may name.

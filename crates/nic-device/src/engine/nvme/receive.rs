@@ -172,6 +172,47 @@ impl NvmeReceive {
         all
     }
 
+    /// The commands of which data are in the payload at `seq`, as far as that is known.
+    pub(crate) fn commands(&self, seq: Seq, payload: &[u8], command: &mut dyn FnMut(u16)) {
+        let Place::Known { next, cursor, .. } = self.place else { return };
+        if seq.before(next) {
+            return;
+        }
+        if let Some((from, mut cursor)) = enter(cursor, next, seq, payload.len()) {
+            // What is no PDU is found out when it is received.
+            let _passed = cursor.pass(&self.unchecked(), &payload[from..], &mut |data| command(data.command));
+        }
+    }
+
+    /// The same of the content of records.
+    pub(crate) fn commands_in_content(
+        &self,
+        seq: Seq,
+        content: &[(usize, usize)],
+        plain: &[u8],
+        command: &mut dyn FnMut(u16),
+    ) {
+        let Place::Known { next, mut cursor, .. } = self.place else { return };
+        if self.shown_to.is_some_and(|shown_to| shown_to != seq) {
+            return;
+        }
+        for &(at, length) in content {
+            let start = seq + at as u32;
+            // Nothing was shown yet: it may have been told of a PDU that begins further on.
+            let is_before = self.shown_to.is_none() && start.before(next);
+            let before = if is_before { length.min(next.distance_from(start) as usize) } else { 0 };
+            let part = &plain[at + before..at + length];
+            if cursor.pass(&self.unchecked(), part, &mut |data| command(data.command)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// For passing bytes that are passed once more.
+    fn unchecked(&self) -> NvmeTcpConfig {
+        NvmeTcpConfig { check: false, ..self.config }
+    }
+
     /// Goes on with what the TLS engine saw of a packet up to `end` that is handed on as it is on the wire: nothing is
     /// placed. `plain` is what it opened.
     pub(crate) fn pass_over(&mut self, content: &Content, end: Seq, plain: &[u8]) -> Received {
@@ -237,7 +278,7 @@ impl NvmeReceive {
         seq: Seq,
         payload: &[u8],
         next: Seq,
-        mut cursor: Cursor,
+        cursor: Cursor,
         mut open: OpenBlock,
         placement: &mut Placement,
     ) -> Received {
@@ -246,24 +287,10 @@ impl NvmeReceive {
             // From the past. What is new in it, if anything, is not worth the trouble: a gap, as if it were lost.
             return Received::default();
         }
-        let mut from = 0;
         if seq != next {
             open.forget();
-            let gap = seq.distance_from(next);
-            match cursor.bytes_left() {
-                Some(left) if gap <= left && cursor.skip(gap) => {}
-                // The gap ends in another PDU than it began in: the header of that is seen if it is in this packet.
-                _ => {
-                    let header = cursor.bytes_left().map(|left| next + left);
-                    match header.filter(|header| header.within(seq, end)) {
-                        Some(header) => {
-                            (from, cursor) = (header.distance_from(seq) as usize, Cursor::START);
-                        }
-                        None => return self.lose(seq, payload),
-                    }
-                }
-            }
         }
+        let Some((from, mut cursor)) = enter(cursor, next, seq, payload.len()) else { return self.lose(seq, payload) };
         let mut received = Received::default();
         let passed = cursor.pass(&self.config, &payload[from..], &mut |data: Data| {
             place(placement, &payload[from..], from, data, &mut open, &mut received.placed);
@@ -361,6 +388,22 @@ fn place(
 const KNOWN: u8 = 1;
 const SEARCHING: u8 = 2;
 const TRACKING: u8 = 3;
+
+/// Where in a packet of `length` bytes at `seq` it is known what comes, and the place in a PDU that is there. `None`: the gap behind
+/// `next`, where the cursor stands, hides a header.
+fn enter(mut cursor: Cursor, next: Seq, seq: Seq, length: usize) -> Option<(usize, Cursor)> {
+    let left = cursor.bytes_left();
+    if seq == next {
+        return Some((0, cursor));
+    }
+    let gap = seq.distance_from(next);
+    if left.is_some_and(|left| gap <= left) && cursor.skip(gap) {
+        return Some((0, cursor));
+    }
+    // The gap ends in another PDU than it began in: the header of that is seen if it is in this packet.
+    let header = next + left?;
+    header.within(seq, seq + length as u32).then(|| (header.distance_from(seq) as usize, Cursor::START))
+}
 
 #[cfg(test)]
 mod tests {

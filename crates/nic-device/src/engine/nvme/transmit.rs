@@ -120,21 +120,57 @@ impl NvmeTransmit {
     }
 }
 
+impl NvmeTransmit {
+    /// The stages that data in `source`, which comes next, name.
+    pub(crate) fn stages_in(&self, source: &[u8], stages: &mut dyn FnMut(u16)) {
+        if let Some(Position { pdu, .. }) = self.position {
+            pdu.stages_in(source, stages);
+        }
+    }
+}
+
 impl Pdu {
+    /// Passes over `bytes`; what is no PDU is found out when it is sent.
+    fn stages_in(mut self, mut bytes: &[u8], stages: &mut dyn FnMut(u16)) {
+        while !bytes.is_empty() {
+            if let Some(taken) = self.take_header(bytes) {
+                bytes = &bytes[taken..];
+                continue;
+            }
+            let Ok(parts) = self.parts() else { return };
+            let taken = bytes.len().min((parts.end - self.at) as usize);
+            let has_data = self.at < parts.data_end && self.at + taken as u32 > parts.data_start;
+            if let Some(marked) = self.marked().filter(|_| has_data) {
+                stages(marked.stages());
+            }
+            self.at += taken as u32;
+            bytes = &bytes[taken..];
+            if self.at == parts.end {
+                self = Pdu::default();
+            }
+        }
+    }
+
+    /// Takes the first of `rest` into the header, and says how many; `None`: that is complete.
+    fn take_header(&mut self, rest: &[u8]) -> Option<usize> {
+        let (at, header) = (self.at as usize, self.header_bytes());
+        let taken = rest.len().min(header.checked_sub(at).filter(|missing| *missing > 0)?);
+        self.head[at..at + taken].copy_from_slice(&rest[..taken]);
+        self.at += taken as u32;
+        Some(taken)
+    }
+
     /// Passes `bytes`, which come next, has stages work on them, and writes digests where they belong.
     fn pass(&mut self, bytes: &mut [u8], seals: &Seals, ahead: Option<&[u8]>) -> Result<Filled, OutOfStep> {
         let (mut done, mut filled) = (0, Filled::default());
         while done < bytes.len() {
             let rest = &mut bytes[done..];
-            let header = self.header_bytes();
-            if (self.at as usize) < header {
-                let at = self.at as usize;
-                let taken = rest.len().min(header - at);
-                self.head[at..at + taken].copy_from_slice(&rest[..taken]);
-                if header == MarkedData::END {
+            let at = self.at as usize;
+            if let Some(taken) = self.take_header(rest) {
+                // Only of a host's the header is longer than this.
+                if at >= PduHeader::BYTES {
                     self.write_lengths(at, &mut rest[..taken])?;
                 }
-                self.at += taken as u32;
                 done += taken;
                 continue;
             }

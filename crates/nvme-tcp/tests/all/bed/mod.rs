@@ -76,6 +76,12 @@ impl Bed {
         Bed::build(seed, TransportConfig::default(), Layers::Tcp, 0.0, nic, None, 512)
     }
 
+    /// One with NICs that have room for so many contexts; the others are in host memory.
+    pub(crate) fn with_cache(seed: u64, layers: Layers, contexts: usize) -> Bed {
+        let nic = NicConfig { context_cache_bytes: contexts * 208, ..NicConfig::default() };
+        Bed::build(seed, TransportConfig::default(), layers, 0.0, nic, None, 512)
+    }
+
     /// One with NICs that cut and join up to 256 KiB, and have what they receive wait for more.
     pub(crate) fn with_large_nics(seed: u64, layers: Layers, loss: f64) -> Bed {
         let lro_wait = Duration::from_millis(1);
