@@ -3,8 +3,9 @@
 # network card and a root of its own: the peer, whose kernel makes ESP, and the daemon of the emulated host, beside which `sa-mirror`
 # runs. That one has the emulated host's address; a front lets IKE through to it and nothing of its own out but that, so its kernel
 # carries no packet. Over a wire that both meet at, the peer fetches files: transport and tunnel mode, AES-GCM with both key lengths, ESN, PSK and
-# certificates, either side as initiator; keys change all along while a file is under way; agent and daemon are killed, and come back. tshark
-# sees ESP only. Needs root, for the roots are made by debootstrap.
+# certificates, over IPv4, IPv6 and in UDP as behind a translator of addresses, either side as initiator; keys change all along while a file is
+# under way; agent and daemon are killed, and come back; so is the peer, which the daemon finds dead. tshark sees ESP only. Needs root, for the
+# roots are made by debootstrap.
 #   tests/linux/ike_guest.sh [HOST-DAEMON [PEER-DAEMON]]     strongswan or libreswan; strongswan by default
 # Environment: KIB, how much is fetched while keys change (512, for QEMU interprets the guest), at RATE (20K a second), and
 # REKEY, how often they do (4s).
@@ -73,8 +74,11 @@ in_host() { ip netns exec host "$@"; }
 for side in host peer; do
     ip -n $side link set lo up
     ip -n $side addr add 10.77.0.$([ $side = host ] && echo 1 || echo 2)/24 dev eth0
+    ip netns exec $side sh -c "echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad"
+    ip -n $side addr add fd77::$([ $side = host ] && echo 1 || echo 2)/64 dev eth0 nodad
     ip -n $side link set eth0 up
 done
+host_address=10.77.0.1 peer_address=10.77.0.2 in_udp=no
 
 declare -A daemon=([host]=$HOST_DAEMON [peer]=$PEER_DAEMON) pids
 for one in "${daemon[@]}"; do . ./ike_"$one".sh; done
@@ -85,12 +89,14 @@ ike() { # side, what, more
 start() { ike "$1" start && pids[$1]=$daemon_pid; } # side
 connection() { # mode, suite, ESN, authentication, and which side changes keys after how long: at both sides
     local side
-    ike host connection peer 10.77.0.1 10.77.0.2 "$1" "$2" "$3" "$4" "$([ host = "${5:-}" ] && echo "$6")"
-    ike peer connection host 10.77.0.2 10.77.0.1 "$1" "$2" "$3" "$4" "$([ peer = "${5:-}" ] && echo "$6")"
+    ike host connection peer $host_address $peer_address "$1" "$2" "$3" "$4" "$([ host = "${5:-}" ] && echo "$6")"
+    ike peer connection host $peer_address $host_address "$1" "$2" "$3" "$4" "$([ peer = "${5:-}" ] && echo "$6")"
 }
 logs() { for side in host peer; do echo "   -- log of $side"; ike $side log "$1"; done; }
 fetch() { # file, more
-    in_peer curl -sS --fail --max-time 120 ${2:-} -o got "http://10.77.0.1/$1" && [ "$(sha256sum <got)" = "$(cat "$1.sum")  -" ]
+    local host=$host_address
+    [ "${host#*:}" = "$host" ] || host="[$host]"
+    in_peer curl -sS --fail --globoff --max-time 120 ${2:-} -o got "http://$host/$1" && [ "$(sha256sum <got)" = "$(cat "$1.sum")  -" ]
 }
 has_sas() { in_peer ip xfrm state | grep 'proto esp' >/dev/null; } # one that ends early breaks the pipe
 up() { # side
@@ -99,7 +105,7 @@ up() { # side
     for attempt in $(seq 100); do ! has_sas || break; sleep 0.1; done
     has_sas || return 1
     for attempt in $(seq 50); do
-        if in_peer ping -c 1 -W 1 10.77.0.1 >/dev/null; then return 0; fi
+        if in_peer ping -c 1 -W 1 $host_address >/dev/null; then return 0; fi
     done
     return 1
 }
@@ -115,7 +121,8 @@ case_of() { # mode, suite, ESN, authentication, initiator
     echo "-- $1, $2, $3, $4, the ${5/host/emulated host} asks"
     connection "$1" "$2" "$3" "$4"
     up "$5" && fetch bulk || { not_so "$*"; logs 15; }
-    in_peer ip xfrm state | awk '/mode/ { mode = $NF } /replay-window/ { flags = $0; sub(/.*flag /, "", flags) } /aead/ { print "   " mode, $2, (length($3) - 2) / 2, "bytes" (flags ~ /esn/ ? ", ESN" : "") }' | sort -u
+    in_peer ip xfrm state | awk '/^src/ { ends = $2 ~ /:/ ? "IPv6 " : "" } /mode/ { mode = $NF } /replay-window/ { flags = $0; sub(/.*flag /, "", flags) } /aead/ { aead = $2 " " (length($3) - 2) / 2 " bytes" (flags ~ /esn/ ? ", ESN" : "") } /encap type/ { aead = aead ", in UDP" } /anti-replay.*context/ { print "   " ends mode, aead }' | sort -u
+    [ $in_udp = no ] || in_peer ip xfrm state | grep 'encap type espinudp' >/dev/null || not_so "ESP is in UDP"
     down
 }
 for initiator in peer host; do
@@ -124,6 +131,13 @@ for initiator in peer host; do
     case_of tunnel aes128 esn psk $initiator
     case_of tunnel aes256 no-esn pubkey $initiator
     case_of tunnel chacha20 no-esn psk $initiator
+    host_address=fd77::1 peer_address=fd77::2
+    case_of transport aes256 esn psk $initiator
+    case_of tunnel aes128 no-esn pubkey $initiator
+    host_address=10.77.0.1 peer_address=10.77.0.2 in_udp=yes
+    case_of tunnel aes256 esn psk $initiator
+    case_of transport aes128 no-esn psk $initiator
+    in_udp=no
 done
 
 # strongSwan has its kernel's policies name an SA, and for a moment they name one that is not there yet.
@@ -163,6 +177,22 @@ fetch bulk || not_so "SAs stay without an agent"
 ip netns exec host ./sa-mirror "$port" >>agent.log 2>&1 & agent=$!
 fetch bulk || not_so "and stay when it is back"
 
+echo "-- the peer is killed: the emulated host's daemon finds it dead, and its SAs go"
+kill -9 "${pids[peer]}"
+wait "${pids[peer]}" || true
+in_peer ip xfrm state flush
+in_peer ip xfrm policy flush
+began=$SECONDS
+own_sas() { in_host ip xfrm state | grep -c 'proto esp' || true; }
+for attempt in $(seq 600); do [ "$(own_sas)" != 0 ] || break; sleep 0.1; done
+[ "$(own_sas)" = 0 ] || { not_so "a dead peer has no SAs"; ike host log 15; }
+echo "   after $((SECONDS - began)) s"
+echo "-- and comes back"
+start peer
+connection tunnel aes256 esn psk
+up peer || { not_so "the peer is back"; logs 15; }
+fetch bulk || not_so "traffic under what the peer agreed on"
+
 echo "-- the daemon is killed and comes back"
 kill -9 "${pids[host]}"
 wait "${pids[host]}" || true
@@ -199,7 +229,7 @@ counted() { awk -v name="$1" '$1 == name { print $2; found = 1 } END { if (!foun
 [ "$(counted XfrmInNoStates)" = 0 ] || { echo "NOT SO: every packet found its SA"; exit 1; }
 [ "$(counted ipsec_packet_tx_pkts)" -gt 100 ] || { echo "NOT SO: the NIC made ESP"; exit 1; }
 if command -v tshark >/dev/null; then
-    plain=$(tshark -r "$work/wire.pcapng" -Y 'ip && !esp && !isakmp' 2>/dev/null | tee "$work/plain" | wc -l)
+    plain=$(tshark -r "$work/wire.pcapng" -Y '(ip || ipv6) && !esp && !isakmp && !udpencap.nat_keepalive && !(icmpv6.type >= 130 && icmpv6.type <= 143)' 2>/dev/null | tee "$work/plain" | wc -l)
     echo "tshark: $(tshark -r "$work/wire.pcapng" -Y esp 2>/dev/null | wc -l) packets of ESP, $plain of anything else"
     [ "$plain" = 0 ] || { head "$work/plain"; echo "NOT SO: the emulated host sends and gets ESP only"; exit 1; }
 fi

@@ -49,6 +49,8 @@ conn c
 	rekeymargin=$margin
 	rekeyfuzz=0%
 	dpddelay=5
+	retransmit-timeout=10s
+	encapsulation=$([ $in_udp = yes ] && echo yes || echo auto)
 	auto=ignore
 CONF
     libreswan_ipsec "$1" delete c >/dev/null 2>&1 || true

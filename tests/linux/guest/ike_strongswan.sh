@@ -13,6 +13,8 @@ charon-systemd {
   filelog { log { path = /var/log/ike
     default = 1
     flush_line = yes } }
+  retransmit_timeout = 2
+  retransmit_tries = 2
   plugins { vici { socket = unix:///run/vici } }
 }
 CONF
@@ -28,7 +30,8 @@ strongswan_swanctl() { # side, words
 }
 strongswan_version() { strongswan_swanctl "$1" --version | head -1; }
 strongswan_connection() { # side, other side, its address, the other's, mode, suite, ESN, authentication, when keys change
-    local auth kind=psk suite
+    local auth kind=psk suite bits=32
+    [ "${3#*:}" = "$3" ] || bits=128
     case $6 in
     aes128) suite=aes128gcm16 ;;
     aes256) suite=aes256gcm16 ;;
@@ -41,6 +44,7 @@ connections { c { version = 2
   remote_addrs = $4
   proposals = aes256gcm16-prfsha256-x25519
   dpd_delay = 5s
+  encap = $in_udp
   send_cert = always # Libreswan does not ask for it
   local { auth = $kind
     $([ $kind = psk ] || echo "certs = $1.pem")
@@ -52,8 +56,8 @@ connections { c { version = 2
     esp_proposals = $suite-x25519-$([ "$7" = esn ] && echo esn || echo noesn)
     rekey_time = ${9:-1h}
     life_time = 2h
-    local_ts = $3/32
-    remote_ts = $4/32 } } } }
+    local_ts = $3/$bits
+    remote_ts = $4/$bits } } } }
 secrets { ike-1 { secret = swordfishswordfishswordfish } }
 CONF
     strongswan_swanctl "$1" --load-all --noprompt --file /etc/ike/swanctl.conf >"$1.loaded" 2>&1 || { cat "$1.loaded"; return 1; }
