@@ -29,7 +29,7 @@ pub(crate) struct ReservoirOptions {
     /// From one host to the other and back, comma-separated
     #[arg(long, value_name = "TIME", value_parser = round_trip, value_delimiter = ',', default_value = "274ms,444ms,806ms")]
     round_trip: Vec<Duration>,
-    /// Whether the sender's NIC paces, comma-separated: unpaced, paced
+    /// Whether the sender paces, its NIC for TCP and itself for QUIC, comma-separated: unpaced, paced
     #[arg(long, value_parser = options::choice::<Pacing>(), value_delimiter = ',', default_values_t = Pacing::ALL)]
     pacing: Vec<Pacing>,
     /// Where files are, comma-separated: disk, memory
@@ -138,9 +138,7 @@ impl ReservoirOptions {
         for (mode, transport) in self.mode.iter().flat_map(|mode| self.transport.iter().map(move |over| (*mode, *over)))
         {
             for round_trip in &self.round_trip {
-                // A connection of QUIC paces itself.
-                let pacings = if transport == Transport::Http3 { &[Pacing::Unpaced][..] } else { &self.pacing };
-                for pacing in pacings {
+                for pacing in &self.pacing {
                     all.extend(self.disks.iter().map(|disks| of(mode, transport, *round_trip, *pacing, *disks)));
                 }
             }

@@ -2,6 +2,7 @@
 
 use super::{Files, ROUND_TRIP, bed, bed_of, content, shell, url};
 use bytes::Buf;
+use core::num::NonZeroU64;
 use core::pin::pin;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::Poll;
@@ -15,8 +16,8 @@ use offload_reservoir::rooted::Rooted;
 use offload_reservoir::tokens::Tokens;
 use offload_reservoir::{Limits, Server};
 use offload_testbed::identity::{Randomness, quic_client_config, quic_server_config, server_name};
-use offload_testbed::wire::LinkConfig;
 use offload_testbed::wire::impairment::{Impairments, Reorder, Share};
+use offload_testbed::wire::{LinkConfig, Overflow};
 use offload_testbed::{BedHost, NicConfig, Seed, Testbed};
 use quic_offload::http3::{ALPN, Streams};
 use quic_offload::{ClientTls, Config, Connection, Endpoint, Offload, ResetKey, ServerTls, StreamError};
@@ -51,7 +52,7 @@ fn long_packets_are_used() {
         let nic = NicConfig { mtu: 9000, ..NicConfig::default() };
         let mut bed = bed_of(nic, LinkConfig { impairments, delay: ROUND_TRIP / 2, ..LinkConfig::default() });
         let files = Files::new();
-        let dial = over_packets_of(9000, &bed, &files, offload, Server::open_to_all);
+        let dial = over_config(&|end| config(9000, offload, end), &bed, &files, Server::open_to_all);
         let copy = Copy::new(shell(bed.host(1)), dial.clone()).streams(1).block(4 << 20).unwrap();
         let longest = Arc::new(AtomicUsize::new(0));
         let (timers, watched, longest_seen) = (bed.host(1).runtime(), dial.clone(), longest.clone());
@@ -71,6 +72,31 @@ fn long_packets_are_used() {
         let longest = longest.load(Ordering::Relaxed);
         assert!(longest > 8000, "{longest}");
         assert_eq!(dial.dialed.load(Ordering::Relaxed), 1, "the connection broke");
+    }
+}
+
+/// A start that is paced loses nothing where the queue is far shorter than what is under way; one that is not does.
+#[test]
+fn a_paced_start_loses_nothing() {
+    let pace = NonZeroU64::new(11_000_000);
+    for (offload, pacing_rate) in [(Offload::None, pace), (Offload::Both, pace), (Offload::Both, None)] {
+        let wire = LinkConfig {
+            rate: Some(100_000_000),
+            delay: ROUND_TRIP / 2,
+            queue_limit: 32 << 10,
+            overflow: Overflow::Drop,
+            ..LinkConfig::default()
+        };
+        let mut bed = bed(wire);
+        let files = Files::new();
+        std::fs::write(files.path().join("from/large"), content("large", 10 << 20)).unwrap();
+        let of = |end: &str| Config { pacing_rate, ..config(1500, offload, end) };
+        let dial = over_config(&of, &bed, &files, Server::open_to_all);
+        let copy = Copy::new(shell(bed.host(1)), dial);
+        let up = bed.run(copy.run(&[files.place("/from/large")], &url("/large"))).unwrap();
+        assert_eq!((up.copied, &up.failed[..]), (1, &[][..]));
+        let lost = bed.counters().value("wire_queue_drops");
+        assert_eq!(lost == 0, pacing_rate.is_some(), "{offload:?}, {pacing_rate:?}: {lost} packets");
     }
 }
 
@@ -379,23 +405,22 @@ fn at(host: &BedHost, folder: &Path) -> Server {
 
 /// Serves the folder `store` at the first host, and connects to it from the second.
 fn over(bed: &Testbed, files: &Files, offload: Offload, set_up: impl FnOnce(Server) -> Server) -> Arc<ByQuic> {
-    over_packets_of(1500, bed, files, offload, set_up)
+    over_config(&|end| config(1500, offload, end), bed, files, set_up)
 }
 
-fn over_packets_of(
-    mtu: u16,
+fn over_config(
+    config: &dyn Fn(&str) -> Config,
     bed: &Testbed,
     files: &Files,
-    offload: Offload,
     set_up: impl FnOnce(Server) -> Server,
 ) -> Arc<ByQuic> {
     let (host, client) = (bed.host(0).clone(), bed.host(1).clone());
     let server = Arc::new(Mutex::new(set_up(at(&host, &files.path().join("store")))));
-    let killed = listen(&host, config(mtu, offload, "server"), server.clone());
+    let killed = listen(&host, config("server"), server.clone());
     let mut tls = quic_client_config(QuicCipher::Aes256Gcm, Randomness::Seeded(Seed(3)), None);
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let socket = client.stack().bind_udp(None).unwrap();
-    let (endpoint, driver) = Endpoint::new(socket, client.runtime(), config(mtu, offload, "client"), None).unwrap();
+    let (endpoint, driver) = Endpoint::new(socket, client.runtime(), config("client"), None).unwrap();
     let _runs = client.spawn("quic", driver);
     let (tls, last, dialed) = (ClientTls::new(tls).unwrap(), Mutex::default(), AtomicUsize::new(0));
     Arc::new(ByQuic { endpoint, tls, host, server, killed, last, dialed })
