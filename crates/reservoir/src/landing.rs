@@ -5,7 +5,7 @@
 //! sending, and is never believed over the medium.
 //!
 //! Several processes may write one file, each its share of the blocks, with a journal of its own: the first one makes the file and gives it its
-//! name, after it has [gathered](Landing::gather) what the journals of the others vouch for.
+//! name, after it has gathered what the journals of the others vouch for.
 //!
 //! All calls block.
 
