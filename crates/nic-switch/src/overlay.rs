@@ -12,6 +12,7 @@ use crate::port::TunnelKind;
 use bytes::{Bytes, BytesMut};
 use core::net::IpAddr;
 use offload_formats::frame::{ETHERNET_BYTES, GRE};
+use offload_formats::ip::is_extension;
 use offload_formats::{Geneve, Gre, Headers, Segment, Sum, Version, Vxlan, checksum};
 
 /// Ethernet's addresses for the way to a tunnel's other end. The host resolves them.
@@ -123,7 +124,7 @@ pub fn overhead(kind: TunnelKind, set: &TunnelSet) -> usize {
 }
 
 /// Whether a frame is a packet of a tunnel, or a fragment of one: UDP to the usual port of a kind, or GRE. `None`: it does not show that, as a
-/// fragment of UDP without the ports does not.
+/// fragment of UDP without the ports does not, nor one with an extension header of IPv6 behind its fragment header, whatever comes after that.
 ///
 /// ```
 /// use nic_switch::overlay::is_of_tunnel;
@@ -143,8 +144,14 @@ pub fn is_of_tunnel(frame: &[u8]) -> Option<bool> {
             let port = u16::from_be_bytes([port[0], port[1]]);
             Some([TunnelKind::Vxlan, TunnelKind::Geneve].iter().any(|kind| kind.port() == Some(port)))
         }
+        _ if hides_what_it_carries(&headers) => None,
         _ => Some(false),
     }
+}
+
+/// A fragment with an extension header behind its fragment header: what it carries is seen once it is put together (RFC 8200 4.5).
+pub(crate) fn hides_what_it_carries(headers: &Headers) -> bool {
+    headers.is_fragment() && headers.upper().is_some_and(|(protocol, _)| is_extension(protocol))
 }
 
 /// Bytes between the outer IP header and the inner frame.
@@ -421,3 +428,24 @@ const ECN: u8 = 0b11;
 const CAPABLE_1: u8 = 0b01;
 const CAPABLE_0: u8 = 0b10;
 const CONGESTION: u8 = 0b11;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One fragment that is the whole packet: Linux puts it together and unwraps it.
+    #[test]
+    fn a_tunnel_behind_a_fragment_header_and_options_is_not_passed_over() {
+        let udp = [&[0, 9, 0x12, 0xb5, 0, 24, 0, 0][..], &[0; 16]].concat();
+        let packet = |behind: &[u8]| {
+            let mut packet =
+                [&[2; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, (behind.len() + 24) as u8, 44, 64]].concat();
+            packet.extend([0xfd; 32]);
+            [&packet[..], behind, &udp].concat()
+        };
+        assert_eq!(is_of_tunnel(&packet(&[17, 0, 0, 0, 0, 0, 0, 1])), Some(true));
+        let hidden = packet(&[60, 0, 0, 0, 0, 0, 0, 1, 17, 0, 1, 4, 0, 0, 0, 0]);
+        assert_eq!(is_of_tunnel(&hidden), None);
+        assert!(hides_what_it_carries(&Headers::parse(&hidden)));
+    }
+}

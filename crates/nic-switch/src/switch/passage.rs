@@ -167,8 +167,9 @@ impl Switch {
             return Way::NoTunnel;
         }
         // The host behind the uplink's representor would put them together and unwrap them. Without the first fragment, it cannot.
-        let is_fragment = headers.is_fragment() && overlay::is_of_tunnel(&frame.bytes) == Some(true);
-        if is_fragment && sa.is_none() && self.protections.all {
+        let may_be_of_tunnel =
+            overlay::is_of_tunnel(&frame.bytes) == Some(true) || overlay::hides_what_it_carries(&headers);
+        if headers.is_fragment() && may_be_of_tunnel && sa.is_none() && self.protections.all {
             self.counters.unprotected += 1;
             return Way::Done;
         }
