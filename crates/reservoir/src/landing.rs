@@ -149,7 +149,14 @@ impl Landing {
         }
         folder.create_folder(&name.folder()).map_err(medium)?;
         let journal = lock_journal(&*folder, name, share)?;
-        let had_data = folder.about(&name.unfinished()).is_ok();
+        let mut had_data = folder.about(&name.unfinished()).is_ok();
+        if had_data && begin == Begin::Anew && share == 0 {
+            // Lines first: none may vouch for bytes that are gone. Then a file of its own: who still has the old one open writes to that,
+            // and what it was given, attributes too, goes with it.
+            journal.set_size(0).and_then(|()| journal.sync()).map_err(medium)?;
+            folder.remove(&name.unfinished()).map_err(medium)?;
+            had_data = false;
+        }
         let data = folder.open_or_create(&name.unfinished()).map_err(medium)?;
         let landing = Landing {
             folder,
@@ -211,7 +218,8 @@ impl Landing {
         Ok(Some(text))
     }
 
-    /// Takes over what the journals of the other shares vouch for, of so many in all. Those who wrote them must be done.
+    /// Takes over what the journals of the other shares vouch for, of so many in all, and what this file has: one of them may have written to
+    /// a file before it. Those who wrote them must be done.
     ///
     /// # Errors
     /// If another process still has one, or the medium fails.
@@ -222,8 +230,11 @@ impl Landing {
             let text = self.read_journal(&*journal).map_err(medium)?;
             let sums = text.and_then(|text| journal::read(&text, self.blocks, &self.source)).unwrap_or_default();
             let new = {
+                let there = |(number, sum): &(u64, BlockSum)| {
+                    self.sum(*number).is_none() && self.read_back(*number).is_ok_and(|read| read == *sum)
+                };
+                let new: Vec<_> = sums.into_iter().filter(there).collect();
                 let mut state = self.state();
-                let new: Vec<_> = sums.into_iter().filter(|(number, _)| !state.sums.contains_key(number)).collect();
                 state.sums.extend(new.iter().copied());
                 let lines: String = new.iter().map(|(number, sum)| journal::line(*number, sum)).collect();
                 self.journal.write_at(lines.as_bytes(), state.end).map_err(medium)?;
@@ -463,3 +474,61 @@ fn is_there(folder: &dyn Folder, name: &Name, journal: &dyn Stored) -> io::Resul
 const PAGE: usize = 16 << 10;
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocks::BlockHasher;
+    use crate::rooted::Rooted;
+
+    fn open(folder: &Arc<dyn Folder>, begin: Begin, share: u16) -> Result<Landing, LandingError> {
+        let blocks = Blocks::new(3 << 16, 1 << 16).unwrap();
+        Landing::open_share(folder.clone(), &Name::from_url("/file").unwrap(), blocks, "source", begin, share)
+    }
+
+    fn land(landing: &Landing, number: u64, byte: u8) {
+        let bytes = [byte; 1 << 16];
+        let mut hasher = BlockHasher::new(landing.blocks(), number);
+        hasher.update(&bytes);
+        landing.write(&bytes, number << 16).unwrap();
+        landing.done(number, hasher.finish()).unwrap();
+    }
+
+    /// A file that begins anew is not the one that another share still writes to, and blocks that went there do not count.
+    #[test]
+    fn what_a_share_writes_to_a_file_before_is_not_of_this_one() {
+        let store = tempfile::tempdir().unwrap();
+        let folder: Arc<dyn Folder> = Arc::new(Rooted::open(store.path()).unwrap());
+        let (first, second) = (open(&folder, Begin::Anew, 0).unwrap(), open(&folder, Begin::Anew, 1).unwrap());
+        land(&first, 0, 1);
+        land(&second, 1, 1);
+        drop(first);
+
+        let anew = open(&folder, Begin::Anew, 0).unwrap();
+        assert_eq!(anew.missing(), [0, 1, 2]);
+        land(&anew, 0, 2);
+        land(&second, 2, 1);
+        drop(second);
+        anew.gather(2).unwrap();
+        assert_eq!(anew.missing(), [1, 2]);
+        (1..3).for_each(|number| land(&anew, number, 2));
+        anew.finish(None).unwrap();
+        assert!(std::fs::read(store.path().join("file")).unwrap() == [2; 3 << 16]);
+    }
+
+    /// So it has no attributes of the one before, and who still has that open does not write to it.
+    #[test]
+    fn a_file_that_begins_anew_is_another_one() {
+        let store = tempfile::tempdir().unwrap();
+        let folder: Arc<dyn Folder> = Arc::new(Rooted::open(store.path()).unwrap());
+        let kept = store.path().join("before");
+        let before = open(&folder, Begin::Anew, 0).unwrap();
+        let mut files = std::fs::read_dir(store.path()).unwrap().map(|entry| entry.unwrap().path());
+        let unfinished = files.find(|path| path.metadata().unwrap().len() == 3 << 16).unwrap();
+        std::fs::hard_link(&unfinished, &kept).unwrap();
+        drop(before);
+        let anew = open(&folder, Begin::Anew, 0).unwrap();
+        land(&anew, 0, 7);
+        assert!(std::fs::read(&kept).unwrap().iter().all(|byte| *byte == 0), "it is the same file");
+    }
+}
