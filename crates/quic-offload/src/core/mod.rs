@@ -499,13 +499,13 @@ impl Core {
         self.touch(at);
     }
 
-    /// Nothing happens any more.
+    /// The socket failed: nothing happens any more, and that is told as the reason.
     pub(crate) fn fail(&mut self, error: &std::io::Error) {
         self.failure = Some(Closed::Socket(error.to_string()));
         self.die();
     }
 
-    /// The same, without an error.
+    /// Nothing happens any more.
     pub(crate) fn die(&mut self) {
         self.dead = true;
         let why = self.failure.clone().unwrap_or(Closed::Endpoint);
