@@ -140,11 +140,16 @@ mod tests {
     use crate::rooted::Rooted;
     use crate::storage::{Folder, read_exactly};
     use offload_base::Seed;
+    use std::io::Write;
 
     /// Accesses of any offset and length, some of which fit: what is read is what was written, by both ways.
     #[test]
     fn both_ways_see_the_same_file() {
-        let there = tempfile::tempdir().unwrap();
+        let Some(there) = folder_that_takes_it() else {
+            // Not by `eprintln`, which a test that passes keeps to itself.
+            let told = b"SKIPPED: direct::tests::both_ways_see_the_same_file: no folder here takes O_DIRECT\n";
+            return std::io::stderr().write_all(told).unwrap();
+        };
         let (direct, cached) = (Rooted::open(there.path()).unwrap().direct(true), Rooted::open(there.path()).unwrap());
         let name = Name::from_url("/file").unwrap();
         let mut random = Seed(1).stream("accesses");
@@ -167,9 +172,16 @@ mod tests {
                 assert!(read[..] == expected[..], "round {round}");
             }
         }
-        let past = direct.past_cache().unwrap();
-        let is_taken = !past.told.load(Ordering::Relaxed);
-        assert_eq!(past.bytes() > 0, is_taken);
+        assert!(direct.past_cache().unwrap().bytes() > 0);
+    }
+
+    /// Of temporary files, or else beside this crate: the first may be in memory.
+    fn folder_that_takes_it() -> Option<tempfile::TempDir> {
+        let parents = [std::env::temp_dir(), env!("CARGO_MANIFEST_DIR").into()];
+        parents.into_iter().filter_map(|parent| tempfile::tempdir_in(parent).ok()).find(|folder| {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::DIRECT;
+            openat(CWD, folder.path().join("probe"), flags, Mode::RWXU).is_ok()
+        })
     }
 
     /// The kernel's own files have no blocks to go to.

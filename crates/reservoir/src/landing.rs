@@ -59,7 +59,7 @@ pub struct Landing {
     data: Arc<dyn Stored>,
     journal: Arc<dyn Stored>,
     state: Mutex<State>,
-    finished: Mutex<bool>,
+    end: Mutex<End>,
     /// Whether runs of zeros become holes.
     leaves_holes: AtomicBool,
     attributes: Mutex<Attributes>,
@@ -69,6 +69,14 @@ struct State {
     sums: BTreeMap<u64, BlockSum>,
     /// Where the next line of the journal goes.
     end: u64,
+}
+
+/// What became of its hidden names, which another one may have since.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    Open,
+    Finished,
+    Discarded,
 }
 
 /// What is made of what is there of a file.
@@ -167,7 +175,7 @@ impl Landing {
             data,
             journal,
             state: Mutex::new(State { sums: BTreeMap::new(), end: 0 }),
-            finished: Mutex::new(false),
+            end: Mutex::new(End::Open),
             leaves_holes: AtomicBool::new(false),
             attributes: Mutex::default(),
         };
@@ -224,30 +232,50 @@ impl Landing {
     /// # Errors
     /// If another process still has one, or the medium fails.
     pub(crate) fn gather(&self, shares: u16) -> Result<(), LandingError> {
-        let medium = |error| LandingError::Medium(self.name.clone(), error);
-        for share in 1..shares {
-            let journal = lock_journal(&*self.folder, &self.name, share)?;
-            let text = self.read_journal(&*journal).map_err(medium)?;
-            let sums = text.and_then(|text| journal::read(&text, self.blocks, &self.source)).unwrap_or_default();
-            let new = {
-                let there = |(number, sum): &(u64, BlockSum)| {
-                    self.sum(*number).is_none() && self.read_back(*number).is_ok_and(|read| read == *sum)
-                };
-                let new: Vec<_> = sums.into_iter().filter(there).collect();
-                let mut state = self.state();
-                state.sums.extend(new.iter().copied());
-                let lines: String = new.iter().map(|(number, sum)| journal::line(*number, sum)).collect();
-                self.journal.write_at(lines.as_bytes(), state.end).map_err(medium)?;
-                state.end += lines.len() as u64;
-                !new.is_empty()
-            };
-            if new {
-                // Before the other journal goes: this one has its lines then.
-                self.journal.sync().map_err(medium)?;
-            }
-            self.folder.remove(&self.name.journal_of(share)).map_err(medium)?;
+        // From the last on: what a kill leaves of them begins with the first, and is found by that.
+        self.gather_beyond(shares)?;
+        for share in (1..shares).rev() {
+            self.take_over(share, &*lock_journal(&*self.folder, &self.name, share)?)?;
         }
         Ok(())
+    }
+
+    /// The same of the shares that an earlier copy had, by more servers than the `shares` of this one. Those that another process still has
+    /// are left.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn gather_beyond(&self, shares: u16) -> Result<(), LandingError> {
+        let is_there = |share: &u16| self.folder.about(&self.name.journal_of(*share)).is_ok();
+        let there: Vec<u16> = (shares.max(1)..).take_while(is_there).collect();
+        for share in there.into_iter().rev() {
+            match lock_journal(&*self.folder, &self.name, share) {
+                Err(LandingError::Taken(_)) => {}
+                journal => self.take_over(share, &*journal?)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn take_over(&self, share: u16, journal: &dyn Stored) -> Result<(), LandingError> {
+        let medium = |error| LandingError::Medium(self.name.clone(), error);
+        let text = self.read_journal(journal).map_err(medium)?;
+        let sums = text.and_then(|text| journal::read(&text, self.blocks, &self.source)).unwrap_or_default();
+        let there = |(number, sum): &(u64, BlockSum)| {
+            self.sum(*number).is_none() && self.read_back(*number).is_ok_and(|read| read == *sum)
+        };
+        let new: Vec<_> = sums.into_iter().filter(there).collect();
+        if !new.is_empty() {
+            let mut state = self.state();
+            state.sums.extend(new.iter().copied());
+            let lines: String = new.iter().map(|(number, sum)| journal::line(*number, sum)).collect();
+            self.journal.write_at(lines.as_bytes(), state.end).map_err(medium)?;
+            state.end += lines.len() as u64;
+            drop(state);
+            // Before the other journal goes: this one has its lines then.
+            self.journal.sync().map_err(medium)?;
+        }
+        self.folder.remove(&self.name.journal_of(share)).map_err(medium)
     }
 
     /// How it is cut.
@@ -398,17 +426,24 @@ impl Landing {
         if missing > 0 {
             return Err(LandingError::Missing { name: self.name.clone(), missing });
         }
-        let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*finished {
-            self.settle(modified).map_err(|error| LandingError::Medium(self.name.clone(), error))?;
-            *finished = true;
+        let mut end = self.end();
+        match *end {
+            End::Open => {
+                // Nothing else of them is left then.
+                self.gather_beyond(1)?;
+                self.settle(modified).map_err(|error| LandingError::Medium(self.name.clone(), error))?;
+            }
+            End::Finished => {}
+            End::Discarded => return Err(LandingError::NotBegun(self.name.clone())),
         }
+        *end = End::Finished;
         Ok(())
     }
 
     fn settle(&self, modified: Option<SystemTime>) -> io::Result<()> {
-        let mode = self.attributes.lock().unwrap_or_else(PoisonError::into_inner).mode;
-        let set = |mode| self.data.set_attributes(&Attributes { mode, extended: Vec::new() });
+        let Attributes { mode, extended } = self.attributes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // A copy before this one may have given it others.
+        let set = |mode| self.data.set_attributes(&Attributes { mode, extended: extended.clone() });
         // A file that is not to be written could not be taken up again, should this be cut off: that comes last.
         let writable = mode.map(|mode| mode | 0o600);
         set(writable)?;
@@ -424,11 +459,15 @@ impl Landing {
         self.folder.remove(&self.name.journal())
     }
 
-    /// Removes what there is of it.
+    /// Removes what there is of it, unless it is the file by now.
     ///
     /// # Errors
     /// If that cannot be done.
     pub fn discard(&self) -> io::Result<()> {
+        let mut end = self.end();
+        if *end != End::Open {
+            return Ok(());
+        }
         // The data are the first share's.
         let data = (self.share == 0).then(|| self.name.unfinished());
         for name in data.into_iter().chain([self.name.journal_of(self.share)]) {
@@ -437,7 +476,12 @@ impl Landing {
                 _ => {}
             }
         }
+        *end = End::Discarded;
         Ok(())
+    }
+
+    fn end(&self) -> MutexGuard<'_, End> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -478,6 +522,7 @@ const PIECE: usize = 1 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attributes::Preserve;
     use crate::blocks::BlockHasher;
     use crate::rooted::Rooted;
 
@@ -514,6 +559,44 @@ mod tests {
         (1..3).for_each(|number| land(&anew, number, 2));
         anew.finish(None).unwrap();
         assert!(std::fs::read(store.path().join("file")).unwrap() == [2; 3 << 16]);
+    }
+
+    /// A copy that is taken up again may bring other attributes: the file has those, and none of before.
+    #[test]
+    fn attributes_are_those_that_were_told_last() {
+        let store = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let folder: Arc<dyn Folder> = Arc::new(Rooted::open(store.path()).unwrap());
+        let of = |names: &[&str]| {
+            let extended = names.iter().map(|name| (format!("user.{name}").into_bytes(), b"value".to_vec()));
+            Attributes { mode: None, extended: extended.collect() }
+        };
+        for told in [&["b", "c"][..], &[]] {
+            let before = open(&folder, Begin::Anew, 0).unwrap();
+            before.keep(of(&["a", "b"])).unwrap();
+            drop(before);
+            let landing = open(&folder, Begin::Resume, 0).unwrap();
+            landing.keep(of(told)).unwrap();
+            (0..3).for_each(|number| land(&landing, number, 7));
+            landing.finish(None).unwrap();
+            let file = folder.open(&Name::from_url("/file").unwrap()).unwrap();
+            let mut has = file.attributes(Preserve { mode: false, extended: true }).unwrap();
+            has.extended.sort();
+            assert_eq!(has, of(told));
+        }
+    }
+
+    /// What was discarded is another's to write, though who discarded it does so again.
+    #[test]
+    fn what_comes_after_it_was_discarded_stays() {
+        let store = tempfile::tempdir().unwrap();
+        let folder: Arc<dyn Folder> = Arc::new(Rooted::open(store.path()).unwrap());
+        let before = open(&folder, Begin::Anew, 0).unwrap();
+        before.discard().unwrap();
+        let landing = open(&folder, Begin::Anew, 0).unwrap();
+        before.discard().unwrap();
+        assert!(matches!(before.finish(None), Err(LandingError::Missing { .. })));
+        (0..3).for_each(|number| land(&landing, number, 7));
+        landing.finish(None).unwrap();
     }
 
     /// So it has no attributes of the one before, and who still has that open does not write to it.

@@ -26,6 +26,7 @@ pub mod digest;
 mod direct;
 mod http3;
 mod journal;
+mod kernel_pace;
 pub mod landing;
 mod line;
 mod listing;

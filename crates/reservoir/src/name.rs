@@ -176,7 +176,8 @@ pub(crate) fn decoded(text: &str) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
-const RESERVED: &str = ".reservoir-";
+/// What hidden names of this crate begin with.
+pub(crate) const RESERVED: &str = ".reservoir-";
 
 #[cfg(test)]
 mod tests {

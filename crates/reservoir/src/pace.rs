@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 /// use offload_reservoir::pace::Rate;
 ///
 /// assert_eq!("2.5G".parse(), Ok(Rate::bits(2_500_000_000)));
+/// assert_eq!(Rate::bits(10).shared_by(4), Rate::bits(3));
 /// assert!("fast".parse::<Rate>().is_err() && "0".parse::<Rate>().is_err());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,11 @@ impl Rate {
     /// Bits per second.
     pub fn as_bits(self) -> u64 {
         self.0
+    }
+
+    /// What each of so many connections has of it, if they share it equally.
+    pub fn shared_by(self, connections: usize) -> Rate {
+        Rate::bits(self.0.div_ceil(connections.max(1) as u64))
     }
 
     /// How long so many bytes take.

@@ -1,18 +1,25 @@
 //! QUIC over the kernel's UDP, under HTTP/3: packets are sealed and opened by the CPU. On an emulated host its NIC does that.
 
+use crate::digest::hexadecimal;
+use crate::name::RESERVED;
 use crate::pace::Rate;
 use crate::pin::Pin;
 use crate::remote::{Dial, Dialed, QuicDialed};
 use crate::tls::{self, Tls};
 use core::num::NonZeroU64;
 use core::time::Duration;
+use offload_base::RandomSource;
 use quic_offload::http3::ALPN;
 use quic_offload::{Closed, Config, Connection, Endpoint, ResetKey, ServerTls, TokioDatagrams, TokioTimers};
+use rustix::fs::OFlags;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::system::uname;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use std::io;
+use std::fs::{File, TryLockError};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::net::UdpSocket;
 
@@ -53,23 +60,70 @@ pub fn config(window: u32) -> Config {
     Config { streams: STREAMS, stream_window: window, receive_window: window, send_window: window, ..Config::default() }
 }
 
-/// The key with which a server at `address` of this machine resets the connections of one before it there, which had the same private key:
-/// their clients ask again at once, over new connections.
+/// The key with which a server of the folder `root` at `address` of this machine resets the connections of one before it there: their clients
+/// ask again at once, over new connections. It is made out of a secret that the folder keeps under a hidden name, made when it is asked for first.
 ///
 /// ```
 /// use offload_reservoir::quic::{config, quic_offload::Config, reset_key};
 ///
-/// # fn example(key: &rustls::pki_types::PrivateKeyDer<'static>) {
-/// let address = "0.0.0.0:8443".parse().unwrap();
-/// let config = Config { reset_key: Some(reset_key(key, address)), ..config(16 << 20) };
-/// # }
+/// # let there = tempfile::tempdir()?;
+/// # let there = there.path();
+/// let kept = reset_key(there, "0.0.0.0:8443".parse().unwrap())?;
+/// let config = Config { reset_key: Some(kept.key.clone()), ..config(16 << 20) };
+/// assert!(reset_key(there, "0.0.0.0:8443".parse().unwrap()).is_err(), "as long as a server has it, no other one gets it");
+/// # drop(config);
+/// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn reset_key(key: &PrivateKeyDer<'_>, address: SocketAddr) -> ResetKey {
-    // Other machines may have the same private key, and listen at any address of theirs.
-    let machine = uname();
-    let server = [machine.nodename().to_bytes(), address.to_string().as_bytes()].join(&b'\n');
-    ResetKey::derive(key.secret_der(), &server)
+///
+/// # Errors
+/// If the secret cannot be kept there, others than its owner may read it, or another server has it.
+pub fn reset_key(root: &Path, address: SocketAddr) -> io::Result<KeptKey> {
+    // One folder may be that of servers on several machines. Machines that are copies of one another differ in their id.
+    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
+    let server = [uname().nodename().to_bytes(), machine.trim_ascii(), address.to_string().as_bytes()].join(&b'\n');
+    let of_server = hexadecimal(&blake3::hash(&server).as_bytes()[..12]);
+    let path = root.join(format!("{RESERVED}{of_server}.reset-key"));
+    let about = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let (secret, file) = secret_in(&path).map_err(about)?;
+    Ok(KeptKey { key: ResetKey::derive(&secret, &server), _locked: file })
 }
+
+/// A key that a folder keeps, and no other server has as long as this is there.
+///
+/// See [`reset_key`] for an example.
+pub struct KeptKey {
+    /// The key.
+    pub key: ResetKey,
+    _locked: File,
+}
+
+/// The secret of a file, which is made if it is not there.
+fn secret_in(path: &Path) -> io::Result<(Secret, File)> {
+    let mut options = File::options();
+    options.read(true).write(true).mode(0o600).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+    let mut file = options.create(true).truncate(false).open(path)?;
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => io::Error::new(io::ErrorKind::WouldBlock, "another server has it"),
+        TryLockError::Error(error) => error,
+    })?;
+    let about = file.metadata()?;
+    if !about.is_file() || about.mode() & 0o077 != 0 {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "others may read it: remove it"));
+    }
+    let mut secret = Secret::default();
+    if about.len() != secret.len() as u64 {
+        // It is new, or the machine lost power when it was.
+        RandomSource::from_system()?.stream("reset key").fill(&mut secret);
+        file.set_len(0)?;
+        file.write_all(&secret)?;
+        file.sync_all()?;
+    } else {
+        file.read_exact(&mut secret)?;
+    }
+    Ok((secret, file))
+}
+
+type Secret = [u8; 32];
 
 /// Listens at `address`; connections are taken while the runtime runs, until the endpoint is closed, or [fails](Endpoint::failure).
 ///
@@ -223,3 +277,32 @@ const STREAMS: u32 = 256;
 const KEEP_ALIVE: Duration = Duration::from_secs(4);
 /// After which a server is asked over a new connection.
 const SILENCE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn kept(folder: &Path) -> (Secret, u32) {
+        let _other_servers_are_gone = reset_key(folder, "0.0.0.0:8443".parse().unwrap()).unwrap();
+        let entry = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap();
+        (std::fs::read(entry.path()).unwrap().try_into().unwrap(), entry.metadata().unwrap().mode() & 0o777)
+    }
+
+    /// Machines with the same name, address and certificate have keys that differ; one server keeps its own, to itself.
+    #[test]
+    fn a_reset_key_is_that_of_its_folder() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [one, other] = folders.each_ref().map(|folder| kept(folder.path()));
+        assert_eq!((one.1, other.1), (0o600, 0o600));
+        assert_ne!(one.0, other.0);
+        assert_eq!(kept(folders[0].path()), one, "a server that is begun anew has another one");
+        // One that was cut off is made anew, and one that others may read is not used.
+        let path = std::fs::read_dir(folders[0].path()).unwrap().next().unwrap().unwrap().path();
+        std::fs::write(&path, [7; 31]).unwrap();
+        assert_ne!(kept(folders[0].path()).0[..31], [7; 31]);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let refused = reset_key(folders[0].path(), "0.0.0.0:8443".parse().unwrap());
+        assert!(refused.is_err_and(|error| error.to_string().contains("others may read it")));
+    }
+}

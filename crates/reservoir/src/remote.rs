@@ -433,9 +433,8 @@ impl Remote {
         if verify {
             request = request.header("reservoir-verify", "?1");
         }
-        if !attributes.is_empty() {
-            request = request.header(attributes::FIELD, attributes.to_text());
-        }
+        // That there are none is told as well: a copy before this one may have had some.
+        request = request.header(attributes::FIELD, attributes.to_text());
         // All of it may be read again before the answer.
         let answer = self.ask(request, body::empty(), name, None).await?;
         self.give_back(answer).await;

@@ -7,7 +7,8 @@ use crate::storage::{About, Folder, Kind, Stored};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, Metadata, OpenOptions, OpenOptionsExt};
 use rustix::fs::{
-    Advice, FallocateFlags, Mode, OFlags, XattrFlags, fadvise, fallocate, fchmod, fgetxattr, flistxattr, fsetxattr,
+    Advice, FallocateFlags, Mode, OFlags, XattrFlags, fadvise, fallocate, fchmod, fgetxattr, flistxattr, fremovexattr,
+    fsetxattr,
 };
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -217,6 +218,10 @@ impl Stored for RealFile {
     }
 
     fn set_attributes(&self, attributes: &Attributes) -> io::Result<()> {
+        let is_named = |name: &[u8]| attributes.extended.iter().any(|(named, _)| named == name);
+        for name in extended_names(&self.file)?.iter().filter(|name| !is_named(name)) {
+            fremovexattr(&self.file, &name[..])?;
+        }
         for (name, value) in &attributes.extended {
             fsetxattr(&self.file, &name[..], value, XattrFlags::empty())?;
         }
@@ -263,19 +268,23 @@ impl Stored for RealFile {
 
 /// The extended attributes that users may set.
 fn extended(file: &File) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut value = vec![0; MOST_BYTES];
+    let mut read = |name: Vec<u8>| {
+        let length = fgetxattr(file, &name[..], &mut value[..])?;
+        Ok((name, value[..length].to_vec()))
+    };
+    extended_names(file)?.into_iter().map(&mut read).collect()
+}
+
+fn extended_names(file: &File) -> io::Result<Vec<Vec<u8>>> {
     let mut names = vec![0; MOST_NAMES];
     let length = match flistxattr(file, &mut names[..]).map_err(io::Error::from) {
         // The file system has none.
-        Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => 0,
         length => length?,
     };
     let names = names[..length].split(|byte| *byte == 0).filter(|name| name.starts_with(USERS));
-    let mut value = vec![0; MOST_BYTES];
-    let mut read = |name: &[u8]| {
-        let length = fgetxattr(file, name, &mut value[..])?;
-        Ok((name.to_vec(), value[..length].to_vec()))
-    };
-    names.map(&mut read).collect()
+    Ok(names.map(<[u8]>::to_vec).collect())
 }
 
 /// Linux lists no more (XATTR_LIST_MAX).

@@ -108,7 +108,7 @@ pub trait Stored: Send + Sync {
         Ok(Attributes::default())
     }
 
-    /// Sets them.
+    /// Sets them; it has no others of those that users may set from then on.
     ///
     /// # Errors
     /// If the medium has no such, or does not allow it.

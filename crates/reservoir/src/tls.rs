@@ -1,5 +1,6 @@
 //! TLS 1.3 with AES-256-GCM over the kernel's TCP, by rustls.
 
+use crate::pace::Rate;
 use crate::pin::{Pin, trust};
 use crate::quic::Quic;
 use crate::remote::{Dial, Dialed, QuicDialed, Wire};
@@ -13,6 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+
+pub use crate::kernel_pace::pace;
 
 /// rustls' provider, with AES-256-GCM alone.
 fn provider() -> CryptoProvider {
@@ -109,12 +112,21 @@ pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
 /// Connects by TLS over the kernel's TCP.
 ///
 /// See [`client_config`] for an example.
-pub struct Tls(TlsConnector);
+pub struct Tls {
+    connector: TlsConnector,
+    pacing_rate: Option<Rate>,
+}
 
 impl Tls {
     /// With this configuration.
     pub fn new(config: Arc<ClientConfig>) -> Tls {
-        Tls(config.into())
+        Tls { connector: config.into(), pacing_rate: None }
+    }
+
+    /// Has the kernel send the packets of each connection one after the other, no faster than this.
+    #[must_use]
+    pub fn paced(self, rate: Option<Rate>) -> Tls {
+        Tls { pacing_rate: rate, ..self }
     }
 }
 
@@ -130,7 +142,8 @@ impl Dial for Tls {
 impl Tls {
     async fn greet(&self, name: ServerName<'static>, stream: TcpStream) -> io::Result<Box<dyn Wire>> {
         stream.set_nodelay(true)?;
-        Ok(Box::new(self.0.connect(name, stream).await?) as Box<dyn Wire>)
+        pace(&stream, self.pacing_rate);
+        Ok(Box::new(self.connector.connect(name, stream).await?) as Box<dyn Wire>)
     }
 }
 

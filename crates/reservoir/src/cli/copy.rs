@@ -44,7 +44,7 @@ pub(crate) struct CopyOptions {
     /// The path's round-trip time, for --streams auto: 274ms
     #[arg(long, value_name = "TIME", value_parser = time)]
     round_trip: Option<core::time::Duration>,
-    /// Bits per second of all streams together: 9G, 400M
+    /// Bits per second of all streams together: 9G, 400M. The kernel spaces the packets of each stream to its share
     #[arg(long)]
     rate: Option<Rate>,
     /// Take up what an earlier copy left; files that are there whole are left as they are
@@ -224,11 +224,12 @@ impl Access {
         Account::new(&endpoint, &region, &key, &secret, variable("AWS_SESSION_TOKEN").as_deref()).map(Some)
     }
 
-    /// Connections of QUIC send no faster than `rate`.
-    fn dial(&self, rate: Option<Rate>) -> Result<Arc<dyn Dial>, String> {
+    /// The connections of so many streams together send no faster than `rate`.
+    fn dial(&self, rate: Option<Rate>, streams: usize) -> Result<Arc<dyn Dial>, String> {
         let authorities = authorities(self.cacert.as_deref())?;
         let wrong = |error: offload_reservoir::rustls::Error| format!("authorities: {error}");
         let tls = Tls::new(Arc::new(tls::client_config(authorities.clone(), self.pin).map_err(wrong)?));
+        let tls = tls.paced(rate.map(|rate| rate.shared_by(streams)));
         if !self.http3 {
             return Ok(Arc::new(tls));
         }
@@ -283,7 +284,7 @@ fn unlisted(error: CopyError) -> Stop {
 
 async fn make_plan(options: &PlanOptions) -> Result<String, Stop> {
     let token = options.access.token().map_err(unusable)?;
-    let copy = Copy::new(Shell::tokio(), options.access.dial(None).map_err(unusable)?);
+    let copy = Copy::new(Shell::tokio(), options.access.dial(None, 1).map_err(unusable)?);
     let copy = copy.account(options.access.account_for(&options.places).map_err(unusable)?);
     let copy = copy.exclude(options.choice.exclude.clone()).block(options.choice.block.0).map_err(unusable)?;
     let (sources, to) = places(&options.places, token.as_deref()).map_err(unusable)?;
@@ -320,7 +321,7 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
         }
         (Streams::Auto, ..) => 8,
     };
-    let copy = Copy::new(Shell::tokio(), options.access.dial(options.rate).map_err(unusable)?)
+    let copy = Copy::new(Shell::tokio(), options.access.dial(options.rate, streams).map_err(unusable)?)
         .account(options.access.account_for(&options.places).map_err(unusable)?)
         .streams(streams)
         .rate(options.rate)

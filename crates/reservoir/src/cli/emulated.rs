@@ -71,7 +71,7 @@ pub(crate) fn run(options: &ServeOptions) -> ExitCode {
 #[cfg(feature = "tap")]
 mod host {
     use super::HostOptions;
-    use crate::serve::{Door, Handshake, NobodyComes, ServeOptions, Stop, serve, unusable};
+    use crate::serve::{Door, Handshake, Http3, NobodyComes, ServeOptions, Stop, serve, unusable};
     use core::time::Duration;
     use ktls_offload::Offload;
     use offload_reservoir::quic::quic_offload::{self, Endpoint};
@@ -101,8 +101,10 @@ mod host {
                 host.stack().listen(port, BACKLOG).map_err(|error| unusable(format!("port {port}: {error}")))?;
             let by_nic = !options.host.cpu;
             let door = Emulated { listener, config: Arc::new(config), address, by_nic, end };
-            let http3 = match options.http3()? {
-                Some((tls, config)) => {
+            let mut kept = None;
+            let http3 = match options.http3(address)? {
+                Some(Http3 { tls, config, kept: key }) => {
+                    kept = key;
                     let about = |error: io::Error| unusable(format!("UDP port {port}: {error}"));
                     let socket = host.stack().bind_udp(Some(port)).map_err(about)?;
                     let offload = if by_nic { quic_offload::Offload::Both } else { quic_offload::Offload::None };
@@ -122,6 +124,7 @@ mod host {
                 tokio::time::sleep(CLOSING).await;
             };
             let _sent_or_not = tokio::time::timeout(crate::serve::FAREWELL, sent).await;
+            drop(kept);
             Ok(())
         });
         let mut counters = bed.counters();

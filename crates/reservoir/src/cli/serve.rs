@@ -4,9 +4,11 @@
 use crate::emulated::HostOptions;
 use crate::{FAILED, UNUSABLE, fail};
 use clap::Args;
+use core::num::NonZeroU64;
 use core::pin::Pin;
+use offload_reservoir::pace::Rate;
 use offload_reservoir::quic::quic_offload::{Config, Connection, Endpoint, ServerTls};
-use offload_reservoir::quic::{self, Quic};
+use offload_reservoir::quic::{self, KeptKey, Quic};
 use offload_reservoir::remote::Wire;
 use offload_reservoir::rooted::Rooted;
 use offload_reservoir::rustls::ServerConfig;
@@ -68,6 +70,9 @@ pub(crate) struct ServeOptions {
     /// Read and write large files past the page cache (O_DIRECT), where the file system takes that
     #[arg(long)]
     direct: bool,
+    /// Bits per second of each connection, to which the kernel spaces the packets that it sends: 1G
+    #[arg(long, value_name = "RATE", conflicts_with = "end")]
+    pace: Option<Rate>,
     /// Tell of each request on standard error: peer, user, method, path, status
     #[arg(long)]
     log: bool,
@@ -125,15 +130,19 @@ pub(crate) async fn run(options: ServeOptions) -> ExitCode {
         let listener = TcpListener::bind(options.listen).await;
         let listener = listener.map_err(|error| unusable(format!("{}: {error}", options.listen)))?;
         let acceptor = TlsAcceptor::from(Arc::new(options.tls()?));
-        let http3 = match options.http3()? {
-            Some((tls, config)) => {
-                let address = listener.local_addr().map_err(unusable)?;
-                let listening = quic::listen(address, tls, config).await;
+        let mut kept = None;
+        let address = listener.local_addr().map_err(unusable)?;
+        let http3 = match options.http3(address)? {
+            Some(http3) => {
+                let listening = quic::listen(address, http3.tls, http3.config).await;
+                kept = http3.kept;
                 Some(listening.map_err(|error| unusable(format!("{address}, UDP: {error}")))?)
             }
             None => None,
         };
-        serve(&options, Kernel { listener, acceptor }, http3, "").await
+        let served = serve(&options, Kernel { listener, acceptor, pace: options.pace }, http3, "").await;
+        drop(kept);
+        served
     };
     match served.await {
         Ok(()) => ExitCode::SUCCESS,
@@ -234,17 +243,27 @@ impl ServeOptions {
         Ok(server)
     }
 
-    /// The server's side of QUIC, if it is wanted.
-    pub(crate) fn http3(&self) -> Result<Option<(ServerTls, Config)>, Stop> {
+    /// The server's side of QUIC at `address`, if it is wanted.
+    pub(crate) fn http3(&self, address: SocketAddr) -> Result<Option<Http3>, Stop> {
         if !self.http3 {
             return Ok(None);
         }
         let (chain, key) = self.identity()?;
-        let reset_key = Some(quic::reset_key(&key, self.listen));
+        let kept = quic::reset_key(&self.root, address);
+        let kept = kept
+            .inspect_err(|error| {
+                eprintln!(
+                    "reservoir: {error}: clients of HTTP/3 will learn of a server that is begun anew after ten seconds"
+                )
+            })
+            .ok();
+        let reset_key = kept.as_ref().map(|kept| kept.key.clone());
         let tls = quic::server_tls(chain, key);
         let tls = tls.map_err(|error| unusable(format!("{}: {error}", self.cert.display())))?;
         let max_connections = self.max_connections;
-        Ok(Some((tls, Config { max_connections, reset_key, ..quic::config(self.http3_window.0 as u32) })))
+        let pacing_rate = self.pace.and_then(|rate| NonZeroU64::new(rate.as_bits() / 8));
+        let config = Config { max_connections, reset_key, pacing_rate, ..quic::config(self.http3_window.0 as u32) };
+        Ok(Some(Http3 { tls, config, kept }))
     }
 
     fn identity(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Stop> {
@@ -256,6 +275,14 @@ impl ServeOptions {
         let (chain, key) = self.identity()?;
         tls::server_config(chain, key).map_err(|error| unusable(format!("{}: {error}", self.cert.display())))
     }
+}
+
+/// What a server needs for HTTP/3.
+pub(crate) struct Http3 {
+    pub(crate) tls: ServerTls,
+    pub(crate) config: Config,
+    /// Held as long as it serves.
+    pub(crate) kept: Option<KeptKey>,
 }
 
 /// The next client of HTTP/3; never, without an endpoint. `None`: there will be no more.
@@ -276,6 +303,7 @@ pub(crate) fn window(text: &str) -> Result<bytesize::ByteSize, String> {
 struct Kernel {
     listener: TcpListener,
     acceptor: TlsAcceptor,
+    pace: Option<Rate>,
 }
 
 impl Door for Kernel {
@@ -286,6 +314,7 @@ impl Door for Kernel {
     async fn next(&mut self) -> Result<(SocketAddr, Handshake), NobodyComes> {
         let (stream, peer) = self.listener.accept().await.map_err(NobodyComes::Now)?;
         let acceptor = self.acceptor.clone();
+        tls::pace(&stream, self.pace);
         let handshake = async move {
             // A wish: without it small answers come later.
             let _not_granted = stream.set_nodelay(true);

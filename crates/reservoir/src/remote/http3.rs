@@ -65,7 +65,11 @@ impl Remote {
         let answer = tokio::select! {
             biased;
             answer = answered => answer,
-            late = late_with(&watch, &whole, stall) => Err(late),
+            late = late_with(&watch, &whole, stall) => {
+                // Nothing comes on it: whoever is there may answer on another.
+                self.leave(&connection).await;
+                Err(late)
+            }
         };
         let (answer, body) = match answer {
             Ok(answer) => answer,

@@ -8,17 +8,17 @@ use bytes::Bytes;
 use core::pin::pin;
 use h3::error::{Code, ConnectionError};
 use h3::quic::ConnectionErrorIncoming;
-use h3::server::RequestStream;
+use h3::server::{RequestResolver, RequestStream};
 use http_body_util::BodyExt;
 use hyper::{Method, Request, Response};
-use quic_offload::Connection;
 use quic_offload::http3::{Both, Streams};
 use std::sync::Arc;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 impl Server {
     /// Answers the requests of an HTTP/3 connection, until there are no more: 32 at a time, each of which takes one of the places that
-    /// [`enter`](Server::enter) gives to connections of HTTP/1.1. Others wait, and so take nothing before their heads are whole.
+    /// [`enter`](Server::enter) gives to connections of HTTP/1.1. Others wait, and so take nothing before their heads are whole; of those that
+    /// are not answered 64 at a time are read.
     ///
     /// ```
     /// # async fn example(server: offload_reservoir::Server, endpoint: quic_offload::Endpoint) {
@@ -28,13 +28,15 @@ impl Server {
     /// }
     /// # }
     /// ```
-    pub async fn serve_http3(&self, connection: Connection) {
+    pub async fn serve_http3(&self, connection: quic_offload::Connection) {
         let peer = connection.remote_addr().map_or_else(|_| "-".into(), |peer| peer.to_string());
         let mut builder = h3::server::builder();
         builder.send_grease(false).max_field_section_size(MOST_OF_A_HEAD);
         // A client that leaves so soon has asked for nothing.
         let Ok(mut http) = builder.build::<_, Bytes>(Streams(connection)).await else { return };
         let (under_way, turns) = (watch::Sender::new(0_usize), Arc::new(Semaphore::new(AT_A_TIME)));
+        // A request that its client has reset is still here, and QUIC does not count it any more.
+        let read = Arc::new(Semaphore::new(AT_A_TIME + MOST_WAITING));
         let mut closing = self.0.closing.subscribe();
         let mut closed = pin!(async move { drop(closing.wait_for(|closing| *closing).await) });
         let is_closed = loop {
@@ -49,11 +51,11 @@ impl Server {
                     let _told = http.shutdown(0).await;
                     break true;
                 }
-                accepted = http.accept() => accepted,
+                accepted = accept(&mut http, &read) => accepted,
                 () = idle => break false,
             };
-            let resolver = match accepted {
-                Ok(Some(resolver)) => resolver,
+            let (resolver, is_read) = match accepted {
+                Ok(Some(accepted)) => accepted,
                 Ok(None) => break false,
                 Err(error) => {
                     tell_of(&error, &peer);
@@ -72,7 +74,7 @@ impl Server {
                     server.answer_http3(request, stream, &peer).await;
                     drop(places);
                 }
-                drop(counted);
+                drop((counted, is_read));
             });
         };
         none_left(&under_way).await;
@@ -120,8 +122,20 @@ fn tell_of(error: &ConnectionError, peer: &str) {
     }
 }
 
+/// The next request, once there is room for its head.
+async fn accept(http: &mut Connection, read: &Arc<Semaphore>) -> Accepted {
+    // Nobody closes it.
+    let room = read.clone().acquire_owned().await.expect("open");
+    Ok(http.accept().await?.map(|resolver| (resolver, room)))
+}
+
+type Connection = h3::server::Connection<Streams, Bytes>;
+type Accepted = Result<Option<(RequestResolver<Streams, Bytes>, OwnedSemaphorePermit)>, ConnectionError>;
+
 /// Requests of a connection that are answered at a time.
 const AT_A_TIME: usize = 32;
+/// Heads that are read, or wait for their turn, beside them: each has at most 256 KiB.
+const MOST_WAITING: usize = 64;
 
 /// A request under way, counted until it is dropped.
 struct Counted(watch::Sender<usize>);

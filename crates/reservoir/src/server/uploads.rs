@@ -139,6 +139,11 @@ impl Upload {
         self.landing.get().cloned().ok_or_else(begun)
     }
 
+    /// Whether it is the share that makes the file.
+    pub(super) fn is_first(&self) -> bool {
+        self.writer.share == 0
+    }
+
     fn touch(&self, now: Instant) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }

@@ -57,34 +57,46 @@ pub(super) async fn begin(
         let landing = upload.landing()?;
         server.0.shell.blocking(move || landing.check()).await?;
     }
+    if begin == Begin::Resume && upload.is_first() {
+        let (landing, (_, shares)) = (upload.landing()?, shares(fields)?);
+        server.0.shell.blocking(move || Ok(landing.gather_beyond(shares))).await??;
+    }
     if field(fields, SPARSE) == Some("?1") {
         upload.landing()?.leave_holes();
     }
-    keep(server, &name, &upload, attributes).await?;
+    keep_or_leave(server, &name, &upload, attributes).await?;
     watch.expect(Some(server.0.limits.stall));
     let mut told = HeaderMap::new();
     told.insert("reservoir-present", upload.landing()?.present().into());
     Ok(response(StatusCode::OK, told, body::full(upload.landing()?.lines())))
 }
 
-/// What else the file is to have.
-fn attributes(fields: &HeaderMap) -> Result<Attributes, Refusal> {
+/// What else the file is to have, if that is told.
+fn attributes(fields: &HeaderMap) -> Result<Option<Attributes>, Refusal> {
     let wrong = "Reservoir-Attributes has others than modes to 777 and user. attributes, or too many";
-    let told = field(fields, attributes::FIELD).map_or(Some(Attributes::default()), Attributes::from_text);
-    told.ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, wrong))
+    let read = |text| Attributes::from_text(text).ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, wrong));
+    field(fields, attributes::FIELD).map(read).transpose()
 }
 
-/// Has a file get them. An upload that cannot have them is over.
-async fn keep(server: &Server, name: &Name, upload: &Arc<Upload>, attributes: Attributes) -> Result<(), Refusal> {
-    if attributes.is_empty() {
-        return Ok(());
-    }
+/// Has a file get them.
+async fn keep(server: &Server, upload: &Arc<Upload>, attributes: Option<Attributes>) -> Result<(), Refusal> {
+    let Some(attributes) = attributes else { return Ok(()) };
     let landing = upload.landing()?;
-    let kept = server.0.shell.blocking(move || Ok(landing.keep(attributes))).await?;
+    Ok(server.0.shell.blocking(move || Ok(landing.keep(attributes))).await??)
+}
+
+/// The same; an upload that cannot have them is over.
+async fn keep_or_leave(
+    server: &Server,
+    name: &Name,
+    upload: &Arc<Upload>,
+    attributes: Option<Attributes>,
+) -> Result<(), Refusal> {
+    let kept = keep(server, upload, attributes).await;
     if kept.is_err() {
         server.0.uploads.leave(name, upload);
     }
-    Ok(kept?)
+    kept
 }
 
 pub(super) async fn put(
@@ -134,7 +146,7 @@ impl Put<'_> {
         }
         // When this future is dropped, so are the bytes that came.
         let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: false };
-        keep(self.server, &self.name, &upload, attributes).await?;
+        keep(self.server, &upload, attributes).await?;
         let declared = Declared::of(request.headers());
         let summer = declared.others.first().map(|(algorithm, _)| Summer::new(*algorithm));
         let modified = modified(request.headers());
@@ -233,7 +245,7 @@ impl Put<'_> {
             let text = "the file's BLAKE3 hash is not the one that was declared: the source has changed meanwhile";
             return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, text));
         }
-        keep(self.server, &self.name, &upload, attributes(request.headers())?).await?;
+        keep_or_leave(self.server, &self.name, &upload, attributes(request.headers())?).await?;
         let modified = modified(request.headers());
         let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: true };
         self.settle(leftovers, modified).await

@@ -5,6 +5,7 @@
 
 mod forgotten;
 mod medium;
+mod names;
 mod patience;
 mod shares;
 

@@ -67,6 +67,27 @@ fn what_both_have_is_not_sent_again() {
     assert!(outcome.resumed >= 19 * BLOCK && outcome.bytes + outcome.resumed == SIZE as u64, "{outcome:?}");
 }
 
+/// The copy after it has one server alone: nothing that both have is sent again, and nothing of the two is left.
+#[test]
+fn what_two_servers_have_is_one_servers_to_end() {
+    let world = World::new();
+    let mut executor = world.executor();
+    executor.block_on(async {
+        let (copy, sources, to) = (world.copy(), [world.from()], world.to());
+        tokio::select! {
+            biased;
+            ended = copy.run(&sources, &to) => panic!("{ended:?}"),
+            () = world.wait_for_puts(1, 10) => {}
+        }
+    });
+    executor.run_for(core::time::Duration::from_secs(1));
+    [0, 1].into_iter().for_each(|at| world.begin_anew(at));
+    let copy = world.copy().stripe(Vec::new()).resume(true);
+    let outcome = executor.block_on(copy.run(&[world.from()], &world.to())).unwrap();
+    world.check(&outcome);
+    assert!(outcome.resumed >= 19 * BLOCK && outcome.bytes + outcome.resumed == SIZE as u64, "{outcome:?}");
+}
+
 /// A folder, and two servers of it.
 struct World {
     files: tempfile::TempDir,

@@ -10,7 +10,7 @@ use core::time::Duration;
 use hyper::Request;
 use offload_api::QuicCipher;
 use offload_base::RandomSource;
-use offload_reservoir::copy::Copy;
+use offload_reservoir::copy::{Copy, Place};
 use offload_reservoir::remote::{Dial, Dialed, QuicDialed};
 use offload_reservoir::rooted::Rooted;
 use offload_reservoir::tokens::Tokens;
@@ -319,6 +319,65 @@ fn a_head_is_bounded() {
     }));
     assert_eq!(refused.0, Err(StreamError::Stopped(0x107)));
     assert!(refused.1.is_err());
+}
+
+/// Of heads that wait for their turn no more are read than the server has room for: the rest stay with the client, as QUIC's windows have it.
+#[test]
+fn heads_that_wait_are_bounded() {
+    let mut bed = bed(LinkConfig::default());
+    let files = Files::new();
+    let dial = over(&bed, &files, Offload::Both, |server| server);
+    // Nobody has a turn.
+    let limits = Limits { connections: 0, ..Limits::default() };
+    let folder = Arc::new(Rooted::open(&files.path().join("from")).unwrap());
+    *dial.server.lock().unwrap() = Server::new(folder, shell(bed.host(0)), limits).open_to_all();
+    // GET, https, localhost, /, and a cookie of 200,000 bytes (RFC 9204 4.5 and appendix A).
+    let fields = [&[0, 0, 0xd1, 0xd7, 0x50, 9][..], b"localhost", &[0xc1, 0x55, 0x7f, 0xc1, 0x99, 0x0c]].concat();
+    let length = (fields.len() + 200_000) as u32 | 0x8000_0000;
+    let head = [&[1][..], &length.to_be_bytes(), &fields, &vec![b'x'; 200_000]].concat();
+    let (client, taken) = (bed.host(1).clone(), Arc::new(AtomicUsize::new(0)));
+    let (spawner, counted) = (shell(&client), taken.clone());
+    shell(&client).spawn(async move {
+        let connection = dial.quic("", 443).await.unwrap();
+        loop {
+            let (mut to, mut from) = connection.open_bi().await.unwrap();
+            let (head, counted) = (head.clone(), counted.clone());
+            spawner.spawn(async move {
+                to.send(head.into()).await.unwrap();
+                to.finish().unwrap();
+                to.acknowledged().await.unwrap();
+                counted.fetch_add(1, Ordering::Relaxed);
+                // Until the answer comes, which never does.
+                let _none = from.receive(1).await;
+            });
+        }
+    });
+    let timers = bed.host(1).runtime();
+    bed.run(async { timers.sleep(Duration::from_secs(5)).await });
+    // QUIC lets 256 streams be open, and 8 MiB of them wait to be read.
+    let taken = taken.load(Ordering::Relaxed);
+    assert!((96..=96 + 42).contains(&taken), "{taken} heads");
+}
+
+/// A server that takes nothing and answers nothing for a minute is asked over another connection: there may be another one by then.
+#[test]
+fn a_server_that_is_late_is_asked_over_a_new_connection() {
+    let mut bed = bed(LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() });
+    let files = Files::new();
+    // A kilobit a second, and a block of 256 KiB is half an hour.
+    let tokens = "[[token]]\nname = \"slow\"\nrights = [\"read\", \"write\"]\nrate = \"1k\"\nsha256 = \"".to_owned()
+        + "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n"; // of "abc"
+    let keep_alive = Some(Duration::from_secs(4));
+    let of = |end: &str| Config { keep_alive, ..config(1500, Offload::Both, end) };
+    let dial = over_config(&of, &bed, &files, |server| {
+        server.set_tokens(Tokens::read(&tokens).unwrap());
+        server
+    });
+    let copy = Copy::new(shell(bed.host(1)), dial.clone()).streams(1).block(1 << 18).unwrap().retries(1);
+    let to = Place::parse("https://server.nic-offload.test/large", Some("abc")).unwrap();
+    let outcome = bed.run(copy.run(&[files.place("/from/large")], &to)).unwrap();
+    assert_eq!(outcome.failed.len(), 1, "{outcome:?}");
+    assert_eq!(dial.dialed.load(Ordering::Relaxed), 2);
 }
 
 /// COPY asked by HTTP/3, of a server that asks another by HTTP/3: here itself.
