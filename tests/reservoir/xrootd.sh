@@ -75,6 +75,17 @@ whole "$work/store/data/pulled-by-it"
 by_xrootd "Destination: $(url pushed-by-it)" put || { cat "$work/said"; exit 1; }
 whole "$work/root/pushed-by-it"
 
+echo "-- copy --third-party: each server pulls and pushes"
+copy --third-party "$xrootd/put" "$(url asked-pulled)"
+whole "$work/root/asked-pulled"
+copy --third-party=push "$(url asked-pulled)" "$xrootd/asked-pushed"
+whole "$work/store/data/asked-pushed"
+copy --third-party "$(url asked-pulled)" "$xrootd/asked-pulled"
+whole "$work/store/data/asked-pulled"
+copy --third-party=push "$xrootd/put" "$(url asked-pushed)"
+whole "$work/root/asked-pushed"
+if copy --third-party "$xrootd/none" "$(url none)" >/dev/null 2>&1; then echo "a file that is not there is copied"; exit 1; fi
+
 if command -v davix-get >/dev/null; then
     echo "-- davix $(davix-get --version 2>&1 | sed -n 's/.*[Vv]ersion[: ]*//p' | head -1) with the reservoir"
     mkdir "$work/authorities" && cp "$work/ca.pem" "$work/authorities/" && openssl rehash "$work/authorities"
@@ -91,7 +102,7 @@ if command -v xrdcp >/dev/null && [ -n "$(find /usr/lib -name 'libXrdClHttp*' 2>
     BEARER_TOKEN="$RESERVOIR_TOKEN" X509_CERT_FILE="$work/ca.pem" DAVIX_CA_PATH="$work" xrdcp -f -s "$(url pulled)" "$work/by-xrdcp"
     whole "$work/by-xrdcp"
 else
-    echo "SKIPPED: xrdcp or its HTTP plug-in is not here (Debian 12 has none: xrootd-client-http-plugins is later)"
+    echo "SKIPPED: xrdcp or its HTTP plug-in is not here (Debian: xrootd-client xrootd-client-http-plugins)"
 fi
 kill "$server"; wait "$server" || { echo "the server ended with $?"; exit 1; }
 server=""

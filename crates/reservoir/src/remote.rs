@@ -1,7 +1,7 @@
 //! A server as a client sees it, and what it is asked.
 //!
 //! `dial`: what connects; `asking`: a request, on a connection that is kept for the next one; `answer`: what comes back; `error`: what goes wrong;
-//! `bucket`: what is another's with buckets; `http3`: requests on one connection of QUIC.
+//! `bucket`: what is another's with buckets; `http3`: requests on one connection of QUIC; `third_party`: copies that servers make.
 
 mod answer;
 mod asking;
@@ -9,12 +9,14 @@ mod bucket;
 mod dial;
 mod error;
 mod http3;
+mod third_party;
 
 use answer::Answered;
 pub(crate) use answer::Reading;
 use asking::Idle;
 pub use dial::{Dial, Dialed, QuicDialed, Wire};
 pub use error::RemoteError;
+pub use third_party::ThirdParty;
 
 use crate::attributes::{self, Attributes, Preserve};
 use crate::blocks::{BlockSum, Blocks};

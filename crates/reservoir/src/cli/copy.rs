@@ -13,7 +13,7 @@ use offload_reservoir::copy::{Copy, CopyError, Item, Outcome, Pattern, Place, Sy
 use offload_reservoir::pace::Rate;
 use offload_reservoir::pin::Pin;
 use offload_reservoir::quic::{self, Quic};
-use offload_reservoir::remote::Dial;
+use offload_reservoir::remote::{Dial, ThirdParty};
 use offload_reservoir::rustls::pki_types::CertificateDer;
 use offload_reservoir::s3::Account;
 use offload_reservoir::tls::{self, Tls};
@@ -69,6 +69,9 @@ pub(crate) struct CopyOptions {
     /// What goes with files beside their times, between folders and reservoir servers: `mode`, `xattrs` (those that begin with user.), or both with a comma
     #[arg(long, value_name = "WHAT")]
     preserve: Option<Preserve>,
+    /// Have the servers of SRC and DST copy between them: DST's fetches (`pull`), or SRC's sends (`push`), as far as they may ask each other
+    #[arg(long, value_name = "WAY", num_args = 0..=1, require_equals = true, default_missing_value = "pull", conflicts_with_all = ["plan", "verify", "sparse", "preserve", "stripe", "direct"])]
+    third_party: Option<ThirdParty>,
     /// How often a block is tried again
     #[arg(long, value_name = "TIMES", default_value_t = 8)]
     retries: u32,
@@ -331,6 +334,7 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
         .stripe(options.stripe.clone())
         .sparse(options.sparse)
         .direct(options.direct)
+        .third_party(options.third_party)
         .preserve(options.preserve.unwrap_or_default())
         .sync(options.sync.unwrap_or(Sync::Nothing))
         .exclude(options.choice.exclude.clone())

@@ -10,7 +10,7 @@ use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
 use crate::body::{FileBody, Relayed, known};
 use crate::landing::{Begin, Landing};
 use crate::name::Name;
-use crate::remote::{Beginning, Ending, Expected, OfUpload, Reading, Remote, RemoteError};
+use crate::remote::{Beginning, Ending, Expected, OfUpload, Reading, Remote, RemoteError, ThirdParty};
 use crate::sink::Sink;
 use crate::storage::{About, Kind, Stored, read_exactly};
 use bytes::Bytes;
@@ -48,6 +48,15 @@ enum Target {
     Parts(Multipart),
     /// In one request.
     Whole(Arc<Remote>, Whole),
+    /// Servers copy it.
+    Asked(Asked),
+}
+
+/// A copy that one server makes from or to another.
+struct Asked {
+    way: ThirdParty,
+    by: (Arc<Remote>, Name),
+    other: (Arc<Remote>, Name),
 }
 
 /// An upload to one of our servers, or to several that have the same files: each writes the blocks of its streams.
@@ -145,7 +154,7 @@ impl FileJob {
         let blocks = Blocks::new(item.size(), copy.block).expect("checked where it was set");
         let (target, present) = FileJob::open_target(copy, &item, blocks, &source, &attributes).await?;
         let mut waiting: VecDeque<u64> = match target {
-            Target::Whole(..) => [0].into(),
+            Target::Whole(..) | Target::Asked(_) => [0].into(),
             _ => (0..blocks.count()).filter(|number| !present.contains_key(number)).collect(),
         };
         waiting.retain(|number| item.has(*number));
@@ -197,6 +206,9 @@ impl FileJob {
         source: &Source,
         attributes: &Attributes,
     ) -> Result<(Target, BTreeMap<u64, BlockSum>), CopyError> {
+        if let Some(way) = copy.third_party {
+            return Ok((Target::Asked(FileJob::asked(copy, item, way)?), BTreeMap::new()));
+        }
         if matches!(&item.to.0, Side::Remote(..)) {
             let unusable =
                 |why| CopyError::Unusable(format!("{}: {why}: leave xattrs out of --preserve", item.source()));
@@ -254,6 +266,47 @@ impl FileJob {
         }
     }
 
+    /// Who is asked for a copy between servers.
+    fn asked(copy: &Copy, item: &Item, way: ThirdParty) -> Result<Asked, CopyError> {
+        let unusable = |why| Err(CopyError::Unusable(format!("{}: {why}", item.source())));
+        let (Side::Remote(from, _), Side::Remote(to, _)) = (&item.from.0, &item.to.0) else {
+            return unusable("--third-party is for copies between two servers");
+        };
+        if from.is_bucket() || to.is_bucket() {
+            return unusable("buckets ask nobody: leave --third-party out");
+        }
+        if copy.verify || copy.sparse || !copy.preserve.is_empty() || item.blocks.is_some() {
+            return unusable(
+                "what servers copy between them is a whole file and its bytes: leave --third-party, or --verify, --sparse and --preserve out",
+            );
+        }
+        let (from, to) = ((from.clone(), item.from.1.clone()), (to.clone(), item.to.1.clone()));
+        let (by, other) = if way == ThirdParty::Pull { (to, from) } else { (from, to) };
+        Ok(Asked { way, by, other })
+    }
+
+    async fn have_copied(&self, asked: &Asked, stream: usize) -> Result<(), CopyError> {
+        let (Asked { way, by, other }, mut seen) = (asked, 0);
+        let progress = &self.copy.progress;
+        let mut tell = |bytes: u64| {
+            let bytes = bytes.min(self.blocks.size());
+            progress.moved(stream, bytes.saturating_sub(seen) as usize);
+            seen = seen.max(bytes);
+        };
+        by.0.have_copied(&by.1, *way, (&other.0, &other.1), self.copy.streams, &mut tell).await?;
+        let is_whole = match glance(&self.copy, &self.item.to.0, &self.item.to.1).await {
+            // A token that may only write does not see what is there.
+            Err(CopyError::Remote(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. })) => true,
+            found => found?.is_some_and(|found| fits(&found.about, &self.item, Sync::Size)),
+        };
+        if !is_whole {
+            let what = "says that the file is there, but it is not whole";
+            return Err(RemoteError::Answer { name: self.item.to.1.clone(), what }.into());
+        }
+        tell(self.blocks.size());
+        Ok(())
+    }
+
     /// The next block that nobody copies.
     pub(super) fn take(&self) -> Option<u64> {
         self.state().waiting.pop_front()
@@ -300,10 +353,11 @@ impl FileJob {
     /// Copies a block.
     pub(super) async fn transfer(&self, number: u64, stream: usize) -> Result<(), CopyError> {
         let range = match self.target {
-            Target::Whole(..) => 0..self.blocks.size(),
+            Target::Whole(..) | Target::Asked(_) => 0..self.blocks.size(),
             _ => self.blocks.range(number),
         };
         match (&self.target, &self.source) {
+            (Target::Asked(asked), _) => self.have_copied(asked, stream).await?,
             (Target::Whole(server, Whole::Small), Source::Local(file, _)) => {
                 self.put_small(server, file, stream).await?
             }
@@ -529,7 +583,7 @@ impl FileJob {
     pub(super) async fn finish(&self) -> Result<Finished, CopyError> {
         let modified = Some(self.item.about.modified).filter(|time| *time != SystemTime::UNIX_EPOCH);
         match &self.target {
-            Target::Whole(..) => Ok(Finished::Done),
+            Target::Whole(..) | Target::Asked(_) => Ok(Finished::Done),
             Target::Parts(upload) => match upload.finish(&self.item).await {
                 // The answer of an earlier attempt was lost.
                 Err(gone @ RemoteError::Refused { status: StatusCode::NOT_FOUND, .. }) => {

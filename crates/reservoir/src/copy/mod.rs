@@ -24,7 +24,7 @@ pub use progress::Progress;
 use crate::attributes::Preserve;
 use crate::blocks::USUAL_BLOCK;
 use crate::pace::{Pace, Rate};
-use crate::remote::{Dial, RemoteError};
+use crate::remote::{Dial, RemoteError, ThirdParty};
 use crate::s3::Account;
 use crate::shell::Shell;
 use crate::tls::Host;
@@ -53,6 +53,7 @@ pub struct Copy {
     sparse: bool,
     preserve: Preserve,
     direct: bool,
+    third_party: Option<ThirdParty>,
     progress: Arc<Progress>,
 }
 
@@ -99,7 +100,7 @@ pub struct Outcome {
     pub present: u64,
     /// Files of which this part has done its own; others have the rest.
     pub left_to_others: u64,
-    /// Bytes that went through here.
+    /// Bytes that went through here, or between servers that were asked.
     pub bytes: u64,
     /// Bytes of blocks that were there from an earlier run.
     pub resumed: u64,
@@ -165,6 +166,7 @@ impl Copy {
             sparse: false,
             preserve: Preserve::default(),
             direct: false,
+            third_party: None,
             progress: Arc::default(),
         }
     }
@@ -267,6 +269,13 @@ impl Copy {
     #[must_use]
     pub fn direct(mut self, direct: bool) -> Copy {
         self.direct = direct;
+        self
+    }
+
+    /// Has servers copy between each other: one of two asks the other, and this machine only looks on.
+    #[must_use]
+    pub fn third_party(mut self, way: Option<ThirdParty>) -> Copy {
+        self.third_party = way;
         self
     }
 

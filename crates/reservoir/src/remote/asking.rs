@@ -47,10 +47,8 @@ impl Remote {
 
     /// Without a target it cannot be made, and [`Remote::ask`] says so.
     pub(super) fn request_to(&self, method: Method, target: Option<String>) -> hyper::http::request::Builder {
-        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        let authority = if self.port == 443 { host } else { format!("{host}:{}", self.port) };
         let target = target.unwrap_or_default();
-        let mut request = Request::builder().method(method).uri(target).header(HOST, authority);
+        let mut request = Request::builder().method(method).uri(target).header(HOST, self.authority());
         request = request.header(USER_AGENT, PRODUCT);
         match &self.token {
             Some(token) => {
@@ -61,6 +59,12 @@ impl Remote {
             }
             None => request,
         }
+    }
+
+    /// As a URL has it.
+    pub(super) fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        if self.port == 443 { host } else { format!("{host}:{}", self.port) }
     }
 
     /// One request. The answer is one of success; any other is an error with the server's words.

@@ -48,6 +48,16 @@ pub enum RemoteError {
         "{0} cannot be asked for: the token, the host or the name has characters that HTTP, or a bucket, does not carry"
     )]
     Unaskable(Name),
+    /// It was asked to copy a file from or to another server, and failed.
+    #[error("{name}: {host}, which was asked to copy it, says: {why}")]
+    ThirdParty {
+        /// Its file.
+        name: Name,
+        /// The server.
+        host: String,
+        /// In its words.
+        why: String,
+    },
     /// The answer is not what HTTP or the request allows.
     #[error("{name}: the server's answer {what}")]
     Answer {
@@ -80,6 +90,8 @@ impl RemoteError {
                         ))
             }
             RemoteError::Answer { .. } => true,
+            // It has tried again by itself.
+            RemoteError::ThirdParty { .. } => false,
             RemoteError::Untrusted { .. } | RemoteError::Changed(_) | RemoteError::Unaskable(_) => false,
         }
     }

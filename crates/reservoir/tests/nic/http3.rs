@@ -11,7 +11,7 @@ use hyper::Request;
 use offload_api::QuicCipher;
 use offload_base::RandomSource;
 use offload_reservoir::copy::{Copy, Place};
-use offload_reservoir::remote::{Dial, Dialed, QuicDialed};
+use offload_reservoir::remote::{Dial, Dialed, QuicDialed, ThirdParty};
 use offload_reservoir::rooted::Rooted;
 use offload_reservoir::tokens::Tokens;
 use offload_reservoir::{Limits, Server};
@@ -416,6 +416,27 @@ fn a_server_copies_from_another_by_http3() {
     let large = |name: &str| std::fs::read(files.path().join(name)).unwrap();
     assert!(large("from/large") == large("store/copied"));
     assert_eq!(dial.dialed.load(Ordering::Relaxed), 2, "the server asked by another way");
+}
+
+/// A copy between two servers is one of them's to make: what goes through here is what it tells, and its refusal.
+#[test]
+fn a_copy_has_servers_copy_between_them() {
+    for way in [ThirdParty::Pull, ThirdParty::Push] {
+        let mut bed = bed(LinkConfig::default());
+        let files = Files::new();
+        std::fs::copy(files.path().join("from/large"), files.path().join("store/large")).unwrap();
+        let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
+        let copy = || Copy::new(shell(bed.host(1)), dial.clone()).third_party(Some(way));
+        let (asking, refused) = (copy(), copy());
+        let refused = bed.run(refused.run(&[url("/large")], &url("/copied"))).unwrap();
+        assert!(refused.failed.len() == 1 && refused.failed[0].1.contains("--tpc-allow"), "{way:?}: {refused:?}");
+        let server = at(bed.host(0), &files.path().join("store")).open_to_all();
+        *dial.server.lock().unwrap() = server.with_third_party(dial.clone(), 1);
+        let copied = bed.run(asking.run(&[url("/large")], &url("/copied"))).unwrap();
+        assert_eq!((copied.copied, &copied.failed[..]), (1, &[][..]), "{way:?}");
+        let large = |name: &str| std::fs::read(files.path().join(name)).unwrap();
+        assert!(large("from/large") == large("store/copied"));
+    }
 }
 
 /// What is under way when a server is closed is answered, and its connections end then.
