@@ -11,7 +11,6 @@
 //! Invariant: it sends one frame at a time, the queues' in turn.
 
 use crate::engine::Claim;
-use crate::fragments::Fragments;
 use crate::queue_pair::transmit::line_time;
 use crate::queue_pair::{Arrived, QueuePair};
 use crate::stats::DeviceCounters;
@@ -25,7 +24,7 @@ use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
-use offload_formats::Headers;
+use offload_formats::{Fragments, Headers};
 use offload_wire::frame::Frame;
 
 /// A function of a NIC, with its queue pairs.
@@ -235,7 +234,7 @@ impl Function {
         if opener.is_some() || !headers.is_fragment() {
             return opener;
         }
-        fragments.of_packet(frame, |packet, headers| {
+        fragments.of_packet(frame, |packet, headers, _| {
             let engines = pairs[0].contexts.packet_engines();
             let mut keys = engines.filter_map(|(number, engine)| Some((number, engine.key_of_first(packet, headers)?)));
             keys.find_map(|(number, key)| pairs.iter().position(|queue| queue.opens(number, key)))

@@ -22,7 +22,6 @@ mod context;
 mod device;
 pub mod engine;
 pub mod eswitch;
-mod fragments;
 mod function;
 pub mod lookaside;
 mod queue_pair;

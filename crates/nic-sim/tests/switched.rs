@@ -110,6 +110,13 @@ impl Hypervisor {
         core::iter::from_fn(|| self.device.poll_frame(NOW)).collect()
     }
 
+    /// What leaves by the wire when the host sends a frame by the uplink's representor.
+    fn injects(&mut self, frame: &[u8]) -> Vec<Bytes> {
+        assert!(self.eswitch.send(Vport::Uplink, Bytes::copy_from_slice(frame)));
+        self.device.process(NOW);
+        core::iter::from_fn(|| self.device.poll_frame(NOW)).map(|frame| frame.data).collect()
+    }
+
     /// What each virtual machine gets of frames that the wire brings, and what the host gets.
     fn hears(&mut self, frames: impl IntoIterator<Item = Frame>) -> [usize; 3] {
         frames.into_iter().for_each(|frame| self.device.receive_frame(NOW, frame));
@@ -320,18 +327,13 @@ fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
     let mut left = Hypervisor::new(1);
     left.ask(EswitchCommand::Protect(DEVICE, Some(network(0)), None));
     let wraps = |left: &mut Hypervisor| left.sends(0, &datagram(0, mac(1, 0))).len();
-    let injects = |left: &mut Hypervisor, frame: &[u8]| {
-        assert!(left.eswitch.send(Vport::Uplink, Bytes::copy_from_slice(frame)));
-        left.device.process(NOW);
-        core::iter::from_fn(|| left.device.poll_frame(NOW)).map(|frame| frame.data).collect::<Vec<_>>()
-    };
     let tunnel = wrapped(0, network(0));
-    assert_eq!((wraps(&mut left), injects(&mut left, &tunnel)), (1, vec![tunnel.clone()]), "nobody wants it protected");
+    assert_eq!((wraps(&mut left), left.injects(&tunnel)), (1, vec![tunnel.clone()]), "nobody wants it protected");
     left.ask(EswitchCommand::ProtectAll(true));
-    assert_eq!((wraps(&mut left), injects(&mut left, &tunnel)), (0, Vec::new()));
+    assert_eq!((wraps(&mut left), left.injects(&tunnel)), (0, Vec::new()));
     assert_eq!(left.device.uplink_counters().not_protected, 2);
     let other = datagram(0, mac(1, 9));
-    assert_eq!(injects(&mut left, &other), [Bytes::from(other.clone())], "it is no tunnel's");
+    assert_eq!(left.injects(&other), [Bytes::from(other.clone())], "it is no tunnel's");
     let ipsec = left.host.ipsec().expect("it has IPsec");
     let params = sa(Direction::Transmit, 1, 2, 5);
     let handle = ipsec.add_sa(&params).expect("room");
@@ -339,7 +341,7 @@ fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
     ipsec.set_policy(&selector, 0, handle).expect("room");
     left.ask(EswitchCommand::ProtectAll(true));
     assert_eq!(wraps(&mut left), 1);
-    let sent = injects(&mut left, &tunnel);
+    let sent = left.injects(&tunnel);
     assert_eq!(sent.iter().map(|frame| frame[34..38].to_vec()).collect::<Vec<_>>(), [params.spi.to_be_bytes()]);
     // The other way: in the clear it is nobody's, and by whatever SA the tenant's.
     let mut right = Hypervisor::new(2);
@@ -374,15 +376,26 @@ fn a_tunnel_at_a_port_of_its_own_is_protected_too() {
     assert_eq!((sends(&mut left), left.device.uplink_counters().not_protected), (0, 1));
 }
 
+/// A fragment of a packet of the first virtual machine, or of somebody who uses its addresses.
+fn fragment(identification: u8, place: u8, port: u16) -> Vec<u8> {
+    let mut frame = datagram(0, mac(1, 0));
+    (frame[19], frame[20], frame[21]) = (identification, if place == 0 { 0x20 } else { 0 }, place);
+    frame[36..38].copy_from_slice(&port.to_be_bytes());
+    frame
+}
+
+/// All tunnels are protected, and what the first virtual machine sends goes to the wire as it is.
+fn protected_beside_the_wire() -> Hypervisor {
+    let mut left = Hypervisor::new(1);
+    let rule = "tc filter replace dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev p0";
+    left.ask(EswitchCommand::Change(RuleFile::parse("test", rule).expect("a good line").changes));
+    left.ask(EswitchCommand::ProtectAll(true));
+    left
+}
+
 /// The first fragment of a packet shows the port; the others are what that was.
 #[test]
 fn if_all_tunnels_are_protected_fragments_pass_that_are_of_no_tunnel() {
-    let fragment = |identification: u8, place: u8, port: u16| {
-        let mut frame = datagram(0, mac(1, 0));
-        (frame[19], frame[20], frame[21]) = (identification, if place == 0 { 0x20 } else { 0 }, place);
-        frame[36..38].copy_from_slice(&port.to_be_bytes());
-        frame
-    };
     let (plain, tunnel) = (9, 4789);
     // Further on, the bytes of the port are anything.
     let course = [
@@ -395,18 +408,18 @@ fn if_all_tunnels_are_protected_fragments_pass_that_are_of_no_tunnel() {
         (fragment(1, 0, tunnel), 0),
         (fragment(1, 5, plain), 0),
     ];
-    let mut left = Hypervisor::new(1);
-    let rule = "tc filter replace dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev p0";
-    left.ask(EswitchCommand::Change(RuleFile::parse("test", rule).expect("a good line").changes));
-    left.ask(EswitchCommand::ProtectAll(true));
+    let mut left = protected_beside_the_wire();
     for (place, (frame, leave)) in course.iter().enumerate() {
         assert_eq!(left.sends(0, frame).len(), *leave, "of a machine, {place}");
     }
     assert_eq!(left.device.uplink_counters().not_protected, 5);
     for (place, (frame, leave)) in course.iter().enumerate() {
-        assert!(left.eswitch.send(Vport::Uplink, Bytes::copy_from_slice(frame)));
-        left.device.process(NOW);
-        assert_eq!(core::iter::from_fn(|| left.device.poll_frame(NOW)).count(), *leave, "by the representor, {place}");
+        assert_eq!(left.injects(frame).len(), *leave, "by the representor, {place}");
+    }
+    let mut left = protected_beside_the_wire();
+    for (place, (frame, leave)) in course.iter().enumerate() {
+        let tagged = [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
+        assert_eq!(left.sends(0, &tagged).len(), *leave, "behind a tag, {place}");
     }
     // The other way, a Linux with the uplink's representor would put them together.
     let mut right = Hypervisor::new(2);
@@ -420,6 +433,107 @@ fn if_all_tunnels_are_protected_fragments_pass_that_are_of_no_tunnel() {
         (core::iter::from_fn(|| right.eswitch.receive()).count(), right.counted()[0])
     };
     assert_eq!((shown(plain), shown(tunnel)), ((1, 0), (0, 1)));
+}
+
+/// Machines choose their IP addresses, and so the names of their packets in fragments.
+#[test]
+fn what_a_machine_sends_in_fragments_says_nothing_of_what_others_send() {
+    let (plain, tunnel) = (9, 4789);
+    let mut left = protected_beside_the_wire();
+    assert_eq!(left.injects(&fragment(1, 0, tunnel)).len(), 0);
+    assert_eq!(left.sends(0, &fragment(1, 0, plain)).len(), 1, "it is of no tunnel");
+    assert_eq!(left.injects(&fragment(1, 5, plain)).len(), 0, "the end of the tunnel's packet");
+    // A second packet of that name while parts of the first may still come.
+    assert_eq!(left.injects(&fragment(1, 0, plain)).len(), 0);
+    assert_eq!(left.injects(&fragment(1, 5, plain)).len(), 0);
+    // Nor does it take others' room.
+    assert_eq!(left.injects(&fragment(2, 0, plain)).len(), 1);
+    for number in 0..2000u16 {
+        let mut first = fragment(0, 0, plain);
+        first[18..20].copy_from_slice(&(1000 + number).to_be_bytes());
+        assert_eq!(left.sends(0, &first).len(), 1);
+    }
+    assert_eq!(left.injects(&fragment(2, 5, plain)).len(), 1);
+}
+
+/// With rules that name a port, tunnels are looked for at that port too: in whole packets and in fragments, both ways.
+#[test]
+fn a_tunnel_at_a_port_of_its_own_is_known_whoever_wraps_it() {
+    let whole = |port: u16| {
+        let mut frame = datagram(0, mac(1, 0));
+        frame[36..38].copy_from_slice(&port.to_be_bytes());
+        frame
+    };
+    let (plain, own) = (9, 8472);
+    let shown = |right: &mut Hypervisor, frame: &[u8]| {
+        assert_eq!(right.hears([Frame::new(Bytes::copy_from_slice(frame))]), [0; 3]);
+        core::iter::from_fn(|| right.eswitch.receive()).count()
+    };
+    for words in [
+        "flower enc_dst_port 8472 action drop",
+        "flower action tunnel_key set src_ip 192.0.2.1 dst_ip 192.0.2.2 id 9 dst_port 8472 action mirred egress redirect dev vxlan0",
+    ] {
+        let device = if words.contains("redirect") { "pf0vf1" } else { "vxlan0" };
+        let rule = format!("tc filter add dev {device} ingress prio 9 {words}");
+        let rule = RuleFile::parse("test", &rule).expect("a good line").changes;
+        let mut left = protected_beside_the_wire();
+        left.ask(EswitchCommand::RepresentUplink(true));
+        assert_eq!((left.injects(&whole(own)).len(), shown(&mut left, &whole(own))), (1, 1), "nobody has named it yet");
+        left.ask(EswitchCommand::Change(rule));
+        assert_eq!((left.injects(&whole(own)).len(), shown(&mut left, &whole(own))), (0, 0));
+        assert_eq!((left.injects(&fragment(1, 0, own)).len(), shown(&mut left, &fragment(1, 0, own))), (0, 0));
+        assert_eq!(left.injects(&fragment(1, 5, plain)).len(), 0);
+        assert_eq!((left.injects(&fragment(2, 0, plain)).len(), shown(&mut left, &fragment(2, 0, plain))), (1, 1));
+    }
+}
+
+/// Behind more headers than the NIC reads there may be a tunnel: a Linux would find it.
+#[test]
+fn if_all_tunnels_are_protected_nothing_passes_that_hides_what_it_is() {
+    let behind = |headers: u8| {
+        let mut frame =
+            [&mac(2, 9).0[..], &mac(1, 0).0, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 8 * headers + 24, 60, 64]].concat();
+        frame.extend([0xfd; 32]);
+        (1..=headers).for_each(|number| frame.extend([if number == headers { 17 } else { 60 }, 0, 1, 4, 0, 0, 0, 0]));
+        frame.extend([0, 9, 0, 9, 0, 24, 0, 0]);
+        frame.extend([0; 16]);
+        frame
+    };
+    let mut left = protected_beside_the_wire();
+    left.ask(EswitchCommand::RepresentUplink(true));
+    let mut pass = |headers: u8| {
+        let frame = behind(headers);
+        let sent = (left.sends(0, &frame).len(), left.injects(&frame).len());
+        assert_eq!(left.hears([Frame::new(frame.into())]), [0; 3]);
+        let shown = core::iter::from_fn(|| left.eswitch.receive()).count();
+        (sent.0, sent.1, shown, left.device.uplink_counters().not_protected, left.counted()[0])
+    };
+    assert_eq!(pass(8), (1, 1, 1, 0, 0));
+    assert_eq!(pass(9), (0, 0, 0, 2, 1));
+}
+
+/// A tunnel that this side does not have may be one of the Linux that has the uplink's representor.
+#[test]
+fn if_all_tunnels_are_protected_those_of_nobody_here_do_not_come_in_the_clear() {
+    let mut right = Hypervisor::new(2);
+    right.ask(EswitchCommand::RepresentUplink(true));
+    let geneve = {
+        let mut frame = wrapped(0, network(0)).to_vec();
+        frame[36..38].copy_from_slice(&6081u16.to_be_bytes());
+        frame
+    };
+    let elsewhere = {
+        let mut frame = wrapped(0, network(0)).to_vec();
+        frame[33] = 77;
+        frame
+    };
+    let shown = |right: &mut Hypervisor, frame: &[u8]| {
+        assert_eq!(right.hears([Frame::new(Bytes::copy_from_slice(frame))]), [0; 3]);
+        core::iter::from_fn(|| right.eswitch.receive()).count()
+    };
+    assert_eq!((shown(&mut right, &geneve), shown(&mut right, &elsewhere)), (1, 1), "nobody wants it protected");
+    right.ask(EswitchCommand::ProtectAll(true));
+    assert_eq!((shown(&mut right, &geneve), shown(&mut right, &elsewhere), right.counted()[0]), (0, 0, 2));
 }
 
 #[test]

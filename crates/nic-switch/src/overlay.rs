@@ -6,8 +6,8 @@
 use crate::action::TunnelSet;
 use crate::edit;
 use crate::frame::Frame;
-use crate::key::{Received, class_of, is_first};
-use crate::matching::{Mac, UDP};
+use crate::key::{Received, behind_tags, class_of, is_first};
+use crate::matching::{IPV4, IPV6, Mac, UDP};
 use crate::port::TunnelKind;
 use bytes::{Bytes, BytesMut};
 use core::net::IpAddr;
@@ -123,35 +123,38 @@ pub fn overhead(kind: TunnelKind, set: &TunnelSet) -> usize {
     Version::of(&set.destination).header_bytes() + tunnel_bytes(kind, set) + ETHERNET_BYTES
 }
 
-/// Whether a frame is a packet of a tunnel, or a fragment of one: UDP to the usual port of a kind, or GRE. `None`: it does not show that, as a
-/// fragment of UDP without the ports does not, nor one with an extension header of IPv6 behind its fragment header, whatever comes after that.
-///
-/// ```
-/// use nic_switch::overlay::is_of_tunnel;
-///
-/// let mut gre = [&[2; 12][..], &[8, 0, 0x45, 0, 0, 24, 0, 0, 0, 5, 64, 47, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, 0, 0, 0x65, 0x58]].concat();
-/// assert_eq!((is_of_tunnel(&gre), is_of_tunnel(&[0; 60])), (Some(true), Some(false)));
-/// gre[23] = 17;
-/// assert_eq!(is_of_tunnel(&gre), None);
-/// ```
-pub fn is_of_tunnel(frame: &[u8]) -> Option<bool> {
-    let headers = Headers::parse_unfinished(frame);
-    match (headers.network(), headers.upper()) {
-        (_, Some((GRE, _))) => Some(true),
-        (Some((version, network)), Some((UDP, at))) => {
-            let shows_ports = !headers.is_fragment() || is_first(frame, version, network, at);
-            let port = frame.get(at + 2..at + 4).filter(|_| shows_ports)?;
-            let port = u16::from_be_bytes([port[0], port[1]]);
-            Some([TunnelKind::Vxlan, TunnelKind::Geneve].iter().any(|kind| kind.port() == Some(port)))
-        }
-        _ if hides_what_it_carries(&headers) => None,
-        _ => Some(false),
-    }
+/// What a frame shows of a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// It is a packet of a tunnel, or a fragment of one.
+    Tunnel,
+    /// It is nothing of a tunnel.
+    NoTunnel,
+    /// It is a fragment of UDP behind the first one, which alone has the ports.
+    Rest,
+    /// A reader of more headers than the switch reads may find a tunnel in it.
+    Hidden,
 }
 
-/// A fragment with an extension header behind its fragment header: what it carries is seen once it is put together (RFC 8200 4.5).
-pub(crate) fn hides_what_it_carries(headers: &Headers) -> bool {
-    headers.is_fragment() && headers.upper().is_some_and(|(protocol, _)| is_extension(protocol))
+/// What a frame shows of a tunnel: UDP to a port of tunnels, or GRE.
+pub(crate) fn shown(frame: &[u8], is_port: impl Fn(u16) -> bool) -> Shown {
+    let headers = Headers::parse_unfinished(frame);
+    let (Some((version, network)), Some((protocol, at))) = (headers.network(), headers.upper()) else {
+        // IP whose headers are too many, or not for the switch to judge, and tags beyond those that it reads.
+        return if matches!(behind_tags(frame).0, IPV4 | IPV6) { Shown::Hidden } else { Shown::NoTunnel };
+    };
+    match protocol {
+        GRE => Shown::Tunnel,
+        UDP if headers.is_fragment() && !is_first(frame, version, network, at) => Shown::Rest,
+        UDP => match frame.get(at + 2..at + 4) {
+            Some(port) if is_port(u16::from_be_bytes([port[0], port[1]])) => Shown::Tunnel,
+            Some(_) => Shown::NoTunnel,
+            None => Shown::Hidden,
+        },
+        // What is behind a fragment header is seen once it is put together (RFC 8200 4.5).
+        _ if headers.is_fragment() && is_extension(protocol) => Shown::Hidden,
+        _ => Shown::NoTunnel,
+    }
 }
 
 /// Bytes between the outer IP header and the inner frame.
@@ -443,9 +446,55 @@ mod tests {
             packet.extend([0xfd; 32]);
             [&packet[..], behind, &udp].concat()
         };
-        assert_eq!(is_of_tunnel(&packet(&[17, 0, 0, 0, 0, 0, 0, 1])), Some(true));
-        let hidden = packet(&[60, 0, 0, 0, 0, 0, 0, 1, 17, 0, 1, 4, 0, 0, 0, 0]);
-        assert_eq!(is_of_tunnel(&hidden), None);
-        assert!(hides_what_it_carries(&Headers::parse(&hidden)));
+        let shown = |frame: &[u8]| shown(frame, |port| port == 4789);
+        assert_eq!(shown(&packet(&[17, 0, 0, 0, 0, 0, 0, 1])), Shown::Tunnel);
+        assert_eq!(shown(&packet(&[60, 0, 0, 0, 0, 0, 0, 1, 17, 0, 1, 4, 0, 0, 0, 0])), Shown::Hidden);
+        assert_eq!(shown(&packet(&[17, 0, 0, 8, 0, 0, 0, 1])), Shown::Rest);
+    }
+
+    /// Linux bounds neither how many extension headers there are, nor how many tags, and knows options that the switch does not.
+    #[test]
+    fn what_has_more_headers_than_are_read_may_hide_a_tunnel() {
+        let udp = |port: u16| [&[0, 9][..], &port.to_be_bytes(), &[0, 24, 0, 0], &[0; 16]].concat();
+        let six = |options: &[[u8; 8]], port: u16| {
+            let behind = [options.concat(), udp(port)].concat();
+            let next = if options.is_empty() { 17 } else { 60 };
+            let mut packet = [&[0x60, 0, 0, 0, 0, behind.len() as u8, next, 64][..], &[0xfd; 32], &behind].concat();
+            if let Some(last) = options.len().checked_sub(1) {
+                packet[40 + 8 * last] = 17;
+            }
+            packet
+        };
+        let four = |options: &[u8], port: u16| {
+            let first = 0x45 + (options.len() / 4) as u8;
+            let length = (44 + options.len()) as u8;
+            [&[first, 0, 0, length, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2][..], options, &udp(port)]
+                .concat()
+        };
+        let frame = |tags: usize, ether_type: [u8; 2], packet: &[u8]| {
+            [&[2; 12][..], &[0x81, 0, 0, 7].repeat(tags), &ether_type, packet].concat()
+        };
+        let (six_type, four_type) = ([0x86, 0xdd], [8, 0]);
+        let padding = [60, 0, 1, 4, 0, 0, 0, 0];
+        // This option asks a host that does not know it to refuse the packet.
+        let refused = [60, 0, 0xc2, 4, 0, 1, 0, 0];
+        let cases = [
+            (frame(0, six_type, &six(&[], 4789)), Shown::Tunnel),
+            (frame(0, six_type, &six(&[], 9)), Shown::NoTunnel),
+            (frame(0, six_type, &six(&[padding; 8], 4789)), Shown::Tunnel),
+            (frame(0, six_type, &six(&[padding; 9], 4789)), Shown::Hidden),
+            (frame(0, six_type, &six(&[padding; 9], 9)), Shown::Hidden),
+            (frame(0, six_type, &six(&[refused], 4789)), Shown::Hidden),
+            (frame(0, four_type, &four(&[131, 7, 4, 10, 0, 0, 2, 0], 4789)), Shown::Hidden),
+            (frame(0, four_type, &four(&[148, 4, 0, 0], 4789)), Shown::Tunnel),
+            (frame(2, four_type, &four(&[], 4789)), Shown::Tunnel),
+            (frame(3, four_type, &four(&[], 4789)), Shown::Hidden),
+            (frame(3, [8, 6], &[0; 46]), Shown::NoTunnel),
+            (frame(0, four_type, &four(&[], 4789)[..22]), Shown::Hidden),
+            (vec![0; 60], Shown::NoTunnel),
+        ];
+        for (number, (frame, expected)) in cases.iter().enumerate() {
+            assert_eq!(shown(frame, |port| port == 4789), *expected, "{number}");
+        }
     }
 }

@@ -76,7 +76,7 @@ impl TunnelKind {
         }
     }
 
-    const ALL: [TunnelKind; 3] = [TunnelKind::Vxlan, TunnelKind::Gretap, TunnelKind::Geneve];
+    pub(crate) const ALL: [TunnelKind; 3] = [TunnelKind::Vxlan, TunnelKind::Gretap, TunnelKind::Geneve];
 }
 
 /// A tunnel device: what comes out of it was wrapped, what is redirected to it will be.

@@ -172,6 +172,15 @@ impl Rule {
         self.check_actions()
     }
 
+    /// The UDP ports of tunnels that it names.
+    pub(crate) fn tunnel_ports(&self) -> impl Iterator<Item = u16> + '_ {
+        let wraps = self.actions.iter().filter_map(|action| match action {
+            Action::TunnelSet(set) => set.destination_port,
+            _ => None,
+        });
+        wraps.chain(self.matching.tunnel.destination_port)
+    }
+
     fn check_link(&self) -> Result<(), RuleError> {
         let Match { protocol, vlan, .. } = &self.matching;
         if *vlan != Default::default() && !protocol.is_some_and(is_vlan) {

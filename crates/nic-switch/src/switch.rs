@@ -19,9 +19,9 @@ use crate::addresses::Addresses;
 use crate::frame::Frame;
 use crate::function::FunctionConfig;
 use crate::key::TunnelState;
-use crate::overlay::NextHop;
+use crate::overlay::{self, NextHop, Shown};
 use crate::police::Bucket;
-use crate::port::{Device, Egress, TunnelDevice, Vport};
+use crate::port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
 use crate::protection::{Protection, Protections};
 use crate::rule::{Change, Rule};
 use crate::table::{ChangeError, RuleCounters, Table};
@@ -30,7 +30,7 @@ use core::time::Duration;
 use offload_base::Instant;
 use offload_formats::frame::ETHERNET_BYTES;
 use passage::{Outcome, Passing, Way};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Who decides where frames go; `devlink dev eswitch set ... mode` has these words.
@@ -203,6 +203,8 @@ pub struct Switch {
     functions: BTreeMap<Vport, Function>,
     table: Table,
     tunnels: Vec<Tunnel>,
+    /// The UDP ports of tunnels: the usual ones, and those that tunnels or rules have ever named.
+    tunnel_ports: BTreeSet<u16>,
     protections: Protections,
     hops: HashMap<IpAddr, NextHop>,
     /// How often a rule leaves a frame to the representor.
@@ -231,6 +233,7 @@ impl Switch {
             functions: BTreeMap::new(),
             table: Table::new(config.rules),
             tunnels: Vec::new(),
+            tunnel_ports: TunnelKind::ALL.iter().filter_map(|kind| kind.port()).collect(),
             protections: Protections::default(),
             hops: HashMap::new(),
             sampling: None,
@@ -276,6 +279,7 @@ impl Switch {
     /// ```
     pub fn add_tunnel(&mut self, tunnel: Tunnel) {
         self.tunnels.retain(|other| other.device != tunnel.device);
+        self.tunnel_ports.extend(tunnel.port);
         self.tunnels.push(tunnel);
     }
 
@@ -302,6 +306,30 @@ impl Switch {
     /// Whether packets of tunnels pass only under an SA.
     pub fn protects_all(&self) -> bool {
         self.protections.all
+    }
+
+    /// Whether a frame is a packet of a tunnel, or a fragment of one: UDP to the usual port of a kind or to one that a tunnel or a rule has
+    /// named, or GRE. `None`: it does not show that. A fragment of UDP without the ports does not, nor does IP with headers that the switch
+    /// does not read: behind a fragment header, too many of them, or with options that a host must refuse.
+    ///
+    /// ```
+    /// let switch = nic_switch::Switch::new(nic_switch::SwitchConfig::default());
+    /// let ip = [8, 0, 0x45, 0, 0, 24, 0, 0, 0, 5, 64, 47, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, 0, 0, 0x65, 0x58];
+    /// let mut gre = [&[2; 12][..], &ip].concat();
+    /// assert_eq!((switch.is_of_tunnel(&gre), switch.is_of_tunnel(&[0; 60])), (Some(true), Some(false)));
+    /// gre[23] = 17;
+    /// assert_eq!(switch.is_of_tunnel(&gre), None);
+    /// ```
+    pub fn is_of_tunnel(&self, frame: &[u8]) -> Option<bool> {
+        match self.shown(frame) {
+            Shown::Tunnel => Some(true),
+            Shown::NoTunnel => Some(false),
+            Shown::Rest | Shown::Hidden => None,
+        }
+    }
+
+    fn shown(&self, frame: &[u8]) -> Shown {
+        overlay::shown(frame, |port| self.tunnel_ports.contains(&port))
     }
 
     /// Who decides where frames go.
@@ -355,14 +383,19 @@ impl Switch {
             return Err(ChangeError::Legacy);
         }
         match changes {
-            [one] => self.table.change(one),
+            [one] => self.table.change(one)?,
             _ => {
                 let mut table = self.table.clone();
                 changes.iter().try_for_each(|change| table.change(change))?;
                 self.table = table;
-                Ok(())
             }
         }
+        for change in changes {
+            if let Change::Add(rule) | Change::Replace(rule) = change {
+                self.tunnel_ports.extend(rule.tunnel_ports());
+            }
+        }
+        Ok(())
     }
 
     /// Puts these rules in place of all that there are, between two frames. What was counted of rules with the same place and
@@ -391,6 +424,7 @@ impl Switch {
         rules.into_iter().try_for_each(|rule| table.change(&Change::Add(rule)))?;
         table.inherit(&self.table);
         self.table = table;
+        self.tunnel_ports.extend(self.table.iter().flat_map(|installed| installed.rule.tunnel_ports()));
         Ok(())
     }
 

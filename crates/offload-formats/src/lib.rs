@@ -2,6 +2,7 @@
 //!
 //! - [`frame`]: the headers of an Ethernet frame as a stack of layers, and the TCP or UDP payload in it;
 //! - [`ip`]: from an IP header over extension headers to the protocol that the packet carries;
+//! - [`fragments`]: what the first fragment of a packet shows of the others;
 //! - [`tunnel`], [`gtpu`], [`esp`], [`quic`]: what carries other packets, readable or encrypted;
 //! - [`tls`], [`nvme`]: the units of the streams that engines follow;
 //! - [`segment`]: packets cut into segments and joined of them: what is each one's own in the headers;
@@ -16,6 +17,7 @@
 pub mod checksum;
 pub mod esp;
 pub mod flow;
+pub mod fragments;
 pub mod frame;
 pub mod gtpu;
 pub mod ip;
@@ -27,6 +29,7 @@ pub mod tunnel;
 
 pub use checksum::{Sum, native_sum};
 pub use flow::{FlowKey, Protocol};
+pub use fragments::Fragments;
 pub use frame::{Header, Headers, Kind, Transport};
 pub use gtpu::{Gtpu, GtpuMessage};
 pub use ip::{Fragment, HeaderError, IpHeaders, Problem, Report, Version};

@@ -2,7 +2,7 @@
 //!
 //! Invariant: changes are made between frames, in the order they were asked for.
 
-use super::SwitchedDevice;
+use super::{Sender, SwitchedDevice};
 use crate::queue_pair::Interrupt;
 use bytes::Bytes;
 use core::task::Waker;
@@ -73,7 +73,7 @@ impl SwitchedDevice {
             self.manager.interrupt.start(now, delays.interrupt, &self.manager.rings.interrupt);
             while let Some(Represented { port, frame }) = self.manager.rings.injected.pop() {
                 self.switch.inject(port, frame.into(), &mut self.out);
-                self.hand_out(now, None, false);
+                self.hand_out(now, None, Sender::Representor);
             }
         }
         self.manager.interrupt.raise_when_due(now, &self.manager.rings.interrupt);
@@ -86,6 +86,7 @@ impl SwitchedDevice {
             EswitchCommand::Function(port, config) => self.switch.set_function(port, config),
             EswitchCommand::Remove(port) => {
                 self.switch.remove_function(port);
+                self.fragments_out.remove(&Sender::Port(port));
                 match self.place_of(port) {
                     Ok(place) => drop(self.functions.remove(place)),
                     Err(_) => return EswitchAnswer::NoFunction(port),

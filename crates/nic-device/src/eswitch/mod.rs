@@ -19,7 +19,6 @@ mod manage;
 mod member;
 mod uplink;
 
-use crate::fragments::Fragments;
 use crate::function::Function;
 use crate::queue_pair::{Arrived, QueuePair};
 use crate::stats::DeviceCounters;
@@ -34,9 +33,9 @@ use nic_switch::{Egress, Frame, FunctionConfig, Mac, Mode, Neighbours, Switch, S
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
-use offload_formats::Headers;
+use offload_formats::{Fragments, Headers};
 use offload_wire::Port;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 pub use uplink::UplinkCounters;
 
 /// An offload NIC with a switch, seen from its port and from the thread that runs it. Made by `nic_sim::switched_nic`.
@@ -62,8 +61,8 @@ pub struct SwitchedDevice {
     manager: Manager,
     /// Whether what no rule takes of the wire's frames is shown on the rings, and not to the host's own function.
     uplink_represented: bool,
-    /// Of packets that leave in fragments: whether they are a tunnel's.
-    fragments_out: Fragments<bool>,
+    /// Of packets that leave in fragments: whether they may be a tunnel's. Each sender has its own, for others may use its addresses.
+    fragments_out: BTreeMap<Sender, Fragments<bool>>,
     /// What the port is to send.
     leaving: VecDeque<Bytes>,
     /// When the port has sent what it was given.
@@ -75,6 +74,17 @@ pub struct SwitchedDevice {
     /// What the switch gives out, while it is handed on.
     out: Vec<(Egress, Frame)>,
     counters: UplinkCounters,
+}
+
+/// Who sent a frame that is handed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Sender {
+    /// The host, by its own function: whatever was to be protected is, by now.
+    Host,
+    /// The host, by a representor.
+    Representor,
+    /// Somebody at a port.
+    Port(Vport),
 }
 
 /// What a frame that came in was to the engines of the host's function, and at which of its queues.
@@ -97,7 +107,7 @@ impl SwitchedDevice {
             functions: Vec::new(),
             manager: Manager::new(rings),
             uplink_represented: false,
-            fragments_out: Fragments::with_room_for(uplink::FRAGMENTED),
+            fragments_out: BTreeMap::new(),
             leaving: VecDeque::new(),
             port_free_at: Instant::ZERO,
             turn: 0,
@@ -279,16 +289,16 @@ impl SwitchedDevice {
             // Whatever was to be protected of what the host sends is, by now.
             (None, Mode::Switchdev) => return self.leave(frame),
         }
-        self.hand_out(now, None, from.is_none());
+        self.hand_out(now, None, from.map_or(Sender::Host, Sender::Port));
     }
 
     /// Hands on what the switch gave out.
-    fn hand_out(&mut self, now: Instant, mut arrival: Arrival, is_hosts: bool) {
+    fn hand_out(&mut self, now: Instant, mut arrival: Arrival, sender: Sender) {
         let mut out = core::mem::take(&mut self.out);
         for (egress, frame) in out.drain(..) {
             match egress {
-                Egress::Port(Vport::Uplink) if is_hosts => self.leave(frame.bytes),
-                Egress::Port(Vport::Uplink) => self.protect_and_leave(frame),
+                Egress::Port(Vport::Uplink) if sender == Sender::Host => self.leave(frame.bytes),
+                Egress::Port(Vport::Uplink) => self.protect_and_leave(sender, frame),
                 Egress::Representor(Vport::Uplink) if self.uplink_represented => {
                     self.represent(now, Vport::Uplink, frame.bytes.clone());
                     if Neighbours::of(&frame.bytes, &Headers::parse(&frame.bytes)).is_some() {

@@ -3,16 +3,15 @@
 //! Invariants: nothing of a packet whose ICV or number was wrong reaches the switch; a packet that an SA is to protect leaves
 //! under it or not at all.
 
-use super::{Arrival, SwitchedDevice};
+use super::{Arrival, Sender, SwitchedDevice};
 use crate::queue_pair::Arrived;
 use crate::queue_pair::transmit::line_time;
 use bytes::Bytes;
-use nic_switch::overlay::is_of_tunnel;
 use nic_switch::{Frame, Vport};
 use offload_api::PacketMark;
 use offload_base::Instant;
-use offload_formats::Headers;
 use offload_formats::frame::ETHERNET_BYTES;
+use offload_formats::{Fragments, Headers};
 
 offload_base::counters! {
     /// What is counted at the uplink of a NIC with a switch.
@@ -82,7 +81,7 @@ impl SwitchedDevice {
             other => (Frame::from(data), other),
         };
         self.switch.receive(now, Vport::Uplink, frame, &mut self.out);
-        self.hand_out(now, Some((queue, arrived)), false);
+        self.hand_out(now, Some((queue, arrived)), Sender::Port(Vport::Uplink));
     }
 
     /// Hands a frame to the host's own function.
@@ -95,10 +94,10 @@ impl SwitchedDevice {
     }
 
     /// Has a frame leave by the wire, under an SA if it must.
-    pub(super) fn protect_and_leave(&mut self, Frame { bytes, sa, inner, .. }: Frame) {
+    pub(super) fn protect_and_leave(&mut self, sender: Sender, Frame { bytes, sa, inner, .. }: Frame) {
         let plain = bytes.len();
         // What the switch has wrapped, at whatever port, and what looks wrapped.
-        let must = self.switch.protects_all() && (inner != 0 || self.is_of_tunnel(&bytes));
+        let must = self.switch.protects_all() && (inner != 0 || self.is_of_tunnel(sender, &bytes));
         match self.host.wrap(bytes, sa) {
             Ok(frame) if must && frame.len() == plain => self.counters.not_protected += 1,
             Ok(frame) => {
@@ -110,10 +109,13 @@ impl SwitchedDevice {
     }
 
     /// Whether a frame that is to leave looks like a tunnel's. A fragment of UDP is what its packet's first fragment was, which shows the port.
-    /// One whose first did not come before it may be a tunnel's.
-    fn is_of_tunnel(&mut self, frame: &[u8]) -> bool {
-        let shown = is_of_tunnel(frame);
-        self.fragments_out.of_packet(frame, |_, _| shown).or(shown).unwrap_or(true)
+    /// One whose first did not come before it may be a tunnel's. So may a packet of the same name as one that may be: as long as that is
+    /// remembered, parts of both may still come.
+    fn is_of_tunnel(&mut self, sender: Sender, frame: &[u8]) -> bool {
+        let shown = self.switch.is_of_tunnel(frame);
+        let fragments = self.fragments_out.entry(sender).or_insert_with(|| Fragments::with_room_for(FRAGMENTED));
+        let of_first = |before| before == Some(true) || shown.unwrap_or(true);
+        fragments.of_packet(frame, |_, _, before| Some(of_first(before))).or(shown).unwrap_or(true)
     }
 
     /// Has a frame leave by the wire as it is.
@@ -131,8 +133,8 @@ impl SwitchedDevice {
     }
 }
 
-/// Packets that leave in fragments at a time: several of each function.
-pub(super) const FRAGMENTED: usize = 1024;
+/// Packets of one sender that leave in fragments at a time.
+const FRAGMENTED: usize = 256;
 /// The queue of the host's function that has the SAs of protected networks.
 pub(super) const NETWORKS_QUEUE: usize = 0;
 /// Bytes of a VLAN tag, which no MTU counts.

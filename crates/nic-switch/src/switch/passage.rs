@@ -6,7 +6,7 @@ use crate::edit;
 use crate::frame::Frame;
 use crate::key::{Key, TunnelState};
 use crate::matching::VLAN;
-use crate::overlay::{self, NotUnwrapped, Outer, Unwrapped};
+use crate::overlay::{self, NotUnwrapped, Outer, Shown, Unwrapped};
 use crate::police::Bucket;
 use crate::port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
 use crate::protection::Objection;
@@ -158,6 +158,11 @@ impl Switch {
 
     /// Unwraps a frame from the uplink and takes it through its tunnel's rules.
     pub(super) fn unwrap(&mut self, now: Instant, frame: &Frame, sa: Option<Handle>, out: &mut Out) -> Way {
+        // The host behind the uplink's representor would unwrap it. Fragments without their first one it cannot put together.
+        if self.protections.all && sa.is_none() && matches!(self.shown(&frame.bytes), Shown::Tunnel | Shown::Hidden) {
+            self.counters.unprotected += 1;
+            return Way::Done;
+        }
         let headers = Headers::parse(&frame.bytes);
         let Some((version, network)) = headers.network() else { return Way::NoTunnel };
         let (_, local) = version.addresses(&frame.bytes[network..]);
@@ -165,13 +170,6 @@ impl Switch {
             |port: u16| self.tunnels.iter().find(|tunnel| tunnel.port == Some(port)).map(|tunnel| tunnel.device.kind);
         if !self.tunnels.iter().any(|tunnel| tunnel.local.contains(&local)) {
             return Way::NoTunnel;
-        }
-        // The host behind the uplink's representor would put them together and unwrap them. Without the first fragment, it cannot.
-        let may_be_of_tunnel =
-            overlay::is_of_tunnel(&frame.bytes) == Some(true) || overlay::hides_what_it_carries(&headers);
-        if headers.is_fragment() && may_be_of_tunnel && sa.is_none() && self.protections.all {
-            self.counters.unprotected += 1;
-            return Way::Done;
         }
         let unwrapped = match overlay::decapsulate(&frame.bytes, &headers, of_port) {
             Ok(unwrapped) => unwrapped,
