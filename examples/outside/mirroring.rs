@@ -41,8 +41,8 @@ pub(super) struct Mirroring {
     mirror: Mirror,
     /// Where what the daemon says waits until its kernel is mirrored.
     gate: Gate,
-    /// Whether SAs are the NIC's alone, for a switch: this host sends by none.
-    lends: bool,
+    /// If SAs are the NIC's alone, for a switch, which are to be lent: this host sends by none.
+    lending: Option<Lending>,
     /// What was said last of SAs that the switch does not get.
     complaint: String,
 }
@@ -62,7 +62,7 @@ impl Mirroring {
             agents: UnixListener::from_std(agents)?,
             mirror,
             gate,
-            lends: options.lends,
+            lending: options.lends.then(Lending::default),
             complaint: String::new(),
         })
     }
@@ -120,7 +120,8 @@ impl Mirroring {
                 _ = time_to_report.tick() => host.stack().with_device(|device| {
                     let Some(keying) = device.keying() else { return };
                     // What the NIC had no time for, or could not be written down, may be lent by now.
-                    self.lend(&self.mirror.reqids(), keying);
+                    let due = self.lending.as_mut().map(|lending| lending.due(&self.mirror.reqids()));
+                    self.lend(due.unwrap_or_default(), keying);
                     self.mirror.report(keying);
                 }),
             }
@@ -135,7 +136,7 @@ impl Mirroring {
             let Some(keying) = device.keying() else { return };
             self.mirror.receive(now, bytes, keying);
             let changed = self.mirror.poll_reqids();
-            self.lend(&changed, keying);
+            self.lend(changed, keying);
         });
         if policies(&self.mirror) != before {
             route_by_policies(host);
@@ -147,20 +148,95 @@ impl Mirroring {
     }
 
     /// Has the switch work by SAs of these reqids, if they are its own.
-    fn lend(&mut self, reqids: &BTreeSet<u32>, keying: &mut dyn Keying) {
-        let both = |reqid: &u32| [Direction::Transmit, Direction::Receive].map(|direction| (*reqid, direction));
-        for (reqid, direction) in reqids.iter().flat_map(both).filter(|_| self.lends) {
-            if let Err(error) = keying.lend_sas(direction, reqid) {
-                let complaint = format!("mirror: the switch does not get the SAs of reqid {reqid}: {error}");
-                if complaint != self.complaint {
-                    eprintln!("{complaint}");
+    fn lend(&mut self, reqids: BTreeSet<u32>, keying: &mut dyn Keying) {
+        let Some(lending) = &mut self.lending else { return };
+        for reqid in reqids {
+            let mut lent = 0;
+            for direction in [Direction::Transmit, Direction::Receive] {
+                match keying.lend_sas(direction, reqid) {
+                    Ok(sas) => lent += sas.len(),
+                    Err(error) => {
+                        let complaint = format!("mirror: the switch does not get the SAs of reqid {reqid}: {error}");
+                        if complaint != self.complaint {
+                            eprintln!("{complaint}");
+                        }
+                        self.complaint = complaint;
+                    }
                 }
-                self.complaint = complaint;
             }
+            lending.note(reqid, lent >= self.mirror.sas_of(reqid));
         }
     }
 }
 
+/// Which SAs are to be lent again, for not all of them could be, or not all that policies want of them.
+///
+/// Invariant: of however many there are, [`AT_A_TIME`] are tried at a time, those first that are known not to be lent, and in the end all.
+#[derive(Debug, Default)]
+struct Lending {
+    unlent: BTreeSet<u32>,
+    /// The one that was tried last.
+    last: u32,
+}
+
+impl Lending {
+    /// Whether all SAs of a reqid are lent.
+    fn note(&mut self, reqid: u32, all: bool) {
+        if all {
+            self.unlent.remove(&reqid);
+        } else {
+            self.unlent.insert(reqid);
+        }
+    }
+
+    /// The reqids, of those that are there, whose SAs are to be lent now.
+    fn due(&mut self, there: &BTreeSet<u32>) -> BTreeSet<u32> {
+        self.unlent.retain(|reqid| there.contains(reqid));
+        let in_turn = |all: &BTreeSet<u32>, most| {
+            let (before, behind) = (all.range(..=self.last), all.range(self.last.saturating_add(1)..));
+            behind.chain(before).take(most).copied().collect::<Vec<_>>()
+        };
+        // Half of the turn is for all the others.
+        let mut due = in_turn(&self.unlent, AT_A_TIME / 2);
+        let others = in_turn(there, AT_A_TIME - due.len());
+        self.last = others.last().copied().unwrap_or(self.last);
+        due.extend(others);
+        due.into_iter().collect()
+    }
+}
+
+/// Reqids whose SAs are lent again every second: each costs a look at all SAs.
+const AT_A_TIME: usize = 64;
+
 /// How long nobody is accepted when that failed, for want of files perhaps.
 const PATIENCE: Duration = Duration::from_millis(100);
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_sas_some_are_lent_again_at_a_time_and_all_in_turn() {
+        let there: BTreeSet<u32> = (0..1000).collect();
+        let mut lending = Lending::default();
+        lending.note(7, false);
+        lending.note(2000, false);
+        let mut tried = BTreeSet::new();
+        for turn in 0..16 {
+            let due = lending.due(&there);
+            assert!(due.len() <= AT_A_TIME && due.contains(&7), "{turn}");
+            tried.extend(due);
+        }
+        assert_eq!(tried, there, "one that went is not tried");
+        lending.note(7, true);
+        assert!((0..3).any(|_| !lending.due(&there).contains(&7)));
+        let few: BTreeSet<u32> = [3, u32::MAX].into();
+        (0..3).for_each(|_| assert_eq!(lending.due(&few), few));
+        assert!(lending.due(&BTreeSet::new()).is_empty());
+        // Nor do many that cannot be lent keep the others from their turn.
+        (0..1000).for_each(|reqid| lending.note(reqid, false));
+        let tried: BTreeSet<u32> = (0..32).flat_map(|_| lending.due(&there)).collect();
+        assert_eq!(tried, there);
+    }
+}

@@ -157,7 +157,7 @@ impl Manager {
     pub fn serve(mut self, host: BedHost, gate: Option<Gate>) -> io::Result<impl Future<Output = Infallible>> {
         let mut hangup = signal(SignalKind::hangup())?;
         let mut steering = self.steering.take();
-        steering.as_mut().map_or(Ok(()), |steering| steering.open(gate))?;
+        steering.as_mut().map_or(Ok(()), |steering| steering.open(gate, Mac(host.mac())))?;
         Ok(async move {
             let runtime = host.runtime();
             let mut look = pin!(runtime.sleep(BETWEEN_LOOKS));

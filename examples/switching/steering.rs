@@ -14,9 +14,9 @@ use core::future::poll_fn;
 use core::task::Poll;
 use core::time::Duration;
 use nic_sim::Vport;
-use nic_sim::switch::{Rule, RuleReport};
+use nic_sim::switch::{Mac, Rule, RuleReport};
 use offload_base::Instant;
-use offload_testbed::attach::{Concern, Gate, GateCounters, GateQueue, bind_in_place_of_the_dead};
+use offload_testbed::attach::{Concern, Concerns, Gate, GateCounters, GateQueue, bind_in_place_of_the_dead};
 use offload_testbed::runtime::Runtime;
 use sa_mirror::{Listener, is_of_owner};
 use std::io::{self, ErrorKind};
@@ -59,6 +59,9 @@ pub struct Steering {
     scratch: BytesMut,
     /// What a keying daemon says; `None`: the SAs of that Linux' kernel are its own.
     said: Option<GateQueue<Bytes>>,
+    /// What that Linux sends under its own address is the daemon's or its kernel's; the rest it forwards.
+    own: Mac,
+    concerns: Concerns,
     counts: Arc<Mutex<SteeringCounters>>,
 }
 
@@ -118,6 +121,8 @@ impl Steering {
             sending: (Vec::new(), 0),
             scratch: BytesMut::zeroed(1 << 16),
             said: None,
+            own: Mac::default(),
+            concerns: Concerns::default(),
             counts: Arc::default(),
         })
     }
@@ -127,12 +132,13 @@ impl Steering {
         self.representors.iter().any(|representor| representor.port == Vport::Uplink)
     }
 
-    /// Opens what only a runtime can. If SAs of the Linux' kernel are mirrored, what its daemon says waits at `gate`.
+    /// Opens what only a runtime can. If SAs of the Linux' kernel are mirrored, what its daemon says waits at `gate`; `own` is the Linux' address
+    /// at the uplink.
     ///
     /// # Errors
     /// If a socket cannot be made.
-    pub(super) fn open(&mut self, gate: Option<Gate>) -> io::Result<()> {
-        self.said = gate.map(GateQueue::new);
+    pub(super) fn open(&mut self, gate: Option<Gate>, own: Mac) -> io::Result<()> {
+        (self.said, self.own) = (gate.map(GateQueue::new), own);
         for representor in &mut self.representors {
             let socket = bind_in_place_of_the_dead(&representor.ours)
                 .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", representor.ours.display())))?;
@@ -170,15 +176,17 @@ impl Steering {
     fn hear(&mut self, now: Instant, port: Vport, frame: Bytes) -> Option<Said> {
         let counts = &mut lock(&self.counts).0;
         counts.of_linux += 1;
-        let said = self.said.as_mut().filter(|_| port == Vport::Uplink);
-        match (said, Concern::of(&frame)) {
+        let Some(said) = self.said.as_mut().filter(|_| port == Vport::Uplink) else {
+            return Some(Said::Frame(port, frame));
+        };
+        let is_own = frame.get(6..12) == Some(&self.own.0);
+        match if is_own { self.concerns.of(&frame) } else { Concern::of(&frame) } {
             // Its kernel has the same SAs as the NIC, and must not send by them.
-            (Some(_), Concern::Esp) => {
+            Concern::Esp => {
                 counts.blocked_esp += 1;
                 None
             }
-            // A message in fragments is one.
-            (Some(said), Concern::Ike | Concern::Fragment) => {
+            Concern::Ike if is_own => {
                 said.push(now, frame);
                 None
             }
@@ -328,12 +336,15 @@ mod tests {
         }
     }
 
+    const OWN: Mac = Mac([2; 6]);
+
     /// A packet of UDP with this in it, or a part of one from `place` on.
     fn udp(fragment: u16, ports: u16, payload: u8) -> Bytes {
         let ports = ports.to_be_bytes();
         let place = fragment.to_be_bytes();
         let mut frame =
-            [&[2; 12][..], &[8, 0, 0x45, 0, 0, 48, 0, 7], &place, &[64, 17, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2]].concat();
+            [&[9; 6][..], &OWN.0, &[8, 0, 0x45, 0, 0, 48, 0, 7], &place, &[64, 17, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2]]
+                .concat();
         frame.extend([&ports[..], &ports, &[0, 28, 0, 0], &[payload; 20]].concat());
         frame.into()
     }
@@ -343,13 +354,22 @@ mod tests {
         let mut steering = Steering::new(&[], None).expect("it has no sockets");
         let gate = Gate::default();
         gate.attend(true);
-        steering.said = Some(GateQueue::new(gate.clone()));
+        (steering.said, steering.own) = (Some(GateQueue::new(gate.clone())), OWN);
         let leaves = |steering: &mut Steering, port, frame: &Bytes| matches!(steering.hear(Instant::ZERO, port, frame.clone()), Some(Said::Frame(at, left)) if (at, &left) == (port, frame));
         let (ike, first, rest) = (udp(0, 500, 7), udp(0x2000, 500, 7), udp(5, 500, 7));
         let held = [&ike, &first, &rest];
         assert!(held.iter().all(|frame| !leaves(&mut steering, Vport::Uplink, frame)));
         assert!(leaves(&mut steering, Vport::Virtual(0), &ike), "a tenant's daemon has SAs of its own");
         assert!(leaves(&mut steering, Vport::Uplink, &udp(0, 53, 7)));
+        // Nor does anything else that is in fragments wait, or what tenants send that the Linux forwards, whatever it looks like.
+        let of_tenant = |frame: &Bytes| Bytes::from([&frame[..6], &[2, 0, 0, 0, 1, 0], &frame[12..]].concat());
+        for _ in 0..300 {
+            assert!(held.iter().all(|frame| leaves(&mut steering, Vport::Uplink, &of_tenant(frame))));
+            for other in [udp(0x2000, 53, 7), udp(5, 53, 7)] {
+                let other = Bytes::from([&other[..18], &[0, 8], &other[20..]].concat());
+                assert!(leaves(&mut steering, Vport::Uplink, &other));
+            }
+        }
         for esp in [udp(0, 4500, 7), udp(0x2000, 4500, 7)] {
             assert!(!leaves(&mut steering, Vport::Uplink, &esp));
         }

@@ -4,8 +4,7 @@
 
 use nic_sim::switch::Neighbours;
 use offload_formats::flow::Protocol;
-use offload_formats::frame::ip_packet;
-use offload_formats::{Headers, IpHeaders};
+use offload_formats::{Fragments, Headers, IpHeaders};
 
 /// Whom a frame concerns.
 ///
@@ -22,7 +21,7 @@ pub enum Concern {
     Ike,
     /// ARP, and what IPv6 has in its place.
     Neighbours(Neighbours),
-    /// Part of a datagram that may be one of IKE. ESP in UDP shows in the first part of its packet.
+    /// Part of a datagram that may be one of IKE, behind the first one, which shows the ports.
     Fragment,
     /// The NIC: ESP, in UDP or not.
     Esp,
@@ -41,10 +40,9 @@ impl Concern {
             return Concern::of_datagram(&frame[udp.header..udp.end]);
         }
         match headers.upper() {
-            Some((UDP, _)) if headers.is_fragment() => match first_fragment(frame).map(Concern::of_datagram) {
-                Some(Concern::Esp) => Concern::Esp,
-                _ => Concern::Fragment,
-            },
+            Some((UDP, _)) if headers.is_fragment() => {
+                first_fragment(frame, &headers).map_or(Concern::Fragment, Concern::of_datagram)
+            }
             Some((ESP, _)) => Concern::Esp,
             _ => Concern::Other,
         }
@@ -63,11 +61,49 @@ impl Concern {
 }
 
 /// What a packet's first fragment carries.
-fn first_fragment(frame: &[u8]) -> Option<&[u8]> {
-    let packet = ip_packet(frame)?;
+fn first_fragment<'a>(frame: &'a [u8], headers: &Headers) -> Option<&'a [u8]> {
+    let packet = frame.get(headers.network()?.1..)?;
     let headers = IpHeaders::walk(packet).ok()?;
     headers.fragment.filter(|fragment| fragment.offset == 0).and_then(|_| packet.get(headers.upper..headers.end))
 }
+
+/// Whom frames of one sender concern. Of IKE in fragments, all are known: those behind the first one by its name.
+///
+/// ```
+/// use offload_testbed::attach::{Concern, Concerns};
+///
+/// let part = |place: u8, ports: [u8; 2]| {
+///     let ip = [0x45, 0, 0, 28, 0, 9, 0x20, place, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+///     [&[2; 12][..], &[8, 0], &ip, &ports, &ports, &[0, 40, 0, 0]].concat()
+/// };
+/// let mut concerns = Concerns::default();
+/// assert_eq!(concerns.of(&part(1, [7, 7])), Concern::Fragment);
+/// assert_eq!(concerns.of(&part(0, [1, 0xf4])), Concern::Ike);
+/// assert_eq!(concerns.of(&part(1, [7, 7])), Concern::Ike);
+/// ```
+#[derive(Debug)]
+pub struct Concerns {
+    /// Messages of IKE of which the first fragment came.
+    ike: Fragments<()>,
+}
+
+impl Default for Concerns {
+    fn default() -> Concerns {
+        Concerns { ike: Fragments::with_room_for(IN_FRAGMENTS) }
+    }
+}
+
+impl Concerns {
+    /// That of the next frame.
+    pub fn of(&mut self, frame: &[u8]) -> Concern {
+        let concern = Concern::of(frame);
+        let is_of_ike = self.ike.of_packet(frame, |_, _, _| (concern == Concern::Ike).then_some(()));
+        if is_of_ike.is_some() { Concern::Ike } else { concern }
+    }
+}
+
+/// Messages of IKE that come in fragments at a time.
+const IN_FRAGMENTS: usize = 64;
 
 const UDP: u8 = 17;
 const UDP_BYTES: usize = 8;

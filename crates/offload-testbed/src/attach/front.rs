@@ -14,7 +14,7 @@
 //! Invariant: of the Linux, nothing leaves but IKE and what asks for neighbours. Its kernel has the same SAs as the emulated host, and must not
 //! send by them.
 
-use super::{Concern, Gate, GateCounters, GateQueue};
+use super::{Concern, Concerns, Gate, GateCounters, GateQueue};
 use core::task::Waker;
 use nic_sim::frame::Frame;
 use nic_sim::switch::Neighbours;
@@ -52,6 +52,8 @@ pub struct KeyingFront<O, D> {
     daemon: D,
     /// What the daemon says.
     said: GateQueue<Frame>,
+    /// Whom frames of the daemon's Linux concern, and those of others.
+    concerns: [Concerns; 2],
     /// Whether there may be more of the daemon's and of those outside: they were left before they had nothing more to say.
     more: [bool; 2],
     counts: FrontCounters,
@@ -80,6 +82,7 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
             outside,
             daemon,
             said: GateQueue::new(Gate::default()),
+            concerns: Default::default(),
             more: [false; 2],
             counts: FrontCounters::default(),
         }
@@ -105,7 +108,7 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
         self.more[0] = false;
         for _ in 0..MOST_IN_A_ROW {
             let Some(frame) = self.daemon.poll_frame(now) else { return };
-            match Concern::of(&frame.data) {
+            match self.concerns[0].of(&frame.data) {
                 Concern::Ike => {
                     self.counts.of_daemon += 1;
                     self.said.push(now, frame);
@@ -150,7 +153,7 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
         self.more[1] = false;
         for _ in 0..MOST_IN_A_ROW {
             let frame = self.outside.poll_frame(now)?;
-            match Concern::of(&frame.data) {
+            match self.concerns[1].of(&frame.data) {
                 Concern::Ike => self.tell_daemon(now, frame),
                 Concern::Neighbours(_) | Concern::Fragment => {
                     self.tell_daemon(now, frame.clone());
@@ -231,6 +234,10 @@ mod tests {
         ipv4(UDP, 0, &[&header, payload].concat())
     }
 
+    fn ike_in_part() -> Frame {
+        ipv4(UDP, 0x2000, &[&[1, 0xf4, 1, 0xf4][..], &[0; 36]].concat())
+    }
+
     fn neighbour(kind: u8) -> Frame {
         let mut frame = [&[2; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, ICMPV6, 255], &[0xfe; 32]].concat();
         frame.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
@@ -253,9 +260,9 @@ mod tests {
             ("TCP", ipv4(6, 0, &[7; 40]), true, false, false),
             ("a ping", ipv4(1, 0, &[8; 40]), true, false, false),
             ("other UDP", udp(53, 53, &[0; 40]), true, false, false),
-            ("a fragment of a datagram", ipv4(UDP, 0x2000, &[7; 40]), true, true, false),
+            ("a fragment of a datagram", ipv4(UDP, 0x2000, &[7; 40]), true, false, false),
             ("the end of a datagram", ipv4(UDP, 5, &[0; 40]), true, true, false),
-            ("a fragment of IKE", ipv4(UDP, 0x2000, &[&[1, 0xf4, 1, 0xf4][..], &[0; 36]].concat()), true, true, false),
+            ("a fragment of IKE", ike_in_part(), false, true, true),
             (
                 "a fragment of ESP in UDP",
                 ipv4(UDP, 0x2000, &[&[0x11, 0x94, 0x11, 0x94][..], &[7; 36]].concat()),
@@ -311,6 +318,30 @@ mod tests {
             let FrontCounters { of_daemon, blocked, .. } = front.counters();
             assert_eq!((of_daemon, blocked), (leaves.into(), (!leaves).into()), "{name}");
         }
+    }
+
+    /// Certificates make messages that are longer than the way takes.
+    #[test]
+    fn all_fragments_of_ike_come_to_the_daemon_and_leave_in_their_order() {
+        let rest = ipv4(UDP, 5, &[0; 40]);
+        let esp = ipv4(UDP, 0x2000, &[&[0x11, 0x94, 0x11, 0x94][..], &[7; 36]].concat());
+        let mut front = KeyingFront::new(End::default(), End::default());
+        front.outside.sends.extend([ike_in_part(), rest.clone()]);
+        assert!(front.poll_frame(Instant::ZERO).is_none());
+        assert_eq!(front.daemon.got.len(), 2);
+        let gate = front.gate();
+        gate.attend(true);
+        front.daemon.sends.extend([ike_in_part(), rest.clone()]);
+        front.process(Instant::ZERO);
+        assert_eq!(front.outside.got.len(), 0, "they wait");
+        gate.pass(gate.asked().expect("a ticket"));
+        front.process(Instant::ZERO);
+        let left: Vec<_> = front.outside.got.drain(..).map(|frame| frame.data).collect();
+        assert_eq!(left, [ike_in_part().data, rest.data.clone()]);
+        // The name is another packet's now.
+        front.daemon.sends.extend([esp, rest]);
+        front.process(Instant::ZERO);
+        assert_eq!((front.outside.got.len(), front.counters().blocked), (0, 2));
     }
 
     #[test]

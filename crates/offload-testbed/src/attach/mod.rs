@@ -32,7 +32,7 @@ pub mod stream;
 pub mod tap;
 mod watcher;
 
-pub use concern::Concern;
+pub use concern::{Concern, Concerns};
 pub use dgram::{DgramPort, bind_in_place_of_the_dead};
 pub use end::End;
 pub use front::{FrontCounters, KeyingFront};

@@ -196,6 +196,11 @@ impl Mirror {
         self.sas.reqids()
     }
 
+    /// How many SAs of a reqid are there: so many are lent if all are.
+    pub fn sas_of(&self, reqid: u32) -> usize {
+        self.sas.count_of(reqid)
+    }
+
     /// The reqids of SAs that came or went since somebody asked last: those to lend anew.
     pub fn poll_reqids(&mut self) -> BTreeSet<u32> {
         self.sas.poll_changed()

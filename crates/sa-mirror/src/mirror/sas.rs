@@ -114,6 +114,11 @@ impl Sas {
         self.entries.values().filter(|entry| entry.added.is_some()).map(|entry| entry.told.params.reqid).collect()
     }
 
+    /// How many SAs of a reqid are there.
+    pub(super) fn count_of(&self, reqid: u32) -> usize {
+        self.entries.values().filter(|entry| entry.added.is_some() && entry.told.params.reqid == reqid).count()
+    }
+
     /// The reqids of SAs that came or went since somebody asked last.
     pub(super) fn poll_changed(&mut self) -> BTreeSet<u32> {
         core::mem::take(&mut self.changed)
