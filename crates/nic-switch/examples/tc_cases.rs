@@ -6,7 +6,8 @@
 //!
 //! The rules keep to what Linux and hardware do alike: a rule that changes addresses or ports has a `csum` behind it, which
 //! hardware does not need, and is about whole untagged packets, since Linux changes fragments and doubly tagged packets at
-//! wrong places.
+//! wrong places. Frames keep to it as well: Linux takes no GRE with a checksum at a device of mode `external`, reads and
+//! writes ECN of what GRE carries in a VLAN tag if there is one, and writes it into copies that were mirrored before.
 
 use bytes::Bytes;
 use nic_switch::action::Checksums;
@@ -38,15 +39,16 @@ fn main() {
 fn one_set(mut rng: Rng, set: u64) -> String {
     let mut text = format!("S {set}\n");
     let mut switch = switch();
-    let mut protocols = HashMap::new();
+    let (mut protocols, mut mirrors) = (HashMap::new(), false);
     for _ in 0..4 + rng.below(9) {
         let rule = rule(&mut rng, &mut protocols);
         if switch.change(&[Change::Add(rule.clone())]).is_ok() {
+            mirrors |= rule.actions.iter().any(|action| matches!(action, Action::Mirror(_)));
             let _ = writeln!(text, "R filter add {}", for_linux(rule));
         }
     }
     for number in 0..FRAMES {
-        let (port, frame) = frame(&mut rng, (set as u16, number));
+        let (port, frame) = frame(&mut rng, (set as u16, number), mirrors);
         let _ = writeln!(text, "F {port} {}", hex(&frame));
         let mut out = Vec::new();
         switch.receive(Instant::ZERO, port, Frame::from(Bytes::from(frame)), &mut out);
@@ -259,8 +261,8 @@ fn pedit(rng: &mut Rng, matching: &mut Match, actions: &mut Vec<Action>) {
     }
 }
 
-/// A frame into a port. All that follows the headers is a mark by which it is known again.
-fn frame(rng: &mut Rng, mark: (u16, u8)) -> (Vport, Vec<u8>) {
+/// A frame into a port. All that follows the headers is a mark by which it is known again. `mirrors`: whether a rule mirrors frames.
+fn frame(rng: &mut Rng, mark: (u16, u8), mirrors: bool) -> (Vport, Vec<u8>) {
     let plain = plain(rng, mark);
     if rng.chance(0.6) {
         return (Vport::Virtual(rng.below(FUNCTIONS.into()) as u16), plain);
@@ -272,15 +274,18 @@ fn frame(rng: &mut Rng, mark: (u16, u8)) -> (Vport, Vec<u8>) {
     let set = tunnel_set(rng, device);
     let version = Version::of(&set.source);
     let key = if device == GRETAP && rng.chance(0.3) { None } else { set.key };
-    let set =
-        TunnelSet { source: outer(version, 2), destination: outer(version, 1), key, tos: rng.next_u32() as u8, ..set };
+    let checksum = set.checksum && device != GRETAP;
+    let (source, destination, tos) = (outer(version, 2), outer(version, 1), rng.next_u32() as u8);
+    let set = TunnelSet { source, destination, key, tos, checksum, ..set };
     let hop = NextHop { source: THERE, destination: HERE };
     let source_port = 5000 + rng.below(3) as u16;
     let packet = Outer { kind: device.kind, set, hop, source_port, identification: rng.next_u32() as u16 };
+    let is_tagged = matches!(u16::from_be_bytes([plain[12], plain[13]]), TAG | SERVICE_TAG);
+    let classes = if mirrors || (device == GRETAP && is_tagged) { 1 } else { 4 };
     let mut bytes = encapsulate(&packet, &Frame::from(Bytes::from(plain))).bytes.to_vec();
     // Of ECN, the way may have changed what it likes.
     if version == Version::Four {
-        bytes[15] = bytes[15] & !3 | rng.below(4) as u8;
+        bytes[15] = bytes[15] & !3 | rng.below(classes) as u8;
         checksum::fill_ipv4_header(&mut bytes[14..]);
     }
     (Vport::Uplink, bytes)

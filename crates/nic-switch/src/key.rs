@@ -59,7 +59,7 @@ impl Key {
         key.set(DESTINATION_MAC, &frame[..6]);
         key.set(SOURCE_MAC, &frame[6..12]);
         key.set(PROTOCOL, &frame[12..14]);
-        let (network, tag) = behind_tags(frame);
+        let (network, tag) = behind_tag(frame);
         key.set(NETWORK, &network.to_be_bytes());
         key.set(TAG, &(tag.unwrap_or(0) & TAG_BITS).to_be_bytes());
         key.set_network(frame, headers);
@@ -205,18 +205,28 @@ impl Key {
     }
 }
 
-/// The EtherType behind all tags, and the outermost tag's control information.
-pub(crate) fn behind_tags(frame: &[u8]) -> (u16, Option<u16>) {
-    let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
-    let (mut at, mut outermost) = (12, None);
-    let mut ether_type = word(at).unwrap_or(0);
+/// The EtherType behind the outermost tag, and that tag's control information.
+fn behind_tag(frame: &[u8]) -> (u16, Option<u16>) {
+    match (word(frame, 12), word(frame, 14), word(frame, 16)) {
+        (Some(tag), control @ Some(_), Some(behind)) if is_vlan(tag) => (behind, control),
+        (ether_type, ..) => (ether_type.unwrap_or(0), None),
+    }
+}
+
+/// The EtherType behind all tags.
+pub(crate) fn behind_tags(frame: &[u8]) -> u16 {
+    let mut at = 12;
+    let mut ether_type = word(frame, at).unwrap_or(0);
     while is_vlan(ether_type)
-        && let (Some(control), Some(next)) = (word(at + 2), word(at + 4))
+        && let Some(next) = word(frame, at + 4)
     {
-        outermost = outermost.or(Some(control));
         (ether_type, at) = (next, at + 4);
     }
-    (ether_type, outermost)
+    ether_type
+}
+
+fn word(frame: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]))
 }
 
 /// The traffic class of a packet whose IP header is at `network`.
@@ -276,6 +286,21 @@ const TUNNEL_OAM: u8 = 8;
 mod tests {
     use super::*;
     use crate::matching::IPV4;
+
+    /// As in Linux, what stands behind a tag is another tag where there are two.
+    #[test]
+    fn the_ether_type_behind_a_tag_is_what_follows_it() {
+        let with = |tags: usize| {
+            let frame = [&[2; 12][..], &[0x81, 0, 0x60, 7].repeat(tags), &[8, 0, 0x45], &[0; 40]].concat();
+            let key = Key::of_frame(&frame, &Headers::parse(&frame), None);
+            (key.word(PROTOCOL.start), key.word(TAG.start), key.word(NETWORK.start), behind_tags(&frame))
+        };
+        let tag = 0x8100;
+        assert_eq!(with(0), (IPV4, 0, IPV4, IPV4));
+        assert_eq!(with(1), (tag, 0x6007, IPV4, IPV4));
+        assert_eq!(with(2), (tag, 0x6007, tag, IPV4));
+        assert_eq!(with(3), (tag, 0x6007, tag, IPV4));
+    }
 
     #[test]
     fn a_fragment_has_no_ports_and_the_first_one_is_known() {

@@ -128,7 +128,7 @@ pub struct VlanMatch {
     pub id: Option<u16>,
     /// The priority, 3 bits.
     pub priority: Option<u8>,
-    /// The EtherType behind all tags.
+    /// The EtherType behind it: of a frame with two tags, that of the other tag.
     pub ether_type: Option<u16>,
 }
 
@@ -242,7 +242,7 @@ pub struct Match {
 }
 
 impl Match {
-    /// The EtherType of what the frame carries behind tags, if the rule says which.
+    /// The EtherType of what the frame carries, behind a tag if it has one, if the rule says which.
     pub fn network(&self) -> Option<u16> {
         match self.protocol {
             Some(tag) if is_vlan(tag) => self.vlan.ether_type,

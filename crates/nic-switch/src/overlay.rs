@@ -141,7 +141,7 @@ pub(crate) fn shown(frame: &[u8], is_port: impl Fn(u16) -> bool) -> Shown {
     let headers = Headers::parse_unfinished(frame);
     let (Some((version, network)), Some((protocol, at))) = (headers.network(), headers.upper()) else {
         // IP whose headers are too many, or not for the switch to judge, and tags beyond those that it reads.
-        return if matches!(behind_tags(frame).0, IPV4 | IPV6) { Shown::Hidden } else { Shown::NoTunnel };
+        return if matches!(behind_tags(frame), IPV4 | IPV6) { Shown::Hidden } else { Shown::NoTunnel };
     };
     match protocol {
         GRE => Shown::Tunnel,

@@ -111,7 +111,7 @@ pub enum RuleError {
     #[error("a VLAN has 12 bits, its priority 3, and its tag is 802.1q or 802.1ad")]
     Vlan,
     /// More than one tag.
-    #[error("a tag behind the first one cannot be matched: name the EtherType behind all tags")]
+    #[error("a tag behind the first one cannot be matched: leave out the EtherType behind that")]
     SecondTag,
     /// Something of IP where another protocol may be.
     #[error("the rule looks at IP: let its protocol, or vlan_ethtype, be ip or ipv6")]
