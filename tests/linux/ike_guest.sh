@@ -159,7 +159,8 @@ for side in host peer; do
     read -r answers missing < <(sed -n 's/.*seq=\([0-9]*\).*/\1/p' pings | sort -nu | awk 'NR == 1 { first = $1 } END { print NR, $1 - first + 1 - NR }')
     own=$(($(lost_by_the_peer) - own))
     echo "   $answers answers, $missing missing, of which the peer's kernel sent $own never; $changes successors"
-    [ "$answers" -gt 50 ] && [ "$missing" -le "$own" ] || not_so "no packet is lost when keys change"
+    # As many as the file gives time for: 25 s with 512 KiB.
+    [ "$answers" -gt 20 ] && [ "$missing" -le "$own" ] || not_so "no packet is lost when keys change"
     [ "$changes" -ge 3 ] || not_so "keys changed"
     in_peer grep -v ' *0$' /proc/net/xfrm_stat | sed 's/^/   the peer: /' || true
 done

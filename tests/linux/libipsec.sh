@@ -10,7 +10,9 @@ require
 for tool in charon-systemd swanctl python3; do
     PATH=$PATH:/usr/sbin command -v $tool >/dev/null || skip "$tool is missing (Debian: charon-systemd, strongswan-swanctl, libcharon-extra-plugins)"
 done
-[ -e /usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so ] || skip "strongSwan's kernel-libipsec is missing (Debian: libcharon-extra-plugins)"
+for plugin in kernel-libipsec:libcharon-extra-plugins openssl:libstrongswan-standard-plugins; do
+    [ -e "/usr/lib/ipsec/plugins/libstrongswan-${plugin%:*}.so" ] || skip "strongSwan's plugin ${plugin%:*} is missing (Debian: ${plugin#*:})"
+done
 mkdir "$work/site"
 head -c 2M /dev/urandom >"$work/site/bulk"
 daemons=$namespace-daemon
@@ -96,7 +98,14 @@ secrets { ike-1 { secret = swordfish } }
 CONF
     swan "$1" --load-all --noprompt --file "$work/$1/swanctl.conf" >"$work/$1/loaded" 2>&1 || { cat "$work/$1/loaded"; exit 1; }
 }
-not_so() { tail -n 40 "$work"/{host,peer}/log | grep -v 'CHD\]  *[0-9]*:'; cat "$work/log" "$work/agent"; echo "NOT SO: $1"; exit 1; }
+not_so() {
+    # What was counted is printed at the end.
+    kill "$pid" && wait "$pid" || true
+    tail -n 40 "$work"/{host,peer}/log | grep -v 'CHD\]  *[0-9]*:'
+    cat "$work/log" "$work/agent"
+    echo "NOT SO: $1"
+    exit 1
+}
 up() { # who asks
     swan "$1" --initiate --child c >"$work/up" 2>&1 || { cat "$work/up"; not_so "$1 and the other agree"; }
     for attempt in $(seq 50); do ! inside ping -c 1 -W 1 10.77.0.1 >/dev/null || return 0; done
@@ -130,7 +139,7 @@ for who in peer host; do
     connection $who "$([ $who = host ] && echo peer || echo host)" 1s
     before=$(successors peer)
     up $who
-    ip netns exec "$namespace" ping -i 0.1 -c 60 10.77.0.1 >"$work/pings" & pinging=$!
+    ip netns exec "$namespace" ping -D -i 0.1 -c 60 10.77.0.1 >"$work/pings" & pinging=$!
     fetch --limit-rate 300K || not_so "a file came while keys changed"
     wait $pinging || true
     answers=$(sed -n 's/.*, \([0-9]*\) received.*/\1/p' "$work/pings") changes=$(($(successors peer) - before - 1))

@@ -6,7 +6,7 @@
 # files, over one bridge, and over VXLAN and GRE. Flows in use stay, idle ones go, and the switch's rules with them.
 # With `encrypted`, `ovs-monitor-ipsec` and strongSwan at both ends key the tunnels, and `sa-mirror` brings the SAs to the NIC: tshark sees
 # ESP only. Needs root, for the root is made by debootstrap.
-#   tests/linux/ovs_guest.sh [clear|encrypted]...     both by default
+#   tests/linux/ovs_guest.sh [clear|encrypted|short]...     the first two by default; short: encrypted over GRE alone
 # Environment: KIB, the size of files (256, for QEMU interprets the guest).
 . "$(dirname "$0")/guest/lib.sh"
 eswitch=$(realpath -e "${ESWITCH:-target/release/examples/eswitch}")
@@ -194,7 +194,7 @@ for side in here far; do
 done
 # What comes by the uplink's representor was opened by the NIC, and what leaves by it is still to be protected there.
 echo 1 >/proc/sys/net/ipv4/conf/p0/disable_policy
-for kind in vxlan gre; do
+for kind in $KINDS; do
     echo "-- over $kind under ESP"
     tunnel $kind options:psk=swordfish
     settled
@@ -206,7 +206,8 @@ ip -s xfrm state | grep -A5 'proto esp' | grep -v aead | head -60
 SCRIPT
 
 run() { # what
-    local options=() cards=() mode=$1
+    local options=() cards=() mode=$1 kinds="vxlan gre"
+    [ "$mode" != short ] || mode=encrypted kinds=gre
     [ "$mode" = clear ] || options=(--mirror sas)
     (cd "$work" && exec "$eswitch" --filters filters --representor p0=rep-p0 --representor pf0vf0=rep0 --representor pf0vf1=rep1 \
         --vf 0=vm0 --vf 1=vm1 --uplink dgram:near,far --pcap wire.pcapng "${options[@]}" >log 2>&1) & pid=$!
@@ -225,7 +226,7 @@ run() { # what
     card vm1 vm1.guest 02:00:00:00:01:01
     card near far 02:00:00:00:00:02
     [ "$mode" = clear ] || cards+=(-chardev "socket,id=sas,path=sas" -device "virtserialport,chardev=sas,name=sa-mirror")
-    (cd "$work" && "$here/guest/boot.sh" -t 400 -m 1024 -e "MODE=$mode" -f "$agents/tc-mirror" -f "$agents/sa-mirror" -f bulk -f "$mode" script \
+    (cd "$work" && "$here/guest/boot.sh" -t 400 -m 1024 -e "MODE=$mode" -e "KINDS=$kinds" -f "$agents/tc-mirror" -f "$agents/sa-mirror" -f bulk -f "$mode" script \
         -device virtio-serial-pci "${cards[@]}" \
         -drive "file=$roots/ovs.ext4,if=none,id=here,format=raw,snapshot=on" -device virtio-blk-pci,drive=here \
         -drive "file=$roots/ovs.ext4,if=none,id=far,format=raw,snapshot=on" -device virtio-blk-pci,drive=far \
