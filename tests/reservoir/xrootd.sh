@@ -86,9 +86,9 @@ copy --third-party=push "$xrootd/put" "$(url asked-pushed)"
 whole "$work/root/asked-pushed"
 if copy --third-party "$xrootd/none" "$(url none)" >/dev/null 2>&1; then echo "a file that is not there is copied"; exit 1; fi
 
+mkdir "$work/authorities" && cp "$work/ca.pem" "$work/authorities/" && openssl rehash "$work/authorities"
 if command -v davix-get >/dev/null; then
     echo "-- davix $(davix-get --version 2>&1 | sed -n 's/.*[Vv]ersion[: ]*//p' | head -1) with the reservoir"
-    mkdir "$work/authorities" && cp "$work/ca.pem" "$work/authorities/" && openssl rehash "$work/authorities"
     davix=(--capath "$work/authorities" -H "Authorization: Bearer $RESERVOIR_TOKEN")
     davix-get "${davix[@]}" "$(url pulled)" "$work/by-davix"
     whole "$work/by-davix"
@@ -99,8 +99,14 @@ else
 fi
 if command -v xrdcp >/dev/null && [ -n "$(find /usr/lib -name 'libXrdClHttp*' 2>/dev/null | head -1)" ]; then
     echo "-- xrdcp over HTTPS with the reservoir"
-    BEARER_TOKEN="$RESERVOIR_TOKEN" X509_CERT_FILE="$work/ca.pem" DAVIX_CA_PATH="$work" xrdcp -f -s "$(url pulled)" "$work/by-xrdcp"
+    # Its plug-in has proxies of X.509, and no tokens.
+    "$reservoir" serve --listen 127.0.0.1:18448 --root "$work/root" --cert "$work/cert.pem" --key "$work/key.pem" --open-to-all >/dev/null 2>>"$work/log" & other="$other $!"
+    for _ in $(seq 100); do (: <>/dev/tcp/127.0.0.1/18448) 2>/dev/null && break; sleep 0.05; done
+    by_xrdcp() { X509_CERT_DIR="$work/authorities" xrdcp --allow-http -f -s "$@"; }
+    by_xrdcp https://localhost:18448/pulled "$work/by-xrdcp"
     whole "$work/by-xrdcp"
+    by_xrdcp "$work/from/large" https://localhost:18448/put-by-xrdcp
+    whole "$work/root/put-by-xrdcp"
 else
     echo "SKIPPED: xrdcp or its HTTP plug-in is not here (Debian: xrootd-client xrootd-client-http-plugins)"
 fi

@@ -12,7 +12,7 @@
 //! ```
 
 use crate::body::Body;
-use crate::remote::Wire;
+use crate::remote::{TRANSFER_AUTHORIZATION, Wire};
 use crate::watch::{Watch, Watched};
 use bytes::{Buf, Bytes, BytesMut};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -388,7 +388,7 @@ fn head_of(request: Request<Body>) -> (Vec<u8>, Option<Body>) {
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
     head.extend_from_slice(format!("{} {target} HTTP/1.1\r\n", parts.method).as_bytes());
     for (name, value) in &parts.headers {
-        head.extend_from_slice(name.as_str().as_bytes());
+        head.extend_from_slice(spelled(name.as_str()).as_bytes());
         head.extend_from_slice(b": ");
         head.extend_from_slice(value.as_bytes());
         head.extend_from_slice(b"\r\n");
@@ -396,6 +396,18 @@ fn head_of(request: Request<Body>) -> (Vec<u8>, Option<Body>) {
     head.extend_from_slice(b"\r\n");
     let chunked = parts.headers.contains_key(TRANSFER_ENCODING);
     (head, chunked.then_some(body))
+}
+
+/// The name of a field as documents write it: servers should not mind (RFC 9110 5.1), and XRootD 5.5 does.
+fn spelled(name: &str) -> String {
+    if name == TRANSFER_AUTHORIZATION {
+        return "TransferHeaderAuthorization".into();
+    }
+    let capital = |word: &str| word[..1].to_ascii_uppercase() + &word[1..];
+    name.split('-')
+        .map(|word| if word.is_empty() { String::new() } else { capital(word) })
+        .collect::<Vec<_>>()
+        .join("-")
 }
 
 async fn write(into: &mut WriteHalf<Stream>, head: Vec<u8>, body: Option<Body>) -> io::Result<()> {
@@ -478,8 +490,8 @@ mod tests {
         };
         let served = async {
             // All three, before any is answered.
-            let requests = heard(&mut peer, "/three HTTP/1.1\r\nhost: here\r\n\r\n").await;
-            assert!(requests.starts_with("GET /one HTTP/1.1\r\nhost: here\r\n\r\nGET /two "), "{requests}");
+            let requests = heard(&mut peer, "/three HTTP/1.1\r\nHost: here\r\n\r\n").await;
+            assert!(requests.starts_with("GET /one HTTP/1.1\r\nHost: here\r\n\r\nGET /two "), "{requests}");
             for part in [
                 "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-le",
                 "ngth: 3\r\n\r\n1st",

@@ -16,6 +16,7 @@ pub(crate) use answer::Reading;
 use asking::Idle;
 pub use dial::{Dial, Dialed, QuicDialed, Wire};
 pub use error::RemoteError;
+pub(crate) use third_party::TRANSFER_AUTHORIZATION;
 pub use third_party::ThirdParty;
 
 use crate::attributes::{self, Attributes, Preserve};

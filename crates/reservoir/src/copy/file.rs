@@ -293,7 +293,7 @@ impl FileJob {
             progress.moved(stream, bytes.saturating_sub(seen) as usize);
             seen = seen.max(bytes);
         };
-        by.0.have_copied(&by.1, *way, (&other.0, &other.1), self.copy.streams, &mut tell).await?;
+        by.0.have_copied(&by.1, *way, (&other.0, &other.1), (self.copy.streams, stream), &mut tell).await?;
         let is_whole = match glance(&self.copy, &self.item.to.0, &self.item.to.1).await {
             // A token that may only write does not see what is there.
             Err(CopyError::Remote(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. })) => true,

@@ -35,14 +35,14 @@ impl core::str::FromStr for ThirdParty {
 }
 
 impl Remote {
-    /// Has this server copy between a file of its own and one of another server, over so many streams; gives what it has copied to `told`
+    /// Has this server copy between a file of its own and one of another server, over so many streams, and asks so over one of here; gives what it has copied to `told`
     /// whenever it says so.
     pub(crate) async fn have_copied(
         &self,
         name: &Name,
         way: ThirdParty,
         (other, other_name): (&Remote, &Name),
-        streams: usize,
+        (streams, stream): (usize, usize),
         mut told: impl FnMut(u64),
     ) -> Result<(), RemoteError> {
         let method = Method::from_bytes(b"COPY").expect("a token");
@@ -53,9 +53,13 @@ impl Remote {
         if let Some(token) = &other.token {
             let mut value = HeaderValue::try_from(format!("Bearer {token}")).unwrap_or(HeaderValue::from_static(""));
             value.set_sensitive(true);
-            request = request.header("transferheaderauthorization", value);
+            request = request.header(TRANSFER_AUTHORIZATION, value);
         }
-        let answer = Answered::Session(self.ask(request, body::empty(), name, Some(STALL)).await?);
+        let answer = match self.by_http3 {
+            true => Answered::Session(self.ask(request, body::empty(), name, Some(STALL)).await?),
+            // By a line, which spells names of fields as XRootD wants them.
+            false => Answered::Line(self.ask_on_line(request, body::empty(), name, stream).await?),
+        };
         let mut reading = Reading { answer, left: 0, trailers: None, name: name.clone(), host: self.host.clone() };
         let (mut text, mut last) = (Vec::new(), String::new());
         while let Some(piece) = reading.some().await? {
@@ -91,6 +95,8 @@ impl Remote {
     }
 }
 
+/// What brings the token for the other server.
+pub(crate) const TRANSFER_AUTHORIZATION: &str = "transferheaderauthorization";
 const MOST_OF_A_LINE: usize = 64 << 10;
 /// Servers refuse more.
 const MOST_STREAMS: usize = 64;

@@ -15,7 +15,7 @@ use super::refusal::Refusal;
 use crate::body::Body;
 use crate::copy::{Copy, Outcome, Place};
 use crate::name::Name;
-use crate::remote::Dial;
+use crate::remote::{Dial, TRANSFER_AUTHORIZATION};
 use crate::tokens::{Grant, Right};
 use crate::watch::Watch;
 use bytes::Bytes;
@@ -73,7 +73,7 @@ pub(super) async fn copy(
         return Err(bad("COPY is for a file, and for another server by a URL that begins with https://"));
     }
     // What other servers call davs:// or http:// is not encrypted, or not this.
-    let token = match field(fields, "transferheaderauthorization") {
+    let token = match field(fields, TRANSFER_AUTHORIZATION) {
         None => None,
         Some(value) => {
             let token = value.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer "));
