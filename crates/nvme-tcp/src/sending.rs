@@ -10,6 +10,7 @@ use crate::volume::NamedKeys;
 use crate::volumes::{ByNumber, Volumes};
 use crate::wire::{DIGEST_LEN, Digest, PduType, Sealing, WirePdu, u32_at};
 use bytes::{Bytes, BytesMut};
+use core::task::Context;
 use offload_api::{
     DeviceEvent, Handle, Layer, MarkedData, NvmeTcpStages, SealError, Sealer, SegmentStream, StageSpec, TxTag,
     TypedContexts, Unit, UnitTag, XTS_STAGE,
@@ -106,7 +107,7 @@ impl Sending {
     fn mark(&mut self, stream: &mut dyn SegmentStream, context: Handle, pdu: &WirePdu) -> Option<MarkedData> {
         let Sealing { volume, first, .. } = pdu.sealing()?;
         let key = self.keys.of(volume)?;
-        let number = self.volumes.number(volume, stream)?;
+        let number = self.volumes.number(volume)?;
         let marked = MarkedData::new(number, *first)?;
         let is_told = self.volumes.is_told(number, key, || {
             let (mut stages, mut told) = (vec![StageSpec::new(XTS_STAGE, key)], false);
@@ -121,8 +122,13 @@ impl Sending {
         if !is_told {
             return None;
         }
-        self.volumes.note_queued(number, self.sent);
+        self.volumes.note_queued(number, volume, self.sent);
         Some(marked)
+    }
+
+    /// Keeps no key of a volume of which all data have arrived.
+    pub(super) fn poll_arrived(&mut self, cx: &mut Context<'_>, stream: &mut dyn SegmentStream) {
+        self.volumes.poll_arrived(cx, stream);
     }
 
     /// Whether a volume was erased, since this was last asked, whose data were left to a device, or to the sealer.

@@ -30,12 +30,36 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct KeyedVolume {
+pub struct KeyedVolume(Arc<Shared>);
+
+/// What clones share.
+#[derive(Debug)]
+struct Shared {
     volume: Volume,
-    on_device: Arc<Mutex<OnDevice>>,
+    on_device: Mutex<OnDevice>,
 }
 
-/// What else clones share.
+/// A volume as streams know it: they keep no key of one that nobody uses any more.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownVolume(Weak<Shared>);
+
+impl KnownVolume {
+    /// Whether it is this one.
+    pub(crate) fn is(&self, volume: &KeyedVolume) -> bool {
+        core::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&volume.0))
+    }
+
+    /// Whether nothing more is to be encrypted for it: it was erased, or dropped.
+    pub(crate) fn is_over(&self) -> bool {
+        self.get().is_none_or(|volume| volume.is_erased())
+    }
+
+    fn get(&self) -> Option<KeyedVolume> {
+        self.0.upgrade().map(KeyedVolume)
+    }
+}
+
+/// Where a device has the key of a volume, and who is to hear of an erasure.
 #[derive(Debug, Default)]
 struct OnDevice {
     key: Option<XtsStage>,
@@ -46,7 +70,7 @@ struct OnDevice {
 impl KeyedVolume {
     /// The key and units by which the CPU works.
     pub fn volume(&self) -> &Volume {
-        &self.volume
+        &self.0.volume
     }
 
     /// The device has its key there now; `None`: it has none. Ignored if the volume was erased.
@@ -68,7 +92,7 @@ impl KeyedVolume {
     /// those under way included. The device's key comes back, for its context to be removed.
     pub fn erase(&self) -> Option<XtsStage> {
         let mut on_device = self.on_device();
-        self.volume.erase();
+        self.volume().erase();
         on_device.watching.drain(..).filter_map(|stream| stream.upgrade()).for_each(|erased| note(&erased));
         on_device.key.take()
     }
@@ -85,19 +109,23 @@ impl KeyedVolume {
 
     /// Whether it was [erased](Self::erase).
     pub fn is_erased(&self) -> bool {
-        self.volume.is_erased()
+        self.volume().is_erased()
     }
 
     pub(crate) fn encrypt(&self, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
-        self.volume.encrypt(first, at, data)
+        self.volume().encrypt(first, at, data)
     }
 
     pub(crate) fn decrypt(&self, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
-        self.volume.decrypt(first, at, data)
+        self.volume().decrypt(first, at, data)
     }
 
     fn on_device(&self) -> MutexGuard<'_, OnDevice> {
-        lock(&self.on_device)
+        lock(&self.0.on_device)
+    }
+
+    pub(crate) fn known(&self) -> KnownVolume {
+        KnownVolume(Arc::downgrade(&self.0))
     }
 }
 
@@ -108,14 +136,14 @@ fn note(erased: &AtomicBool) {
 /// One that no device has a key for.
 impl From<Volume> for KeyedVolume {
     fn from(volume: Volume) -> KeyedVolume {
-        KeyedVolume { volume, on_device: Arc::default() }
+        KeyedVolume(Arc::new(Shared { volume, on_device: Mutex::default() }))
     }
 }
 
 /// The same volume.
 impl PartialEq for KeyedVolume {
     fn eq(&self, other: &KeyedVolume) -> bool {
-        self.volume == other.volume
+        self.volume() == other.volume()
     }
 }
 
@@ -125,17 +153,17 @@ impl Eq for KeyedVolume {}
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NamedKeys(Arc<Mutex<Named>>);
 
-/// By where volumes have their keys: as long as one is here, no other is in its place.
-type Named = BTreeMap<usize, (KeyedVolume, XtsStage)>;
+/// By where volumes are: as long as one is known here, no other is in its place.
+type Named = BTreeMap<usize, (KnownVolume, XtsStage)>;
 
 impl NamedKeys {
     /// Where the device has the key of a volume; it is going to be told.
     pub(crate) fn of(&self, volume: &KeyedVolume) -> Option<XtsStage> {
         let key = volume.device_key()?;
         let mut named = lock(&self.0);
-        let place = Arc::as_ptr(&volume.on_device).addr();
-        if named.insert(place, (volume.clone(), key)).is_none() {
-            named.retain(|_, (volume, _)| !volume.is_erased());
+        let place = Arc::as_ptr(&volume.0).addr();
+        if named.insert(place, (volume.known(), key)).is_none() {
+            named.retain(|_, (volume, _)| !volume.is_over());
         }
         Some(key)
     }
@@ -144,7 +172,7 @@ impl NamedKeys {
     pub(crate) fn lose(&self, key: Handle) {
         lock(&self.0).retain(|_, (volume, named)| {
             let is_lost = named.key == key;
-            if is_lost {
+            if is_lost && let Some(volume) = volume.get() {
                 volume.lose_device_key(*named);
             }
             !is_lost
@@ -154,7 +182,11 @@ impl NamedKeys {
     /// The device was reset: it has none of them any more.
     pub(crate) fn lose_all(&self) {
         let named = core::mem::take(&mut *lock(&self.0));
-        named.into_values().for_each(|(volume, key)| volume.lose_device_key(key));
+        for (volume, key) in named.into_values() {
+            if let Some(volume) = volume.get() {
+                volume.lose_device_key(key);
+            }
+        }
     }
 }
 
@@ -162,6 +194,29 @@ impl NamedKeys {
 mod tests {
     use super::*;
     use resumable_aead::{DataUnits, XtsKey};
+
+    #[test]
+    fn volumes_that_were_dropped_are_not_kept_where_their_keys_are_named() {
+        let keys = NamedKeys::default();
+        let new = |index| {
+            let key: Vec<u8> = (index..index + 64).collect();
+            let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
+            let on_device = XtsStage { key: Handle { index: index.into(), generation: 0 }, tenant: 7, volume: 1 };
+            volume.set_device_key(Some(on_device));
+            assert_eq!(keys.of(&volume), Some(on_device));
+            volume
+        };
+        let (dropped, lost, reset) = (new(1), new(2), new(3));
+        let known = dropped.known();
+        drop(dropped);
+        assert!(known.get().is_none() && known.is_over());
+        keys.lose(Handle { index: 2, generation: 0 });
+        assert!(lost.device_key().is_none() && reset.device_key().is_some());
+        drop(new(4));
+        assert!(lock(&keys.0).len() <= 2, "they are forgotten when others come");
+        keys.lose_all();
+        assert!(reset.device_key().is_none());
+    }
 
     #[test]
     fn those_that_watch_hear_of_an_erasure_once_and_those_that_are_gone_are_forgotten() {

@@ -145,6 +145,43 @@ fn erased_under_way(number: u64, layers: Layers, offload: Offload, writes: bool)
     assert!(copies_of(number) == 0 && copies_of(number + 1) > 0, "the other volume keeps its key: {case}");
 }
 
+/// A volume is dropped, with its disk, while the host goes on: no key of it is left.
+fn dropped(number: u64, layers: Layers, offload: Offload) {
+    let mut bed = Bed::new(number, TransportConfig::default(), layers, 0.0);
+    let mut config = bed.host_config();
+    (config.offload, config.data_digest) = (offload, true);
+    let host = bed.connect(config);
+    let volume = Volume::new(number, 512);
+    bed.import(&volume);
+    let (forget, timers) = (bed.forgetter(), bed.runtime());
+    bed.run(async move {
+        host.ready().await.unwrap();
+        let raw = host.disk(1).await.unwrap();
+        let keyed = volume.keyed;
+        let disk = raw.clone().with_volume(keyed.clone()).unwrap();
+        let data = Bytes::from(PATTERN.repeat(32 * BLOCKS as usize));
+        disk.write(0, [data.clone()]).await.unwrap();
+        let read = disk.read(0, disk.buffer(BLOCKS)).await.unwrap();
+        assert!(read.to_vec() == data && copies_of(number) > 0);
+        drop(read);
+        let key = keyed.device_key().unwrap();
+        drop((disk, keyed));
+        forget(key);
+        timers.sleep(Duration::from_millis(100)).await;
+        assert_eq!(copies_of(number), 0, "{layers:?} {offload:?}");
+        raw.read(0, raw.buffer(1)).await.unwrap();
+    });
+}
+
+#[test]
+fn of_a_volume_that_is_dropped_no_key_is_left() {
+    for (at, layers) in [Layers::Tcp, Layers::TlsNic].into_iter().enumerate() {
+        for (by, offload) in [Offload::None, Offload::PlaceAndCheck].into_iter().enumerate() {
+            dropped(200 + 10 * at as u64 + by as u64, layers, offload);
+        }
+    }
+}
+
 #[test]
 fn a_volume_that_is_erased_under_way_ends_its_commands_and_no_others() {
     erased_under_way(100, Layers::Tcp, Offload::None, false);

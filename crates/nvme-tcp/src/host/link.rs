@@ -135,6 +135,8 @@ impl Link {
         let Below { stream, offload, sending } = &mut self.below;
         offload.carry_out(&mut **stream, &mut self.queue, sending.keys());
         progress |= self.transmit(cx)?;
+        let Below { stream, sending, .. } = &mut self.below;
+        sending.poll_arrived(cx, &mut **stream);
         if let Some(error) = self.queue.error() {
             return Err(error.clone().into());
         }
