@@ -71,7 +71,7 @@ impl StreamEngine for Unmask {
         None
     }
 
-    fn transmit(_: Context<'_, Unmask>, _: Option<Seq>, _: &[u8], _: &mut BytesMut) -> Result<u64, OutOfStep> {
+    fn transmit(_: Context<'_, Unmask>, _: Seq, _: &[u8], _: &mut BytesMut) -> Result<u64, OutOfStep> {
         Err(OutOfStep)
     }
 

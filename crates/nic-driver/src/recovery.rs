@@ -21,6 +21,8 @@
 //! send queue carries its contexts, a packet is of one a layer, and what was queued before asks for none. A transport that says
 //! otherwise has its packet dropped, for what asks to be encrypted never leaves without.
 //!
+//! Of a packet that the device could not send, one that lacks a key for instance, it says so: then all contexts of that are begun anew.
+//!
 //! Invariants: the driver's shadow of a context moves when all is posted, and not when the packet is for software. No byte that
 //! an engine changes leaves, or is sealed by an engine below, but as the context in step made it, or software.
 
@@ -33,11 +35,12 @@ use offload_api::{
     DropReason, Handle, LAYERS, Layer, Lookup, QueuedBytes, RecordSource, Sent, StreamAsk, TxPacket, TxTag, Unit,
     engines,
 };
+use offload_base::Seq;
 
 /// What the driver remembers of a transmit context: places in its layer's stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sending {
-    /// Where the device goes on; `None` before the first parameters.
+    /// Where the device goes on; `None` before the first parameters, and after it failed to do what was posted.
     stands_at: Option<u64>,
     /// The end of what was sent so far, through the context or not.
     sent_to: Option<u64>,
@@ -73,6 +76,8 @@ struct Dumped {
     bytes: Bytes,
     /// What else is to work on them.
     tag: TxTag,
+    /// Where they are in the stream of the layer above.
+    above: u64,
     /// What follows them in the stream of the layer above, if a context there needs to know.
     ahead: Bytes,
 }
@@ -282,10 +287,11 @@ impl Driver {
             let mut at = above.map_or(0, |(layer, _)| offsets[layer.index()]);
             while !bytes.is_empty() {
                 let bytes = bytes.split_to(bytes.len().min(longest));
+                let from = at;
                 at += bytes.len() as u64;
                 let ahead = above.map_or(Ok(Bytes::new()), |(layer, context)| self.ahead(layer, context, at, source));
                 is_known &= ahead.is_ok();
-                dumps.push(Dumped { bytes, tag, ahead: ahead.unwrap_or_default() });
+                dumps.push(Dumped { bytes, tag, above: from, ahead: ahead.unwrap_or_default() });
             }
         });
         (is_known && there == missing && dumps.len() <= most).then_some(dumps)
@@ -342,8 +348,8 @@ impl Driver {
         if !fence_follows || !begin.dumps.is_empty() {
             self.post(SendDescriptor::Fence);
         }
-        let mut seq = unit.start;
-        for Dumped { bytes, tag, ahead } in begin.dumps.drain(..) {
+        let mut at = place_of(&unit);
+        for Dumped { bytes, tag, ahead, above: above_at } in begin.dumps.drain(..) {
             let mut contexts = [None; LAYERS];
             contexts[layer.index()] = Some(context);
             for (above, step) in Layer::ALL.into_iter().skip(layer.index() + 1).zip(higher) {
@@ -352,8 +358,9 @@ impl Driver {
                 }
             }
             let length = bytes.len() as u32;
-            self.post(SendDescriptor::Dump { contexts, seq, bytes, ahead });
-            seq += length;
+            let places = Layer::ALL.map(|of| if of == layer { at } else { Seq(above_at as u32) });
+            self.post(SendDescriptor::Dump { contexts, places, bytes, ahead });
+            at += length;
         }
         if let Some(sending) = self.contexts.sending_mut(context) {
             sending.stands_at = Some(until);
@@ -369,12 +376,24 @@ impl Driver {
         {
             self.post(SendDescriptor::StaticParameters { handle, number: unit.number });
         }
-        self.post(SendDescriptor::ProgressParameters { handle, start: unit.start });
+        self.post(SendDescriptor::ProgressParameters { handle, start: place_of(&unit) });
+    }
+
+    /// The device did not do with a context what was posted: where it goes on is not known, so that the next packet begins it anew.
+    pub(super) fn lose_place(&mut self, context: Handle) {
+        if let Some(sending) = self.contexts.sending_mut(context) {
+            sending.stands_at = None;
+        }
     }
 
     fn stands_at(&self, context: Handle) -> Option<u64> {
         self.contexts.sending(context)?.stands_at
     }
+}
+
+/// Where a unit starts, as the device is told places: up to 2^32, and in the stream of the first layer by TCP sequence numbers.
+fn place_of(unit: &Unit) -> Seq {
+    if unit.layer == Layer::FIRST { unit.start } else { Seq(unit.offset as u32) }
 }
 
 fn asks_for(packet: &TxPacket, context: Handle) -> bool {

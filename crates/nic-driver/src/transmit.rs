@@ -189,9 +189,12 @@ impl Driver {
     pub(super) fn reap_sent(&mut self) {
         let mut any = false;
         while let Some(completion) = self.rings.send_completions.pop() {
-            for slot in completion.slots {
-                let Some(Posted { contexts, change, .. }) = self.send.note_done(slot) else { continue };
+            for (place, slot) in completion.slots.iter().enumerate() {
+                let Some(Posted { contexts, change, .. }) = self.send.note_done(*slot) else { continue };
                 for handle in contexts.into_iter().flatten() {
+                    if completion.has_failed(place) {
+                        self.lose_place(handle);
+                    }
                     if self.contexts.note_done(handle) {
                         self.give_or_wait(Waiting::GiveUp(handle));
                     }

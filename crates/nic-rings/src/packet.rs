@@ -32,7 +32,8 @@ pub enum SendDescriptor {
         /// Number of the unit that the next progress parameters point at.
         number: u64,
     },
-    /// Progress parameters: a unit starts at this sequence number, and it is the next to come.
+    /// Progress parameters: a unit starts at this place of its layer's stream, and it is the next to come. Places are as in
+    /// [`Dump`](Self::Dump).
     ProgressParameters {
         /// The context.
         handle: Handle,
@@ -45,8 +46,9 @@ pub enum SendDescriptor {
     Dump {
         /// The contexts, by layer; that of the highest works first.
         contexts: [Option<Handle>; LAYERS],
-        /// Sequence number of the first byte, if it goes through a context of the first layer.
-        seq: Seq,
+        /// Where the first byte is, by layer: its TCP sequence number, and in the streams of layers above, the low bits of its
+        /// offset.
+        places: [Seq; LAYERS],
         /// The bytes, at most an MTU of them.
         bytes: Bytes,
         /// What follows them in the stream of the highest context, if that needs to know.
@@ -76,19 +78,28 @@ pub enum SendDescriptor {
 /// use nic_rings::{NicConfig, rings};
 ///
 /// let (mut device, mut driver) = rings(&NicConfig::default());
-/// let done = SendCompletion { slots: [0, 1, 2].into_iter().collect() };
+/// let done = SendCompletion { slots: [0, 1, 2].into_iter().collect(), failed: 0b100 };
 /// device.send_completions.push(done.clone()).unwrap();
+/// assert!(done.has_failed(2) && !done.has_failed(1));
 /// assert_eq!(driver.send_completions.pop(), Some(done));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendCompletion {
     /// Which ones are done, a few at a time.
     pub slots: SmallVec<[u32; SendCompletion::BATCH]>,
+    /// Which of these did not do what they were to, a bit each from the lowest on: the contexts that they name do not stand where
+    /// they would.
+    pub failed: u8,
 }
 
 impl SendCompletion {
     /// Descriptors that one completion reports at most.
     pub const BATCH: usize = 8;
+
+    /// Whether the descriptor of the slot at this place failed.
+    pub const fn has_failed(&self, place: usize) -> bool {
+        self.failed & 1 << place != 0
+    }
 }
 
 /// An entry of a receive ring: an empty buffer given to the device. It takes one packet after the other, each cut off

@@ -495,7 +495,7 @@ impl StreamEngine for Lost {
         None
     }
 
-    fn transmit(_: Context<'_, Lost>, _: Option<Seq>, _: &[u8], _: &mut BytesMut) -> Result<u64, OutOfStep> {
+    fn transmit(_: Context<'_, Lost>, _: Seq, _: &[u8], _: &mut BytesMut) -> Result<u64, OutOfStep> {
         Err(OutOfStep)
     }
 

@@ -290,8 +290,7 @@ pub(crate) trait AnyStream: AnyEngine {
     fn expects(&mut self, handle: Handle, seq: Seq) -> Option<bool>;
 
     /// [`StreamEngine::transmit`].
-    fn transmit(&mut self, handle: Handle, at: Option<Seq>, bytes: &[u8], out: &mut BytesMut)
-    -> Result<u64, OutOfStep>;
+    fn transmit(&mut self, handle: Handle, at: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep>;
 
     /// [`StreamEngine::works_on_whole_packets`]; false without a context.
     fn works_on_whole_packets(&mut self, handle: Handle) -> bool;
@@ -300,7 +299,7 @@ pub(crate) trait AnyStream: AnyEngine {
     fn transmit_whole(
         &mut self,
         handle: Handle,
-        at: Option<Seq>,
+        at: Seq,
         bytes: &[u8],
         ahead: &[u8],
         out: &mut BytesMut,
@@ -334,13 +333,7 @@ impl<E: StreamEngine> AnyStream for Hosted<E> {
         E::expects(self.slab.get(handle)?.state, seq)
     }
 
-    fn transmit(
-        &mut self,
-        handle: Handle,
-        at: Option<Seq>,
-        bytes: &[u8],
-        out: &mut BytesMut,
-    ) -> Result<u64, OutOfStep> {
+    fn transmit(&mut self, handle: Handle, at: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep> {
         let context: Context<'_, E> = self.slab.get(handle).ok_or(OutOfStep)?;
         E::transmit(context, at, bytes, out)
     }
@@ -352,7 +345,7 @@ impl<E: StreamEngine> AnyStream for Hosted<E> {
     fn transmit_whole(
         &mut self,
         handle: Handle,
-        at: Option<Seq>,
+        at: Seq,
         bytes: &[u8],
         ahead: &[u8],
         out: &mut BytesMut,

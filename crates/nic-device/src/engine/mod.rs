@@ -58,7 +58,7 @@
 //! #   fn begin(_: Context<'_, Unmask>, _: Seq) -> bool { false }
 //! #   fn expects(_: &u8, _: Seq) -> Option<bool> { None }
 //! #   fn transmit(
-//! #       _: Context<'_, Unmask>, _: Option<Seq>, _: &[u8], _: &mut BytesMut,
+//! #       _: Context<'_, Unmask>, _: Seq, _: &[u8], _: &mut BytesMut,
 //! #   ) -> Result<u64, OutOfStep> { Err(OutOfStep) }
 //! #   fn note_sent(_: u64, _: &mut DeviceCounters) {}
 //!     // It only receives: what it would have to say about sending is left out here.
@@ -224,20 +224,17 @@ pub trait StreamEngine: Engine {
     /// The next unit that a transmit context is told of has this number. False: it is no transmit context.
     fn count_from(context: Context<'_, Self>, number: u64) -> bool;
 
-    /// A unit starts at `start`, and is the next to come. False: it is no transmit context.
+    /// A unit starts at `start`, and is the next to come. False: it is no transmit context. Places here and below are TCP sequence
+    /// numbers of units that lie in none of another engine; in those of others, they count the bytes of the engine's own stream, up to
+    /// 2^32 likewise.
     fn begin(context: Context<'_, Self>, start: Seq) -> bool;
 
-    /// Whether the byte at `seq` is the next of a transmit context; `None`: the context does not transmit.
-    fn expects(state: &Self::State, seq: Seq) -> Option<bool>;
+    /// Whether the byte at `at` is the next of a transmit context; `None`: the context does not transmit.
+    fn expects(state: &Self::State, at: Seq) -> Option<bool>;
 
-    /// Makes of `bytes` what belongs on the wire, and appends it to `out`, as many as they are. They are at `at`; `None`: they
-    /// are the next of the context's units, content of units below. Says how much it did, in the engine's own measure.
-    fn transmit(
-        context: Context<'_, Self>,
-        at: Option<Seq>,
-        bytes: &[u8],
-        out: &mut BytesMut,
-    ) -> Result<u64, OutOfStep>;
+    /// Makes of `bytes`, which are at `at`, what belongs on the wire, and appends it to `out`, as many as they are. Says how much it
+    /// did, in the engine's own measure.
+    fn transmit(context: Context<'_, Self>, at: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep>;
 
     /// The keys that stages of a context need for the payload of a received packet.
     fn keys_to_receive(_: Context<'_, Self>, _: &Payload<'_>, _key: &mut dyn FnMut(Handle)) {}
@@ -256,7 +253,7 @@ pub trait StreamEngine: Engine {
     /// [`EngineInfo::looks_ahead`] bytes.
     fn transmit_whole(
         _: Context<'_, Self>,
-        _at: Option<Seq>,
+        _at: Seq,
         _bytes: &[u8],
         _ahead: &[u8],
         _out: &mut BytesMut,

@@ -2,15 +2,17 @@
 
 use super::*;
 use crate::engine::tls::{Tls, TlsState};
-use bytes::Bytes;
+use crate::engine::{Context, Engine, ImageReader, ImageWriter, OutOfStep, Payload, StreamEngine};
+use bytes::{Bytes, BytesMut};
+use core::convert::Infallible;
 use nic_rings::DriverRings;
 use nic_rings::packet::{ControlCommand, ControlCompletion, ControlEntry, SendCompletion, SendDescriptor, SendEntry};
 use nic_rings::{Delays, NicConfig};
 use nic_rings::{dma, rings};
 use offload_api::Key;
 use offload_api::{
-    Direction, EspAsk, EspKey, EspSuite, Handle, Layer, OffloadKind, SaParams, StreamAsk, TlsContext, TlsKey, TlsSuite,
-    TlsVersion, TxAsk, TxPacket,
+    Direction, EspAsk, EspKey, EspSuite, Handle, Layer, NvmeTcpContext, OffloadKind, SaParams, StreamAsk, TlsContext,
+    TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, Verdict, engines,
 };
 use offload_base::Seq;
 use offload_wire::frame::Frame;
@@ -22,9 +24,16 @@ struct Rig {
 
 impl Rig {
     fn new() -> Rig {
+        Rig::with(|_| ())
+    }
+
+    /// With more engines.
+    fn with(add: impl FnOnce(&mut Engines)) -> Rig {
         let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
         let (device, host) = rings(&config);
-        Rig { device: QueuePair::new(config.clone(), device, Engines::of(&config)), host }
+        let mut engines = Engines::of(&config);
+        add(&mut engines);
+        Rig { device: QueuePair::new(config, device, engines), host }
     }
 
     fn next_event(&self) -> Option<Instant> {
@@ -88,8 +97,13 @@ fn an_old_generation_names_no_transmit_context() {
         assert!(rig.send(packet(handle)).is_empty());
         let bytes = Bytes::from_static(RECORD);
         assert!(
-            rig.send(SendDescriptor::Dump { contexts: [Some(handle), None], seq: Seq(0), bytes, ahead: Bytes::new() })
-                .is_empty()
+            rig.send(SendDescriptor::Dump {
+                contexts: [Some(handle), None],
+                places: [Seq(0); 2],
+                bytes,
+                ahead: Bytes::new()
+            })
+            .is_empty()
         );
         assert_eq!(rig.command(ControlCommand::Park { handle }), None);
         let destroyed = rig.command(ControlCommand::Destroy { handle });
@@ -294,6 +308,141 @@ fn a_packet_leaves_as_a_whole_or_not_at_all() {
     };
     assert_eq!(cut(OTHERS[0], 0), (0, 1, 0), "there is no such context");
     assert_eq!(cut(NEW, 99), (0, 1, 1), "it stands elsewhere");
+}
+
+/// PDUs in records: bytes from elsewhere in the stream of PDUs could be taken for data of another place, or for no data at all.
+#[test]
+fn a_context_above_another_works_where_it_stands_only() {
+    let mut rig = Rig::new();
+    rig.create(NEW, Direction::Transmit);
+    let above = Handle { index: Handle::indices(engines::NVME_TCP, 1).start, generation: 0 };
+    let (flow, direction, keys) = (Some(flow()), Direction::Transmit, Vec::new());
+    let create =
+        ControlCommand::Create { handle: above, flow, direction, keys, spec: Box::new(NvmeTcpContext::Transmit) };
+    assert_eq!(rig.command(create), Some(ControlCompletion::Created(above)));
+    const PDU: &[u8] = &[7, 0, 24, 0, 24, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+    let contexts = [Some(NEW), Some(above)];
+    let mut send = |offset: u64| {
+        for (handle, start) in [(NEW, 0), (above, 1000)] {
+            rig.send(SendDescriptor::ProgressParameters { handle, start: Seq(start) });
+        }
+        let SendDescriptor::Packet(packet) = packet(NEW) else { panic!("it is one") };
+        let of_pdus = StreamAsk { fragments: 0b10, ..StreamAsk::whole(above, offset, PDU.len() as u32) };
+        let streams = [Some(StreamAsk::whole(NEW, 0, 46)), Some(of_pdus)];
+        let fragments = [&[23, 3, 3, 0, 41], PDU, &[23; 17]].map(Bytes::from_static).into_iter().collect();
+        // In segments, of which each begins where the one before ended.
+        let ask = TxAsk { streams, mss: Some(10), ..packet.ask };
+        let sent = rig.send(SendDescriptor::Packet(TxPacket { ask, fragments, ..packet })).len();
+        rig.send(SendDescriptor::ProgressParameters { handle: above, start: Seq(1000) });
+        rig.send(SendDescriptor::ProgressParameters { handle: NEW, start: Seq(0) });
+        rig.send(SendDescriptor::Dump {
+            contexts,
+            places: [Seq(0), Seq(offset as u32)],
+            bytes: Bytes::from_static(&[23, 3, 3, 0, 41]),
+            ahead: Bytes::new(),
+        });
+        (sent, rig.device.counters.tx_drop_out_of_sync, rig.device.counters.tx_stale_parameters)
+    };
+    assert_eq!(send(1000), (5, 0, 0));
+    assert_eq!(send(1001), (0, 1, 1), "it stands a byte before");
+    assert_eq!(send(976), (0, 2, 2), "it stands behind that");
+    assert_eq!(send(1000 + (1 << 32)), (5, 2, 2), "a context knows places up to 2^32");
+}
+
+#[test]
+fn what_follows_a_packet_is_forgotten_though_that_was_given_up() {
+    let mut rig = Rig::new();
+    rig.create(NEW, Direction::Transmit);
+    for context in [NEW, OTHERS[0]] {
+        rig.send(SendDescriptor::Ahead { context, bytes: Bytes::from_static(b"not encrypted") });
+        assert!(rig.send(packet(context)).is_empty(), "it has no parameters, or is unknown");
+        assert!(rig.device.transmit.ahead.is_empty());
+    }
+}
+
+/// Keeps a byte of what it is given.
+#[derive(Debug)]
+struct Miser;
+
+impl Engine for Miser {
+    const NAME: &'static str = "miser";
+    /// Whether it works on whole packets.
+    type Spec = bool;
+    type Command = Infallible;
+    type Change = Infallible;
+    type State = bool;
+    type Held = ();
+
+    fn create(&mut self, _: Direction, whole: bool) -> Option<(bool, ())> {
+        Some((whole, ()))
+    }
+
+    fn save(whole: &bool, image: &mut ImageWriter<'_>) {
+        image.put_u8(u8::from(*whole));
+    }
+
+    fn load(image: &mut ImageReader<'_>) -> Option<bool> {
+        Some(image.take_u8()? == 1)
+    }
+}
+
+impl StreamEngine for Miser {
+    fn receive(_: Context<'_, Miser>, _: &mut Payload<'_>, _: &mut DeviceCounters) -> Option<Verdict> {
+        None
+    }
+
+    fn count_from(_: Context<'_, Miser>, _: u64) -> bool {
+        true
+    }
+
+    fn begin(_: Context<'_, Miser>, _: Seq) -> bool {
+        true
+    }
+
+    fn expects(_: &bool, _: Seq) -> Option<bool> {
+        Some(true)
+    }
+
+    fn transmit(_: Context<'_, Miser>, _: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep> {
+        out.extend_from_slice(&bytes[1..]);
+        Ok(0)
+    }
+
+    fn works_on_whole_packets(context: &Context<'_, Miser>) -> bool {
+        *context.state
+    }
+
+    fn transmit_whole(
+        context: Context<'_, Miser>,
+        at: Seq,
+        bytes: &[u8],
+        _: &[u8],
+        out: &mut BytesMut,
+        _: Option<&mut DeviceCounters>,
+    ) -> Result<(), OutOfStep> {
+        Miser::transmit(context, at, bytes, out).map(|_| ())
+    }
+
+    fn note_sent(_: u64, _: &mut DeviceCounters) {}
+}
+
+/// An engine from outside may do what it should not.
+#[test]
+fn what_an_engine_makes_too_little_of_does_not_leave() {
+    let mut rig = Rig::with(|engines| engines.add_stream(Miser, 2));
+    for (at, whole) in [false, true].into_iter().enumerate() {
+        let index = Handle::indices(engines::STANDARD, 2).start + at as u32;
+        let handle = Handle { index, generation: 0 };
+        let (flow, direction) = (Some(flow()), Direction::Transmit);
+        let create = ControlCommand::Create { handle, flow, direction, keys: Vec::new(), spec: Box::new(whole) };
+        assert_eq!(rig.command(create), Some(ControlCompletion::Created(handle)));
+        assert!(rig.send(packet(handle)).is_empty());
+        assert_eq!(rig.device.counters.tx_drop_out_of_sync, 1 + 2 * at as u64);
+        let SendDescriptor::Packet(packet) = packet(handle) else { panic!("it is one") };
+        let ask = TxAsk { streams: [None, packet.ask.streams[0]], ..packet.ask };
+        assert!(rig.send(SendDescriptor::Packet(TxPacket { ask, ..packet })).is_empty(), "above another");
+    }
+    assert_eq!(rig.device.counters.tx_drop_out_of_sync, 4);
 }
 
 #[test]

@@ -35,8 +35,10 @@ pub(super) struct TransmitSide {
     port_free_at: Instant,
     /// Descriptors done and not yet reported.
     done: Vec<u32>,
+    /// Which of these failed.
+    failed: Vec<u32>,
     /// What follows the next packet of a context's stream.
-    ahead: HashMap<Handle, Bytes>,
+    pub(super) ahead: HashMap<Handle, Bytes>,
     /// Where DUMPs go: through the engine and nowhere.
     nowhere: BytesMut,
     /// For what goes through one engine before another.
@@ -59,6 +61,8 @@ enum Activity {
 struct Job {
     slot: u32,
     segmenter: Segmenter,
+    /// Where the next of its bytes are on which contexts work, but for the first layer, whose place each segment has.
+    places: Places,
     /// The context that wraps its segments, and what its engine keeps for that.
     wrapping: Option<(Handle, Wrapping)>,
 }
@@ -89,25 +93,34 @@ fn stages(ask: &TxAsk) -> Stages {
     ask.streams.map(|ask| Some(ask?.context))
 }
 
-/// Whether the contexts expect the byte at `seq`; `None`: one of them does not exist. Contexts above the first layer do not see
-/// sequence numbers, and tell by what they work on.
-fn expect(stages: &Stages, contexts: &mut ContextStore, dma: &mut DmaBytes, seq: Seq) -> Option<bool> {
+/// Where bytes are in the stream of each layer, as contexts know places: by TCP sequence numbers in that of the first, by the low bits
+/// of offsets in those above.
+type Places = [Seq; LAYERS];
+
+/// Where the bytes of a packet begin on which contexts are to work.
+fn places(ask: &TxAsk) -> Places {
+    let mut places = ask.streams.map(|ask| ask.map_or(Seq(0), |ask| Seq(ask.offset as u32)));
+    places[0] = ask.seq;
+    places
+}
+
+/// Whether the contexts expect the bytes at these places; `None`: one of them does not exist.
+fn expect(stages: &Stages, contexts: &mut ContextStore, dma: &mut DmaBytes, places: Places) -> Option<bool> {
     let mut expected = true;
-    for (layer, handle) in stages.iter().enumerate().rev() {
+    for (handle, place) in stages.iter().zip(places).rev() {
         let Some(handle) = *handle else { continue };
-        let expects = contexts.stream(handle, dma)?.expects(handle, seq)?;
-        expected = layer > 0 || expects;
+        expected &= contexts.stream(handle, dma)?.expects(handle, place)?;
     }
     Some(expected)
 }
 
-/// Makes of `bytes` at `seq` what belongs on the wire, and appends it to `destination`. `scratch` may be used. `ahead` is what follows
+/// Makes of `bytes` at `places` what belongs on the wire, and appends it to `destination`. `scratch` may be used. `ahead` is what follows
 /// them in the stream of the highest context, for a DUMP that brings one below what that makes.
 fn work(
     stages: &Stages,
     contexts: &mut ContextStore,
     dma: &mut DmaBytes,
-    (seq, bytes, mut ahead): (Seq, &[u8], Option<&[u8]>),
+    (places, bytes, mut ahead): (Places, &[u8], Option<&[u8]>),
     [from, to]: &mut [BytesMut; 2],
     destination: &mut BytesMut,
 ) -> Result<Worked, GivenUp> {
@@ -120,22 +133,30 @@ fn work(
         let ahead = ahead.take();
         worked[layer] = through(contexts, dma, handle, source, |engine| match ahead {
             Some(ahead) if engine.works_on_whole_packets(handle) => {
-                engine.transmit_whole(handle, None, source, ahead, to, None).map(|()| 0)
+                engine.transmit_whole(handle, places[layer], source, ahead, to, None).map(|()| 0)
             }
-            _ => engine.transmit(handle, None, source, to),
+            _ => engine.transmit(handle, places[layer], source, to),
         })?;
+        as_many(source.len(), to.len())?;
         core::mem::swap(from, to);
         made = true;
     }
     let bytes = if made { from } else { bytes };
     match stages[0] {
         Some(handle) => {
-            let transmit = |engine: &mut dyn AnyStream| engine.transmit(handle, Some(seq), bytes, destination);
+            let before = destination.len();
+            let transmit = |engine: &mut dyn AnyStream| engine.transmit(handle, places[0], bytes, destination);
             worked[0] = through(contexts, dma, handle, bytes, transmit)?;
+            as_many(bytes.len(), destination.len() - before)?;
         }
         None => destination.extend_from_slice(bytes),
     }
     Ok(worked)
+}
+
+/// An engine makes as many bytes as it gets: what else it made belongs nowhere on the wire.
+fn as_many(given: usize, made: usize) -> Result<(), GivenUp> {
+    if given == made { Ok(()) } else { Err(GivenUp::OutOfSync) }
 }
 
 /// Has a context work on `bytes`, its stages with the keys that these need.
@@ -233,11 +254,15 @@ impl QueuePair {
             return;
         }
         for slots in self.transmit.done.chunks(SendCompletion::BATCH) {
+            let failed = &self.transmit.failed;
+            let bits = slots.iter().enumerate().map(|(place, slot)| u8::from(failed.contains(slot)) << place);
+            let failed = if failed.is_empty() { 0 } else { bits.sum() };
             // As many completions fit as descriptors do, and each stands for one at least.
-            let _room = self.rings.send_completions.stage(SendCompletion { slots: slots.into() });
+            let _room = self.rings.send_completions.stage(SendCompletion { slots: slots.into(), failed });
             self.dma.completions += dma::COMPLETION;
         }
         self.transmit.done.clear();
+        self.transmit.failed.clear();
         self.rings.send_completions.publish();
         self.send_interrupt(now);
     }
@@ -349,25 +374,28 @@ impl QueuePair {
     /// Does what a descriptor asks for, or begins with it.
     fn act_on(&mut self, entry: SendEntry) -> Option<Box<Job>> {
         let SendEntry { slot, descriptor } = entry;
+        let mut is_done = true;
         match descriptor {
             SendDescriptor::Packet(packet) => return self.start_packet(slot, packet),
             SendDescriptor::StaticParameters { handle, number } => {
                 self.dma.tx_parameters += dma::STATIC_PARAMETERS_DESCRIPTOR;
-                self.set_parameters(handle, |engine| engine.count_from(handle, number));
+                is_done = self.set_parameters(handle, |engine| engine.count_from(handle, number));
             }
             SendDescriptor::ProgressParameters { handle, start } => {
                 self.dma.tx_parameters += dma::PROGRESS_PARAMETERS_DESCRIPTOR;
-                self.set_parameters(handle, |engine| engine.begin(handle, start));
+                is_done = self.set_parameters(handle, |engine| engine.begin(handle, start));
             }
             SendDescriptor::Fence => self.dma.tx_parameters += dma::FENCE_DESCRIPTOR,
             SendDescriptor::Ahead { context, bytes } => {
                 self.dma.tx_parameters += dma::AHEAD_DESCRIPTOR;
                 self.transmit.ahead.insert(context, bytes);
             }
-            SendDescriptor::Dump { contexts, seq, bytes, ahead } => self.run_dump(&contexts, seq, &bytes, &ahead),
+            SendDescriptor::Dump { contexts, places, bytes, ahead } => {
+                is_done = self.run_dump(&contexts, places, &bytes, &ahead);
+            }
             SendDescriptor::Control { epoch, command } => self.run_command(epoch, *command),
         }
-        self.transmit.done.push(slot);
+        self.note_done(slot, is_done);
         None
     }
 
@@ -379,12 +407,17 @@ impl QueuePair {
             self.counters.tx_tso_packets += 1;
             self.counters.tx_tso_bytes += packet.payload_len() as u64;
         }
-        match expect(&stages(&ask), &mut self.contexts, &mut self.dma, ask.seq) {
+        let mut ahead = [const { Bytes::new() }; LAYERS];
+        if !self.transmit.ahead.is_empty() {
+            // Whatever becomes of the packet.
+            ahead = ask.streams.map(|ask| self.transmit.ahead.remove(&ask?.context)).map(Option::unwrap_or_default);
+        }
+        match expect(&stages(&ask), &mut self.contexts, &mut self.dma, places(&ask)) {
             None => return self.give_up(slot, GivenUp::UnknownContext),
             Some(false) => return self.give_up(slot, GivenUp::OutOfSync),
             Some(true) => {}
         }
-        if let Err(why) = self.work_whole(&mut packet) {
+        if let Err(why) = self.work_whole(&mut packet, &ahead) {
             return self.give_up(slot, why);
         }
         let ask = packet.ask;
@@ -401,16 +434,16 @@ impl QueuePair {
             let Some(begun) = begun else { return self.give_up(slot, GivenUp::NotWrapped) };
             wrapping = Some((asked.context, begun));
         }
-        Some(Box::new(Job { slot, segmenter: Segmenter::new(packet), wrapping }))
+        let places = places(&packet.ask);
+        Some(Box::new(Job { slot, segmenter: Segmenter::new(packet), places, wrapping }))
     }
 
     /// Has engines work on a packet before it is cut, if they have to know what follows the bytes of a segment. Then the packet does
-    /// not ask for that any more.
-    fn work_whole(&mut self, packet: &mut TxPacket) -> Result<(), GivenUp> {
+    /// not ask for that any more. `ahead` is what follows the packet, by layer.
+    fn work_whole(&mut self, packet: &mut TxPacket, ahead: &[Bytes; LAYERS]) -> Result<(), GivenUp> {
         for layer in (0..LAYERS).rev() {
             let Some(ask) = packet.ask.streams[layer] else { continue };
-            let QueuePair { contexts, dma, counters, transmit: TransmitSide { ahead, .. }, .. } = self;
-            let ahead = ahead.remove(&ask.context).unwrap_or_default();
+            let QueuePair { contexts, dma, counters, .. } = self;
             let engine = contexts.stream(ask.context, dma).ok_or(GivenUp::UnknownContext)?;
             if !engine.works_on_whole_packets(ask.context) {
                 continue;
@@ -425,10 +458,11 @@ impl QueuePair {
             let fragments = packet.fragments.iter_mut().enumerate().filter(of_stream);
             fragments.for_each(|(_, fragment)| bytes.extend_from_slice(fragment));
             let mut made = BytesMut::with_capacity(bytes.len());
-            let at = (layer == 0).then_some(packet.ask.seq);
+            let at = places(&packet.ask)[layer];
             through(contexts, dma, ask.context, &bytes, |engine| {
-                engine.transmit_whole(ask.context, at, &bytes, &ahead, &mut made, Some(counters))
+                engine.transmit_whole(ask.context, at, &bytes, &ahead[layer], &mut made, Some(counters))
             })?;
+            as_many(bytes.len(), made.len())?;
             let mut made = made.freeze();
             let fragments = packet.fragments.iter_mut().enumerate().filter(of_stream);
             fragments.for_each(|(_, fragment)| *fragment = made.split_to(fragment.len()));
@@ -440,7 +474,7 @@ impl QueuePair {
     /// Makes the next segment of a packet, and gives the packet back if there is more of it. No segment: it was given
     /// up.
     fn send_segment(&mut self, mut job: Box<Job>) -> (Option<Frame>, Option<Box<Job>>) {
-        let Job { slot, segmenter, wrapping } = &mut *job;
+        let Job { slot, segmenter, places, wrapping } = &mut *job;
         let slot = *slot;
         let ask = segmenter.packet().ask;
         let stages = stages(&ask);
@@ -453,7 +487,10 @@ impl QueuePair {
                 return Ok(());
             }
             let of_fragment = ask.streams.map(|ask| ask.filter(|ask| ask.is_of(fragment)).map(|ask| ask.context));
-            let part = work(&of_fragment, contexts, dma, (seq, bytes, None), scratch, frame)?;
+            places[0] = seq;
+            let part = work(&of_fragment, contexts, dma, (*places, bytes, None), scratch, frame)?;
+            let above = places.iter_mut().zip(of_fragment).filter(|(_, context)| context.is_some());
+            above.for_each(|(place, _)| *place += bytes.len() as u32);
             worked.iter_mut().zip(part).for_each(|(all, part)| *all += part);
             Ok::<(), GivenUp>(())
         });
@@ -504,8 +541,15 @@ impl QueuePair {
             }
             GivenUp::NotWrapped => {}
         }
-        self.transmit.done.push(slot);
+        self.note_done(slot, false);
         None
+    }
+
+    fn note_done(&mut self, slot: u32, is_done: bool) {
+        self.transmit.done.push(slot);
+        if !is_done {
+            self.transmit.failed.push(slot);
+        }
     }
 
     /// A packet asks for a context that there is not.
@@ -516,25 +560,27 @@ impl QueuePair {
         }
     }
 
-    fn set_parameters(&mut self, handle: Handle, set: impl FnOnce(&mut dyn AnyStream) -> bool) {
-        if !self.contexts.stream(handle, &mut self.dma).is_some_and(set) {
-            self.counters.tx_stale_parameters += 1;
-        }
+    fn set_parameters(&mut self, handle: Handle, set: impl FnOnce(&mut dyn AnyStream) -> bool) -> bool {
+        let is_set = self.contexts.stream(handle, &mut self.dma).is_some_and(set);
+        self.counters.tx_stale_parameters += u64::from(!is_set);
+        is_set
     }
 
-    fn run_dump(&mut self, stages: &Stages, seq: Seq, bytes: &[u8], ahead: &[u8]) {
+    fn run_dump(&mut self, stages: &Stages, places: Places, bytes: &[u8], ahead: &[u8]) -> bool {
         self.dma.tx_resync += dma::DUMP_DESCRIPTOR + (bytes.len() + ahead.len()) as u64;
         let QueuePair { contexts, dma, transmit: TransmitSide { scratch, nowhere, .. }, .. } = self;
         nowhere.clear();
         // What a context makes of the end of a block matters to one below it only.
         let ahead = stages[0].map(|_| ahead);
-        let done = work(stages, contexts, dma, (seq, bytes, ahead), scratch, nowhere);
+        let done = work(stages, contexts, dma, (places, bytes, ahead), scratch, nowhere);
         if done.is_err() {
             self.counters.tx_stale_parameters += 1;
         }
+        let is_done = done.is_ok();
         if let Err(GivenUp::NoKey { context, key }) = done {
             self.lose(context, key);
         }
+        is_done
     }
 }
 

@@ -4,6 +4,7 @@
 mod stacked;
 
 use bytes::{Bytes, BytesMut};
+use core::cell::Cell;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, TransmitResync, nic};
@@ -166,6 +167,44 @@ fn leaves(device: &mut Device, driver: &mut Driver, expected: &[u8], at: usize) 
     assert_eq!(seen, expected.len(), "all of it left");
 }
 
+/// Events of a stream: what they are about, how many bytes, and which they are.
+type Events = Vec<(prop::sample::Index, usize, u8)>;
+
+fn events() -> impl Strategy<Value = Events> {
+    prop::collection::vec((any::<prop::sample::Index>(), 1usize..30_000, 0u8..24), 1..40)
+}
+
+/// A NIC that recovers in one of both ways, with room for so many contexts.
+fn config(next_record: bool, cached: usize) -> NicConfig {
+    let tls_transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
+    NicConfig { tls_transmit_resync, context_cache_bytes: cached * 208, ..NicConfig::default() }
+}
+
+/// Has the next bytes of a stream of `len` bytes sent, or others again, by `send`, which says where they ended; and the device reset, after which
+/// `come_back` may make contexts anew, by a number and by how far the stream had come.
+fn play(
+    events: Events,
+    len: usize,
+    (device, driver): (&mut Device, &mut Driver),
+    mut send: impl FnMut(&mut Device, &mut Driver, usize, usize) -> usize,
+    mut come_back: impl FnMut(&mut Device, &mut Driver, usize, usize),
+) {
+    let mut reached = 0;
+    for (index, bytes, which) in events {
+        match which {
+            0 => {
+                device.reset(Instant::ZERO);
+                // What is sent until the driver hears of it is lost; the protocol may hear of it later.
+                while driver.poll_event().is_some() {}
+                come_back(device, driver, bytes, reached);
+            }
+            1..10 if reached < len => reached = send(device, driver, reached, bytes),
+            _ if reached > 0 => reached = reached.max(send(device, driver, index.index(reached), bytes)),
+            _ => {}
+        }
+    }
+}
+
 proptest! {
     /// Transmission in any order, in any packets, with resets: the digests are right each time.
     #[test]
@@ -174,35 +213,22 @@ proptest! {
         start: u32,
         next_record: bool,
         cached in 1usize..4,
-        sends in prop::collection::vec((any::<prop::sample::Index>(), 1usize..30_000, 0u8..24), 1..40),
+        events in events(),
     ) {
         let mut stream = Stream::new(Seq(start), &lengths);
-        let tls_transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
-        let context_cache_bytes = cached * 208;
-        let config = NicConfig { tls_transmit_resync, context_cache_bytes, ..NicConfig::default() };
-        let (mut device, mut driver) = pair(config);
-        let mut handle = context(&mut driver);
-        let mut reached = 0;
-        for (index, bytes, fate) in sends {
-            match fate {
-                0 => {
-                    device.reset(Instant::ZERO);
-                    // What is sent until the driver hears of it is lost; the protocol may hear of it later.
-                    while driver.poll_event().is_some() {}
-                    if bytes % 2 == 0 {
-                        handle = context(&mut driver);
-                    }
+        let (mut device, mut driver) = pair(config(next_record, cached));
+        let handle = Cell::new(context(&mut driver));
+        play(
+            events,
+            stream.wire.len(),
+            (&mut device, &mut driver),
+            |device, driver, at, bytes| send(device, driver, &mut stream, at, bytes, handle.get()),
+            |_, driver, number, _| {
+                if number % 2 == 0 {
+                    handle.set(context(driver));
                 }
-                1..10 if reached < stream.wire.len() => {
-                    reached = send(&mut device, &mut driver, &mut stream, reached, bytes, handle);
-                }
-                _ if reached > 0 => {
-                    let at = index.index(reached);
-                    reached = reached.max(send(&mut device, &mut driver, &mut stream, at, bytes, handle));
-                }
-                _ => {}
-            }
-        }
+            },
+        );
         prop_assert_eq!(device.counters().tx_drop_out_of_sync, 0);
     }
 }

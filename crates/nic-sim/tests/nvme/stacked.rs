@@ -1,13 +1,14 @@
 //! Data encrypted by AES-XTS and digests filled in, then records sealed, in one pass of the NIC: the bytes are those of software that does so,
 //! whatever is sent, and sent again, in whatever packets.
 
-use super::{Cipher, HEADERS, MSS, ciphers, flow, headers, key, leaves, pair};
+use super::{Cipher, HEADERS, MSS, ciphers, config, events, flow, headers, key, leaves, pair, play};
 use bytes::Bytes;
+use core::cell::RefCell;
 use nic_sim::wire::Port;
 use nic_sim::{Device, Driver, NicConfig, TransmitResync};
 use offload_api::{
-    Direction, Handle, Layer, Lookup, MarkedData, NetDevice, NvmeTcpStages, QueuedBytes, RecordSource, Sent, StageSpec,
-    StreamAsk, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit, UnitTag, XTS_STAGE,
+    DeviceEvent, Direction, Handle, Layer, Lookup, MarkedData, NetDevice, NvmeTcpStages, QueuedBytes, RecordSource,
+    Sent, StageSpec, StreamAsk, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit, UnitTag, XTS_STAGE,
 };
 use offload_base::{Instant, Seq};
 use offload_jobs::WrappingKey;
@@ -233,6 +234,18 @@ impl Queue {
         TxPacket { header: headers(seq).into(), fragments: fragments.into_iter().collect(), ask }
     }
 
+    /// After a reset one of the contexts comes back, both or none, by a number: that of PDUs, if it does.
+    fn come_back(&mut self, driver: &mut Driver, cipher: Cipher, number: usize, reached: usize) -> Option<Handle> {
+        if number % 2 == 0 {
+            let start = self.start + reached as u32;
+            self.handles.tls = driver.tls().unwrap().add(&flow(), Direction::Transmit, start, 0, &key(cipher)).unwrap();
+        }
+        (number % 3 == 0).then(|| {
+            self.handles.nvme = driver.nvme().unwrap().add_transmit(&flow()).unwrap();
+            self.handles.nvme
+        })
+    }
+
     /// Does what a transport does when a driver says that a packet needs software.
     fn seal(&mut self, unit: Unit) {
         let numbers: Vec<u64> = match unit.layer {
@@ -316,44 +329,24 @@ proptest! {
         start: u32,
         next_record: bool,
         cached in 1usize..4,
-        sends in prop::collection::vec((any::<prop::sample::Index>(), 1usize..30_000, 0u8..24), 1..40),
+        events in events(),
     ) {
         // Not so many records that a case takes for ever.
         let least = lengths.iter().sum::<usize>() / 400;
         let cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.max(least)).collect();
-        let tls_transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
-        let context_cache_bytes = cached * 208;
-        let config = NicConfig { tls_transmit_resync, context_cache_bytes, ..NicConfig::default() };
-        let (mut device, mut driver) = pair(config);
+        let (mut device, mut driver) = pair(config(next_record, cached));
         let handles = contexts(&mut driver, cipher, Seq(start));
-        let mut queue = Queue::new(cipher, Seq(start), &with_digests(&lengths), &cuts, handles);
-        let mut reached = 0;
-        for (index, bytes, fate) in sends {
-            match fate {
-                0 => {
-                    device.reset(Instant::ZERO);
-                    while driver.poll_event().is_some() {}
-                    // One of the two, both or none come back.
-                    if bytes % 2 == 0 {
-                        let start = Seq(start) + reached as u32;
-                        let key = key(cipher);
-                        queue.handles.tls =
-                            driver.tls().unwrap().add(&flow(), Direction::Transmit, start, 0, &key).unwrap();
-                    }
-                    if bytes % 3 == 0 {
-                        queue.handles.nvme = driver.nvme().unwrap().add_transmit(&flow()).unwrap();
-                    }
-                }
-                1..10 if reached < queue.wire.len() => {
-                    reached = send(&mut device, &mut driver, &mut queue, reached, bytes);
-                }
-                _ if reached > 0 => {
-                    let at = index.index(reached);
-                    reached = reached.max(send(&mut device, &mut driver, &mut queue, at, bytes));
-                }
-                _ => {}
-            }
-        }
+        let queue = RefCell::new(Queue::new(cipher, Seq(start), &with_digests(&lengths), &cuts, handles));
+        let len = queue.borrow().wire.len();
+        play(
+            events,
+            len,
+            (&mut device, &mut driver),
+            |device, driver, at, bytes| send(device, driver, &mut queue.borrow_mut(), at, bytes),
+            |_, driver, number, reached| {
+                queue.borrow_mut().come_back(driver, cipher, number, reached);
+            },
+        );
         prop_assert_eq!(device.counters().tx_drop_out_of_sync, 0);
         prop_assert_eq!(device.counters().tx_stale_parameters, 0);
     }
@@ -373,14 +366,15 @@ impl Keyed {
         Keyed { volume, key, unit }
     }
 
-    /// Gives the NIC the key, and has the context for digests encrypt by it too.
-    fn import(&self, device: &mut Device, driver: &mut Driver, nvme: Handle) {
+    /// Gives the NIC the key, and has the context for digests encrypt by it too. Where the NIC has it.
+    fn import(&self, device: &mut Device, driver: &mut Driver, nvme: Handle) -> Handle {
         let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![9; 32]) };
         let contexts = driver.contexts().unwrap();
         let key = tenant.import(contexts, 1, &Secret::new(self.key.clone()), self.unit, Tweak::Unit).unwrap();
         let stages = vec![StageSpec::new(XTS_STAGE, key)];
         assert!(driver.nvme().unwrap().seal_with(nvme, NvmeTcpStages { command: VOLUME, unit: 0, stages }));
         device.process(Instant::ZERO);
+        key.key
     }
 }
 
@@ -396,45 +390,28 @@ proptest! {
         start: u32,
         next_record: bool,
         cached in 1usize..5,
-        sends in prop::collection::vec((any::<prop::sample::Index>(), 1usize..30_000, 0u8..24), 1..40),
+        events in events(),
     ) {
         let least = lengths.iter().sum::<usize>() * 16 / 400;
         let cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.max(least)).collect();
-        let tls_transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
-        let config = NicConfig { tls_transmit_resync, context_cache_bytes: cached * 208, ..NicConfig::default() };
-        let (mut device, mut driver) = pair(config);
+        let (mut device, mut driver) = pair(config(next_record, cached));
         let handles = contexts(&mut driver, cipher, Seq(start));
         let keyed = Keyed::new(key_bytes, unit);
         keyed.import(&mut device, &mut driver, handles.nvme);
         let made = encrypted(&keyed.volume, &lengths);
-        let mut queue = Queue::new(cipher, Seq(start), &made, &cuts, handles);
-        let mut reached = 0;
-        for (index, bytes, fate) in sends {
-            match fate {
-                0 => {
-                    device.reset(Instant::ZERO);
-                    while driver.poll_event().is_some() {}
-                    if bytes % 2 == 0 {
-                        let start = Seq(start) + reached as u32;
-                        let key = key(cipher);
-                        queue.handles.tls =
-                            driver.tls().unwrap().add(&flow(), Direction::Transmit, start, 0, &key).unwrap();
-                    }
-                    if bytes % 3 == 0 {
-                        queue.handles.nvme = driver.nvme().unwrap().add_transmit(&flow()).unwrap();
-                        keyed.import(&mut device, &mut driver, queue.handles.nvme);
-                    }
+        let queue = RefCell::new(Queue::new(cipher, Seq(start), &made, &cuts, handles));
+        let len = queue.borrow().wire.len();
+        play(
+            events,
+            len,
+            (&mut device, &mut driver),
+            |device, driver, at, bytes| send(device, driver, &mut queue.borrow_mut(), at, bytes),
+            |device, driver, number, reached| {
+                if let Some(nvme) = queue.borrow_mut().come_back(driver, cipher, number, reached) {
+                    keyed.import(device, driver, nvme);
                 }
-                1..10 if reached < queue.wire.len() => {
-                    reached = send(&mut device, &mut driver, &mut queue, reached, bytes);
-                }
-                _ if reached > 0 => {
-                    let at = index.index(reached);
-                    reached = reached.max(send(&mut device, &mut driver, &mut queue, at, bytes));
-                }
-                _ => {}
-            }
-        }
+            },
+        );
         let counters = device.counters();
         prop_assert_eq!(counters.tx_drop_out_of_sync + counters.tx_drop_no_key + counters.tx_stale_parameters, 0);
     }
@@ -462,6 +439,75 @@ fn dumps_of_records_bring_ciphertext() {
     assert!(counters.tx_tls_ooo > 10 && counters.tx_nvmeotcp_ooo > 10);
     assert_eq!(counters.tx_nvmeotcp_needs_software + counters.tx_tls_needs_software, 0);
     assert_eq!(device.counters().tx_stale_parameters, 0);
+}
+
+/// Has the NIC lose a key, and asks for a packet whose data or DUMPs need it: nothing leaves.
+fn miss(device: &mut Device, driver: &mut Driver, queue: &Queue, key: Handle, at: usize, bytes: usize) -> usize {
+    driver.contexts().unwrap().remove(key);
+    let packet = queue.packet(at, bytes);
+    let length = packet.payload_len();
+    assert_eq!(driver.transmit(Instant::ZERO, packet, queue), Sent::Posted);
+    leaves(device, driver, &[], at);
+    let told = std::iter::from_fn(|| driver.poll_event());
+    let (mut missing, mut removed) = (0, 0);
+    for event in told {
+        missing += usize::from(matches!(event, DeviceEvent::KeyMissing { handle, .. } if handle == queue.handles.nvme));
+        removed += usize::from(matches!(event, DeviceEvent::Removed { handle, .. } if handle == queue.handles.nvme));
+    }
+    assert_eq!((missing, removed), (1, 1));
+    at + length
+}
+
+/// A packet that lacked a key took the records' context no further. What follows it, and what is sent again, leaves all the
+/// same, and the NIC goes on sealing.
+#[test]
+fn records_go_on_where_a_key_was_missing() {
+    for tls_transmit_resync in [TransmitResync::Dump, TransmitResync::NextRecord] {
+        let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
+        let (mut device, mut driver) = pair(NicConfig { tls_transmit_resync, ..NicConfig::default() });
+        let handles = contexts(&mut driver, cipher, Seq(7));
+        let keyed = Keyed::new(64, 512);
+        let key = keyed.import(&mut device, &mut driver, handles.nvme);
+        let made = encrypted(&keyed.volume, &[500, 500, 500]);
+        let mut queue = Queue::new(cipher, Seq(7), &made, &[1000], handles);
+        let mut lost = 0;
+        // By next records, two contexts do not begin at one packet: the first PDU is software's.
+        while device.counters().tx_nvmeotcp_sealed_bytes == 0 {
+            lost = send(&mut device, &mut driver, &mut queue, lost, 1500);
+        }
+        let mut at = miss(&mut device, &mut driver, &queue, key, lost, 1500);
+        assert_eq!(device.counters().tx_drop_no_key, 1);
+        while at < queue.wire.len() {
+            at = send(&mut device, &mut driver, &mut queue, at, 1500);
+        }
+        send(&mut device, &mut driver, &mut queue, lost, 1500);
+        assert_eq!(device.counters().tx_drop_out_of_sync, 0);
+        assert!(queue.chunks.last().unwrap().needs_seal, "the NIC sealed the last record");
+    }
+}
+
+#[test]
+fn a_key_may_be_missing_in_a_dump() {
+    let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
+    let (mut device, mut driver) = pair(NicConfig::default());
+    let handles = contexts(&mut driver, cipher, Seq(7));
+    let keyed = Keyed::new(64, 512);
+    let key = keyed.import(&mut device, &mut driver, handles.nvme);
+    let made = encrypted(&keyed.volume, &[500]);
+    let mut queue = Queue::new(cipher, Seq(7), &made, &[3000], handles);
+    let mut at = 0;
+    while at < queue.wire.len() {
+        at = send(&mut device, &mut driver, &mut queue, at, 1500);
+    }
+    miss(&mut device, &mut driver, &queue, key, 1000, 500);
+    let counters = device.counters();
+    assert_eq!((counters.tx_drop_no_key, counters.tx_stale_parameters), (0, 1), "what brings the upper context there");
+    assert_eq!(counters.tx_drop_unknown_context, 1, "the packet behind them");
+    // First what follows: the driver has the records' context stand there.
+    for at in [1500, 1000, 4000, 2000] {
+        send(&mut device, &mut driver, &mut queue, at, 500);
+    }
+    assert_eq!(device.counters().tx_drop_out_of_sync, 0);
 }
 
 #[test]

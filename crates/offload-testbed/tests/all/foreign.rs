@@ -410,13 +410,12 @@ impl StreamEngine for Veil {
 
     fn transmit(
         Context { state, held, .. }: Context<'_, Veil>,
-        at: Option<Seq>,
+        at: Seq,
         bytes: &[u8],
         out: &mut BytesMut,
     ) -> Result<u64, OutOfStep> {
         let Place::Known { next, cursor } = &mut state.place else { return Err(OutOfStep) };
-        // In the content of other units the driver knows where it stands.
-        if at.is_some_and(|at| at != *next) {
+        if at != *next {
             return Err(OutOfStep);
         }
         cursor.pass(held, bytes, true, false, out).map_err(|Broken| OutOfStep)?;

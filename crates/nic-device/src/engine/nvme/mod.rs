@@ -200,12 +200,7 @@ impl StreamEngine for NvmeTcp {
         }
     }
 
-    fn transmit(
-        context: Context<'_, NvmeTcp>,
-        at: Option<Seq>,
-        bytes: &[u8],
-        out: &mut BytesMut,
-    ) -> Result<u64, OutOfStep> {
+    fn transmit(context: Context<'_, NvmeTcp>, at: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep> {
         let NvmeState::Transmit(engine) = context.state else { return Err(OutOfStep) };
         Ok(engine.fill(at, bytes, out, context.held.seals(), None)?.digests)
     }
@@ -241,7 +236,7 @@ impl StreamEngine for NvmeTcp {
 
     fn transmit_whole(
         context: Context<'_, NvmeTcp>,
-        at: Option<Seq>,
+        at: Seq,
         bytes: &[u8],
         ahead: &[u8],
         out: &mut BytesMut,

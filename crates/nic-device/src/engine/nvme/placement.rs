@@ -53,11 +53,12 @@ impl Placement {
         self.announced = Some((command, passing));
     }
 
-    /// Data that leave may name these stages.
+    /// Data that leave may name these stages. If the device does not have them, what names them does not leave.
     pub(crate) fn seal_with(&mut self, NvmeTcpStages { command, stages, .. }: NvmeTcpStages) {
-        if let Some(stages) = self.makers.make(stages) {
-            self.seals.insert(command, stages.bound_to(&mut self.keys));
-        }
+        match self.makers.make(stages) {
+            Some(stages) => self.seals.insert(command, stages.bound_to(&mut self.keys)),
+            None => self.seals.remove(&command),
+        };
     }
 
     /// Where the keys that stages need are lent.

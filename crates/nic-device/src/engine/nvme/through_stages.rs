@@ -143,7 +143,7 @@ proptest! {
             let mut out = BytesMut::new();
             // What is not sent is run through the context again, for a resync.
             let ahead = is_sent.then_some(&queued[to..queued.len().min(to + 15)]);
-            engine.fill(Some(Seq(9) + from as u32), &queued[from..to], &mut out, placement.seals(), ahead).unwrap();
+            engine.fill(Seq(9) + from as u32, &queued[from..to], &mut out, placement.seals(), ahead).unwrap();
             prop_assert!(!is_sent || out == wire[from..to], "{}..{}", from, to);
             engine = ContextImage::of(|image| engine.write(image)).read(NvmeTransmit::read).unwrap();
         }
@@ -172,5 +172,5 @@ fn data_that_begin_within_a_block_do_not_leave() {
     let mut engine = NvmeTransmit::default();
     engine.set_progress(Seq(9));
     let bytes = [marked, queued].concat();
-    assert!(engine.fill(Some(Seq(9)), &bytes, &mut BytesMut::new(), placement().seals(), Some(&[])).is_err());
+    assert!(engine.fill(Seq(9), &bytes, &mut BytesMut::new(), placement().seals(), Some(&[])).is_err());
 }

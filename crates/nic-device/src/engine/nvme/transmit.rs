@@ -89,7 +89,7 @@ impl NvmeTransmit {
         Some(NvmeTransmit { position: Some(Position { next, pdu }) })
     }
 
-    /// A PDU begins at `start`, and is the next to come.
+    /// A PDU begins at `start`, and is the next to come. Of PDUs in records, that is a place in all of those, without what frames records.
     pub(crate) fn set_progress(&mut self, start: Seq) {
         self.position = Some(Position { next: start, pdu: Pdu::default() });
     }
@@ -99,18 +99,17 @@ impl NvmeTransmit {
         self.position.is_some_and(|position| position.next == seq)
     }
 
-    /// Appends the bytes to `destination`, with digests in their places. They are at `seq`, or
-    /// else of PDUs in records, without what frames those: the next of all PDUs. What they name of `seals` works on data; `ahead` is
-    /// what follows, or `None` if the bytes are not sent. After an error the context waits for parameters.
+    /// Appends the bytes, which are at `seq`, to `destination`, with digests in their places. What they name of `seals` works on data;
+    /// `ahead` is what follows, or `None` if the bytes are not sent. After an error the context waits for parameters.
     pub(crate) fn fill(
         &mut self,
-        seq: Option<Seq>,
+        seq: Seq,
         source: &[u8],
         destination: &mut BytesMut,
         seals: &Seals,
         ahead: Option<&[u8]>,
     ) -> Result<Filled, OutOfStep> {
-        let mut position = self.position.take().filter(|at| seq.is_none_or(|seq| at.next == seq)).ok_or(OutOfStep)?;
+        let mut position = self.position.take().filter(|at| at.next == seq).ok_or(OutOfStep)?;
         let at = destination.len();
         destination.extend_from_slice(source);
         let filled = position.pdu.pass(&mut destination[at..], seals, ahead)?;
@@ -345,7 +344,7 @@ mod tests {
                 let mut out = BytesMut::new();
                 let seq = Seq(start) + at as u32;
                 prop_assert!(engine.expects(seq));
-                filled += engine.fill(Some(seq), &queued[at..end], &mut out, &Seals::new(), Some(&[])).unwrap().digests;
+                filled += engine.fill(seq, &queued[at..end], &mut out, &Seals::new(), Some(&[])).unwrap().digests;
                 prop_assert_eq!(&out[..], &wire[at..end]);
                 // Wherever it stands, it may be written to host memory and read back.
                 engine = ContextImage::of(|image| engine.write(image)).read(NvmeTransmit::read).unwrap();
@@ -429,7 +428,7 @@ mod tests {
                 let mut out = BytesMut::new();
                 let ahead = is_sent.then_some(&queued[end..queued.len().min(end + 15)]);
                 let seq = Seq(5) + at as u32;
-                let of_part = engine.fill(Some(seq), &queued[at..end], &mut out, held.seals(), ahead).unwrap();
+                let of_part = engine.fill(seq, &queued[at..end], &mut out, held.seals(), ahead).unwrap();
                 filled.digests += of_part.digests;
                 filled.sealed += of_part.sealed;
                 if *is_sent {
@@ -449,17 +448,24 @@ mod tests {
     fn data_do_not_leave_without_the_stages_that_they_name() {
         let mut held = Placement::with(StageMakers::default().with::<Add>());
         held.seal_with(NvmeTcpStages { command: 3, unit: 0, stages: vec![StageSpec::new("add", ())] });
-        let fill = |(queued, _): (Vec<u8>, Vec<u8>)| {
+        let fill_with = |held: &Placement, (queued, _): (Vec<u8>, Vec<u8>)| {
             let mut engine = NvmeTransmit::default();
             engine.set_progress(Seq(5));
-            engine.fill(Some(Seq(5)), &queued, &mut BytesMut::new(), held.seals(), Some(&[]))
+            engine.fill(Seq(5), &queued, &mut BytesMut::new(), held.seals(), Some(&[]))
         };
+        let fill = |pdu| fill_with(&held, pdu);
         assert!(fill(of_host(2, 16, MarkedData::new(3, 9), true)).is_ok());
         assert_eq!(fill(of_host(2, 16, MarkedData::new(4, 9), true)), Err(OutOfStep), "there are none of this number");
         assert_eq!(fill(of_host(2, 8, MarkedData::new(3, 9), true)), Err(OutOfStep), "it begins in a block");
         let (mut cut, wire) = of_host(2, 16, MarkedData::new(3, 9), false);
         cut.truncate(50);
         assert_eq!(fill((cut, wire)), Err(OutOfStep), "nobody said what follows");
+        held.seal_with(NvmeTcpStages { command: 3, unit: 0, stages: vec![StageSpec::new("press", ())] });
+        assert_eq!(
+            fill_with(&held, of_host(2, 16, MarkedData::new(3, 9), true)),
+            Err(OutOfStep),
+            "the number stands for what there is not"
+        );
     }
 
     #[test]
@@ -468,21 +474,17 @@ mod tests {
         let mut out = BytesMut::new();
         let mut engine = NvmeTransmit::default();
         assert_eq!(
-            engine.fill(Some(Seq(5)), &queued, &mut out, &Seals::new(), Some(&[])),
+            engine.fill(Seq(5), &queued, &mut out, &Seals::new(), Some(&[])),
             Err(OutOfStep),
             "no parameters yet"
         );
         engine.set_progress(Seq(5));
-        assert_eq!(engine.fill(Some(Seq(6)), &queued, &mut out, &Seals::new(), Some(&[])), Err(OutOfStep));
+        assert_eq!(engine.fill(Seq(6), &queued, &mut out, &Seals::new(), Some(&[])), Err(OutOfStep));
         assert!(!engine.expects(Seq(5)), "it waits for parameters");
         for wrong in [[7, 2, 4, 24, 128, 0, 0, 0], [7, 2, 24, 20, 128, 0, 0, 0], [7, 2, 24, 24, 28, 0, 0, 0]] {
             engine.set_progress(Seq(5));
             let bytes = [wrong, [0; 8]].concat();
-            assert_eq!(
-                engine.fill(Some(Seq(5)), &bytes, &mut out, &Seals::new(), Some(&[])),
-                Err(OutOfStep),
-                "{wrong:?}"
-            );
+            assert_eq!(engine.fill(Seq(5), &bytes, &mut out, &Seals::new(), Some(&[])), Err(OutOfStep), "{wrong:?}");
         }
     }
 }

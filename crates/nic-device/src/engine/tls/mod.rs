@@ -168,15 +168,9 @@ impl StreamEngine for Tls {
         }
     }
 
-    fn transmit(
-        context: Context<'_, Tls>,
-        at: Option<Seq>,
-        bytes: &[u8],
-        out: &mut BytesMut,
-    ) -> Result<u64, OutOfStep> {
+    fn transmit(context: Context<'_, Tls>, at: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep> {
         let Context { state: TlsState::Transmit(engine), held: key, .. } = context else { return Err(OutOfStep) };
-        // Records are in no other units.
-        let walked = engine.encrypt(key, at.ok_or(OutOfStep)?, bytes, out).map_err(|_| OutOfStep)?;
+        let walked = engine.encrypt(key, at, bytes, out).map_err(|_| OutOfStep)?;
         Ok(walked.body_bytes)
     }
 
