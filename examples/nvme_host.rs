@@ -69,7 +69,7 @@ struct Options {
     #[arg(long, default_value_t = 1)]
     namespace: u32,
     /// The volume is encrypted: blocks are written and read under AES-XTS with the key in this file, 32 or 64 bytes; the target
-    /// has ciphertext only. The CPU encrypts; it decrypts what the emulated host's NIC does not
+    /// has ciphertext only. The CPU encrypts and decrypts what the emulated host's NIC does not
     #[arg(long, value_name = "KEYFILE")]
     xts: Option<PathBuf>,
     /// Seconds until a target that says nothing is given up; 0: never, and what changes something is not sent again then

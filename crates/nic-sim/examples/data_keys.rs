@@ -2,11 +2,20 @@
 //! thousand, and a million, of which the device's cache holds 20,164.
 //!
 //! `cargo run --release -p nic-sim --example data_keys`
+//!
+//! With two numbers, of keys and of those in use, it measures these only. So instructions can be counted, which do not depend on caches:
+//!
+//! ```text
+//! cargo build --release -p nic-sim --example data_keys
+//! valgrind --tool=callgrind --toggle-collect='*encrypt_blocks*' target/release/examples/data_keys 1000000 10000
+//! ```
+//!
+//! The sum, divided by 400,000, is what a block takes.
 
 use bytes::{Bytes, BytesMut};
-use nic_sim::Delays;
 use nic_sim::lookaside;
-use nic_sim::lookaside::{LookasideConfig, Unit};
+use nic_sim::lookaside::{Lookaside, LookasideConfig, Unit};
+use nic_sim::{Delays, JobDriver};
 use offload_api::{Handle, Job, JobQueue, JobStatus};
 use offload_base::Instant;
 use offload_jobs::{DATA_KEYS, WrappingKey};
@@ -14,16 +23,20 @@ use offload_transforms::{Secret, Tweak};
 
 fn main() {
     println!("      keys    in use  bytes a key   ns a block  context bytes a block");
+    let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|number| number.parse().ok()).collect();
+    if let [keys, in_use] = numbers[..] {
+        return measure(keys, in_use.clamp(1, keys), 1);
+    }
     for (keys, in_use) in [(1, 1), (1_000, 1_000), (1_000_000, 1), (1_000_000, 10_000), (1_000_000, 1_000_000)] {
-        measure(keys, in_use);
+        measure(keys, in_use, 5);
     }
     println!(
         "a block: 4 KiB encrypted with AES-256-XTS in place of the device, all of submission, device and completion"
     );
 }
 
-/// Opens so many keys, and encrypts blocks with some of them in turn.
-fn measure(keys: usize, in_use: usize) {
+/// Opens so many keys, and encrypts blocks with some of them in turn, once to warm up and then in so many rounds.
+fn measure(keys: usize, in_use: usize, rounds: usize) {
     let before = resident();
     let config =
         LookasideConfig { units: vec![Unit::NO_TIME], delays: Delays::NONE, depth: 64, ..LookasideConfig::default() };
@@ -42,30 +55,36 @@ fn measure(keys: usize, in_use: usize) {
         while queue.contexts().poll_news().is_some() {}
     }
     let bytes_a_key = resident().saturating_sub(before) as f64 / keys as f64;
-    let source = Bytes::from(vec![5; 4096]);
-    let mut target = Some(BytesMut::with_capacity(4096));
-    let mut round = |blocks: usize, queue: &mut nic_sim::JobDriver| {
+    let mut target = BytesMut::with_capacity(4096);
+    let mut round = || {
         let (start, fetched) = (std::time::Instant::now(), device.dma().context);
-        for number in 0..blocks {
-            // From key to key so that no neighbour's is at hand.
-            let session = sessions[number.wrapping_mul(STEP) % in_use];
-            let mut job = Job::new(session, source.clone(), target.take().expect("it came back"));
-            job.iv = (number as u128).to_le_bytes();
-            let taken = queue.submit(Instant::ZERO, job);
-            assert!(taken.is_ok(), "there is room");
-            queue.flush(Instant::ZERO);
-            device.process(Instant::ZERO);
-            let mut done = queue.complete(Instant::ZERO).expect("no time passes");
-            assert_eq!(done.outcome.status, JobStatus::Done);
-            done.target.clear();
-            target = Some(done.target);
-        }
-        let nanos = start.elapsed().as_nanos() as f64 / blocks as f64;
-        (nanos, (device.dma().context - fetched) as f64 / blocks as f64)
+        encrypt_blocks(&mut device, queue, &sessions[..in_use], &mut target);
+        let nanos = start.elapsed().as_nanos() as f64 / BLOCKS as f64;
+        (nanos, (device.dma().context - fetched) as f64 / BLOCKS as f64)
     };
-    round(BLOCKS, queue);
-    let (nanos, fetched) = (0..5).map(|_| round(BLOCKS, queue)).min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
+    round();
+    let (nanos, fetched) = (0..rounds).map(|_| round()).min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
     println!("{keys:>10} {in_use:>9} {bytes_a_key:>12.0} {nanos:>12.0} {fetched:>22.1}");
+}
+
+/// Encrypts [`BLOCKS`] blocks with keys in turn.
+#[inline(never)]
+fn encrypt_blocks(device: &mut Lookaside, queue: &mut JobDriver, sessions: &[Handle], target: &mut BytesMut) {
+    let source = Bytes::from(vec![5; 4096]);
+    for number in 0..BLOCKS {
+        // From key to key so that no neighbour's is at hand.
+        let session = sessions[number.wrapping_mul(STEP) % sessions.len()];
+        let mut job = Job::new(session, source.clone(), core::mem::take(target));
+        job.iv = (number as u128).to_le_bytes();
+        let taken = queue.submit(Instant::ZERO, job);
+        assert!(taken.is_ok(), "there is room");
+        queue.flush(Instant::ZERO);
+        device.process(Instant::ZERO);
+        let mut done = queue.complete(Instant::ZERO).expect("no time passes");
+        assert_eq!(done.outcome.status, JobStatus::Done);
+        done.target.clear();
+        *target = done.target;
+    }
 }
 
 /// Bytes of memory that this process has.

@@ -1,6 +1,6 @@
 //! What the device has to say about a connection's flow, kept for the application.
 //!
-//! Invariant: of each context the last word counts, so what is kept is bounded by the contexts there were, whether or
+//! Invariant: of each context the last word counts, and that it lacked a key, so what is kept is bounded by the contexts there were, whether or
 //! not anybody asks.
 
 use super::connection::Connection;
@@ -25,8 +25,8 @@ impl DeviceNews {
         event
     }
 
-    /// Keeps an event, instead of those it makes moot: of each context the last word counts, so an application that does
-    /// not ask has no more of them than it has contexts.
+    /// Keeps an event, instead of those it makes moot: of each context the last word counts, and that a key was missing. So an
+    /// application that does not ask has at most two of them for each context that it had.
     fn keep(&mut self, event: DeviceEvent) {
         let kept = self.kept.get_or_insert_default();
         kept.retain(|earlier| !makes_moot(&event, earlier));
