@@ -48,6 +48,13 @@ tar -C "$work" -cf "$work/certificates.tar" ca.pem {host,peer}.{pem,key,p12}
 cat >"$work/script" <<'SCRIPT'
 set -euo pipefail
 modprobe -a esp4 esp6 xfrm_user virtio_console ext4 virtio_blk
+# What the kernel loads and tests at first use holds a daemon up for longer than its peer waits, where QEMU is slow.
+zeros() { printf '0x%0*d' "$1" 0; }
+for aead in "rfc4106(gcm(aes)) $(zeros 40)" "rfc4106(gcm(aes)) $(zeros 72)" "rfc7539esp(chacha20,poly1305) $(zeros 72)"; do
+    # shellcheck disable=SC2086
+    ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000 mode transport aead $aead 128
+    ip xfrm state flush
+done
 declare -A disk=([host]=/dev/vda [peer]=/dev/vdb)
 for side in host peer; do
     until [ -b ${disk[$side]} ]; do sleep 0.1; done
@@ -161,7 +168,7 @@ for side in host peer; do
     echo "   $answers answers, $missing missing, of which the peer's kernel sent $own never; $changes successors"
     # As many as the file gives time for: 25 s with 512 KiB.
     [ "$answers" -gt 20 ] && [ "$missing" -le "$own" ] || not_so "no packet is lost when keys change"
-    [ "$changes" -ge 3 ] || not_so "keys changed"
+    [ "$changes" -ge "$((KIB >= 512 ? 3 : 1))" ] || not_so "keys changed"
     in_peer grep -v ' *0$' /proc/net/xfrm_stat | sed 's/^/   the peer: /' || true
 done
 
@@ -212,7 +219,7 @@ until grep -q '^Ctrl-C' "$work/log" 2>/dev/null; do
     sleep 0.05
 done
 mac=02:00:00:00:00:01
-(cd "$work" && "$here/guest/boot.sh" -t 900 -m 1536 -e "HOST_MAC=$mac" -e "HOST_DAEMON=${daemons[host]}" -e "PEER_DAEMON=${daemons[peer]}" -e "REKEY=${REKEY:-4s}" -e "RATE=${RATE:-20K}" \
+(cd "$work" && "$here/guest/boot.sh" -t 900 -m 1536 -e "HOST_MAC=$mac" -e "HOST_DAEMON=${daemons[host]}" -e "PEER_DAEMON=${daemons[peer]}" -e "REKEY=${REKEY:-4s}" -e "KIB=$kib" -e "RATE=${RATE:-20K}" \
     -f "$agent" -f bulk.sum -f long.sum -f certificates.tar -f "$here/guest/ike_strongswan.sh" -f "$here/guest/ike_libreswan.sh" script \
     -netdev dgram,id=n0,local.type=unix,local.path=guest,remote.type=unix,remote.path=port -device virtio-net-pci,netdev=n0 \
     -netdev dgram,id=n1,local.type=unix,local.path=linux,remote.type=unix,remote.path=beside -device virtio-net-pci,netdev=n1,mac=$mac \
