@@ -23,7 +23,9 @@ sockopt_impl!(
 /// ```
 pub fn pace(stream: &TcpStream, rate: Option<Rate>) {
     let Some(rate) = rate else { return };
-    if let Err(error) = MaxPacingRate.set(stream, &rate.as_bits().div_ceil(8)) {
+    // The kernel counts heads of packets and records too, the rate is that of what they bring.
+    let bytes = rate.as_bits().div_ceil(8);
+    if let Err(error) = MaxPacingRate.set(stream, &(bytes + bytes / 16)) {
         tracing::debug!(%error, "the kernel does not pace a connection");
     }
 }
@@ -41,6 +43,6 @@ mod tests {
         assert_eq!(MaxPacingRate.get(&stream), Ok(u64::MAX));
         // More than fits in 32 bits.
         pace(&stream, Some("100G".parse().unwrap()));
-        assert_eq!(MaxPacingRate.get(&stream), Ok(12_500_000_000));
+        assert_eq!(MaxPacingRate.get(&stream), Ok(13_281_250_000));
     }
 }

@@ -13,8 +13,10 @@ use hyper_util::rt::TokioIo;
 use offload_base::Seed;
 use offload_reservoir::copy::{Copy, Place, Plain};
 use offload_reservoir::name::Name;
+use offload_reservoir::tokens::Tokens;
+use offload_reservoir::{Limits, Server};
 use offload_testbed::VirtualTime;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The server forgets the upload at its end, and then has no right to it any more.
 #[test]
@@ -40,6 +42,52 @@ fn why_a_server_does_not_take_an_upload_up_again_is_told() {
     let outcome = executor.block_on(copy.run(&[from], &to)).unwrap();
     assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains("403"), "{outcome:?}");
     assert_eq!(begun.load(Ordering::Relaxed), 2, "asked once more than needed");
+}
+
+/// A token that is taken back under a copy is told, and with another one the copy goes on from there.
+#[test]
+fn a_token_that_expires_is_told_and_the_copy_goes_on() {
+    let (here, there) = (Medium::new(Seed(1)), Medium::new(Seed(2)));
+    let name = Name::from_url("/file").unwrap();
+    here.put(&name, &[7; 30_000]);
+    let mut executor = VirtualTime::new();
+    let shell = shell(Arc::new(executor.handle()));
+    let tokens = |of: &str| {
+        let text = "[[token]]\nname = \"me\"\nrights = [\"read\", \"write\"]\nsha256 = \"".to_owned() + of + "\"\n";
+        Tokens::read(&text).unwrap()
+    };
+    let (served, puts) = (Arc::new(OnceLock::<Server>::new()), Arc::new(AtomicUsize::new(0)));
+    let serving = served.clone();
+    let log = move |line: &str| {
+        if line.contains("PUT") && puts.fetch_add(1, Ordering::Relaxed) == 5 {
+            serving.get().unwrap().set_tokens(Tokens::default());
+        }
+    };
+    let server = Server::new(Arc::new(there.mount(None)), shell.clone(), Limits::default()).with_log(Arc::new(log));
+    let server = served.get_or_init(|| server);
+    // Of "abc".
+    server.set_tokens(tokens("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"));
+    let (spawner, dialed) = (shell.clone(), server.clone());
+    let dial = Arc::new(Plain::new(move |_: &str, _| {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let server = dialed.clone();
+        spawner.spawn(async move { server.serve(theirs, "client").await });
+        Ok(ours)
+    }));
+    let client = Arc::new(here.mount(None));
+    let mut copy = |token| {
+        let copy = Copy::new(shell.clone(), dial.clone()).streams(2).block(1024).unwrap().resume(true);
+        let from = Place::in_folder(client.clone(), name.clone());
+        let to = Place::parse("https://server/file", Some(token)).unwrap();
+        executor.block_on(copy.run(&[from], &to)).unwrap()
+    };
+    let outcome = copy("abc");
+    assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains("has expired"), "{outcome:?}");
+    // Of "another".
+    server.set_tokens(tokens("ae448ac86c4e8e4dec645729708ef41873ae79c6dff84eff73360989487f08e5"));
+    let outcome = copy("another");
+    assert!(outcome.failed.is_empty() && outcome.resumed >= 5 * 1024, "{outcome:?}");
+    assert_eq!(there.get(name.path()), Some(vec![7; 30_000]));
 }
 
 async fn answer(request: Request<Incoming>, begun: Arc<AtomicUsize>) -> Result<Response<Empty<Bytes>>, Infallible> {
