@@ -3,14 +3,14 @@
 //!
 //! `cargo run --release -p nic-sim --example data_keys`
 //!
-//! With two numbers, of keys and of those in use, it measures these only. So instructions can be counted, which do not depend on caches:
+//! With three numbers, of keys, of those in use and of blocks, it measures these only. So instructions can be counted, which do not depend on caches:
 //!
 //! ```text
 //! cargo build --release -p nic-sim --example data_keys
-//! valgrind --tool=callgrind --toggle-collect='*encrypt_blocks*' target/release/examples/data_keys 1000000 10000
+//! valgrind --tool=callgrind --toggle-collect='*measured_round*' target/release/examples/data_keys 1000000 10000 20000
 //! ```
 //!
-//! The sum, divided by 400,000, is what a block takes.
+//! The sum, divided by the number of blocks, is what one takes.
 
 use bytes::{Bytes, BytesMut};
 use nic_sim::lookaside;
@@ -24,11 +24,11 @@ use offload_transforms::{Secret, Tweak};
 fn main() {
     println!("      keys    in use  bytes a key   ns a block  context bytes a block");
     let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|number| number.parse().ok()).collect();
-    if let [keys, in_use] = numbers[..] {
-        return measure(keys, in_use.clamp(1, keys), 1);
+    if let [keys, in_use, blocks] = numbers[..] {
+        return measure(keys, in_use.clamp(1, keys), blocks, 1);
     }
     for (keys, in_use) in [(1, 1), (1_000, 1_000), (1_000_000, 1), (1_000_000, 10_000), (1_000_000, 1_000_000)] {
-        measure(keys, in_use, 5);
+        measure(keys, in_use, BLOCKS, 5);
     }
     println!(
         "a block: 4 KiB encrypted with AES-256-XTS in place of the device, all of submission, device and completion"
@@ -36,7 +36,7 @@ fn main() {
 }
 
 /// Opens so many keys, and encrypts blocks with some of them in turn, once to warm up and then in so many rounds.
-fn measure(keys: usize, in_use: usize, rounds: usize) {
+fn measure(keys: usize, in_use: usize, blocks: usize, rounds: usize) {
     let before = resident();
     let config =
         LookasideConfig { units: vec![Unit::NO_TIME], delays: Delays::NONE, depth: 64, ..LookasideConfig::default() };
@@ -56,22 +56,38 @@ fn measure(keys: usize, in_use: usize, rounds: usize) {
     }
     let bytes_a_key = resident().saturating_sub(before) as f64 / keys as f64;
     let mut target = BytesMut::with_capacity(4096);
-    let mut round = || {
-        let (start, fetched) = (std::time::Instant::now(), device.dma().context);
-        encrypt_blocks(&mut device, queue, &sessions[..in_use], &mut target);
-        let nanos = start.elapsed().as_nanos() as f64 / BLOCKS as f64;
-        (nanos, (device.dma().context - fetched) as f64 / BLOCKS as f64)
-    };
-    round();
+    let sessions = &sessions[..in_use];
+    encrypt_blocks(blocks, &mut device, queue, sessions, &mut target);
+    let mut round = || measured_round(blocks, &mut device, queue, sessions, &mut target);
     let (nanos, fetched) = (0..rounds).map(|_| round()).min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
     println!("{keys:>10} {in_use:>9} {bytes_a_key:>12.0} {nanos:>12.0} {fetched:>22.1}");
 }
 
-/// Encrypts [`BLOCKS`] blocks with keys in turn.
+/// The nanoseconds and the bytes of contexts that a block takes.
 #[inline(never)]
-fn encrypt_blocks(device: &mut Lookaside, queue: &mut JobDriver, sessions: &[Handle], target: &mut BytesMut) {
+fn measured_round(
+    blocks: usize,
+    device: &mut Lookaside,
+    queue: &mut JobDriver,
+    sessions: &[Handle],
+    target: &mut BytesMut,
+) -> (f64, f64) {
+    let (start, fetched) = (std::time::Instant::now(), device.dma().context);
+    encrypt_blocks(blocks, device, queue, sessions, target);
+    let nanos = start.elapsed().as_nanos() as f64 / blocks as f64;
+    (nanos, (device.dma().context - fetched) as f64 / blocks as f64)
+}
+
+/// Encrypts so many blocks with keys in turn.
+fn encrypt_blocks(
+    blocks: usize,
+    device: &mut Lookaside,
+    queue: &mut JobDriver,
+    sessions: &[Handle],
+    target: &mut BytesMut,
+) {
     let source = Bytes::from(vec![5; 4096]);
-    for number in 0..BLOCKS {
+    for number in 0..blocks {
         // From key to key so that no neighbour's is at hand.
         let session = sessions[number.wrapping_mul(STEP) % sessions.len()];
         let mut job = Job::new(session, source.clone(), core::mem::take(target));
