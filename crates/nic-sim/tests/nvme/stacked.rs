@@ -236,11 +236,11 @@ impl Queue {
 
     /// After a reset one of the contexts comes back, both or none, by a number: that of PDUs, if it does.
     fn come_back(&mut self, driver: &mut Driver, cipher: Cipher, number: usize, reached: usize) -> Option<Handle> {
-        if number % 2 == 0 {
+        if number.is_multiple_of(2) {
             let start = self.start + reached as u32;
             self.handles.tls = driver.tls().unwrap().add(&flow(), Direction::Transmit, start, 0, &key(cipher)).unwrap();
         }
-        (number % 3 == 0).then(|| {
+        number.is_multiple_of(3).then(|| {
             self.handles.nvme = driver.nvme().unwrap().add_transmit(&flow()).unwrap();
             self.handles.nvme
         })
