@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # The emulated wire as a box between two network namespaces (nicbench wire), and what programs that people use today come to over it:
 # ping, iperf3, curl, scp, sftp, rsync; and the reservoir over HTTP/1.1 and HTTP/3, if it is given. Beside them the law, of a connection without loss. What is not installed is skipped, and told.
-#   [RESERVOIR=PATH] tests/reservoir/wire.sh NICBENCH [ROUND_TRIP_MS] [RATE] [QUEUE] [SECONDS] [MIB]
-# NICBENCH is built with feature tap. Needs root and /dev/net/tun; without it says so and exits with 77.
+#   [RESERVOIR=PATH] tests/reservoir/wire.sh NICBENCH|netem [ROUND_TRIP_MS] [RATE] [QUEUE] [SECONDS] [MIB]
+# NICBENCH is built with feature tap. With netem, the box is a stock Linux in QEMU, whose netem delays what it passes on: it is interpreted, and 100M
+# is what it keeps up with. Needs root and /dev/net/tun; without it says so and exits with 77.
 set -euo pipefail
-nicbench=$1 round_trip=${2:-40} rate=${3:-1G} queue=${4:-4MiB} seconds=${5:-4} mib=${6:-64}
+box=$1 round_trip=${2:-40} rate=${3:-1G} queue=${4:-4MiB} seconds=${5:-4} mib=${6:-64}
 work=$(mktemp -d) near=reservoir-near-$$ far=reservoir-far-$$ wire= others=()
 
 skip() { echo "SKIPPED: ${0##*/}: $1"; exit 77; }
@@ -29,7 +30,39 @@ check() { # what is claimed, command that says whether it is so
 }
 
 left=w$$a right=w$$b
-"$nicbench" wire --tap "$left" --tap "$right" --delay "$((round_trip * 500))us" --rate "$rate" --queue "$queue" >"$work/log" 2>&1 & wire=$!
+if [ "$box" = netem ]; then
+    linux=$(cd "$(dirname "$0")/../linux/guest" && pwd) status=0
+    "$linux/build.sh" ${GUEST:+"$GUEST"} || status=$?
+    [ "$status" = 0 ] || exit "$status"
+    cat >"$work/guest" <<'GUEST'
+modprobe -a sch_netem cls_matchall act_mirred
+ends=$(ls -d /sys/class/net/e*)
+read -r one other <<<"$(echo ${ends//*\//})"
+join() { # a card, and where what comes in there goes on, later
+    ip link set "$1" up promisc on
+    tc qdisc add dev "$1" root netem delay "${DELAY}us" rate "$RATE" limit "$PACKETS"
+    tc qdisc add dev "$1" clsact
+    tc filter add dev "$1" ingress matchall action mirred egress redirect dev "$2"
+}
+join "$one" "$other" && join "$other" "$one" && echo "they are joined"
+# Until it is told to end.
+tcpdump -q -c 1 -i "$one" udp port 9 >/dev/null 2>&1
+for card in "$one" "$other"; do
+    tc -s qdisc show dev "$card" root | awk '/Sent/ { print "wire_rx_packets", $4; print "wire_queue_drops", $7 + 0 }'
+done
+GUEST
+    bits=$(awk -v rate="$rate" 'BEGIN { printf "%d", rate * (rate ~ /G/ ? 1e9 : rate ~ /M/ ? 1e6 : 1) }')
+    # What is on its way is in the same queue.
+    packets=$(awk -v queue="$(numfmt --from=auto "${queue%B}")" -v bits="$bits" -v r="$round_trip" \
+        'BEGIN { printf "%d", (queue + bits / 8 * r / 2000) / 1500 }')
+    cards=()
+    for end in "$left" "$right"; do
+        cards+=(-netdev "tap,id=$end,ifname=$end,script=no,downscript=no,vnet_hdr=off" -device "virtio-net-pci,netdev=$end")
+    done
+    "$linux/boot.sh" -t 900 -e "DELAY=$((round_trip * 500))" -e "RATE=${bits}bit" -e "PACKETS=$packets" "$work/guest" "${cards[@]}" >"$work/log" 2>&1 & wire=$!
+else
+    "$box" wire --tap "$left" --tap "$right" --delay "$((round_trip * 500))us" --rate "$rate" --queue "$queue" >"$work/log" 2>&1 & wire=$!
+fi
 until grep -q "are joined" "$work/log"; do
     kill -0 "$wire" 2>/dev/null || { cat "$work/log"; exit 1; }
     sleep 0.05
@@ -129,9 +162,10 @@ if [ -n "${RESERVOIR-}" ]; then
     done
 fi
 
-kill "$wire"
+if [ "$box" = netem ]; then near bash -c 'echo >/dev/udp/10.78.0.2/9'; else kill "$wire"; fi
 status=0; wait "$wire" || status=$?
 wire=
-check "the wire ends well" [ "$status" = 0 ]
-check "frames went both ways over it" [ "$(awk '$1 == "wire_rx_packets" { print $2 }' "$work/log")" -gt 1000 ]
-echo "dropped at the queue: $(awk '$1 == "wire_queue_drops" { print $2; found = 1 } END { if (!found) print 0 }' "$work/log")"
+check "the box ends well" [ "$status" = 0 ]
+counted() { awk -v name="$1" '$1 == name { sum += $2 } END { print sum + 0 }' "$work/log"; }
+check "frames went both ways over it" [ "$(counted wire_rx_packets)" -gt 1000 ]
+echo "dropped at the queue: $(counted wire_queue_drops)"
