@@ -3,7 +3,8 @@
 # (plugin kernel-libipsec, tunnels of ESP in UDP), and the daemon of an emulated host, which has the host's address and carries nothing.
 # A front tells IKE and ESP apart, both of UDP port 4500; the example `charon_log` beside the daemon mirrors its SAs to the NIC. The peer fetches
 # a file and pings while keys change, as either side wants; peer and daemon are killed and come back. tshark sees ESP in UDP only.
-#   tests/linux/libipsec.sh
+#   tests/linux/libipsec.sh [LEAST]      of 60 pings while keys change, this many are to be answered: 58
+least=${1:-58}
 . "$(dirname "$0")/lib.sh"
 agent=$(realpath -m "${CHARON_LOG:-target/release/examples/charon_log}")
 require
@@ -71,8 +72,8 @@ CONF
     cat "$folder/out"
     exit 1
 }
-swan() { # side, words
-    STRONGSWAN_CONF=$work/$1/strongswan.conf ip netns exec "${spaces[$1]}" timeout 20 swanctl "${@:2}" --uri "unix://$work/$1/vici"
+swan() { # side, words; which plugins are not there is not told
+    STRONGSWAN_CONF=$work/$1/strongswan.conf ip netns exec "${spaces[$1]}" timeout 20 swanctl "${@:2}" --uri "unix://$work/$1/vici" 2> >(grep -v "^plugin '" >&2)
 }
 connection() { # side, the other, when keys change
     cat >"$work/$1/swanctl.conf" <<CONF
@@ -145,7 +146,7 @@ for who in peer host; do
     answers=$(sed -n 's/.*, \([0-9]*\) received.*/\1/p' "$work/pings") changes=$(($(successors peer) - before - 1))
     echo "   $answers of 60 pings, $changes successors"
     # Where the machine is busy, a message may leave after 200 ms though the mirror is late: a ping may meet each such change.
-    [ "$answers" -ge 58 ] && [ "$changes" -ge 2 ] || not_so "keys change, and no packet is lost"
+    [ "$answers" -ge "$least" ] && [ "$changes" -ge 2 ] || not_so "keys change, and no packet is lost"
     down $who
 done
 

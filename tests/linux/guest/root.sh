@@ -27,7 +27,7 @@ trap unmount EXIT
 unmount
 rm -rf "$root" "$root.ext4" "$root.stamp"
 
-# In two steps: that no archive is reached is nobody's fault, a package that does not install is.
+# In steps: that no archive is reached is nobody's fault, a package that does not install is.
 debootstrap --variant=minbase "$suite" "$root" "$mirror" >"$log" 2>&1 ||
     { tail -3 "$log"; rm -rf "$root"; skip "no Debian archive can be reached, or it has no $suite"; }
 cp /etc/resolv.conf "$root/etc/resolv.conf"
@@ -36,9 +36,13 @@ printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
 chmod 755 "$root/usr/sbin/policy-rc.d"
 mount -t proc proc "$root/proc"
 if [ -n "$packages" ]; then
-    # shellcheck disable=SC2086
-    chroot "$root" sh -c 'apt-get -qq update && apt-get -qq -y --no-install-recommends install "$@"' sh $packages >>"$log" 2>&1 ||
-        { tail -20 "$log"; exit 1; }
+    for step in "-o Acquire::Retries=3 --download-only" --no-download; do
+        # shellcheck disable=SC2016,SC2086
+        chroot "$root" sh -c '[ "$1" = --no-download ] || apt-get -qq update; apt-get -qq -y --no-install-recommends "$@"' sh $step install $packages >>"$log" 2>&1 && continue
+        tail -20 "$log"
+        [ "$step" = --no-download ] || skip "packages cannot be fetched"
+        exit 1
+    done
 fi
 chroot "$root" apt-get clean
 unmount
