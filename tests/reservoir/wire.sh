@@ -36,8 +36,7 @@ if [ "$box" = netem ]; then
     [ "$status" = 0 ] || exit "$status"
     cat >"$work/guest" <<'GUEST'
 modprobe -a sch_netem cls_matchall act_mirred
-ends=$(ls -d /sys/class/net/e*)
-read -r one other <<<"$(echo ${ends//*\//})"
+read -r one other <<<"$(cd /sys/class/net && echo e*)"
 join() { # a card, and where what comes in there goes on, later
     ip link set "$1" up promisc on
     tc qdisc add dev "$1" root netem delay "${DELAY}us" rate "$RATE" limit "$PACKETS"
@@ -46,7 +45,7 @@ join() { # a card, and where what comes in there goes on, later
 }
 join "$one" "$other" && join "$other" "$one" && echo "they are joined"
 # Until it is told to end.
-tcpdump -q -c 1 -i "$one" udp port 9 >/dev/null 2>&1
+tcpdump -Z root -q -c 1 -i "$one" udp port 9 >/dev/null 2>&1
 for card in "$one" "$other"; do
     tc -s qdisc show dev "$card" root | awk '/Sent/ { print "wire_rx_packets", $4; print "wire_queue_drops", $7 + 0 }'
 done
