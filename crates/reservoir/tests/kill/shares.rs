@@ -51,16 +51,7 @@ fn a_server_of_the_two_is_begun_anew() {
 fn what_both_have_is_not_sent_again() {
     let world = World::new();
     let mut executor = world.executor();
-    executor.block_on(async {
-        let (copy, sources, to) = (world.copy(), [world.from()], world.to());
-        tokio::select! {
-            biased;
-            ended = copy.run(&sources, &to) => panic!("{ended:?}"),
-            () = world.wait_for_puts(1, 10) => {}
-        }
-    });
-    executor.run_for(core::time::Duration::from_secs(1));
-    [0, 1].into_iter().for_each(|at| world.begin_anew(at));
+    world.drop_half_way(&mut executor);
     let copy = world.copy().resume(true);
     let outcome = executor.block_on(copy.run(&[world.from()], &world.to())).unwrap();
     world.check(&outcome);
@@ -72,16 +63,7 @@ fn what_both_have_is_not_sent_again() {
 fn what_two_servers_have_is_one_servers_to_end() {
     let world = World::new();
     let mut executor = world.executor();
-    executor.block_on(async {
-        let (copy, sources, to) = (world.copy(), [world.from()], world.to());
-        tokio::select! {
-            biased;
-            ended = copy.run(&sources, &to) => panic!("{ended:?}"),
-            () = world.wait_for_puts(1, 10) => {}
-        }
-    });
-    executor.run_for(core::time::Duration::from_secs(1));
-    [0, 1].into_iter().for_each(|at| world.begin_anew(at));
+    world.drop_half_way(&mut executor);
     let copy = world.copy().stripe(Vec::new()).resume(true);
     let outcome = executor.block_on(copy.run(&[world.from()], &world.to())).unwrap();
     world.check(&outcome);
@@ -115,6 +97,20 @@ impl World {
         *self.shell.lock().unwrap() = Some(shell(Arc::new(executor.handle())));
         [0, 1].into_iter().for_each(|at| self.begin_anew(at));
         executor
+    }
+
+    /// A copy begins, and is dropped when the second server has taken ten blocks; both servers are begun anew.
+    fn drop_half_way(&self, executor: &mut VirtualTime) {
+        executor.block_on(async {
+            let (copy, sources, to) = (self.copy(), [self.from()], self.to());
+            tokio::select! {
+                biased;
+                ended = copy.run(&sources, &to) => panic!("{ended:?}"),
+                () = self.wait_for_puts(1, 10) => {}
+            }
+        });
+        executor.run_for(core::time::Duration::from_secs(1));
+        [0, 1].into_iter().for_each(|at| self.begin_anew(at));
     }
 
     /// The server before it is gone, with its locks.
