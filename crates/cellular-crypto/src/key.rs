@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 use crate::aes_modes::Aes128Key;
 use crate::engine::Engine;
 use crate::jobs::{CipherJob, MacJob, OpenJob, SealJob};
-use crate::{Algorithm, Iv, KeyLengthError, MessageError, Tag, TagLen, VerifyError};
+use crate::{Algorithm, Direction, Iv, KeyLengthError, MessageError, PduNumber, Tag, TagLen, VerifyError};
 
 /// A key for one algorithm.
 ///
@@ -69,6 +69,22 @@ impl Key {
     /// What the key is for.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
+    }
+
+    /// Returns 16 bytes that differ for different keys: key stream under one fixed IV, and so as secret as the key.
+    ///
+    /// ```
+    /// use cellular_crypto::{Algorithm, Key};
+    ///
+    /// let fingerprint = |byte| Key::new(Algorithm::Zuc128, &[byte; 16]).expect("16 bytes").fingerprint();
+    /// assert_eq!(fingerprint(1), fingerprint(1));
+    /// assert_ne!(fingerprint(1), fingerprint(2));
+    /// ```
+    pub fn fingerprint(&self) -> [u8; 16] {
+        let number = PduNumber::new(u32::MAX, 31, Direction::Downlink).expect("BEARER has five bits");
+        let mut bytes = [0; 16];
+        self.cipher(&Iv::cipher(self.algorithm, number), &mut bytes).expect("16 bytes are a short message");
+        bytes
     }
 
     /// NEA: ciphers or deciphers in place.
