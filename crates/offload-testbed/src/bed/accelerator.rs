@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone)]
 pub(super) struct Accelerator {
     queue: Arc<SharedQueue>,
-    device: Arc<Mutex<Lookaside>>,
+    /// `None` once it was lost.
+    device: Arc<Mutex<Option<Lookaside>>>,
 }
 
 impl Accelerator {
@@ -29,7 +30,7 @@ impl Accelerator {
         of_host: &Arc<dyn Runtime>,
     ) -> Accelerator {
         let (device, mut queues) = lookaside(config.clone(), add);
-        let device = Arc::new(Mutex::new(device));
+        let device = Arc::new(Mutex::new(Some(device)));
         let (queue, runs) = SharedQueue::new(queues.swap_remove(0), of_host.clone());
         of_host.spawn("jobs", in_domain(Domain::Host(number as u8), runs));
         of_device.spawn("accelerator", in_domain(Domain::Device(number as u8), run(of_device.clone(), device.clone())));
@@ -41,20 +42,24 @@ impl Accelerator {
     }
 
     pub(super) fn dma(&self) -> DmaBytes {
-        lock(&self.device).dma()
+        lock(&self.device).as_ref().map(Lookaside::dma).unwrap_or_default()
+    }
+
+    pub(super) fn lose(&self) {
+        drop(lock(&self.device).take());
     }
 }
 
-/// Never ends.
-async fn run(runtime: Arc<dyn Runtime>, device: Arc<Mutex<Lookaside>>) {
+/// Runs the device until it is lost.
+async fn run(runtime: Arc<dyn Runtime>, device: Arc<Mutex<Option<Lookaside>>>) {
     let mut alarm = runtime.alarm();
     poll_fn(|cx| {
         let now = runtime.now();
         let mut device = lock(&device);
+        let Some(device) = device.as_mut() else { return Poll::Ready(()) };
         device.process(now);
         let sleeps = device.arm(cx.waker());
         let next = device.next_event();
-        drop(device);
         if !sleeps || alarm.poll(cx, next).is_ready() {
             // Not in a loop here: if it never gets past this instant, the executor is the one to notice.
             cx.waker().wake_by_ref();

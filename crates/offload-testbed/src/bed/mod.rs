@@ -266,6 +266,14 @@ impl BedHost {
         self.nic.reset(self.runtime.now());
     }
 
+    /// Takes the host's [accelerator](Builder::accelerator) away, as if the device's thread had died: jobs under way come back as
+    /// [`Gone`](offload_api::JobStatus::Gone), and so does each later job. Without an accelerator this does nothing.
+    pub fn lose_accelerator(&self) {
+        if let Some(accelerator) = &self.accelerator {
+            accelerator.lose();
+        }
+    }
+
     /// How many contexts its NIC has.
     pub fn device_contexts(&self) -> usize {
         self.nic.contexts()
