@@ -28,7 +28,7 @@ pub fn run(data: &[u8]) {
         let tunnel = Tunnel { local: number, remote: number, peer };
         let mut config = Config::data(kind, numbers);
         config.buffer = BUFFER;
-        let [sent, received] = keys(0);
+        let [sent, received] = keys(number, 0);
         node.open(tunnel, config, sent, received).expect("two TEIDs")
     };
     let bearers: Vec<Bearer> = (1..).zip(kinds).map(open).collect();
@@ -43,10 +43,11 @@ pub fn run(data: &[u8]) {
             0 => drop(clock.0.fetch_add(u64::from(input.byte()) << 20, Ordering::Relaxed)),
             1 => {
                 epoch = u8::wrapping_add(epoch, 1);
-                let [sent, received] = keys(epoch);
-                bearers[which].reestablish(sent, received);
+                let [sent, received] = keys(which as u32 + 1, epoch);
+                // After 256 changes the keys repeat, and are refused.
+                let is_new = bearers[which].reestablish(sent, received).is_ok();
                 // An acknowledged bearer goes on with its numbers, and another begins anew.
-                if which == 0 {
+                if is_new && which == 0 {
                     while read(&bearers[0], &mut cx).is_some() {}
                     last[0] = None;
                 }
@@ -101,10 +102,10 @@ fn read(bearer: &Bearer, cx: &mut Context<'_>) -> Option<u32> {
     }
 }
 
-fn keys(epoch: u8) -> [Security; 2] {
+fn keys(bearer: u32, epoch: u8) -> [Security; 2] {
     [(Direction::Downlink, 0), (Direction::Uplink, 1)].map(|(direction, way)| {
         let key = Key::new(Algorithm::Aes128, &[epoch.wrapping_mul(2).wrapping_add(way); 16]).expect("16 bytes");
-        Security::new(3, direction).expect("a bearer").ciphered(key)
+        Security::new(bearer as u8, direction).expect("a bearer").ciphered(key)
     })
 }
 

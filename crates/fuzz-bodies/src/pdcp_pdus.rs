@@ -26,8 +26,8 @@ pub fn run(data: &[u8]) {
         match input.byte() % 8 {
             0 => now += Duration::from_millis(input.byte().into()),
             1 => {
-                keys += 1;
-                entity.reestablish(sent(keys), received(keys));
+                keys = u8::wrapping_add(keys, 1);
+                entity.reestablish(sent(keys), received(keys)).expect("another key than the last");
                 if kind == BearerKind::Unacknowledged {
                     core::iter::from_fn(|| entity.poll_sdu()).for_each(drop);
                     last = None;

@@ -5,8 +5,8 @@ use offload_base::Instant;
 use offload_base::time::earliest;
 
 use crate::{
-    BearerKind, ClearPdu, Config, ConfigError, CountExhausted, Incoming, Receiver, Sdu, Security, SendError,
-    StatusReport, Transmitter,
+    BearerKind, ClearPdu, Config, ConfigError, CountExhausted, Incoming, Receiver, RepeatedKeys, Sdu, Security,
+    SendError, StatusReport, Transmitter,
 };
 
 /// A transmitter and a receiver, and status reports between them and the peer's.
@@ -119,10 +119,14 @@ impl Entity {
     }
 
     /// Goes on with new keys; an acknowledged bearer reports to the peer what it has.
-    pub fn reestablish(&mut self, sent: Security, received: Security) {
-        self.transmitter.reestablish(sent);
+    ///
+    /// # Errors
+    /// As of [`Transmitter::reestablish`]; both directions then keep their keys.
+    pub fn reestablish(&mut self, sent: Security, received: Security) -> Result<(), RepeatedKeys> {
+        self.transmitter.reestablish(sent)?;
         self.receiver.reestablish(received);
         self.report = (self.kind == BearerKind::Acknowledged).then(|| self.receiver.status_report());
+        Ok(())
     }
 
     /// The sending half.

@@ -37,7 +37,7 @@ pub use entity::Entity;
 pub use pdu::{MalformedPdu, StatusReport};
 pub use receiver::{Incoming, ReceiveCounters, Receiver, Sdu};
 pub use security::{Security, SecurityError};
-pub use transmitter::{ClearPdu, CountExhausted, SendError, Transmitter};
+pub use transmitter::{ClearPdu, CountExhausted, RepeatedKeys, SendError, Transmitter};
 
 /// The README's example runs with the others.
 #[cfg(doctest)]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::{Buf, Bytes, BytesMut};
 use offload_base::Instant;
 
+use crate::config::cost;
 use crate::pdu::header_len;
 use crate::{BearerKind, Config, ConfigError, Security, StatusReport};
 
@@ -35,9 +36,9 @@ pub struct Receiver {
     deliver: u64,
     /// RX_REORD, and when t-Reordering ends: while it runs.
     reordering: Option<(u64, Instant)>,
-    /// What came and is at or behind `deliver`. With delivery out of order: empty SDUs, to know duplicates by.
-    stored: BTreeMap<u32, Bytes>,
-    /// Bytes in `stored`.
+    /// Early SDUs, which are behind `deliver`. `None` if the SDU was delivered out of order: its COUNT tells duplicates.
+    stored: BTreeMap<u32, Option<Bytes>>,
+    /// Cost of `stored` in bytes, entries included. At most [`Config::buffer`].
     bytes: usize,
     ready: VecDeque<Sdu>,
     counters: ReceiveCounters,
@@ -55,6 +56,14 @@ pub enum Incoming {
         /// The COUNT that the device took.
         count: u32,
         /// Header, SDU, MAC-I.
+        pdu: BytesMut,
+    },
+    /// A device deciphered it with this COUNT and compared MAC-I, which did not fit. If the window finds another COUNT by now, the receiver
+    /// undoes the device's work and opens the PDU with that COUNT.
+    Rejected {
+        /// The COUNT that the device took.
+        count: u32,
+        /// Header, SDU, MAC-I, as the device left them.
         pdu: BytesMut,
     },
 }
@@ -96,7 +105,7 @@ pub struct ReceiveCounters {
     pub malformed: u64,
     /// No COUNT could be theirs: before the first or behind the last.
     pub outside: u64,
-    /// Came too early, and more bytes wait than [`Config::buffer`] allows.
+    /// Came too early, and early SDUs fill the [`Config::buffer`].
     pub full: u64,
     /// COUNTs given up because t-Reordering ended.
     pub given_up: u64,
@@ -131,10 +140,11 @@ impl Receiver {
         let pdus: Vec<Incoming> = pdus.into_iter().filter(|pdu| self.is_whole(pdu)).collect();
         // By the window as it is now. Within the batch it moves, seldom so far that it matters; then a PDU is done again.
         let mut closed: Vec<(u32, BytesMut)> = Vec::new();
-        let order: Vec<Result<(u32, BytesMut), Option<usize>>> = pdus
+        let order: Vec<Result<((u32, BytesMut), bool), Option<usize>>> = pdus
             .into_iter()
             .map(|pdu| match pdu {
-                Incoming::Opened { count, pdu } => Ok((count, pdu)),
+                Incoming::Opened { count, pdu } => Ok(((count, pdu), true)),
+                Incoming::Rejected { count, pdu } => Ok(((count, pdu), false)),
                 Incoming::Pdu(pdu) => Err(self.config.sn.count_near(self.deliver, &pdu).map(|count| {
                     closed.push((count, pdu));
                     closed.len() - 1
@@ -146,7 +156,7 @@ impl Receiver {
         let mut closed: Vec<Option<((u32, BytesMut), bool)>> = closed.into_iter().zip(authentic).map(Some).collect();
         for one in order {
             let (opened, authentic, by_device) = match one {
-                Ok(opened) => (opened, true, true),
+                Ok((opened, authentic)) => (opened, authentic, true),
                 Err(index) => match index.and_then(|index| closed[index].take()) {
                     Some((opened, authentic)) => (opened, authentic, false),
                     None => {
@@ -219,7 +229,7 @@ impl Receiver {
     }
 
     fn is_whole(&mut self, pdu: &Incoming) -> bool {
-        let (Incoming::Pdu(pdu) | Incoming::Opened { pdu, .. }) = pdu;
+        let (Incoming::Pdu(pdu) | Incoming::Opened { pdu, .. } | Incoming::Rejected { pdu, .. }) = pdu;
         let is_whole = pdu.len() >= self.config.clear_bytes() + self.security.mac_len();
         self.counters.malformed += u64::from(!is_whole);
         is_whole
@@ -240,11 +250,11 @@ impl Receiver {
             [(_, pdu)] = again;
         }
         self.counters.redone += u64::from(by_device && count != taken);
-        self.counters.offloaded += u64::from(by_device && count == taken);
         if !authentic {
             self.counters.integrity += 1;
             return;
         }
+        self.counters.offloaded += u64::from(by_device && count == taken);
         if u64::from(count) < self.deliver || self.stored.contains_key(&count) {
             self.counters.duplicate += 1;
             return;
@@ -256,15 +266,22 @@ impl Receiver {
 
     fn store(&mut self, now: Instant, count: u32, sdu: Bytes) {
         let is_next = u64::from(count) == self.deliver;
-        if self.config.out_of_order {
-            self.hand_up(count, sdu);
-            self.stored.insert(count, Bytes::new());
-        } else if !is_next && self.bytes + sdu.len() > self.config.buffer {
+        // An early SDU of any length costs an entry, and its datagram's receive buffer is longer than the SDU.
+        let early = if self.config.out_of_order { REMEMBERED } else { cost(sdu.len()) };
+        if !is_next && self.bytes + early > self.config.buffer {
             self.counters.full += 1;
             return;
+        }
+        if is_next {
+            self.hand_up(count, sdu);
+            self.deliver += 1;
+        } else if self.config.out_of_order {
+            self.hand_up(count, sdu);
+            self.stored.insert(count, None);
+            self.bytes += early;
         } else {
-            self.bytes += sdu.len();
-            self.stored.insert(count, sdu);
+            self.stored.insert(count, Some(Bytes::copy_from_slice(&sdu)));
+            self.bytes += early;
         }
         self.next = self.next.max(u64::from(count) + 1);
         if is_next {
@@ -293,8 +310,8 @@ impl Receiver {
 
     fn deliver_first(&mut self) {
         let Some((count, sdu)) = self.stored.pop_first() else { return };
-        self.bytes -= sdu.len();
-        if !self.config.out_of_order {
+        self.bytes -= sdu.as_ref().map_or(REMEMBERED, |sdu| cost(sdu.len()));
+        if let Some(sdu) = sdu {
             self.hand_up(count, sdu);
         }
     }
@@ -304,3 +321,6 @@ impl Receiver {
         self.ready.push_back(Sdu { count, data });
     }
 }
+
+/// Bytes that a COUNT costs which is remembered without its SDU.
+const REMEMBERED: usize = 64;

@@ -117,6 +117,23 @@ impl Security {
         tags.iter().zip(expected).map(|(tag, expected)| tag.fits(expected)).collect()
     }
 
+    /// Returns whether PDUs under these keys and under the others could get the same key stream or MAC-I.
+    pub(crate) fn shares_key(&self, other: &Security) -> bool {
+        self.fingerprints().any(|key| other.fingerprints().any(|of| of == key))
+    }
+
+    /// Returns what tells the keys apart: direction and identity, the algorithm and what it is used for, and a fingerprint of each key.
+    pub(crate) fn fingerprints(&self) -> impl Iterator<Item = [u8; 18]> {
+        let (bearer, direction) = (self.bearer << 1, self.direction as u8 & 1);
+        [(&self.ciphering, 0), (&self.integrity, 0x80)].into_iter().filter_map(move |(key, usage)| {
+            let key = key.as_ref()?;
+            let mut fingerprint = [0; 18];
+            fingerprint[..2].copy_from_slice(&[bearer | direction, key.algorithm().number() | usage]);
+            fingerprint[2..].copy_from_slice(&key.fingerprint());
+            Some(fingerprint)
+        })
+    }
+
     /// Takes ciphering off or puts it on again.
     pub(crate) fn cipher<'a>(&self, clear: usize, pdus: impl Iterator<Item = (u32, &'a mut [u8])>) {
         let Some(key) = &self.ciphering else { return };

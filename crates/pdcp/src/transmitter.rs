@@ -83,6 +83,26 @@ pub enum SendError {
 #[error("no COUNT is left: re-establish the entity with new keys")]
 pub struct CountExhausted;
 
+/// A key has been used already with the same identity and direction: with it, a COUNT would be given to a second SDU. The caller's mistake.
+///
+/// ```
+/// use offload_base::Instant;
+/// use pdcp::crypto::{Algorithm, Direction, Key};
+/// use pdcp::{Config, RepeatedKeys, Security, Transmitter};
+///
+/// let key = |byte| Key::new(Algorithm::Zuc128, &[byte; 16]).expect("16 bytes");
+/// let security = |byte| Security::new(1, Direction::Uplink).expect("a bearer").ciphered(key(byte));
+/// let mut transmitter = Transmitter::new(Config::signalling(), security(1))?;
+/// transmitter.send(Instant::ZERO, b"RRC".as_slice().into())?;
+/// transmitter.take(1)?;
+/// assert_eq!(transmitter.reestablish(security(1)), Err(RepeatedKeys));
+/// assert_eq!(transmitter.reestablish(security(2)), Ok(()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a key has been used with this identity and direction: a COUNT would be used twice; give new keys")]
+pub struct RepeatedKeys;
+
 impl Transmitter {
     /// An entity that has sent nothing.
     ///
@@ -205,12 +225,19 @@ impl Transmitter {
 
     /// Goes on with new keys. An acknowledged bearer sends unconfirmed packets again under their COUNTs; the others begin at zero, and
     /// a signalling bearer forgets what waits.
-    pub fn reestablish(&mut self, security: Security) {
+    ///
+    /// # Errors
+    /// [`RepeatedKeys`] if the bearer would begin at zero under a key that it has already used; it then goes on as before.
+    pub fn reestablish(&mut self, security: Security) -> Result<(), RepeatedKeys> {
+        let begins_again = self.next > 0 && self.config.kind != BearerKind::Acknowledged;
+        if begins_again && self.security.shares_key(&security) {
+            return Err(RepeatedKeys);
+        }
         self.security = security;
         match self.config.kind {
             BearerKind::Acknowledged => {
                 self.again = self.sent.keys().copied().collect();
-                return;
+                return Ok(());
             }
             BearerKind::Signalling => {
                 self.bytes = 0;
@@ -219,6 +246,13 @@ impl Transmitter {
             BearerKind::Unacknowledged => {}
         }
         self.next = 0;
+        Ok(())
+    }
+
+    /// Returns whether no PDU has a COUNT under the present keys.
+    #[cfg(feature = "offload")]
+    pub(crate) fn is_unused(&self) -> bool {
+        self.next == 0
     }
 
     fn is_window_full(&self) -> bool {

@@ -6,7 +6,9 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use offload_base::Instant;
 use pdcp::crypto::{Algorithm, Direction, Iv, Key, PduNumber, TagLen};
-use pdcp::{BearerKind, Config, Entity, Incoming, Receiver, Security, SendError, SnLen, StatusReport, Transmitter};
+use pdcp::{
+    BearerKind, Config, Entity, Incoming, Receiver, RepeatedKeys, Security, SendError, SnLen, StatusReport, Transmitter,
+};
 use proptest::prelude::*;
 
 const BEARER: u8 = 3;
@@ -226,9 +228,9 @@ fn a_receiver_keeps_as_much_as_it_may() {
     (0..20).for_each(|_| transmitter.send(Instant::ZERO, vec![0; 1000].into()).unwrap());
     let pdus = transmitter.take(20).unwrap();
     receiver.receive(at(0), pdus[1..].iter().map(pdu));
-    assert_eq!(receiver.counters().full, 9);
+    assert_eq!(receiver.counters().full, 12, "an SDU costs 256 bytes more than its length");
     receiver.receive(at(0), [pdu(&pdus[0])]);
-    assert_eq!(std::iter::from_fn(|| receiver.poll_sdu()).count(), 11);
+    assert_eq!(std::iter::from_fn(|| receiver.poll_sdu()).count(), 8);
 }
 
 #[test]
@@ -261,8 +263,8 @@ fn an_acknowledged_bearer_survives_new_keys() {
     far.receive(at(0), pdus[..10].iter().chain(pdus[10..].iter().skip(1).step_by(2)).map(pdu));
     (0..10).for_each(|count| near.confirm(count));
 
-    near.reestablish(security(algorithm(6), 3), security(algorithm(6), 4));
-    far.reestablish(security(algorithm(6), 4), security(algorithm(6), 3));
+    near.reestablish(security(algorithm(6), 3), security(algorithm(6), 4)).unwrap();
+    far.reestablish(security(algorithm(6), 4), security(algorithm(6), 3)).unwrap();
     let report = far.take(10).unwrap();
     near.receive(at(0), report.iter().map(pdu));
     let again = near.take(100).unwrap();
@@ -283,7 +285,7 @@ fn the_other_bearers_begin_at_zero_with_new_keys() {
         receiver.receive(at(0), pdus[2..].iter().map(pdu));
         receiver.reestablish(security(Some(Algorithm::Snow5g), 2));
         assert_eq!(drain(&mut receiver).len(), kept);
-        transmitter.reestablish(security(Some(Algorithm::Snow5g), 2));
+        transmitter.reestablish(security(Some(Algorithm::Snow5g), 2)).unwrap();
         transmitter.send(Instant::ZERO, sdu(0)).unwrap();
         // What comes late under the old keys does no harm.
         receiver.receive(at(0), [pdu(&pdus[0]), pdu(&pdus[1])]);
@@ -291,6 +293,104 @@ fn the_other_bearers_begin_at_zero_with_new_keys() {
         receiver.receive(at(0), transmitter.take(1).unwrap().iter().map(pdu));
         assert_eq!(drain(&mut receiver), [0]);
     }
+}
+
+/// Under the same key, identity and direction, COUNT 0 would be given to a second SDU.
+#[test]
+fn repeated_keys_are_refused() {
+    let keys = |identity, byte| {
+        let key = Key::new(Algorithm::Aes128, &[byte; 16]).unwrap();
+        Security::new(identity, Direction::Uplink).unwrap().ciphered(key)
+    };
+    for config in [Config::data(BearerKind::Unacknowledged, SnLen::Twelve), Config::signalling()] {
+        let mut transmitter = Transmitter::new(config, keys(1, 1)).unwrap();
+        assert_eq!(transmitter.reestablish(keys(1, 1)), Ok(()), "no COUNT was used");
+        transmitter.send(Instant::ZERO, sdu(1)).unwrap();
+        let first = transmitter.take(1).unwrap();
+        let other_mac = Key::new(Algorithm::Zuc128, &[3; 16]).unwrap();
+        assert_eq!(transmitter.reestablish(keys(1, 1).authenticated(other_mac)), Err(RepeatedKeys), "same key stream");
+        transmitter.send(Instant::ZERO, sdu(1)).unwrap();
+        assert_ne!(transmitter.take(1).unwrap(), first, "it goes on with the next COUNT");
+        assert_eq!(transmitter.reestablish(keys(2, 1)), Ok(()), "another identity is another key stream");
+    }
+    // An acknowledged bearer keeps its COUNTs, and what it sends again are the same bytes.
+    let mut transmitter = Transmitter::new(Config::data(BearerKind::Acknowledged, SnLen::Twelve), keys(1, 1)).unwrap();
+    transmitter.send(Instant::ZERO, sdu(1)).unwrap();
+    let first = transmitter.take(1).unwrap();
+    assert_eq!(transmitter.reestablish(keys(1, 1)), Ok(()));
+    assert_eq!(transmitter.take(1).unwrap(), first);
+}
+
+/// A device's verdict was made with a COUNT that may be wrong by the time the PDU reaches the receiver.
+#[test]
+fn rejected_pdus_are_opened_with_the_count_of_the_window() {
+    let config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
+    let keys = security(Some(Algorithm::Snow3g), 1);
+    let mut transmitter = Transmitter::new(config.clone(), keys.clone()).unwrap();
+    let mut receiver = Receiver::new(config.clone(), keys.clone()).unwrap();
+    transmitter.send(Instant::ZERO, sdu(0)).unwrap();
+    let sent = transmitter.take(1).unwrap();
+    let rejected = |wrong| {
+        let mut pdus = [(wrong, BytesMut::from(&sent[0][..]))];
+        assert_eq!(keys.open(config.clear_bytes(), &mut pdus), [wrong == 0]);
+        let [(count, pdu)] = pdus;
+        Incoming::Rejected { count, pdu }
+    };
+    receiver.receive(at(0), [rejected(4096)]);
+    assert_eq!((drain(&mut receiver), receiver.counters().redone, receiver.counters().integrity), (vec![0], 1, 0));
+    let mut forged = BytesMut::from(&sent[0][..]);
+    forged[4] ^= 1;
+    receiver.receive(at(0), [Incoming::Rejected { count: 0, pdu: forged }]);
+    assert_eq!((receiver.counters().integrity, receiver.counters().offloaded), (1, 0));
+}
+
+/// The window's edges (TS 38.323 5.2.2.1): the sequence number at RX_DELIV - window belongs to the next HFN only below that.
+#[test]
+fn counts_at_the_edges_of_the_window_are_found() {
+    let window = u64::from(SnLen::Twelve.window());
+    for deliver in [0, 1, window - 1, window, window + 1, 4095, 4096, 3 * window, 3 * window + 17, (1 << 32) - 1] {
+        for count in deliver.saturating_sub(window)..(deliver + window).min(1 << 32) {
+            let sn = (count % 4096) as u16 | 0x8000;
+            assert_eq!(SnLen::Twelve.count_near(deliver, &sn.to_be_bytes()), Some(count as u32), "RX_DELIV {deliver}");
+        }
+    }
+}
+
+/// An early SDU without a byte takes room, too, and no SDU keeps its datagram's receive buffer.
+#[test]
+fn early_sdus_are_charged_at_their_true_size() {
+    for out_of_order in [false, true] {
+        let mut config = Config::data(BearerKind::Unacknowledged, SnLen::Eighteen);
+        (config.buffer, config.reordering, config.out_of_order) = (1 << 20, None, out_of_order);
+        let mut receiver = Receiver::new(config, Security::new(1, Direction::Uplink).unwrap()).unwrap();
+        for count in 1..100_000u32 {
+            receiver.receive(at(0), [Incoming::Pdu(BytesMut::from(&(count | 0x80_0000).to_be_bytes()[1..]))]);
+        }
+        let kept = 99_999 - receiver.counters().full;
+        let (least, most) = if out_of_order { (4096, 1 << 14) } else { (1024, 4096) };
+        assert!((least..=most).contains(&kept), "{kept} of {out_of_order}");
+        // The missing one makes room for all again.
+        receiver.receive(at(0), [Incoming::Pdu(BytesMut::from(&[0x80, 0, 0][..]))]);
+        assert_eq!(receiver.counters().delivered, kept + 1);
+        receiver.receive(at(0), [Incoming::Pdu(BytesMut::from(&((kept as u32 + 9) | 0x80_0000).to_be_bytes()[1..]))]);
+        assert_eq!(receiver.counters().full, 99_999 - kept, "there is room again");
+    }
+}
+
+#[test]
+fn early_sdus_do_not_keep_receive_buffers() {
+    let mut config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
+    config.reordering = None;
+    let mut receiver = Receiver::new(config, Security::new(1, Direction::Uplink).unwrap()).unwrap();
+    let mut buffer = BytesMut::with_capacity(2048);
+    buffer.extend_from_slice(b"\x80\x01early");
+    let pdu = buffer.split();
+    receiver.receive(at(0), [Incoming::Pdu(pdu)]);
+    // `BytesMut` gives the memory back to the last that refers to it.
+    assert!(buffer.try_reclaim(2048), "the SDU is a copy");
+    receiver.receive(at(0), [Incoming::Pdu(BytesMut::from(&b"\x80\x00first"[..]))]);
+    let got: Vec<_> = std::iter::from_fn(|| receiver.poll_sdu()).map(|sdu| sdu.data).collect();
+    assert_eq!(got, ["first", "early"]);
 }
 
 /// There is room for one SDU, however little else there is room for.

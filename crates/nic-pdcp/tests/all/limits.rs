@@ -1,9 +1,11 @@
 //! What has no room, cannot be sent or is not read.
 
 use bytes::{Bytes, BytesMut};
+use core::future::{Future, poll_fn};
 use core::net::SocketAddr;
+use core::task::Poll;
 use core::time::Duration;
-use nic_sim::lookaside::LookasideConfig;
+use nic_sim::lookaside::{LookasideConfig, Unit};
 use nic_sim::wire::LinkConfig;
 use offload_api::Job;
 use offload_base::Instant;
@@ -11,8 +13,9 @@ use offload_formats::{Gtpu, GtpuMessage};
 use offload_jobs::{CpuConfig, CpuQueue};
 use offload_transforms::Transform;
 use pdcp::crypto::Direction;
-use pdcp::gtpu::{Bearer, Protection, Tunnel};
-use pdcp::{Config, Security};
+use pdcp::gtpu::{Bearer, BearerError, OpenError, Protection, Tunnel};
+use pdcp::{BearerKind, Config, Security, SnLen};
+use std::sync::Arc;
 
 use crate::faulty::Faulty;
 use crate::world::*;
@@ -191,9 +194,195 @@ fn what_new_keys_deliver_is_heard_of_before_the_end() {
             }
             host.runtime().sleep(Duration::from_millis(1)).await;
             let null = || Security::new(1, Direction::Uplink).unwrap();
-            bearer.reestablish(null(), null());
+            bearer.reestablish(null(), null()).unwrap();
             reading.await
         });
         assert_eq!(got, (Some(Bytes::from_static(b"second")), None), "ended: {ended}");
     }
+}
+
+/// `Bearer::send` takes `&self`: several tasks may wait for room, and all of them go on.
+#[test]
+fn all_tasks_that_wait_for_room_are_woken() {
+    let wire = LinkConfig { rate: Some(100_000_000), ..LinkConfig::default() };
+    let mut world = World::new(15, [How::Cpu, How::Cpu], 8, wire);
+    let [near, far] = world.open(0, &config_with(3000), 0);
+    let (near, host) = (Arc::new(near), world.ends[0].0.clone());
+    let send = |near: Arc<Bearer>| async move {
+        for number in 0..200 {
+            near.send(sdu(0, number)).await.unwrap();
+        }
+    };
+    let tasks = [0, 1].map(|_| host.spawn("sends", send(near.clone())));
+    let drain = world.ends[1].0.spawn("drains", async move { while far.receive().await.is_some() {} });
+    world.bed.run_within(Duration::from_secs(60), async move {
+        for task in tasks {
+            task.await;
+        }
+    });
+    drop(drain);
+}
+
+/// A dropped future takes the wakeup of no other task with it.
+#[test]
+fn dropped_receive_leaves_the_other_waiting_task() {
+    let mut world = World::new(16, [How::Cpu, How::Cpu], 8, LinkConfig::default());
+    let [near, far] = world.open(0, &config(), 0);
+    let (far, host) = (Arc::new(far), world.ends[1].0.clone());
+    let reads = far.clone();
+    let first = host.spawn("reads", async move { reads.receive().await.map(|sdu| sdu.data) });
+    let got = world.bed.run_within(Duration::from_secs(5), async move {
+        host.runtime().sleep(Duration::from_millis(1)).await;
+        {
+            let mut second = core::pin::pin!(far.receive());
+            let is_pending = poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_pending()));
+            assert!(is_pending.await);
+        }
+        near.send(sdu(0, 1)).await.unwrap();
+        first.await
+    });
+    assert_eq!(got, Some(sdu(0, 1)));
+}
+
+/// More PDUs may be in jobs than a window of COUNTs has: on a wire that loses none, all of them arrive.
+#[test]
+fn slow_jobs_lose_no_pdu() {
+    for (how, sn, latency) in [
+        (How::Cpu, SnLen::Twelve, 3000),
+        (How::Jobs, SnLen::Eighteen, 3000),
+        (How::Jobs, SnLen::Twelve, 300),
+        (How::Jobs, SnLen::Twelve, 3000),
+    ] {
+        // Jobs of two units overtake each other.
+        let unit = Unit { latency: Duration::from_micros(latency), rate: None };
+        let other = Unit { latency: Duration::from_micros(latency / 3), rate: None };
+        let accelerator = LookasideConfig { units: vec![unit, other], ..LookasideConfig::default() };
+        let wire = LinkConfig { rate: Some(100_000_000_000), ..LinkConfig::default() };
+        let mut world = World::with_accelerator(17, [How::Cpu, how], 8, wire, accelerator);
+        let mut config = Config::data(BearerKind::Unacknowledged, sn);
+        config.reordering = Some(Duration::from_millis(50));
+        let bearers = world.open(0, &config, 0);
+        let hosts = [world.ends[0].0.clone(), world.ends[1].0.clone()];
+        let flow = Flow { bearer: 0, epochs: 1, count: 10_000, burst: 100 };
+        let came = world.bed.run_within(Duration::from_secs(60), carry_on(flow, hosts, bearers));
+        let counters = world.counters(1);
+        assert_eq!(came.len(), 10_000, "{how:?}, {sn:?}, {latency} us: {counters:?}");
+        assert_eq!((counters.integrity, counters.redone), (0, 0), "{how:?}, {sn:?}, {latency} us");
+    }
+}
+
+/// An accelerator whose thread has died: the node goes on by the CPU.
+#[test]
+fn node_goes_on_without_its_accelerator() {
+    let mut world = World::new(18, [How::Cpu, How::Cpu], 8, LinkConfig::default());
+    let (device, mut queues) =
+        nic_sim::lookaside(LookasideConfig::default(), |engines| engines.add_job(nic_pdcp::PdcpBatches, 64));
+    drop(device);
+    let socket = world.ends[0].0.stack().bind_udp(Some(PORT + 1)).unwrap();
+    let (near, far) = world.pair(socket, Protection::Jobs(Box::new(queues.remove(0))), config());
+    let got = world.bed.run_within(Duration::from_secs(5), async move {
+        let mut got = Vec::new();
+        for number in 0..200 {
+            near.send(sdu(0, number)).await.unwrap();
+            far.send(sdu(1, number)).await.unwrap();
+            got.push((far.receive().await.unwrap().data, near.receive().await.unwrap().data));
+        }
+        got
+    });
+    assert!(got.iter().zip(0..).all(|(got, number)| *got == (sdu(0, number), sdu(1, number))));
+}
+
+/// Two bearers under one key, identity and direction would give two SDUs the same key stream, at the same time or one after the other.
+#[test]
+fn node_refuses_keys_that_it_has_used() {
+    for queues in [1, 4] {
+        let mut world = World::of_queues(19, [How::Cpu, How::Cpu], queues, 8, LinkConfig::default());
+        let node = world.ends[0].1.clone();
+        let peer = SocketAddr::from((world.ends[1].0.address(), PORT));
+        let open = |local, bearer, epoch| {
+            let [sent, received] = keys(bearer, epoch, 0);
+            node.open(Tunnel { local, remote: local, peer }, config(), sent, received)
+        };
+        let [near, far] = world.open(0, &config(), 0);
+        assert!(matches!(open(7, 0, 0), Err(OpenError::RepeatedKeys(_))), "another bearer has them");
+        let used = world.bed.run(async move {
+            near.send(sdu(0, 0)).await.unwrap();
+            far.receive().await.unwrap();
+            let [sent, received] = keys(0, 0, 0);
+            assert!(matches!(near.reestablish(sent, received), Err(BearerError::RepeatedKeys(_))));
+            near.send(sdu(0, 1)).await.unwrap();
+            assert_eq!(far.receive().await.unwrap().count, 1, "it goes on with its keys");
+            let [sent, received] = keys(0, 1, 0);
+            near.reestablish(sent, received).unwrap();
+            drop(near);
+            [0, 1]
+        });
+        let results = used.map(|epoch| open(8 + u32::from(epoch), 0, epoch).is_ok());
+        assert_eq!(results, [false, true], "PDUs were sent under the first keys only, {queues} queues");
+    }
+}
+
+/// PDUs of old keys wait in front of a socket that takes nothing, or are in jobs, when new keys come. None of them is protected by the new
+/// keys, since those give the same COUNTs to other SDUs.
+#[test]
+fn waiting_pdus_of_old_keys_are_dropped() {
+    for by_jobs in [false, true] {
+        let unit = Unit { latency: Duration::from_millis(3), rate: None };
+        let accelerator = LookasideConfig { units: vec![unit], ..LookasideConfig::default() };
+        let mut world = World::with_accelerator(20, [How::Cpu, How::Cpu], 8, LinkConfig::default(), accelerator);
+        let host = world.ends[0].0.clone();
+        let gate = Some((host.runtime().alarm(), Instant::ZERO + Duration::from_millis(8)));
+        let socket = Faulty { gate, ..Faulty::new(host.stack().bind_udp(Some(PORT + 1)).unwrap()) };
+        let protection = match by_jobs {
+            true => Protection::Jobs(Box::new(host.accelerator().unwrap().client())),
+            false => Protection::Device,
+        };
+        let (node, near, far) = world.pair_of(socket, protection, config());
+        let got = world.bed.run_within(Duration::from_secs(5), async move {
+            let send = async |epoch: u8| {
+                for number in 0..5 {
+                    near.send(sdu(epoch, number)).await.unwrap();
+                }
+                // Long enough for a context, and not for a job.
+                host.runtime().sleep(Duration::from_millis(1)).await;
+            };
+            host.runtime().sleep(Duration::from_millis(1)).await;
+            send(0).await;
+            let [sent, received] = keys(0, 1, 0);
+            near.reestablish(sent, received).unwrap();
+            let [sent, received] = keys(0, 1, 1);
+            far.reestablish(sent, received).unwrap();
+            send(1).await;
+            let mut got = Vec::new();
+            while got.len() < 5 {
+                got.push(far.receive().await.unwrap().data);
+            }
+            got
+        });
+        assert!(got.iter().zip(0..).all(|(got, number)| *got == sdu(1, number)), "jobs: {by_jobs}, {got:?}");
+        let counters = node.counters();
+        assert_eq!(counters.stale, if by_jobs { 5 } else { 0 }, "jobs: {by_jobs}");
+        assert_eq!(counters.protected_by_software, 0, "jobs: {by_jobs}, {counters:?}");
+    }
+}
+
+/// PDUs are in jobs to be opened when new keys come: their SDUs are not delivered under the new keys.
+#[test]
+fn jobs_of_old_keys_deliver_nothing() {
+    let unit = Unit { latency: Duration::from_millis(3), rate: None };
+    let accelerator = LookasideConfig { units: vec![unit], ..LookasideConfig::default() };
+    let mut world = World::with_accelerator(21, [How::Cpu, How::Jobs], 8, LinkConfig::default(), accelerator);
+    let [near, far] = world.open(0, &config(), 0);
+    let host = world.ends[0].0.clone();
+    let got = world.bed.run_within(Duration::from_secs(5), async move {
+        near.send(sdu(0, 0)).await.unwrap();
+        host.runtime().sleep(Duration::from_millis(1)).await;
+        let [sent, received] = keys(0, 1, 1);
+        far.reestablish(sent, received).unwrap();
+        let [sent, received] = keys(0, 1, 0);
+        near.reestablish(sent, received).unwrap();
+        near.send(sdu(1, 0)).await.unwrap();
+        far.receive().await.unwrap().data
+    });
+    assert_eq!((got, world.counters(1).stale), (sdu(1, 0), 1));
 }

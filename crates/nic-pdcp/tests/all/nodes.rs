@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use nic_sim::wire::LinkConfig;
 use offload_formats::{Gtpu, GtpuMessage};
+use pdcp::SnLen;
 use pdcp::gtpu::{OpenError, Tunnel};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,17 +13,29 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::world::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(schedules_wanted()))]
 
-    /// In all ways, over a bad wire, with NICs that are reset: each SDU comes once at most, in order, as it was sent.
+    /// In all ways, over a bad wire, with NICs that are reset and accelerators that disappear: each SDU comes once at most, in order, as it
+    /// was sent.
     #[test]
     fn schedules(
         seed: u64, near in prop::sample::select(&WAYS[..]), far in prop::sample::select(&WAYS[..]), contexts in 0u32..4,
         loss in prop::sample::select(&["0", "0.01", "0.1"][..]), resets in prop::collection::vec((0u64..3000, 0usize..2), 0..4),
-        count in 1u32..2000,
+        losses in prop::collection::vec((0u64..3000, 0usize..2), 0..3), short: bool, count in 1u32..2000,
     ) {
         let mut world = World::new(seed, [near, far], contexts, bad_wire(loss));
-        let bearers = world.open(0, &config(), 0);
+        let mut config = config();
+        if short {
+            config.sn = SnLen::Twelve;
+        }
+        let bearers = world.open(0, &config, 0);
+        for (after, end) in losses {
+            let host = world.ends[end].0.clone();
+            drop(world.ends[0].0.spawn("loses its accelerator", async move {
+                host.runtime().sleep(Duration::from_micros(after)).await;
+                host.lose_accelerator();
+            }));
+        }
         for (after, end) in resets {
             let host = world.ends[end].0.clone();
             drop(world.ends[0].0.spawn("reset", async move {
@@ -35,6 +48,11 @@ proptest! {
         prop_assert!(came.windows(2).all(|two| two[0] < two[1]), "in order, each once");
         prop_assert!(came.len() as u32 >= count / 2 || count < 20, "{} of {count}", came.len());
     }
+}
+
+/// Schedules that `PDCP_SCHEDULES` asks for, or a few.
+fn schedules_wanted() -> u32 {
+    std::env::var("PDCP_SCHEDULES").map_or(24, |count| count.parse().expect("PDCP_SCHEDULES is a number"))
 }
 
 /// New keys begin at COUNT 0 again: what the old ones protected is not taken for theirs, in any way.
@@ -168,14 +186,14 @@ fn what_old_keys_opened_is_late_under_new_ones() {
             send(0).await;
             pause().await;
             let [sent, received] = keys(0, 1, 1);
-            far.reestablish(sent, received);
+            far.reestablish(sent, received).unwrap();
             pause().await;
             keeps.store(false, Relaxed);
             // Its node looks at the socket again.
             far.send(sdu(1, 0)).await.unwrap();
             pause().await;
             let [sent, received] = keys(0, 1, 0);
-            near.reestablish(sent, received);
+            near.reestablish(sent, received).unwrap();
             send(1).await;
             let mut came = Vec::new();
             while came.len() < 10 {

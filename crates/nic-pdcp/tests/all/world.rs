@@ -116,6 +116,17 @@ impl World {
         protection: Protection,
         config: Config,
     ) -> (Bearer, Bearer) {
+        let (_, near, far) = self.pair_of(socket, protection, config);
+        (near, far)
+    }
+
+    /// The same, and that node.
+    pub(crate) fn pair_of(
+        &self,
+        socket: impl DatagramSocket + 'static,
+        protection: Protection,
+        config: Config,
+    ) -> (Node, Bearer, Bearer) {
         let host = &self.ends[0].0;
         let (node, driver) = Node::new(socket, host.runtime(), protection);
         drop(host.spawn("another", driver));
@@ -125,7 +136,7 @@ impl World {
         let near = node.open(tunnel, config.clone(), sent, received).unwrap();
         let tunnel = Tunnel { local: 2, remote: 1, peer: address(0, PORT + 1) };
         let [sent, received] = keys(0, 0, 1);
-        (near, self.ends[1].1.open(tunnel, config, sent, received).unwrap())
+        (node, near, self.ends[1].1.open(tunnel, config, sent, received).unwrap())
     }
 
     pub(crate) fn counters(&self, end: usize) -> GtpuCounters {
@@ -195,7 +206,7 @@ pub(crate) async fn carry_on(flow: Flow, hosts: [BedHost; 2], [near, far]: [Bear
         for epoch in 0..epochs {
             if epoch > 0 {
                 let [sent, received] = keys(bearer, epoch, 0);
-                near.reestablish(sent, received);
+                near.reestablish(sent, received).unwrap();
             }
             for number in 0..count {
                 near.send(sdu(epoch, number)).await.unwrap();
@@ -218,7 +229,7 @@ pub(crate) async fn carry_on(flow: Flow, hosts: [BedHost; 2], [near, far]: [Bear
         for epoch in 1..epochs {
             runtime.sleep(Duration::from_millis(20)).await;
             let [sent, received] = keys(bearer, epoch, 1);
-            rekeyed.reestablish(sent, received);
+            rekeyed.reestablish(sent, received).unwrap();
         }
     });
     let mut came = Vec::new();

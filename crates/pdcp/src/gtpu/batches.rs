@@ -1,7 +1,7 @@
 //! PDUs in jobs of an accelerator: each job has those of one bearer and direction that were there at once.
 
 use super::core::{Core, GtpuCounters, State};
-use crate::device::{BATCHES, PdcpContext, batch, batch_done, run_batch};
+use crate::device::{BATCHES, BatchPdu, PdcpContext, batch, batch_done, run_batch};
 use crate::{ClearPdu, Incoming, Security};
 use ::core::task::Context;
 use bytes::BytesMut;
@@ -62,10 +62,12 @@ impl Batches {
         self.submit(now, state, Way::Apply, pdus);
     }
 
-    /// Opens PDUs, each with the COUNT that the window finds now; those that have none go up at once, and so do all if the queue is full.
+    /// Opens PDUs. Those of a bearer go up in the order of their arrival, as they do without an accelerator, so that jobs that take long or
+    /// overtake each other do not move the window of COUNTs.
     pub(super) fn open(&mut self, now: Instant, state: &mut State, pdus: Vec<Incoming>, counters: &mut GtpuCounters) {
-        let (sn, next, is_signalling) =
-            (state.config.sn, state.entity.receiver().expected(), state.config.kind == crate::BearerKind::Signalling);
+        let (sn, is_signalling) = (state.config.sn, state.config.kind == crate::BearerKind::Signalling);
+        // A job needs its COUNTs now. Without losses, all PDUs under way come first. A wrong guess costs a second pass by the CPU.
+        let next = state.entity.receiver().expected() + state.opening.pdus() as u64;
         let (mut closed, mut others): (Vec<(u32, BytesMut)>, Vec<Incoming>) = Default::default();
         for pdu in pdus {
             match pdu {
@@ -78,14 +80,20 @@ impl Batches {
                 other => others.push(other),
             }
         }
-        if self.is_full() {
-            others.extend(closed.drain(..).map(|(_, pdu)| Incoming::Pdu(pdu)));
-        }
         state.receive(now, others, &mut counters.unread);
-        if !closed.is_empty() {
-            state.opening += 1;
-            self.submit(now, state, Way::Undo, closed);
+        if closed.is_empty() {
+            return;
         }
+        if self.is_full() {
+            let pdus = closed.into_iter().map(|(_, pdu)| Incoming::Pdu(pdu)).collect();
+            match state.opening.push_ready(pdus, state.config.buffer) {
+                Ok(()) => state.take_opened(now, &mut counters.unread),
+                Err(pdus) => counters.dropped += pdus as u64,
+            }
+            return;
+        }
+        state.opening.push_job(self.next, closed.len());
+        self.submit(now, state, Way::Undo, closed);
     }
 
     fn submit(&mut self, now: Instant, state: &State, way: Way, pdus: Vec<(u32, BytesMut)>) {
@@ -128,7 +136,7 @@ impl Batches {
         Some(made)
     }
 
-    /// Takes what has ended. Says whether there was any.
+    /// Takes jobs that ended, as long as there is room for their PDUs. Returns whether the driver is to come back at once.
     pub(super) fn complete(
         &mut self,
         cx: &mut Context<'_>,
@@ -140,31 +148,28 @@ impl Batches {
         core.closed.drain(..).for_each(|keys| self.forget(keys));
         // What happens to sessions, the status of jobs says.
         while self.queue.contexts().poll_news().is_some() {}
-        loop {
-            while core.outgoing.has_room()
-                && let Some(done) = self.refused.pop_front().or_else(|| self.queue.complete(now))
-            {
-                any = true;
-                self.take(now, done, core, socket);
-            }
-            if any || self.queue.arm(cx.waker()) {
-                return any;
-            }
-            if !core.outgoing.has_room() {
-                return any;
-            }
+        while core.outgoing.has_room()
+            && let Some(done) = self.refused.pop_front().or_else(|| self.queue.complete(now))
+        {
+            any = true;
+            self.take(now, done, core, socket);
         }
+        // If the queue cannot be armed, a job has ended since: the driver's next turn takes it.
+        any || core.outgoing.has_room() && !self.queue.arm(cx.waker())
     }
 
     fn take(&mut self, now: Instant, done: Done, core: &mut Core, socket: &mut dyn DatagramSocket) {
         let Some(UnderWay { tunnel, epoch, way, context, session }) = self.under_way.remove(&done.user) else { return };
-        let (source, (status, mut pdus)) = (done.source.clone(), batch_done(done));
+        let (user, source, (status, mut pdus)) = (done.user, done.source.clone(), batch_done(done));
         let is_done = status == JobStatus::Done;
         if !is_done {
             core.counters.batches_lost += 1;
             // It is asked for anew, and given back if the device has it still.
             if let Some(session) = session {
-                self.sessions.retain(|_, known| *known != session);
+                let key = (tunnel, epoch, way == Way::Undo);
+                if self.sessions.get(&key) == Some(&session) {
+                    self.sessions.remove(&key);
+                }
                 self.queue.contexts().remove(session);
             }
             let room = source.iter().map(bytes::Bytes::len).sum();
@@ -182,15 +187,12 @@ impl Batches {
             return core.push_protected(tunnel, pdus.into_iter().map(|pdu| pdu.pdu.freeze()), socket);
         }
         let Some(state) = core.bearers.get_mut(&tunnel) else { return };
-        state.opening -= 1;
-        let all = pdus.len();
-        let opened = pdus.into_iter().filter_map(|opened| match opened.authentic {
-            true => Some(Incoming::Opened { count: opened.count, pdu: opened.pdu }),
-            false => None,
+        let opened = pdus.into_iter().map(|BatchPdu { count, pdu, authentic }| match authentic {
+            true => Incoming::Opened { count, pdu },
+            false => Incoming::Rejected { count, pdu },
         });
-        let opened: Vec<Incoming> = opened.collect();
-        core.counters.integrity += (all - opened.len()) as u64;
-        state.receive(now, opened, &mut core.counters.unread);
+        state.opening.complete(user, opened.collect());
+        state.take_opened(now, &mut core.counters.unread);
         core.schedule(tunnel);
     }
 }

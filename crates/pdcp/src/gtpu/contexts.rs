@@ -4,6 +4,7 @@
 use super::core::{Core, State};
 use crate::device::{PACKETS, PdcpContext, tunnel_key};
 use offload_api::{AskAgain, ContextNews, DatagramSocket, Direction, Handle, Key, NewContext, Refused, SocketEvent};
+use std::collections::HashMap;
 
 /// The contexts of one bearer.
 pub(super) struct Contexts {
@@ -30,6 +31,13 @@ impl Place {
     fn is_due(&self) -> bool {
         self.wanted && self.context.is_none() && self.again.is_due()
     }
+
+    fn note_units(&mut self, units: usize) -> bool {
+        if self.wanted && self.context.is_none() {
+            (0..units).for_each(|_| self.again.note_unit());
+        }
+        self.is_due()
+    }
 }
 
 impl Contexts {
@@ -54,24 +62,14 @@ impl Contexts {
         self.receive.context == Some(context) || self.had.contains(&context)
     }
 
-    pub(super) fn note_received(&mut self) {
-        if self.receive.wanted && self.receive.context.is_none() {
-            self.receive.again.note_unit();
-        }
+    /// Counts a received PDU. Returns whether the device is to be asked for the receive context now.
+    pub(super) fn note_received(&mut self) -> bool {
+        self.receive.note_units(1)
     }
 
-    pub(super) fn note_sent(&mut self, pdus: usize) {
-        if self.transmit.wanted && self.transmit.context.is_none() {
-            (0..pdus).for_each(|_| self.transmit.again.note_unit());
-        }
-    }
-
-    fn is_due(&self) -> bool {
-        self.transmit.is_due() || self.receive.is_due()
-    }
-
-    fn lacks(&self) -> bool {
-        [&self.transmit, &self.receive].into_iter().any(|place| place.wanted && place.context.is_none())
+    /// Counts sent PDUs. Returns whether the device is to be asked for the transmit context now.
+    pub(super) fn note_sent(&mut self, pdus: usize) -> bool {
+        self.transmit.note_units(pdus)
     }
 
     fn lose(&mut self, is_lost: impl Fn(Handle) -> bool) {
@@ -90,34 +88,37 @@ impl Contexts {
 }
 
 impl Core {
+    /// Takes note of lost contexts and packets. A bearer asks for a lost context again with one of its next PDUs.
     pub(super) fn note_event(&mut self, event: SocketEvent) {
-        let is_lost = |lost| match event {
-            SocketEvent::Reset => true,
-            SocketEvent::Context(ContextNews::Removed(context)) => context == lost,
-            _ => false,
-        };
-        if let SocketEvent::NotSent(_) = event {
-            self.counters.lost_in_device += 1;
-            return;
-        }
-        for (tunnel, state) in &mut self.bearers {
-            state.contexts.lose(is_lost);
-            if state.contexts.lacks() {
-                self.asking.insert(*tunnel);
+        match event {
+            SocketEvent::NotSent(_) => self.counters.lost_in_device += 1,
+            SocketEvent::Reset => {
+                self.owners.clear();
+                self.bearers.values_mut().for_each(|state| state.contexts.lose(|_| true));
             }
+            SocketEvent::Context(ContextNews::Removed(context)) => {
+                let owner = self.owners.remove(&context);
+                if let Some(state) = owner.and_then(|tunnel| self.bearers.get_mut(&tunnel)) {
+                    state.contexts.lose(|lost| lost == context);
+                }
+            }
+            _ => {}
         }
     }
 }
 
 /// Gives contexts back, and asks for those that bearers lack.
 pub(super) fn tell(core: &mut Core, socket: &mut dyn DatagramSocket) {
-    let is_due = |tunnel: &u32| core.bearers.get(tunnel).is_some_and(|state| state.contexts.is_due());
-    let due: Vec<u32> = core.asking.iter().filter(|tunnel| is_due(tunnel)).copied().collect();
-    if due.is_empty() && core.given_up.is_empty() {
+    if core.asking.is_empty() && core.given_up.is_empty() {
         return;
     }
-    let (bearers, counters, mut given_up) =
-        (&mut core.bearers, &mut core.counters, ::core::mem::take(&mut core.given_up));
+    // A refused bearer asks again with one of its next PDUs, so that idle bearers cost the others nothing.
+    let due = ::core::mem::take(&mut core.asking);
+    let mut given_up = ::core::mem::take(&mut core.given_up);
+    for context in &given_up {
+        core.owners.remove(context);
+    }
+    let Core { bearers, counters, owners, .. } = core;
     let mut has_engine = false;
     socket.control(&mut |device| {
         let Some(contexts) = device.contexts() else { return };
@@ -126,23 +127,25 @@ pub(super) fn tell(core: &mut Core, socket: &mut dyn DatagramSocket) {
         has_engine = true;
         for tunnel in &due {
             if let Some(state) = bearers.get_mut(tunnel) {
-                counters.contexts += ask_for(state, contexts, engine);
+                counters.contexts += ask_for(state, contexts, engine, owners);
             }
         }
     });
-    let lacks = |tunnel: &u32| core.bearers.get(tunnel).is_some_and(|state| state.contexts.lacks());
-    core.asking.retain(|tunnel| lacks(tunnel));
     if !has_engine {
         for state in core.bearers.values_mut() {
             (state.contexts.transmit.wanted, state.contexts.receive.wanted) = (false, false);
         }
         core.is_device = false;
-        core.asking.clear();
     }
 }
 
-/// Says how many it was given.
-fn ask_for(state: &mut State, contexts: &mut dyn offload_api::Contexts, engine: u8) -> u64 {
+/// Asks for the contexts that the bearer lacks. Returns how many the device gave.
+fn ask_for(
+    state: &mut State,
+    contexts: &mut dyn offload_api::Contexts,
+    engine: u8,
+    owners: &mut HashMap<Handle, u32>,
+) -> u64 {
     let mut given = 0;
     let State { contexts: of, keys: [sent, received], config, entity, tunnel, .. } = state;
     let asks = [
@@ -158,6 +161,7 @@ fn ask_for(state: &mut State, contexts: &mut dyn offload_api::Contexts, engine: 
         match contexts.create(NewContext { engine, direction, flow: None, keys, spec: Box::new(spec) }) {
             Ok(context) => {
                 place.context = Some(context);
+                owners.insert(context, tunnel.local);
                 place.again.end();
                 given += 1;
             }
@@ -170,3 +174,44 @@ fn ask_for(state: &mut State, contexts: &mut dyn offload_api::Contexts, engine: 
 
 /// What a context that was lost had opened is read soon after.
 const MOST_HAD: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gtpu::Tunnel;
+    use crate::gtpu::queues::Place as QueuePlace;
+    use crate::{BearerKind, Config, Entity, Security, SnLen};
+    use cellular_crypto::Direction as Way;
+    use std::sync::Arc;
+
+    /// A full device costs an idle bearer one question, and then nothing: each turn of the driver looks at bearers that have PDUs.
+    #[test]
+    fn refused_bearers_ask_with_their_own_pdus_only() {
+        let mut core = Core::new(QueuePlace::new(0, 1), true, false, Arc::default());
+        let config = Config::data(BearerKind::Unacknowledged, SnLen::Eighteen);
+        let null = || Security::new(1, Way::Uplink).expect("an identity");
+        for local in 1..=100 {
+            let entity = Entity::new(config.clone(), null(), null()).expect("a configuration");
+            let tunnel = Tunnel { local, remote: local, peer: ([10, 0, 0, 1], 2152).into() };
+            core.open(tunnel, config.clone(), [null(), null()], entity).expect("a free TEID");
+        }
+        let ask = |core: &mut Core| {
+            let due = ::core::mem::take(&mut core.asking);
+            for tunnel in &due {
+                let contexts = &mut core.bearers.get_mut(tunnel).expect("it is open").contexts;
+                contexts.transmit.again.note_refused(Refused::NoSpace);
+                contexts.receive.again.note_refused(Refused::NoSpace);
+            }
+            due.len()
+        };
+        assert_eq!([ask(&mut core), ask(&mut core)], [100, 0]);
+        let state = core.bearers.get_mut(&7).expect("it is open");
+        assert!(state.contexts.note_sent(1), "the first unit after the first refusal");
+        core.asking.insert(7);
+        assert_eq!([ask(&mut core), ask(&mut core)], [1, 0]);
+        let lost = Handle { index: 1, generation: 1 };
+        core.note_event(SocketEvent::Context(ContextNews::Removed(lost)));
+        core.note_event(SocketEvent::Reset);
+        assert_eq!(ask(&mut core), 0);
+    }
+}

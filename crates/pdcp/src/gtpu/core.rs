@@ -2,9 +2,12 @@
 
 use super::batches::Batches;
 use super::contexts::Contexts;
+use super::opening::OpeningBatches;
 use super::queues::Place;
 use super::sending::Outgoing;
-use super::{Tunnel, contexts};
+use super::used_keys::UsedKeys;
+use super::waiting::WakerList;
+use super::{BearerError, OpenError, Tunnel, contexts};
 use crate::config::cost as cost_of;
 use crate::{Config, Entity, Incoming, Sdu, Security};
 use ::core::task::Waker;
@@ -13,7 +16,8 @@ use offload_api::{Datagram, DatagramSocket, Handle, PacketMark, TxDatagram};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 use offload_formats::{Gtpu, GtpuMessage};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 offload_base::counters! {
     /// What a node counts.
@@ -78,12 +82,16 @@ pub(super) struct Core {
     pub(super) ready: BTreeSet<u32>,
     /// Those with a timer that runs.
     deadlines: BTreeSet<(Instant, u32)>,
-    /// Those that lack a context.
+    /// Bearers for which the device is to be asked for contexts now.
     pub(super) asking: BTreeSet<u32>,
+    /// The bearer of each context.
+    pub(super) owners: HashMap<Handle, u32>,
     /// Of closed bearers, and of those with other keys now: the TEID, and which keys they had.
     pub(super) closed: Vec<(u32, u64)>,
     /// How many keys there were so far.
     epochs: u64,
+    /// Keys that the node sent under, at all of its queues.
+    used_keys: Arc<Mutex<UsedKeys>>,
     /// An accelerator is to protect.
     has_jobs: bool,
     /// A NIC is to protect.
@@ -112,10 +120,12 @@ pub(super) struct State {
     pub(super) end_marker: bool,
     /// The peer's end marker has come.
     peer_ended: bool,
-    /// Batches of PDUs that an accelerator opens.
-    pub(super) opening: usize,
-    pub(super) sender: Option<Waker>,
-    pub(super) receiver: Option<Waker>,
+    /// PDUs that an accelerator opens.
+    pub(super) opening: OpeningBatches,
+    /// Tasks that wait for room for an SDU.
+    pub(super) senders: WakerList,
+    /// Tasks that wait for an SDU.
+    pub(super) receivers: WakerList,
     sdus: VecDeque<Sdu>,
     unread: usize,
 }
@@ -129,11 +139,18 @@ impl State {
 
     /// The end marker has come, and nothing is under way or held up any more that was sent before it.
     pub(super) fn has_ended(&self) -> bool {
-        self.peer_ended && self.opening == 0 && self.entity.receiver().next_event().is_none()
+        self.peer_ended && self.opening.is_empty() && self.entity.receiver().next_event().is_none()
     }
 
     pub(super) fn wake_sender(&mut self) {
-        self.sender.take().into_iter().for_each(Waker::wake);
+        self.senders.wake();
+    }
+
+    /// Gives the receiver the PDUs that jobs opened, as far as no earlier ones are under way.
+    pub(super) fn take_opened(&mut self, now: Instant, unread: &mut u64) {
+        while let Some(pdus) = self.opening.pop() {
+            self.receive(now, pdus, unread);
+        }
     }
 
     /// Takes PDUs in, and what they make ready.
@@ -149,10 +166,14 @@ impl State {
                 continue;
             }
             self.unread += cost_of(sdu.data.len());
-            self.sdus.push_back(sdu);
+            // The receive buffer of a short SDU is longer than the SDU, and several joined PDUs share one of 64 KiB. If the reader lags behind,
+            // a copy makes the charge true.
+            let is_small = sdu.data.len() < SMALL || self.unread > LAG;
+            let data = if is_small { Bytes::copy_from_slice(&sdu.data) } else { sdu.data };
+            self.sdus.push_back(Sdu { data, ..sdu });
         }
         if !self.sdus.is_empty() || self.has_ended() {
-            self.receiver.take().into_iter().for_each(Waker::wake);
+            self.receivers.wake();
         }
         // A status report may have confirmed some.
         self.wake_sender();
@@ -167,15 +188,17 @@ impl State {
 }
 
 impl Core {
-    pub(super) fn new(place: Place, is_device: bool, has_jobs: bool) -> Core {
+    pub(super) fn new(place: Place, is_device: bool, has_jobs: bool, used_keys: Arc<Mutex<UsedKeys>>) -> Core {
         Core {
             bearers: BTreeMap::new(),
             place,
             ready: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             asking: BTreeSet::new(),
+            owners: HashMap::new(),
             closed: Vec::new(),
             epochs: 0,
+            used_keys,
             has_jobs,
             is_device,
             given_up: Vec::new(),
@@ -186,10 +209,17 @@ impl Core {
         }
     }
 
-    pub(super) fn open(&mut self, tunnel: Tunnel, config: Config, keys: [Security; 2], entity: Entity) -> Option<()> {
+    pub(super) fn open(
+        &mut self,
+        tunnel: Tunnel,
+        config: Config,
+        keys: [Security; 2],
+        entity: Entity,
+    ) -> Result<(), OpenError> {
         if self.bearers.contains_key(&tunnel.local) {
-            return None;
+            return Err(OpenError::InUse(tunnel.local));
         }
+        self.used_keys().insert(&keys[0])?;
         let state = State {
             tunnel,
             config,
@@ -201,9 +231,9 @@ impl Core {
             deadline: None,
             end_marker: false,
             peer_ended: false,
-            opening: 0,
-            sender: None,
-            receiver: None,
+            opening: OpeningBatches::default(),
+            senders: WakerList::default(),
+            receivers: WakerList::default(),
             sdus: VecDeque::new(),
             unread: 0,
         };
@@ -211,7 +241,7 @@ impl Core {
         self.bearers.insert(tunnel.local, state);
         self.asking.insert(tunnel.local);
         self.wake_driver();
-        Some(())
+        Ok(())
     }
 
     /// A bearer, as long as there is a driver.
@@ -225,13 +255,15 @@ impl Core {
         self.wake_driver();
     }
 
-    pub(super) fn reestablish(&mut self, tunnel: u32, sent: Security, received: Security) {
-        let Some(state) = self.bearers.get_mut(&tunnel) else { return };
-        state.keys = [sent.clone(), received.clone()];
-        state.entity.reestablish(sent, received);
+    pub(super) fn reestablish(&mut self, tunnel: u32, sent: Security, received: Security) -> Result<(), BearerError> {
+        self.get(tunnel).ok_or(BearerError::Ended)?;
+        self.used_keys().insert(&sent)?;
+        let state = self.bearers.get_mut(&tunnel).ok_or(BearerError::Ended)?;
+        state.entity.reestablish(sent.clone(), received.clone())?;
+        state.keys = [sent, received];
         let old = ::core::mem::replace(&mut state.epoch, self.epochs);
         self.epochs += 1;
-        state.opening = 0;
+        state.opening = OpeningBatches::default();
         state.exhausted = false;
         state.take_ready(&mut self.counters.unread);
         self.given_up.extend(state.contexts.begin_again());
@@ -240,13 +272,23 @@ impl Core {
         self.asking.insert(tunnel);
         self.schedule(tunnel);
         self.note_ready(tunnel);
+        Ok(())
+    }
+
+    fn used_keys(&self) -> MutexGuard<'_, UsedKeys> {
+        self.used_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn close(&mut self, tunnel: u32) {
         let Some(mut state) = self.bearers.remove(&tunnel) else { return };
         self.counters.add_bearer(&state);
+        if state.entity.transmitter().is_unused() {
+            self.used_keys().remove(&state.keys[0]);
+        }
         self.given_up.extend(state.contexts.begin_again());
-        self.deadlines.retain(|(_, of)| *of != tunnel);
+        if let Some(deadline) = state.deadline {
+            self.deadlines.remove(&(deadline, tunnel));
+        }
         self.ready.remove(&tunnel);
         self.asking.remove(&tunnel);
         self.outgoing.drop_clear(tunnel);
@@ -264,7 +306,8 @@ impl Core {
     pub(super) fn end(&mut self) {
         self.ended = true;
         for state in self.bearers.values_mut() {
-            state.sender.take().into_iter().chain(state.receiver.take()).for_each(Waker::wake);
+            state.senders.wake();
+            state.receivers.wake();
         }
     }
 
@@ -341,7 +384,7 @@ impl Core {
             GtpuMessage::EndMarker => {
                 if let Some(state) = self.bearers.get_mut(&header.tunnel) {
                     state.peer_ended = true;
-                    state.receiver.take().into_iter().for_each(Waker::wake);
+                    state.receivers.wake();
                 }
                 return;
             }
@@ -354,7 +397,9 @@ impl Core {
             self.counters.no_tunnel += 1;
             return;
         };
-        state.contexts.note_received();
+        if state.contexts.note_received() {
+            self.asking.insert(header.tunnel);
+        }
         let payload = header.payload();
         let mut data = datagram.data;
         data.truncate(payload.end);
@@ -421,12 +466,9 @@ impl GtpuCounters {
     }
 }
 
-/// Has a waker woken, in place of the one before.
-pub(super) fn wait(slot: &mut Option<Waker>, waker: &Waker) {
-    if !slot.as_ref().is_some_and(|known| known.will_wake(waker)) {
-        *slot = Some(waker.clone());
-    }
-}
-
+/// Bytes below which an SDU is copied out of its receive buffer.
+const SMALL: usize = 1024;
+/// Cost of unread SDUs above which each further SDU is copied out of its receive buffer.
+const LAG: usize = 256 << 10;
 /// The type of the information element that every echo response has (TS 29.281 8.2).
 const RECOVERY: u8 = 14;

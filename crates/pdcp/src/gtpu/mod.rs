@@ -14,12 +14,17 @@
 mod batches;
 mod contexts;
 mod core;
+mod opening;
 mod queues;
 mod sending;
+mod used_keys;
+mod waiting;
 
-use self::core::{Core, wait};
+use self::core::Core;
 use self::queues::{Place, hand_on, queue_of};
-use crate::{Config, ConfigError, Entity, Sdu, Security, SendError};
+use self::used_keys::UsedKeys;
+use self::waiting::WaitingTask;
+use crate::{Config, ConfigError, Entity, RepeatedKeys, Sdu, Security, SendError};
 use ::core::fmt;
 use ::core::future::{Future, poll_fn};
 use ::core::net::SocketAddr;
@@ -144,12 +149,15 @@ pub enum OpenError {
     /// The configuration makes no sense.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The node has sent PDUs under a key of these, with the same identity and direction, and would send others under the same COUNTs.
+    #[error(transparent)]
+    RepeatedKeys(#[from] RepeatedKeys),
     /// The driver was dropped, or its socket failed.
     #[error("the node has ended")]
     Ended,
 }
 
-/// Why an SDU was not sent.
+/// Why an SDU was not sent, or keys were not taken.
 ///
 /// ```
 /// use pdcp::gtpu::BearerError;
@@ -165,6 +173,9 @@ pub enum BearerError {
     /// All COUNTs are used: re-establish the bearer with new keys.
     #[error("no COUNT is left: re-establish the bearer with new keys")]
     CountExhausted,
+    /// The node has sent PDUs under a key of these, with the same identity and direction, and would send others under the same COUNTs.
+    #[error(transparent)]
+    RepeatedKeys(#[from] RepeatedKeys),
     /// The driver was dropped, or its socket failed.
     #[error("the node has ended")]
     Ended,
@@ -215,8 +226,9 @@ impl Node {
         });
         let parted: Vec<_> = parted.collect();
         let count = parted.len();
+        let used_keys = Arc::new(Mutex::new(UsedKeys::default()));
         let shared = parted.iter().enumerate().map(|(number, (_, is_device, jobs))| {
-            let core = Core::new(Place::new(number, count), *is_device, jobs.is_some());
+            let core = Core::new(Place::new(number, count), *is_device, jobs.is_some(), used_keys.clone());
             Arc::new(Shared { core: Mutex::new(core), timers: timers.clone() })
         });
         let node = Node { queues: shared.collect() };
@@ -235,7 +247,8 @@ impl Node {
     /// Opens a bearer, with the keys of what it sends and of what it receives.
     ///
     /// # Errors
-    /// If its TEID is another's, its configuration makes no sense, or the node has ended.
+    /// If its TEID is another's, its configuration makes no sense, the node has used a key of `sent` before under the same identity and
+    /// direction (of the last 65,536), or the node has ended.
     pub fn open(
         &self,
         tunnel: Tunnel,
@@ -249,7 +262,7 @@ impl Node {
         if core.ended {
             return Err(OpenError::Ended);
         }
-        core.open(tunnel, config, [sent, received], entity).ok_or(OpenError::InUse(tunnel.local))?;
+        core.open(tunnel, config, [sent, received], entity)?;
         Ok(Bearer { shared: shared.clone(), tunnel })
     }
 
@@ -275,6 +288,7 @@ impl Bearer {
     /// # Errors
     /// [`BearerError`] says why not.
     pub async fn send(&self, sdu: Bytes) -> Result<(), BearerError> {
+        let mut waiting = WaitingTask::new(self, |state| &mut state.senders);
         poll_fn(|cx| {
             let mut core = self.shared.lock();
             let Some(state) = core.get(self.tunnel.local) else { return Poll::Ready(Err(BearerError::Ended)) };
@@ -284,7 +298,7 @@ impl Bearer {
             let sent = match state.entity.send(self.shared.timers.now(), sdu.clone()) {
                 Ok(()) => Poll::Ready(Ok(())),
                 Err(SendError::Full) => {
-                    wait(&mut state.sender, cx.waker());
+                    waiting.register(&mut state.senders, cx.waker());
                     Poll::Pending
                 }
                 Err(error) => Poll::Ready(Err(BearerError::Send(error))),
@@ -297,6 +311,7 @@ impl Bearer {
 
     /// The next SDU. `None`: the peer said that it is the last ([`Bearer::end`]), or the node has ended.
     pub async fn receive(&self) -> Option<Sdu> {
+        let mut waiting = WaitingTask::new(self, |state| &mut state.receivers);
         poll_fn(|cx| {
             let mut core = self.shared.lock();
             let Some(state) = core.get(self.tunnel.local) else { return Poll::Ready(None) };
@@ -304,7 +319,7 @@ impl Bearer {
                 Some(sdu) => Poll::Ready(Some(sdu)),
                 None if state.has_ended() => Poll::Ready(None),
                 None => {
-                    wait(&mut state.receiver, cx.waker());
+                    waiting.register(&mut state.receivers, cx.waker());
                     Poll::Pending
                 }
             }
@@ -324,8 +339,12 @@ impl Bearer {
 
     /// Goes on with new keys ([`Entity::reestablish`]). A NIC gets new contexts. PDUs that had their COUNT and were not sent are lost, as far as
     /// the bearer does not send them again.
-    pub fn reestablish(&self, sent: Security, received: Security) {
-        self.shared.lock().reestablish(self.tunnel.local, sent, received);
+    ///
+    /// # Errors
+    /// [`BearerError::RepeatedKeys`] if the node has used a key of `sent` before under the same identity and direction; the bearer then goes
+    /// on with its old keys. [`BearerError::Ended`].
+    pub fn reestablish(&self, sent: Security, received: Security) -> Result<(), BearerError> {
+        self.shared.lock().reestablish(self.tunnel.local, sent, received)
     }
 
     /// RLC's word, by whatever way it came, that the peer has this SDU: of an acknowledged bearer, which keeps it until then.

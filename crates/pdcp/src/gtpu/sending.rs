@@ -127,7 +127,8 @@ impl Core {
             }
             state.wake_sender();
             self.counters.protected_by_software += bodies.len() as u64;
-            state.contexts.note_sent(bodies.len());
+            let asks = state.contexts.note_sent(bodies.len());
+            self.asking.extend(asks.then_some(tunnel));
             self.send(tunnel, bodies, None, socket);
             return true;
         }

@@ -1,0 +1,84 @@
+//! PDUs of a bearer that jobs open, in the order of their arrival.
+//!
+//! Jobs end in any order. The receiver gets their PDUs in the order in which the network delivered them, so that its window of COUNTs moves as
+//! if the CPU had opened each PDU at once.
+
+use crate::Incoming;
+use crate::config::cost;
+use std::collections::VecDeque;
+
+/// The batches of one bearer that wait for their jobs, or for those before them.
+#[derive(Default)]
+pub(super) struct OpeningBatches {
+    batches: VecDeque<OpeningBatch>,
+    /// PDUs in `batches`.
+    pdus: usize,
+    /// Cost in bytes of the batches that need no job.
+    bytes: usize,
+}
+
+struct OpeningBatch {
+    /// The job that opens the batch. `None` if the CPU will.
+    job: Option<u64>,
+    /// PDUs in the batch.
+    pdus: usize,
+    /// The PDUs. `None` while the job has them.
+    ready: Option<Vec<Incoming>>,
+}
+
+impl OpeningBatches {
+    pub(super) fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// PDUs that came and did not reach the receiver yet.
+    pub(super) fn pdus(&self) -> usize {
+        self.pdus
+    }
+
+    /// Appends PDUs that a job has.
+    pub(super) fn push_job(&mut self, job: u64, pdus: usize) {
+        self.pdus += pdus;
+        self.batches.push_back(OpeningBatch { job: Some(job), pdus, ready: None });
+    }
+
+    /// Appends PDUs that no job opens.
+    ///
+    /// # Errors
+    /// The number of PDUs, which are dropped, if they have to wait and those that wait already fill the buffer.
+    pub(super) fn push_ready(&mut self, pdus: Vec<Incoming>, buffer: usize) -> Result<(), usize> {
+        let bytes = bytes_of(&pdus);
+        if !self.is_empty() && self.bytes + bytes > buffer {
+            return Err(pdus.len());
+        }
+        self.pdus += pdus.len();
+        self.bytes += bytes;
+        self.batches.push_back(OpeningBatch { job: None, pdus: pdus.len(), ready: Some(pdus) });
+        Ok(())
+    }
+
+    /// Takes the PDUs of a job that ended.
+    pub(super) fn complete(&mut self, job: u64, pdus: Vec<Incoming>) {
+        if let Some(batch) = self.batches.iter_mut().find(|batch| batch.job == Some(job)) {
+            batch.ready = Some(pdus);
+        }
+    }
+
+    /// Removes the oldest batch, if its PDUs are there.
+    pub(super) fn pop(&mut self) -> Option<Vec<Incoming>> {
+        self.batches.front().filter(|batch| batch.ready.is_some())?;
+        let OpeningBatch { job, pdus, ready } = self.batches.pop_front()?;
+        self.pdus -= pdus;
+        if job.is_none() {
+            self.bytes -= ready.as_ref().map_or(0, |ready| bytes_of(ready));
+        }
+        ready
+    }
+}
+
+fn bytes_of(pdus: &[Incoming]) -> usize {
+    let len = |pdu: &Incoming| match pdu {
+        Incoming::Pdu(pdu) | Incoming::Opened { pdu, .. } | Incoming::Rejected { pdu, .. } => pdu.len(),
+    };
+    pdus.iter().map(|pdu| cost(len(pdu))).sum()
+}

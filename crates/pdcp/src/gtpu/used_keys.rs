@@ -1,0 +1,52 @@
+//! Keys under which a node has sent PDUs.
+//!
+//! A new bearer begins at COUNT 0, and so does a bearer with new keys. If a node did so twice under one key, identity and direction, two SDUs
+//! would get the same key stream.
+
+use crate::{RepeatedKeys, Security};
+use std::collections::{HashSet, VecDeque};
+
+/// The last [`MAX_KEYS`] keys of a node, by their fingerprints.
+#[derive(Default)]
+pub(super) struct UsedKeys {
+    known: HashSet<Fingerprint>,
+    /// The oldest first.
+    order: VecDeque<Fingerprint>,
+}
+
+type Fingerprint = [u8; 18];
+
+impl UsedKeys {
+    /// Adds the keys of a direction.
+    ///
+    /// # Errors
+    /// [`RepeatedKeys`] if the node has used one of the keys with this identity and direction. Then none is added.
+    pub(super) fn insert(&mut self, security: &Security) -> Result<(), RepeatedKeys> {
+        if security.fingerprints().any(|key| self.known.contains(&key)) {
+            return Err(RepeatedKeys);
+        }
+        for key in security.fingerprints() {
+            if self.known.insert(key) {
+                self.order.push_back(key);
+            }
+        }
+        while self.order.len() > MAX_KEYS {
+            if let Some(oldest) = self.order.pop_front() {
+                self.known.remove(&oldest);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the keys of a direction under which no PDU was sent.
+    pub(super) fn remove(&mut self, security: &Security) {
+        for key in security.fingerprints().filter(|key| self.known.remove(key)) {
+            if let Some(at) = self.order.iter().rposition(|known| *known == key) {
+                self.order.remove(at);
+            }
+        }
+    }
+}
+
+/// Keys that a node remembers: about 4 MiB.
+const MAX_KEYS: usize = 1 << 16;

@@ -1,0 +1,55 @@
+//! Tasks that wait for an event of a bearer.
+
+use super::core::State;
+use super::{Bearer, Shared};
+use ::core::task::Waker;
+use std::collections::BTreeMap;
+
+/// The wakers of tasks that wait for one event. The list holds one waker for each pending future, and none for a dropped one.
+#[derive(Default)]
+pub(super) struct WakerList {
+    wakers: BTreeMap<u64, Waker>,
+    next: u64,
+}
+
+impl WakerList {
+    /// Wakes all tasks, which register again if they have to wait on.
+    pub(super) fn wake(&mut self) {
+        ::core::mem::take(&mut self.wakers).into_values().for_each(Waker::wake);
+    }
+}
+
+/// The place of one future in a [`WakerList`]. Dropped, it leaves the list.
+pub(super) struct WaitingTask<'a> {
+    shared: &'a Shared,
+    tunnel: u32,
+    list: fn(&mut State) -> &mut WakerList,
+    key: Option<u64>,
+}
+
+impl<'a> WaitingTask<'a> {
+    pub(super) fn new(bearer: &'a Bearer, list: fn(&mut State) -> &mut WakerList) -> WaitingTask<'a> {
+        WaitingTask { shared: &bearer.shared, tunnel: bearer.tunnel.local, list, key: None }
+    }
+
+    /// Has the task woken by the next [`WakerList::wake`] of this list.
+    pub(super) fn register(&mut self, list: &mut WakerList, waker: &Waker) {
+        let key = *self.key.get_or_insert_with(|| {
+            list.next += 1;
+            list.next
+        });
+        match list.wakers.get_mut(&key) {
+            Some(known) => known.clone_from(waker),
+            None => drop(list.wakers.insert(key, waker.clone())),
+        }
+    }
+}
+
+impl Drop for WaitingTask<'_> {
+    fn drop(&mut self) {
+        let Some(key) = self.key else { return };
+        if let Some(state) = self.shared.lock().bearers.get_mut(&self.tunnel) {
+            (self.list)(state).wakers.remove(&key);
+        }
+    }
+}
