@@ -320,12 +320,27 @@ fn saved(rows: &[Row]) -> String {
     let [without, software, by_nic] = server;
     format!(
         "Of the server's time a byte takes {without:.3} ns without TLS, {software:.3} with TLS in software, {by_nic:.3} with TLS \
-         by the NIC.\n{}",
+         by the NIC.\n{}{}",
+        short_answers(nic),
         noise_in(fewest, &[server, client])
+    )
+}
+
+/// A warning that answers are too short for offload, or nothing.
+fn short_answers(row: &Row) -> String {
+    let mean = row.bytes / row.requests.max(1);
+    if mean >= SHORT_ANSWER {
+        return String::new();
+    }
+    format!(
+        "An answer has {mean} bytes on average. Below 4 KiB, the cost of a record hides the NIC's saving of a byte: serve larger \
+         files to see it.\n"
     )
 }
 
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
+/// Bytes of an answer below which a NIC saves little: with `nicbench http --file-size 4KiB` it saves a tenth of the server's time.
+const SHORT_ANSWER: u64 = 4096;
 /// Bytes fetched from either end of a file.
 const EDGE: usize = 1000;
