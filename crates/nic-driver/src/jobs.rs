@@ -4,7 +4,8 @@
 //! given up behind them, and its place is used again, under the next generation, after the device has said that it is gone.
 //!
 //! Invariant: there are never more jobs and commands on their way than the ring has entries; each job that was taken is on its
-//! way until it is handed out by `complete`, once.
+//! way until it is handed out by `complete`, once. `arm` sleeps only if neither `complete` nor `poll_news` has anything to give,
+//! with a device or without one.
 
 use core::task::Waker;
 use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot};
@@ -49,6 +50,8 @@ pub struct JobDriver {
     leaving: VecDeque<Handle>,
     /// Resets that the driver knows of.
     epoch: u64,
+    /// The device is gone, and everything that it had came back.
+    is_over: bool,
 }
 
 #[derive(Debug)]
@@ -80,6 +83,7 @@ impl JobDriver {
             news: VecDeque::new(),
             leaving: VecDeque::new(),
             epoch: 0,
+            is_over: false,
         }
     }
 
@@ -123,9 +127,20 @@ impl JobDriver {
         }
     }
 
-    /// All sessions are gone.
+    /// All sessions are gone: the device was reset.
     fn note_reset(&mut self, resets: u64) {
         self.epoch = resets;
+        self.lose_sessions();
+    }
+
+    /// The device is gone, and the rings are empty: no command is answered any more.
+    fn note_gone(&mut self) {
+        self.is_over = true;
+        self.commands_under_way = 0;
+        self.lose_sessions();
+    }
+
+    fn lose_sessions(&mut self) {
         self.leaving.clear();
         for slots in &mut self.sessions {
             let all: Vec<Handle> = slots.handles().collect();
@@ -138,6 +153,8 @@ impl JobDriver {
 
     fn note(&mut self, completion: ControlCompletion) {
         self.commands_under_way = self.commands_under_way.saturating_sub(1);
+        // The command that ended made room, and no job may ever come.
+        self.give_leaving();
         match completion {
             ControlCompletion::Created(handle) => self.news.push_back(ContextNews::Ready(handle)),
             ControlCompletion::Refused(handle) | ControlCompletion::Destroyed(handle) => {
@@ -160,17 +177,23 @@ impl JobDriver {
                 Some(JobCompletion::Done(slot)) => return Some(slot.done()),
                 Some(JobCompletion::Control(completion)) => self.note(completion),
                 None if resets != self.epoch => self.note_reset(resets),
-                None if !is_gone => return None,
+                None if !is_gone || self.is_over => return None,
                 None => {
                     self.rings.submit.publish();
-                    match self.rings.submitted.pop()?.descriptor {
+                    match self.rings.submitted.pop().map(|entry| entry.descriptor) {
                         // Nobody has said anything of it: it is gone.
-                        JobDescriptor::Job(slot) => return Some(slot.done()),
-                        JobDescriptor::Control(_) => {}
+                        Some(JobDescriptor::Job(slot)) => return Some(slot.done()),
+                        Some(JobDescriptor::Control(_)) => {}
+                        None => self.note_gone(),
                     }
                 }
             }
         }
+    }
+
+    /// Whether the device went, and something that it had is still to come back.
+    fn has_lost(&self) -> bool {
+        !self.is_over && self.is_gone()
     }
 }
 
@@ -180,7 +203,9 @@ impl JobQueue for JobDriver {
     }
 
     fn room(&self) -> usize {
-        self.depth - self.jobs_under_way - self.commands_under_way
+        // A device that is gone answers no command, so none keeps its place.
+        let commands = if self.is_gone() { 0 } else { self.commands_under_way };
+        self.depth - self.jobs_under_way - commands
     }
 
     fn submit(&mut self, _: Instant, job: Job) -> Result<(), Job> {
@@ -188,6 +213,10 @@ impl JobQueue for JobDriver {
             return Err(job);
         }
         self.jobs_under_way += 1;
+        if self.is_gone() {
+            self.ended.push_back(job.done(Outcome::failed(JobStatus::Gone)));
+            return Ok(());
+        }
         if self.session(job.session).is_none_or(|session| session.leaving) {
             self.ended.push_back(job.done(Outcome::failed(JobStatus::NoSession)));
             return Ok(());
@@ -216,11 +245,14 @@ impl JobQueue for JobDriver {
     fn arm(&mut self, waker: &Waker) -> bool {
         self.rings.interrupt.arm(waker);
         let is_reset = self.rings.resets.read() != self.epoch;
-        self.rings.completions.is_empty() && self.ended.is_empty() && !is_reset && !self.is_gone()
+        let nothing_here = self.ended.is_empty() && self.news.is_empty();
+        // Asked first: what it pushed before it was gone is found after that.
+        let has_lost = self.has_lost();
+        nothing_here && !has_lost && !is_reset && self.rings.completions.is_empty()
     }
 
     fn next_event(&self) -> Option<Instant> {
-        if self.ended.is_empty() { None } else { Some(Instant::ZERO) }
+        (!self.ended.is_empty() || self.has_lost()).then_some(Instant::ZERO)
     }
 }
 

@@ -110,8 +110,20 @@ pub struct DeviceJobRings {
     pub resets: Resets,
     /// Driver to device: something was submitted.
     pub doorbell: Signal,
-    /// Device to driver: something ended.
+    /// Device to driver: something ended, or the device is gone.
     pub interrupt: Signal,
+    /// Behind the others: fields are dropped in this order.
+    _last: RaisedByDrop,
+}
+
+/// Raises a line when it is dropped.
+#[derive(Debug)]
+struct RaisedByDrop(Signal);
+
+impl Drop for RaisedByDrop {
+    fn drop(&mut self) {
+        self.0.raise();
+    }
 }
 
 /// The driver's ends.
@@ -167,6 +179,8 @@ pub fn job_rings(depth: usize) -> (DeviceJobRings, DriverJobRings) {
         resets: resets.clone(),
         doorbell: doorbell.clone(),
         interrupt: interrupt.clone(),
+        // The driver that this wakes finds the completion ring abandoned.
+        _last: RaisedByDrop(interrupt.clone()),
     };
     (device, DriverJobRings { submit, submitted, completions, resets, doorbell, interrupt })
 }

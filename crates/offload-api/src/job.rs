@@ -249,9 +249,14 @@ pub trait JobQueue: Send {
     /// The next job that has ended, in whatever order.
     fn complete(&mut self, now: Instant) -> Option<Done>;
 
-    /// Has `waker` woken at the next completion. False: there is one already, so look again.
+    /// Has `waker` woken at the next completion, the next news of a session, or when the device is gone. False:
+    /// [`complete`](Self::complete) or [`poll_news`](Contexts::poll_news) has something to give now, so look again.
+    ///
+    /// A queue whose device is gone answers false only until everything that was submitted has come back. A caller that finds
+    /// false again and again must return to its executor nevertheless: a loop around `arm` has no bound.
     fn arm(&mut self, waker: &Waker) -> bool;
 
     /// When [`complete`](Self::complete) has something to give without anybody else doing anything; `None`: the device says.
+    /// What a device that is gone had is due at once ([`Instant::ZERO`]).
     fn next_event(&self) -> Option<Instant>;
 }

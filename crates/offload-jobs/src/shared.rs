@@ -290,24 +290,24 @@ impl Future for RunQueue {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let RunQueue { shared, alarm } = &mut *self;
-            let now = shared.timers.now();
-            let mut inner = shared.lock();
-            let wakers = inner.hand_out(now);
-            let ended = inner.users == 0 && inner.tickets.is_empty();
-            let sleeps = inner.queue.arm(cx.waker());
-            let deadline = inner.queue.next_event();
-            inner.runner = Some(cx.waker().clone());
-            drop(inner);
-            wakers.into_iter().for_each(Waker::wake);
-            if ended {
-                return Poll::Ready(());
-            }
-            if sleeps && alarm.poll(cx, deadline).is_pending() {
-                return Poll::Pending;
-            }
+        let RunQueue { shared, alarm } = &mut *self;
+        let now = shared.timers.now();
+        let mut inner = shared.lock();
+        let wakers = inner.hand_out(now);
+        let ended = inner.users == 0 && inner.tickets.is_empty();
+        let sleeps = inner.queue.arm(cx.waker());
+        let deadline = inner.queue.next_event();
+        inner.runner = Some(cx.waker().clone());
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+        if ended {
+            return Poll::Ready(());
         }
+        if !sleeps || alarm.poll(cx, deadline).is_ready() {
+            // No loop here: if the queue never gets past this instant, other tasks run all the same.
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
     }
 }
 
@@ -520,5 +520,68 @@ mod tests {
             panic!("it ended")
         };
         assert_eq!(done.outcome.status, JobStatus::NoSession);
+    }
+
+    /// A queue that always says that there is something, and has nothing.
+    struct Restless {
+        sessions: crate::sessions::Sessions,
+        looks: usize,
+    }
+
+    impl JobQueue for Restless {
+        fn contexts(&mut self) -> &mut dyn offload_api::Contexts {
+            &mut self.sessions
+        }
+
+        fn room(&self) -> usize {
+            0
+        }
+
+        fn submit(&mut self, _: Instant, job: Job) -> Result<(), Job> {
+            Err(job)
+        }
+
+        fn flush(&mut self, _: Instant) {}
+
+        fn complete(&mut self, _: Instant) -> Option<Done> {
+            None
+        }
+
+        fn arm(&mut self, _: &Waker) -> bool {
+            self.looks += 1;
+            assert!(self.looks < 100, "the runner keeps its thread");
+            false
+        }
+
+        fn next_event(&self) -> Option<Instant> {
+            Some(Instant::ZERO)
+        }
+    }
+
+    #[test]
+    fn a_queue_that_is_never_armed_does_not_keep_the_thread() {
+        let restless = Restless { sessions: crate::sessions::Sessions::new(1), looks: 0 };
+        let (_queue, mut runs) = SharedQueue::new(restless, Arc::new(Hand::default()));
+        let wakes = Arc::new(Wakes::default());
+        assert!(Pin::new(&mut runs).poll(&mut Context::from_waker(&Waker::from(wakes.clone()))).is_pending());
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "it asks to be polled again");
+    }
+
+    #[test]
+    fn a_flushed_job_wakes_the_runner() {
+        let (queue, mut runs, time) = shared(8);
+        let mut client = queue.client();
+        let session = client.open(Transform::Copy).unwrap();
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(wakes.clone());
+        let cx = &mut Context::from_waker(&waker);
+        assert!(Pin::new(&mut runs).poll(cx).is_pending());
+        client.submit(copy_job(session, 1, "one")).unwrap();
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 0);
+        client.flush();
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "the runner learns when the job ends");
+        time.0.store(1_000_000, Ordering::Relaxed);
+        assert!(Pin::new(&mut runs).poll(cx).is_pending());
+        assert!(matches!(client.poll_done(cx), Poll::Ready(Some(_))));
     }
 }

@@ -336,7 +336,7 @@ impl Drop for Queue {
         for slot in under_way.into_iter().map(|job| job.slot).chain(running).chain(fetched) {
             self.give_back(slot);
         }
-        self.rings.interrupt.raise();
+        // The rings raise the interrupt when they are dropped: a driver woken before would not see that the device is gone.
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod data_keys;
 mod faults;
+mod gone;
 mod memory_search;
 mod own_engine;
 mod speed;

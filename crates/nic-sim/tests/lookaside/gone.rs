@@ -1,0 +1,299 @@
+//! A device that goes, and a queue that is full of commands: nobody waits for what does not come, and nothing stays behind.
+
+use crate::{job, run};
+use core::convert::Infallible;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use nic_sim::engine::{self, Engine, ImageReader, ImageWriter, JobEngine};
+use nic_sim::lookaside::{Lookaside, LookasideConfig};
+use nic_sim::{JobDriver, lookaside};
+use offload_api::{ContextNews, Direction, Handle, Job, JobQueue, JobStatus, NewContext, Outcome};
+use offload_base::{Alarm, Clock, Instant, Timers};
+use offload_jobs::{JobClient, Opens, RunQueue, SharedQueue};
+use offload_transforms::{Aead, Secret, Transform};
+use std::sync::{Arc, Mutex};
+use std::task::Wake;
+
+/// Time that the test moves.
+#[derive(Clone, Default)]
+struct Hand(Arc<AtomicU64>);
+
+impl Clock for Hand {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+impl Timers for Hand {
+    fn alarm(&self) -> Box<dyn Alarm> {
+        Box::new(self.clone())
+    }
+}
+
+impl Alarm for Hand {
+    fn poll(&mut self, _: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
+        if deadline.is_some_and(|deadline| deadline <= self.now()) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wakes {
+    fn take(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn accelerator(depth: usize) -> (Lookaside, JobDriver) {
+    let (device, mut queues) = lookaside(LookasideConfig { depth, ..LookasideConfig::default() }, |_| ());
+    (device, queues.remove(0))
+}
+
+fn open_sealing(queue: &mut dyn JobQueue) -> Handle {
+    queue.open(Transform::Aead { aead: Aead::Aes128Gcm, key: Secret::new(vec![7; 16]) }).unwrap()
+}
+
+/// Polls the runner until it sleeps, as an executor does.
+fn run_until_idle(runs: &mut RunQueue) {
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(wakes.clone());
+    for _ in 0..10 {
+        assert!(Pin::new(&mut *runs).poll(&mut Context::from_waker(&waker)).is_pending());
+        if wakes.take() == 0 {
+            return;
+        }
+    }
+    panic!("the runner never sleeps");
+}
+
+fn take_removed(queue: &mut JobDriver) -> Vec<Handle> {
+    let news = core::iter::from_fn(|| queue.contexts().poll_news());
+    news.filter_map(|news| if let ContextNews::Removed(handle) = news { Some(handle) } else { None }).collect()
+}
+
+#[test]
+fn runner_sleeps_when_the_device_is_gone() {
+    let (device, queue) = accelerator(8);
+    let (queue, mut runs) = SharedQueue::new(queue, Arc::new(Hand::default()));
+    let mut client = queue.client();
+    let session = client.open(Transform::Copy).unwrap();
+    client.submit(job(session, 1, vec![1; 8].into())).unwrap();
+    client.flush();
+    run_until_idle(&mut runs);
+    drop(device);
+    run_until_idle(&mut runs);
+    let cx = &mut Context::from_waker(Waker::noop());
+    let Poll::Ready(Some(done)) = client.poll_done(cx) else { panic!("the job comes back") };
+    assert_eq!((done.user, done.outcome.status), (1, JobStatus::Gone));
+    assert!(matches!(client.poll_done(cx), Poll::Ready(None)), "no other job is under way");
+}
+
+/// `arm` and `next_event` of a queue without a device tell of work until the last job and all news are back.
+#[test]
+fn arm_is_true_once_a_gone_device_gave_all_back() {
+    let (device, mut queue) = accelerator(8);
+    let session = open_sealing(&mut queue);
+    queue.submit(Instant::ZERO, job(session, 1, vec![1; 8].into())).unwrap();
+    queue.flush(Instant::ZERO);
+    assert!(queue.arm(Waker::noop()));
+    assert_eq!(queue.next_event(), None);
+    drop(device);
+    assert!(!queue.arm(Waker::noop()), "a job is to come back");
+    assert_eq!(queue.next_event(), Some(Instant::ZERO));
+    assert_eq!(queue.complete(Instant::ZERO).unwrap().outcome.status, JobStatus::Gone);
+    assert!(queue.complete(Instant::ZERO).is_none());
+    assert!(!queue.arm(Waker::noop()), "there are news");
+    assert_eq!(take_removed(&mut queue), [session]);
+    assert!(queue.arm(Waker::noop()));
+    assert_eq!(queue.next_event(), None);
+    // A job that is submitted now ends at once.
+    queue.submit(Instant::ZERO, job(session, 2, vec![1; 8].into())).unwrap();
+    assert_eq!(queue.next_event(), Some(Instant::ZERO));
+    assert!(!queue.arm(Waker::noop()));
+    assert_eq!(queue.complete(Instant::ZERO).unwrap().outcome.status, JobStatus::Gone);
+    assert!(queue.arm(Waker::noop()));
+}
+
+/// The first wake-up is the last: what it does not find, nobody finds.
+#[test]
+fn driver_woken_by_the_end_of_the_device_finds_it_gone() {
+    /// Takes what there is when it is woken.
+    struct Takes(Arc<Mutex<JobDriver>>, Mutex<Vec<u64>>);
+
+    impl Wake for Takes {
+        fn wake(self: Arc<Self>) {
+            let mut queue = self.0.lock().unwrap();
+            let ended = core::iter::from_fn(|| queue.complete(Instant::ZERO)).map(|done| done.user);
+            self.1.lock().unwrap().extend(ended);
+        }
+    }
+
+    let (mut device, mut queue) = accelerator(8);
+    let session = queue.open(Transform::Copy).unwrap();
+    queue.submit(Instant::ZERO, job(session, 1, vec![1; 8].into())).unwrap();
+    queue.flush(Instant::ZERO);
+    device.process(Instant::from_nanos(10_000));
+    // The device has not seen the second one.
+    queue.submit(Instant::ZERO, job(session, 2, vec![1; 8].into())).unwrap();
+    queue.flush(Instant::ZERO);
+    let queue = Arc::new(Mutex::new(queue));
+    let takes = Arc::new(Takes(queue.clone(), Mutex::default()));
+    assert!(queue.lock().unwrap().arm(&Waker::from(takes.clone())));
+    drop(device);
+    assert_eq!(*takes.1.lock().unwrap(), [1, 2]);
+}
+
+#[test]
+fn command_places_come_back_when_the_device_is_gone() {
+    for fetched in [false, true] {
+        let (mut device, mut queue) = accelerator(2);
+        let sessions = [(); 2].map(|()| queue.open(Transform::Copy).unwrap());
+        if fetched {
+            device.process(Instant::ZERO);
+        }
+        drop(device);
+        while queue.complete(Instant::ZERO).is_some() {}
+        assert_eq!(queue.room(), 2);
+        assert_eq!(take_removed(&mut queue), sessions);
+        assert!(queue.submit(Instant::ZERO, job(sessions[0], 1, vec![1; 8].into())).is_ok());
+        assert_eq!(queue.complete(Instant::ZERO).unwrap().outcome.status, JobStatus::Gone);
+    }
+}
+
+#[test]
+fn client_of_a_gone_device_does_not_wait_for_room() {
+    let (device, queue) = accelerator(2);
+    let (queue, _runs) = SharedQueue::new(queue, Arc::new(Hand::default()));
+    let mut client = queue.client();
+    let session = client.open(Transform::Copy).unwrap();
+    let _other = client.open(Transform::Copy).unwrap();
+    drop(device);
+    let mut done = core::pin::pin!(client.run(job(session, 1, vec![1; 8].into())));
+    let Poll::Ready(done) = done.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("it waits for room")
+    };
+    assert_eq!(done.outcome.status, JobStatus::Gone);
+}
+
+/// An engine that keeps no key. Its specifications say whether they are still in memory.
+#[derive(Debug)]
+struct Keyless;
+
+impl Engine for Keyless {
+    const NAME: &'static str = "keyless";
+    type Spec = Arc<()>;
+    type Command = Infallible;
+    type Change = Infallible;
+    type State = ();
+    type Held = Arc<()>;
+
+    fn create(&mut self, _: Direction, key: Arc<()>) -> Option<((), Arc<()>)> {
+        Some(((), key))
+    }
+
+    fn save((): &(), _: &mut ImageWriter<'_>) {}
+
+    fn load(_: &mut ImageReader<'_>) -> Option<()> {
+        Some(())
+    }
+}
+
+impl JobEngine for Keyless {
+    fn run(&mut self, _: engine::Context<'_, Keyless>, _: &mut Job) -> Outcome {
+        Outcome::failed(JobStatus::Own(1))
+    }
+}
+
+fn open_keyless(queue: &mut dyn JobQueue, key: &Arc<()>) -> Handle {
+    let engine = queue.contexts().engine("keyless").unwrap().number;
+    let spec = Box::new(key.clone());
+    queue
+        .contexts()
+        .create(NewContext { engine, direction: Direction::Transmit, flow: None, keys: Vec::new(), spec })
+        .unwrap()
+}
+
+#[test]
+fn keys_on_the_ring_go_with_the_device() {
+    let (device, mut queues) = lookaside(LookasideConfig::default(), |engines| engines.add_job(Keyless, 10));
+    let key = Arc::new(());
+    for _ in 0..3 {
+        open_keyless(&mut queues[0], &key);
+    }
+    drop(device);
+    assert!(queues[0].complete(Instant::ZERO).is_none());
+    assert_eq!(Arc::strong_count(&key), 1);
+}
+
+/// While commands fill the queue, sessions given up wait; the first command that ends makes room.
+#[test]
+fn sessions_given_up_at_a_full_queue_leave_without_a_job() {
+    let (mut device, mut queue) = accelerator(4);
+    let sessions: Vec<_> = (0..4).map(|_| open_sealing(&mut queue)).collect();
+    sessions.iter().for_each(|session| queue.contexts().remove(*session));
+    let now = &mut { Instant::ZERO };
+    assert!(run(&mut device, &mut queue, now).is_empty());
+    assert_eq!(device.sessions(), 0, "keys of sessions that nobody has are in the device");
+    assert_eq!((take_removed(&mut queue), queue.room()), (sessions, 4));
+}
+
+fn polls(client: &mut JobClient, runs: &mut RunQueue, device: &mut Lookaside, time: &Hand) {
+    for _ in 0..20 {
+        device.process(time.now());
+        run_until_idle(runs);
+        let _ = client.poll_done(&mut Context::from_waker(Waker::noop()));
+        time.0.fetch_add(Duration::from_millis(1).as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn sessions_of_a_dropped_client_leave_the_device() {
+    let (mut device, queue) = accelerator(4);
+    let time = Hand::default();
+    let (queue, mut runs) = SharedQueue::new(queue, Arc::new(time.clone()));
+    let (mut client, mut other) = (queue.client(), queue.client());
+    for _ in 0..4 {
+        open_sealing(&mut client);
+    }
+    drop(client);
+    polls(&mut other, &mut runs, &mut device, &time);
+    assert_eq!(device.sessions(), 0);
+}
+
+#[test]
+fn news_behind_a_job_keep_the_queue_awake() {
+    let (mut device, mut queue) = accelerator(8);
+    let now = &mut { Instant::ZERO };
+    let session = queue.open(Transform::Copy).unwrap();
+    run(&mut device, &mut queue, now);
+    while queue.contexts().poll_news().is_some() {}
+    queue.submit(*now, job(session, 1, vec![1; 8].into())).unwrap();
+    queue.flush(*now);
+    settle(&mut device, now);
+    queue.contexts().remove(session);
+    settle(&mut device, now);
+    assert_eq!(queue.contexts().poll_news(), None, "they are behind the job");
+    assert_eq!(core::iter::from_fn(|| queue.complete(*now)).count(), 1);
+    assert!(!queue.arm(Waker::noop()), "the session's end is news");
+    assert_eq!(take_removed(&mut queue), [session]);
+    assert!(queue.arm(Waker::noop()));
+}
+
+/// Runs the device alone.
+fn settle(device: &mut Lookaside, now: &mut Instant) {
+    device.process(*now);
+    while let Some(at) = device.next_event() {
+        *now = at.max(*now);
+        device.process(*now);
+    }
+}
