@@ -37,6 +37,7 @@ offload_base::counters! {
 /// A job queue, the device's side.
 #[derive(Debug)]
 pub(super) struct Queue {
+    number: usize,
     rings: DeviceJobRings,
     /// By engine, the places of this queue's sessions.
     places: Vec<Range<u32>>,
@@ -51,6 +52,8 @@ pub(super) struct Queue {
     share: u32,
     /// Bytes that it may start in its turn.
     credit: usize,
+    /// Its driver is gone, and so is what it had here.
+    is_cleared: bool,
     counters: JobCounters,
     dma: DmaBytes,
 }
@@ -65,8 +68,15 @@ struct UnderWay {
 }
 
 impl Queue {
-    pub(super) fn new(rings: DeviceJobRings, places: Vec<Range<u32>>, share: u32, delays: Delays) -> Queue {
+    pub(super) fn new(
+        number: usize,
+        rings: DeviceJobRings,
+        places: Vec<Range<u32>>,
+        share: u32,
+        delays: Delays,
+    ) -> Queue {
         Queue {
+            number,
             rings,
             places,
             delays,
@@ -77,6 +87,7 @@ impl Queue {
             interrupt_at: None,
             share,
             credit: 0,
+            is_cleared: false,
             counters: JobCounters::default(),
             dma: DmaBytes::default(),
         }
@@ -113,6 +124,19 @@ impl Queue {
         }
     }
 
+    /// Gives up what a queue had whose driver is gone: what was submitted, sessions and their keys. Nobody is there to be told.
+    pub(super) fn clear_if_abandoned(&mut self, sessions: &mut Sessions) {
+        if self.is_cleared || !self.rings.completions.is_abandoned() {
+            return;
+        }
+        self.is_cleared = true;
+        while self.rings.submitted.pop().is_some() {}
+        self.fetched.clear();
+        self.under_way.clear();
+        (self.fetch_at, self.interrupt_at) = (None, None);
+        sessions.store.forget_queue(self.number, &self.places, &mut sessions.steering);
+    }
+
     pub(super) fn has_fetched(&self) -> bool {
         !self.fetched.is_empty()
     }
@@ -124,7 +148,8 @@ impl Queue {
 
     pub(super) fn arm(&mut self, waker: &Waker) -> bool {
         self.rings.doorbell.arm(waker);
-        self.rings.submitted.is_empty() || self.fetch_at.is_some()
+        let is_abandoned = !self.is_cleared && self.rings.completions.is_abandoned();
+        !is_abandoned && (self.rings.submitted.is_empty() || self.fetch_at.is_some())
     }
 
     /// Bytes of the next job that a unit could start. Commands before it are carried out, and jobs end that no unit is needed for.
@@ -262,6 +287,7 @@ impl Queue {
             return;
         };
         let is_old = epoch != self.counters.resets;
+        sessions.store.serve(self.number);
         let Sessions { store, steering, engines } = sessions;
         let completion = match command {
             // From before a reset, of which the driver hears: it is only answered, for each entry is.

@@ -235,6 +235,27 @@ fn keys_on_the_ring_go_with_the_device() {
     assert_eq!(Arc::strong_count(&key), 1);
 }
 
+/// Whether the sessions were made, wait on the ring, or were given up: with their driver they leave the device.
+#[test]
+fn keys_of_a_dropped_driver_leave_the_device() {
+    let config = LookasideConfig { shares: vec![1, 1], ..LookasideConfig::default() };
+    let (mut device, mut queues) = lookaside(config, |engines| engines.add_job(Keyless, 10));
+    let (key, others) = (Arc::new(()), Arc::new(()));
+    let now = &mut { Instant::ZERO };
+    open_keyless(&mut queues[1], &others);
+    let sessions = [(); 3].map(|()| open_keyless(&mut queues[0], &key));
+    run(&mut device, &mut queues[1], now);
+    open_keyless(&mut queues[0], &key);
+    queues[0].contexts().remove(sessions[1]);
+    queues[0].submit(*now, job(sessions[0], 1, vec![1; 8].into())).unwrap();
+    queues[0].flush(*now);
+    drop(queues.remove(0));
+    device.process(*now);
+    assert_eq!((Arc::strong_count(&key), device.sessions()), (1, 1));
+    assert_eq!(Arc::strong_count(&others), 2);
+    assert_eq!(device.next_event(), None);
+}
+
 /// While commands fill the queue, sessions given up wait; the first command that ends makes room.
 #[test]
 fn sessions_given_up_at_a_full_queue_leave_without_a_job() {
