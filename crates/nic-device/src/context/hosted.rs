@@ -149,7 +149,7 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
     fn answer(&mut self, handle: Handle, answer: (Seq, Option<u64>), counters: &mut DeviceCounters);
 
     /// Gives a context a buffer.
-    fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>);
+    fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>);
 
     /// Takes a buffer away.
     fn unplace(&mut self, handle: Handle, buffer: u64);
@@ -252,10 +252,12 @@ impl<E: Engine> AnyEngine for Hosted<E> {
         self.engine.answer(self.slab.get(handle), answer, counters);
     }
 
-    fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>) {
-        // Without a context they are dropped, and so go home.
-        if let Some(held) = self.slab.held(handle) {
-            E::place(held, buffer, pieces);
+    fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
+        // Without a context they are dropped, and so go home; and with stages that are not this engine's.
+        if let Some(held) = self.slab.held(handle)
+            && let Ok(stages) = stages.map(|stages| stages.downcast()).transpose()
+        {
+            E::place(held, buffer, pieces, stages.map(|stages| *stages));
         }
     }
 

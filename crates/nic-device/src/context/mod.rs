@@ -347,9 +347,9 @@ impl ContextStore {
     }
 
     /// Gives a context a buffer.
-    pub(crate) fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>) {
+    pub(crate) fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
         if let Some(engine) = self.engine_mut(handle) {
-            engine.place(handle, buffer, pieces);
+            engine.place(handle, buffer, pieces, stages);
         }
     }
 

@@ -178,8 +178,8 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     /// a context it comes too late.
     fn answer(&mut self, _: Option<Context<'_, Self>>, _: (Seq, Option<u64>), _: &mut DeviceCounters) {}
 
-    /// Takes a buffer. Pieces that are dropped go home.
-    fn place(_: &mut Self::Held, _: u64, _: Vec<Piece>) {}
+    /// Takes a buffer, and what the data for it are to pass. Pieces that are dropped go home.
+    fn place(_: &mut Self::Held, _: u64, _: Vec<Piece>, _: Option<Self::Command>) {}
 
     /// Sends home what is left of a buffer.
     fn unplace(_: &mut Self::Held, _: u64) {}

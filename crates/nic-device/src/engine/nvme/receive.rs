@@ -483,10 +483,9 @@ mod tests {
         let mut placement = Placement::with(StageMakers::default().with::<Turn>());
         let homes: Vec<Arc<Home>> = lengths.iter().map(|_| Arc::default()).collect();
         for ((command, length), home) in (0u16..).zip(lengths).zip(&homes) {
-            if passes {
-                placement.open(NvmeTcpStages { command, unit: 0, stages: vec![StageSpec::new("turn", ())] });
-            }
-            placement.insert(command, vec![Piece::new(0, BytesMut::zeroed(*length), home.clone())]);
+            let stages = || NvmeTcpStages { command, unit: 0, stages: vec![StageSpec::new("turn", ())] };
+            let pieces = vec![Piece::new(0, BytesMut::zeroed(*length), home.clone())];
+            placement.insert(command, pieces, passes.then(stages));
         }
         (placement, homes)
     }
