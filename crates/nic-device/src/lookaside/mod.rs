@@ -99,7 +99,7 @@ impl LookasideConfig {
 pub struct Unit {
     /// From when a job is started until it has ended, beside the time that its bytes take.
     pub latency: Duration,
-    /// Bytes of sources in a second; `None`: as fast as the machine is. The next job starts when the bytes of the one before are
+    /// Bytes of sources in a second, and of what is authenticated beside them; `None`: as fast as the machine is. The next job starts when the bytes of the one before are
     /// through, which may be long before that one has ended.
     pub rate: Option<u64>,
 }

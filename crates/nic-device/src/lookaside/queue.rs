@@ -152,7 +152,7 @@ impl Queue {
         !is_abandoned && (self.rings.submitted.is_empty() || self.fetch_at.is_some())
     }
 
-    /// Bytes of the next job that a unit could start. Commands before it are carried out, and jobs end that no unit is needed for.
+    /// Bytes of the next job that a unit could start, additional data with them. Commands before it are carried out, and jobs end that no unit is needed for.
     pub(super) fn next_job(&mut self, sessions: &mut Sessions, now: Instant) -> Option<usize> {
         loop {
             match self.fetched.front()? {
@@ -164,7 +164,7 @@ impl Queue {
                         self.counters.no_session += 1;
                         JobStatus::NoSession
                     } else {
-                        return Some(job.source_len());
+                        return Some(job.read_len());
                     };
                     if let Some(slot) = self.pop_job() {
                         self.fail_at(now, slot, status);
@@ -188,14 +188,14 @@ impl Queue {
         self.credit = 0;
     }
 
-    /// Has a unit start the next job, and says how many bytes that has.
+    /// Has a unit start the next job, and says how many bytes that has, as [`next_job`](Self::next_job).
     pub(super) fn start(&mut self, sessions: &mut Sessions, unit: usize, speed: Unit, now: Instant) -> Option<usize> {
         let slot = self.pop_job()?;
-        let bytes = slot.job.source_len();
+        let bytes = slot.job.read_len();
         self.credit = self.credit.saturating_sub(bytes);
         self.counters.started += 1;
-        self.counters.bytes += bytes as u64;
-        self.dma.job_source += (bytes + slot.job.aad.len()) as u64;
+        self.counters.bytes += slot.job.source_len() as u64;
+        self.dma.job_source += bytes as u64;
         let before = slot.job.target.len();
         let (slot, _) = self.running.insert((slot, before));
         let outcome = sessions.store.run(&mut slot.job, &mut self.dma);
