@@ -268,6 +268,26 @@ fn sessions_given_up_at_a_full_queue_leave_without_a_job() {
     assert_eq!((take_removed(&mut queue), queue.room()), (sessions, 4));
 }
 
+/// Its command is behind the jobs submitted before; the device would still do one that comes later, or not.
+#[test]
+fn session_given_up_takes_no_more_jobs() {
+    let (mut device, mut queue) = accelerator(8);
+    let now = &mut { Instant::ZERO };
+    let session = queue.open(Transform::Copy).unwrap();
+    run(&mut device, &mut queue, now);
+    queue.submit(*now, job(session, 1, vec![1; 8].into())).unwrap();
+    queue.contexts().remove(session);
+    queue.submit(*now, job(session, 2, vec![1; 8].into())).unwrap();
+    let late = queue.complete(*now).expect("the device is not asked");
+    assert_eq!((late.user, late.outcome.status), (2, JobStatus::NoSession));
+    queue.flush(*now);
+    let ended = run(&mut device, &mut queue, now);
+    assert_eq!(
+        ended.iter().map(|(_, done)| (done.user, done.outcome.status)).collect::<Vec<_>>(),
+        [(1, JobStatus::Done)]
+    );
+}
+
 fn polls(client: &mut JobClient, runs: &mut RunQueue, device: &mut Lookaside, time: &Hand) {
     for _ in 0..20 {
         device.process(time.now());
