@@ -182,8 +182,8 @@ impl Contexts for WatchedDriver {
         self.driver.change(engine, change)
     }
 
-    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>) {
-        self.driver.place(context, buffer, pieces);
+    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
+        self.driver.place(context, buffer, pieces, stages);
     }
 
     fn release(&mut self, context: Handle, buffer: u64) {

@@ -27,6 +27,8 @@ pub struct TlsRecords {
     format: RecordFormat,
     iv: Zeroizing<[u8; 12]>,
     number: u64,
+    /// Records from this one on take another key.
+    limit: u64,
 }
 
 impl TlsRecords {
@@ -38,8 +40,11 @@ impl TlsRecords {
             TlsSuite::ChaCha20Poly1305 => Suite::ChaCha20Poly1305,
             _ => return None,
         };
+        // RFC 8446 5.5: 2^24.5 full records by AES-GCM, of which `ktls-offload` takes 2^24. By ChaCha20-Poly1305 the number ends first, which must
+        // not wrap (5.3).
+        let limit = if suite == Suite::ChaCha20Poly1305 { u64::MAX } else { 1 << 24 };
         let cipher = Cipher::new(suite, &Keys::of_cipher(key.key().to_vec())).ok()?;
-        Some(TlsRecords { cipher, format: key.format(), iv: Zeroizing::new(*key.iv()), number })
+        Some(TlsRecords { cipher, format: key.format(), iv: Zeroizing::new(*key.iv()), number, limit })
     }
 
     /// The chain's suite.
@@ -52,9 +57,10 @@ impl TlsRecords {
         self.number
     }
 
-    /// The next record, without padding. `None`: a record takes no more than 16 KiB of content.
+    /// The next record, without padding. `None`: a record takes no more than 16 KiB of content, and a key no more than its limit of records
+    /// (RFC 8446 5.5).
     pub fn seal(&mut self, content_type: u8, content: &[u8]) -> Option<Vec<u8>> {
-        if content.len() > RECORD_CONTENT_MAX {
+        if content.len() > RECORD_CONTENT_MAX || self.number >= self.limit {
             return None;
         }
         let RecordContext { explicit, iv, .. } = self.context(None);
@@ -71,8 +77,10 @@ impl TlsRecords {
     /// Content type and content of the next record, which is given whole.
     ///
     /// # Errors
-    /// [`NotAuthentic`]: these are not the bytes that the sender sealed as its record of this number. The number stays.
+    /// [`NotAuthentic`]: these are not the bytes that the sender sealed as its record of this number, or there is no such number. The number
+    /// stays.
     pub fn open(&mut self, record: &[u8]) -> Result<(u8, Vec<u8>), NotAuthentic> {
+        let next = self.number.checked_add(1).ok_or(NotAuthentic)?;
         let header = record.first_chunk::<RECORD_HEADER_LEN>().ok_or(NotAuthentic)?;
         if self.format.record_len(header) != Some(record.len()) {
             return Err(NotAuthentic);
@@ -88,7 +96,7 @@ impl TlsRecords {
             content_type = body[end];
             body.truncate(end);
         }
-        self.number += 1;
+        self.number = next;
         Ok((content_type, body))
     }
 

@@ -205,8 +205,12 @@ impl Driver {
     }
 
     pub(super) fn has_room_for_control(&self) -> bool {
+        self.has_room_for_commands(1)
+    }
+
+    pub(super) fn has_room_for_commands(&self, commands: usize) -> bool {
         // One place is kept for the report of a reset.
-        self.control.under_way + 1 < self.config.control_ring && self.rings.control.room() > 0
+        self.control.under_way + commands < self.config.control_ring && self.rings.control.room() >= commands
     }
 
     /// Stages a command, if its completion will have room.

@@ -60,12 +60,14 @@ impl Contexts for Driver {
         Ok(())
     }
 
-    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>) {
+    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
         // Behind what waits it might come later than the peer's data.
         let taken = self.contexts.live(context).is_some()
             && pieces.len() <= MAX_PIECES
             && !self.control.is_waiting()
-            && self.command(ControlCommand::Place { handle: context, buffer, pieces }).is_ok();
+            // What says which stages the data pass is a descriptor more.
+            && self.has_room_for_commands(1 + usize::from(stages.is_some()))
+            && self.command(ControlCommand::Place { handle: context, buffer, pieces, stages }).is_ok();
         self.counts.of(context).note_placed(taken);
         self.ring_doorbell();
     }

@@ -108,7 +108,7 @@ pub struct DeviceJobRings {
     pub completions: Producer<JobCompletion>,
     /// Resets so far.
     pub resets: Resets,
-    /// Driver to device: something was submitted.
+    /// Driver to device: something was submitted, or the driver is gone.
     pub doorbell: Signal,
     /// Device to driver: something ended, or the device is gone.
     pub interrupt: Signal,
@@ -137,10 +137,12 @@ pub struct DriverJobRings {
     pub completions: Consumer<JobCompletion>,
     /// Resets so far.
     pub resets: Resets,
-    /// Driver to device: something was submitted.
+    /// Driver to device: something was submitted, or the driver is gone.
     pub doorbell: Signal,
     /// Device to driver: something ended.
     pub interrupt: Signal,
+    /// Behind the others: fields are dropped in this order.
+    _last: RaisedByDrop,
 }
 
 /// Makes the rings of a job queue with room for `depth` jobs and commands.
@@ -182,5 +184,6 @@ pub fn job_rings(depth: usize) -> (DeviceJobRings, DriverJobRings) {
         // The driver that this wakes finds the completion ring abandoned.
         _last: RaisedByDrop(interrupt.clone()),
     };
-    (device, DriverJobRings { submit, submitted, completions, resets, doorbell, interrupt })
+    let last = RaisedByDrop(doorbell.clone());
+    (device, DriverJobRings { submit, submitted, completions, resets, doorbell, interrupt, _last: last })
 }

@@ -220,6 +220,8 @@ pub enum ControlCommand {
         buffer: u64,
         /// Its pieces, in order. A dropped piece goes home.
         pieces: Vec<Piece>,
+        /// What the data pass on their way, as the engine says; `None`: nothing.
+        stages: Option<Spec>,
     },
     /// Send home what is left of a buffer.
     Unplace {

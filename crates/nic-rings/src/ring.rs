@@ -69,6 +69,11 @@ impl<T> Producer<T> {
         count
     }
 
+    /// Whether the consumer is gone: nobody takes what is published.
+    pub fn is_abandoned(&self) -> bool {
+        self.published.is_abandoned()
+    }
+
     /// Stages and publishes one entry.
     ///
     /// # Errors

@@ -82,6 +82,11 @@ impl Job {
         self.source.iter().map(Bytes::len).sum()
     }
 
+    /// Bytes that an engine reads: of the source, and those that are authenticated beside it.
+    pub fn read_len(&self) -> usize {
+        self.source_len() + self.aad.len()
+    }
+
     /// Ends it.
     pub fn done(self, outcome: Outcome) -> Done {
         let Job { session, user, source, target, .. } = self;

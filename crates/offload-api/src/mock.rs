@@ -181,7 +181,7 @@ fn drive_contexts(contexts: &mut dyn Contexts, name: &str, direction: Direction,
     let _done = contexts.steer(context, Key::Engine(engine, KeyBytes::of(&[&[1]])), true);
     let _done = contexts.command(context, Box::new(()));
     let _done = contexts.change(engine, Box::new(()));
-    contexts.place(context, 7, Vec::new());
+    contexts.place(context, 7, Vec::new(), None);
     contexts.release(context, 7);
     contexts.answer(context, Seq(9), Some(1));
     contexts.poll_news();
@@ -323,7 +323,7 @@ impl Contexts for MockDevice {
         Ok(())
     }
 
-    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>) {
+    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>, _: Option<Spec>) {
         self.note(|| format!("place({context:?}, {buffer}, {} pieces)", pieces.len()));
     }
 

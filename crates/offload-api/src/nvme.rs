@@ -262,16 +262,13 @@ impl<'a> NvmeTcpContexts<'a> {
     /// come as [`Placed`](crate::RxBuf::Placed) pieces of it; the rest comes home when the device is done with it.
     /// Refused, all of it does at once.
     pub fn place(&mut self, handle: Handle, command: u16, buffer: Vec<Piece>) {
-        self.contexts.place(handle, command.into(), buffer);
+        self.contexts.place(handle, command.into(), buffer, None);
     }
 
     /// The same for data that pass stages on their way. If the device cannot be told now, or has no such stages, the buffer comes
     /// home at once.
     pub fn place_through(&mut self, handle: Handle, stages: NvmeTcpStages, buffer: Vec<Piece>) {
-        let command = stages.command;
-        if self.contexts.command(handle, Box::new(stages)).is_ok() {
-            self.place(handle, command, buffer);
-        }
+        self.contexts.place(handle, stages.command.into(), buffer, Some(Box::new(stages)));
     }
 
     /// Has a transmit context pass the data of PDUs from a host through stages: of those whose queued headers name `stages.command`,

@@ -67,8 +67,8 @@ impl Contexts for JobClient {
         self.queue(|queue, _| queue.contexts().change(engine, change))
     }
 
-    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>) {
-        self.queue(|queue, _| queue.contexts().place(context, buffer, pieces));
+    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
+        self.queue(|queue, _| queue.contexts().place(context, buffer, pieces, stages));
     }
 
     fn release(&mut self, context: Handle, buffer: u64) {

@@ -23,7 +23,7 @@ pub struct CpuConfig {
     pub sessions: u32,
     /// Cores that do jobs: so many at a time.
     pub cores: usize,
-    /// Bytes of sources that a core works off in a second.
+    /// Bytes of sources, with what is authenticated beside them, that a core works off in a second.
     pub rate: u64,
     /// What each job takes beside.
     pub per_job: Duration,
@@ -87,7 +87,7 @@ impl JobQueue for CpuQueue {
             self.under_way.push_front((now, job.done(Outcome::failed(JobStatus::NoSession))));
             return Ok(());
         };
-        let nanos = (job.source_len() as u128 * 1_000_000_000).div_ceil(u128::from(self.config.rate.max(1)));
+        let nanos = (job.read_len() as u128 * 1_000_000_000).div_ceil(u128::from(self.config.rate.max(1)));
         let takes = self.config.per_job + Duration::from_nanos(nanos as u64);
         let outcome = perform(session, &mut job);
         self.host_time += takes;

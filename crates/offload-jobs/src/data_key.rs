@@ -1,11 +1,15 @@
 //! Data-encryption keys: one for each tenant and volume, imported wrapped, so that no queue carries a key.
 //!
-//! A tenant's keys are wrapped under a key of the tenant's (AES-KW, RFC 3394), which the device was given once. To erase a volume,
-//! its key is given up: the data stay where they are, and nobody can read them.
+//! A tenant's keys are wrapped under a key of the tenant's, which the device was given once. To erase a volume, its key is given
+//! up: the data stay where they are, and nobody can read them.
+//!
+//! A wrapped key is AES-KWP (RFC 5649) over what the key is for and the key: tenant (4 bytes), volume (8), bytes of a unit (4), all
+//! big-endian, tweak (1: 0 counts units, 1 sectors of 512 bytes), and 32 or 64 bytes of key. So a key that is unwrapped is for that tenant and
+//! volume, in these units: the numbers beside it are believed only if they are the same.
 
 use crate::perform::open;
 use aes_kw::cipher::KeyInit;
-use aes_kw::{KwAes128, KwAes256};
+use aes_kw::{KwpAes128, KwpAes256};
 use core::fmt;
 use offload_api::{Contexts, Handle, JobQueue, Refused, XtsStage};
 use offload_transforms::{Secret, Session, SpecError, Transform, Tweak};
@@ -37,7 +41,7 @@ pub struct DataKeySpec {
     pub tenant: u32,
     /// The volume that it is for.
     pub volume: u64,
-    /// The key, wrapped under the tenant's.
+    /// The key, wrapped under the tenant's, with all that stands beside it here.
     pub wrapped: Vec<u8>,
     /// Bytes of a unit of AES-XTS.
     pub unit: u32,
@@ -195,14 +199,15 @@ impl WrappingKey {
     /// Wraps a key for a volume.
     ///
     /// # Errors
-    /// If the wrapping key is not an AES key, or the length of the key not a multiple of eight bytes.
+    /// If the wrapping key is not an AES key.
     pub fn wrap(&self, volume: u64, key: &Secret, unit: u32, tweak: Tweak) -> Result<DataKeySpec, ImportError> {
-        let mut wrapped = vec![0; key.bytes().len() + 8];
+        let content = Zeroizing::new([&purpose(self.tenant, volume, unit, tweak)[..], key.bytes()].concat());
+        let mut wrapped = vec![0; content.len().next_multiple_of(8) + 8];
         let done = match self.key.bytes() {
             short if short.len() == 16 => {
-                KwAes128::new_from_slice(short).map(|wrap| wrap.wrap_key(key.bytes(), &mut wrapped).is_ok())
+                KwpAes128::new_from_slice(short).map(|wrap| wrap.wrap_key(&content, &mut wrapped).is_ok())
             }
-            long => KwAes256::new_from_slice(long).map(|wrap| wrap.wrap_key(key.bytes(), &mut wrapped).is_ok()),
+            long => KwpAes256::new_from_slice(long).map(|wrap| wrap.wrap_key(&content, &mut wrapped).is_ok()),
         };
         match done.map_err(|_| ImportError::WrappingKey(self.key.bytes().len()))? {
             true => Ok(DataKeySpec { tenant: self.tenant, volume, wrapped, unit, tweak }),
@@ -213,39 +218,66 @@ impl WrappingKey {
     /// Unwraps a key.
     ///
     /// # Errors
-    /// If it is another tenant's, was wrapped under another key, or is no key.
+    /// If it is another tenant's, was wrapped under another key or for another volume, unit or tweak, or is no key.
     pub fn unwrap(&self, spec: &DataKeySpec) -> Result<DataKey, ImportError> {
         if spec.tenant != self.tenant {
             return Err(ImportError::Tenant { tenant: self.tenant, found: spec.tenant });
         }
-        let mut key = Zeroizing::new(vec![0; spec.wrapped.len().saturating_sub(8)]);
+        let mut content = Zeroizing::new(vec![0; spec.wrapped.len().saturating_sub(8)]);
         let done = match self.key.bytes() {
             short if short.len() == 16 => {
-                KwAes128::new_from_slice(short).map(|wrap| wrap.unwrap_key(&spec.wrapped, &mut key).is_ok())
+                KwpAes128::new_from_slice(short).map(|wrap| wrap.unwrap_key(&spec.wrapped, &mut content).ok())
             }
-            long => KwAes256::new_from_slice(long).map(|wrap| wrap.unwrap_key(&spec.wrapped, &mut key).is_ok()),
+            long => KwpAes256::new_from_slice(long).map(|wrap| wrap.unwrap_key(&spec.wrapped, &mut content).ok()),
         };
-        if !done.map_err(|_| ImportError::WrappingKey(self.key.bytes().len()))? {
-            return Err(ImportError::NotAuthentic);
-        }
-        let key = Secret::new(core::mem::take(&mut *key));
-        Ok(DataKey::new(spec.tenant, spec.volume, spec.unit, spec.tweak, key)?)
+        let content = done.map_err(|_| ImportError::WrappingKey(self.key.bytes().len()))?;
+        let purpose = purpose(spec.tenant, spec.volume, spec.unit, spec.tweak);
+        let key = content.and_then(|content| content.strip_prefix(&purpose)).ok_or(ImportError::NotAuthentic)?;
+        Ok(DataKey::new(spec.tenant, spec.volume, spec.unit, spec.tweak, Secret::new(key.to_vec()))?)
     }
+}
+
+/// What a key is for, as it is wrapped with it: see the module.
+fn purpose(tenant: u32, volume: u64, unit: u32, tweak: Tweak) -> [u8; 17] {
+    let mut bytes = [0; 17];
+    bytes[..4].copy_from_slice(&tenant.to_be_bytes());
+    bytes[4..12].copy_from_slice(&volume.to_be_bytes());
+    bytes[12..16].copy_from_slice(&unit.to_be_bytes());
+    bytes[16] = u8::from(tweak == Tweak::Sectors512);
+    bytes
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// RFC 3394 4.6: 256 bits under 256 bits.
+    /// OpenSSL's `id-aes256-wrap-pad` over the 81 bytes that the module's documentation lists.
     #[test]
-    fn the_rfcs_vector() {
-        let tenant = WrappingKey { tenant: 1, key: Secret::new((0..32).collect()) };
-        let key: Vec<u8> = (0..16).map(|byte| byte * 0x11).chain(0..16).collect();
-        let spec = tenant.wrap(9, &Secret::new(key.clone()), 512, Tweak::Unit).unwrap();
-        assert_eq!(spec.wrapped[..8], [0x28, 0xc9, 0xf4, 0x04, 0xc4, 0xb8, 0x10, 0xf4]);
-        assert_eq!(spec.wrapped[36..], [0x7a, 0x02, 0xdd, 0x21]);
-        assert_eq!(tenant.unwrap(&spec).unwrap().key.bytes(), key);
+    fn wrapped_key_is_that_of_openssl() {
+        let tenant = WrappingKey { tenant: 7, key: Secret::new((0..32).collect()) };
+        let spec = tenant.wrap(1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
+        let hex: String = spec.wrapped.iter().map(|byte| format!("{byte:02x}")).collect();
+        let expected = "909cfacc283e3ee1043f0e39ef0f056c7caabfd4daffec3865bafdda31fbb8e87842146ec379d4f3c7e11ed3dbdef9b1\
+                        8a974fb5f33834837853573ecc244f3203906ad3290f2862727b2a1c31fb6b7659710e9f52f9b73cd4500d918a4a037f";
+        assert_eq!(hex, expected);
+        assert_eq!(tenant.unwrap(&spec).unwrap().key.bytes(), (0..64).collect::<Vec<u8>>());
+    }
+
+    /// What stands beside a wrapped key lies in clear where it is kept.
+    #[test]
+    fn wrapped_key_is_for_its_volume_unit_and_tweak_alone() {
+        let tenant = WrappingKey { tenant: 1, key: Secret::new(vec![3; 32]) };
+        let spec = tenant.wrap(1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
+        let volume = DataKeySpec { volume: 2, ..spec.clone() };
+        let unit = DataKeySpec { unit: 4096, ..spec.clone() };
+        let tweak = DataKeySpec { tweak: Tweak::Sectors512, ..spec.clone() };
+        for other in [volume, unit, tweak] {
+            assert_eq!(tenant.unwrap(&other).unwrap_err(), ImportError::NotAuthentic, "{other:?}");
+        }
+        // Nor is it another tenant's, if two should have the same wrapping key.
+        let twin = WrappingKey { tenant: 2, ..tenant.clone() };
+        assert_eq!(twin.unwrap(&DataKeySpec { tenant: 2, ..spec.clone() }).unwrap_err(), ImportError::NotAuthentic);
+        assert!(tenant.unwrap(&spec).is_ok());
     }
 
     #[test]

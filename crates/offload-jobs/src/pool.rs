@@ -176,7 +176,10 @@ fn work(shared: &Shared) {
         state.ended.push_back(job.done(outcome));
         shared.end.notify_one();
         if let Some(waker) = state.waker.take() {
+            // Whoever is woken may use the queue at once.
+            drop(state);
             waker.wake();
+            state = shared.state();
         }
     }
 }

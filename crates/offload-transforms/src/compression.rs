@@ -1,12 +1,12 @@
 //! DEFLATE, zlib and gzip by zlib-rs, LZ4 frames by lz4_flex; with the CRC-32 of both sides.
 
-use crate::pieces::{Reader, Room};
+use crate::pieces::{self, Reader, Room};
 use crate::{Checksums, Fault, SpecError, Way};
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
 use lz4_flex::frame::{FrameDecoder, FrameEncoder, FrameInfo};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 
 /// A format of compressed data.
 ///
@@ -146,6 +146,10 @@ fn compress_lz4(source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
 fn decompress_lz4(source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
     let crc = Digest::new(CrcAlgorithm::Crc32IsoHdlc);
     let mut counted = Counted { reader: Reader::new(source), taken: 0, crc, ended: false };
+    counted.skip_user_data()?;
+    if counted.taken > 0 && counted.taken == pieces::len(source) {
+        return Ok((counted.taken, Checksums { source: counted.crc.finalize() as u32, target: 0 }));
+    }
     let mut frame = FrameDecoder::new(&mut counted);
     let mut buffer = [0; BUFFER];
     loop {
@@ -172,8 +176,29 @@ struct Counted<'a> {
     ended: bool,
 }
 
+impl Counted<'_> {
+    /// Takes the skippable frames that come next: four bytes of magic, a length in four, and data of the user's, which are nothing
+    /// of the result.
+    fn skip_user_data(&mut self) -> Result<(), Fault> {
+        let mut head = [0; 8];
+        while self.reader.clone().fill(&mut head) {
+            let [magic, len] =
+                [0, 4].map(|at| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
+            if !SKIPPABLE.contains(&magic) {
+                break;
+            }
+            let all = head.len() as u64 + u64::from(len);
+            let taken = io::copy(&mut self.by_ref().take(all), &mut io::sink()).map_err(|_| Fault::Corrupt)?;
+            if taken < all {
+                return Err(Fault::Corrupt);
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Read for Counted<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let len = self.reader.read(bytes)?;
         self.crc.update(&bytes[..len]);
         self.taken += len;
@@ -200,6 +225,9 @@ impl Sums {
 
 /// Bytes that come out of a stream at once.
 const BUFFER: usize = 8192;
+
+/// What skippable frames begin with (LZ4 Frame Format 1.6.4).
+const SKIPPABLE: core::ops::RangeInclusive<u32> = 0x184d_2a50..=0x184d_2a5f;
 
 /// The largest window there is: 32 KiB.
 const WINDOW: u8 = 15;

@@ -93,3 +93,54 @@ fn slice_at(data: &[u8], at: u32, len: usize, most: usize) -> Tag {
     }
     slice
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Hash, Secret};
+
+    const RECORD: [u8; AAD] = *b"number and.";
+
+    /// A plaintext, its MAC, and so many bytes of padding.
+    fn decrypted(key: &HmacKey, plain: &[u8], padding: usize) -> Vec<u8> {
+        let length = (plain.len() as u16).to_be_bytes();
+        let tag = key.mac(&[&RECORD, &length, plain]);
+        [plain, &tag[..key.hash.len()], &vec![(padding - 1) as u8; padding]].concat()
+    }
+
+    /// RFC 5246 6.2.3.2: the receiver must check each byte of the padding. Who may forge them learns the last byte of blocks (POODLE).
+    #[test]
+    fn each_byte_of_the_padding_is_checked() {
+        for hash in [Hash::Sha1, Hash::Sha256] {
+            let key = HmacKey::new(hash, &Secret::new(vec![7; 20])).unwrap();
+            for (plain, padding) in [(100, 256), (0, 256), (1000, 16), (1000, 2), (5, 1)] {
+                let plain: Vec<u8> = (0..plain).map(|at| at as u8).collect();
+                let data = decrypted(&key, &plain, padding);
+                assert_eq!(check(&key, &RECORD, &data), Some(plain.len()));
+                for from_end in 0..padding {
+                    for bit in 0..8 {
+                        let mut wrong = data.clone();
+                        let at = data.len() - 1 - from_end;
+                        wrong[at] ^= 1 << bit;
+                        assert_eq!(check(&key, &RECORD, &wrong), None, "{padding} bytes, {from_end} from the end");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn mac_and_plaintext_are_checked() {
+        let key = HmacKey::new(Hash::Sha256, &Secret::new(vec![7; 32])).unwrap();
+        let data = decrypted(&key, b"plaintext", 23);
+        for at in 0..data.len() - 23 {
+            let mut wrong = data.clone();
+            wrong[at] ^= 0x10;
+            assert_eq!(check(&key, &RECORD, &wrong), None, "byte {at}");
+        }
+        assert_eq!(check(&key, &[0; AAD], &data), None);
+        // Padding that is longer than the record leaves no place for the MAC.
+        assert_eq!(check(&key, &RECORD, &[255; 64]), None);
+        assert_eq!(check(&key, &RECORD, &[0; 32]), None);
+    }
+}

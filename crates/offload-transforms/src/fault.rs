@@ -48,6 +48,9 @@ pub enum SpecError {
         /// Bits that there are.
         room: u8,
     },
+    /// An application tag of 0xffff says that nothing is to be checked: no block would be verified.
+    #[error("an application tag of 0xffff turns all checks off: choose another one")]
+    ApplicationTag,
     /// Compression has the levels 0 to 9.
     #[error("compression level {0}: levels are 0 to 9")]
     Level(u8),

@@ -96,6 +96,7 @@ impl Write for Room<'_> {
 }
 
 /// Reads pieces one behind the other.
+#[derive(Clone)]
 pub(crate) struct Reader<'a> {
     piece: &'a [u8],
     rest: core::slice::Iter<'a, Bytes>,
@@ -150,6 +151,27 @@ mod tests {
         room.append_all(&[]).unwrap();
         assert_eq!(room.keep(), 1);
         assert_eq!(target.len(), 10);
+    }
+
+    /// What a run took back is not left behind the target's end, where whoever appends finds it.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn bytes_taken_off_are_wiped() {
+        use std::os::unix::fs::FileExt;
+        let mut target = BytesMut::with_capacity(16);
+        target.extend_from_slice(b"old");
+        let start = target.as_ptr() as u64;
+        let mut room = Room::new(&mut target);
+        room.append(b"secret bytes").unwrap();
+        room.shorten(5);
+        assert_eq!(room.result(), b"secret ");
+        let memory = std::fs::File::open("/proc/self/mem").unwrap();
+        let mut bytes = [0; 15];
+        memory.read_exact_at(&mut bytes, start).unwrap();
+        assert_eq!(&bytes, b"oldsecret \0\0\0\0\0");
+        drop(room);
+        memory.read_exact_at(&mut bytes, start).unwrap();
+        assert_eq!(bytes, *b"old\0\0\0\0\0\0\0\0\0\0\0\0");
     }
 
     #[test]

@@ -119,7 +119,8 @@ pub struct Format {
     pub guard: Guard,
     /// Bytes that one guard is of: a block, and the metadata in front of the protection information, if there are any.
     pub interval: u32,
-    /// The application tag.
+    /// The application tag. 0xffff says that a block is not to be checked (T10 and NVMe; of type 3, only if the reference tag is all
+    /// ones as well): types 1 and 2 cannot have it.
     pub application: u16,
     /// How many high bits of the reference tag are a storage tag. 0: none.
     pub storage_bits: u8,
@@ -154,6 +155,9 @@ impl Format {
                 found: (64 - self.storage.leading_zeros()) as u8,
                 room: self.storage_bits,
             });
+        }
+        if self.application == u16::MAX && self.kind != Kind::Type3 {
+            return Err(SpecError::ApplicationTag);
         }
         if !(1..=MOST).contains(&self.interval) {
             return Err(SpecError::Unit {

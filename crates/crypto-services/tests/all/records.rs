@@ -2,7 +2,7 @@
 
 use crypto_services::{Suite, TlsRecords};
 use ktls_offload::traffic_key;
-use offload_api::TlsVersion;
+use offload_api::{TlsKey, TlsSuite, TlsVersion};
 use rustls::crypto::ring::{cipher_suite, default_provider};
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{
@@ -132,4 +132,24 @@ fn what_is_no_record_is_refused_and_costs_no_number() {
     assert_eq!(receiving.open(&record).unwrap(), (23, b"data".to_vec()));
     assert_eq!(receiving.number(), number + 1);
     assert!(receiving.seal(23, &[0; 16_385]).is_none(), "too long for a record");
+}
+
+/// RFC 8446 5.3 and 5.5: a key seals so many records and no more, and a number is not used twice.
+#[test]
+fn records_end_at_the_limit_of_their_key() {
+    for (suite, key_len, limit) in [
+        (TlsSuite::Aes128Gcm, 16, 1 << 24),
+        (TlsSuite::Aes256Gcm, 32, 1 << 24),
+        (TlsSuite::ChaCha20Poly1305, 32, u64::MAX),
+    ] {
+        for version in [TlsVersion::Tls12, TlsVersion::Tls13] {
+            let key = TlsKey::new(version, suite, &vec![7; key_len], [1; 12]).unwrap();
+            let [mut sender, mut receiver] = [(); 2].map(|()| TlsRecords::new(&key, limit - 1).unwrap());
+            let last = sender.seal(23, b"the last").unwrap();
+            assert_eq!((sender.seal(23, b"one more"), sender.number()), (None, limit));
+            assert_eq!(receiver.open(&last).unwrap(), (23, b"the last".to_vec()));
+            assert!(receiver.open(&last).is_err());
+            assert_eq!(receiver.number(), limit);
+        }
+    }
 }

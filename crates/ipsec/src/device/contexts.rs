@@ -79,10 +79,10 @@ macro_rules! contexts_of {
                 $layer.change_at($queue, engine, change)
             }
 
-            fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>) {
+            fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
                 let $this = self;
                 if let Some(contexts) = $layer.contexts_at($queue) {
-                    contexts.place(context, buffer, pieces);
+                    contexts.place(context, buffer, pieces, stages);
                 }
             }
 

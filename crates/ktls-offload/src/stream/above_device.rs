@@ -157,10 +157,10 @@ impl Contexts for AboveTls<'_> {
         }
     }
 
-    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>) {
+    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
         // Without a device they are dropped, and so go home.
         if let Some(contexts) = self.device.contexts() {
-            contexts.place(context, buffer, pieces);
+            contexts.place(context, buffer, pieces, stages);
         }
     }
 

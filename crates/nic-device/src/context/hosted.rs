@@ -11,6 +11,7 @@ use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::any::Any;
 use core::fmt;
+use core::ops::Range;
 use offload_api::{ContextEvent, Direction, EngineInfo, Handle, PacketAsk, PacketMark, Piece, TxPacket, Verdict};
 use offload_api::{KeyBytes, Spec};
 use offload_base::Seq;
@@ -100,13 +101,16 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
     fn take_stages(&mut self, stages: &StageMakers);
 
     /// Makes a context, to be [put](Self::put) in its place. False: there is no such place, or the engine cannot.
-    fn make(&mut self, handle: Handle, direction: Direction, spec: Spec) -> bool;
+    fn make(&mut self, queue: usize, handle: Handle, direction: Direction, spec: Spec) -> bool;
 
     /// Puts the context that was made in its handle's place, with its place in the circle of those on the NIC.
     fn put(&mut self, handle: Handle, subject: Subject, at: usize);
 
     /// The context in a place.
     fn in_place(&self, place: u32) -> Option<Handle>;
+
+    /// The contexts in these places.
+    fn in_places(&self, places: Range<u32>) -> Vec<Handle>;
 
     /// Whether the state of a context is on the NIC; `None`: there is no such context.
     fn is_there(&self, handle: Handle) -> Option<bool>;
@@ -145,7 +149,7 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
     fn answer(&mut self, handle: Handle, answer: (Seq, Option<u64>), counters: &mut DeviceCounters);
 
     /// Gives a context a buffer.
-    fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>);
+    fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>);
 
     /// Takes a buffer away.
     fn unplace(&mut self, handle: Handle, buffer: u64);
@@ -153,8 +157,11 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
     /// [`Engine::command`], of a context that is on the NIC.
     fn command(&mut self, handle: Handle, command: Spec);
 
-    /// [`Engine::change`].
-    fn change(&mut self, change: Spec);
+    /// [`Engine::change_for`].
+    fn change(&mut self, queue: usize, change: Spec);
+
+    /// [`Engine::forget_queue`].
+    fn forget_queue(&mut self, queue: usize);
 
     /// [`Engine::pop_event`].
     fn pop_event(&mut self) -> Option<ContextEvent>;
@@ -175,9 +182,9 @@ impl<E: Engine> AnyEngine for Hosted<E> {
         self.engine.take_stages(stages);
     }
 
-    fn make(&mut self, handle: Handle, direction: Direction, spec: Spec) -> bool {
+    fn make(&mut self, queue: usize, handle: Handle, direction: Direction, spec: Spec) -> bool {
         let spec = if handle.place() < self.places { spec.downcast::<E::Spec>().ok() } else { None };
-        self.made = spec.and_then(|spec| self.engine.create(direction, *spec));
+        self.made = spec.and_then(|spec| self.engine.create_for(queue, direction, *spec));
         self.made.is_some()
     }
 
@@ -189,6 +196,11 @@ impl<E: Engine> AnyEngine for Hosted<E> {
 
     fn in_place(&self, place: u32) -> Option<Handle> {
         self.slab.in_place(place)
+    }
+
+    fn in_places(&self, places: Range<u32>) -> Vec<Handle> {
+        let used = places.start..places.end.min(self.slab.places());
+        used.filter_map(|place| self.slab.in_place(place)).collect()
     }
 
     fn is_there(&self, handle: Handle) -> Option<bool> {
@@ -240,10 +252,12 @@ impl<E: Engine> AnyEngine for Hosted<E> {
         self.engine.answer(self.slab.get(handle), answer, counters);
     }
 
-    fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>) {
-        // Without a context they are dropped, and so go home.
-        if let Some(held) = self.slab.held(handle) {
-            E::place(held, buffer, pieces);
+    fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
+        // Without a context they are dropped, and so go home; and with stages that are not this engine's.
+        if let Some(held) = self.slab.held(handle)
+            && let Ok(stages) = stages.map(|stages| stages.downcast()).transpose()
+        {
+            E::place(held, buffer, pieces, stages.map(|stages| *stages));
         }
     }
 
@@ -259,10 +273,14 @@ impl<E: Engine> AnyEngine for Hosted<E> {
         }
     }
 
-    fn change(&mut self, change: Spec) {
+    fn change(&mut self, queue: usize, change: Spec) {
         if let Ok(change) = change.downcast() {
-            self.engine.change(*change);
+            self.engine.change_for(queue, *change);
         }
+    }
+
+    fn forget_queue(&mut self, queue: usize) {
+        self.engine.forget_queue(queue);
     }
 
     fn pop_event(&mut self) -> Option<ContextEvent> {

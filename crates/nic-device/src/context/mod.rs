@@ -59,6 +59,8 @@ pub(crate) struct ContextStore {
     contexts: usize,
     /// Engines that were called since they were asked what is to be told are in this range.
     called: Range<usize>,
+    /// Whose commands are carried out, of the queues that share this store.
+    queue: usize,
     counters: CacheCounters,
 }
 
@@ -96,6 +98,7 @@ impl ContextStore {
             fits: (cache_bytes / ContextImage::BYTES).max(1),
             contexts: 0,
             called: 0..0,
+            queue: 0,
             counters: CacheCounters::default(),
         }
     }
@@ -109,6 +112,21 @@ impl ContextStore {
         self.contexts
     }
 
+    /// The commands that follow are those of a queue, of several that share this store.
+    pub(crate) fn serve(&mut self, queue: usize) {
+        self.queue = queue;
+    }
+
+    /// Gives up all that a queue has: its contexts, by engine in these places, and what it changed.
+    pub(crate) fn forget_queue(&mut self, queue: usize, places: &[Range<u32>], steering: &mut Steering) {
+        for (engine, places) in places.iter().enumerate() {
+            let Some(engine) = self.engines.get_mut(engine).map(Installed::any_mut) else { continue };
+            engine.forget_queue(queue);
+            let contexts = engine.in_places(places.clone());
+            contexts.into_iter().for_each(|handle| self.remove(handle, steering));
+        }
+    }
+
     /// Has the context's engine make it, and steers to it what it is about; what was in its place is gone. False: the engine
     /// cannot, and nothing has changed.
     pub(crate) fn create(
@@ -120,7 +138,8 @@ impl ContextStore {
         steering: &mut Steering,
         dma: &mut DmaBytes,
     ) -> bool {
-        let made = self.engine_mut(handle).is_some_and(|engine| engine.make(handle, direction, spec));
+        let queue = self.queue;
+        let made = self.engine_mut(handle).is_some_and(|engine| engine.make(queue, handle, direction, spec));
         if made {
             self.put(handle, subject, steering, dma);
         }
@@ -278,7 +297,7 @@ impl ContextStore {
     pub(crate) fn change(&mut self, engine: u8, change: Spec) {
         self.note_called(engine);
         if let Some(engine) = self.engines.get_mut(usize::from(engine)) {
-            engine.any_mut().change(change);
+            engine.any_mut().change(self.queue, change);
         }
     }
 
@@ -328,9 +347,9 @@ impl ContextStore {
     }
 
     /// Gives a context a buffer.
-    pub(crate) fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>) {
+    pub(crate) fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
         if let Some(engine) = self.engine_mut(handle) {
-            engine.place(handle, buffer, pieces);
+            engine.place(handle, buffer, pieces, stages);
         }
     }
 

@@ -43,6 +43,11 @@ impl<E: Engine> Slab<E> {
         Some(self.places.get(place as usize)?.as_ref()?.handle)
     }
 
+    /// No context is in a place behind so many.
+    pub(super) fn places(&self) -> u32 {
+        self.places.len() as u32
+    }
+
     /// Puts a context in its handle's place, with its place in the circle.
     pub(super) fn insert(&mut self, handle: Handle, subject: Subject, state: E::State, held: E::Held, at: usize) {
         let place = handle.place() as usize;

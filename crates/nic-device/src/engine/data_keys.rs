@@ -28,7 +28,8 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug, Default)]
 pub struct DataKeys {
-    tenants: BTreeMap<u32, WrappingKey>,
+    /// By the queue that gave it, and tenant: other queues have no part in it.
+    tenants: BTreeMap<(usize, u32), WrappingKey>,
 }
 
 /// A key on the NIC. See [`DataKeys`] for an example.
@@ -88,8 +89,12 @@ impl Engine for DataKeys {
     type State = Box<KeyOnNic>;
     type Held = ();
 
-    fn create(&mut self, _: Direction, spec: DataKeySpec) -> Option<(Box<KeyOnNic>, ())> {
-        let key = self.tenants.get(&spec.tenant)?.unwrap(&spec).ok()?;
+    fn create(&mut self, direction: Direction, spec: DataKeySpec) -> Option<(Box<KeyOnNic>, ())> {
+        self.create_for(0, direction, spec)
+    }
+
+    fn create_for(&mut self, queue: usize, _: Direction, spec: DataKeySpec) -> Option<(Box<KeyOnNic>, ())> {
+        let key = self.tenants.get(&(queue, spec.tenant))?.unwrap(&spec).ok()?;
         Some((KeyOnNic::new(key), ()))
     }
 
@@ -112,13 +117,21 @@ impl Engine for DataKeys {
         Some(KeyOnNic::new(DataKey::again(tenant, volume, unit, tweak, key)))
     }
 
-    /// A key of no bytes takes the tenant's away.
     fn change(&mut self, tenant: WrappingKey) {
+        self.change_for(0, tenant);
+    }
+
+    /// A key of no bytes takes the tenant's away.
+    fn change_for(&mut self, queue: usize, tenant: WrappingKey) {
         if tenant.key.bytes().is_empty() {
-            self.tenants.remove(&tenant.tenant);
+            self.tenants.remove(&(queue, tenant.tenant));
         } else {
-            self.tenants.insert(tenant.tenant, tenant);
+            self.tenants.insert((queue, tenant.tenant), tenant);
         }
+    }
+
+    fn forget_queue(&mut self, queue: usize) {
+        self.tenants.retain(|(of, _), _| *of != queue);
     }
 
     fn lend(context: Context<'_, DataKeys>) -> Option<Lent> {
@@ -143,6 +156,19 @@ impl JobEngine for DataKeys {
 mod tests {
     use super::*;
     use crate::context::ContextImage;
+
+    #[test]
+    fn wrapping_keys_go_with_their_queue() {
+        let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![1; 32]) };
+        let spec = tenant.wrap(1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
+        let mut keys = DataKeys::default();
+        for queue in [0, 1] {
+            keys.change_for(queue, tenant.clone());
+        }
+        keys.forget_queue(1);
+        let mut opens = |queue| keys.create_for(queue, Direction::Transmit, spec.clone()).is_some();
+        assert_eq!([0, 1, 2].map(&mut opens), [true, false, false]);
+    }
 
     /// Evicted, and fetched again, a key makes of a block what it made of it before.
     #[test]

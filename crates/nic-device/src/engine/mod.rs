@@ -178,8 +178,8 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     /// a context it comes too late.
     fn answer(&mut self, _: Option<Context<'_, Self>>, _: (Seq, Option<u64>), _: &mut DeviceCounters) {}
 
-    /// Takes a buffer. Pieces that are dropped go home.
-    fn place(_: &mut Self::Held, _: u64, _: Vec<Piece>) {}
+    /// Takes a buffer, and what the data for it are to pass. Pieces that are dropped go home.
+    fn place(_: &mut Self::Held, _: u64, _: Vec<Piece>, _: Option<Self::Command>) {}
 
     /// Sends home what is left of a buffer.
     fn unplace(_: &mut Self::Held, _: u64) {}
@@ -189,6 +189,25 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
 
     /// Changes what is of no context.
     fn change(&mut self, _: Self::Change) {}
+
+    /// [`create`](Self::create) for one of the queues that share the engine, as those of an accelerator do.
+    fn create_for(
+        &mut self,
+        _queue: usize,
+        direction: Direction,
+        spec: Self::Spec,
+    ) -> Option<(Self::State, Self::Held)> {
+        self.create(direction, spec)
+    }
+
+    /// [`change`](Self::change) by one of the queues that share the engine. What must not reach the contexts of other queues is kept by
+    /// queue.
+    fn change_for(&mut self, _queue: usize, change: Self::Change) {
+        self.change(change);
+    }
+
+    /// A queue has no driver any more, and no contexts: what it changed is forgotten.
+    fn forget_queue(&mut self, _queue: usize) {}
 
     /// What is to be told next. There is room for it. It is asked for after calls that have the engine itself or change its
     /// contexts, not after those that pass a flow's bytes: what a stream engine finds there, its verdicts say.

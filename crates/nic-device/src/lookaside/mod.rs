@@ -11,12 +11,15 @@
 //! after its time; jobs on several units overtake each other.
 //!
 //! The sessions of all queues are in one store, with one cache. Each queue has its own range of handles: the device refuses
-//! jobs that name a session of another queue's.
+//! jobs that name a session of another queue's. What a queue changes of an engine, wrapping keys say, is that queue's too; a queue whose
+//! driver is dropped leaves nothing behind.
 //!
 //! - `mod.rs`: [`Lookaside`], units and turns; `queue.rs`: one queue, from fetching to completion; [`run`]: a thread for it.
 
 mod queue;
 mod run;
+#[cfg(test)]
+mod tests;
 
 use crate::context::ContextStore;
 use crate::engine::Engines;
@@ -96,7 +99,7 @@ impl LookasideConfig {
 pub struct Unit {
     /// From when a job is started until it has ended, beside the time that its bytes take.
     pub latency: Duration,
-    /// Bytes of sources in a second; `None`: as fast as the machine is. The next job starts when the bytes of the one before are
+    /// Bytes of sources in a second, and of what is authenticated beside them; `None`: as fast as the machine is. The next job starts when the bytes of the one before are
     /// through, which may be long before that one has ended.
     pub rate: Option<u64>,
 }
@@ -224,7 +227,7 @@ impl Lookaside {
         let infos = engines.infos();
         let queues = rings.into_iter().enumerate().map(|(number, rings)| {
             let places = infos.iter().map(|info| config.places(number, info.contexts)).collect();
-            Queue::new(rings, places, config.shares[number].max(1), config.delays)
+            Queue::new(number, rings, places, config.shares[number].max(1), config.delays)
         });
         Lookaside {
             queues: queues.collect(),
@@ -247,6 +250,7 @@ impl Lookaside {
     pub fn process(&mut self, now: Instant) {
         for queue in &mut self.queues {
             queue.fetch(now);
+            queue.clear_if_abandoned(&mut self.sessions);
         }
         self.start_jobs(now);
         for queue in &mut self.queues {

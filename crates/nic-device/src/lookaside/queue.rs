@@ -37,6 +37,7 @@ offload_base::counters! {
 /// A job queue, the device's side.
 #[derive(Debug)]
 pub(super) struct Queue {
+    number: usize,
     rings: DeviceJobRings,
     /// By engine, the places of this queue's sessions.
     places: Vec<Range<u32>>,
@@ -51,6 +52,8 @@ pub(super) struct Queue {
     share: u32,
     /// Bytes that it may start in its turn.
     credit: usize,
+    /// Its driver is gone, and so is what it had here.
+    is_cleared: bool,
     counters: JobCounters,
     dma: DmaBytes,
 }
@@ -65,8 +68,15 @@ struct UnderWay {
 }
 
 impl Queue {
-    pub(super) fn new(rings: DeviceJobRings, places: Vec<Range<u32>>, share: u32, delays: Delays) -> Queue {
+    pub(super) fn new(
+        number: usize,
+        rings: DeviceJobRings,
+        places: Vec<Range<u32>>,
+        share: u32,
+        delays: Delays,
+    ) -> Queue {
         Queue {
+            number,
             rings,
             places,
             delays,
@@ -77,6 +87,7 @@ impl Queue {
             interrupt_at: None,
             share,
             credit: 0,
+            is_cleared: false,
             counters: JobCounters::default(),
             dma: DmaBytes::default(),
         }
@@ -113,6 +124,19 @@ impl Queue {
         }
     }
 
+    /// Gives up what a queue had whose driver is gone: what was submitted, sessions and their keys. Nobody is there to be told.
+    pub(super) fn clear_if_abandoned(&mut self, sessions: &mut Sessions) {
+        if self.is_cleared || !self.rings.completions.is_abandoned() {
+            return;
+        }
+        self.is_cleared = true;
+        while self.rings.submitted.pop().is_some() {}
+        self.fetched.clear();
+        self.under_way.clear();
+        (self.fetch_at, self.interrupt_at) = (None, None);
+        sessions.store.forget_queue(self.number, &self.places, &mut sessions.steering);
+    }
+
     pub(super) fn has_fetched(&self) -> bool {
         !self.fetched.is_empty()
     }
@@ -124,10 +148,11 @@ impl Queue {
 
     pub(super) fn arm(&mut self, waker: &Waker) -> bool {
         self.rings.doorbell.arm(waker);
-        self.rings.submitted.is_empty() || self.fetch_at.is_some()
+        let is_abandoned = !self.is_cleared && self.rings.completions.is_abandoned();
+        !is_abandoned && (self.rings.submitted.is_empty() || self.fetch_at.is_some())
     }
 
-    /// Bytes of the next job that a unit could start. Commands before it are carried out, and jobs end that no unit is needed for.
+    /// Bytes of the next job that a unit could start, additional data with them. Commands before it are carried out, and jobs end that no unit is needed for.
     pub(super) fn next_job(&mut self, sessions: &mut Sessions, now: Instant) -> Option<usize> {
         loop {
             match self.fetched.front()? {
@@ -139,7 +164,7 @@ impl Queue {
                         self.counters.no_session += 1;
                         JobStatus::NoSession
                     } else {
-                        return Some(job.source_len());
+                        return Some(job.read_len());
                     };
                     if let Some(slot) = self.pop_job() {
                         self.fail_at(now, slot, status);
@@ -163,14 +188,14 @@ impl Queue {
         self.credit = 0;
     }
 
-    /// Has a unit start the next job, and says how many bytes that has.
+    /// Has a unit start the next job, and says how many bytes that has, as [`next_job`](Self::next_job).
     pub(super) fn start(&mut self, sessions: &mut Sessions, unit: usize, speed: Unit, now: Instant) -> Option<usize> {
         let slot = self.pop_job()?;
-        let bytes = slot.job.source_len();
+        let bytes = slot.job.read_len();
         self.credit = self.credit.saturating_sub(bytes);
         self.counters.started += 1;
-        self.counters.bytes += bytes as u64;
-        self.dma.job_source += (bytes + slot.job.aad.len()) as u64;
+        self.counters.bytes += slot.job.source_len() as u64;
+        self.dma.job_source += bytes as u64;
         let before = slot.job.target.len();
         let (slot, _) = self.running.insert((slot, before));
         let outcome = sessions.store.run(&mut slot.job, &mut self.dma);
@@ -262,6 +287,7 @@ impl Queue {
             return;
         };
         let is_old = epoch != self.counters.resets;
+        sessions.store.serve(self.number);
         let Sessions { store, steering, engines } = sessions;
         let completion = match command {
             // From before a reset, of which the driver hears: it is only answered, for each entry is.

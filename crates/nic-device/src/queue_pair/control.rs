@@ -87,8 +87,8 @@ impl QueuePair {
                 self.contexts.answer(handle, (header, number), &mut self.dma, &mut self.counters);
                 ControlCompletion::Answered(handle)
             }
-            ControlCommand::Place { handle, buffer, pieces } => {
-                self.contexts.place(handle, buffer, pieces);
+            ControlCommand::Place { handle, buffer, pieces, stages } => {
+                self.contexts.place(handle, buffer, pieces, stages);
                 ControlCompletion::Answered(handle)
             }
             ControlCommand::Unplace { handle, buffer } => {
@@ -170,8 +170,11 @@ impl QueuePair {
 fn bytes_of(command: &ControlCommand) -> u64 {
     match command {
         ControlCommand::Create { .. } | ControlCommand::Destroy { .. } => dma::CONTROL_COMMAND,
-        // A descriptor for each piece.
-        ControlCommand::Place { pieces, .. } => dma::CONTROL_QUERY + dma::RECEIVE_DESCRIPTOR * pieces.len() as u64,
+        // A descriptor for each piece, and one that says what the data pass.
+        ControlCommand::Place { pieces, stages, .. } => {
+            let descriptors = 1 + u64::from(stages.is_some());
+            descriptors * dma::CONTROL_QUERY + dma::RECEIVE_DESCRIPTOR * pieces.len() as u64
+        }
         ControlCommand::SetIndirection { table } => dma::CONTROL_QUERY + size_of_val(&**table) as u64,
         ControlCommand::Reuse { .. } => dma::CONTROL_REUSE,
         ControlCommand::Park { .. } => dma::CONTROL_PARK,

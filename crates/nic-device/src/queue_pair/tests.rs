@@ -522,9 +522,12 @@ fn commands_weigh_what_they_carry() {
     };
     assert_eq!(weight(ControlCommand::Query { handle: NEW }), dma::CONTROL_QUERY);
     let home = std::sync::Arc::new(Nowhere);
-    let pieces = (0..3).map(|at| offload_api::Piece::new(at, bytes::BytesMut::new(), home.clone())).collect();
-    let place = ControlCommand::Place { handle: NEW, buffer: 1, pieces };
-    assert_eq!(weight(place), dma::CONTROL_QUERY + 3 * dma::RECEIVE_DESCRIPTOR);
+    let mut place = |stages: Option<offload_api::Spec>| {
+        let pieces = (0..3).map(|at| offload_api::Piece::new(at, bytes::BytesMut::new(), home.clone())).collect();
+        weight(ControlCommand::Place { handle: NEW, buffer: 1, pieces, stages })
+    };
+    assert_eq!(place(None), dma::CONTROL_QUERY + 3 * dma::RECEIVE_DESCRIPTOR);
+    assert_eq!(place(Some(Box::new(()))), 2 * dma::CONTROL_QUERY + 3 * dma::RECEIVE_DESCRIPTOR);
     let table = ControlCommand::SetIndirection { table: Box::new([0; INDIRECTION_ENTRIES]) };
     assert_eq!(weight(table), dma::CONTROL_QUERY + 2 * INDIRECTION_ENTRIES as u64);
 }

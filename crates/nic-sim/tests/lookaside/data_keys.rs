@@ -97,6 +97,30 @@ fn other_tenants_keys_and_handles_are_refused() {
     assert_eq!(one(&mut device, mine, Way::Undo, session, vec![0; 512]).0, JobStatus::Done);
 }
 
+/// A wrapped key is no secret: it lies in host memory or on a disk. Only the queue that gave the wrapping key opens it.
+#[test]
+fn wrapping_keys_belong_to_the_queue_that_gave_them() {
+    let (mut device, mut queues) = accelerator(100, vec![1, 1]);
+    let [mine, theirs] = &mut queues[..] else { panic!("two queues") };
+    import(mine, TENANT);
+    let session = open(mine, TENANT, 1);
+    let (status, sealed) = one(&mut device, mine, Way::Apply, session, vec![9; 512]);
+    assert_eq!(status, JobStatus::Done);
+    let used = open(theirs, TENANT, 1);
+    assert_eq!(one(&mut device, theirs, Way::Undo, used, sealed.clone()).0, JobStatus::NoSession);
+    // Nor does another queue replace the key, or take it away.
+    for key in [vec![8; 32], vec![]] {
+        WrappingKey { tenant: TENANT, key: Secret::new(key) }.give(theirs.contexts()).unwrap();
+        run(&mut device, theirs, &mut { Instant::ZERO });
+        let again = open(mine, TENANT, 1);
+        assert_eq!(one(&mut device, mine, Way::Undo, again, sealed.clone()), (JobStatus::Done, vec![9; 512]));
+    }
+    // The queue itself does.
+    WrappingKey { tenant: TENANT, key: Secret::new(vec![]) }.give(mine.contexts()).unwrap();
+    let late = open(mine, TENANT, 1);
+    assert_eq!(one(&mut device, mine, Way::Apply, late, vec![0; 512]).0, JobStatus::NoSession);
+}
+
 fn copies_of_the_key(volume: u64) -> usize {
     copies(|at| key_byte(volume, at))
 }

@@ -235,6 +235,27 @@ fn keys_on_the_ring_go_with_the_device() {
     assert_eq!(Arc::strong_count(&key), 1);
 }
 
+/// Whether the sessions were made, wait on the ring, or were given up: with their driver they leave the device.
+#[test]
+fn keys_of_a_dropped_driver_leave_the_device() {
+    let config = LookasideConfig { shares: vec![1, 1], ..LookasideConfig::default() };
+    let (mut device, mut queues) = lookaside(config, |engines| engines.add_job(Keyless, 10));
+    let (key, others) = (Arc::new(()), Arc::new(()));
+    let now = &mut { Instant::ZERO };
+    open_keyless(&mut queues[1], &others);
+    let sessions = [(); 3].map(|()| open_keyless(&mut queues[0], &key));
+    run(&mut device, &mut queues[1], now);
+    open_keyless(&mut queues[0], &key);
+    queues[0].contexts().remove(sessions[1]);
+    queues[0].submit(*now, job(sessions[0], 1, vec![1; 8].into())).unwrap();
+    queues[0].flush(*now);
+    drop(queues.remove(0));
+    device.process(*now);
+    assert_eq!((Arc::strong_count(&key), device.sessions()), (1, 1));
+    assert_eq!(Arc::strong_count(&others), 2);
+    assert_eq!(device.next_event(), None);
+}
+
 /// While commands fill the queue, sessions given up wait; the first command that ends makes room.
 #[test]
 fn sessions_given_up_at_a_full_queue_leave_without_a_job() {
@@ -245,6 +266,26 @@ fn sessions_given_up_at_a_full_queue_leave_without_a_job() {
     assert!(run(&mut device, &mut queue, now).is_empty());
     assert_eq!(device.sessions(), 0, "keys of sessions that nobody has are in the device");
     assert_eq!((take_removed(&mut queue), queue.room()), (sessions, 4));
+}
+
+/// Its command is behind the jobs submitted before; the device would still do one that comes later, or not.
+#[test]
+fn session_given_up_takes_no_more_jobs() {
+    let (mut device, mut queue) = accelerator(8);
+    let now = &mut { Instant::ZERO };
+    let session = queue.open(Transform::Copy).unwrap();
+    run(&mut device, &mut queue, now);
+    queue.submit(*now, job(session, 1, vec![1; 8].into())).unwrap();
+    queue.contexts().remove(session);
+    queue.submit(*now, job(session, 2, vec![1; 8].into())).unwrap();
+    let late = queue.complete(*now).expect("the device is not asked");
+    assert_eq!((late.user, late.outcome.status), (2, JobStatus::NoSession));
+    queue.flush(*now);
+    let ended = run(&mut device, &mut queue, now);
+    assert_eq!(
+        ended.iter().map(|(_, done)| (done.user, done.outcome.status)).collect::<Vec<_>>(),
+        [(1, JobStatus::Done)]
+    );
 }
 
 fn polls(client: &mut JobClient, runs: &mut RunQueue, device: &mut Lookaside, time: &Hand) {

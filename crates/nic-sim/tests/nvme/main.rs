@@ -618,14 +618,6 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
         starts.push(content.len());
         content.extend(&data[offset as usize..][..length]);
     }
-    let (mut near, mut sender) = pair(NicConfig::default());
-    let ask = TxAsk { seq: Seq(7), checksum: true, mss: Some(1000), ..TxAsk::default() };
-    let fragments = [Bytes::from(content.clone())].into_iter().collect();
-    let packet = TxPacket { header: headers(Seq(7)).into(), fragments, ask };
-    assert_eq!(sender.transmit(Instant::ZERO, packet, &NoRecords), Sent::Posted);
-    sender.flush(Instant::ZERO);
-    near.process(Instant::ZERO);
-
     let (mut far, mut receiver) = pair(NicConfig { mac: [0xff; 6], nvme_io_threshold: 0, ..NicConfig::default() });
     let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![9; 32]) };
     let contexts = receiver.contexts().unwrap();
@@ -643,10 +635,7 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
         }
     }
     run(&mut far);
-    while let Some(frame) = near.poll_frame(Instant::ZERO) {
-        far.receive_frame(Instant::ZERO, frame);
-    }
-    run(&mut far);
+    deliver(&content, &mut far);
     let mut packet = receiver.receive(Instant::ZERO).unwrap();
     assert_eq!(packet.frame.len(), HEADERS + content.len(), "one packet");
     assert_eq!(packet.joined.map(|bytes| bytes.get()), Some(1000));
@@ -657,5 +646,90 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
         let (start, end) = (piece.offset(), piece.offset() + piece.len() as u64);
         assert_eq!(piece.opened(), if volume.is_some() { start..end } else { 0..0 });
         assert_eq!(plain[start as usize..end as usize], *piece.bytes_mut());
+    }
+}
+
+/// Another NIC sends these bytes in segments of 1,000.
+fn deliver(content: &[u8], far: &mut Device) {
+    let (mut near, mut sender) = pair(NicConfig::default());
+    let ask = TxAsk { seq: Seq(7), checksum: true, mss: Some(1000), ..TxAsk::default() };
+    let fragments = [Bytes::copy_from_slice(content)].into_iter().collect();
+    let packet = TxPacket { header: headers(Seq(7)).into(), fragments, ask };
+    assert_eq!(sender.transmit(Instant::ZERO, packet, &NoRecords), Sent::Posted);
+    sender.flush(Instant::ZERO);
+    near.process(Instant::ZERO);
+    while let Some(frame) = near.poll_frame(Instant::ZERO) {
+        far.receive_frame(Instant::ZERO, frame);
+    }
+    run(far);
+}
+
+/// How a buffer whose data were to pass stages leaves the device before a plain one comes under the same identifier.
+#[derive(Clone, Copy, Debug)]
+enum Before {
+    /// The control ring has this many places left.
+    Room(usize),
+    /// It has this many pieces.
+    Pieces(usize),
+    Released,
+}
+
+/// A command of an encrypted volume is followed by one with its identifier that reads in clear. Whatever the device got of the
+/// first one's, the second one's data pass no stages.
+#[test]
+fn stages_go_with_their_buffer() {
+    let rooms = (0..4).map(Before::Room);
+    for before in rooms.chain([1, 31, 32, 33, 100].map(Before::Pieces)).chain([Before::Released]) {
+        let config = NicConfig { control_ring: 8, nvme_io_threshold: 0, ..NicConfig::default() };
+        let (mut far, mut receiver) = pair(NicConfig { mac: [0xff; 6], lro: false, ..config });
+        let mut settle = |receiver: &mut Driver| {
+            run(&mut far);
+            while receiver.poll_event().is_some() {}
+            while receiver.contexts().unwrap().poll_news().is_some() {}
+        };
+        let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![9; 32]) };
+        let contexts = receiver.contexts().unwrap();
+        let key = tenant.import(contexts, 1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
+        let context = receiver.nvme().unwrap().add(&flow().reversed(), Seq(7), &NvmeTcpConfig::default()).unwrap();
+        settle(&mut receiver);
+        let engine = receiver.contexts().unwrap().engine("quic").unwrap().number;
+        let fill = |receiver: &mut Driver| {
+            let change = offload_api::quic::QuicPort { port: 9, cid_bytes: None };
+            receiver.contexts().unwrap().change(engine, Box::new(change)).is_ok()
+        };
+        let mut pieces = 1;
+        match before {
+            Before::Room(room) => {
+                let places = (0..).take_while(|_| fill(&mut receiver)).count();
+                settle(&mut receiver);
+                (room..places).for_each(|_| assert!(fill(&mut receiver)));
+            }
+            Before::Pieces(count) => pieces = count,
+            Before::Released => {}
+        }
+        let buffer = |pieces: usize| {
+            (0..pieces as u64).map(|at| Piece::new(512 * at, BytesMut::zeroed(512), Arc::new(Nowhere))).collect()
+        };
+        let stages = NvmeTcpStages { command: 0, unit: 3, stages: vec![StageSpec::new(XTS_STAGE, key)] };
+        receiver.nvme().unwrap().place_through(context, stages, buffer(pieces));
+        settle(&mut receiver);
+        if let Before::Released = before {
+            receiver.nvme().unwrap().release(context, 0);
+            settle(&mut receiver);
+        }
+        receiver.nvme().unwrap().place(context, 0, buffer(1));
+        settle(&mut receiver);
+        let data: Vec<u8> = (0..512).map(|at| (at * 31) as u8).collect();
+        let mut pdu = vec![7, 0, 24, 24];
+        pdu.extend((24 + 512u32).to_le_bytes());
+        pdu.extend([0; 8]);
+        pdu.extend(512u32.to_le_bytes());
+        pdu.extend([0; 4]);
+        pdu.extend(&data);
+        deliver(&pdu, &mut far);
+        let mut packet = receiver.receive(Instant::ZERO).unwrap();
+        let (_, piece) = packet.placed.first_mut().expect("it is placed");
+        assert!(piece.opened().is_empty(), "{before:?}: it was never encrypted");
+        assert_eq!(piece.bytes_mut()[..], data);
     }
 }

@@ -67,6 +67,21 @@ fn what_no_rule_takes_goes_to_the_representor_and_what_the_host_sends_there_to_t
     assert_eq!((switch.counters().misses, switch.counters().to_representors), (1, 1));
 }
 
+/// An SA that a frame came by says nothing of the way out: it would leave under the keys of another network.
+#[test]
+fn a_frame_leaves_without_the_sa_that_it_came_by() {
+    let frame = datagram(mac(1), mac(0));
+    let protected = Frame { sa: Some(offload_api::Handle { index: 3, generation: 1 }), ..frame.clone() };
+    for (rules, egress) in [
+        ("p0 ingress protocol ip prio 1 flower action mirred egress redirect dev p0", Egress::Port(Vport::Uplink)),
+        ("p0 ingress protocol ip prio 1 flower action mirred egress redirect dev pf0vf1", Egress::Port(OTHER)),
+        ("p0 ingress protocol arp prio 1 flower action drop", Egress::Representor(Vport::Uplink)),
+    ] {
+        let out = sent(&mut switch(rules), Vport::Uplink, protected.clone());
+        assert_eq!(out, [(egress, frame.clone())], "{rules}");
+    }
+}
+
 /// A Linux behind the representor forwards what it is left, and sees by it that the rule is in use.
 #[test]
 fn a_rule_leaves_a_frame_as_it_came_to_the_representor_now_and_then() {

@@ -2,7 +2,7 @@
 
 use crate::{hex, run};
 use bytes::{Bytes, BytesMut};
-use offload_transforms::protection::{Check, Format, Guard, Kind, Mismatch, Protection, Tag};
+use offload_transforms::protection::{Check, Format, Guard, InPlace, Kind, Mismatch, Protection, Tag};
 use offload_transforms::{
     Aead, Compression, Fault, Hash, Order, Parameters, Secret, Session, SpecError, Transform, Tweak, Way,
 };
@@ -205,4 +205,100 @@ fn sources_of_no_length_that_there_can_be() {
             }
         }
     }
+}
+
+/// A block with that tag says of itself that it is not to be checked (types 1 and 2).
+#[test]
+fn application_tag_that_escapes_checks_is_refused() {
+    for kind in [Kind::Type1, Kind::Type2, Kind::Type3] {
+        let format = Format { kind, application: u16::MAX, ..Format::default() };
+        let other = Format { application: 0xfffe, ..format };
+        let session = |memory, wire| {
+            let protection = Protection { memory, wire, check: Check::ALL };
+            Session::new(&Transform::Protection(protection)).map(|_| ())
+        };
+        let expected = if kind == Kind::Type3 { Ok(()) } else { Err(SpecError::ApplicationTag) };
+        assert_eq!(session(None, Some(format)), expected);
+        assert_eq!(session(Some(format), Some(other)), expected);
+        assert_eq!(session(None, Some(other)), Ok(()));
+        assert_eq!(InPlace::new(format, Check::ALL, 0).map(|_| ()), expected);
+    }
+}
+
+/// MAC-then-encrypt gives back what it sealed, whatever the length.
+#[test]
+fn mac_then_encrypt_opens_its_own_records() {
+    for (hash, mac_key) in [(Hash::Sha1, 20), (Hash::Sha256, 32)] {
+        let [cipher_key, mac_key] = [16, mac_key].map(|len| Secret::new(vec![len; len.into()]));
+        let session =
+            Session::new(&Transform::CbcHmac { order: Order::MacThenEncrypt, hash, cipher_key, mac_key }).unwrap();
+        for len in (0..70).chain([255, 256, 4095, 16_384]) {
+            let plain = Bytes::from((0..len).map(|at| at as u8).collect::<Vec<u8>>());
+            let (sealed, _) = run(&session, Way::Apply, WITH, core::slice::from_ref(&plain)).unwrap();
+            let (opened, _) = run(&session, Way::Undo, WITH, &[Bytes::from(sealed)]).unwrap();
+            assert_eq!(opened, plain, "{len} bytes");
+        }
+    }
+}
+
+fn lz4() -> Session {
+    Session::new(&Transform::Compression { format: Compression::Lz4, level: 0 }).unwrap()
+}
+
+/// LZ4 Frame Format 1.6.4: what the user put between frames is skipped, whichever of 16 magic numbers it has.
+fn skippable(magic: u8, data: &[u8]) -> Vec<u8> {
+    [&[0x50 | magic, 0x2a, 0x4d, 0x18], &(data.len() as u32).to_le_bytes()[..], data].concat()
+}
+
+fn lz4_frame(text: &str) -> Vec<u8> {
+    run(&lz4(), Way::Apply, WITH, &[Bytes::copy_from_slice(text.as_bytes())]).unwrap().0.to_vec()
+}
+
+/// Takes frame after frame, as far as each job goes.
+fn undo_lz4(mut source: Bytes, cut: usize) -> Result<Vec<u8>, Fault> {
+    let (session, mut all) = (lz4(), Vec::new());
+    while !source.is_empty() {
+        let pieces: Vec<Bytes> = source.chunks(cut).map(|part| source.slice_ref(part)).collect();
+        let mut target = BytesMut::with_capacity(1000);
+        let outcome = session.run(Way::Undo, WITH, &pieces, &mut target)?;
+        assert!(outcome.consumed > 0);
+        all.extend(target);
+        source = source.slice(outcome.consumed..);
+    }
+    Ok(all)
+}
+
+#[test]
+fn lz4_skippable_frames_are_no_part_of_the_result() {
+    let (one, two) = (lz4_frame("the first"), lz4_frame(" and the second"));
+    for magic in 0..16 {
+        let skipped = skippable(magic, b"user data");
+        let sources = [
+            ([&skipped[..], &one, &two].concat(), "the first and the second"),
+            ([&one[..], &skipped, &two].concat(), "the first and the second"),
+            ([&one[..], &two, &skipped].concat(), "the first and the second"),
+            ([&skipped[..], &skippable(magic, b""), &skipped, &one, &skipped, &skipped].concat(), "the first"),
+            (skipped.clone(), ""),
+            (skippable(magic, &vec![1; 100_000]), ""),
+        ];
+        for (source, expected) in sources {
+            for cut in [1, 5, usize::MAX] {
+                let undone = undo_lz4(source.clone().into(), cut);
+                assert_eq!(undone.as_deref(), Ok(expected.as_bytes()), "magic {magic}, pieces of {cut}");
+            }
+        }
+    }
+    assert_eq!(undo_lz4([&skippable(0x20, b"user data")[..], &one].concat().into(), 9), Err(Fault::Corrupt), "0x70");
+}
+
+#[test]
+fn cut_lz4_skippable_frames_are_damaged() {
+    let skipped = skippable(5, b"user data");
+    for len in 1..skipped.len() {
+        assert_eq!(undo_lz4(skipped[..len].to_vec().into(), 3), Err(Fault::Corrupt), "{len} bytes");
+        let behind = [&lz4_frame("text")[..], &skipped[..len]].concat();
+        assert_eq!(undo_lz4(behind.into(), 3), Err(Fault::Corrupt), "{len} bytes behind a frame");
+    }
+    let long = [&[0x50, 0x2a, 0x4d, 0x18, 255, 255, 255, 255][..], &[0; 100]].concat();
+    assert_eq!(undo_lz4(long.into(), 7), Err(Fault::Corrupt));
 }

@@ -79,9 +79,9 @@ impl Engine for NvmeTcp {
     }
 
     fn command(context: Context<'_, NvmeTcp>, stages: NvmeTcpStages) {
-        match context.state {
-            NvmeState::Receive(_) => context.held.open(stages),
-            NvmeState::Transmit(_) => context.held.seal_with(stages),
+        // What a receive context is told comes with a buffer.
+        if let NvmeState::Transmit(_) = context.state {
+            context.held.seal_with(stages);
         }
     }
 
@@ -137,10 +137,10 @@ impl Engine for NvmeTcp {
         }
     }
 
-    fn place(held: &mut Placement, command: u64, pieces: Vec<Piece>) {
+    fn place(held: &mut Placement, command: u64, pieces: Vec<Piece>, stages: Option<NvmeTcpStages>) {
         // Commands have numbers of 16 bits: what says otherwise is for none.
         if let Ok(command) = u16::try_from(command) {
-            held.insert(command, pieces);
+            held.insert(command, pieces, stages);
         }
     }
 

@@ -14,8 +14,6 @@ use std::collections::BTreeMap;
 pub(crate) struct Placement {
     commands: BTreeMap<u16, Taken>,
     makers: StageMakers,
-    /// What the data of a command are to pass whose buffer comes next; `None`: what the device does not have.
-    announced: Option<(u16, Option<Passing>)>,
     /// Of a transmit context, by what PDUs name them.
     seals: Seals,
     /// What all of these stages need.
@@ -45,14 +43,6 @@ impl Placement {
         Placement { makers, ..Placement::default() }
     }
 
-    /// The buffer that a command will bring next is for data that pass stages.
-    pub(crate) fn open(&mut self, NvmeTcpStages { command, unit, stages }: NvmeTcpStages) {
-        self.remove(command);
-        let stages = self.makers.make(stages).map(|stages| stages.bound_to(&mut self.keys));
-        let passing = stages.map(|stages| Passing { unit, stages });
-        self.announced = Some((command, passing));
-    }
-
     /// Data that leave may name these stages. If the device does not have them, what names them does not leave.
     pub(crate) fn seal_with(&mut self, NvmeTcpStages { command, stages, .. }: NvmeTcpStages) {
         match self.makers.make(stages) {
@@ -77,14 +67,16 @@ impl Placement {
         &self.seals
     }
 
-    /// Takes the buffer of `command`; of an earlier one that had its identifier, the rest goes home.
-    pub(crate) fn insert(&mut self, command: u16, pieces: Vec<Piece>) {
-        let passing = match self.announced.take() {
+    /// Takes the buffer of `command`, whose data pass stages, if any; of an earlier one that had its identifier, the rest goes
+    /// home.
+    pub(crate) fn insert(&mut self, command: u16, pieces: Vec<Piece>, stages: Option<NvmeTcpStages>) {
+        self.remove(command);
+        let mut passing = None;
+        if let Some(NvmeTcpStages { unit, stages, .. }) = stages {
             // Software has to have what the device cannot do: so it gets all of it.
-            Some((announced, None)) if announced == command => return self.remove(command),
-            Some((announced, passing)) if announced == command => passing,
-            _ => None,
-        };
+            let Some(stages) = self.makers.make(stages) else { return };
+            passing = Some(Passing { unit, stages: stages.bound_to(&mut self.keys) });
+        }
         self.commands.insert(command, Taken { pieces, passing });
     }
 
@@ -217,30 +209,27 @@ mod tests {
     #[test]
     fn whole_blocks_of_settled_data_pass_the_stages_of_their_command() {
         let home = Arc::new(Home::default());
-        let stages = |name: &'static str| NvmeTcpStages { command: 7, unit: 3, stages: vec![StageSpec::new(name, ())] };
+        let stages_of =
+            |unit, name: &'static str| Some(NvmeTcpStages { command: 7, unit, stages: vec![StageSpec::new(name, ())] });
+        let stages = |name| stages_of(3, name);
         let mut placement = Placement::with(StageMakers::default().with::<Add>());
-        placement.open(stages("add"));
-        placement.insert(7, buffer(&home));
+        placement.insert(7, buffer(&home), stages("add"));
         let mut piece = placement.place(7, 10, &[1; 40], true, &mut OpenBlock::default()).unwrap();
         let bytes = piece.bytes_mut().to_vec();
         assert_eq!((piece.opened(), &bytes[5..7], &bytes[37..]), (16..48, &[1, 20][..], &[20][..]), "the rest waits");
         assert!(placement.place(7, 50, &[1; 14], false, &mut OpenBlock::default()).unwrap().opened().is_empty());
         // What a stage finds wrong is left as it came.
-        placement.open(NvmeTcpStages { unit: 4, ..stages("add") });
-        placement.insert(7, buffer(&home));
+        placement.insert(7, buffer(&home), stages_of(4, "add"));
         let mut piece = placement.place(7, 0, &[1; 64], true, &mut OpenBlock::default()).unwrap();
         assert!(piece.opened().is_empty() && piece.bytes_mut() == [1; 64]);
         // The next command with this identifier did not ask for any.
-        placement.open(stages("add"));
-        placement.insert(7, buffer(&home));
-        placement.insert(7, buffer(&home));
+        placement.insert(7, buffer(&home), stages("add"));
+        placement.insert(7, buffer(&home), None);
         assert!(placement.place(7, 0, &[1; 64], true, &mut OpenBlock::default()).unwrap().opened().is_empty());
-        // Nor is anything placed that would have to pass what there is not; after another command that is forgotten.
-        for other in [None, Some(8)] {
-            placement.open(stages("press"));
-            other.into_iter().for_each(|other| placement.insert(other, Vec::new()));
-            placement.insert(7, buffer(&home));
-            assert_eq!(placement.place(7, 0, &[1], true, &mut OpenBlock::default()).is_some(), other.is_some());
+        // Nor is anything placed that would have to pass what there is not; the next command is not concerned.
+        for (stages, is_placed) in [(stages("press"), false), (None, true)] {
+            placement.insert(7, buffer(&home), stages);
+            assert_eq!(placement.place(7, 0, &[1], true, &mut OpenBlock::default()).is_some(), is_placed);
         }
     }
 
@@ -251,9 +240,9 @@ mod tests {
         let mut placement = passing(&home);
         let mut open = OpenBlock::default();
         assert!(placement.place(7, 16, &[1; 4], true, &mut open).is_none(), "it waits for its block");
-        placement.open(NvmeTcpStages { command: 7, unit: 3, stages: vec![StageSpec::new("add", ())] });
-        let parts = [(0, 18), (18, 46)];
-        placement.insert(7, parts.map(|(at, bytes)| Piece::new(at, BytesMut::zeroed(bytes), home.clone())).into());
+        let stages = NvmeTcpStages { command: 7, unit: 3, stages: vec![StageSpec::new("add", ())] };
+        let parts = [(0, 18), (18, 46)].map(|(at, bytes)| Piece::new(at, BytesMut::zeroed(bytes), home.clone()));
+        placement.insert(7, parts.into(), Some(stages));
         let placed = placement.place(7, 20, &[1; 40], true, &mut open);
         assert!(placed.is_none_or(|piece| piece.offset() >= 18));
     }
@@ -261,9 +250,9 @@ mod tests {
     /// A command 7 whose data pass a stage, with a buffer of two parts.
     fn passing(home: &Arc<Home>) -> Placement {
         let mut placement = Placement::with(StageMakers::default().with::<Add>());
-        placement.open(NvmeTcpStages { command: 7, unit: 3, stages: vec![StageSpec::new("add", ())] });
-        let parts = [(0, 88), (88, 40)];
-        placement.insert(7, parts.map(|(at, bytes)| Piece::new(at, BytesMut::zeroed(bytes), home.clone())).into());
+        let stages = NvmeTcpStages { command: 7, unit: 3, stages: vec![StageSpec::new("add", ())] };
+        let parts = [(0, 88), (88, 40)].map(|(at, bytes)| Piece::new(at, BytesMut::zeroed(bytes), home.clone()));
+        placement.insert(7, parts.into(), Some(stages));
         placement
     }
 
@@ -317,7 +306,7 @@ mod tests {
             let total = offset as usize;
             let mut expected = vec![0u8; total];
             let mut placement = Placement::default();
-            placement.insert(7, buffer);
+            placement.insert(7, buffer, None);
             prop_assert!(placement.place(8, 0, &[1], true, &mut OpenBlock::default()).is_none());
             for (number, (offset, length)) in places.into_iter().enumerate() {
                 let bytes = vec![number as u8 + 1; length];

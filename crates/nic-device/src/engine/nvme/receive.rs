@@ -483,10 +483,9 @@ mod tests {
         let mut placement = Placement::with(StageMakers::default().with::<Turn>());
         let homes: Vec<Arc<Home>> = lengths.iter().map(|_| Arc::default()).collect();
         for ((command, length), home) in (0u16..).zip(lengths).zip(&homes) {
-            if passes {
-                placement.open(NvmeTcpStages { command, unit: 0, stages: vec![StageSpec::new("turn", ())] });
-            }
-            placement.insert(command, vec![Piece::new(0, BytesMut::zeroed(*length), home.clone())]);
+            let stages = || NvmeTcpStages { command, unit: 0, stages: vec![StageSpec::new("turn", ())] };
+            let pieces = vec![Piece::new(0, BytesMut::zeroed(*length), home.clone())];
+            placement.insert(command, pieces, passes.then(stages));
         }
         (placement, homes)
     }
@@ -591,5 +590,21 @@ mod tests {
         }
         assert_eq!(engine.receive(Seq(636), &bytes[636..], &mut placement).verdict, NvmeVerdict::Good);
         assert!(engine.receive(Seq(200), &bytes[200..400], &mut placement).placed.is_empty(), "from the past");
+    }
+
+    /// The packet begins behind a gap, within the digest of a PDU: nobody summed up the data that this is of.
+    #[test]
+    fn a_packet_that_begins_within_a_wrong_digest_is_not_vouched_for() {
+        let (bytes, _, data) = stream(&[300, 300], Some(0));
+        let (data_at, length) = data[0];
+        let start = Seq(77);
+        for begin in data_at..data_at + length + 4 {
+            let mut engine = NvmeReceive::new(CONFIG, start);
+            let (mut placement, _homes) = buffers(&[300, 300], false);
+            let first = engine.receive(start, &bytes[..data_at + 1], &mut placement);
+            assert_eq!(first.verdict, NvmeVerdict::Good);
+            let rest = engine.receive(start + begin as u32, &bytes[begin..], &mut placement);
+            assert_ne!(rest.verdict, NvmeVerdict::Good, "from byte {} of the data on", begin - data_at);
+        }
     }
 }

@@ -30,7 +30,7 @@ fn format() -> Format {
 }
 
 /// A flow's buffers, or seals, with the key lent.
-fn placement() -> Placement {
+fn placement(pieces: Vec<Piece>) -> Placement {
     let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![3; 32]) };
     let spec = tenant.wrap(1, &Secret::new((0..64).collect()), BLOCK as u32, Tweak::Unit).unwrap();
     let mut engine = DataKeys::default();
@@ -38,7 +38,7 @@ fn placement() -> Placement {
     let (mut state, ()) = engine.create(Direction::Transmit, spec).unwrap();
     let mut placement = Placement::with(StageMakers::default().with::<Xts>().with::<ProtectedBlocks>());
     placement.seal_with(stages());
-    placement.open(stages());
+    placement.insert(3, pieces, Some(stages()));
     let lent = DataKeys::lend(Context { handle: KEY, state: &mut state, held: &mut () });
     placement.keys().lend(KEY, lent);
     placement
@@ -89,8 +89,7 @@ impl PieceHome for Home {
 /// What is in the buffer afterwards, and which 16-byte units of it passed all stages.
 fn received(medium: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<bool>) {
     let home = Arc::new(Home::default());
-    let mut placement = placement();
-    placement.insert(3, vec![Piece::new(0, BytesMut::zeroed(BLOCKS * BLOCK), home.clone())]);
+    let mut placement = placement(vec![Piece::new(0, BytesMut::zeroed(BLOCKS * BLOCK), home.clone())]);
     let stream = [header(0x07).as_slice(), medium].concat();
     let mut engine = NvmeReceive::new(NvmeTcpConfig::default(), Seq(5));
     let mut opened = vec![false; BLOCKS * BLOCK / 16];
@@ -135,7 +134,7 @@ proptest! {
         MarkedData::new(3, LBA).unwrap().write(marked.first_chunk_mut().unwrap());
         let queued = [marked, queued].concat();
         let wire = [header(0x06).as_slice(), &medium].concat();
-        let placement = placement();
+        let placement = placement(Vec::new());
         let mut engine = NvmeTransmit::default();
         engine.set_progress(Seq(9));
         let lengths: Vec<usize> = cuts.iter().map(|(cut, _)| *cut).collect();
@@ -172,5 +171,5 @@ fn data_that_begin_within_a_block_do_not_leave() {
     let mut engine = NvmeTransmit::default();
     engine.set_progress(Seq(9));
     let bytes = [marked, queued].concat();
-    assert!(engine.fill(Seq(9), &bytes, &mut BytesMut::new(), placement().seals(), Some(&[])).is_err());
+    assert!(engine.fill(Seq(9), &bytes, &mut BytesMut::new(), placement(Vec::new()).seals(), Some(&[])).is_err());
 }

@@ -1,0 +1,75 @@
+//! Rings whose drivers say whatever they like, and drivers that go.
+
+use super::*;
+use bytes::BytesMut;
+use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, job_rings};
+use nic_rings::packet::{ControlCommand, ControlCompletion};
+use offload_api::{Direction, Handle, Job, JobStatus};
+use offload_transforms::Transform;
+
+/// A device with two queues that takes no time, and the drivers' ends of their rings.
+fn two_queues() -> (Lookaside, [DriverJobRings; 2]) {
+    let (units, delays) = (vec![Unit::NO_TIME], Delays::NONE);
+    let config = LookasideConfig { shares: vec![1, 1], units, delays, ..LookasideConfig::default() };
+    let mut engines = Engines::none();
+    engines.add_job(crate::engine::Transforms::with(config.transforms), 100);
+    let ((first, own), (second, other)) = (job_rings(8), job_rings(8));
+    (Lookaside::new(&config, vec![first, second], engines), [own, other])
+}
+
+/// What the device says to an entry.
+fn ask(device: &mut Lookaside, rings: &mut DriverJobRings, descriptor: JobDescriptor) -> JobCompletion {
+    rings.submit.push(JobEntry { epoch: 0, descriptor }).unwrap();
+    device.process(Instant::ZERO);
+    rings.completions.pop().expect("each entry is answered")
+}
+
+fn create(device: &mut Lookaside, rings: &mut DriverJobRings, handle: Handle) -> bool {
+    let spec = Box::new(Transform::Copy);
+    let direction = Direction::Transmit;
+    let command = ControlCommand::Create { handle, flow: None, direction, keys: Vec::new(), spec };
+    let answer = ask(device, rings, JobDescriptor::Control(command));
+    matches!(answer, JobCompletion::Control(ControlCompletion::Created(_)))
+}
+
+fn run_job(device: &mut Lookaside, rings: &mut DriverJobRings, session: Handle) -> JobStatus {
+    let job = Job::new(session, "bytes".into(), BytesMut::with_capacity(5));
+    match ask(device, rings, JobDescriptor::Job(JobSlot::new(job))) {
+        JobCompletion::Done(slot) => slot.outcome.status,
+        other => panic!("{other:?} ends no job"),
+    }
+}
+
+fn destroy(device: &mut Lookaside, rings: &mut DriverJobRings, handle: Handle) {
+    let answer = ask(device, rings, JobDescriptor::Control(ControlCommand::Destroy { handle }));
+    assert!(matches!(answer, JobCompletion::Control(ControlCompletion::Destroyed(_))));
+}
+
+/// The first place of each queue.
+const SESSIONS: [Handle; 2] = [Handle { index: 0, generation: 0 }, Handle { index: 50, generation: 0 }];
+
+#[test]
+fn session_of_another_queue_is_refused() {
+    let (mut device, [mut own, mut other]) = two_queues();
+    assert!(create(&mut device, &mut own, SESSIONS[0]));
+    assert!(!create(&mut device, &mut other, SESSIONS[0]), "the place is not its own");
+    assert_eq!(run_job(&mut device, &mut other, SESSIONS[0]), JobStatus::NoSession);
+    destroy(&mut device, &mut other, SESSIONS[0]);
+    assert_eq!(run_job(&mut device, &mut own, SESSIONS[0]), JobStatus::Done, "nobody took it away");
+    assert_eq!((device.counters(0).no_session, device.counters(1).no_session), (0, 1));
+    destroy(&mut device, &mut own, SESSIONS[0]);
+    assert_eq!(run_job(&mut device, &mut own, SESSIONS[0]), JobStatus::NoSession);
+}
+
+#[test]
+fn sessions_of_a_dropped_driver_are_given_up() {
+    let (mut device, [mut own, mut other]) = two_queues();
+    assert!(create(&mut device, &mut own, SESSIONS[0]) && create(&mut device, &mut other, SESSIONS[1]));
+    assert!(device.arm(Waker::noop()));
+    drop(own);
+    assert!(!device.arm(Waker::noop()), "there is something to be done");
+    device.process(Instant::ZERO);
+    assert_eq!(device.sessions(), 1);
+    assert!(device.arm(Waker::noop()));
+    assert_eq!(run_job(&mut device, &mut other, SESSIONS[1]), JobStatus::Done, "the other queue has its own");
+}
