@@ -1,6 +1,7 @@
 //! A connection as its endpoint has it, and those who wait for it.
 
 use super::reading::Reading;
+use super::waiters::{Awaited, WaitList};
 use super::{Core, offload, reading, silence};
 use crate::config::Config;
 use crate::crypto::acknowledgements::ASKED;
@@ -10,7 +11,7 @@ use crate::crypto::number_of;
 use crate::error::Closed;
 use core::task::Waker;
 use core::time::Duration;
-use noq_proto::{Dir, EndpointEvent, Event, FourTuple, PathEvent, PathStatus, StreamEvent, StreamId};
+use noq_proto::{EndpointEvent, Event, FourTuple, PathEvent, PathStatus, StreamEvent, StreamId};
 use offload_base::Instant;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -62,19 +63,23 @@ pub(crate) struct Waiting {
     pub(crate) readers: HashMap<StreamId, Waker>,
     pub(crate) writers: HashMap<StreamId, Waker>,
     pub(crate) finishers: HashMap<StreamId, Waker>,
-    /// To be open, or closed.
-    pub(crate) stage: Vec<Waker>,
-    pub(crate) path: Vec<Waker>,
-    /// For streams of the peer's, and for those that this end may open: streams both ways, and one way.
-    pub(crate) accept: [Vec<Waker>; 2],
-    pub(crate) open: [Vec<Waker>; 2],
-    pub(crate) datagrams: Vec<Waker>,
-    pub(crate) datagram_room: Vec<Waker>,
+    /// By [`Awaited::index`].
+    lists: [WaitList; Awaited::COUNT],
 }
 
 impl Waiting {
+    /// The tasks that wait for an event.
+    pub(super) fn list(&mut self, event: Awaited) -> &mut WaitList {
+        &mut self.lists[event.index()]
+    }
+
+    /// Wakes the tasks that wait for an event.
+    pub(super) fn wake(&mut self, event: Awaited) {
+        self.list(event).wake();
+    }
+
     fn wake_all(&mut self) {
-        let Waiting { readers, writers, finishers, stage, path, accept, open, datagrams, datagram_room } = self;
+        let Waiting { readers, writers, finishers, lists } = self;
         // In the order of the streams, not of the table, or no run would be as the one before.
         let mut all = Vec::new();
         for of in [readers, writers, finishers] {
@@ -82,32 +87,13 @@ impl Waiting {
             wakers.sort_unstable_by_key(|(id, _)| *id);
             all.extend(wakers.into_iter().map(|(_, waker)| waker));
         }
-        all.append(stage);
-        all.append(path);
-        accept.iter_mut().chain(open).for_each(|of| all.append(of));
-        all.append(datagrams);
-        all.append(datagram_room);
         all.into_iter().for_each(Waker::wake);
-    }
-}
-
-/// Notes that a task waits.
-pub(crate) fn wait(list: &mut Vec<Waker>, waker: &Waker) {
-    if !list.iter().any(|known| known.will_wake(waker)) {
-        list.push(waker.clone());
+        lists.iter_mut().for_each(WaitList::wake);
     }
 }
 
 fn slowest_path(noq: &noq_proto::Connection) -> Duration {
     noq.paths().into_iter().filter_map(|path| noq.rtt(path)).max().unwrap_or_default()
-}
-
-/// The place of a direction in a pair.
-pub(crate) fn place_of(dir: Dir) -> usize {
-    match dir {
-        Dir::Bi => 0,
-        Dir::Uni => 1,
-    }
 }
 
 impl Conn {
@@ -212,11 +198,11 @@ impl Core {
                     conn.stage = Stage::Open;
                     self.handshakes -= 1;
                     self.counters.connections += 1;
-                    conn.waiting.stage.drain(..).for_each(Waker::wake);
+                    conn.waiting.wake(Awaited::Stage);
                     conn.offload.begin();
                     if !conn.is_client {
                         self.arrived.push_back(at);
-                        self.waiting.accept.drain(..).for_each(Waker::wake);
+                        self.waiting.accept.wake();
                     }
                 }
                 Event::ConnectionLost { reason } => {
@@ -224,11 +210,11 @@ impl Core {
                     self.handshakes -= usize::from(was == Stage::Handshake);
                 }
                 Event::Stream(event) => conn.take_stream_event(event),
-                Event::DatagramReceived => conn.waiting.datagrams.drain(..).for_each(Waker::wake),
-                Event::DatagramsUnblocked => conn.waiting.datagram_room.drain(..).for_each(Waker::wake),
+                Event::DatagramReceived => conn.waiting.wake(Awaited::Datagram),
+                Event::DatagramsUnblocked => conn.waiting.wake(Awaited::DatagramRoom),
                 Event::Path(PathEvent::Established { id, .. }) => {
                     conn.paths.push(number_of(id));
-                    conn.waiting.path.drain(..).for_each(Waker::wake);
+                    conn.waiting.wake(Awaited::Path);
                 }
                 Event::Path(PathEvent::Abandoned { id, .. }) => {
                     conn.paths.retain(|path| *path != number_of(id));
@@ -238,7 +224,7 @@ impl Core {
                             conn.reopening = conn.noq.network_path(id).ok();
                         }
                     }
-                    conn.waiting.path.drain(..).for_each(Waker::wake);
+                    conn.waiting.wake(Awaited::Path);
                 }
                 // RFC: late packets came until now, and were opened.
                 Event::Path(PathEvent::Discarded { id, .. }) => conn.offload.forget_path(number_of(id)),
@@ -287,10 +273,10 @@ impl Conn {
         let waiting = &mut self.waiting;
         let one = match event {
             StreamEvent::Opened { dir } => {
-                return waiting.accept[place_of(dir)].drain(..).for_each(Waker::wake);
+                return waiting.wake(Awaited::Accept(dir));
             }
             StreamEvent::Available { dir } => {
-                return waiting.open[place_of(dir)].drain(..).for_each(Waker::wake);
+                return waiting.wake(Awaited::Open(dir));
             }
             StreamEvent::Readable { id } => {
                 reading::lock(&self.reading).note_frame(id);

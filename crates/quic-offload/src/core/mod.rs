@@ -16,6 +16,7 @@ mod reading;
 mod sift;
 mod silence;
 mod transmit;
+mod waiters;
 
 use crate::config::{ClientTls, Config, ServerTls};
 use crate::crypto::asked::{Asked, Watching};
@@ -23,7 +24,7 @@ use crate::crypto::keyring::{DeviceOpened, Keyring};
 use crate::crypto::session::{OneClient, OneServer};
 use crate::crypto::tokens::{ResetKey, TokenClock, TokenKey};
 use crate::error::{Closed, ConnectError};
-pub(crate) use connection::{Conn, Stage, place_of, wait};
+pub(crate) use connection::{Conn, Stage};
 use core::net::SocketAddr;
 use core::task::Waker;
 use noq_proto::{
@@ -40,6 +41,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 #[cfg(test)]
 use transmit::MOST_WAITING;
 use transmit::Outgoing;
+pub(crate) use waiters::{Awaited, WaitFor, WaitList, Waiter};
 
 /// The state of an endpoint.
 pub(crate) struct Core {
@@ -77,8 +79,8 @@ pub(crate) struct Core {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     pub(crate) driver: Option<Waker>,
-    pub(crate) accept: Vec<Waker>,
-    pub(crate) drained: Vec<Waker>,
+    pub(crate) accept: WaitList,
+    pub(crate) drained: WaitList,
 }
 
 offload_base::counters! {
@@ -267,7 +269,7 @@ impl Core {
                 conn.keyring.lock().verdict = None;
                 let is_read = done.is_some() && conn.is_reading();
                 // That the peer has given connection IDs for a path, no event says.
-                conn.waiting.path.drain(..).for_each(Waker::wake);
+                conn.waiting.wake(Awaited::Path);
                 self.note_ready(handle.0);
                 if is_read {
                     self.take_events(handle.0, now);
@@ -485,7 +487,7 @@ impl Core {
         for at in all {
             self.close(at, now, code, reason.clone());
         }
-        self.waiting.accept.drain(..).for_each(Waker::wake);
+        self.waiting.accept.wake();
     }
 
     /// Closes a connection.
@@ -512,8 +514,8 @@ impl Core {
         for (_, conn) in &mut self.connections {
             conn.end(why.clone());
         }
-        let Waiting { accept, drained, .. } = &mut self.waiting;
-        accept.drain(..).chain(drained.drain(..)).for_each(Waker::wake);
+        self.waiting.accept.wake();
+        self.waiting.drained.wake();
     }
 
     /// What is told of a connection's way of sending, and whether its peer has agreed to acknowledge as fast as it is asked to.

@@ -379,7 +379,7 @@ impl Core {
             self.by_context.remove(context);
         }
         self.outgoing.forget(at);
-        self.waiting.drained.drain(..).for_each(core::task::Waker::wake);
+        self.waiting.drained.wake();
     }
 
     /// Gives contexts back.
