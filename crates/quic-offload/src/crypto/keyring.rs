@@ -329,3 +329,43 @@ impl crypto::HeaderKey for PerhapsOpened {
 const KEPT: usize = 4;
 /// Packets of a key that are kept for the end of a connection: those of one turn, and those that say so.
 const LAST_WORDS: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RIGHT: DeviceOpened = DeviceOpened { path: 3, number: 70_000, generation: 1 };
+
+    /// Whether a packet of path 3 with number 70,000 under the key of generation 1 is taken, plain as it is, for one that a device opened.
+    fn is_believed(verdict: DeviceOpened) -> bool {
+        let keyring = Arc::new(Keyring::new(8, false, AeadLimits::default()));
+        let secrets = [1, 2].map(|byte| Bytes::from(vec![byte; 32]));
+        keyring.begin(QuicCipher::Aes128Gcm, true, &secrets).unwrap();
+        let keys = keyring.next().unwrap();
+        keyring.lock().verdict = Some(verdict);
+        let mut payload = BytesMut::from(&[7; 50][..]);
+        let header = [&[0x45][..], &[9; 8], &[0; 4]].concat();
+        let taken = keys.remote.decrypt(PathId::from(RIGHT.path), RIGHT.number, &header, &mut payload).is_ok();
+        let mut inner = keyring.lock();
+        assert_eq!(inner.verdict.take(), None, "a verdict is about one packet");
+        assert_eq!((payload.len(), inner.opened), if taken { (50 - TAG, [1, 0]) } else { (50, [0, 0]) });
+        assert!(inner.learned.is_empty(), "only what software opened tells a path");
+        taken
+    }
+
+    #[test]
+    fn verdict_of_a_device_is_believed_if_all_of_it_is_right() {
+        assert!(is_believed(RIGHT));
+        for wrong in [
+            DeviceOpened { path: 2, ..RIGHT },
+            DeviceOpened { path: 0, ..RIGHT },
+            DeviceOpened { number: RIGHT.number + 1, ..RIGHT },
+            DeviceOpened { number: RIGHT.number & 0xffff, ..RIGHT },
+            DeviceOpened { generation: 0, ..RIGHT },
+            DeviceOpened { generation: 2, ..RIGHT },
+            DeviceOpened { generation: 3, ..RIGHT },
+        ] {
+            assert!(!is_believed(wrong), "{wrong:?}");
+        }
+    }
+}
