@@ -437,7 +437,7 @@ impl Opening<'_> {
             self.path = None;
             return Poll::Ready(Ok(opened));
         }
-        if conn.abandoned.contains(&opened) {
+        if conn.has_lost(opened) {
             return Poll::Ready(Err(PathError::Refused("the path was abandoned before it was in use".into())));
         }
         self.waiter.wait(&mut core, cx)

@@ -14,7 +14,6 @@ use core::time::Duration;
 use noq_proto::{EndpointEvent, Event, FourTuple, PathEvent, PathStatus, StreamEvent, StreamId};
 use offload_base::Instant;
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -28,14 +27,18 @@ pub(crate) struct Conn {
     pub(super) deadline: Option<Instant>,
     pub(super) is_ready: bool,
     is_client: bool,
+    /// When a client's handshake has to be done; `None` once it is, and for connections of this end.
+    pub(super) handshake_until: Option<Instant>,
+    /// The handshake was done, whatever came after.
+    was_open: bool,
     pub(crate) stage: Stage,
     pub(crate) closed: Option<Closed>,
     /// The same, for those who ask when the connection is no more.
     pub(crate) ended: Arc<OnceLock<Closed>>,
     pub(crate) waiting: Waiting,
-    /// Paths that are in use, and those that are no more.
+    /// Paths that are in use, and those that were abandoned and that the state machine still has.
     pub(crate) paths: Vec<u32>,
-    pub(crate) abandoned: Vec<u32>,
+    abandoned: Vec<u32>,
     /// Where a path is to be opened, for the peer gave up the last one.
     reopening: Option<FourTuple>,
     pub(super) watches: silence::Watches,
@@ -101,7 +104,7 @@ impl Conn {
         noq: noq_proto::Connection,
         keyring: Arc<Keyring>,
         asked: Arc<Asked>,
-        is_client: bool,
+        handshake_until: Option<Instant>,
         config: &Config,
     ) -> Conn {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -113,12 +116,13 @@ impl Conn {
         }
         Conn {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            noq,
             keyring,
             offload: offload::OfConnection::new(config),
             deadline: None,
             is_ready: false,
-            is_client,
+            is_client: noq.side().is_client(),
+            handshake_until,
+            was_open: false,
             stage: Stage::Handshake,
             closed: None,
             ended: Arc::default(),
@@ -132,18 +136,13 @@ impl Conn {
             transmit_generation: 0,
             asked,
             is_broken: false,
+            noq,
         }
     }
 
-    /// Calls the state machine with what comes from the network, or with time that passed. Where it panics, this connection has
-    /// ended, and not the program.
-    pub(super) fn guarded<R>(&mut self, f: impl FnOnce(&mut noq_proto::Connection) -> R) -> Option<R> {
-        if self.is_broken {
-            return None;
-        }
-        let done = catch_unwind(AssertUnwindSafe(|| f(&mut self.noq))).ok();
-        self.is_broken = done.is_none();
-        done
+    /// Whether a path, which was opened, was given up before it was in use.
+    pub(crate) fn has_lost(&self, path: u32) -> bool {
+        self.abandoned.contains(&path) || !self.noq.paths().into_iter().any(|known| number_of(known) == path)
     }
 
     /// How many paths there are, or are being opened.
@@ -171,19 +170,23 @@ impl Conn {
         self.transmit_generation = self.transmit_generation.max(generation.unwrap_or(0));
     }
 
-    /// It ended; says at which stage.
-    pub(super) fn end(&mut self, why: Closed) -> Stage {
+    /// It ended.
+    pub(super) fn end(&mut self, why: Closed) {
         reading::lock(&self.reading).release();
         let why = self.closed.get_or_insert(why);
         let _first = self.ended.set(why.clone());
         self.waiting.wake_all();
-        core::mem::replace(&mut self.stage, Stage::Closed)
+        self.stage = Stage::Closed;
     }
 }
 
 impl Core {
     /// Takes what a connection has to say, to its endpoint and to the application.
     pub(crate) fn take_events(&mut self, at: usize, now: Instant) {
+        self.guarded(at, |core| core.take_all_events(at, now));
+    }
+
+    fn take_all_events(&mut self, at: usize, now: Instant) {
         let Some(conn) = self.connections.get_mut(at) else { return };
         while let Some(event) = conn.noq.poll_endpoint_events() {
             if let Some(answer) = self.noq.handle_event(noq_proto::ConnectionHandle(at), event) {
@@ -194,9 +197,15 @@ impl Core {
             match event {
                 // Nobody is connected who has closed meanwhile.
                 Event::Connected if conn.stage != Stage::Handshake => {}
+                // Its place was free when its handshake began.
+                Event::Connected if !conn.is_client && self.established >= self.config.max_connections => {
+                    self.counters.refused += 1;
+                    conn.noq.close(self.epoch + (now - Instant::ZERO), CONNECTION_REFUSED.into(), FULL.into());
+                    conn.end(Closed::Here);
+                }
                 Event::Connected => {
-                    conn.stage = Stage::Open;
-                    self.handshakes -= 1;
+                    (conn.stage, conn.was_open, conn.handshake_until) = (Stage::Open, true, None);
+                    self.established += 1;
                     self.counters.connections += 1;
                     conn.waiting.wake(Awaited::Stage);
                     conn.offload.begin();
@@ -205,10 +214,7 @@ impl Core {
                         self.waiting.accept.wake();
                     }
                 }
-                Event::ConnectionLost { reason } => {
-                    let was = conn.end(reason.into());
-                    self.handshakes -= usize::from(was == Stage::Handshake);
-                }
+                Event::ConnectionLost { reason } => conn.end(reason.into()),
                 Event::Stream(event) => conn.take_stream_event(event),
                 Event::DatagramReceived => conn.waiting.wake(Awaited::Datagram),
                 Event::DatagramsUnblocked => conn.waiting.wake(Awaited::DatagramRoom),
@@ -227,7 +233,10 @@ impl Core {
                     conn.waiting.wake(Awaited::Path);
                 }
                 // RFC: late packets came until now, and were opened.
-                Event::Path(PathEvent::Discarded { id, .. }) => conn.offload.forget_path(number_of(id)),
+                Event::Path(PathEvent::Discarded { id, .. }) => {
+                    conn.abandoned.retain(|path| *path != number_of(id));
+                    conn.offload.forget_path(number_of(id));
+                }
                 // The state machine changes keys for the first time after 10 to 1,000 packets, and takes those of other paths, under
                 // the keys before and with higher numbers, for packets under the next ones: they are lost. Here there is one path.
                 Event::HandshakeConfirmed if conn.is_client && self.config.paths > 1 => conn.noq.force_key_update(),
@@ -259,12 +268,33 @@ impl Core {
 impl Core {
     /// A connection whose state machine panicked is no more. The peer finds out when it sends something (stateless reset).
     pub(super) fn bury(&mut self, at: usize) {
-        let Some(conn) = self.connections.get_mut(at) else { return };
-        let was = conn.end(Closed::Failed);
-        self.handshakes -= usize::from(was == Stage::Handshake);
         self.counters.failed += 1;
-        let _none = self.noq.handle_event(noq_proto::ConnectionHandle(at), EndpointEvent::drained());
+        self.discard(at, Closed::Failed);
+    }
+
+    /// Ends a connection without a word to its peer.
+    pub(super) fn discard(&mut self, at: usize, why: Closed) {
+        let Some(conn) = self.connections.get_mut(at) else { return };
+        conn.end(why);
+        self.forget_by_noq(at);
         self.forget(at);
+    }
+
+    /// Frees a connection's place in the state machine.
+    pub(super) fn forget_by_noq(&mut self, at: usize) {
+        let _none = self.noq.handle_event(noq_proto::ConnectionHandle(at), EndpointEvent::drained());
+    }
+
+    /// Frees the place of a connection that the state machine does not know any more.
+    pub(super) fn forget(&mut self, at: usize) {
+        let Some(conn) = self.connections.try_remove(at) else { return };
+        self.established -= usize::from(conn.was_open);
+        if let Some(deadline) = conn.deadline {
+            self.deadlines.remove(&(deadline, at));
+        }
+        self.forget_contexts(&conn.offload);
+        self.outgoing.forget(at);
+        self.waiting.drained.wake();
     }
 }
 
@@ -292,3 +322,7 @@ impl Conn {
         one.into_iter().for_each(Waker::wake);
     }
 }
+
+/// RFC 9000 20.1, told as an application's code.
+const CONNECTION_REFUSED: u32 = 0x02;
+const FULL: &str = "there are too many connections";

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a datagram in the queue is sealed, or has an ask; datagrams leave in the order in which the state machine gave them.
 
-use super::{Core, Stage};
+use super::Core;
 use crate::crypto::keyring::{Plain, UsedUp};
 use crate::error::Closed;
 use bytes::Bytes;
@@ -64,7 +64,7 @@ impl Core {
     /// Takes the packets that a connection has to send, as long as there is room. True: there may be more.
     pub(super) fn take_packets(&mut self, at: usize, now: Instant) -> bool {
         let time = self.noq_time(now);
-        let Core { connections, outgoing, counters, handshakes, config, .. } = self;
+        let Core { connections, outgoing, counters, config, .. } = self;
         let Some(conn) = connections.get_mut(at) else { return false };
         // Both ends may have given up different ones. The state machine asks for acknowledgements on a path that it counts on then,
         // and ends the program if there is none.
@@ -77,7 +77,7 @@ impl Core {
             }
             let mut data = Vec::with_capacity(BUFFER);
             let most = if conn.may_segment() { SEGMENTS } else { NonZeroUsize::MIN };
-            let Some(transmit) = conn.guarded(|noq| noq.poll_transmit(time, most, &mut data)) else { return false };
+            let transmit = conn.noq.poll_transmit(time, most, &mut data);
             let mut keys = conn.keyring.lock();
             let (plain, used_up): (Vec<_>, _) = (keys.plain.drain(..).collect(), keys.used_up);
             drop(keys);
@@ -85,7 +85,7 @@ impl Core {
                 // RFC 9001 6.6: before no packet may be sealed any more.
                 counters.keys_used_up += 1;
                 let why = "a key has sealed as many packets as it may: AEAD_LIMIT_REACHED";
-                *handshakes -= usize::from(conn.end(Closed::Protocol(why.into())) == Stage::Handshake);
+                conn.end(Closed::Protocol(why.into()));
                 conn.noq.close(time, AEAD_LIMIT_REACHED.into(), "AEAD limit reached".into());
             }
             if used_up == UsedUp::Yes {
