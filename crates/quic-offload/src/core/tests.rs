@@ -1,5 +1,6 @@
 //! Two endpoints without sockets: what one has to send, the other is handed.
 
+use super::crafted::Crafted;
 use super::*;
 use crate::endpoint::Endpoint;
 use bytes::BytesMut;
@@ -444,5 +445,21 @@ fn clients_of_other_versions_are_told_which_there_is() {
         let versions: Vec<_> =
             answers[0][15..].chunks(4).map(|four| u32::from_be_bytes(four.try_into().unwrap())).collect();
         assert!(versions.len() == 2 && versions[0] & 0x0f0f_0f0f == 0x0a0a_0a0a && versions[1] == 1, "{versions:x?}");
+    }
+}
+
+/// RFC 9000 20.1: NO_ERROR is how clients leave that have no code of their application's, such as nghttp3's. Other codes tell of errors.
+#[test]
+fn close_without_an_error_is_no_fault() {
+    for (code, expected) in [(0, Some(0)), (1, None)] {
+        let mut crafted = Crafted::new(1 << 20, 1 << 20);
+        // CONNECTION_CLOSE of the transport: code, frame type, reason.
+        crafted.send_payload(&[0x1c, code, 0, 3, b'b', b'y', b'e']);
+        let closed = crafted.conn().closed.clone();
+        let by_peer = match &closed {
+            Some(Closed::ByPeer { code, reason }) if reason == "bye" => Some(*code),
+            _ => None,
+        };
+        assert_eq!(by_peer, expected, "{closed:?}");
     }
 }

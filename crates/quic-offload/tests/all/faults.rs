@@ -191,6 +191,23 @@ fn a_device_that_is_reset_gets_everything_anew() {
     }
 }
 
+/// The device disappears at each of the first steps, at either end: the stream goes on in software.
+#[test]
+fn a_device_that_disappears_is_done_without() {
+    for step in (0..140).step_by(7) {
+        for disappears in [[Some(step), None], [None, Some(step)]] {
+            let mut world = World::new(24, [nic(), nic()], impaired(Impairments::default()));
+            let configs = [world.config("near"), world.config("far")];
+            let plan = Plan { bytes: [300_000, 300_000], every: Some(100_000), disappears, ..Plan::default() };
+            let done = world.transfer_by(configs, plan);
+            let [gone, other] =
+                if disappears[0].is_some() { [done.client, done.server] } else { [done.server, done.client] };
+            assert!(gone.sealed_by_software + gone.opened_by_software > 100, "{step}: {gone:?}");
+            assert!(other.sealed_by_device > other.sealed_by_software, "{step}: {other:?}");
+        }
+    }
+}
+
 /// With room for one context in the NIC's memory, each packet of the other direction sends it to the host's.
 #[test]
 fn contexts_may_lie_in_host_memory() {
