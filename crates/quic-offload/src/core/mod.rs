@@ -248,18 +248,29 @@ impl Core {
             }
             QuicVerdict::NotOpened | QuicVerdict::Failed { .. } => None,
         };
+        // Joined packets mostly have one connection ID: its path is found once.
+        let mut last = None;
         for (datagram, place) in datagram.split().zip(0..) {
-            let opened = opener
-                .and_then(|(at, first, generation)| self.opened_by(at, &datagram.data, first + place, generation));
+            let opened = opener.and_then(|(at, first, generation)| {
+                let path = self.path_of(at, &datagram.data, &mut last)?;
+                Some((at, DeviceOpened { path, number: first + place, generation }))
+            });
             self.receive_one(now, datagram, opened);
         }
     }
 
-    /// What a device's word means: whose packet it opened, and as what.
-    fn opened_by(&self, at: usize, data: &[u8], number: u64, generation: u8) -> Option<(usize, DeviceOpened)> {
+    /// The path of a packet that a device opened, for the connection at `at`; and what was found last, which is kept.
+    fn path_of(&self, at: usize, data: &[u8], last: &mut Option<([u8; 20], u32)>) -> Option<u32> {
         let cid = data.get(1..1 + usize::from(self.config.cid_bytes))?;
+        if let Some((known, path)) = last
+            && known[..cid.len()] == *cid
+        {
+            return Some(*path);
+        }
         let path = self.connections.get(at)?.offload.path_of(cid)?;
-        Some((at, DeviceOpened { path, number, generation }))
+        let (known, _) = last.insert(([0; 20], path));
+        known[..cid.len()].copy_from_slice(cid);
+        Some(path)
     }
 
     fn receive_one(&mut self, now: Instant, datagram: Datagram, opened: Option<(usize, DeviceOpened)>) {
@@ -298,12 +309,15 @@ impl Core {
         conn.keyring.lock().verdict = opened;
         conn.noq.handle_event(event);
         conn.keyring.lock().verdict = None;
-        let is_read = conn.is_reading();
+        let (is_read, shakes_hands) = (conn.is_reading(), conn.handshake_until.is_some());
         // That the peer has given connection IDs for a path, no event says.
         conn.waiting.wake(Awaited::Path);
         self.note_ready(at);
-        if is_read {
+        // The next client may need to know whether this connection takes a place.
+        if is_read || shakes_hands {
             self.take_events(at, now);
+        }
+        if is_read {
             self.read_fresh(at, time);
         }
     }

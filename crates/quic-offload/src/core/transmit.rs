@@ -79,7 +79,7 @@ impl Core {
             let most = if conn.may_segment() { SEGMENTS } else { NonZeroUsize::MIN };
             let transmit = conn.noq.poll_transmit(time, most, &mut data);
             let mut keys = conn.keyring.lock();
-            let (plain, used_up): (Vec<_>, _) = (keys.plain.drain(..).collect(), keys.used_up);
+            let (plain, used_up) = (keys.take_plain(), keys.used_up);
             drop(keys);
             if used_up > UsedUp::No && conn.closed.is_none() {
                 // RFC 9001 6.6: before no packet may be sealed any more.
@@ -300,7 +300,6 @@ mod tests {
     use crate::crypto::keyring::Keyring;
     use core::task::Waker;
     use offload_api::QuicCipher;
-    use offload_quic::HeaderKey;
     use std::sync::Arc;
 
     /// Bytes of a packet here.
@@ -313,13 +312,12 @@ mod tests {
         keyring.begin(QuicCipher::Aes128Gcm, true, &secrets).unwrap();
         let _next = keyring.next().unwrap();
         let keys = keyring.lock();
-        let header_key = Arc::new(HeaderKey::new(&keys.header(true).unwrap()));
         let generations = [0, 1].map(|generation| keys.generation(true, generation).unwrap());
         let mut plain = Vec::new();
         for (key, count) in generations.iter().zip(counts) {
             for _ in 0..count {
-                let (key, header_key, number) = (key.clone(), header_key.clone(), plain.len() as u64);
-                plain.push(Plain { key, header_key, path: 0, number, bytes: BYTES, cid_bytes: 8 });
+                let (key, number) = (key.clone(), plain.len() as u64);
+                plain.push(Plain { key, path: 0, number, bytes: BYTES, cid_bytes: 8 });
             }
         }
         let data: Vec<u8> = plain.iter().flat_map(|plain| [&[0x40; BYTES - TAG][..], &plain.room()].concat()).collect();

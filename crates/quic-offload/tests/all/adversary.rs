@@ -143,7 +143,11 @@ fn run(schedule: &Schedule) -> bool {
             host.runtime().sleep(Duration::from_micros(3)).await;
         }
     });
-    let Schedule { six, second, gives_up, moves, disappears, .. } = *schedule;
+    let Schedule { six, second, gives_up, moves, mut disappears, .. } = *schedule;
+    if lossless == 0 {
+        // What a device has not sent yet is lost with it.
+        disappears = [None; 2];
+    }
     let every = schedule.update_every.map(|bytes| bytes as usize);
     let plan =
         Plan { six, bytes: schedule.bytes.map(|bytes| bytes as usize), every, second, gives_up, moves, disappears };
