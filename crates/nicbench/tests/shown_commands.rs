@@ -59,6 +59,27 @@ fn a_disk_of_ciphertext_is_read_by_the_nic_and_by_the_cpu() {
     assert_eq!(refused.status.code(), Some(2));
 }
 
+/// Rows of the chapter's table that name their options, and tell how many packets the NIC opened, of how many.
+#[test]
+fn quic_figures_are_those_of_the_command() {
+    let page = std::fs::read_to_string(root().join("docs/quic.md")).unwrap();
+    let rows = page.lines().filter(|line| line.starts_with("| packets opened by the NIC"));
+    let mut checked = 0;
+    for row in rows {
+        let options = row.split('`').nth(1).unwrap_or_else(|| panic!("no options: {row}"));
+        let shown = row.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap().trim();
+        let words = ["loopback", "quic", "--mode", "quic-nic", "--json"].into_iter().chain(options.split_whitespace());
+        let output = nicbench(&words.collect::<Vec<_>>());
+        assert!(output.status.success(), "{row}: {}", String::from_utf8_lossy(&output.stderr));
+        let facts: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let count = |name: &str| facts["runs"][0]["counters"][name].as_u64().unwrap_or_default();
+        let (by_nic, by_software) = (count("QuicOpenedDevice"), count("QuicOpenedSw"));
+        assert_eq!(format!("{by_nic} of {}", by_nic + by_software), shown.replace(',', ""), "{row}");
+        checked += 1;
+    }
+    assert_eq!(checked, 4, "rows of the table");
+}
+
 #[test]
 fn sizes_are_written_as_people_write_them() {
     for size in ["16KiB", "16384"] {

@@ -27,19 +27,22 @@ pub struct Config {
     pub reset_key: Option<ResetKey>,
     /// Whether a device seals and opens packets, if there is one that does.
     pub offload: Offload,
-    /// Bytes of the connection IDs that peers are to use, 1 to 20. They lead to connections, here and in a device.
+    /// Bytes of the connection IDs that peers are to use, 1 to 20; 0 counts as 1, and more than 20 as 20. They lead to connections, here
+    /// and in a device.
     pub cid_bytes: u8,
     /// Most paths of a connection at a time, if the peer has several, too (draft-ietf-quic-multipath-21); 1: there is no multipath. A
     /// peer of another make may have one more: it is there for a client whose last path was given up.
     pub paths: u32,
     /// Connection IDs of a connection that the device is told of, for each path. The oldest goes first.
     pub device_cids_a_path: usize,
-    /// Most connections at a time. Others are refused.
+    /// Most connections at a time. Others are refused. Connections of clients whose handshake is under way do not count.
     pub max_connections: usize,
-    /// Connections that shake hands, from which on clients have to prove their address first (Retry).
+    /// Connections whose handshake is under way, from which on clients have to prove their address first (Retry).
     pub retry_above: usize,
-    /// Most connections that shake hands. Others are refused.
+    /// Most connections whose handshake is under way. Others are refused.
     pub max_handshakes: usize,
+    /// Time that a client has for its handshake. Its connection is forgotten then, without a word.
+    pub handshake: Duration,
     /// Most streams in each direction that a peer may have open.
     pub streams: u32,
     /// Bytes of a stream that a peer may send before they are read. Above 2 MiB, and where datagrams have 16,384 bytes at most,
@@ -129,8 +132,9 @@ impl Default for Config {
             paths: 1,
             device_cids_a_path: 8,
             max_connections: 1 << 16,
-            retry_above: 1 << 10,
+            retry_above: 1 << 8,
             max_handshakes: 1 << 12,
+            handshake: Duration::from_secs(10),
             streams: 100,
             // Fewer packets than the state machine keeps of a stream.
             stream_window: 2 << 20,

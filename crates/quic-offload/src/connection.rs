@@ -1,6 +1,6 @@
 //! A connection in an application's hands.
 
-use crate::core::{Conn, Core, MAX_ACK_DELAY, SILENT, Stage, place_of, probe_timeout, wait};
+use crate::core::{Awaited, Conn, Core, MAX_ACK_DELAY, SILENT, Stage, WaitFor, Waiter, probe_timeout};
 use crate::crypto::number_of;
 use crate::endpoint::Shared;
 use crate::error::{Closed, DatagramError, PathError};
@@ -11,13 +11,14 @@ use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};
 use core::task::{Context, Poll};
 use core::time::Duration;
-use noq_proto::{Dir, FourTuple, PathId, PathStatus, SendDatagramError};
+use noq_proto::{Dir, FourTuple, PathId, PathStatus, SendDatagramError, StreamId};
 use std::sync::{Arc, OnceLock};
 
 /// A connection. Clones are the same one; when the last clone and the last stream are dropped, it is closed with code 0.
-#[derive(Clone)]
 pub struct Connection {
     held: Arc<Held>,
+    /// Entries of polls that are pending, at most one for each event.
+    polled: Vec<Waiter>,
 }
 
 /// What keeps a connection open.
@@ -69,7 +70,7 @@ pub struct PathStatistics {
 
 impl Connection {
     pub(crate) fn new(shared: Arc<Shared>, at: usize, (id, ended): (u64, Arc<OnceLock<Closed>>)) -> Connection {
-        Connection { held: Arc::new(Held { shared, at, id, ended }) }
+        Connection { held: Arc::new(Held { shared, at, id, ended }), polled: Vec::new() }
     }
 
     /// Whether both are the same one.
@@ -86,8 +87,9 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub async fn open_uni(&self) -> Result<SendStream, Closed> {
-        let id = poll_fn(|cx| self.poll_open(cx, Dir::Uni)).await?;
-        Ok(SendStream::new(self.held.clone(), id))
+        let mut waiter = self.held.waiter(Awaited::Open(Dir::Uni));
+        let id = poll_fn(|cx| self.poll_open(cx, Dir::Uni, &mut waiter)).await?;
+        Ok(self.sender(id))
     }
 
     /// Opens a stream both ways, as soon as the peer allows one more.
@@ -95,8 +97,9 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub async fn open_bi(&self) -> Result<(SendStream, ReceiveStream), Closed> {
-        let id = poll_fn(|cx| self.poll_open(cx, Dir::Bi)).await?;
-        Ok((SendStream::new(self.held.clone(), id), ReceiveStream::new(self.held.clone(), id)))
+        let mut waiter = self.held.waiter(Awaited::Open(Dir::Bi));
+        let id = poll_fn(|cx| self.poll_open(cx, Dir::Bi, &mut waiter)).await?;
+        Ok(self.both(id))
     }
 
     /// The next stream that the peer opened this way.
@@ -104,8 +107,9 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub async fn accept_uni(&self) -> Result<ReceiveStream, Closed> {
-        let id = poll_fn(|cx| self.poll_accept(cx, Dir::Uni)).await?;
-        Ok(ReceiveStream::new(self.held.clone(), id))
+        let mut waiter = self.held.waiter(Awaited::Accept(Dir::Uni));
+        let id = poll_fn(|cx| self.poll_accept(cx, Dir::Uni, &mut waiter)).await?;
+        Ok(self.receiver(id))
     }
 
     /// The next stream that the peer opened both ways.
@@ -113,22 +117,82 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub async fn accept_bi(&self) -> Result<(SendStream, ReceiveStream), Closed> {
-        let id = poll_fn(|cx| self.poll_accept(cx, Dir::Bi)).await?;
-        Ok((SendStream::new(self.held.clone(), id), ReceiveStream::new(self.held.clone(), id)))
+        let mut waiter = self.held.waiter(Awaited::Accept(Dir::Bi));
+        let id = poll_fn(|cx| self.poll_accept(cx, Dir::Bi, &mut waiter)).await?;
+        Ok(self.both(id))
     }
 
-    fn poll_open(&self, cx: &mut Context<'_>, dir: Dir) -> Poll<Result<noq_proto::StreamId, Closed>> {
-        self.held.with(|_, conn| match conn.noq.streams().open(dir) {
+    /// [`open_uni`](Self::open_uni), polled. The last task that polls this clone is woken.
+    ///
+    /// # Errors
+    /// If the connection ended.
+    pub fn poll_open_uni(&mut self, cx: &mut Context<'_>) -> Poll<Result<SendStream, Closed>> {
+        let opened = self.polled(Awaited::Open(Dir::Uni), |this, waiter| this.poll_open(cx, Dir::Uni, waiter));
+        opened.map_ok(|id| self.sender(id))
+    }
+
+    /// [`open_bi`](Self::open_bi), polled. The last task that polls this clone is woken.
+    ///
+    /// # Errors
+    /// If the connection ended.
+    pub fn poll_open_bi(&mut self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, ReceiveStream), Closed>> {
+        let opened = self.polled(Awaited::Open(Dir::Bi), |this, waiter| this.poll_open(cx, Dir::Bi, waiter));
+        opened.map_ok(|id| self.both(id))
+    }
+
+    /// [`accept_uni`](Self::accept_uni), polled. The last task that polls this clone is woken.
+    ///
+    /// # Errors
+    /// If the connection ended.
+    pub fn poll_accept_uni(&mut self, cx: &mut Context<'_>) -> Poll<Result<ReceiveStream, Closed>> {
+        let accepted = self.polled(Awaited::Accept(Dir::Uni), |this, waiter| this.poll_accept(cx, Dir::Uni, waiter));
+        accepted.map_ok(|id| self.receiver(id))
+    }
+
+    /// [`accept_bi`](Self::accept_bi), polled. The last task that polls this clone is woken.
+    ///
+    /// # Errors
+    /// If the connection ended.
+    pub fn poll_accept_bi(&mut self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, ReceiveStream), Closed>> {
+        let accepted = self.polled(Awaited::Accept(Dir::Bi), |this, waiter| this.poll_accept(cx, Dir::Bi, waiter));
+        accepted.map_ok(|id| self.both(id))
+    }
+
+    /// Polls with the entry that this clone has for the event, and keeps the entry as long as the poll is pending.
+    fn polled<T>(&mut self, event: Awaited, poll: impl FnOnce(&Connection, &mut Waiter) -> Poll<T>) -> Poll<T> {
+        let mut waiter = self.held.waiter(event);
+        if let Some(at) = self.polled.iter().position(|known| known.event() == waiter.event()) {
+            waiter = self.polled.swap_remove(at);
+        }
+        let result = poll(self, &mut waiter);
+        if result.is_pending() {
+            self.polled.push(waiter);
+        }
+        result
+    }
+
+    fn sender(&self, id: StreamId) -> SendStream {
+        SendStream::new(self.held.clone(), id)
+    }
+
+    fn receiver(&self, id: StreamId) -> ReceiveStream {
+        ReceiveStream::new(self.held.clone(), id)
+    }
+
+    fn both(&self, id: StreamId) -> (SendStream, ReceiveStream) {
+        (self.sender(id), self.receiver(id))
+    }
+
+    fn poll_open(&self, cx: &mut Context<'_>, dir: Dir, waiter: &mut Waiter) -> Poll<Result<StreamId, Closed>> {
+        let mut core = self.held.core();
+        match open(self.held.get(&mut core)?)?.noq.streams().open(dir) {
             Some(id) => Poll::Ready(Ok(id)),
-            None => {
-                wait(&mut conn.waiting.open[place_of(dir)], cx.waker());
-                Poll::Pending
-            }
-        })?
+            None => waiter.wait(&mut core, cx),
+        }
     }
 
-    fn poll_accept(&self, cx: &mut Context<'_>, dir: Dir) -> Poll<Result<noq_proto::StreamId, Closed>> {
-        let mut core = self.held.shared.lock();
+    fn poll_accept(&self, cx: &mut Context<'_>, dir: Dir, waiter: &mut Waiter) -> Poll<Result<StreamId, Closed>> {
+        let mut core = self.held.core();
         let conn = self.held.get(&mut core)?;
         // What came before the end is still there to be read.
         if let Some(id) = conn.noq.streams().accept(dir) {
@@ -138,8 +202,7 @@ impl Connection {
         if let Some(closed) = &conn.closed {
             return Poll::Ready(Err(closed.clone()));
         }
-        wait(&mut conn.waiting.accept[place_of(dir)], cx.waker());
-        Poll::Pending
+        waiter.wait(&mut core, cx)
     }
 
     /// Sends a datagram (RFC 9221), which may be lost, as soon as there is room.
@@ -147,22 +210,19 @@ impl Connection {
     /// # Errors
     /// If the connection ended, the peer takes none, or none of that size.
     pub async fn send_datagram(&self, data: Bytes) -> Result<(), DatagramError> {
+        let mut waiter = self.held.waiter(Awaited::DatagramRoom);
         poll_fn(|cx| {
-            let sent = self.held.with(|_, conn| match conn.noq.datagrams().send(data.clone(), false) {
-                Ok(()) => Poll::Ready(Ok(())),
-                Err(SendDatagramError::Blocked(_)) => {
-                    wait(&mut conn.waiting.datagram_room, cx.waker());
-                    Poll::Pending
-                }
-                Err(SendDatagramError::TooLarge) => Poll::Ready(Err(DatagramError::TooLong)),
+            let mut core = self.held.core();
+            let sent = match open(self.held.get(&mut core)?)?.noq.datagrams().send(data.clone(), false) {
+                Ok(()) => Ok(()),
+                Err(SendDatagramError::Blocked(_)) => return waiter.wait(&mut core, cx),
+                Err(SendDatagramError::TooLarge) => Err(DatagramError::TooLong),
                 Err(SendDatagramError::UnsupportedByPeer | SendDatagramError::Disabled) => {
-                    Poll::Ready(Err(DatagramError::Unsupported))
+                    Err(DatagramError::Unsupported)
                 }
-            })?;
-            if sent.is_ready() {
-                self.held.touch();
-            }
-            sent
+            };
+            core.touch(self.held.at);
+            Poll::Ready(sent)
         })
         .await
     }
@@ -172,8 +232,9 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub async fn receive_datagram(&self) -> Result<Bytes, Closed> {
+        let mut waiter = self.held.waiter(Awaited::Datagram);
         poll_fn(|cx| {
-            let mut core = self.held.shared.lock();
+            let mut core = self.held.core();
             let conn = self.held.get(&mut core)?;
             if let Some(data) = conn.noq.datagrams().recv() {
                 return Poll::Ready(Ok(data));
@@ -181,8 +242,7 @@ impl Connection {
             if let Some(closed) = &conn.closed {
                 return Poll::Ready(Err(closed.clone()));
             }
-            wait(&mut conn.waiting.datagrams, cx.waker());
-            Poll::Pending
+            waiter.wait(&mut core, cx)
         })
         .await
     }
@@ -194,7 +254,8 @@ impl Connection {
     /// If the connection ended, the peer has no multipath, or the path does not come about: for nothing comes back from it within three
     /// probe timeouts of a path of which nothing is known, 3 s, or of the slowest path there is (RFC 9000 8.2.4).
     pub async fn open_path(&self, to: SocketAddr, from: Option<IpAddr>) -> Result<u32, PathError> {
-        let mut opening = Opening { connection: self, path: None };
+        let waiter = self.held.waiter(Awaited::Path);
+        let mut opening = Opening { connection: self, path: None, waiter };
         let mut alarm = self.held.shared.alarm();
         let mut due = None;
         poll_fn(|cx| match opening.poll(cx, FourTuple::new(to, from)) {
@@ -268,15 +329,13 @@ impl Connection {
 
     /// Why the connection ended, once it did.
     pub async fn closed(&self) -> Closed {
+        let mut waiter = self.held.waiter(Awaited::Stage);
         poll_fn(|cx| {
-            let mut core = self.held.shared.lock();
+            let mut core = self.held.core();
             match self.held.get(&mut core) {
                 Err(closed) => Poll::Ready(closed),
                 Ok(Conn { closed: Some(closed), .. }) => Poll::Ready(closed.clone()),
-                Ok(conn) => {
-                    wait(&mut conn.waiting.stage, cx.waker());
-                    Poll::Pending
-                }
+                Ok(_) => waiter.wait(&mut core, cx),
             }
         })
         .await
@@ -348,6 +407,7 @@ impl Connection {
 struct Opening<'a> {
     connection: &'a Connection,
     path: Option<u32>,
+    waiter: Waiter,
 }
 
 impl Opening<'_> {
@@ -370,19 +430,17 @@ impl Opening<'_> {
                 Err(noq_proto::PathError::RemoteCidsExhausted) => {}
                 Err(error) => return Poll::Ready(Err(PathError::Refused(error.to_string()))),
             }
-            wait(&mut conn.waiting.path, cx.waker());
             core.touch(held.at);
-            return Poll::Pending;
+            return self.waiter.wait(&mut core, cx);
         };
         if conn.paths.contains(&opened) {
             self.path = None;
             return Poll::Ready(Ok(opened));
         }
-        if conn.abandoned.contains(&opened) {
+        if conn.has_lost(opened) {
             return Poll::Ready(Err(PathError::Refused("the path was abandoned before it was in use".into())));
         }
-        wait(&mut conn.waiting.path, cx.waker());
-        Poll::Pending
+        self.waiter.wait(&mut core, cx)
     }
 }
 
@@ -413,6 +471,11 @@ impl Held {
         Ok(f(conn.stage, conn))
     }
 
+    /// An entry for a task that waits for an event.
+    pub(crate) fn waiter(&self, event: Awaited) -> Waiter {
+        Waiter::new(self.shared.clone(), WaitFor::Connection(self.at, self.id, event))
+    }
+
     /// The connection, if it is there still.
     pub(crate) fn get<'a>(&self, core: &'a mut Core) -> Result<&'a mut Conn, Closed> {
         core.get(self.at, self.id).ok_or_else(|| self.ended.get().cloned().unwrap_or(Closed::Endpoint))
@@ -436,6 +499,12 @@ impl Held {
         if self.get(&mut core).is_ok_and(|conn| conn.closed.is_none()) {
             core.close(self.at, now, code, reason);
         }
+    }
+}
+
+impl Clone for Connection {
+    fn clone(&self) -> Connection {
+        Connection { held: self.held.clone(), polled: Vec::new() }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::config::{ClientTls, Config, ServerTls};
 use crate::connection::Connection;
-use crate::core::{Core, Counters, Stage, wait};
+use crate::core::{Awaited, Core, Counters, Stage, WaitFor, Waiter};
 use crate::error::{Closed, ConnectError};
 use bytes::Bytes;
 use core::fmt;
@@ -85,15 +85,18 @@ impl Endpoint {
         let name = core.name_of(at).ok_or(ConnectError::Endpoint)?;
         core.touch(at);
         drop(core);
-        Ok(Connecting { connection: Some(Connection::new(self.shared.clone(), at, name)) })
+        let connection = Connection::new(self.shared.clone(), at, name);
+        let waiter = connection.held().waiter(Awaited::Stage);
+        Ok(Connecting { connection: Some(connection), waiter })
     }
 
     /// The next connection of a client whose handshake is done. `None`: the endpoint is closed, or has [failed](Self::failure).
     pub async fn accept(&self) -> Option<Connection> {
-        poll_fn(|cx| self.poll_accept(cx)).await
+        let mut waiter = Waiter::new(self.shared.clone(), WaitFor::Accept);
+        poll_fn(|cx| self.poll_accept(cx, &mut waiter)).await
     }
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Option<Connection>> {
+    fn poll_accept(&self, cx: &mut Context<'_>, waiter: &mut Waiter) -> Poll<Option<Connection>> {
         let mut core = self.shared.lock();
         while let Some(at) = core.arrived.pop_front() {
             if let Some(name) = core.name_of(at) {
@@ -103,8 +106,7 @@ impl Endpoint {
         if core.closing || core.dead {
             return Poll::Ready(None);
         }
-        wait(&mut core.waiting.accept, cx.waker());
-        Poll::Pending
+        waiter.wait(&mut core, cx)
     }
 
     /// Closes all connections, with a code and a reason of the application's, and takes no more.
@@ -118,13 +120,13 @@ impl Endpoint {
 
     /// Waits until no connection is left, not even one whose peer may not have heard that it is closed.
     pub async fn drained(&self) {
+        let mut waiter = Waiter::new(self.shared.clone(), WaitFor::Drained);
         poll_fn(|cx| {
             let mut core = self.shared.lock();
             if core.dead || !core.has_connections() {
                 return Poll::Ready(());
             }
-            wait(&mut core.waiting.drained, cx.waker());
-            Poll::Pending
+            waiter.wait(&mut core, cx)
         })
         .await;
     }
@@ -144,28 +146,26 @@ impl Endpoint {
 #[must_use = "a connection is of use when its handshake is done"]
 pub struct Connecting {
     connection: Option<Connection>,
+    waiter: Waiter,
 }
 
 impl Future for Connecting {
     type Output = Result<Connection, Closed>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(connection) = &self.connection else { return Poll::Ready(Err(Closed::Endpoint)) };
-        let held = connection.held();
+        let Connecting { connection, waiter } = &mut *self;
+        let Some(held) = connection.as_ref().map(Connection::held) else { return Poll::Ready(Err(Closed::Endpoint)) };
         let mut core = held.core();
         let done = match held.get(&mut core) {
             Err(closed) => Err(closed),
             Ok(conn) => match conn.stage {
                 Stage::Open => Ok(()),
                 Stage::Closed => Err(conn.closed.clone().unwrap_or(Closed::Endpoint)),
-                Stage::Handshake => {
-                    wait(&mut conn.waiting.stage, cx.waker());
-                    return Poll::Pending;
-                }
+                Stage::Handshake => return waiter.wait(&mut core, cx),
             },
         };
         drop(core);
-        let connection = self.connection.take();
+        let connection = connection.take();
         Poll::Ready(done.and_then(|()| connection.ok_or(Closed::Endpoint)))
     }
 }

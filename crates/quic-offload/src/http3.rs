@@ -1,12 +1,10 @@
 //! A connection and its streams as crate `h3` (HTTP/3, RFC 9114) wants to see them.
 //!
 //! Invariants: an end that `h3` drops before its time is reset or stopped, never made to look whole. A peer makes `h3` keep no more
-//! of a stream than `MOST_OF_A_FRAME`. Futures are made anew at each poll: those of `quic-offload` lose nothing when they are dropped.
+//! of a stream than `MOST_OF_A_FRAME`.
 
 use crate::{Closed, Connection, ReceiveStream, SendStream, StreamError};
 use bytes::{Buf, Bytes};
-use core::future::Future;
-use core::pin::pin;
 use core::task::{Context, Poll, ready};
 use h3::error::Code;
 use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf};
@@ -36,14 +34,11 @@ impl<B: Buf> quic::Connection<B> for Streams {
     type OpenStreams = Streams;
 
     fn poll_accept_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<Receiving, ConnectionErrorIncoming>> {
-        pin!(self.0.accept_uni())
-            .poll(cx)
-            .map_ok(|stream| Receiving::new(stream, Framing::of_one_way()))
-            .map_err(of_connection)
+        self.0.poll_accept_uni(cx).map_ok(|stream| Receiving::new(stream, Framing::of_one_way())).map_err(of_connection)
     }
 
     fn poll_accept_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<Both<B>, ConnectionErrorIncoming>> {
-        pin!(self.0.accept_bi()).poll(cx).map_ok(Both::new).map_err(of_connection)
+        self.0.poll_accept_bi(cx).map_ok(Both::new).map_err(of_connection)
     }
 
     fn opener(&self) -> Streams {
@@ -56,11 +51,11 @@ impl<B: Buf> quic::OpenStreams<B> for Streams {
     type SendStream = Sending<B>;
 
     fn poll_open_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<Both<B>, StreamErrorIncoming>> {
-        pin!(self.0.open_bi()).poll(cx).map_ok(Both::new).map_err(|closed| of_stream(closed.into()))
+        self.0.poll_open_bi(cx).map_ok(Both::new).map_err(|closed| of_stream(closed.into()))
     }
 
     fn poll_open_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<Sending<B>, StreamErrorIncoming>> {
-        pin!(self.0.open_uni()).poll(cx).map_ok(Sending::new).map_err(|closed| of_stream(closed.into()))
+        self.0.poll_open_uni(cx).map_ok(Sending::new).map_err(|closed| of_stream(closed.into()))
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {
@@ -105,7 +100,7 @@ impl<B: Buf> quic::SendStream<B> for Sending<B> {
         if !core::mem::replace(&mut self.finished, true) {
             self.stream.finish().map_err(of_stream)?;
         }
-        pin!(self.stream.acknowledged()).poll(cx).map_err(of_stream)
+        self.stream.poll_acknowledged(cx).map_err(of_stream)
     }
 
     fn reset(&mut self, code: u64) {

@@ -106,20 +106,25 @@ impl SendStream {
     /// # Errors
     /// If the peer will not read it, or the connection ended.
     pub async fn acknowledged(&mut self) -> Result<(), StreamError> {
-        poll_fn(|cx| {
-            let mut core = self.held.core();
-            let conn = open(self.held.get(&mut core)?)?;
-            match conn.noq.send_stream(self.id).stopped() {
-                Ok(Some(code)) => Poll::Ready(Err(StreamError::Stopped(code.into_inner()))),
-                Ok(None) => {
-                    conn.waiting.finishers.insert(self.id, cx.waker().clone());
-                    Poll::Pending
-                }
-                // Nothing is left of it.
-                Err(_) => Poll::Ready(Ok(())),
+        poll_fn(|cx| self.poll_acknowledged(cx)).await
+    }
+
+    /// [`acknowledged`](Self::acknowledged), polled.
+    ///
+    /// # Errors
+    /// As for [`acknowledged`](Self::acknowledged).
+    pub fn poll_acknowledged(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        let mut core = self.held.core();
+        let conn = open(self.held.get(&mut core)?)?;
+        match conn.noq.send_stream(self.id).stopped() {
+            Ok(Some(code)) => Poll::Ready(Err(StreamError::Stopped(code.into_inner()))),
+            Ok(None) => {
+                conn.waiting.finishers.insert(self.id, cx.waker().clone());
+                Poll::Pending
             }
-        })
-        .await
+            // Nothing is left of it.
+            Err(_) => Poll::Ready(Ok(())),
+        }
     }
 
     /// The rest does not follow; the peer is told why, in the application's own numbers.
@@ -162,7 +167,11 @@ impl AsyncWrite for SendStream {
 
 impl Drop for SendStream {
     fn drop(&mut self) {
-        self.held.get(&mut self.held.core()).map(|conn| conn.waiting.writers.remove(&self.id)).ok();
+        let mut core = self.held.core();
+        let waiting = self.held.get(&mut core).map(|conn| &mut conn.waiting);
+        let removed = waiting.map(|waiting| (waiting.writers.remove(&self.id), waiting.finishers.remove(&self.id)));
+        drop(core);
+        drop(removed);
         self.reset(0);
     }
 }

@@ -2,7 +2,9 @@
 
 use super::Folder;
 use bytes::{Buf, Bytes};
-use core::future::Future;
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::task::Poll;
 use core::time::Duration;
 use h3::client::SendRequest;
 use h3::error::{Code, StreamError};
@@ -133,6 +135,31 @@ fn there_is_room_for_so_many() {
     assert_eq!(counters.value("http_refused"), 1);
 }
 
+/// As many strangers as the programs have places begin a handshake and are not heard of again: each client is served, and nothing is left
+/// of them when the handshake's time is over.
+#[test]
+fn strangers_who_begin_handshakes_shut_nobody_out() {
+    let folder = Folder::new("http3-strangers", &[("small", 700)]);
+    let (said, counters) = over(&folder, Mode::Nic, "0", Limits::default(), async |client: Client| {
+        for _ in 0..1100 {
+            let socket = client.host.stack().bind_udp(None).unwrap();
+            let (stranger, mut driver) = Endpoint::new(socket, client.host.runtime(), Config::default(), None).unwrap();
+            let name = identity::server_name();
+            let _hello = stranger.connect(&client.tls, client.to, &name.to_str()).unwrap();
+            poll_fn(|cx| Poll::Ready(Pin::new(&mut driver).poll(cx).is_pending())).await;
+            client.host.runtime().sleep(Duration::from_micros(1)).await;
+        }
+        let (_connection, mut requests) = client.connect().await;
+        let first = ask(&mut requests, "GET", "/small", None, Bytes::new()).await.unwrap().0;
+        client.host.runtime().sleep(Limits::default().handshake).await;
+        (first, ask(&mut requests, "GET", "/small", None, Bytes::new()).await.unwrap().0)
+    });
+    assert_eq!(said, (200, 200));
+    let values = ["QuicRefused", "QuicConnections", "QuicHandshakesTimedOut"].map(|name| counters.value(name));
+    assert_eq!(values, [0, 1, 256]);
+    assert_eq!(counters.value("QuicRetries"), 1100 - 256 + 1);
+}
+
 type Requests = SendRequest<Streams, Bytes>;
 type Doing = core::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -179,7 +206,9 @@ fn over<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     let config = |end| Config { random: Some(RandomSource::from(Seed(2).derive(end))), ..Config::default() };
     let tls = identity::server_config(Randomness::Seeded(Seed(3)), None);
     let site = Site::new(&folder.0, Arc::new(InPlace)).unwrap();
-    let server = Server::new(site, mode, tls, config("server")).unwrap().with_limits(limits);
+    // As many as the program has places.
+    let config_of_server = Config { max_connections: 1024, ..config("server") };
+    let server = Server::new(site, mode, tls, config_of_server).unwrap().with_limits(limits);
     let _serves = server.listen(&host, mode.port()).unwrap();
     let socket = near.stack().bind_udp(None).unwrap();
     // The server is to lose its patience first.

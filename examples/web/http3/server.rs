@@ -65,11 +65,10 @@ impl Server {
         })
     }
 
-    /// Has clients take no more than this, over all servers that were given clones of it. A handshake has as much time as a
-    /// connection without packets.
+    /// Has clients take no more than this, over all servers that were given clones of it.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Server {
-        self.config.idle = limits.idle;
+        (self.config.idle, self.config.handshake) = (limits.idle, limits.handshake);
         self.limits = limits;
         self
     }

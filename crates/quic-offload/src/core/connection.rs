@@ -1,6 +1,7 @@
 //! A connection as its endpoint has it, and those who wait for it.
 
 use super::reading::Reading;
+use super::waiters::{Awaited, WaitList};
 use super::{Core, offload, reading, silence};
 use crate::config::Config;
 use crate::crypto::acknowledgements::ASKED;
@@ -10,10 +11,9 @@ use crate::crypto::number_of;
 use crate::error::Closed;
 use core::task::Waker;
 use core::time::Duration;
-use noq_proto::{Dir, EndpointEvent, Event, FourTuple, PathEvent, PathStatus, StreamEvent, StreamId};
+use noq_proto::{EndpointEvent, Event, FourTuple, PathEvent, PathStatus, StreamEvent, StreamId};
 use offload_base::Instant;
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -27,14 +27,18 @@ pub(crate) struct Conn {
     pub(super) deadline: Option<Instant>,
     pub(super) is_ready: bool,
     is_client: bool,
+    /// When a client's handshake has to be done; `None` once it is, and for connections of this end.
+    pub(super) handshake_until: Option<Instant>,
+    /// The handshake was done, whatever came after.
+    was_open: bool,
     pub(crate) stage: Stage,
     pub(crate) closed: Option<Closed>,
     /// The same, for those who ask when the connection is no more.
     pub(crate) ended: Arc<OnceLock<Closed>>,
     pub(crate) waiting: Waiting,
-    /// Paths that are in use, and those that are no more.
+    /// Paths that are in use, and those that were abandoned and that the state machine still has.
     pub(crate) paths: Vec<u32>,
-    pub(crate) abandoned: Vec<u32>,
+    abandoned: Vec<u32>,
     /// Where a path is to be opened, for the peer gave up the last one.
     reopening: Option<FourTuple>,
     pub(super) watches: silence::Watches,
@@ -62,19 +66,23 @@ pub(crate) struct Waiting {
     pub(crate) readers: HashMap<StreamId, Waker>,
     pub(crate) writers: HashMap<StreamId, Waker>,
     pub(crate) finishers: HashMap<StreamId, Waker>,
-    /// To be open, or closed.
-    pub(crate) stage: Vec<Waker>,
-    pub(crate) path: Vec<Waker>,
-    /// For streams of the peer's, and for those that this end may open: streams both ways, and one way.
-    pub(crate) accept: [Vec<Waker>; 2],
-    pub(crate) open: [Vec<Waker>; 2],
-    pub(crate) datagrams: Vec<Waker>,
-    pub(crate) datagram_room: Vec<Waker>,
+    /// By [`Awaited::index`].
+    lists: [WaitList; Awaited::COUNT],
 }
 
 impl Waiting {
+    /// The tasks that wait for an event.
+    pub(super) fn list(&mut self, event: Awaited) -> &mut WaitList {
+        &mut self.lists[event.index()]
+    }
+
+    /// Wakes the tasks that wait for an event.
+    pub(super) fn wake(&mut self, event: Awaited) {
+        self.list(event).wake();
+    }
+
     fn wake_all(&mut self) {
-        let Waiting { readers, writers, finishers, stage, path, accept, open, datagrams, datagram_room } = self;
+        let Waiting { readers, writers, finishers, lists } = self;
         // In the order of the streams, not of the table, or no run would be as the one before.
         let mut all = Vec::new();
         for of in [readers, writers, finishers] {
@@ -82,19 +90,8 @@ impl Waiting {
             wakers.sort_unstable_by_key(|(id, _)| *id);
             all.extend(wakers.into_iter().map(|(_, waker)| waker));
         }
-        all.append(stage);
-        all.append(path);
-        accept.iter_mut().chain(open).for_each(|of| all.append(of));
-        all.append(datagrams);
-        all.append(datagram_room);
         all.into_iter().for_each(Waker::wake);
-    }
-}
-
-/// Notes that a task waits.
-pub(crate) fn wait(list: &mut Vec<Waker>, waker: &Waker) {
-    if !list.iter().any(|known| known.will_wake(waker)) {
-        list.push(waker.clone());
+        lists.iter_mut().for_each(WaitList::wake);
     }
 }
 
@@ -102,20 +99,12 @@ fn slowest_path(noq: &noq_proto::Connection) -> Duration {
     noq.paths().into_iter().filter_map(|path| noq.rtt(path)).max().unwrap_or_default()
 }
 
-/// The place of a direction in a pair.
-pub(crate) fn place_of(dir: Dir) -> usize {
-    match dir {
-        Dir::Bi => 0,
-        Dir::Uni => 1,
-    }
-}
-
 impl Conn {
     pub(super) fn new(
         noq: noq_proto::Connection,
         keyring: Arc<Keyring>,
         asked: Arc<Asked>,
-        is_client: bool,
+        handshake_until: Option<Instant>,
         config: &Config,
     ) -> Conn {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -127,12 +116,13 @@ impl Conn {
         }
         Conn {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            noq,
             keyring,
             offload: offload::OfConnection::new(config),
             deadline: None,
             is_ready: false,
-            is_client,
+            is_client: noq.side().is_client(),
+            handshake_until,
+            was_open: false,
             stage: Stage::Handshake,
             closed: None,
             ended: Arc::default(),
@@ -146,18 +136,13 @@ impl Conn {
             transmit_generation: 0,
             asked,
             is_broken: false,
+            noq,
         }
     }
 
-    /// Calls the state machine with what comes from the network, or with time that passed. Where it panics, this connection has
-    /// ended, and not the program.
-    pub(super) fn guarded<R>(&mut self, f: impl FnOnce(&mut noq_proto::Connection) -> R) -> Option<R> {
-        if self.is_broken {
-            return None;
-        }
-        let done = catch_unwind(AssertUnwindSafe(|| f(&mut self.noq))).ok();
-        self.is_broken = done.is_none();
-        done
+    /// Whether a path, which was opened, was given up before it was in use.
+    pub(crate) fn has_lost(&self, path: u32) -> bool {
+        self.abandoned.contains(&path) || !self.noq.paths().into_iter().any(|known| number_of(known) == path)
     }
 
     /// How many paths there are, or are being opened.
@@ -185,19 +170,23 @@ impl Conn {
         self.transmit_generation = self.transmit_generation.max(generation.unwrap_or(0));
     }
 
-    /// It ended; says at which stage.
-    pub(super) fn end(&mut self, why: Closed) -> Stage {
+    /// It ended.
+    pub(super) fn end(&mut self, why: Closed) {
         reading::lock(&self.reading).release();
         let why = self.closed.get_or_insert(why);
         let _first = self.ended.set(why.clone());
         self.waiting.wake_all();
-        core::mem::replace(&mut self.stage, Stage::Closed)
+        self.stage = Stage::Closed;
     }
 }
 
 impl Core {
     /// Takes what a connection has to say, to its endpoint and to the application.
     pub(crate) fn take_events(&mut self, at: usize, now: Instant) {
+        self.guarded(at, |core| core.take_all_events(at, now));
+    }
+
+    fn take_all_events(&mut self, at: usize, now: Instant) {
         let Some(conn) = self.connections.get_mut(at) else { return };
         while let Some(event) = conn.noq.poll_endpoint_events() {
             if let Some(answer) = self.noq.handle_event(noq_proto::ConnectionHandle(at), event) {
@@ -208,27 +197,30 @@ impl Core {
             match event {
                 // Nobody is connected who has closed meanwhile.
                 Event::Connected if conn.stage != Stage::Handshake => {}
+                // Its place was free when its handshake began.
+                Event::Connected if !conn.is_client && self.established >= self.config.max_connections => {
+                    self.counters.refused += 1;
+                    conn.noq.close(self.epoch + (now - Instant::ZERO), CONNECTION_REFUSED.into(), FULL.into());
+                    conn.end(Closed::Here);
+                }
                 Event::Connected => {
-                    conn.stage = Stage::Open;
-                    self.handshakes -= 1;
+                    (conn.stage, conn.was_open, conn.handshake_until) = (Stage::Open, true, None);
+                    self.established += 1;
                     self.counters.connections += 1;
-                    conn.waiting.stage.drain(..).for_each(Waker::wake);
+                    conn.waiting.wake(Awaited::Stage);
                     conn.offload.begin();
                     if !conn.is_client {
                         self.arrived.push_back(at);
-                        self.waiting.accept.drain(..).for_each(Waker::wake);
+                        self.waiting.accept.wake();
                     }
                 }
-                Event::ConnectionLost { reason } => {
-                    let was = conn.end(reason.into());
-                    self.handshakes -= usize::from(was == Stage::Handshake);
-                }
+                Event::ConnectionLost { reason } => conn.end(reason.into()),
                 Event::Stream(event) => conn.take_stream_event(event),
-                Event::DatagramReceived => conn.waiting.datagrams.drain(..).for_each(Waker::wake),
-                Event::DatagramsUnblocked => conn.waiting.datagram_room.drain(..).for_each(Waker::wake),
+                Event::DatagramReceived => conn.waiting.wake(Awaited::Datagram),
+                Event::DatagramsUnblocked => conn.waiting.wake(Awaited::DatagramRoom),
                 Event::Path(PathEvent::Established { id, .. }) => {
                     conn.paths.push(number_of(id));
-                    conn.waiting.path.drain(..).for_each(Waker::wake);
+                    conn.waiting.wake(Awaited::Path);
                 }
                 Event::Path(PathEvent::Abandoned { id, .. }) => {
                     conn.paths.retain(|path| *path != number_of(id));
@@ -238,10 +230,13 @@ impl Core {
                             conn.reopening = conn.noq.network_path(id).ok();
                         }
                     }
-                    conn.waiting.path.drain(..).for_each(Waker::wake);
+                    conn.waiting.wake(Awaited::Path);
                 }
                 // RFC: late packets came until now, and were opened.
-                Event::Path(PathEvent::Discarded { id, .. }) => conn.offload.forget_path(number_of(id)),
+                Event::Path(PathEvent::Discarded { id, .. }) => {
+                    conn.abandoned.retain(|path| *path != number_of(id));
+                    conn.offload.forget_path(number_of(id));
+                }
                 // The state machine changes keys for the first time after 10 to 1,000 packets, and takes those of other paths, under
                 // the keys before and with higher numbers, for packets under the next ones: they are lost. Here there is one path.
                 Event::HandshakeConfirmed if conn.is_client && self.config.paths > 1 => conn.noq.force_key_update(),
@@ -273,12 +268,33 @@ impl Core {
 impl Core {
     /// A connection whose state machine panicked is no more. The peer finds out when it sends something (stateless reset).
     pub(super) fn bury(&mut self, at: usize) {
-        let Some(conn) = self.connections.get_mut(at) else { return };
-        let was = conn.end(Closed::Failed);
-        self.handshakes -= usize::from(was == Stage::Handshake);
         self.counters.failed += 1;
-        let _none = self.noq.handle_event(noq_proto::ConnectionHandle(at), EndpointEvent::drained());
+        self.discard(at, Closed::Failed);
+    }
+
+    /// Ends a connection without a word to its peer.
+    pub(super) fn discard(&mut self, at: usize, why: Closed) {
+        let Some(conn) = self.connections.get_mut(at) else { return };
+        conn.end(why);
+        self.forget_by_noq(at);
         self.forget(at);
+    }
+
+    /// Frees a connection's place in the state machine.
+    pub(super) fn forget_by_noq(&mut self, at: usize) {
+        let _none = self.noq.handle_event(noq_proto::ConnectionHandle(at), EndpointEvent::drained());
+    }
+
+    /// Frees the place of a connection that the state machine does not know any more.
+    pub(super) fn forget(&mut self, at: usize) {
+        let Some(conn) = self.connections.try_remove(at) else { return };
+        self.established -= usize::from(conn.was_open);
+        if let Some(deadline) = conn.deadline {
+            self.deadlines.remove(&(deadline, at));
+        }
+        self.forget_contexts(&conn.offload);
+        self.outgoing.forget(at);
+        self.waiting.drained.wake();
     }
 }
 
@@ -287,10 +303,10 @@ impl Conn {
         let waiting = &mut self.waiting;
         let one = match event {
             StreamEvent::Opened { dir } => {
-                return waiting.accept[place_of(dir)].drain(..).for_each(Waker::wake);
+                return waiting.wake(Awaited::Accept(dir));
             }
             StreamEvent::Available { dir } => {
-                return waiting.open[place_of(dir)].drain(..).for_each(Waker::wake);
+                return waiting.wake(Awaited::Open(dir));
             }
             StreamEvent::Readable { id } => {
                 reading::lock(&self.reading).note_frame(id);
@@ -306,3 +322,7 @@ impl Conn {
         one.into_iter().for_each(Waker::wake);
     }
 }
+
+/// RFC 9000 20.1, told as an application's code.
+const CONNECTION_REFUSED: u32 = 0x02;
+const FULL: &str = "there are too many connections";

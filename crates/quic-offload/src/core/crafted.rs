@@ -8,8 +8,7 @@ use crate::config::Config;
 use crate::crypto::keyring::Plain;
 use bytes::BytesMut;
 use noq_proto::StreamId;
-use offload_quic::HeaderKey;
-use std::sync::{Arc, MutexGuard};
+use std::sync::MutexGuard;
 
 /// A server, and a client that sends what it likes.
 pub(super) struct Crafted {
@@ -90,10 +89,9 @@ impl Crafted {
         packet.extend_from_slice(payload);
         packet.extend_from_slice(&[0; 16 + 4]);
         let keys = self.client.connections[0].keyring.lock();
-        let header_key = Arc::new(HeaderKey::new(&keys.header(true).unwrap()));
         let (key, bytes) = (keys.generation(true, 0).unwrap(), packet.len());
         drop(keys);
-        let plain = Plain { key, header_key, path: 0, number: self.number, bytes, cid_bytes: self.cid.len() };
+        let plain = Plain { key, path: 0, number: self.number, bytes, cid_bytes: self.cid.len() };
         assert!(plain.seal(&mut packet));
         packet
     }

@@ -16,6 +16,7 @@ mod reading;
 mod sift;
 mod silence;
 mod transmit;
+mod waiters;
 
 use crate::config::{ClientTls, Config, ServerTls};
 use crate::crypto::asked::{Asked, Watching};
@@ -23,12 +24,12 @@ use crate::crypto::keyring::{DeviceOpened, Keyring};
 use crate::crypto::session::{OneClient, OneServer};
 use crate::crypto::tokens::{ResetKey, TokenClock, TokenKey};
 use crate::error::{Closed, ConnectError};
-pub(crate) use connection::{Conn, Stage, place_of, wait};
+pub(crate) use connection::{Conn, Stage};
 use core::net::SocketAddr;
 use core::task::Waker;
 use noq_proto::{
-    ConnectionHandle, ConnectionId, ConnectionIdGenerator, DatagramEvent, EndpointConfig, FourTuple, Incoming,
-    Transmit, TransportConfig,
+    ConnectionEvent, ConnectionHandle, ConnectionId, ConnectionIdGenerator, DatagramEvent, EndpointConfig, FourTuple,
+    Incoming, Transmit, TransportConfig,
 };
 use offload_api::{Datagram, Handle, QuicVerdict};
 use offload_base::{Instant, RandomSource, Rng};
@@ -36,10 +37,12 @@ pub(crate) use reading::{MOST_UNORDERED, Next};
 pub(crate) use silence::{MAX_ACK_DELAY, probe_timeout};
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 #[cfg(test)]
 use transmit::MOST_WAITING;
 use transmit::Outgoing;
+pub(crate) use waiters::{Awaited, WaitFor, WaitList, Waiter};
 
 /// The state of an endpoint.
 pub(crate) struct Core {
@@ -64,7 +67,8 @@ pub(crate) struct Core {
     /// Connections that came about, for those who accept them.
     pub(crate) arrived: VecDeque<usize>,
     pub(crate) waiting: Waiting,
-    handshakes: usize,
+    /// Connections whose handshake was done.
+    established: usize,
     pub(crate) counters: Counters,
     pub(crate) closing: bool,
     /// The driver is gone, and nothing happens any more.
@@ -77,8 +81,8 @@ pub(crate) struct Core {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     pub(crate) driver: Option<Waker>,
-    pub(crate) accept: Vec<Waker>,
-    pub(crate) drained: Vec<Waker>,
+    pub(crate) accept: WaitList,
+    pub(crate) drained: WaitList,
 }
 
 offload_base::counters! {
@@ -103,7 +107,8 @@ offload_base::counters! {
         pub refused_by_device: "QuicRefusedDevice",
         /// Packets that were lost on the way into a device.
         pub lost_in_device: "QuicLostDevice",
-        /// Packets dropped here: they could not be sealed as they were, or the socket refused them.
+        /// Packets dropped here: they could not be sealed as they were, the socket refused them, or the state machine failed over a
+        /// datagram of no connection.
         pub dropped: "QuicDropped",
         /// Contexts that a device gave.
         pub contexts: "QuicContexts",
@@ -131,16 +136,20 @@ offload_base::counters! {
         pub retries: "QuicRetries",
         /// Clients that were refused.
         pub refused: "QuicRefused",
+        /// Connections of clients whose handshake was not done within its time.
+        pub handshakes_timed_out: "QuicHandshakesTimedOut",
     }
 }
 
 impl Core {
     pub(crate) fn new(config: Config, server: Option<ServerTls>, random: &RandomSource, port: u16) -> Core {
+        // RFC 9000 17.2: no longer than 20 bytes; and a device finds connections by them.
+        let config = Config { cid_bytes: config.cid_bytes.clamp(1, 20), ..config };
         let reset_key = config.reset_key.clone().unwrap_or_else(|| ResetKey::random(random));
         let mut endpoint = EndpointConfig::new(Arc::new(reset_key.into_key()));
         let mut seed = [0; 32];
         random.stream("state machine").fill(&mut seed);
-        let bytes = usize::from(config.cid_bytes.clamp(1, 20));
+        let bytes = usize::from(config.cid_bytes);
         let cids = Arc::new(Mutex::new(random.stream("connection IDs")));
         let generator = cids.clone();
         endpoint
@@ -186,7 +195,7 @@ impl Core {
             by_context: HashMap::new(),
             arrived: VecDeque::new(),
             waiting: Waiting::default(),
-            handshakes: 0,
+            established: 0,
             counters: Counters::default(),
             closing: false,
             dead: false,
@@ -227,7 +236,7 @@ impl Core {
             .noq
             .connect(self.noq_time(now), client, to, name)
             .map_err(|error| ConnectError::Refused(error.to_string()))?;
-        Ok(self.take_in(handle, noq, keyring, asked, true))
+        Ok(self.take_in(handle, noq, keyring, asked, None))
     }
 
     /// Takes a datagram, or several that the device joined.
@@ -239,44 +248,77 @@ impl Core {
             }
             QuicVerdict::NotOpened | QuicVerdict::Failed { .. } => None,
         };
+        // Joined packets mostly have one connection ID: its path is found once.
+        let mut last = None;
         for (datagram, place) in datagram.split().zip(0..) {
-            let opened = opener
-                .and_then(|(at, first, generation)| self.opened_by(at, &datagram.data, first + place, generation));
+            let opened = opener.and_then(|(at, first, generation)| {
+                let path = self.path_of(at, &datagram.data, &mut last)?;
+                Some((at, DeviceOpened { path, number: first + place, generation }))
+            });
             self.receive_one(now, datagram, opened);
         }
     }
 
-    /// What a device's word means: whose packet it opened, and as what.
-    fn opened_by(&self, at: usize, data: &[u8], number: u64, generation: u8) -> Option<(usize, DeviceOpened)> {
+    /// The path of a packet that a device opened, for the connection at `at`; and what was found last, which is kept.
+    fn path_of(&self, at: usize, data: &[u8], last: &mut Option<([u8; 20], u32)>) -> Option<u32> {
         let cid = data.get(1..1 + usize::from(self.config.cid_bytes))?;
+        if let Some((known, path)) = last
+            && known[..cid.len()] == *cid
+        {
+            return Some(*path);
+        }
         let path = self.connections.get(at)?.offload.path_of(cid)?;
-        Some((at, DeviceOpened { path, number, generation }))
+        let (known, _) = last.insert(([0; 20], path));
+        known[..cid.len()].copy_from_slice(cid);
+        Some(path)
     }
 
     fn receive_one(&mut self, now: Instant, datagram: Datagram, opened: Option<(usize, DeviceOpened)>) {
         let Datagram { from, to, ecn, data, .. } = datagram;
         let (time, ecn) = (self.noq_time(now), noq_proto::EcnCodepoint::from_bits(ecn.bits()));
         let local = Some(to.ip()).filter(|ip| !ip.is_unspecified());
-        let mut answer = Vec::new();
-        match self.noq.handle(time, FourTuple::new(from, local), ecn, data, &mut answer) {
-            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
-                let Some(conn) = self.connections.get_mut(handle.0) else { return };
-                let verdict = opened.filter(|(at, _)| *at == handle.0).map(|(_, opened)| opened);
-                conn.keyring.lock().verdict = verdict;
-                let done = conn.guarded(|noq| noq.handle_event(event));
-                conn.keyring.lock().verdict = None;
-                let is_read = done.is_some() && conn.is_reading();
-                // That the peer has given connection IDs for a path, no event says.
-                conn.waiting.path.drain(..).for_each(Waker::wake);
-                self.note_ready(handle.0);
-                if is_read {
-                    self.take_events(handle.0, now);
-                    self.read_fresh(handle.0, time);
+        let handled = catch_unwind(AssertUnwindSafe(|| {
+            let mut answer = Vec::new();
+            match self.noq.handle(time, FourTuple::new(from, local), ecn, data, &mut answer)? {
+                DatagramEvent::ConnectionEvent(handle, event) => return Some((handle.0, event)),
+                DatagramEvent::NewConnection(incoming) => self.admit(now, incoming, answer),
+                DatagramEvent::Response(transmit) => self.answer(&transmit, answer),
+            }
+            None
+        }));
+        match handled {
+            Ok(Some((at, event))) => {
+                let opened = opened.filter(|(of, _)| *of == at).map(|(_, opened)| opened);
+                self.guarded(at, |core| core.hand_over(at, now, event, opened));
+            }
+            Ok(None) => {}
+            Err(_) => {
+                self.counters.dropped += 1;
+                // The state machine may have given the connection its place before it failed.
+                if self.noq.open_connections() > self.connections.len() {
+                    self.forget_by_noq(self.connections.vacant_key());
                 }
             }
-            Some(DatagramEvent::NewConnection(incoming)) => self.admit(now, incoming, answer),
-            Some(DatagramEvent::Response(transmit)) => self.answer(&transmit, answer),
-            None => {}
+        }
+    }
+
+    /// Gives a connection a datagram.
+    fn hand_over(&mut self, at: usize, now: Instant, event: ConnectionEvent, opened: Option<DeviceOpened>) {
+        let time = self.noq_time(now);
+        let Some(conn) = self.connections.get_mut(at) else { return };
+        conn.keyring.lock().verdict = opened;
+        conn.noq.handle_event(event);
+        conn.keyring.lock().verdict = None;
+        let (is_read, shakes_hands) = (conn.is_reading(), conn.handshake_until.is_some());
+        // That the peer has given connection IDs for a path, no event says.
+        conn.waiting.wake(Awaited::Path);
+        self.note_ready(at);
+        // The next client may need to know whether this connection takes a place.
+        if is_read || shakes_hands {
+            self.take_events(at, now);
+        }
+        if is_read {
+            self.read_fresh(at, time);
         }
     }
 
@@ -285,7 +327,7 @@ impl Core {
         let Some(conn) = self.connections.get_mut(at) else { return };
         let Err(why) = conn.read_fresh() else { return };
         if conn.closed.is_none() {
-            self.handshakes -= usize::from(conn.end(Closed::Protocol(why.clone())) == Stage::Handshake);
+            conn.end(Closed::Protocol(why.clone()));
             conn.noq.close(time, INTERNAL_ERROR.into(), why.into());
         }
     }
@@ -300,16 +342,17 @@ impl Core {
 
     /// Takes a client in, has it prove its address, or refuses it.
     fn admit(&mut self, now: Instant, incoming: Incoming, mut answer: Vec<u8>) {
-        let full = self.connections.len() >= self.config.max_connections
-            || self.handshakes >= self.config.max_handshakes
-            || self.closing;
+        // Each has limits of its own: strangers who never finish a handshake take no place of a client that does.
+        let half_open = self.connections.len() - self.established;
+        let full =
+            self.established >= self.config.max_connections || half_open >= self.config.max_handshakes || self.closing;
         let Some((tls, noq)) = self.server.as_ref().filter(|_| !full) else {
             self.counters.refused += 1;
             let transmit = self.noq.refuse(incoming, &mut answer);
             return self.answer(&transmit, answer);
         };
         let unproven = !incoming.remote_address_validated() && incoming.may_retry();
-        if unproven && self.handshakes >= self.config.retry_above {
+        if unproven && half_open >= self.config.retry_above {
             self.counters.retries += 1;
             if let Ok(transmit) = self.noq.retry(incoming, &mut answer) {
                 self.answer(&transmit, answer);
@@ -324,7 +367,7 @@ impl Core {
         noq.transport_config(transport);
         match self.noq.accept(incoming, self.noq_time(now), &mut answer, Some(Arc::new(noq))) {
             Ok((handle, noq)) => {
-                self.take_in(handle, noq, keyring, asked, false);
+                self.take_in(handle, noq, keyring, asked, Some(now + self.config.handshake));
             }
             Err(error) => {
                 self.counters.refused += 1;
@@ -341,13 +384,12 @@ impl Core {
         noq: noq_proto::Connection,
         keyring: Arc<Keyring>,
         asked: Arc<Asked>,
-        is_client: bool,
+        handshake_until: Option<Instant>,
     ) -> usize {
-        let conn = Conn::new(noq, keyring, asked, is_client, &self.config);
+        let conn = Conn::new(noq, keyring, asked, handshake_until, &self.config);
         // Both count connections in the same way; the state machine's table is the older one.
         let at = self.connections.insert(conn);
         debug_assert_eq!(at, handle.0, "two slabs that are used alike give the same numbers");
-        self.handshakes += 1;
         self.note_ready(at);
         at
     }
@@ -360,8 +402,8 @@ impl Core {
             let time = self.noq_time(now);
             if let Some(conn) = self.connections.get_mut(place) {
                 conn.deadline = None;
-                let _done = conn.guarded(|noq| noq.handle_timeout(time));
                 self.note_ready(place);
+                self.guarded(place, |core| core.connections[place].noq.handle_timeout(time));
             }
         }
     }
@@ -383,14 +425,33 @@ impl Core {
             let Some(conn) = self.connections.get_mut(at) else { continue };
             conn.is_ready = false;
             any = true;
-            let mut more = false;
-            if !conn.is_broken {
-                self.take_events(at, now);
-                more = self.take_packets(at, now);
+            let done = self.guarded(at, |core| {
+                core.take_events(at, now);
+                let more = core.take_packets(at, now);
+                core.after_work(at, now, more);
+            });
+            if done.is_none() {
+                self.bury(at);
             }
-            self.after_work(at, now, more);
         }
         any
+    }
+
+    /// Calls the state machine of a connection: with what comes from the network, with time that passed, for what there is to send. If it
+    /// panics, this connection ends, and not the program. `None`: it panicked, now or before.
+    fn guarded<R>(&mut self, at: usize, f: impl FnOnce(&mut Core) -> R) -> Option<R> {
+        if self.connections.get(at).is_some_and(|conn| conn.is_broken) {
+            return None;
+        }
+        let done = catch_unwind(AssertUnwindSafe(|| f(self))).ok();
+        if done.is_none()
+            && let Some(conn) = self.connections.get_mut(at)
+        {
+            conn.is_broken = true;
+            self.touch(at);
+        }
+        // A call inside of this one may have found it.
+        done.filter(|_| self.connections.get(at).is_none_or(|conn| !conn.is_broken))
     }
 
     /// Whether a connection waits for its turn.
@@ -400,11 +461,12 @@ impl Core {
 
     fn after_work(&mut self, at: usize, now: Instant, more: bool) {
         let Some(conn) = self.connections.get_mut(at) else { return };
-        if conn.is_broken {
-            return self.bury(at);
-        }
         if conn.noq.is_drained() {
             return self.forget(at);
+        }
+        if conn.handshake_until.is_some_and(|until| until <= now) {
+            self.counters.handshakes_timed_out += 1;
+            return self.discard(at, Closed::TimedOut);
         }
         let time = self.epoch + (now - Instant::ZERO);
         let mut more = more;
@@ -416,10 +478,11 @@ impl Core {
             }
         }
         let noq = conn.noq.poll_timeout().map(|time| Instant::ZERO + time.saturating_duration_since(self.epoch));
-        // Its pacer asks to be looked at in no time at all, where it counts on less than a nanosecond: it would be for ever.
-        let noq = noq.map(|at| if at > now { at } else { now + LEAST_WAIT });
-        let ours = offload_base::time::earliest(conn.offload.next_event(), conn.watches.next_event());
-        let deadline = offload_base::time::earliest(noq, ours);
+        let ours = [conn.offload.next_event(now), conn.watches.next_event(), conn.handshake_until];
+        let deadline = ours.into_iter().fold(noq, offload_base::time::earliest);
+        // The state machine's pacer asks to be looked at in no time at all, where it counts on less than a nanosecond: it would be for
+        // ever. What is due was looked at above.
+        let deadline = deadline.map(|at| if at > now { at } else { now + LEAST_WAIT });
         if conn.deadline != deadline {
             if let Some(before) = conn.deadline.take() {
                 self.deadlines.remove(&(before, at));
@@ -485,7 +548,7 @@ impl Core {
         for at in all {
             self.close(at, now, code, reason.clone());
         }
-        self.waiting.accept.drain(..).for_each(Waker::wake);
+        self.waiting.accept.wake();
     }
 
     /// Closes a connection.
@@ -494,8 +557,7 @@ impl Core {
         let Some(conn) = self.connections.get_mut(at) else { return };
         let code = noq_proto::VarInt::from_u64(code).unwrap_or(noq_proto::VarInt::MAX);
         conn.noq.close(time, code, reason);
-        let was = conn.end(Closed::Here);
-        self.handshakes -= usize::from(was == Stage::Handshake);
+        conn.end(Closed::Here);
         self.touch(at);
     }
 
@@ -512,8 +574,8 @@ impl Core {
         for (_, conn) in &mut self.connections {
             conn.end(why.clone());
         }
-        let Waiting { accept, drained, .. } = &mut self.waiting;
-        accept.drain(..).chain(drained.drain(..)).for_each(Waker::wake);
+        self.waiting.accept.wake();
+        self.waiting.drained.wake();
     }
 
     /// What is told of a connection's way of sending, and whether its peer has agreed to acknowledge as fast as it is asked to.

@@ -92,7 +92,7 @@ impl Place {
 
 impl Port {
     pub(super) fn new(number: u16, cid_bytes: u8) -> Port {
-        Port { number, cid_bytes: cid_bytes.clamp(1, 20), is_known: false, due: VecDeque::new() }
+        Port { number, cid_bytes, is_known: false, due: VecDeque::new() }
     }
 }
 
@@ -172,8 +172,9 @@ impl OfConnection {
         self.learned.retain(|learned| learned.path != path);
     }
 
-    pub(super) fn next_event(&self) -> Option<Instant> {
-        self.refill_at.filter(|_| self.receive.context.is_some())
+    /// When the next key is due. `None` once it is: the key waits for room in the device then, which no deadline makes.
+    pub(super) fn next_event(&self, now: Instant) -> Option<Instant> {
+        self.refill_at.filter(|at| self.receive.context.is_some() && *at > now)
     }
 
     pub(super) fn is_due(&self, now: Instant) -> bool {
@@ -211,40 +212,37 @@ impl OfConnection {
 impl Core {
     /// Tells the device what it is to know, by what it has room for.
     pub(crate) fn tell_device(&mut self, now: Instant, socket: &mut dyn DatagramSocket) {
-        let mut due = core::mem::take(&mut self.offload.due);
-        if due.is_empty() {
+        if self.offload.due.is_empty() {
             return;
         }
-        for at in &due {
-            if let Some(conn) = self.connections.get_mut(*at) {
-                conn.offload.is_listed = false;
-            }
-        }
-        let mut again = Vec::new();
-        let has_device = socket.control(&mut |device| {
+        let mut has_device = false;
+        socket.control(&mut |device| {
             let Some(mut contexts) = device.contexts().and_then(QuicContexts::of) else {
                 return;
             };
-            while let Some(at) = due.pop_front() {
+            has_device = true;
+            while let Some(at) = self.offload.due.front().copied() {
                 if self.tell_of(at, now, &mut contexts) == Err(Refused::Busy) {
-                    again.push(at);
+                    // There is no room for the others either. They are told with the next turn that has some: the next packet is
+                    // the first for which the device needs to know.
+                    break;
                 }
+                self.take_due();
             }
         });
-        // What is left has no device to be told to.
-        for at in due {
+        while !has_device && let Some(at) = self.take_due() {
             if let Some(conn) = self.connections.get_mut(at) {
                 (conn.offload.transmit.wanted, conn.offload.receive.wanted) = (false, false);
             }
         }
-        debug_assert!(has_device || again.is_empty());
-        for at in again {
-            if let Some(conn) = self.connections.get_mut(at)
-                && !core::mem::replace(&mut conn.offload.is_listed, true)
-            {
-                self.offload.due.push_back(at);
-            }
+    }
+
+    fn take_due(&mut self) -> Option<usize> {
+        let at = self.offload.due.pop_front()?;
+        if let Some(conn) = self.connections.get_mut(at) {
+            conn.offload.is_listed = false;
         }
+        Some(at)
     }
 
     fn tell_of(&mut self, at: usize, now: Instant, contexts: &mut QuicContexts<'_>) -> Result<(), Refused> {
@@ -367,19 +365,13 @@ impl Core {
         self.note_ready(at);
     }
 
-    /// A connection is no more, for the peer either.
-    pub(super) fn forget(&mut self, at: usize) {
-        let Some(conn) = self.connections.try_remove(at) else { return };
-        if let Some(deadline) = conn.deadline {
-            self.deadlines.remove(&(deadline, at));
-        }
-        let contexts = [conn.offload.transmit.context, conn.offload.receive.context];
+    /// The contexts of a connection that is no more are to be given back.
+    pub(super) fn forget_contexts(&mut self, of: &OfConnection) {
+        let contexts = [of.transmit.context, of.receive.context];
         self.offload_leaving.extend(contexts.into_iter().flatten());
-        for context in &conn.offload.had.0 {
+        for context in &of.had.0 {
             self.by_context.remove(context);
         }
-        self.outgoing.forget(at);
-        self.waiting.drained.drain(..).for_each(core::task::Waker::wake);
     }
 
     /// Gives contexts back.

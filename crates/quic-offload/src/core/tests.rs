@@ -1,5 +1,6 @@
 //! Two endpoints without sockets: what one has to send, the other is handed.
 
+use super::crafted::Crafted;
 use super::*;
 use crate::endpoint::Endpoint;
 use bytes::BytesMut;
@@ -53,7 +54,12 @@ pub(super) fn datagram(from: u16, to: u16, data: BytesMut) -> Datagram {
 
 /// What an endpoint wants to send, each datagram by itself.
 pub(super) fn sent(core: &mut Core) -> Vec<BytesMut> {
-    core.work(NOW);
+    sent_at(core, NOW)
+}
+
+fn sent_at(core: &mut Core, now: Instant) -> Vec<BytesMut> {
+    core.expire(now);
+    core.work(now);
     core.outgoing.plain.clear();
     let mut all = Vec::new();
     for out in core.outgoing.batch.drain(..) {
@@ -182,12 +188,11 @@ fn a_connection_closed_before_its_handshake_is_heard_of_stays_closed() {
         client.receive(NOW, datagram(443, 5000, data));
     }
     client.work(NOW);
-    assert_eq!((client.handshakes, client.connections[at].stage), (1, Stage::Handshake));
+    assert_eq!((client.established, client.connections[at].stage), (0, Stage::Handshake));
     client.close(at, NOW, 0, bytes::Bytes::new());
-    assert_eq!(client.handshakes, 0);
     client.outgoing.batch.clear();
     client.work(NOW);
-    assert_eq!((client.handshakes, client.connections[at].stage), (0, Stage::Closed));
+    assert_eq!((client.established, client.connections[at].stage), (0, Stage::Closed));
     assert_eq!(client.counters.connections, 0);
 }
 
@@ -225,8 +230,7 @@ fn a_state_machine_that_panics_ends_its_connection_alone() {
     }
     assert_eq!(server.connections.len(), 2);
     let ended = server.connections[0].ended.clone();
-    server.connections[0].guarded(|_| panic!("as the state machine would"));
-    server.note_ready(0);
+    server.guarded(0, |_| panic!("as the state machine would"));
     server.work(NOW);
     assert_eq!((ended.get(), server.counters.failed), (Some(&Closed::Failed), 1));
     assert!(server.connections.get(0).is_none() && server.connections.get(1).is_some());
@@ -234,7 +238,7 @@ fn a_state_machine_that_panics_ends_its_connection_alone() {
     let mut third = client_of(config(5));
     connect(&mut third);
     sent(&mut third).into_iter().for_each(|data| server.receive(NOW, datagram(5002, 443, data)));
-    assert_eq!((server.connections.len(), server.handshakes), (2, 1));
+    assert_eq!((server.connections.len(), server.established), (2, 1));
     let told = clients[0].connections[0].ended.clone();
     clients[0].connections[0].noq.ping();
     clients[0].note_ready(0);
@@ -245,6 +249,183 @@ fn a_state_machine_that_panics_ends_its_connection_alone() {
     }
     clients[0].work(NOW);
     assert_eq!(told.get(), Some(&Closed::Reset));
+}
+
+/// A server, and clients that are connected with it, from ports 5000 on.
+fn connected<const N: usize>() -> (Core, [Core; N]) {
+    let mut server = server_of(Config { stream_window: 4 << 20, ..config(2) });
+    let clients = core::array::from_fn(|at| {
+        let (mut client, port) = (client_of(config(3 + at as u64)), 5000 + at as u16);
+        connect(&mut client);
+        for _ in 0..3 {
+            sent(&mut client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
+            sent(&mut server).into_iter().for_each(|data| client.receive(NOW, datagram(443, port, data)));
+        }
+        assert_eq!(client.connections[0].stage, Stage::Open);
+        client
+    });
+    (server, clients)
+}
+
+/// Over the events of a connection, and over what was read of its streams.
+#[cfg(debug_assertions)] // Sums that overflow are what panics here.
+#[test]
+fn panic_anywhere_in_a_connection_ends_it_alone() {
+    let spoil: [fn(&mut Core); 2] = [
+        |server| {
+            server.counters.opened_by_device = u64::MAX;
+            server.connections[0].keyring.lock().opened[0] = 1;
+        },
+        |server| {
+            let mut reading = reading::lock(&server.connections[0].reading);
+            reading.bytes = u64::MAX;
+            reading.streams.entry(noq_proto::StreamId::from(noq_proto::VarInt::from_u32(2))).or_default();
+        },
+    ];
+    for spoil in spoil {
+        let (mut server, clients) = connected::<2>();
+        server.counters.opened_by_device = 0;
+        let ended = server.connections[0].ended.clone();
+        spoil(&mut server);
+        for (mut client, port) in clients.into_iter().zip([5000, 5001]) {
+            let conn = &mut client.connections[0];
+            let id = conn.noq.streams().open(noq_proto::Dir::Uni).unwrap();
+            conn.noq.send_stream(id).write(&[7; 100]).unwrap();
+            client.note_ready(0);
+            sent(&mut client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
+            let _answers = sent(&mut server);
+            assert_eq!((ended.get(), server.counters.failed), (Some(&Closed::Failed), 1), "client at {port}");
+            server.counters.opened_by_device = 0;
+        }
+        let id = server.connections[1].noq.streams().accept(noq_proto::Dir::Uni).unwrap();
+        assert!(matches!(server.connections[1].read_stream(id, 100), (Next::Data(data), _) if data.len() == 100));
+    }
+}
+
+/// The state machine fails over a datagram that is no connection's, or over the first one of a client: that one is dropped, and those
+/// behind it find the tables as they were.
+#[test]
+fn panic_over_a_strangers_datagram_drops_it() {
+    #[derive(Debug)]
+    struct FailsOnce(Arc<dyn rustls::server::ResolvesServerCert>, std::sync::atomic::AtomicBool);
+    impl rustls::server::ResolvesServerCert for FailsOnce {
+        fn resolve(&self, hello: rustls::server::ClientHello<'_>) -> Option<Arc<rustls::sign::CertifiedKey>> {
+            assert!(self.1.swap(true, Ordering::Relaxed), "as a state machine would");
+            self.0.resolve(hello)
+        }
+    }
+    let mut tls = server_config(Randomness::Seeded(Seed(1)), None);
+    tls.cert_resolver = Arc::new(FailsOnce(tls.cert_resolver.clone(), Default::default()));
+    let config = config(2);
+    let random = config.random.clone().unwrap();
+    let mut server = Core::new(config, Some(ServerTls::new(tls).unwrap()), &random, 443);
+    for (seed, dropped, connections) in [(3, 1, 0), (4, 1, 1), (5, 1, 2)] {
+        let (mut client, port) = (client_of(self::config(seed)), 5000 + seed as u16);
+        connect(&mut client);
+        for _ in 0..3 {
+            sent(&mut client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
+            sent(&mut server).into_iter().for_each(|data| client.receive(NOW, datagram(443, port, data)));
+        }
+        assert_eq!((server.counters.dropped, server.established), (dropped, connections), "client {seed}");
+        assert_eq!(server.noq.open_connections(), server.connections.len());
+    }
+    struct Fails;
+    impl noq_proto::crypto::HmacKey for Fails {
+        fn sign(&self, _: &[u8], _: &mut [u8]) {
+            panic!("as a state machine would");
+        }
+
+        fn signature_len(&self) -> usize {
+            32
+        }
+
+        fn verify(&self, _: &[u8], _: &[u8]) -> Result<(), noq_proto::crypto::CryptoError> {
+            Ok(())
+        }
+    }
+    // A stateless reset is the answer to a packet of a connection that is not known.
+    let mut endpoint = EndpointConfig::new(Arc::new(Fails));
+    let random = server.client_cids.clone();
+    endpoint.cid_generator(Arc::new(move || Box::new(RandomCids { random: random.clone(), bytes: 8 })));
+    server.noq = noq_proto::Endpoint::new(Arc::new(endpoint), None, true);
+    server.receive(NOW, datagram(6000, 443, BytesMut::from(&[0x40; 100][..])));
+    assert_eq!(server.counters.dropped, 2);
+}
+
+/// Strangers who begin handshakes and are not heard of again, as many as a server's programs have places for connections.
+#[test]
+fn strangers_who_begin_handshakes_shut_nobody_out() {
+    // As h3_server and reservoir serve have it.
+    let mut server = server_of(Config { max_connections: 1024, ..config(2) });
+    let hello = |client: &mut Core| {
+        connect(client);
+        let first = sent(client).into_iter().next().unwrap();
+        client.outgoing = Outgoing::default();
+        first
+    };
+    let mut strangers = client_of(Config { max_connections: 2000, ..config(3) });
+    for port in 10_000..11_100 {
+        let first = hello(&mut strangers);
+        server.receive(NOW, datagram(port, 443, first));
+        let _answers = sent(&mut server);
+    }
+    assert_eq!((server.counters.refused, server.connections.len()), (0, 256));
+    assert_eq!(server.counters.retries, 1100 - 256);
+    let mut client = client_of(config(4));
+    connect(&mut client);
+    let mut now = NOW;
+    for _ in 0..5 {
+        // The state machine's pacer wants some time after a Retry.
+        now += core::time::Duration::from_millis(100);
+        for data in sent_at(&mut client, now) {
+            server.receive(now, datagram(5000, 443, data));
+        }
+        for data in sent_at(&mut server, now) {
+            client.receive(now, datagram(443, 5000, data));
+        }
+    }
+    assert_eq!((client.connections[0].stage, server.established), (Stage::Open, 1));
+    // And they are gone when their time is over.
+    let late = NOW + Config::default().handshake;
+    server.expire(late);
+    while server.work(late) {
+        server.outgoing = Outgoing::default();
+    }
+    assert_eq!((server.counters.handshakes_timed_out, server.connections.len()), (256, 1));
+    assert_eq!(server.noq.open_connections(), 1);
+}
+
+/// As many as there are places shake hands at a time, and one more: it is told when it has done so.
+#[test]
+fn connection_whose_place_was_taken_meanwhile_is_refused() {
+    let mut server = server_of(Config { max_connections: 1, ..config(2) });
+    let mut clients = [3, 4].map(|seed| client_of(config(seed)));
+    for client in &mut clients {
+        connect(client);
+    }
+    for _ in 0..4 {
+        for (client, port) in clients.iter_mut().zip([5000, 5001]) {
+            sent(client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
+        }
+        for out in {
+            server.work(NOW);
+            core::mem::take(&mut server.outgoing.batch)
+        } {
+            let client = &mut clients[usize::from(out.to.port() - 5000)];
+            let bytes: Vec<u8> = out.pieces.iter().flatten().copied().collect();
+            let segment = out.segment.map_or(usize::MAX, |bytes| bytes.get().into()).min(bytes.len());
+            bytes
+                .chunks(segment)
+                .for_each(|data| client.receive(NOW, datagram(443, out.to.port(), BytesMut::from(data))));
+        }
+        server.outgoing.plain.clear();
+    }
+    assert_eq!((server.established, server.arrived.len(), server.counters.refused), (1, 1, 1));
+    let closed = clients.map(|mut client| {
+        client.work(NOW);
+        client.connections[0].closed.clone()
+    });
+    assert!(matches!(&closed, [None, Some(Closed::ByPeer { code: 2, .. })]), "{closed:?}");
 }
 
 /// RFC 9000 6.1: a client of another version, of a draft or of RFC 9369, is told what there is, and nothing else.
@@ -264,5 +445,21 @@ fn clients_of_other_versions_are_told_which_there_is() {
         let versions: Vec<_> =
             answers[0][15..].chunks(4).map(|four| u32::from_be_bytes(four.try_into().unwrap())).collect();
         assert!(versions.len() == 2 && versions[0] & 0x0f0f_0f0f == 0x0a0a_0a0a && versions[1] == 1, "{versions:x?}");
+    }
+}
+
+/// RFC 9000 20.1: NO_ERROR is how clients leave that have no code of their application's, such as nghttp3's. Other codes tell of errors.
+#[test]
+fn close_without_an_error_is_no_fault() {
+    for (code, expected) in [(0, Some(0)), (1, None)] {
+        let mut crafted = Crafted::new(1 << 20, 1 << 20);
+        // CONNECTION_CLOSE of the transport: code, frame type, reason.
+        crafted.send_payload(&[0x1c, code, 0, 3, b'b', b'y', b'e']);
+        let closed = crafted.conn().closed.clone();
+        let by_peer = match &closed {
+            Some(Closed::ByPeer { code, reason }) if reason == "bye" => Some(*code),
+            _ => None,
+        };
+        assert_eq!(by_peer, expected, "{closed:?}");
     }
 }

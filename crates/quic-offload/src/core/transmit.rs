@@ -2,7 +2,7 @@
 //!
 //! Invariants: a datagram in the queue is sealed, or has an ask; datagrams leave in the order in which the state machine gave them.
 
-use super::{Core, Stage};
+use super::Core;
 use crate::crypto::keyring::{Plain, UsedUp};
 use crate::error::Closed;
 use bytes::Bytes;
@@ -64,7 +64,7 @@ impl Core {
     /// Takes the packets that a connection has to send, as long as there is room. True: there may be more.
     pub(super) fn take_packets(&mut self, at: usize, now: Instant) -> bool {
         let time = self.noq_time(now);
-        let Core { connections, outgoing, counters, handshakes, config, .. } = self;
+        let Core { connections, outgoing, counters, config, .. } = self;
         let Some(conn) = connections.get_mut(at) else { return false };
         // Both ends may have given up different ones. The state machine asks for acknowledgements on a path that it counts on then,
         // and ends the program if there is none.
@@ -77,15 +77,15 @@ impl Core {
             }
             let mut data = Vec::with_capacity(BUFFER);
             let most = if conn.may_segment() { SEGMENTS } else { NonZeroUsize::MIN };
-            let Some(transmit) = conn.guarded(|noq| noq.poll_transmit(time, most, &mut data)) else { return false };
+            let transmit = conn.noq.poll_transmit(time, most, &mut data);
             let mut keys = conn.keyring.lock();
-            let (plain, used_up): (Vec<_>, _) = (keys.plain.drain(..).collect(), keys.used_up);
+            let (plain, used_up) = (keys.take_plain(), keys.used_up);
             drop(keys);
             if used_up > UsedUp::No && conn.closed.is_none() {
                 // RFC 9001 6.6: before no packet may be sealed any more.
                 counters.keys_used_up += 1;
                 let why = "a key has sealed as many packets as it may: AEAD_LIMIT_REACHED";
-                *handshakes -= usize::from(conn.end(Closed::Protocol(why.into())) == Stage::Handshake);
+                conn.end(Closed::Protocol(why.into()));
                 conn.noq.close(time, AEAD_LIMIT_REACHED.into(), "AEAD limit reached".into());
             }
             if used_up == UsedUp::Yes {
@@ -300,7 +300,6 @@ mod tests {
     use crate::crypto::keyring::Keyring;
     use core::task::Waker;
     use offload_api::QuicCipher;
-    use offload_quic::HeaderKey;
     use std::sync::Arc;
 
     /// Bytes of a packet here.
@@ -313,13 +312,12 @@ mod tests {
         keyring.begin(QuicCipher::Aes128Gcm, true, &secrets).unwrap();
         let _next = keyring.next().unwrap();
         let keys = keyring.lock();
-        let header_key = Arc::new(HeaderKey::new(&keys.header(true).unwrap()));
         let generations = [0, 1].map(|generation| keys.generation(true, generation).unwrap());
         let mut plain = Vec::new();
         for (key, count) in generations.iter().zip(counts) {
             for _ in 0..count {
-                let (key, header_key, number) = (key.clone(), header_key.clone(), plain.len() as u64);
-                plain.push(Plain { key, header_key, path: 0, number, bytes: BYTES, cid_bytes: 8 });
+                let (key, number) = (key.clone(), plain.len() as u64);
+                plain.push(Plain { key, path: 0, number, bytes: BYTES, cid_bytes: 8 });
             }
         }
         let data: Vec<u8> = plain.iter().flat_map(|plain| [&[0x40; BYTES - TAG][..], &plain.room()].concat()).collect();

@@ -45,7 +45,7 @@ pub(crate) struct Inner {
     /// What the device said about the packet that the state machine is about to look at.
     pub(crate) verdict: Option<DeviceOpened>,
     /// Packets that the state machine left plain, the oldest first.
-    pub(crate) plain: VecDeque<Plain>,
+    plain: Vec<Plain>,
     /// What software opened since this was last looked at.
     pub(crate) learned: Vec<Learned>,
     /// Packets that a device opened, and that software did.
@@ -81,7 +81,6 @@ pub(crate) struct DeviceOpened {
 #[derive(Clone, Debug)]
 pub(crate) struct Plain {
     pub(crate) key: Arc<Generation>,
-    pub(crate) header_key: Arc<HeaderKey>,
     pub(crate) path: u32,
     pub(crate) number: u64,
     /// Bytes of the packet, and of the connection ID in it.
@@ -103,6 +102,8 @@ pub(crate) struct Generation {
     pub(crate) number: u64,
     pub(crate) key: QuicKey,
     packet: PacketKey,
+    /// The same for all generations.
+    header_key: Arc<HeaderKey>,
     /// Packets that were to be sealed, in software or by a device.
     sealed: AtomicU64,
 }
@@ -111,7 +112,6 @@ pub(crate) struct Generation {
 #[derive(Debug)]
 struct Chain {
     header: QuicHeaderKey,
-    header_key: Arc<HeaderKey>,
     /// The secret of the last generation that was made.
     secret: Secret,
     /// The latest, the oldest first: enough for those before the ones in use, those in use and the next.
@@ -134,7 +134,7 @@ impl Keyring {
         let mut inner = self.lock();
         let (transmit, receive) = (Chain::new(ours), Chain::new(theirs));
         let local = Box::new(SealedElsewhere);
-        let remote = Box::new(PerhapsOpened { keyring: self.clone(), key: receive.header_key.clone() });
+        let remote = Box::new(PerhapsOpened { keyring: self.clone(), key: receive.latest().header_key.clone() });
         let packet = self.pair(&transmit, &receive);
         (inner.transmit, inner.receive) = (Some(transmit), Some(receive));
         Some(Keys { header: KeyPair { local, remote }, packet })
@@ -151,8 +151,7 @@ impl Keyring {
 
     fn pair(self: &Arc<Self>, transmit: &Chain, receive: &Chain) -> KeyPair<Box<dyn crypto::PacketKey>> {
         let key = |chain: &Chain| -> Box<dyn crypto::PacketKey> {
-            let (header_key, generation) = (chain.header_key.clone(), chain.latest().clone());
-            Box::new(OneRttKey { keyring: self.clone(), header_key, generation })
+            Box::new(OneRttKey { keyring: self.clone(), generation: chain.latest().clone() })
         };
         KeyPair { local: key(transmit), remote: key(receive) }
     }
@@ -169,6 +168,12 @@ impl Inner {
         self.chain(transmit)?.generations.iter().find(|generation| generation.number == number).cloned()
     }
 
+    /// Takes the packets that the state machine left plain. As many may come next time.
+    pub(crate) fn take_plain(&mut self) -> Vec<Plain> {
+        let room = Vec::with_capacity(self.plain.len());
+        core::mem::replace(&mut self.plain, room)
+    }
+
     fn chain(&self, transmit: bool) -> Option<&Chain> {
         if transmit { self.transmit.as_ref() } else { self.receive.as_ref() }
     }
@@ -177,13 +182,13 @@ impl Inner {
 impl Chain {
     fn new(secret: Secret) -> Chain {
         let (header, header_key) = (secret.header(), Arc::new(secret.header_key()));
-        let first = Generation::of(&secret, 0);
-        Chain { header, header_key, secret, generations: [Arc::new(first)].into() }
+        let first = Generation::of(&secret, header_key, 0);
+        Chain { header, secret, generations: [Arc::new(first)].into() }
     }
 
     fn advance(&mut self) {
         self.secret = self.secret.next();
-        let next = Generation::of(&self.secret, self.latest().number + 1);
+        let next = Generation::of(&self.secret, self.latest().header_key.clone(), self.latest().number + 1);
         self.generations.push_back(Arc::new(next));
         if self.generations.len() > KEPT {
             self.generations.pop_front();
@@ -196,8 +201,8 @@ impl Chain {
 }
 
 impl Generation {
-    fn of(secret: &Secret, number: u64) -> Generation {
-        Generation { number, key: secret.key(), packet: secret.packet_key(), sealed: AtomicU64::new(0) }
+    fn of(secret: &Secret, header_key: Arc<HeaderKey>, number: u64) -> Generation {
+        Generation { number, key: secret.key(), packet: secret.packet_key(), header_key, sealed: AtomicU64::new(0) }
     }
 }
 
@@ -213,15 +218,14 @@ impl Plain {
 
     /// Seals the packet in software.
     pub(crate) fn seal(&self, packet: &mut [u8]) -> bool {
-        let Plain { key, header_key, path, number, cid_bytes, .. } = self;
-        offload_quic::seal(&key.packet, header_key, packet, 1 + cid_bytes, *path, *number).is_ok()
+        let Plain { key, path, number, cid_bytes, .. } = self;
+        offload_quic::seal(&key.packet, &key.header_key, packet, 1 + cid_bytes, *path, *number).is_ok()
     }
 }
 
 /// A key of one direction and generation, as the state machine sees it.
 struct OneRttKey {
     keyring: Arc<Keyring>,
-    header_key: Arc<HeaderKey>,
     generation: Arc<Generation>,
 }
 
@@ -233,7 +237,6 @@ impl crypto::PacketKey for OneRttKey {
         let number_bytes = usize::from(packet[0] & 3) + 1;
         let plain = Plain {
             key: self.generation.clone(),
-            header_key: self.header_key.clone(),
             path: number_of(path),
             number,
             bytes: packet.len(),
@@ -247,7 +250,7 @@ impl crypto::PacketKey for OneRttKey {
         if sealed + LAST_WORDS >= limit {
             inner.used_up = inner.used_up.max(if sealed >= limit { UsedUp::Yes } else { UsedUp::Nearly });
         }
-        inner.plain.push_back(plain);
+        inner.plain.push(plain);
     }
 
     fn decrypt(&self, path: PathId, number: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
@@ -329,3 +332,43 @@ impl crypto::HeaderKey for PerhapsOpened {
 const KEPT: usize = 4;
 /// Packets of a key that are kept for the end of a connection: those of one turn, and those that say so.
 const LAST_WORDS: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RIGHT: DeviceOpened = DeviceOpened { path: 3, number: 70_000, generation: 1 };
+
+    /// Whether a packet of path 3 with number 70,000 under the key of generation 1 is taken, plain as it is, for one that a device opened.
+    fn is_believed(verdict: DeviceOpened) -> bool {
+        let keyring = Arc::new(Keyring::new(8, false, AeadLimits::default()));
+        let secrets = [1, 2].map(|byte| Bytes::from(vec![byte; 32]));
+        keyring.begin(QuicCipher::Aes128Gcm, true, &secrets).unwrap();
+        let keys = keyring.next().unwrap();
+        keyring.lock().verdict = Some(verdict);
+        let mut payload = BytesMut::from(&[7; 50][..]);
+        let header = [&[0x45][..], &[9; 8], &[0; 4]].concat();
+        let taken = keys.remote.decrypt(PathId::from(RIGHT.path), RIGHT.number, &header, &mut payload).is_ok();
+        let mut inner = keyring.lock();
+        assert_eq!(inner.verdict.take(), None, "a verdict is about one packet");
+        assert_eq!((payload.len(), inner.opened), if taken { (50 - TAG, [1, 0]) } else { (50, [0, 0]) });
+        assert!(inner.learned.is_empty(), "only what software opened tells a path");
+        taken
+    }
+
+    #[test]
+    fn verdict_of_a_device_is_believed_if_all_of_it_is_right() {
+        assert!(is_believed(RIGHT));
+        for wrong in [
+            DeviceOpened { path: 2, ..RIGHT },
+            DeviceOpened { path: 0, ..RIGHT },
+            DeviceOpened { number: RIGHT.number + 1, ..RIGHT },
+            DeviceOpened { number: RIGHT.number & 0xffff, ..RIGHT },
+            DeviceOpened { generation: 0, ..RIGHT },
+            DeviceOpened { generation: 2, ..RIGHT },
+            DeviceOpened { generation: 3, ..RIGHT },
+        ] {
+            assert!(!is_believed(wrong), "{wrong:?}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Everything at once, by chance: a wire that loses, overtakes, doubles and spoils; devices that are reset, small or absent; keys that
 //! change; strangers' packets, and real ones that strangers send again, with other phase bits, fixed bits and numbers; clients whose port
-//! changes; paths that each end gives up; servers that forget all they knew; reads that are cancelled. Whatever happens, streams are equal, nothing plain is on the wire, and contexts are given back.
+//! changes; paths that each end gives up; devices that disappear at any step; servers that forget all they knew; reads that are cancelled. Whatever happens, streams are equal, nothing plain is on the wire, and contexts are given back.
 //!
 //! `QUIC_SCHEDULES` says how many are tried; 16 without it.
 
@@ -34,6 +34,8 @@ struct Schedule {
     gives_up: [bool; 2],
     /// Times that the client's port changes, and how often, in microseconds.
     moves: (u8, u16),
+    /// The device of the client, or of the server, disappears with this call of the socket.
+    disappears: [Option<u16>; 2],
     /// The server forgets all that it knew, so many microseconds after it began.
     forgets: Option<u16>,
     bytes: [u32; 2],
@@ -43,14 +45,15 @@ fn schedules() -> impl Strategy<Value = Schedule> {
     let wire = (0u8..6, 0u8..6, 0u8..4, 0u8..4);
     let ends = (any::<[u8; 2]>(), any::<[u8; 2]>(), 0u8..12, 0u16..300);
     let rest = (prop::option::of(20_000u32..200_000), any::<[bool; 4]>(), [1u32..400_000, 0u32..200_000]);
-    let more = ((0u8..6, 30u16..2000), prop::option::weighted(0.125, 0u16..3000));
+    let disappears = || prop::option::weighted(0.25, 0u16..4000);
+    let more = ((0u8..6, 30u16..2000), prop::option::weighted(0.125, 0u16..3000), [disappears(), disappears()]);
     (any::<u64>(), wire, ends, rest, more).prop_map(
         |(
             seed,
             (loss, reorder, duplicate, corrupt),
             (nics, offloads, resets, forged),
             (update_every, [six, second, gives_up_near, gives_up_far], bytes),
-            (moves, forgets),
+            (moves, forgets, disappears),
         )| {
             Schedule {
                 seed,
@@ -68,6 +71,7 @@ fn schedules() -> impl Strategy<Value = Schedule> {
                 gives_up: [gives_up_near, gives_up_far],
                 // Half of the clients stay where they are.
                 moves: (moves.0.saturating_sub(3), moves.1),
+                disappears,
                 forgets,
                 bytes,
             }
@@ -139,9 +143,14 @@ fn run(schedule: &Schedule) -> bool {
             host.runtime().sleep(Duration::from_micros(3)).await;
         }
     });
-    let Schedule { six, second, gives_up, moves, .. } = *schedule;
+    let Schedule { six, second, gives_up, moves, mut disappears, .. } = *schedule;
+    if lossless == 0 {
+        // What a device has not sent yet is lost with it.
+        disappears = [None; 2];
+    }
     let every = schedule.update_every.map(|bytes| bytes as usize);
-    let plan = Plan { six, bytes: schedule.bytes.map(|bytes| bytes as usize), every, second, gives_up, moves };
+    let plan =
+        Plan { six, bytes: schedule.bytes.map(|bytes| bytes as usize), every, second, gives_up, moves, disappears };
     let (done, lost) = match schedule.forgets {
         None => {
             let done = world.transfer_by(configs, plan);
@@ -282,6 +291,7 @@ fn probes_that_ask_for_acknowledgements_are_sent_one_by_one() {
         second: false,
         gives_up: [false; 2],
         moves: (0, 0),
+        disappears: [None; 2],
         forgets: None,
         bytes: [100_001, 0],
     }));
@@ -308,6 +318,7 @@ fn a_client_that_moves_when_its_second_path_is_there_goes_on_over_it_alone() {
             second: true,
             gives_up: [true, false],
             moves: (1, 30),
+            disappears: [None; 2],
             forgets: None,
             bytes: [bytes, 0],
         }));

@@ -2,14 +2,19 @@
 
 use crate::rig::{self, Plan, World, nic};
 use bytes::Bytes;
+use core::future::{Future, poll_fn};
 use core::ops::Range;
+use core::pin::Pin;
 use core::time::Duration;
 use nic_sim::NicConfig;
 use offload_base::Instant;
 use offload_base::counters::Counters;
+use offload_testbed::BedHost;
 use offload_wire::LinkConfig;
 use offload_wire::impairment::{Crossing, Impairment, Impairments, Reorder, Share};
-use quic_offload::{Closed, Config, Offload};
+use quic_offload::{Closed, Config, Endpoint, Offload, ServerTls};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const MEGABYTE: usize = 1 << 20;
 
@@ -186,6 +191,23 @@ fn a_device_that_is_reset_gets_everything_anew() {
     }
 }
 
+/// The device disappears at each of the first steps, at either end: the stream goes on in software.
+#[test]
+fn a_device_that_disappears_is_done_without() {
+    for step in (0..140).step_by(7) {
+        for disappears in [[Some(step), None], [None, Some(step)]] {
+            let mut world = World::new(24, [nic(), nic()], impaired(Impairments::default()));
+            let configs = [world.config("near"), world.config("far")];
+            let plan = Plan { bytes: [300_000, 300_000], every: Some(100_000), disappears, ..Plan::default() };
+            let done = world.transfer_by(configs, plan);
+            let [gone, other] =
+                if disappears[0].is_some() { [done.client, done.server] } else { [done.server, done.client] };
+            assert!(gone.sealed_by_software + gone.opened_by_software > 100, "{step}: {gone:?}");
+            assert!(other.sealed_by_device > other.sealed_by_software, "{step}: {other:?}");
+        }
+    }
+}
+
 /// With room for one context in the NIC's memory, each packet of the other direction sends it to the host's.
 #[test]
 fn contexts_may_lie_in_host_memory() {
@@ -211,6 +233,80 @@ fn keys_change_while_packets_are_lost() {
             let software = end.opened_by_software;
             assert!(software < 30 + 4 * done.updates, "{software} in software, {} updates: {end:?}", done.updates);
             assert!(end.sealed_by_software < 20, "{end:?}");
+        }
+    }
+}
+
+/// Forty connections whose keys change at once, and a control ring of eight places: what does not fit waits for its turn, and neither
+/// driver looks again and again meanwhile.
+#[test]
+fn keys_change_though_the_control_ring_is_short() {
+    let nic = || NicConfig { control_ring: 8, ..nic() };
+    let mut world = World::new(1, [nic(), nic()], LinkConfig::default());
+    let tls = world.server_tls();
+    let (client, polls_near) = counted(&world.near, 5000, world.config("client"), None);
+    let (server, polls_far) = counted(&world.far, rig::PORT, world.config("server"), Some(tls));
+    let (tls, to, accepting) = (world.client_tls(), world.to(false), server.clone());
+    let _serving = world.far.spawn("server", async move {
+        let mut all = Vec::new();
+        while let Some(connection) = accepting.accept().await {
+            all.push(connection);
+        }
+    });
+    let runtime = world.near.runtime();
+    world.bed.run_within(Duration::from_secs(60), async move {
+        let mut all = Vec::new();
+        for _ in 0..40 {
+            let connection = rig::connect(&client, &tls, to).await.unwrap();
+            let stream = connection.open_uni().await.unwrap();
+            all.push((connection, stream));
+        }
+        for round in 0..60 {
+            if round == 20 || round == 40 {
+                all.iter().for_each(|(connection, _)| connection.update_keys());
+            }
+            for (_, stream) in &mut all {
+                stream.send(Bytes::from_static(&[7; 300])).await.unwrap();
+            }
+            runtime.sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let counters = server.counters();
+    assert!(counters.keys >= 2 * 40 && counters.contexts == 2 * 40, "{counters:?}");
+    assert!(counters.opened_by_device > 20 * counters.opened_by_software, "{counters:?}");
+    let polls = [polls_near, polls_far].map(|polls| polls.load(Ordering::Relaxed));
+    assert!(polls.iter().all(|polls| *polls < MAX_POLLS / 2), "{polls:?}");
+}
+
+/// More than a driver has any reason for.
+const MAX_POLLS: usize = 40_000;
+
+/// An endpoint, and how often its driver was polled, which is not too often.
+fn counted(host: &BedHost, port: u16, config: Config, tls: Option<ServerTls>) -> (Endpoint, Arc<AtomicUsize>) {
+    let socket = host.stack().bind_udp(Some(port)).unwrap();
+    let (endpoint, mut driver) = Endpoint::new(socket, host.runtime(), config, tls).unwrap();
+    let polls = Arc::new(AtomicUsize::new(0));
+    let counting = polls.clone();
+    let _running = host.spawn(
+        "driver",
+        poll_fn(move |cx| {
+            let polls = counting.fetch_add(1, Ordering::Relaxed);
+            assert!(polls < MAX_POLLS, "the driver is polled without an end");
+            Pin::new(&mut driver).poll(cx)
+        }),
+    );
+    (endpoint, polls)
+}
+
+/// RFC 9000 17.2: at most 20 bytes. Other lengths count as the nearest one, at the endpoint and at its device.
+#[test]
+fn connection_ids_of_any_configured_length_work() {
+    for cid_bytes in [20, 0, 1, 21, 22, 24, 255] {
+        let mut world = World::new(1, [nic(), nic()], LinkConfig::default());
+        let config = |name: &str| Config { cid_bytes, ..world.config(name) };
+        let done = world.transfer([config("near"), config("far")], false, MEGABYTE, MEGABYTE);
+        for end in [done.client, done.server] {
+            assert!(end.opened_by_device > 500 && end.opened_by_software < 30, "{cid_bytes}: {end:?}");
         }
     }
 }

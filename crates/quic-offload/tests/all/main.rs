@@ -14,3 +14,4 @@ mod qlog;
 mod quinn;
 mod rig;
 mod transfer;
+mod waiters;

@@ -186,6 +186,8 @@ pub(crate) struct Plan {
     pub(crate) gives_up: [bool; 2],
     /// The client's port changes so many times, each time after so many microseconds; what goes to the port before is lost.
     pub(crate) moves: (u8, u16),
+    /// The device of the client, or of the server, disappears with this call of the socket.
+    pub(crate) disappears: [Option<u16>; 2],
 }
 
 /// What a transfer took.
@@ -213,11 +215,14 @@ impl World {
 
     pub(crate) fn transfer_without_looking(&mut self, configs: [Config; 2], plan: Plan) -> Transfer {
         let [near, far] = configs;
-        let Plan { six, bytes: [bytes, back], every, second, gives_up, moves } = plan;
+        let Plan { six, bytes: [bytes, back], every, second, gives_up, moves, disappears } = plan;
         let (moving, mover) = Moving::new(&self.near, 5000, moves.0);
+        let moving = Disappearing::new(moving, &self.near, disappears[0]);
         let (client, driver) = Endpoint::new(moving, self.near.runtime(), near, None).unwrap();
         let client_driver = self.near.spawn("driver", driver);
-        let (server, server_driver) = self.server(far);
+        let socket = Disappearing::new(self.far.stack().bind_udp(Some(PORT)).unwrap(), &self.far, disappears[1]);
+        let (server, driver) = Endpoint::new(socket, self.far.runtime(), far, Some(self.server_tls())).unwrap();
+        let server_driver = self.far.spawn("driver", driver);
         let (tls, to, accepting) = (self.client_tls(), self.to(six), server.clone());
         let from: IpAddr = if six { self.near.address().into() } else { self.near.ipv6_address().into() };
         let second = second.then(|| (self.to(!six), from));
@@ -374,5 +379,76 @@ impl DatagramSocket for Moving {
             }
         }
         Poll::Pending
+    }
+}
+
+/// A socket whose device disappears, with all contexts, when so many calls were made: there is none below from then on.
+struct Disappearing<S> {
+    socket: S,
+    host: BedHost,
+    /// Calls before the device disappears; `None`: it stays.
+    left: Option<u16>,
+    is_gone: bool,
+}
+
+impl<S> Disappearing<S> {
+    fn new(socket: S, host: &BedHost, left: Option<u16>) -> Disappearing<S> {
+        Disappearing { socket, host: host.clone(), left, is_gone: false }
+    }
+
+    fn step(&mut self) -> &mut S {
+        match &mut self.left {
+            Some(0) => {
+                self.host.reset_device();
+                (self.left, self.is_gone) = (None, true);
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        &mut self.socket
+    }
+}
+
+impl<S: DatagramSocket> DatagramSocket for Disappearing<S> {
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut VecDeque<TxDatagram>,
+    ) -> Poll<Result<usize, SendRefused>> {
+        self.step();
+        let asks_nothing = batch.iter().take_while(|datagram| !self.is_gone || datagram.ask.is_none()).count();
+        if asks_nothing == 0 && !batch.is_empty() {
+            return Poll::Ready(Err(SendRefused::Ask));
+        }
+        let mut rest = batch.split_off(asks_nothing);
+        let sent = self.socket.poll_send(cx, batch);
+        batch.append(&mut rest);
+        sent
+    }
+
+    fn limits(&mut self, to: SocketAddr) -> SendLimits {
+        self.step().limits(to)
+    }
+
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut Vec<Datagram>,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.step().poll_receive(cx, batch, most)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        DatagramSocket::local_addr(&self.socket)
+    }
+
+    fn control(&mut self, f: &mut dyn FnMut(&mut dyn NetDevice)) -> bool {
+        self.step();
+        !self.is_gone && self.socket.control(f)
+    }
+
+    fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<SocketEvent> {
+        self.step().poll_device_event(cx)
     }
 }

@@ -1,0 +1,129 @@
+//! Tasks that wait for an event of an endpoint or of a connection.
+//!
+//! Invariant: an entry lives no longer than the future that waits. The event removes the entry, or the future's [`Waiter`] does
+//! when it is dropped.
+
+use super::Core;
+use crate::endpoint::Shared;
+use core::task::{Context, Poll, Waker};
+use noq_proto::Dir;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The tasks that wait for one event, in the order in which they began.
+#[derive(Debug, Default)]
+pub(crate) struct WaitList {
+    next: u64,
+    tasks: BTreeMap<u64, Waker>,
+}
+
+impl WaitList {
+    /// Registers a task: under the number that it has in this list, or under a new one.
+    fn register(&mut self, number: &mut Option<u64>, waker: &Waker) {
+        if let Some(known) = number.and_then(|number| self.tasks.get_mut(&number)) {
+            return known.clone_from(waker);
+        }
+        self.tasks.insert(self.next, waker.clone());
+        *number = Some(self.next);
+        self.next += 1;
+    }
+
+    /// Wakes all tasks, and removes their entries.
+    pub(crate) fn wake(&mut self) {
+        core::mem::take(&mut self.tasks).into_values().for_each(Waker::wake);
+    }
+}
+
+/// An event of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// The handshake is done, or the connection ended.
+    Stage,
+    /// A path came or went.
+    Path,
+    /// The peer opened a stream.
+    Accept(Dir),
+    /// The peer allows one more stream.
+    Open(Dir),
+    /// A datagram arrived.
+    Datagram,
+    /// There is room for a datagram.
+    DatagramRoom,
+}
+
+impl Awaited {
+    /// Number of the kinds of events.
+    pub(super) const COUNT: usize = 8;
+
+    /// The place of the event's list.
+    pub(super) fn index(self) -> usize {
+        match self {
+            Awaited::Stage => 0,
+            Awaited::Path => 1,
+            Awaited::Accept(Dir::Bi) => 2,
+            Awaited::Accept(Dir::Uni) => 3,
+            Awaited::Open(Dir::Bi) => 4,
+            Awaited::Open(Dir::Uni) => 5,
+            Awaited::Datagram => 6,
+            Awaited::DatagramRoom => 7,
+        }
+    }
+}
+
+/// The event for which a task waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitFor {
+    /// The endpoint has a new connection.
+    Accept,
+    /// A connection of the endpoint is drained.
+    Drained,
+    /// An event of the connection at this place, with this number.
+    Connection(usize, u64, Awaited),
+}
+
+impl Core {
+    fn wait_list(&mut self, event: WaitFor) -> Option<&mut WaitList> {
+        match event {
+            WaitFor::Accept => Some(&mut self.waiting.accept),
+            WaitFor::Drained => Some(&mut self.waiting.drained),
+            WaitFor::Connection(at, id, awaited) => Some(self.get(at, id)?.waiting.list(awaited)),
+        }
+    }
+}
+
+/// A future's entry in a list of waiting tasks. The entry is removed when this is dropped.
+pub(crate) struct Waiter {
+    shared: Arc<Shared>,
+    event: WaitFor,
+    number: Option<u64>,
+}
+
+impl Waiter {
+    pub(crate) fn new(shared: Arc<Shared>, event: WaitFor) -> Waiter {
+        Waiter { shared, event, number: None }
+    }
+
+    /// The event for which the task waits.
+    pub(crate) fn event(&self) -> WaitFor {
+        self.event
+    }
+
+    /// Has the task woken by the event.
+    pub(crate) fn wait<T>(&mut self, core: &mut Core, cx: &Context<'_>) -> Poll<T> {
+        if let Some(list) = core.wait_list(self.event) {
+            list.register(&mut self.number, cx.waker());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut core = self.shared.lock();
+        let removed = core.wait_list(self.event).and_then(|list| list.tasks.remove(&number));
+        // A waker may be the last one of a task whose futures take the lock when they are dropped.
+        drop(core);
+        drop(removed);
+    }
+}
