@@ -1,5 +1,7 @@
 //! TLS between two hosts: their NICs encrypt and decrypt.
 
+#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+
 use ktls_offload::{Offload, accept, connect};
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
 use offload_testbed::wire::LinkConfig;
