@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 fn reservoir(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_reservoir"));
-    command.current_dir(folder).env_remove("RESERVOIR_TOKEN");
+    command.current_dir(folder).env("RESERVOIR_TOKEN", "test");
     command
 }
 
@@ -20,6 +20,14 @@ fn full() -> Stdio {
 fn gone() -> Stdio {
     std::io::pipe().unwrap().1.into()
 }
+
+/// One token, `test`, for everything.
+const TOKENS: &str = r#"
+    [[token]]
+    name = "me"
+    sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+    rights = ["read", "write"]
+"#;
 
 struct Serving(Child);
 
@@ -45,9 +53,11 @@ fn server_goes_on_when_its_log_cannot_be_written() {
         let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         fs::write(at("cert.pem"), signed.cert.pem()).unwrap();
         fs::write(at("key.pem"), signed.signing_key.serialize_pem()).unwrap();
+        fs::write(at("tokens.toml"), TOKENS).unwrap();
         fs::create_dir(at("served")).unwrap();
         fs::write(at("file"), "content").unwrap();
-        let options = ["--root", "served", "--cert", "cert.pem", "--key", "key.pem", "--open-to-all", "--log"];
+        let options =
+            ["--root", "served", "--cert", "cert.pem", "--key", "key.pem", "--tokens", "tokens.toml", "--log"];
         let mut command = reservoir(folder.path());
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(options).stdout(Stdio::piped()).stderr(log());
         let mut serving = Serving(command.spawn().unwrap());
