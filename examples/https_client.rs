@@ -196,8 +196,10 @@ async fn fetch(
     tls: Option<ClientTls>,
 ) -> Result<CounterSet, Failure> {
     let mut session = Session::open(host, target.address, &target.authority, tls).await?;
+    // What cannot be told is fetched all the same.
+    let mut told = Ok(());
     if target.secure {
-        write_out(&format!("{}: {}\n", target.authority, session.suite())).map_err(not_written)?;
+        told = write_out(&format!("{}: {}\n", target.authority, session.suite()));
     }
     for url in &options.urls {
         let path = url.path_and_query().map_or("/", |path| path.as_str());
@@ -215,12 +217,13 @@ async fn fetch(
         .await?;
         out.flush()?;
         let about = format!("{url}: {status}, {bytes} bytes, SHA-256 {}\n", hexadecimal(&hash.finalize()));
-        write_out(&about).map_err(not_written)?;
+        told = told.and(write_out(&about));
         if !status.is_success() {
             return Err(format!("{url}: {status}").into());
         }
     }
-    session.close_both_sides(host, PATIENCE).await
+    let counters = session.close_both_sides(host, PATIENCE).await?;
+    told.map_err(not_written).map(|()| counters)
 }
 
 fn not_written(error: io::Error) -> Failure {

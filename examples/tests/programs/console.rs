@@ -33,16 +33,21 @@ fn servers_go_on_when_nothing_can_be_written() {
         far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let (near, end) = (format!("{name}.near"), format!("{name}.far"));
         let uplink = format!("dgram:{near},{end}");
-        let wire: &[&str] = if name == "eswitch" { &["--uplink", &uplink] } else { &["--dgram", &near, &end] };
+        let wire = if name == "eswitch" { vec!["--uplink", &uplink] } else { vec!["--dgram", &near, &end] };
         let mut server = program(&folder, name);
         let mut server = server.args(arguments).args(wire).stdout(full()).stderr(full()).spawn().unwrap();
-        let mut frame = [0; 2048];
-        // Hosts speak when they begin.
-        far.recv(&mut frame).unwrap_or_else(|error| panic!("{name}: {error}, {:?}", server.try_wait()));
+        while UnixStream::connect(folder.path("agent")).is_err() {
+            assert_eq!(server.try_wait().unwrap(), None, "{name}");
+            std::thread::yield_now();
+        }
         // Each agent is a line, and so is its end.
         (0..3).for_each(|_| visit(&folder));
-        far.send_to(&WHO_HAS, folder.path(&near)).unwrap();
-        while { far.recv(&mut frame).unwrap() } < 42 || frame[12..14] != WHO_HAS[12..14] || frame[21] != 2 {}
+        // What a switch that is told no rules does with a frame is another matter.
+        if name != "eswitch" {
+            far.send_to(&WHO_HAS, folder.path(&near)).unwrap();
+            let mut frame = [0; 2048];
+            while { far.recv(&mut frame).unwrap() } < 42 || frame[12..14] != WHO_HAS[12..14] || frame[21] != 2 {}
+        }
         send(&server, "TERM");
         // What it counted could not be shown.
         assert_eq!(server.wait().unwrap().code(), Some(1), "{name}");

@@ -23,13 +23,13 @@ fn iv(folder: &Folder, arguments: &[&str]) -> u64 {
     let far = UnixDatagram::bind(folder.path("far")).unwrap();
     far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let wire = ["--dgram", "near", "far"];
-    let mut echo = Served::start(folder, "udp_echo", &[&wire, arguments].concat());
+    let mut echo = Served::start(folder, "udp_echo", &[&wire[..], arguments].concat());
     let send = |frame: &[u8]| far.send_to(frame, folder.path("near")).unwrap();
     send(&WHO_HAS);
     let iv = loop {
         let mut frame = [0; 2048];
         let length = far.recv(&mut frame).unwrap();
-        match (frame[12..14].try_into().unwrap(), frame[21], frame[23]) {
+        match ([frame[12], frame[13]], frame[21], frame[23]) {
             ([8, 6], 1, _) => {
                 let mut answer = WHO_HAS;
                 answer[..6].copy_from_slice(&frame[6..12]);
@@ -83,6 +83,9 @@ fn keys_in_use_or_of_unknown_age_are_refused() {
     let said = refused(&folder, "udp_echo", &with("hard"));
     assert!(said.contains("another process uses this key and salt"), "{said}");
     echo.end("TERM");
+    folder.write("twice", &(keys(6) + &keys(6).lines().next().unwrap().replace("0x1001", "0x2001")));
+    let said = refused(&folder, "udp_echo", &with("twice"));
+    assert!(said.contains("this key and salt were used before"), "{said}");
     // It is older than the store, which has never heard of its key.
     let old = fs::File::create(folder.write("old", &keys(9))).unwrap();
     fs::write(folder.path("old"), keys(9)).unwrap();

@@ -64,7 +64,12 @@ struct Earlier {
     _lock: File,
 }
 
-/// Why the numbers of keys cannot be had.
+/// The reason that a store of numbers cannot be used.
+///
+/// ```
+/// let error = ipsec::NumberFile::in_folder("Cargo.toml".as_ref()).unwrap_err();
+/// assert!(error.to_string().starts_with("Cargo.toml"), "{error}: it is no folder");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NumberFileError {
