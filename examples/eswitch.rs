@@ -10,7 +10,7 @@ use nicbench::options::WireOptions;
 use nicbench::program;
 use nicbench::trace_options::TraceOptions;
 use offload_bench::keys;
-use offload_examples::outside::{EndAt, OutsideHost, OutsideOptions, RunFiles, Stop, told, unusable};
+use offload_examples::outside::{EndAt, NumberOptions, OutsideHost, OutsideOptions, RunFiles, Stop, told, unusable};
 use offload_examples::switching::{MachineAt, Manager, ProtectedNetwork, Report, RepresentorAt, Steering};
 use offload_testbed::attach::End;
 use std::io;
@@ -66,9 +66,10 @@ struct Options {
     /// SAs and policies in words of `ip xfrm`. Those of protected networks need `offload packet`, and each run needs new keys
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
+    #[command(flatten)]
+    numbers: NumberOptions,
     /// Take SAs and policies from that Linux, whose keying daemon speaks for the NIC's host: `sa-mirror` there brings them to this socket. No
-    /// packet of a tunnel passes without an SA then. The daemon's network card is the representor of p0. The numbers that were used are kept in
-    /// SOCKET.numbers
+    /// packet of a tunnel passes without an SA then. The daemon's network card is the representor of p0.
     #[arg(long, value_name = "SOCKET", requires = "filters", conflicts_with = "keys")]
     mirror: Option<PathBuf>,
     /// At each SIGHUP, read this file and do with SAs and policies what it says
@@ -162,6 +163,7 @@ impl Options {
         (options.address, options.peer, options.gateway) = (self.address, self.peer, self.gateway);
         (options.address6, options.peer6, options.gateway6) = (self.address6, self.peer6, self.gateway6);
         (options.keys, options.key_changes) = (self.keys.clone(), self.key_changes.clone());
+        options.numbers = self.numbers.clone();
         (options.mirror, options.lends) = (self.mirror.clone(), self.mirror.is_some());
         options
     }

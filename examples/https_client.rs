@@ -12,6 +12,7 @@ use nicbench::program;
 use nicbench::trace_options::TraceOptions;
 use offload_base::counters::CounterSet;
 use offload_base::text::with_causes;
+use offload_console::write_out;
 use offload_examples::outside::{OutsideHost, OutsideOptions, RunFiles, listed};
 use offload_examples::web::client::{ClientTls, Session, read_body};
 use offload_examples::web::pin::{Pin, trust};
@@ -125,15 +126,16 @@ fn run(options: &Options) -> Result<(), Stop> {
         Arc::make_mut(&mut tls.config).key_log = secrets;
     }
     let host = outside.host().clone();
-    print!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu));
+    // Nobody has to read this to fetch.
+    let _written = write_out(&format!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu)));
     let fetched = outside.until_done(fetch(options, &host, &target, tls));
     let mut counters = outside.end()?;
     let fetched = fetched.unwrap_or_else(|gone| Err(gone.into()));
     if let Ok(tls) = &fetched {
         counters.add_set(tls);
     }
-    print!("{}", listed(&counters));
-    fetched.map(drop).map_err(Stop::NotFetched)
+    let written = write_out(&listed(&counters)).map_err(not_written);
+    fetched.map_err(Stop::NotFetched).and(written.map_err(Stop::NotFetched))
 }
 
 /// Where to go, and whom to expect there.
@@ -194,8 +196,10 @@ async fn fetch(
     tls: Option<ClientTls>,
 ) -> Result<CounterSet, Failure> {
     let mut session = Session::open(host, target.address, &target.authority, tls).await?;
+    // What cannot be told is fetched all the same.
+    let mut told = Ok(());
     if target.secure {
-        println!("{}: {}", target.authority, session.suite());
+        told = write_out(&format!("{}: {}\n", target.authority, session.suite()));
     }
     for url in &options.urls {
         let path = url.path_and_query().map_or("/", |path| path.as_str());
@@ -212,12 +216,18 @@ async fn fetch(
         })
         .await?;
         out.flush()?;
-        println!("{url}: {status}, {bytes} bytes, SHA-256 {}", hexadecimal(&hash.finalize()));
+        let about = format!("{url}: {status}, {bytes} bytes, SHA-256 {}\n", hexadecimal(&hash.finalize()));
+        told = told.and(write_out(&about));
         if !status.is_success() {
             return Err(format!("{url}: {status}").into());
         }
     }
-    session.close_both_sides(host, PATIENCE).await
+    let counters = session.close_both_sides(host, PATIENCE).await?;
+    told.map_err(not_written).map(|()| counters)
+}
+
+fn not_written(error: io::Error) -> Failure {
+    format!("standard output: {error}").into()
 }
 
 const NAME: &str = "https_client";

@@ -10,6 +10,7 @@ use nic_sim::NicConfig;
 use nicbench::program;
 use nicbench::trace_options::TraceFile;
 use offload_base::Seed;
+use offload_console::say;
 use offload_examples::outside::{RunFiles, Stop, authority_file, begin_capture, listed, told, unusable};
 use offload_examples::web::Mode;
 use offload_examples::web::comparison::{self, Comparison};
@@ -167,7 +168,7 @@ fn compare(options: &Options) -> Result<String, Stop> {
         let tracer = trace.as_ref().map(|trace| trace.tracer().clone());
         rows.push(run(&Comparison { capture, tracer, ..comparison.clone() }, *mode)?);
         if let Some(summary) = trace.map(TraceFile::end).transpose().map_err(unusable)? {
-            eprintln!("{NAME}: {summary}");
+            say!("{NAME}: {summary}");
         }
     }
     Ok(pin_to_take() + &comparison::table(&rows))

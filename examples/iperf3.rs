@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use offload_api::{SegmentStream, TxTag};
 use offload_base::Instant;
+use offload_console::say;
 use offload_host_stack::{CongestionAlgorithm, KeepAlive, TcpListener, TcpStream};
 use offload_testbed::{BedHost, JoinHandle};
 use serde::{Deserialize, Serialize};
@@ -34,7 +35,7 @@ pub fn listen(host: &BedHost, port: u16) -> io::Result<impl Future<Output = io::
             let control = server.listener.accept().await?;
             let peer = control.peer_addr();
             if let Err(error) = server.test(control).await {
-                eprintln!("{peer}: {error}");
+                say!("{peer}: {error}");
             }
         }
     }))

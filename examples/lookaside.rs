@@ -6,7 +6,7 @@ use bytes::Bytes;
 use clap::Parser;
 use core::time::Duration;
 use nic_sim::lookaside::Unit;
-use nicbench::options;
+use nicbench::{options, program};
 use offload_bench::jobs::{BLOCK, JobRun, JobWay, Jobs, JobsError, Kind, table, text};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -56,30 +56,26 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     if options.job == 0 || !options.job.is_multiple_of(BLOCK as u64) || options.job > MOST {
-        eprintln!("lookaside: a job of {} bytes: it has whole blocks of {BLOCK} bytes, up to 1 MiB", options.job);
-        return ExitCode::from(2);
+        let message = format!("a job of {} bytes: it has whole blocks of {BLOCK} bytes, up to 1 MiB", options.job);
+        return program::fail(NAME, &message, program::UNUSABLE);
     }
     let data = match data(&options) {
         Ok(data) => data,
         Err(failure) => {
-            eprintln!("lookaside: {failure}");
-            return ExitCode::from(2);
+            return program::fail(NAME, &failure, program::UNUSABLE);
         }
     };
     let rows = runs(&options, data);
     match rows {
-        Ok(rows) if options.json => println!("{}", serde_json::to_string_pretty(&rows).unwrap_or_default()),
-        Ok(rows) => print(&options, &rows),
+        Ok(rows) if options.json => {
+            program::write_out(NAME, &(serde_json::to_string_pretty(&rows).unwrap_or_default() + "\n"))
+        }
+        Ok(rows) => program::write_out(NAME, &text_of(&options, &rows)),
         Err(error @ (JobsError::NotInline(_) | JobsError::Blocks { .. } | JobsError::RecordSize(_))) => {
-            eprintln!("lookaside: {error}");
-            return ExitCode::from(2);
+            program::fail(NAME, &error.to_string(), program::UNUSABLE)
         }
-        Err(error) => {
-            eprintln!("lookaside: {error}");
-            return ExitCode::FAILURE;
-        }
+        Err(error) => program::fail(NAME, &error.to_string(), program::FAILED),
     }
-    ExitCode::SUCCESS
 }
 
 /// What is to be worked on, in whole blocks.
@@ -111,15 +107,18 @@ fn jobs(options: &Options, data: Bytes) -> Jobs {
     Jobs { size, units, ..Jobs::new(options.transform, data) }
 }
 
-fn print(options: &Options, rows: &[JobRun]) {
-    print!("{}", table(rows));
+fn text_of(options: &Options, rows: &[JobRun]) -> String {
+    let mut text = table(rows);
     if options.way.contains(&JobWay::Lookaside) {
         let fills = jobs(options, Bytes::new()).fills();
-        println!(
-            "\nThe accelerator's time is virtual. Rate x latency, and the job that is read meanwhile: {fills:.1} in flight fill it."
+        text += &format!(
+            "\nThe accelerator's time is virtual. Rate x latency, and the job that is read meanwhile: {fills:.1} in flight fill it.\n"
         );
     }
+    text
 }
+
+const NAME: &str = "lookaside";
 
 /// Bytes of the longest job.
 const MOST: u64 = 1 << 20;

@@ -9,6 +9,8 @@
 //!
 //! `resync_story` draws one such loss, packet by packet.
 
+#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+
 use ktls_offload::{Offload, accept, connect};
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
 use offload_testbed::wire::{Impairments, LinkConfig, Overflow};

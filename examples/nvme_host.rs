@@ -17,6 +17,7 @@ use nvme_tcp::{Connecting, Connector, Disk, Host, HostConfig, HostIdentity, Toki
 use offload_api::SegmentStream;
 use offload_base::{RandomSource, RealClock, Seed, Timers};
 use offload_bench::fio::NvmeOffload;
+use offload_console::say;
 use offload_examples::outside::{OutsideHost, OutsideOptions, RunFiles, Stop, listed, unusable};
 use offload_examples::volume;
 use offload_testbed::{BedHost, tokio_runtime};
@@ -164,10 +165,10 @@ fn emulated(options: &Options) -> Result<(), Stop> {
     let files = RunFiles::new(&options.trace);
     let mut outside = OutsideHost::open(NAME, "host", &options.outside, &options.wire, &files)?;
     let network = Network::Emulated(outside.host().clone());
-    eprint!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu));
+    say!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu).trim_end());
     let done = outside.until_done(run(options, &network));
     let counters = outside.end()?;
-    eprint!("{}", listed(&counters));
+    say!("{}", listed(&counters).trim_end());
     told(options, done.unwrap_or_else(|gone| Err(gone.into())))
 }
 

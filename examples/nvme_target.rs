@@ -12,6 +12,7 @@ use nicbench::program;
 use nicbench::trace_options::TraceOptions;
 use nvme_tcp::target::{TransportConfig, derived_serial};
 use nvme_tcp::{FileStorage, Namespace, Server, Storage, Target, TargetConfig, Threads, TokioTimers};
+use offload_console::{say, write_out};
 use offload_examples::outside::{
     OutsideHost, OutsideOptions, RunFiles, Stop, kernel_until_interrupted, listed, unusable,
 };
@@ -184,8 +185,7 @@ fn serve_emulated(options: &Options, mut target: Target, files: &RunFiles<'_>) -
     );
     let counters = outside.end()?;
     ended?;
-    program::write_out(NAME, &listed(&counters));
-    Ok(())
+    write_out(&listed(&counters)).map_err(|error| (format!("standard output: {error}"), program::FAILED))
 }
 
 async fn accept(host: BedHost, mut listener: offload_host_stack::TcpListener, server: Server) -> io::Result<()> {
@@ -196,7 +196,7 @@ async fn accept(host: BedHost, mut listener: offload_host_stack::TcpListener, se
         // A connection ends when it ends: nobody waits for it.
         let _ends_by_itself = host.spawn("connection", async move {
             if let Err(error) = serving.await {
-                eprintln!("{peer}: {error}");
+                say!("{peer}: {error}");
             }
         });
     }
@@ -207,7 +207,7 @@ async fn serve_over_the_kernel(options: &Options, mut target: Target) -> io::Res
     let address = listener.local_addr()?;
     let advertised = if options.advertise.is_empty() { vec![address] } else { options.advertise.clone() };
     if let Some(unspecified) = advertised.iter().find(|address| address.ip().is_unspecified()) {
-        eprintln!("{NAME}: hosts cannot connect to {unspecified}, which discovery tells them: give --advertise ADDR");
+        say!("{NAME}: hosts cannot connect to {unspecified}, which discovery tells them: give --advertise ADDR");
     }
     advertised.into_iter().for_each(|address| target.advertise(address));
     let timers = Arc::new(TokioTimers::current());
@@ -216,8 +216,8 @@ async fn serve_over_the_kernel(options: &Options, mut target: Target) -> io::Res
 }
 
 async fn accept_over_the_kernel(listener: &TcpListener, server: &Server) -> io::Result<Infallible> {
-    println!("ready {}", listener.local_addr()?);
-    io::stdout().flush()?;
+    // Nobody has to read this to be served.
+    let _written = program::write_out(NAME, &format!("ready {}\n", listener.local_addr()?));
     let mut failing = false;
     loop {
         let (stream, peer) = match listener.accept().await {
@@ -225,7 +225,7 @@ async fn accept_over_the_kernel(listener: &TcpListener, server: &Server) -> io::
             // Out of descriptors, perhaps: it would be the same at once.
             Err(error) => {
                 if !core::mem::replace(&mut failing, true) {
-                    eprintln!("{NAME}: no connection can be accepted: {error}");
+                    say!("{NAME}: no connection can be accepted: {error}");
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
@@ -235,7 +235,7 @@ async fn accept_over_the_kernel(listener: &TcpListener, server: &Server) -> io::
         let serving = server.serve(TokioSegments::new(without_delay(stream)));
         tokio::spawn(async move {
             if let Err(error) = serving.await {
-                eprintln!("{peer}: {error}");
+                say!("{peer}: {error}");
             }
         });
     }

@@ -5,6 +5,8 @@
 //! Time is virtual: the run takes microseconds of simulated time, and every run is the same. The last lines show what the
 //! NICs did without being asked: they cut long packets into segments (TSO), and joined segments again (LRO).
 
+#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+
 use core::time::Duration;
 use offload_testbed::wire::LinkConfig;
 use offload_testbed::{NicConfig, Seed, TcpConfig, Testbed};

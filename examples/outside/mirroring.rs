@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use core::convert::Infallible;
 use core::time::Duration;
 use offload_api::{Direction, Keying, OffloadKind};
+use offload_console::say;
 use offload_testbed::attach::Gate;
 use offload_testbed::bed::BedHost;
 use sa_mirror::{Listener, Mirror, MirrorCounters, is_of_owner};
@@ -77,13 +78,13 @@ impl Mirroring {
         loop {
             match self.agents.accept().await {
                 Ok((agent, _)) if is_of_owner(&agent).unwrap_or(false) => {
-                    eprintln!("mirror: an agent is there");
+                    say!("mirror: an agent is there");
                     self.gate.attend(true);
                     let error = self.listen_to(agent, host).await;
                     self.gate.attend(false);
-                    eprintln!("mirror: the agent went ({error}); SAs and policies stay");
+                    say!("mirror: the agent went ({error}); SAs and policies stay");
                 }
-                Ok(_) => eprintln!("mirror: refused an agent of another owner"),
+                Ok(_) => say!("mirror: refused an agent of another owner"),
                 Err(_) => tokio::time::sleep(PATIENCE).await,
             }
         }
@@ -116,7 +117,7 @@ impl Mirroring {
                     }
                 }
                 ticket = self.gate.wait() => self.mirror.sync(ticket),
-                Ok(_) = self.agents.accept() => eprintln!("mirror: refused a second agent"),
+                Ok(_) = self.agents.accept() => say!("mirror: refused a second agent"),
                 _ = time_to_report.tick() => host.stack().with_device(|device| {
                     let Some(keying) = device.keying() else { return };
                     // What the NIC had no time for, or could not be written down, may be lent by now.
@@ -143,7 +144,7 @@ impl Mirroring {
         }
         self.gate.pass(self.mirror.synced());
         while let Some(refusal) = self.mirror.poll_refusal() {
-            eprintln!("mirror: {refusal}");
+            say!("mirror: {refusal}");
         }
     }
 
@@ -158,7 +159,7 @@ impl Mirroring {
                     Err(error) => {
                         let complaint = format!("mirror: the switch does not get the SAs of reqid {reqid}: {error}");
                         if complaint != self.complaint {
-                            eprintln!("{complaint}");
+                            say!("{complaint}");
                         }
                         self.complaint = complaint;
                     }

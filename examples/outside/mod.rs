@@ -22,6 +22,7 @@ use nicbench::trace_options::TraceOptions;
 use offload_api::Direction;
 use offload_base::counters::CounterSet;
 use offload_bench::keys;
+use offload_console::say;
 use offload_host_stack::Ipv6Config;
 use offload_testbed::attach::{DgramPort, End, Gate, KeyingFront};
 use offload_testbed::bed::{BedHost, Builder, ClockKind};
@@ -65,16 +66,18 @@ pub struct OutsideOptions {
     /// somebody has it
     #[arg(long, requires = "end", conflicts_with = "address6")]
     pub autoconf: bool,
-    /// Have the emulated host protect what it sends and receives with ESP, by SAs and policies in words of `ip xfrm`. The
-    /// numbers that were used are kept beside it, in FILE.numbers
+    /// Have the emulated host protect what it sends and receives with ESP, by SAs and policies in words of `ip xfrm`
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
+    /// Where the numbers of ESP packets are kept.
+    #[command(flatten)]
+    pub numbers: NumberOptions,
     /// At each SIGHUP, read this file and do with SAs and policies what it says: `state rekey`, `state delete` and the like.
     /// Not for https_client, which ends by itself
     #[arg(long, value_name = "FILE", requires = "keys")]
     pub key_changes: Option<PathBuf>,
     /// Take SAs and policies from a Linux whose keying daemon speaks for the emulated host: `sa-mirror` there brings them to this socket,
-    /// which only this user may open. The numbers that were used are kept beside it, in SOCKET.numbers. Not for programs that end by themselves
+    /// which only this user may open. Not for programs that end by themselves
     #[arg(long, value_name = "SOCKET", conflicts_with = "keys")]
     pub mirror: Option<PathBuf>,
     /// The network card of the Linux whose keying daemon speaks for the emulated host, a QEMU's `-netdev dgram`: the socket this side receives at, and
@@ -89,6 +92,24 @@ pub struct OutsideOptions {
     pub lends: bool,
     #[command(flatten)]
     tcp: TcpOptions,
+}
+
+/// Where the numbers of ESP packets are kept, so that no key counts from one again.
+#[derive(Args, Clone, Debug, Default)]
+pub struct NumberOptions {
+    /// Keep the numbers that were used under the keys in this folder. They are found by the key, whatever the key file is called. [default:
+    /// $XDG_STATE_HOME/nic-offload; else /var/lib/nic-offload for root, ~/.local/state/nic-offload for others]
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// The keys of --keys were never used. Without it, keys are refused that are older than the folder of --state and not in it
+    #[arg(long, requires = "keys")]
+    pub new_keys: bool,
+}
+
+impl NumberOptions {
+    fn folder(&self) -> Result<PathBuf, String> {
+        self.state.clone().map_or_else(keys::default_store, Ok)
+    }
 }
 
 /// Where a wire ends, in one word: `tap:NAME`, `dgram:OURS,THEIRS` or `stream:PATH`.
@@ -182,9 +203,13 @@ impl OutsideOptions {
         self.key_changes.is_some() || self.mirror.is_some()
     }
 
-    /// What the names of files of keys begin with.
-    fn keyed_by(&self) -> Option<&Path> {
-        self.keys.as_deref().or(self.mirror.as_deref())
+    /// The files of used numbers, if there are keys: of the store, and of earlier versions.
+    fn number_files(&self) -> Result<Vec<PathBuf>, String> {
+        let Some(keyed_by) = self.keys.as_deref().or(self.mirror.as_deref()) else { return Ok(Vec::new()) };
+        let mut earlier = keyed_by.as_os_str().to_owned();
+        earlier.push(".numbers");
+        let store = self.numbers.folder()?;
+        Ok(vec![store.join("numbers"), store.join("numbers.spent"), earlier.into()])
     }
 
     fn addresses(&self) -> [IpAddr; 2] {
@@ -287,7 +312,7 @@ impl Outside {
         let wire = WireOptions { real: true, ..wire.clone() };
         let mut builder = Testbed::builder(wire.seed());
         if let Some(seed) = wire.seed {
-            eprintln!(
+            say!(
                 "{host}: warning: with --seed {seed}, whoever knows the seed can guess sequence numbers, ports and cookies, \
                  and break into connections. Leave --seed out unless all peers are trusted"
             );
@@ -306,9 +331,11 @@ impl Outside {
         if let Some(path) = &options.keys {
             let addresses = options.addresses();
             let keys = keys::read(path, &addresses).map_err(io::Error::other)?;
-            let memory = keys::memory(path).map_err(io::Error::other)?;
+            let to_check = (!options.numbers.new_keys).then_some(&keys);
+            let store = options.numbers.folder().map_err(io::Error::other)?;
+            let memory = keys::memory(&store, path, to_check).map_err(io::Error::other)?;
             for refused in keys::refused_after(&keys, &addresses, &memory).map_err(io::Error::other)? {
-                eprintln!("{host}: {refused}");
+                say!("{host}: {refused}");
             }
             for (destinations, way) in keys::routes(keys.policies()) {
                 builder = builder.route(destinations, way);
@@ -316,7 +343,8 @@ impl Outside {
             builder = builder.layer(move |queues| keys::tried(&keys, queues, &addresses, memory.clone()));
         }
         if let Some(path) = &options.mirror {
-            let memory = keys::memory(path).map_err(io::Error::other)?;
+            let store = options.numbers.folder().map_err(io::Error::other)?;
+            let memory = keys::memory(&store, path, None).map_err(io::Error::other)?;
             builder = builder.layer(move |queues| SecureDevice::of_queues_with(queues, memory.clone()));
         }
         let mut builder = builder.attach(0, self.end.name(), self.port.clone(), wire.link());

@@ -18,11 +18,11 @@ use nicbench::program;
 use nicbench::trace_options::{TraceFile, TraceOptions};
 use offload_base::counters::CounterSet;
 use offload_bench::keys;
+use offload_console::say;
 use offload_testbed::attach::Gate;
 use offload_testbed::bed::{BedHost, Builder};
 use offload_testbed::{Capture, Testbed};
 use sa_mirror::{Listener, MirrorCounters};
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -75,13 +75,12 @@ impl<'a> RunFiles<'a> {
     }
 
     fn claim(&self, options: &OutsideOptions) -> Result<Claimed, String> {
-        let numbers = options.keyed_by().map(numbers_of);
-        self.with(options, numbers.as_deref()).claim()
+        self.with(options, &options.number_files()?).claim()
     }
 
     /// All of them, with those of the options.
-    fn with<'b>(&'b self, options: &'b OutsideOptions, numbers: Option<&'b Path>) -> Files<'b> {
-        let of_options = options.keys.iter().chain(&options.key_changes).map(PathBuf::as_path).chain(numbers);
+    fn with<'b>(&'b self, options: &'b OutsideOptions, numbers: &'b [PathBuf]) -> Files<'b> {
+        let of_options = options.keys.iter().chain(&options.key_changes).chain(numbers).map(PathBuf::as_path);
         let written = [self.out, self.pcap, self.trace.trace.as_deref()];
         Files {
             read: self.read.iter().copied().chain(of_options).collect(),
@@ -284,7 +283,7 @@ impl OutsideHost {
         let traced = self.trace.map(TraceFile::end).transpose();
         let captured = self.capture.map(|capture| capture.finish()).transpose();
         if let Some(summary) = traced.map_err(unusable)? {
-            eprintln!("{}: {summary}", self.name);
+            say!("{}: {summary}", self.name);
         }
         captured.map_err(|error| unusable(format!("the capture: {error}")))?;
         Ok(counters)
@@ -308,13 +307,6 @@ pub async fn kernel_until_interrupted(
     }
     interrupts.take_leave(close, tokio::time::sleep(FAREWELL)).await;
     Ok(())
-}
-
-/// Where the ESP numbers of a file of keys are kept.
-fn numbers_of(keys: &Path) -> PathBuf {
-    let mut name = OsString::from(keys);
-    name.push(".numbers");
-    name.into()
 }
 
 /// Begins a capture in the file at `path`.
@@ -386,10 +378,10 @@ impl Changes {
             });
             match done {
                 Ok((added, refused)) => {
-                    eprintln!("keys changed as {} says, {added} SAs came", self.file.display());
-                    refused.iter().for_each(|refused| eprintln!("{refused}"));
+                    say!("keys changed as {} says, {added} SAs came", self.file.display());
+                    refused.iter().for_each(|refused| say!("{refused}"));
                 }
-                Err(error) => eprintln!("keys did not change: {error}"),
+                Err(error) => say!("keys did not change: {error}"),
             }
             // Of what was done before an error, too.
             route_by_policies(host);

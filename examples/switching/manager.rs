@@ -13,6 +13,7 @@ use nic_sim::switch::{
     FunctionConfig, Mac, Mode, NextHop, Protection, Rule, RuleReport, Tunnel, TunnelDevice, TunnelKind, TunnelSet,
 };
 use offload_api::{Direction, EspKey, EspSuite, Handle, SaParams};
+use offload_console::say;
 use offload_testbed::attach::Gate;
 use offload_testbed::bed::{BedHost, Eswitch};
 use offload_testbed::overlay::inner_mtu;
@@ -186,7 +187,7 @@ impl Manager {
                         Said::Frame(port, frame) => drop(switch_of(&host).send(port, frame)),
                         Said::Rules(rules) => {
                             if let Err(error) = self.tell_rules(&host, rules).await {
-                                eprintln!("{error}");
+                                say!("{error}");
                             }
                         }
                     },
@@ -220,8 +221,8 @@ impl Manager {
             Err(error) => Err(error),
         };
         match done {
-            Ok(()) => eprintln!("rules are as {} says, {} of them", file.display(), self.setup.rules.len()),
-            Err(error) => eprintln!("rules did not change: {error}"),
+            Ok(()) => say!("rules are as {} says, {} of them", file.display(), self.setup.rules.len()),
+            Err(error) => say!("rules did not change: {error}"),
         }
     }
 
@@ -324,7 +325,7 @@ impl Manager {
     /// Says what is wrong, once for as long as it stays.
     fn complain(&mut self, complaint: String) {
         if complaint != self.complaint && !complaint.is_empty() {
-            eprintln!("{complaint}");
+            say!("{complaint}");
         }
         self.complaint = complaint;
     }

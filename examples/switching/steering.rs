@@ -16,6 +16,7 @@ use core::time::Duration;
 use nic_sim::Vport;
 use nic_sim::switch::{Mac, Rule, RuleReport};
 use offload_base::Instant;
+use offload_console::say;
 use offload_testbed::attach::{Concern, Concerns, Gate, GateCounters, GateQueue, bind_in_place_of_the_dead};
 use offload_testbed::runtime::Runtime;
 use sa_mirror::{Listener, is_of_owner};
@@ -209,7 +210,7 @@ impl Steering {
                 return Said::Rules(rules);
             }
             while let Some(refusal) = self.mirror.poll_refusal() {
-                eprintln!("filters: {refusal}");
+                say!("filters: {refusal}");
             }
             if self.sending.1 == self.sending.0.len()
                 && let Some(next) = self.mirror.poll_transmit()
@@ -246,13 +247,13 @@ impl Steering {
                 () = may_leave(said.as_ref(), runtime) => {}
                 Ok((new, _)) = connected => match (&agent, is_of_owner(&new)) {
                     (None, Ok(true)) => {
-                        eprintln!("filters: an agent is there");
+                        say!("filters: an agent is there");
                         mirror.connect();
                         *sending = (Vec::new(), 0);
                         *agent = Some(new);
                     }
-                    (Some(_), Ok(true)) => eprintln!("filters: refused a second agent"),
-                    _ => eprintln!("filters: refused an agent of another owner"),
+                    (Some(_), Ok(true)) => say!("filters: refused a second agent"),
+                    _ => say!("filters: refused an agent of another owner"),
                 },
                 ready = readable => {
                     let read = ready.and_then(|()| match &agent {
@@ -263,7 +264,7 @@ impl Steering {
                         Ok(length) if length > 0 => mirror.receive(&scratch[..length]),
                         Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                         _ => {
-                            eprintln!("filters: the agent went; rules stay");
+                            say!("filters: the agent went; rules stay");
                             *agent = None;
                         }
                     }

@@ -18,6 +18,7 @@ use ktls_offload::{LentPieces, Offload, SharedWrites};
 use offload_api::SegmentStream;
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::text::with_causes;
+use offload_console::say;
 use offload_host_stack::TcpStream;
 use offload_testbed::BedHost;
 use rustls::ServerConfig;
@@ -153,7 +154,7 @@ impl Server {
         }
         self.count(&HttpCounters { cut_off: 1, ..HttpCounters::default() });
         if !peer_is_gone(&error) {
-            eprintln!("{peer}: {}", with_causes(&*error));
+            say!("{peer}: {}", with_causes(&*error));
         }
     }
 

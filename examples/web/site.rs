@@ -17,6 +17,7 @@ use hyper::header::{
 };
 use hyper::{Method, Request, Response, StatusCode};
 use ktls_offload::{Blocking, FilePieces, LentPieces};
+use offload_console::say;
 use sha2::{Digest, Sha256};
 use std::fs::{File, Metadata};
 use std::io;
@@ -86,7 +87,7 @@ impl Site {
             NoAnswer::BadBody => text(StatusCode::BAD_REQUEST, "no body\n"),
             NoAnswer::Failed(error) => {
                 // What the system says is for whoever runs the server.
-                eprintln!("{}: {error}", self.folder.display());
+                say!("{}: {error}", self.folder.display());
                 text(StatusCode::SERVICE_UNAVAILABLE, "try again later\n")
             }
         })

@@ -3,6 +3,8 @@
 set -euo pipefail
 server=${HTTPS_SERVER:-target/release/examples/https_server}
 work=$(mktemp -d) namespace=nic-offload-$$ pid=
+# Used numbers of keys go with the run.
+export XDG_STATE_HOME=$work/state
 
 require() {
     local why=

@@ -14,6 +14,8 @@
 //!
 //! Compare figures of one run only.
 
+#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+
 use bytes::BytesMut;
 use core::hint::black_box;
 use core::time::Duration;

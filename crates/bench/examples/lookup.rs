@@ -8,6 +8,8 @@
 //! and `*received_by*` likewise. The sum, divided by the number that is printed, is what one of them takes. Given `one`, it asks
 //! for the same SA each time: what is left of cache misses then is not the table's size.
 
+#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+
 use core::hint::black_box;
 use offload_bench::sa_tables::{FIRST_SPI, STEP, SaTables};
 

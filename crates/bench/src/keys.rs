@@ -17,10 +17,11 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipsec::{KeyFile, KeyMemory, NumberFile, SecureDevice};
 use nic_sim::{NicConfig, nic};
 use offload_api::ipsec::{Packet, SaAdded};
-use offload_api::{Action, Direction, Keying, NetDevice, Policy, Prefix, SaRefused, Selector};
+use offload_api::{Action, Direction, Keying, NetDevice, Policy, Prefix, SaParams, SaRefused, Selector};
 use offload_base::Instant;
 use offload_esp::selectors::rank;
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 /// Reads a file of SAs and policies, and sees whether a host of these addresses can use it.
 ///
@@ -115,14 +116,53 @@ pub fn routes<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Vec<(Prefix
     policies.into_iter().flat_map(route).collect()
 }
 
-/// What is remembered of the keys in the file at `path`, for a host that speaks to others than ours: by everybody in this
-/// process, and beside the file when it has ended.
+/// Memory of the keys that a host uses with real peers: in this process, and in the store of numbers in the folder `store`. The store takes over
+/// the numbers that earlier versions kept beside `path`, a key file or the socket of a daemon's agent.
+///
+/// `keys` are those of a key file, or `None` if the user says that all are new: a key that was written before the store began, and is not
+/// in it, may have been used.
 ///
 /// # Errors
-/// In words: if another process uses these keys, or their numbers cannot be kept.
-pub fn memory(path: &Path) -> Result<KeyMemory, String> {
-    let numbers = NumberFile::beside(path).map_err(|error| error.to_string())?;
+/// In words: if the store cannot be used, or may not know how far a key came.
+pub fn memory(store: &Path, path: &Path, keys: Option<&KeyFile>) -> Result<KeyMemory, String> {
+    let mut numbers = NumberFile::in_folder(store).map_err(|error| error.to_string())?;
+    numbers.take_over(path).map_err(|error| error.to_string())?;
+    if let Some(keys) = keys {
+        let written = path.metadata().and_then(|metadata| metadata.modified());
+        let written = written.map_err(|error| format!("{}: {error}", path.display()))?;
+        let unknown = keys.sas().find(|sa| !numbers.accounts_for(&sa.key, sa.spi, written));
+        if let Some(SaParams { spi, .. }) = unknown {
+            let (path, store) = (path.display(), store.display());
+            return Err(format!(
+                "{path}: SA {spi:#x}: {store} does not know how far its key came, and began after the file was written: if the key was \
+                 never used, start with --new-keys; else give the SA a new one"
+            ));
+        }
+    }
     Ok(KeyMemory::of_process().with_store(numbers))
+}
+
+/// The folder of the store unless a user names one: `$XDG_STATE_HOME/nic-offload`; else `/var/lib/nic-offload` for root, and
+/// `~/.local/state/nic-offload` for others.
+///
+/// # Errors
+/// In words, if there is no home.
+pub fn default_store() -> Result<PathBuf, String> {
+    // Linux shows who runs the process; elsewhere nobody is known to be root.
+    let is_root =
+        std::fs::metadata("/proc/self").is_ok_and(|process| std::os::unix::fs::MetadataExt::uid(&process) == 0);
+    store_of(is_root, |name| std::env::var_os(name))
+}
+
+fn store_of(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, String> {
+    // XDG Base Directory Specification: a path that is not absolute is to be ignored.
+    let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = match (absolute("XDG_STATE_HOME"), is_root) {
+        (Some(state), _) => state,
+        (None, true) => "/var/lib".into(),
+        (None, false) => absolute("HOME").ok_or(NO_STORE)?.join(".local/state"),
+    };
+    Ok(state.join("nic-offload"))
 }
 
 /// The queues of a NIC, as a host's shards see them.
@@ -219,10 +259,29 @@ fn protects(policy: &Policy, (server, port): (IpAddr, u16), client: IpAddr) -> b
 }
 
 const TCP: u8 = 6;
+const NO_STORE: &str = "there is no home to keep used numbers in: name a folder with --state";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn store_follows_the_variables_and_the_user() {
+        let store = |is_root, variables: &[(&str, &str)]| {
+            let variable = |name: &str| variables.iter().find(|(its, _)| *its == name).map(|(_, value)| value.into());
+            store_of(is_root, variable).ok().map(|path| path.display().to_string())
+        };
+        let home = ("HOME", "/home/me");
+        assert_eq!(store(true, &[home]).as_deref(), Some("/var/lib/nic-offload"));
+        assert_eq!(store(false, &[home]).as_deref(), Some("/home/me/.local/state/nic-offload"));
+        let state = ("XDG_STATE_HOME", "/state");
+        assert_eq!(
+            [true, false].map(|root| store(root, &[home, state])),
+            [(); 2].map(|()| Some("/state/nic-offload".into()))
+        );
+        assert_eq!(store(true, &[("XDG_STATE_HOME", "here")]).as_deref(), Some("/var/lib/nic-offload"));
+        assert_eq!(store(false, &[]), None);
+    }
 
     /// Of policies for the same packet, the one of the lowest priority number decides which way it goes.
     #[test]

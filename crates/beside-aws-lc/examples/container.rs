@@ -11,6 +11,12 @@
 //! ciphering (a datagram that begins with a zero comes back as it is), and what sealing alone takes in this process. aws-lc does it: it heeds
 //! `OPENSSL_ia32cap`, by which AES-NI is left out.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "what it prints is all that it does: there is no work to lose"
+)]
+
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use crypto_services::published::ROWS;
 use std::hint::black_box;

@@ -3,6 +3,8 @@
 //!
 //! `cargo run --release -p crypto-services --example tls_sessions`. Needs the command `openssl`; talks over 127.0.0.1 alone.
 
+#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+
 use crypto_services::{Cipher, Keys, Secret, Suite};
 use hmac::{Hmac, KeyInit, Mac};
 use std::io::{self, Read, Write};

@@ -1,5 +1,7 @@
 //! Every input of the committed corpora, through its target.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
+
 use offload_base::Seed;
 use std::fs;
 use std::path::Path;

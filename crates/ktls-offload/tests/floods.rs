@@ -1,5 +1,7 @@
 //! What a peer may send in any number, and what that costs: bounded in one poll, and in memory.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
+
 #[path = "all/rig/mod.rs"]
 mod rig;
 

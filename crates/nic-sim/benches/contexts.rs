@@ -5,6 +5,8 @@
 //! contexts live on meanwhile. Device and driver run on the one thread, so this is the sum of both. Compare the figures
 //! of one run only. `expand-key` is what the keys themselves cost, in either case.
 
+#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, nic};

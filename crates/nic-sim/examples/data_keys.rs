@@ -12,6 +12,8 @@
 //!
 //! The sum, divided by the number of blocks, is what one takes.
 
+#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+
 use bytes::{Bytes, BytesMut};
 use nic_sim::lookaside;
 use nic_sim::lookaside::{Lookaside, LookasideConfig, Unit};

@@ -3,6 +3,8 @@
 //!
 //! `cargo run --release -p nic-sim --example job_cost`
 
+#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use nic_sim::Delays;

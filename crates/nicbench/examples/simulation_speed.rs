@@ -3,6 +3,12 @@
 //!
 //! `cargo run --release -p nicbench --example simulation_speed`
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "what it prints is all that it does: there is no work to lose"
+)]
+
 use bytes::Bytes;
 use clap::Parser;
 use core::future::poll_fn;

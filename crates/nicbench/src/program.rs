@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use clap::error::ErrorKind as Wrong;
-use std::io::{ErrorKind, Write};
+use offload_console::say;
 use std::process::ExitCode;
 
 /// What was run came to nothing, or not to what it should.
@@ -50,18 +50,13 @@ fn options<O: Parser>(program: &str) -> Result<O, ExitCode> {
 
 /// Says what is wrong and gives the status to exit with.
 pub fn fail(program: &str, message: &str, status: u8) -> ExitCode {
-    eprintln!("{program}: {message}");
+    say!("{program}: {message}");
     ExitCode::from(status)
 }
 
 /// Prints. The reader may have heard enough: that is no failure.
 pub fn write_out(program: &str, text: &str) -> ExitCode {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            fail(program, &format!("standard output: {error}"), UNUSABLE)
-        }
-        _ => ExitCode::SUCCESS,
-    }
+    offload_console::show(program, text)
 }
 
 /// What a peer says, fit for a terminal: whatever is not printable ASCII is escaped, and the backslash.

@@ -1,5 +1,7 @@
 //! `nicbench` as a user runs it.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
+
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

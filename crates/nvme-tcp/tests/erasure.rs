@@ -1,5 +1,7 @@
 //! Crypto-erase with streams under way: by the CPU and by the NIC, reading and writing.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
+
 #[path = "all/bed/mod.rs"]
 mod bed;
 #[path = "../../nic-sim/tests/lookaside/memory_search.rs"]

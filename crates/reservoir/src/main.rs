@@ -19,7 +19,7 @@ mod serve;
 mod warnings;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use std::io::Write;
+use offload_console::write_out;
 use std::process::ExitCode;
 
 /// Encrypted bulk transfer from disk to disk over HTTPS: many streams, blocks with checksums, a journal that survives kills.
@@ -74,13 +74,20 @@ fn main() -> ExitCode {
 
 /// Writes to standard output, which may be gone: what is served goes on.
 fn tell(text: &str) {
-    let mut out = std::io::stdout();
-    let _nobody_reads = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let _nobody_reads = write_out(text);
+}
+
+/// Writes the results of a command to standard output, and gives the status to exit with.
+fn show(text: &str, status: ExitCode) -> ExitCode {
+    match write_out(text) {
+        Ok(()) => status,
+        Err(error) => fail(&format!("standard output: {error}"), FAILED),
+    }
 }
 
 /// Says what is wrong, in one line.
 fn fail(message: &str, status: u8) -> ExitCode {
-    eprintln!("reservoir: {message}");
+    offload_console::say!("reservoir: {message}");
     ExitCode::from(status)
 }
 

@@ -1,5 +1,6 @@
 //! The agent: `sa-mirror PATH` runs beside a keying daemon, and mirrors what it tells the kernel.
 
+use offload_console::{say, show};
 use sa_mirror::{Agent, supervise};
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,18 +8,14 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     match &arguments[..] {
-        [word] if word == "--help" || word == "-h" => {
-            print!("{HELP}");
-            ExitCode::SUCCESS
-        }
+        [word] if word == "--help" || word == "-h" => show("sa-mirror", HELP),
         [word] if word == "--version" || word == "-V" => {
-            println!("sa-mirror {}", env!("CARGO_PKG_VERSION"));
-            ExitCode::SUCCESS
+            show("sa-mirror", concat!("sa-mirror ", env!("CARGO_PKG_VERSION"), "\n"))
         }
         [path] if !path.as_encoded_bytes().starts_with(b"-") => mirror(Path::new(path), true),
         [word, path] if word == "--once" => mirror(Path::new(path), false),
         _ => {
-            eprint!("sa-mirror: one PATH is wanted\n{HELP}");
+            say!("sa-mirror: one PATH is wanted\n{}", HELP.trim_end());
             ExitCode::from(2)
         }
     }
@@ -40,5 +37,7 @@ PATH is the Unix socket that the NIC's program listens at (--mirror PATH), or th
   --once     End when the other end goes, instead of waiting for it
   --version  Show the version
 
-Exit status: 1 if the other end went; 2 if PATH is missing.
+Without --once it goes on until it is killed, even if nothing can be written to standard error.
+
+Exit status: 1 if, with --once, the other end goes or cannot be reached; 2 if PATH is missing.
 ";

@@ -1,5 +1,6 @@
 //! What keeps an agent going.
 
+use offload_console::say;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ pub fn supervise(program: &str, path: &Path, for_ever: bool, mut agent: impl FnM
     loop {
         let error = agent().to_string();
         if told.as_ref() != Some(&error) {
-            eprintln!("{program}: {}: {error}", path.display());
+            say!("{program}: {}: {error}", path.display());
             told = Some(error);
         }
         if !for_ever {

@@ -5,7 +5,9 @@ use crate::watch::{FilterChange, Watcher};
 use nic_switch::Action;
 use sa_mirror::{Channel, Family, Heard, Kernel};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::fs::Permissions;
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// An agent between a kernel and a mirror.
@@ -158,16 +160,9 @@ impl Agent {
         Ok(())
     }
 
-    /// Puts a new file in the place of the last one.
     fn write_counters(&self) -> io::Result<()> {
-        let Some(path) = &self.counters else { return Ok(()) };
-        let mut text = String::new();
-        for (place, used) in &self.used {
-            text.push_str(&format!("{place} {used}\n"));
-        }
-        let new = path.with_extension("new");
-        std::fs::write(&new, text)?;
-        std::fs::rename(new, path)
+        let text: String = self.used.iter().map(|(place, used)| format!("{place} {used}\n")).collect();
+        self.counters.as_ref().map_or(Ok(()), |path| put_in_place(path, &text))
     }
 
     fn say(&mut self, line: &Line) -> io::Result<()> {
@@ -175,5 +170,43 @@ impl Agent {
     }
 }
 
+/// Puts a new file in the place of the one at `path`.
+fn put_in_place(path: &Path, text: &str) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Other agents may write beside this one, and strangers may have put links there: a new file has a name of its own.
+    let mut new = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
+    new.write_all(text.as_bytes())?;
+    new.persist(path)?;
+    Ok(())
+}
+
 /// The groups LINK and TC, a bit each.
 const GROUPS: u32 = 1 | 1 << 3;
+
+#[cfg(test)]
+mod tests {
+    use super::put_in_place;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn counters_touch_no_file_but_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("victim"), "precious").unwrap();
+        for name in ["rules.new", "rules.p1"] {
+            symlink(at("victim"), at(name)).unwrap();
+        }
+        for (name, text) in [("rules.p1", "one\n"), ("rules.p2", "two\n"), ("rules.p1", "three\n")] {
+            put_in_place(&at(name), text).unwrap();
+        }
+        let read = ["victim", "rules.p1", "rules.p2"].map(|name| fs::read_to_string(at(name)).unwrap());
+        assert_eq!(read, ["precious", "three\n", "two\n"]);
+        assert!(at("rules.new").is_symlink());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "nothing else is left");
+        assert_eq!(at("rules.p1").metadata().unwrap().permissions().mode() & 0o444, 0o444, "monitors read it");
+        fs::create_dir(at("folder")).unwrap();
+        assert!(put_in_place(&at("folder"), "text").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 5);
+    }
+}

@@ -1,5 +1,6 @@
 //! The agent: `tc-mirror PATH` runs beside `tc`, and mirrors the kernel's filters.
 
+use offload_console::{say, show};
 use sa_mirror::supervise;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,12 +12,10 @@ fn main() -> ExitCode {
     while let Some(argument) = arguments.next() {
         match argument.to_str() {
             Some("--help" | "-h") => {
-                print!("{HELP}");
-                return ExitCode::SUCCESS;
+                return show("tc-mirror", HELP);
             }
             Some("--version" | "-V") => {
-                println!("tc-mirror {}", env!("CARGO_PKG_VERSION"));
-                return ExitCode::SUCCESS;
+                return show("tc-mirror", concat!("tc-mirror ", env!("CARGO_PKG_VERSION"), "\n"));
             }
             Some("--once") => again = false,
             Some("--counters") => match arguments.next().filter(|file| !file.as_encoded_bytes().starts_with(b"-")) {
@@ -34,7 +33,7 @@ fn main() -> ExitCode {
 }
 
 fn misused(what: &str) -> ExitCode {
-    eprint!("tc-mirror: {what}\n{HELP}");
+    say!("tc-mirror: {what}\n{}", HELP.trim_end());
     ExitCode::from(2)
 }
 
@@ -54,6 +53,8 @@ of devices are mirrored that are called as the switch's: p0, pf0vf0, vxlan0, and
   --counters FILE  Where to write what each rule did in the switch
   --once           End when the other end goes, instead of waiting for it
   --version        Show the version
+
+Without --once it goes on until it is killed, even if nothing can be written to standard error.
 
 Exit status: 1 if, with --once, the other end goes or cannot be reached; 2 if an option is unknown or PATH is missing.
 ";

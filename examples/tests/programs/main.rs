@@ -1,7 +1,9 @@
 //! The programs as users run them: what is wrong is told in one line and by the status, and costs nobody a file.
 //!
-//! `signals`: programs that a signal ends; `switch`: one that switches; `timeline`: reads what `--trace` writes.
+//! `console`: programs that can write nowhere; `keys`: numbers of ESP go on, whatever a key file is called; `signals`: programs that a signal ends; `switch`: one that switches; `timeline`: reads what `--trace` writes.
 
+mod console;
+mod keys;
 mod signals;
 mod switch;
 mod timeline;
@@ -16,7 +18,7 @@ use std::process::{Command, Output, Stdio};
 fn no_input_is_written_over_under_whatever_name() {
     let folder = Folder::new("inputs");
     // Keys that are of use, so that no other reason to refuse comes first.
-    let precious = keys("");
+    let precious = key_file("");
     let input = folder.write("x.pcapng", &precious);
     folder.write("x-tcp.pcapng", &precious);
     folder.write("keys", &precious);
@@ -38,6 +40,7 @@ fn no_input_is_written_over_under_whatever_name() {
         ("udp_echo", with(&["--keys", "keys", "--trace", "keys"])),
         ("udp_echo", with(&["--keys", "keys", "--key-changes", "x.pcapng", "--trace", "link"])),
         ("udp_echo", with(&["--keys", "keys", "--trace", "keys.numbers"])),
+        ("udp_echo", with(&["--keys", "keys", "--state", ".", "--trace", "numbers"])),
         ("nvme_target", with(&["--file", "x.pcapng", "--trace", "link"])),
         ("nvme_target", with(&["--file", "x.pcapng", "--trace", "x.pcapng.identity"])),
         ("nvme_host", with(&["--keys", "keys", "--trace", "keys", "id"])),
@@ -62,7 +65,7 @@ fn no_input_is_written_over_under_whatever_name() {
     for name in ["x.pcapng", "x-tcp.pcapng", "keys", "site/sub/page"] {
         assert_eq!(fs::read_to_string(folder.path(name)).unwrap(), precious, "{name}");
     }
-    for name in ["new", "site/new", "keys.numbers", "x.pcapng.identity"] {
+    for name in ["new", "site/new", "keys.numbers", "numbers", "x.pcapng.identity"] {
         assert!(!folder.path(name).exists(), "{name}");
     }
 }
@@ -187,15 +190,16 @@ fn a_loopback_tells_what_was_chosen_and_that_little_is_noise() {
 #[test]
 fn keys_of_no_use_are_refused_before_anything_is_sent() {
     let folder = Folder::new("keys");
-    let twice = keys("") + &keys("").replace("reqid 1", "reqid 2");
+    let twice = key_file("") + &key_file("").replace("reqid 1", "reqid 2");
     folder.write("twice", &twice);
-    folder.write("receives-twice", &(keys("") + &keys("").lines().next().unwrap().replace("reqid 1", "reqid 2")));
+    folder
+        .write("receives-twice", &(key_file("") + &key_file("").lines().next().unwrap().replace("reqid 1", "reqid 2")));
     folder.write("none", "");
     folder.write("plain", "policy setdefault in accept out accept");
-    folder.write("ipv6", &keys("").replace("10.0.0.", "fd00::"));
+    folder.write("ipv6", &key_file("").replace("10.0.0.", "fd00::"));
     folder.write(
         "port",
-        &keys("").replace("dir out", "proto tcp sport 80 dir out").replace("dir in", "proto tcp dport 80 dir in"),
+        &key_file("").replace("dir out", "proto tcp sport 80 dir out").replace("dir in", "proto tcp dport 80 dir in"),
     );
     let cases = [
         ("twice", "this SA or policy exists already: delete it first"),
@@ -214,8 +218,8 @@ fn keys_of_no_use_are_refused_before_anything_is_sent() {
 #[test]
 fn offload_that_is_refused_and_sas_that_end_are_not_passed_over() {
     let folder = Folder::new("refused");
-    folder.write("window", &keys("replay-window 100"));
-    folder.write("limits", &keys("limit packet-soft 3 limit packet-hard 5"));
+    folder.write("window", &key_file("replay-window 100"));
+    folder.write("limits", &key_file("limit packet-soft 3 limit packet-hard 5"));
     let with = |file, mode| {
         let output = run(&folder, "ipsec_loopback", &["--size", "100KiB", "--json", "--keys", file, "--mode", mode]);
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -238,7 +242,7 @@ fn offload_that_is_refused_and_sas_that_end_are_not_passed_over() {
 }
 
 /// SAs of 10.0.0.1 to and from 10.0.0.2, and policies that ask for them.
-fn keys(more: &str) -> String {
+fn key_file(more: &str) -> String {
     let one = |source, destination, spi: &str, direction| {
         format!(
             "state add src {source} dst {destination} proto esp spi {spi} reqid 1 mode transport {more} \
@@ -304,8 +308,8 @@ struct Target(std::process::Child);
 impl Target {
     /// Also where it listens.
     fn start(folder: &Folder, arguments: &[&str]) -> (Target, String) {
-        let mut command = program("nvme_target");
-        command.args(["--listen", "127.0.0.1:0"]).args(arguments).current_dir(&folder.0).stdout(Stdio::piped());
+        let mut command = program(folder, "nvme_target");
+        command.args(["--listen", "127.0.0.1:0"]).args(arguments).stdout(Stdio::piped());
         let mut target = Target(command.spawn().unwrap());
         let mut line = String::new();
         BufReader::new(target.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -331,15 +335,17 @@ fn refused(folder: &Folder, name: &str, arguments: &[&str]) -> String {
 }
 
 fn run(folder: &Folder, name: &str, arguments: &[&str]) -> Output {
-    program(name).args(arguments).current_dir(&folder.0).output().unwrap()
+    program(folder, name).args(arguments).output().unwrap()
 }
 
-/// `cargo test` builds examples where this test's own folder is.
-fn program(name: &str) -> Command {
+/// A program that runs in `folder`, and keeps there what outlives it. `cargo test` builds examples where this test's own folder is.
+fn program(folder: &Folder, name: &str) -> Command {
     let here = std::env::current_exe().unwrap();
     let program = here.parent().and_then(Path::parent).unwrap().join("examples").join(name);
     assert!(program.exists(), "{} is not there: `cargo test -p offload-examples` builds it", program.display());
-    Command::new(program)
+    let mut command = Command::new(program);
+    command.current_dir(&folder.0).env("XDG_STATE_HOME", folder.path("state"));
+    command
 }
 
 struct Folder(PathBuf);

@@ -16,14 +16,14 @@ pub(crate) struct Served {
 
 impl Served {
     /// Runs until it has said how it ends: then it listens.
-    fn start(folder: &Folder, name: &'static str, arguments: &[&str]) -> Served {
+    pub(crate) fn start(folder: &Folder, name: &'static str, arguments: &[&str]) -> Served {
         Served::until(folder, name, arguments, "Ctrl-C ends it").0
     }
 
     /// Runs until it has said a line that begins with this; also what else is on that line.
     pub(crate) fn until(folder: &Folder, name: &'static str, arguments: &[&str], first: &str) -> (Served, String) {
-        let mut command = program(name);
-        command.args(arguments).current_dir(&folder.0).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = program(folder, name);
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut program = command.spawn().unwrap();
         let said = BufReader::new(program.stdout.take().unwrap());
         let mut served = Served { name, program, said };
@@ -153,8 +153,8 @@ fn a_client_that_waits_is_ended_by_a_signal_and_its_timeline_is_whole() {
     for (name, arguments) in clients {
         let guest = UnixDatagram::bind(folder.path(&format!("{name}.guest"))).unwrap();
         let (ours, theirs, trace) = (format!("{name}.host"), format!("{name}.guest"), format!("{name}.pftrace"));
-        let mut command = program(name);
-        command.args(["--dgram", &ours, &theirs, "--trace", &trace]).args(arguments).current_dir(&folder.0);
+        let mut command = program(&folder, name);
+        command.args(["--dgram", &ours, &theirs, "--trace", &trace]).args(arguments);
         let mut client = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // It listens to signals before it asks where its server is.
         let mut asked = [0; 2048];
@@ -168,7 +168,7 @@ fn a_client_that_waits_is_ended_by_a_signal_and_its_timeline_is_whole() {
 }
 
 /// Sends a signal by its name.
-fn send(to: &Child, signal: &str) {
+pub(crate) fn send(to: &Child, signal: &str) {
     let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", to.id())]).status().unwrap();
     assert!(sent.success());
 }

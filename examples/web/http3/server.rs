@@ -18,6 +18,7 @@ use http_body_util::BodyExt;
 use hyper::{Method, Response, StatusCode};
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::text::with_causes;
+use offload_console::say;
 use offload_testbed::{BedHost, JoinHandle};
 use quic_offload::http3::{ALPN, Streams};
 use quic_offload::{Closed, Config, Connection, Endpoint, Offload, ServerTls};
@@ -229,7 +230,7 @@ impl Server {
             return self.count(&HttpCounters { timed_out: 1, ..HttpCounters::default() });
         }
         self.count(&HttpCounters { cut_off: 1, ..HttpCounters::default() });
-        eprintln!("{} {who}: {}", self.mode, with_causes(&*error));
+        say!("{} {who}: {}", self.mode, with_causes(&*error));
     }
 
     /// Ready when the server is closed.

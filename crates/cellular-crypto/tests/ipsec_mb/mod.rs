@@ -1,5 +1,7 @@
 //! The harness around intel-ipsec-mb (`peer.c`): built where its header and a C compiler are.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -13,9 +13,9 @@ impl SecureDevice {
     /// Has an SA to be go on after what was written down of its key.
     ///
     /// # Errors
-    /// If nobody knows any more how far that came.
+    /// If nobody knows any more how far that came, or another process uses the key.
     pub(super) fn go_on_after_mark(&self, params: &mut SaParams) -> Result<Marks, KeyingError> {
-        match self.memory.mark(params) {
+        match self.memory.claim(params)? {
             None => Ok(Marks::NONE),
             Some(SPENT) => Err(KeyingError::KeyReused),
             Some(mark) => {

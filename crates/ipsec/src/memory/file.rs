@@ -1,150 +1,43 @@
-//! Numbers in a file beside the key file.
+//! The file of a store of numbers: its entries, and how they are made durable.
 //!
 //! A file of text, for its owner's eyes: the key of the hashes, then a line each for the keys that were used, by their
 //! hashes. Marks that come later are put behind its end, a line for each call, and made durable. When there are as many of those as the file has
 //! keys, it is written anew and put in the place of the one before (`.new`, then renamed), file and folder made durable: so a mark costs the same
-//! however many there are. A lock file beside it (`.lock`) keeps out a second process. Entries stay: a key that comes back next year goes on behind
-//! what it sent this year.
+//! however many there are. Entries stay: a key that comes back next year goes on behind what it sent this year.
 //!
 //! A daemon that changes keys all along has no last one. So when the file is full, the half that was not written for the longest time is
 //! [spent](super::spent): a second file (`.spent`) knows that those were used, and no more, so they are refused when they come back. It is
 //! written first: what is in neither, at no time, was never used. A key that an SA still sends by gets a line again with its next mark.
 //!
 //! Invariant: whenever the machine stops, the files that are there afterwards are whole, but for a last line that no call has returned from, and
-//! have all marks of the calls of [`write`](NumberStore::write) that returned.
+//! have all marks of the calls of [`write`](Entries::write) that returned.
 
 use super::spent::Spent;
-use super::{Mark, NumberStore, SPENT};
+use super::store::NumberFileError;
+use super::{Mark, SPENT};
 use core::fmt;
 use offload_api::{Direction, EspKey};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
-use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 use zeroize::Zeroizing;
 
-/// The numbers of keys, in a file. Nobody else has it open as long as this is there.
-///
-/// ```
-/// use ipsec::{KeyMemory, Mark, NumberFile, NumberFileError, NumberStore};
-/// use offload_api::{Direction, EspKey, EspSuite};
-///
-/// let folder = std::env::temp_dir().join(format!("numbers-{}", std::process::id()));
-/// std::fs::create_dir_all(&folder)?;
-/// std::fs::write(folder.join("keys"), "policy setdefault in accept out accept")?;
-/// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
-///
-/// let mut numbers = NumberFile::beside(&folder.join("keys"))?;
-/// let again = NumberFile::beside(&folder.join("keys"));
-/// assert!(matches!(again, Err(NumberFileError::InUse { .. })), "somebody has it");
-/// numbers.write(&[Mark { direction: Direction::Transmit, key: &key, spi: 0x1001, number: 1 << 20 }])?;
-/// drop(numbers);
-///
-/// let numbers = NumberFile::beside(&folder.join("keys"))?;
-/// assert_eq!(numbers.mark(Direction::Transmit, &key, 0x1001), 1 << 20);
-/// let memory = KeyMemory::of_process().with_store(numbers);
-/// # std::fs::remove_dir_all(&folder)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct NumberFile {
-    entries: Entries,
-    folder: OnDisk,
-    /// The same, for the keys that are spent.
-    spent: OnDisk,
-    _lock: File,
-}
-
-/// Why the numbers of keys cannot be had.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NumberFileError {
-    /// It cannot be read, or its folder not be written to.
-    #[error("{}: {error}: it keeps the numbers that were sent under the keys, and must be readable and writable", path.display())]
-    Io {
-        /// Which file.
-        path: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
-    /// Another process has it.
-    #[error("{}: another process uses these keys: end it, or use other keys", path.display())]
-    InUse {
-        /// Which file.
-        path: PathBuf,
-    },
-    /// It is not what was written.
-    #[error("{}: line {line} is not what was written there: replace all keys of the key file, then remove it", path.display())]
-    Damaged {
-        /// Which file.
-        path: PathBuf,
-        /// Where, from 1 on.
-        line: usize,
-    },
-    /// The file of spent keys is gone, or not what was written.
-    #[error("{}: it is not what was written there: replace all keys of the key file, then remove it and the file of numbers", path.display())]
-    SpentDamaged {
-        /// Which file.
-        path: PathBuf,
-    },
-}
-
-impl NumberFile {
-    /// The numbers of the keys in the file at `key_file`, which are in one of that name with `.numbers` at its end. There
-    /// need be none yet.
-    ///
-    /// # Errors
-    /// If it cannot be read or written, is damaged, or another process has it.
-    pub fn beside(key_file: &Path) -> Result<NumberFile, NumberFileError> {
-        // One file by two names is one.
-        let named = key_file.canonicalize();
-        let named = named.map_err(|error| NumberFileError::Io { path: key_file.into(), error })?;
-        let path = with_ending(&named, ".numbers");
-        let about = |error| NumberFileError::Io { path: path.clone(), error };
-        let lock = for_its_owner().create(true).truncate(false).open(with_ending(&path, ".lock")).map_err(about)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(NumberFileError::InUse { path }),
-            Err(TryLockError::Error(error)) => return Err(about(error)),
-        }
-        let spent = OnDisk { path: with_ending(&path, ".spent") };
-        let mut entries = match std::fs::read(&path) {
-            Ok(text) => Entries::read(&String::from_utf8_lossy(&text))
-                .map_err(|line| NumberFileError::Damaged { path: path.clone(), line })?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Entries::new().map_err(about)?,
-            Err(error) => return Err(about(error)),
-        };
-        if entries.spent_at_least > 0 {
-            let bytes = std::fs::read(&spent.path).ok().filter(|bytes| entries.read_spent(bytes));
-            bytes.ok_or_else(|| NumberFileError::SpentDamaged { path: spent.path.clone() })?;
-        }
-        let mut file = NumberFile { entries, folder: OnDisk { path: path.clone() }, spent, _lock: lock };
-        // Better now than when a packet is to leave.
-        file.write(&[]).map_err(about)?;
-        Ok(file)
-    }
-}
-
-impl NumberStore for NumberFile {
-    fn mark(&self, direction: Direction, key: &EspKey, spi: u32) -> u64 {
-        self.entries.mark(direction, key, spi)
-    }
-
-    fn write(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
-        self.entries.write(marks, &mut self.folder, &mut self.spent)
-    }
-}
-
 /// What is in the file.
-struct Entries {
+pub(super) struct Entries {
     secret: Zeroizing<[u8; SECRET]>,
     hasher: hmac::Key,
+    /// Seconds since 1970 at which the store began. `None` in the files of earlier versions.
+    since: Option<u64>,
     marks: BTreeMap<Name, Entry>,
     /// The writes so far, by which entries have an age.
     writes: u64,
+    /// Keys without an entry that SAs were added with.
+    begun: BTreeSet<Name>,
     spent: Option<Arc<Spent>>,
     /// How many are spent, as the file says: the other file knows of these, or of more.
     spent_at_least: u32,
@@ -163,21 +56,50 @@ struct Entry {
 }
 
 /// A direction, and the hash of a key.
-type Name = (u8, Hash);
+pub(super) type Name = (u8, Hash);
 
 type Hash = [u8; 16];
 
 impl Entries {
-    fn new() -> io::Result<Entries> {
+    /// Begins a store now.
+    pub(super) fn new() -> io::Result<Entries> {
         let mut secret = Zeroizing::new([0; SECRET]);
         SystemRandom::new().fill(&mut *secret).map_err(|_| io::Error::other("the system has no random numbers"))?;
-        Ok(Entries::with(secret))
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
+        Ok(Entries { since: Some(now.as_secs()), ..Entries::with(secret) })
     }
 
-    fn with(secret: Zeroizing<[u8; SECRET]>) -> Entries {
+    /// Reads the file at `path` and its file of spent keys. `None`: there is no file.
+    pub(super) fn open(path: &Path) -> Result<Option<Entries>, NumberFileError> {
+        let mut entries = match std::fs::read(path) {
+            Ok(text) => Entries::read(&String::from_utf8_lossy(&text))
+                .map_err(|line| NumberFileError::Damaged { path: path.into(), line })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(NumberFileError::Io { path: path.into(), error }),
+        };
+        if entries.spent_at_least > 0 {
+            let path = spent_path(path);
+            let read = std::fs::read(&path).is_ok_and(|bytes| entries.read_spent(&bytes));
+            read.then_some(()).ok_or(NumberFileError::SpentDamaged { path })?;
+        }
+        Ok(Some(entries))
+    }
+
+    pub(super) fn with(secret: Zeroizing<[u8; SECRET]>) -> Entries {
         let hasher = hmac::Key::new(hmac::HMAC_SHA256, &*secret);
         let (marks, most) = (BTreeMap::new(), ENTRIES);
-        Entries { hasher, secret, marks, writes: 0, spent: None, spent_at_least: 0, most, behind: None }
+        Entries {
+            hasher,
+            secret,
+            since: None,
+            marks,
+            writes: 0,
+            begun: BTreeSet::new(),
+            spent: None,
+            spent_at_least: 0,
+            most,
+            behind: None,
+        }
     }
 
     /// Reads a file; an error names the first line that this program did not write.
@@ -187,13 +109,18 @@ impl Entries {
         head.ok_or(1usize)?;
         let secret = lines.next().and_then(|(line, _)| unhex(line.strip_prefix("secret ")?)).ok_or(2usize)?;
         let mut entries = Entries::with(Zeroizing::new(secret));
-        let mut ended = false;
-        for (line, at) in lines.by_ref() {
-            ended = line == END;
-            if ended {
+        let mut lines_to_end = 0;
+        for (line, at) in lines {
+            if line == END {
+                lines_to_end = at;
                 break;
             }
-            if let Some(keys) = line.strip_prefix("spent ").filter(|_| at == 3) {
+            if let Some(since) = line.strip_prefix("since ").filter(|_| at == 3) {
+                entries.since = Some(since.parse().map_err(|_| at)?);
+                continue;
+            }
+            let may_be_spent = at == 3 || (at == 4 && entries.since.is_some());
+            if let Some(keys) = line.strip_prefix("spent ").filter(|_| may_be_spent) {
                 entries.spent_at_least = keys.parse().ok().filter(|keys| *keys > 0).ok_or(at)?;
                 continue;
             }
@@ -204,27 +131,40 @@ impl Entries {
             }
             entries.put([(name, number)]);
         }
-        if !ended {
+        if lines_to_end == 0 {
             return Err(text.lines().count() + 1);
         }
+        entries.behind = Some(0);
+        let behind: usize = text.split_inclusive('\n').skip(lines_to_end).map(str::len).sum();
+        entries.read_behind(&text[text.len() - behind..]).map_err(|line| lines_to_end + line)?;
+        Ok(entries)
+    }
+
+    /// Reads lines that were put behind the end; an error names the first, from 1 on, that this program did not write.
+    pub(super) fn read_behind(&mut self, text: &str) -> Result<(), usize> {
         // The last line may have been cut short. Behind it there is nothing.
         let mut cut_short = None;
         let last = text.lines().count();
-        for (line, at) in lines {
+        for (line, at) in text.lines().zip(1..) {
             let is_whole = at < last || text.ends_with('\n');
             match read_marks(line).filter(|_| is_whole) {
                 Some(_) if cut_short.is_some() => return Err(cut_short.unwrap_or(at)),
-                Some(marks) => entries.put(marks),
+                Some(marks) => self.put(marks),
                 None => _ = cut_short.get_or_insert(at),
             }
         }
-        Ok(entries)
+        // Nothing can be put behind a line that was cut short.
+        self.behind = self.behind.filter(|_| cut_short.is_none()).map(|behind| behind + last);
+        Ok(())
     }
 
     fn text(&self) -> Zeroizing<String> {
         // Of one size from the start: what a string outgrows is not wiped.
         let mut text = Zeroizing::new(String::with_capacity(256 + LONGEST_LINE * self.marks.len()));
         text.push_str(&format!("{HEAD}\nsecret {}\n", *hex(&*self.secret)));
+        if let Some(since) = self.since {
+            text.push_str(&format!("since {since}\n"));
+        }
         if let Some(spent) = &self.spent {
             text.push_str(&format!("spent {}\n", spent.keys()));
         }
@@ -239,21 +179,54 @@ impl Entries {
         text
     }
 
-    fn mark(&self, direction: Direction, key: &EspKey, spi: u32) -> u64 {
-        let name = (direction as u8, self.hash(direction, key, spi));
-        let spent = || self.spent.as_ref().is_some_and(|spent| spent.contains(wide(name)));
-        match self.marks.get(&name) {
-            Some(entry) => entry.number,
-            None if spent() => SPENT,
-            None => 0,
-        }
+    /// The name of a key's entry.
+    pub(super) fn name(&self, direction: Direction, key: &EspKey, spi: u32) -> Name {
+        (direction as u8, self.hash(direction, key, spi))
     }
 
-    fn write(&mut self, marks: &[Mark<'_>], folder: &mut dyn Folder, spent: &mut dyn Folder) -> io::Result<()> {
-        let mut new = BTreeMap::<Name, u64>::new();
+    /// The mark of an entry, or [`SPENT`]. `None`: the key was never used.
+    pub(super) fn find(&self, name: Name) -> Option<u64> {
+        let spent = || self.spent.as_ref().is_some_and(|spent| spent.contains(wide(name)));
+        self.marks.get(&name).map(|entry| entry.number).or_else(|| spent().then_some(SPENT))
+    }
+
+    /// Whether the store began before `written`, in time to know what was used since.
+    pub(super) fn began_before(&self, written: SystemTime) -> bool {
+        let written = written.duration_since(UNIX_EPOCH).map_or(0, |written| written.as_secs());
+        self.since.is_some_and(|since| since <= written)
+    }
+
+    /// Whether `other` is an earlier or a later state of the same file.
+    pub(super) fn is_of(&self, other: &Entries) -> bool {
+        self.secret == other.secret
+    }
+
+    /// The mark of a key's entry, [`SPENT`], or 0 if the key was never used.
+    pub(super) fn mark(&self, direction: Direction, key: &EspKey, spi: u32) -> u64 {
+        self.find(self.name(direction, key, spi)).unwrap_or(0)
+    }
+
+    /// Gives a key an entry with the next write.
+    pub(super) fn begin(&mut self, name: Name) {
+        self.begun.insert(name);
+    }
+
+    /// Keys that get an entry with the next write.
+    pub(super) fn begun(&self) -> &BTreeSet<Name> {
+        &self.begun
+    }
+
+    /// Writes marks, all or none of them.
+    pub(super) fn write(
+        &mut self,
+        marks: &[Mark<'_>],
+        folder: &mut dyn Folder,
+        spent: &mut dyn Folder,
+    ) -> io::Result<()> {
+        let unknown = |name: &&Name| self.find(**name).is_none();
+        let mut new: BTreeMap<Name, u64> = self.begun.iter().filter(unknown).map(|name| (*name, 0)).collect();
         for mark in marks {
-            let hash = self.hash(mark.direction, mark.key, mark.spi);
-            let number = new.entry((mark.direction as u8, hash)).or_default();
+            let number = new.entry(self.name(mark.direction, mark.key, mark.spi)).or_default();
             *number = mark.number.max(*number);
         }
         let keys = self.marks.len() + new.keys().filter(|name| !self.marks.contains_key(*name)).count();
@@ -282,7 +255,13 @@ impl Entries {
                 self.behind = Some(0);
             }
         }
+        self.begun.clear();
         Ok(())
+    }
+
+    /// Has the next write make the file anew.
+    pub(super) fn lose_file(&mut self) {
+        self.behind = None;
     }
 
     /// Has these marks, as of one write.
@@ -295,7 +274,7 @@ impl Entries {
     /// Makes room: of the half that was not written for the longest time, only that they were used is kept.
     fn spend(&mut self, folder: &mut dyn Folder) -> io::Result<()> {
         if self.spent.as_ref().is_some_and(|spent| !spent.has_room()) {
-            return Err(io::Error::other("it knows of as many keys as it can: begin with a new key file"));
+            return Err(io::Error::other("it knows of as many keys as it can: begin with new keys and another store"));
         }
         let mut ages: Vec<_> = self.marks.iter().map(|(name, entry)| (entry.written, *name)).collect();
         ages.sort_unstable();
@@ -369,7 +348,7 @@ fn put_in_place(folder: &mut dyn Folder, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// What a folder does for the file. What was written and not made durable may be gone after a power cut.
-trait Folder {
+pub(super) trait Folder {
     /// Makes the new file, which nobody else may read.
     fn write_new(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Makes what is in it durable.
@@ -386,13 +365,30 @@ trait Folder {
 
 /// The folder that a file is in.
 #[derive(Debug)]
-struct OnDisk {
+pub(super) struct OnDisk {
     path: PathBuf,
+    /// The file that was written last: it is told of errors that another descriptor has been told of.
+    written: Option<File>,
 }
 
 impl OnDisk {
+    pub(super) fn new(path: &Path) -> OnDisk {
+        OnDisk { path: path.into(), written: None }
+    }
+
     fn new_path(&self) -> PathBuf {
         with_ending(&self.path, ".new")
+    }
+
+    fn write(&mut self, mut file: File, bytes: &[u8]) -> io::Result<()> {
+        let written = file.write_all(bytes);
+        self.written = Some(file);
+        written
+    }
+
+    /// An error is told once: what is in the file then is anybody's guess, and it is not asked again.
+    fn sync_written(&mut self) -> io::Result<()> {
+        self.written.take().map_or(Ok(()), |file| file.sync_all())
     }
 }
 
@@ -402,11 +398,11 @@ impl Folder for OnDisk {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Err(_) | Ok(()) => {}
         }
-        for_its_owner().create_new(true).open(self.new_path())?.write_all(bytes)
+        self.write(for_its_owner().create_new(true).open(self.new_path())?, bytes)
     }
 
     fn sync_new(&mut self) -> io::Result<()> {
-        File::open(self.new_path())?.sync_all()
+        self.sync_written()
     }
 
     fn rename_new(&mut self) -> io::Result<()> {
@@ -414,27 +410,37 @@ impl Folder for OnDisk {
     }
 
     fn sync_folder(&mut self) -> io::Result<()> {
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        sync_folder_of(&self.path)
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        OpenOptions::new().append(true).open(&self.path)?.write_all(bytes)
+        self.write(OpenOptions::new().append(true).open(&self.path)?, bytes)
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        File::open(&self.path)?.sync_all()
+        self.sync_written()
     }
 }
 
-fn with_ending(path: &Path, ending: &str) -> PathBuf {
+/// Makes the name of a file durable.
+pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Where the spent keys of a file are.
+pub(super) fn spent_path(path: &Path) -> PathBuf {
+    with_ending(path, ".spent")
+}
+
+pub(super) fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()
 }
 
 /// Opens for writing what nobody but its owner is to read.
-fn for_its_owner() -> OpenOptions {
+pub(super) fn for_its_owner() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true);
     #[cfg(unix)]
@@ -748,39 +754,5 @@ mod tests {
         fn any_text_is_read_or_refused(text in "(nic-offload: numbers used under keys of ESP, 1\n)?[a-z0-9 \n]{0,200}") {
             let _read_or_refused = Entries::read(&text);
         }
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn the_file_is_for_its_owner_and_for_one_process() {
-        use std::os::unix::fs::{PermissionsExt, symlink};
-        let folder = std::env::temp_dir().join(format!("ipsec-numbers-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let keys = folder.join("keys");
-        std::fs::write(&keys, "").unwrap();
-        symlink(&keys, folder.join("other")).unwrap();
-        let mut file = NumberFile::beside(&keys).unwrap();
-        for name in ["keys", "other"] {
-            let refused = NumberFile::beside(&folder.join(name)).unwrap_err();
-            assert!(matches!(refused, NumberFileError::InUse { .. }), "{refused}");
-        }
-        file.write(&[Mark { direction: Direction::Transmit, key: &key(3), spi: 7, number: 77 }]).unwrap();
-        for name in ["keys.numbers", "keys.numbers.lock"] {
-            let mode = std::fs::metadata(folder.join(name)).unwrap().permissions().mode();
-            assert_eq!(mode & 0o777, 0o600, "{name}");
-        }
-        let text = std::fs::read_to_string(folder.join("keys.numbers")).unwrap();
-        assert!(!text.contains(&hex(&[3; 16])[..]), "no keys in it");
-        drop(file);
-        let file = NumberFile::beside(&folder.join("other")).unwrap();
-        assert_eq!(file.mark(Direction::Transmit, &key(3), 8), 77);
-        assert_eq!((file.mark(Direction::Receive, &key(3), 7), file.mark(Direction::Transmit, &key(4), 7)), (0, 0));
-        drop(file);
-        std::fs::write(folder.join("keys.numbers"), "else").unwrap();
-        let refused = NumberFile::beside(&keys).unwrap_err().to_string();
-        assert!(
-            refused.ends_with("line 1 is not what was written there: replace all keys of the key file, then remove it")
-        );
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -3,7 +3,8 @@
 //! The IV of a packet is its sequence number, so a key and salt that count from the start again use nonces twice, and that
 //! gives away what was sent and the key of the ICV (RFC 4106 9). Two things prevent it:
 //! - `used`: a key that began to send in this process begins no second time, whatever became of its first SA;
-//! - `marks`: how far the numbers of an SA are written down, if they are to outlive the process; `file`: where;
+//! - `marks`: how far the numbers of an SA are written down, if they are to outlive the process; `store`: where, a folder that processes
+//!   share; `file`: the file in it;
 //! - `spent`: the oldest of either, of which only that they were used is kept.
 //!
 //! Invariant: no number is sent, and none accepted, that a process which starts after this one, however this one ended,
@@ -12,15 +13,16 @@
 mod file;
 mod marks;
 mod spent;
+mod store;
 mod used;
 
-pub use file::{NumberFile, NumberFileError};
 pub(crate) use marks::Marks;
+pub use store::{NumberFile, NumberFileError};
 pub use used::UsedKeys;
 
 use core::fmt;
 use core::hash::BuildHasher;
-use offload_api::{Direction, EspKey, SaParams};
+use offload_api::{Direction, EspKey, KeyingError, SaParams};
 use std::collections::hash_map::RandomState;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,6 +53,15 @@ pub trait NumberStore: Send + fmt::Debug {
     /// The mark that was written last for a key, or, of packets received, for an SPI under it: they had numbers up to that
     /// one at most. 0: none was written; [`SPENT`]: how far it came is forgotten, and it may not be used again.
     fn mark(&self, direction: Direction, key: &EspKey, spi: u32) -> u64;
+
+    /// Claims a key, before an SA is added with it, and returns its mark. No other process can claim the key until this one ends.
+    ///
+    /// # Errors
+    /// [`KeyingError::KeyInUse`] if another process has claimed the key, [`KeyingError::NotWritten`] if the store cannot be used. A store of
+    /// one process cannot fail, as here.
+    fn claim(&mut self, direction: Direction, key: &EspKey, spi: u32) -> Result<u64, KeyingError> {
+        Ok(self.mark(direction, key, spi))
+    }
 
     /// Writes marks, all or none of them. Of several for the same, the highest counts. When it returns, they are there
     /// whatever happens to the process or the machine.
@@ -152,6 +163,11 @@ impl KeyMemory {
     /// What was written for an SA, if there is a store.
     pub(crate) fn mark(&self, sa: &SaParams) -> Option<u64> {
         Some(lock(self.store.as_ref()?).mark(sa.direction, &sa.key, sa.spi))
+    }
+
+    /// Claims the key of an SA that is to be added, and returns what was written for the SA, if there is a store.
+    pub(crate) fn claim(&self, sa: &SaParams) -> Result<Option<u64>, KeyingError> {
+        self.store.as_ref().map(|store| lock(store).claim(sa.direction, &sa.key, sa.spi)).transpose()
     }
 
     /// Writes marks, if there is a store.

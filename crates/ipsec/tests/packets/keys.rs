@@ -4,7 +4,7 @@
 use crate::KINDS;
 use crate::rig::{End, NOW, address, frame, sa, tcp};
 use core::time::Duration;
-use ipsec::{KeyMemory, Mark, NumberStore, SecureDevice};
+use ipsec::{KeyMemory, Mark, NumberFile, NumberStore, SecureDevice};
 use nic_sim::eswitch::EswitchCommand;
 use nic_sim::frame::Frame;
 use nic_sim::switch::Mode;
@@ -180,6 +180,30 @@ fn a_process_goes_on_behind_what_the_last_one_may_have_sent() {
         let mut end = begin(1, &disk);
         end.key(&[SaParams { last_number: 9 * STEP, ..transmitting(kind) }]);
         assert_eq!(number_of(&send_one(&mut end)), 9 * STEP + 1);
+    }
+}
+
+/// Processes that share a folder, as programs of one user do.
+#[test]
+#[cfg(target_os = "linux")]
+fn numbers_go_on_in_every_process_that_has_the_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let begin = || {
+        let memory = KeyMemory::new().with_store(NumberFile::in_folder(folder.path()).unwrap());
+        End::remembering(1, NicConfig::default(), memory)
+    };
+    for kind in KINDS {
+        let mut used = HashSet::new();
+        // Another key for each kind; of SPIs nonces do not depend.
+        let params = |spi| SaParams { spi, key: key(kind as usize), ..transmitting(kind) };
+        for spi in [0x1001, 0x1001, 0x2001] {
+            let (mut end, mut second) = (begin(), begin());
+            end.key(&[params(spi)]);
+            assert_eq!(second.keying().add_sa(NOW, params(0x3001)).err(), Some(KeyingError::KeyInUse));
+            assert!((0..3).all(|_| used.insert(number_of(&send_one(&mut end)))), "{kind:?}: {used:?}");
+            drop(end);
+            assert!(second.keying().add_sa(NOW, params(0x3001)).is_ok());
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use offload_bench::bulk::Mode;
 use offload_bench::iperf::{Ends, Iperf, IperfRun, Until};
 use offload_bench::live::Live;
 use offload_bench::table;
+use offload_console::say;
 use offload_testbed::bed::ClockKind;
 
 /// Many streams at once, from the server to the client: goodput, fairness, host cost
@@ -88,7 +89,7 @@ impl IperfOptions {
             let tracer = trace.as_ref().map(|trace| trace.tracer().clone());
             let run = Iperf { tracer, live: live.clone(), ..self.iperf(*mode) }.run();
             if let Some(trace) = trace {
-                eprintln!("{}", trace.end()?);
+                say!("{}", trace.end()?);
             }
             runs.push(run.map_err(|error| format!("{mode}: {error}"))?);
         }
@@ -115,7 +116,7 @@ impl IperfOptions {
     fn live(&self) -> Result<Option<Live>, String> {
         let serve = |address| {
             let server = Server::bind(address).map_err(|error| format!("--openmetrics {address}: {error}"))?;
-            eprintln!("nicbench: metrics are at http://{}/metrics", server.address());
+            say!("nicbench: metrics are at http://{}/metrics", server.address());
             Ok::<_, String>(server)
         };
         let server = self.openmetrics.map(serve).transpose()?;

@@ -8,6 +8,7 @@ use crate::program::{self, FAILED, UNUSABLE};
 use crate::results::{Results, Row, read_rows};
 use crate::shard::Part;
 use clap::Args;
+use offload_console::say;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ pub(crate) struct MergeOptions {
 pub(crate) fn run(options: &MergeOptions) -> ExitCode {
     match merge(&options.files, &options.out) {
         Ok(merged) => {
-            eprintln!("{}: {merged}", options.out.display());
+            say!("{}: {merged}", options.out.display());
             ExitCode::SUCCESS
         }
         Err(NotMerged::Unusable(message)) => program::fail("nicbench", &message, UNUSABLE),

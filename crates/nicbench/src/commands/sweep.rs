@@ -19,6 +19,7 @@ use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use nic_sim::wire::impairment::Share;
 use offload_bench::facts::Clock;
+use offload_console::say;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
@@ -190,9 +191,9 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
     work.progress.bar.finish_and_clear();
     let failed = work.failed.into_inner();
     let made = spread.len() + alone.len() - failed;
-    eprintln!("{}: {} runs were there, {made} made", out.display(), done.len());
+    say!("{}: {} runs were there, {made} made", out.display(), done.len());
     if strangers > 0 {
-        eprintln!("{}: {strangers} of them are not of this grid; a report tells of them too", out.display());
+        say!("{}: {strangers} of them are not of this grid; a report tells of them too", out.display());
     }
     Ok(failed)
 }
@@ -318,7 +319,7 @@ impl Work {
     fn make_one(&self, job: &Job<'_>) -> Result<(), String> {
         let arguments = job.point.arguments();
         let told = |what: &str| {
-            self.progress.bar.suspend(|| eprintln!("nicbench: {}: {what}", arguments.join(" ")));
+            self.progress.bar.suspend(|| say!("nicbench: {}: {what}", arguments.join(" ")));
             self.failed.fetch_add(1, Ordering::Relaxed);
         };
         let begun = Instant::now();
@@ -379,7 +380,7 @@ impl Progress {
         if told.elapsed() >= BETWEEN_LINES {
             *told = Instant::now();
             let (made, all, left) = (self.bar.position(), self.bar.length().unwrap_or(0), self.bar.eta().as_secs());
-            eprintln!("nicbench: {made} of {all} runs, {left} s left");
+            say!("nicbench: {made} of {all} runs, {left} s left");
         }
     }
 }

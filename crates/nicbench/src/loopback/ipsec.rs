@@ -10,6 +10,7 @@ use offload_bench::facts::{Facts, Run};
 use offload_bench::ipsec::{self, EspMode as Mode, addresses};
 use offload_bench::services::{EspServices, ServiceController};
 use offload_bench::{keys, table};
+use offload_console::say;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -134,7 +135,7 @@ fn say_what_is_refused(mode: Mode, keys: &KeyFile) -> Result<(), Failure> {
     for (host, keys) in [("server", &keys), ("client", &keys.mirrored())] {
         let number = usize::from(host == "client");
         for refused in keys::refused(keys, &addresses(number)).map_err(Failure::Unusable)? {
-            eprintln!("{NAME}: {mode}: {host}: {refused}");
+            say!("{NAME}: {mode}: {host}: {refused}");
         }
     }
     Ok(())

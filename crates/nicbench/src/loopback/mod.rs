@@ -18,6 +18,7 @@ use offload_base::Seed;
 use offload_bench::facts::{Clock, Facts};
 use offload_bench::payload::Payload;
 use offload_bench::table;
+use offload_console::say;
 use offload_testbed::bed::ClockKind;
 use offload_testbed::{Capture, Tracer};
 use serde::Serialize;
@@ -289,7 +290,7 @@ impl<'a, M: Copy + PartialEq + fmt::Display> Ways<'a, M> {
             let made = make(*mode, way);
             progress.finish_and_clear();
             if let Some(summary) = trace.map(TraceFile::end).transpose().map_err(Failure::Unusable)? {
-                eprintln!("{}: {summary}", self.name);
+                say!("{}: {summary}", self.name);
             }
             facts.runs.push(made?);
         }

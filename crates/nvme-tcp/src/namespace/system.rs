@@ -59,7 +59,9 @@ pub(super) struct RealFile {
 
 impl System for Real {
     fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn Medium>> {
-        let mut file = File::create(path)?;
+        // A link that somebody put there is not followed.
+        self.remove(path)?;
+        let mut file = File::options().write(true).create_new(true).open(path)?;
         file.write_all(content)?;
         Ok(Box::new(RealFile { file, device_bytes: None }))
     }

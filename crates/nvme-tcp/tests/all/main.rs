@@ -1,5 +1,7 @@
 //! NVMe/TCP hosts and targets over emulated NICs, over made-up streams and by hand: one program, for one is built and linked sooner than many.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
+
 mod bed;
 mod changed_namespaces;
 mod conformance;

@@ -1,5 +1,7 @@
 //! Ten thousand connections between two stacks, in virtual time. Alone in its process, for it weighs the process.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
+
 #[path = "../tcp/nic.rs"]
 #[expect(dead_code, reason = "it does more for others")]
 mod nic;

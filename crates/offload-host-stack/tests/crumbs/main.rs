@@ -1,5 +1,7 @@
 //! What a peer can make a host keep by sending crumbs. Alone in its process, for it weighs the process.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
+
 #[path = "../tcp/nic.rs"]
 #[expect(dead_code, reason = "it does more for others")]
 mod nic;

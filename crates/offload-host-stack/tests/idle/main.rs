@@ -1,6 +1,7 @@
 //! What a connection takes that had traffic and is idle, counted at the allocator. Alone in its process, for it counts all of
 //! the process.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 // The global allocator is an unsafe trait; it hands everything on to the system's, and only counts.
 #![allow(unsafe_code)]
 

@@ -18,6 +18,7 @@ use offload_reservoir::rustls::pki_types::CertificateDer;
 use offload_reservoir::s3::Account;
 use offload_reservoir::tls::{self, Tls};
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -261,10 +262,7 @@ fn places(texts: &[OsString], token: Option<&str>) -> Result<(Vec<Place>, Place)
 
 pub(crate) async fn plan(options: PlanOptions) -> ExitCode {
     match make_plan(&options).await {
-        Ok(text) => {
-            crate::tell(&text);
-            ExitCode::SUCCESS
-        }
+        Ok(text) => crate::show(&text, ExitCode::SUCCESS),
         Err((message, status)) => fail(&message, status),
     }
 }
@@ -299,17 +297,22 @@ pub(crate) async fn run(options: CopyOptions) -> ExitCode {
     let began = Instant::now();
     match copy(&options).await {
         Ok(outcome) => {
-            if options.json {
-                println!("{}", json(&outcome, began.elapsed().as_secs_f64()));
+            let text = if options.json {
+                json(&outcome, began.elapsed().as_secs_f64()) + "\n"
             } else {
-                outcome.failed.iter().for_each(|(file, error)| eprintln!("reservoir: {file}: {error}"));
-                println!("{}", told(&outcome, began.elapsed().as_secs_f64()));
-            }
-            match outcome.failed.len() {
+                // All of them: the reader may take its time, or be gone.
+                let mut errors = std::io::stderr();
+                for (file, error) in &outcome.failed {
+                    let _nobody_reads = writeln!(errors, "reservoir: {file}: {error}");
+                }
+                told(&outcome, began.elapsed().as_secs_f64()) + "\n"
+            };
+            let status = match outcome.failed.len() {
                 0 => ExitCode::SUCCESS,
                 _ if outcome.copied + outcome.present + outcome.left_to_others > 0 => ExitCode::from(PARTLY),
                 _ => ExitCode::from(FAILED),
-            }
+            };
+            crate::show(&text, status)
         }
         Err((message, status)) => fail(&message, status),
     }

@@ -3,7 +3,7 @@
 use crate::{FAILED, fail};
 use clap::{Args, Command};
 use clap_mangen::Man;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ pub(crate) struct ManualOptions {
 
 pub(crate) fn run(options: &ManualOptions, command: Command) -> ExitCode {
     let written = match &options.into {
-        None => page(command).and_then(|page| io::stdout().write_all(&page)),
+        None => page(command).and_then(|page| offload_console::write_out(&String::from_utf8_lossy(&page))),
         Some(folder) => pages(command)
             .and_then(|pages| pages.into_iter().try_for_each(|(name, page)| std::fs::write(folder.join(name), page))),
     };

@@ -53,7 +53,7 @@ impl Shown {
                 }
                 How::Lines => {
                     let (done, all) = (self.progress.bytes() + self.progress.skipped(), self.progress.all_bytes());
-                    eprintln!("{} of {}: {text}", HumanBytes(done), HumanBytes(all));
+                    offload_console::say!("{} of {}: {text}", HumanBytes(done), HumanBytes(all));
                 }
                 How::Silent => {}
             }

@@ -181,7 +181,7 @@ pub(crate) async fn serve(
                 }
                 None => {
                     let why = takes_http3.and_then(Endpoint::failure).map_or("it is closed".into(), |why| why.to_string());
-                    eprintln!("reservoir: no more HTTP/3 until the server is begun anew: {why}");
+                    offload_console::say!("reservoir: no more HTTP/3 until the server is begun anew: {why}");
                     takes_http3 = None;
                 }
             },
@@ -189,7 +189,7 @@ pub(crate) async fn serve(
                 Ok((peer, handshake)) => welcome(&server, peer, handshake, open.clone()),
                 Err(NobodyComes::AnyMore(error)) => break Err((error.to_string(), FAILED)),
                 Err(NobodyComes::Now(error)) => {
-                    eprintln!("reservoir: {error}");
+                    offload_console::say!("reservoir: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             },
@@ -222,7 +222,7 @@ impl ServeOptions {
             server = server.open_to_all();
         }
         if self.log {
-            server = server.with_log(Arc::new(|line: &str| eprintln!("{line}")));
+            server = server.with_log(Arc::new(|line: &str| offload_console::say!("{line}")));
         }
         if !self.tpc_allow.is_empty() {
             let trusted = crate::copy::authorities(self.tpc_cacert.as_deref()).map_err(unusable)?;
@@ -252,7 +252,7 @@ impl ServeOptions {
         let kept = quic::reset_key(&self.root, address);
         let kept = kept
             .inspect_err(|error| {
-                eprintln!(
+                offload_console::say!(
                     "reservoir: {error}: clients of HTTP/3 will learn of a server that is begun anew after ten seconds"
                 )
             })
@@ -346,9 +346,9 @@ fn reload(server: &Server, file: Option<&Path>) {
     match file.map(read_tokens) {
         Some(Ok(tokens)) => {
             server.set_tokens(tokens);
-            eprintln!("reservoir: tokens were read again");
+            offload_console::say!("reservoir: tokens were read again");
         }
-        Some(Err(error)) => eprintln!("reservoir: the tokens stay as they were: {error}"),
+        Some(Err(error)) => offload_console::say!("reservoir: the tokens stay as they were: {error}"),
         None => {}
     }
 }

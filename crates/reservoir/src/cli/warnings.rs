@@ -30,7 +30,7 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line::default();
         event.record(&mut line);
-        eprintln!("reservoir: {}{}", line.message, line.fields);
+        offload_console::say!("reservoir: {}{}", line.message, line.fields);
     }
 
     fn enter(&self, _: &Id) {}

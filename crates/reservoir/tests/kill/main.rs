@@ -3,6 +3,8 @@
 //!
 //! `RESERVOIR_SEEDS=10000 cargo test --release -p offload-reservoir --test kill` runs as many schedules.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
+
 mod forgotten;
 mod medium;
 mod names;

@@ -1,10 +1,12 @@
 //! The mirror against a kernel whose messages another crate makes.
 //!
+//! - `console`: the agent without standard error;
 //! - `kernel`: a model of a kernel's SAs and policies, which speaks netlink by `netlink-packet-xfrm`;
 //! - `messages`: what is read from its messages, and what it reads from ours;
 //! - `stream`: the protocol of agent and mirror, cut and joined anyhow;
 //! - `replay`: kernel, agent and mirror together: what the kernel has is there, after any history.
 
+mod console;
 mod kernel;
 mod messages;
 mod replay;

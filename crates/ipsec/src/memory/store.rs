@@ -1,0 +1,576 @@
+//! The store of used numbers: a folder that all processes of a user share.
+//!
+//! ```text
+//!   numbers          the entries, by hashes of keys      see `file`
+//!   numbers.spent    the oldest keys
+//!   numbers.lock     its bytes are locked, and it stays empty: byte 0 while a process reads or writes the files,
+//!                    and a byte a key, by its hash, as long as the process that claimed the key runs
+//! ```
+//!
+//! An entry follows its key and salt: the name and the place of a key file do not matter.
+//!
+//! Invariant: the files change only under the lock of byte 0, and the marks of a key only by the process that claimed the key.
+
+use super::file::{Entries, OnDisk, for_its_owner, spent_path, sync_folder_of, with_ending};
+use super::{Mark, NumberStore, SPENT};
+use offload_api::{Direction, EspKey, KeyingError};
+use std::fs::{DirBuilder, File, Metadata, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// The used numbers of keys, in the files of a folder. Processes that use different keys share the folder.
+///
+/// ```
+/// use ipsec::{KeyMemory, Mark, NumberFile, NumberStore};
+/// use offload_api::{Direction, EspKey, EspSuite, KeyingError};
+///
+/// let folder = std::env::temp_dir().join(format!("numbers-{}", std::process::id()));
+/// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+///
+/// let mut numbers = NumberFile::in_folder(&folder)?;
+/// assert_eq!(numbers.claim(Direction::Transmit, &key, 0x1001), Ok(0));
+/// let mut others = NumberFile::in_folder(&folder)?;
+/// # #[cfg(target_os = "linux")]
+/// assert_eq!(others.claim(Direction::Transmit, &key, 0x1001), Err(KeyingError::KeyInUse));
+/// numbers.write(&[Mark { direction: Direction::Transmit, key: &key, spi: 0x1001, number: 1 << 20 }])?;
+/// drop(numbers);
+///
+/// assert_eq!(others.claim(Direction::Transmit, &key, 0x1001), Ok(1 << 20));
+/// let memory = KeyMemory::of_process().with_store(others);
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct NumberFile {
+    entries: Entries,
+    path: PathBuf,
+    /// The file as it was when this process read or wrote it last. `None`: it is to be read anew.
+    known: Option<Version>,
+    folder: OnDisk,
+    /// The same, for the keys that are spent.
+    spent: OnDisk,
+    lock: LockFile,
+    /// The store began with this process: there is nothing that it could have forgotten.
+    is_new: bool,
+    earlier: Vec<Earlier>,
+}
+
+/// A file of numbers beside a key file or a socket, as earlier versions kept it. It is read, and stays as it is.
+#[derive(Debug)]
+struct Earlier {
+    entries: Entries,
+    /// Keeps out a program of an earlier version.
+    _lock: File,
+}
+
+/// The reason that a store of numbers cannot be used.
+///
+/// ```
+/// let error = ipsec::NumberFile::in_folder("Cargo.toml".as_ref()).unwrap_err();
+/// assert!(error.to_string().starts_with("Cargo.toml"), "{error}: it is no folder");
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NumberFileError {
+    /// It cannot be read, or its folder not be written to.
+    #[error("{}: {error}: it keeps the numbers that were sent under the keys, and must be readable and writable", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Others may change what is in the folder.
+    #[error("{}: other users may write to it, and it keeps the numbers that were sent under the keys: chmod go-w", path.display())]
+    NotPrivate {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Another process has it.
+    #[error("{}: another process uses these keys: end it, or use other keys", path.display())]
+    InUse {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// It is not what was written.
+    #[error("{}: line {line} is not what was written there: replace all keys that are in use, then remove it", path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// Where, from 1 on.
+        line: usize,
+    },
+    /// The file of spent keys is gone, or not what was written.
+    #[error("{}: it is not what was written there: replace all keys that are in use, then remove it and the file of numbers", path.display())]
+    SpentDamaged {
+        /// Which file.
+        path: PathBuf,
+    },
+}
+
+impl NumberFile {
+    /// Opens the store in `folder`, or begins one there. A folder that is not there is made, for this user alone.
+    ///
+    /// # Errors
+    /// If the files cannot be read or written or are damaged, or others may write to the folder.
+    pub fn in_folder(folder: &Path) -> Result<NumberFile, NumberFileError> {
+        let path = folder.join("numbers");
+        let about = |error| NumberFileError::Io { path: path.clone(), error };
+        create_folder(folder).map_err(about)?;
+        if others_may_write(&folder.metadata().map_err(about)?) {
+            return Err(NumberFileError::NotPrivate { path: folder.into() });
+        }
+        let lock = LockFile::open(&path)?;
+        let _writing = lock.lock().map_err(about)?;
+        let (entries, is_new) = match Entries::open(&path)? {
+            Some(mut entries) => {
+                // What a process could not make durable becomes durable with the first write.
+                entries.lose_file();
+                (entries, false)
+            }
+            None => (Entries::new().map_err(about)?, true),
+        };
+        let (folder, spent) = (OnDisk::new(&path), OnDisk::new(&spent_path(&path)));
+        let (known, earlier) = (None, Vec::new());
+        let mut file = NumberFile { entries, path: path.clone(), known, folder, spent, lock, is_new, earlier };
+        // Better now than when a packet is to leave.
+        file.write_locked(&[]).map_err(about)?;
+        Ok(file)
+    }
+
+    /// Goes on behind the numbers that earlier versions kept beside a key file or a socket, in a file of that name with `.numbers` at its
+    /// end, if there is one. That file stays as it is.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is damaged, or a program of an earlier version has it.
+    pub fn take_over(&mut self, beside: &Path) -> Result<(), NumberFileError> {
+        let named = beside.canonicalize().unwrap_or(beside.into());
+        let path = with_ending(&named, ".numbers");
+        if let Some(entries) = Entries::open(&path)? {
+            let about = |error| NumberFileError::Io { path: path.clone(), error };
+            let lock = for_its_owner().read(true).create(true).truncate(false).open(with_ending(&path, ".lock"));
+            let lock = lock.map_err(about)?;
+            match lock.try_lock_shared() {
+                Ok(()) => self.earlier.push(Earlier { entries, _lock: lock }),
+                Err(TryLockError::WouldBlock) => return Err(NumberFileError::InUse { path }),
+                Err(TryLockError::Error(error)) => return Err(about(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the numbers that were used under a key are known: it has an entry; or it was written when the store was there
+    /// already, and so was never used. `written` is when the key file was changed last.
+    ///
+    /// The times of key files are not exact, so a file that was written up to an hour before the store began is new as well.
+    pub fn accounts_for(&self, key: &EspKey, spi: u32, written: SystemTime) -> bool {
+        let ways = [Direction::Transmit, Direction::Receive];
+        let has_entry = |entries: &Entries| {
+            ways.into_iter().any(|direction| entries.find(entries.name(direction, key, spi)).is_some())
+        };
+        self.is_new
+            || self.entries.began_before(written.checked_add(core::time::Duration::from_secs(3600)).unwrap_or(written))
+            || has_entry(&self.entries)
+            || self.earlier.iter().any(|earlier| has_entry(&earlier.entries))
+    }
+
+    /// Reads what other processes wrote. The lock is held.
+    fn refresh(&mut self) -> io::Result<()> {
+        let mut file = match File::open(&self.path) {
+            Ok(file) => file,
+            // Somebody removed it. It is written anew, whole.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.entries.lose_file();
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let now = Version::of(&file.metadata()?);
+        match self.known.take() {
+            Some(known) if known == now => {}
+            Some(known) if known.identity == now.identity && known.length < now.length => {
+                file.seek(SeekFrom::Start(known.length))?;
+                let mut text = Vec::new();
+                file.read_to_end(&mut text)?;
+                self.entries.read_behind(&String::from_utf8_lossy(&text)).map_err(|_| damaged(&self.path))?;
+            }
+            _ => {
+                let read = Entries::open(&self.path).map_err(io::Error::other)?;
+                let mut read = read.filter(|read| read.is_of(&self.entries)).ok_or_else(|| damaged(&self.path))?;
+                self.entries.begun().iter().for_each(|name| read.begin(*name));
+                self.entries = read;
+            }
+        }
+        self.known = Some(now);
+        Ok(())
+    }
+
+    /// Writes marks. The lock is held.
+    fn write_locked(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
+        self.known = None;
+        self.entries.write(marks, &mut self.folder, &mut self.spent)?;
+        self.known = self.path.metadata().ok().map(|metadata| Version::of(&metadata));
+        Ok(())
+    }
+
+    fn mark_before(&self, direction: Direction, key: &EspKey, spi: u32) -> u64 {
+        self.earlier.iter().map(|earlier| earlier.entries.mark(direction, key, spi)).max().unwrap_or(0)
+    }
+}
+
+impl NumberStore for NumberFile {
+    fn mark(&self, direction: Direction, key: &EspKey, spi: u32) -> u64 {
+        self.entries.mark(direction, key, spi).max(self.mark_before(direction, key, spi))
+    }
+
+    fn claim(&mut self, direction: Direction, key: &EspKey, spi: u32) -> Result<u64, KeyingError> {
+        let not_written = |_| KeyingError::NotWritten;
+        let name = self.entries.name(direction, key, spi);
+        let (_, hash) = name;
+        if !self.lock.claim(hash).map_err(not_written)? {
+            return Err(KeyingError::KeyInUse);
+        }
+        let _writing = self.lock.lock().map_err(not_written)?;
+        self.refresh().map_err(not_written)?;
+        let before = self.mark_before(direction, key, spi);
+        let number = before.max(self.entries.find(name).unwrap_or(0));
+        match self.entries.find(name) {
+            // The file of the earlier version may be elsewhere the next time.
+            found if before != SPENT && found.unwrap_or(0) < before => {
+                self.write_locked(&[Mark { direction, key, spi, number }]).map_err(not_written)?;
+            }
+            Some(_) => {}
+            None => self.entries.begin(name),
+        }
+        Ok(number)
+    }
+
+    fn write(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
+        let _writing = self.lock.lock()?;
+        self.refresh()?;
+        self.write_locked(marks)
+    }
+}
+
+impl Drop for NumberFile {
+    fn drop(&mut self) {
+        if !self.entries.begun().is_empty() {
+            // Nothing was sent under these keys: without an entry, they are new.
+            let _new_keys = self.write(&[]);
+        }
+    }
+}
+
+/// Which file it is, and how much of it there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    identity: (u64, u64),
+    length: u64,
+}
+
+impl Version {
+    #[cfg(unix)]
+    fn of(metadata: &Metadata) -> Version {
+        use std::os::unix::fs::MetadataExt;
+        Version { identity: (metadata.dev(), metadata.ino()), length: metadata.len() }
+    }
+
+    /// There is one process at a time.
+    #[cfg(not(unix))]
+    fn of(metadata: &Metadata) -> Version {
+        Version { identity: (0, 0), length: metadata.len() }
+    }
+}
+
+/// The file whose bytes are locked.
+#[derive(Debug)]
+struct LockFile(std::sync::Arc<File>);
+
+/// A lock of byte 0, as long as it is there.
+struct Writing(#[cfg_attr(not(target_os = "linux"), expect(dead_code))] std::sync::Arc<File>);
+
+#[cfg(target_os = "linux")]
+mod by_byte {
+    use super::{LockFile, NumberFileError, Writing, for_its_owner, io, with_ending};
+    use nix::errno::Errno;
+    use nix::fcntl::{FcntlArg, fcntl};
+    use nix::libc::{F_UNLCK, F_WRLCK, SEEK_SET, c_int, flock};
+    use std::path::Path;
+    use std::sync::Arc;
+
+    impl LockFile {
+        pub(super) fn open(path: &Path) -> Result<LockFile, NumberFileError> {
+            let file = for_its_owner().create(true).truncate(false).open(with_ending(path, ".lock"));
+            let file = file.map_err(|error| NumberFileError::Io { path: path.into(), error })?;
+            Ok(LockFile(Arc::new(file)))
+        }
+
+        /// Waits for the lock of byte 0, which others hold as long as a write takes.
+        pub(super) fn lock(&self) -> io::Result<Writing> {
+            let lock = range(F_WRLCK, 0);
+            while let Err(error) = fcntl(&self.0, FcntlArg::F_OFD_SETLKW(&lock)) {
+                if error != Errno::EINTR {
+                    return Err(error.into());
+                }
+            }
+            Ok(Writing(self.0.clone()))
+        }
+
+        /// Locks the byte of a hash until this is dropped; false: another process has it.
+        pub(super) fn claim(&self, hash: [u8; 16]) -> io::Result<bool> {
+            let (start, _) = hash.split_at(8);
+            let at = start.iter().fold(0u64, |at, byte| at << 8 | u64::from(*byte));
+            match fcntl(&self.0, FcntlArg::F_OFD_SETLK(&range(F_WRLCK, 1 + (at >> 2) as i64))) {
+                Ok(_) => Ok(true),
+                Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+                Err(error) => Err(error.into()),
+            }
+        }
+    }
+
+    impl Drop for Writing {
+        fn drop(&mut self) {
+            // It cannot fail: the byte is ours.
+            let _unlocked = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&range(F_UNLCK, 0)));
+        }
+    }
+
+    fn range(kind: c_int, at: i64) -> flock {
+        flock { l_type: kind as i16, l_whence: SEEK_SET as i16, l_start: at, l_len: 1, l_pid: 0 }
+    }
+}
+
+/// Elsewhere there are no locks of bytes that are an open file's: the first process has the store.
+#[cfg(not(target_os = "linux"))]
+mod whole {
+    use super::{LockFile, NumberFileError, TryLockError, Writing, for_its_owner, io, with_ending};
+    use std::path::Path;
+    use std::sync::Arc;
+
+    impl LockFile {
+        pub(super) fn open(path: &Path) -> Result<LockFile, NumberFileError> {
+            let about = |error| NumberFileError::Io { path: path.into(), error };
+            let file = for_its_owner().create(true).truncate(false).open(with_ending(path, ".lock")).map_err(about)?;
+            match file.try_lock() {
+                Ok(()) => Ok(LockFile(Arc::new(file))),
+                Err(TryLockError::WouldBlock) => Err(NumberFileError::InUse { path: path.into() }),
+                Err(TryLockError::Error(error)) => Err(about(error)),
+            }
+        }
+
+        pub(super) fn lock(&self) -> io::Result<Writing> {
+            Ok(Writing(self.0.clone()))
+        }
+
+        pub(super) fn claim(&self, _: [u8; 16]) -> io::Result<bool> {
+            Ok(true)
+        }
+    }
+}
+
+/// Makes a folder and those above it, for this user alone, and makes their names durable.
+fn create_folder(folder: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match (builder.create(folder), folder.parent()) {
+        (Ok(()), _) => sync_folder_of(folder),
+        (Err(error), _) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        (Err(error), Some(above)) if error.kind() == io::ErrorKind::NotFound && above != Path::new("") => {
+            create_folder(above)?;
+            create_folder(folder)
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+#[cfg(unix)]
+fn others_may_write(folder: &Metadata) -> bool {
+    std::os::unix::fs::PermissionsExt::mode(&folder.permissions()) & 0o022 != 0
+}
+
+#[cfg(not(unix))]
+fn others_may_write(_: &Metadata) -> bool {
+    false
+}
+
+fn damaged(path: &Path) -> io::Error {
+    io::Error::other(format!("{}: it is not what was written there", path.display()))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+    use offload_api::EspSuite;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use zeroize::Zeroizing;
+
+    const SEND: Direction = Direction::Transmit;
+    const SPI: u32 = 7;
+
+    fn key(byte: u8) -> EspKey {
+        EspKey::new(EspSuite::Aes128Gcm, &[byte; 20]).unwrap()
+    }
+
+    fn mark(key: &EspKey, number: u64) -> Mark<'_> {
+        Mark { direction: SEND, key, spi: SPI, number }
+    }
+
+    /// A process that begins.
+    fn begin(folder: &Path) -> NumberFile {
+        NumberFile::in_folder(folder).unwrap()
+    }
+
+    /// A file as earlier versions kept it beside `keys`.
+    fn earlier_file(keys: &Path, key: &EspKey, number: u64) {
+        let path = with_ending(keys, ".numbers");
+        let mut entries = Entries::with(Zeroizing::new([9; 32]));
+        entries.write(&[mark(key, number)], &mut OnDisk::new(&path), &mut OnDisk::new(&spent_path(&path))).unwrap();
+    }
+
+    #[test]
+    fn key_is_used_by_one_process_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut one = begin(folder.path());
+        let mut other = begin(folder.path());
+        assert_eq!(one.claim(SEND, &key(1), SPI), Ok(0));
+        assert_eq!(one.claim(SEND, &key(1), 8), Ok(0), "the same process, which knows its keys itself");
+        assert_eq!(other.claim(SEND, &key(1), 8), Err(KeyingError::KeyInUse), "nonces do not depend on the SPI");
+        assert_eq!(other.claim(SEND, &key(2), SPI), Ok(0));
+        assert_eq!(other.claim(Direction::Receive, &key(1), SPI), Ok(0), "the other end, on this machine");
+        assert_eq!(one.claim(Direction::Receive, &key(1), SPI), Err(KeyingError::KeyInUse));
+        assert_eq!(one.claim(Direction::Receive, &key(1), 8), Ok(0), "another sender's numbers");
+        one.write(&[mark(&key(1), 77)]).unwrap();
+        drop(one);
+        assert_eq!(other.claim(SEND, &key(1), SPI), Ok(77));
+    }
+
+    #[test]
+    fn processes_keep_each_others_entries() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut processes = [1, 2, 3].map(|byte| (key(byte), begin(folder.path())));
+        for (key, process) in &mut processes {
+            assert_eq!(process.claim(SEND, key, SPI), Ok(0));
+            process.write(&[mark(key, 1)]).unwrap();
+        }
+        let inode = || folder.path().join("numbers").metadata().unwrap().ino();
+        let before = inode();
+        for number in 2..100 {
+            processes.iter_mut().for_each(|(key, process)| process.write(&[mark(key, number)]).unwrap());
+        }
+        assert_eq!(inode(), before, "a mark costs a line, however many processes there are");
+        for number in 100..2000 {
+            processes.iter_mut().for_each(|(key, process)| process.write(&[mark(key, number)]).unwrap());
+        }
+        assert_ne!(inode(), before, "the file does not grow without end");
+        drop(processes);
+        let mut next = begin(folder.path());
+        assert_eq!([1, 2, 3].map(|byte| next.claim(SEND, &key(byte), SPI)), [Ok(1999); 3]);
+    }
+
+    #[test]
+    fn folder_and_files_are_for_their_owner() {
+        let above = tempfile::tempdir().unwrap();
+        let folder = above.path().join("made/below");
+        begin(&folder).write(&[mark(&key(3), 1)]).unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&above.path().join("made")), mode(&folder)), (0o700, 0o700));
+        let names = ["numbers", "numbers.lock"];
+        assert_eq!(names.map(|name| mode(&folder.join(name))), [0o600; 2]);
+        let text = std::fs::read_to_string(folder.join("numbers")).unwrap();
+        assert!(!text.contains(&"03".repeat(8)), "no keys in it");
+        for loose in [0o770, 0o707] {
+            std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(loose)).unwrap();
+            let refused = NumberFile::in_folder(&folder).unwrap_err();
+            assert!(matches!(refused, NumberFileError::NotPrivate { .. }), "{loose:o}: {refused}");
+        }
+    }
+
+    #[test]
+    fn earlier_files_are_taken_over_for_good() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("keys"), "").unwrap();
+        std::os::unix::fs::symlink(at("keys"), at("link")).unwrap();
+        earlier_file(&at("keys"), &key(1), 77);
+        // A program of an earlier version runs.
+        let running = File::create(at("keys.numbers.lock")).unwrap();
+        running.lock().unwrap();
+        let mut process = begin(&at("store"));
+        let refused = process.take_over(&at("keys")).unwrap_err();
+        assert!(matches!(refused, NumberFileError::InUse { .. }), "{refused}");
+        drop(running);
+        process.take_over(&at("link")).unwrap();
+        assert!(process.accounts_for(&key(1), SPI, std::time::UNIX_EPOCH));
+        assert_eq!((process.mark(SEND, &key(1), SPI), process.claim(SEND, &key(1), SPI)), (77, Ok(77)));
+        drop(process);
+        // It is moved away, and nothing was sent in the meantime.
+        std::fs::remove_file(at("keys.numbers")).unwrap();
+        let mut next = begin(&at("store"));
+        next.take_over(&at("keys")).unwrap();
+        assert_eq!(next.claim(SEND, &key(1), SPI), Ok(77));
+        std::fs::write(at("keys.numbers"), "else").unwrap();
+        let refused = next.take_over(&at("keys")).unwrap_err().to_string();
+        let wanted = "line 1 is not what was written there: replace all keys that are in use, then remove it";
+        assert!(refused.ends_with(wanted), "{refused}");
+    }
+
+    #[test]
+    fn old_keys_without_an_entry_are_not_accounted_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
+        let mut first = begin(folder.path());
+        assert!(first.accounts_for(&key(1), SPI, now - 9 * hour), "it has forgotten nothing");
+        first.claim(SEND, &key(1), SPI).unwrap();
+        drop(first);
+        let next = begin(folder.path());
+        assert!(next.accounts_for(&key(1), SPI, now - 9 * hour), "it was there, and sent nothing");
+        assert!(!next.accounts_for(&key(2), SPI, now - 2 * hour));
+        assert!(next.accounts_for(&key(2), SPI, now) && next.accounts_for(&key(2), SPI, now + hour));
+    }
+
+    #[test]
+    fn marks_that_cannot_be_written_are_not_taken_for_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mut process = begin(folder.path());
+        process.claim(SEND, &key(1), SPI).unwrap();
+        process.write(&[mark(&key(1), 5)]).unwrap();
+        // Nothing can be put behind its end, and no new one be made.
+        std::fs::rename(at("numbers"), at("gone")).unwrap();
+        std::fs::create_dir(at("numbers.new")).unwrap();
+        assert!(process.write(&[mark(&key(1), 9)]).is_err());
+        assert_eq!(process.mark(SEND, &key(1), SPI), 5);
+        assert!(NumberFile::in_folder(folder.path()).is_err(), "nor does a program begin without it");
+        std::fs::remove_dir(at("numbers.new")).unwrap();
+        process.write(&[mark(&key(2), 6)]).unwrap();
+        drop(process);
+        let next = begin(folder.path());
+        assert_eq!([1, 2].map(|byte| next.mark(SEND, &key(byte), SPI)), [5, 6], "all that it knew");
+    }
+
+    #[test]
+    fn damage_is_refused_and_a_line_cut_short_is_mended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("numbers");
+        let mut process = begin(folder.path());
+        process.write(&[mark(&key(1), 5)]).unwrap();
+        let append = |text: &str| io::Write::write_all(&mut File::options().append(true).open(&path)?, text.as_bytes());
+        // Another process was killed as it wrote.
+        append("sent 00").unwrap();
+        process.write(&[mark(&key(1), 6)]).unwrap();
+        assert_eq!(begin(folder.path()).mark(SEND, &key(1), SPI), 6);
+        append("sent 00\nsent 000102030405060708090a0b0c0d0e0f 9\n").unwrap();
+        assert!(process.write(&[mark(&key(1), 7)]).is_err());
+        assert_eq!(process.claim(SEND, &key(2), SPI), Err(KeyingError::NotWritten));
+        assert!(matches!(NumberFile::in_folder(folder.path()), Err(NumberFileError::Damaged { .. })));
+        // Nor is a store that somebody else began taken for this one.
+        std::fs::remove_file(&path).unwrap();
+        drop(begin(folder.path()));
+        assert!(process.write(&[mark(&key(1), 7)]).is_err());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(matches!(NumberFile::in_folder(file.path()), Err(NumberFileError::Io { .. })));
+    }
+}

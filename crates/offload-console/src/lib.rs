@@ -1,0 +1,193 @@
+//! What programs say: lines on standard error that stop nobody, and results on standard output.
+//!
+//! `println!` and `eprintln!` panic if nothing can be written, and wait for ever for a pipe that nobody reads.
+//!
+//! Invariant: [`say!`] never panics, never fails, and waits 200 ms at most for a reader, once until the reader is back. Lines that were
+//! lost are counted, and the next line that can be written is preceded by their number.
+
+#![forbid(unsafe_code)]
+
+use core::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Writes a line to standard error, as `eprintln!` does. A line that cannot be written is lost.
+///
+/// ```
+/// let peer = "10.0.0.1";
+/// offload_console::say!("{peer}: no such file");
+/// ```
+#[macro_export]
+macro_rules! say {
+    ($($words:tt)*) => { $crate::say_line(::core::format_args!($($words)*)) };
+}
+
+/// Writes a line to standard error. This is the function behind [`say!`].
+///
+/// ```
+/// offload_console::say_line(format_args!("{} connections", 3));
+/// ```
+pub fn say_line(line: fmt::Arguments<'_>) {
+    static CONSOLE: Mutex<Console> = Mutex::new(Console::new(PATIENCE));
+    // A panic while a line was formatted leaves the console as it was.
+    let mut console = CONSOLE.lock().unwrap_or_else(PoisonError::into_inner);
+    console.say(&mut io::stderr().lock(), line);
+}
+
+/// Writes the results of a program to standard output, whole. A reader that has heard enough is no error.
+///
+/// ```
+/// offload_console::write_out("12 files copied\n")?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// If the text cannot be written: the disk is full, for example.
+pub fn write_out(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
+/// Writes the results of a program called `program` to standard output, and returns the status to exit with: 1 if the results did not
+/// arrive, which a line on standard error says.
+///
+/// ```
+/// use std::process::ExitCode;
+///
+/// assert_eq!(offload_console::show("copy", "12 files copied\n"), ExitCode::SUCCESS);
+/// ```
+pub fn show(program: &str, text: &str) -> ExitCode {
+    match write_out(text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say!("{program}: standard output: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// How the lines so far went.
+struct Console {
+    patience: Duration,
+    /// Lines that were lost since the last one that was written.
+    lost: u64,
+    /// The reader did not read for so long that it is not waited for again.
+    is_stuck: bool,
+}
+
+impl Console {
+    const fn new(patience: Duration) -> Console {
+        Console { patience, lost: 0, is_stuck: false }
+    }
+
+    fn say(&mut self, out: &mut impl Output, line: fmt::Arguments<'_>) {
+        let text = match self.lost {
+            0 => format!("{line}\n"),
+            lost => format!("{lost} lines could not be written here\n{line}\n"),
+        };
+        match self.write(out, text.as_bytes()) {
+            Ok(()) => self.lost = 0,
+            Err(_) => self.lost += 1,
+        }
+    }
+
+    fn write(&mut self, out: &mut impl Output, text: &[u8]) -> io::Result<()> {
+        for piece in text.chunks(MAX_ATOMIC) {
+            let patience = if self.is_stuck { Duration::ZERO } else { self.patience };
+            self.is_stuck = !is_ready(out, patience);
+            if self.is_stuck {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            out.write_all(piece)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(unix)]
+use std::os::fd::AsFd as Descriptor;
+
+/// Elsewhere writes wait.
+#[cfg(not(unix))]
+trait Descriptor {}
+#[cfg(not(unix))]
+impl<T> Descriptor for T {}
+
+trait Output: Write + Descriptor {}
+impl<T: Write + Descriptor> Output for T {}
+
+/// Whether [`MAX_ATOMIC`] bytes can be written without waiting, or fail at once, within `patience`.
+#[cfg(unix)]
+fn is_ready(out: &impl Descriptor, patience: Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let Ok(patience) = Timespec::try_from(patience) else { return true };
+    // An error here says nothing about the output.
+    poll(&mut [PollFd::new(out, PollFlags::OUT)], Some(&patience)).map_or(true, |ready| ready > 0)
+}
+
+#[cfg(not(unix))]
+fn is_ready(_: &impl Descriptor, _: Duration) -> bool {
+    true
+}
+
+/// A pipe that is ready takes so much without waiting (`PIPE_BUF` of Linux, pipe(7)).
+const MAX_ATOMIC: usize = 4096;
+const PATIENCE: Duration = Duration::from_millis(200);
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{BufRead, BufReader};
+
+    #[test]
+    fn pipe_without_a_reader_stops_nobody() {
+        let (reader, mut pipe) = io::pipe().unwrap();
+        let mut console = Console::new(Duration::ZERO);
+        let long = "x".repeat(3 * MAX_ATOMIC);
+        while console.lost < 10 {
+            console.say(&mut pipe, format_args!("{long}"));
+        }
+        let mut reader = BufReader::new(reader);
+        let mut line = String::new();
+        // It may end in the middle of a line.
+        while console.lost > 0 {
+            line.clear();
+            reader.read_line(&mut line).unwrap();
+            console.say(&mut pipe, format_args!("later"));
+        }
+        drop(pipe);
+        let lines: Vec<String> = reader.lines().map(Result::unwrap).collect();
+        assert!(lines.iter().any(|line| line.ends_with(" lines could not be written here")), "{} lines", lines.len());
+        assert_eq!(lines.last().map(String::as_str), Some("later"));
+    }
+
+    #[test]
+    fn full_disk_and_closed_pipe_lose_lines() {
+        let mut console = Console::new(Duration::ZERO);
+        if let Ok(mut full) = File::options().write(true).open("/dev/full") {
+            (0..3).for_each(|_| console.say(&mut full, format_args!("lost")));
+            assert_eq!(console.lost, 3);
+        }
+        let (reader, mut pipe) = io::pipe().unwrap();
+        drop(reader);
+        let before = console.lost;
+        console.say(&mut pipe, format_args!("lost"));
+        assert_eq!(console.lost, before + 1);
+        let (reader, mut pipe) = io::pipe().unwrap();
+        console.say(&mut pipe, format_args!("back"));
+        drop(pipe);
+        let said: Vec<String> = BufReader::new(reader).lines().map(Result::unwrap).collect();
+        assert_eq!(said, [format!("{} lines could not be written here", before + 1), "back".into()]);
+    }
+}

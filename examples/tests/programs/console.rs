@@ -1,0 +1,105 @@
+//! Programs that serve though nothing can be written to standard output or standard error.
+
+use crate::signals::{Served, WHO_HAS, send};
+use crate::{Folder, program};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::process::Stdio;
+use std::time::Duration;
+
+/// Where each write fails, as on a full disk.
+fn full() -> Stdio {
+    File::options().write(true).open("/dev/full").unwrap().into()
+}
+
+#[test]
+fn servers_go_on_when_nothing_can_be_written() {
+    let folder = Folder::new("console");
+    folder.write("site/page", "a page");
+    let mirror = ["--mirror", "agent"];
+    let cases: [(&str, &[&str]); 6] = [
+        ("udp_echo", &mirror),
+        ("tap_server", &["site", "--mirror", "agent"]),
+        ("https_server", &["site", "--mirror", "agent"]),
+        ("h3_server", &["site", "--mirror", "agent"]),
+        ("nvme_target", &["--memory", "1MiB", "--mirror", "agent"]),
+        ("eswitch", &["--vf", "0=vm", "--filters", "agent"]),
+    ];
+    for (name, arguments) in cases {
+        let far = UnixDatagram::bind(folder.path(&format!("{name}.far"))).unwrap();
+        // What does not come is a failure, and not for ever.
+        far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let (near, end) = (format!("{name}.near"), format!("{name}.far"));
+        let uplink = format!("dgram:{near},{end}");
+        let wire = if name == "eswitch" { vec!["--uplink", &uplink] } else { vec!["--dgram", &near, &end] };
+        let mut server = program(&folder, name);
+        let mut server = server.args(arguments).args(wire).stdout(full()).stderr(full()).spawn().unwrap();
+        while UnixStream::connect(folder.path("agent")).is_err() {
+            assert_eq!(server.try_wait().unwrap(), None, "{name}");
+            std::thread::yield_now();
+        }
+        // Each agent is a line, and so is its end.
+        (0..3).for_each(|_| visit(&folder));
+        // What a switch that is told no rules does with a frame is another matter.
+        if name != "eswitch" {
+            far.send_to(&WHO_HAS, folder.path(&near)).unwrap();
+            let mut frame = [0; 2048];
+            while { far.recv(&mut frame).unwrap() } < 42 || frame[12..14] != WHO_HAS[12..14] || frame[21] != 2 {}
+        }
+        send(&server, "TERM");
+        // What it counted could not be shown.
+        assert_eq!(server.wait().unwrap().code(), Some(1), "{name}");
+    }
+}
+
+#[test]
+fn target_goes_on_when_no_error_can_be_written() {
+    let folder = Folder::new("console-target");
+    let mut target = program(&folder, "nvme_target");
+    target.args(["--listen", "127.0.0.1:0", "--memory", "1MiB"]).stdout(Stdio::piped()).stderr(full());
+    let mut target = target.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(target.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim_end().strip_prefix("ready ").unwrap();
+    for round in 0..3 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(&[0x47; 200]).unwrap();
+        // It closes the connection, or has it reset.
+        let _ended = stream.read_to_end(&mut Vec::new());
+        let mut stream = TcpStream::connect(address).unwrap();
+        // NVMe/TCP 3.6.2.2: ICReq, 128 bytes of header; the rest is what is usual.
+        let mut request = [0; 128];
+        (request[2], request[4]) = (128, 128);
+        stream.write_all(&request).unwrap();
+        let mut response = [0; 128];
+        stream.read_exact(&mut response).unwrap();
+        assert_eq!(response[0], 1, "round {round}");
+    }
+    send(&target, "TERM");
+    assert_eq!(target.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn pipe_that_nobody_reads_does_not_stop_a_server() {
+    let folder = Folder::new("console-pipe");
+    let agent = ["--dgram", "near", "far", "--mirror", "agent"];
+    let _far = UnixDatagram::bind(folder.path("far")).unwrap();
+    // Its errors go to a pipe that is read by nobody, and is full soon: each agent is two lines of 30 bytes or more.
+    let mut echo = Served::start(&folder, "udp_echo", &agent);
+    (0..2500).for_each(|_| visit(&folder));
+    assert!(echo.end("TERM").1.len() < 70_000, "some lines were lost");
+}
+
+/// An agent that comes, is greeted and goes.
+fn visit(folder: &Folder) {
+    // As long as the one before is not known to have gone, another is refused.
+    loop {
+        let mut agent = UnixStream::connect(folder.path("agent")).unwrap();
+        agent.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        if agent.read(&mut [0; 64]).unwrap() > 0 {
+            return;
+        }
+    }
+}
