@@ -1,0 +1,174 @@
+//! `Range` and `Content-Range` (RFC 9110 section 14).
+
+use core::ops::Range;
+
+/// The part of a file that a `Range` field selects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selected {
+    /// All of the file: the field is malformed, or its unit is unknown, or it has several ranges.
+    Whole,
+    /// A part of the file.
+    Part(Range<u64>),
+    /// Bytes that the file does not have.
+    Nothing,
+}
+
+/// Reads a `Range` field for a file of `length` bytes. Several ranges may be ignored (section 14.2), and are.
+///
+/// ```
+/// use http_rules::range::{Selected, select};
+///
+/// assert_eq!(select("bytes=10-19", 15), Selected::Part(10..15));
+/// assert_eq!(select("bytes=-4", 15), Selected::Part(11..15));
+/// assert_eq!(select("bytes=15-", 15), Selected::Nothing);
+/// assert_eq!(select("bytes=0-1,3-4", 15), Selected::Whole);
+/// ```
+pub fn select(header: &str, length: u64) -> Selected {
+    let mut ranges = ranges(header);
+    match (ranges.next(), ranges.next()) {
+        (Some(range), None) => select_one(range, length),
+        _ => Selected::Whole,
+    }
+}
+
+/// Splits a `Range` field of bytes into its ranges, without empty elements of the list (section 5.6.1.2).
+fn ranges(header: &str) -> impl Iterator<Item = &str> {
+    // 14.1: names of units are case-insensitive.
+    let (unit, ranges) = header.split_once('=').unwrap_or_default();
+    let ranges = if unit.eq_ignore_ascii_case("bytes") { ranges } else { "" };
+    ranges.split(',').map(|range| range.trim_matches([' ', '\t'])).filter(|range| !range.is_empty())
+}
+
+fn select_one(range: &str, length: u64) -> Selected {
+    let Some((first, last)) = range.split_once('-') else { return Selected::Whole };
+    let range = match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),
+        (Some(first), None) if last.is_empty() => first..length,
+        // The last so many bytes (section 14.1.2), or all if there are not so many: of an empty file, none, which no 206 can tell.
+        (None, Some(1..)) if first.is_empty() && length == 0 => return Selected::Whole,
+        (None, Some(count)) if first.is_empty() => length.saturating_sub(count)..length,
+        _ => return Selected::Whole,
+    };
+    if range.start >= range.end { Selected::Nothing } else { Selected::Part(range) }
+}
+
+/// Tests whether a field asks for bytes in a form that RFC 9110 section 14.1 has, which may be several ranges.
+///
+/// ```
+/// use http_rules::range::is_range;
+///
+/// assert!(is_range("bytes=0-99") && is_range("bytes=0-1, -5"));
+/// assert!(!is_range("0-99") && !is_range("bytes=9-1"));
+/// ```
+pub fn is_range(header: &str) -> bool {
+    let mut all = ranges(header).peekable();
+    all.peek().is_some() && all.all(|range| select_one(range, u64::MAX) != Selected::Whole)
+}
+
+/// The `Content-Range` of a message.
+///
+/// ```
+/// use http_rules::range::ContentRange;
+///
+/// assert_eq!("bytes 0-99/200".parse(), Ok(ContentRange { bytes: Some(0..100), size: 200 }));
+/// assert_eq!("bytes */200".parse(), Ok(ContentRange { bytes: None, size: 200 }));
+/// assert!("bytes 0-99/50".parse::<ContentRange>().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContentRange {
+    /// The bytes in the message. `None`: the message has none, and tells the size.
+    pub bytes: Option<Range<u64>>,
+    /// The size of the whole file.
+    pub size: u64,
+}
+
+impl core::str::FromStr for ContentRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ContentRange, String> {
+        let wrong = || "Content-Range is written `bytes FIRST-LAST/SIZE`, with the size in digits".to_owned();
+        let (bytes, size) = text.strip_prefix("bytes ").and_then(|rest| rest.split_once('/')).ok_or_else(wrong)?;
+        let exact = |text: &str| number(text).filter(|number| *number < MOST_BYTES);
+        let size = exact(size).ok_or_else(wrong)?;
+        if bytes == "*" {
+            return Ok(ContentRange { bytes: None, size });
+        }
+        let (first, last) = bytes.split_once('-').ok_or_else(wrong)?;
+        match (exact(first), exact(last)) {
+            (Some(first), Some(last)) if first <= last && last < size => {
+                Ok(ContentRange { bytes: Some(first..last + 1), size })
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// Digits and nothing else; a number too long for any file stands for one that is.
+fn number(text: &str) -> Option<u64> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+/// No file is larger: sums of two offsets never overflow.
+const MOST_BYTES: u64 = 1 << 62;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_of_a_range_is_read() {
+        let cases = [
+            ("bytes=0-0", Selected::Part(0..1)),
+            ("bytes=0-", Selected::Part(0..100)),
+            ("bytes=99-99", Selected::Part(99..100)),
+            ("bytes=99-99999999999999999999999", Selected::Part(99..100)),
+            ("bytes=-1", Selected::Part(99..100)),
+            ("bytes=-1000", Selected::Part(0..100)),
+            ("bytes=-0", Selected::Nothing),
+            ("bytes=100-", Selected::Nothing),
+            ("bytes=100-200", Selected::Nothing),
+            ("bytes=5-4", Selected::Whole),
+            ("bytes=-", Selected::Whole),
+            ("bytes=a-b", Selected::Whole),
+            ("bytes=+1-2", Selected::Whole),
+            ("bytes=1-2,4-5", Selected::Whole),
+            ("Bytes=0-0", Selected::Part(0..1)),
+            ("bytes= 0-0 ", Selected::Part(0..1)),
+            ("bytes=,0-0,", Selected::Part(0..1)),
+            ("bytes=0 - 0", Selected::Whole),
+            ("bytes =0-0", Selected::Whole),
+            ("bytes=", Selected::Whole),
+            ("bytes=,", Selected::Whole),
+            ("bytes=18446744073709551615-", Selected::Nothing),
+            ("bytes=-18446744073709551616", Selected::Part(0..100)),
+            ("lines=1-2", Selected::Whole),
+            ("", Selected::Whole),
+        ];
+        for (header, expected) in cases {
+            let is_one = expected != Selected::Whole || header == "bytes=1-2,4-5";
+            assert_eq!(is_range(header), is_one, "{header}");
+            assert_eq!(select(header, 100), expected, "{header}");
+        }
+        assert_eq!((select("bytes=0-", 0), select("bytes=-0", 0)), (Selected::Nothing, Selected::Nothing));
+        assert_eq!(select("bytes=-5", 0), Selected::Whole);
+    }
+
+    #[test]
+    fn content_ranges_are_exact_or_refused() {
+        for bad in [
+            "",
+            "bytes 0-1",
+            "bytes 0-1/*",
+            "bytes 1-0/9",
+            "bytes 0-9/9",
+            "0-1/9",
+            "bytes -1/9",
+            "bytes 0-/9",
+            "bytes +0-1/9",
+        ] {
+            assert!(bad.parse::<ContentRange>().is_err(), "{bad}");
+        }
+        assert!(format!("bytes 0-1/{}", u64::MAX).parse::<ContentRange>().is_err());
+    }
+}
