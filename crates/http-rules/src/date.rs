@@ -15,6 +15,15 @@ use std::time::{Duration, SystemTime};
 /// assert_eq!(parse("yesterday"), None);
 /// ```
 pub fn parse(text: &str) -> Option<SystemTime> {
+    parse_exact(text).or_else(|| {
+        // The wrong day of the week does not make another time. A precondition must not be ignored because of one.
+        let end = text.find([',', ' '])?;
+        let days = DAYS.iter().find(|days| days.contains(&&text[..end]))?;
+        days.iter().find_map(|day| parse_exact(&format!("{day}{}", &text[end..])))
+    })
+}
+
+fn parse_exact(text: &str) -> Option<SystemTime> {
     if let Ok(time) = httpdate::parse_http_date(text) {
         return Some(time);
     }
@@ -77,6 +86,10 @@ pub(crate) fn seconds(time: SystemTime) -> i128 {
     nanoseconds(time).div_euclid(SECOND)
 }
 
+const DAYS: [[&str; 7]; 2] = [
+    ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"],
+    ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"],
+];
 const SECOND: i128 = 1_000_000_000;
 const END_OF_9999: i128 = 253_402_300_800;
 const SHIFT_YEARS: u16 = 2000;
@@ -91,6 +104,7 @@ mod tests {
     fn three_formats_are_one_time() {
         for date in ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"] {
             assert_eq!(parse(date).map(seconds), Some(784_111_777), "{date}");
+            assert_eq!(parse(&date.replace("Sun", "Mon")).map(seconds), Some(784_111_777), "{date}");
         }
         for date in ["Fri, 01 Jan 1960 00:00:00 GMT", "Fri Jan  1 00:00:00 1960"] {
             assert_eq!(parse(date).map(seconds), Some(-315_619_200), "{date}");
@@ -106,7 +120,8 @@ mod tests {
             "0",
             "Sun, 06 Nov 1994 08:49:37",
             "Sun, 06 Nov 1994 08:49:37 UTC",
-            "Mon, 06 Nov 1994 08:49:37 GMT",
+            "Day, 06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06 Nov 1994 08:49:37 GMT",
             "Sun, 31 Feb 1960 00:00:00 GMT",
             "Fri, 01 Jan -960 00:00:00 GMT",
             "Fri, 01 Jan 10000 00:00:00 GMT",
