@@ -35,17 +35,27 @@ fn parse_exact(text: &str) -> Option<SystemTime> {
     httpdate::parse_http_date(&later).ok()?.checked_sub(SHIFT)
 }
 
-/// Formats a time as an IMF-fixdate. `None`: its year is not within 1970 to 9999, and some recipients would not parse it.
+/// Formats a time as an IMF-fixdate. `None`: its year is not within 0 to 9999, and no date can tell it.
 ///
 /// ```
 /// use http_rules::date::format;
 /// use std::time::{Duration, SystemTime};
 ///
 /// assert_eq!(format(SystemTime::UNIX_EPOCH).as_deref(), Some("Thu, 01 Jan 1970 00:00:00 GMT"));
-/// assert_eq!(format(SystemTime::UNIX_EPOCH - Duration::from_secs(1)), None);
+/// let before = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+/// assert_eq!(format(before).as_deref(), Some("Wed, 31 Dec 1969 23:59:59 GMT"));
+/// assert_eq!(format(SystemTime::UNIX_EPOCH + Duration::from_secs(300_000_000_000)), None);
 /// ```
 pub fn format(time: SystemTime) -> Option<String> {
-    (0..END_OF_9999).contains(&seconds(time)).then(|| httpdate::fmt_http_date(time))
+    match seconds(time) {
+        0..END_OF_9999 => Some(httpdate::fmt_http_date(time)),
+        START_OF_0..0 => {
+            let later = httpdate::fmt_http_date(time.checked_add(SHIFT)?);
+            let year: u16 = later[12..16].parse().ok()?;
+            Some(format!("{}{:04}{}", &later[..12], year - SHIFT_YEARS, &later[16..]))
+        }
+        _ => None,
+    }
 }
 
 /// Returns the nanoseconds from 1970 to `time`, negative before.
@@ -92,6 +102,7 @@ const DAYS: [[&str; 7]; 2] = [
 ];
 const SECOND: i128 = 1_000_000_000;
 const END_OF_9999: i128 = 253_402_300_800;
+const START_OF_0: i128 = -62_167_219_200;
 const SHIFT_YEARS: u16 = 2000;
 /// Five times 400 years.
 const SHIFT: Duration = Duration::from_secs(5 * 146_097 * 86_400);
@@ -134,9 +145,21 @@ mod tests {
 
     #[test]
     fn no_time_panics() {
-        for seconds in [-1, -(1 << 40), 0, 1, END_OF_9999 - 1, END_OF_9999, 300_000_000_000, 1 << 40] {
+        for seconds in [
+            -1,
+            -(1 << 40),
+            START_OF_0 - 1,
+            START_OF_0,
+            -315_619_200,
+            0,
+            1,
+            END_OF_9999 - 1,
+            END_OF_9999,
+            300_000_000_000,
+            1 << 40,
+        ] {
             let time = from_nanoseconds(seconds * SECOND).unwrap();
-            let expected = (0..END_OF_9999).contains(&seconds).then_some(seconds);
+            let expected = (START_OF_0..END_OF_9999).contains(&seconds).then_some(seconds);
             assert_eq!(format(time).map(|date| super::seconds(parse(&date).unwrap())), expected, "{seconds}");
         }
         assert_eq!(seconds(from_nanoseconds(-1).unwrap()), -1);

@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(fields(&[("if-match", "\"x\"")]), "etag");
         let unsatisfiable = answer(&Method::GET, &[("range", "bytes=100-")], &version(), NOW);
         assert_eq!(unsatisfiable.fields[CONTENT_RANGE], "bytes */100");
-        let old = FileVersion { modified: FileVersion::change_time(-1, 0), ..version() };
+        let old = FileVersion { modified: FileVersion::change_time(-62_167_219_201, 0), ..version() };
         assert!(!answer(&Method::GET, &[], &old, NOW).fields.contains_key(LAST_MODIFIED));
     }
 }
