@@ -446,7 +446,11 @@ impl Landing {
                 // Nothing else of them is left then.
                 self.gather_beyond(1)?;
                 self.settle(modified).map_err(|error| match error.downcast() {
-                    Ok(unmet) => LandingError::Unmet(self.name.clone(), unmet),
+                    Ok(unmet) => {
+                        // The client knows by this error. A request without preconditions finishes the file nevertheless.
+                        *self.preconditions.lock().unwrap_or_else(PoisonError::into_inner) = Preconditions::default();
+                        LandingError::Unmet(self.name.clone(), unmet)
+                    }
                     Err(error) => LandingError::Medium(self.name.clone(), error),
                 })?;
             }

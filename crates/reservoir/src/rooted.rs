@@ -322,6 +322,28 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
+    fn rename_to_new_replaces_nothing() {
+        let there = tempfile::tempdir().unwrap();
+        std::fs::create_dir(there.path().join("folder")).unwrap();
+        let folder = Rooted::open(there.path()).unwrap();
+        let name = |url: &str| Name::from_url(url).unwrap();
+        for place in ["", "/folder"] {
+            let at = |last: &str| name(&format!("{place}/{last}"));
+            let path = |last: &str| there.path().join(at(last).path());
+            std::fs::write(path("from"), "new").unwrap();
+            std::fs::write(path("file"), "old").unwrap();
+            symlink("nowhere", path("link")).unwrap();
+            for taken in ["file", "link"] {
+                let refused = folder.rename_to_new(&at("from"), &at(taken)).unwrap_err();
+                assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists, "{place}/{taken}");
+            }
+            assert_eq!(std::fs::read(path("file")).unwrap(), b"old");
+            folder.rename_to_new(&at("from"), &at("to")).unwrap();
+            assert_eq!((std::fs::read(path("to")).unwrap(), path("from").exists()), (b"new".to_vec(), false));
+        }
+    }
+
+    #[test]
     fn links_to_files_count_and_none_leads_out_or_in_circles() {
         let outer = tempfile::tempdir().unwrap();
         let root = outer.path().join("root");

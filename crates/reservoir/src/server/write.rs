@@ -187,6 +187,7 @@ impl Put<'_> {
         let modified = modified(request.headers());
         let (upload, _) = self.server.0.uploads.enter(&self.name, writer, begin).await?;
         let landing = upload.landing()?;
+        landing.require(self.preconditions.clone());
         let claim = Arc::new(upload.claim(landing.blocks().touched(&bytes))?);
         let declared = Declared::of(request.headers());
         let (written, trailers, _) = self.receive(request, &landing, bytes, None, Some(claim.clone())).await?;

@@ -114,7 +114,16 @@ fn file_that_appears_during_an_upload_is_not_replaced() {
         bed.medium().put(&name, b"other");
         assert_eq!(bed.ask("PUT", "/f", &format!("{upload}{blocks}{finish}{last}"), "").status, 412);
         assert_eq!(bed.medium().get(name.path()).unwrap(), b"other");
+        // The client knows, and may replace the file.
+        assert_eq!(bed.ask("PUT", "/f", &format!("{upload}{blocks}{finish}"), "").status, 204);
+        assert_eq!(bed.medium().get(name.path()).unwrap(), b"new");
     }
+    // By parts without a name: the first brings the condition.
+    let mut bed = Bed::in_memory(Server::open_to_all);
+    let part = |range: &str, fields: &str| format!("content-range: bytes {range}/3\r\n{fields}");
+    assert_eq!(bed.ask("PUT", "/f", &part("0-1", "content-length: 2\r\nif-none-match: *\r\n"), "ne").status, 202);
+    bed.medium().put(&name, b"other");
+    assert_eq!(bed.ask("PUT", "/f", &part("2-2", "content-length: 1\r\n"), "w").status, 412);
     // Whole: the file appears while the body is under way.
     for (condition, path) in [(new, "/f"), ("if-match: TAG\r\n", "/old")] {
         let mut bed = Bed::in_memory(Server::open_to_all);
