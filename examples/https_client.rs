@@ -5,6 +5,7 @@
 use clap::Parser;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
+use http_rules::range::is_range;
 use hyper::Uri;
 use hyper::http::uri::Scheme;
 use nicbench::options::WireOptions;
@@ -16,7 +17,6 @@ use offload_console::write_out;
 use offload_examples::outside::{OutsideHost, OutsideOptions, RunFiles, listed};
 use offload_examples::web::client::{ClientTls, Session, read_body};
 use offload_examples::web::pin::{Pin, trust};
-use offload_examples::web::range::is_range;
 use offload_examples::web::{Failure, hexadecimal};
 use offload_testbed::BedHost;
 use offload_testbed::identity::{self, Randomness};

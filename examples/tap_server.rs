@@ -26,6 +26,9 @@ struct Options {
     /// What to serve
     #[arg(default_value = ".")]
     folder: PathBuf,
+    /// Capture what the host's NIC sends and receives (pcapng)
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
     #[command(flatten)]
     serving: FolderOptions,
 }
@@ -36,7 +39,7 @@ fn main() -> ExitCode {
 
 /// Serves the peer at the other end of the wire until it is interrupted, and tells what was counted.
 fn serve(options: &Options) -> Result<String, Stop> {
-    let (site, mut outside) = options.serving.open(NAME, "host", &options.folder, None)?;
+    let (site, mut outside) = options.serving.open(NAME, "host", &options.folder, options.pcap.as_deref())?;
     let instructions = instructions(options, site.folder());
     let web = Server::new(site, Mode::Http, identity::server_config(Randomness::System, None))
         .with_limits(options.serving.limits.limits());

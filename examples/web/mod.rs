@@ -1,6 +1,6 @@
 //! HTTP/1.1 and HTTP/3 between emulated hosts, or between one and the rest of the world (`outside`).
 //!
-//! - [`site`]: a folder as a web site, with ranges; [`range`]: which bytes a request is for;
+//! - [`site`]: a folder as a web site, as crate `http_rules` has it: ranges, preconditions;
 //! - [`server`]: serves it over plain TCP, TLS on the CPU, TLS on the NIC; files go out as `ktls_offload` sends them;
 //! - [`limits`]: what clients may take of a server; `patience`: how long it waits for one, step by step; `rationed`: what one
 //!   may have in memory;
@@ -22,7 +22,7 @@ pub mod server;
 pub mod site;
 
 pub use offload_reservoir::digest::hexadecimal;
-pub use offload_reservoir::{pin, range};
+pub use offload_reservoir::pin;
 
 use core::fmt;
 use core::str::FromStr;

@@ -4,26 +4,28 @@
 //! Files are read on a pool that may block, and each piece is lent to a TCP connection, which sends it uncopied.
 
 use super::limits::{Capacity, Charge};
-use super::range::{Selected, select};
 use super::{Failure, hexadecimal};
 use bytes::Bytes;
+use cap_std::ambient_authority;
+use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
+use http_rules::{Current, FileVersion, Preconditions, Unmet};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use hyper::header::{
-    ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_RANGE, RANGE,
-};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, StatusCode, Version};
 use ktls_offload::{Blocking, FilePieces, LentPieces};
 use offload_console::say;
+use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 use std::fs::{File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::SystemTime;
 
 /// What an answer says.
 pub type Body = BoxBody<Bytes, io::Error>;
@@ -43,6 +45,8 @@ pub type Body = BoxBody<Bytes, io::Error>;
 #[derive(Clone)]
 pub struct Site {
     folder: PathBuf,
+    /// The same folder, opened: no path leads out of it.
+    dir: Arc<Dir>,
     pool: Arc<dyn Blocking>,
 }
 
@@ -53,10 +57,8 @@ impl Site {
     /// If it is not a folder, or not there.
     pub fn new(folder: &Path, pool: Arc<dyn Blocking>) -> io::Result<Site> {
         let folder = folder.canonicalize()?;
-        if !folder.is_dir() {
-            return Err(io::ErrorKind::NotADirectory.into());
-        }
-        Ok(Site { folder, pool })
+        let dir = Arc::new(Dir::open_ambient_dir(&folder, ambient_authority())?);
+        Ok(Site { folder, dir, pool })
     }
 
     /// What is served.
@@ -72,9 +74,20 @@ impl Site {
         lent: Option<&LentPieces>,
         capacity: &Arc<Capacity>,
     ) -> Response<Body> {
-        let answer = match *request.method() {
-            Method::GET | Method::HEAD => self.give(request.uri().path(), request.headers(), lent, capacity).await,
-            Method::PUT | Method::POST => take(request.into_body()).await,
+        // The server of HTTP/3 has checked its own.
+        if request.version() < Version::HTTP_2
+            && let Err(error) = http_rules::check_target(&request)
+        {
+            return text(StatusCode::BAD_REQUEST, format!("{error}\n"));
+        }
+        let (head, body) = request.into_parts();
+        let preconditions = Preconditions::of(&head.method, &head.headers);
+        let answer = match head.method {
+            Method::GET | Method::HEAD => self.give(&head, &preconditions, lent, capacity).await,
+            Method::PUT | Method::POST => match self.evaluate(head.uri.path(), preconditions).await {
+                Ok(()) => take(body).await,
+                Err(refused) => Err(refused),
+            },
             _ => {
                 let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "GET, HEAD, PUT or POST\n");
                 refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD, PUT, POST"));
@@ -84,6 +97,7 @@ impl Site {
         answer.unwrap_or_else(|refused| match refused {
             NoAnswer::NotFound => text(StatusCode::NOT_FOUND, "not found\n"),
             NoAnswer::BadPath => text(StatusCode::BAD_REQUEST, "no path of a file\n"),
+            NoAnswer::Unmet(unmet) => text(unmet.status(), format!("{unmet}\n")),
             NoAnswer::BadBody => text(StatusCode::BAD_REQUEST, "no body\n"),
             NoAnswer::Failed(error) => {
                 // What the system says is for whoever runs the server.
@@ -93,38 +107,37 @@ impl Site {
         })
     }
 
-    /// The file at `path`, or the part of it that is asked for, or what is in the folder there.
+    /// The file at a request's path, or the part of it that is asked for, or what is in the folder there.
     async fn give(
         &self,
-        path: &str,
-        asked: &HeaderMap,
+        asked: &Parts,
+        preconditions: &Preconditions,
         lent: Option<&LentPieces>,
         capacity: &Arc<Capacity>,
     ) -> Result<Response<Body>, NoAnswer> {
-        let relative = decoded(path).ok_or(NoAnswer::BadPath)?;
-        let folder = self.folder.clone();
-        let found = self.pool.call(move || find(&folder, relative.trim_start_matches('/'))).await??;
-        let (file, metadata) = match found {
-            Found::Folder(listing) => return Ok(text(StatusCode::OK, listing)),
+        let (file, metadata) = match self.find(asked.uri.path()).await? {
+            Found::Folder(listing) => {
+                return match preconditions.evaluate(Current::Unversioned) {
+                    Err(Unmet::NotModified) => Ok(empty(StatusCode::NOT_MODIFIED, HeaderMap::new())),
+                    evaluated => evaluated.map(|()| text(StatusCode::OK, listing)).map_err(NoAnswer::Unmet),
+                };
+            }
             Found::File(file, metadata) => (file, metadata),
         };
-        let (length, tag) = (metadata.len(), entity_tag(&metadata));
-        let header = |name| asked.get(name).and_then(|value| HeaderValue::to_str(value).ok());
-        // RFC 9110 section 13.1.5: a part of another version than the one that is known would be of no use.
-        let same = header(IF_RANGE).is_none_or(|known| known == tag);
-        let selected = match header(RANGE) {
-            Some(range) if same => select(range, length),
-            _ => Selected::Whole,
+        let version = FileVersion::of(&metadata);
+        let reply = http_rules::reply(&asked.method, &asked.headers, &version, SystemTime::now());
+        let (status, range) = (reply.status, reply.range);
+        let refused = match status {
+            StatusCode::OK | StatusCode::PARTIAL_CONTENT => None,
+            StatusCode::NOT_MODIFIED => return Ok(empty(status, reply.fields)),
+            StatusCode::RANGE_NOT_SATISFIABLE => Some("no such bytes\n"),
+            _ => Some("the file is another version now\n"),
         };
-        let (status, range) = match selected {
-            Selected::Whole => (StatusCode::OK, 0..length),
-            Selected::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
-            Selected::Nothing => {
-                let mut refusal = text(StatusCode::RANGE_NOT_SATISFIABLE, "no such bytes\n");
-                refusal.headers_mut().insert(CONTENT_RANGE, ascii(format!("bytes */{length}")));
-                return Ok(refusal);
-            }
-        };
+        if let Some(refused) = refused {
+            let mut refusal = text(status, refused);
+            refusal.headers_mut().extend(reply.fields);
+            return Ok(refusal);
+        }
         let piece = capacity.piece_bytes().min(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
         let pieces = FilePieces::new(self.pool.clone(), file, &metadata, range.clone()).map_err(io::Error::from)?;
         let charge = Charge::new(capacity.clone(), PIECES_AHEAD * piece);
@@ -132,14 +145,30 @@ impl Site {
         let mut response = Response::new(BodyExt::boxed(FileBody { pieces, lent: lent.cloned(), _charge: charge }));
         *response.status_mut() = status;
         let headers = response.headers_mut();
+        headers.extend(reply.fields);
         headers.insert(CONTENT_LENGTH, (range.end - range.start).into());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-        headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-        headers.insert(ETAG, ascii(tag));
-        if status == StatusCode::PARTIAL_CONTENT {
-            headers.insert(CONTENT_RANGE, ascii(format!("bytes {}-{}/{length}", range.start, range.end - 1)));
-        }
         Ok(response)
+    }
+
+    /// Evaluates the preconditions of a write. What comes is not kept, but a client is to hear what it would hear elsewhere.
+    async fn evaluate(&self, path: &str, preconditions: Preconditions) -> Result<(), NoAnswer> {
+        if preconditions.is_empty() {
+            return Ok(());
+        }
+        let evaluated = match self.find(path).await {
+            Ok(Found::File(_, metadata)) => preconditions.evaluate(Current::Version(&FileVersion::of(&metadata))),
+            Ok(Found::Folder(_)) => preconditions.evaluate(Current::Unversioned),
+            Err(NoAnswer::NotFound) => preconditions.evaluate(Current::Absent),
+            Err(error) => return Err(error),
+        };
+        evaluated.map_err(NoAnswer::Unmet)
+    }
+
+    async fn find(&self, path: &str) -> Result<Found, NoAnswer> {
+        let relative = decoded(path).ok_or(NoAnswer::BadPath)?;
+        let dir = self.dir.clone();
+        Ok(self.pool.call(move || find(&dir, relative.trim_start_matches('/'))).await??)
     }
 }
 
@@ -150,6 +179,8 @@ enum NoAnswer {
     NotFound,
     /// The path is none.
     BadPath,
+    /// A precondition of the request is not met.
+    Unmet(Unmet),
     /// The body is not what its header says, or was cut off.
     BadBody,
     /// The server's system failed.
@@ -175,40 +206,34 @@ enum Found {
     Folder(String),
 }
 
-fn find(folder: &Path, relative: &str) -> io::Result<Found> {
-    let found = folder.join(relative).canonicalize()?;
-    // Neither `..` nor a link leads out of the folder.
-    if !found.starts_with(folder) {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    let kind = std::fs::metadata(&found)?;
+fn find(dir: &Dir, relative: &str) -> io::Result<Found> {
+    // `.` is the folder itself.
+    let relative = if relative.is_empty() { "." } else { relative };
+    // Neither `..` nor a link leads out of the folder, whatever takes its place meanwhile.
+    let kind = dir.metadata(relative)?;
     if kind.is_dir() {
-        return listing(&found).map(Found::Folder);
+        return listing(dir, relative).map(Found::Folder);
     }
     if !kind.is_file() {
-        // To open a pipe would be to wait for its other end.
+        // To open a device may have it do something.
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    let file = File::open(&found)?;
+    // It may be a pipe by now, and to open that would be to wait for its other end.
+    let file =
+        dir.open_with(relative, OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32))?.into_std();
     let metadata = file.metadata()?;
-    Ok(Found::File(file, metadata))
+    if metadata.is_file() { Ok(Found::File(file, metadata)) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
-fn listing(folder: &Path) -> io::Result<String> {
+fn listing(dir: &Dir, relative: &str) -> io::Result<String> {
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
+    for entry in dir.read_dir(relative)? {
         let entry = entry?;
         let slash = if entry.file_type()?.is_dir() { "/" } else { "" };
         names.push(format!("{}{slash}\n", entry.file_name().to_string_lossy()));
     }
     names.sort();
     Ok(names.concat())
-}
-
-/// Tells versions of a file apart, as far as length and time of modification do.
-fn entity_tag(metadata: &Metadata) -> String {
-    let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    format!("\"{:x}-{:x}\"", metadata.len(), modified.unwrap_or_default().as_nanos())
 }
 
 /// A file on its way out.
@@ -260,8 +285,11 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
-fn ascii(text: String) -> HeaderValue {
-    HeaderValue::try_from(text).expect("digits, letters and quotes")
+fn empty(status: StatusCode, fields: HeaderMap) -> Response<Body> {
+    let mut response = Response::new(Full::default().map_err(|never| match never {}).boxed());
+    *response.status_mut() = status;
+    *response.headers_mut() = fields;
+    response
 }
 
 /// A path of a URL without its percent signs (RFC 3986 2.1); `None`: it is not UTF-8, or not a path.
@@ -297,9 +325,47 @@ mod tests {
         }
     }
 
+    /// A folder and a link out, and a file and a pipe, change places all the time: nothing outside is found, and no pipe is waited for.
+    #[test]
+    fn swapped_names_lead_nowhere() {
+        use core::sync::atomic::{AtomicBool, Ordering};
+        use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
+        let outer = std::env::temp_dir().join(format!("nic-offload-swapped-{}", std::process::id()));
+        std::fs::create_dir_all(outer.join("out")).unwrap();
+        std::fs::create_dir_all(outer.join("site/folder")).unwrap();
+        std::fs::write(outer.join("out/f"), "outside").unwrap();
+        std::fs::write(outer.join("site/folder/f"), "in").unwrap();
+        std::fs::write(outer.join("site/file"), "in").unwrap();
+        std::os::unix::fs::symlink("../out", outer.join("site/link")).unwrap();
+        mknodat(CWD, outer.join("site/pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let dir = Dir::open_ambient_dir(outer.join("site"), ambient_authority()).unwrap();
+        let (done, mut found) = (AtomicBool::new(false), Vec::new());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let at = |name: &str| outer.join("site").join(name);
+                while !done.load(Ordering::Relaxed) {
+                    for (one, other) in [("folder", "link"), ("file", "pipe")] {
+                        renameat_with(CWD, at(one), CWD, at(other), RenameFlags::EXCHANGE).unwrap();
+                    }
+                }
+            });
+            for _ in 0..5000 {
+                for path in ["folder/f", "file"] {
+                    if let Ok(Found::File(_, metadata)) = find(&dir, path) {
+                        found.push(metadata.len());
+                    }
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert!(!found.is_empty() && found.iter().all(|length| *length == 2), "a file outside was found");
+        std::fs::remove_dir_all(&outer).unwrap();
+    }
+
     #[test]
     fn nothing_outside_the_folder_is_found() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().unwrap().join("web");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("web");
+        let folder = Dir::open_ambient_dir(path, ambient_authority()).unwrap();
         assert!(matches!(find(&folder, "site.rs"), Ok(Found::File(..))));
         assert!(matches!(find(&folder, ""), Ok(Found::Folder(names)) if names.contains("site.rs\n")));
         let refused = |path: &str| find(&folder, path).err().map(|error| error.kind());

@@ -7,15 +7,18 @@ use crate::body::Body;
 use crate::watch::Watch;
 use bytes::{Buf, Bytes};
 use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, ready};
 use h3::error::{Code, StreamError};
 use http_body_util::BodyExt;
+use http_rules::http3::{BodyLength, Malformed};
 use hyper::HeaderMap;
 use hyper::body::{Body as HttpBody, Frame};
 use hyper::header::{CONTENT_LENGTH, HeaderValue};
 use offload_base::time::Alarm;
 use quic_offload::http3::{Receiving, Sending};
 use std::io;
+use std::sync::Arc;
 
 /// A stream's end that brings a body: a client's or a server's.
 pub(crate) trait Brings: Send + Unpin {
@@ -72,6 +75,9 @@ pub(crate) struct Arriving<S: Brings> {
     alarm: Box<dyn Alarm>,
     /// What the other side is told if nobody wants the rest.
     unwanted: Code,
+    /// The length that the body has to have, and what is told if it is malformed.
+    length: BodyLength,
+    malformed: Arc<AtomicBool>,
     /// What has to be there as long as the body.
     _held: Box<dyn Send>,
     stage: Stage,
@@ -86,7 +92,14 @@ enum Stage {
 impl<S: Brings> Arriving<S> {
     pub(crate) fn new(stream: S, watch: Watch, unwanted: Code) -> Arriving<S> {
         let alarm = watch.alarm();
-        Arriving { stream, watch, alarm, unwanted, _held: Box::new(()), stage: Stage::Data }
+        let (length, malformed) = (BodyLength::default(), Arc::default());
+        Arriving { stream, watch, alarm, unwanted, length, malformed, _held: Box::new(()), stage: Stage::Data }
+    }
+
+    /// Fails if the body does not have this length, or its trailers are malformed, and sets `malformed` then.
+    pub(crate) fn checked(mut self, length: BodyLength, malformed: Arc<AtomicBool>) -> Arriving<S> {
+        (self.length, self.malformed) = (length, malformed);
+        self
     }
 
     /// Keeps something until all has arrived, or nobody wants more.
@@ -96,15 +109,30 @@ impl<S: Brings> Arriving<S> {
         this
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Frame<Bytes>>, StreamError>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame<Bytes>>>> {
         if matches!(self.stage, Stage::Data) {
-            if let Some(data) = ready!(self.stream.poll_data(cx))? {
+            if let Some(data) = ready!(self.stream.poll_data(cx)).map_err(io::Error::other)? {
                 self.watch.moved(data.len(), false);
-                return Poll::Ready(Ok(Some(Frame::data(data))));
+                let counted = self.length.count(data.len());
+                return Poll::Ready(self.well_formed(counted).map(|()| Some(Frame::data(data))));
             }
+            let whole = self.length.check_end();
+            self.well_formed(whole)?;
             self.stage = Stage::Trailers;
         }
-        self.stream.poll_trailers(cx).map_ok(|fields| fields.map(Frame::trailers))
+        let Some(fields) = ready!(self.stream.poll_trailers(cx)).map_err(io::Error::other)? else {
+            return Poll::Ready(Ok(None));
+        };
+        let checked = http_rules::http3::check_trailers(&fields);
+        Poll::Ready(self.well_formed(checked).map(|()| Some(Frame::trailers(fields))))
+    }
+
+    fn well_formed(&mut self, checked: Result<(), Malformed>) -> io::Result<()> {
+        checked.map_err(|malformed| {
+            self.malformed.store(true, Ordering::Relaxed);
+            self.stream.stop(Code::H3_MESSAGE_ERROR);
+            io::Error::new(io::ErrorKind::InvalidData, malformed)
+        })
     }
 }
 
@@ -123,7 +151,7 @@ impl<S: Brings> HttpBody for Arriving<S> {
         if !matches!(&next, Ok(Some(frame)) if frame.is_data()) {
             this.stage = Stage::Ended;
         }
-        Poll::Ready(next.map_err(io::Error::other).transpose())
+        Poll::Ready(next.transpose())
     }
 
     fn is_end_stream(&self) -> bool {

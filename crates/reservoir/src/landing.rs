@@ -14,8 +14,9 @@ use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
 use crate::direct::aligned;
 use crate::journal;
 use crate::name::Name;
-use crate::storage::{Folder, Stored, read_exactly};
+use crate::storage::{self, Folder, Stored, read_exactly};
 use core::sync::atomic::{AtomicBool, Ordering};
+use http_rules::{Preconditions, Unmet};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,6 +64,8 @@ pub struct Landing {
     /// Whether runs of zeros become holes.
     leaves_holes: AtomicBool,
     attributes: Mutex<Attributes>,
+    /// Evaluated once more when the file gets its name.
+    preconditions: Mutex<Preconditions>,
 }
 
 struct State {
@@ -118,6 +121,9 @@ pub enum LandingError {
     /// The medium does not take its extended attributes.
     #[error("{0} cannot have its extended attributes here: {1}: leave xattrs out of what is preserved")]
     Attributes(Name, #[source] io::Error),
+    /// Another version has the name now, or none has it.
+    #[error("{0}: {1}")]
+    Unmet(Name, #[source] Unmet),
     /// The medium, or the system.
     #[error("{0}: {1}")]
     Medium(Name, #[source] io::Error),
@@ -178,6 +184,7 @@ impl Landing {
             end: Mutex::new(End::Open),
             leaves_holes: AtomicBool::new(false),
             attributes: Mutex::default(),
+            preconditions: Mutex::default(),
         };
         landing.take_up(begin != Begin::Anew && had_data).map_err(medium)?;
         Ok(landing)
@@ -358,6 +365,13 @@ impl Landing {
         Ok(())
     }
 
+    /// Has the file get its name only if these preconditions are met then, instead of earlier ones. Empty ones change nothing.
+    pub(crate) fn require(&self, preconditions: Preconditions) {
+        if !preconditions.is_empty() {
+            *self.preconditions.lock().unwrap_or_else(PoisonError::into_inner) = preconditions;
+        }
+    }
+
     /// A block is written: once it is on the medium, the journal says so.
     ///
     /// # Errors
@@ -431,7 +445,14 @@ impl Landing {
             End::Open => {
                 // Nothing else of them is left then.
                 self.gather_beyond(1)?;
-                self.settle(modified).map_err(|error| LandingError::Medium(self.name.clone(), error))?;
+                self.settle(modified).map_err(|error| match error.downcast() {
+                    Ok(unmet) => {
+                        // The client knows by this error. A request without preconditions finishes the file nevertheless.
+                        *self.preconditions.lock().unwrap_or_else(PoisonError::into_inner) = Preconditions::default();
+                        LandingError::Unmet(self.name.clone(), unmet)
+                    }
+                    Err(error) => LandingError::Medium(self.name.clone(), error),
+                })?;
             }
             End::Finished => {}
             End::Discarded => return Err(LandingError::NotBegun(self.name.clone())),
@@ -451,12 +472,28 @@ impl Landing {
             self.data.set_modified(time)?;
         }
         self.data.sync()?;
-        self.folder.rename(&self.name.unfinished(), &self.name)?;
+        self.give_name()?;
         if mode != writable {
             set(mode)?;
         }
         self.folder.sync_names(&self.name.folder())?;
         self.folder.remove(&self.name.journal())
+    }
+
+    /// Renames the file, if the preconditions are met at this moment; the error is [`Unmet`] if they are not.
+    fn give_name(&self) -> io::Result<()> {
+        let preconditions = self.preconditions.lock().unwrap_or_else(PoisonError::into_inner);
+        // The journal is locked, so no other server or copy gives a file this name in between.
+        storage::evaluate(&*self.folder, &self.name, &preconditions)?.map_err(io::Error::other)?;
+        let (from, to) = (self.name.unfinished(), &self.name);
+        if !preconditions.is_for_new_file() {
+            return self.folder.rename(&from, to);
+        }
+        // Other programs may: here one step tells.
+        self.folder.rename_to_new(&from, to).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => io::Error::other(Unmet::Failed),
+            _ => error,
+        })
     }
 
     /// Removes what there is of it, unless it is the file by now.

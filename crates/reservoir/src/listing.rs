@@ -2,10 +2,10 @@
 
 use crate::name::{decoded, escaped};
 use crate::storage::{About, Kind};
+use http_rules::date::{from_nanoseconds, nanoseconds};
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::time::{Duration, SystemTime};
 
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -15,9 +15,12 @@ pub(crate) struct Entry {
     folder: bool,
     #[serde(default)]
     size: u64,
-    /// Nanoseconds since 1970.
+    /// Nanoseconds since 1970, negative before.
     #[serde(default)]
-    modified: u64,
+    modified: i128,
+    /// The entity tag; `None` for a folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tag: Option<String>,
 }
 
 impl Entry {
@@ -28,9 +31,8 @@ impl Entry {
             Kind::Folder => true,
             Kind::Other => return None,
         };
-        let modified = about.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let modified = u64::try_from(modified.as_nanos()).unwrap_or(0);
-        Some(Entry { name: escaped(part.as_bytes()), folder, size: about.size, modified })
+        let (modified, tag) = (nanoseconds(about.modified), (!folder).then(|| about.entity_tag()));
+        Some(Entry { name: escaped(part.as_bytes()), folder, size: about.size, modified, tag })
     }
 
     pub(crate) fn to_json(&self) -> String {
@@ -41,11 +43,12 @@ impl Entry {
         format!("{}{}\n", self.name, if self.folder { "/" } else { "" })
     }
 
-    pub(crate) fn from_json(line: &str) -> Option<(OsString, About)> {
+    /// Reads a line: the name, what is known of the entry, and its entity tag, if the server tells it.
+    pub(crate) fn from_json(line: &str) -> Option<(OsString, About, Option<String>)> {
         let entry: Entry = serde_json::from_str(line).ok()?;
         let kind = if entry.folder { Kind::Folder } else { Kind::File };
-        let modified = SystemTime::UNIX_EPOCH + Duration::from_nanos(entry.modified);
-        Some((OsString::from_vec(decoded(&entry.name)?), About { kind, size: entry.size, modified }))
+        let about = About::without_inode(kind, entry.size, from_nanoseconds(entry.modified)?);
+        Some((OsString::from_vec(decoded(&entry.name)?), about, entry.tag))
     }
 }
 
@@ -56,13 +59,17 @@ mod tests {
     #[test]
     fn any_name_and_any_time_come_through() {
         for name in [&b"plain"[..], b"a\nb", b"\xff\xfe", b"100%"] {
-            let modified = SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
-            let about = About { kind: Kind::File, size: 1 << 50, modified };
-            let line = Entry::of(OsStr::from_bytes(name), &about).unwrap().to_json();
-            assert_eq!(line.matches('\n').count(), 1);
-            assert_eq!(Entry::from_json(&line), Some((OsStr::from_bytes(name).to_owned(), about)));
+            for time in [1_700_000_000_123_456_789, 0, -1, -315_619_200_000_000_001, 300_000_000_000_000_000_005] {
+                let about = About::without_inode(Kind::File, 1 << 50, from_nanoseconds(time).unwrap());
+                let line = Entry::of(OsStr::from_bytes(name), &about).unwrap().to_json();
+                assert_eq!(line.matches('\n').count(), 1);
+                let expected = (OsStr::from_bytes(name).to_owned(), about, Some(about.entity_tag()));
+                assert_eq!(Entry::from_json(&line), Some(expected));
+            }
         }
         assert_eq!(Entry::from_json("{}"), None);
+        let late = "{\"name\":\"a\",\"folder\":false,\"modified\":99999999999999999999999999999999999999}";
+        assert_eq!(Entry::from_json(late), None);
         assert_eq!(Entry::from_json("{\"name\":\"%\",\"folder\":false}"), None);
     }
 }

@@ -7,8 +7,9 @@
 
 use crate::name::{BadName, Name};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http_rules::date::{from_nanoseconds, nanoseconds};
 use serde::{Deserialize, Serialize};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 /// A file in a pack.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,16 +26,14 @@ struct Head {
     /// As in a URL, so that any name fits.
     name: String,
     size: u64,
-    /// Nanoseconds since 1970.
-    modified: u64,
+    /// Nanoseconds since 1970, negative before.
+    modified: i128,
 }
 
 impl Packed {
     /// Behind what is in `into`.
     pub(crate) fn write(&self, into: &mut BytesMut) {
-        let modified = self.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let modified = u64::try_from(modified.as_nanos()).unwrap_or(0);
-        let name = self.name.to_url();
+        let (name, modified) = (self.name.to_url(), nanoseconds(self.modified));
         let head =
             serde_json::to_vec(&Head { name, size: self.bytes.len() as u64, modified }).expect("strings and numbers");
         into.reserve(4 + head.len() + HASH + self.bytes.len());
@@ -99,6 +98,7 @@ impl Unpacker {
             return Ok(None);
         }
         let head: Head = serde_json::from_slice(&self.buffer[4..4 + length]).map_err(|_| BadPack::Head)?;
+        let modified = from_nanoseconds(head.modified).ok_or(BadPack::Head)?;
         if head.size > MOST_OF_A_FILE {
             return Err(BadPack::Large(head.size));
         }
@@ -117,7 +117,6 @@ impl Unpacker {
         if blake3::hash(&bytes).as_bytes()[..] != hash[..] {
             return Err(BadPack::Differs(name));
         }
-        let modified = SystemTime::UNIX_EPOCH + Duration::from_nanos(head.modified);
         Ok(Some(Packed { name, modified, bytes }))
     }
 }
@@ -139,13 +138,18 @@ mod tests {
     use super::*;
 
     fn packed(url: &str, bytes: &'static [u8]) -> Packed {
-        let modified = SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
+        packed_at(1_700_000_000_123_456_789, url, bytes)
+    }
+
+    fn packed_at(time: i128, url: &str, bytes: &'static [u8]) -> Packed {
+        let modified = from_nanoseconds(time).unwrap();
         Packed { name: Name::from_url(url).unwrap(), modified, bytes: Bytes::from_static(bytes) }
     }
 
     #[test]
     fn files_come_through_however_the_pack_is_cut() {
-        let files = [packed("/a%0Ab/%FF", b"one"), packed("/empty", b""), packed("/c", &[7; 5000])];
+        let (old, late) = (packed_at(-1, "/old", b"o"), packed_at(300_000_000_000_000_000_005, "/late", b"l"));
+        let files = [packed("/a%0Ab/%FF", b"one"), packed("/empty", b""), old, late, packed("/c", &[7; 5000])];
         let mut wire = BytesMut::new();
         files.iter().for_each(|file| file.write(&mut wire));
         write_end(&mut wire);
@@ -175,6 +179,7 @@ mod tests {
         assert_eq!(refused(b"\0\0\0\x02{}"), BadPack::Head);
         let with = |head: &str| [&(head.len() as u32).to_be_bytes()[..], head.as_bytes(), &[0; 64]].concat();
         assert_eq!(refused(&with(r#"{"name":"a","size":9999999,"modified":0}"#)), BadPack::Large(9_999_999));
+        assert_eq!(refused(&with(&format!(r#"{{"name":"a","size":1,"modified":{}}}"#, i128::MAX))), BadPack::Head);
         for name in ["..", "a/../b", "%00", "%zz", "a%2Fb", ".reservoir-x"] {
             let head = format!(r#"{{"name":"{name}","size":1,"modified":0}}"#);
             assert!(matches!(refused(&with(&head)), BadPack::Name(_)), "{name}");

@@ -188,7 +188,7 @@ impl Remote {
                 Some(bucket) => self.is_folder_of(bucket, name).await?,
                 None => false,
             };
-            let about = About { kind: Kind::Folder, size: 0, modified: SystemTime::UNIX_EPOCH };
+            let about = About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH);
             return Ok(folder.then_some(Found { about, tag: None, is_reservoir: false }));
         };
         let fields = answer.headers();
@@ -199,10 +199,10 @@ impl Remote {
         let size: Option<u64> = if folder { Some(0) } else { size };
         let size = size.ok_or(RemoteError::Answer { name: name.clone(), what: "does not tell the file's size" })?;
         let modified = field(fields, HeaderName::from_static(s3::MTIME)).and_then(mtime::from_text);
-        let last = || field(fields, LAST_MODIFIED).and_then(|date| httpdate::parse_http_date(date).ok());
+        let last = || field(fields, LAST_MODIFIED).and_then(http_rules::date::parse);
         let modified = modified.or_else(last).unwrap_or(SystemTime::UNIX_EPOCH);
         let tag = field(fields, ETAG).map(str::to_owned);
-        let found = Found { about: About { kind, size, modified }, tag, is_reservoir };
+        let found = Found { about: About::without_inode(kind, size, modified), tag, is_reservoir };
         self.give_back(answer).await;
         Ok(Some(found))
     }
@@ -236,7 +236,7 @@ impl Remote {
         let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
         let text = self.text(answer, name, MOST_LISTED).await?;
         let wrong = || RemoteError::Answer { name: name.clone(), what: "is no list of a folder" };
-        let listed = |(part, about): (OsString, About)| Listed { part, about, tag: Some(about.entity_tag()) };
+        let listed = |(part, about, tag): (OsString, About, Option<String>)| Listed { part, about, tag };
         text.lines().map(|line| Entry::from_json(line).map(listed).ok_or_else(wrong)).collect()
     }
 
@@ -327,7 +327,7 @@ impl Remote {
         match answer.status() {
             StatusCode::PARTIAL_CONTENT => {
                 let told = field(answer.headers(), CONTENT_RANGE).and_then(|range| range.parse().ok());
-                let told: crate::range::ContentRange = told.ok_or_else(|| wrong("has no Content-Range"))?;
+                let told: http_rules::range::ContentRange = told.ok_or_else(|| wrong("has no Content-Range"))?;
                 if told.size != size {
                     return Err(RemoteError::Changed(name.clone()));
                 }

@@ -5,11 +5,13 @@ use crate::direct::{Direct, Past};
 use crate::name::{Name, is_reserved};
 use crate::storage::{About, Folder, Kind, Stored};
 use cap_std::ambient_authority;
-use cap_std::fs::{Dir, Metadata, OpenOptions, OpenOptionsExt};
+use cap_std::fs::{Dir, Metadata, MetadataExt as _, OpenOptions, OpenOptionsExt};
+use http_rules::FileVersion;
 use rustix::fs::{
-    Advice, FallocateFlags, Mode, OFlags, XattrFlags, fadvise, fallocate, fchmod, fgetxattr, flistxattr, fremovexattr,
-    fsetxattr,
+    Advice, FallocateFlags, Mode, OFlags, RenameFlags, XattrFlags, fadvise, fallocate, fchmod, fgetxattr, flistxattr,
+    fremovexattr, fsetxattr, renameat_with,
 };
+use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{File, FileTimes, TryLockError};
@@ -126,7 +128,7 @@ impl Folder for Rooted {
                 Ok(name) => self.about(&name),
                 Err(error) => Err(io::Error::other(error)),
             };
-            let other = About { kind: Kind::Other, size: 0, modified: SystemTime::UNIX_EPOCH };
+            let other = About::without_inode(Kind::Other, 0, SystemTime::UNIX_EPOCH);
             let about = about.ok().filter(|about| !is_link || about.kind == Kind::File);
             if !take(part, about.unwrap_or(other)) {
                 break;
@@ -141,6 +143,19 @@ impl Folder for Rooted {
 
     fn rename(&self, from: &Name, to: &Name) -> io::Result<()> {
         self.dir.rename(from.path(), &self.dir, to.path())
+    }
+
+    fn rename_to_new(&self, from: &Name, to: &Name) -> io::Result<()> {
+        let (old, new) = (self.folder(&from.folder())?, self.folder(&to.folder())?);
+        let (from_last, to_last) = (from.last().unwrap_or_default(), to.last().unwrap_or_default());
+        match renameat_with(&old, from_last, &new, to_last, RenameFlags::NOREPLACE) {
+            // The file system cannot do it in one step.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if self.dir.symlink_metadata(to.path()).is_err() => {
+                self.rename(from, to)
+            }
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::ErrorKind::AlreadyExists.into()),
+            renamed => Ok(renamed?),
+        }
     }
 
     fn remove(&self, name: &Name) -> io::Result<()> {
@@ -297,13 +312,36 @@ fn about(metadata: &Metadata) -> About {
         _ => Kind::Other,
     };
     let modified = metadata.modified().map_or(SystemTime::UNIX_EPOCH, |time| time.into_std());
-    About { kind, size: metadata.len(), modified }
+    let changed = FileVersion::change_time(metadata.ctime(), metadata.ctime_nsec());
+    About { kind, size: metadata.len(), modified, inode: metadata.ino(), changed }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn rename_to_new_replaces_nothing() {
+        let there = tempfile::tempdir().unwrap();
+        std::fs::create_dir(there.path().join("folder")).unwrap();
+        let folder = Rooted::open(there.path()).unwrap();
+        let name = |url: &str| Name::from_url(url).unwrap();
+        for place in ["", "/folder"] {
+            let at = |last: &str| name(&format!("{place}/{last}"));
+            let path = |last: &str| there.path().join(at(last).path());
+            std::fs::write(path("from"), "new").unwrap();
+            std::fs::write(path("file"), "old").unwrap();
+            symlink("nowhere", path("link")).unwrap();
+            for taken in ["file", "link"] {
+                let refused = folder.rename_to_new(&at("from"), &at(taken)).unwrap_err();
+                assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists, "{place}/{taken}");
+            }
+            assert_eq!(std::fs::read(path("file")).unwrap(), b"old");
+            folder.rename_to_new(&at("from"), &at("to")).unwrap();
+            assert_eq!((std::fs::read(path("to")).unwrap(), path("from").exists()), (b"new".to_vec(), false));
+        }
+    }
 
     #[test]
     fn links_to_files_count_and_none_leads_out_or_in_circles() {

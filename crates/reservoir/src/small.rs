@@ -110,8 +110,8 @@ impl Batch {
 pub(crate) struct Wanted {
     pub(crate) at: Name,
     pub(crate) packed_as: Name,
-    /// What it was when it was listed: if it is another now, it is left out.
-    pub(crate) about: Option<About>,
+    /// The entity tag when the file was listed: if the file has another one now, it is left out.
+    pub(crate) tag: Option<String>,
 }
 
 /// Some files of a pack.
@@ -129,9 +129,9 @@ pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<Wanted>) -> Gath
     let (mut into, mut gathered) =
         (BytesMut::new(), Gathered { bytes: Bytes::new(), files: 0, content: 0, left_out: Vec::new() });
     while into.len() < PIECE
-        && let Some(Wanted { at, packed_as, about }) = wanted.pop_front()
+        && let Some(Wanted { at, packed_as, tag }) = wanted.pop_front()
     {
-        match read(folder, &at, about) {
+        match read(folder, &at, tag.as_deref()) {
             Ok((now, bytes)) => {
                 gathered.files += 1;
                 gathered.content += bytes.len() as u64;
@@ -144,10 +144,10 @@ pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<Wanted>) -> Gath
     gathered
 }
 
-fn read(folder: &dyn Folder, name: &Name, expected: Option<About>) -> io::Result<(About, Bytes)> {
+fn read(folder: &dyn Folder, name: &Name, expected: Option<&str>) -> io::Result<(About, Bytes)> {
     let file = folder.open(name)?;
     let about = file.about()?;
-    if about.size > MOST_OF_A_FILE || expected.is_some_and(|expected| expected != about) {
+    if about.size > MOST_OF_A_FILE || expected.is_some_and(|expected| expected != about.entity_tag()) {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut bytes = vec![0; about.size as usize];
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(left.len(), 4, "{left:?}");
         // Out again; what is not there, or no small file, is left out.
         std::fs::write(there.path().join("into/large"), vec![0; MOST_OF_A_FILE as usize + 1]).unwrap();
-        let want = |url: &str| Wanted { at: name(&format!("/into{url}")), packed_as: name(url), about: None };
+        let want = |url: &str| Wanted { at: name(&format!("/into{url}")), packed_as: name(url), tag: None };
         let gathered = gather(&*folder, &mut ["/plain", "/none", "/large", "/folder"].map(want).into());
         assert_eq!((gathered.files, gathered.content, gathered.left_out.len()), (1, 6, 3));
     }

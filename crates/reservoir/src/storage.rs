@@ -4,6 +4,7 @@
 
 use crate::attributes::{Attributes, Preserve};
 use crate::name::Name;
+use http_rules::{Current, FileVersion, Preconditions, Unmet};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
@@ -49,6 +50,19 @@ pub trait Folder: Send + Sync {
     /// # Errors
     /// If it cannot be.
     fn rename(&self, from: &Name, to: &Name) -> io::Result<()>;
+
+    /// Gives a file another name, unless something has that name. After a crash it has the one or the other.
+    ///
+    /// # Errors
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists), if something has the name; if it cannot be.
+    fn rename_to_new(&self, from: &Name, to: &Name) -> io::Result<()> {
+        // A folder that can do both in one step does.
+        match self.about(to) {
+            Err(error) if is_absent(&error) => self.rename(from, to),
+            Err(error) => Err(error),
+            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+        }
+    }
 
     /// Removes a file.
     ///
@@ -167,13 +181,26 @@ pub struct About {
     pub size: u64,
     /// When it was modified.
     pub modified: SystemTime,
+    /// Number of the inode; 0 where it is not known.
+    pub inode: u64,
+    /// Time of the last change of the inode, which users cannot set, or a counter of changes where a medium has no such time.
+    pub changed: SystemTime,
 }
 
 impl About {
-    /// Tells versions of a file apart, as far as length and time of modification do.
+    /// Describes an entry of another machine, whose inode is not known.
+    pub const fn without_inode(kind: Kind, size: u64, modified: SystemTime) -> About {
+        About { kind, size, modified, inode: 0, changed: SystemTime::UNIX_EPOCH }
+    }
+
+    /// Returns what tells this version of the file from others.
+    pub(crate) fn version(&self) -> FileVersion {
+        FileVersion { inode: self.inode, size: self.size, modified: self.modified, changed: self.changed }
+    }
+
+    /// Returns the entity tag of this version of the file.
     pub(crate) fn entity_tag(&self) -> String {
-        let modified = self.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        format!("\"{:x}-{:x}\"", self.size, modified.as_nanos())
+        self.version().entity_tag().to_string()
     }
 }
 
@@ -188,6 +215,29 @@ pub enum Kind {
     Folder,
     /// A pipe, a device, a link that leads out.
     Other,
+}
+
+/// Evaluates preconditions for the present state of a name.
+pub(crate) fn evaluate(
+    folder: &dyn Folder,
+    name: &Name,
+    preconditions: &Preconditions,
+) -> io::Result<Result<(), Unmet>> {
+    if preconditions.is_empty() {
+        return Ok(Ok(()));
+    }
+    Ok(match folder.about(name) {
+        Ok(about) if about.kind == Kind::File => preconditions.evaluate(Current::Version(&about.version())),
+        // A link that leads out has the name too.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => preconditions.evaluate(Current::Unversioned),
+        Ok(_) => preconditions.evaluate(Current::Unversioned),
+        Err(error) if is_absent(&error) => preconditions.evaluate(Current::Absent),
+        Err(error) => return Err(error),
+    })
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// Fills `into` from `offset` on.

@@ -123,6 +123,45 @@ fn who_asks_for_nothing_or_holds_back_is_not_waited_for() {
     assert!((30. ..=32.).contains(&body.0), "{body:?}");
 }
 
+/// A malformed request is a stream error (RFC 9114 4.1.2), and the connection goes on.
+#[test]
+fn malformed_requests_are_reset() {
+    let folder = Folder::new("http3-malformed", &[("small", 700)]);
+    type Case = (&'static str, &'static [(&'static str, &'static str)], &'static [u8], Result<u16, u64>);
+    const CASES: [Case; 14] = [
+        ("GET", &[("te", "trailers")], b"", Ok(200)),
+        ("GET", &[("te", "gzip")], b"", MALFORMED),
+        ("GET", &[("connection", "close")], b"", MALFORMED),
+        ("PUT", &[("transfer-encoding", "chunked")], b"text", MALFORMED),
+        ("GET", &[("upgrade", "h2c")], b"", MALFORMED),
+        ("GET", &[("content-length", "4")], b"", MALFORMED),
+        ("GET", &[("content-length", "0")], b"text", MALFORMED),
+        ("GET", &[("content-length", "4")], b"text", Ok(200)),
+        ("PUT", &[("content-length", "5"), ("content-length", "4")], b"text", MALFORMED),
+        ("PUT", &[("content-length", "3")], b"text", MALFORMED),
+        ("PUT", &[("content-length", "5")], b"text", MALFORMED),
+        ("PUT", &[("content-length", "4")], b"text", Ok(200)),
+        ("GET", &[("if-none-match", "*")], b"", Ok(304)),
+        ("PUT", &[("if-match", "\"stale\"")], b"text", Ok(412)),
+    ];
+    const MALFORMED: Result<u16, u64> = Err(Code::H3_MESSAGE_ERROR.value());
+    let (said, _) = over(&folder, Mode::Nic, "0", Limits::default(), async |client: Client| {
+        let (_connection, requests) = client.connect().await;
+        let mut said = Vec::new();
+        for (method, fields, body, _) in CASES {
+            said.push(match ask_with(&mut requests.clone(), method, "/small", fields, body.into()).await {
+                Ok((status, _)) => Ok(status),
+                Err(StreamError::RemoteTerminate { code, .. }) => Err(code.value()),
+                Err(error) => panic!("{method} {fields:?}: {error}"),
+            });
+        }
+        said
+    });
+    for ((method, fields, _, expected), said) in CASES.iter().zip(said) {
+        assert_eq!(said, *expected, "{method} {fields:?}");
+    }
+}
+
 #[test]
 fn there_is_room_for_so_many() {
     let folder = Folder::new("http3-room", &[("small", 700)]);
@@ -236,15 +275,27 @@ async fn ask(
     range: Option<&str>,
     body: Bytes,
 ) -> Result<(u16, Vec<u8>), StreamError> {
+    let fields = range.map(|range| ("range", range));
+    ask_with(requests, method, path, fields.as_slice(), body).await
+}
+
+async fn ask_with(
+    requests: &mut Requests,
+    method: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+    body: Bytes,
+) -> Result<(u16, Vec<u8>), StreamError> {
     let mut request = Request::builder().method(method).uri(format!("https://server.nic-offload.test{path}"));
-    if let Some(range) = range {
-        request = request.header("range", range);
+    for (name, value) in fields {
+        request = request.header(*name, *value);
     }
     let mut stream = requests.send_request(request.body(()).unwrap()).await?;
+    // The server may have stopped the stream: why is heard below.
     if !body.is_empty() {
-        stream.send_data(body).await?;
+        let _heard_below = stream.send_data(body).await;
     }
-    stream.finish().await?;
+    let _heard_below = stream.finish().await;
     let status: StatusCode = stream.recv_response().await?.status();
     let mut said = Vec::new();
     while let Some(mut data) = stream.recv_data().await? {

@@ -5,10 +5,12 @@ use super::super::limits::LEAST_OF_A_BODY;
 use super::super::patience::{Late, Step};
 use bytes::{Buf, Bytes};
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, ready};
 use core::time::Duration;
 use h3::error::Code;
 use h3::server::RequestStream;
+use http_body_util::BodyExt;
+use http_rules::http3::{BodyLength, Malformed, check_trailers};
 use hyper::body::{Body as HttpBody, Frame};
 use offload_base::{Alarm, Instant};
 use offload_testbed::Runtime;
@@ -23,7 +25,16 @@ pub(super) struct RequestBody {
     span: Duration,
     since: Instant,
     moved: u64,
-    ended: bool,
+    length: BodyLength,
+    malformed: Option<Malformed>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    Data,
+    Trailers,
+    Ended,
 }
 
 impl RequestBody {
@@ -31,9 +42,51 @@ impl RequestBody {
         stream: RequestStream<Receiving, Bytes>,
         runtime: Arc<dyn Runtime>,
         span: Duration,
+        length: BodyLength,
     ) -> RequestBody {
         let (alarm, since) = (runtime.alarm(), runtime.now());
-        RequestBody { stream, alarm, runtime, span, since, moved: 0, ended: false }
+        RequestBody { stream, alarm, runtime, span, since, moved: 0, length, malformed: None, stage: Stage::Data }
+    }
+
+    /// Reads the body to its end, if its length is declared: only then it shows whether the request is malformed.
+    pub(super) async fn discard(&mut self) -> Result<(), Failure> {
+        while self.length.declared().is_some()
+            && let Some(frame) = self.frame().await
+        {
+            frame?;
+        }
+        Ok(())
+    }
+
+    /// The next of its data, counted; then its trailers, checked.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failure>> {
+        if self.stage == Stage::Data {
+            if let Some(mut data) = ready!(self.stream.poll_recv_data(cx))? {
+                let data = data.copy_to_bytes(data.remaining());
+                let counted = self.length.count(data.len());
+                self.well_formed(counted)?;
+                return Poll::Ready(Ok(Some(data)));
+            }
+            let whole = self.length.check_end();
+            self.well_formed(whole)?;
+            self.stage = Stage::Trailers;
+        }
+        if let Some(fields) = ready!(self.stream.poll_recv_trailers(cx))? {
+            self.well_formed(check_trailers(&fields))?;
+        }
+        Poll::Ready(Ok(None))
+    }
+
+    fn well_formed(&mut self, checked: Result<(), Malformed>) -> Result<(), Malformed> {
+        checked.inspect_err(|malformed| {
+            self.malformed = Some(*malformed);
+            self.stream.stop_sending(Code::H3_MESSAGE_ERROR);
+        })
+    }
+
+    /// Returns the fault of the body, as far as it was read.
+    pub(super) fn malformed(&self) -> Option<Malformed> {
+        self.malformed
     }
 }
 
@@ -43,15 +96,17 @@ impl HttpBody for RequestBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let this = &mut *self;
-        if this.ended {
+        if this.stage == Stage::Ended {
             return Poll::Ready(None);
         }
-        let Poll::Ready(data) = this.stream.poll_recv_data(cx) else {
+        let Poll::Ready(data) = this.poll_next(cx) else {
             let deadline = this.since + this.span;
             return this.alarm.poll(cx, Some(deadline)).map(|()| Some(Err(Late(Step::Body).into())));
         };
-        this.ended = !matches!(data, Ok(Some(_)));
-        let data = data?.map(|mut data| data.copy_to_bytes(data.remaining()));
+        if !matches!(data, Ok(Some(_))) {
+            this.stage = Stage::Ended;
+        }
+        let data = data?;
         this.moved += data.as_ref().map_or(0, Bytes::len) as u64;
         if this.moved >= LEAST_OF_A_BODY {
             (this.moved, this.since) = (0, this.runtime.now());

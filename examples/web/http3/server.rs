@@ -15,6 +15,7 @@ use core::time::Duration;
 use h3::error::{Code, StreamError};
 use h3::server::RequestResolver;
 use http_body_util::BodyExt;
+use http_rules::http3::check_head;
 use hyper::{Method, Response, StatusCode};
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::text::with_causes;
@@ -191,11 +192,28 @@ impl Server {
     ) -> Result<(), Failure> {
         let Limits { header, body, stall, .. } = self.limits;
         let (request, stream) = within(host, header, Step::Header, resolver.resolve_request()).await?;
-        let (mut send, receive) = stream.split();
+        let (mut send, mut receive) = stream.split();
+        let length = match check_head(&request) {
+            Ok(length) => length,
+            // RFC 9114 4.1.2.
+            Err(malformed) => {
+                send.stop_stream(Code::H3_MESSAGE_ERROR);
+                receive.stop_sending(Code::H3_MESSAGE_ERROR);
+                return Err(malformed.into());
+            }
+        };
         let is_head = *request.method() == Method::HEAD;
-        let mut body = RequestBody::new(receive, host.runtime(), body);
+        let mut body = RequestBody::new(receive, host.runtime(), body, length);
+        if !matches!(*request.method(), Method::PUT | Method::POST) && length.declared() <= Some(MOST_UNREAD) {
+            let _told_below = body.discard().await;
+        }
         let request = request.map(|()| &mut body);
-        let (head, mut content) = self.site.answer(request, None, &self.limits.capacity).await.into_parts();
+        let answer = self.site.answer(request, None, &self.limits.capacity).await;
+        if let Some(malformed) = body.malformed() {
+            send.stop_stream(Code::H3_MESSAGE_ERROR);
+            return Err(malformed.into());
+        }
+        let (head, mut content) = answer.into_parts();
         let parts = u64::from(head.status == StatusCode::PARTIAL_CONTENT);
         self.count(&HttpCounters { requests: 1, parts, ..HttpCounters::default() });
         within(host, stall, Step::Answer, send.send_response(Response::from_parts(head, ()))).await?;
@@ -275,4 +293,6 @@ async fn within<T>(
 const SEND_WINDOW: u32 = 1 << 20;
 /// What is handed to the connection at a time.
 const PIECE: usize = 64 << 10;
+/// Bytes of a body that nobody wants, and that are read nevertheless.
+const MOST_UNREAD: u64 = 64 << 10;
 const MOST_OF_A_HEADER: u64 = 64 << 10;

@@ -100,7 +100,7 @@ impl Folder for Medium {
 
     fn about(&self, name: &Name) -> io::Result<About> {
         if name == &Name::root() {
-            return Ok(About { kind: Kind::Folder, size: 0, modified: SystemTime::UNIX_EPOCH });
+            return Ok(About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH));
         }
         Ok(self.find(name)?.about())
     }
@@ -147,7 +147,7 @@ impl File {
             Holds::Pattern(size) => size.load(Ordering::Relaxed),
             Holds::Bytes(bytes) => locked(bytes).len() as u64,
         };
-        About { kind: Kind::File, size, modified: SystemTime::UNIX_EPOCH }
+        About::without_inode(Kind::File, size, SystemTime::UNIX_EPOCH)
     }
 }
 

@@ -144,7 +144,7 @@ impl FileJob {
                     Ok((file, about))
                 });
                 let (file, about) = opened.await.map_err(local)?;
-                if about != item.about {
+                if item.tag.as_ref().is_none_or(|tag| *tag != about.entity_tag()) {
                     return Err(CopyError::Changed(item.source()));
                 }
                 Source::Local(file, about)
@@ -219,9 +219,10 @@ impl FileJob {
         match &item.to.0 {
             Side::Local(folder, _) => {
                 let (folder, name, version, sparse) = (folder.clone(), item.to.1.clone(), item.version(), copy.sparse);
-                let attributes = attributes.clone();
+                let (attributes, preconditions) = (attributes.clone(), copy.preconditions.clone());
                 let opened = copy.shell.blocking(move || {
                     Ok(Landing::open(folder, &name, blocks, &version, begin).and_then(|landing| {
+                        landing.require(preconditions);
                         if sparse {
                             landing.leave_holes();
                         }

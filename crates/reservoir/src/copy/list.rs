@@ -136,7 +136,7 @@ impl Listing<'_> {
 
     /// What is at `from` in a source, or in it, cannot be copied.
     fn refused(&self, from: &Name, to: &Name, below: &Name, why: String) -> Item {
-        let about = About { kind: Kind::Other, size: 0, modified: SystemTime::UNIX_EPOCH };
+        let about = About::without_inode(Kind::Other, 0, SystemTime::UNIX_EPOCH);
         let found = Looked { about, tag: None, is_reservoir: false };
         Item { refused: Some(why), ..self.item(from.clone(), to.clone(), below, found) }
     }
@@ -188,7 +188,7 @@ impl Listing<'_> {
                 let listed = self.copy.shell.blocking(move || {
                     let mut entries = Vec::new();
                     folder.list(&name, &mut |part, about| {
-                        entries.push(Listed { part, about, tag: None });
+                        entries.push(Listed { part, about, tag: Some(about.entity_tag()) });
                         true
                     })?;
                     Ok(entries)
@@ -226,7 +226,7 @@ pub(super) async fn glance(copy: &Copy, side: &Side, name: &Name) -> Result<Opti
         Side::Local(folder, _) => {
             let (folder, at) = (folder.clone(), name.clone());
             match copy.shell.blocking(move || folder.about(&at)).await {
-                Ok(about) => Ok(Some(Looked { about, tag: None, is_reservoir: false })),
+                Ok(about) => Ok(Some(Looked { about, tag: Some(about.entity_tag()), is_reservoir: false })),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
                 Err(error) => Err(CopyError::Local { path: PathBuf::from(side.shown(name)), error }),
             }
@@ -264,7 +264,7 @@ mod tests {
 
     impl Folder for Odd {
         fn list(&self, name: &Name, take: &mut dyn FnMut(OsString, About) -> bool) -> io::Result<()> {
-            let about = About { kind: Kind::File, size: 4, modified: SystemTime::UNIX_EPOCH };
+            let about = About::without_inode(Kind::File, 4, SystemTime::UNIX_EPOCH);
             take("..".into(), about);
             take("x".repeat(256).into(), about);
             self.0.list(name, take)

@@ -29,6 +29,7 @@ use crate::s3::Account;
 use crate::shell::Shell;
 use crate::tls::Host;
 use core::time::Duration;
+use http_rules::Preconditions;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,6 +51,8 @@ pub struct Copy {
     retries: u32,
     account: Option<Account>,
     stripe: Vec<Host>,
+    /// Of files that arrive in a folder of this machine.
+    preconditions: Preconditions,
     sparse: bool,
     preserve: Preserve,
     direct: bool,
@@ -163,6 +166,7 @@ impl Copy {
             retries: 8,
             account: None,
             stripe: Vec::new(),
+            preconditions: Preconditions::default(),
             sparse: false,
             preserve: Preserve::default(),
             direct: false,
@@ -198,6 +202,12 @@ impl Copy {
     /// No faster than what others are let through by, too.
     pub(crate) fn shared_pace(mut self, pace: Option<Arc<Pace>>) -> Copy {
         self.pace = pace;
+        self
+    }
+
+    /// Gives a file that arrives in a folder of this machine its name only if these are met then.
+    pub(crate) fn preconditions(mut self, preconditions: Preconditions) -> Copy {
+        self.preconditions = preconditions;
         self
     }
 

@@ -68,7 +68,8 @@ pub(super) async fn units(copy: &Copy, items: Vec<Item>) -> Vec<Unit> {
 }
 
 fn is_small(copy: &Copy, item: &Item) -> bool {
-    item.size() <= pack::MOST_OF_A_FILE.min(copy.block) && item.refused.is_none() && item.blocks.is_none()
+    let is_plain = item.refused.is_none() && item.blocks.is_none() && copy.preconditions.is_empty();
+    item.size() <= pack::MOST_OF_A_FILE.min(copy.block) && is_plain
 }
 
 /// Between a folder of this machine and a server of ours, either way.
@@ -151,7 +152,7 @@ async fn send(
     let below = |name: &Name| Name::from_path(name.path().strip_prefix(into.path()).unwrap_or(name.path()));
     let mut wanted = VecDeque::new();
     for item in items {
-        wanted.push_back(Wanted { at: item.from.1.clone(), packed_as: below(&item.to.1)?, about: Some(item.about) });
+        wanted.push_back(Wanted { at: item.from.1.clone(), packed_as: below(&item.to.1)?, tag: item.tag.clone() });
     }
     let (frames, body) = mpsc::channel(1);
     let feed = async move {

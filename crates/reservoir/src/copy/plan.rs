@@ -9,10 +9,11 @@ use super::{Copy, CopyError};
 use crate::name::Name;
 use crate::storage::{About, Kind};
 use core::ops::Range;
+use http_rules::date::{from_nanoseconds, nanoseconds};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 /// Who copies what.
 ///
@@ -69,8 +70,8 @@ struct Line {
     from: (String, String),
     to: (String, String),
     size: u64,
-    /// Nanoseconds since 1970.
-    modified: u64,
+    /// Nanoseconds since 1970, negative before.
+    modified: i128,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tag: Option<String>,
     /// Whether the source is one of our servers.
@@ -116,13 +117,12 @@ impl Plan {
         }
         let lines = pieces.iter().zip(homes).map(|((at, blocks, cut), part)| {
             let item = &items[*at];
-            let since = item.about.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             Line {
                 part,
                 from: (item.from.0.root(), item.from.1.to_url()),
                 to: (item.to.0.root(), item.to.1.to_url()),
                 size: item.size(),
-                modified: u64::try_from(since.as_nanos()).unwrap_or(0),
+                modified: nanoseconds(item.about.modified),
                 tag: item.tag.clone(),
                 reservoir: item.is_reservoir,
                 blocks: cut.then_some((blocks.start, blocks.end)),
@@ -206,8 +206,8 @@ impl Plan {
                 // Runs of a file follow each other.
                 (Some(runs), Some(run)) if last.is_some_and(|last| last.to == line.to) => runs.push(run),
                 (_, run) => {
-                    let modified = SystemTime::UNIX_EPOCH + Duration::from_nanos(line.modified);
-                    let about = About { kind: Kind::File, size: line.size, modified };
+                    let modified = from_nanoseconds(line.modified).unwrap_or(SystemTime::UNIX_EPOCH);
+                    let about = About::without_inode(Kind::File, line.size, modified);
                     let (from, to) = (open(&line.from)?, open(&line.to)?);
                     let blocks = run.map(|run| vec![run]);
                     items.push(Item::new(from, to, about, line.tag.clone(), line.reservoir, blocks));

@@ -61,12 +61,12 @@ impl Remote {
             }
             let modified = object.last_modified.and_then(|time| humantime::parse_rfc3339_weak(&time).ok());
             let modified = modified.unwrap_or(SystemTime::UNIX_EPOCH);
-            let about = About { kind: Kind::File, size: object.size.unwrap_or(0), modified };
+            let about = About::without_inode(Kind::File, object.size.unwrap_or(0), modified);
             listed.push(Listed { part: part.into(), about, tag: object.etag });
         }
         for folder in page.common_prefixes {
             let part = folder.prefix.strip_prefix(&above).and_then(|part| part.strip_suffix('/')).ok_or_else(wrong)?;
-            let about = About { kind: Kind::Folder, size: 0, modified: SystemTime::UNIX_EPOCH };
+            let about = About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH);
             listed.push(Listed { part: part.into(), about, tag: None });
         }
         Ok((listed, page.next_continuation_token))

@@ -6,10 +6,11 @@ use crate::digest::{Algorithm, Summer};
 use crate::direct::aligned;
 use crate::name::Name;
 use crate::shell::Shell;
-use crate::storage::Stored;
+use crate::storage::{About, Stored};
 use hyper::StatusCode;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
 
 pub(super) struct Digests {
@@ -19,23 +20,23 @@ pub(super) struct Digests {
     known: Mutex<VecDeque<(Key, Vec<u8>)>>,
 }
 
-/// A version of a file, and what was computed of it. The file's own number as well: a copy with another one's time is another file.
-type Key = (Name, String, u64, Algorithm);
+/// The entity tag of a version of a file, and what was computed of it.
+type Key = (Name, String, Algorithm);
 
 impl Digests {
     pub(super) fn new(shell: Shell, turns: usize) -> Digests {
         Digests { shell, turns: Semaphore::new(turns.max(1)), known: Mutex::default() }
     }
 
-    /// The digest of `file`, which is the version `tag` of `name`.
+    /// The digest of `file`, which is the version of `name` that `about` describes.
     pub(super) async fn of(
         &self,
         name: &Name,
-        tag: &str,
+        about: &About,
         file: &Arc<dyn Stored>,
         algorithm: Algorithm,
     ) -> Result<Vec<u8>, Refusal> {
-        let key = (name.clone(), tag.to_owned(), file.identity()?, algorithm);
+        let key = (name.clone(), about.entity_tag(), algorithm);
         if let Some(known) = self.known(&key) {
             return Ok(known);
         }
@@ -45,6 +46,7 @@ impl Digests {
             return Ok(known);
         }
         // Piece by piece, so that it ends when nobody waits for it any more.
+        let began = SystemTime::now();
         let (mut summer, mut offset) = (Summer::new(algorithm), 0);
         loop {
             let file = file.clone();
@@ -65,7 +67,9 @@ impl Digests {
         }
         let digest = summer.finish();
         // What was changed meanwhile is remembered under the version that it has no longer.
-        if file.about()?.entity_tag() == tag {
+        // Of two changes within a tick of the file system's clock, the second does not show.
+        let is_settled = about.changed + LONGEST_TICK < began;
+        if is_settled && file.about()?.entity_tag() == key.1 {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             if known.len() >= MOST_KNOWN {
                 known.pop_front();
@@ -88,4 +92,6 @@ impl Digests {
 }
 
 const READ_AT_ONCE: usize = 8 * PIECE;
+/// File systems tell times by clocks that tick, most of them every few milliseconds, some once in two seconds.
+const LONGEST_TICK: Duration = Duration::from_secs(2);
 const MOST_KNOWN: usize = 1024;

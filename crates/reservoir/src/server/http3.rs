@@ -1,16 +1,20 @@
 //! Answers that come by HTTP/3: each request on a stream of its own.
 
 use super::Server;
-use crate::body;
+use super::refusal::Refusal;
+use crate::body::{self, Body};
 use crate::http3::{Arriving, MOST_OF_A_HEAD, send, tell_length};
 use crate::watch::Watch;
 use bytes::Bytes;
 use core::pin::pin;
+use core::sync::atomic::{AtomicBool, Ordering};
 use h3::error::{Code, ConnectionError};
 use h3::quic::ConnectionErrorIncoming;
 use h3::server::{RequestResolver, RequestStream};
 use http_body_util::BodyExt;
-use hyper::{Method, Request, Response};
+use http_rules::http3::BodyLength;
+use hyper::body::Body as _;
+use hyper::{Method, Request, Response, StatusCode};
 use quic_offload::http3::{Both, Streams};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -90,13 +94,31 @@ impl Server {
         let watch = Watch::new(self.0.shell.timers().clone());
         // What goes wrong with a client ends its stream, and the log has the request.
         let answered = async {
-            let (mut to, from) = stream.split();
+            let (mut to, mut from) = stream.split();
             let is_head = *request.method() == Method::HEAD;
+            let Ok(length) = http_rules::http3::check_head(&request) else {
+                from.stop_sending(Code::H3_MESSAGE_ERROR);
+                return to.stop_stream(Code::H3_MESSAGE_ERROR);
+            };
+            let malformed = Arc::new(AtomicBool::new(false));
             // RFC 9114 4.1: the rest of a request is not needed for an answer.
-            let body = Arriving::new(from, watch.clone(), Code::H3_NO_ERROR).boxed_unsync();
-            let answer = self.answer(request.map(|()| body), peer, watch.clone()).await;
+            let body = Arriving::new(from, watch.clone(), Code::H3_NO_ERROR).checked(length, malformed.clone());
+            let body = self.without_unread(request.method(), length, body.boxed_unsync(), &watch).await;
+            let answer = match body {
+                _ if malformed.load(Ordering::Relaxed) => None,
+                Ok(body) => Some(self.answer(request.map(|()| body), peer, watch.clone()).await),
+                Err(refusal) => Some(refusal.into_response()),
+            };
+            // A body that was read by now may be malformed (RFC 9114 4.1.2).
+            let Some(answer) = answer.filter(|_| !malformed.load(Ordering::Relaxed)) else {
+                return to.stop_stream(Code::H3_MESSAGE_ERROR);
+            };
             let (mut head, content) = answer.into_parts();
-            tell_length(&mut head.headers, &content);
+            // RFC 9110 8.6: not in a 204; in a 304 and for HEAD only if it is that of a GET.
+            let is_empty = content.size_hint().exact() == Some(0);
+            if !(is_empty && (is_head || matches!(head.status.as_u16(), 204 | 304))) {
+                tell_length(&mut head.headers, &content);
+            }
             if to.send_response(Response::from_parts(head, ())).await.is_ok() {
                 let content = if is_head { body::empty() } else { content };
                 let _gone = send(&mut to, content, &watch).await;
@@ -107,6 +129,30 @@ impl Server {
             () = answered => {}
             _ = watch.late() => {}
         }
+    }
+}
+
+impl Server {
+    /// Reads the body of a request that has no use for it, if the request declares its length: only then it shows whether the request is
+    /// malformed.
+    async fn without_unread(
+        &self,
+        method: &Method,
+        length: BodyLength,
+        mut body: Body,
+        watch: &Watch,
+    ) -> Result<Body, Refusal> {
+        let Some(declared) = length.declared().filter(|_| !matches!(*method, Method::PUT | Method::POST)) else {
+            return Ok(body);
+        };
+        if declared > MOST_UNREAD {
+            let text = format!("{method} has no use for a body of {declared} bytes");
+            return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, text));
+        }
+        watch.expect(Some(self.0.limits.stall));
+        // Its errors are told by the flag, or the stream has ended.
+        while let Some(Ok(_)) = body.frame().await {}
+        Ok(body::empty())
     }
 }
 
@@ -136,6 +182,9 @@ type Accepted = Result<Option<(RequestResolver<Streams, Bytes>, OwnedSemaphorePe
 const AT_A_TIME: usize = 32;
 /// Heads that are read, or wait for their turn, beside them: each has at most 256 KiB.
 const MOST_WAITING: usize = 64;
+
+/// Bytes of a body that nobody wants, and that are read nevertheless.
+const MOST_UNREAD: u64 = 64 << 10;
 
 /// A request under way, counted until it is dropped.
 struct Counted(watch::Sender<usize>);

@@ -33,10 +33,11 @@ use core::future::poll_fn;
 use core::pin::{Pin, pin};
 use core::time::Duration;
 use digests::Digests;
+use http_rules::Preconditions;
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, SERVER, WWW_AUTHENTICATE};
+use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, SERVER, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
-use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 use refusal::Refusal;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -267,11 +268,14 @@ impl Server {
         watch: &Watch,
         user: &mut String,
     ) -> Result<Response<Body>, Refusal> {
+        if request.version() < Version::HTTP_2 {
+            http_rules::check_target(&request)?;
+        }
         let grant = self.grant(request.headers())?;
         *user = grant.name().to_owned();
         let name = Name::from_url(request.uri().path())?;
         if request.method().as_str() == "COPY" {
-            return third_party::copy(self, request.headers(), name, &grant, watch).await;
+            return third_party::copy(self, &request.map(drop), name, &grant, watch).await;
         }
         let kind = request.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes());
         let gives_pack = *request.method() == Method::POST && kind == Some(pack::NAMES.as_bytes());
@@ -281,10 +285,18 @@ impl Server {
             Method::POST if gives_pack => Right::Read,
             Method::PUT | Method::POST => Right::Write,
             Method::OPTIONS => return Ok(read::options()),
-            _ => return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "COPY, GET, HEAD, OPTIONS, POST or PUT")),
+            _ => {
+                let mut refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "COPY, GET, HEAD, OPTIONS, POST or PUT");
+                refusal.field(ALLOW, read::METHODS);
+                return Err(refusal);
+            }
         };
         if !grant.may(needs) || !grant.reaches(&name) {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "the token has no such right here"));
+        }
+        if (gives_pack || takes_pack) && !Preconditions::of(request.method(), request.headers()).is_empty() {
+            let text = "a pack is of many files: send those with preconditions one by one";
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
         }
         match *request.method() {
             Method::PUT => write::put(self, request, name, &grant, watch).await,

@@ -92,7 +92,7 @@ pub(super) async fn give(
         }
         let below = Name::from_url(line)?;
         let at = below.path().components().try_fold(from.clone(), |name, part| name.join(part.as_os_str()))?;
-        wanted.push(Wanted { at, packed_as: below, about: None });
+        wanted.push(Wanted { at, packed_as: below, tag: None });
     }
     watch.expect(Some(server.0.limits.stall));
     let (into, frames) = mpsc::channel(1);

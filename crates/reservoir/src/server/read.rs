@@ -8,17 +8,15 @@ use crate::body::{self, Body, FileBody};
 use crate::digest::Algorithm;
 use crate::listing::Entry;
 use crate::name::Name;
-use crate::range::{Selected, select};
 use crate::storage::{About, Kind, Stored};
 use crate::tokens::Grant;
 use crate::watch::Watch;
 use http_body_util::BodyExt;
-use hyper::header::{
-    ACCEPT, ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH,
-    IF_RANGE, LAST_MODIFIED, RANGE, TE, TRAILER,
-};
+use http_rules::{Current, Preconditions, Reply, Unmet};
+use hyper::header::{ACCEPT, ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, TE, TRAILER};
 use hyper::{Method, Request, Response, StatusCode};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 pub(super) async fn give(
     server: &Server,
@@ -30,7 +28,11 @@ pub(super) async fn give(
     let (folder, at) = (server.0.folder.clone(), name.clone());
     let about = server.0.shell.blocking(move || folder.about(&at)).await?;
     match about.kind {
-        Kind::Folder => list(server, request, name, watch).await,
+        Kind::Folder => match Preconditions::of(request.method(), request.headers()).evaluate(Current::Unversioned) {
+            Ok(()) => list(server, request, name, watch).await,
+            Err(Unmet::NotModified) => Ok(response(StatusCode::NOT_MODIFIED, HeaderMap::new(), body::empty())),
+            Err(unmet) => Err(unmet.into()),
+        },
         Kind::Other => Err(Refusal::new(StatusCode::NOT_FOUND, "not found")),
         Kind::File => {
             let (folder, at) = (server.0.folder.clone(), name.clone());
@@ -54,33 +56,18 @@ async fn give_file(
     watch: &Watch,
 ) -> Result<Response<Body>, Refusal> {
     let asked = request.headers();
-    let tag = about.entity_tag();
-    if field(asked, IF_MATCH).is_some_and(|known| known != "*" && known != tag) {
-        return Err(Refusal::new(StatusCode::PRECONDITION_FAILED, "the file is another version now"));
+    let Reply { status, range, mut fields } =
+        http_rules::reply(request.method(), asked, &about.version(), SystemTime::now());
+    let refused = match status {
+        StatusCode::OK | StatusCode::PARTIAL_CONTENT => None,
+        StatusCode::NOT_MODIFIED => return Ok(response(status, fields, body::empty())),
+        StatusCode::RANGE_NOT_SATISFIABLE => Some("the file has no such bytes"),
+        _ => Some("the file is another version now"),
+    };
+    if let Some(text) = refused {
+        return Err(Refusal::new(status, text).with_fields(fields));
     }
-    // RFC 9110 section 13.1.5: a part of another version than the one that is known would be of no use.
-    let same = field(asked, IF_RANGE).is_none_or(|known| known == tag);
-    let selected = match field(asked, RANGE) {
-        Some(range) if same => select(range, about.size),
-        _ => Selected::Whole,
-    };
-    let (status, range) = match selected {
-        Selected::Whole => (StatusCode::OK, 0..about.size),
-        Selected::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
-        Selected::Nothing => {
-            let mut refusal = Refusal::new(StatusCode::RANGE_NOT_SATISFIABLE, "the file has no such bytes");
-            refusal.field(CONTENT_RANGE, format!("bytes */{}", about.size));
-            return Err(refusal);
-        }
-    };
-    let mut fields = HeaderMap::new();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    fields.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    fields.insert(ETAG, ascii(&tag));
-    fields.insert(LAST_MODIFIED, ascii(&httpdate::fmt_http_date(about.modified)));
-    if status == StatusCode::PARTIAL_CONTENT {
-        fields.insert(CONTENT_RANGE, ascii(&format!("bytes {}-{}/{}", range.start, range.end - 1, about.size)));
-    }
     if let Some(wanted) = field(asked, attributes::FIELD).and_then(|wanted| wanted.parse().ok()) {
         let file = file.clone();
         let found = server.0.shell.blocking(move || file.attributes(wanted)).await?.to_text();
@@ -91,11 +78,11 @@ async fn give_file(
     // To hash a file takes as long as it takes.
     watch.expect(None);
     if let Some(algorithm) = field(asked, "want-repr-digest").and_then(Algorithm::wanted) {
-        let digest = server.0.digests.of(name, &tag, &file, algorithm).await?;
+        let digest = server.0.digests.of(name, &about, &file, algorithm).await?;
         fields.insert("repr-digest", ascii(&algorithm.field(&digest)));
     }
     if let Some(algorithm) = field(asked, "want-digest").and_then(Algorithm::wanted_by_rfc3230) {
-        let digest = server.0.digests.of(name, &tag, &file, algorithm).await?;
+        let digest = server.0.digests.of(name, &about, &file, algorithm).await?;
         fields.insert("digest", ascii(&algorithm.field_of_rfc3230(&digest)));
     }
     watch.expect(Some(server.0.limits.stall));
@@ -158,7 +145,7 @@ async fn list(server: &Server, request: &Request<()>, name: Name, watch: &Watch)
 
 pub(super) fn options() -> Response<Body> {
     let mut fields = HeaderMap::new();
-    fields.insert(ALLOW, HeaderValue::from_static("COPY, GET, HEAD, OPTIONS, POST, PUT"));
+    fields.insert(ALLOW, HeaderValue::from_static(METHODS));
     fields.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     response(StatusCode::OK, fields, body::empty())
 }
@@ -178,6 +165,8 @@ pub(super) fn ascii(text: &str) -> HeaderValue {
     HeaderValue::try_from(text).expect("digits, letters and quotes")
 }
 
+/// The methods of a server.
+pub(super) const METHODS: &str = "COPY, GET, HEAD, OPTIONS, POST, PUT";
 /// Bytes of a block, where it is another number than the usual one.
 pub(crate) const BLOCK: &str = "reservoir-block";
 /// Says that a name is a folder's.

@@ -3,7 +3,8 @@
 use crate::body::{self, Body};
 use crate::landing::LandingError;
 use crate::name::BadName;
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http_rules::{BadTarget, Unmet};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use std::io;
 
@@ -11,17 +12,24 @@ use std::io;
 pub(super) struct Refusal {
     status: StatusCode,
     text: String,
-    field: Option<Box<(HeaderName, HeaderValue)>>,
+    fields: Box<HeaderMap>,
 }
 
 impl Refusal {
     pub(super) fn new(status: StatusCode, text: impl Into<String>) -> Refusal {
-        Refusal { status, text: text.into(), field: None }
+        Refusal { status, text: text.into(), fields: Box::default() }
     }
 
     /// With a field.
     pub(super) fn field(&mut self, name: HeaderName, value: impl TryInto<HeaderValue>) {
-        self.field = value.try_into().ok().map(|value| Box::new((name, value)));
+        self.fields.extend(value.try_into().ok().map(|value| (name, value)));
+    }
+
+    /// With these fields.
+    #[must_use]
+    pub(super) fn with_fields(mut self, fields: HeaderMap) -> Refusal {
+        self.fields.extend(fields);
+        self
     }
 
     /// Its sentence.
@@ -32,7 +40,7 @@ impl Refusal {
     pub(super) fn into_response(self) -> Response<Body> {
         let mut response = Response::new(body::full(self.text + "\n"));
         *response.status_mut() = self.status;
-        response.headers_mut().extend(self.field.map(|field| *field));
+        *response.headers_mut() = *self.fields;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         response
     }
@@ -46,6 +54,18 @@ impl Refusal {
 impl From<BadName> for Refusal {
     fn from(error: BadName) -> Refusal {
         Refusal::new(StatusCode::BAD_REQUEST, error.to_string())
+    }
+}
+
+impl From<BadTarget> for Refusal {
+    fn from(error: BadTarget) -> Refusal {
+        Refusal::new(StatusCode::BAD_REQUEST, error.to_string())
+    }
+}
+
+impl From<Unmet> for Refusal {
+    fn from(error: Unmet) -> Refusal {
+        Refusal::new(error.status(), error.to_string())
     }
 }
 
@@ -78,7 +98,12 @@ impl From<LandingError> for Refusal {
         match error {
             LandingError::Medium(_, error) => error.into(),
             // RFC 4918 9.7.2. It will not pass.
-            LandingError::NoFile(_) => Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error.to_string()),
+            LandingError::NoFile(_) => {
+                let mut refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error.to_string());
+                refusal.field(ALLOW, METHODS_OF_A_FOLDER);
+                refusal
+            }
+            LandingError::Unmet(_, unmet) => unmet.into(),
             LandingError::Attributes(..) => Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
             LandingError::NotBegun(_) => Refusal::new(StatusCode::GONE, error.to_string()),
             // The one that has it may be a request that was given up, and is about to end.
@@ -87,3 +112,6 @@ impl From<LandingError> for Refusal {
         }
     }
 }
+
+/// The methods of a name that is no file.
+const METHODS_OF_A_FOLDER: &str = "GET, HEAD, OPTIONS, POST";

@@ -9,9 +9,9 @@
 //! `success:` or `failure:`. The token for the other server is in `TransferHeaderAuthorization`. A client that goes away ends the copy; what
 //! came of it is kept, and the next COPY of the same file goes on from there.
 
-use super::Server;
 use super::read::field;
 use super::refusal::Refusal;
+use super::{Server, write};
 use crate::body::Body;
 use crate::copy::{Copy, Outcome, Place};
 use crate::name::Name;
@@ -23,9 +23,10 @@ use core::pin::{Pin, pin};
 use core::task::{Context, Poll};
 use core::time::Duration;
 use http_body_util::BodyExt;
+use http_rules::Preconditions;
 use hyper::body::{Body as HttpBody, Frame};
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
-use hyper::{Response, StatusCode};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Request, Response, StatusCode};
 use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -48,11 +49,12 @@ enum Way {
 
 pub(super) async fn copy(
     server: &Server,
-    fields: &HeaderMap,
+    request: &Request<()>,
     name: Name,
     grant: &Arc<Grant>,
     watch: &Watch,
 ) -> Result<Response<Body>, Refusal> {
+    let fields = request.headers();
     let bad = |text: &str| Refusal::new(StatusCode::BAD_REQUEST, text);
     let Some(third_party) = &server.0.third_party else {
         return Err(Refusal::new(
@@ -98,11 +100,17 @@ pub(super) async fn copy(
             return Err(Refusal::new(StatusCode::PRECONDITION_FAILED, "there is a file of this name"));
         }
     }
+    // Of the file here, which a pull writes and a push reads.
+    let preconditions = Preconditions::of(request.method(), fields);
+    write::evaluate(server, &name, &preconditions).await?;
     let Ok(permit) = third_party.places.clone().try_acquire_owned() else {
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many copies are under way: ask again later"));
     };
     let mut copy = Copy::new(server.0.shell.clone(), third_party.dial.clone()).streams(streams).resume(true);
     copy = copy.shared_pace(grant.pace().cloned()).retries(RETRIES);
+    if way == Way::Pull {
+        copy = copy.preconditions(preconditions);
+    }
     let here = Place::in_folder(server.0.folder.clone(), name);
     let (sources, to) = if way == Way::Pull { ([place], here) } else { ([here], place) };
     // Markers come every few seconds, small as they are.

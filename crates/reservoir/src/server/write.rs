@@ -22,14 +22,16 @@ use crate::landing::{Begin, Landing};
 use crate::mtime;
 use crate::name::Name;
 use crate::pace::Pace;
-use crate::range::ContentRange;
 use crate::sink::{Sink, Written};
+use crate::storage;
 use crate::tokens::Grant;
 use crate::watch::Watch;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use http_body_util::BodyExt;
-use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, IF_NONE_MATCH};
+use http_rules::Preconditions;
+use http_rules::range::ContentRange;
+use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap};
 use hyper::{Request, Response, StatusCode};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -48,6 +50,8 @@ pub(super) async fn begin(
     };
     refuse_root(&name)?;
     let attributes = attributes(fields)?;
+    let preconditions = Preconditions::of(request.method(), fields);
+    evaluate(server, &name, &preconditions).await?;
     let begin = if field(fields, "reservoir-resume") == Some("?1") { Begin::Resume } else { Begin::Anew };
     // Every block that is there is read.
     watch.expect(None);
@@ -61,6 +65,7 @@ pub(super) async fn begin(
         let (landing, (_, shares)) = (upload.landing()?, shares(fields)?);
         server.0.shell.blocking(move || Ok(landing.gather_beyond(shares))).await??;
     }
+    upload.landing()?.require(preconditions);
     if field(fields, SPARSE) == Some("?1") {
         upload.landing()?.leave_holes();
     }
@@ -107,14 +112,10 @@ pub(super) async fn put(
     watch: &Watch,
 ) -> Result<Response<Body>, Refusal> {
     refuse_root(&name)?;
-    if field(request.headers(), IF_NONE_MATCH) == Some("*") {
-        let (folder, at) = (server.0.folder.clone(), name.clone());
-        if server.0.shell.blocking(move || Ok(folder.about(&at).is_ok())).await? {
-            return Err(Refusal::new(StatusCode::PRECONDITION_FAILED, "there is a file of this name"));
-        }
-    }
+    let preconditions = Preconditions::of(request.method(), request.headers());
+    evaluate(server, &name, &preconditions).await?;
     let range = field(request.headers(), CONTENT_RANGE).map(str::parse::<ContentRange>).transpose();
-    let put = Put { server, name, grant, watch };
+    let put = Put { server, name, grant, watch, preconditions };
     match range.map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error))? {
         None => put.whole(request).await,
         Some(ContentRange { bytes: Some(bytes), size }) => put.part(request, bytes, size).await,
@@ -122,11 +123,22 @@ pub(super) async fn put(
     }
 }
 
+/// Evaluates the preconditions of a request for the present state of its target. The file may change until the upload's end, and so
+/// the landing evaluates them again.
+pub(super) async fn evaluate(server: &Server, name: &Name, preconditions: &Preconditions) -> Result<(), Refusal> {
+    if preconditions.is_empty() {
+        return Ok(());
+    }
+    let (folder, name, preconditions) = (server.0.folder.clone(), name.clone(), preconditions.clone());
+    Ok(server.0.shell.blocking(move || storage::evaluate(&*folder, &name, &preconditions)).await??)
+}
+
 struct Put<'a> {
     server: &'a Server,
     name: Name,
     grant: &'a Arc<Grant>,
     watch: &'a Watch,
+    preconditions: Preconditions,
 }
 
 impl Put<'_> {
@@ -175,6 +187,7 @@ impl Put<'_> {
         let modified = modified(request.headers());
         let (upload, _) = self.server.0.uploads.enter(&self.name, writer, begin).await?;
         let landing = upload.landing()?;
+        landing.require(self.preconditions.clone());
         let claim = Arc::new(upload.claim(landing.blocks().touched(&bytes))?);
         let declared = Declared::of(request.headers());
         let (written, trailers, _) = self.receive(request, &landing, bytes, None, Some(claim.clone())).await?;
@@ -258,7 +271,9 @@ impl Put<'_> {
         modified: Option<SystemTime>,
     ) -> Result<Response<Body>, Refusal> {
         let (folder, name, landing) = (self.server.0.folder.clone(), self.name.clone(), leftovers.landing.clone());
+        let preconditions = self.preconditions.clone();
         let settled = self.server.0.shell.blocking(move || {
+            landing.require(preconditions);
             let replaces = folder.about(&name).is_ok();
             Ok(landing.finish(modified).map(|()| replaces))
         });

@@ -9,6 +9,7 @@ mod forgotten;
 mod medium;
 mod names;
 mod patience;
+mod rules;
 mod shares;
 
 use core::pin::Pin;

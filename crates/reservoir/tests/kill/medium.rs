@@ -49,6 +49,8 @@ struct File {
     seen: Vec<u8>,
     durable: Vec<u8>,
     modified: u64,
+    /// In the place of a time of change.
+    changes: u64,
     locked_by: Option<(u64, u64)>,
     spoilt_from: Option<u64>,
     touched_in: Option<u64>,
@@ -291,17 +293,17 @@ impl Folder for Mounted {
     fn about(&self, name: &Name) -> io::Result<About> {
         let state = self.whole_call()?;
         if name == &Name::root() {
-            return Ok(About { kind: Kind::Folder, size: 0, modified: SystemTime::UNIX_EPOCH });
+            return Ok(About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH));
         }
         let id = state.names.get(name).ok_or_else(none)?;
-        Ok(about(&state.files[id]))
+        Ok(about(*id, &state.files[id]))
     }
 
     fn list(&self, _: &Name, take: &mut dyn FnMut(OsString, About) -> bool) -> io::Result<()> {
         let state = self.whole_call()?;
         for (name, id) in &state.names {
             let part = name.last().unwrap().to_owned();
-            if !part.to_string_lossy().starts_with(".reservoir-") && !take(part, about(&state.files[id])) {
+            if !part.to_string_lossy().starts_with(".reservoir-") && !take(part, about(*id, &state.files[id])) {
                 break;
             }
         }
@@ -314,7 +316,8 @@ impl Folder for Mounted {
 
     fn rename(&self, from: &Name, to: &Name) -> io::Result<()> {
         let mut state = self.whole_call()?;
-        state.names.get(from).ok_or_else(none)?;
+        let id = *state.names.get(from).ok_or_else(none)?;
+        state.files.get_mut(&id).unwrap().changes += 1;
         state.change(Change::Rename(from.clone(), to.clone()));
         Ok(())
     }
@@ -340,9 +343,10 @@ impl Folder for Mounted {
     }
 }
 
-fn about(file: &File) -> About {
-    let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(file.modified);
-    About { kind: Kind::File, size: file.seen.len() as u64, modified }
+fn about(inode: u64, file: &File) -> About {
+    let after = |number| SystemTime::UNIX_EPOCH + Duration::from_secs(number);
+    let (modified, changed) = (after(file.modified), after(file.changes));
+    About { kind: Kind::File, size: file.seen.len() as u64, modified, inode, changed }
 }
 
 struct Open {
@@ -364,6 +368,7 @@ impl Stored for Open {
             if *reads == 0 {
                 file.touched_in = None;
                 file.modified += 1;
+                file.changes += 1;
             }
         }
         let bytes = &file.seen;
@@ -394,6 +399,7 @@ impl Stored for Open {
             }
         }
         let file = state.files.get_mut(&self.id).unwrap();
+        file.changes += 1;
         let end = offset as usize + written;
         if file.seen.len() < end {
             file.seen.resize(end, 0);
@@ -410,7 +416,9 @@ impl Stored for Open {
 
     fn set_size(&self, size: u64) -> io::Result<()> {
         let mut state = self.mounted.whole_call()?;
-        state.files.get_mut(&self.id).unwrap().seen.resize(size as usize, 0);
+        let file = state.files.get_mut(&self.id).unwrap();
+        file.changes += 1;
+        file.seen.resize(size as usize, 0);
         Ok(())
     }
 
@@ -425,13 +433,15 @@ impl Stored for Open {
 
     fn about(&self) -> io::Result<About> {
         let state = self.mounted.whole_call()?;
-        Ok(about(&state.files[&self.id]))
+        Ok(about(self.id, &state.files[&self.id]))
     }
 
     fn set_modified(&self, time: SystemTime) -> io::Result<()> {
         let mut state = self.mounted.whole_call()?;
         let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
-        state.files.get_mut(&self.id).unwrap().modified = seconds;
+        let file = state.files.get_mut(&self.id).unwrap();
+        file.changes += 1;
+        file.modified = seconds;
         Ok(())
     }
 

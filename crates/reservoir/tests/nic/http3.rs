@@ -418,6 +418,129 @@ fn a_server_copies_from_another_by_http3() {
     assert_eq!(dial.dialed.load(Ordering::Relaxed), 2, "the server asked by another way");
 }
 
+/// A malformed request is a stream error (RFC 9114 4.1.2), and the connection goes on.
+#[test]
+fn malformed_requests_are_reset() {
+    let mut bed = bed(LinkConfig::default());
+    let files = Files::new();
+    std::fs::write(files.path().join("store/f"), "0123456789").unwrap();
+    let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
+    type Case = (&'static str, &'static [(&'static str, &'static str)], &'static str, Result<u16, u64>);
+    const MALFORMED: Result<u16, u64> = Err(0x10e);
+    let cases: [Case; 22] = [
+        ("GET", &[], "", Ok(200)),
+        ("GET", &[("te", "trailers")], "", Ok(200)),
+        ("GET", &[("te", "gzip")], "", MALFORMED),
+        ("GET", &[("te", "trailers, gzip")], "", MALFORMED),
+        ("GET", &[("connection", "close")], "", MALFORMED),
+        ("GET", &[("keep-alive", "timeout=5")], "", MALFORMED),
+        ("GET", &[("proxy-connection", "close")], "", MALFORMED),
+        ("GET", &[("upgrade", "h2c")], "", MALFORMED),
+        ("GET", &[("host", "server.nic-offload.test"), ("host", "server.nic-offload.test")], "", MALFORMED),
+        ("GET", &[("content-length", "4")], "", MALFORMED),
+        ("GET", &[("content-length", "0")], "text", MALFORMED),
+        ("GET", &[("content-length", "4")], "text", Ok(200)),
+        ("HEAD", &[("content-length", "4")], "", MALFORMED),
+        ("GET", &[("content-length", "100000000")], "", Ok(413)),
+        ("PUT", &[("transfer-encoding", "chunked")], "text", MALFORMED),
+        ("PUT", &[("content-length", "5"), ("content-length", "4")], "text", MALFORMED),
+        ("PUT", &[("content-length", "+4")], "text", MALFORMED),
+        ("PUT", &[("content-length", "3")], "text", MALFORMED),
+        ("PUT", &[("content-length", "5")], "text", MALFORMED),
+        ("PUT", &[("content-length", "4"), ("if-match", "\"stale\"")], "text", Ok(412)),
+        ("PUT", &[("content-length", "4"), ("x-trailer", "connection")], "text", MALFORMED),
+        ("PUT", &[("content-length", "4")], "text", Ok(201)),
+    ];
+    let asking = dial.clone();
+    let client = bed.host(1).clone();
+    bed.run(client.spawn("client", async move {
+        let connection = asking.quic("", 443).await.unwrap();
+        let (mut driver, mut requests) = h3::client::new(Streams(connection)).await.unwrap();
+        let asked = async {
+            for (at, (method, fields, body, expected)) in cases.into_iter().enumerate() {
+                let path = if method == "PUT" { "new" } else { "f" };
+                let uri = format!("https://server.nic-offload.test/{path}");
+                let mut request = Request::builder().method(method).uri(uri);
+                let mut trailers = None;
+                for (name, value) in fields {
+                    match *name {
+                        "x-trailer" => trailers = Some(*value),
+                        _ => request = request.header(*name, *value),
+                    }
+                }
+                let answered = async {
+                    let mut stream = requests.send_request(request.body(()).unwrap()).await?;
+                    // The server may have reset the stream by now: what it said is heard below.
+                    if !body.is_empty() {
+                        let _heard_below = stream.send_data(body.as_bytes().into()).await;
+                    }
+                    if let Some(name) = trailers {
+                        let fields = [(name.parse().unwrap(), "x".parse().unwrap())].into_iter().collect();
+                        let _heard_below = stream.send_trailers(fields).await;
+                    }
+                    let _heard_below = stream.finish().await;
+                    let head = stream.recv_response().await?;
+                    while stream.recv_data().await?.is_some() {}
+                    Ok::<_, h3::error::StreamError>(head)
+                };
+                let answer = match answered.await {
+                    Ok(head) => Ok(head.status().as_u16()),
+                    Err(h3::error::StreamError::RemoteTerminate { code, .. }) => Err(code.value()),
+                    Err(error) => panic!("{at}: {error}"),
+                };
+                assert_eq!(answer, expected, "{at}: {method} {fields:?}");
+            }
+        };
+        tokio::select! {
+            () = asked => {}
+            ended = driver.wait_idle() => panic!("{ended}"),
+        }
+    }));
+    assert_eq!(std::fs::read(files.path().join("store/new")).unwrap(), b"text");
+    // Of the malformed ones nothing is left.
+    assert_eq!(std::fs::read_dir(files.path().join("store")).unwrap().count(), 2);
+}
+
+/// Over HTTP/3 an answer has the length that it has over HTTP/1.1, or none (RFC 9110 8.6).
+#[test]
+fn answers_without_content_tell_no_wrong_length() {
+    let mut bed = bed(LinkConfig::default());
+    let files = Files::new();
+    std::fs::write(files.path().join("store/f"), "0123456789").unwrap();
+    let dial = over(&bed, &files, Offload::Both, Server::open_to_all);
+    let client = bed.host(1).clone();
+    let lengths = bed.run(client.spawn("client", async move {
+        let connection = dial.quic("", 443).await.unwrap();
+        let (mut driver, mut requests) = h3::client::new(Streams(connection)).await.unwrap();
+        let asked = async {
+            let mut lengths = Vec::new();
+            for (method, path, name, value) in [
+                ("HEAD", "f", "range", "bytes=0-1"),
+                ("GET", "f", "range", "bytes=0-1"),
+                ("GET", "f", "if-none-match", "*"),
+                ("PUT", "f", "content-length", "0"),
+                ("HEAD", "", "x", "x"),
+            ] {
+                let uri = format!("https://server.nic-offload.test/{path}");
+                let request = Request::builder().method(method).uri(uri).header(name, value).body(()).unwrap();
+                let mut stream = requests.send_request(request).await.unwrap();
+                stream.finish().await.unwrap();
+                let head = stream.recv_response().await.unwrap();
+                while stream.recv_data().await.unwrap().is_some() {}
+                let length = head.headers().get("content-length").map(|length| length.to_str().unwrap().to_owned());
+                lengths.push((head.status().as_u16(), length));
+            }
+            lengths
+        };
+        tokio::select! {
+            lengths = asked => lengths,
+            ended = driver.wait_idle() => panic!("{ended}"),
+        }
+    }));
+    let length = |text: &str| Some(text.to_owned());
+    assert_eq!(lengths, [(200, length("10")), (206, length("2")), (304, None), (204, None), (200, None)]);
+}
+
 /// A copy between two servers is one of them's to make: what goes through here is what it tells, and its refusal.
 #[test]
 fn a_copy_has_servers_copy_between_them() {

@@ -1,22 +1,22 @@
-//! Which bytes of a file a request is for (RFC 9110 section 14).
+//! `Range` and `Content-Range` (RFC 9110 section 14).
 
 use core::ops::Range;
 
-/// What a `Range` header comes to for a file.
+/// The part of a file that a `Range` field selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selected {
-    /// All of it: the header says nothing that is to be heeded.
+    /// All of the file: the field is malformed, or its unit is unknown, or it has several ranges.
     Whole,
-    /// A part of it.
+    /// A part of the file.
     Part(Range<u64>),
-    /// Bytes that it does not have.
+    /// Bytes that the file does not have.
     Nothing,
 }
 
-/// Reads a `Range` header for a file of `length` bytes. More than one range at once may be ignored (section 14.2), and is.
+/// Reads a `Range` field for a file of `length` bytes. Several ranges may be ignored (section 14.2), and are.
 ///
 /// ```
-/// use offload_reservoir::range::{Selected, select};
+/// use http_rules::range::{Selected, select};
 ///
 /// assert_eq!(select("bytes=10-19", 15), Selected::Part(10..15));
 /// assert_eq!(select("bytes=-4", 15), Selected::Part(11..15));
@@ -24,38 +24,51 @@ pub enum Selected {
 /// assert_eq!(select("bytes=0-1,3-4", 15), Selected::Whole);
 /// ```
 pub fn select(header: &str, length: u64) -> Selected {
-    let Some((first, last)) = header.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
-        return Selected::Whole;
-    };
-    let (first, last) = (first.trim(), last.trim());
+    let mut ranges = ranges(header);
+    match (ranges.next(), ranges.next()) {
+        (Some(range), None) => select_one(range, length),
+        _ => Selected::Whole,
+    }
+}
+
+/// Splits a `Range` field of bytes into its ranges, without empty elements of the list (section 5.6.1.2).
+fn ranges(header: &str) -> impl Iterator<Item = &str> {
+    // 14.1: names of units are case-insensitive.
+    let (unit, ranges) = header.split_once('=').unwrap_or_default();
+    let ranges = if unit.eq_ignore_ascii_case("bytes") { ranges } else { "" };
+    ranges.split(',').map(|range| range.trim_matches([' ', '\t'])).filter(|range| !range.is_empty())
+}
+
+fn select_one(range: &str, length: u64) -> Selected {
+    let Some((first, last)) = range.split_once('-') else { return Selected::Whole };
     let range = match (number(first), number(last)) {
         (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),
         (Some(first), None) if last.is_empty() => first..length,
-        // The last so many bytes (section 14.1.2), or all if there are not so many.
+        // The last so many bytes (section 14.1.2), or all if there are not so many: of an empty file, none, which no 206 can tell.
+        (None, Some(1..)) if first.is_empty() && length == 0 => return Selected::Whole,
         (None, Some(count)) if first.is_empty() => length.saturating_sub(count)..length,
         _ => return Selected::Whole,
     };
     if range.start >= range.end { Selected::Nothing } else { Selected::Part(range) }
 }
 
-/// Whether a header asks for bytes in a form that RFC 9110 section 14.1 has; for several ranges too, as other servers may
-/// give them.
+/// Tests whether a field asks for bytes in a form that RFC 9110 section 14.1 has, which may be several ranges.
 ///
 /// ```
-/// use offload_reservoir::range::is_range;
+/// use http_rules::range::is_range;
 ///
 /// assert!(is_range("bytes=0-99") && is_range("bytes=0-1, -5"));
 /// assert!(!is_range("0-99") && !is_range("bytes=9-1"));
 /// ```
 pub fn is_range(header: &str) -> bool {
-    let Some(ranges) = header.strip_prefix("bytes=") else { return false };
-    ranges.split(',').all(|range| select(&format!("bytes={}", range.trim()), u64::MAX) != Selected::Whole)
+    let mut all = ranges(header).peekable();
+    all.peek().is_some() && all.all(|range| select_one(range, u64::MAX) != Selected::Whole)
 }
 
-/// What a `Content-Range` says of a message.
+/// The `Content-Range` of a message.
 ///
 /// ```
-/// use offload_reservoir::range::ContentRange;
+/// use http_rules::range::ContentRange;
 ///
 /// assert_eq!("bytes 0-99/200".parse(), Ok(ContentRange { bytes: Some(0..100), size: 200 }));
 /// assert_eq!("bytes */200".parse(), Ok(ContentRange { bytes: None, size: 200 }));
@@ -63,9 +76,9 @@ pub fn is_range(header: &str) -> bool {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContentRange {
-    /// Which bytes it has; `None`: it has none, and tells the size.
+    /// The bytes in the message. `None`: the message has none, and tells the size.
     pub bytes: Option<Range<u64>>,
-    /// The size of all.
+    /// The size of the whole file.
     pub size: u64,
 }
 
@@ -104,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_there_is() {
+    fn every_form_of_a_range_is_read() {
         let cases = [
             ("bytes=0-0", Selected::Part(0..1)),
             ("bytes=0-", Selected::Part(0..100)),
@@ -120,6 +133,15 @@ mod tests {
             ("bytes=a-b", Selected::Whole),
             ("bytes=+1-2", Selected::Whole),
             ("bytes=1-2,4-5", Selected::Whole),
+            ("Bytes=0-0", Selected::Part(0..1)),
+            ("bytes= 0-0 ", Selected::Part(0..1)),
+            ("bytes=,0-0,", Selected::Part(0..1)),
+            ("bytes=0 - 0", Selected::Whole),
+            ("bytes =0-0", Selected::Whole),
+            ("bytes=", Selected::Whole),
+            ("bytes=,", Selected::Whole),
+            ("bytes=18446744073709551615-", Selected::Nothing),
+            ("bytes=-18446744073709551616", Selected::Part(0..100)),
             ("lines=1-2", Selected::Whole),
             ("", Selected::Whole),
         ];
@@ -128,11 +150,12 @@ mod tests {
             assert_eq!(is_range(header), is_one, "{header}");
             assert_eq!(select(header, 100), expected, "{header}");
         }
-        assert_eq!(select("bytes=0-", 0), Selected::Nothing);
+        assert_eq!((select("bytes=0-", 0), select("bytes=-0", 0)), (Selected::Nothing, Selected::Nothing));
+        assert_eq!(select("bytes=-5", 0), Selected::Whole);
     }
 
     #[test]
-    fn a_content_range_is_exact_or_none() {
+    fn content_ranges_are_exact_or_refused() {
         for bad in [
             "",
             "bytes 0-1",

@@ -1,0 +1,277 @@
+//! Preconditions of requests (RFC 9110 section 13).
+
+use crate::date;
+use crate::tag::{Comparison, TagField};
+use crate::version::FileVersion;
+use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
+use http::{HeaderMap, HeaderName, Method, StatusCode};
+use std::time::SystemTime;
+
+/// The preconditions of one request, to be evaluated as often as needed.
+///
+/// ```
+/// use http_rules::http::{HeaderMap, Method};
+/// use http_rules::{Current, Preconditions, Unmet};
+///
+/// let mut fields = HeaderMap::new();
+/// fields.insert("if-none-match", "*".parse()?);
+/// let preconditions = Preconditions::of(&Method::PUT, &fields);
+/// assert_eq!(preconditions.evaluate(Current::Absent), Ok(()));
+/// assert_eq!(preconditions.evaluate(Current::Unversioned), Err(Unmet::Failed));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Preconditions {
+    /// The fields of preconditions, without the others.
+    fields: HeaderMap,
+    /// Whether the method is GET or HEAD.
+    is_read: bool,
+}
+
+/// The present state of a request's target.
+#[derive(Clone, Copy, Debug)]
+pub enum Current<'a> {
+    /// Nothing has the name.
+    Absent,
+    /// Something without tag and date, such as a folder, has the name.
+    Unversioned,
+    /// A file.
+    Version(&'a FileVersion),
+}
+
+/// The outcome of preconditions that are not met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unmet {
+    /// The client's copy of the file is fresh: 304.
+    #[error("the file is the version that the client has")]
+    NotModified,
+    /// The method must not be carried out: 412.
+    #[error("a precondition of the request is not met: the file is another version now, or is there, or is not")]
+    Failed,
+    /// A write depends on an `If-None-Match` that cannot be read: 400.
+    #[error("If-None-Match is neither `*` nor a list of entity tags in quotes")]
+    Malformed,
+}
+
+impl Unmet {
+    /// Returns the status of the answer.
+    pub fn status(self) -> StatusCode {
+        match self {
+            Unmet::NotModified => StatusCode::NOT_MODIFIED,
+            Unmet::Failed => StatusCode::PRECONDITION_FAILED,
+            Unmet::Malformed => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+impl Preconditions {
+    /// Takes the preconditions out of a request's fields.
+    pub fn of(method: &Method, fields: &HeaderMap) -> Preconditions {
+        let mut own = HeaderMap::new();
+        for name in [IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE] {
+            for value in fields.get_all(&name) {
+                own.append(&name, value.clone());
+            }
+        }
+        Preconditions { fields: own, is_read: matches!(*method, Method::GET | Method::HEAD) }
+    }
+
+    /// Tests whether the request has no preconditions.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// Tests whether the preconditions allow nothing but a new file, so that a file system can make sure of it.
+    pub fn is_for_new_file(&self) -> bool {
+        self.tags(&IF_NONE_MATCH, None, Comparison::Weak) == Some(TagField::Any)
+    }
+
+    /// Evaluates the preconditions, in the order of RFC 9110 section 13.2.2.
+    ///
+    /// # Errors
+    /// If one of them is not met.
+    pub fn evaluate(&self, current: Current<'_>) -> Result<(), Unmet> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let version = if let Current::Version(version) = current { Some(version) } else { None };
+        let tag = version.map(FileVersion::entity_tag);
+        let is_present = !matches!(current, Current::Absent);
+        let modified = version.map(|version| date::seconds(version.modified));
+        match self.tags(&IF_MATCH, tag.as_ref(), Comparison::Strong) {
+            Some(TagField::Any) if is_present => {}
+            Some(TagField::List { has: true }) => {}
+            // 13.1.1: a field that cannot be read matches nothing.
+            Some(_) => return Err(Unmet::Failed),
+            None => {
+                // 13.1.4: ignored without a date of modification.
+                if let (Some(date), Some(modified)) = (self.date(&IF_UNMODIFIED_SINCE), modified)
+                    && modified > date::seconds(date)
+                {
+                    return Err(Unmet::Failed);
+                }
+            }
+        }
+        let unmet = if self.is_read { Unmet::NotModified } else { Unmet::Failed };
+        match self.tags(&IF_NONE_MATCH, tag.as_ref(), Comparison::Weak) {
+            Some(TagField::Any) if is_present => Err(unmet),
+            Some(TagField::List { has: true }) => Err(unmet),
+            // To read is harmless; a write must not lose the version that the client meant.
+            Some(TagField::Malformed) if !self.is_read => Err(Unmet::Malformed),
+            Some(_) => Ok(()),
+            None => match (self.date(&IF_MODIFIED_SINCE), modified) {
+                // 13.1.3: for GET and HEAD only.
+                (Some(date), Some(modified)) if self.is_read && modified <= date::seconds(date) => {
+                    Err(Unmet::NotModified)
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Reads a field of tags. `None`: the request does not have it.
+    fn tags(&self, name: &HeaderName, present: Option<&crate::EntityTag>, comparison: Comparison) -> Option<TagField> {
+        let mut lines = self.fields.get_all(name).iter().peekable();
+        lines.peek()?;
+        Some(TagField::read(lines, present, comparison))
+    }
+
+    /// Reads a field of a date. `None`: the request does not have it once, or it is no date, so it is ignored.
+    fn date(&self, name: &HeaderName) -> Option<SystemTime> {
+        single(&self.fields, name).and_then(date::parse)
+    }
+}
+
+/// Returns the value of a field that has one line, of ASCII.
+pub(crate) fn single<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut lines = fields.get_all(name).iter();
+    let line = lines.next()?.to_str().ok()?;
+    lines.next().is_none().then_some(line.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Modified on 6 November 1994 at 08:49:37 and half a second.
+    fn version() -> FileVersion {
+        let modified = date::from_nanoseconds(784_111_777_500_000_000).unwrap();
+        FileVersion { inode: 1, size: 10, modified, changed: modified }
+    }
+
+    /// Evaluates for every kind of method and every state of the target: `0` for a met one, else the status.
+    fn statuses(lines: &[(&str, &str)], state: Current<'_>) -> Vec<u16> {
+        let mut fields = HeaderMap::new();
+        let tag = version().entity_tag().to_string();
+        for (name, value) in lines {
+            fields.append(name.parse::<HeaderName>().unwrap(), value.replace("TAG", &tag).parse().unwrap());
+        }
+        let methods = ["GET", "HEAD", "PUT", "POST", "DELETE", "COPY", "PATCH"];
+        let evaluated = methods.map(|method| {
+            let preconditions = Preconditions::of(&method.parse().unwrap(), &fields);
+            preconditions.evaluate(state).map_or_else(|unmet| unmet.status().as_u16(), |()| 0)
+        });
+        assert!(evaluated[0] == evaluated[1] && evaluated[2..].iter().all(|status| *status == evaluated[2]));
+        vec![evaluated[0], evaluated[2]]
+    }
+
+    /// Each line: the fields; then GET and PUT of a file, of a folder, of nothing.
+    #[test]
+    fn every_precondition_is_evaluated_in_every_form() {
+        const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
+        const SAME: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+        const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
+        let met = [0, 0];
+        let failed = [412, 412];
+        let fresh = [304, 412];
+        type Line<'a> = (&'a [(&'a str, &'a str)], [u16; 2], [u16; 2], [u16; 2]);
+        let (if_match, if_none) = ("if-match", "if-none-match");
+        let (since, unmodified) = ("if-modified-since", "if-unmodified-since");
+        let table: &[Line<'_>] = &[
+            (&[], met, met, met),
+            (&[("x-other", "TAG")], met, met, met),
+            // 13.1.1.
+            (&[(if_match, "TAG")], met, failed, failed),
+            (&[(if_match, "\"x\", TAG")], met, failed, failed),
+            (&[(if_match, "\"x\""), (if_match, "TAG")], met, failed, failed),
+            (&[(if_match, "W/TAG")], failed, failed, failed),
+            (&[(if_match, "\"x\"")], failed, failed, failed),
+            (&[(if_match, "*")], met, met, failed),
+            (&[(if_match, "x")], failed, failed, failed),
+            (&[(if_match, "*, TAG")], failed, failed, failed),
+            (&[(if_match, "")], failed, failed, failed),
+            // 13.1.2.
+            (&[(if_none, "TAG")], fresh, met, met),
+            (&[(if_none, "\"x\",TAG")], fresh, met, met),
+            (&[(if_none, "\"x\""), (if_none, "TAG")], fresh, met, met),
+            (&[(if_none, "W/TAG")], fresh, met, met),
+            (&[(if_none, "\"x\"")], met, met, met),
+            (&[(if_none, "*")], fresh, fresh, met),
+            (&[(if_none, "x")], [0, 400], [0, 400], [0, 400]),
+            (&[(if_none, "*"), (if_none, "TAG")], [0, 400], [0, 400], [0, 400]),
+            // 13.1.3.
+            (&[(since, BEFORE)], met, met, met),
+            (&[(since, SAME)], [304, 0], met, met),
+            (&[(since, AFTER)], [304, 0], met, met),
+            (&[(since, "Sunday, 06-Nov-94 08:49:37 GMT")], [304, 0], met, met),
+            (&[(since, "Sun Nov  6 08:49:37 1994")], [304, 0], met, met),
+            (&[(since, "Fri, 01 Jan 1960 00:00:00 GMT")], met, met, met),
+            (&[(since, "tomorrow")], met, met, met),
+            (&[(since, SAME), (since, SAME)], met, met, met),
+            // 13.1.4.
+            (&[(unmodified, BEFORE)], failed, met, met),
+            (&[(unmodified, SAME)], met, met, met),
+            (&[(unmodified, AFTER)], met, met, met),
+            (&[(unmodified, "Sunday, 06-Nov-94 08:49:36 GMT")], failed, met, met),
+            (&[(unmodified, "Sun Nov  6 08:49:36 1994")], failed, met, met),
+            (&[(unmodified, "Fri, 01 Jan 1960 00:00:00 GMT")], failed, met, met),
+            (&[(unmodified, "Sun, 06 Nov 1994 08:49:36")], met, met, met),
+            (&[(unmodified, BEFORE), (unmodified, BEFORE)], met, met, met),
+            // 13.2.2: tags go before dates, and If-Match before If-None-Match.
+            (&[(if_match, "TAG"), (unmodified, BEFORE)], met, failed, failed),
+            (&[(if_match, "\"x\""), (unmodified, AFTER)], failed, failed, failed),
+            (&[(if_match, "\"x\""), (if_none, "TAG")], failed, failed, failed),
+            (&[(if_match, "TAG"), (if_none, "TAG")], fresh, failed, failed),
+            (&[(if_none, "\"x\""), (since, AFTER)], met, met, met),
+            (&[(if_none, "TAG"), (since, BEFORE)], fresh, met, met),
+            (&[(if_match, "TAG"), (since, SAME)], [304, 0], failed, failed),
+            (&[(unmodified, AFTER), (since, SAME)], [304, 0], met, met),
+            (&[(unmodified, BEFORE), (if_none, "TAG")], failed, met, met),
+        ];
+        let version = version();
+        for (fields, file, folder, nothing) in table {
+            for (state, expected) in
+                [(Current::Version(&version), file), (Current::Unversioned, folder), (Current::Absent, nothing)]
+            {
+                assert_eq!(statuses(fields, state), expected, "{fields:?}, {state:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn star_of_if_none_match_asks_for_a_new_file() {
+        for (value, expected) in [("*", true), (" * ", true), ("\"x\"", false), ("*, \"x\"", false)] {
+            let mut fields = HeaderMap::new();
+            fields.insert(IF_NONE_MATCH, value.parse().unwrap());
+            assert_eq!(Preconditions::of(&Method::PUT, &fields).is_for_new_file(), expected, "{value}");
+        }
+        assert!(!Preconditions::default().is_for_new_file());
+    }
+
+    /// Both sides of 1970, and far from it.
+    #[test]
+    fn old_and_late_times_are_compared() {
+        for modified in [-315_619_200_i64, 300_000_000_000] {
+            let modified = FileVersion::change_time(modified, 0);
+            let version = FileVersion { modified, ..version() };
+            let evaluate = |name: HeaderName| {
+                let mut fields = HeaderMap::new();
+                fields.insert(name, "Fri, 01 Jan 1960 00:00:00 GMT".parse().unwrap());
+                Preconditions::of(&Method::GET, &fields).evaluate(Current::Version(&version))
+            };
+            let is_old = modified < SystemTime::UNIX_EPOCH;
+            assert_eq!(evaluate(IF_MODIFIED_SINCE), if is_old { Err(Unmet::NotModified) } else { Ok(()) });
+            assert_eq!(evaluate(IF_UNMODIFIED_SINCE), if is_old { Ok(()) } else { Err(Unmet::Failed) });
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Malformed requests of HTTP/3 (RFC 9114 section 4.1.2), as far as crate `http` shows them.
+//!
+//! A server resets the stream of a malformed request with H3_MESSAGE_ERROR. Order and repetition of pseudo-header fields do not show here.
+
+use crate::target::{check_path, is_authority};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, Method, Request};
+
+/// The fault of a malformed request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// A field that is about a connection of HTTP/1.1 (section 4.2).
+    #[error("the request has a field of a connection of HTTP/1.1")]
+    ConnectionField,
+    /// `TE` with another value than `trailers` (section 4.2).
+    #[error("the request's TE is not `trailers`")]
+    Te,
+    /// More than one `Content-Length`, or no number.
+    #[error("the request's Content-Length is not one number")]
+    Length,
+    /// A body of another length than `Content-Length` tells.
+    #[error("the request's body does not have the length that Content-Length tells")]
+    BodyLength,
+    /// A path, an authority or a `Host` that is none (section 4.3.1).
+    #[error("the request's path or authority is malformed")]
+    Target,
+}
+
+/// The length that a request's body has to have.
+///
+/// See [`check_head`] for an example.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BodyLength {
+    /// The number in `Content-Length`. `None`: any length will do.
+    declared: Option<u64>,
+    received: u64,
+}
+
+impl BodyLength {
+    /// Returns the number in `Content-Length`.
+    pub fn declared(&self) -> Option<u64> {
+        self.declared
+    }
+
+    /// Counts bytes of the body.
+    ///
+    /// # Errors
+    /// If the body is longer than declared.
+    pub fn count(&mut self, bytes: usize) -> Result<(), Malformed> {
+        self.received = self.received.saturating_add(bytes as u64);
+        if self.declared.is_some_and(|declared| self.received > declared) { Err(Malformed::BodyLength) } else { Ok(()) }
+    }
+
+    /// Checks the length at the body's end.
+    ///
+    /// # Errors
+    /// If the body is shorter than declared.
+    pub fn check_end(&self) -> Result<(), Malformed> {
+        if self.declared.is_some_and(|declared| self.received != declared) {
+            Err(Malformed::BodyLength)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Checks the head of a request; returns the length that its body has to have.
+///
+/// ```
+/// use http_rules::http::Request;
+/// use http_rules::http3::{Malformed, check_head};
+///
+/// let request = Request::put("https://example.org/file").header("content-length", "5").body(())?;
+/// let mut length = check_head(&request).unwrap();
+/// length.count(4).unwrap();
+/// assert_eq!(length.check_end(), Err(Malformed::BodyLength));
+///
+/// let request = Request::get("https://example.org/file").header("connection", "close").body(())?;
+/// assert_eq!(check_head(&request), Err(Malformed::ConnectionField));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// If the request is malformed.
+pub fn check_head<B>(request: &Request<B>) -> Result<BodyLength, Malformed> {
+    let fields = request.headers();
+    check_fields(fields)?;
+    let uri = request.uri();
+    // 4.4: CONNECT has an authority and no path.
+    if *request.method() != Method::CONNECT {
+        check_path(request.method(), uri.path()).map_err(|_| Malformed::Target)?;
+    }
+    let is_valid = |text: &str| is_authority(text.as_bytes());
+    if !uri.authority().is_none_or(|authority| is_valid(authority.as_str())) || fields.get_all(HOST).iter().count() > 1
+    {
+        return Err(Malformed::Target);
+    }
+    let mut lengths = fields.get_all(CONTENT_LENGTH).iter();
+    let declared = match (lengths.next(), lengths.next()) {
+        (None, _) => None,
+        (Some(length), None) => Some(number(length.as_bytes()).ok_or(Malformed::Length)?),
+        _ => return Err(Malformed::Length),
+    };
+    Ok(BodyLength { declared, received: 0 })
+}
+
+/// Checks the trailers of a request.
+///
+/// # Errors
+/// If they are malformed.
+pub fn check_trailers(fields: &HeaderMap) -> Result<(), Malformed> {
+    check_fields(fields)
+}
+
+fn check_fields(fields: &HeaderMap) -> Result<(), Malformed> {
+    let own = [CONNECTION, TRANSFER_ENCODING, UPGRADE, KEEP_ALIVE, PROXY_CONNECTION];
+    if own.iter().any(|name| fields.contains_key(name)) {
+        return Err(Malformed::ConnectionField);
+    }
+    let is_trailers = |value: &http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"trailers");
+    if fields.get_all(TE).iter().all(is_trailers) { Ok(()) } else { Err(Malformed::Te) }
+}
+
+/// Digits and nothing else.
+fn number(text: &[u8]) -> Option<u64> {
+    let text = core::str::from_utf8(text).ok()?;
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(method: &str, target: &str, lines: &[(&str, &str)]) -> Result<Option<u64>, Malformed> {
+        let mut request = Request::builder().method(method).uri(target);
+        for (name, value) in lines {
+            request = request.header(*name, *value);
+        }
+        check_head(&request.body(()).unwrap()).map(|length| length.declared())
+    }
+
+    #[test]
+    fn fields_that_http3_does_not_have_are_malformed() {
+        for (lines, expected) in [
+            (&[("connection", "close")][..], Err(Malformed::ConnectionField)),
+            (&[("connection", "")], Err(Malformed::ConnectionField)),
+            (&[("transfer-encoding", "chunked")], Err(Malformed::ConnectionField)),
+            (&[("keep-alive", "timeout=5")], Err(Malformed::ConnectionField)),
+            (&[("proxy-connection", "close")], Err(Malformed::ConnectionField)),
+            (&[("upgrade", "h2c")], Err(Malformed::ConnectionField)),
+            (&[("te", "gzip")], Err(Malformed::Te)),
+            (&[("te", "trailers, gzip")], Err(Malformed::Te)),
+            (&[("te", "trailers"), ("te", "gzip")], Err(Malformed::Te)),
+            (&[("te", "trailers")], Ok(None)),
+            (&[("content-length", "5"), ("content-length", "3")], Err(Malformed::Length)),
+            (&[("content-length", "5"), ("content-length", "5")], Err(Malformed::Length)),
+            (&[("content-length", "5, 5")], Err(Malformed::Length)),
+            (&[("content-length", "+5")], Err(Malformed::Length)),
+            (&[("content-length", "-1")], Err(Malformed::Length)),
+            (&[("content-length", "")], Err(Malformed::Length)),
+            (&[("content-length", "18446744073709551616")], Err(Malformed::Length)),
+            (&[("content-length", "18446744073709551615")], Ok(Some(u64::MAX))),
+            (&[("host", "a"), ("host", "a")], Err(Malformed::Target)),
+            (&[("host", "a")], Ok(None)),
+            (&[], Ok(None)),
+        ] {
+            assert_eq!(check("PUT", "https://a/file", lines), expected, "{lines:?}");
+            let trailers: HeaderMap =
+                lines.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+            let is_field = matches!(expected, Err(Malformed::ConnectionField));
+            assert_eq!(check_trailers(&trailers).is_err(), is_field || expected == Err(Malformed::Te), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn targets_are_paths_of_a_host() {
+        for (method, target, expected) in [
+            ("GET", "https://a/", Ok(None)),
+            ("GET", "https://[::1]:80/a", Ok(None)),
+            ("OPTIONS", "*", Ok(None)),
+            ("GET", "*", Err(Malformed::Target)),
+            ("GET", "https://user@a/", Err(Malformed::Target)),
+            ("CONNECT", "a:443", Ok(None)),
+        ] {
+            assert_eq!(check(method, target, &[]), expected, "{method} {target}");
+        }
+    }
+
+    #[test]
+    fn bodies_have_the_declared_length() {
+        for (declared, received, expected) in [
+            (None, 7, (Ok(()), Ok(()))),
+            (Some(7), 7, (Ok(()), Ok(()))),
+            (Some(8), 7, (Ok(()), Err(Malformed::BodyLength))),
+            (Some(6), 7, (Err(Malformed::BodyLength), Err(Malformed::BodyLength))),
+            (Some(0), 7, (Err(Malformed::BodyLength), Err(Malformed::BodyLength))),
+        ] {
+            let mut length = BodyLength { declared, received: 0 };
+            assert_eq!((length.count(received), length.check_end()), expected, "{declared:?}");
+        }
+    }
+}

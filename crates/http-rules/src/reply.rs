@@ -1,0 +1,189 @@
+//! Answers to GET and HEAD of a file.
+
+use crate::conditions::{Current, Preconditions, Unmet, single};
+use crate::date;
+use crate::range::{Selected, select};
+use crate::tag::{Comparison, TagField};
+use crate::version::FileVersion;
+use core::ops::Range;
+use http::header::{ACCEPT_RANGES, CONTENT_RANGE, ETAG, IF_RANGE, LAST_MODIFIED, RANGE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use std::time::SystemTime;
+
+/// The answer to a GET or HEAD of a file, without its bytes.
+///
+/// See [`reply`] for an example.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// 200, 206, 304, 400, 412 or 416.
+    pub status: StatusCode,
+    /// The bytes of the file to send; empty unless the status is 200 or 206.
+    pub range: Range<u64>,
+    /// The fields that follow from the version and the range. `Content-Length` and `Content-Type` are the caller's.
+    pub fields: HeaderMap,
+}
+
+/// Decides the answer to a GET or HEAD at `now`: evaluates the preconditions, then `If-Range` and `Range` (RFC 9110 section 13.2.2).
+///
+/// ```
+/// use http_rules::http::{HeaderMap, Method, StatusCode};
+/// use http_rules::{FileVersion, reply};
+/// use std::time::SystemTime;
+///
+/// let time = SystemTime::UNIX_EPOCH;
+/// let version = FileVersion { inode: 1, size: 100, modified: time, changed: time };
+/// let mut fields = HeaderMap::new();
+/// fields.insert("range", "bytes=90-".parse()?);
+/// let part = reply(&Method::GET, &fields, &version, SystemTime::now());
+/// assert_eq!((part.status, part.range), (StatusCode::PARTIAL_CONTENT, 90..100));
+/// // A range is for GET alone.
+/// let head = reply(&Method::HEAD, &fields, &version, SystemTime::now());
+/// assert_eq!((head.status, head.range), (StatusCode::OK, 0..100));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub fn reply(method: &Method, asked: &HeaderMap, version: &FileVersion, now: SystemTime) -> Reply {
+    let mut fields = HeaderMap::new();
+    fields.insert(ETAG, version.entity_tag().to_value());
+    // 15.4.5: a 304 has the fields that a 200 would have.
+    if let Some(date) = version.last_modified(now) {
+        fields.insert(LAST_MODIFIED, date);
+    }
+    if let Err(unmet) = Preconditions::of(method, asked).evaluate(Current::Version(version)) {
+        if unmet != Unmet::NotModified {
+            fields.remove(LAST_MODIFIED);
+        }
+        return Reply { status: unmet.status(), range: 0..0, fields };
+    }
+    fields.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    let size = version.size;
+    match selected(method, asked, version, now) {
+        Selected::Whole => Reply { status: StatusCode::OK, range: 0..size, fields },
+        Selected::Part(range) => {
+            fields.insert(CONTENT_RANGE, ascii(format!("bytes {}-{}/{size}", range.start, range.end - 1)));
+            Reply { status: StatusCode::PARTIAL_CONTENT, range, fields }
+        }
+        Selected::Nothing => {
+            fields.insert(CONTENT_RANGE, ascii(format!("bytes */{size}")));
+            Reply { status: StatusCode::RANGE_NOT_SATISFIABLE, range: 0..0, fields }
+        }
+    }
+}
+
+fn selected(method: &Method, asked: &HeaderMap, version: &FileVersion, now: SystemTime) -> Selected {
+    // 14.2: a range is defined for GET alone, and two of them are malformed.
+    let range = if *method == Method::GET { single(asked, &RANGE) } else { None };
+    match range {
+        Some(range) if is_same(asked, version, now) => select(range, version.size),
+        _ => Selected::Whole,
+    }
+}
+
+/// Tests whether the client has a part of this very version, if it says so by `If-Range` (section 13.1.5).
+fn is_same(asked: &HeaderMap, version: &FileVersion, now: SystemTime) -> bool {
+    if !asked.contains_key(IF_RANGE) {
+        return true;
+    }
+    let Some(known) = single(asked, &IF_RANGE) else { return false };
+    match date::parse(known) {
+        Some(known) => version.has_strong_date(now) && date::seconds(known) == date::seconds(version.modified),
+        // One tag: neither `*` nor a list.
+        None if known.contains(',') => false,
+        None => {
+            let tag = version.entity_tag();
+            let field = TagField::read(asked.get_all(IF_RANGE).iter(), Some(&tag), Comparison::Strong);
+            field == TagField::List { has: true }
+        }
+    }
+}
+
+fn ascii(text: String) -> HeaderValue {
+    HeaderValue::try_from(text).expect("digits and a few signs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::header::HeaderName;
+
+    fn version() -> FileVersion {
+        let modified = FileVersion::change_time(784_111_777, 5);
+        FileVersion { inode: 1, size: 100, modified, changed: modified }
+    }
+
+    fn answer(method: &Method, lines: &[(&str, &str)], version: &FileVersion, now: i64) -> Reply {
+        let mut asked = HeaderMap::new();
+        let tag = version.entity_tag().to_string();
+        for (name, value) in lines {
+            asked.append(name.parse::<HeaderName>().unwrap(), value.replace("TAG", &tag).parse().unwrap());
+        }
+        reply(method, &asked, version, FileVersion::change_time(now, 0))
+    }
+
+    const NOW: i64 = 1_000_000_000;
+    const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+    #[test]
+    fn ranges_are_given_of_the_version_that_if_range_names() {
+        let part = (206, 10..20);
+        let whole = (200, 0..100);
+        let table: &[(&[(&str, &str)], (u16, Range<u64>))] = &[
+            (&[], whole.clone()),
+            (&[("range", "bytes=10-19")], part.clone()),
+            (&[("range", "bytes=10-19"), ("range", "bytes=10-19")], whole.clone()),
+            (&[("range", "bytes=100-")], (416, 0..0)),
+            (&[("range", "bytes=-0")], (416, 0..0)),
+            (&[("range", "bytes=10-19"), ("if-range", "TAG")], part.clone()),
+            (&[("range", "bytes=10-19"), ("if-range", "W/TAG")], whole.clone()),
+            (&[("range", "bytes=10-19"), ("if-range", "\"x\"")], whole.clone()),
+            (&[("range", "bytes=10-19"), ("if-range", "*")], whole.clone()),
+            (&[("range", "bytes=10-19"), ("if-range", "\"x\", TAG")], whole.clone()),
+            (&[("range", "bytes=10-19"), ("if-range", "TAG"), ("if-range", "TAG")], whole.clone()),
+            (&[("range", "bytes=10-19"), ("if-range", "x")], whole.clone()),
+            (&[("range", "bytes=10-19"), ("if-range", DATE)], part.clone()),
+            (&[("range", "bytes=10-19"), ("if-range", "Sun Nov  6 08:49:37 1994")], part),
+            (&[("range", "bytes=10-19"), ("if-range", "Sun, 06 Nov 1994 08:49:38 GMT")], whole.clone()),
+            (&[("range", "bytes=100-"), ("if-range", "\"x\"")], whole.clone()),
+            (&[("if-range", "TAG")], whole),
+            // Preconditions go before ranges.
+            (&[("range", "bytes=10-19"), ("if-none-match", "TAG")], (304, 0..0)),
+            (&[("range", "bytes=10-19"), ("if-modified-since", DATE)], (304, 0..0)),
+            (&[("range", "bytes=10-19"), ("if-match", "\"x\"")], (412, 0..0)),
+            (&[("range", "bytes=100-"), ("if-match", "\"x\"")], (412, 0..0)),
+        ];
+        for (lines, expected) in table {
+            let got = answer(&Method::GET, lines, &version(), NOW);
+            assert_eq!((got.status.as_u16(), got.range), *expected, "{lines:?}");
+            let head = answer(&Method::HEAD, lines, &version(), NOW);
+            let expected = if matches!(expected.0, 206 | 416) { (200, 0..100) } else { expected.clone() };
+            assert_eq!((head.status.as_u16(), head.range), expected, "HEAD, {lines:?}");
+        }
+    }
+
+    /// A user has set the time, or the second is not over: the date does not tell versions apart.
+    #[test]
+    fn a_weak_date_gives_no_range() {
+        let lines = [("range", "bytes=10-19"), ("if-range", DATE)];
+        let set = FileVersion { changed: FileVersion::change_time(NOW - 100, 0), ..version() };
+        assert_eq!(answer(&Method::GET, &lines, &set, NOW).status, StatusCode::OK);
+        assert_eq!(answer(&Method::GET, &lines, &version(), 784_111_778).status, StatusCode::OK);
+        assert_eq!(answer(&Method::GET, &lines, &version(), 784_111_780).status, StatusCode::PARTIAL_CONTENT);
+    }
+
+    #[test]
+    fn fields_follow_from_version_and_status() {
+        let fields = |lines: &[(&str, &str)]| {
+            let mut names: Vec<_> =
+                answer(&Method::GET, lines, &version(), NOW).fields.keys().map(HeaderName::to_string).collect();
+            names.sort();
+            names.join(" ")
+        };
+        assert_eq!(fields(&[]), "accept-ranges etag last-modified");
+        assert_eq!(fields(&[("range", "bytes=0-")]), "accept-ranges content-range etag last-modified");
+        assert_eq!(fields(&[("if-none-match", "TAG")]), "etag last-modified");
+        assert_eq!(fields(&[("if-match", "\"x\"")]), "etag");
+        let unsatisfiable = answer(&Method::GET, &[("range", "bytes=100-")], &version(), NOW);
+        assert_eq!(unsatisfiable.fields[CONTENT_RANGE], "bytes */100");
+        let old = FileVersion { modified: FileVersion::change_time(-62_167_219_201, 0), ..version() };
+        assert!(!answer(&Method::GET, &[], &old, NOW).fields.contains_key(LAST_MODIFIED));
+    }
+}

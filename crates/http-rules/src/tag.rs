@@ -1,0 +1,163 @@
+//! Entity tags, and lists of them in fields (RFC 9110 section 8.8.3).
+
+use core::fmt;
+use http::HeaderValue;
+
+/// An entity tag.
+///
+/// ```
+/// use http_rules::EntityTag;
+///
+/// assert_eq!(EntityTag::strong("abc").to_string(), "\"abc\"");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntityTag {
+    opaque: String,
+}
+
+impl EntityTag {
+    /// Makes a strong tag out of letters and digits.
+    ///
+    /// # Panics
+    /// If there are other characters.
+    pub fn strong(opaque: &str) -> EntityTag {
+        assert!(opaque.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{opaque:?} has other characters");
+        EntityTag { opaque: opaque.into() }
+    }
+
+    /// Returns the tag as fields have it.
+    pub fn to_value(&self) -> HeaderValue {
+        HeaderValue::try_from(self.to_string()).expect("letters, digits and quotes")
+    }
+}
+
+impl fmt::Display for EntityTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.opaque)
+    }
+}
+
+/// How two tags are compared (RFC 9110 section 8.8.3.2).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Comparison {
+    /// A weak tag equals none.
+    Strong,
+    /// Weak tags count as strong ones.
+    Weak,
+}
+
+/// A field of tags, read for one present tag.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum TagField {
+    /// `*`.
+    Any,
+    /// A list, and whether the present tag is in it.
+    List { has: bool },
+    /// Neither.
+    Malformed,
+}
+
+impl TagField {
+    /// Reads the lines of a field. `present` is `None` where the target has no tag.
+    pub(crate) fn read<'a>(
+        lines: impl Iterator<Item = &'a HeaderValue>,
+        present: Option<&EntityTag>,
+        comparison: Comparison,
+    ) -> TagField {
+        let (mut stars, mut tags, mut has) = (0, 0, false);
+        for line in lines {
+            let mut rest = line.as_bytes();
+            loop {
+                rest = rest.trim_ascii_start();
+                match rest {
+                    [] => break,
+                    // RFC 9110 5.6.1.2: empty elements do not count.
+                    [b',', behind @ ..] => {
+                        rest = behind;
+                        continue;
+                    }
+                    [b'*', behind @ ..] => {
+                        stars += 1;
+                        rest = behind;
+                    }
+                    _ => {
+                        let Some((is_weak, opaque, behind)) = next_tag(rest) else { return TagField::Malformed };
+                        let is_equal = present.is_some_and(|present| present.opaque.as_bytes() == opaque);
+                        has |= is_equal && (comparison == Comparison::Weak || !is_weak);
+                        tags += 1;
+                        rest = behind;
+                    }
+                }
+                if !matches!(rest.trim_ascii_start(), [] | [b',', ..]) {
+                    return TagField::Malformed;
+                }
+            }
+        }
+        match (stars, tags) {
+            (1, 0) => TagField::Any,
+            (0, 1..) => TagField::List { has },
+            _ => TagField::Malformed,
+        }
+    }
+}
+
+/// Splits a tag off: whether it is weak, what is between the quotes, and the rest.
+fn next_tag(text: &[u8]) -> Option<(bool, &[u8], &[u8])> {
+    // `W` is upper case.
+    let strong = text.strip_prefix(b"W/");
+    let quoted = strong.unwrap_or(text).strip_prefix(b"\"")?;
+    let end = quoted.iter().position(|byte| *byte == b'"')?;
+    let (opaque, rest) = (&quoted[..end], &quoted[end + 1..]);
+    // etagc: no space, no control character.
+    opaque.iter().all(|byte| *byte > b' ' && *byte != 0x7f).then_some((strong.is_some(), opaque, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lines: &[&str], comparison: Comparison) -> TagField {
+        let values: Vec<HeaderValue> = lines.iter().map(|line| line.parse().unwrap()).collect();
+        TagField::read(values.iter(), Some(&EntityTag::strong("a")), comparison)
+    }
+
+    #[test]
+    fn lists_are_read_in_every_form() {
+        let (with, without) = (TagField::List { has: true }, TagField::List { has: false });
+        let cases: [(&[&str], TagField, TagField); 25] = [
+            (&["\"a\""], with, with),
+            (&["W/\"a\""], without, with),
+            (&["w/\"a\""], TagField::Malformed, TagField::Malformed),
+            (&["\"b\""], without, without),
+            (&["\"b\", \"a\""], with, with),
+            (&["\"b\",\"a\""], with, with),
+            (&["\"b\",\tW/\"a\" , \"c\""], without, with),
+            (&[",, \"a\" ,"], with, with),
+            (&["\"b\"", "\"a\""], with, with),
+            (&["\"b,\\\", \"a\""], with, with),
+            (&["\",\"a\""], TagField::Malformed, TagField::Malformed),
+            (&["\"\""], without, without),
+            (&["*"], TagField::Any, TagField::Any),
+            (&[" * ,"], TagField::Any, TagField::Any),
+            (&["*", "*"], TagField::Malformed, TagField::Malformed),
+            (&["*, \"a\""], TagField::Malformed, TagField::Malformed),
+            (&["*\"a\""], TagField::Malformed, TagField::Malformed),
+            (&["\"a\"", "*"], TagField::Malformed, TagField::Malformed),
+            (&["\"a\" \"b\""], TagField::Malformed, TagField::Malformed),
+            (&["a"], TagField::Malformed, TagField::Malformed),
+            (&["\"a"], TagField::Malformed, TagField::Malformed),
+            (&["'a'"], TagField::Malformed, TagField::Malformed),
+            (&["\"a b\""], TagField::Malformed, TagField::Malformed),
+            (&[""], TagField::Malformed, TagField::Malformed),
+            (&[","], TagField::Malformed, TagField::Malformed),
+        ];
+        for (lines, strong, weak) in cases {
+            assert_eq!(read(lines, Comparison::Strong), strong, "{lines:?}, strong");
+            assert_eq!(read(lines, Comparison::Weak), weak, "{lines:?}, weak");
+        }
+        // Bytes beyond ASCII are allowed in a tag.
+        let value = HeaderValue::from_bytes(b"\"\xe4\", \"a\"").unwrap();
+        assert_eq!(TagField::read([&value].into_iter(), Some(&EntityTag::strong("a")), Comparison::Strong), with);
+        assert_eq!(TagField::read([&value].into_iter(), None, Comparison::Weak), without);
+    }
+}
