@@ -24,8 +24,8 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Frame};
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
-use hyper::{Response, StatusCode};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Request, Response, StatusCode};
 use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -48,11 +48,12 @@ enum Way {
 
 pub(super) async fn copy(
     server: &Server,
-    fields: &HeaderMap,
+    request: &Request<()>,
     name: Name,
     grant: &Arc<Grant>,
     watch: &Watch,
 ) -> Result<Response<Body>, Refusal> {
+    let fields = request.headers();
     let bad = |text: &str| Refusal::new(StatusCode::BAD_REQUEST, text);
     let Some(third_party) = &server.0.third_party else {
         return Err(Refusal::new(

@@ -8,6 +8,7 @@ mod medium;
 mod names;
 mod patience;
 mod shares;
+mod uploads;
 
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};

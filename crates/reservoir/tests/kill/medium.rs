@@ -410,6 +410,9 @@ impl Stored for Open {
 
     fn set_size(&self, size: u64) -> io::Result<()> {
         let mut state = self.mounted.whole_call()?;
+        if size > LARGEST {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         state.files.get_mut(&self.id).unwrap().seen.resize(size as usize, 0);
         Ok(())
     }
@@ -464,3 +467,6 @@ impl Drop for Open {
 }
 
 const SECTOR: usize = 512;
+
+/// Bytes of the largest file that the medium takes.
+const LARGEST: u64 = 1 << 30;
