@@ -48,7 +48,7 @@ pub(super) async fn begin(
     let Some(writer) = named_writer(fields, grant)? else {
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "POST begins an upload: Reservoir-Upload names it"));
     };
-    refuse_root(&name)?;
+    refuse_folder(request.uri().path())?;
     refuse_content(fields)?;
     let (attributes, declared) = (attributes(fields)?, Declared::new(fields)?);
     let begin = if field(fields, "reservoir-resume") == Some("?1") { Begin::Resume } else { Begin::Anew };
@@ -110,7 +110,7 @@ pub(super) async fn put(
     grant: &Arc<Grant>,
     watch: &Watch,
 ) -> Result<Response<Body>, Refusal> {
-    refuse_root(&name)?;
+    refuse_folder(request.uri().path())?;
     if field(request.headers(), IF_NONE_MATCH) == Some("*") {
         let (folder, at) = (server.0.folder.clone(), name.clone());
         if server.0.shell.blocking(move || Ok(folder.about(&at).is_ok())).await? {
@@ -494,8 +494,9 @@ fn modified(fields: &HeaderMap) -> Option<SystemTime> {
     field(fields, MTIME).and_then(mtime::from_text)
 }
 
-fn refuse_root(name: &Name) -> Result<(), Refusal> {
-    if name == &Name::root() { Err(Refusal::new(StatusCode::CONFLICT, "this is a folder")) } else { Ok(()) }
+/// Refuses names that only a folder can have.
+pub(super) fn refuse_folder(path: &str) -> Result<(), Refusal> {
+    if path.ends_with('/') { Err(Refusal::new(StatusCode::CONFLICT, "this is a folder")) } else { Ok(()) }
 }
 
 /// Each file in one request is another upload.

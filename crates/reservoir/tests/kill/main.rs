@@ -8,6 +8,7 @@ mod medium;
 mod names;
 mod patience;
 mod shares;
+mod third_party;
 mod uploads;
 
 use core::pin::Pin;

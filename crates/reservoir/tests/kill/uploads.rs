@@ -4,7 +4,9 @@ use super::medium::Medium;
 use super::shell;
 use core::time::Duration;
 use offload_base::Seed;
+use offload_reservoir::copy::{Copy, Place, Plain};
 use offload_reservoir::digest::{Algorithm, Summer, hexadecimal};
+use offload_reservoir::name::Name;
 use offload_reservoir::tokens::Tokens;
 use offload_reservoir::{Limits, Server, Shell};
 use offload_testbed::VirtualTime;
@@ -61,7 +63,13 @@ impl World {
     }
 }
 
-async fn ask(mut stream: DuplexStream, method: &str, name: &str, fields: &[&str], content: &[u8]) -> (u16, String) {
+pub(super) async fn ask(
+    mut stream: DuplexStream,
+    method: &str,
+    name: &str,
+    fields: &[&str],
+    content: &[u8],
+) -> (u16, String) {
     let mut head = format!("{method} {name} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
     let has_length = fields.iter().any(|field| {
         let field = field.to_ascii_lowercase();
@@ -79,7 +87,7 @@ async fn ask(mut stream: DuplexStream, method: &str, name: &str, fields: &[&str]
     (answer[9..12].parse().unwrap(), answer)
 }
 
-fn sum(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {
+pub(super) fn sum(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {
     let mut summer = Summer::new(algorithm);
     summer.update(bytes);
     summer.finish()
@@ -184,6 +192,17 @@ fn malformed_digest_is_refused() {
     assert!(world.paths().is_empty());
     // RFC 9530 2: unknown algorithms are not looked at.
     assert_eq!(world.put("/f", &["Repr-Digest: unixsum=:AAAA:", "Digest: unixcksum=1"], b"bytes"), 201);
+}
+
+#[test]
+fn name_of_a_folder_is_refused() {
+    let mut world = World::new();
+    for name in ["/", "/folder/"] {
+        assert_eq!(world.put(name, &[], b"bytes"), 409, "{name}");
+        let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 4/1024"];
+        assert_eq!(world.ask("POST", name, &named, b"").0, 409, "{name}");
+    }
+    assert!(world.paths().is_empty());
 }
 
 #[test]
@@ -399,4 +418,33 @@ fn length_of_no_file_leaves_nothing() {
         assert!([400, 413].contains(&world.ask("POST", "/f", &named, b"").0));
     }
     assert!(world.paths().is_empty());
+}
+
+#[test]
+fn full_disk_keeps_nothing_of_a_pack() {
+    let files = 40;
+    for pulls in [false, true] {
+        let mut world = World::new();
+        let (here, there) = (Medium::new(Seed(2)), world.medium.clone());
+        let (source, target) = if pulls { (&there, &here) } else { (&here, &there) };
+        for number in 0..files {
+            source.put(&Name::from_url(&format!("/file-{number}")).unwrap(), &[7; 1000]);
+        }
+        target.set_room(20_500);
+        let (server, spawner) = (world.server.clone(), world.shell.clone());
+        let dial = Plain::new(move |_: &str, _| {
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            let server = server.clone();
+            spawner.spawn(async move { server.serve(theirs, "client").await });
+            Ok(ours)
+        });
+        let copy = Copy::new(world.shell.clone(), Arc::new(dial)).retries(0);
+        let local = Place::in_folder(Arc::new(here.mount(None)), Name::root());
+        let remote = Place::parse("https://server/", None).unwrap();
+        let (from, to) = if pulls { (remote, local) } else { (local, remote) };
+        let outcome = world.executor.block_on(copy.run(&[from], &to)).unwrap();
+        assert!(outcome.failed.len() >= files / 2, "{outcome:?}");
+        let left = target.paths().into_iter().filter(|path| path.display().to_string().contains("reservoir"));
+        assert_eq!(left.collect::<Vec<_>>(), Vec::<std::path::PathBuf>::new());
+    }
 }
