@@ -302,7 +302,7 @@ pub(crate) async fn run(options: CopyOptions) -> ExitCode {
             if options.json {
                 println!("{}", json(&outcome, began.elapsed().as_secs_f64()));
             } else {
-                outcome.failed.iter().for_each(|(file, error)| eprintln!("reservoir: {file}: {error}"));
+                failures(&outcome.failed).iter().for_each(|line| eprintln!("reservoir: {line}"));
                 println!("{}", told(&outcome, began.elapsed().as_secs_f64()));
             }
             match outcome.failed.len() {
@@ -415,6 +415,16 @@ fn told(outcome: &Outcome, seconds: f64) -> String {
     text
 }
 
+/// A line for each failed file. Files that follow each other and failed for one reason, such as a full disk, share a line.
+fn failures(failed: &[(String, String)]) -> Vec<String> {
+    let lines = failed.chunk_by(|(_, one), (_, other)| one == other).map(|files| match files {
+        [(first, error), .., (last, _)] => format!("{first} to {last}, {} files: {error}", files.len()),
+        [(file, error)] => format!("{file}: {error}"),
+        [] => String::new(),
+    });
+    lines.collect()
+}
+
 fn json(outcome: &Outcome, seconds: f64) -> String {
     let failed: Vec<_> =
         outcome.failed.iter().map(|(file, error)| serde_json::json!({ "file": file, "error": error })).collect();
@@ -434,3 +444,16 @@ fn json(outcome: &Outcome, seconds: f64) -> String {
 /// Where distributions keep the authorities that they trust.
 const SYSTEM_AUTHORITIES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+
+#[cfg(test)]
+mod tests {
+    use super::failures;
+
+    #[test]
+    fn files_that_fail_for_one_reason_share_a_line() {
+        let failed = [("a", "full"), ("b", "full"), ("c", "full"), ("d", "locked"), ("e", "full")];
+        let failed = failed.map(|(file, error)| (file.to_owned(), error.to_owned()));
+        assert_eq!(failures(&failed), ["a to c, 3 files: full", "d: locked", "e: full"]);
+        assert!(failures(&[]).is_empty());
+    }
+}

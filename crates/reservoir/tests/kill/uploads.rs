@@ -46,6 +46,18 @@ impl World {
         ours
     }
 
+    /// A copy from or to the server.
+    fn copy(&self) -> Copy {
+        let (server, spawner) = (self.server.clone(), self.shell.clone());
+        let dial = Plain::new(move |_: &str, _| {
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            let server = server.clone();
+            spawner.spawn(async move { server.serve(theirs, "client").await });
+            Ok(ours)
+        });
+        Copy::new(self.shell.clone(), Arc::new(dial))
+    }
+
     /// Sends a request on a connection of its own; returns the status and the rest of the answer.
     fn ask(&mut self, method: &str, name: &str, fields: &[&str], content: &[u8]) -> (u16, String) {
         let stream = self.connect();
@@ -384,6 +396,32 @@ fn upload_gives_way_once_its_client_has_gone() {
     assert_eq!(world.paths(), ["f"]);
 }
 
+/// As after a kill of a client whose connection the server has not missed yet.
+#[test]
+fn copy_waits_for_a_name_that_is_locked() {
+    for size in [3000, 3 << 20] {
+        let mut world = World::new();
+        let here = Medium::new(Seed(2));
+        here.put(&Name::from_url("/f").unwrap(), &vec![7; size]);
+        let mut open = world.connect();
+        let sleeper = world.shell.clone();
+        world.shell.spawn(async move {
+            let named = "reservoir-upload: u\r\nreservoir-blocks: 2048/1024";
+            let begin = format!("POST /f HTTP/1.1\r\nhost: x\r\n{named}\r\ncontent-length: 0\r\n\r\n");
+            open.write_all(begin.as_bytes()).await.unwrap();
+            sleeper.sleep(Duration::from_secs(30)).await;
+            drop(open);
+        });
+        world.executor.run_for(Duration::from_secs(1));
+        let copy = world.copy();
+        let from = Place::in_folder(Arc::new(here.mount(None)), Name::from_url("/f").unwrap());
+        let to = Place::parse("https://server/f", None).unwrap();
+        let outcome = world.executor.block_on(copy.run(&[from], &to)).unwrap();
+        assert_eq!((outcome.copied, outcome.failed.len()), (1, 0), "{outcome:?}");
+        assert_eq!(world.medium.get(Path::new("f")).unwrap().len(), size);
+    }
+}
+
 #[test]
 fn users_with_spaces_in_their_names_are_told_apart() {
     let mut world = World::new();
@@ -431,14 +469,7 @@ fn full_disk_keeps_nothing_of_a_pack() {
             source.put(&Name::from_url(&format!("/file-{number}")).unwrap(), &[7; 1000]);
         }
         target.set_room(20_500);
-        let (server, spawner) = (world.server.clone(), world.shell.clone());
-        let dial = Plain::new(move |_: &str, _| {
-            let (ours, theirs) = tokio::io::duplex(1 << 16);
-            let server = server.clone();
-            spawner.spawn(async move { server.serve(theirs, "client").await });
-            Ok(ours)
-        });
-        let copy = Copy::new(world.shell.clone(), Arc::new(dial)).retries(0);
+        let copy = world.copy().retries(0);
         let local = Place::in_folder(Arc::new(here.mount(None)), Name::root());
         let remote = Place::parse("https://server/", None).unwrap();
         let (from, to) = if pulls { (remote, local) } else { (local, remote) };
