@@ -11,7 +11,7 @@ use crate::blocks::BlockSum;
 use crate::body::{CONTENT_DIGEST, SUBTREE, sum_in};
 use crate::digest::{self, Algorithm, Malformed, Summer};
 use hyper::header::{
-    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderName, TRANSFER_ENCODING,
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderValue, TRANSFER_ENCODING,
 };
 use hyper::{Method, StatusCode};
 
@@ -42,6 +42,11 @@ impl Declared {
             return Err(malformed(SUBTREE));
         }
         Ok(Declared { content, whole, sum })
+    }
+
+    /// Tests whether no digest is declared.
+    pub(super) fn is_empty(&self) -> bool {
+        self.content.is_empty() && self.whole.is_empty()
     }
 
     /// Adds the digests of trailers.
@@ -104,33 +109,36 @@ fn malformed(name: &str) -> Refusal {
 /// Refuses a request whose fields make its bytes something else than bytes of a file, such as a compressed form of them.
 pub(super) fn refuse_codings(method: &Method, fields: &HeaderMap) -> Result<(), Refusal> {
     // RFC 9110 8.4: the bytes are to be decoded by the readers of the file, which the server does not tell them.
-    if !all_are(fields, CONTENT_ENCODING, "identity") {
+    let is_identity = |line: &str| line.split(',').all(|coding| coding.trim().eq_ignore_ascii_case("identity"));
+    if !fields.get_all(CONTENT_ENCODING).iter().all(|line| line.to_str().is_ok_and(is_identity)) {
         let text = "a Content-Encoding would be lost: send the file's own bytes";
         let mut refusal = Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
         refusal.field(ACCEPT_ENCODING, "identity");
         return Err(refusal);
     }
     // RFC 9112 6.1; hyper undoes `chunked`, and leaves what is inside.
-    if !all_are(fields, TRANSFER_ENCODING, "chunked") || fields.get_all(TRANSFER_ENCODING).iter().count() > 1 {
+    if single(fields, TRANSFER_ENCODING.as_str())?.is_some_and(|coding| !coding.eq_ignore_ascii_case("chunked")) {
         return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "of transfer codings, the server knows chunked only"));
     }
     let kind = fields.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.trim_start().get(..BYTERANGES.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(BYTERANGES)) {
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send one range in a request, by Content-Range"));
     }
-    let mut ranges = fields.get_all(CONTENT_RANGE).iter();
-    match (ranges.next(), ranges.next()) {
-        (None, _) => Ok(()),
-        // RFC 9110 14.4: it has no meaning with another method.
-        (Some(range), None) if *method == Method::PUT && range.to_str().is_ok() => Ok(()),
-        _ => Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range is for PUT, and there once, in ASCII")),
+    // RFC 9110 14.4: it has no meaning with another method.
+    if single(fields, CONTENT_RANGE.as_str())?.is_some() && *method != Method::PUT {
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range is for PUT"));
     }
+    Ok(())
 }
 
-/// Tests whether each member of each line of a field is `only`.
-fn all_are(fields: &HeaderMap, name: HeaderName, only: &str) -> bool {
-    let is = |line: &str| line.split(',').all(|member| member.trim().eq_ignore_ascii_case(only));
-    fields.get_all(name).iter().all(|line| line.to_str().is_ok_and(is))
+/// The value of a field that must not be repeated; refuses one that is, or that is not ASCII.
+pub(super) fn single<'a>(fields: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Refusal> {
+    let mut lines = fields.get_all(name).iter();
+    match (lines.next().map(HeaderValue::to_str), lines.next()) {
+        (None, _) => Ok(None),
+        (Some(Ok(value)), None) => Ok(Some(value)),
+        _ => Err(Refusal::new(StatusCode::BAD_REQUEST, format!("{name} may be there once, in ASCII"))),
+    }
 }
 
 /// RFC 1864.

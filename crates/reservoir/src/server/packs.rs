@@ -6,9 +6,9 @@
 //! ```
 
 use super::Server;
+use super::declared::Declared;
 use super::read::response;
 use super::refusal::Refusal;
-use super::write::connection;
 use crate::body::{self, Body, Relayed};
 use crate::name::Name;
 use crate::pack::{self, BadPack, Unpacker};
@@ -31,13 +31,10 @@ pub(super) async fn take(
     grant: &Arc<Grant>,
     watch: &Watch,
 ) -> Result<Response<Body>, Refusal> {
-    let connection = connection(&request);
-    let free = |batch: &Batch| {
-        for name in batch.names() {
-            // The lock of its journal refuses it in words, file by file.
-            let _locked = server.0.uploads.free(&name, grant.name(), &connection);
-        }
-    };
+    if !Declared::new(request.headers())?.is_empty() {
+        let text = "files of a pack appear before its end, and each has its hash in the pack: leave other digests out";
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
+    }
     let (mut body, mut unpacker) = (request.into_body(), Unpacker::default());
     let mut batch = Batch::new(server.0.folder.clone(), into);
     let mut failed = String::new();
@@ -49,7 +46,6 @@ pub(super) async fn take(
         unpacker.push(&data);
         while let Some(file) = unpacker.next()? {
             if batch.push(file) {
-                free(&batch);
                 batch = land(server, batch, &mut failed, watch).await?;
             }
         }
@@ -57,7 +53,6 @@ pub(super) async fn take(
     if !unpacker.is_ended() {
         return Err(Refusal::cut_off());
     }
-    free(&batch);
     land(server, batch, &mut failed, watch).await?;
     Ok(response(StatusCode::OK, HeaderMap::new(), body::full(failed)))
 }

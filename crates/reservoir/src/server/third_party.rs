@@ -15,7 +15,7 @@
 //! ```
 
 use super::Server;
-use super::read::field;
+use super::declared::single;
 use super::refusal::Refusal;
 use super::write::{connection, refuse_folder};
 use crate::body::Body;
@@ -68,7 +68,7 @@ pub(super) async fn copy(
             "this server copies from and to no other: --tpc-allow names those it may",
         ));
     };
-    let (way, other) = match (field(fields, "source"), field(fields, "destination")) {
+    let (way, other) = match (single(fields, "source")?, single(fields, "destination")?) {
         (Some(source), None) => (Way::Pull, source),
         (None, Some(destination)) => (Way::Push, destination),
         _ => return Err(bad("COPY needs either Source or Destination, a URL that begins with https://")),
@@ -82,7 +82,7 @@ pub(super) async fn copy(
     }
     refuse_folder(request.uri().path())?;
     // What other servers call davs:// or http:// is not encrypted, or not this.
-    let token = match field(fields, TRANSFER_AUTHORIZATION) {
+    let token = match single(fields, TRANSFER_AUTHORIZATION)? {
         None => None,
         Some(value) => {
             let token = value.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer "));
@@ -96,22 +96,25 @@ pub(super) async fn copy(
     if place.has_slash() {
         return Err(bad("COPY is for a file: the URL of a folder is none"));
     }
-    let streams = match field(fields, "x-number-of-streams").map(str::parse) {
+    let streams = match single(fields, "x-number-of-streams")?.map(str::parse) {
         None => USUAL_STREAMS,
         Some(Ok(streams @ 1..=MOST_STREAMS)) => streams,
         Some(_) => return Err(bad("X-Number-Of-Streams is 1 to 64")),
     };
-    let replaces = match field(fields, "overwrite") {
+    let replaces = match single(fields, "overwrite")? {
         None => true,
         Some(value) if value.eq_ignore_ascii_case("T") => true,
         Some(value) if value.eq_ignore_ascii_case("F") => false,
         Some(_) => return Err(bad("Overwrite is T or F")),
     };
-    let proves = match field(fields, "requirechecksumverification") {
+    let proves = match single(fields, "requirechecksumverification")? {
         None => false,
         Some(value) if value.eq_ignore_ascii_case("true") => true,
         Some(value) if value.eq_ignore_ascii_case("false") => false,
         Some(_) => return Err(bad("RequireChecksumVerification is true or false")),
+    };
+    let Ok(permit) = third_party.places.clone().try_acquire_owned() else {
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many copies are under way: ask again later"));
     };
     let mut copy = Copy::new(server.0.shell.clone(), third_party.dial.clone()).streams(streams);
     // What came of an earlier COPY goes on; of a file that is there, only a hash shows that it is the same.
@@ -137,9 +140,6 @@ pub(super) async fn copy(
             return Err(is_there());
         }
     }
-    let Ok(permit) = third_party.places.clone().try_acquire_owned() else {
-        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many copies are under way: ask again later"));
-    };
     let places = if way == Way::Pull { (place, here) } else { (here, place) };
     let (lines, heard) = mpsc::channel(2);
     server.0.shell.spawn(tell(server.clone(), copy, name, places, lines, permit));
@@ -168,8 +168,8 @@ async fn tell(
             () = shell.sleep(BETWEEN_MARKERS) => {}
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        // Who is slow to read misses one.
-        let _missed = lines.try_send(marker(now, progress.bytes() + progress.skipped()));
+        // Blocks that were sent again count once; a client that is slow to read misses a marker.
+        let _missed = lines.try_send(marker(now, (progress.bytes() + progress.skipped()).min(progress.all_bytes())));
     };
     drop(permit);
     server.0.digests.forget(&name);

@@ -49,8 +49,7 @@ pub(super) async fn begin(
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "POST begins an upload: Reservoir-Upload names it"));
     };
     refuse_folder(request.uri().path())?;
-    refuse_content(fields)?;
-    let (attributes, declared) = (attributes(fields)?, Declared::new(fields)?);
+    let (attributes, declared) = (attributes(fields)?, without_content(fields)?);
     let begin = if field(fields, "reservoir-resume") == Some("?1") { Begin::Resume } else { Begin::Anew };
     // Every block that is there is read.
     watch.expect(None);
@@ -285,8 +284,7 @@ impl Put<'_> {
 
     /// The upload is to become the file.
     async fn finish(self, request: Request<Body>, size: u64) -> Result<Response<Body>, Refusal> {
-        refuse_content(request.headers())?;
-        let declared = Declared::new(request.headers())?;
+        let declared = without_content(request.headers())?;
         let Some(writer) = named_writer(request.headers(), self.grant)? else {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Upload has to name the upload"));
         };
@@ -473,12 +471,14 @@ pub(super) fn connection<T>(request: &Request<T>) -> Connection {
     request.extensions().get().cloned().unwrap_or_default()
 }
 
-/// Refuses bytes that would go nowhere.
-fn refuse_content(fields: &HeaderMap) -> Result<(), Refusal> {
-    if field(fields, CONTENT_LENGTH).is_some_and(|length| length != "0") {
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, "this request begins or ends an upload, and has no content"));
+/// The digests of a request that has no content; refuses bytes that would go nowhere.
+fn without_content(fields: &HeaderMap) -> Result<Declared, Refusal> {
+    let declared = Declared::new(fields)?;
+    if field(fields, CONTENT_LENGTH).is_some_and(|length| length != "0") || !declared.content.is_empty() {
+        let text = "this request begins or ends an upload, and has no content";
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
     }
-    Ok(())
+    Ok(declared)
 }
 
 /// Which share of an upload a request is for, and how many there are: one for each server that writes it.

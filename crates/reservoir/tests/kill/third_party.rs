@@ -19,6 +19,7 @@ use offload_testbed::VirtualTime;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A server that is asked for copies, and `https://other`, each with a folder.
 struct World {
@@ -110,13 +111,38 @@ fn copy_that_may_not_overwrite_leaves_the_file() {
             let (status, answer) = world.copy("/f", &[&fields[0], &fields[1]]);
             assert_eq!(status, 412, "{answer}");
         }
-        assert_eq!(world.copy("/f", &[&format!("{way}: https://other/f"), "Overwrite: maybe"]).0, 400);
+        for unclear in [&["Overwrite: maybe"][..], &["Overwrite: F\u{e9}"], &["Overwrite: T", "Overwrite: F"]] {
+            let other = format!("{way}: https://other/f");
+            assert_eq!(world.copy("/f", &[&[&other[..]], unclear].concat()).0, 400, "{unclear:?}");
+        }
         assert_eq!(std::fs::read_to_string(world.here("f")).unwrap(), "mine");
         assert_eq!(std::fs::read_to_string(world.there("f")).unwrap(), "theirs");
         std::fs::remove_file(if way == "Source" { world.here("f") } else { world.there("f") }).unwrap();
         let (_, answer) = world.copy("/f", &[&format!("{way}: https://other/f"), "Overwrite: F"]);
         assert!(answer.contains("success: Created"), "{answer}");
     }
+}
+
+/// An upload of the name that its client has left does not stop a copy; one whose client is there does.
+#[test]
+fn copy_takes_a_name_over_from_an_upload_that_was_left() {
+    let mut world = World::new(None);
+    write(&world.there("f"), "theirs");
+    let (mut open, theirs) = tokio::io::duplex(1 << 16);
+    let server = world.server.clone();
+    world.shell.spawn(async move { server.serve(theirs, "client").await });
+    let named = "reservoir-upload: u\r\nreservoir-blocks: 2048/1024";
+    let begin = format!("POST /f HTTP/1.1\r\nhost: x\r\n{named}\r\ncontent-length: 0\r\n\r\n");
+    world.executor.block_on(async {
+        open.write_all(begin.as_bytes()).await.unwrap();
+        open.read_exact(&mut [0; 12]).await.unwrap();
+    });
+    assert_eq!(world.copy("/f", &["Source: https://other/f"]).0, 423);
+    drop(open);
+    world.executor.run_for(Duration::from_secs(1));
+    let (_, answer) = world.copy("/f", &["Source: https://other/f"]);
+    assert!(answer.contains("success: Created"), "{answer}");
+    assert_eq!(world.entries(), ["f"]);
 }
 
 /// Names without a slash at their end, which are folders, at either end of either way.

@@ -221,15 +221,26 @@ fn name_of_a_folder_is_refused() {
 fn coded_content_is_refused() {
     let mut world = World::new();
     let part = "Content-Range: bytes 0-4/5";
-    let cases: [(&str, &[&str], u16); 9] = [
+    let pack = "Content-Type: application/x-reservoir-pack";
+    let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 5/1024", "Content-Range: bytes */5"];
+    let of_content = digest("Content-Digest", Algorithm::Sha256, b"bytes", false);
+    let of_file = digest("Repr-Digest", Algorithm::Sha256, b"bytes", false);
+    let cases: [(&str, &[&str], u16); 15] = [
+        ("PUT", &[part, "Transfer-Encoding: chunked, chunked"], 501),
+        // Bytes, or digests, that would be for nothing.
+        ("POST", &[named[0], named[1]], 400),
+        ("PUT", &named, 400),
+        ("POST", &[pack, &of_content], 400),
+        ("POST", &[pack, &of_file], 400),
+        ("POST", &[named[0], named[1], "Content-Length: 0", &of_content], 400),
         ("PUT", &["Content-Encoding: gzip"], 415),
         ("PUT", &["Content-Encoding: identity", "Content-Encoding: br"], 415),
         ("PUT", &["Content-Type: Multipart/Byteranges; boundary=x"], 415),
         ("PUT", &[part, "Transfer-Encoding: gzip, chunked"], 501),
         ("PUT", &[part, part], 400),
         ("PUT", &["Content-Range: bytes 0-4/5\u{e9}"], 400),
-        ("POST", &[part, "Content-Type: application/x-reservoir-pack"], 400),
-        ("POST", &["Content-Encoding: gzip", "Content-Type: application/x-reservoir-pack"], 415),
+        ("POST", &[part, pack], 400),
+        ("POST", &["Content-Encoding: gzip", pack], 415),
         ("COPY", &[part, "Source: https://other/f"], 400),
     ];
     for (method, fields, status) in cases {
