@@ -351,7 +351,7 @@ mod tests {
         }
         assert_eq!(folder.open(&name("/link")).unwrap().about().unwrap().size, 4);
     }
-    /// Whoever writes to the pipe still waits for a reader afterwards.
+    /// A writer of the pipe still waits for a reader afterwards.
     #[test]
     fn pipe_is_not_opened() {
         use std::io::{Read, Write};

@@ -243,6 +243,11 @@ impl Upload {
         self.writer.user == user && Arc::strong_count(self) == 1 && !connections.iter().any(is_other)
     }
 
+    /// Sets the digests that the whole file has to have.
+    pub(super) fn expect_only(&self, digests: Digests) {
+        *self.expected.lock().unwrap_or_else(PoisonError::into_inner) = digests;
+    }
+
     /// Adds digests that the whole file has to have; returns all of them.
     pub(super) fn expect(&self, digests: &Digests) -> Digests {
         let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);

@@ -54,7 +54,7 @@ pub(super) async fn begin(
     // Every block that is there is read.
     watch.expect(None);
     let (upload, was_open) = server.0.uploads.enter(&name, writer, begin, connection(request)).await?;
-    upload.expect(&declared.whole);
+    upload.expect_only(declared.whole);
     if was_open && field(fields, CHECK) == Some("?1") {
         // It was checked when it was opened; who knows what the medium did since.
         let landing = upload.landing()?;
@@ -210,12 +210,13 @@ impl Put<'_> {
             }
         };
         if !is_named && landing.present() == landing.blocks().count() {
-            let mut leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: false };
+            let mut leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: true };
             let known = landing.root().map(|root| (Algorithm::Blake3, root.to_vec())).into_iter().collect();
             if !self.fit(&landing, 0..size, &expected, known).await? {
+                // Which of the parts is wrong is not known: all of them come again.
+                leftovers.keep = false;
                 return Err(differs(StatusCode::BAD_REQUEST, "the file that came"));
             }
-            leftovers.keep = true;
             return self.settle(leftovers, modified).await;
         }
         let mut told = HeaderMap::new();
