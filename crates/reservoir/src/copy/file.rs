@@ -595,7 +595,7 @@ impl FileJob {
                 if same {
                     Ok(Finished::Done)
                 } else {
-                    Err(self.unproved("the destination's server has another digest"))
+                    Err(self.unproved("the server of the destination tells no digest, or another one"))
                 }
             }
             Target::Whole(..) | Target::Asked(_) => Ok(Finished::Done),
@@ -628,7 +628,11 @@ impl FileJob {
             }
             Target::Upload(upload) => {
                 let sums: Vec<BlockSum> = self.state().sums.values().copied().collect();
-                let root = (sums.len() as u64 == self.blocks.count()).then(|| root(&sums));
+                let root = match self.copy.proves {
+                    // The checksums of blocks that were there are the server's own.
+                    true => Some(hash::of_source(&self.copy, &self.item).await?),
+                    false => (sums.len() as u64 == self.blocks.count()).then(|| root(&sums)),
+                };
                 let (name, verify) = (&self.item.to.1, self.copy.verify);
                 let modified = self.item.about.modified;
                 let replaces = self.copy.replaces;
