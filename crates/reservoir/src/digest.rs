@@ -195,7 +195,7 @@ fn members<'a>(
     Ok(known)
 }
 
-/// The value of a digest in either notation, of which the length tells which one it is.
+/// Decodes a digest in hexadecimal digits or base64; the length tells the notation.
 fn hexadecimal_or_base64(algorithm: Algorithm, text: &str) -> Option<Vec<u8>> {
     let text = text.trim();
     let fits = |value: &Vec<u8>| value.len() == algorithm.length();

@@ -194,7 +194,7 @@ impl Landing {
             return Err(LandingError::NotBegun(name.clone()));
         }
         if let Err(error) = landing.begin_anew() {
-            // A full disk, or one that has no files of this size, keeps no hidden files of it.
+            // The disk is full, or takes no file of this size: the hidden files would stay for ever.
             let _first_error_counts = landing.discard();
             return Err(medium(error));
         }

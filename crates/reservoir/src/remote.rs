@@ -121,8 +121,8 @@ pub(crate) struct Ending<'a> {
     pub(crate) replaces: bool,
 }
 
-/// What a server is to check before a whole file appears.
-pub(crate) struct Held {
+/// Conditions that a server checks before a whole file appears.
+pub(crate) struct UploadConditions {
     pub(crate) digest: Expected,
     /// Whether a file of its name is replaced.
     pub(crate) replaces: bool,
@@ -477,7 +477,7 @@ impl Remote {
         body: Body,
         size: u64,
         modified: SystemTime,
-        held: Held,
+        conditions: UploadConditions,
         attributes: &Attributes,
     ) -> Result<(), RemoteError> {
         let modified = mtime::to_text(modified);
@@ -491,11 +491,11 @@ impl Remote {
         if !attributes.is_empty() {
             request = request.header(attributes::FIELD, attributes.to_text());
         }
-        if !held.replaces {
+        if !conditions.replaces {
             request = request.header(IF_NONE_MATCH, "*");
         }
-        let is_held_to = !matches!(held.digest, Expected::Nothing);
-        request = match held.digest {
+        let is_held_to = !matches!(conditions.digest, Expected::Nothing);
+        request = match conditions.digest {
             Expected::Nothing => request,
             Expected::Blake3(digest) => request.header("repr-digest", Algorithm::Blake3.field(&digest)),
             Expected::Md5(md5) => request.header(bucket::CONTENT_MD5, STANDARD.encode(md5)),

@@ -100,7 +100,7 @@ impl Rooted {
 
 impl Folder for Rooted {
     fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
-        // To open a pipe or a device does something to it: a writer who waits for a reader goes on.
+        // Opening a pipe or a device has an effect: a writer of the pipe goes on, and its bytes are lost.
         match self.about(name)?.kind {
             Kind::File => self.open_with(name, OpenOptions::new().read(true), false),
             Kind::Folder => Err(io::ErrorKind::IsADirectory.into()),

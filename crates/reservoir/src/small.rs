@@ -53,14 +53,14 @@ impl Batch {
     pub(crate) fn land(mut self) -> io::Result<(Batch, Refused)> {
         let mut written = VecDeque::new();
         let landed = self.land_all(&mut written);
-        // Nobody takes up what has no name yet; a full disk would stay full of it.
+        // No client resumes these files, and they would keep a full disk full.
         for (name, _lock) in &written {
             let _first_error_counts = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
         }
         landed.map(|refused| (self, refused))
     }
 
-    /// The same; leaves what is written and has no name yet in `written`.
+    /// Writes and renames all files of the batch. On failure, `written` has the files without a name.
     fn land_all(&mut self, written: &mut VecDeque<(Name, Arc<dyn Stored>)>) -> io::Result<Refused> {
         let mut refused = Vec::new();
         for file in core::mem::take(&mut self.files) {

@@ -10,7 +10,9 @@ use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
 use crate::body::{FileBody, Relayed, known};
 use crate::landing::{Begin, Landing};
 use crate::name::Name;
-use crate::remote::{Beginning, Ending, Expected, Held, OfUpload, Reading, Remote, RemoteError, ThirdParty};
+use crate::remote::{
+    Beginning, Ending, Expected, OfUpload, Reading, Remote, RemoteError, ThirdParty, UploadConditions,
+};
 use crate::sink::Sink;
 use crate::storage::{About, Kind, Stored, read_exactly};
 use bytes::Bytes;
@@ -417,20 +419,22 @@ impl FileJob {
                 fed.and_then(|_| sent.map_err(CopyError::from))?;
             }
             (Target::Whole(server, _), Source::Local(file, _)) => {
-                let held = match server.is_bucket() {
-                    true => self.held_to(Expected::Md5(self.md5(file, range.clone()).await?)),
-                    false => self.held_to(Expected::Nothing),
+                let conditions = match server.is_bucket() {
+                    true => self.conditions(Expected::Md5(self.md5(file, range.clone()).await?)),
+                    false => self.conditions(Expected::Nothing),
                 };
                 let body = self.file_body(file, 0, range, stream, false);
                 let (size, modified) = (self.blocks.size(), self.item.about.modified);
-                server.put_whole(&self.item.to.1, body.boxed_unsync(), size, modified, held, &self.attributes).await?;
+                server
+                    .put_whole(&self.item.to.1, body.boxed_unsync(), size, modified, conditions, &self.attributes)
+                    .await?;
                 self.check_source().await?;
             }
             (Target::Whole(server, _), Source::Remote(_)) => {
                 let (body, feed) = self.relay(0, range, stream, false).await?;
                 let (size, modified) = (self.blocks.size(), self.item.about.modified);
-                let held = self.held_to(Expected::Nothing);
-                let sent = server.put_whole(&self.item.to.1, body, size, modified, held, &self.attributes);
+                let conditions = self.conditions(Expected::Nothing);
+                let sent = server.put_whole(&self.item.to.1, body, size, modified, conditions, &self.attributes);
                 let (sent, fed) = tokio::join!(sent, feed);
                 fed.and_then(|_| sent.map_err(CopyError::from))?;
             }
@@ -438,8 +442,8 @@ impl FileJob {
         Ok(())
     }
 
-    fn held_to(&self, digest: Expected) -> Held {
-        Held { digest, replaces: self.copy.replaces }
+    fn conditions(&self, digest: Expected) -> UploadConditions {
+        UploadConditions { digest, replaces: self.copy.replaces }
     }
 
     /// A small file is read whole, so that its digest goes ahead of it.
@@ -454,8 +458,8 @@ impl FileJob {
         self.check_source().await?;
         turn(&self.copy, bytes.len()).await;
         let (body, modified) = (crate::body::full(bytes), self.item.about.modified);
-        let held = self.held_to(Expected::Blake3(digest));
-        server.put_whole(&self.item.to.1, body, size, modified, held, &self.attributes).await?;
+        let conditions = self.conditions(Expected::Blake3(digest));
+        server.put_whole(&self.item.to.1, body, size, modified, conditions, &self.attributes).await?;
         self.copy.progress.moved(stream, size as usize);
         Ok(())
     }
@@ -644,7 +648,7 @@ impl FileJob {
                 match server.finish(name, of, ending).await {
                     Err(RemoteError::Refused { missing: Some(_), .. }) => {}
                     // Another part was quicker, or the answer of an earlier attempt was lost. An older file may have the same size and
-                    // time; to hash the whole of it in each part of a plan would take longer than to copy it.
+                    // time. A plan's parts do not hash the whole file, because that takes longer than to copy a part.
                     Err(gone @ RemoteError::Refused { status: StatusCode::GONE, .. }) => {
                         let sync = if self.item.blocks.is_none() { Sync::Hash } else { Sync::SizeTime };
                         let there = has_arrived(&self.copy, &self.item, sync).await?;
@@ -666,7 +670,7 @@ impl FileJob {
         }
     }
 
-    /// Compares what has arrived here with the digest that its server tells. A file that differs is thrown away.
+    /// Compares the arrived file with the digest that the source's server tells. A file that differs is discarded.
     async fn prove(&self, landing: &Arc<Landing>) -> Result<(), CopyError> {
         let Source::Remote(server) = &self.source else { return Ok(()) };
         let told = server.digest(&self.item.from.1, true).await?;

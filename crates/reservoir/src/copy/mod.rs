@@ -138,7 +138,7 @@ pub enum CopyError {
     /// The source was written to.
     #[error("{0} was changed while it was copied: copy it again")]
     Changed(String),
-    /// The destination has it already, and is not to be replaced.
+    /// The destination exists, and must not be replaced.
     #[error("{0} is there already")]
     Exists(String),
     /// The digests at both ends cannot be compared, or differ.
@@ -289,14 +289,14 @@ impl Copy {
         self
     }
 
-    /// Replaces files of the destination; if not, a file that is there already fails the copy.
+    /// Whether files of the destination are replaced. If not, an existing file fails the copy.
     pub(crate) fn replaces(mut self, replaces: bool) -> Copy {
         self.replaces = replaces;
         self
     }
 
-    /// Compares a digest that the other end tells before a file gets its name, or once it is at a server that does not check digests. A file
-    /// without such a digest fails.
+    /// Whether a digest of the other end is compared before a file gets its name, or after the upload to a server that does not check
+    /// digests. A file without such a digest fails.
     pub(crate) fn proves(mut self, proves: bool) -> Copy {
         self.proves = proves;
         self

@@ -307,7 +307,7 @@ impl Work {
     }
 
     async fn wait(&self, error: &CopyError, round: u32) {
-        // A client that was killed still has the name until its server misses it.
+        // After a kill, the server keeps the name for the killed client until its connections end.
         let is_locked = matches!(error, CopyError::Remote(RemoteError::Refused { status: StatusCode::LOCKED, .. }));
         self.wait_at_least(if is_locked { 10 * FIRST_WAIT } else { FIRST_WAIT }, round).await;
     }

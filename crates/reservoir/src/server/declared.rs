@@ -1,5 +1,5 @@
-//! Fields of a request that say what its bytes are: digests, which are checked before a file appears, and codings and ranges, which
-//! are refused where the server does not apply them.
+//! Fields that describe the content of a request: digests, which are checked before a file appears, and codings and ranges, which are
+//! refused if the server does not apply them.
 //!
 //! ```text
 //! Content-Digest, Content-MD5             of the content of this request
@@ -20,7 +20,7 @@ pub(super) type Digests = Vec<(Algorithm, Vec<u8>)>;
 
 /// The digests that a request declares.
 #[derive(Debug, Default)]
-pub(super) struct Declared {
+pub(super) struct DeclaredDigests {
     /// Of the request's content.
     pub(super) content: Digests,
     /// Of the whole file.
@@ -29,9 +29,9 @@ pub(super) struct Declared {
     pub(super) sum: Option<BlockSum>,
 }
 
-impl Declared {
+impl DeclaredDigests {
     /// Reads all digests of `fields`.
-    pub(super) fn new(fields: &HeaderMap) -> Result<Declared, Refusal> {
+    pub(super) fn new(fields: &HeaderMap) -> Result<DeclaredDigests, Refusal> {
         let mut content = read(fields, CONTENT_DIGEST, digest::read)?;
         content.extend(read(fields, CONTENT_MD5, |md5| digest::read_rfc3230(&format!("md5={md5}")))?);
         let mut whole = read(fields, "repr-digest", digest::read)?;
@@ -41,7 +41,7 @@ impl Declared {
         if sum.is_none() && fields.contains_key(SUBTREE) {
             return Err(malformed(SUBTREE));
         }
-        Ok(Declared { content, whole, sum })
+        Ok(DeclaredDigests { content, whole, sum })
     }
 
     /// Tests whether no digest is declared.
@@ -50,8 +50,8 @@ impl Declared {
     }
 
     /// Adds the digests of trailers.
-    pub(super) fn and(mut self, trailers: Option<&HeaderMap>) -> Result<Declared, Refusal> {
-        if let Some(late) = trailers.map(Declared::new).transpose()? {
+    pub(super) fn and(mut self, trailers: Option<&HeaderMap>) -> Result<DeclaredDigests, Refusal> {
+        if let Some(late) = trailers.map(DeclaredDigests::new).transpose()? {
             self.content.extend(late.content);
             self.whole.extend(late.whole);
             self.sum = self.sum.or(late.sum);
@@ -88,7 +88,7 @@ impl Summers {
     }
 }
 
-/// Reads every line of the field `name`. A field that is there and cannot be read declares something that would not be checked.
+/// Parses all lines of the field `name`. A malformed line is an error, because its digest could not be checked.
 fn read(
     fields: &HeaderMap,
     name: &'static str,
@@ -106,7 +106,7 @@ fn malformed(name: &str) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, format!("{name}: {Malformed}"))
 }
 
-/// Refuses a request whose fields make its bytes something else than bytes of a file, such as a compressed form of them.
+/// Refuses a request if its content is not the file's own bytes, but a compressed form of them, for example.
 pub(super) fn refuse_codings(method: &Method, fields: &HeaderMap) -> Result<(), Refusal> {
     // RFC 9110 8.4: the bytes are to be decoded by the readers of the file, which the server does not tell them.
     let is_identity = |line: &str| line.split(',').all(|coding| coding.trim().eq_ignore_ascii_case("identity"));
@@ -116,8 +116,8 @@ pub(super) fn refuse_codings(method: &Method, fields: &HeaderMap) -> Result<(), 
         refusal.field(ACCEPT_ENCODING, "identity");
         return Err(refusal);
     }
-    // RFC 9112 6.1; hyper undoes `chunked`, and leaves what is inside.
-    if single(fields, TRANSFER_ENCODING.as_str())?.is_some_and(|coding| !coding.eq_ignore_ascii_case("chunked")) {
+    // RFC 9112 6.1; hyper decodes `chunked` only, and passes codings inside of it on.
+    if single_value(fields, TRANSFER_ENCODING.as_str())?.is_some_and(|coding| !coding.eq_ignore_ascii_case("chunked")) {
         return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "of transfer codings, the server knows chunked only"));
     }
     let kind = fields.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -125,14 +125,14 @@ pub(super) fn refuse_codings(method: &Method, fields: &HeaderMap) -> Result<(), 
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send one range in a request, by Content-Range"));
     }
     // RFC 9110 14.4: it has no meaning with another method.
-    if single(fields, CONTENT_RANGE.as_str())?.is_some() && *method != Method::PUT {
+    if single_value(fields, CONTENT_RANGE.as_str())?.is_some() && *method != Method::PUT {
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range is for PUT"));
     }
     Ok(())
 }
 
 /// The value of a field that must not be repeated; refuses one that is, or that is not ASCII.
-pub(super) fn single<'a>(fields: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Refusal> {
+pub(super) fn single_value<'a>(fields: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Refusal> {
     let mut lines = fields.get_all(name).iter();
     match (lines.next().map(HeaderValue::to_str), lines.next()) {
         (None, _) => Ok(None),

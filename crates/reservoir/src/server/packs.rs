@@ -6,7 +6,7 @@
 //! ```
 
 use super::Server;
-use super::declared::Declared;
+use super::declared::DeclaredDigests;
 use super::read::response;
 use super::refusal::Refusal;
 use crate::body::{self, Body, Relayed};
@@ -31,7 +31,7 @@ pub(super) async fn take(
     grant: &Arc<Grant>,
     watch: &Watch,
 ) -> Result<Response<Body>, Refusal> {
-    if !Declared::new(request.headers())?.is_empty() {
+    if !DeclaredDigests::new(request.headers())?.is_empty() {
         let text = "files of a pack appear before its end, and each has its hash in the pack: leave other digests out";
         return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
     }

@@ -61,7 +61,7 @@ impl From<io::Error> for Refusal {
             Kind::AlreadyExists => (StatusCode::CONFLICT, "something else has this name"),
             Kind::StorageFull | Kind::QuotaExceeded => (StatusCode::INSUFFICIENT_STORAGE, "the server's disk is full"),
             Kind::FileTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "the server's disk takes no file of this size"),
-            // It stays so until somebody mounts the disk again: the client need not try again soon.
+            // The client is not to try again soon, because the disk stays read-only until it is mounted anew.
             Kind::ReadOnlyFilesystem => (StatusCode::FORBIDDEN, "the server's disk is read-only"),
             Kind::UnexpectedEof | Kind::InvalidData => return Refusal::new(StatusCode::BAD_REQUEST, error.to_string()),
             Kind::TimedOut => (StatusCode::REQUEST_TIMEOUT, "the request stood still"),

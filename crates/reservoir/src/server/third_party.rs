@@ -7,15 +7,15 @@
 //! ```
 //! The answer is 202 and comes at once; its body has a performance marker every few seconds, and a last line that begins with
 //! `success:` or `failure:`. The token for the other server is in `TransferHeaderAuthorization`. A client that goes away ends the copy; what
-//! came of it is kept, and the next COPY of the same file goes on from there. A file that is there is replaced, unless both have one hash.
+//! came of it is kept, and the next COPY of the same file goes on from there. An existing file is replaced, unless it has the source's hash.
 //!
 //! ```text
-//! Overwrite: F                             a file that is there stays, and the copy fails
+//! Overwrite: F                             an existing file stays, and the copy fails
 //! RequireChecksumVerification: true        the copy fails unless the other server tells a digest, and that is the file's
 //! ```
 
 use super::Server;
-use super::declared::single;
+use super::declared::single_value;
 use super::refusal::Refusal;
 use super::write::{connection, refuse_folder};
 use crate::body::Body;
@@ -68,7 +68,7 @@ pub(super) async fn copy(
             "this server copies from and to no other: --tpc-allow names those it may",
         ));
     };
-    let (way, other) = match (single(fields, "source")?, single(fields, "destination")?) {
+    let (way, other) = match (single_value(fields, "source")?, single_value(fields, "destination")?) {
         (Some(source), None) => (Way::Pull, source),
         (None, Some(destination)) => (Way::Push, destination),
         _ => return Err(bad("COPY needs either Source or Destination, a URL that begins with https://")),
@@ -82,7 +82,7 @@ pub(super) async fn copy(
     }
     refuse_folder(request.uri().path())?;
     // What other servers call davs:// or http:// is not encrypted, or not this.
-    let token = match single(fields, TRANSFER_AUTHORIZATION)? {
+    let token = match single_value(fields, TRANSFER_AUTHORIZATION)? {
         None => None,
         Some(value) => {
             let token = value.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer "));
@@ -96,18 +96,18 @@ pub(super) async fn copy(
     if place.has_slash() {
         return Err(bad("COPY is for a file: the URL of a folder is none"));
     }
-    let streams = match single(fields, "x-number-of-streams")?.map(str::parse) {
+    let streams = match single_value(fields, "x-number-of-streams")?.map(str::parse) {
         None => USUAL_STREAMS,
         Some(Ok(streams @ 1..=MOST_STREAMS)) => streams,
         Some(_) => return Err(bad("X-Number-Of-Streams is 1 to 64")),
     };
-    let replaces = match single(fields, "overwrite")? {
+    let replaces = match single_value(fields, "overwrite")? {
         None => true,
         Some(value) if value.eq_ignore_ascii_case("T") => true,
         Some(value) if value.eq_ignore_ascii_case("F") => false,
         Some(_) => return Err(bad("Overwrite is T or F")),
     };
-    let proves = match single(fields, "requirechecksumverification")? {
+    let proves = match single_value(fields, "requirechecksumverification")? {
         None => false,
         Some(value) if value.eq_ignore_ascii_case("true") => true,
         Some(value) if value.eq_ignore_ascii_case("false") => false,
@@ -117,7 +117,7 @@ pub(super) async fn copy(
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many copies are under way: ask again later"));
     };
     let mut copy = Copy::new(server.0.shell.clone(), third_party.dial.clone()).streams(streams);
-    // What came of an earlier COPY goes on; of a file that is there, only a hash shows that it is the same.
+    // An interrupted COPY is resumed. Only an equal hash shows that the file at the destination is the same.
     copy = copy.resume(true).sync(Sync::Hash).replaces(replaces).proves(proves);
     copy = copy.shared_pace(grant.pace().cloned()).retries(RETRIES);
     // The other server may take its time.
@@ -133,7 +133,7 @@ pub(super) async fn copy(
             }
             _ => {}
         }
-        server.0.uploads.free(&name, grant.name(), &connection(request))?;
+        server.0.uploads.free_name(&name, grant.name(), &connection(request))?;
     } else if !replaces {
         let found = copy.is_there(&place).await;
         if found.map_err(|error| Refusal::new(StatusCode::BAD_GATEWAY, error.to_string()))? {
@@ -196,7 +196,7 @@ fn told(outcome: &Outcome) -> String {
     }
 }
 
-/// A line each: nobody else's words begin another.
+/// Returns the last line. Line breaks in `why` must not begin another line.
 fn failure(why: &str) -> String {
     format!("failure: {}\n", why.lines().collect::<Vec<_>>().join(" "))
 }

@@ -1,7 +1,8 @@
 //! Files that are arriving at a server, and who writes them.
 //!
-//! Invariant: a name has one upload at a time. Another one is refused while a request of the first is under way. After that it is
-//! refused within the hold time, unless it is of the same user and the first's client has closed its connections. A block is received once at a time.
+//! Invariant: a name has one upload at a time. Another upload is refused while a request of the first is under way, and afterwards
+//! until the hold time is over. An upload gives way to one of the same user as soon as its client has closed its connections. A block
+//! is received once at a time.
 
 use super::Limits;
 use super::declared::Digests;
@@ -37,7 +38,7 @@ pub(super) struct Writer {
     pub(super) share: u16,
 }
 
-/// What tells an upload from others of the same user, name and size. Requests of two clients never count as one upload.
+/// The identity of an upload among those of one user, name and size. Requests of two clients never count as one upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
     /// A file in one request, by the number of the request.
@@ -113,7 +114,7 @@ impl Uploads {
     }
 
     /// Frees the name for a file that comes by other means than an upload, as [`enter`](Self::enter) does for an upload.
-    pub(super) fn free(&self, name: &Name, user: &str, connection: &Connection) -> Result<(), Refusal> {
+    pub(super) fn free_name(&self, name: &Name, user: &str, connection: &Connection) -> Result<(), Refusal> {
         let (now, mut live) = (self.shell.now(), self.live());
         match live.get(name) {
             Some(upload) if !upload.is_idle(now, self.limits) && !upload.gives_way(user, connection) => {
@@ -145,7 +146,7 @@ impl Uploads {
             if begin == Begin::Begun || !upload.gives_way(&writer.user, connection) {
                 return Err(self.locked(name, upload, now));
             }
-            // Its landing, which has the lock of the journal, goes with it.
+            // This closes the landing, which holds the lock of the journal.
             live.remove(name);
         }
         let of_user = live.values().filter(|upload| upload.writer.user == writer.user).count();
@@ -235,8 +236,8 @@ impl Upload {
         Arc::strong_count(self) == 1 && now - self.last() > limits.hold
     }
 
-    /// Tests whether its client has left it to the same user's next one: no request is under way, and no connection but that of the
-    /// next one is open. A client between two requests keeps its connections.
+    /// Tests whether the user's next upload may replace this one: no request is under way, and the client has no open connection besides
+    /// `connection`, by which the next upload comes. A client between two requests keeps its connections.
     fn gives_way(self: &Arc<Upload>, user: &str, connection: &Connection) -> bool {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let is_other = |one: &Weak<()>| one.strong_count() > 0 && one.as_ptr() != Arc::as_ptr(&connection.0);
@@ -260,7 +261,7 @@ impl Upload {
     }
 
     /// Tests whether nothing has come, and nothing comes.
-    pub(super) fn is_bare(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         let is_empty = self.receiving.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
             && self.parts.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         is_empty && self.landing.get().is_none_or(|landing| landing.present() == 0)
@@ -276,7 +277,7 @@ impl Upload {
         Ok(Claim { upload: self.clone(), blocks })
     }
 
-    /// Forgets parts that a request writes over: they count again once it has ended well.
+    /// Forgets parts that a request writes over. They count again once the request has succeeded.
     pub(super) fn forget_parts(&self, range: &Range<u64>) {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let touched = parts.range(..range.end).map(|(from, to)| (*from, *to)).filter(|(_, to)| *to > range.start);

@@ -12,7 +12,7 @@
 //! becomes the file with its last byte.
 
 use super::Server;
-use super::declared::{Declared, Digests, Summers};
+use super::declared::{DeclaredDigests, Digests, Summers};
 use super::read::{ascii, field, response};
 use super::refusal::Refusal;
 use super::uploads::{Claim, Connection, Identity, Upload, Writer};
@@ -143,10 +143,10 @@ impl Put<'_> {
         self.request(request, size).await
     }
 
-    /// The same; a range of all bytes counts as one.
+    /// Receives the file in one request of `size` bytes.
     async fn request(self, request: Request<Body>, size: u64) -> Result<Response<Body>, Refusal> {
         // Whatever is wrong is found before there is anything to remove.
-        let (attributes, declared) = (attributes(request.headers())?, Declared::new(request.headers())?);
+        let (attributes, declared) = (attributes(request.headers())?, DeclaredDigests::new(request.headers())?);
         let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
         let upload = Identity::Request(REQUESTS.fetch_add(1, Ordering::Relaxed));
         let writer = Writer { user: self.grant.name().into(), upload, blocks, share: 0 };
@@ -162,18 +162,18 @@ impl Put<'_> {
         let modified = modified(request.headers());
         let mut digests = declared.content.clone();
         digests.extend(declared.whole.iter().cloned());
-        // The landing has the BLAKE3 hash of all of it anyway.
+        // The landing computes the file's BLAKE3 hash anyway.
         digests.retain(|(algorithm, _)| *algorithm != Algorithm::Blake3);
-        let summers = Summers::new(Declared::algorithms(&digests));
+        let summers = Summers::new(DeclaredDigests::algorithms(&digests));
         let (written, trailers, mut sums) = self.receive(request, &landing, 0..size, summers, None).await?;
         written.blocks.iter().for_each(|(number, sum)| landing.note(*number, *sum));
         let declared = declared.and(trailers.as_ref())?;
         sums.push((Algorithm::Crc32c, written.crc.to_be_bytes().to_vec()));
         sums.extend(landing.root().map(|root| (Algorithm::Blake3, root.to_vec())));
-        if !self.fit(&landing, 0..size, &declared.content, sums.clone()).await? {
+        if !self.has_digests(&landing, 0..size, &declared.content, sums.clone()).await? {
             return Err(differs(StatusCode::BAD_REQUEST, "the bytes that came"));
         }
-        if !self.fit(&landing, 0..size, &declared.whole, sums).await? {
+        if !self.has_digests(&landing, 0..size, &declared.whole, sums).await? {
             return Err(differs(StatusCode::BAD_REQUEST, "the file that came"));
         }
         self.settle(leftovers, modified).await
@@ -182,7 +182,7 @@ impl Put<'_> {
     /// Bytes of an upload.
     async fn part(self, request: Request<Body>, bytes: Range<u64>, size: u64) -> Result<Response<Body>, Refusal> {
         let fields = request.headers();
-        let (named, declared) = (named_writer(fields, self.grant)?, Declared::new(fields)?);
+        let (named, declared) = (named_writer(fields, self.grant)?, DeclaredDigests::new(fields)?);
         let is_named = named.is_some();
         let length = field(fields, CONTENT_LENGTH).map(str::parse);
         if length.is_some_and(|length| length != Ok(bytes.end - bytes.start)) {
@@ -203,7 +203,7 @@ impl Put<'_> {
         let expected = match self.take_part(request, bytes, &upload, declared).await {
             Ok(expected) => expected,
             Err(refusal) => {
-                if !is_named && upload.is_bare() {
+                if !is_named && upload.is_empty() {
                     drop(Leftovers { put: &self, upload: &upload, landing: &landing, keep: false });
                 }
                 return Err(refusal);
@@ -212,8 +212,8 @@ impl Put<'_> {
         if !is_named && landing.present() == landing.blocks().count() {
             let mut leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: true };
             let known = landing.root().map(|root| (Algorithm::Blake3, root.to_vec())).into_iter().collect();
-            if !self.fit(&landing, 0..size, &expected, known).await? {
-                // Which of the parts is wrong is not known: all of them come again.
+            if !self.has_digests(&landing, 0..size, &expected, known).await? {
+                // Any of the parts may be the wrong one, so all of them have to come again.
                 leftovers.keep = false;
                 return Err(differs(StatusCode::BAD_REQUEST, "the file that came"));
             }
@@ -224,18 +224,18 @@ impl Put<'_> {
         Ok(response(StatusCode::ACCEPTED, told, body::empty()))
     }
 
-    /// Receives a part and checks it; returns the digests that the whole file has to have.
+    /// Receives and checks a part; returns the digests that the whole file has to have.
     async fn take_part(
         &self,
         request: Request<Body>,
         bytes: Range<u64>,
         upload: &Arc<Upload>,
-        declared: Declared,
+        declared: DeclaredDigests,
     ) -> Result<Digests, Refusal> {
         let landing = upload.landing()?;
         let claim = Arc::new(upload.claim(landing.blocks().touched(&bytes))?);
         upload.forget_parts(&bytes);
-        let summers = Summers::new(Declared::algorithms(&declared.content));
+        let summers = Summers::new(DeclaredDigests::algorithms(&declared.content));
         let (written, trailers, mut sums) =
             self.receive(request, &landing, bytes.clone(), summers, Some(claim.clone())).await?;
         let declared = declared.and(trailers.as_ref())?;
@@ -244,7 +244,7 @@ impl Put<'_> {
             (Some(declared), [(_, sum)]) if written.parts.is_empty() => declared == sum,
             _ => true,
         };
-        if !is_block || !self.fit(&landing, bytes, &declared.content, sums).await? {
+        if !is_block || !self.has_digests(&landing, bytes, &declared.content, sums).await? {
             return Err(differs(StatusCode::CONFLICT, "the bytes that came"));
         }
         if let Some(block) = written.differs {
@@ -267,7 +267,7 @@ impl Put<'_> {
     }
 
     /// Tests whether bytes of the landing have all the declared digests. Digests that are not `known` are computed from the medium.
-    async fn fit(
+    async fn has_digests(
         &self,
         landing: &Arc<Landing>,
         bytes: Range<u64>,
@@ -319,7 +319,7 @@ impl Put<'_> {
             return Err(refusal);
         }
         let known = landing.root().map(|root| (Algorithm::Blake3, root.to_vec())).into_iter().collect();
-        if !self.fit(&landing, 0..size, &upload.expect(&declared.whole), known).await? {
+        if !self.has_digests(&landing, 0..size, &upload.expect(&declared.whole), known).await? {
             let text = "the file's hash is not the one that was declared: the source has changed meanwhile";
             return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, text));
         }
@@ -453,8 +453,8 @@ fn named_writer(fields: &HeaderMap, grant: &Grant) -> Result<Option<Writer>, Ref
     Ok(Some(Writer { user: grant.name().into(), upload, blocks, share }))
 }
 
-/// The upload of a part that names none: of the file that has these digests.
-fn unnamed_writer(declared: &Declared, size: u64, grant: &Grant) -> Result<Writer, Refusal> {
+/// Returns the upload of a part without `Reservoir-Upload`, which the file's digests identify.
+fn unnamed_writer(declared: &DeclaredDigests, size: u64, grant: &Grant) -> Result<Writer, Refusal> {
     let mut digests = declared.whole.clone();
     if digests.is_empty() {
         // RFC 9110 14.5: a part that cannot be told from a part of another file is refused, and the client sends the file whole.
@@ -473,8 +473,8 @@ pub(super) fn connection<T>(request: &Request<T>) -> Connection {
 }
 
 /// The digests of a request that has no content; refuses bytes that would go nowhere.
-fn without_content(fields: &HeaderMap) -> Result<Declared, Refusal> {
-    let declared = Declared::new(fields)?;
+fn without_content(fields: &HeaderMap) -> Result<DeclaredDigests, Refusal> {
+    let declared = DeclaredDigests::new(fields)?;
     if field(fields, CONTENT_LENGTH).is_some_and(|length| length != "0") || !declared.content.is_empty() {
         let text = "this request begins or ends an upload, and has no content";
         return Err(Refusal::new(StatusCode::BAD_REQUEST, text));

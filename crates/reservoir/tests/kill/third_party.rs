@@ -70,7 +70,7 @@ impl World {
         self.executor.block_on(ask(ours, "COPY", name, fields, b""))
     }
 
-    /// What is in the folder here, hidden names too.
+    /// Names in the folder here, hidden ones too.
     fn entries(&mut self) -> Vec<String> {
         self.executor.run_for(Duration::from_secs(1));
         let entries = std::fs::read_dir(self.here("")).unwrap();
@@ -123,7 +123,7 @@ fn copy_that_may_not_overwrite_leaves_the_file() {
     }
 }
 
-/// An upload of the name that its client has left does not stop a copy; one whose client is there does.
+/// An upload stops a copy as long as its client is connected.
 #[test]
 fn copy_takes_a_name_over_from_an_upload_that_was_left() {
     let mut world = World::new(None);

@@ -305,7 +305,7 @@ fn part_that_was_written_over_is_missing() {
     assert!(world.medium.get(Path::new("f")).unwrap() == [1; 2048]);
 }
 
-/// Named, an upload is held to digests of any of its requests, and to all of those of the last.
+/// The digests of any request of the upload count.
 #[test]
 fn named_upload_has_all_declared_digests() {
     let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 4/1024"];
@@ -320,7 +320,7 @@ fn named_upload_has_all_declared_digests() {
     }
 }
 
-/// A late request of an upload that another one has replaced harms neither that nor the server's memory of it.
+/// A late request of a replaced upload does not change the upload that replaced it.
 #[test]
 fn late_part_of_another_upload_is_refused() {
     let mut world = World::new();
@@ -374,7 +374,7 @@ fn name_of_an_upload_reaches_no_file_in_one_request() {
     assert!(status.ends_with(b"201") && content.unwrap() == b"some");
 }
 
-/// The user's next upload has the name once the client has gone; with a connection open, or of another user, it has to wait.
+/// The user's next upload gets the name once the first client has gone. Another user's upload has to wait.
 #[test]
 fn upload_gives_way_once_its_client_has_gone() {
     let mut world = World::new();
