@@ -149,10 +149,15 @@ impl Uploads {
             // This closes the landing, which holds the lock of the journal.
             live.remove(name);
         }
-        let of_user = live.values().filter(|upload| upload.writer.user == writer.user).count();
-        if of_user >= self.limits.uploads_of_a_user {
-            let text = format!("{of_user} files of this user are unfinished: finish one first");
-            return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, text));
+        let of_user: Vec<_> = live.iter().filter(|(_, upload)| upload.writer.user == writer.user).collect();
+        if of_user.len() >= self.limits.uploads_of_a_user {
+            // Those of clients that were killed can be resumed from their journals.
+            let left = of_user.iter().filter(|(_, upload)| upload.gives_way(&writer.user, connection));
+            let Some(oldest) = left.min_by_key(|(_, upload)| upload.last()).map(|(name, _)| (*name).clone()) else {
+                let text = format!("{} files of this user are unfinished: finish one first", of_user.len());
+                return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, text));
+            };
+            live.remove(&oldest);
         }
         let upload = Arc::new(Upload {
             writer,

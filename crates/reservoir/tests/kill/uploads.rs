@@ -407,6 +407,36 @@ fn upload_gives_way_once_its_client_has_gone() {
     assert_eq!(world.paths(), ["f"]);
 }
 
+/// Uploads of clients that are gone do not count among the unfinished uploads of a user; their blocks are not lost.
+#[test]
+fn killed_uploads_use_up_no_places_of_their_user() {
+    let mut world = World::new();
+    let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 2048/1024"];
+    let most = Limits::default().uploads_of_a_user;
+    for number in 0..=most {
+        assert_eq!(world.ask("POST", &format!("/f{number}"), &named, b"").0, 200);
+        let part = [&named[..], &["Content-Range: bytes 0-1023/2048"]].concat();
+        assert_eq!(world.put(&format!("/f{number}"), &part, &[7; 1024]), 202);
+    }
+    let resumed = [&named[..], &["Reservoir-Resume: ?1"]].concat();
+    let (status, answer) = world.ask("POST", "/f0", &resumed, b"");
+    assert!(status == 200 && answer.contains("reservoir-present: 1"), "{answer}");
+    let mut open: Vec<_> = (0..=most).map(|_| world.connect()).collect();
+    let statuses = world.executor.block_on(async {
+        let mut statuses = Vec::new();
+        for (number, stream) in open.iter_mut().enumerate() {
+            let head = format!("POST /g{number} HTTP/1.1\r\nhost: x\r\n{}\r\n{}\r\n", named[0], named[1]);
+            stream.write_all(format!("{head}content-length: 0\r\n\r\n").as_bytes()).await.unwrap();
+            let mut line = [0; 12];
+            stream.read_exact(&mut line).await.unwrap();
+            statuses.push(line[9..].to_vec());
+        }
+        statuses
+    });
+    assert_eq!(statuses.iter().filter(|status| *status == b"200").count(), most);
+    assert_eq!(statuses.last().unwrap(), b"429");
+}
+
 /// As after a kill of a client whose connection the server has not missed yet.
 #[test]
 fn copy_waits_for_a_name_that_is_locked() {
