@@ -15,7 +15,8 @@ while [ "$done_kills" -lt "$kills" ]; do
     else from="$(url down/)" to="$work/down-$whole/" there="$work/down-$whole"; fi
     [ -e "$work/root/down" ] || cp -r "$work/from" "$work/root/down"
     for attempt in $(seq 100); do
-        copy --block 1MiB --streams 4 --rate 2G --resume --json "$from" "$to" >"$work/out" 2>&1 &
+        # Not by the function `copy`: its shell would be killed in the client's place.
+        "$reservoir" copy --cacert "$work/cert.pem" --block 1MiB --streams 4 --rate 2G --resume --json "$from" "$to" >"$work/out" 2>&1 &
         client=$!
         # From 0 to 0.3 seconds.
         sleep "0.$(printf %03d $((RANDOM % 300)))"

@@ -55,9 +55,13 @@ if command -v curl >/dev/null; then
     curl -T "$work/from/large" "$(url by-curl)" && same "$work/from/large" "$work/root/by-curl"
     head -c 30000000 "$work/from/large" >"$work/front"
     tail -c +30000001 "$work/from/large" >"$work/rest"
-    curl -T "$work/rest" -H "Content-Range: bytes 30000000-49999999/50000000" "$(url in-parts)"
+    whole="Repr-Digest: sha-256=:$(openssl dgst -sha256 -binary "$work/from/large" | base64):"
+    if curl -T "$work/rest" -H "Content-Range: bytes 30000000-49999999/50000000" "$(url in-parts)" >/dev/null 2>&1; then
+        echo "a part of an unknown file is taken"; exit 1
+    fi
+    curl -T "$work/rest" -H "$whole" -H "Content-Range: bytes 30000000-49999999/50000000" "$(url in-parts)"
     [ ! -e "$work/root/in-parts" ] || { echo "an upload shows before it is whole"; exit 1; }
-    curl -T "$work/front" -H "Content-Range: bytes 0-29999999/50000000" "$(url in-parts)"
+    curl -T "$work/front" -H "$whole" -H "Content-Range: bytes 0-29999999/50000000" "$(url in-parts)"
     same "$work/from/large" "$work/root/in-parts"
     if curl -T "$work/front" -H "Reservoir-Attributes: mode=4755" "$(url wrong)" >/dev/null 2>&1; then echo "set-user-ID is taken"; exit 1; fi
     if curl -T "$work/front" -H "Digest: adler32=00000001" "$(url wrong)" >/dev/null 2>&1 || [ -e "$work/root/wrong" ]; then
@@ -79,6 +83,9 @@ if command -v curl >/dev/null; then
     by_copy "Destination: $(url pushed)" from/large | grep -qx "success: Created" && same "$work/from/large" "$work/root/pushed"
     by_copy "Source: $(url none)" unheard-of | grep -q "^failure: "
     if by_copy "Source: https://127.0.0.1:$port/from/large" stolen >/dev/null 2>&1; then echo "a host that is not allowed is asked"; exit 1; fi
+    [ "$(curl -X COPY -o /dev/null -w '%{http_code}' -H "TransferHeaderAuthorization: Bearer $RESERVOIR_TOKEN" -H "Overwrite: F" \
+        -H "Destination: $(url pushed)" "$(url relayed)" || true)" = 412 ] || { echo "Overwrite: F overwrites"; exit 1; }
+    by_copy "Source: $(url from)" tree | grep -q "^failure: " && [ ! -e "$work/root/tree" ]
     if by_copy "Source: $(url from/)" folder >/dev/null 2>&1; then echo "a folder is taken for a file"; exit 1; fi
     for path in ../../etc/passwd %2e%2e/%2e%2e/etc/passwd; do
         if curl --path-as-is "$(url "$path")" >/dev/null 2>&1; then echo "$path leads out"; exit 1; fi

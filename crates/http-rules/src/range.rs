@@ -110,7 +110,7 @@ fn number(text: &str) -> Option<u64> {
 }
 
 /// No file is larger: sums of two offsets never overflow.
-const MOST_BYTES: u64 = 1 << 62;
+pub const MOST_BYTES: u64 = 1 << 62;
 
 #[cfg(test)]
 mod tests {

@@ -245,7 +245,7 @@ pub(crate) fn fields_of(sum: &BlockSum) -> HeaderMap {
 
 /// The checksums of a block that fields tell.
 pub(crate) fn sum_in(fields: &HeaderMap) -> Option<BlockSum> {
-    let digests = digest::read(fields.get(CONTENT_DIGEST)?.to_str().ok()?);
+    let digests = digest::read(fields.get(CONTENT_DIGEST)?.to_str().ok()?).ok()?;
     let crc = digests.into_iter().find(|(algorithm, _)| *algorithm == Algorithm::Crc32c)?.1;
     let subtree = from_hexadecimal(fields.get(SUBTREE)?.to_str().ok()?)?;
     Some(BlockSum { crc: u32::from_be_bytes(crc.try_into().ok()?), subtree: subtree.try_into().ok()? })

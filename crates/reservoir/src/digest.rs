@@ -3,8 +3,11 @@
 
 use adler2::Adler32;
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 use md5::Md5;
+use sha1::Sha1;
 use sha2::{Digest as _, Sha256, Sha512};
 
 /// A checksum that a peer may ask for.
@@ -24,6 +27,8 @@ pub enum Algorithm {
     Sha512,
     /// BLAKE3, 32 bytes: not registered, and what peers of this crate use.
     Blake3,
+    /// SHA-1: for old peers, against accidents only.
+    Sha1,
     /// MD5: for old peers, against accidents only.
     Md5,
     /// Adler-32, for grid storage, against accidents only.
@@ -39,9 +44,21 @@ impl Algorithm {
             Algorithm::Sha256 => "sha-256",
             Algorithm::Sha512 => "sha-512",
             Algorithm::Blake3 => "blake3",
+            Algorithm::Sha1 => "sha",
             Algorithm::Md5 => "md5",
             Algorithm::Adler32 => "adler",
             Algorithm::Crc32c => "crc32c",
+        }
+    }
+
+    /// Bytes of a digest.
+    const fn length(self) -> usize {
+        match self {
+            Algorithm::Sha512 => 64,
+            Algorithm::Sha256 | Algorithm::Blake3 => 32,
+            Algorithm::Sha1 => 20,
+            Algorithm::Md5 => 16,
+            Algorithm::Adler32 | Algorithm::Crc32c => 4,
         }
     }
 
@@ -90,35 +107,101 @@ impl Algorithm {
     }
 }
 
-/// The members of a `Repr-Digest` or `Content-Digest` that are known, and what they say.
+/// Parses a `Repr-Digest` or `Content-Digest`. Skips unknown algorithms.
+///
+/// # Errors
+/// If a member is malformed, or a digest has another length than its algorithm's.
 ///
 /// ```
 /// use offload_reservoir::digest::{Algorithm, read};
 ///
-/// assert_eq!(read("x=:AA==:, crc32c=:AAECAw==:"), [(Algorithm::Crc32c, vec![0, 1, 2, 3])]);
+/// assert_eq!(read("x=:AA==:, crc32c=:AAECAw==:").unwrap(), [(Algorithm::Crc32c, vec![0, 1, 2, 3])]);
+/// assert!(read("crc32c=:AA==:").is_err());
 /// ```
-pub fn read(field: &str) -> Vec<(Algorithm, Vec<u8>)> {
-    let members = field.split(',').take(MOST_MEMBERS).filter_map(|member| {
-        let (name, value) = member.trim().split_once('=')?;
-        let value = value.strip_prefix(':')?.strip_suffix(':')?;
-        let value = STANDARD.decode(value).ok().filter(|value| !value.is_empty())?;
-        Some((Algorithm::named(name)?, value))
-    });
-    members.collect()
+pub fn read(field: &str) -> Result<Vec<(Algorithm, Vec<u8>)>, Malformed> {
+    // RFC 9651 3.3.5: a byte sequence is between colons, and parameters may follow.
+    members(field.split(','), |member| {
+        let (name, value) = member.split_once('=')?;
+        let (value, _parameters) = value.split_once(';').unwrap_or((value, ""));
+        let value = LENIENT.decode(value.trim().strip_prefix(':')?.strip_suffix(':')?).ok()?;
+        Some((Algorithm::named(name), value))
+    })
 }
 
-/// The same of a `Digest`.
-pub fn read_rfc3230(field: &str) -> Vec<(Algorithm, Vec<u8>)> {
-    let members = field.split(',').take(MOST_MEMBERS).filter_map(|member| {
-        let (name, value) = member.trim().split_once('=')?;
-        let algorithm = Algorithm::named_by_rfc3230(name)?;
-        let value = match algorithm {
-            Algorithm::Adler32 | Algorithm::Crc32c => from_hexadecimal(&format!("{value:0>8}"))?,
-            _ => STANDARD.decode(value).ok()?,
+/// Parses a `Digest` of RFC 3230. Skips unknown algorithms.
+///
+/// # Errors
+/// If a member is malformed, or a digest has another length than its algorithm's.
+///
+/// ```
+/// use offload_reservoir::digest::{Algorithm, read_rfc3230};
+///
+/// assert_eq!(read_rfc3230("adler32=3da").unwrap(), [(Algorithm::Adler32, vec![0, 0, 3, 0xda])]);
+/// ```
+pub fn read_rfc3230(field: &str) -> Result<Vec<(Algorithm, Vec<u8>)>, Malformed> {
+    members(field.split(','), |member| {
+        let (name, value) = member.split_once('=')?;
+        let Some(algorithm) = Algorithm::named_by_rfc3230(name) else { return Some((None, Vec::new())) };
+        Some((Some(algorithm), hexadecimal_or_base64(algorithm, value)?))
+    })
+}
+
+/// Parses an `OC-Checksum`, which ownCloud's clients send: `SHA1:` and hexadecimal digits. Skips unknown algorithms.
+///
+/// # Errors
+/// If a member is malformed, or a checksum has another length than its algorithm's.
+///
+/// ```
+/// use offload_reservoir::digest::{Algorithm, read_checksum};
+///
+/// assert_eq!(read_checksum("ADLER32:11e60398").unwrap()[0].0, Algorithm::Adler32);
+/// ```
+pub fn read_checksum(field: &str) -> Result<Vec<(Algorithm, Vec<u8>)>, Malformed> {
+    members(field.split(' '), |member| {
+        let (name, value) = member.split_once(':')?;
+        // Names are without the hyphens that RFC 9530 has.
+        let name = |algorithm: &Algorithm| match algorithm {
+            Algorithm::Sha1 => name.eq_ignore_ascii_case("SHA1"),
+            Algorithm::Adler32 => name.eq_ignore_ascii_case("ADLER32"),
+            other => name.eq_ignore_ascii_case(&other.name().replace('-', "")),
         };
-        (!value.is_empty()).then_some((algorithm, value))
-    });
-    members.collect()
+        let Some(algorithm) = ALL.into_iter().find(name) else { return Some((None, Vec::new())) };
+        Some((Some(algorithm), hexadecimal_or_base64(algorithm, value)?))
+    })
+}
+
+/// Digests of a field that cannot be read.
+///
+/// ```
+/// let error = offload_reservoir::digest::read("sha-256=abc").unwrap_err();
+/// assert!(error.to_string().contains("malformed"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a digest is malformed, or not as long as its algorithm's: leave it out, or send it as RFC 9530 has it")]
+pub struct Malformed;
+
+/// Parses the members of a field, each into its algorithm, if that is known, and its value.
+fn members<'a>(
+    members: impl Iterator<Item = &'a str>,
+    parse: impl Fn(&'a str) -> Option<(Option<Algorithm>, Vec<u8>)>,
+) -> Result<Vec<(Algorithm, Vec<u8>)>, Malformed> {
+    let mut known = Vec::new();
+    for (count, member) in members.enumerate() {
+        let (algorithm, value) = parse(member.trim()).filter(|_| count < MOST_MEMBERS).ok_or(Malformed)?;
+        if let Some(algorithm) = algorithm {
+            known.push((algorithm, Some(value).filter(|value| value.len() == algorithm.length()).ok_or(Malformed)?));
+        }
+    }
+    Ok(known)
+}
+
+/// Decodes a digest in hexadecimal digits or base64; the length tells the notation.
+fn hexadecimal_or_base64(algorithm: Algorithm, text: &str) -> Option<Vec<u8>> {
+    let text = text.trim();
+    let fits = |value: &Vec<u8>| value.len() == algorithm.length();
+    // Leading zeros may be missing.
+    let digits = if algorithm.length() == 4 { format!("{text:0>8}") } else { text.to_owned() };
+    from_hexadecimal(&digits).filter(fits).or_else(|| LENIENT.decode(text).ok().filter(fits))
 }
 
 /// Computes a checksum of bytes that come in pieces.
@@ -137,6 +220,7 @@ enum Running {
     Sha256(Sha256),
     Sha512(Sha512),
     Blake3(Box<blake3::Hasher>),
+    Sha1(Sha1),
     Md5(Md5),
     Adler32(Adler32),
     Crc32c(u32),
@@ -149,6 +233,7 @@ impl Summer {
             Algorithm::Sha256 => Running::Sha256(Sha256::new()),
             Algorithm::Sha512 => Running::Sha512(Sha512::new()),
             Algorithm::Blake3 => Running::Blake3(Box::default()),
+            Algorithm::Sha1 => Running::Sha1(Sha1::new()),
             Algorithm::Md5 => Running::Md5(Md5::new()),
             Algorithm::Adler32 => Running::Adler32(Adler32::new()),
             Algorithm::Crc32c => Running::Crc32c(0),
@@ -161,6 +246,7 @@ impl Summer {
             Running::Sha256(hash) => hash.update(bytes),
             Running::Sha512(hash) => hash.update(bytes),
             Running::Blake3(hash) => drop(hash.update(bytes)),
+            Running::Sha1(hash) => hash.update(bytes),
             Running::Md5(hash) => hash.update(bytes),
             Running::Adler32(sum) => sum.write_slice(bytes),
             Running::Crc32c(sum) => *sum = crc32c::crc32c_append(*sum, bytes),
@@ -173,6 +259,7 @@ impl Summer {
             Running::Sha256(hash) => hash.finalize().to_vec(),
             Running::Sha512(hash) => hash.finalize().to_vec(),
             Running::Blake3(hash) => hash.finalize().as_bytes().to_vec(),
+            Running::Sha1(hash) => hash.finalize().to_vec(),
             Running::Md5(hash) => hash.finalize().to_vec(),
             Running::Adler32(sum) => sum.checksum().to_be_bytes().to_vec(),
             Running::Crc32c(sum) => sum.to_be_bytes().to_vec(),
@@ -196,10 +283,22 @@ pub fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
     bytes.collect()
 }
 
-const ALL: [Algorithm; 6] =
-    [Algorithm::Sha256, Algorithm::Sha512, Algorithm::Blake3, Algorithm::Md5, Algorithm::Adler32, Algorithm::Crc32c];
+const ALL: [Algorithm; 7] = [
+    Algorithm::Sha256,
+    Algorithm::Sha512,
+    Algorithm::Blake3,
+    Algorithm::Sha1,
+    Algorithm::Md5,
+    Algorithm::Adler32,
+    Algorithm::Crc32c,
+];
 /// Members of a field that are looked at.
 const MOST_MEMBERS: usize = 32;
+/// RFC 9651 4.2.7: padding may be missing.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 #[cfg(test)]
 mod tests {
@@ -216,18 +315,33 @@ mod tests {
         };
         let sha256 = "sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg=:";
         assert_eq!(Algorithm::Sha256.field(&sum(Algorithm::Sha256)), sha256);
-        assert_eq!(read(sha256), [(Algorithm::Sha256, sum(Algorithm::Sha256))]);
+        assert_eq!(read(sha256).unwrap(), [(Algorithm::Sha256, sum(Algorithm::Sha256))]);
+        assert_eq!(read("sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg:;a=b").unwrap(), read(sha256).unwrap());
         for algorithm in ALL {
             let value = sum(algorithm);
-            assert_eq!(read(&algorithm.field(&value)), [(algorithm, value.clone())]);
-            assert_eq!(read_rfc3230(&algorithm.field_of_rfc3230(&value)), [(algorithm, value)]);
+            assert_eq!(read(&algorithm.field(&value)).unwrap(), [(algorithm, value.clone())]);
+            assert_eq!(read_rfc3230(&algorithm.field_of_rfc3230(&value)).unwrap(), [(algorithm, value)]);
         }
-        assert_eq!(read_rfc3230("adler32=3da"), [(Algorithm::Adler32, vec![0, 0, 3, 0xda])]);
-        for bad in
-            ["", "sha-256", "sha-256=", "sha-256=abc", "sha-256=:?:", "adler32=xyz", ",,,", "sha-256=:", "crc32c=::x"]
-        {
-            assert_eq!((read(bad), read_rfc3230(bad).len()), (vec![], 0), "{bad}");
+        assert_eq!(read_rfc3230("adler32=3da").unwrap(), [(Algorithm::Adler32, vec![0, 0, 3, 0xda])]);
+        let sha1 = format!("SHA1:{} SHA3-256:x", hexadecimal(&sum(Algorithm::Sha1)));
+        assert_eq!(read_checksum(&sha1).unwrap(), [(Algorithm::Sha1, sum(Algorithm::Sha1))]);
+    }
+
+    #[test]
+    fn malformed_digests_are_errors() {
+        let cases =
+            ["", "sha-256", "sha-256=", "sha-256=abc", "sha-256=:?:", "sha-256=:AAAA:", ",,,", "sha-256=:", "x=5"];
+        for bad in cases {
+            assert_eq!(read(bad), Err(Malformed), "{bad}");
         }
+        for bad in ["", "sha-256=ZZZ", "md5=", "adler32=xyz", "adler32=123456789"] {
+            assert_eq!(read_rfc3230(bad), Err(Malformed), "{bad}");
+        }
+        for bad in ["", "SHA1", "SHA1:", "SHA1:0000", "MD5:xyz"] {
+            assert_eq!(read_checksum(bad), Err(Malformed), "{bad}");
+        }
+        assert_eq!((read("y=:AA==:"), read_rfc3230("unixsum=30637")), (Ok(vec![]), Ok(vec![])));
+        assert_eq!(read(&["y=:AA==:"; 33].join(",")), Err(Malformed));
     }
 
     #[test]

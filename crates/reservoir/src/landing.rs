@@ -11,10 +11,12 @@
 
 use crate::attributes::Attributes;
 use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
+use crate::digest::{Algorithm, Summer};
 use crate::direct::aligned;
 use crate::journal;
 use crate::name::Name;
 use crate::storage::{self, Folder, Stored, read_exactly};
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use http_rules::{Preconditions, Unmet};
 use std::collections::BTreeMap;
@@ -171,7 +173,12 @@ impl Landing {
             folder.remove(&name.unfinished()).map_err(medium)?;
             had_data = false;
         }
-        let data = folder.open_or_create(&name.unfinished()).map_err(medium)?;
+        let data = folder.open_or_create(&name.unfinished()).map_err(|error| {
+            if !had_data {
+                let _first_error_counts = folder.remove(&name.journal_of(share));
+            }
+            medium(error)
+        })?;
         let landing = Landing {
             folder,
             name: name.clone(),
@@ -186,13 +193,24 @@ impl Landing {
             attributes: Mutex::default(),
             preconditions: Mutex::default(),
         };
-        landing.take_up(begin != Begin::Anew && had_data).map_err(medium)?;
+        if begin != Begin::Anew && had_data && landing.take_up().map_err(medium)? {
+            return Ok(landing);
+        }
+        // A request of another upload: the one that is here stays.
+        if begin == Begin::Begun {
+            return Err(LandingError::NotBegun(name.clone()));
+        }
+        if let Err(error) = landing.begin_anew() {
+            // The disk is full, or takes no file of this size: the hidden files would stay for ever.
+            let _first_error_counts = landing.discard();
+            return Err(medium(error));
+        }
         Ok(landing)
     }
 
-    fn take_up(&self, resume: bool) -> io::Result<()> {
-        if resume
-            && let Some(text) = self.read_journal(&*self.journal)?
+    /// Goes on by the journal; `false` if that is not of this upload.
+    fn take_up(&self) -> io::Result<bool> {
+        if let Some(text) = self.read_journal(&*self.journal)?
             && let Some(sums) = journal::read(&text, self.blocks, &self.source)
         {
             let mut state = self.state();
@@ -205,8 +223,12 @@ impl Landing {
             state.sums = sums;
             drop(state);
             self.check()?;
-            return Ok(());
+            return Ok(true);
         }
+        Ok(false)
+    }
+
+    fn begin_anew(&self) -> io::Result<()> {
         // Lines first: none may vouch for bytes that are gone.
         self.journal.set_size(0)?;
         self.journal.sync()?;
@@ -396,17 +418,31 @@ impl Landing {
     /// # Errors
     /// If the medium fails.
     pub fn read_back(&self, number: u64) -> io::Result<BlockSum> {
-        let range = self.blocks.range(number);
         let mut hasher = BlockHasher::new(self.blocks, number);
-        let mut piece = aligned(PIECE.min((range.end - range.start) as usize));
+        self.read_pieces(self.blocks.range(number), |piece| hasher.update(piece))?;
+        Ok(hasher.finish())
+    }
+
+    /// Returns the digests of bytes of the file, as the medium has them.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn digests(&self, range: Range<u64>, algorithms: &[Algorithm]) -> io::Result<Vec<(Algorithm, Vec<u8>)>> {
+        let mut summers: Vec<_> = algorithms.iter().map(|algorithm| (*algorithm, Summer::new(*algorithm))).collect();
+        self.read_pieces(range, |piece| summers.iter_mut().for_each(|(_, summer)| summer.update(piece)))?;
+        Ok(summers.into_iter().map(|(algorithm, summer)| (algorithm, summer.finish())).collect())
+    }
+
+    fn read_pieces(&self, range: Range<u64>, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+        let mut piece = aligned((PIECE as u64).min(range.end - range.start) as usize);
         let mut at = range.start;
         while at < range.end {
-            let part = &mut piece[..PIECE.min((range.end - at) as usize)];
+            let part = &mut piece[..(PIECE as u64).min(range.end - at) as usize];
             read_exactly(&*self.data, part, at)?;
-            hasher.update(part);
+            take(part);
             at += part.len() as u64;
         }
-        Ok(hasher.finish())
+        Ok(())
     }
 
     /// Reads every block that is there from the medium. Those that differ count as missing from now on; gives their numbers.

@@ -39,8 +39,8 @@ use base64::engine::general_purpose::STANDARD;
 use core::ops::Range;
 use core::time::Duration;
 use hyper::header::{
-    ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, IF_MATCH, LAST_MODIFIED, RANGE,
-    SERVER, TE, TRAILER, TRANSFER_ENCODING,
+    ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH,
+    LAST_MODIFIED, RANGE, SERVER, TE, TRAILER, TRANSFER_ENCODING,
 };
 use hyper::{Method, StatusCode};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -117,6 +117,15 @@ pub(crate) struct Ending<'a> {
     pub(crate) verify: bool,
     pub(crate) modified: SystemTime,
     pub(crate) attributes: &'a Attributes,
+    /// Whether a file of its name is replaced.
+    pub(crate) replaces: bool,
+}
+
+/// Conditions that a server checks before a whole file appears.
+pub(crate) struct UploadConditions {
+    pub(crate) digest: Expected,
+    /// Whether a file of its name is replaced.
+    pub(crate) replaces: bool,
 }
 
 /// What a server is to hold a whole file to.
@@ -249,20 +258,34 @@ impl Remote {
         Ok(told.flatten())
     }
 
-    /// The strongest hash of a file that the server tells; a bucket's, if it has it from one request.
-    pub(crate) async fn digest(&self, name: &Name) -> Result<Option<(Algorithm, Vec<u8>)>, RemoteError> {
+    /// The strongest hash of a file that the server tells; a bucket's, if it has it from one request. Checksums against accidents count if they
+    /// `may_be_weak`, as those of grid storage are.
+    pub(crate) async fn digest(
+        &self,
+        name: &Name,
+        may_be_weak: bool,
+    ) -> Result<Option<(Algorithm, Vec<u8>)>, RemoteError> {
         if self.is_bucket() {
             let tag = self.head(name).await?.and_then(|found| found.tag);
             let md5 = tag.and_then(|tag| crate::digest::from_hexadecimal(tag.trim_matches('"')));
             return Ok(md5.filter(|md5| md5.len() == 16).map(|md5| (Algorithm::Md5, md5)));
         }
-        let request = self.request(Method::HEAD, name).header("want-repr-digest", "blake3=10, sha-256=5, sha-512=3");
+        let mut request =
+            self.request(Method::HEAD, name).header("want-repr-digest", "blake3=10, sha-256=5, sha-512=3");
+        if may_be_weak && !self.is_reservoir().await? {
+            request = request.header("want-digest", "sha-256, sha-512;q=0.9, md5;q=0.8, adler32;q=0.7");
+        }
         // To hash a file takes as long as it takes.
         let answer = self.ask(request, body::empty(), name, None).await?;
-        let told = field(answer.headers(), HeaderName::from_static("repr-digest")).map(crate::digest::read);
+        let told = field(answer.headers(), HeaderName::from_static("repr-digest"));
+        let mut digests = told.and_then(|told| crate::digest::read(told).ok()).unwrap_or_default();
+        if may_be_weak {
+            let told = field(answer.headers(), HeaderName::from_static("digest"));
+            digests.extend(told.and_then(|told| crate::digest::read_rfc3230(told).ok()).unwrap_or_default());
+        }
         self.give_back(answer).await;
         let is_strong = |algorithm| matches!(algorithm, Algorithm::Blake3 | Algorithm::Sha256 | Algorithm::Sha512);
-        Ok(told.into_iter().flatten().find(|(algorithm, _)| is_strong(*algorithm)))
+        Ok(digests.into_iter().find(|(algorithm, _)| may_be_weak || is_strong(*algorithm)))
     }
 
     /// Sends many small files at once into a folder; gives the names of those that did not arrive.
@@ -428,8 +451,11 @@ impl Remote {
 
     /// Has an upload become the file.
     pub(crate) async fn finish(&self, name: &Name, of: OfUpload<'_>, ending: Ending<'_>) -> Result<(), RemoteError> {
-        let Ending { root, verify, modified, attributes } = ending;
+        let Ending { root, verify, modified, attributes, replaces } = ending;
         let mut request = self.ending(name, of).header(MTIME, mtime::to_text(modified));
+        if !replaces {
+            request = request.header(IF_NONE_MATCH, "*");
+        }
         if let Some(root) = root {
             request = request.header("repr-digest", Algorithm::Blake3.field(&root));
         }
@@ -451,7 +477,7 @@ impl Remote {
         body: Body,
         size: u64,
         modified: SystemTime,
-        expected: Expected,
+        conditions: UploadConditions,
         attributes: &Attributes,
     ) -> Result<(), RemoteError> {
         let modified = mtime::to_text(modified);
@@ -465,8 +491,11 @@ impl Remote {
         if !attributes.is_empty() {
             request = request.header(attributes::FIELD, attributes.to_text());
         }
-        let is_held_to = !matches!(expected, Expected::Nothing);
-        request = match expected {
+        if !conditions.replaces {
+            request = request.header(IF_NONE_MATCH, "*");
+        }
+        let is_held_to = !matches!(conditions.digest, Expected::Nothing);
+        request = match conditions.digest {
             Expected::Nothing => request,
             Expected::Blake3(digest) => request.header("repr-digest", Algorithm::Blake3.field(&digest)),
             Expected::Md5(md5) => request.header(bucket::CONTENT_MD5, STANDARD.encode(md5)),

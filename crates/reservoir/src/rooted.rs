@@ -95,14 +95,19 @@ impl Rooted {
         let file = RealFile { file, direct };
         match file.about()?.kind {
             Kind::File => Ok(Arc::new(file)),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no regular file")),
+            _ => Err(no_file()),
         }
     }
 }
 
 impl Folder for Rooted {
     fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
-        self.open_with(name, OpenOptions::new().read(true), false)
+        // Opening a pipe or a device has an effect: a writer of the pipe goes on, and its bytes are lost.
+        match self.about(name)?.kind {
+            Kind::File => self.open_with(name, OpenOptions::new().read(true), false),
+            Kind::Folder => Err(io::ErrorKind::IsADirectory.into()),
+            Kind::Other => Err(no_file()),
+        }
     }
 
     fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
@@ -177,6 +182,10 @@ impl Folder for Rooted {
     fn sync_names(&self, folder: &Name) -> io::Result<()> {
         self.folder(folder)?.sync_all()
     }
+}
+
+fn no_file() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "this is no regular file")
 }
 
 struct RealFile {
@@ -379,5 +388,29 @@ mod tests {
             assert!(folder.open(&name(refused)).is_err(), "{refused}");
         }
         assert_eq!(folder.open(&name("/link")).unwrap().about().unwrap().size, 4);
+    }
+    /// A writer of the pipe still waits for a reader afterwards.
+    #[test]
+    fn pipe_is_not_opened() {
+        use std::io::{Read, Write};
+        let root = tempfile::tempdir().unwrap();
+        let pipe = root.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+        let writer = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || File::options().write(true).open(pipe)?.write_all(b"precious")
+        });
+        let folder = Rooted::open(root.path()).unwrap();
+        for _ in 0..1000 {
+            assert!(folder.open(&Name::from_url("/pipe").unwrap()).is_err());
+        }
+        let flags = OFlags::NONBLOCK.bits() as i32;
+        let mut options = File::options();
+        std::os::unix::fs::OpenOptionsExt::custom_flags(options.read(true), flags);
+        let mut reader = options.open(pipe).unwrap();
+        writer.join().unwrap().unwrap();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "precious");
     }
 }

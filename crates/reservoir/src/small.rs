@@ -51,12 +51,23 @@ impl Batch {
     /// # Errors
     /// If the medium fails, or is full. Each file is there whole, or as it was.
     pub(crate) fn land(mut self) -> io::Result<(Batch, Refused)> {
-        let (mut refused, mut written) = (Vec::new(), Vec::new());
+        let mut written = VecDeque::new();
+        let landed = self.land_all(&mut written);
+        // No client resumes these files, and they would keep a full disk full.
+        for (name, _lock) in &written {
+            let _first_error_counts = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
+        }
+        landed.map(|refused| (self, refused))
+    }
+
+    /// Writes and renames all files of the batch. On failure, `written` has the files without a name.
+    fn land_all(&mut self, written: &mut VecDeque<(Name, Arc<dyn Stored>)>) -> io::Result<Refused> {
+        let mut refused = Vec::new();
         for file in core::mem::take(&mut self.files) {
             match self.write(&file) {
-                Ok(one) => written.push(one),
+                Ok(one) => written.push_back(one),
                 // Nothing after it would find room either.
-                Err(LandingError::Medium(_, error)) if error.kind() == io::ErrorKind::StorageFull => return Err(error),
+                Err(LandingError::Medium(_, error)) if is_full(&error) => return Err(error),
                 Err(error) => refused.push((file.name, error)),
             }
         }
@@ -64,15 +75,20 @@ impl Batch {
         let folders: BTreeSet<Name> = written.iter().map(|(name, _)| name.folder()).collect();
         // One call for all of them: a call for each would wait for the medium each time.
         self.folder.sync_all(&folders)?;
-        for (name, _) in &written {
-            self.folder.rename(&name.unfinished(), name)?;
+        let mut named = Vec::new();
+        let mut landed = Ok(());
+        while let Some((name, _)) = written.front()
+            && landed.is_ok()
+        {
+            landed = self.folder.rename(&name.unfinished(), name);
+            named.extend(landed.is_ok().then(|| written.pop_front()).flatten());
         }
-        folders.iter().try_for_each(|one| self.folder.sync_names(one))?;
-        for (name, lock) in written {
-            self.folder.remove(&name.journal())?;
+        landed = landed.and_then(|()| folders.iter().try_for_each(|one| self.folder.sync_names(one)));
+        for (name, lock) in named {
+            landed = landed.and(self.folder.remove(&name.journal()));
             drop(lock);
         }
-        Ok((self, refused))
+        landed.map(|()| refused)
     }
 
     fn name_of(&self, file: &Packed) -> Result<Name, BadName> {
@@ -93,17 +109,28 @@ impl Batch {
             self.made = Some(name.folder());
         }
         let lock = lock_journal(&*self.folder, &name, 0)?;
-        // What it vouches for is overwritten now.
-        if lock.about().map_err(medium)?.size > 0 {
-            lock.set_size(0).map_err(medium)?;
-            lock.sync().map_err(medium)?;
+        if let Err(error) = self.fill(&name, &*lock, file) {
+            let _first_error_counts = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
+            return Err(medium(error));
         }
-        let data = self.folder.open_or_create(&name.unfinished()).map_err(medium)?;
-        data.set_size(0).map_err(medium)?;
-        data.write_at(&file.bytes, 0).map_err(medium)?;
-        data.set_modified(file.modified).map_err(medium)?;
         Ok((name, lock))
     }
+
+    fn fill(&self, name: &Name, lock: &dyn Stored, file: &Packed) -> io::Result<()> {
+        // What it vouches for is overwritten now.
+        if lock.about()?.size > 0 {
+            lock.set_size(0)?;
+            lock.sync()?;
+        }
+        let data = self.folder.open_or_create(&name.unfinished())?;
+        data.set_size(0)?;
+        data.write_at(&file.bytes, 0)?;
+        data.set_modified(file.modified)
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// A file that is to be packed.

@@ -302,8 +302,8 @@ pub(crate) async fn run(options: CopyOptions) -> ExitCode {
             } else {
                 // All of them: the reader may take its time, or be gone.
                 let mut errors = std::io::stderr();
-                for (file, error) in &outcome.failed {
-                    let _nobody_reads = writeln!(errors, "reservoir: {file}: {error}");
+                for line in failures(&outcome.failed) {
+                    let _nobody_reads = writeln!(errors, "reservoir: {line}");
                 }
                 told(&outcome, began.elapsed().as_secs_f64()) + "\n"
             };
@@ -418,6 +418,20 @@ fn told(outcome: &Outcome, seconds: f64) -> String {
     text
 }
 
+/// A line for each failed file. A long run of files that failed for one reason, such as a full disk, shares a line; `--json` names them all.
+fn failures(failed: &[(String, String)]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for files in failed.chunk_by(|(_, one), (_, other)| one == other) {
+        match files {
+            [(first, error), .., (last, _)] if files.len() > LONGEST_RUN => {
+                lines.push(format!("{first} to {last}, {} files: {error}", files.len()));
+            }
+            files => lines.extend(files.iter().map(|(file, error)| format!("{file}: {error}"))),
+        }
+    }
+    lines
+}
+
 fn json(outcome: &Outcome, seconds: f64) -> String {
     let failed: Vec<_> =
         outcome.failed.iter().map(|(file, error)| serde_json::json!({ "file": file, "error": error })).collect();
@@ -434,6 +448,22 @@ fn json(outcome: &Outcome, seconds: f64) -> String {
     .to_string()
 }
 
+/// Files that fail for one reason, each with a line of its own.
+const LONGEST_RUN: usize = 16;
 /// Where distributions keep the authorities that they trust.
 const SYSTEM_AUTHORITIES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+
+#[cfg(test)]
+mod tests {
+    use super::failures;
+
+    #[test]
+    fn many_files_that_fail_for_one_reason_share_a_line() {
+        let of = |file: &str, error: &str| (file.to_owned(), error.to_owned());
+        let full = (0..600).map(|number| of(&format!("f{number}"), "full"));
+        let failed: Vec<_> = full.chain([of("d", "locked"), of("e", "full"), of("f", "full")]).collect();
+        assert_eq!(failures(&failed), ["f0 to f599, 600 files: full", "d: locked", "e: full", "f: full"]);
+        assert!(failures(&[]).is_empty());
+    }
+}

@@ -10,7 +10,9 @@ use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
 use crate::body::{FileBody, Relayed, known};
 use crate::landing::{Begin, Landing};
 use crate::name::Name;
-use crate::remote::{Beginning, Ending, Expected, OfUpload, Reading, Remote, RemoteError, ThirdParty};
+use crate::remote::{
+    Beginning, Ending, Expected, OfUpload, Reading, Remote, RemoteError, ThirdParty, UploadConditions,
+};
 use crate::sink::Sink;
 use crate::storage::{About, Kind, Stored, read_exactly};
 use bytes::Bytes;
@@ -130,6 +132,9 @@ pub(super) enum Finished {
 
 impl FileJob {
     pub(super) async fn open(copy: &Copy, item: Item) -> Result<Opened, CopyError> {
+        if !copy.replaces && has_anything(copy, &item).await? {
+            return Err(CopyError::Exists(item.to.0.shown(&item.to.1)));
+        }
         if is_present(copy, &item).await? {
             return Ok(Opened::Present);
         }
@@ -415,26 +420,31 @@ impl FileJob {
                 fed.and_then(|_| sent.map_err(CopyError::from))?;
             }
             (Target::Whole(server, _), Source::Local(file, _)) => {
-                let expected = match server.is_bucket() {
-                    true => Expected::Md5(self.md5(file, range.clone()).await?),
-                    false => Expected::Nothing,
+                let conditions = match server.is_bucket() {
+                    true => self.conditions(Expected::Md5(self.md5(file, range.clone()).await?)),
+                    false => self.conditions(Expected::Nothing),
                 };
                 let body = self.file_body(file, 0, range, stream, false);
                 let (size, modified) = (self.blocks.size(), self.item.about.modified);
                 server
-                    .put_whole(&self.item.to.1, body.boxed_unsync(), size, modified, expected, &self.attributes)
+                    .put_whole(&self.item.to.1, body.boxed_unsync(), size, modified, conditions, &self.attributes)
                     .await?;
                 self.check_source().await?;
             }
             (Target::Whole(server, _), Source::Remote(_)) => {
                 let (body, feed) = self.relay(0, range, stream, false).await?;
                 let (size, modified) = (self.blocks.size(), self.item.about.modified);
-                let sent = server.put_whole(&self.item.to.1, body, size, modified, Expected::Nothing, &self.attributes);
+                let conditions = self.conditions(Expected::Nothing);
+                let sent = server.put_whole(&self.item.to.1, body, size, modified, conditions, &self.attributes);
                 let (sent, fed) = tokio::join!(sent, feed);
                 fed.and_then(|_| sent.map_err(CopyError::from))?;
             }
         }
         Ok(())
+    }
+
+    fn conditions(&self, digest: Expected) -> UploadConditions {
+        UploadConditions { digest, replaces: self.copy.replaces }
     }
 
     /// A small file is read whole, so that its digest goes ahead of it.
@@ -449,7 +459,8 @@ impl FileJob {
         self.check_source().await?;
         turn(&self.copy, bytes.len()).await;
         let (body, modified) = (crate::body::full(bytes), self.item.about.modified);
-        server.put_whole(&self.item.to.1, body, size, modified, Expected::Blake3(digest), &self.attributes).await?;
+        let conditions = self.conditions(Expected::Blake3(digest));
+        server.put_whole(&self.item.to.1, body, size, modified, conditions, &self.attributes).await?;
         self.copy.progress.moved(stream, size as usize);
         Ok(())
     }
@@ -584,6 +595,14 @@ impl FileJob {
     pub(super) async fn finish(&self) -> Result<Finished, CopyError> {
         let modified = Some(self.item.about.modified).filter(|time| *time != SystemTime::UNIX_EPOCH);
         match &self.target {
+            Target::Whole(_, Whole::Stream) if self.copy.proves => {
+                let same = hash::is_proved(&self.copy, &self.item).await?;
+                if same {
+                    Ok(Finished::Done)
+                } else {
+                    Err(self.unproved("the server of the destination tells no digest, or another one"))
+                }
+            }
             Target::Whole(..) | Target::Asked(_) => Ok(Finished::Done),
             Target::Parts(upload) => match upload.finish(&self.item).await {
                 // The answer of an earlier attempt was lost.
@@ -602,26 +621,45 @@ impl FileJob {
                         return self.again(lost);
                     }
                 }
+                if self.copy.proves {
+                    self.prove(landing).await?;
+                }
+                if !self.copy.replaces && has_anything(&self.copy, &self.item).await? {
+                    return Err(CopyError::Exists(self.item.to.0.shown(&self.item.to.1)));
+                }
                 let landing = landing.clone();
                 self.copy.shell.blocking(move || Ok(landing.finish(modified))).await.map_err(medium)??;
                 Ok(Finished::Done)
             }
             Target::Upload(upload) => {
                 let sums: Vec<BlockSum> = self.state().sums.values().copied().collect();
-                let root = (sums.len() as u64 == self.blocks.count()).then(|| root(&sums));
+                let root = match self.copy.proves {
+                    // The checksums of blocks that were there are the server's own.
+                    true => Some(hash::of_source(&self.copy, &self.item).await?),
+                    false => (sums.len() as u64 == self.blocks.count()).then(|| root(&sums)),
+                };
                 let (name, verify) = (&self.item.to.1, self.copy.verify);
                 let modified = self.item.about.modified;
-                let ending = Ending { root, verify, modified, attributes: &self.attributes };
+                let replaces = self.copy.replaces;
+                let ending = Ending { root, verify, modified, attributes: &self.attributes, replaces };
                 for (server, of) in upload.all(self.blocks).skip(1) {
                     server.end_share(name, of).await?;
                 }
                 let (server, of) = upload.of_stream(0, self.blocks);
                 match server.finish(name, of, ending).await {
                     Err(RemoteError::Refused { missing: Some(_), .. }) => {}
-                    // Another part was quicker, or the answer of an earlier attempt was lost.
+                    // Another part was quicker, or the answer of an earlier attempt was lost. An older file may have the same size and
+                    // time. A plan's parts do not hash the whole file, because that takes longer than to copy a part.
                     Err(gone @ RemoteError::Refused { status: StatusCode::GONE, .. }) => {
-                        let there = has_arrived(&self.copy, &self.item, Sync::SizeTime).await?;
+                        let sync = if self.item.blocks.is_none() { Sync::Hash } else { Sync::SizeTime };
+                        let there = has_arrived(&self.copy, &self.item, sync).await?;
                         return if there { Ok(Finished::Done) } else { Err(gone.into()) };
+                    }
+                    // The same, of an upload that replaces nothing.
+                    Err(RemoteError::Refused { status: StatusCode::PRECONDITION_FAILED, .. }) => {
+                        let there = has_arrived(&self.copy, &self.item, Sync::Hash).await?;
+                        let exists = CopyError::Exists(self.item.to.0.shown(name));
+                        return if there { Ok(Finished::Done) } else { Err(exists) };
                     }
                     done => return Ok(done.map(|()| Finished::Done)?),
                 }
@@ -631,6 +669,27 @@ impl FileJob {
                 if lost.is_empty() { Ok(Finished::LeftToOthers) } else { self.again(lost) }
             }
         }
+    }
+
+    /// Compares the arrived file with the digest that the source's server tells. A file that differs is discarded.
+    async fn prove(&self, landing: &Arc<Landing>) -> Result<(), CopyError> {
+        let Source::Remote(server) = &self.source else { return Ok(()) };
+        let told = server.digest(&self.item.from.1, true).await?;
+        let (algorithm, told) = told.ok_or_else(|| self.unproved("its server tells no digest"))?;
+        let (reading, size) = (landing.clone(), self.blocks.size());
+        let same = self.copy.shell.blocking(move || {
+            let same = reading.digests(0..size, &[algorithm])? == [(algorithm, told)];
+            if !same {
+                reading.discard()?;
+            }
+            Ok(same)
+        });
+        let medium = |error| crate::landing::LandingError::Medium(self.item.to.1.clone(), error);
+        if same.await.map_err(medium)? { Ok(()) } else { Err(self.unproved("its server has another digest")) }
+    }
+
+    fn unproved(&self, why: &'static str) -> CopyError {
+        CopyError::Unproved(self.item.source(), why)
     }
 
     /// Has these blocks, in their order, copied again.
@@ -659,6 +718,11 @@ pub(super) async fn turn(copy: &Copy, bytes: usize) {
     {
         copy.shell.sleep_until(turn).await;
     }
+}
+
+/// Whether there is anything under the item's name at the destination.
+async fn has_anything(copy: &Copy, item: &Item) -> Result<bool, CopyError> {
+    Ok(glance(copy, &item.to.0, &item.to.1).await?.is_some())
 }
 
 /// Whether the destination has the file already, as far as is asked.

@@ -12,19 +12,32 @@ use std::path::PathBuf;
 /// Whether source and destination, of one size, have one hash. What a server tells no hash of counts as another file.
 pub(super) async fn are_same(copy: &Copy, item: &Item) -> Result<bool, CopyError> {
     let told = match (&item.from.0, &item.to.0) {
-        (_, Side::Remote(server, _)) => server.digest(&item.to.1).await?,
-        (Side::Remote(server, _), _) => server.digest(&item.from.1).await?,
+        (_, Side::Remote(server, _)) => server.digest(&item.to.1, false).await?,
+        (Side::Remote(server, _), _) => server.digest(&item.from.1, false).await?,
         _ => Some((Algorithm::Blake3, of(copy, &item.from, item.size(), Algorithm::Blake3).await?)),
     };
     let Some((algorithm, told)) = told else { return Ok(false) };
     let other = match (&item.from.0, &item.to.0) {
         (Side::Remote(server, _), Side::Remote(..)) => {
-            return Ok(server.digest(&item.from.1).await? == Some((algorithm, told)));
+            return Ok(server.digest(&item.from.1, false).await? == Some((algorithm, told)));
         }
         (Side::Local(..), Side::Remote(..)) => &item.from,
         _ => &item.to,
     };
     Ok(of(copy, other, item.size(), algorithm).await? == told)
+}
+
+/// The BLAKE3 hash of a source of this machine.
+pub(super) async fn of_source(copy: &Copy, item: &Item) -> Result<[u8; 32], CopyError> {
+    let hash = of(copy, &item.from, item.size(), Algorithm::Blake3).await?;
+    hash.try_into().map_err(|_| CopyError::Unproved(item.source(), "it is no file of this machine"))
+}
+
+/// Whether the server of the destination tells a digest, a weak one too, and that is the one of the source here.
+pub(super) async fn is_proved(copy: &Copy, item: &Item) -> Result<bool, CopyError> {
+    let Side::Remote(server, _) = &item.to.0 else { return Ok(false) };
+    let Some((algorithm, told)) = server.digest(&item.to.1, true).await? else { return Ok(false) };
+    Ok(of(copy, &item.from, item.size(), algorithm).await? == told)
 }
 
 /// The hash of a file of this machine.

@@ -121,6 +121,22 @@ pub(super) async fn list(copy: &Copy, sources: &[Place], to: &Place) -> Result<V
     Ok(items)
 }
 
+/// The file at `source`, which is to have the name `to` itself.
+pub(super) async fn file(copy: &Copy, source: &Place, to: &Place) -> Result<Item, CopyError> {
+    let mut sides = Sides::new(copy);
+    let ((side, from), (to_side, to)) = (sides.open(source)?, sides.open(to)?);
+    let unusable = |side: &Side, name: &Name, why| CopyError::Unusable(format!("{}: {why}", side.shown(name)));
+    let found = look(copy, &side, &from).await?;
+    if found.about.kind != Kind::File {
+        return Err(unusable(&side, &from, "this is no file"));
+    }
+    if is_folder(copy, &to_side, &to).await? {
+        return Err(unusable(&to_side, &to, "this is a folder"));
+    }
+    let below = Name::root();
+    Ok(Listing { copy, side, to: to_side }.item(from, to, &below, found))
+}
+
 struct Listing<'a> {
     copy: &'a Copy,
     side: Side,

@@ -57,6 +57,8 @@ pub struct Copy {
     preserve: Preserve,
     direct: bool,
     third_party: Option<ThirdParty>,
+    replaces: bool,
+    proves: bool,
     progress: Arc<Progress>,
 }
 
@@ -139,6 +141,12 @@ pub enum CopyError {
     /// The source was written to.
     #[error("{0} was changed while it was copied: copy it again")]
     Changed(String),
+    /// The destination exists, and must not be replaced.
+    #[error("{0} is there already")]
+    Exists(String),
+    /// The digests at both ends cannot be compared, or differ.
+    #[error("{0} is not proved to have arrived: {1}")]
+    Unproved(String, &'static str),
     /// What was written is not what was read.
     #[error("{0}: block {1} differs from what its source says it is")]
     Differs(String, u64),
@@ -171,6 +179,8 @@ impl Copy {
             preserve: Preserve::default(),
             direct: false,
             third_party: None,
+            replaces: true,
+            proves: false,
             progress: Arc::default(),
         }
     }
@@ -289,6 +299,19 @@ impl Copy {
         self
     }
 
+    /// Whether files of the destination are replaced. If not, an existing file fails the copy.
+    pub(crate) fn replaces(mut self, replaces: bool) -> Copy {
+        self.replaces = replaces;
+        self
+    }
+
+    /// Whether a digest of the other end is compared before a file gets its name, or after the upload to a server that does not check
+    /// digests. A file without such a digest fails.
+    pub(crate) fn proves(mut self, proves: bool) -> Copy {
+        self.proves = proves;
+        self
+    }
+
     /// How far it is.
     pub fn progress(&self) -> Arc<Progress> {
         self.progress.clone()
@@ -301,6 +324,24 @@ impl Copy {
     pub async fn run(&self, sources: &[Place], to: &Place) -> Result<Outcome, CopyError> {
         let items = self.list(sources, to).await?;
         Ok(self.copy(items).await)
+    }
+
+    /// Copies the file `source` to the name `to`, and nothing else: a folder at either is an error.
+    ///
+    /// # Errors
+    /// If `source` is no file, or `to` cannot be one.
+    pub(crate) async fn run_file(&self, source: &Place, to: &Place) -> Result<Outcome, CopyError> {
+        let item = list::file(self, source, to).await?;
+        Ok(self.copy(vec![item]).await)
+    }
+
+    /// Tests whether there is anything at `place`.
+    ///
+    /// # Errors
+    /// If its server does not answer.
+    pub(crate) async fn is_there(&self, place: &Place) -> Result<bool, CopyError> {
+        let (side, name) = place::Sides::new(self).open(place)?;
+        Ok(list::glance(self, &side, &name).await?.is_some())
     }
 
     /// What [`run`](Self::run) copies, and where to.

@@ -8,8 +8,10 @@ use super::file::{FileJob, Finished, Opened};
 use super::list::Item;
 use super::packs::{self, Unit};
 use super::{Copy, CopyError, Outcome};
+use crate::remote::RemoteError;
 use core::pin::Pin;
 use core::time::Duration;
+use hyper::StatusCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -157,7 +159,7 @@ impl Work {
         let opened = loop {
             let opened = FileJob::open(&self.copy, item.clone()).await;
             match opened {
-                Err(error) if self.tries_again(&error, round) => self.wait(round).await,
+                Err(error) if self.tries_again(&error, round) => self.wait(&error, round).await,
                 opened => break opened,
             }
             round += 1;
@@ -191,7 +193,7 @@ impl Work {
                 Ok(copied) => break copied,
                 Err((error, all)) if self.tries_again(&error, round) => {
                     items = all;
-                    self.wait(round).await;
+                    self.wait(&error, round).await;
                 }
                 Err((error, all)) => return all.iter().for_each(|item| self.failed(item.source(), &error)),
             }
@@ -256,16 +258,19 @@ impl Work {
     /// Whether a file goes on after an error: a server that was begun anew takes its upload up again, what may pass is waited for, and
     /// any other error stays.
     async fn goes_on(&self, job: &FileJob, error: CopyError, round: u32) -> Result<Goes, CopyError> {
-        let taken_up = match job.is_forgotten(&error) && round < self.copy.retries {
-            true => job.take_up().await,
-            false => Err(error),
+        let error = match job.is_forgotten(&error) && round < self.copy.retries {
+            true => match job.take_up().await {
+                Ok(true) => return Ok(Goes::There),
+                Ok(false) => None,
+                Err(error) => Some(error),
+            },
+            false => Some(error),
         };
-        match taken_up {
-            Ok(true) => return Ok(Goes::There),
-            Err(error) if !self.tries_again(&error, round) => return Err(error),
-            Ok(false) | Err(_) => {}
+        match error {
+            Some(error) if !self.tries_again(&error, round) => return Err(error),
+            Some(error) => self.wait(&error, round).await,
+            None => self.wait_at_least(FIRST_WAIT, round).await,
         }
-        self.wait(round).await;
         Ok(Goes::On)
     }
 
@@ -301,8 +306,14 @@ impl Work {
         may_pass && round < self.copy.retries
     }
 
-    async fn wait(&self, round: u32) {
-        let span = Duration::from_millis(100) * 2_u32.pow(round.min(7));
+    async fn wait(&self, error: &CopyError, round: u32) {
+        // After a kill, the server keeps the name for the killed client until its connections end.
+        let is_locked = matches!(error, CopyError::Remote(RemoteError::Refused { status: StatusCode::LOCKED, .. }));
+        self.wait_at_least(if is_locked { 10 * FIRST_WAIT } else { FIRST_WAIT }, round).await;
+    }
+
+    async fn wait_at_least(&self, first: Duration, round: u32) {
+        let span = first * 2_u32.pow(round.min(7));
         self.copy.shell.sleep(span.min(Duration::from_secs(10))).await;
     }
 
@@ -324,3 +335,6 @@ impl Drop for Busy {
         self.0.changed.notify_waiters();
     }
 }
+
+/// The wait before a block is tried again for the first time.
+const FIRST_WAIT: Duration = Duration::from_millis(100);

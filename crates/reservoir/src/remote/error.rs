@@ -82,6 +82,8 @@ impl RemoteError {
                             *status,
                             StatusCode::CONFLICT
                                 | StatusCode::REQUEST_TIMEOUT
+                                // An upload of the name may be about to end.
+                                | StatusCode::LOCKED
                                 | StatusCode::TOO_MANY_REQUESTS
                                 | StatusCode::INTERNAL_SERVER_ERROR
                                 | StatusCode::BAD_GATEWAY

@@ -2,6 +2,7 @@
 
 use super::Server;
 use super::refusal::Refusal;
+use super::uploads;
 use crate::body::{self, Body};
 use crate::http3::{Arriving, MOST_OF_A_HEAD, send, tell_length};
 use crate::watch::Watch;
@@ -41,6 +42,7 @@ impl Server {
         let (under_way, turns) = (watch::Sender::new(0_usize), Arc::new(Semaphore::new(AT_A_TIME)));
         // A request that its client has reset is still here, and QUIC does not count it any more.
         let read = Arc::new(Semaphore::new(AT_A_TIME + MOST_WAITING));
+        let attended = uploads::Connection::default();
         let mut closing = self.0.closing.subscribe();
         let mut closed = pin!(async move { drop(closing.wait_for(|closing| *closing).await) });
         let is_closed = loop {
@@ -67,12 +69,14 @@ impl Server {
                 }
             };
             let (server, peer, count, turns) = (self.clone(), peer.clone(), under_way.clone(), turns.clone());
+            let attended = attended.clone();
             count.send_modify(|count| *count += 1);
             let counted = Counted(count);
             self.0.shell.spawn(async move {
                 let head = server.0.shell.within(server.0.limits.head, resolver.resolve_request()).await;
                 // Without one there is nothing to answer, and its stream ends.
-                if let Ok(Ok((request, stream))) = head {
+                if let Ok(Ok((mut request, stream))) = head {
+                    request.extensions_mut().insert(attended);
                     // Nobody closes either of them. Those that came first have their turn first.
                     let places = (turns.acquire_owned().await, server.0.places.clone().acquire_owned().await);
                     server.answer_http3(request, stream, &peer).await;

@@ -4,13 +4,14 @@
 //! - `third_party`: COPY, from another server or to one;
 //! - `http3`: requests that come on streams of one connection;
 //! - `packs`: POST of many small files at once, and of names of such;
-//! - `write`: POST and PUT; `uploads`: files that are arriving, and who writes them;
+//! - `write`: POST and PUT; `declared`: digests and codings of their bytes; `uploads`: files that are arriving, and who writes them;
 //! - `refusal`: why a request is not answered as asked.
 //!
 //! ```text
 //! stream > Watched (gives up clients that stand still) > hyper > token > right and path > read or write > one line of the log
 //! ```
 
+mod declared;
 mod digests;
 mod http3;
 mod packs;
@@ -45,7 +46,7 @@ use std::time::SystemTime;
 use third_party::ThirdParty;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use uploads::Uploads;
+use uploads::{Connection, Uploads};
 
 /// What clients may make a server keep, and how long it waits for them.
 ///
@@ -221,8 +222,10 @@ impl Server {
         let watch = Watch::new(self.0.shell.timers().clone());
         watch.idle(self.0.limits.idle, self.0.limits.head);
         let stream = Watched::new(stream, watch.clone());
+        let attended = Connection::default();
         let service = service_fn(|request: Request<Incoming>| {
-            let request = request.map(body::arriving);
+            let mut request = request.map(body::arriving);
+            request.extensions_mut().insert(attended.clone());
             let (server, watch) = (self.clone(), watch.clone());
             let answered: Pin<Box<dyn Future<Output = Result<_, Infallible>> + Send>> =
                 Box::pin(async move { Ok(server.answer(request, peer, watch).await) });
@@ -274,6 +277,7 @@ impl Server {
         let grant = self.grant(request.headers())?;
         *user = grant.name().to_owned();
         let name = Name::from_url(request.uri().path())?;
+        declared::refuse_codings(request.method(), request.headers())?;
         if request.method().as_str() == "COPY" {
             return third_party::copy(self, &request.map(drop), name, &grant, watch).await;
         }

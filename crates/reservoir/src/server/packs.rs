@@ -6,6 +6,7 @@
 //! ```
 
 use super::Server;
+use super::declared::DeclaredDigests;
 use super::read::response;
 use super::refusal::Refusal;
 use crate::body::{self, Body, Relayed};
@@ -30,6 +31,10 @@ pub(super) async fn take(
     grant: &Arc<Grant>,
     watch: &Watch,
 ) -> Result<Response<Body>, Refusal> {
+    if !DeclaredDigests::new(request.headers())?.is_empty() {
+        let text = "files of a pack appear before its end, and each has its hash in the pack: leave other digests out";
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
+    }
     let (mut body, mut unpacker) = (request.into_body(), Unpacker::default());
     let mut batch = Batch::new(server.0.folder.clone(), into);
     let mut failed = String::new();

@@ -79,9 +79,10 @@ impl From<io::Error> for Refusal {
             Kind::InvalidFilename | Kind::InvalidInput => (StatusCode::NOT_FOUND, "no file of that name can be here"),
             Kind::IsADirectory => (StatusCode::CONFLICT, "this is a folder"),
             Kind::AlreadyExists => (StatusCode::CONFLICT, "something else has this name"),
-            Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge => {
-                (StatusCode::INSUFFICIENT_STORAGE, "the server's disk is full")
-            }
+            Kind::StorageFull | Kind::QuotaExceeded => (StatusCode::INSUFFICIENT_STORAGE, "the server's disk is full"),
+            Kind::FileTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "the server's disk takes no file of this size"),
+            // The client is not to try again soon, because the disk stays read-only until it is mounted anew.
+            Kind::ReadOnlyFilesystem => (StatusCode::FORBIDDEN, "the server's disk is read-only"),
             Kind::UnexpectedEof | Kind::InvalidData => return Refusal::new(StatusCode::BAD_REQUEST, error.to_string()),
             Kind::TimedOut => (StatusCode::REQUEST_TIMEOUT, "the request stood still"),
             _ => {

@@ -7,15 +7,22 @@
 //! ```
 //! The answer is 202 and comes at once; its body has a performance marker every few seconds, and a last line that begins with
 //! `success:` or `failure:`. The token for the other server is in `TransferHeaderAuthorization`. A client that goes away ends the copy; what
-//! came of it is kept, and the next COPY of the same file goes on from there.
+//! came of it is kept, and the next COPY of the same file goes on from there. An existing file is replaced, unless it has the source's hash.
+//!
+//! ```text
+//! Overwrite: F                             an existing file stays, and the copy fails
+//! RequireChecksumVerification: true        the copy fails unless the other server tells a digest, and that is the file's
+//! ```
 
-use super::read::field;
+use super::Server;
+use super::declared::single_value;
 use super::refusal::Refusal;
-use super::{Server, write};
+use super::write::{self, connection, refuse_folder};
 use crate::body::Body;
-use crate::copy::{Copy, Outcome, Place};
+use crate::copy::{Copy, Outcome, Place, Sync};
 use crate::name::Name;
 use crate::remote::{Dial, TRANSFER_AUTHORIZATION};
+use crate::storage::Kind;
 use crate::tokens::{Grant, Right};
 use crate::watch::Watch;
 use bytes::Bytes;
@@ -62,7 +69,7 @@ pub(super) async fn copy(
             "this server copies from and to no other: --tpc-allow names those it may",
         ));
     };
-    let (way, other) = match (field(fields, "source"), field(fields, "destination")) {
+    let (way, other) = match (single_value(fields, "source")?, single_value(fields, "destination")?) {
         (Some(source), None) => (Way::Pull, source),
         (None, Some(destination)) => (Way::Push, destination),
         _ => return Err(bad("COPY needs either Source or Destination, a URL that begins with https://")),
@@ -74,8 +81,9 @@ pub(super) async fn copy(
     if name == Name::root() || !other.starts_with("https://") {
         return Err(bad("COPY is for a file, and for another server by a URL that begins with https://"));
     }
+    refuse_folder(request.uri().path())?;
     // What other servers call davs:// or http:// is not encrypted, or not this.
-    let token = match field(fields, TRANSFER_AUTHORIZATION) {
+    let token = match single_value(fields, TRANSFER_AUTHORIZATION)? {
         None => None,
         Some(value) => {
             let token = value.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer "));
@@ -89,34 +97,59 @@ pub(super) async fn copy(
     if place.has_slash() {
         return Err(bad("COPY is for a file: the URL of a folder is none"));
     }
-    let streams = match field(fields, "x-number-of-streams").map(str::parse) {
+    let streams = match single_value(fields, "x-number-of-streams")?.map(str::parse) {
         None => USUAL_STREAMS,
         Some(Ok(streams @ 1..=MOST_STREAMS)) => streams,
         Some(_) => return Err(bad("X-Number-Of-Streams is 1 to 64")),
     };
-    if field(fields, "overwrite").is_some_and(|overwrite| overwrite.eq_ignore_ascii_case("F")) && way == Way::Pull {
-        let (folder, at) = (server.0.folder.clone(), name.clone());
-        if server.0.shell.blocking(move || Ok(folder.about(&at).is_ok())).await? {
-            return Err(Refusal::new(StatusCode::PRECONDITION_FAILED, "there is a file of this name"));
-        }
-    }
+    let replaces = match single_value(fields, "overwrite")? {
+        None => true,
+        Some(value) if value.eq_ignore_ascii_case("T") => true,
+        Some(value) if value.eq_ignore_ascii_case("F") => false,
+        Some(_) => return Err(bad("Overwrite is T or F")),
+    };
+    let proves = match single_value(fields, "requirechecksumverification")? {
+        None => false,
+        Some(value) if value.eq_ignore_ascii_case("true") => true,
+        Some(value) if value.eq_ignore_ascii_case("false") => false,
+        Some(_) => return Err(bad("RequireChecksumVerification is true or false")),
+    };
     // Of the file here, which a pull writes and a push reads.
     let preconditions = Preconditions::of(request.method(), fields);
     write::evaluate(server, &name, &preconditions).await?;
     let Ok(permit) = third_party.places.clone().try_acquire_owned() else {
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many copies are under way: ask again later"));
     };
-    let mut copy = Copy::new(server.0.shell.clone(), third_party.dial.clone()).streams(streams).resume(true);
+    let mut copy = Copy::new(server.0.shell.clone(), third_party.dial.clone()).streams(streams);
+    // An interrupted COPY is resumed. Only an equal hash shows that the file at the destination is the same.
+    copy = copy.resume(true).sync(Sync::Hash).replaces(replaces).proves(proves);
     copy = copy.shared_pace(grant.pace().cloned()).retries(RETRIES);
     if way == Way::Pull {
         copy = copy.preconditions(preconditions);
     }
-    let here = Place::in_folder(server.0.folder.clone(), name);
-    let (sources, to) = if way == Way::Pull { ([place], here) } else { ([here], place) };
-    // Markers come every few seconds, small as they are.
+    // The other server may take its time.
     watch.expect(None);
+    let here = Place::in_folder(server.0.folder.clone(), name.clone());
+    if way == Way::Pull {
+        let (folder, at) = (server.0.folder.clone(), name.clone());
+        let found = server.0.shell.blocking(move || Ok(folder.about(&at).ok())).await?;
+        match found {
+            Some(_) if !replaces => return Err(is_there()),
+            Some(about) if about.kind != Kind::File => {
+                return Err(Refusal::new(StatusCode::CONFLICT, "this is a folder, or no file: COPY is for a file"));
+            }
+            _ => {}
+        }
+        server.0.uploads.free_name(&name, grant.name(), &connection(request))?;
+    } else if !replaces {
+        let found = copy.is_there(&place).await;
+        if found.map_err(|error| Refusal::new(StatusCode::BAD_GATEWAY, error.to_string()))? {
+            return Err(is_there());
+        }
+    }
+    let places = if way == Way::Pull { (place, here) } else { (here, place) };
     let (lines, heard) = mpsc::channel(2);
-    server.0.shell.spawn(tell(server.0.shell.clone(), copy, sources, to, lines, permit));
+    server.0.shell.spawn(tell(server.clone(), copy, name, places, lines, permit));
     let mut response = Response::new(Markers(heard).boxed_unsync());
     *response.status_mut() = StatusCode::ACCEPTED;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/perf-marker-stream"));
@@ -125,15 +158,15 @@ pub(super) async fn copy(
 
 /// Makes the copy, and tells how it goes, until it is over or nobody listens.
 async fn tell(
-    shell: crate::shell::Shell,
+    server: Server,
     copy: Copy,
-    sources: [Place; 1],
-    to: Place,
+    name: Name,
+    (from, to): (Place, Place),
     lines: mpsc::Sender<String>,
     permit: OwnedSemaphorePermit,
 ) {
-    let progress = copy.progress();
-    let mut copying = pin!(copy.run(&sources, &to));
+    let (shell, progress) = (&server.0.shell, copy.progress());
+    let mut copying = pin!(copy.run_file(&from, &to));
     let ended = loop {
         tokio::select! {
             biased;
@@ -142,13 +175,14 @@ async fn tell(
             () = shell.sleep(BETWEEN_MARKERS) => {}
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        // Who is slow to read misses one.
-        let _missed = lines.try_send(marker(now, progress.bytes() + progress.skipped()));
+        // Blocks that were sent again count once; a client that is slow to read misses a marker.
+        let _missed = lines.try_send(marker(now, (progress.bytes() + progress.skipped()).min(progress.all_bytes())));
     };
     drop(permit);
+    server.0.digests.forget(&name);
     let last = match ended {
         Ok(outcome) => told(&outcome),
-        Err(error) => format!("failure: {error}\n"),
+        Err(error) => failure(&error.to_string()),
     };
     // Nobody may listen any more.
     let _gone = lines.send(last).await;
@@ -163,11 +197,19 @@ fn marker(seconds: u64, bytes: u64) -> String {
 
 fn told(outcome: &Outcome) -> String {
     match outcome.failed.first() {
-        // A line each: nobody else's words begin another.
-        Some((_, error)) => format!("failure: {}\n", error.lines().collect::<Vec<_>>().join(" ")),
+        Some((_, error)) => failure(error),
         None if outcome.copied + outcome.present == 1 => "success: Created\n".into(),
-        None => "failure: the URL is no file\n".into(),
+        None => failure("nothing was copied"),
     }
+}
+
+/// Returns the last line. Line breaks in `why` must not begin another line.
+fn failure(why: &str) -> String {
+    format!("failure: {}\n", why.lines().collect::<Vec<_>>().join(" "))
+}
+
+fn is_there() -> Refusal {
+    Refusal::new(StatusCode::PRECONDITION_FAILED, "there is a file of this name")
 }
 
 /// Lines as they come.

@@ -1,9 +1,11 @@
 //! Files that are arriving at a server, and who writes them.
 //!
-//! Invariant: a name has one writer at a time: a second one is refused while the first is at work, or was within the hold time. A
-//! block is received once at a time.
+//! Invariant: a name has one upload at a time. Another upload is refused while a request of the first is under way, and afterwards
+//! until the hold time is over. An upload gives way to one of the same user as soon as its client has closed its connections. A block
+//! is received once at a time.
 
 use super::Limits;
+use super::declared::Digests;
 use super::refusal::Refusal;
 use crate::blocks::Blocks;
 use crate::landing::{Begin, Landing};
@@ -12,9 +14,11 @@ use crate::shell::Shell;
 use crate::storage::Folder;
 use core::ops::Range;
 use hyper::StatusCode;
+use hyper::header::RETRY_AFTER;
 use offload_base::Instant;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::SystemTime;
 use tokio::sync::OnceCell;
 
 pub(super) struct Uploads {
@@ -28,24 +32,48 @@ pub(super) struct Uploads {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Writer {
     pub(super) user: String,
-    /// What the client calls its upload.
-    pub(super) upload: String,
+    pub(super) upload: Identity,
     pub(super) blocks: Blocks,
     /// Which share of the file: others are written by other servers of the same folder.
     pub(super) share: u16,
 }
 
+/// The identity of an upload among those of one user, name and size. Requests of two clients never count as one upload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// A file in one request, by the number of the request.
+    Request(u64),
+    /// The client's name for the upload.
+    Named(String),
+    /// Digests of the whole file, which each request declares.
+    Digests(Digests),
+}
+
 impl Writer {
+    /// Returns the text that identifies the upload in its journal. The length comes first, because names may have spaces.
     fn source(&self) -> String {
-        format!("{} {}", self.user, self.upload)
+        let upload = match &self.upload {
+            Identity::Request(number) => format!("request {number}"),
+            Identity::Named(name) => format!("named {name}"),
+            Identity::Digests(digests) => digests.iter().map(|(algorithm, value)| algorithm.field(value)).collect(),
+        };
+        format!("{} {} {upload}", self.user.len(), self.user)
     }
 }
+
+/// A client's connection, as long as a clone of this exists.
+#[derive(Clone, Default)]
+pub(super) struct Connection(Arc<()>);
 
 /// A file that is arriving.
 pub(super) struct Upload {
     writer: Writer,
     landing: OnceCell<Arc<Landing>>,
     last: Mutex<Instant>,
+    /// Connections that requests of the upload came by.
+    connections: Mutex<Vec<Weak<()>>>,
+    /// Digests that requests have declared of the whole file.
+    expected: Mutex<Digests>,
     /// Blocks that requests bring now.
     receiving: Mutex<Vec<Range<u64>>>,
     /// Parts of blocks that are there, by where they begin; none touches another.
@@ -63,9 +91,10 @@ impl Uploads {
         name: &Name,
         writer: Writer,
         begin: Begin,
+        connection: Connection,
     ) -> Result<(Arc<Upload>, bool), Refusal> {
-        let upload = self.live_one(name, writer)?;
-        upload.touch(self.shell.now());
+        let upload = self.live_one(name, writer, begin, &connection)?;
+        upload.touch(self.shell.now(), &connection);
         let was_open = upload.landing.initialized();
         let opening = upload.landing.get_or_try_init(|| async {
             let (folder, name, writer) = (self.folder.clone(), name.clone(), upload.writer.clone());
@@ -84,8 +113,28 @@ impl Uploads {
         }
     }
 
+    /// Frees the name for a file that comes by other means than an upload, as [`enter`](Self::enter) does for an upload.
+    pub(super) fn free_name(&self, name: &Name, user: &str, connection: &Connection) -> Result<(), Refusal> {
+        let (now, mut live) = (self.shell.now(), self.live());
+        match live.get(name) {
+            Some(upload) if !upload.is_idle(now, self.limits) && !upload.gives_way(user, connection) => {
+                Err(self.locked(name, upload, now))
+            }
+            _ => {
+                live.remove(name);
+                Ok(())
+            }
+        }
+    }
+
     /// The one that is live, or a new one.
-    fn live_one(&self, name: &Name, writer: Writer) -> Result<Arc<Upload>, Refusal> {
+    fn live_one(
+        &self,
+        name: &Name,
+        writer: Writer,
+        begin: Begin,
+        connection: &Connection,
+    ) -> Result<Arc<Upload>, Refusal> {
         let now = self.shell.now();
         let mut live = self.live();
         live.retain(|_, upload| !upload.is_idle(now, self.limits));
@@ -93,23 +142,53 @@ impl Uploads {
             if upload.writer == writer {
                 return Ok(upload.clone());
             }
-            let text = format!("another client writes {name} now: wait for that, or choose another name");
-            return Err(Refusal::new(StatusCode::LOCKED, text));
+            // A late request of an earlier upload does not end this one.
+            if begin == Begin::Begun || !upload.gives_way(&writer.user, connection) {
+                return Err(self.locked(name, upload, now));
+            }
+            // This closes the landing, which holds the lock of the journal.
+            live.remove(name);
         }
-        let of_user = live.values().filter(|upload| upload.writer.user == writer.user).count();
-        if of_user >= self.limits.uploads_of_a_user {
-            let text = format!("{of_user} files of this user are unfinished: finish one first");
-            return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, text));
+        let of_user: Vec<_> = live.iter().filter(|(_, upload)| upload.writer.user == writer.user).collect();
+        if of_user.len() >= self.limits.uploads_of_a_user {
+            // Those of clients that were killed can be resumed from their journals.
+            let left = of_user.iter().filter(|(_, upload)| upload.gives_way(&writer.user, connection));
+            let Some(oldest) = left.min_by_key(|(_, upload)| upload.last()).map(|(name, _)| (*name).clone()) else {
+                let text = format!("{} files of this user are unfinished: finish one first", of_user.len());
+                return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, text));
+            };
+            live.remove(&oldest);
         }
         let upload = Arc::new(Upload {
             writer,
             landing: OnceCell::new(),
             last: Mutex::new(now),
+            connections: Mutex::default(),
+            expected: Mutex::default(),
             receiving: Mutex::default(),
             parts: Mutex::default(),
         });
         live.insert(name.clone(), upload.clone());
         Ok(upload)
+    }
+
+    /// Says until when an upload has its name.
+    fn locked(&self, name: &Name, upload: &Arc<Upload>, now: Instant) -> Refusal {
+        let left = self.limits.hold.saturating_sub(now - upload.last());
+        let text = match Arc::strong_count(upload) {
+            1 => {
+                let until = clock(SystemTime::now() + left);
+                format!(
+                    "an unfinished upload has the name {name} until {until} UTC: wait for that, or choose another name"
+                )
+            }
+            _ => format!("another client writes {name} now: wait for that, or choose another name"),
+        };
+        let mut refusal = Refusal::new(StatusCode::LOCKED, text);
+        if Arc::strong_count(upload) == 1 {
+            refusal.field(RETRY_AFTER, left.as_secs() + 1);
+        }
+        refusal
     }
 
     /// The share that `writer` has of a file is done, as far as it is.
@@ -144,14 +223,53 @@ impl Upload {
         self.writer.share == 0
     }
 
-    fn touch(&self, now: Instant) {
+    fn touch(&self, now: Instant, connection: &Connection) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.retain(|one| one.strong_count() > 0);
+        if !connections.iter().any(|one| one.as_ptr() == Arc::as_ptr(&connection.0)) {
+            connections.push(Arc::downgrade(&connection.0));
+        }
+    }
+
+    fn last(&self) -> Instant {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_idle(self: &Arc<Upload>, now: Instant, limits: Limits) -> bool {
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         // Requests under way hold it too.
-        Arc::strong_count(self) == 1 && now - last > limits.hold
+        Arc::strong_count(self) == 1 && now - self.last() > limits.hold
+    }
+
+    /// Tests whether the user's next upload may replace this one: no request is under way, and the client has no open connection besides
+    /// `connection`, by which the next upload comes. A client between two requests keeps its connections.
+    fn gives_way(self: &Arc<Upload>, user: &str, connection: &Connection) -> bool {
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_other = |one: &Weak<()>| one.strong_count() > 0 && one.as_ptr() != Arc::as_ptr(&connection.0);
+        self.writer.user == user && Arc::strong_count(self) == 1 && !connections.iter().any(is_other)
+    }
+
+    /// Sets the digests that the whole file has to have.
+    pub(super) fn expect_only(&self, digests: Digests) {
+        *self.expected.lock().unwrap_or_else(PoisonError::into_inner) = digests;
+    }
+
+    /// Adds digests that the whole file has to have; returns all of them.
+    pub(super) fn expect(&self, digests: &Digests) -> Digests {
+        let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
+        for digest in digests {
+            if !expected.contains(digest) {
+                expected.push(digest.clone());
+            }
+        }
+        expected.clone()
+    }
+
+    /// Tests whether nothing has come, and nothing comes.
+    pub(super) fn is_empty(&self) -> bool {
+        let is_empty = self.receiving.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+            && self.parts.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        is_empty && self.landing.get().is_none_or(|landing| landing.present() == 0)
     }
 
     /// Takes blocks to receive them, if nobody else does.
@@ -162,6 +280,21 @@ impl Upload {
         }
         receiving.push(blocks.clone());
         Ok(Claim { upload: self.clone(), blocks })
+    }
+
+    /// Forgets parts that a request writes over. They count again once the request has succeeded.
+    pub(super) fn forget_parts(&self, range: &Range<u64>) {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let touched = parts.range(..range.end).map(|(from, to)| (*from, *to)).filter(|(_, to)| *to > range.start);
+        for (from, to) in touched.collect::<Vec<_>>() {
+            parts.remove(&from);
+            if from < range.start {
+                parts.insert(from, range.start);
+            }
+            if to > range.end {
+                parts.insert(range.end, to);
+            }
+        }
     }
 
     /// A part of a block is there. Gives the blocks that are whole by it.
@@ -202,6 +335,12 @@ impl Drop for Claim {
             receiving.swap_remove(at);
         }
     }
+}
+
+/// Hours and minutes of a day, in UTC.
+fn clock(time: SystemTime) -> String {
+    let minutes = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() / 60;
+    format!("{:02}:{:02}", minutes / 60 % 24, minutes % 60)
 }
 
 /// Ranges of one file that do not touch.

@@ -8,16 +8,18 @@
 //! Reservoir-Share: NUMBER/COUNT           of any of these but the first: servers of one folder write the file together, each its blocks;
 //!                                         the others are ended ahead of number 0, which makes the file
 //! ```
-//! Without `Reservoir-Upload` an upload becomes the file with its last byte.
+//! Without `Reservoir-Upload` each part declares the digest of the whole file, which says that the parts are of one, and the upload
+//! becomes the file with its last byte.
 
 use super::Server;
+use super::declared::{DeclaredDigests, Digests, Summers};
 use super::read::{ascii, field, response};
 use super::refusal::Refusal;
-use super::uploads::{Claim, Upload, Writer};
+use super::uploads::{Claim, Connection, Identity, Upload, Writer};
 use crate::attributes::{self, Attributes};
 use crate::blocks::{BlockSum, Blocks, USUAL_BLOCK};
-use crate::body::{self, Body, CONTENT_DIGEST, sum_in};
-use crate::digest::{self, Algorithm, Summer};
+use crate::body::{self, Body};
+use crate::digest::Algorithm;
 use crate::landing::{Begin, Landing};
 use crate::mtime;
 use crate::name::Name;
@@ -30,7 +32,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use http_body_util::BodyExt;
 use http_rules::Preconditions;
-use http_rules::range::ContentRange;
+use http_rules::range::{ContentRange, MOST_BYTES};
 use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap};
 use hyper::{Request, Response, StatusCode};
 use std::sync::Arc;
@@ -48,14 +50,15 @@ pub(super) async fn begin(
     let Some(writer) = named_writer(fields, grant)? else {
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "POST begins an upload: Reservoir-Upload names it"));
     };
-    refuse_root(&name)?;
-    let attributes = attributes(fields)?;
+    refuse_folder(request.uri().path())?;
+    let (attributes, declared) = (attributes(fields)?, without_content(fields)?);
     let preconditions = Preconditions::of(request.method(), fields);
     evaluate(server, &name, &preconditions).await?;
     let begin = if field(fields, "reservoir-resume") == Some("?1") { Begin::Resume } else { Begin::Anew };
     // Every block that is there is read.
     watch.expect(None);
-    let (upload, was_open) = server.0.uploads.enter(&name, writer, begin).await?;
+    let (upload, was_open) = server.0.uploads.enter(&name, writer, begin, connection(request)).await?;
+    upload.expect_only(declared.whole);
     if was_open && field(fields, CHECK) == Some("?1") {
         // It was checked when it was opened; who knows what the medium did since.
         let landing = upload.landing()?;
@@ -111,7 +114,7 @@ pub(super) async fn put(
     grant: &Arc<Grant>,
     watch: &Watch,
 ) -> Result<Response<Body>, Refusal> {
-    refuse_root(&name)?;
+    refuse_folder(request.uri().path())?;
     let preconditions = Preconditions::of(request.method(), request.headers());
     evaluate(server, &name, &preconditions).await?;
     let range = field(request.headers(), CONTENT_RANGE).map(str::parse::<ContentRange>).transpose();
@@ -146,12 +149,21 @@ impl Put<'_> {
     async fn whole(self, request: Request<Body>) -> Result<Response<Body>, Refusal> {
         let size = field(request.headers(), CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let size = size.ok_or_else(|| Refusal::new(StatusCode::LENGTH_REQUIRED, "Content-Length is needed"))?;
+        if size >= MOST_BYTES {
+            return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "no file is as large as that"));
+        }
+        self.request(request, size).await
+    }
+
+    /// Receives the file in one request of `size` bytes.
+    async fn request(self, request: Request<Body>, size: u64) -> Result<Response<Body>, Refusal> {
         // Whatever is wrong is found before there is anything to remove.
-        let attributes = attributes(request.headers())?;
+        let (attributes, declared) = (attributes(request.headers())?, DeclaredDigests::new(request.headers())?);
         let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
-        let upload = format!("whole {}", WHOLE.fetch_add(1, Ordering::Relaxed));
+        let upload = Identity::Request(REQUESTS.fetch_add(1, Ordering::Relaxed));
         let writer = Writer { user: self.grant.name().into(), upload, blocks, share: 0 };
-        let (upload, _) = self.server.0.uploads.enter(&self.name, writer, Begin::Anew).await?;
+        let entered = self.server.0.uploads.enter(&self.name, writer, Begin::Anew, connection(&request));
+        let (upload, _) = entered.await?;
         let landing = upload.landing()?;
         if field(request.headers(), SPARSE) == Some("?1") {
             landing.leave_holes();
@@ -159,40 +171,95 @@ impl Put<'_> {
         // When this future is dropped, so are the bytes that came.
         let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: false };
         keep(self.server, &upload, attributes).await?;
-        let declared = Declared::of(request.headers());
-        let summer = declared.others.first().map(|(algorithm, _)| Summer::new(*algorithm));
         let modified = modified(request.headers());
-        let (written, trailers, sum) = self.receive(request, &landing, 0..size, summer, None).await?;
+        let mut digests = declared.content.clone();
+        digests.extend(declared.whole.iter().cloned());
+        // The landing computes the file's BLAKE3 hash anyway.
+        digests.retain(|(algorithm, _)| *algorithm != Algorithm::Blake3);
+        let summers = Summers::new(DeclaredDigests::algorithms(&digests));
+        let (written, trailers, mut sums) = self.receive(request, &landing, 0..size, summers, None).await?;
         written.blocks.iter().for_each(|(number, sum)| landing.note(*number, *sum));
-        let sum = sum.map(Summer::finish);
-        let declared = declared.and(trailers.as_ref());
-        declared.check(&written, landing.root(), sum.as_deref())?;
+        let declared = declared.and(trailers.as_ref())?;
+        sums.push((Algorithm::Crc32c, written.crc.to_be_bytes().to_vec()));
+        sums.extend(landing.root().map(|root| (Algorithm::Blake3, root.to_vec())));
+        if !self.has_digests(&landing, 0..size, &declared.content, sums.clone()).await? {
+            return Err(differs(StatusCode::BAD_REQUEST, "the bytes that came"));
+        }
+        if !self.has_digests(&landing, 0..size, &declared.whole, sums).await? {
+            return Err(differs(StatusCode::BAD_REQUEST, "the file that came"));
+        }
         self.settle(leftovers, modified).await
     }
 
     /// Bytes of an upload.
     async fn part(self, request: Request<Body>, bytes: Range<u64>, size: u64) -> Result<Response<Body>, Refusal> {
-        let named = named_writer(request.headers(), self.grant)?;
+        let fields = request.headers();
+        let (named, declared) = (named_writer(fields, self.grant)?, DeclaredDigests::new(fields)?);
         let is_named = named.is_some();
-        let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
-        let writer = named.unwrap_or(Writer { user: self.grant.name().into(), upload: "-".into(), blocks, share: 0 });
-        if writer.blocks.size() != size {
-            return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range and Reservoir-Blocks differ in the size"));
-        }
-        let length = field(request.headers(), CONTENT_LENGTH).map(str::parse);
+        let length = field(fields, CONTENT_LENGTH).map(str::parse);
         if length.is_some_and(|length| length != Ok(bytes.end - bytes.start)) {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range and Content-Length differ"));
         }
+        if !is_named && bytes == (0..size) {
+            return self.request(request, size).await;
+        }
+        let writer = named.map_or_else(|| unnamed_writer(&declared, size, self.grant), Ok)?;
+        if writer.blocks.size() != size {
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range and Reservoir-Blocks differ in the size"));
+        }
         let begin = if is_named { Begin::Begun } else { Begin::Resume };
-        let modified = modified(request.headers());
-        let (upload, _) = self.server.0.uploads.enter(&self.name, writer, begin).await?;
+        let modified = modified(fields);
+        let entered = self.server.0.uploads.enter(&self.name, writer, begin, connection(&request));
+        let (upload, _) = entered.await?;
+        let landing = upload.landing()?;
+        let expected = match self.take_part(request, bytes, &upload, declared).await {
+            Ok(expected) => expected,
+            Err(refusal) => {
+                if !is_named && upload.is_empty() {
+                    drop(Leftovers { put: &self, upload: &upload, landing: &landing, keep: false });
+                }
+                return Err(refusal);
+            }
+        };
+        if !is_named && landing.present() == landing.blocks().count() {
+            let mut leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: true };
+            let known = landing.root().map(|root| (Algorithm::Blake3, root.to_vec())).into_iter().collect();
+            if !self.has_digests(&landing, 0..size, &expected, known).await? {
+                // Any of the parts may be the wrong one, so all of them have to come again.
+                leftovers.keep = false;
+                return Err(differs(StatusCode::BAD_REQUEST, "the file that came"));
+            }
+            return self.settle(leftovers, modified).await;
+        }
+        let mut told = HeaderMap::new();
+        told.insert("reservoir-present", landing.present().into());
+        Ok(response(StatusCode::ACCEPTED, told, body::empty()))
+    }
+
+    /// Receives and checks a part; returns the digests that the whole file has to have.
+    async fn take_part(
+        &self,
+        request: Request<Body>,
+        bytes: Range<u64>,
+        upload: &Arc<Upload>,
+        declared: DeclaredDigests,
+    ) -> Result<Digests, Refusal> {
         let landing = upload.landing()?;
         landing.require(self.preconditions.clone());
         let claim = Arc::new(upload.claim(landing.blocks().touched(&bytes))?);
-        let declared = Declared::of(request.headers());
-        let (written, trailers, _) = self.receive(request, &landing, bytes, None, Some(claim.clone())).await?;
-        let declared = declared.and(trailers.as_ref());
-        declared.check_content(&written)?;
+        upload.forget_parts(&bytes);
+        let summers = Summers::new(DeclaredDigests::algorithms(&declared.content));
+        let (written, trailers, mut sums) =
+            self.receive(request, &landing, bytes.clone(), summers, Some(claim.clone())).await?;
+        let declared = declared.and(trailers.as_ref())?;
+        sums.push((Algorithm::Crc32c, written.crc.to_be_bytes().to_vec()));
+        let is_block = match (&declared.sum, &written.blocks[..]) {
+            (Some(declared), [(_, sum)]) if written.parts.is_empty() => declared == sum,
+            _ => true,
+        };
+        if !is_block || !self.has_digests(&landing, bytes, &declared.content, sums).await? {
+            return Err(differs(StatusCode::CONFLICT, "the bytes that came"));
+        }
         if let Some(block) = written.differs {
             let text = format!("block {block} is there already, with other bytes: begin a new upload");
             return Err(Refusal::new(StatusCode::CONFLICT, text));
@@ -209,17 +276,29 @@ impl Put<'_> {
                 }
             }
         }
-        if !is_named && landing.present() == landing.blocks().count() {
-            let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: true };
-            return self.settle(leftovers, modified).await;
+        Ok(upload.expect(&declared.whole))
+    }
+
+    /// Tests whether bytes of the landing have all the declared digests. Digests that are not `known` are computed from the medium.
+    async fn has_digests(
+        &self,
+        landing: &Arc<Landing>,
+        bytes: Range<u64>,
+        declared: &Digests,
+        mut known: Digests,
+    ) -> Result<bool, Refusal> {
+        let mut missing: Vec<Algorithm> = declared.iter().map(|(algorithm, _)| *algorithm).collect();
+        missing.retain(|algorithm| !known.iter().any(|(one, _)| one == algorithm));
+        if !missing.is_empty() {
+            let landing = landing.clone();
+            known.extend(self.server.0.shell.blocking(move || landing.digests(bytes, &missing)).await?);
         }
-        let mut told = HeaderMap::new();
-        told.insert("reservoir-present", landing.present().into());
-        Ok(response(StatusCode::ACCEPTED, told, body::empty()))
+        Ok(declared.iter().all(|digest| known.contains(digest)))
     }
 
     /// The upload is to become the file.
     async fn finish(self, request: Request<Body>, size: u64) -> Result<Response<Body>, Refusal> {
+        let declared = without_content(request.headers())?;
         let Some(writer) = named_writer(request.headers(), self.grant)? else {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Upload has to name the upload"));
         };
@@ -234,7 +313,8 @@ impl Put<'_> {
         let (_, shares) = shares(request.headers())?;
         // To read all of it again takes as long as it takes.
         self.watch.expect(None);
-        let (upload, _) = self.server.0.uploads.enter(&self.name, writer, Begin::Begun).await?;
+        let entered = self.server.0.uploads.enter(&self.name, writer, Begin::Begun, connection(&request));
+        let (upload, _) = entered.await?;
         let landing = upload.landing()?;
         let _claim = upload.claim(0..landing.blocks().count())?;
         if shares > 1 {
@@ -251,11 +331,9 @@ impl Put<'_> {
             refusal.field(hyper::header::HeaderName::from_static(MISSING), missing);
             return Err(refusal);
         }
-        let declared = Declared::of(request.headers());
-        if let (Some(wanted), Some(root)) = (&declared.blake3, landing.root())
-            && wanted[..] != root
-        {
-            let text = "the file's BLAKE3 hash is not the one that was declared: the source has changed meanwhile";
+        let known = landing.root().map(|root| (Algorithm::Blake3, root.to_vec())).into_iter().collect();
+        if !self.has_digests(&landing, 0..size, &upload.expect(&declared.whole), known).await? {
+            let text = "the file's hash is not the one that was declared: the source has changed meanwhile";
             return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, text));
         }
         keep_or_leave(self.server, &self.name, &upload, attributes(request.headers())?).await?;
@@ -294,15 +372,15 @@ impl Put<'_> {
         Ok(self.server.0.shell.blocking(move || landing.done(number, sum)).await?)
     }
 
-    /// Writes the bytes of a request's body; gives its trailers too.
+    /// Writes the bytes of a request's body; gives its trailers and digests too.
     async fn receive(
         &self,
         request: Request<Body>,
         landing: &Arc<Landing>,
         range: Range<u64>,
-        mut summer: Option<Summer>,
+        mut summers: Summers,
         claim: Option<Arc<Claim>>,
-    ) -> Result<(Written, Option<HeaderMap>, Option<Summer>), Refusal> {
+    ) -> Result<(Written, Option<HeaderMap>, Digests), Refusal> {
         let shell = &self.server.0.shell;
         let mut sink = Sink::new(shell.clone(), landing.clone(), range);
         if let Some(claim) = claim {
@@ -316,9 +394,7 @@ impl Put<'_> {
                     if let Some(pace) = self.grant.pace() {
                         take_turn(self.server, self.watch, pace, data.len()).await;
                     }
-                    if let Some(summer) = &mut summer {
-                        summer.update(&data);
-                    }
+                    summers.update(&data);
                     sink.push(&data).await?;
                 }
                 Err(frame) => trailers = frame.into_trailers().ok(),
@@ -326,7 +402,7 @@ impl Put<'_> {
         }
         // From here on the medium is at work, not the client.
         self.watch.expect(None);
-        Ok((sink.end().await?, trailers, summer))
+        Ok((sink.end().await?, trailers, summers.finish()))
     }
 }
 
@@ -366,65 +442,6 @@ impl Drop for Leftovers<'_> {
     }
 }
 
-/// The digests that a request declares.
-#[derive(Default)]
-struct Declared {
-    blake3: Option<Vec<u8>>,
-    /// CRC32C of the content.
-    crc: Option<Vec<u8>>,
-    /// Of the whole file.
-    others: Vec<(Algorithm, Vec<u8>)>,
-    sum: Option<BlockSum>,
-}
-
-impl Declared {
-    fn of(fields: &HeaderMap) -> Declared {
-        let mut declared = Declared { sum: sum_in(fields), ..Declared::default() };
-        let content = field(fields, CONTENT_DIGEST).map(digest::read).unwrap_or_default();
-        declared.crc =
-            content.iter().find(|(algorithm, _)| *algorithm == Algorithm::Crc32c).map(|(_, crc)| crc.clone());
-        let whole = field(fields, "repr-digest").map(digest::read).unwrap_or_default();
-        let older = field(fields, "digest").map(digest::read_rfc3230).unwrap_or_default();
-        for (algorithm, value) in whole.into_iter().chain(older).chain(content) {
-            match algorithm {
-                Algorithm::Blake3 => declared.blake3 = Some(value),
-                Algorithm::Crc32c => {}
-                _ => declared.others.push((algorithm, value)),
-            }
-        }
-        declared.others.truncate(1);
-        declared
-    }
-
-    /// With what trailers add.
-    fn and(mut self, trailers: Option<&HeaderMap>) -> Declared {
-        if let Some(late) = trailers.map(Declared::of) {
-            self.crc = self.crc.or(late.crc);
-            self.sum = self.sum.or(late.sum);
-        }
-        self
-    }
-
-    /// Whether the content of a request is what it declares.
-    fn check_content(&self, written: &Written) -> Result<(), Refusal> {
-        let crc = self.crc.as_ref().is_none_or(|crc| crc[..] == written.crc.to_be_bytes());
-        let sums = match (&self.sum, &written.blocks[..]) {
-            (Some(declared), [(_, sum)]) if written.parts.is_empty() => declared == sum,
-            _ => true,
-        };
-        if crc && sums { Ok(()) } else { Err(differs(StatusCode::CONFLICT, "the bytes that came")) }
-    }
-
-    fn check(&self, written: &Written, root: Option<[u8; 32]>, sum: Option<&[u8]>) -> Result<(), Refusal> {
-        if self.crc.as_ref().is_some_and(|crc| crc[..] != written.crc.to_be_bytes()) {
-            return Err(differs(StatusCode::BAD_REQUEST, "the bytes that came"));
-        }
-        let blake3 = self.blake3.as_ref().is_none_or(|wanted| root.is_some_and(|root| wanted[..] == root));
-        let others = self.others.first().is_none_or(|(_, wanted)| sum == Some(&wanted[..]));
-        if blake3 && others { Ok(()) } else { Err(differs(StatusCode::BAD_REQUEST, "the file that came")) }
-    }
-}
-
 fn differs(status: StatusCode, what: &str) -> Refusal {
     Refusal::new(status, format!("{what} and the digest that was declared differ: send it again"))
 }
@@ -447,7 +464,37 @@ fn named_writer(fields: &HeaderMap, grant: &Grant) -> Result<Option<Writer>, Ref
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Upload is longer than 200 bytes"));
     }
     let (share, _) = shares(fields)?;
-    Ok(Some(Writer { user: grant.name().into(), upload: upload.into(), blocks, share }))
+    let upload = Identity::Named(upload.into());
+    Ok(Some(Writer { user: grant.name().into(), upload, blocks, share }))
+}
+
+/// Returns the upload of a part without `Reservoir-Upload`, which the file's digests identify.
+fn unnamed_writer(declared: &DeclaredDigests, size: u64, grant: &Grant) -> Result<Writer, Refusal> {
+    let mut digests = declared.whole.clone();
+    if digests.is_empty() {
+        // RFC 9110 14.5: a part that cannot be told from a part of another file is refused, and the client sends the file whole.
+        let text = "which file this is a part of is not known: send the file's Repr-Digest with each part, or name the upload by Reservoir-Upload";
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
+    }
+    digests.sort_by_key(|(algorithm, value)| (algorithm.name(), value.clone()));
+    digests.dedup();
+    let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
+    Ok(Writer { user: grant.name().into(), upload: Identity::Digests(digests), blocks, share: 0 })
+}
+
+/// The connection that a request came by.
+pub(super) fn connection<T>(request: &Request<T>) -> Connection {
+    request.extensions().get().cloned().unwrap_or_default()
+}
+
+/// The digests of a request that has no content; refuses bytes that would go nowhere.
+fn without_content(fields: &HeaderMap) -> Result<DeclaredDigests, Refusal> {
+    let declared = DeclaredDigests::new(fields)?;
+    if field(fields, CONTENT_LENGTH).is_some_and(|length| length != "0") || !declared.content.is_empty() {
+        let text = "this request begins or ends an upload, and has no content";
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
+    }
+    Ok(declared)
 }
 
 /// Which share of an upload a request is for, and how many there are: one for each server that writes it.
@@ -463,12 +510,13 @@ fn modified(fields: &HeaderMap) -> Option<SystemTime> {
     field(fields, MTIME).and_then(mtime::from_text)
 }
 
-fn refuse_root(name: &Name) -> Result<(), Refusal> {
-    if name == &Name::root() { Err(Refusal::new(StatusCode::CONFLICT, "this is a folder")) } else { Ok(()) }
+/// Refuses names that only a folder can have.
+pub(super) fn refuse_folder(path: &str) -> Result<(), Refusal> {
+    if path.ends_with('/') { Err(Refusal::new(StatusCode::CONFLICT, "this is a folder")) } else { Ok(()) }
 }
 
-/// Each whole upload is another writer.
-static WHOLE: AtomicU64 = AtomicU64::new(0);
+/// Each file in one request is another upload.
+static REQUESTS: AtomicU64 = AtomicU64::new(0);
 /// What a client calls its upload.
 pub(crate) const UPLOAD: &str = "reservoir-upload";
 /// How it is cut.

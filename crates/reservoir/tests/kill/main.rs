@@ -11,6 +11,8 @@ mod names;
 mod patience;
 mod rules;
 mod shares;
+mod third_party;
+mod uploads;
 
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};

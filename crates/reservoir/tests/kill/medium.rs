@@ -416,6 +416,9 @@ impl Stored for Open {
 
     fn set_size(&self, size: u64) -> io::Result<()> {
         let mut state = self.mounted.whole_call()?;
+        if size > LARGEST {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         let file = state.files.get_mut(&self.id).unwrap();
         file.changes += 1;
         file.seen.resize(size as usize, 0);
@@ -474,3 +477,6 @@ impl Drop for Open {
 }
 
 const SECTOR: usize = 512;
+
+/// Bytes of the largest file that the medium takes.
+const LARGEST: u64 = 1 << 30;

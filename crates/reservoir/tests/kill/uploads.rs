@@ -1,0 +1,522 @@
+//! Uploads of other clients: bytes that are not the declared ones are no file, and two uploads are never one.
+
+use super::medium::Medium;
+use super::shell;
+use core::time::Duration;
+use offload_base::Seed;
+use offload_reservoir::copy::{Copy, Place, Plain};
+use offload_reservoir::digest::{Algorithm, Summer, hexadecimal};
+use offload_reservoir::name::Name;
+use offload_reservoir::tokens::Tokens;
+use offload_reservoir::{Limits, Server, Shell};
+use offload_testbed::VirtualTime;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+/// A server of a medium, and clients that speak HTTP/1.1 to it.
+struct World {
+    medium: Medium,
+    executor: VirtualTime,
+    shell: Shell,
+    server: Server,
+}
+
+impl World {
+    fn new() -> World {
+        let (medium, executor) = (Medium::new(Seed(1)), VirtualTime::new());
+        let shell = shell(Arc::new(executor.handle()));
+        let server = World::server(&medium, &shell);
+        World { medium, executor, shell, server }
+    }
+
+    fn server(medium: &Medium, shell: &Shell) -> Server {
+        Server::new(Arc::new(medium.mount(None)), shell.clone(), Limits::default()).open_to_all()
+    }
+
+    /// Replaces the server by one that knows of no upload.
+    fn begin_anew(&mut self) {
+        self.server = World::server(&self.medium, &self.shell);
+    }
+
+    fn connect(&self) -> DuplexStream {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let server = self.server.clone();
+        self.shell.spawn(async move { server.serve(theirs, "client").await });
+        ours
+    }
+
+    /// A copy from or to the server.
+    fn copy(&self) -> Copy {
+        let (server, spawner) = (self.server.clone(), self.shell.clone());
+        let dial = Plain::new(move |_: &str, _| {
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            let server = server.clone();
+            spawner.spawn(async move { server.serve(theirs, "client").await });
+            Ok(ours)
+        });
+        Copy::new(self.shell.clone(), Arc::new(dial))
+    }
+
+    /// Sends a request on a connection of its own; returns the status and the rest of the answer.
+    fn ask(&mut self, method: &str, name: &str, fields: &[&str], content: &[u8]) -> (u16, String) {
+        let stream = self.connect();
+        self.executor.block_on(ask(stream, method, name, fields, content))
+    }
+
+    fn put(&mut self, name: &str, fields: &[&str], content: &[u8]) -> u16 {
+        self.ask("PUT", name, fields, content).0
+    }
+
+    /// Paths of the medium, after some time.
+    fn paths(&mut self) -> Vec<String> {
+        self.executor.run_for(Duration::from_secs(1));
+        self.medium.paths().iter().map(|path| path.display().to_string()).collect()
+    }
+}
+
+pub(super) async fn ask(
+    mut stream: DuplexStream,
+    method: &str,
+    name: &str,
+    fields: &[&str],
+    content: &[u8],
+) -> (u16, String) {
+    let mut head = format!("{method} {name} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
+    let has_length = fields.iter().any(|field| {
+        let field = field.to_ascii_lowercase();
+        field.starts_with("content-length:") || field.starts_with("transfer-encoding:")
+    });
+    if !has_length {
+        head += &format!("content-length: {}\r\n", content.len());
+    }
+    fields.iter().for_each(|field| head += &format!("{field}\r\n"));
+    head += "\r\n";
+    stream.write_all(&[head.as_bytes(), content].concat()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    (answer[9..12].parse().unwrap(), answer)
+}
+
+pub(super) fn sum(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {
+    let mut summer = Summer::new(algorithm);
+    summer.update(bytes);
+    summer.finish()
+}
+
+/// A digest field of RFC 9530, of another file if `wrong`.
+fn digest(field: &str, algorithm: Algorithm, bytes: &[u8], wrong: bool) -> String {
+    let mut value = sum(algorithm, bytes);
+    value[0] ^= u8::from(wrong);
+    format!("{field}: {}", algorithm.field(&value))
+}
+
+const ALL: [Algorithm; 7] = [
+    Algorithm::Sha256,
+    Algorithm::Sha512,
+    Algorithm::Blake3,
+    Algorithm::Sha1,
+    Algorithm::Md5,
+    Algorithm::Adler32,
+    Algorithm::Crc32c,
+];
+
+#[test]
+fn wrong_digest_makes_no_file() {
+    let mut world = World::new();
+    let bytes: Vec<u8> = (0..1000_u32).map(|at| at as u8).collect();
+    let whole: &[&str] = &[];
+    for range in [whole, &["Content-Range: bytes 0-999/1000"]] {
+        for algorithm in ALL {
+            for field in ["Repr-Digest", "Content-Digest"] {
+                let right = digest(field, Algorithm::Sha256, &bytes, false);
+                let wrong = digest(field, algorithm, &bytes, true);
+                // Alone, behind a right one, ahead of one, and on a line of its own.
+                let member = wrong.split_once(": ").unwrap().1;
+                let behind = format!("{right}, {member}");
+                let ahead = format!("{wrong}, {}", right.split_once(": ").unwrap().1);
+                for lines in [vec![&wrong[..]], vec![&behind], vec![&ahead], vec![&right, &wrong]] {
+                    let fields = [range, &lines[..]].concat();
+                    assert_eq!(world.put("/f", &fields, &bytes), 400, "{fields:?}");
+                }
+            }
+            let mut value = sum(algorithm, &bytes);
+            let right = format!("Digest: {}", algorithm.field_of_rfc3230(&value));
+            value[0] ^= 1;
+            let wrong = format!("Digest: {}", algorithm.field_of_rfc3230(&value));
+            assert_eq!(world.put("/f", &[range, &[&wrong]].concat(), &bytes), 400, "{wrong}");
+            assert_eq!(world.put("/right", &[range, &[&right]].concat(), &bytes) / 100, 2, "{right}");
+        }
+        let md5 = sum(Algorithm::Md5, b"other");
+        let old = format!("Content-MD5: {}", &Algorithm::Md5.field_of_rfc3230(&md5)[4..]);
+        let own = format!("OC-Checksum: SHA1:{}", hexadecimal(&sum(Algorithm::Sha1, b"other")));
+        for wrong in [&old[..], &own] {
+            assert_eq!(world.put("/f", &[range, &[wrong]].concat(), &bytes), 400, "{wrong}");
+        }
+    }
+    assert_eq!(world.paths(), ["right"]);
+}
+
+#[test]
+fn digest_of_trailers_is_checked() {
+    let mut world = World::new();
+    for (field, wrong, status) in [("Content-Digest", true, 409), ("Content-Digest", false, 202)] {
+        for algorithm in ALL {
+            let trailer = digest(field, algorithm, b"some", wrong);
+            let content = format!("4\r\nsome\r\n0\r\n{trailer}\r\n\r\n");
+            let fields = ["Transfer-Encoding: chunked", "Trailer: Content-Digest", "Content-Range: bytes 0-3/8"];
+            let of = digest("Repr-Digest", Algorithm::Sha256, b"somemore", false);
+            let told = world.put("/f", &[&fields[..], &[&of]].concat(), content.as_bytes());
+            assert_eq!(told, status, "{trailer}");
+        }
+    }
+    let of = digest("Repr-Digest", Algorithm::Sha256, b"somemore", false);
+    assert_eq!(world.put("/f", &["Content-Range: bytes 4-7/8", &of], b"more"), 201);
+    let content = format!("4\r\nsome\r\n0\r\n{}\r\n\r\n", digest("Repr-Digest", Algorithm::Md5, b"else", false));
+    let fields = ["Transfer-Encoding: chunked", "Trailer: Repr-Digest", "Content-Range: bytes 0-3/4"];
+    assert_eq!(world.put("/g", &fields, content.as_bytes()), 400);
+    assert_eq!(world.paths(), ["f"]);
+}
+
+#[test]
+fn malformed_digest_is_refused() {
+    let mut world = World::new();
+    let cases = [
+        "Repr-Digest: sha-256=:!!!:",
+        "Repr-Digest: sha-256=AAAA",
+        "Repr-Digest: sha-256=:AAAA:",
+        "Repr-Digest: unknown=5",
+        "Repr-Digest: \u{e9}",
+        "Content-Digest: crc32c=::",
+        "Digest: SHA-256=!!",
+        "Digest: sha-256=ZZZ",
+        "Digest: adler32=123456789",
+        "Content-MD5: AAAA",
+        "OC-Checksum: SHA1:0000",
+        "OC-Checksum: SHA1",
+        "Reservoir-Subtree: 00",
+    ];
+    for bad in cases {
+        assert_eq!(world.put("/f", &[bad], b"bytes"), 400, "{bad}");
+        assert_eq!(world.put("/f", &[bad, "Content-Range: bytes 0-4/10"], b"bytes"), 400, "{bad}");
+    }
+    assert!(world.paths().is_empty());
+    // RFC 9530 2: unknown algorithms are not looked at.
+    assert_eq!(world.put("/f", &["Repr-Digest: unixsum=:AAAA:", "Digest: unixcksum=1"], b"bytes"), 201);
+}
+
+#[test]
+fn name_of_a_folder_is_refused() {
+    let mut world = World::new();
+    for name in ["/", "/folder/"] {
+        assert_eq!(world.put(name, &[], b"bytes"), 409, "{name}");
+        let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 4/1024"];
+        assert_eq!(world.ask("POST", name, &named, b"").0, 409, "{name}");
+    }
+    assert!(world.paths().is_empty());
+}
+
+#[test]
+fn coded_content_is_refused() {
+    let mut world = World::new();
+    let part = "Content-Range: bytes 0-4/5";
+    let pack = "Content-Type: application/x-reservoir-pack";
+    let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 5/1024", "Content-Range: bytes */5"];
+    let of_content = digest("Content-Digest", Algorithm::Sha256, b"bytes", false);
+    let of_file = digest("Repr-Digest", Algorithm::Sha256, b"bytes", false);
+    let cases: [(&str, &[&str], u16); 15] = [
+        ("PUT", &[part, "Transfer-Encoding: chunked, chunked"], 501),
+        // Bytes, or digests, that would be for nothing.
+        ("POST", &[named[0], named[1]], 400),
+        ("PUT", &named, 400),
+        ("POST", &[pack, &of_content], 400),
+        ("POST", &[pack, &of_file], 400),
+        ("POST", &[named[0], named[1], "Content-Length: 0", &of_content], 400),
+        ("PUT", &["Content-Encoding: gzip"], 415),
+        ("PUT", &["Content-Encoding: identity", "Content-Encoding: br"], 415),
+        ("PUT", &["Content-Type: Multipart/Byteranges; boundary=x"], 415),
+        ("PUT", &[part, "Transfer-Encoding: gzip, chunked"], 501),
+        ("PUT", &[part, part], 400),
+        ("PUT", &["Content-Range: bytes 0-4/5\u{e9}"], 400),
+        ("POST", &[part, pack], 400),
+        ("POST", &["Content-Encoding: gzip", pack], 415),
+        ("COPY", &[part, "Source: https://other/f"], 400),
+    ];
+    for (method, fields, status) in cases {
+        let content =
+            if fields.iter().any(|field| field.contains("chunked")) { "5\r\nbytes\r\n0\r\n\r\n" } else { "bytes" };
+        assert_eq!(world.ask(method, "/f", fields, content.as_bytes()).0, status, "{method} {fields:?}");
+    }
+    assert!(world.paths().is_empty());
+    assert_eq!(world.put("/f", &["Content-Encoding: identity"], b"bytes"), 201);
+}
+
+#[test]
+fn parts_of_two_files_are_never_one() {
+    let (a, b) = ([b'A'; 2000], [b'B'; 2000]);
+    let declared = |bytes| digest("Repr-Digest", Algorithm::Sha256, bytes, false);
+    let (front, rest) = ("Content-Range: bytes 0-999/2000", "Content-Range: bytes 1000-1999/2000");
+    for restarts in [false, true] {
+        let mut world = World::new();
+        // Nothing says which file this is a part of.
+        for (fields, part) in [([front, "X: y"], &a[..1000]), ([rest, "X-OC-Mtime: 1"], &b[1000..])] {
+            assert_eq!(world.put("/f", &fields, part), 400);
+        }
+        assert_eq!(world.put("/f", &[front, &declared(&a)], &a[..1000]), 202);
+        if restarts {
+            world.begin_anew();
+        }
+        assert_eq!(world.put("/f", &[rest, &declared(&b)], &b[1000..]), 202);
+        assert_eq!(world.medium.get(Path::new("f")), None);
+        assert_eq!(world.put("/f", &[front, &declared(&b)], &b[..1000]), 201);
+        assert!(world.medium.get(Path::new("f")).unwrap() == b);
+        assert_eq!(world.paths(), ["f"]);
+    }
+}
+
+#[test]
+fn parts_with_the_digest_of_another_file_leave_nothing() {
+    let mut world = World::new();
+    let of = digest("Digest", Algorithm::Sha256, b"x", false).replace("=:", "=").replace(":\r", "");
+    let of = of.trim_end_matches(':');
+    assert_eq!(world.put("/f", &["Content-Range: bytes 4-7/8", of], b"more"), 202);
+    assert_eq!(world.put("/f", &["Content-Range: bytes 0-3/8", of], b"some"), 400);
+    assert!(world.paths().is_empty());
+}
+
+/// A part that turns out wrong has written over a right one, which no longer counts.
+#[test]
+fn part_that_was_written_over_is_missing() {
+    let mut world = World::new();
+    let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 2048/2048"];
+    assert_eq!(world.ask("POST", "/f", &named, b"").0, 200);
+    let put = |world: &mut World, range: &str, more: &str, content: &[u8]| {
+        let range = format!("Content-Range: bytes {range}/2048");
+        world.put("/f", &[&named[..], &[&range, more]].concat(), content)
+    };
+    assert_eq!(put(&mut world, "0-1023", "x: y", &[1; 1024]), 202);
+    let wrong = digest("Content-Digest", Algorithm::Sha256, &[1; 1024], false);
+    assert_eq!(put(&mut world, "0-1023", &wrong, &[2; 1024]), 409);
+    assert_eq!(put(&mut world, "1024-2047", "x: y", &[1; 1024]), 202);
+    assert_eq!(put(&mut world, "*", "x: y", b""), 409);
+    assert_eq!(put(&mut world, "0-1023", "x: y", &[1; 1024]), 202);
+    assert_eq!(put(&mut world, "*", "x: y", b""), 201);
+    assert!(world.medium.get(Path::new("f")).unwrap() == [1; 2048]);
+}
+
+/// The digests of any request of the upload count.
+#[test]
+fn named_upload_has_all_declared_digests() {
+    let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 4/1024"];
+    for (at, algorithm) in [(0, Algorithm::Md5), (1, Algorithm::Sha1), (2, Algorithm::Sha512), (3, Algorithm::Blake3)] {
+        let mut world = World::new();
+        let wrong = digest("Repr-Digest", algorithm, b"else", false);
+        let of = |number: usize| if number.min(2) == at.min(2) { &wrong[..] } else { "x: y" };
+        assert_eq!(world.ask("POST", "/f", &[named[0], named[1], of(0)], b"").0, 200);
+        assert_eq!(world.put("/f", &[named[0], named[1], of(1), "Content-Range: bytes 0-3/4"], b"some"), 202);
+        assert_eq!(world.put("/f", &[named[0], named[1], of(2), "Content-Range: bytes */4"], b""), 422);
+        assert_eq!(world.medium.get(Path::new("f")), None);
+    }
+}
+
+/// A late request of a replaced upload does not change the upload that replaced it.
+#[test]
+fn late_part_of_another_upload_is_refused() {
+    let mut world = World::new();
+    let fields = |id: &str, range: &str| {
+        [format!("Reservoir-Upload: {id}"), "Reservoir-Blocks: 2048/1024".to_owned(), format!("Content-Range: {range}")]
+    };
+    let ask = |world: &mut World, method: &str, id: &str, range: &str, content: &[u8]| {
+        let fields = fields(id, range);
+        let fields: Vec<&str> = fields.iter().take(if method == "POST" { 2 } else { 3 }).map(String::as_str).collect();
+        world.ask(method, "/f", &fields, content).0
+    };
+    assert_eq!(ask(&mut world, "POST", "a", "", b""), 200);
+    assert_eq!(ask(&mut world, "PUT", "a", "bytes 0-1023/2048", &[1; 1024]), 202);
+    assert_eq!(ask(&mut world, "POST", "b", "", b""), 200);
+    assert_eq!(ask(&mut world, "PUT", "b", "bytes 0-1023/2048", &[2; 1024]), 202);
+    assert_eq!(ask(&mut world, "PUT", "a", "bytes 1024-2047/2048", &[1; 1024]), 423);
+    world.begin_anew();
+    assert_eq!(ask(&mut world, "PUT", "a", "bytes 1024-2047/2048", &[1; 1024]), 410);
+    assert_eq!(ask(&mut world, "PUT", "b", "bytes 1024-2047/2048", &[2; 1024]), 202);
+    assert_eq!(ask(&mut world, "PUT", "b", "bytes */2048", b""), 201);
+    assert!(world.medium.get(Path::new("f")).unwrap() == [2; 2048]);
+}
+
+/// `whole 0` was once a name that an upload could have.
+#[test]
+fn name_of_an_upload_reaches_no_file_in_one_request() {
+    let mut world = World::new();
+    let mut slow = world.connect();
+    let (status, content) = world.executor.block_on(async {
+        slow.write_all(b"PUT /f HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nso").await.unwrap();
+        world.shell.sleep(Duration::from_secs(1)).await;
+        let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+        let server = world.server.clone();
+        world.shell.spawn(async move { server.serve(theirs, "client").await });
+        for number in 0..64 {
+            for name in ["whole", "request"] {
+                let head = format!(
+                    "PUT /f HTTP/1.1\r\nhost: x\r\nreservoir-upload: {name} {number}\r\nreservoir-blocks: 4/16777216\r\ncontent-range: bytes 0-3/4\r\ncontent-length: 4\r\n\r\nevil"
+                );
+                ours.write_all(head.as_bytes()).await.unwrap();
+                let mut answer = [0; 2000];
+                let length = ours.read(&mut answer).await.unwrap();
+                assert!(answer[..length].starts_with(b"HTTP/1.1 423"));
+            }
+        }
+        slow.write_all(b"me").await.unwrap();
+        let mut line = [0; 12];
+        slow.read_exact(&mut line).await.unwrap();
+        (line, world.medium.get(Path::new("f")))
+    });
+    assert!(status.ends_with(b"201") && content.unwrap() == b"some");
+}
+
+/// The user's next upload gets the name once the first client has gone. Another user's upload has to wait.
+#[test]
+fn upload_gives_way_once_its_client_has_gone() {
+    let mut world = World::new();
+    let token = |name: &str| {
+        let hash = hexadecimal(&sum(Algorithm::Sha256, name.as_bytes()));
+        format!("[[token]]\nname = \"{name}\"\nsha256 = \"{hash}\"\nrights = [\"read\", \"write\"]\n")
+    };
+    world.server.set_tokens(Tokens::read(&(token("me") + &token("other"))).unwrap());
+    let (me, other) = ("Authorization: Bearer me", "Authorization: Bearer other");
+    let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 2048/1024"];
+    let mut open = world.connect();
+    let begin =
+        format!("POST /f HTTP/1.1\r\nhost: x\r\n{me}\r\n{}\r\n{}\r\ncontent-length: 0\r\n\r\n", named[0], named[1]);
+    world.executor.block_on(async {
+        open.write_all(begin.as_bytes()).await.unwrap();
+        let mut line = [0; 12];
+        open.read_exact(&mut line).await.unwrap();
+        assert!(line.ends_with(b"200"));
+    });
+    let (status, answer) = world.ask("PUT", "/f", &[me], b"mine");
+    let until = answer.split_once("until ").unwrap().1;
+    assert!(until[2..].starts_with(':') && until[5..].starts_with(" UTC"), "{answer}");
+    assert!(status == 423 && answer.contains("retry-after: 60"), "{answer}");
+    // As after `kill -9`.
+    drop(open);
+    world.executor.run_for(Duration::from_secs(1));
+    assert_eq!(world.put("/f", &[other], b"others'"), 423);
+    assert_eq!(world.put("/f", &[me], b"mine"), 201);
+    assert_eq!(world.put("/f", &[other], b"others'"), 204);
+    assert_eq!(world.paths(), ["f"]);
+}
+
+/// Uploads of clients that are gone do not count among the unfinished uploads of a user; their blocks are not lost.
+#[test]
+fn killed_uploads_use_up_no_places_of_their_user() {
+    let mut world = World::new();
+    let named = ["Reservoir-Upload: u", "Reservoir-Blocks: 2048/1024"];
+    let most = Limits::default().uploads_of_a_user;
+    for number in 0..=most {
+        assert_eq!(world.ask("POST", &format!("/f{number}"), &named, b"").0, 200);
+        let part = [&named[..], &["Content-Range: bytes 0-1023/2048"]].concat();
+        assert_eq!(world.put(&format!("/f{number}"), &part, &[7; 1024]), 202);
+    }
+    let resumed = [&named[..], &["Reservoir-Resume: ?1"]].concat();
+    let (status, answer) = world.ask("POST", "/f0", &resumed, b"");
+    assert!(status == 200 && answer.contains("reservoir-present: 1"), "{answer}");
+    let mut open: Vec<_> = (0..=most).map(|_| world.connect()).collect();
+    let statuses = world.executor.block_on(async {
+        let mut statuses = Vec::new();
+        for (number, stream) in open.iter_mut().enumerate() {
+            let head = format!("POST /g{number} HTTP/1.1\r\nhost: x\r\n{}\r\n{}\r\n", named[0], named[1]);
+            stream.write_all(format!("{head}content-length: 0\r\n\r\n").as_bytes()).await.unwrap();
+            let mut line = [0; 12];
+            stream.read_exact(&mut line).await.unwrap();
+            statuses.push(line[9..].to_vec());
+        }
+        statuses
+    });
+    assert_eq!(statuses.iter().filter(|status| *status == b"200").count(), most);
+    assert_eq!(statuses.last().unwrap(), b"429");
+}
+
+/// As after a kill of a client whose connection the server has not missed yet.
+#[test]
+fn copy_waits_for_a_name_that_is_locked() {
+    for size in [3000, 3 << 20] {
+        let mut world = World::new();
+        let here = Medium::new(Seed(2));
+        here.put(&Name::from_url("/f").unwrap(), &vec![7; size]);
+        let mut open = world.connect();
+        let sleeper = world.shell.clone();
+        world.shell.spawn(async move {
+            let named = "reservoir-upload: u\r\nreservoir-blocks: 2048/1024";
+            let begin = format!("POST /f HTTP/1.1\r\nhost: x\r\n{named}\r\ncontent-length: 0\r\n\r\n");
+            open.write_all(begin.as_bytes()).await.unwrap();
+            sleeper.sleep(Duration::from_secs(30)).await;
+            drop(open);
+        });
+        world.executor.run_for(Duration::from_secs(1));
+        let copy = world.copy();
+        let from = Place::in_folder(Arc::new(here.mount(None)), Name::from_url("/f").unwrap());
+        let to = Place::parse("https://server/f", None).unwrap();
+        let outcome = world.executor.block_on(copy.run(&[from], &to)).unwrap();
+        assert_eq!((outcome.copied, outcome.failed.len()), (1, 0), "{outcome:?}");
+        assert_eq!(world.medium.get(Path::new("f")).unwrap().len(), size);
+    }
+}
+
+#[test]
+fn users_with_spaces_in_their_names_are_told_apart() {
+    let mut world = World::new();
+    let token = |name: &str, token: &str| {
+        let hash = hexadecimal(&sum(Algorithm::Sha256, token.as_bytes()));
+        format!("[[token]]\nname = \"{name}\"\nsha256 = \"{hash}\"\nrights = [\"write\"]\n")
+    };
+    let tokens = token("a b", "one") + &token("a", "two");
+    world.server.set_tokens(Tokens::read(&tokens).unwrap());
+    let blocks = "Reservoir-Blocks: 2048/1024";
+    let one = ["Authorization: Bearer one", "Reservoir-Upload: c", blocks];
+    assert_eq!(world.ask("POST", "/f", &one, b"").0, 200);
+    let part = [&one[..], &["Content-Range: bytes 0-1023/2048"]].concat();
+    assert_eq!(world.put("/f", &part, &[1; 1024]), 202);
+    world.begin_anew();
+    world.server.set_tokens(Tokens::read(&tokens).unwrap());
+    let two = ["Authorization: Bearer two", "Reservoir-Upload: b c", blocks, "Reservoir-Resume: ?1"];
+    let (status, answer) = world.ask("POST", "/f", &two, b"");
+    assert!(status == 200 && answer.contains("reservoir-present: 0"), "{answer}");
+}
+
+#[test]
+fn length_of_no_file_leaves_nothing() {
+    let mut world = World::new();
+    for length in [1_u64 << 62, (1 << 62) + 1, 1 << 63, u64::MAX - 3] {
+        assert_eq!(world.put("/f", &[&format!("Content-Length: {length}")], b"some"), 413, "{length}");
+    }
+    for length in [1_u64 << 44, (1 << 62) - 1] {
+        assert_eq!(world.put("/f", &[&format!("Content-Length: {length}")], b""), 413, "{length}");
+        let blocks = format!("Reservoir-Blocks: {length}/1073741824");
+        let named = ["Reservoir-Upload: u", &blocks, "Content-Length: 0"];
+        assert!([400, 413].contains(&world.ask("POST", "/f", &named, b"").0));
+    }
+    assert!(world.paths().is_empty());
+}
+
+#[test]
+fn full_disk_keeps_nothing_of_a_pack() {
+    let files = 40;
+    for pulls in [false, true] {
+        let mut world = World::new();
+        let (here, there) = (Medium::new(Seed(2)), world.medium.clone());
+        let (source, target) = if pulls { (&there, &here) } else { (&here, &there) };
+        for number in 0..files {
+            source.put(&Name::from_url(&format!("/file-{number}")).unwrap(), &[7; 1000]);
+        }
+        target.set_room(20_500);
+        let copy = world.copy().retries(0);
+        let local = Place::in_folder(Arc::new(here.mount(None)), Name::root());
+        let remote = Place::parse("https://server/", None).unwrap();
+        let (from, to) = if pulls { (remote, local) } else { (local, remote) };
+        let outcome = world.executor.block_on(copy.run(&[from], &to)).unwrap();
+        assert!(outcome.failed.len() >= files / 2, "{outcome:?}");
+        let left = target.paths().into_iter().filter(|path| path.display().to_string().contains("reservoir"));
+        assert_eq!(left.collect::<Vec<_>>(), Vec::<std::path::PathBuf>::new());
+    }
+}
