@@ -17,7 +17,7 @@ use offload_examples::outside::{
     OutsideHost, OutsideOptions, RunFiles, Stop, kernel_until_interrupted, listed, unusable,
 };
 use offload_testbed::{BedHost, tokio_runtime};
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
