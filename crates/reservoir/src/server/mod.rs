@@ -1,6 +1,6 @@
 //! Serves a folder over HTTP/1.1, on any stream, and over HTTP/3: files by ranges with digests, uploads by blocks.
 //!
-//! - `read`: GET and HEAD; `digests`: digests of whole files, computed once;
+//! - `read`: GET and HEAD; `digests`: digests of whole files, computed once; `turns`: how users share the disk and the cores;
 //! - `third_party`: COPY, from another server or to one;
 //! - `http3`: requests that come on streams of one connection;
 //! - `packs`: POST of many small files at once, and of names of such;
@@ -17,6 +17,7 @@ mod packs;
 mod read;
 mod refusal;
 mod third_party;
+mod turns;
 mod uploads;
 pub(crate) mod write;
 
@@ -44,6 +45,7 @@ use std::time::SystemTime;
 use third_party::ThirdParty;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use turns::Turns;
 use uploads::Uploads;
 
 /// What clients may make a server keep, and how long it waits for them.
@@ -70,8 +72,8 @@ pub struct Limits {
     pub hold: Duration,
     /// Whole files that are hashed at a time.
     pub hashing: usize,
-    /// Entries of a folder that are listed.
-    pub listed: usize,
+    /// Lists of folders for which entries are read at a time.
+    pub listing: usize,
 }
 
 impl Limits {
@@ -85,7 +87,7 @@ impl Limits {
             uploads_of_a_user: 64,
             hold: Duration::from_secs(600),
             hashing: 4,
-            listed: 1_000_000,
+            listing: 4,
         }
     }
 }
@@ -141,6 +143,7 @@ struct Inner {
     places: Arc<Semaphore>,
     uploads: Uploads,
     digests: Digests,
+    lists: Turns,
     closing: watch::Sender<bool>,
     log: Option<Log>,
     third_party: Option<ThirdParty>,
@@ -155,6 +158,7 @@ impl Server {
         Server(Arc::new(Inner {
             uploads: Uploads::new(folder.clone(), shell.clone(), limits),
             digests: Digests::new(shell.clone(), limits.hashing),
+            lists: Turns::new(limits.listing),
             places: Arc::new(Semaphore::new(limits.connections)),
             tokens: RwLock::default(),
             anonymous: None,
