@@ -4,6 +4,7 @@
 use adler2::Adler32;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use core::time::Duration;
 use md5::Md5;
 use sha2::{Digest as _, Sha256, Sha512};
 
@@ -200,6 +201,11 @@ const ALL: [Algorithm; 6] =
     [Algorithm::Sha256, Algorithm::Sha512, Algorithm::Blake3, Algorithm::Md5, Algorithm::Adler32, Algorithm::Crc32c];
 /// Members of a field that are looked at.
 const MOST_MEMBERS: usize = 32;
+
+/// How long to wait for a server that reads a whole file before it answers: a minute, and as long as a disk of 16 MiB/s takes.
+pub(crate) fn patience(size: u64) -> Duration {
+    Duration::from_secs(60 + (size >> 24))
+}
 
 #[cfg(test)]
 mod tests {

@@ -22,7 +22,7 @@ pub use third_party::ThirdParty;
 use crate::attributes::{self, Attributes, Preserve};
 use crate::blocks::{BlockSum, Blocks};
 use crate::body::{self, Body};
-use crate::digest::Algorithm;
+use crate::digest::{Algorithm, patience};
 use crate::journal;
 use crate::line::Line;
 use crate::listing::Entry;
@@ -269,16 +269,18 @@ impl Remote {
         Ok(told.flatten())
     }
 
-    /// The strongest hash of a file that the server tells; a bucket's, if it has it from one request.
-    pub(crate) async fn digest(&self, name: &Name) -> Result<Option<(Algorithm, Vec<u8>)>, RemoteError> {
+    /// The strongest hash of a file of `size` bytes that the server tells in time; a bucket's, if it has it from one request.
+    pub(crate) async fn digest(&self, name: &Name, size: u64) -> Result<Option<(Algorithm, Vec<u8>)>, RemoteError> {
         if self.is_bucket() {
             let tag = self.head(name).await?.and_then(|found| found.tag);
             let md5 = tag.and_then(|tag| crate::digest::from_hexadecimal(tag.trim_matches('"')));
             return Ok(md5.filter(|md5| md5.len() == 16).map(|md5| (Algorithm::Md5, md5)));
         }
         let request = self.request(Method::HEAD, name).header("want-repr-digest", "blake3=10, sha-256=5, sha-512=3");
-        // To hash a file takes as long as it takes.
-        let answer = self.ask(request, body::empty(), name, None).await?;
+        // The server's own patience ends first.
+        let asked = self.ask(request, body::empty(), name, None);
+        let Ok(answer) = self.shell.within(patience(size) + STALL, asked).await else { return Ok(None) };
+        let answer = answer?;
         let told = field(answer.headers(), HeaderName::from_static("repr-digest")).map(crate::digest::read);
         self.give_back(answer).await;
         let is_strong = |algorithm| matches!(algorithm, Algorithm::Blake3 | Algorithm::Sha256 | Algorithm::Sha512);
@@ -392,7 +394,8 @@ impl Remote {
         if let Some(attributes) = attributes.filter(|attributes| !attributes.is_empty()) {
             request = request.header(attributes::FIELD, attributes.to_text());
         }
-        let answer = self.ask(request, body::empty(), name, None).await?;
+        // Each block that is there may be read again before the answer.
+        let answer = self.ask(request, body::empty(), name, Some(patience(of.blocks.size()))).await?;
         let text = self.text(answer, name, journal::most_bytes(of.blocks) as usize).await?;
         Ok(journal::blocks_of(text.split('\n').map(str::as_bytes), of.blocks))
     }
@@ -459,7 +462,7 @@ impl Remote {
         // That there are none is told as well: a copy before this one may have had some.
         request = request.header(attributes::FIELD, attributes.to_text());
         // All of it may be read again before the answer.
-        let answer = self.ask(request, body::empty(), name, None).await?;
+        let answer = self.ask(request, body::empty(), name, Some(patience(of.blocks.size()))).await?;
         self.give_back(answer).await;
         Ok(())
     }

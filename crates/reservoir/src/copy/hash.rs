@@ -12,14 +12,14 @@ use std::path::PathBuf;
 /// Whether source and destination, of one size, have one hash. What a server tells no hash of counts as another file.
 pub(super) async fn are_same(copy: &Copy, item: &Item) -> Result<bool, CopyError> {
     let told = match (&item.from.0, &item.to.0) {
-        (_, Side::Remote(server, _)) => server.digest(&item.to.1).await?,
-        (Side::Remote(server, _), _) => server.digest(&item.from.1).await?,
+        (_, Side::Remote(server, _)) => server.digest(&item.to.1, item.size()).await?,
+        (Side::Remote(server, _), _) => server.digest(&item.from.1, item.size()).await?,
         _ => Some((Algorithm::Blake3, of(copy, &item.from, item.size(), Algorithm::Blake3).await?)),
     };
     let Some((algorithm, told)) = told else { return Ok(false) };
     let other = match (&item.from.0, &item.to.0) {
         (Side::Remote(server, _), Side::Remote(..)) => {
-            return Ok(server.digest(&item.from.1).await? == Some((algorithm, told)));
+            return Ok(server.digest(&item.from.1, item.size()).await? == Some((algorithm, told)));
         }
         (Side::Local(..), Side::Remote(..)) => &item.from,
         _ => &item.to,

@@ -1,6 +1,7 @@
 //! Bounds on the work and memory that clients can cause, in virtual time: lists that nobody reads, digests of huge files, connections of
 //! strangers.
 
+mod digests;
 mod folder;
 mod lists;
 
