@@ -7,7 +7,7 @@
 use core::cmp::Reverse;
 use core::future::poll_fn;
 use core::net::IpAddr;
-use core::pin::Pin;
+use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,6 +51,13 @@ struct State {
 struct Holder {
     network: IpAddr,
     standing: Standing,
+    revocation: Arc<Mutex<Revocation>>,
+}
+
+/// Tells a connection that its slot was revoked.
+#[derive(Debug, Default)]
+struct Revocation {
+    is_revoked: bool,
     waker: Option<Waker>,
 }
 
@@ -94,13 +101,14 @@ impl ConnectionSlots {
     fn take(&self, state: &mut State, address: IpAddr) -> Option<ConnectionSlot> {
         if state.held.len() >= self.0.limit {
             let victim = state.strangers.first().or_else(|| state.idle.first())?;
-            let waker = state.remove(victim).and_then(|holder| holder.waker);
-            waker.into_iter().for_each(Waker::wake);
+            state.remove(victim)?.revoke();
         }
         let (number, network) = (state.number(), network_of(address));
         state.strangers.insert(network, number, number);
-        state.held.insert(number, Holder { network, standing: Standing::Stranger(number), waker: None });
-        Some(ConnectionSlot { shared: self.0.clone(), number })
+        let (standing, revocation) = (Standing::Stranger(number), Arc::default());
+        let slot = ConnectionSlot { shared: self.0.clone(), number, revocation: Arc::clone(&revocation) };
+        state.held.insert(number, Holder { network, standing, revocation });
+        Some(slot)
     }
 }
 
@@ -111,6 +119,7 @@ impl ConnectionSlots {
 pub struct ConnectionSlot {
     shared: Arc<Shared>,
     number: u64,
+    revocation: Arc<Mutex<Revocation>>,
 }
 
 impl ConnectionSlot {
@@ -119,27 +128,30 @@ impl ConnectionSlot {
         self.shared.lock().set(self.number, |_| Standing::Busy);
     }
 
-    /// Notes that the connection of a known client waits for its next request: the slot can be revoked.
+    /// Notes that a busy connection waits for its next request: the slot can be revoked. A stranger stays one.
     pub fn set_idle(&self) {
         let mut state = self.shared.lock();
-        state.set(self.number, Standing::Idle);
-        state.wake_first();
+        if state.held.get(&self.number).is_some_and(|holder| matches!(holder.standing, Standing::Busy)) {
+            state.set(self.number, Standing::Idle);
+            state.wake_first();
+        }
     }
 
     /// Whether the slot was given to another connection.
     pub fn is_revoked(&self) -> bool {
-        !self.shared.lock().held.contains_key(&self.number)
+        lock(&self.revocation).is_revoked
     }
 
     /// Ready when the slot was given to another connection: this one has to end.
     pub fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.shared.lock().held.get_mut(&self.number) {
-            None => Poll::Ready(()),
-            Some(holder) => {
-                holder.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
+        let mut revocation = lock(&self.revocation);
+        if revocation.is_revoked {
+            return Poll::Ready(());
         }
+        if !revocation.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            revocation.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
     }
 
     /// Returns when the slot was given to another connection: this one has to end.
@@ -149,8 +161,8 @@ impl ConnectionSlot {
 
     /// Runs `work` unless the slot is given to another connection before; `None` then.
     pub async fn unless_revoked<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = core::pin::pin!(work);
-        poll_fn(|cx| match Pin::new(&mut work).poll(cx) {
+        let mut work = pin!(work);
+        poll_fn(|cx| match work.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
             Poll::Pending => self.poll_revoked(cx).map(|()| None),
         })
@@ -184,7 +196,19 @@ impl Drop for Ticket<'_> {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Holder {
+    fn revoke(self) {
+        let mut revocation = lock(&self.revocation);
+        revocation.is_revoked = true;
+        revocation.waker.take().into_iter().for_each(Waker::wake);
     }
 }
 
@@ -278,7 +302,6 @@ fn network_of(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::pin::pin;
 
     fn address(text: &str) -> IpAddr {
         text.parse().unwrap()

@@ -88,7 +88,7 @@ pub(crate) struct ServeOptions {
     /// Such copies at a time
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     tpc_copies: usize,
-    /// Connections at a time; more are closed
+    /// Connections at a time. One more takes the place of one that has shown no token, or has no request under way
     #[arg(long, value_name = "COUNT", default_value_t = Limits::usual().connections)]
     max_connections: usize,
     /// Unfinished files of a user
@@ -325,14 +325,15 @@ impl Door for Kernel {
 }
 
 fn welcome(server: &Server, peer: SocketAddr, handshake: Handshake, open: mpsc::Sender<()>) {
-    // Without a place the stream is closed.
-    let Some(place) = server.enter() else { return };
+    // Without a slot the stream is closed.
+    let Some(slot) = server.enter(peer.ip()) else { return };
     let server = server.clone();
     tokio::spawn(async move {
-        if let Ok(Some(stream)) = tokio::time::timeout(HANDSHAKE, handshake).await {
-            server.serve(stream, &peer.to_string()).await;
+        let shaken = slot.unless_revoked(tokio::time::timeout(HANDSHAKE, handshake)).await;
+        if let Some(Ok(Some(stream))) = shaken {
+            server.serve_in(slot, stream, &peer.to_string()).await;
         }
-        drop((place, open));
+        drop(open);
     });
 }
 

@@ -11,12 +11,13 @@ use h3::quic::ConnectionErrorIncoming;
 use h3::server::{RequestResolver, RequestStream};
 use http_body_util::BodyExt;
 use hyper::{Method, Request, Response};
+use offload_base::slots::ConnectionSlot;
 use quic_offload::http3::{Both, Streams};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 impl Server {
-    /// Answers the requests of an HTTP/3 connection, until there are no more: 32 at a time, each of which takes one of the places that
+    /// Answers the requests of an HTTP/3 connection, until there are no more: 32 at a time, each of which takes one of the slots that
     /// [`enter`](Server::enter) gives to connections of HTTP/1.1. Others wait, and so take nothing before their heads are whole; of those that
     /// are not answered 64 at a time are read.
     ///
@@ -29,10 +30,11 @@ impl Server {
     /// # }
     /// ```
     pub async fn serve_http3(&self, connection: quic_offload::Connection) {
-        let peer = connection.remote_addr().map_or_else(|_| "-".into(), |peer| peer.to_string());
+        // A client that leaves so soon has asked for nothing.
+        let Ok(remote) = connection.remote_addr() else { return };
+        let peer = remote.to_string();
         let mut builder = h3::server::builder();
         builder.send_grease(false).max_field_section_size(MOST_OF_A_HEAD);
-        // A client that leaves so soon has asked for nothing.
         let Ok(mut http) = builder.build::<_, Bytes>(Streams(connection)).await else { return };
         let (under_way, turns) = (watch::Sender::new(0_usize), Arc::new(Semaphore::new(AT_A_TIME)));
         // A request that its client has reset is still here, and QUIC does not count it any more.
@@ -70,9 +72,10 @@ impl Server {
                 // Without one there is nothing to answer, and its stream ends.
                 if let Ok(Ok((request, stream))) = head {
                     // Nobody closes either of them. Those that came first have their turn first.
-                    let places = (turns.acquire_owned().await, server.0.places.clone().acquire_owned().await);
-                    server.answer_http3(request, stream, &peer).await;
-                    drop(places);
+                    let turn = turns.acquire_owned().await;
+                    let slot = Arc::new(server.0.slots.acquire_waiting(remote.ip()).await);
+                    server.answer_http3(request, stream, &peer, slot).await;
+                    drop(turn);
                 }
                 drop((counted, is_read));
             });
@@ -86,7 +89,13 @@ impl Server {
         }
     }
 
-    async fn answer_http3(&self, request: Request<()>, stream: RequestStream<Both<Bytes>, Bytes>, peer: &str) {
+    async fn answer_http3(
+        &self,
+        request: Request<()>,
+        stream: RequestStream<Both<Bytes>, Bytes>,
+        peer: &str,
+        slot: Arc<ConnectionSlot>,
+    ) {
         let watch = Watch::new(self.0.shell.timers().clone());
         // What goes wrong with a client ends its stream, and the log has the request.
         let answered = async {
@@ -94,7 +103,7 @@ impl Server {
             let is_head = *request.method() == Method::HEAD;
             // RFC 9114 4.1: the rest of a request is not needed for an answer.
             let body = Arriving::new(from, watch.clone(), Code::H3_NO_ERROR).boxed_unsync();
-            let answer = self.answer(request.map(|()| body), peer, watch.clone()).await;
+            let answer = self.answer(request.map(|()| body), peer, watch.clone(), Some(slot.clone())).await;
             let (mut head, content) = answer.into_parts();
             tell_length(&mut head.headers, &content);
             if to.send_response(Response::from_parts(head, ())).await.is_ok() {
@@ -106,6 +115,7 @@ impl Server {
             biased;
             () = answered => {}
             _ = watch.late() => {}
+            () = slot.revoked() => {}
         }
     }
 }

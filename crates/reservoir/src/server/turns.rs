@@ -8,37 +8,53 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub(super) struct Turns {
-    count: usize,
     all: Arc<Semaphore>,
-    users: Mutex<HashMap<String, Arc<Semaphore>>>,
+    shares: Shares,
 }
 
 /// A turn, given back when it is dropped.
 pub(super) struct Turn {
-    _of_user: OwnedSemaphorePermit,
-    _of_all: OwnedSemaphorePermit,
+    _share: OwnedSemaphorePermit,
+    _turn: OwnedSemaphorePermit,
 }
 
 impl Turns {
     pub(super) fn new(count: usize) -> Turns {
         let count = count.max(1);
-        Turns { count, all: Arc::new(Semaphore::new(count)), users: Mutex::default() }
+        Turns { all: Arc::new(Semaphore::new(count)), shares: Shares::new(count) }
     }
 
     /// Waits for a turn of `user`.
     pub(super) async fn take(&self, user: &str) -> Turn {
-        let of_user = acquire(self.of_user(user)).await;
-        Turn { _of_user: of_user, _of_all: acquire(self.all.clone()).await }
+        let share = acquire(self.shares.of(user)).await;
+        Turn { _share: share, _turn: acquire(self.all.clone()).await }
+    }
+}
+
+/// The most that each user may have of something at a time.
+pub(super) struct Shares {
+    each: usize,
+    users: Mutex<HashMap<String, Arc<Semaphore>>>,
+}
+
+impl Shares {
+    pub(super) fn new(each: usize) -> Shares {
+        Shares { each, users: Mutex::default() }
     }
 
-    fn of_user(&self, user: &str) -> Arc<Semaphore> {
+    /// Takes one for `user`, unless the user has as many as may be.
+    pub(super) fn take(&self, user: &str) -> Option<OwnedSemaphorePermit> {
+        self.of(user).try_acquire_owned().ok()
+    }
+
+    fn of(&self, user: &str) -> Arc<Semaphore> {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(turns) = users.get(user) {
-            return turns.clone();
+        if let Some(share) = users.get(user) {
+            return share.clone();
         }
         // Tokens come and go; a user without a request needs no entry.
-        users.retain(|_, turns| Arc::strong_count(turns) > 1);
-        users.entry(user.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.count))).clone()
+        users.retain(|_, share| Arc::strong_count(share) > 1);
+        users.entry(user.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.each))).clone()
     }
 }
 
@@ -64,7 +80,7 @@ mod tests {
         assert!(other.as_mut().now_or_never().is_some(), "it is first in the common queue");
         // Requests that were dropped hold nothing.
         drop((many, other));
-        assert!(turns.all.available_permits() == 2 && turns.of_user("new").available_permits() == 2);
-        assert_eq!(turns.users.lock().unwrap().len(), 1);
+        assert!(turns.all.available_permits() == 2 && turns.shares.of("new").available_permits() == 2);
+        assert_eq!(turns.shares.users.lock().unwrap().len(), 1);
     }
 }

@@ -4,6 +4,7 @@
 mod digests;
 mod folder;
 mod lists;
+mod slots;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
