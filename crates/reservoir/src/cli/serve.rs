@@ -6,6 +6,7 @@ use crate::{FAILED, UNUSABLE, fail};
 use clap::Args;
 use core::num::NonZeroU64;
 use core::pin::Pin;
+use offload_reservoir::base::descriptors;
 use offload_reservoir::pace::Rate;
 use offload_reservoir::quic::quic_offload::{Config, Connection, Endpoint, ServerTls};
 use offload_reservoir::quic::{self, KeptKey, Quic};
@@ -216,7 +217,7 @@ impl ServeOptions {
     fn server(&self) -> Result<Server, Stop> {
         let root = Rooted::open(&self.root).map_err(|error| unusable(format!("{}: {error}", self.root.display())))?;
         let mut limits = Limits::default();
-        (limits.connections, limits.uploads_of_a_user) = (self.max_connections, self.max_uploads);
+        (limits.connections, limits.uploads_of_a_user) = (self.connections()?, self.max_uploads);
         let mut server = Server::new(Arc::new(root.direct(self.direct)), Shell::tokio(), limits);
         if self.open_to_all {
             server = server.open_to_all();
@@ -241,6 +242,31 @@ impl ServeOptions {
             server.set_tokens(read_tokens(file).map_err(unusable)?);
         }
         Ok(server)
+    }
+
+    /// Returns how many connections the limit of open files allows: at most those of `--max-connections`.
+    fn connections(&self) -> Result<usize, Stop> {
+        let about = |error| unusable(format!("the limit of open files cannot be raised: {error}"));
+        let Some(limit) = descriptors::raise_limit().map_err(about)? else { return Ok(self.max_connections) };
+        // A connection has a socket, and a file with its journal; past the page cache a file is opened twice.
+        let of_connection = if self.direct { 4 } else { 3 };
+        // Uploads that wait for their next request have files open too.
+        let others = OTHER_FILES + 2 * self.max_uploads as u64;
+        let fit = (limit.saturating_sub(others.min(limit / 2)) / of_connection) as usize;
+        if fit >= self.max_connections {
+            return Ok(self.max_connections);
+        }
+        let needed = self.max_connections as u64 * of_connection + others;
+        let said = format!(
+            "the hard limit of {limit} open files is enough for {fit} connections, and not for {}",
+            self.max_connections
+        );
+        let remedy = format!("raise it to {needed} (ulimit -Hn, LimitNOFILE of systemd), or lower --max-connections");
+        if fit == 0 {
+            return Err(unusable(format!("{said}: {remedy}")));
+        }
+        eprintln!("reservoir: {said}, which it serves at a time then: {remedy}");
+        Ok(fit)
     }
 
     /// The server's side of QUIC at `address`, if it is wanted.
@@ -379,6 +405,8 @@ pub(crate) const HTTP3_WINDOW: bytesize::ByteSize = bytesize::ByteSize(16 << 20)
 const NO_ERROR: u64 = 0x100;
 /// For packets that tell clients of HTTP/3 that it ends.
 const GOODBYE: Duration = Duration::from_secs(2);
+/// Open files beside those of connections and uploads: sockets that listen, the root, the runtime's.
+const OTHER_FILES: u64 = 64;
 /// For a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// For requests under way at the end.

@@ -3,7 +3,7 @@
 use crate::body::{self, Body};
 use crate::landing::LandingError;
 use crate::name::BadName;
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use std::io;
 
@@ -53,6 +53,12 @@ impl From<BadName> for Refusal {
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Refusal {
         use io::ErrorKind as Kind;
+        use rustix::io::Errno;
+        if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) {
+            let mut refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server has too many files open");
+            refusal.field(RETRY_AFTER, "1");
+            return refusal;
+        }
         let (status, text) = match error.kind() {
             // That it leads nowhere is the client's affair; where it may lead is not.
             Kind::NotFound | Kind::NotADirectory | Kind::PermissionDenied => (StatusCode::NOT_FOUND, "not found"),
@@ -84,6 +90,24 @@ impl From<LandingError> for Refusal {
             // The one that has it may be a request that was given up, and is about to end.
             LandingError::Taken(_) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             other => Refusal::new(StatusCode::CONFLICT, other.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lack_of_descriptors_is_no_failure_of_the_storage() {
+        // EMFILE, ENFILE, EIO.
+        for (number, status) in [(24, 503), (23, 503), (5, 500)] {
+            let landing = LandingError::Medium(crate::name::Name::root(), io::Error::from_raw_os_error(number));
+            for refusal in [Refusal::from(io::Error::from_raw_os_error(number)), landing.into()] {
+                let answer = refusal.into_response();
+                assert_eq!(answer.status(), status, "{number}");
+                assert_eq!(answer.headers().contains_key(RETRY_AFTER), status == 503);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 mod digests;
 mod folder;
 mod lists;
+mod program;
 mod slots;
 
 use core::sync::atomic::{AtomicU64, Ordering};
