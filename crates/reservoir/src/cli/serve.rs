@@ -17,7 +17,7 @@ use offload_reservoir::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use offload_reservoir::tls::{Allowed, Tls};
 use offload_reservoir::tokens::Tokens;
 use offload_reservoir::{Limits, Server, Shell, tls};
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -265,7 +265,8 @@ impl ServeOptions {
         if fit == 0 {
             return Err(unusable(format!("{said}: {remedy}")));
         }
-        eprintln!("reservoir: {said}, which it serves at a time then: {remedy}");
+        // Standard error may be gone, or full.
+        let _unseen = writeln!(io::stderr(), "reservoir: {said}, which it serves at a time then: {remedy}");
         Ok(fit)
     }
 
