@@ -168,7 +168,7 @@ impl Server {
             lists: Turns::new(limits.listing),
             slots: ConnectionSlots::new(limits.connections),
             // One user leaves some slots to others.
-            busy: Shares::new(limits.connections - limits.connections / 8),
+            busy: Shares::new(limits.connections - limits.connections / 64),
             tokens: RwLock::default(),
             anonymous: None,
             closing: watch::Sender::new(false),

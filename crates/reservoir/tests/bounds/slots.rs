@@ -86,10 +86,10 @@ fn idle_connection_gives_way_and_a_busy_one_does_not() {
 
 #[test]
 fn one_user_leaves_slots_to_others() {
-    let mut bed = limited(16);
-    let mut readers: Vec<_> = (0..15).map(|_| bed.enter(ONE).unwrap()).collect();
+    let mut bed = limited(128);
+    let mut readers: Vec<_> = (0..127).map(|_| bed.enter(ONE).unwrap()).collect();
     let statuses: Vec<u16> = readers.iter_mut().map(|stream| bed.status(stream, "/huge", "abc")).collect();
-    assert_eq!(statuses, [vec![200; 14], vec![503]].concat());
+    assert_eq!(statuses, [vec![200; 126], vec![503]].concat());
     let mut other = bed.enter(ONE).unwrap();
     assert_eq!(bed.status(&mut other, "/huge", "test"), 200);
     // A download that ended makes room.
