@@ -62,8 +62,8 @@ use uploads::Uploads;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time; each has at most three pieces of half a MiB in memory. One more takes the slot of a connection that has not
-    /// shown a token, or that waits for its next request.
+    /// Connections at a time; each has at most three pieces of half a MiB in memory, or 4 MiB of a pack or its names. One more takes
+    /// the slot of a connection that has not shown a token, or that waits for its next request.
     pub connections: usize,
     /// Without a request.
     pub idle: Duration,
