@@ -12,6 +12,9 @@ use nicbench::program;
 use nicbench::trace_options::TraceOptions;
 use nvme_tcp::target::{TransportConfig, derived_serial};
 use nvme_tcp::{FileStorage, Namespace, Server, Storage, Target, TargetConfig, Threads, TokioTimers};
+use offload_api::SegmentStream;
+use offload_base::descriptors;
+use offload_base::slots::ConnectionSlots;
 use offload_console::{say, write_out};
 use offload_examples::outside::{
     OutsideHost, OutsideOptions, RunFiles, Stop, kernel_until_interrupted, listed, unusable,
@@ -55,7 +58,7 @@ struct Options {
     #[arg(long, value_parser = serial_number)]
     serial: Option<String>,
     /// Memory that all hosts together may fill with commands and data on their way; beyond it connections wait, or are
-    /// refused
+    /// refused. A connection for each 304 KiB of it is served; one more takes the place of one that has sent no Connect
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     max_memory: ByteSize,
     /// Open files with O_DIRECT, past the page cache
@@ -88,6 +91,15 @@ struct Options {
     trace: TraceOptions,
     #[command(flatten)]
     wire: WireOptions,
+}
+
+impl Options {
+    /// Connections at a time: fewer than use up the memory before their hosts have sent a Connect, and than `files` may be open.
+    fn connections(&self, files: Option<u64>) -> usize {
+        let by_memory = self.max_memory.as_u64() / (2 * STRANGER_BYTES);
+        let by_files = files.map(|files| files.saturating_sub(OTHER_FILES + self.file.len() as u64));
+        by_memory.min(by_files.unwrap_or(u64::MAX)).max(1) as usize
+    }
 }
 
 fn main() -> ExitCode {
@@ -175,11 +187,12 @@ fn serve_emulated(options: &Options, mut target: Target, files: &RunFiles<'_>) -
         address.ip(),
         address.port()
     );
+    let slots = ConnectionSlots::new(options.connections(None));
     let ended = outside.until_interrupted(
         &instructions,
         |host| {
             let listener = host.stack().listen(address.port(), BACKLOG)?;
-            Ok(host.spawn("listener", accept(host.clone(), listener, server.clone())))
+            Ok(host.spawn("listener", accept(host.clone(), listener, server.clone(), slots)))
         },
         server.close(),
     );
@@ -188,11 +201,21 @@ fn serve_emulated(options: &Options, mut target: Target, files: &RunFiles<'_>) -
     write_out(&listed(&counters)).map_err(|error| (format!("standard output: {error}"), program::FAILED))
 }
 
-async fn accept(host: BedHost, mut listener: offload_host_stack::TcpListener, server: Server) -> io::Result<()> {
+async fn accept(
+    host: BedHost,
+    mut listener: offload_host_stack::TcpListener,
+    server: Server,
+    slots: ConnectionSlots,
+) -> io::Result<()> {
     loop {
-        let stream = listener.accept().await?;
+        let mut stream = listener.accept().await?;
         stream.set_nodelay(true);
-        let (peer, serving) = (stream.peer_addr(), server.serve(stream));
+        let peer = stream.peer_addr();
+        let Some(slot) = slots.acquire(peer.ip()) else {
+            stream.abort();
+            continue;
+        };
+        let serving = server.serve_in(slot, stream);
         // A connection ends when it ends: nobody waits for it.
         let _ends_by_itself = host.spawn("connection", async move {
             if let Err(error) = serving.await {
@@ -212,10 +235,15 @@ async fn serve_over_the_kernel(options: &Options, mut target: Target) -> io::Res
     advertised.into_iter().for_each(|address| target.advertise(address));
     let timers = Arc::new(TokioTimers::current());
     let server = Server::new(target, timers, Arc::new(Threads::new(options.threads.into())?));
-    kernel_until_interrupted(accept_over_the_kernel(&listener, &server), server.close()).await
+    let slots = ConnectionSlots::new(options.connections(descriptors::raise_limit()?));
+    kernel_until_interrupted(accept_over_the_kernel(&listener, &server, &slots), server.close()).await
 }
 
-async fn accept_over_the_kernel(listener: &TcpListener, server: &Server) -> io::Result<Infallible> {
+async fn accept_over_the_kernel(
+    listener: &TcpListener,
+    server: &Server,
+    slots: &ConnectionSlots,
+) -> io::Result<Infallible> {
     // Nobody has to read this to be served.
     let _written = program::write_out(NAME, &format!("ready {}\n", listener.local_addr()?));
     let mut failing = false;
@@ -232,7 +260,9 @@ async fn accept_over_the_kernel(listener: &TcpListener, server: &Server) -> io::
             }
         };
         failing = false;
-        let serving = server.serve(TokioSegments::new(without_delay(stream)));
+        // Without a slot the stream is closed.
+        let Some(slot) = slots.acquire(peer.ip()) else { continue };
+        let serving = server.serve_in(slot, TokioSegments::new(without_delay(stream)));
         tokio::spawn(async move {
             if let Err(error) = serving.await {
                 say!("{peer}: {error}");
@@ -268,6 +298,10 @@ fn host_name(text: &str) -> Result<String, String> {
 }
 
 const NAME: &str = "nvme_target";
+/// Memory of a connection whose host has sent an ICReq.
+const STRANGER_BYTES: u64 = 152 << 10;
+/// Open files beside connections and namespaces: the runtime's, and what new connections take before others have ended.
+const OTHER_FILES: u64 = 48;
 /// Connections that may wait to be accepted.
 const BACKLOG: usize = 1024;
 /// Between two attempts to accept when there is no room for a connection.

@@ -163,19 +163,36 @@ fn who_reads_slowly_gets_everything() {
 }
 
 #[test]
-fn more_connections_than_may_be_are_reset() {
-    let limits = Limits { capacity: Capacity::new(2, usize::MAX), ..Limits::default() };
-    let (refused, served) = over(Mode::Http, limits, async |bed: Bed| {
-        let (one, _other) = (bed.connect().await?, bed.connect().await?);
-        let refused = bed.connect().await?.read(&mut [0]).await;
-        drop(one);
-        bed.sleep(1).await;
-        let mut third = bed.connect().await?;
-        third.write_all(b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n").await?;
-        read_until(&mut third, b"0123456789").await?;
-        Ok((refused.map_err(|error| error.kind()), bed.counted("http_refused").await))
-    });
-    assert_eq!((refused, served), (Err(io::ErrorKind::ConnectionReset), 1));
+fn more_connections_than_may_be_take_slots_of_idle_ones() {
+    for mode in Mode::ALL {
+        let limits = Limits { capacity: Capacity::new(2, usize::MAX), ..Limits::default() };
+        let (ended, refused) = over(mode, limits, async |bed: Bed| {
+            // One asks for nothing, not even by a handshake; one has its answer.
+            let mut silent = bed.connect().await?;
+            let mut idle = bed.open().await?;
+            idle.write_all(b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n").await?;
+            read_until(&mut idle, b"0123456789").await?;
+            let (mut stalled, mut ended) = (Vec::new(), [0; 2]);
+            for ended in &mut ended {
+                bed.sleep(1).await;
+                let mut new = bed.open().await?;
+                new.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await?;
+                read_until(&mut new, b"HTTP/1.1 200").await?;
+                *ended = bed.counted("http_refused").await;
+                // It stands still in the midst of its answer.
+                stalled.push(new);
+            }
+            let third = bed.connect().await?.read(&mut [0]).await;
+            assert_eq!(third.map_err(|error| error.kind()), Err(io::ErrorKind::ConnectionReset), "{mode}");
+            assert!(bed.seconds() < 10, "{mode}: nobody was too late");
+            // Whether by an end or by a reset.
+            let silent = silent.read(&mut [0]).await.unwrap_or(0);
+            let idle = idle.read(&mut [0]).await.unwrap_or(0);
+            assert_eq!((silent, idle), (0, 0), "{mode}");
+            Ok((ended, bed.counted("http_refused").await))
+        });
+        assert_eq!((ended, refused), ([1, 2], 3), "{mode}");
+    }
 }
 
 #[test]

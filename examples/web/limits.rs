@@ -1,11 +1,13 @@
-//! What clients may take of a server: time for each step, places, and memory for what they do not read.
+//! What clients may take of a server: time for each step, slots, and memory for what they do not read.
 //!
-//! Invariant: a place and a charge are given back when they are dropped, whatever became of the connection.
+//! Invariant: a slot and a charge are given back when they are dropped, whatever became of the connection.
 
 use clap::Args;
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use nicbench::options::bytes;
+use offload_base::slots::{ConnectionSlot, ConnectionSlots};
 use std::sync::Arc;
 
 /// The limits on the command line.
@@ -26,7 +28,8 @@ pub struct LimitOptions {
     /// Seconds without a byte acknowledged, or without room for the next piece of an answer (256 KiB at most)
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds(), requires = "end")]
     stall_timeout: u64,
-    /// Connections at a time, over all ports of the web server; more are reset
+    /// Connections at a time, over all ports of the web server. One more takes the place of one that has no request under
+    /// way, and is reset if there is none
     #[arg(long, value_name = "COUNT", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536), requires = "end")]
     max_connections: u32,
     /// Memory for answers that clients have not taken, over all connections. Once it is used up, each connection has a
@@ -79,7 +82,7 @@ pub struct Limits {
     pub idle: Duration,
     /// For the next piece of an answer to be taken, and for a byte to be acknowledged.
     pub stall: Duration,
-    /// Places and memory.
+    /// Slots and memory.
     pub capacity: Arc<Capacity>,
 }
 
@@ -106,38 +109,35 @@ impl Default for Limits {
     }
 }
 
-/// Places for connections, and memory for what clients have not taken.
+/// Slots for connections, and memory for what clients have not taken.
 ///
 /// ```
 /// use offload_examples::web::limits::Capacity;
 ///
 /// let capacity = Capacity::new(1, 1 << 20);
-/// let place = capacity.enter().unwrap();
-/// assert!(capacity.enter().is_none());
-/// drop(place);
-/// assert!(capacity.enter().is_some());
+/// let address = [192, 0, 2, 1].into();
+/// let slot = capacity.enter(address).unwrap();
+/// slot.set_busy();
+/// assert!(capacity.enter(address).is_none());
+/// drop(slot);
+/// assert!(capacity.enter(address).is_some());
 /// ```
 #[derive(Debug)]
 pub struct Capacity {
-    most_connections: usize,
+    slots: ConnectionSlots,
     most_bytes: usize,
-    connections: AtomicUsize,
     bytes: AtomicUsize,
 }
 
 impl Capacity {
     /// For so many connections, and so many bytes.
     pub fn new(most_connections: usize, most_bytes: usize) -> Arc<Capacity> {
-        let (connections, bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Arc::new(Capacity { most_connections, most_bytes, connections, bytes })
+        Arc::new(Capacity { slots: ConnectionSlots::new(most_connections), most_bytes, bytes: AtomicUsize::new(0) })
     }
 
-    /// A place for one more connection, if there is one.
-    pub fn enter(self: &Arc<Capacity>) -> Option<Place> {
-        let taken = self.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
-            (taken < self.most_connections).then_some(taken + 1)
-        });
-        taken.is_ok().then(|| Place(self.clone()))
+    /// Takes a slot for a connection from `address`, if need be that of a connection without a request under way.
+    pub fn enter(&self, address: IpAddr) -> Option<ConnectionSlot> {
+        self.slots.acquire(address)
     }
 
     /// Bytes charged now.
@@ -152,16 +152,6 @@ impl Capacity {
 
     pub(super) fn is_used_up(&self) -> bool {
         self.charged() >= self.most_bytes
-    }
-}
-
-/// A connection's place.
-#[derive(Debug)]
-pub struct Place(Arc<Capacity>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

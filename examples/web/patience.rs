@@ -7,6 +7,7 @@ use super::limits::{LEAST_OF_A_BODY, Limits};
 use core::fmt;
 use core::task::{Context, Poll};
 use core::time::Duration;
+use offload_base::slots::ConnectionSlot;
 use offload_base::{Alarm, Instant};
 use offload_testbed::Runtime;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +35,18 @@ pub(super) enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Late(pub(super) Step);
 
+/// The connection's slot was given to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Revoked;
+
+impl fmt::Display for Revoked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the client asked for nothing while other clients came")
+    }
+}
+
+impl core::error::Error for Revoked {}
+
 impl fmt::Display for Late {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
@@ -53,6 +66,7 @@ impl core::error::Error for Late {}
 #[derive(Clone)]
 pub(super) struct Patience {
     course: Arc<Mutex<Course>>,
+    slot: Arc<ConnectionSlot>,
     limits: Limits,
     runtime: Arc<dyn Runtime>,
 }
@@ -62,13 +76,15 @@ struct Course {
     since: Instant,
     /// Bytes since then.
     moved: u64,
+    /// Whether the slot is marked as busy.
+    is_busy: bool,
 }
 
 impl Patience {
     /// Of a connection that is open now.
-    pub(super) fn new(limits: Limits, runtime: Arc<dyn Runtime>) -> Patience {
-        let course = Course { step: Step::Idle, since: runtime.now(), moved: 0 };
-        Patience { course: Arc::new(Mutex::new(course)), limits, runtime }
+    pub(super) fn new(limits: Limits, slot: Arc<ConnectionSlot>, runtime: Arc<dyn Runtime>) -> Patience {
+        let course = Course { step: Step::Idle, since: runtime.now(), moved: 0, is_busy: false };
+        Patience { course: Arc::new(Mutex::new(course)), slot, limits, runtime }
     }
 
     /// Bytes have come.
@@ -87,7 +103,10 @@ impl Patience {
 
     /// A request's header is whole.
     pub(super) fn asked(&self, has_body: bool) {
-        self.go(&mut self.lock(), if has_body { Step::Body } else { Step::Work });
+        let mut course = self.lock();
+        course.is_busy = true;
+        self.slot.set_busy();
+        self.go(&mut course, if has_body { Step::Body } else { Step::Work });
     }
 
     /// The answer begins.
@@ -129,6 +148,20 @@ impl Patience {
         }
     }
 
+    /// The client has acknowledged what it was sent: without a request the connection may be ended for another one.
+    pub(super) fn delivered(&self) {
+        let mut course = self.lock();
+        if course.is_busy && course.step == Step::Idle {
+            course.is_busy = false;
+            self.slot.set_idle();
+        }
+    }
+
+    /// Ready when the connection's slot was given to another one.
+    pub(super) fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<Revoked> {
+        self.slot.poll_revoked(cx).map(|()| Revoked)
+    }
+
     /// How long a step may take, or so many bytes of it.
     fn allowed(&self, step: Step) -> (Option<Duration>, Option<u64>) {
         match step {
@@ -143,7 +176,7 @@ impl Patience {
     }
 
     fn go(&self, course: &mut Course, step: Step) {
-        *course = Course { step, since: self.runtime.now(), moved: 0 };
+        *course = Course { step, since: self.runtime.now(), moved: 0, ..*course };
     }
 
     fn lock(&self) -> MutexGuard<'_, Course> {

@@ -89,6 +89,9 @@ impl<S: Outstanding> Rationed<S> {
                 self.charge.set(0);
             }
         }
+        if self.charge.bytes() <= WORTH_A_LOOK {
+            self.patience.delivered();
+        }
     }
 
     fn note_written(&mut self, bytes: usize) {

@@ -1,7 +1,7 @@
 //! Serves a [`Site`] from an emulated host, over plain TCP or over TLS, within [`Limits`].
 
 use super::limits::{Charge, Limits};
-use super::patience::{Late, Patience, Step};
+use super::patience::{Late, Patience, Revoked, Step};
 use super::rationed::{Outstanding, Rationed};
 use super::site::{Body, Site};
 use super::{Failure, Mode};
@@ -17,6 +17,7 @@ use hyper_util::rt::TokioIo;
 use ktls_offload::{LentPieces, Offload, SharedWrites};
 use offload_api::SegmentStream;
 use offload_base::counters::{CounterSet, Counters};
+use offload_base::slots::ConnectionSlot;
 use offload_base::text::with_causes;
 use offload_console::say;
 use offload_host_stack::TcpStream;
@@ -37,7 +38,7 @@ offload_base::counters! {
         pub cut_off: "http_cut_off",
         /// Connections that the server ended, for the client took too long.
         pub timed_out: "http_timed_out",
-        /// Connections that it refused, for it had as many as it takes.
+        /// Connections that it refused, or ended without a request under way, for it had as many as it takes.
         pub refused: "http_refused",
     }
 }
@@ -126,7 +127,7 @@ impl Server {
                     () = server.closed() => return Ok(()),
                     accepted = listener.accept() => accepted?,
                 };
-                let Some(place) = server.limits.capacity.enter() else {
+                let Some(slot) = server.limits.capacity.enter(stream.peer_addr().ip()) else {
                     server.count(&HttpCounters { refused: 1, ..HttpCounters::default() });
                     stream.abort();
                     continue;
@@ -135,8 +136,7 @@ impl Server {
                 server.open.send_modify(|open| *open += 1);
                 // A connection ends when it ends: nobody waits for it.
                 let _ends_by_itself = acceptor.spawn("connection", async move {
-                    server.welcome(&host, stream).await;
-                    drop(place);
+                    server.welcome(&host, stream, slot).await;
                     server.open.send_modify(|open| *open -= 1);
                 });
             }
@@ -144,11 +144,16 @@ impl Server {
     }
 
     /// From the first byte of a connection to the last.
-    async fn welcome(&self, host: &BedHost, stream: TcpStream) {
+    async fn welcome(&self, host: &BedHost, stream: TcpStream, slot: ConnectionSlot) {
         let peer = stream.peer_addr();
         // By the clock of TCP, for it goes on for what is queued when the connection is dropped.
         stream.set_user_timeout(Some(self.limits.stall));
-        let Err(error) = self.converse(host, stream).await else { return };
+        // Held until the client has everything.
+        let slot = Arc::new(slot);
+        let Err(error) = self.converse(host, stream, slot.clone()).await else { return };
+        if error.is::<Revoked>() {
+            return self.count(&HttpCounters { refused: 1, ..HttpCounters::default() });
+        }
         if error.is::<Late>() || has_kind(&*error, &[ErrorKind::TimedOut]) {
             return self.count(&HttpCounters { timed_out: 1, ..HttpCounters::default() });
         }
@@ -158,14 +163,15 @@ impl Server {
         }
     }
 
-    async fn converse(&self, host: &BedHost, stream: TcpStream) -> Result<(), Failure> {
+    async fn converse(&self, host: &BedHost, stream: TcpStream, slot: Arc<ConnectionSlot>) -> Result<(), Failure> {
         if !self.mode.is_secure() {
-            return self.speak(host, stream).await.0;
+            return self.speak(host, stream, slot).await.0;
         }
         let mut stream = tokio::select! {
             biased;
             shaken = ktls_offload::accept(stream, self.tls.clone()) => shaken?,
             () = host.runtime().sleep(self.limits.handshake) => return Err(Late(Step::Handshake).into()),
+            () = slot.revoked() => return Err(Revoked.into()),
         };
         if let Some(records) = self.records_per_key {
             stream.set_records_per_key(records);
@@ -173,15 +179,20 @@ impl Server {
         if self.mode == Mode::HttpsNic {
             stream.offload(Offload::BOTH);
         }
-        let (ended, stream) = self.speak(host, stream).await;
+        let (ended, stream) = self.speak(host, stream, slot).await;
         self.count(&stream.into_counters());
         ended
     }
 
     /// Answers requests until there are no more; gives the stream back for what it counted.
-    async fn speak<S: Outstanding>(&self, host: &BedHost, stream: S) -> (Result<(), Failure>, S) {
+    async fn speak<S: Outstanding>(
+        &self,
+        host: &BedHost,
+        stream: S,
+        slot: Arc<ConnectionSlot>,
+    ) -> (Result<(), Failure>, S) {
         let (stream, lent) = SharedWrites::new(stream);
-        let patience = Patience::new(self.limits.clone(), host.runtime());
+        let patience = Patience::new(self.limits.clone(), slot, host.runtime());
         let stream = Rationed::new(stream, patience.clone(), self.limits.capacity.clone());
         let service = service_fn(|request| {
             let (server, lent, patience) = (self.clone(), lent.clone(), patience.clone());
@@ -202,19 +213,26 @@ impl Server {
             }
             match connection.poll_without_shutdown(cx) {
                 Poll::Ready(ended) => Poll::Ready(ended.map_err(Failure::from)),
-                Poll::Pending => patience.poll_late(&mut *alarm, cx).map(|late| Err(late.into())),
+                Poll::Pending => match patience.poll_revoked(cx) {
+                    Poll::Ready(revoked) => Poll::Ready(Err(revoked.into())),
+                    Poll::Pending => patience.poll_late(&mut *alarm, cx).map(|late| Err(late.into())),
+                },
             }
         })
         .await;
         let stream = connection.into_parts().io.into_inner();
         self.count(stream.counters());
         let (mut stream, charge, written) = stream.into_parts();
-        if ended.as_ref().is_err_and(is_cut_short) {
+        let is_revoked = ended.as_ref().is_err_and(|error| error.is::<Revoked>());
+        if ended.as_ref().is_err_and(is_cut_short) || is_revoked && stream.outstanding() > 0 {
             // What came to an early end must not look like something shorter.
             stream.abort();
             return (ended, stream);
         }
         stream.finish();
+        if is_revoked {
+            return (ended, stream);
+        }
         let delivered = self.deliver(host, &mut stream, charge, written).await;
         (ended.and(delivered.map_err(Failure::from)), stream)
     }

@@ -6,6 +6,8 @@
 //! - [`pool`]: receive buffers carved from recycled slabs;
 //! - [`quick_hash`]: for tables that nobody hostile fills;
 //! - [`random`]: one seed for a run, or the system's randomness; one independent generator for each component;
+//! - [`slots`]: the slots of a server's connections, which strangers and idle connections give up first;
+//! - `descriptors`, with that feature: the limit of open files;
 //! - [`part`]: which part of a work in parts this process has, as schedulers tell it;
 //! - [`text`]: what people write and read: rates, errors with their causes;
 //! - [`cost`]: where the CPU time went, by domain (host, device, wire) and by kind of work.
@@ -16,11 +18,14 @@
 
 pub mod cost;
 pub mod counters;
+#[cfg(feature = "descriptors")]
+pub mod descriptors;
 pub mod part;
 pub mod pool;
 pub mod quick_hash;
 pub mod random;
 pub mod seq;
+pub mod slots;
 pub mod text;
 pub mod time;
 

@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::alphabet;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
+use core::time::Duration;
 use md5::Md5;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256, Sha512};
@@ -299,6 +300,11 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
+
+/// How long to wait for a server that reads a whole file before it answers: a minute, and as long as a disk of 16 MiB/s takes.
+pub(crate) fn patience(size: u64) -> Duration {
+    Duration::from_secs(60 + (size >> 24))
+}
 
 #[cfg(test)]
 mod tests {

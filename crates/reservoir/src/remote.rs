@@ -22,7 +22,7 @@ pub use third_party::ThirdParty;
 use crate::attributes::{self, Attributes, Preserve};
 use crate::blocks::{BlockSum, Blocks};
 use crate::body::{self, Body};
-use crate::digest::Algorithm;
+use crate::digest::{Algorithm, patience};
 use crate::journal;
 use crate::line::Line;
 use crate::listing::Entry;
@@ -36,6 +36,7 @@ use crate::shell::Shell;
 use crate::storage::{About, Kind};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::BytesMut;
 use core::ops::Range;
 use core::time::Duration;
 use hyper::header::{
@@ -242,11 +243,30 @@ impl Remote {
             return self.list_bucket(bucket, name).await;
         }
         let request = self.request(Method::GET, name).header(ACCEPT, "application/x-ndjson");
-        let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
-        let text = self.text(answer, name, MOST_LISTED).await?;
-        let wrong = || RemoteError::Answer { name: name.clone(), what: "is no list of a folder" };
-        let listed = |(part, about, tag): (OsString, About, Option<String>)| Listed { part, about, tag };
-        text.lines().map(|line| Entry::from_json(line).map(listed).ok_or_else(wrong)).collect()
+        let answer = Answered::Session(self.ask(request, body::empty(), name, Some(STALL)).await?);
+        let mut reading = Reading { answer, left: 0, trailers: None, name: name.clone(), host: self.host.clone() };
+        let wrong = |what| RemoteError::Answer { name: name.clone(), what };
+        let parse = |line: &[u8]| {
+            let (part, about, tag) = core::str::from_utf8(line).ok().and_then(Entry::from_json)?;
+            Some(Listed { part, about, tag })
+        };
+        let (mut listed, mut bytes, mut rest) = (Vec::new(), 0, BytesMut::new());
+        while let Some(piece) = reading.some().await? {
+            bytes += piece.len();
+            rest.extend_from_slice(&piece);
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let line = rest.split_to(end + 1);
+                listed.push(parse(&line[..end]).ok_or_else(|| wrong("is no list of a folder"))?);
+            }
+            if listed.len() > MOST_ENTRIES || bytes > MOST_LISTED || rest.len() > MOST_OF_A_LINE {
+                return Err(wrong("is a list of more than a million entries, or of more than 128 MiB"));
+            }
+        }
+        if !rest.is_empty() {
+            return Err(wrong("was cut off"));
+        }
+        reading.end(self);
+        Ok(listed)
     }
 
     /// The rights and extended attributes of a file of one of our servers; `None`: it does not tell them, or they are too many.
@@ -258,11 +278,12 @@ impl Remote {
         Ok(told.flatten())
     }
 
-    /// The strongest hash of a file that the server tells; a bucket's, if it has it from one request. Checksums against accidents count if they
-    /// `may_be_weak`, as those of grid storage are.
+    /// The strongest hash of a file of `size` bytes that the server tells in time; a bucket's, if it has it from one request. Checksums against
+    /// accidents count if they `may_be_weak`, as those of grid storage are.
     pub(crate) async fn digest(
         &self,
         name: &Name,
+        size: u64,
         may_be_weak: bool,
     ) -> Result<Option<(Algorithm, Vec<u8>)>, RemoteError> {
         if self.is_bucket() {
@@ -275,8 +296,10 @@ impl Remote {
         if may_be_weak && !self.is_reservoir().await? {
             request = request.header("want-digest", "sha-256, sha-512;q=0.9, md5;q=0.8, adler32;q=0.7");
         }
-        // To hash a file takes as long as it takes.
-        let answer = self.ask(request, body::empty(), name, None).await?;
+        // The server's own patience ends first.
+        let asked = self.ask(request, body::empty(), name, None);
+        let Ok(answer) = self.shell.within(patience(size) + STALL, asked).await else { return Ok(None) };
+        let answer = answer?;
         let told = field(answer.headers(), HeaderName::from_static("repr-digest"));
         let mut digests = told.and_then(|told| crate::digest::read(told).ok()).unwrap_or_default();
         if may_be_weak {
@@ -293,7 +316,7 @@ impl Remote {
         let request = self.request(Method::POST, into).header(CONTENT_TYPE, pack::KIND);
         // The server answers when its medium has all of it, and what others wrote besides.
         let answer = self.ask(request, body, into, Some(PACK_STALL)).await?;
-        let text = self.text(answer, into, MOST_LISTED).await?;
+        let text = self.text(answer, into, MOST_OF_A_PACKS_ANSWER).await?;
         let name = |line: &str| Name::from_url(line.split('\t').next().unwrap_or_default()).ok();
         let wrong = || RemoteError::Answer { name: into.clone(), what: "is no list of files that did not arrive" };
         text.lines().map(|line| name(line).ok_or_else(wrong)).collect()
@@ -395,7 +418,8 @@ impl Remote {
         if let Some(attributes) = attributes.filter(|attributes| !attributes.is_empty()) {
             request = request.header(attributes::FIELD, attributes.to_text());
         }
-        let answer = self.ask(request, body::empty(), name, None).await?;
+        // Each block that is there may be read again before the answer.
+        let answer = self.ask(request, body::empty(), name, Some(patience(of.blocks.size()))).await?;
         let text = self.text(answer, name, journal::most_bytes(of.blocks) as usize).await?;
         Ok(journal::blocks_of(text.split('\n').map(str::as_bytes), of.blocks))
     }
@@ -465,7 +489,7 @@ impl Remote {
         // That there are none is told as well: a copy before this one may have had some.
         request = request.header(attributes::FIELD, attributes.to_text());
         // All of it may be read again before the answer.
-        let answer = self.ask(request, body::empty(), name, None).await?;
+        let answer = self.ask(request, body::empty(), name, Some(patience(of.blocks.size()))).await?;
         self.give_back(answer).await;
         Ok(())
     }
@@ -537,8 +561,13 @@ fn is_reservoir(server: &str) -> bool {
 
 /// How long a server may take for the files of a pack.
 const PACK_STALL: Duration = Duration::from_secs(600);
+/// The list of the files of a pack that did not arrive: more than a server of ours sends.
+const MOST_OF_A_PACKS_ANSWER: usize = 8 << 20;
 /// How long a server may stand still.
 const STALL: Duration = Duration::from_secs(60);
 /// What is read of an answer that nobody asked for.
 const MOST_OF_A_REFUSAL: usize = 64 << 10;
-const MOST_LISTED: usize = 256 << 20;
+/// Entries of a folder, the bytes of their list, and those of a line.
+const MOST_ENTRIES: usize = 1_000_000;
+const MOST_LISTED: usize = 128 << 20;
+const MOST_OF_A_LINE: usize = 4 << 10;

@@ -3,9 +3,9 @@
 use crate::attributes::{Attributes, MOST_BYTES, Preserve, USERS};
 use crate::direct::{Direct, Past};
 use crate::name::{Name, is_reserved};
-use crate::storage::{About, Folder, Kind, Stored};
+use crate::storage::{About, Entries, Folder, Kind, Stored};
 use cap_std::ambient_authority;
-use cap_std::fs::{Dir, Metadata, MetadataExt as _, OpenOptions, OpenOptionsExt};
+use cap_std::fs::{Dir, DirEntry, Metadata, MetadataExt as _, OpenOptions, OpenOptionsExt};
 use http_rules::FileVersion;
 use rustix::fs::{
     Advice, FallocateFlags, Mode, OFlags, RenameFlags, XattrFlags, fadvise, fallocate, fchmod, fgetxattr, flistxattr,
@@ -13,7 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs::{File, FileTimes, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -42,7 +42,7 @@ use std::time::SystemTime;
 /// ```
 #[derive(Debug)]
 pub struct Rooted {
-    dir: Dir,
+    dir: Arc<Dir>,
     /// If its files are read and written past the page cache.
     past: Option<Arc<Past>>,
 }
@@ -59,7 +59,7 @@ impl Rooted {
     /// # Errors
     /// If it is no folder that can be opened.
     pub fn open(path: &Path) -> io::Result<Rooted> {
-        Dir::open_ambient_dir(path, ambient_authority()).map(|dir| Rooted { dir, past: None })
+        Dir::open_ambient_dir(path, ambient_authority()).map(|dir| Rooted { dir: Arc::new(dir), past: None })
     }
 
     /// Has large reads and writes go past the page cache (`O_DIRECT`), or not, where the file system takes that; where it does not, the log
@@ -115,31 +115,17 @@ impl Folder for Rooted {
     }
 
     fn about(&self, name: &Name) -> io::Result<About> {
-        let metadata = if name == &Name::root() { self.dir.dir_metadata() } else { self.dir.metadata(name.path()) };
-        metadata.map(|metadata| about(&metadata))
+        about_name(&self.dir, name)
     }
 
-    fn list(&self, name: &Name, take: &mut dyn FnMut(OsString, About) -> bool) -> io::Result<()> {
+    fn list(&self, name: &Name) -> io::Result<Entries> {
         let entries = if name == &Name::root() { self.dir.entries() } else { self.dir.read_dir(name.path()) };
-        for entry in entries? {
-            let entry = entry?;
-            let part = entry.file_name();
-            if is_reserved(&part) {
-                continue;
-            }
-            let is_link = entry.file_type()?.is_symlink();
-            // A link counts as the file that it leads to, or as nothing of use: folders may lead in circles.
-            let about = match name.join(&part) {
-                Ok(name) => self.about(&name),
-                Err(error) => Err(io::Error::other(error)),
-            };
-            let other = About::without_inode(Kind::Other, 0, SystemTime::UNIX_EPOCH);
-            let about = about.ok().filter(|about| !is_link || about.kind == Kind::File);
-            if !take(part, about.unwrap_or(other)) {
-                break;
-            }
-        }
-        Ok(())
+        let (dir, folder) = (self.dir.clone(), name.clone());
+        let listed = entries?.filter_map(move |entry| {
+            let part = entry.as_ref().map(DirEntry::file_name).unwrap_or_default();
+            (!is_reserved(&part)).then(|| Ok((part.clone(), about_entry(&dir, &folder, &part, &entry?)?)))
+        });
+        Ok(Box::new(listed))
     }
 
     fn create_folder(&self, name: &Name) -> io::Result<()> {
@@ -186,6 +172,23 @@ impl Folder for Rooted {
 
 fn no_file() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "this is no regular file")
+}
+
+fn about_name(dir: &Dir, name: &Name) -> io::Result<About> {
+    let metadata = if name == &Name::root() { dir.dir_metadata() } else { dir.metadata(name.path()) };
+    metadata.map(|metadata| about(&metadata))
+}
+
+/// Describes the entry `part` of `folder`. A link counts as the file that it leads to, or as nothing of use: folders may lead in circles.
+fn about_entry(dir: &Dir, folder: &Name, part: &OsStr, entry: &DirEntry) -> io::Result<About> {
+    let found = if entry.file_type()?.is_symlink() {
+        let linked = folder.join(part).ok().and_then(|name| about_name(dir, &name).ok());
+        linked.filter(|about| about.kind == Kind::File)
+    } else {
+        // An entry may be removed while its folder is listed.
+        entry.metadata().ok().map(|metadata| about(&metadata))
+    };
+    Ok(found.unwrap_or(About::without_inode(Kind::Other, 0, SystemTime::UNIX_EPOCH)))
 }
 
 struct RealFile {
@@ -366,12 +369,8 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, root.join("pipe"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
             .unwrap();
         let folder = Rooted::open(&root).unwrap();
-        let mut seen = Vec::new();
-        let mut take = |part: OsString, about: About| {
-            seen.push((part.into_string().unwrap(), about.kind));
-            true
-        };
-        folder.list(&Name::root(), &mut take).unwrap();
+        let entries = folder.list(&Name::root()).unwrap().map(Result::unwrap);
+        let mut seen: Vec<_> = entries.map(|(part, about)| (part.into_string().unwrap(), about.kind)).collect();
         seen.sort_by(|one, other| one.0.cmp(&other.0));
         let expected = [
             ("circle", Kind::Other),

@@ -33,11 +33,11 @@ pub trait Folder: Send + Sync {
     /// If there is nothing.
     fn about(&self, name: &Name) -> io::Result<About>;
 
-    /// Gives each entry of a folder to `take` until that says no more. Unfinished files are left out.
+    /// Begins to list a folder, in no order. Unfinished files are left out.
     ///
     /// # Errors
     /// If it is no folder.
-    fn list(&self, name: &Name, take: &mut dyn FnMut(OsString, About) -> bool) -> io::Result<()>;
+    fn list(&self, name: &Name) -> io::Result<Entries>;
 
     /// Makes a folder, and those above it.
     ///
@@ -82,6 +82,9 @@ pub trait Folder: Send + Sync {
     /// If the medium fails.
     fn sync_names(&self, folder: &Name) -> io::Result<()>;
 }
+
+/// The entries of a folder, read as they are asked for; asking blocks.
+pub type Entries = Box<dyn Iterator<Item = io::Result<(OsString, About)>> + Send>;
 
 /// An open file.
 ///

@@ -167,11 +167,25 @@ fn there_is_room_for_so_many() {
     let folder = Folder::new("http3-room", &[("small", 700)]);
     let limits = Limits { capacity: Capacity::new(1, 1 << 20), ..Limits::default() };
     let (closed, counters) = over(&folder, Mode::Nic, "0", limits, async |client: Client| {
-        let (_first, _requests) = client.connect().await;
-        client.quic().await.closed().await
+        let (first, mut requests) = client.connect().await;
+        // A request under way: its body does not come.
+        let request = Request::put("https://server.nic-offload.test/").body(()).unwrap();
+        let mut stream = requests.send_request(request).await.unwrap();
+        stream.send_data(Bytes::from_static(&[7; 100])).await.unwrap();
+        let refused = client.quic().await.closed().await;
+        stream.finish().await.unwrap();
+        let _answer = stream.recv_response().await.unwrap();
+        while stream.recv_data().await.unwrap().is_some() {}
+        client.host.runtime().sleep(Duration::from_secs(1)).await;
+        // Now it is idle, and gives way.
+        let (second, _requests) = client.connect().await;
+        let ended = first.closed().await;
+        let is_open = second.remote_addr().is_ok();
+        (refused, ended, is_open)
     });
-    assert_eq!(closed, Closed::ByPeer { code: Code::H3_EXCESSIVE_LOAD.value(), reason: Bytes::new() });
-    assert_eq!(counters.value("http_refused"), 1);
+    let excess = || Closed::ByPeer { code: Code::H3_EXCESSIVE_LOAD.value(), reason: Bytes::new() };
+    assert_eq!(closed, (excess(), excess(), true));
+    assert_eq!(counters.value("http_refused"), 2);
 }
 
 /// As many strangers as the programs have places begin a handshake and are not heard of again: each client is served, and nothing is left

@@ -18,6 +18,7 @@ use http_body_util::BodyExt;
 use http_rules::http3::check_head;
 use hyper::{Method, Response, StatusCode};
 use offload_base::counters::{CounterSet, Counters};
+use offload_base::slots::ConnectionSlot;
 use offload_base::text::with_causes;
 use offload_console::say;
 use offload_testbed::{BedHost, JoinHandle};
@@ -119,7 +120,9 @@ impl Server {
                     accepted = endpoint.accept() => accepted,
                 };
                 let Some(connection) = connection else { return };
-                let Some(place) = server.limits.capacity.enter() else {
+                // A client that has left needs no slot.
+                let Ok(peer) = connection.remote_addr() else { continue };
+                let Some(slot) = server.limits.capacity.enter(peer.ip()) else {
                     server.count(&HttpCounters { refused: 1, ..HttpCounters::default() });
                     connection.close(Code::H3_EXCESSIVE_LOAD.value(), "");
                     continue;
@@ -129,11 +132,11 @@ impl Server {
                 // A connection ends when it ends: nobody waits for it.
                 let _ends_by_itself = acceptor.spawn("connection", async move {
                     let _charge = Charge::new(server.limits.capacity.clone(), SEND_WINDOW as usize);
-                    let peer = connection.remote_addr();
-                    let ended = server.converse(&host, connection.clone()).await;
+                    let slot = Arc::new(slot);
+                    let ended = server.converse(&host, connection.clone(), &slot).await;
                     let ended = if has_left(&connection) { Ok(()) } else { ended };
-                    server.note(ended, &peer.map_or_else(|_| "a client".into(), |peer| peer.to_string()));
-                    drop(place);
+                    server.note(ended, &peer.to_string());
+                    drop(slot);
                     server.open.send_modify(|open| *open -= 1);
                 });
             }
@@ -142,11 +145,17 @@ impl Server {
     }
 
     /// Answers a connection's requests until there are no more.
-    async fn converse(&self, host: &BedHost, connection: Connection) -> Result<(), Failure> {
+    async fn converse(
+        &self,
+        host: &BedHost,
+        connection: Connection,
+        slot: &Arc<ConnectionSlot>,
+    ) -> Result<(), Failure> {
         let mut builder = h3::server::builder();
         builder.send_grease(false).max_field_section_size(MOST_OF_A_HEADER);
         let mut http = builder.build::<_, Bytes>(Streams(connection.clone())).await?;
         let (under_way, closed) = (watch::Sender::new(0_usize), self.closed());
+        let answers = Arc::new(Answers { slot: slot.clone(), count: Mutex::new(0) });
         tokio::pin!(closed);
         loop {
             let idle = async {
@@ -161,6 +170,11 @@ impl Server {
                 }
                 accepted = http.accept() => accepted,
                 () = idle => return Err(Late(Step::Idle).into()),
+                () = slot.revoked() => {
+                    self.count(&HttpCounters { refused: 1, ..HttpCounters::default() });
+                    connection.close(Code::H3_EXCESSIVE_LOAD.value(), "");
+                    break;
+                }
             };
             let resolver = match accepted {
                 Ok(Some(resolver)) => resolver,
@@ -169,9 +183,9 @@ impl Server {
             };
             under_way.send_modify(|count| *count += 1);
             let (server, host, count) = (self.clone(), host.clone(), under_way.clone());
-            let connection = connection.clone();
+            let (connection, answers) = (connection.clone(), answers.clone());
             let _ends_by_itself = host.clone().spawn("request", async move {
-                let ended = server.answer(&host, resolver, &connection).await;
+                let ended = server.answer(&host, resolver, &connection, &answers).await;
                 if ended.is_err() && has_left(&connection) {
                     server.count(&HttpCounters { cut_off: 1, ..HttpCounters::default() });
                 } else {
@@ -189,9 +203,11 @@ impl Server {
         host: &BedHost,
         resolver: RequestResolver<Streams, Bytes>,
         connection: &Connection,
+        answers: &Answers,
     ) -> Result<(), Failure> {
         let Limits { header, body, stall, .. } = self.limits;
         let (request, stream) = within(host, header, Step::Header, resolver.resolve_request()).await?;
+        let _answer = answers.begin();
         let (mut send, mut receive) = stream.split();
         let length = match check_head(&request) {
             Ok(length) => length,
@@ -260,6 +276,34 @@ impl Server {
 
     fn count(&self, counters: &dyn Counters) {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner).add(counters);
+    }
+}
+
+/// The requests of a connection that are answered now: while there is one, the connection keeps its slot.
+struct Answers {
+    slot: Arc<ConnectionSlot>,
+    count: Mutex<usize>,
+}
+
+impl Answers {
+    fn begin(&self) -> AnswerGuard<'_> {
+        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        *count += 1;
+        self.slot.set_busy();
+        AnswerGuard(self)
+    }
+}
+
+/// One of [`Answers`], until it is dropped.
+struct AnswerGuard<'a>(&'a Answers);
+
+impl Drop for AnswerGuard<'_> {
+    fn drop(&mut self) {
+        let mut count = self.0.count.lock().unwrap_or_else(PoisonError::into_inner);
+        *count -= 1;
+        if *count == 0 {
+            self.0.slot.set_idle();
+        }
     }
 }
 

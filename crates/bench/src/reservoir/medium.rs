@@ -7,11 +7,10 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use offload_base::Clock;
 use offload_base::cost::{self, Work};
 use offload_reservoir::name::Name;
-use offload_reservoir::storage::{About, Folder, Kind, Stored};
+use offload_reservoir::storage::{About, Entries, Folder, Kind, Stored};
 use offload_testbed::drive::Drive;
 use offload_testbed::drive::threads::wait_until;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -105,16 +104,10 @@ impl Folder for Medium {
         Ok(self.find(name)?.about())
     }
 
-    fn list(&self, _: &Name, take: &mut dyn FnMut(OsString, About) -> bool) -> io::Result<()> {
+    fn list(&self, _: &Name) -> io::Result<Entries> {
         let files = self.files();
-        for (name, file) in files.iter() {
-            if let Some(last) = name.last()
-                && !take(last.to_owned(), file.about())
-            {
-                break;
-            }
-        }
-        Ok(())
+        let listed = files.iter().filter_map(|(name, file)| Some(Ok((name.last()?.to_owned(), file.about()))));
+        Ok(Box::new(listed.collect::<Vec<_>>().into_iter()))
     }
 
     fn create_folder(&self, _: &Name) -> io::Result<()> {

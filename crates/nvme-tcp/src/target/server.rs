@@ -12,6 +12,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use offload_api::SegmentStream;
 use offload_base::cost::{self, Work};
+use offload_base::slots::ConnectionSlot;
 use offload_base::{Alarm, Instant, Timers, time};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -142,6 +143,24 @@ impl Server {
     /// Serves one stream, until its host closes it or misbehaves. A host that takes nothing of what is sent to it, or gives
     /// nothing of what it was asked for, holds memory that others could use: its stream is reset after five minutes.
     pub fn serve<S: SegmentStream>(&self, stream: S) -> impl Future<Output = Result<(), ServeError>> + Send + use<S> {
+        self.serve_with(stream, None)
+    }
+
+    /// Serves one stream as [`serve`](Server::serve) does, as long as it has its slot: a stream whose host has sent no Connect gives it up.
+    pub fn serve_in<S: SegmentStream>(
+        &self,
+        slot: ConnectionSlot,
+        stream: S,
+    ) -> impl Future<Output = Result<(), ServeError>> + Send + use<S> {
+        self.serve_with(stream, Some(slot))
+    }
+
+    fn serve_with<S: SegmentStream>(
+        &self,
+        stream: S,
+        slot: Option<ConnectionSlot>,
+    ) -> impl Future<Output = Result<(), ServeError>> + Send + use<S> {
+        let is_stranger = slot.is_some();
         let now = self.shared.timers.now();
         let connection = lock(&self.shared.target).accept(now);
         let mailbox = Arc::<Mailbox>::default();
@@ -162,6 +181,8 @@ impl Server {
             mark: None,
             phase: Phase::Serving,
             closes_by: None,
+            slot,
+            is_stranger,
         }
     }
 }
@@ -251,6 +272,9 @@ struct Serve<S: SegmentStream> {
     phase: Phase,
     /// Set once the connection closes: when the host has to have taken what is left.
     closes_by: Option<Instant>,
+    slot: Option<ConnectionSlot>,
+    /// Whether the slot may be revoked, because the host has sent no Connect.
+    is_stranger: bool,
 }
 
 /// What a host has to have done by some time.
@@ -293,7 +317,7 @@ impl<S: SegmentStream> Future for Serve<S> {
 impl<S: SegmentStream> Serve<S> {
     fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         for _ in 0..ROUNDS {
-            if self.connection.is_refused() {
+            if self.connection.is_refused() || self.is_revoked(cx) {
                 self.stream.abort();
                 return Poll::Ready(Ok(()));
             }
@@ -325,6 +349,19 @@ impl<S: SegmentStream> Serve<S> {
         // Others want to run, too.
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Whether another stream has the slot now.
+    fn is_revoked(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(slot) = self.slot.as_ref().filter(|_| self.is_stranger) else { return false };
+        if slot.poll_revoked(cx).is_ready() {
+            return true;
+        }
+        if self.connection.is_connected() {
+            slot.set_busy();
+            self.is_stranger = false;
+        }
+        false
     }
 
     /// Does what can be done; false if nothing could.

@@ -13,6 +13,7 @@ use nvme_tcp::core::controller::Job;
 use nvme_tcp::namespace::Namespace;
 use nvme_tcp::target::{Blocking, ServeError, Server, Target, TargetConfig, TargetError, TransportConfig};
 use nvme_tcp::wire::{Command, FabricsType, Framing, InitializeRequest, IoOpcode, Pdu, Sgl};
+use offload_base::slots::ConnectionSlots;
 use offload_base::{Alarm, Clock, Instant, Timers};
 use rig::storage::File;
 use rig::{DISK, Wire, connect_command, segment};
@@ -388,4 +389,30 @@ fn a_server_that_closes_waits_two_seconds_for_hosts_and_not_for_data_that_were_a
     let mut buffer = ReadBuf::new(&mut buffer);
     let read = Pin::new(&mut far).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer);
     assert!(read.is_ready() && buffer.filled().is_empty(), "the stream is finished");
+}
+
+#[test]
+fn stream_without_a_connect_gives_its_slot_to_another() {
+    let slots = ConnectionSlots::new(1);
+    let address = [192, 0, 2, 1].into();
+    let mut served = Served::new(target(None).unwrap());
+    let mut slot = slots.acquire(address).unwrap();
+    let used = served.server.with_target(|target| target.stats().memory);
+    for connects in [false, true] {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        served.serve = Some(Box::pin(served.server.serve_in(slot, TokioSegments::new(near))));
+        served.far = Some(far);
+        served.woken.0.store(true, Ordering::SeqCst);
+        served.send(&Pdu::InitializeRequest(InitializeRequest::default()), &[]);
+        if connects {
+            let (command, data) = connect_command(1, served.controller);
+            served.send(&Pdu::Command(command), &data.to_bytes());
+            assert!(slots.acquire(address).is_none() && !served.go());
+            return;
+        }
+        slot = slots.acquire(address).unwrap();
+        assert!(served.go());
+        // And its memory.
+        assert!(served.server.with_target(|target| target.stats().memory) < used);
+    }
 }

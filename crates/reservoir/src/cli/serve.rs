@@ -6,6 +6,7 @@ use crate::{FAILED, UNUSABLE, fail};
 use clap::Args;
 use core::num::NonZeroU64;
 use core::pin::Pin;
+use offload_reservoir::base::descriptors;
 use offload_reservoir::pace::Rate;
 use offload_reservoir::quic::quic_offload::{Config, Connection, Endpoint, ServerTls};
 use offload_reservoir::quic::{self, KeptKey, Quic};
@@ -16,7 +17,7 @@ use offload_reservoir::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use offload_reservoir::tls::{Allowed, Tls};
 use offload_reservoir::tokens::Tokens;
 use offload_reservoir::{Limits, Server, Shell, tls};
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -88,7 +89,7 @@ pub(crate) struct ServeOptions {
     /// Such copies at a time
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     tpc_copies: usize,
-    /// Connections at a time; more are closed
+    /// Connections at a time. One more takes the place of one that has shown no token, or has no request under way
     #[arg(long, value_name = "COUNT", default_value_t = Limits::usual().connections)]
     max_connections: usize,
     /// Unfinished files of a user
@@ -216,7 +217,7 @@ impl ServeOptions {
     fn server(&self) -> Result<Server, Stop> {
         let root = Rooted::open(&self.root).map_err(|error| unusable(format!("{}: {error}", self.root.display())))?;
         let mut limits = Limits::default();
-        (limits.connections, limits.uploads_of_a_user) = (self.max_connections, self.max_uploads);
+        (limits.connections, limits.uploads_of_a_user) = (self.connections()?, self.max_uploads);
         let mut server = Server::new(Arc::new(root.direct(self.direct)), Shell::tokio(), limits);
         if self.open_to_all {
             server = server.open_to_all();
@@ -241,6 +242,32 @@ impl ServeOptions {
             server.set_tokens(read_tokens(file).map_err(unusable)?);
         }
         Ok(server)
+    }
+
+    /// Returns how many connections the limit of open files allows: at most those of `--max-connections`.
+    fn connections(&self) -> Result<usize, Stop> {
+        let about = |error| unusable(format!("the limit of open files cannot be raised: {error}"));
+        let Some(limit) = descriptors::raise_limit().map_err(about)? else { return Ok(self.max_connections) };
+        // A connection has a socket, and a file with its journal; past the page cache a file is opened twice.
+        let of_connection = if self.direct { 4 } else { 3 };
+        // Uploads that wait for their next request have files open too.
+        let others = OTHER_FILES + 2 * self.max_uploads as u64;
+        let fit = (limit.saturating_sub(others.min(limit / 2)) / of_connection) as usize;
+        if fit >= self.max_connections {
+            return Ok(self.max_connections);
+        }
+        let needed = self.max_connections as u64 * of_connection + others;
+        let said = format!(
+            "the hard limit of {limit} open files is enough for {fit} connections, and not for {}",
+            self.max_connections
+        );
+        let remedy = format!("raise it to {needed} (ulimit -Hn, LimitNOFILE of systemd), or lower --max-connections");
+        if fit == 0 {
+            return Err(unusable(format!("{said}: {remedy}")));
+        }
+        // Standard error may be gone, or full.
+        let _unseen = writeln!(io::stderr(), "reservoir: {said}, which it serves at a time then: {remedy}");
+        Ok(fit)
     }
 
     /// The server's side of QUIC at `address`, if it is wanted.
@@ -325,14 +352,15 @@ impl Door for Kernel {
 }
 
 fn welcome(server: &Server, peer: SocketAddr, handshake: Handshake, open: mpsc::Sender<()>) {
-    // Without a place the stream is closed.
-    let Some(place) = server.enter() else { return };
+    // Without a slot the stream is closed.
+    let Some(slot) = server.enter(peer.ip()) else { return };
     let server = server.clone();
     tokio::spawn(async move {
-        if let Ok(Some(stream)) = tokio::time::timeout(HANDSHAKE, handshake).await {
-            server.serve(stream, &peer.to_string()).await;
+        let shaken = slot.unless_revoked(tokio::time::timeout(HANDSHAKE, handshake)).await;
+        if let Some(Ok(Some(stream))) = shaken {
+            server.serve_in(slot, stream, &peer.to_string()).await;
         }
-        drop((place, open));
+        drop(open);
     });
 }
 
@@ -378,6 +406,8 @@ pub(crate) const HTTP3_WINDOW: bytesize::ByteSize = bytesize::ByteSize(16 << 20)
 const NO_ERROR: u64 = 0x100;
 /// For packets that tell clients of HTTP/3 that it ends.
 const GOODBYE: Duration = Duration::from_secs(2);
+/// Open files beside those of connections and uploads: sockets that listen, the root, the runtime's.
+const OTHER_FILES: u64 = 64;
 /// For a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// For requests under way at the end.

@@ -674,7 +674,7 @@ impl FileJob {
     /// Compares the arrived file with the digest that the source's server tells. A file that differs is discarded.
     async fn prove(&self, landing: &Arc<Landing>) -> Result<(), CopyError> {
         let Source::Remote(server) = &self.source else { return Ok(()) };
-        let told = server.digest(&self.item.from.1, true).await?;
+        let told = server.digest(&self.item.from.1, self.blocks.size(), true).await?;
         let (algorithm, told) = told.ok_or_else(|| self.unproved("its server tells no digest"))?;
         let (reading, size) = (landing.clone(), self.blocks.size());
         let same = self.copy.shell.blocking(move || {

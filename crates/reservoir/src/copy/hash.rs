@@ -12,14 +12,14 @@ use std::path::PathBuf;
 /// Whether source and destination, of one size, have one hash. What a server tells no hash of counts as another file.
 pub(super) async fn are_same(copy: &Copy, item: &Item) -> Result<bool, CopyError> {
     let told = match (&item.from.0, &item.to.0) {
-        (_, Side::Remote(server, _)) => server.digest(&item.to.1, false).await?,
-        (Side::Remote(server, _), _) => server.digest(&item.from.1, false).await?,
+        (_, Side::Remote(server, _)) => server.digest(&item.to.1, item.size(), false).await?,
+        (Side::Remote(server, _), _) => server.digest(&item.from.1, item.size(), false).await?,
         _ => Some((Algorithm::Blake3, of(copy, &item.from, item.size(), Algorithm::Blake3).await?)),
     };
     let Some((algorithm, told)) = told else { return Ok(false) };
     let other = match (&item.from.0, &item.to.0) {
         (Side::Remote(server, _), Side::Remote(..)) => {
-            return Ok(server.digest(&item.from.1, false).await? == Some((algorithm, told)));
+            return Ok(server.digest(&item.from.1, item.size(), false).await? == Some((algorithm, told)));
         }
         (Side::Local(..), Side::Remote(..)) => &item.from,
         _ => &item.to,
@@ -36,7 +36,7 @@ pub(super) async fn of_source(copy: &Copy, item: &Item) -> Result<[u8; 32], Copy
 /// Whether the server of the destination tells a digest, a weak one too, and that is the one of the source here.
 pub(super) async fn is_proved(copy: &Copy, item: &Item) -> Result<bool, CopyError> {
     let Side::Remote(server, _) = &item.to.0 else { return Ok(false) };
-    let Some((algorithm, told)) = server.digest(&item.to.1, true).await? else { return Ok(false) };
+    let Some((algorithm, told)) = server.digest(&item.to.1, item.size(), true).await? else { return Ok(false) };
     Ok(of(copy, &item.from, item.size(), algorithm).await? == told)
 }
 

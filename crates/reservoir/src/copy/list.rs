@@ -202,12 +202,10 @@ impl Listing<'_> {
             Side::Local(folder, _) => {
                 let (folder, name) = (folder.clone(), at.clone());
                 let listed = self.copy.shell.blocking(move || {
-                    let mut entries = Vec::new();
-                    folder.list(&name, &mut |part, about| {
-                        entries.push(Listed { part, about, tag: Some(about.entity_tag()) });
-                        true
-                    })?;
-                    Ok(entries)
+                    let listed = |entry: io::Result<(_, About)>| {
+                        entry.map(|(part, about)| Listed { part, about, tag: Some(about.entity_tag()) })
+                    };
+                    folder.list(&name)?.map(listed).collect()
                 });
                 listed.await.map_err(|error| CopyError::Local { path: PathBuf::from(self.side.shown(at)), error })
             }
@@ -270,20 +268,18 @@ mod tests {
     use super::*;
     use crate::copy::{Copy, Plain};
     use crate::rooted::Rooted;
-    use crate::storage::{Folder, Stored};
+    use crate::storage::{Entries, Folder, Stored};
     use crate::{Limits, Server, Shell};
-    use std::ffi::OsString;
     use std::sync::Arc;
 
     /// A folder that lists names which lead elsewhere.
     struct Odd(Rooted);
 
     impl Folder for Odd {
-        fn list(&self, name: &Name, take: &mut dyn FnMut(OsString, About) -> bool) -> io::Result<()> {
+        fn list(&self, name: &Name) -> io::Result<Entries> {
             let about = About::without_inode(Kind::File, 4, SystemTime::UNIX_EPOCH);
-            take("..".into(), about);
-            take("x".repeat(256).into(), about);
-            self.0.list(name, take)
+            let odd = ["..".into(), "x".repeat(256).into()].map(|part| Ok((part, about)));
+            Ok(Box::new(odd.into_iter().chain(self.0.list(name)?)))
         }
 
         fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {

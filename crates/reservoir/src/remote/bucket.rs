@@ -1,6 +1,6 @@
 //! A bucket as a server: its folders, which are beginnings of names, and uploads in parts.
 
-use super::{Listed, MOST_LISTED, MOST_OF_A_REFUSAL, Remote, RemoteError, STALL};
+use super::{Listed, MOST_OF_A_REFUSAL, Remote, RemoteError, STALL};
 use crate::body::{self, Body};
 use crate::mtime;
 use crate::name::Name;
@@ -8,6 +8,7 @@ use crate::s3::{self, Ask, Bucket, MTIME};
 use crate::storage::{About, Kind};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use core::time::Duration;
 use hyper::header::{CONTENT_LENGTH, ETAG};
 use hyper::{Method, StatusCode};
 use rusty_s3::actions::{ListObjectsV2, ListObjectsV2Response};
@@ -82,7 +83,7 @@ impl Remote {
     ) -> Result<ListObjectsV2Response, RemoteError> {
         let request = self.request_to(Method::GET, bucket.listing(name, from, most).ok());
         let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
-        let text = self.text(answer, name, MOST_LISTED).await?;
+        let text = self.text(answer, name, MOST_OF_A_PAGE).await?;
         let wrong = RemoteError::Answer { name: name.clone(), what: NO_LIST };
         ListObjectsV2::parse_response(&text).map_err(|_| wrong)
     }
@@ -96,7 +97,7 @@ impl Remote {
             }
             answer => answer?,
         };
-        Ok(s3::last_upload(&self.text(answer, name, MOST_LISTED).await?, name))
+        Ok(s3::last_upload(&self.text(answer, name, MOST_OF_A_PAGE).await?, name))
     }
 
     /// Begins an upload.
@@ -115,13 +116,15 @@ impl Remote {
         loop {
             let request = self.request_to(Method::GET, self.target(Ask::Parts(upload, after), name));
             let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
-            let text = self.text(answer, name, MOST_LISTED).await?;
+            let text = self.text(answer, name, MOST_OF_A_PAGE).await?;
             let wrong = |what| RemoteError::Answer { name: name.clone(), what };
             let (page, next) = s3::parts(&text).ok_or_else(|| wrong("is no list of parts"))?;
             parts.extend(page);
             match next {
                 None => return Ok(parts),
-                Some(next) if next <= after => return Err(wrong("is a list without an end")),
+                Some(next) if next <= after || parts.len() > MOST_PARTS => {
+                    return Err(wrong("is a list without an end"));
+                }
                 Some(next) => after = next,
             }
         }
@@ -154,7 +157,7 @@ impl Remote {
         let body = s3::complete(tags);
         let request = request.header(CONTENT_LENGTH, body.len());
         // The server puts it together before it answers.
-        let answer = self.ask(request, body::full(body), name, None).await?;
+        let answer = self.ask(request, body::full(body), name, Some(ASSEMBLY)).await?;
         let text = self.text(answer, name, MOST_OF_A_REFUSAL).await?;
         let failed = RemoteError::Answer { name: name.clone(), what: "does not say that the parts became the object" };
         if s3::is_complete(&text) { Ok(()) } else { Err(failed) }
@@ -168,5 +171,11 @@ impl Remote {
 
 /// RFC 1864; S3 refuses what differs.
 pub(crate) const CONTENT_MD5: &str = "content-md5";
+/// A page of a list: a thousand keys of a KiB each, or parts, with what is told of each.
+const MOST_OF_A_PAGE: usize = 16 << 20;
 const MOST_ENTRIES: usize = 10_000_000;
+/// Parts of an upload that S3 takes.
+const MOST_PARTS: usize = 10_000;
+/// How long a server may put parts together.
+const ASSEMBLY: Duration = Duration::from_secs(3600);
 const NO_LIST: &str = "is no list of a bucket";

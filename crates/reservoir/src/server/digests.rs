@@ -1,21 +1,28 @@
-//! Digests of whole files, which take as long as reading them: so many at a time, and remembered as long as the file is the same.
+//! Digests of whole files, which take as long as reading them: a few pieces at a time, by turns of the users, and remembered as long as the
+//! file is the same.
+//!
+//! Invariant: requests for one digest share one computation, and each of them drives it in its own turns. So it goes on as long as one
+//! request waits, and ends with the last one.
 
 use super::refusal::Refusal;
+use super::turns::Turns;
 use crate::body::PIECE;
-use crate::digest::{Algorithm, Summer};
+use crate::digest::{Algorithm, Summer, patience};
 use crate::direct::aligned;
 use crate::name::Name;
 use crate::shell::Shell;
 use crate::storage::{About, Stored};
-use hyper::StatusCode;
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use core::pin::pin;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
-use tokio::sync::Semaphore;
+use tokio::sync::{self, Notify};
 
 pub(super) struct Digests {
     shell: Shell,
-    turns: Semaphore,
+    turns: Turns,
+    under_way: Mutex<HashMap<Key, Weak<Computation>>>,
     /// The latest last.
     known: Mutex<VecDeque<(Key, Vec<u8>)>>,
 }
@@ -23,60 +30,97 @@ pub(super) struct Digests {
 /// The entity tag of a version of a file, and what was computed of it.
 type Key = (Name, String, Algorithm);
 
+/// The computation of one digest.
+struct Computation {
+    /// Locked while a piece is read.
+    progress: Arc<sync::Mutex<Progress>>,
+    /// Notified after each piece.
+    moved: Notify,
+}
+
+struct Progress {
+    summer: Option<Summer>,
+    offset: u64,
+    /// `None` until the end of the file was read.
+    digest: Option<Vec<u8>>,
+}
+
 impl Digests {
     pub(super) fn new(shell: Shell, turns: usize) -> Digests {
-        Digests { shell, turns: Semaphore::new(turns.max(1)), known: Mutex::default() }
+        Digests { shell, turns: Turns::new(turns), under_way: Mutex::default(), known: Mutex::default() }
     }
 
-    /// The digest of `file`, which is the version of `name` that `about` describes.
+    /// Returns the digest of `file`, which is the version of `name` that `about` describes, for a request of `user`. `None` if it takes longer
+    /// than [`patience`] says.
     pub(super) async fn of(
         &self,
+        user: &str,
         name: &Name,
         about: &About,
         file: &Arc<dyn Stored>,
         algorithm: Algorithm,
-    ) -> Result<Vec<u8>, Refusal> {
+    ) -> Result<Option<Vec<u8>>, Refusal> {
         let key = (name.clone(), about.entity_tag(), algorithm);
         if let Some(known) = self.known(&key) {
-            return Ok(known);
+            return Ok(Some(known));
         }
-        let busy = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is being closed");
-        let _turn = self.turns.acquire().await.map_err(|_| busy())?;
-        if let Some(known) = self.known(&key) {
-            return Ok(known);
-        }
-        // Piece by piece, so that it ends when nobody waits for it any more.
         let began = SystemTime::now();
-        let (mut summer, mut offset) = (Summer::new(algorithm), 0);
-        loop {
-            let file = file.clone();
-            let (back, read) = self
-                .shell
-                .blocking(move || {
-                    let mut piece = aligned(READ_AT_ONCE);
-                    let read = file.read_at(&mut piece, offset)?;
-                    summer.update(&piece[..read]);
-                    Ok((summer, read))
-                })
-                .await?;
-            summer = back;
-            offset += read as u64;
-            if read < READ_AT_ONCE {
-                break;
-            }
-        }
-        let digest = summer.finish();
+        let computed = self.shell.within(patience(about.size), self.compute(user, &key, file)).await;
+        let Ok(digest) = computed else { return Ok(None) };
+        let digest = digest?;
         // What was changed meanwhile is remembered under the version that it has no longer.
         // Of two changes within a tick of the file system's clock, the second does not show.
         let is_settled = about.changed + LONGEST_TICK < began;
         if is_settled && file.about()?.entity_tag() == key.1 {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            // Another request that waited for it may have been here before.
+            known.retain(|(of, _)| *of != key);
             if known.len() >= MOST_KNOWN {
                 known.pop_front();
             }
             known.push_back((key, digest.clone()));
         }
-        Ok(digest)
+        Ok(Some(digest))
+    }
+
+    async fn compute(&self, user: &str, key: &Key, file: &Arc<dyn Stored>) -> io::Result<Vec<u8>> {
+        let computation = self.join(key);
+        loop {
+            let mut moved = pin!(computation.moved.notified());
+            moved.as_mut().enable();
+            let turn = self.turns.take(user).await;
+            let Ok(mut progress) = computation.progress.clone().try_lock_owned() else {
+                // Another request reads a piece now, in a turn of its own.
+                drop(turn);
+                moved.await;
+                continue;
+            };
+            if let Some(digest) = &progress.digest {
+                return Ok(digest.clone());
+            }
+            // The piece is read to its end even if this request ends: its turn lasts as long.
+            let (file, held) = (file.clone(), computation.clone());
+            let read = self.shell.blocking(move || {
+                let read = progress.advance(&*file);
+                drop((progress, turn));
+                held.moved.notify_waiters();
+                read
+            });
+            read.await?;
+        }
+    }
+
+    /// The computation of `key` that is under way, or a new one.
+    fn join(&self, key: &Key) -> Arc<Computation> {
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(computation) = under_way.get(key).and_then(Weak::upgrade) {
+            return computation;
+        }
+        under_way.retain(|_, computation| computation.strong_count() > 0);
+        let progress = Progress { summer: Some(Summer::new(key.2)), offset: 0, digest: None };
+        let computation = Arc::new(Computation { progress: Arc::new(progress.into()), moved: Notify::new() });
+        under_way.insert(key.clone(), Arc::downgrade(&computation));
+        computation
     }
 
     /// There is another file of this name now, which may have the number and the time of the old one.
@@ -88,6 +132,22 @@ impl Digests {
     fn known(&self, key: &Key) -> Option<Vec<u8>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().find(|(of, _)| of == key).map(|(_, digest)| digest.clone())
+    }
+}
+
+impl Progress {
+    /// Reads the next piece.
+    fn advance(&mut self, file: &dyn Stored) -> io::Result<()> {
+        let mut piece = aligned(READ_AT_ONCE);
+        let read = file.read_at(&mut piece, self.offset)?;
+        self.offset += read as u64;
+        if let Some(summer) = &mut self.summer {
+            summer.update(&piece[..read]);
+        }
+        if read < READ_AT_ONCE {
+            self.digest = self.summer.take().map(Summer::finish);
+        }
+        Ok(())
     }
 }
 

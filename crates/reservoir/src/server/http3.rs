@@ -16,12 +16,13 @@ use http_body_util::BodyExt;
 use http_rules::http3::BodyLength;
 use hyper::body::Body as _;
 use hyper::{Method, Request, Response, StatusCode};
+use offload_base::slots::ConnectionSlot;
 use quic_offload::http3::{Both, Streams};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 impl Server {
-    /// Answers the requests of an HTTP/3 connection, until there are no more: 32 at a time, each of which takes one of the places that
+    /// Answers the requests of an HTTP/3 connection, until there are no more: 32 at a time, each of which takes one of the slots that
     /// [`enter`](Server::enter) gives to connections of HTTP/1.1. Others wait, and so take nothing before their heads are whole; of those that
     /// are not answered 64 at a time are read.
     ///
@@ -34,10 +35,11 @@ impl Server {
     /// # }
     /// ```
     pub async fn serve_http3(&self, connection: quic_offload::Connection) {
-        let peer = connection.remote_addr().map_or_else(|_| "-".into(), |peer| peer.to_string());
+        // A client that leaves so soon has asked for nothing.
+        let Ok(remote) = connection.remote_addr() else { return };
+        let peer = remote.to_string();
         let mut builder = h3::server::builder();
         builder.send_grease(false).max_field_section_size(MOST_OF_A_HEAD);
-        // A client that leaves so soon has asked for nothing.
         let Ok(mut http) = builder.build::<_, Bytes>(Streams(connection)).await else { return };
         let (under_way, turns) = (watch::Sender::new(0_usize), Arc::new(Semaphore::new(AT_A_TIME)));
         // A request that its client has reset is still here, and QUIC does not count it any more.
@@ -78,9 +80,10 @@ impl Server {
                 if let Ok(Ok((mut request, stream))) = head {
                     request.extensions_mut().insert(attended);
                     // Nobody closes either of them. Those that came first have their turn first.
-                    let places = (turns.acquire_owned().await, server.0.places.clone().acquire_owned().await);
-                    server.answer_http3(request, stream, &peer).await;
-                    drop(places);
+                    let turn = turns.acquire_owned().await;
+                    let slot = Arc::new(server.0.slots.acquire_waiting(remote.ip()).await);
+                    server.answer_http3(request, stream, &peer, slot).await;
+                    drop(turn);
                 }
                 drop((counted, is_read));
             });
@@ -94,7 +97,13 @@ impl Server {
         }
     }
 
-    async fn answer_http3(&self, request: Request<()>, stream: RequestStream<Both<Bytes>, Bytes>, peer: &str) {
+    async fn answer_http3(
+        &self,
+        request: Request<()>,
+        stream: RequestStream<Both<Bytes>, Bytes>,
+        peer: &str,
+        slot: Arc<ConnectionSlot>,
+    ) {
         let watch = Watch::new(self.0.shell.timers().clone());
         // What goes wrong with a client ends its stream, and the log has the request.
         let answered = async {
@@ -110,7 +119,7 @@ impl Server {
             let body = self.without_unread(request.method(), length, body.boxed_unsync(), &watch).await;
             let answer = match body {
                 _ if malformed.load(Ordering::Relaxed) => None,
-                Ok(body) => Some(self.answer(request.map(|()| body), peer, watch.clone()).await),
+                Ok(body) => Some(self.answer(request.map(|()| body), peer, watch.clone(), Some(slot.clone())).await),
                 Err(refusal) => Some(refusal.into_response()),
             };
             // A body that was read by now may be malformed (RFC 9114 4.1.2).
@@ -132,6 +141,7 @@ impl Server {
             biased;
             () = answered => {}
             _ = watch.late() => {}
+            () = slot.revoked() => {}
         }
     }
 }

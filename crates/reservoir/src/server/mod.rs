@@ -1,6 +1,6 @@
 //! Serves a folder over HTTP/1.1, on any stream, and over HTTP/3: files by ranges with digests, uploads by blocks.
 //!
-//! - `read`: GET and HEAD; `digests`: digests of whole files, computed once;
+//! - `read`: GET and HEAD; `digests`: digests of whole files, computed once; `turns`: how users share the disk and the cores;
 //! - `third_party`: COPY, from another server or to one;
 //! - `http3`: requests that come on streams of one connection;
 //! - `packs`: POST of many small files at once, and of names of such;
@@ -18,6 +18,7 @@ mod packs;
 mod read;
 mod refusal;
 mod third_party;
+mod turns;
 mod uploads;
 pub(crate) mod write;
 
@@ -31,7 +32,9 @@ use crate::tokens::{Grant, Right, Tokens};
 use crate::watch::{Watch, Watched};
 use core::convert::Infallible;
 use core::future::poll_fn;
+use core::net::IpAddr;
 use core::pin::{Pin, pin};
+use core::task::Poll;
 use core::time::Duration;
 use digests::Digests;
 use http_rules::Preconditions;
@@ -40,12 +43,14 @@ use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, SERVER, WWW
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
+use offload_base::slots::{ConnectionSlot, ConnectionSlots};
 use refusal::Refusal;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 use third_party::ThirdParty;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use turns::{Shares, Turns};
 use uploads::{Connection, Uploads};
 
 /// What clients may make a server keep, and how long it waits for them.
@@ -58,7 +63,8 @@ use uploads::{Connection, Uploads};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time; each has at most three pieces of half a MiB in memory.
+    /// Connections at a time; each has at most three pieces of half a MiB in memory, or 4 MiB of a pack or its names. One more takes
+    /// the slot of a connection that has not shown a token, or that waits for its next request.
     pub connections: usize,
     /// Without a request.
     pub idle: Duration,
@@ -72,8 +78,8 @@ pub struct Limits {
     pub hold: Duration,
     /// Whole files that are hashed at a time.
     pub hashing: usize,
-    /// Entries of a folder that are listed.
-    pub listed: usize,
+    /// Lists of folders for which entries are read at a time.
+    pub listing: usize,
 }
 
 impl Limits {
@@ -87,7 +93,7 @@ impl Limits {
             uploads_of_a_user: 64,
             hold: Duration::from_secs(600),
             hashing: 4,
-            listed: 1_000_000,
+            listing: 4,
         }
     }
 }
@@ -140,9 +146,12 @@ struct Inner {
     tokens: RwLock<Arc<Tokens>>,
     /// What requests without a token may do.
     anonymous: Option<Arc<Grant>>,
-    places: Arc<Semaphore>,
+    slots: ConnectionSlots,
+    /// Slots that one user may keep busy.
+    busy: Shares,
     uploads: Uploads,
     digests: Digests,
+    lists: Turns,
     closing: watch::Sender<bool>,
     log: Option<Log>,
     third_party: Option<ThirdParty>,
@@ -157,7 +166,10 @@ impl Server {
         Server(Arc::new(Inner {
             uploads: Uploads::new(folder.clone(), shell.clone(), limits),
             digests: Digests::new(shell.clone(), limits.hashing),
-            places: Arc::new(Semaphore::new(limits.connections)),
+            lists: Turns::new(limits.listing),
+            slots: ConnectionSlots::new(limits.connections),
+            // One user leaves some slots to others.
+            busy: Shares::new(limits.connections - limits.connections / 64),
             tokens: RwLock::default(),
             anonymous: None,
             closing: watch::Sender::new(false),
@@ -207,9 +219,10 @@ impl Server {
         *present = Arc::new(tokens.after(&present));
     }
 
-    /// A place for one more connection, if there is one. Hold it as long as the connection.
-    pub fn enter(&self) -> Option<OwnedSemaphorePermit> {
-        self.0.places.clone().try_acquire_owned().ok()
+    /// Takes a slot for a connection from `address`, for [`serve_in`](Server::serve_in). If all are taken, a connection that has not shown a
+    /// token loses its slot, or one that waits for its next request; `None` if all have requests under way.
+    pub fn enter(&self, address: IpAddr) -> Option<ConnectionSlot> {
+        self.0.slots.acquire(address)
     }
 
     /// Takes no more requests on any connection; those under way are answered, and then their connections end.
@@ -219,6 +232,25 @@ impl Server {
 
     /// Answers the requests that come on `stream` from `peer`, until there are no more.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: S, peer: &str) {
+        self.converse(stream, peer, None).await;
+    }
+
+    /// Answers requests as [`serve`](Server::serve) does, as long as the connection has its slot.
+    pub async fn serve_in<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        slot: ConnectionSlot,
+        stream: S,
+        peer: &str,
+    ) {
+        self.converse(stream, peer, Some(Arc::new(slot))).await;
+    }
+
+    async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        stream: S,
+        peer: &str,
+        slot: Option<Arc<ConnectionSlot>>,
+    ) {
         let watch = Watch::new(self.0.shell.timers().clone());
         watch.idle(self.0.limits.idle, self.0.limits.head);
         let stream = Watched::new(stream, watch.clone());
@@ -226,9 +258,9 @@ impl Server {
         let service = service_fn(|request: Request<Incoming>| {
             let mut request = request.map(body::arriving);
             request.extensions_mut().insert(attended.clone());
-            let (server, watch) = (self.clone(), watch.clone());
+            let (server, watch, slot) = (self.clone(), watch.clone(), slot.clone());
             let answered: Pin<Box<dyn Future<Output = Result<_, Infallible>> + Send>> =
-                Box::pin(async move { Ok(server.answer(request, peer, watch).await) });
+                Box::pin(async move { Ok(server.answer(request, peer, watch, slot).await) });
             answered
         });
         let mut connection = hyper::server::conn::http1::Builder::new()
@@ -238,44 +270,63 @@ impl Server {
         let mut closing = self.0.closing.subscribe();
         let mut closed = pin!(async move { drop(closing.wait_for(|closing| *closing).await) });
         let mut is_closing = false;
-        let ended = poll_fn(|cx| {
+        // The client went away, or was given up: its requests said so in the log, if there were any.
+        poll_fn(|cx| {
             if !is_closing && closed.as_mut().poll(cx).is_ready() {
                 is_closing = true;
                 Pin::new(&mut connection).graceful_shutdown();
             }
-            Pin::new(&mut connection).poll(cx)
+            let mut ended = Pin::new(&mut connection).poll(cx).map(drop);
+            if ended.is_pending() && slot.as_ref().is_some_and(|slot| slot.poll_revoked(cx).is_ready()) {
+                // TLS says goodbye, if that goes at once: the slot is another connection's.
+                Pin::new(&mut connection).graceful_shutdown();
+                let _said_or_not = Pin::new(&mut connection).poll(cx);
+                ended = Poll::Ready(());
+            }
+            ended
         })
         .await;
-        // The client went away, or was given up: its requests said so in the log, if there were any.
-        let _told = ended;
     }
 
-    async fn answer(&self, request: Request<Body>, peer: &str, watch: Watch) -> Response<Body> {
+    async fn answer(
+        &self,
+        request: Request<Body>,
+        peer: &str,
+        watch: Watch,
+        slot: Option<Arc<ConnectionSlot>>,
+    ) -> Response<Body> {
         watch.expect(Some(self.0.limits.stall));
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        let mut user = String::from("-");
-        let answer = self.attend(request, &watch, &mut user).await;
+        let mut guest = Guest { peer, slot, user: String::from("-"), share: None };
+        let answer = self.attend(request, &watch, &mut guest).await;
         let mut answer = answer.unwrap_or_else(Refusal::into_response);
         answer.headers_mut().insert(SERVER, HeaderValue::from_static(PRODUCT));
         if let Some(log) = &self.0.log {
             // Paths are shown as they came, escaped: a client writes no line of its own.
-            log(&format!("{peer} {user} {method} {} {}", path.escape_debug(), answer.status().as_u16()));
+            log(&format!("{peer} {} {method} {} {}", guest.user, path.escape_debug(), answer.status().as_u16()));
         }
-        let limits = self.0.limits;
-        answer.map(|inner| body::ended(inner, move || watch.idle(limits.idle, limits.head)))
+        let (limits, Guest { slot, mut share, .. }) = (self.0.limits, guest);
+        answer.map(|inner| {
+            body::ended(inner, move || {
+                watch.idle(limits.idle, limits.head);
+                drop(share.take());
+                slot.iter().for_each(|slot| slot.set_idle());
+            })
+        })
     }
 
     async fn attend(
         &self,
         request: Request<Body>,
         watch: &Watch,
-        user: &mut String,
+        guest: &mut Guest<'_>,
     ) -> Result<Response<Body>, Refusal> {
         if request.version() < Version::HTTP_2 {
             http_rules::check_target(&request)?;
         }
         let grant = self.grant(request.headers())?;
-        *user = grant.name().to_owned();
+        guest.user = grant.name().to_owned();
+        self.admit(guest)?;
         let name = Name::from_url(request.uri().path())?;
         declared::refuse_codings(request.method(), request.headers())?;
         if request.method().as_str() == "COPY" {
@@ -311,6 +362,18 @@ impl Server {
         }
     }
 
+    /// Makes the client's slot busy: from here on it is no stranger.
+    fn admit(&self, guest: &mut Guest<'_>) -> Result<(), Refusal> {
+        let Some(slot) = &guest.slot else { return Ok(()) };
+        slot.set_busy();
+        // Without a token users are told apart by their addresses.
+        let address = || guest.peer.rsplit_once(':').map_or(guest.peer, |(address, _)| address);
+        let user = if guest.user == "-" { address() } else { &guest.user };
+        guest.share = self.0.busy.take(user);
+        let many = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "this user has too many requests under way");
+        guest.share.is_some().then_some(()).ok_or_else(many)
+    }
+
     /// What the token of a request is good for.
     fn grant(&self, headers: &HeaderMap) -> Result<Arc<Grant>, Refusal> {
         let tokens = self.0.tokens.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -330,6 +393,15 @@ impl Server {
             refusal
         })
     }
+}
+
+/// The client of a request.
+struct Guest<'a> {
+    peer: &'a str,
+    slot: Option<Arc<ConnectionSlot>>,
+    user: String,
+    /// The user's share of the slots that may be busy.
+    share: Option<OwnedSemaphorePermit>,
 }
 
 /// What answers say they are from; clients look for its beginning.

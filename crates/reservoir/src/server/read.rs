@@ -8,13 +8,17 @@ use crate::body::{self, Body, FileBody};
 use crate::digest::Algorithm;
 use crate::listing::Entry;
 use crate::name::Name;
-use crate::storage::{About, Kind, Stored};
+use crate::storage::{About, Entries, Kind, Stored};
 use crate::tokens::Grant;
 use crate::watch::Watch;
-use http_body_util::BodyExt;
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::{BodyExt, StreamBody};
 use http_rules::{Current, Preconditions, Reply, Unmet};
+use hyper::body::Frame;
 use hyper::header::{ACCEPT, ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, TE, TRAILER};
 use hyper::{Method, Request, Response, StatusCode};
+use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -29,7 +33,7 @@ pub(super) async fn give(
     let about = server.0.shell.blocking(move || folder.about(&at)).await?;
     match about.kind {
         Kind::Folder => match Preconditions::of(request.method(), request.headers()).evaluate(Current::Unversioned) {
-            Ok(()) => list(server, request, name, watch).await,
+            Ok(()) => list(server, request, name, grant).await,
             Err(Unmet::NotModified) => Ok(response(StatusCode::NOT_MODIFIED, HeaderMap::new(), body::empty())),
             Err(unmet) => Err(unmet.into()),
         },
@@ -78,12 +82,16 @@ async fn give_file(
     // To hash a file takes as long as it takes.
     watch.expect(None);
     if let Some(algorithm) = field(asked, "want-repr-digest").and_then(Algorithm::wanted) {
-        let digest = server.0.digests.of(name, &about, &file, algorithm).await?;
-        fields.insert("repr-digest", ascii(&algorithm.field(&digest)));
+        // Without it in time the answer has none: the field is a wish (RFC 9530 4).
+        if let Some(digest) = server.0.digests.of(grant.name(), name, &about, &file, algorithm).await? {
+            fields.insert("repr-digest", ascii(&algorithm.field(&digest)));
+        }
     }
     if let Some(algorithm) = field(asked, "want-digest").and_then(Algorithm::wanted_by_rfc3230) {
-        let digest = server.0.digests.of(name, &about, &file, algorithm).await?;
-        fields.insert("digest", ascii(&algorithm.field_of_rfc3230(&digest)));
+        // Without it in time the answer has none: the field is a wish (RFC 9530 4).
+        if let Some(digest) = server.0.digests.of(grant.name(), name, &about, &file, algorithm).await? {
+            fields.insert("digest", ascii(&algorithm.field_of_rfc3230(&digest)));
+        }
     }
     watch.expect(Some(server.0.limits.stall));
     let length = range.end - range.start;
@@ -112,7 +120,7 @@ fn block_hasher(asked: &HeaderMap, range: &core::ops::Range<u64>, size: u64) -> 
     (takes && wanted && *range == blocks.range(number)).then(|| BlockHasher::new(blocks, number))
 }
 
-async fn list(server: &Server, request: &Request<()>, name: Name, watch: &Watch) -> Result<Response<Body>, Refusal> {
+async fn list(server: &Server, request: &Request<()>, name: Name, grant: &Grant) -> Result<Response<Body>, Refusal> {
     let json = field(request.headers(), ACCEPT).is_some_and(|accept| accept.contains("application/x-ndjson"));
     let mut fields = HeaderMap::new();
     fields.insert(KIND, HeaderValue::from_static("folder"));
@@ -121,26 +129,37 @@ async fn list(server: &Server, request: &Request<()>, name: Name, watch: &Watch)
     if request.method() == Method::HEAD {
         return Ok(response(StatusCode::OK, fields, body::empty()));
     }
-    let (folder, most, at) = (server.0.folder.clone(), server.0.limits.listed, name.clone());
-    watch.expect(None);
-    let listed = server.0.shell.blocking(move || {
-        let mut lines = Vec::new();
-        let mut bytes = 0;
-        folder.list(&at, &mut |part, about| {
-            let line = Entry::of(&part, &about).map(|entry| if json { entry.to_json() } else { entry.to_text() });
-            bytes += line.as_ref().map_or(0, String::len);
-            lines.extend(line);
-            lines.len() <= most && bytes <= MOST_LISTED
-        })?;
-        lines.sort();
-        Ok((lines.len() <= most && bytes <= MOST_LISTED).then(|| lines.concat()))
+    let folder = server.0.folder.clone();
+    let entries = server.0.shell.blocking(move || folder.list(&name)).await?;
+    let (server, user) = (server.clone(), grant.name().to_owned());
+    // Each piece is made when the connection has room for it: a client that does not read holds the open folder, and no thread.
+    let pieces = stream::try_unfold(Some(entries), move |entries| {
+        let (server, user) = (server.clone(), user.clone());
+        async move {
+            let Some(mut entries) = entries else { return Ok(None) };
+            let turn = server.0.lists.take(&user).await;
+            let listed = server.0.shell.blocking(move || {
+                let (text, is_last) = lines(&mut entries, json)?;
+                drop(turn);
+                Ok((Frame::data(Bytes::from(text)), (!is_last).then_some(entries)))
+            });
+            listed.await.map(Some)
+        }
     });
-    let text = listed.await?;
-    watch.expect(Some(server.0.limits.stall));
-    let text = text.ok_or_else(|| {
-        Refusal::new(StatusCode::INSUFFICIENT_STORAGE, format!("the folder has more than {most} entries"))
-    })?;
-    Ok(response(StatusCode::OK, fields, body::full(text)))
+    Ok(response(StatusCode::OK, fields, StreamBody::new(pieces).boxed_unsync()))
+}
+
+/// Reads the next entries of a list as lines; also returns whether these are the last.
+fn lines(entries: &mut Entries, json: bool) -> io::Result<(String, bool)> {
+    let mut text = String::new();
+    for _ in 0..LISTED_AT_ONCE {
+        let Some(entry) = entries.next() else { return Ok((text, true)) };
+        let (part, about) = entry?;
+        if let Some(entry) = Entry::of(&part, &about) {
+            text += &if json { entry.to_json() } else { entry.to_text() };
+        }
+    }
+    Ok((text, false))
 }
 
 pub(super) fn options() -> Response<Body> {
@@ -171,5 +190,5 @@ pub(super) const METHODS: &str = "COPY, GET, HEAD, OPTIONS, POST, PUT";
 pub(crate) const BLOCK: &str = "reservoir-block";
 /// Says that a name is a folder's.
 pub(crate) const KIND: &str = "reservoir-kind";
-/// Bytes of a list.
-const MOST_LISTED: usize = 256 << 20;
+/// Entries of a list that are read in one turn: their lines are a fraction of a [`PIECE`](crate::body::PIECE).
+const LISTED_AT_ONCE: usize = 512;

@@ -4,7 +4,7 @@ use crate::body::{self, Body};
 use crate::landing::LandingError;
 use crate::name::BadName;
 use http_rules::{BadTarget, Unmet};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use std::io;
 
@@ -73,6 +73,12 @@ impl From<Unmet> for Refusal {
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Refusal {
         use io::ErrorKind as Kind;
+        use rustix::io::Errno;
+        if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) {
+            let mut refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server has too many files open");
+            refusal.field(RETRY_AFTER, "1");
+            return refusal;
+        }
         let (status, text) = match error.kind() {
             // That it leads nowhere is the client's affair; where it may lead is not.
             Kind::NotFound | Kind::NotADirectory | Kind::PermissionDenied => (StatusCode::NOT_FOUND, "not found"),
@@ -116,3 +122,20 @@ impl From<LandingError> for Refusal {
 
 /// The methods of a name that is no file.
 const METHODS_OF_A_FOLDER: &str = "GET, HEAD, OPTIONS, POST";
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lack_of_descriptors_is_no_failure_of_the_storage() {
+        // EMFILE, ENFILE, EIO.
+        for (number, status) in [(24, 503), (23, 503), (5, 500)] {
+            let landing = LandingError::Medium(crate::name::Name::root(), io::Error::from_raw_os_error(number));
+            for refusal in [Refusal::from(io::Error::from_raw_os_error(number)), landing.into()] {
+                let answer = refusal.into_response();
+                assert_eq!(answer.status(), status, "{number}");
+                assert_eq!(answer.headers().contains_key(RETRY_AFTER), status == 503);
+            }
+        }
+    }
+}

@@ -7,9 +7,8 @@ use core::ops::Range;
 use offload_base::{Rng, Seed};
 use offload_reservoir::attributes::{Attributes, Preserve};
 use offload_reservoir::name::Name;
-use offload_reservoir::storage::{About, Folder, Kind, Stored};
+use offload_reservoir::storage::{About, Entries, Folder, Kind, Stored};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -299,15 +298,12 @@ impl Folder for Mounted {
         Ok(about(*id, &state.files[id]))
     }
 
-    fn list(&self, _: &Name, take: &mut dyn FnMut(OsString, About) -> bool) -> io::Result<()> {
+    fn list(&self, _: &Name) -> io::Result<Entries> {
         let state = self.whole_call()?;
-        for (name, id) in &state.names {
-            let part = name.last().unwrap().to_owned();
-            if !part.to_string_lossy().starts_with(".reservoir-") && !take(part, about(*id, &state.files[id])) {
-                break;
-            }
-        }
-        Ok(())
+        let names =
+            state.names.iter().map(|(name, id)| (name.last().unwrap().to_owned(), about(*id, &state.files[id])));
+        let listed = names.filter(|(part, _)| !part.to_string_lossy().starts_with(".reservoir-")).map(Ok);
+        Ok(Box::new(listed.collect::<Vec<_>>().into_iter()))
     }
 
     fn create_folder(&self, _: &Name) -> io::Result<()> {

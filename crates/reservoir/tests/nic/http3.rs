@@ -302,6 +302,35 @@ fn requests_without_heads_hold_no_place() {
     assert!((10..12).contains(&ended.as_secs()), "{ended:?}");
 }
 
+/// Requests of HTTP/3 take the slots of TCP connections that show no token, and of those that wait for a request.
+#[test]
+fn requests_take_slots_of_idle_connections() {
+    let mut bed = bed(LinkConfig::default());
+    let files = Files::new();
+    let dial = over(&bed, &files, Offload::Both, |server| server);
+    let limits = Limits { connections: 2, ..Limits::default() };
+    let folder = Arc::new(Rooted::open(&files.path().join("from")).unwrap());
+    let server = Server::new(folder, shell(bed.host(0)), limits).open_to_all();
+    *dial.server.lock().unwrap() = server.clone();
+    let slots = [1, 2].map(|last| server.enter([192, 0, 2, last].into()).unwrap());
+    // One of them is busy until a second has passed.
+    slots[0].set_busy();
+    slots[1].set_busy();
+    let (timers, copy) = (bed.host(1).runtime(), Copy::new(shell(bed.host(1)), dial));
+    let began = bed.now();
+    let outcome = bed.run(async {
+        let copied = async { copy.run(&[url("/small")], &files.place("/back")).await.unwrap() };
+        let freed = async {
+            timers.sleep(Duration::from_secs(1)).await;
+            slots[1].set_idle();
+        };
+        tokio::join!(copied, freed).0
+    });
+    assert_eq!((outcome.copied, &outcome.failed[..]), (1, &[][..]));
+    assert_eq!((slots[0].is_revoked(), slots[1].is_revoked()), (false, true));
+    assert!((1..2).contains(&(bed.now() - began).as_secs()));
+}
+
 /// A head of which the frame is too long ends its request before it is kept.
 #[test]
 fn a_head_is_bounded() {

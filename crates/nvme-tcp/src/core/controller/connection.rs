@@ -200,6 +200,11 @@ impl Connection {
         self.refused
     }
 
+    /// Whether its host has opened a queue by a Connect.
+    pub fn is_connected(&self) -> bool {
+        self.queue.is_some()
+    }
+
     /// Whether its host was asked for data that have not come.
     pub fn expects_data(&self) -> bool {
         self.state == State::Open && self.free_tags.len() < self.requests.len()

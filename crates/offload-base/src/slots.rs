@@ -1,0 +1,428 @@
+//! The slots of a server's connections, and which connection gives way when none is free.
+//!
+//! Invariant: at most `limit` connections hold a slot. A connection that has a request under way is never revoked. Strangers, the
+//! connections without a request that counts so far, give way before idle connections, and the network with the most of them first:
+//! one address cannot shut out the others.
+
+use core::cmp::Reverse;
+use core::future::poll_fn;
+use core::net::IpAddr;
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The slots of a server's connections. A clone shares them.
+///
+/// ```
+/// use offload_base::slots::ConnectionSlots;
+///
+/// let slots = ConnectionSlots::new(1);
+/// let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse().unwrap());
+/// let first = slots.acquire(one).unwrap();
+/// first.set_busy();
+/// assert!(slots.acquire(other).is_none(), "a request is under way");
+/// first.set_idle();
+/// let second = slots.acquire(other).unwrap();
+/// assert!(first.is_revoked() && !second.is_revoked());
+/// ```
+#[derive(Clone, Debug)]
+pub struct ConnectionSlots(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    limit: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The held slots, by number.
+    held: HashMap<u64, Holder>,
+    strangers: Crowd,
+    idle: Crowd,
+    /// Callers that wait for a slot, first come first.
+    waiting: BTreeMap<u64, Waker>,
+    /// The number of the next slot, waiting caller or idle period.
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Holder {
+    network: IpAddr,
+    standing: Standing,
+    revocation: Arc<Mutex<Revocation>>,
+}
+
+/// Tells a connection that its slot was revoked.
+#[derive(Debug, Default)]
+struct Revocation {
+    is_revoked: bool,
+    waker: Option<Waker>,
+}
+
+/// The state of a connection. The number is the age of its entry in the crowd of its kind.
+#[derive(Clone, Copy, Debug)]
+enum Standing {
+    Stranger(u64),
+    Busy,
+    Idle(u64),
+}
+
+impl ConnectionSlots {
+    /// Slots for `limit` connections.
+    pub fn new(limit: usize) -> ConnectionSlots {
+        ConnectionSlots(Arc::new(Shared { limit, state: Mutex::default() }))
+    }
+
+    /// Takes a slot for a stranger from `address`, revoking another connection's slot if none is free. `None` if every connection has a
+    /// request under way.
+    pub fn acquire(&self, address: IpAddr) -> Option<ConnectionSlot> {
+        let mut state = self.0.lock();
+        self.take(&mut state, address)
+    }
+
+    /// Takes a slot as [`acquire`](ConnectionSlots::acquire) does, and waits for one if there is none.
+    pub async fn acquire_waiting(&self, address: IpAddr) -> ConnectionSlot {
+        let ticket = Ticket { slots: self, number: self.0.lock().number() };
+        poll_fn(|cx| {
+            let mut state = self.0.lock();
+            if state.waiting.first_key_value().is_none_or(|(first, _)| *first >= ticket.number)
+                && let Some(slot) = self.take(&mut state, address)
+            {
+                return Poll::Ready(slot);
+            }
+            state.waiting.insert(ticket.number, cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn take(&self, state: &mut State, address: IpAddr) -> Option<ConnectionSlot> {
+        if state.held.len() >= self.0.limit {
+            let victim = state.strangers.first().or_else(|| state.idle.first())?;
+            state.remove(victim)?.revoke();
+        }
+        let (number, network) = (state.number(), network_of(address));
+        state.strangers.insert(network, number, number);
+        let (standing, revocation) = (Standing::Stranger(number), Arc::default());
+        let slot = ConnectionSlot { shared: self.0.clone(), number, revocation: Arc::clone(&revocation) };
+        state.held.insert(number, Holder { network, standing, revocation });
+        Some(slot)
+    }
+}
+
+/// The slot of one connection. Dropping it frees the slot.
+///
+/// See [`ConnectionSlots`] for an example.
+#[derive(Debug)]
+pub struct ConnectionSlot {
+    shared: Arc<Shared>,
+    number: u64,
+    revocation: Arc<Mutex<Revocation>>,
+}
+
+impl ConnectionSlot {
+    /// Notes that a request of a known client is under way: the slot cannot be revoked.
+    pub fn set_busy(&self) {
+        self.shared.lock().set(self.number, |_| Standing::Busy);
+    }
+
+    /// Notes that a busy connection waits for its next request: the slot can be revoked. A stranger stays one.
+    pub fn set_idle(&self) {
+        let mut state = self.shared.lock();
+        if state.held.get(&self.number).is_some_and(|holder| matches!(holder.standing, Standing::Busy)) {
+            state.set(self.number, Standing::Idle);
+            state.wake_first();
+        }
+    }
+
+    /// Whether the slot was given to another connection.
+    pub fn is_revoked(&self) -> bool {
+        lock(&self.revocation).is_revoked
+    }
+
+    /// Ready when the slot was given to another connection: this one has to end.
+    pub fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut revocation = lock(&self.revocation);
+        if revocation.is_revoked {
+            return Poll::Ready(());
+        }
+        if !revocation.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            revocation.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Returns when the slot was given to another connection: this one has to end.
+    pub async fn revoked(&self) {
+        poll_fn(|cx| self.poll_revoked(cx)).await;
+    }
+
+    /// Runs `work` unless the slot is given to another connection before; `None` then.
+    pub async fn unless_revoked<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => self.poll_revoked(cx).map(|()| None),
+        })
+        .await
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        if state.remove(self.number).is_some() {
+            state.wake_first();
+        }
+    }
+}
+
+/// A waiting caller's place in the queue, given up when the caller enters or is dropped.
+struct Ticket<'a> {
+    slots: &'a ConnectionSlots,
+    number: u64,
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let mut state = self.slots.0.lock();
+        state.waiting.remove(&self.number);
+        // The wake-up that this caller had may have been for a slot that it did not take.
+        state.wake_first();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Holder {
+    fn revoke(self) {
+        let mut revocation = lock(&self.revocation);
+        revocation.is_revoked = true;
+        revocation.waker.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Holder> {
+        let holder = self.held.remove(&number)?;
+        self.leave_crowd(&holder);
+        Some(holder)
+    }
+
+    fn leave_crowd(&mut self, holder: &Holder) {
+        match holder.standing {
+            Standing::Stranger(age) => self.strangers.remove(holder.network, age),
+            Standing::Idle(age) => self.idle.remove(holder.network, age),
+            Standing::Busy => {}
+        }
+    }
+
+    fn set(&mut self, number: u64, standing: impl FnOnce(u64) -> Standing) {
+        let Some(mut holder) = self.held.remove(&number) else { return };
+        self.leave_crowd(&holder);
+        holder.standing = standing(self.number());
+        if let Standing::Idle(age) = holder.standing {
+            self.idle.insert(holder.network, age, number);
+        }
+        self.held.insert(number, holder);
+    }
+
+    fn wake_first(&self) {
+        if let Some(waker) = self.waiting.values().next() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// The slots of one kind, ordered for revocation: the network with the most first, of equal ones the one with the oldest slot.
+#[derive(Debug, Default)]
+struct Crowd {
+    /// Slot numbers by age, per network.
+    networks: HashMap<IpAddr, BTreeMap<u64, u64>>,
+    ranks: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
+}
+
+impl Crowd {
+    fn insert(&mut self, network: IpAddr, age: u64, number: u64) {
+        self.change(network, |slots| {
+            slots.insert(age, number);
+        });
+    }
+
+    fn remove(&mut self, network: IpAddr, age: u64) {
+        self.change(network, |slots| {
+            slots.remove(&age);
+        });
+    }
+
+    fn change(&mut self, network: IpAddr, change: impl FnOnce(&mut BTreeMap<u64, u64>)) {
+        let slots = self.networks.entry(network).or_default();
+        let rank = |slots: &BTreeMap<u64, u64>| Some((slots.len(), Reverse(*slots.keys().next()?), network));
+        if let Some(rank) = rank(slots) {
+            self.ranks.remove(&rank);
+        }
+        change(slots);
+        if let Some(rank) = rank(slots) {
+            self.ranks.insert(rank);
+        } else {
+            self.networks.remove(&network);
+        }
+    }
+
+    /// The slot that gives way first.
+    fn first(&self) -> Option<u64> {
+        let (_, Reverse(age), network) = self.ranks.last()?;
+        self.networks.get(network)?.get(age).copied()
+    }
+}
+
+/// The addresses that one host can choose from: an IPv4 address, or an IPv6 subnet of 64 bits (RFC 4291 2.5.1).
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// How many of the slots are revoked.
+    fn revoked(slots: &[ConnectionSlot]) -> usize {
+        slots.iter().filter(|slot| slot.is_revoked()).count()
+    }
+
+    #[test]
+    fn strangers_of_one_address_shut_out_nobody() {
+        let slots = ConnectionSlots::new(100);
+        let [crowd, known, other] = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(address);
+        let idle = slots.acquire(known).unwrap();
+        idle.set_busy();
+        idle.set_idle();
+        let early = slots.acquire(other).unwrap();
+        let many: Vec<_> = (0..1000).map(|_| slots.acquire(crowd).unwrap()).collect();
+        assert_eq!((revoked(&many), idle.is_revoked(), early.is_revoked()), (902, false, false));
+        let late = slots.acquire(other).unwrap();
+        assert_eq!((revoked(&many), late.is_revoked()), (903, false));
+        // The oldest go first.
+        assert!(many[..903].iter().all(ConnectionSlot::is_revoked));
+    }
+
+    #[test]
+    fn idle_connections_give_way_when_there_are_no_strangers() {
+        let slots = ConnectionSlots::new(3);
+        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(address);
+        let [first, second, busy] = [one, one, other].map(|from| slots.acquire(from).unwrap());
+        for slot in [&first, &second, &busy] {
+            slot.set_busy();
+        }
+        assert!(slots.acquire(other).is_none());
+        second.set_idle();
+        first.set_idle();
+        let new = slots.acquire(other).unwrap();
+        assert_eq!([&first, &second, &busy, &new].map(ConnectionSlot::is_revoked), [false, true, false, false]);
+        // What a revoked connection does changes nothing.
+        second.set_busy();
+        drop(second);
+        new.set_busy();
+        first.set_busy();
+        assert!(slots.acquire(other).is_none());
+        drop(busy);
+        assert!(slots.acquire(other).is_some());
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_subnet_count_as_one() {
+        let slots = ConnectionSlots::new(4);
+        let other = slots.acquire(address("2001:db8:0:2::1")).unwrap();
+        let many: Vec<_> =
+            (0..9_u128).map(|low| slots.acquire(IpAddr::V6(((0x2001_0db8 << 96) | low).into()))).collect();
+        assert!(!other.is_revoked() && many.iter().all(Option::is_some));
+        assert_eq!(network_of(address("::ffff:192.0.2.1")), address("192.0.2.1"));
+    }
+
+    #[test]
+    fn revoked_connection_and_waiting_caller_are_woken() {
+        struct Count(core::sync::atomic::AtomicUsize);
+        impl std::task::Wake for Count {
+            fn wake(self: Arc<Count>) {
+                self.0.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        let count = Arc::new(Count(0.into()));
+        let woken = || count.0.swap(0, core::sync::atomic::Ordering::Relaxed);
+        let waker = Waker::from(count.clone());
+        let cx = &mut Context::from_waker(&waker);
+        let slots = ConnectionSlots::new(1);
+        let from = address("192.0.2.1");
+        let first = slots.acquire(from).unwrap();
+        first.set_busy();
+        assert!(first.poll_revoked(cx).is_pending());
+        let mut one = Box::pin(slots.acquire_waiting(from));
+        let mut two = pin!(slots.acquire_waiting(from));
+        assert!(one.as_mut().poll(cx).is_pending() && two.as_mut().poll(cx).is_pending());
+        assert_eq!(woken(), 0);
+        first.set_idle();
+        assert_eq!(woken(), 1);
+        // The caller that was woken goes away, and the next one has its turn.
+        assert!(two.as_mut().poll(cx).is_pending());
+        drop(one);
+        assert_eq!(woken(), 1);
+        let Poll::Ready(second) = two.as_mut().poll(cx) else { panic!("a slot is free") };
+        assert!(woken() >= 1 && first.poll_revoked(cx).is_ready() && !second.is_revoked());
+    }
+
+    /// Any course of events keeps the limit, and crowds that hold the same slots as the table.
+    #[test]
+    fn any_course_keeps_the_limit() {
+        let mut random = crate::Seed(7).stream("slots");
+        let slots = ConnectionSlots::new(8);
+        let mut all: Vec<ConnectionSlot> = Vec::new();
+        for _ in 0..20_000 {
+            let at = random.below(all.len() as u64 + 1) as usize;
+            match (random.below(4), all.get(at)) {
+                (0, Some(_)) => drop(all.swap_remove(at)),
+                (1, Some(slot)) => slot.set_busy(),
+                (2, Some(slot)) => slot.set_idle(),
+                _ => {
+                    let from = IpAddr::from([192, 0, 2, random.below(3) as u8]);
+                    all.extend(slots.acquire(from));
+                    let busy = all.iter().filter(|slot| !slot.is_revoked()).count();
+                    assert!(busy <= 8);
+                }
+            }
+            let state = slots.0.lock();
+            let in_crowds: usize = [&state.strangers, &state.idle]
+                .map(|crowd| crowd.networks.values().map(BTreeMap::len).sum())
+                .iter()
+                .sum();
+            let busy = state.held.values().filter(|holder| matches!(holder.standing, Standing::Busy)).count();
+            assert_eq!(in_crowds + busy, state.held.len());
+            drop(state);
+            all.retain(|slot| !slot.is_revoked());
+        }
+        drop(all);
+        let state = slots.0.lock();
+        assert!(state.held.is_empty() && state.strangers.ranks.is_empty() && state.idle.ranks.is_empty());
+    }
+}

@@ -1,0 +1,86 @@
+//! Turns at work that keeps the disk or a core busy: a few at a time, and fair among users.
+//!
+//! Invariant: a user has at most as many turns and waiting requests before the common queue as there are turns, so that a request of
+//! another user waits behind these few only, however many requests the first user sends.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+pub(super) struct Turns {
+    all: Arc<Semaphore>,
+    shares: Shares,
+}
+
+/// A turn, given back when it is dropped.
+pub(super) struct Turn {
+    _share: OwnedSemaphorePermit,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Turns {
+    pub(super) fn new(count: usize) -> Turns {
+        let count = count.max(1);
+        Turns { all: Arc::new(Semaphore::new(count)), shares: Shares::new(count) }
+    }
+
+    /// Waits for a turn of `user`.
+    pub(super) async fn take(&self, user: &str) -> Turn {
+        let share = acquire(self.shares.of(user)).await;
+        Turn { _share: share, _turn: acquire(self.all.clone()).await }
+    }
+}
+
+/// The most that each user may have of something at a time.
+pub(super) struct Shares {
+    each: usize,
+    users: Mutex<HashMap<String, Arc<Semaphore>>>,
+}
+
+impl Shares {
+    pub(super) fn new(each: usize) -> Shares {
+        Shares { each, users: Mutex::default() }
+    }
+
+    /// Takes one for `user`, unless the user has as many as may be.
+    pub(super) fn take(&self, user: &str) -> Option<OwnedSemaphorePermit> {
+        self.of(user).try_acquire_owned().ok()
+    }
+
+    fn of(&self, user: &str) -> Arc<Semaphore> {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(share) = users.get(user) {
+            return share.clone();
+        }
+        // Tokens come and go; a user without a request needs no entry.
+        users.retain(|_, share| Arc::strong_count(share) > 1);
+        users.entry(user.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.each))).clone()
+    }
+}
+
+async fn acquire(semaphore: Arc<Semaphore>) -> OwnedSemaphorePermit {
+    semaphore.acquire_owned().await.expect("nobody closes it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[test]
+    fn user_waits_behind_a_few_requests_of_another() {
+        let turns = Turns::new(2);
+        let take = |user: &'static str| Box::pin(turns.take(user));
+        let held: Vec<Turn> = (0..2).map(|_| take("many").now_or_never().unwrap()).collect();
+        let mut many: Vec<_> = (0..100).map(|_| take("many")).collect();
+        assert!(many.iter_mut().all(|one| one.as_mut().now_or_never().is_none()));
+        let mut other = take("other");
+        assert!(other.as_mut().now_or_never().is_none());
+        drop(held);
+        assert!(other.as_mut().now_or_never().is_some(), "it is first in the common queue");
+        // Requests that were dropped hold nothing.
+        drop((many, other));
+        assert!(turns.all.available_permits() == 2 && turns.shares.of("new").available_permits() == 2);
+        assert_eq!(turns.shares.users.lock().unwrap().len(), 1);
+    }
+}
