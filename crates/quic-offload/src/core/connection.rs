@@ -289,6 +289,10 @@ impl Core {
     pub(super) fn forget(&mut self, at: usize) {
         let Some(conn) = self.connections.try_remove(at) else { return };
         self.established -= usize::from(conn.was_open);
+        if conn.was_open && !conn.is_client {
+            // Nobody accepted it. Its place may be another connection's soon.
+            self.arrived.retain(|arrived| *arrived != at);
+        }
         if let Some(deadline) = conn.deadline {
             self.deadlines.remove(&(deadline, at));
         }

@@ -277,22 +277,24 @@ impl Core {
         let Datagram { from, to, ecn, data, .. } = datagram;
         let (time, ecn) = (self.noq_time(now), noq_proto::EcnCodepoint::from_bits(ecn.bits()));
         let local = Some(to.ip()).filter(|ip| !ip.is_unspecified());
-        let handled = catch_unwind(AssertUnwindSafe(|| {
+        let mut of = None;
+        let done = catch_unwind(AssertUnwindSafe(|| {
             let mut answer = Vec::new();
-            match self.noq.handle(time, FourTuple::new(from, local), ecn, data, &mut answer)? {
-                DatagramEvent::ConnectionEvent(handle, event) => return Some((handle.0, event)),
-                DatagramEvent::NewConnection(incoming) => self.admit(now, incoming, answer),
-                DatagramEvent::Response(transmit) => self.answer(&transmit, answer),
+            match self.noq.handle(time, FourTuple::new(from, local), ecn, data, &mut answer) {
+                Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                    of = Some(handle.0);
+                    let opened = opened.filter(|(at, _)| *at == handle.0).map(|(_, opened)| opened);
+                    self.hand_over(handle.0, now, event, opened);
+                }
+                Some(DatagramEvent::NewConnection(incoming)) => self.admit(now, incoming, answer),
+                Some(DatagramEvent::Response(transmit)) => self.answer(&transmit, answer),
+                None => {}
             }
-            None
         }));
-        match handled {
-            Ok(Some((at, event))) => {
-                let opened = opened.filter(|(of, _)| *of == at).map(|(_, opened)| opened);
-                self.guarded(at, |core| core.hand_over(at, now, event, opened));
-            }
-            Ok(None) => {}
-            Err(_) => {
+        match of {
+            _ if done.is_ok() => {}
+            Some(at) => self.note_broken(at),
+            None => {
                 self.counters.dropped += 1;
                 // The state machine may have given the connection its place before it failed.
                 if self.noq.open_connections() > self.connections.len() {
@@ -305,7 +307,7 @@ impl Core {
     /// Gives a connection a datagram.
     fn hand_over(&mut self, at: usize, now: Instant, event: ConnectionEvent, opened: Option<DeviceOpened>) {
         let time = self.noq_time(now);
-        let Some(conn) = self.connections.get_mut(at) else { return };
+        let Some(conn) = self.connections.get_mut(at).filter(|conn| !conn.is_broken) else { return };
         conn.keyring.lock().verdict = opened;
         conn.noq.handle_event(event);
         conn.keyring.lock().verdict = None;
@@ -437,6 +439,14 @@ impl Core {
         any
     }
 
+    /// The state machine of a connection panicked.
+    fn note_broken(&mut self, at: usize) {
+        if let Some(conn) = self.connections.get_mut(at) {
+            conn.is_broken = true;
+            self.touch(at);
+        }
+    }
+
     /// Calls the state machine of a connection: with what comes from the network, with time that passed, for what there is to send. If it
     /// panics, this connection ends, and not the program. `None`: it panicked, now or before.
     fn guarded<R>(&mut self, at: usize, f: impl FnOnce(&mut Core) -> R) -> Option<R> {
@@ -444,11 +454,8 @@ impl Core {
             return None;
         }
         let done = catch_unwind(AssertUnwindSafe(|| f(self))).ok();
-        if done.is_none()
-            && let Some(conn) = self.connections.get_mut(at)
-        {
-            conn.is_broken = true;
-            self.touch(at);
+        if done.is_none() {
+            self.note_broken(at);
         }
         // A call inside of this one may have found it.
         done.filter(|_| self.connections.get(at).is_none_or(|conn| !conn.is_broken))

@@ -463,3 +463,19 @@ fn close_without_an_error_is_no_fault() {
         assert_eq!(by_peer, expected, "{closed:?}");
     }
 }
+
+/// A connection that ended before an application accepted it, and another one that has its place in the table.
+#[test]
+fn connection_that_ended_is_not_accepted() {
+    let (mut server, _clients) = connected::<2>();
+    assert_eq!(server.arrived, [0, 1]);
+    server.discard(0, Closed::TimedOut);
+    assert_eq!(server.arrived, [1]);
+    let mut third = client_of(config(9));
+    connect(&mut third);
+    for _ in 0..3 {
+        sent(&mut third).into_iter().for_each(|data| server.receive(NOW, datagram(5009, 443, data)));
+        sent(&mut server).into_iter().for_each(|data| third.receive(NOW, datagram(443, 5009, data)));
+    }
+    assert_eq!((server.arrived, third.connections[0].stage), (VecDeque::from([1, 0]), Stage::Open));
+}
