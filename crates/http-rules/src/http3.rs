@@ -21,7 +21,7 @@ pub enum Malformed {
     /// A body of another length than `Content-Length` tells.
     #[error("the request's body does not have the length that Content-Length tells")]
     BodyLength,
-    /// A path, an authority or a `Host` that is none (section 4.3.1).
+    /// A malformed path, authority or `Host` (section 4.3.1).
     #[error("the request's path or authority is malformed")]
     Target,
 }

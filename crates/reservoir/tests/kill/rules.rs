@@ -114,6 +114,9 @@ fn file_that_appears_during_an_upload_is_not_replaced() {
         bed.medium().put(&name, b"other");
         assert_eq!(bed.ask("PUT", "/f", &format!("{upload}{blocks}{finish}{last}"), "").status, 412);
         assert_eq!(bed.medium().get(name.path()).unwrap(), b"other");
+        if (first, last) != (new, "") {
+            continue;
+        }
         // The client knows, and may replace the file.
         assert_eq!(bed.ask("PUT", "/f", &format!("{upload}{blocks}{finish}"), "").status, 204);
         assert_eq!(bed.medium().get(name.path()).unwrap(), b"new");
