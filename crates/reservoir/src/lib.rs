@@ -22,6 +22,7 @@ pub mod attributes;
 pub mod blocks;
 mod body;
 pub mod copy;
+pub mod credentials;
 pub mod digest;
 mod direct;
 mod http3;

@@ -23,6 +23,7 @@ pub use progress::Progress;
 
 use crate::attributes::Preserve;
 use crate::blocks::USUAL_BLOCK;
+use crate::credentials::ServerTokens;
 use crate::pace::{Pace, Rate};
 use crate::remote::{Dial, RemoteError, ThirdParty};
 use crate::s3::Account;
@@ -49,6 +50,7 @@ pub struct Copy {
     exclude: Vec<Pattern>,
     retries: u32,
     account: Option<Account>,
+    tokens: Arc<ServerTokens>,
     stripe: Vec<Host>,
     sparse: bool,
     preserve: Preserve,
@@ -162,6 +164,7 @@ impl Copy {
             exclude: Vec::new(),
             retries: 8,
             account: None,
+            tokens: Arc::default(),
             stripe: Vec::new(),
             sparse: false,
             preserve: Preserve::default(),
@@ -240,6 +243,13 @@ impl Copy {
     #[must_use]
     pub fn account(mut self, account: Option<Account>) -> Copy {
         self.account = account;
+        self
+    }
+
+    /// Asks servers with these tokens, where a [`Place`] has none of its own.
+    #[must_use]
+    pub fn tokens(mut self, tokens: ServerTokens) -> Copy {
+        self.tokens = Arc::new(tokens);
         self
     }
 

@@ -5,6 +5,7 @@ use super::list::Item;
 use super::place::Side;
 use super::{Copy, CopyError, Sync};
 use crate::body::Relayed;
+use crate::mtime::Resolution;
 use crate::name::Name;
 use crate::pack::{self, Unpacker};
 use crate::remote::{Reading, Remote, RemoteError};
@@ -280,7 +281,7 @@ impl Known {
             Sync::Size | Sync::SizeTime => {
                 let listed = self.list(server, root, &item.to.1.folder()).await?;
                 let found = item.to.1.last().and_then(|last| listed.get(last));
-                Ok(found.is_some_and(|found| super::file::fits(found, item, sync)))
+                Ok(found.is_some_and(|found| super::file::fits(found, Resolution::Nanoseconds, item, sync)))
             }
         }
     }

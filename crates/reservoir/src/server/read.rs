@@ -2,11 +2,13 @@
 
 use super::Server;
 use super::refusal::Refusal;
+use super::write::MTIME;
 use crate::attributes;
 use crate::blocks::{BlockHasher, Blocks, USUAL_BLOCK};
 use crate::body::{self, Body, FileBody};
 use crate::digest::Algorithm;
 use crate::listing::Entry;
+use crate::mtime;
 use crate::name::Name;
 use crate::range::{Selected, select};
 use crate::storage::{About, Kind, Stored};
@@ -78,6 +80,8 @@ async fn give_file(
     fields.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     fields.insert(ETAG, ascii(&tag));
     fields.insert(LAST_MODIFIED, ascii(&httpdate::fmt_http_date(about.modified)));
+    // Last-Modified has whole seconds.
+    fields.insert(MTIME, ascii(&mtime::to_text(about.modified)));
     if status == StatusCode::PARTIAL_CONTENT {
         fields.insert(CONTENT_RANGE, ascii(&format!("bytes {}-{}/{}", range.start, range.end - 1, about.size)));
     }
