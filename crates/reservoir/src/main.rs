@@ -80,8 +80,13 @@ fn tell(text: &str) {
 
 /// Says what is wrong, in one line.
 fn fail(message: &str, status: u8) -> ExitCode {
-    eprintln!("reservoir: {message}");
+    complain(message);
     ExitCode::from(status)
+}
+
+/// Writes a line to standard error, which may be gone or full.
+fn complain(message: &str) {
+    let _nobody_reads = writeln!(std::io::stderr(), "reservoir: {message}");
 }
 
 /// What was run came to nothing.

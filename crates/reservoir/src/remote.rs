@@ -314,6 +314,50 @@ impl Remote {
         text.lines().map(|line| name(line).ok_or_else(wrong)).collect()
     }
 
+    /// Makes a folder, and those above it.
+    pub(crate) async fn make_folder(&self, name: &Name) -> Result<(), RemoteError> {
+        if name == &Name::root() {
+            return Ok(());
+        }
+        match self.make_one_folder(name).await {
+            // RFC 4918 9.3.1: one above it is missing.
+            Err(RemoteError::Refused { status: StatusCode::CONFLICT, .. }) => {}
+            made => return made,
+        }
+        let mut above = vec![name.folder()];
+        while let Some(next) = above.last().map(Name::folder).filter(|next| next != &Name::root()) {
+            above.push(next);
+        }
+        for folder in above.iter().rev() {
+            match self.make_one_folder(folder).await {
+                // It is there, or else the last one tells.
+                Err(RemoteError::Refused { status: StatusCode::METHOD_NOT_ALLOWED, .. }) => {}
+                made => made?,
+            }
+        }
+        self.make_one_folder(name).await
+    }
+
+    async fn make_one_folder(&self, name: &Name) -> Result<(), RemoteError> {
+        let method = Method::from_bytes(b"MKCOL").expect("a token");
+        let request = self.request_to(method, Some(name.to_url() + "/")).header(CONTENT_LENGTH, 0);
+        match self.ask(request, body::empty(), name, Some(STALL)).await {
+            Ok(answer) => {
+                self.give_back(answer).await;
+                Ok(())
+            }
+            Err(refused @ RemoteError::Refused { status: StatusCode::METHOD_NOT_ALLOWED, .. }) => {
+                match self.head(name).await {
+                    Ok(Some(found)) if found.about.kind == Kind::Folder => Ok(()),
+                    // A token that may only write does not see what is there.
+                    Err(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. }) => Ok(()),
+                    _ => Err(refused),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Asks for many small files of a folder at once, by names, a line each.
     pub(crate) async fn fetch_pack(&self, from: &Name, names: String) -> Result<Reading, RemoteError> {
         let request = self.request(Method::POST, from).header(CONTENT_TYPE, pack::NAMES);

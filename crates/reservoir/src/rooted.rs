@@ -2,7 +2,7 @@
 
 use crate::attributes::{Attributes, MOST_BYTES, Preserve, USERS};
 use crate::direct::{Direct, Past};
-use crate::name::{Name, is_reserved};
+use crate::name::{Name, is_unfinished};
 use crate::storage::{About, Folder, Kind, Stored};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, Metadata, OpenOptions, OpenOptionsExt};
@@ -117,7 +117,7 @@ impl Folder for Rooted {
         for entry in entries? {
             let entry = entry?;
             let part = entry.file_name();
-            if is_reserved(&part) {
+            if is_unfinished(&part) {
                 continue;
             }
             let is_link = entry.file_type()?.is_symlink();

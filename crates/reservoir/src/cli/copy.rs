@@ -317,14 +317,21 @@ pub(crate) async fn run(options: CopyOptions) -> ExitCode {
     match copy(&options).await {
         Ok(outcome) => {
             if options.json {
-                println!("{}", json(&outcome, began.elapsed().as_secs_f64()));
+                crate::tell(&(json(&outcome, began.elapsed().as_secs_f64()) + "\n"));
             } else {
-                outcome.failed.iter().for_each(|(file, error)| eprintln!("reservoir: {file}: {error}"));
-                println!("{}", told(&outcome, began.elapsed().as_secs_f64()));
+                for (file, error) in outcome.failed.iter().take(MOST_SHOWN) {
+                    crate::complain(&format!("{file}: {error}"));
+                }
+                if let Some(more) = outcome.failed.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
+                    crate::complain(&format!("{more} files more failed: --json tells of all"));
+                }
+                crate::tell(&(told(&outcome, began.elapsed().as_secs_f64()) + "\n"));
             }
             match outcome.failed.len() {
                 0 => ExitCode::SUCCESS,
-                _ if outcome.copied + outcome.present + outcome.left_to_others > 0 => ExitCode::from(PARTLY),
+                _ if outcome.copied + outcome.present + outcome.folders + outcome.left_to_others > 0 => {
+                    ExitCode::from(PARTLY)
+                }
                 _ => ExitCode::from(FAILED),
             }
         }
@@ -419,6 +426,7 @@ fn told(outcome: &Outcome, seconds: f64) -> String {
         format!("{} files copied, {} bytes in {seconds:.2} s: {rate:.2} Gb/s", outcome.copied, outcome.bytes);
     for (count, what) in [
         (outcome.present, "files were there"),
+        (outcome.folders, "empty folders are there"),
         (outcome.left_to_others, "files are finished by other parts"),
         (outcome.resumed, "bytes were there from before"),
         (outcome.healed, "blocks were healed"),
@@ -437,6 +445,7 @@ fn json(outcome: &Outcome, seconds: f64) -> String {
     serde_json::json!({
         "copied": outcome.copied,
         "present": outcome.present,
+        "folders": outcome.folders,
         "left_to_others": outcome.left_to_others,
         "bytes": outcome.bytes,
         "resumed": outcome.resumed,
@@ -447,6 +456,8 @@ fn json(outcome: &Outcome, seconds: f64) -> String {
     .to_string()
 }
 
+/// Files that failed and are told of by name.
+const MOST_SHOWN: usize = 20;
 /// Where distributions keep the authorities that they trust.
 const SYSTEM_AUTHORITIES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];

@@ -165,7 +165,12 @@ impl Listing<'_> {
             let at = joined(&from, &below)?;
             let mut entries = self.entries(&at).await?;
             entries.sort_by(|one, other| one.part.cmp(&other.part));
+            let before = items.len() + folders.len();
             for Listed { part, about, resolution, tag } in entries {
+                let path = below.path().join(&part);
+                if self.copy.exclude.iter().any(|pattern| pattern.fits_path(&path)) {
+                    continue;
+                }
                 let refused = |bad: &dyn core::fmt::Display| self.refused(&at, &to, &below, format!("in it, {bad}"));
                 let inside = match below.join(&part) {
                     Ok(inside) => inside,
@@ -174,9 +179,6 @@ impl Listing<'_> {
                         continue;
                     }
                 };
-                if self.copy.exclude.iter().any(|pattern| pattern.fits(&inside)) {
-                    continue;
-                }
                 let (source, target) = match (joined(&from, &inside), joined(&to, &inside)) {
                     (Ok(source), Ok(target)) => (source, target),
                     (Err(bad), _) | (_, Err(bad)) => {
@@ -192,6 +194,12 @@ impl Listing<'_> {
                     }
                     Kind::Other => items.push(self.refused(&source, &target, &inside, NO_FILE.into())),
                 }
+            }
+            // Files bring the folders that they are in.
+            if items.len() + folders.len() == before {
+                let about = About { kind: Kind::Folder, size: 0, modified: SystemTime::UNIX_EPOCH };
+                let found = Looked { about, resolution: Resolution::Unknown, tag: None, is_reservoir: false };
+                items.push(self.item(at, joined(&to, &below)?, &below, found));
             }
         }
         Ok(())

@@ -100,6 +100,8 @@ pub struct Outcome {
     pub copied: u64,
     /// Files that were there already.
     pub present: u64,
+    /// Empty folders that are there now.
+    pub folders: u64,
     /// Files of which this part has done its own; others have the rest.
     pub left_to_others: u64,
     /// Bytes that went through here, or between servers that were asked.

@@ -10,7 +10,7 @@ use crate::name::Name;
 use crate::pack::{self, Unpacker};
 use crate::remote::{Reading, Remote, RemoteError};
 use crate::small::{Batch, Wanted, gather};
-use crate::storage::{About, Folder};
+use crate::storage::{About, Folder, Kind};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
 use hyper::body::Frame;
@@ -69,7 +69,10 @@ pub(super) async fn units(copy: &Copy, items: Vec<Item>) -> Vec<Unit> {
 }
 
 fn is_small(copy: &Copy, item: &Item) -> bool {
-    item.size() <= pack::MOST_OF_A_FILE.min(copy.block) && item.refused.is_none() && item.blocks.is_none()
+    item.about.kind == Kind::File
+        && item.size() <= pack::MOST_OF_A_FILE.min(copy.block)
+        && item.refused.is_none()
+        && item.blocks.is_none()
 }
 
 /// Between a folder of this machine and a server of ours, either way.

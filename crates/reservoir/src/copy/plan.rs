@@ -78,6 +78,9 @@ struct Line {
     tag: Option<String>,
     /// Whether the source is one of our servers.
     reservoir: bool,
+    /// Whether it is an empty folder.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    folder: bool,
     /// The first block, and the one behind the last, where it is not all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     blocks: Option<(u64, u64)>,
@@ -134,6 +137,7 @@ impl Plan {
                 modified: if item.resolution == Resolution::Seconds { text.map(whole_seconds) } else { text },
                 tag: item.tag.clone(),
                 reservoir: item.is_reservoir,
+                folder: item.about.kind == Kind::Folder,
                 blocks: cut.then_some((blocks.start, blocks.end)),
             }
         });
@@ -232,7 +236,8 @@ impl Plan {
                     let text = line.modified.as_deref();
                     let resolution = text.map_or(Resolution::Unknown, Resolution::from_text);
                     let modified = text.and_then(mtime::from_text).unwrap_or(SystemTime::UNIX_EPOCH);
-                    let about = About { kind: Kind::File, size: line.size, modified };
+                    let about =
+                        About { kind: if line.folder { Kind::Folder } else { Kind::File }, size: line.size, modified };
                     let (tag, is_reservoir) = (line.tag.clone(), line.reservoir);
                     let found = Looked { about, resolution, tag, is_reservoir };
                     let (from, to) = (open(&line.from)?, open(&line.to)?);

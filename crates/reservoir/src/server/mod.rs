@@ -33,8 +33,8 @@ use core::future::poll_fn;
 use core::pin::{Pin, pin};
 use core::time::Duration;
 use digests::Digests;
-use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, SERVER, WWW_AUTHENTICATE};
+use hyper::body::{Body as HttpBody, Incoming};
+use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, SERVER, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -280,8 +280,14 @@ impl Server {
             Method::GET | Method::HEAD => Right::Read,
             Method::POST if gives_pack => Right::Read,
             Method::PUT | Method::POST => Right::Write,
+            ref method if method.as_str() == "MKCOL" => Right::Write,
             Method::OPTIONS => return Ok(read::options()),
-            _ => return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "COPY, GET, HEAD, OPTIONS, POST or PUT")),
+            _ => {
+                return Err(Refusal::new(
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    "COPY, GET, HEAD, MKCOL, OPTIONS, POST or PUT",
+                ));
+            }
         };
         if !grant.may(needs) || !grant.reaches(&name) {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "the token has no such right here"));
@@ -291,8 +297,31 @@ impl Server {
             Method::POST if gives_pack => packs::give(self, request, name, &grant, watch).await,
             Method::POST if takes_pack => packs::take(self, request, name, &grant, watch).await,
             Method::POST => write::begin(self, &request.map(drop), name, &grant, watch).await,
+            ref method if method.as_str() == "MKCOL" => self.make_folder(!request.body().is_end_stream(), name).await,
             _ => read::give(self, &request.map(drop), name, &grant, watch).await,
         }
+    }
+
+    /// MKCOL (RFC 4918 9.3). Folders above are made as well, as for PUT.
+    async fn make_folder(&self, has_body: bool, name: Name) -> Result<Response<Body>, Refusal> {
+        if has_body {
+            return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "MKCOL takes no body here"));
+        }
+        let folder = self.0.folder.clone();
+        let is_new = self.0.shell.blocking(move || {
+            if folder.about(&name).is_ok() {
+                return Ok(false);
+            }
+            folder.create_folder(&name)?;
+            folder.sync_names(&name.folder())?;
+            Ok(true)
+        });
+        if !is_new.await? {
+            let mut refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "something has this name already");
+            refusal.field(ALLOW, read::METHODS);
+            return Err(refusal);
+        }
+        Ok(read::response(StatusCode::CREATED, HeaderMap::new(), body::empty()))
     }
 
     /// What the token of a request is good for.

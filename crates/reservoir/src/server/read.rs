@@ -162,7 +162,7 @@ async fn list(server: &Server, request: &Request<()>, name: Name, watch: &Watch)
 
 pub(super) fn options() -> Response<Body> {
     let mut fields = HeaderMap::new();
-    fields.insert(ALLOW, HeaderValue::from_static("COPY, GET, HEAD, OPTIONS, POST, PUT"));
+    fields.insert(ALLOW, HeaderValue::from_static(METHODS));
     fields.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     response(StatusCode::OK, fields, body::empty())
 }
@@ -182,6 +182,8 @@ pub(super) fn ascii(text: &str) -> HeaderValue {
     HeaderValue::try_from(text).expect("digits, letters and quotes")
 }
 
+/// What the server knows of.
+pub(super) const METHODS: &str = "COPY, GET, HEAD, MKCOL, OPTIONS, POST, PUT";
 /// Bytes of a block, where it is another number than the usual one.
 pub(crate) const BLOCK: &str = "reservoir-block";
 /// Says that a name is a folder's.

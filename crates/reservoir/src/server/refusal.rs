@@ -62,6 +62,8 @@ impl From<io::Error> for Refusal {
             Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge => {
                 (StatusCode::INSUFFICIENT_STORAGE, "the server's disk is full")
             }
+            // It will not pass, so that nobody is to try again.
+            Kind::ReadOnlyFilesystem => (StatusCode::FORBIDDEN, "the server's disk is read-only"),
             Kind::UnexpectedEof | Kind::InvalidData => return Refusal::new(StatusCode::BAD_REQUEST, error.to_string()),
             Kind::TimedOut => (StatusCode::REQUEST_TIMEOUT, "the request stood still"),
             _ => {
