@@ -14,6 +14,8 @@ mod packs;
 mod place;
 pub mod plan;
 mod progress;
+#[cfg(test)]
+mod tests;
 mod work;
 
 pub use exclude::Pattern;
