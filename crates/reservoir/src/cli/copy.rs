@@ -320,10 +320,12 @@ pub(crate) async fn run(options: CopyOptions) -> ExitCode {
                 crate::tell(&(json(&outcome, began.elapsed().as_secs_f64()) + "\n"));
             } else {
                 for (file, error) in outcome.failed.iter().take(MOST_SHOWN) {
-                    crate::complain(&format!("{file}: {error}"));
+                    // Some errors begin with the file themselves.
+                    let is_named = error.strip_prefix(file).is_some_and(|rest| rest.starts_with([':', ' ']));
+                    crate::complain(&if is_named { error.clone() } else { format!("{file}: {error}") });
                 }
                 if let Some(more) = outcome.failed.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
-                    crate::complain(&format!("{more} files more failed: --json tells of all"));
+                    crate::complain(&format!("{more} more files failed: --json tells of all"));
                 }
                 crate::tell(&(told(&outcome, began.elapsed().as_secs_f64()) + "\n"));
             }

@@ -8,7 +8,7 @@ use super::{Copy, CopyError, Sync};
 use crate::attributes::Attributes;
 use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
 use crate::body::{FileBody, LateSum, Relayed, known, read_error};
-use crate::landing::{Begin, Landing};
+use crate::landing::{Begin, Landing, LandingError};
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
 use crate::remote::{Beginning, Ending, Expected, OfUpload, Reading, Remote, RemoteError, ThirdParty, Version};
@@ -263,7 +263,7 @@ impl FileJob {
                     }))
                 });
                 let local = |error| CopyError::Local { path: PathBuf::from(item.to.0.shown(&item.to.1)), error };
-                Ok(opened.await.map_err(local)??)
+                opened.await.map_err(local)?.map_err(|error| landed(item, error))
             }
             Side::Remote(server, _) if one_request && !copy.verify => {
                 Ok((Target::Whole(server.of_name(&item.to.1).clone(), Whole::Stream), BTreeMap::new()))
@@ -403,7 +403,7 @@ impl FileJob {
             (Target::Landing(landing), _) => {
                 let mut pieces = self.pieces(number, range.clone(), stream, Some(stream)).await?;
                 let mut sink = Sink::new(self.copy.shell.clone(), landing.clone(), range);
-                let medium = |error| crate::landing::LandingError::Medium(self.item.to.1.clone(), error);
+                let medium = |error| landed(&self.item, LandingError::Medium(self.item.to.1.clone(), error));
                 while let Some(piece) = pieces.next(self, stream).await? {
                     sink.push(&piece).await.map_err(medium)?;
                 }
@@ -645,7 +645,7 @@ impl FileJob {
                 done => Ok(done.map(|()| Finished::Done)?),
             },
             Target::Landing(landing) => {
-                let medium = |error| crate::landing::LandingError::Medium(self.item.to.1.clone(), error);
+                let medium = |error| landed(&self.item, LandingError::Medium(self.item.to.1.clone(), error));
                 if self.copy.verify {
                     let checked = landing.clone();
                     let lost = self.copy.shell.blocking(move || checked.check()).await.map_err(medium)?;
@@ -654,7 +654,8 @@ impl FileJob {
                     }
                 }
                 let landing = landing.clone();
-                self.copy.shell.blocking(move || Ok(landing.finish(modified))).await.map_err(medium)??;
+                let finished = self.copy.shell.blocking(move || Ok(landing.finish(modified))).await.map_err(medium)?;
+                finished.map_err(|error| landed(&self.item, error))?;
                 Ok(Finished::Done)
             }
             Target::Upload(upload) => {
@@ -723,6 +724,14 @@ impl Fed {
                 Err(RemoteError::Connection { host, error }.into())
             }
         }
+    }
+}
+
+/// What a folder of this machine says of a file that arrives there, by the file's path.
+fn landed(item: &Item, error: LandingError) -> CopyError {
+    match error {
+        LandingError::Medium(_, error) => CopyError::Local { path: item.to.0.shown(&item.to.1).into(), error },
+        error => error.into(),
     }
 }
 

@@ -355,7 +355,8 @@ mod tests {
         let copy = Copy::new(Shell::tokio(), Arc::new(dial));
         let remote = Place::parse("https://server/", None).unwrap();
         let local = Place::local(&run).unwrap();
-        for (source, to, whys) in [(local, "one", vec![NO_FILE]), (remote, "two", vec!["`..` has", "longer than 255"])]
+        for (source, to, whys) in
+            [(local, "one", vec![NO_FILE]), (remote, "two", vec!["`..` has", NO_FILE, "longer than 255"])]
         {
             let target = outer.path().join(to);
             let outcome = copy.run(&[source], &Place::local(&target).unwrap()).await.unwrap();

@@ -309,10 +309,14 @@ async fn empty_folders_are_made_and_own_names_are_told() {
     let outcome = copy.exclude(vec![".reservoir-settings".parse().unwrap(), "a".parse().unwrap()]);
     let outcome = outcome.run(&[source, url("https://store/into/from/")], &url("https://store/all/")).await.unwrap();
     assert_eq!((outcome.copied, outcome.folders, outcome.failed.len()), (2, 0, 0), "{:?}", outcome.failed);
-    // Back from the server, packed or not.
+    // Back from the server, which tells of its own such names.
+    std::fs::write(root.join("into/from/.reservoir-settings"), "precious").unwrap();
+    std::os::unix::fs::symlink(".", root.join("into/from/circle")).unwrap();
     let to = Place::local(&folder.path().join("back")).unwrap();
     let outcome = self::copy(&root, silent()).run(&[url("https://store/into/")], &to).await.unwrap();
-    assert_eq!((outcome.folders, outcome.failed.len()), (1, 0), "{:?}", outcome.failed);
+    let told: String = outcome.failed.iter().map(|(_, why)| why.as_str()).collect();
+    assert_eq!((outcome.folders, outcome.failed.len()), (1, 2), "{told}");
+    assert!(told.contains(".reservoir-settings") && told.contains("neither file nor folder"), "{told}");
     assert!(folder.path().join("back/from/a/empty").is_dir());
 }
 

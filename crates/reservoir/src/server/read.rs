@@ -144,9 +144,10 @@ async fn list(server: &Server, request: &Request<()>, name: Name, watch: &Watch)
         let mut lines = Vec::new();
         let mut bytes = 0;
         folder.list(&at, &mut |part, about| {
-            let line = Entry::of(&part, &about).map(|entry| if json { entry.to_json() } else { entry.to_text() });
-            bytes += line.as_ref().map_or(0, String::len);
-            lines.extend(line);
+            let entry = Entry::of(&part, &about);
+            let line = if json { entry.to_json() } else { entry.to_text() };
+            bytes += line.len();
+            lines.push(line);
             lines.len() <= most && bytes <= MOST_LISTED
         })?;
         lines.sort();
