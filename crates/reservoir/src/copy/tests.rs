@@ -26,14 +26,14 @@ type Scripted = Arc<dyn Fn(&str, &Parts, Bytes) -> Response<Full<Bytes>> + Send 
 /// A copy to and from the host `store`, which is a server of ours over `root`, and other hosts, which answer as they are told.
 fn copy(root: &Path, scripted: Scripted) -> Copy {
     let server = Server::new(Arc::new(Rooted::open(root).unwrap()), Shell::tokio(), Limits::default()).open_to_all();
-    let dial = Plain::new(move |host: &str, _| {
+    let dial = Plain::new(move |host: &str, port| {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         if host == "store" {
             let server = server.clone();
             tokio::spawn(async move { server.serve(theirs, "memory").await });
             return Ok(ours);
         }
-        let (scripted, host) = (scripted.clone(), host.to_owned());
+        let (scripted, host) = (scripted.clone(), if port == 443 { host.to_owned() } else { format!("{host}:{port}") });
         let service = service_fn(move |request: Request<Incoming>| {
             let (scripted, host) = (scripted.clone(), host.clone());
             async move {
@@ -113,11 +113,12 @@ async fn token_reaches_its_own_server_only() {
         let allowed: &[Option<&str>] = match &host[..] {
             "mine" => &[Some("Bearer SECRET")],
             "third" => &[Some("Bearer THIRD")],
-            _ => &[None, Some("Bearer OWN")],
+            "other" => &[None, Some("Bearer OWN")],
+            _ => &[None],
         };
         assert!(allowed.contains(&token.as_deref()), "{host} heard {token:?}");
     }
-    for host in ["mine", "third", "other"] {
+    for host in ["mine", "third", "other", "other:444"] {
         assert!(heard.iter().any(|(heard, _)| heard == host), "{host} was not asked");
     }
 }
