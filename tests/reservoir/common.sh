@@ -26,5 +26,9 @@ start() { # begins to serve at a port of the system's choice, or the one that it
     echo "the server does not start"; cat "$work/log"; exit 1
 }
 copy() { "$reservoir" copy --cacert "$work/cert.pem" "$@"; }
+several() { # the same for servers at these ports, each with the token
+    printf "localhost:%s $RESERVOIR_TOKEN\n" $1 >"$work/hosts"
+    copy --token-file "$work/hosts" "${@:2}"
+}
 url() { echo "https://localhost:$port/$1"; }
 same() { cmp "$1" "$2" || { echo "$1 and $2 differ"; exit 1; }; }

@@ -13,10 +13,12 @@ mv "$work/log" "$work/first" && port=""
 # The log of the first stays open under its new name.
 start
 other=$first
-copy --block 1MiB --stripe "localhost:$first_port" "$work/from/" "$(url tree/)"
+if copy --stripe "localhost:$first_port" "$work/from/" "$(url tree/)" 2>/dev/null; then echo "one token goes to two servers"; exit 1; fi
+both="$port $first_port"
+several "$both" --block 1MiB --stripe "localhost:$first_port" "$work/from/" "$(url tree/)"
 diff -r "$work/from" "$work/root/tree"
 [ -z "$(find "$work/root" -name '.reservoir-*')" ] || { echo "hidden files are left"; exit 1; }
-copy --block 1MiB --stripe "localhost:$first_port" "$(url tree/)" "$work/back"
+several "$both" --block 1MiB --stripe "localhost:$first_port" "$(url tree/)" "$work/back"
 diff -r "$work/from" "$work/back"
 for log in first log; do
     for request in "PUT /tree/" "PUT /tree/large" "GET /tree/large"; do
@@ -25,5 +27,5 @@ for log in first log; do
         [ "$count" -ge 5 ] || { echo "one server does all"; exit 1; }
     done
 done
-if copy --stripe "localhost:$first_port" "$(url tree/1)" "$(url x)" 2>/dev/null; then echo "a copy between servers is striped"; exit 1; fi
+if several "$both" --stripe "localhost:$first_port" "$(url tree/1)" "$(url x)" 2>/dev/null; then echo "a copy between servers is striped"; exit 1; fi
 echo "all as it should be"

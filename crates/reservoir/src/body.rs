@@ -71,8 +71,8 @@ impl<F: FnMut()> Drop for Ended<F> {
     }
 }
 
-/// The checksums of a block, once they are known.
-pub(crate) type LateSum = Arc<Mutex<Option<BlockSum>>>;
+/// The checksums of a block, once they are known; or why its file could not be read.
+pub(crate) type LateSum = Arc<Mutex<Option<io::Result<BlockSum>>>>;
 
 type Reading = Pin<Box<dyn Future<Output = io::Result<(Bytes, Option<BlockHasher>)>> + Send>>;
 type Turn = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -131,7 +131,7 @@ impl FileBody {
     /// Begins to read the next piece, if there is one.
     fn begin(&mut self, hasher: Option<BlockHasher>) {
         if self.rest.is_empty() {
-            *self.sum.lock().unwrap_or_else(PoisonError::into_inner) = hasher.map(|hasher| hasher.finish());
+            *self.sum.lock().unwrap_or_else(PoisonError::into_inner) = hasher.map(|hasher| Ok(hasher.finish()));
             return;
         }
         let end = self.rest.end.min(self.rest.start + PIECE as u64);
@@ -181,8 +181,17 @@ impl HttpBody for FileBody {
                 let trailers = core::mem::take(&mut this.trailers).then(|| known(&this.sum)).flatten();
                 return Poll::Ready(trailers.map(|sum| Ok(Frame::trailers(fields_of(&sum)))));
             };
-            let (piece, hasher) = ready!(reading.as_mut().poll(cx))?;
+            let read = ready!(reading.as_mut().poll(cx));
             this.reading = None;
+            let (piece, hasher) = match read {
+                Ok(read) => read,
+                Err(error) => {
+                    // The connection hears that there is no more; the error itself is this end's own.
+                    let told = io::Error::new(error.kind(), error.to_string());
+                    *this.sum.lock().unwrap_or_else(PoisonError::into_inner) = Some(Err(error));
+                    return Poll::Ready(Some(Err(told)));
+                }
+            };
             this.begin(hasher);
             let turn = this.turn(piece.len() as u64);
             this.waiting = Some((piece, turn));
@@ -231,7 +240,12 @@ impl HttpBody for Relayed {
 }
 
 pub(crate) fn known(sum: &LateSum) -> Option<BlockSum> {
-    *sum.lock().unwrap_or_else(PoisonError::into_inner)
+    sum.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.as_ref().ok().copied()
+}
+
+/// Why the file of a block could not be read, if that is so.
+pub(crate) fn read_error(sum: &LateSum) -> Option<io::Error> {
+    sum.lock().unwrap_or_else(PoisonError::into_inner).take_if(|sum| sum.is_err())?.err()
 }
 
 /// The checksums of a block, as fields.

@@ -47,7 +47,8 @@ struct State {
 }
 
 struct Writer {
-    half: WriteHalf<Stream>,
+    /// `None` once a request was not sent to its end.
+    half: Option<WriteHalf<Stream>>,
     /// Where the reading end comes from for the next request.
     turn: oneshot::Receiver<Reader>,
 }
@@ -73,7 +74,7 @@ impl Line {
             under_way: AtomicUsize::new(0),
             round_trip: AtomicU64::new(0),
         };
-        Line { writer: Mutex::new(Writer { half, turn }), state: Arc::new(state) }
+        Line { writer: Mutex::new(Writer { half: Some(half), turn }), state: Arc::new(state) }
     }
 
     /// Whether it is of no more use.
@@ -92,7 +93,7 @@ impl Line {
     /// Sends a request, whose body is chunked if it has one, and waits for its turn and the head of its answer.
     ///
     /// # Errors
-    /// If the connection breaks, or the answer is not HTTP. The line is broken then.
+    /// If the connection breaks, the answer is not HTTP, or the body fails, which is told at once. The line is broken then.
     pub(crate) async fn ask(&self, request: Request<Body>) -> io::Result<Answer> {
         let mut writer = self.writer.lock().await;
         if self.is_broken() {
@@ -105,7 +106,9 @@ impl Line {
         // Until the answer has been read, whoever gives up breaks the line.
         let (next, turn) = oneshot::channel();
         let held = Held { state: self.state.clone(), next: Some(next) };
-        let turn = core::mem::replace(&mut writer.turn, turn);
+        let Writer { half, turn: before } = &mut *writer;
+        let Some(half) = half else { return Err(broken()) };
+        let turn = core::mem::replace(before, turn);
         let is_head = request.method() == Method::HEAD;
         let (head, body) = head_of(request);
         let mut answering = pin!(async {
@@ -114,7 +117,7 @@ impl Line {
             io::Result::Ok((reader, head))
         });
         let ended = {
-            let mut writing = pin!(write(&mut writer.half, head, body));
+            let mut writing = pin!(write(half, head, body));
             tokio::select! {
                 biased;
                 written = &mut writing => Ended::Written(written),
@@ -123,13 +126,18 @@ impl Line {
             }
         };
         let sent = self.state.timers.now();
-        let whole = matches!(ended, Ended::Written(Ok(())));
-        self.state.broken.fetch_or(!whole, Ordering::Relaxed);
+        if !matches!(ended, Ended::Written(Ok(()))) {
+            self.state.broken.store(true, Ordering::Relaxed);
+            // The connection ends when the answers ahead have been read, and with it the request that is not whole.
+            writer.half = None;
+        }
         drop(writer);
         let (reader, head) = match ended {
             Ended::Written(Ok(())) => answering.await?,
+            // The peer waits for the rest of the request: no answer comes.
+            Ended::Written(Err(Unsent::Body(error))) => return Err(error),
             // Why it does not listen any more, the peer may have said.
-            Ended::Written(Err(error)) => answering.await.map_err(|_| error)?,
+            Ended::Written(Err(Unsent::Connection(error))) => answering.await.map_err(|_| error)?,
             Ended::Answered(answered) => answered?,
         };
         self.state.watch.expect(Some(self.state.stall));
@@ -152,8 +160,21 @@ impl Line {
 
 /// What came first.
 enum Ended {
-    Written(io::Result<()>),
+    Written(Result<(), Unsent>),
     Answered(io::Result<(Reader, Head)>),
+}
+
+/// Why a request was not sent to its end.
+enum Unsent {
+    /// Its body failed, at this end.
+    Body(io::Error),
+    Connection(io::Error),
+}
+
+impl From<io::Error> for Unsent {
+    fn from(error: io::Error) -> Unsent {
+        Unsent::Connection(error)
+    }
 }
 
 /// Breaks the line unless its answer was read to the end.
@@ -410,11 +431,11 @@ fn spelled(name: &str) -> String {
         .join("-")
 }
 
-async fn write(into: &mut WriteHalf<Stream>, head: Vec<u8>, body: Option<Body>) -> io::Result<()> {
+async fn write(into: &mut WriteHalf<Stream>, head: Vec<u8>, body: Option<Body>) -> Result<(), Unsent> {
     into.write_all(&head).await?;
     if let Some(mut body) = body {
         while let Some(frame) = body.frame().await {
-            match frame?.into_data() {
+            match frame.map_err(Unsent::Body)?.into_data() {
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => {
                     let mut chunk = Bytes::from(format!("{:x}\r\n", data.len())).chain(data).chain(&b"\r\n"[..]);
@@ -430,13 +451,13 @@ async fn write(into: &mut WriteHalf<Stream>, head: Vec<u8>, body: Option<Body>) 
                     }
                     last.extend_from_slice(b"\r\n");
                     into.write_all(&last).await?;
-                    return into.flush().await;
+                    return Ok(into.flush().await?);
                 }
             }
         }
         into.write_all(b"0\r\n\r\n").await?;
     }
-    into.flush().await
+    Ok(into.flush().await?)
 }
 
 fn garbage(what: &str) -> io::Error {
@@ -549,6 +570,31 @@ mod tests {
         );
         assert!(line.is_broken());
         assert_eq!(line.ask(get("/")).await.err().unwrap().kind(), io::ErrorKind::ConnectionAborted);
+    }
+
+    /// The peer would wait for the rest of the request, and this end for an answer.
+    #[tokio::test]
+    async fn failed_body_is_told_at_once_and_ends_the_connection() {
+        let (line, mut peer) = line();
+        let frames = [Ok(Frame::data(Bytes::from_static(b"half"))), Err(io::Error::other("the disk failed"))];
+        let body = StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
+        let request = Request::put("/").header(TRANSFER_ENCODING, "chunked").body(body).unwrap();
+        let asked = async {
+            // It waits for its answer, which is ahead.
+            let ahead = line.ask(get("/ahead"));
+            let (ahead, failed) = tokio::join!(ahead, async {
+                let failed = line.ask(request).await.err().unwrap();
+                peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx").await.unwrap();
+                failed
+            });
+            assert_eq!(ahead.unwrap().text(9).await.unwrap(), b"x");
+            failed
+        };
+        assert_eq!(asked.await.to_string(), "the disk failed");
+        assert!(line.is_broken());
+        let mut heard = Vec::new();
+        peer.read_to_end(&mut heard).await.unwrap();
+        assert!(heard.ends_with(b"4\r\nhalf\r\n"), "{}", String::from_utf8_lossy(&heard));
     }
 
     #[tokio::test]

@@ -13,6 +13,9 @@ pub(crate) struct Entry {
     /// As in a URL, so that any name fits.
     name: String,
     folder: bool,
+    /// Whether it is neither a file nor a folder, or cannot be had by its name.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    other: bool,
     #[serde(default)]
     size: u64,
     /// Nanoseconds since 1970, negative before.
@@ -24,15 +27,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// A file or a folder; nothing else is told of.
-    pub(crate) fn of(part: &OsStr, about: &About) -> Option<Entry> {
-        let folder = match about.kind {
-            Kind::File => false,
-            Kind::Folder => true,
-            Kind::Other => return None,
-        };
-        let (modified, tag) = (nanoseconds(about.modified), (!folder).then(|| about.entity_tag()));
-        Some(Entry { name: escaped(part.as_bytes()), folder, size: about.size, modified, tag })
+    /// Returns the entry of a name. A pipe, a device or a link that leads out is told of as well: nobody is to miss it later.
+    pub(crate) fn of(part: &OsStr, about: &About) -> Entry {
+        let (folder, other) = (about.kind == Kind::Folder, about.kind == Kind::Other);
+        let (modified, tag) = (nanoseconds(about.modified), (about.kind == Kind::File).then(|| about.entity_tag()));
+        Entry { name: escaped(part.as_bytes()), folder, other, size: about.size, modified, tag }
     }
 
     pub(crate) fn to_json(&self) -> String {
@@ -46,7 +45,11 @@ impl Entry {
     /// Reads a line: the name, what is known of the entry, and its entity tag, if the server tells it.
     pub(crate) fn from_json(line: &str) -> Option<(OsString, About, Option<String>)> {
         let entry: Entry = serde_json::from_str(line).ok()?;
-        let kind = if entry.folder { Kind::Folder } else { Kind::File };
+        let kind = match entry {
+            Entry { other: true, .. } => Kind::Other,
+            Entry { folder: true, .. } => Kind::Folder,
+            _ => Kind::File,
+        };
         let about = About::without_inode(kind, entry.size, from_nanoseconds(entry.modified)?);
         Some((OsString::from_vec(decoded(&entry.name)?), about, entry.tag))
     }
@@ -61,10 +64,13 @@ mod tests {
         for name in [&b"plain"[..], b"a\nb", b"\xff\xfe", b"100%"] {
             for time in [1_700_000_000_123_456_789, 0, -1, -315_619_200_000_000_001, 300_000_000_000_000_000_005] {
                 let about = About::without_inode(Kind::File, 1 << 50, from_nanoseconds(time).unwrap());
-                let line = Entry::of(OsStr::from_bytes(name), &about).unwrap().to_json();
+                let line = Entry::of(OsStr::from_bytes(name), &about).to_json();
                 assert_eq!(line.matches('\n').count(), 1);
                 let expected = (OsStr::from_bytes(name).to_owned(), about, Some(about.entity_tag()));
                 assert_eq!(Entry::from_json(&line), Some(expected));
+                let about = About { kind: Kind::Other, ..about };
+                let line = Entry::of(OsStr::from_bytes(name), &about).to_json();
+                assert_eq!(Entry::from_json(&line), Some((OsStr::from_bytes(name).to_owned(), about, None)));
             }
         }
         assert_eq!(Entry::from_json("{}"), None);

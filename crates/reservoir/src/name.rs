@@ -130,7 +130,7 @@ impl Name {
 
     fn beside(&self, what: &str) -> Name {
         let last = self.last().unwrap_or_default().as_bytes();
-        let hash = crate::digest::hexadecimal(&blake3::hash(last).as_bytes()[..12]);
+        let hash = crate::digest::hexadecimal(&blake3::hash(last).as_bytes()[..HASHED]);
         Name(self.folder().0.join(format!("{RESERVED}{hash}.{what}")))
     }
 }
@@ -141,9 +141,15 @@ impl fmt::Display for Name {
     }
 }
 
-/// Whether it is one of those that this crate keeps for unfinished files.
-pub(crate) fn is_reserved(part: &OsStr) -> bool {
-    part.as_bytes().starts_with(RESERVED.as_bytes())
+/// Whether a name is that of an unfinished file, or of its journal. Others that begin so are a user's own.
+pub(crate) fn is_unfinished(part: &OsStr) -> bool {
+    let Some(rest) = part.as_bytes().strip_prefix(RESERVED.as_bytes()) else { return false };
+    let Some((hash, kind)) = rest.split_at_checked(2 * HASHED) else { return false };
+    let is_kind = match kind {
+        b".part" | b".journal" => true,
+        kind => kind.strip_prefix(b".journal-").is_some_and(|share| share.iter().all(u8::is_ascii_digit)),
+    };
+    is_kind && hash.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// As it may stand in a path of a URL (RFC 3986 2.3).
@@ -178,6 +184,8 @@ pub(crate) fn decoded(text: &str) -> Option<Vec<u8>> {
 
 /// What hidden names of this crate begin with.
 pub(crate) const RESERVED: &str = ".reservoir-";
+/// Bytes of a name's hash in such a name.
+const HASHED: usize = 12;
 
 #[cfg(test)]
 mod tests {
@@ -197,6 +205,23 @@ mod tests {
         assert_eq!(Name::from_url(&format!("/{}", "x".repeat(256))), Err(BadName::Long));
         assert_eq!(Name::from_url(&"/x".repeat(3000)), Err(BadName::Long));
         assert!(Name::from_path(Path::new("/etc/passwd")).is_err());
+    }
+
+    #[test]
+    fn unfinished_names_are_told_from_a_users_own() {
+        let name = Name::from_url("/a/b").unwrap();
+        for hidden in [name.unfinished(), name.journal(), name.journal_of(63)] {
+            assert!(is_unfinished(hidden.last().unwrap()), "{hidden}");
+        }
+        for own in [
+            ".reservoir-",
+            ".reservoir-settings",
+            ".reservoir-0123456789ab.part",
+            "part",
+            ".reservoir-0123456789abcdef01234567",
+        ] {
+            assert!(!is_unfinished(OsStr::new(own)), "{own}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A server as a client sees it, and what it is asked.
 //!
-//! `dial`: what connects; `asking`: a request, on a connection that is kept for the next one; `answer`: what comes back; `error`: what goes wrong;
+//! `dial`: what connects; `version`: of which version a file is; `asking`: a request, on a connection that is kept for the next one; `answer`: what comes back; `error`: what goes wrong;
 //! `bucket`: what is another's with buckets; `http3`: requests on one connection of QUIC; `third_party`: copies that servers make.
 
 mod answer;
@@ -10,6 +10,7 @@ mod dial;
 mod error;
 mod http3;
 mod third_party;
+mod version;
 
 use answer::Answered;
 pub(crate) use answer::Reading;
@@ -18,6 +19,7 @@ pub use dial::{Dial, Dialed, QuicDialed, Wire};
 pub use error::RemoteError;
 pub(crate) use third_party::TRANSFER_AUTHORIZATION;
 pub use third_party::ThirdParty;
+pub(crate) use version::Version;
 
 use crate::attributes::{self, Attributes, Preserve};
 use crate::blocks::{BlockSum, Blocks};
@@ -26,7 +28,7 @@ use crate::digest::{Algorithm, patience};
 use crate::journal;
 use crate::line::Line;
 use crate::listing::Entry;
-use crate::mtime;
+use crate::mtime::{self, Resolution};
 use crate::name::Name;
 use crate::pack;
 use crate::s3::{self, Ask, Bucket};
@@ -40,8 +42,8 @@ use bytes::BytesMut;
 use core::ops::Range;
 use core::time::Duration;
 use hyper::header::{
-    ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH,
-    LAST_MODIFIED, RANGE, SERVER, TE, TRAILER, TRANSFER_ENCODING,
+    ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, IF_NONE_MATCH, LAST_MODIFIED,
+    RANGE, SERVER, TE, TRAILER, TRANSFER_ENCODING,
 };
 use hyper::{Method, StatusCode};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -58,6 +60,8 @@ pub(crate) struct Remote {
     token: Option<String>,
     /// It is a bucket.
     bucket: Option<Bucket>,
+    /// A name, and the path and query by which it is asked for.
+    exact: Option<(Name, String)>,
     /// Others that have the same files.
     stripes: Vec<Arc<Remote>>,
     /// Whether it is one of ours, once that is known.
@@ -77,8 +81,11 @@ type Lines = HashMap<usize, Arc<tokio::sync::Mutex<Option<Arc<Line>>>>>;
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) about: About,
+    /// How exactly the server tells when it was modified.
+    pub(crate) resolution: Resolution,
     /// Its version, as the server tells it.
     pub(crate) tag: Option<String>,
+    pub(crate) version: Version,
     /// Whether the server is one of ours.
     pub(crate) is_reservoir: bool,
 }
@@ -87,6 +94,7 @@ pub(crate) struct Found {
 pub(crate) struct Listed {
     pub(crate) part: OsString,
     pub(crate) about: About,
+    pub(crate) resolution: Resolution,
     pub(crate) tag: Option<String>,
 }
 
@@ -116,7 +124,8 @@ pub(crate) struct Beginning<'a> {
 pub(crate) struct Ending<'a> {
     pub(crate) root: Option<[u8; 32]>,
     pub(crate) verify: bool,
-    pub(crate) modified: SystemTime,
+    /// `None` if nobody knows it.
+    pub(crate) modified: Option<SystemTime>,
     pub(crate) attributes: &'a Attributes,
     /// Whether a file of its name is replaced.
     pub(crate) replaces: bool,
@@ -138,15 +147,25 @@ pub(crate) enum Expected {
 
 impl Remote {
     pub(crate) fn new(shell: Shell, dial: Arc<dyn Dial>, host: &str, port: u16, token: Option<String>) -> Remote {
-        let (bucket, stripes, is_reservoir, idle, http3, lines) = Default::default();
+        let (bucket, exact, stripes, is_reservoir, idle, http3, lines) = Default::default();
         let by_http3 = dial.speaks_quic(host, port);
         let host = host.into();
-        Remote { shell, dial, host, port, token, bucket, stripes, is_reservoir, idle, by_http3, http3, lines }
+        Remote { shell, dial, host, port, token, bucket, exact, stripes, is_reservoir, idle, by_http3, http3, lines }
     }
 
     pub(crate) fn of_bucket(shell: Shell, dial: Arc<dyn Dial>, bucket: Bucket) -> Remote {
         let (host, port) = bucket.server();
         Remote { bucket: Some(bucket), by_http3: false, ..Remote::new(shell, dial, &host, port, None) }
+    }
+
+    /// Asks for a name by a path and a query that were given for it.
+    pub(crate) fn asked_by(self, exact: Option<(Name, String)>) -> Remote {
+        Remote { exact, ..self }
+    }
+
+    /// Whether a name is asked for with a query.
+    pub(crate) fn has_query(&self, name: &Name) -> bool {
+        self.exact.as_ref().is_some_and(|(exact, _)| exact == name)
     }
 
     /// With others that have the same files.
@@ -190,30 +209,46 @@ impl Remote {
             Some(_) if name == &Name::root() => None,
             _ => match self.ask(self.request(Method::HEAD, name), body::empty(), name, Some(STALL)).await {
                 Err(RemoteError::Refused { status: StatusCode::NOT_FOUND, .. }) => None,
-                answer => Some(answer?),
+                // A signature may be for GET alone. Its body is left, and with it the connection.
+                Err(RemoteError::Refused { status, .. }) if self.has_query(name) && status.is_client_error() => {
+                    let request = self.request(Method::GET, name);
+                    Some((self.ask(request, body::empty(), name, Some(STALL)).await?, false))
+                }
+                answer => Some((answer?, true)),
             },
         };
-        let Some(answer) = asked else {
+        let Some((answer, has_ended)) = asked else {
             let folder = match &self.bucket {
                 Some(bucket) => self.is_folder_of(bucket, name).await?,
                 None => false,
             };
             let about = About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH);
-            return Ok(folder.then_some(Found { about, tag: None, is_reservoir: false }));
+            let (resolution, tag, version) = (Resolution::Unknown, None, Version::default());
+            return Ok(folder.then_some(Found { about, resolution, tag, version, is_reservoir: false }));
         };
         let fields = answer.headers();
-        let is_reservoir = field(fields, SERVER).is_some_and(is_reservoir);
+        // What stands behind a query may be anything.
+        let is_reservoir = !self.has_query(name) && field(fields, SERVER).is_some_and(is_reservoir);
         let folder = field(fields, HeaderName::from_static("reservoir-kind")) == Some("folder");
         let kind = if folder { Kind::Folder } else { Kind::File };
         let size = field(fields, CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let size: Option<u64> = if folder { Some(0) } else { size };
         let size = size.ok_or(RemoteError::Answer { name: name.clone(), what: "does not tell the file's size" })?;
-        let modified = field(fields, HeaderName::from_static(s3::MTIME)).and_then(mtime::from_text);
-        let last = || field(fields, LAST_MODIFIED).and_then(http_rules::date::parse);
-        let modified = modified.or_else(last).unwrap_or(SystemTime::UNIX_EPOCH);
-        let tag = field(fields, ETAG).map(str::to_owned);
-        let found = Found { about: About::without_inode(kind, size, modified), tag, is_reservoir };
-        self.give_back(answer).await;
+        let exactly = |name| {
+            let text = field(fields, HeaderName::from_static(name))?;
+            Some((mtime::from_text(text)?, Resolution::from_text(text)))
+        };
+        let last = || {
+            let date = http_rules::date::parse(field(fields, LAST_MODIFIED)?)?;
+            Some((date, Resolution::Seconds))
+        };
+        let modified = exactly(s3::MTIME).or_else(|| exactly(MTIME)).or_else(last);
+        let (modified, resolution) = modified.unwrap_or((SystemTime::UNIX_EPOCH, Resolution::Unknown));
+        let (tag, version) = (field(fields, ETAG).map(str::to_owned), Version::from_answer(fields));
+        let found = Found { about: About::without_inode(kind, size, modified), resolution, tag, version, is_reservoir };
+        if has_ended {
+            self.give_back(answer).await;
+        }
         Ok(Some(found))
     }
 
@@ -223,7 +258,7 @@ impl Remote {
     }
 
     async fn asks_who_it_is(&self) -> Result<bool, RemoteError> {
-        if self.is_bucket() {
+        if self.is_bucket() || self.exact.is_some() {
             return Ok(false);
         }
         let name = Name::root();
@@ -248,7 +283,7 @@ impl Remote {
         let wrong = |what| RemoteError::Answer { name: name.clone(), what };
         let parse = |line: &[u8]| {
             let (part, about, tag) = core::str::from_utf8(line).ok().and_then(Entry::from_json)?;
-            Some(Listed { part, about, tag })
+            Some(Listed { part, about, resolution: Resolution::Nanoseconds, tag })
         };
         let (mut listed, mut bytes, mut rest) = (Vec::new(), 0, BytesMut::new());
         while let Some(piece) = reading.some().await? {
@@ -322,6 +357,50 @@ impl Remote {
         text.lines().map(|line| name(line).ok_or_else(wrong)).collect()
     }
 
+    /// Makes a folder, and those above it.
+    pub(crate) async fn make_folder(&self, name: &Name) -> Result<(), RemoteError> {
+        if name == &Name::root() {
+            return Ok(());
+        }
+        match self.make_one_folder(name).await {
+            // RFC 4918 9.3.1: one above it is missing.
+            Err(RemoteError::Refused { status: StatusCode::CONFLICT, .. }) => {}
+            made => return made,
+        }
+        let mut above = vec![name.folder()];
+        while let Some(next) = above.last().map(Name::folder).filter(|next| next != &Name::root()) {
+            above.push(next);
+        }
+        for folder in above.iter().rev() {
+            match self.make_one_folder(folder).await {
+                // It is there, or else the last one tells.
+                Err(RemoteError::Refused { status: StatusCode::METHOD_NOT_ALLOWED, .. }) => {}
+                made => made?,
+            }
+        }
+        self.make_one_folder(name).await
+    }
+
+    async fn make_one_folder(&self, name: &Name) -> Result<(), RemoteError> {
+        let method = Method::from_bytes(b"MKCOL").expect("a token");
+        let request = self.request_to(method, Some(name.to_url() + "/")).header(CONTENT_LENGTH, 0);
+        match self.ask(request, body::empty(), name, Some(STALL)).await {
+            Ok(answer) => {
+                self.give_back(answer).await;
+                Ok(())
+            }
+            Err(refused @ RemoteError::Refused { status: StatusCode::METHOD_NOT_ALLOWED, .. }) => {
+                match self.head(name).await {
+                    Ok(Some(found)) if found.about.kind == Kind::Folder => Ok(()),
+                    // A token that may only write does not see what is there.
+                    Err(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. }) => Ok(()),
+                    _ => Err(refused),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Asks for many small files of a folder at once, by names, a line each.
     pub(crate) async fn fetch_pack(&self, from: &Name, names: String) -> Result<Reading, RemoteError> {
         let request = self.request(Method::POST, from).header(CONTENT_TYPE, pack::NAMES);
@@ -329,14 +408,14 @@ impl Remote {
         Ok(Reading { answer, left: 0, trailers: None, name: from.clone(), host: self.host.clone() })
     }
 
-    /// The bytes of `range` of the version `tag`, and what gives the connection back: over the line of a stream, behind what that
+    /// The bytes of `range` of a version, and what gives the connection back: over the line of a stream, behind what that
     /// asked before, if `line` says which.
     pub(crate) async fn get(
         &self,
         name: &Name,
         range: Range<u64>,
         size: u64,
-        tag: Option<&str>,
+        version: &Version,
         block: Option<u64>,
         line: Option<usize>,
     ) -> Result<Reading, RemoteError> {
@@ -345,10 +424,7 @@ impl Remote {
         if !range.is_empty() {
             request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
         }
-        // A weak tag fits no condition of this kind (RFC 9110 13.1.1).
-        if let Some(tag) = tag.filter(|tag| !tag.starts_with("W/")) {
-            request = request.header(IF_MATCH, tag);
-        }
+        request = version.put_in(request);
         if let Some(block) = block {
             request = request.header(TE, "trailers").header("connection", "TE");
             request = request.header("want-content-digest", "crc32c=10").header("reservoir-block", block);
@@ -364,9 +440,7 @@ impl Remote {
             }
             answer => answer?,
         };
-        if let (Some(tag), Some(now)) = (tag, field(answer.headers(), ETAG))
-            && tag != now
-        {
+        if !version.fits(answer.headers()) {
             return Err(RemoteError::Changed(name.clone()));
         }
         let wrong = |what| RemoteError::Answer { name: name.clone(), what };
@@ -381,7 +455,12 @@ impl Remote {
                     return Err(wrong("has other bytes than those that were asked for"));
                 }
             }
-            StatusCode::OK if all => {}
+            StatusCode::OK if all => {
+                let length = field(answer.headers(), CONTENT_LENGTH).and_then(|length| length.parse().ok());
+                if length.is_some_and(|length: u64| length != size) {
+                    return Err(RemoteError::Changed(name.clone()));
+                }
+            }
             _ => {
                 return Err(wrong(
                     "is the whole file: the server gives no ranges, use --streams 1 --block of its size",
@@ -476,7 +555,10 @@ impl Remote {
     /// Has an upload become the file.
     pub(crate) async fn finish(&self, name: &Name, of: OfUpload<'_>, ending: Ending<'_>) -> Result<(), RemoteError> {
         let Ending { root, verify, modified, attributes, replaces } = ending;
-        let mut request = self.ending(name, of).header(MTIME, mtime::to_text(modified));
+        let mut request = self.ending(name, of);
+        if let Some(modified) = modified {
+            request = request.header(MTIME, mtime::to_text(modified));
+        }
         if !replaces {
             request = request.header(IF_NONE_MATCH, "*");
         }
@@ -500,17 +582,18 @@ impl Remote {
         name: &Name,
         body: Body,
         size: u64,
-        modified: SystemTime,
+        modified: Option<SystemTime>,
         conditions: UploadConditions,
         attributes: &Attributes,
     ) -> Result<(), RemoteError> {
-        let modified = mtime::to_text(modified);
-        let mut request = match self.is_bucket() {
-            true => {
-                self.request_to(Method::PUT, self.target(Ask::Put(Some(&modified)), name)).header(s3::MTIME, modified)
-            }
-            false => self.request(Method::PUT, name).header(MTIME, modified),
+        let modified = modified.map(mtime::to_text);
+        let (mut request, field) = match self.is_bucket() {
+            true => (self.request_to(Method::PUT, self.target(Ask::Put(modified.as_deref()), name)), s3::MTIME),
+            false => (self.request(Method::PUT, name), MTIME),
         };
+        if let Some(modified) = modified {
+            request = request.header(field, modified);
+        }
         request = request.header(CONTENT_LENGTH, size);
         if !attributes.is_empty() {
             request = request.header(attributes::FIELD, attributes.to_text());

@@ -2,7 +2,7 @@
 
 use crate::attributes::{Attributes, MOST_BYTES, Preserve, USERS};
 use crate::direct::{Direct, Past};
-use crate::name::{Name, is_reserved};
+use crate::name::{Name, is_unfinished};
 use crate::storage::{About, Entries, Folder, Kind, Stored};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, DirEntry, Metadata, MetadataExt as _, OpenOptions, OpenOptionsExt};
@@ -123,7 +123,7 @@ impl Folder for Rooted {
         let (dir, folder) = (self.dir.clone(), name.clone());
         let listed = entries?.filter_map(move |entry| {
             let part = entry.as_ref().map(DirEntry::file_name).unwrap_or_default();
-            (!is_reserved(&part)).then(|| Ok((part.clone(), about_entry(&dir, &folder, &part, &entry?)?)))
+            (!is_unfinished(&part)).then(|| Ok((part.clone(), about_entry(&dir, &folder, &part, &entry?)?)))
         });
         Ok(Box::new(listed))
     }

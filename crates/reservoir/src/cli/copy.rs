@@ -10,6 +10,7 @@ use offload_reservoir::attributes::Preserve;
 use offload_reservoir::blocks::USUAL_BLOCK;
 use offload_reservoir::copy::plan::Plan;
 use offload_reservoir::copy::{Copy, CopyError, Item, Outcome, Pattern, Place, Sync};
+use offload_reservoir::credentials::{ServerAddress, ServerTokens};
 use offload_reservoir::pace::Rate;
 use offload_reservoir::pin::Pin;
 use offload_reservoir::quic::{self, Quic};
@@ -17,6 +18,8 @@ use offload_reservoir::remote::{Dial, ThirdParty};
 use offload_reservoir::rustls::pki_types::CertificateDer;
 use offload_reservoir::s3::Account;
 use offload_reservoir::tls::{self, Tls};
+use std::collections::BTreeSet;
+use std::env::VarError;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -119,7 +122,8 @@ struct Choice {
 /// How servers are reached.
 #[derive(Debug, Args)]
 struct Access {
-    /// The file with the token for servers; otherwise the variable RESERVOIR_TOKEN
+    /// The file with tokens for servers, in lines `HOST:PORT TOKEN` (port 443 if none is named); a server without a line is asked without a token. A token that
+    /// stands alone is for a copy that asks one server. Default: the variable RESERVOIR_TOKEN, of the same form
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// The authorities to trust (PEM). Default: those of this machine
@@ -199,15 +203,21 @@ fn time(text: &str) -> Result<core::time::Duration, String> {
 }
 
 impl Access {
-    fn token(&self) -> Result<Option<String>, String> {
-        let text = match &self.token_file {
-            Some(file) => std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?,
+    /// The tokens for these servers.
+    fn tokens(&self, servers: &BTreeSet<ServerAddress>) -> Result<ServerTokens, String> {
+        let (from, text) = match &self.token_file {
+            Some(file) => {
+                let from = file.display().to_string();
+                let text = std::fs::read_to_string(file).map_err(|error| format!("{from}: {error}"))?;
+                (from, text)
+            }
             None => match std::env::var("RESERVOIR_TOKEN") {
-                Ok(token) => token,
-                Err(_) => return Ok(None),
+                Ok(text) => ("RESERVOIR_TOKEN".into(), text),
+                Err(VarError::NotPresent) => return Ok(ServerTokens::default()),
+                Err(VarError::NotUnicode(_)) => return Err("RESERVOIR_TOKEN: it is no text".into()),
             },
         };
-        Ok(Some(text.trim().to_owned()))
+        ServerTokens::read(&text).and_then(|tokens| tokens.bind(servers)).map_err(|error| format!("{from}: {error}"))
     }
 
     /// The same, if one of the places is a bucket: what the environment says of buckets is nobody's business else.
@@ -249,15 +259,22 @@ pub(crate) fn authorities(file: Option<&Path>) -> Result<Vec<CertificateDer<'sta
 }
 
 /// Sources and the destination.
-fn places(texts: &[OsString], token: Option<&str>) -> Result<(Vec<Place>, Place), CopyError> {
+fn places(texts: &[OsString]) -> Result<(Vec<Place>, Place), CopyError> {
     let parse = |text: &OsString| match text.to_str() {
-        Some(text) => Place::parse(text, token),
+        Some(text) => Place::parse(text, None),
         // No URL: a path may have any bytes.
         None => Place::local(Path::new(text)),
     };
     let mut places = texts.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
     let to = places.pop().ok_or_else(|| CopyError::Unusable("there is no destination".into()))?;
     Ok((places, to))
+}
+
+/// The servers of a copy.
+fn servers<'a>(places: impl IntoIterator<Item = &'a Place>, stripe: &'a [tls::Host]) -> BTreeSet<ServerAddress> {
+    let places = places.into_iter().filter_map(Place::server);
+    let stripe = stripe.iter().map(|host| (host.name(), host.port().unwrap_or(443)));
+    places.chain(stripe).map(|(host, port)| (host.to_ascii_lowercase(), port)).collect()
 }
 
 pub(crate) async fn plan(options: PlanOptions) -> ExitCode {
@@ -284,11 +301,11 @@ fn unlisted(error: CopyError) -> Stop {
 }
 
 async fn make_plan(options: &PlanOptions) -> Result<String, Stop> {
-    let token = options.access.token().map_err(unusable)?;
-    let copy = Copy::new(Shell::tokio(), options.access.dial(None, 1).map_err(unusable)?);
+    let (sources, to) = places(&options.places).map_err(unusable)?;
+    let tokens = options.access.tokens(&servers(sources.iter().chain([&to]), &[])).map_err(unusable)?;
+    let copy = Copy::new(Shell::tokio(), options.access.dial(None, 1).map_err(unusable)?).tokens(tokens);
     let copy = copy.account(options.access.account_for(&options.places).map_err(unusable)?);
     let copy = copy.exclude(options.choice.exclude.clone()).block(options.choice.block.0).map_err(unusable)?;
-    let (sources, to) = places(&options.places, token.as_deref()).map_err(unusable)?;
     let items = copy.list(&sources, &to).await.map_err(unlisted)?;
     Ok(Plan::new(&copy, &items, options.parts).await.map_err(failed)?.to_text())
 }
@@ -309,7 +326,9 @@ pub(crate) async fn run(options: CopyOptions) -> ExitCode {
             };
             let status = match outcome.failed.len() {
                 0 => ExitCode::SUCCESS,
-                _ if outcome.copied + outcome.present + outcome.left_to_others > 0 => ExitCode::from(PARTLY),
+                _ if outcome.copied + outcome.present + outcome.folders + outcome.left_to_others > 0 => {
+                    ExitCode::from(PARTLY)
+                }
                 _ => ExitCode::from(FAILED),
             };
             crate::show(&text, status)
@@ -319,7 +338,6 @@ pub(crate) async fn run(options: CopyOptions) -> ExitCode {
 }
 
 async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
-    let token = options.access.token().map_err(unusable)?;
     let streams = match (options.streams, options.rate, options.round_trip) {
         (Streams::Count(count), ..) => count,
         (Streams::Auto, Some(rate), Some(round_trip)) => {
@@ -343,7 +361,7 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
         .exclude(options.choice.exclude.clone())
         .retries(options.retries);
     let (copy, items) = match (&options.plan, options.part) {
-        (Some(file), Some(part)) => of_plan(copy, file, part, token.as_deref(), &options.access)?,
+        (Some(file), Some(part)) => of_plan(copy, file, part, options)?,
         _ => {
             let copy = copy.block(options.choice.block.0).map_err(unusable)?;
             let is_remote = |place: &OsString| place.as_encoded_bytes().starts_with(b"https://");
@@ -353,7 +371,9 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
             {
                 return Err(unusable("--stripe is for copies from servers or to servers, and not for both"));
             }
-            let (sources, to) = places(&options.places, token.as_deref()).map_err(unusable)?;
+            let (sources, to) = places(&options.places).map_err(unusable)?;
+            let servers = servers(sources.iter().chain([&to]), &options.stripe);
+            let copy = copy.tokens(options.access.tokens(&servers).map_err(unusable)?);
             if options.verify && to.is_bucket() {
                 return Err(unusable(
                     "--verify: what a bucket keeps cannot be read from its medium; its server compares each part's MD5",
@@ -372,13 +392,8 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
     Ok(outcome)
 }
 
-fn of_plan(
-    copy: Copy,
-    file: &PathBuf,
-    part: PartOption,
-    token: Option<&str>,
-    access: &Access,
-) -> Result<(Copy, Vec<Item>), Stop> {
+fn of_plan(copy: Copy, file: &PathBuf, part: PartOption, options: &CopyOptions) -> Result<(Copy, Vec<Item>), Stop> {
+    let access = &options.access;
     let about = |error: String| unusable(format!("{}: {error}", file.display()));
     let text = std::fs::read_to_string(file).map_err(|error| about(error.to_string()))?;
     let plan = Plan::read(&text).map_err(about)?;
@@ -387,7 +402,10 @@ fn of_plan(
     if text.contains(BUCKETS) {
         copy = copy.account(access.account().map_err(unusable)?);
     }
-    let items = plan.part(&copy, number, token).map_err(unlisted)?;
+    let mut all = plan.servers().map_err(unlisted)?;
+    all.extend(servers([], &options.stripe));
+    let copy = copy.tokens(access.tokens(&all).map_err(unusable)?);
+    let items = plan.part(&copy, number).map_err(unlisted)?;
     Ok((copy, items))
 }
 
@@ -406,6 +424,7 @@ fn told(outcome: &Outcome, seconds: f64) -> String {
         format!("{} files copied, {} bytes in {seconds:.2} s: {rate:.2} Gb/s", outcome.copied, outcome.bytes);
     for (count, what) in [
         (outcome.present, "files were there"),
+        (outcome.folders, "empty folders are there"),
         (outcome.left_to_others, "files are finished by other parts"),
         (outcome.resumed, "bytes were there from before"),
         (outcome.healed, "blocks were healed"),
@@ -418,18 +437,34 @@ fn told(outcome: &Outcome, seconds: f64) -> String {
     text
 }
 
-/// A line for each failed file. A long run of files that failed for one reason, such as a full disk, shares a line; `--json` names them all.
+/// A line for each failed file, up to [`MOST_SHOWN`]. A long run of files that failed for one reason, such as a full disk, shares a line; `--json`
+/// names them all.
 fn failures(failed: &[(String, String)]) -> Vec<String> {
-    let mut lines = Vec::new();
+    let (mut lines, mut shown) = (Vec::new(), 0);
     for files in failed.chunk_by(|(_, one), (_, other)| one == other) {
+        let free = MOST_SHOWN.saturating_sub(lines.len());
         match files {
+            _ if free == 0 => break,
             [(first, error), .., (last, _)] if files.len() > LONGEST_RUN => {
                 lines.push(format!("{first} to {last}, {} files: {error}", files.len()));
+                shown += files.len();
             }
-            files => lines.extend(files.iter().map(|(file, error)| format!("{file}: {error}"))),
+            files => {
+                lines.extend(files.iter().take(free).map(|(file, error)| failure(file, error)));
+                shown += files.len().min(free);
+            }
         }
     }
+    if shown < failed.len() {
+        lines.push(format!("{} more files failed: --json tells of all", failed.len() - shown));
+    }
     lines
+}
+
+fn failure(file: &str, error: &str) -> String {
+    // Some errors begin with the file themselves.
+    let is_named = error.strip_prefix(file).is_some_and(|rest| rest.starts_with([':', ' ']));
+    if is_named { error.to_owned() } else { format!("{file}: {error}") }
 }
 
 fn json(outcome: &Outcome, seconds: f64) -> String {
@@ -438,6 +473,7 @@ fn json(outcome: &Outcome, seconds: f64) -> String {
     serde_json::json!({
         "copied": outcome.copied,
         "present": outcome.present,
+        "folders": outcome.folders,
         "left_to_others": outcome.left_to_others,
         "bytes": outcome.bytes,
         "resumed": outcome.resumed,
@@ -450,6 +486,8 @@ fn json(outcome: &Outcome, seconds: f64) -> String {
 
 /// Files that fail for one reason, each with a line of its own.
 const LONGEST_RUN: usize = 16;
+/// Lines of failed files.
+const MOST_SHOWN: usize = 20;
 /// Where distributions keep the authorities that they trust.
 const SYSTEM_AUTHORITIES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];

@@ -3,6 +3,7 @@
 use crate::name::Name;
 use core::str::FromStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// A pattern: `*` stands for any characters but a slash, `?` for one. With a slash in it, it is held against the path below the
 /// source; without, against each of its components.
@@ -30,7 +31,12 @@ impl FromStr for Pattern {
 impl Pattern {
     /// Whether `name` is left out by it, or a folder that it is in.
     pub fn fits(&self, name: &Name) -> bool {
-        let mut parts = name.path().components().map(|part| part.as_os_str().as_bytes());
+        self.fits_path(name.path())
+    }
+
+    /// The same for a path that may be the name of no file.
+    pub(super) fn fits_path(&self, path: &Path) -> bool {
+        let mut parts = path.components().map(|part| part.as_os_str().as_bytes());
         if !self.0.contains(&b'/') {
             return parts.any(|part| fits(&self.0, part));
         }

@@ -7,11 +7,12 @@ use super::place::Side;
 use super::{Copy, CopyError, Sync};
 use crate::attributes::Attributes;
 use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
-use crate::body::{FileBody, Relayed, known};
-use crate::landing::{Begin, Landing};
+use crate::body::{FileBody, LateSum, Relayed, known, read_error};
+use crate::landing::{Begin, Landing, LandingError};
+use crate::mtime::{self, Resolution};
 use crate::name::Name;
 use crate::remote::{
-    Beginning, Ending, Expected, OfUpload, Reading, Remote, RemoteError, ThirdParty, UploadConditions,
+    Beginning, Ending, Expected, OfUpload, Reading, Remote, RemoteError, ThirdParty, UploadConditions, Version,
 };
 use crate::sink::Sink;
 use crate::storage::{About, Kind, Stored, read_exactly};
@@ -24,7 +25,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 use tokio::sync::mpsc;
 
 /// A file under way.
@@ -40,7 +40,17 @@ pub(super) struct FileJob {
 
 pub(super) enum Source {
     Local(Arc<dyn Stored>, About),
-    Remote(Arc<Remote>),
+    Remote(Arc<Remote>, Version),
+}
+
+impl Source {
+    /// Whether ranges that are read one by one are of one version. If not, the file is read by one request.
+    fn has_ranges(&self) -> bool {
+        match self {
+            Source::Local(..) => true,
+            Source::Remote(_, version) => version.is_strong(),
+        }
+    }
 }
 
 enum Target {
@@ -140,7 +150,7 @@ impl FileJob {
         }
         let local = |error| CopyError::Local { path: PathBuf::from(item.source()), error };
         let source = match &item.from.0 {
-            Side::Remote(server, _) => Source::Remote(server.clone()),
+            Side::Remote(server, _) => Source::Remote(server.clone(), FileJob::version(copy, &item, server).await?),
             Side::Local(folder, _) => {
                 let (folder, name) = (folder.clone(), item.from.1.clone());
                 let opened = copy.shell.blocking(move || {
@@ -160,6 +170,7 @@ impl FileJob {
         let (target, present) = FileJob::open_target(copy, &item, blocks, &source, &attributes).await?;
         let mut waiting: VecDeque<u64> = match target {
             Target::Whole(..) | Target::Asked(_) => [0].into(),
+            _ if !source.has_ranges() => [0].into(),
             _ => (0..blocks.count()).filter(|number| !present.contains_key(number)).collect(),
         };
         waiting.retain(|number| item.has(*number));
@@ -170,6 +181,21 @@ impl FileJob {
             Arc::new(FileJob { copy: copy.clone(), item, blocks, source, target, attributes, state }),
             resumed,
         ))
+    }
+
+    /// Returns the version of a source on a server. A list may have a weak tag, or none, where the file itself has a date.
+    async fn version(copy: &Copy, item: &Item, server: &Arc<Remote>) -> Result<Version, CopyError> {
+        let listed = Version::from_tag(item.tag.as_deref());
+        // Servers that copy between each other see to that themselves.
+        if listed.is_strong() || copy.third_party.is_some() {
+            return Ok(listed);
+        }
+        let changed = || CopyError::Changed(item.source());
+        let found = server.head(&item.from.1).await?.ok_or_else(changed)?;
+        let is_same_time = item.resolution == Resolution::Unknown
+            || mtime::are_same(item.time(), (found.about.modified, found.resolution));
+        let is_same_tag = item.tag.is_none() || found.tag == item.tag;
+        if found.about.size == item.size() && is_same_time && is_same_tag { Ok(found.version) } else { Err(changed()) }
     }
 
     /// What goes with the file.
@@ -189,8 +215,8 @@ impl FileJob {
             _ => {}
         }
         match source {
-            Source::Remote(_) if !item.is_reservoir => Err(none(&item.from)),
-            Source::Remote(server) => {
+            Source::Remote(..) if !item.is_reservoir => Err(none(&item.from)),
+            Source::Remote(server, _) => {
                 let told = server.attributes(&item.from.1, wanted).await?;
                 let wrong =
                     "its server does not tell its attributes, or they are too many: leave xattrs out of --preserve";
@@ -219,7 +245,12 @@ impl FileJob {
                 |why| CopyError::Unusable(format!("{}: {why}: leave xattrs out of --preserve", item.source()));
             attributes.check().map_err(unusable)?;
         }
-        let resume = copy.resume || item.blocks.is_some();
+        let one_request = !source.has_ranges();
+        if one_request && item.blocks.is_some() {
+            return Err(CopyError::Changed(item.source()));
+        }
+        // Nothing tells whether the bytes that are there are of the version that comes now.
+        let resume = (copy.resume || item.blocks.is_some()) && !one_request;
         let begin = if resume { Begin::Resume } else { Begin::Anew };
         match &item.to.0 {
             Side::Local(folder, _) => {
@@ -238,8 +269,15 @@ impl FileJob {
                     }))
                 });
                 let local = |error| CopyError::Local { path: PathBuf::from(item.to.0.shown(&item.to.1)), error };
-                Ok(opened.await.map_err(local)??)
+                opened.await.map_err(local)?.map_err(|error| landed(item, error))
             }
+            Side::Remote(server, _) if one_request && !copy.verify => {
+                Ok((Target::Whole(server.of_name(&item.to.1).clone(), Whole::Stream), BTreeMap::new()))
+            }
+            Side::Remote(..) if one_request => Err(CopyError::Unusable(format!(
+                "{}: its server does not tell its version, so that no block can be sent again: leave --verify out",
+                item.source()
+            ))),
             Side::Remote(server, _) if server.is_bucket() && item.size() > copy.block => {
                 let (upload, present) = Multipart::open(copy, item, blocks, source, server).await?;
                 Ok((Target::Parts(upload), present))
@@ -303,7 +341,7 @@ impl FileJob {
         let is_whole = match glance(&self.copy, &self.item.to.0, &self.item.to.1).await {
             // A token that may only write does not see what is there.
             Err(CopyError::Remote(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. })) => true,
-            found => found?.is_some_and(|found| fits(&found.about, &self.item, Sync::Size)),
+            found => found?.is_some_and(|found| fits(&found.about, found.resolution, &self.item, Sync::Size)),
         };
         if !is_whole {
             let what = "says that the file is there, but it is not whole";
@@ -322,7 +360,7 @@ impl FileJob {
     /// time that a request takes to be answered.
     pub(super) async fn depth(&self, stream: usize) -> usize {
         let server = match (&self.source, &self.target) {
-            (Source::Remote(server), Target::Landing(_)) if self.item.is_reservoir => server.of_stream(stream),
+            (Source::Remote(server, _), Target::Landing(_)) if self.item.is_reservoir => server.of_stream(stream),
             (Source::Local(..), Target::Upload(upload)) => upload.of_stream(stream, self.blocks).0,
             _ => return 1,
         };
@@ -360,6 +398,7 @@ impl FileJob {
     pub(super) async fn transfer(&self, number: u64, stream: usize) -> Result<(), CopyError> {
         let range = match self.target {
             Target::Whole(..) | Target::Asked(_) => 0..self.blocks.size(),
+            _ if !self.source.has_ranges() => 0..self.blocks.size(),
             _ => self.blocks.range(number),
         };
         match (&self.target, &self.source) {
@@ -370,13 +409,17 @@ impl FileJob {
             (Target::Landing(landing), _) => {
                 let mut pieces = self.pieces(number, range.clone(), stream, Some(stream)).await?;
                 let mut sink = Sink::new(self.copy.shell.clone(), landing.clone(), range);
-                let medium = |error| crate::landing::LandingError::Medium(self.item.to.1.clone(), error);
+                let medium = |error| landed(&self.item, LandingError::Medium(self.item.to.1.clone(), error));
                 while let Some(piece) = pieces.next(self, stream).await? {
                     sink.push(&piece).await.map_err(medium)?;
                 }
                 // The connection is the next block's while this one's last piece is written.
                 let told = pieces.end();
                 let written = sink.end().await.map_err(medium)?;
+                // The block that is there came by an earlier request, and may be of another version.
+                if written.differs.is_some() {
+                    return Err(CopyError::Changed(self.item.source()));
+                }
                 for (number, sum) in written.blocks {
                     if told.is_some_and(|told| told != sum) {
                         return Err(CopyError::Differs(self.item.source(), number));
@@ -392,32 +435,34 @@ impl FileJob {
                 let body = self.file_body(file, number, range, stream, true);
                 let sum = body.sum();
                 let sent = server.put_block(&self.item.to.1, of, number, body.boxed_unsync(), Some(stream)).await;
-                sent?;
+                self.sent(sent, &sum)?;
                 self.check_source().await?;
                 if let Some(sum) = known(&sum) {
                     self.state().sums.insert(number, sum);
                 }
             }
-            (Target::Upload(upload), Source::Remote(_)) => {
+            (Target::Upload(upload), Source::Remote(..)) => {
                 let (server, of) = upload.of_stream(stream, self.blocks);
                 let (body, feed) = self.relay(number, range, stream, true).await?;
                 let sent = server.put_block(&self.item.to.1, of, number, body, None);
                 let (sent, fed) = tokio::join!(sent, feed);
-                let sum = fed.and_then(|sum| sent.map(|()| sum).map_err(CopyError::from))?;
+                let sum = fed.relayed(sent)?;
                 self.state().sums.insert(number, sum);
             }
             (Target::Parts(upload), Source::Local(file, _)) => {
                 let md5 = self.md5(file, range.clone()).await?;
                 let size = range.end - range.start;
-                let body = self.file_body(file, number, range, stream, false).boxed_unsync();
-                upload.put(&self.item, number, body, size, Some(md5)).await?;
+                let body = self.file_body(file, number, range, stream, false);
+                let sum = body.sum();
+                let sent = upload.put(&self.item, number, body.boxed_unsync(), size, Some(md5)).await;
+                self.sent(sent, &sum)?;
                 self.check_source().await?;
             }
-            (Target::Parts(upload), Source::Remote(_)) => {
+            (Target::Parts(upload), Source::Remote(..)) => {
                 let size = range.end - range.start;
                 let (body, feed) = self.relay(number, range, stream, false).await?;
                 let (sent, fed) = tokio::join!(upload.put(&self.item, number, body, size, None), feed);
-                fed.and_then(|_| sent.map_err(CopyError::from))?;
+                let _no_peer_compares = fed.relayed(sent)?;
             }
             (Target::Whole(server, _), Source::Local(file, _)) => {
                 let conditions = match server.is_bucket() {
@@ -425,19 +470,20 @@ impl FileJob {
                     false => self.conditions(Expected::Nothing),
                 };
                 let body = self.file_body(file, 0, range, stream, false);
-                let (size, modified) = (self.blocks.size(), self.item.about.modified);
-                server
-                    .put_whole(&self.item.to.1, body.boxed_unsync(), size, modified, conditions, &self.attributes)
-                    .await?;
+                let sum = body.sum();
+                let (size, modified) = (self.blocks.size(), self.item.modified());
+                let (name, body) = (&self.item.to.1, body.boxed_unsync());
+                let sent = server.put_whole(name, body, size, modified, conditions, &self.attributes).await;
+                self.sent(sent, &sum)?;
                 self.check_source().await?;
             }
-            (Target::Whole(server, _), Source::Remote(_)) => {
+            (Target::Whole(server, _), Source::Remote(..)) => {
                 let (body, feed) = self.relay(0, range, stream, false).await?;
-                let (size, modified) = (self.blocks.size(), self.item.about.modified);
+                let (size, modified) = (self.blocks.size(), self.item.modified());
                 let conditions = self.conditions(Expected::Nothing);
                 let sent = server.put_whole(&self.item.to.1, body, size, modified, conditions, &self.attributes);
                 let (sent, fed) = tokio::join!(sent, feed);
-                fed.and_then(|_| sent.map_err(CopyError::from))?;
+                let _no_peer_compares = fed.relayed(sent)?;
             }
         }
         Ok(())
@@ -458,7 +504,7 @@ impl FileJob {
         let (digest, bytes) = read.await.map_err(|error| self.unreadable(error))?;
         self.check_source().await?;
         turn(&self.copy, bytes.len()).await;
-        let (body, modified) = (crate::body::full(bytes), self.item.about.modified);
+        let (body, modified) = (crate::body::full(bytes), self.item.modified());
         let conditions = self.conditions(Expected::Blake3(digest));
         server.put_whole(&self.item.to.1, body, size, modified, conditions, &self.attributes).await?;
         self.copy.progress.moved(stream, size as usize);
@@ -496,16 +542,15 @@ impl FileJob {
     ) -> Result<Pieces, CopyError> {
         match &self.source {
             Source::Local(file, _) => Ok(Pieces::File(self.file_body(file, number, range, stream, false))),
-            Source::Remote(server) => {
+            Source::Remote(server, version) => {
                 let server = server.of_stream(stream);
                 let block = self.item.is_reservoir.then_some(self.blocks.block());
-                let tag = self.item.tag.as_deref();
                 let reading = server
                     .get(
                         &self.item.from.1,
                         range,
                         self.blocks.size(),
-                        tag,
+                        version,
                         block,
                         line.filter(|_| self.item.is_reservoir),
                     )
@@ -522,14 +567,11 @@ impl FileJob {
         range: core::ops::Range<u64>,
         stream: usize,
         trailers: bool,
-    ) -> Result<(crate::body::Body, impl Future<Output = Result<BlockSum, CopyError>>), CopyError> {
+    ) -> Result<(crate::body::Body, impl Future<Output = Fed>), CopyError> {
         let mut pieces = self.pieces(number, range.clone(), stream, None).await?;
         let (into, frames) = mpsc::channel(2);
         let mut hasher = BlockHasher::new(self.blocks, number);
         let feed = async move {
-            // The request itself tells why nobody takes them any more.
-            let gone =
-                |_| RemoteError::Connection { host: "the destination".into(), error: "the request broke".into() };
             loop {
                 let piece = match pieces.next(self, stream).await {
                     Ok(Some(piece)) => piece,
@@ -537,24 +579,34 @@ impl FileJob {
                     Err(error) => {
                         // Its end would be taken for the file's.
                         let _nobody_reads = into.send(Err(io::ErrorKind::UnexpectedEof.into())).await;
-                        return Err(error);
+                        return Fed::Failed(error);
                     }
                 };
                 hasher.update(&piece);
-                into.send(Ok(Frame::data(piece))).await.map_err(gone)?;
+                if into.send(Ok(Frame::data(piece))).await.is_err() {
+                    return Fed::Refused;
+                }
             }
             let sum = hasher.finish();
             if pieces.end().is_some_and(|told| told != sum) {
                 let _nobody_reads = into.send(Err(io::ErrorKind::InvalidData.into())).await;
-                return Err(CopyError::Differs(self.item.source(), number));
+                return Fed::Failed(CopyError::Differs(self.item.source(), number));
             }
-            if trailers {
-                into.send(Ok(Frame::trailers(crate::body::fields_of(&sum)))).await.map_err(gone)?;
+            if trailers && into.send(Ok(Frame::trailers(crate::body::fields_of(&sum)))).await.is_err() {
+                return Fed::Refused;
             }
-            Ok(sum)
+            Fed::Whole(sum)
         };
         let length = (!trailers).then_some(range.end - range.start);
         Ok((Relayed::new(frames, length).boxed_unsync(), feed))
+    }
+
+    /// What came of a request with the bytes of a file. A file that cannot be read here is no fault of the server, nor of the way there.
+    fn sent(&self, sent: Result<(), RemoteError>, sum: &LateSum) -> Result<(), CopyError> {
+        match read_error(sum) {
+            Some(error) => Err(self.unreadable(error)),
+            None => Ok(sent?),
+        }
     }
 
     /// A source that was written to meanwhile is neither the old file nor the new one.
@@ -593,7 +645,7 @@ impl FileJob {
 
     /// All blocks were copied: the file gets its name, unless some are not there as they should be.
     pub(super) async fn finish(&self) -> Result<Finished, CopyError> {
-        let modified = Some(self.item.about.modified).filter(|time| *time != SystemTime::UNIX_EPOCH);
+        let modified = self.item.modified();
         match &self.target {
             Target::Whole(_, Whole::Stream) if self.copy.proves => {
                 let same = hash::is_proved(&self.copy, &self.item).await?;
@@ -613,7 +665,7 @@ impl FileJob {
                 done => Ok(done.map(|()| Finished::Done)?),
             },
             Target::Landing(landing) => {
-                let medium = |error| crate::landing::LandingError::Medium(self.item.to.1.clone(), error);
+                let medium = |error| landed(&self.item, LandingError::Medium(self.item.to.1.clone(), error));
                 if self.copy.verify {
                     let checked = landing.clone();
                     let lost = self.copy.shell.blocking(move || checked.check()).await.map_err(medium)?;
@@ -628,7 +680,8 @@ impl FileJob {
                     return Err(CopyError::Exists(self.item.to.0.shown(&self.item.to.1)));
                 }
                 let landing = landing.clone();
-                self.copy.shell.blocking(move || Ok(landing.finish(modified))).await.map_err(medium)??;
+                let finished = self.copy.shell.blocking(move || Ok(landing.finish(modified))).await.map_err(medium)?;
+                finished.map_err(|error| landed(&self.item, error))?;
                 Ok(Finished::Done)
             }
             Target::Upload(upload) => {
@@ -639,7 +692,6 @@ impl FileJob {
                     false => (sums.len() as u64 == self.blocks.count()).then(|| root(&sums)),
                 };
                 let (name, verify) = (&self.item.to.1, self.copy.verify);
-                let modified = self.item.about.modified;
                 let replaces = self.copy.replaces;
                 let ending = Ending { root, verify, modified, attributes: &self.attributes, replaces };
                 for (server, of) in upload.all(self.blocks).skip(1) {
@@ -673,7 +725,7 @@ impl FileJob {
 
     /// Compares the arrived file with the digest that the source's server tells. A file that differs is discarded.
     async fn prove(&self, landing: &Arc<Landing>) -> Result<(), CopyError> {
-        let Source::Remote(server) = &self.source else { return Ok(()) };
+        let Source::Remote(server, _) = &self.source else { return Ok(()) };
         let told = server.digest(&self.item.from.1, self.blocks.size(), true).await?;
         let (algorithm, told) = told.ok_or_else(|| self.unproved("its server tells no digest"))?;
         let (reading, size) = (landing.clone(), self.blocks.size());
@@ -701,13 +753,45 @@ impl FileJob {
             return Err(CopyError::Unhealed(self.item.to.0.shown(&self.item.to.1), count));
         }
         state.sums.retain(|number, _| lost.binary_search(number).is_err());
-        state.left = count;
+        let lost = if self.source.has_ranges() { lost } else { vec![0] };
+        state.left = lost.len() as u64;
         state.waiting.extend(lost);
         Ok(Finished::Again(count))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What came of reading from one server for a request to another.
+enum Fed {
+    Whole(BlockSum),
+    /// The request took no more.
+    Refused,
+    Failed(CopyError),
+}
+
+impl Fed {
+    /// Returns the checksums if the request was answered well; else the error of the end that failed first.
+    fn relayed(self, sent: Result<(), RemoteError>) -> Result<BlockSum, CopyError> {
+        match (self, sent) {
+            (Fed::Failed(error), _) => Err(error),
+            (_, Err(error)) => Err(error.into()),
+            (Fed::Whole(sum), Ok(())) => Ok(sum),
+            (Fed::Refused, Ok(())) => {
+                let (host, error) = ("the destination".into(), "it did not take all of the file".into());
+                Err(RemoteError::Connection { host, error }.into())
+            }
+        }
+    }
+}
+
+/// What a folder of this machine says of a file that arrives there, by the file's path.
+fn landed(item: &Item, error: LandingError) -> CopyError {
+    match error {
+        LandingError::Medium(_, error) => CopyError::Local { path: item.to.0.shown(&item.to.1).into(), error },
+        error => error.into(),
     }
 }
 
@@ -744,18 +828,17 @@ pub(super) async fn has_arrived(copy: &Copy, item: &Item, sync: Sync) -> Result<
         found => found?,
     };
     match found {
-        Some(found) if fits(&found.about, item, sync) => Ok(sync != Sync::Hash || hash::are_same(copy, item).await?),
+        Some(found) if fits(&found.about, found.resolution, item, sync) => {
+            Ok(sync != Sync::Hash || hash::are_same(copy, item).await?)
+        }
         _ => Ok(false),
     }
 }
 
 /// Whether this is a file of the item's size, and time if that counts.
-pub(super) fn fits(found: &About, item: &Item, sync: Sync) -> bool {
-    let apart = |one: SystemTime, other: SystemTime| {
-        one.duration_since(other).or_else(|_| other.duration_since(one)).unwrap_or(Duration::MAX)
-    };
-    let same_time = apart(found.modified, item.about.modified) < Duration::from_secs(1);
-    found.kind == Kind::File && found.size == item.size() && (sync != Sync::SizeTime || same_time)
+pub(super) fn fits(found: &About, resolution: Resolution, item: &Item, sync: Sync) -> bool {
+    let same_time = || mtime::are_same((found.modified, resolution), item.time());
+    found.kind == Kind::File && found.size == item.size() && (sync != Sync::SizeTime || same_time())
 }
 
 /// The bytes of a block, wherever they come from.

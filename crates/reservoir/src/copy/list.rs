@@ -2,8 +2,9 @@
 
 use super::place::{Place, Side, Sides};
 use super::{Copy, CopyError};
+use crate::mtime::Resolution;
 use crate::name::Name;
-use crate::remote::Listed;
+use crate::remote::{Found, Listed};
 use crate::storage::{About, Kind};
 use core::ops::Range;
 use std::io;
@@ -39,6 +40,8 @@ pub struct Item {
     pub(super) from: (Side, Name),
     pub(super) to: (Side, Name),
     pub(super) about: About,
+    /// How exactly the source tells when it was modified.
+    pub(super) resolution: Resolution,
     /// The source's version.
     pub(super) tag: Option<String>,
     pub(super) is_reservoir: bool,
@@ -51,16 +54,25 @@ pub struct Item {
 }
 
 impl Item {
-    pub(super) fn new(
-        from: (Side, Name),
-        to: (Side, Name),
-        about: About,
-        tag: Option<String>,
-        is_reservoir: bool,
-        blocks: Option<Vec<Range<u64>>>,
-    ) -> Item {
+    pub(super) fn new(from: (Side, Name), to: (Side, Name), found: Looked, blocks: Option<Vec<Range<u64>>>) -> Item {
+        let Looked { about, resolution, tag, is_reservoir } = found;
         let path = from.1.to_url();
-        Item { from, to, about, tag, is_reservoir, path, blocks, refused: None }
+        Item { from, to, about, resolution, tag, is_reservoir, path, blocks, refused: None }
+    }
+
+    /// When it was modified; `None` if the source does not tell.
+    pub(super) fn modified(&self) -> Option<SystemTime> {
+        Some(self.about.modified).filter(|_| self.resolution != Resolution::Unknown)
+    }
+
+    pub(super) fn time(&self) -> (SystemTime, Resolution) {
+        (self.about.modified, self.resolution)
+    }
+
+    /// Whether one of its ends is a URL with a query.
+    pub(super) fn has_query(&self) -> bool {
+        let has = |(side, name): &(Side, Name)| matches!(side, Side::Remote(server, _) if server.has_query(name));
+        has(&self.from) || has(&self.to)
     }
 
     /// Whether a block is copied here.
@@ -99,12 +111,18 @@ impl Item {
 pub(super) async fn list(copy: &Copy, sources: &[Place], to: &Place) -> Result<Vec<Item>, CopyError> {
     let mut sides = Sides::new(copy);
     let (to_side, to_name) = sides.open(to)?;
-    let into = to.has_slash() || sources.len() > 1 || is_folder(copy, &to_side, &to_name).await?;
+    if to.has_query() && sources.len() > 1 {
+        return Err(CopyError::Unusable(format!("{to}: {ONE_FILE}")));
+    }
+    let into = !to.has_query() && (to.has_slash() || sources.len() > 1 || is_folder(copy, &to_side, &to_name).await?);
     let mut items = Vec::new();
     for source in sources {
         let (side, name) = sides.open(source)?;
         let found = look(copy, &side, &name).await?;
         let is_folder = found.about.kind == Kind::Folder;
+        if is_folder && (source.has_query() || to.has_query()) {
+            return Err(CopyError::Unusable(format!("{}: {ONE_FILE}", if to.has_query() { to } else { source })));
+        }
         // `folder/` is what is in it.
         let target = match source.last().filter(|_| into && !(is_folder && source.has_slash())) {
             Some(last) => to_name.join(&last)?,
@@ -145,15 +163,14 @@ struct Listing<'a> {
 
 impl Listing<'_> {
     fn item(&self, from: Name, to: Name, below: &Name, found: Looked) -> Item {
-        let Looked { about, tag, is_reservoir } = found;
         let (from, to) = ((self.side.clone(), from), (self.to.clone(), to));
-        Item { from, to, about, tag, is_reservoir, path: below.to_url(), blocks: None, refused: None }
+        Item { path: below.to_url(), ..Item::new(from, to, found, None) }
     }
 
     /// What is at `from` in a source, or in it, cannot be copied.
     fn refused(&self, from: &Name, to: &Name, below: &Name, why: String) -> Item {
         let about = About::without_inode(Kind::Other, 0, SystemTime::UNIX_EPOCH);
-        let found = Looked { about, tag: None, is_reservoir: false };
+        let found = Looked { about, resolution: Resolution::Unknown, tag: None, is_reservoir: false };
         Item { refused: Some(why), ..self.item(from.clone(), to.clone(), below, found) }
     }
 
@@ -164,7 +181,12 @@ impl Listing<'_> {
             let at = joined(&from, &below)?;
             let mut entries = self.entries(&at).await?;
             entries.sort_by(|one, other| one.part.cmp(&other.part));
-            for Listed { part, about, tag } in entries {
+            let before = items.len() + folders.len();
+            for Listed { part, about, resolution, tag } in entries {
+                let path = below.path().join(&part);
+                if self.copy.exclude.iter().any(|pattern| pattern.fits_path(&path)) {
+                    continue;
+                }
                 let refused = |bad: &dyn core::fmt::Display| self.refused(&at, &to, &below, format!("in it, {bad}"));
                 let inside = match below.join(&part) {
                     Ok(inside) => inside,
@@ -173,9 +195,6 @@ impl Listing<'_> {
                         continue;
                     }
                 };
-                if self.copy.exclude.iter().any(|pattern| pattern.fits(&inside)) {
-                    continue;
-                }
                 let (source, target) = match (joined(&from, &inside), joined(&to, &inside)) {
                     (Ok(source), Ok(target)) => (source, target),
                     (Err(bad), _) | (_, Err(bad)) => {
@@ -187,10 +206,16 @@ impl Listing<'_> {
                     Kind::Folder => folders.push(inside),
                     Kind::File => {
                         let is_reservoir = matches!(&self.side, Side::Remote(server, _) if !server.is_bucket());
-                        items.push(self.item(source, target, &inside, Looked { about, tag, is_reservoir }));
+                        items.push(self.item(source, target, &inside, Looked { about, resolution, tag, is_reservoir }));
                     }
                     Kind::Other => items.push(self.refused(&source, &target, &inside, NO_FILE.into())),
                 }
+            }
+            // Files bring the folders that they are in.
+            if items.len() + folders.len() == before {
+                let about = About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH);
+                let found = Looked { about, resolution: Resolution::Unknown, tag: None, is_reservoir: false };
+                items.push(self.item(at, joined(&to, &below)?, &below, found));
             }
         }
         Ok(())
@@ -203,7 +228,10 @@ impl Listing<'_> {
                 let (folder, name) = (folder.clone(), at.clone());
                 let listed = self.copy.shell.blocking(move || {
                     let listed = |entry: io::Result<(_, About)>| {
-                        entry.map(|(part, about)| Listed { part, about, tag: Some(about.entity_tag()) })
+                        entry.map(|(part, about)| {
+                            let (resolution, tag) = (Resolution::Nanoseconds, Some(about.entity_tag()));
+                            Listed { part, about, resolution, tag }
+                        })
                     };
                     folder.list(&name)?.map(listed).collect()
                 });
@@ -219,6 +247,7 @@ fn joined(above: &Name, below: &Name) -> Result<Name, CopyError> {
 
 pub(super) struct Looked {
     pub(super) about: About,
+    pub(super) resolution: Resolution,
     pub(super) tag: Option<String>,
     pub(super) is_reservoir: bool,
 }
@@ -235,12 +264,20 @@ pub(super) async fn glance(copy: &Copy, side: &Side, name: &Name) -> Result<Opti
     match side {
         Side::Remote(server, _) => {
             let found = server.head(name).await?;
-            Ok(found.map(|found| Looked { about: found.about, tag: found.tag, is_reservoir: found.is_reservoir }))
+            Ok(found.map(|Found { about, resolution, tag, is_reservoir, .. }| Looked {
+                about,
+                resolution,
+                tag,
+                is_reservoir,
+            }))
         }
         Side::Local(folder, _) => {
             let (folder, at) = (folder.clone(), name.clone());
             match copy.shell.blocking(move || folder.about(&at)).await {
-                Ok(about) => Ok(Some(Looked { about, tag: Some(about.entity_tag()), is_reservoir: false })),
+                Ok(about) => {
+                    let (resolution, tag) = (Resolution::Nanoseconds, Some(about.entity_tag()));
+                    Ok(Some(Looked { about, resolution, tag, is_reservoir: false }))
+                }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
                 Err(error) => Err(CopyError::Local { path: PathBuf::from(side.shown(name)), error }),
             }
@@ -260,6 +297,7 @@ async fn is_folder(copy: &Copy, side: &Side, name: &Name) -> Result<bool, CopyEr
     }
 }
 
+const ONE_FILE: &str = "a URL with a query is one file: name each file, and no folder";
 const NO_FILE: &str =
     "this is neither file nor folder (a link to a folder, a pipe, a device): leave it out by --exclude";
 
@@ -333,7 +371,8 @@ mod tests {
         let copy = Copy::new(Shell::tokio(), Arc::new(dial));
         let remote = Place::parse("https://server/", None).unwrap();
         let local = Place::local(&run).unwrap();
-        for (source, to, whys) in [(local, "one", vec![NO_FILE]), (remote, "two", vec!["`..` has", "longer than 255"])]
+        for (source, to, whys) in
+            [(local, "one", vec![NO_FILE]), (remote, "two", vec!["`..` has", NO_FILE, "longer than 255"])]
         {
             let target = outer.path().join(to);
             let outcome = copy.run(&[source], &Place::local(&target).unwrap()).await.unwrap();

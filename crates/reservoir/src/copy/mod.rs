@@ -14,6 +14,8 @@ mod packs;
 mod place;
 pub mod plan;
 mod progress;
+#[cfg(test)]
+mod tests;
 mod work;
 
 pub use exclude::Pattern;
@@ -23,6 +25,7 @@ pub use progress::Progress;
 
 use crate::attributes::Preserve;
 use crate::blocks::USUAL_BLOCK;
+use crate::credentials::ServerTokens;
 use crate::pace::{Pace, Rate};
 use crate::remote::{Dial, RemoteError, ThirdParty};
 use crate::s3::Account;
@@ -50,6 +53,7 @@ pub struct Copy {
     exclude: Vec<Pattern>,
     retries: u32,
     account: Option<Account>,
+    tokens: Arc<ServerTokens>,
     stripe: Vec<Host>,
     /// Of files that arrive in a folder of this machine.
     preconditions: Preconditions,
@@ -103,6 +107,8 @@ pub struct Outcome {
     pub copied: u64,
     /// Files that were there already.
     pub present: u64,
+    /// Empty folders that are there now.
+    pub folders: u64,
     /// Files of which this part has done its own; others have the rest.
     pub left_to_others: u64,
     /// Bytes that went through here, or between servers that were asked.
@@ -173,6 +179,7 @@ impl Copy {
             exclude: Vec::new(),
             retries: 8,
             account: None,
+            tokens: Arc::default(),
             stripe: Vec::new(),
             preconditions: Preconditions::default(),
             sparse: false,
@@ -260,6 +267,13 @@ impl Copy {
     #[must_use]
     pub fn account(mut self, account: Option<Account>) -> Copy {
         self.account = account;
+        self
+    }
+
+    /// Asks servers with these tokens, where a [`Place`] has none of its own.
+    #[must_use]
+    pub fn tokens(mut self, tokens: ServerTokens) -> Copy {
+        self.tokens = Arc::new(tokens);
         self
     }
 

@@ -81,7 +81,7 @@ impl Multipart {
         }
         let upload = match upload {
             Some(upload) => upload,
-            None => server.create_upload(name, item.about.modified).await?,
+            None => server.create_upload(name, item.modified()).await?,
         };
         Ok((Multipart { server: server.clone(), upload, tags: Mutex::new(tags) }, present))
     }

@@ -5,11 +5,12 @@ use super::list::Item;
 use super::place::Side;
 use super::{Copy, CopyError, Sync};
 use crate::body::Relayed;
+use crate::mtime::Resolution;
 use crate::name::Name;
 use crate::pack::{self, Unpacker};
 use crate::remote::{Reading, Remote, RemoteError};
 use crate::small::{Batch, Wanted, gather};
-use crate::storage::{About, Folder};
+use crate::storage::{About, Folder, Kind};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
 use hyper::body::Frame;
@@ -68,8 +69,11 @@ pub(super) async fn units(copy: &Copy, items: Vec<Item>) -> Vec<Unit> {
 }
 
 fn is_small(copy: &Copy, item: &Item) -> bool {
-    let is_plain = item.refused.is_none() && item.blocks.is_none() && copy.preconditions.is_empty();
-    item.size() <= pack::MOST_OF_A_FILE.min(copy.block) && is_plain
+    item.about.kind == Kind::File
+        && item.size() <= pack::MOST_OF_A_FILE.min(copy.block)
+        && item.refused.is_none()
+        && item.blocks.is_none()
+        && copy.preconditions.is_empty()
 }
 
 /// Between a folder of this machine and a server of ours, either way.
@@ -281,7 +285,7 @@ impl Known {
             Sync::Size | Sync::SizeTime => {
                 let listed = self.list(server, root, &item.to.1.folder()).await?;
                 let found = item.to.1.last().and_then(|last| listed.get(last));
-                Ok(found.is_some_and(|found| super::file::fits(found, item, sync)))
+                Ok(found.is_some_and(|found| super::file::fits(found, Resolution::Nanoseconds, item, sync)))
             }
         }
     }

@@ -43,6 +43,8 @@ enum At {
         host: String,
         port: u16,
         name: Name,
+        /// Path and query as they were written, if there is a query.
+        target: Option<String>,
         token: Option<String>,
     },
     /// Of the copy's [account](Copy::account).
@@ -58,40 +60,54 @@ impl Place {
         matches!(self.at, At::Bucket { .. })
     }
 
-    /// A URL that begins with `https://`, asked with `token`; `s3://BUCKET/KEY`, asked as the copy's [account](Copy::account); or a path of this machine.
+    /// A URL that begins with `https://`, asked with `token`, or else with the copy's own for its server ([`Copy::tokens`]); `s3://BUCKET/KEY`, asked as the
+    /// copy's [account](Copy::account); or a path of this machine. A URL with a query is one file, and is sent as it is written.
     ///
     /// # Errors
-    /// If it is another kind of URL, or the path cannot be.
+    /// If it is another kind of URL, has a password or a fragment, or the path cannot be. The text has neither password nor query.
     pub fn parse(text: &str, token: Option<&str>) -> Result<Place, CopyError> {
-        let unusable = |text: String| CopyError::Unusable(text);
+        let unusable = |what: &str| CopyError::Unusable(format!("{}: {what}", without_secrets(text)));
         if let Some(rest) = text.strip_prefix("s3://") {
             let (bucket, path) = rest.split_once('/').unwrap_or((rest, ""));
+            if bucket.contains([':', '@']) {
+                return Err(unusable("no keys in URLs: use AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"));
+            }
             let slash = path.ends_with('/') || path.is_empty();
             return Ok(Place { at: At::Bucket { bucket: bucket.into(), name: Name::from_url(path)? }, slash });
         }
         let Some(rest) = text.strip_prefix("https://") else {
             return match text.split_once("://") {
                 Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
-                    Err(unusable(format!("{text}: only https:// and s3:// are encrypted; there is no {scheme}://")))
+                    Err(unusable(&format!("only https:// and s3:// are encrypted; there is no {scheme}://")))
                 }
                 _ => Place::local(Path::new(text)),
             };
         };
-        let (authority, path) = rest.split_once('/').map_or((rest, ""), |(authority, path)| (authority, path));
+        let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         if authority.contains('@') {
-            return Err(unusable(format!("{text}: no passwords in URLs: use --token-file")));
+            return Err(unusable("no passwords in URLs: use --token-file"));
         }
+        // RFC 3986 3.5: a fragment is not sent. Without it another file might be meant.
+        if rest.contains('#') {
+            return Err(unusable(
+                "servers are not told what follows a #: leave it out, or write %23 for a # in a name",
+            ));
+        }
+        let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
         let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, port)) => (host, port.strip_prefix(':')),
             None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
         };
-        let port = port.map_or(Ok(443), str::parse).map_err(|_| unusable(format!("{text}: the port is no number")))?;
+        let port = port.map_or(Ok(443), str::parse).map_err(|_| unusable("the port is no number"))?;
         if host.is_empty() {
-            return Err(unusable(format!("{text}: there is no host")));
+            return Err(unusable("there is no host"));
         }
         let (name, slash) = (Name::from_url(path)?, path.ends_with('/') || path.is_empty());
-        let (host, token) = (host.to_owned(), token.map(str::to_owned));
-        Ok(Place { at: At::Remote { host, port, name, token }, slash })
+        // A signature may count each byte, so that the path is not written anew.
+        let path = if path.is_empty() { "/" } else { path };
+        let target = query.map(|query| format!("{path}?{query}"));
+        let (host, token) = (host.to_ascii_lowercase(), token.map(str::to_owned));
+        Ok(Place { at: At::Remote { host, port, name, target, token }, slash })
     }
 
     /// A path of this machine.
@@ -131,9 +147,9 @@ impl Place {
     }
 
     /// A folder of this machine, or a server, as [`Side::root`] names it.
-    pub(super) fn root(root: &str, token: Option<&str>) -> Result<Place, CopyError> {
+    pub(super) fn root(root: &str) -> Result<Place, CopyError> {
         if root.starts_with("https://") || root.starts_with("s3://") {
-            return Place::parse(root, token);
+            return Place::parse(root, None);
         }
         let path = PathBuf::from(root);
         Ok(Place { at: At::Local { root: path.clone(), name: Name::root(), shown: path }, slash: false })
@@ -154,8 +170,8 @@ impl Place {
         }
     }
 
-    /// The server it is on, if it is on one.
-    pub(crate) fn server(&self) -> Option<(&str, u16)> {
+    /// The host and the port of its server, if it is on one.
+    pub fn server(&self) -> Option<(&str, u16)> {
         match &self.at {
             At::Remote { host, port, .. } => Some((host, *port)),
             _ => None,
@@ -164,6 +180,11 @@ impl Place {
 
     pub(crate) fn has_slash(&self) -> bool {
         self.slash
+    }
+
+    /// Whether it has a query.
+    pub(super) fn has_query(&self) -> bool {
+        matches!(&self.at, At::Remote { target: Some(_), .. })
     }
 }
 
@@ -176,6 +197,15 @@ impl core::fmt::Display for Place {
             At::Bucket { bucket, name } => write!(f, "s3://{bucket}{name}"),
         }
     }
+}
+
+/// A URL without its user, password and query, for messages.
+fn without_secrets(text: &str) -> String {
+    let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+    // A password may have any characters, if somebody did not escape them.
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+    let end = rest.find(['?', '#']).unwrap_or(rest.len());
+    format!("{scheme}://{}", &rest[..end])
 }
 
 /// As a URL has it.
@@ -219,7 +249,7 @@ impl Side {
 /// Opens sides; those of one folder or server are the same.
 pub(super) struct Sides<'a> {
     copy: &'a Copy,
-    servers: HashMap<(String, u16, Option<String>), Arc<Remote>>,
+    servers: HashMap<(String, u16, Option<String>, Option<String>), Arc<Remote>>,
     buckets: HashMap<String, Arc<Remote>>,
 }
 
@@ -236,16 +266,23 @@ impl Sides<'_> {
                 Ok((Side::Local(Arc::new(opened), root.display().to_string().into()), name.clone()))
             }
             At::Folder { folder, name } => Ok((Side::Local(folder.clone(), "/".into()), name.clone())),
-            At::Remote { host, port, name, token } => {
-                let key = (host.clone(), *port, token.clone());
+            At::Remote { host, port, name, target, token } => {
                 let copy = self.copy;
+                if target.is_some() && !copy.stripe.is_empty() {
+                    let text = format!("{place}: a URL with a query is for one server: leave --stripe out");
+                    return Err(CopyError::Unusable(text));
+                }
+                let key = (host.clone(), *port, target.clone(), token.clone());
                 let server = self.servers.entry(key).or_insert_with(|| {
-                    let at = |host: &str, port| {
-                        Remote::new(copy.shell.clone(), copy.dial.clone(), host, port, token.clone())
+                    let at = |host: &str, port, token: Option<&str>| {
+                        // The token of a place is for no server but its own.
+                        let token = token.or_else(|| copy.tokens.get(host, port)).map(str::to_owned);
+                        Remote::new(copy.shell.clone(), copy.dial.clone(), host, port, token)
                     };
                     let others =
-                        copy.stripe.iter().map(|other| Arc::new(at(other.name(), other.port().unwrap_or(443))));
-                    Arc::new(at(host, *port).striped(others.collect()))
+                        copy.stripe.iter().map(|other| Arc::new(at(other.name(), other.port().unwrap_or(443), None)));
+                    let server = at(host, *port, token.as_deref()).striped(others.collect());
+                    Arc::new(server.asked_by(target.clone().map(|target| (name.clone(), target))))
                 });
                 Ok((Side::Remote(server.clone(), authority(host, *port).into()), name.clone()))
             }

@@ -3,16 +3,18 @@
 //! Invariant: the parts of a plan are all of it, each block in one part. Large files are cut where the destination is one of our
 //! servers, which puts blocks from anywhere together.
 
-use super::list::Item;
+use super::list::{Item, Looked};
 use super::place::{Place, Side};
 use super::{Copy, CopyError};
+use crate::credentials::ServerAddress;
+use crate::mtime::{self, Resolution};
 use crate::name::Name;
+use crate::remote::Version;
 use crate::storage::{About, Kind};
 use core::ops::Range;
-use http_rules::date::{from_nanoseconds, nanoseconds};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::time::SystemTime;
 
 /// Who copies what.
@@ -37,7 +39,7 @@ use std::time::SystemTime;
 ///
 /// // Elsewhere, later:
 /// let plan = Plan::read(&text)?;
-/// let mine = plan.part(&copy, 2, None)?;
+/// let mine = plan.part(&copy, 2)?;
 /// assert_eq!((plan.parts(), mine.len()), (3, 3));
 /// # Ok(())
 /// # }
@@ -70,12 +72,15 @@ struct Line {
     from: (String, String),
     to: (String, String),
     size: u64,
-    /// Nanoseconds since 1970, negative before.
-    modified: i128,
+    /// Seconds since 1970, with a fraction if the source tells one; `None` if it tells no time.
+    modified: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tag: Option<String>,
     /// Whether the source is one of our servers.
     reservoir: bool,
+    /// Whether it is an empty folder.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    folder: bool,
     /// The first block, and the one behind the last, where it is not all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     blocks: Option<(u64, u64)>,
@@ -89,6 +94,11 @@ impl Plan {
     pub async fn new(copy: &Copy, items: &[Item], parts: u32) -> Result<Plan, CopyError> {
         if let Some((item, why)) = items.iter().find_map(|item| Some((item, item.refused.as_ref()?))) {
             return Err(CopyError::Unusable(format!("{}: {why}", item.source())));
+        }
+        // Queries may be signatures, which nobody expects in a file for many.
+        if let Some(item) = items.iter().find(|item| item.has_query()) {
+            let text = format!("{}: a plan has no URLs with a query: copy it without a plan", item.source());
+            return Err(CopyError::Unusable(text));
         }
         let all: u64 = items.iter().map(Item::size).sum();
         // Four runs a part at least, for balance.
@@ -117,18 +127,21 @@ impl Plan {
         }
         let lines = pieces.iter().zip(homes).map(|((at, blocks, cut), part)| {
             let item = &items[*at];
+            let text = item.modified().map(mtime::to_text);
+            let whole_seconds = |text: String| text.split('.').next().unwrap_or_default().to_owned();
             Line {
                 part,
                 from: (item.from.0.root(), item.from.1.to_url()),
                 to: (item.to.0.root(), item.to.1.to_url()),
                 size: item.size(),
-                modified: nanoseconds(item.about.modified),
+                modified: if item.resolution == Resolution::Seconds { text.map(whole_seconds) } else { text },
                 tag: item.tag.clone(),
                 reservoir: item.is_reservoir,
+                folder: item.about.kind == Kind::Folder,
                 blocks: cut.then_some((blocks.start, blocks.end)),
             }
         });
-        let head = Head { version: 1, parts: parts.max(1), block: copy.block, files: items.len() };
+        let head = Head { version: VERSION, parts: parts.max(1), block: copy.block, files: items.len() };
         Ok(Plan { head, lines: lines.collect() })
     }
 
@@ -149,7 +162,7 @@ impl Plan {
         let wrong = |at: usize, error: serde_json::Error| format!("line {}: {error}", at + 1);
         let (_, head) = lines.next().ok_or("an empty file is no plan: `reservoir plan` makes one")?;
         let head: Head = serde_json::from_str(head).map_err(|error| wrong(0, error))?;
-        if head.version != 1 || !(1..=offload_base::part::MAX_PARTS).contains(&head.parts) {
+        if head.version != VERSION || !(1..=offload_base::part::MAX_PARTS).contains(&head.parts) {
             return Err(format!(
                 "version {} with {} parts is no plan that this version reads",
                 head.version, head.parts
@@ -161,8 +174,9 @@ impl Plan {
             let line: Line = serde_json::from_str(text).map_err(|error| wrong(at, error))?;
             let fits = line.size < 1 << 62
                 && line.blocks.is_none_or(|(first, end)| first < end && end <= line.size.div_ceil(plan.head.block));
-            if !(1..=plan.head.parts).contains(&line.part) || !fits {
-                return Err(format!("line {}: the part or the blocks are out of range", at + 1));
+            let is_time = line.modified.as_deref().is_none_or(|text| mtime::from_text(text).is_some());
+            if !(1..=plan.head.parts).contains(&line.part) || !fits || !is_time {
+                return Err(format!("line {}: the part, the blocks or the time are out of range", at + 1));
             }
             plan.lines.push(line);
         }
@@ -179,18 +193,31 @@ impl Plan {
         self.head.block
     }
 
-    /// What one part copies; servers are asked with `token`.
+    /// The servers that are asked.
     ///
     /// # Errors
     /// If a place cannot be used here.
-    pub fn part(&self, copy: &Copy, part: u32, token: Option<&str>) -> Result<Vec<Item>, CopyError> {
+    pub fn servers(&self) -> Result<BTreeSet<ServerAddress>, CopyError> {
+        let roots: BTreeSet<&str> = self.lines.iter().flat_map(|line| [&*line.from.0, &*line.to.0]).collect();
+        let mut servers = BTreeSet::new();
+        for root in roots {
+            servers.extend(Place::root(root)?.server().map(|(host, port)| (host.to_owned(), port)));
+        }
+        Ok(servers)
+    }
+
+    /// What one part copies.
+    ///
+    /// # Errors
+    /// If a place cannot be used here.
+    pub fn part(&self, copy: &Copy, part: u32) -> Result<Vec<Item>, CopyError> {
         let mut sides = super::place::Sides::new(copy);
         let mut known = std::collections::HashMap::<String, Side>::new();
         let mut open = |(root, name): &(String, String)| {
             let side = match known.get(root) {
                 Some(side) => side.clone(),
                 None => {
-                    let side = sides.open(&Place::root(root, token)?)?.0;
+                    let side = sides.open(&Place::root(root)?)?.0;
                     known.insert(root.clone(), side.clone());
                     side
                 }
@@ -206,11 +233,16 @@ impl Plan {
                 // Runs of a file follow each other.
                 (Some(runs), Some(run)) if last.is_some_and(|last| last.to == line.to) => runs.push(run),
                 (_, run) => {
-                    let modified = from_nanoseconds(line.modified).unwrap_or(SystemTime::UNIX_EPOCH);
-                    let about = About::without_inode(Kind::File, line.size, modified);
+                    let text = line.modified.as_deref();
+                    let resolution = text.map_or(Resolution::Unknown, Resolution::from_text);
+                    let modified = text.and_then(mtime::from_text).unwrap_or(SystemTime::UNIX_EPOCH);
+                    let kind = if line.folder { Kind::Folder } else { Kind::File };
+                    let about = About::without_inode(kind, line.size, modified);
+                    let (tag, is_reservoir) = (line.tag.clone(), line.reservoir);
+                    let found = Looked { about, resolution, tag, is_reservoir };
                     let (from, to) = (open(&line.from)?, open(&line.to)?);
                     let blocks = run.map(|run| vec![run]);
-                    items.push(Item::new(from, to, about, line.tag.clone(), line.reservoir, blocks));
+                    items.push(Item::new(from, to, found, blocks));
                 }
             }
             last = Some(line);
@@ -221,11 +253,15 @@ impl Plan {
 
 /// Whether blocks of a file may come from several parts.
 async fn can_be_cut(item: &Item) -> Result<bool, CopyError> {
+    // Parts might read two versions of a source without a strong tag.
+    let is_one_version = matches!(&item.from.0, Side::Local(..)) || Version::from_tag(item.tag.as_deref()).is_strong();
     match &item.to.0 {
-        Side::Remote(server, _) => Ok(server.is_reservoir().await?),
-        Side::Local(..) => Ok(false),
+        Side::Remote(server, _) if is_one_version => Ok(server.is_reservoir().await?),
+        _ => Ok(false),
     }
 }
 
+/// The form of the file. Times of version 1 began in 1970.
+const VERSION: u32 = 2;
 /// A file takes as long as these bytes, beside its own.
 const PRICE_OF_A_FILE: u64 = 256 << 10;

@@ -7,8 +7,10 @@
 use super::file::{FileJob, Finished, Opened};
 use super::list::Item;
 use super::packs::{self, Unit};
+use super::place::Side;
 use super::{Copy, CopyError, Outcome};
 use crate::remote::RemoteError;
+use crate::storage::Kind;
 use core::pin::Pin;
 use core::time::Duration;
 use hyper::StatusCode;
@@ -156,6 +158,17 @@ impl Work {
             return self.failed(shown, &CopyError::Unusable(why));
         }
         let (mut round, size) = (0, item.size());
+        while item.about.kind == Kind::Folder {
+            match make_folder(&self.copy, &item).await {
+                Err(error) if self.tries_again(&error, round) => self.wait(&error, round).await,
+                Err(error) => return self.failed(shown, &error),
+                Ok(()) => {
+                    self.outcome().folders += 1;
+                    return self.copy.progress.file_ends();
+                }
+            }
+            round += 1;
+        }
         let opened = loop {
             let opened = FileJob::open(&self.copy, item.clone()).await;
             match opened {
@@ -323,6 +336,23 @@ impl Work {
 
     fn outcome(&self) -> MutexGuard<'_, Outcome> {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes an empty folder, unless it is there.
+async fn make_folder(copy: &Copy, item: &Item) -> Result<(), CopyError> {
+    let (side, name) = &item.to;
+    let shown = || side.shown(name);
+    match side {
+        Side::Remote(server, _) if server.is_bucket() => {
+            Err(CopyError::Unusable(format!("{}: a bucket has no empty folders: leave it out by --exclude", shown())))
+        }
+        Side::Remote(server, _) => Ok(server.of_name(name).make_folder(name).await?),
+        Side::Local(folder, _) => {
+            let (folder, at) = (folder.clone(), name.clone());
+            let made = copy.shell.blocking(move || folder.create_folder(&at));
+            made.await.map_err(|error| CopyError::Local { path: shown().into(), error })
+        }
     }
 }
 

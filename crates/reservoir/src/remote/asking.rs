@@ -15,8 +15,8 @@ use bytes::Buf;
 use core::time::Duration;
 use http_body_util::{BodyExt, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
-use hyper::{Method, Request};
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use offload_base::text::with_causes;
 use std::io;
@@ -38,11 +38,19 @@ pub(super) type Idle = (SendRequest<Body>, Watch);
 impl Remote {
     pub(super) fn request(&self, method: Method, name: &Name) -> hyper::http::request::Builder {
         let target = match (&self.bucket, &method) {
-            (None, _) => Some(name.to_url()),
+            (None, _) => Some(self.path_of(name)),
             (Some(_), &Method::HEAD) => self.target(Ask::Head, name),
             (Some(_), _) => self.target(Ask::Get, name),
         };
         self.request_to(method, target)
+    }
+
+    /// Path and query of a name.
+    pub(super) fn path_of(&self, name: &Name) -> String {
+        match &self.exact {
+            Some((exact, target)) if exact == name => target.clone(),
+            _ => name.to_url(),
+        }
     }
 
     /// Without a target it cannot be made, and [`Remote::ask`] says so.
@@ -89,9 +97,10 @@ impl Remote {
         if answer.status().is_success() {
             return Ok(answer);
         }
-        let (status, missing) = (answer.status(), missing_in(answer.headers()));
+        let (status, missing, remedy) =
+            (answer.status(), missing_in(answer.headers()), self.remedy(answer.status(), answer.headers()));
         let text = self.text(answer, name, MOST_OF_A_REFUSAL).await.unwrap_or_default();
-        Err(refused(method, name, status, &text, missing))
+        Err(refused(method, name, status, &text, missing, remedy))
     }
 
     /// The same on the line of a stream, behind what that asked before.
@@ -108,9 +117,28 @@ impl Remote {
         if answer.status.is_success() {
             return Ok(answer);
         }
-        let (status, missing) = (answer.status, missing_in(&answer.fields));
+        let (status, missing, remedy) =
+            (answer.status, missing_in(&answer.fields), self.remedy(answer.status, &answer.fields));
         let text = answer.text(MOST_OF_A_REFUSAL).await.unwrap_or_default();
-        Err(refused(method, name, status, &String::from_utf8_lossy(&text), missing))
+        Err(refused(method, name, status, &String::from_utf8_lossy(&text), missing, remedy))
+    }
+
+    /// Says what a user can do about a refusal that this end brought about.
+    fn remedy(&self, status: StatusCode, fields: &HeaderMap) -> Option<String> {
+        if status == StatusCode::UNAUTHORIZED && self.token.is_none() && self.bucket.is_none() {
+            return Some(format!(
+                "no token was sent: it is to be in --token-file, as `{}:{} TOKEN`",
+                self.host, self.port
+            ));
+        }
+        if !status.is_redirection() {
+            return None;
+        }
+        // Its query may be a signature, which belongs in no log.
+        let place = field(fields, LOCATION).map(|place| place.split(['?', '#']).next().unwrap_or_default());
+        let place =
+            place.map(|place| place.rsplit_once('@').map_or(place, |(_, place)| place).escape_debug().to_string());
+        Some(format!("redirects are not followed: ask {} itself", place.as_deref().unwrap_or("the server that has it")))
     }
 
     /// The line of a stream; a new one, if there is none or it broke.

@@ -2,7 +2,7 @@
 
 use super::{Listed, MOST_OF_A_REFUSAL, Remote, RemoteError, STALL};
 use crate::body::{self, Body};
-use crate::mtime;
+use crate::mtime::{self, Resolution};
 use crate::name::Name;
 use crate::s3::{self, Ask, Bucket, MTIME};
 use crate::storage::{About, Kind};
@@ -61,14 +61,16 @@ impl Remote {
                 continue;
             }
             let modified = object.last_modified.and_then(|time| humantime::parse_rfc3339_weak(&time).ok());
+            // Of the upload; servers tell whole seconds.
+            let resolution = modified.map_or(Resolution::Unknown, |_| Resolution::Seconds);
             let modified = modified.unwrap_or(SystemTime::UNIX_EPOCH);
             let about = About::without_inode(Kind::File, object.size.unwrap_or(0), modified);
-            listed.push(Listed { part: part.into(), about, tag: object.etag });
+            listed.push(Listed { part: part.into(), about, resolution, tag: object.etag });
         }
         for folder in page.common_prefixes {
             let part = folder.prefix.strip_prefix(&above).and_then(|part| part.strip_suffix('/')).ok_or_else(wrong)?;
             let about = About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH);
-            listed.push(Listed { part: part.into(), about, tag: None });
+            listed.push(Listed { part: part.into(), about, resolution: Resolution::Unknown, tag: None });
         }
         Ok((listed, page.next_continuation_token))
     }
@@ -101,10 +103,13 @@ impl Remote {
     }
 
     /// Begins an upload.
-    pub(crate) async fn create_upload(&self, name: &Name, modified: SystemTime) -> Result<String, RemoteError> {
-        let modified = mtime::to_text(modified);
-        let request = self.request_to(Method::POST, self.target(Ask::Create(Some(&modified)), name));
-        let request = request.header(CONTENT_LENGTH, 0).header(MTIME, modified);
+    pub(crate) async fn create_upload(&self, name: &Name, modified: Option<SystemTime>) -> Result<String, RemoteError> {
+        let modified = modified.map(mtime::to_text);
+        let request = self.request_to(Method::POST, self.target(Ask::Create(modified.as_deref()), name));
+        let mut request = request.header(CONTENT_LENGTH, 0);
+        if let Some(modified) = modified {
+            request = request.header(MTIME, modified);
+        }
         let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
         let text = self.text(answer, name, MOST_OF_A_REFUSAL).await?;
         s3::created(&text).ok_or(RemoteError::Answer { name: name.clone(), what: "does not tell the upload's name" })

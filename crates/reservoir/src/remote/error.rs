@@ -105,8 +105,13 @@ pub(super) fn refused(
     status: StatusCode,
     text: &str,
     missing: Option<u64>,
+    remedy: Option<String>,
 ) -> RemoteError {
     let text = s3::refusal(text).unwrap_or_else(|| text.lines().next().unwrap_or_default().to_owned());
-    let text = text.escape_debug().to_string();
+    let text = match (text.escape_debug().to_string(), remedy) {
+        (text, None) => text,
+        (text, Some(remedy)) if text.is_empty() => remedy,
+        (text, Some(remedy)) => format!("{text}: {remedy}"),
+    };
     RemoteError::Refused { method, name: name.clone(), status, text, missing }
 }

@@ -47,7 +47,7 @@ impl Remote {
     ) -> Result<(), RemoteError> {
         let method = Method::from_bytes(b"COPY").expect("a token");
         let field = if way == ThirdParty::Pull { "source" } else { "destination" };
-        let url = format!("https://{}{}", other.authority(), other_name.to_url());
+        let url = format!("https://{}{}", other.authority(), other.path_of(other_name));
         let mut request = self.request(method, name).header(field, url).header("overwrite", "T");
         request = request.header("x-number-of-streams", streams.min(MOST_STREAMS)).header("credential", "none");
         if let Some(token) = &other.token {

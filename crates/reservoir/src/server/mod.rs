@@ -38,7 +38,7 @@ use core::task::Poll;
 use core::time::Duration;
 use digests::Digests;
 use http_rules::Preconditions;
-use hyper::body::Incoming;
+use hyper::body::{Body as HttpBody, Incoming};
 use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, SERVER, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
@@ -339,9 +339,11 @@ impl Server {
             Method::GET | Method::HEAD => Right::Read,
             Method::POST if gives_pack => Right::Read,
             Method::PUT | Method::POST => Right::Write,
+            ref method if method.as_str() == "MKCOL" => Right::Write,
             Method::OPTIONS => return Ok(read::options()),
             _ => {
-                let mut refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "COPY, GET, HEAD, OPTIONS, POST or PUT");
+                let mut refusal =
+                    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "COPY, GET, HEAD, MKCOL, OPTIONS, POST or PUT");
                 refusal.field(ALLOW, read::METHODS);
                 return Err(refusal);
             }
@@ -358,6 +360,7 @@ impl Server {
             Method::POST if gives_pack => packs::give(self, request, name, &grant, watch).await,
             Method::POST if takes_pack => packs::take(self, request, name, &grant, watch).await,
             Method::POST => write::begin(self, &request.map(drop), name, &grant, watch).await,
+            ref method if method.as_str() == "MKCOL" => self.make_folder(!request.body().is_end_stream(), name).await,
             _ => read::give(self, &request.map(drop), name, &grant, watch).await,
         }
     }
@@ -372,6 +375,28 @@ impl Server {
         guest.share = self.0.busy.take(user);
         let many = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "this user has too many requests under way");
         guest.share.is_some().then_some(()).ok_or_else(many)
+    }
+
+    /// MKCOL (RFC 4918 9.3). Folders above are made as well, as for PUT.
+    async fn make_folder(&self, has_body: bool, name: Name) -> Result<Response<Body>, Refusal> {
+        if has_body {
+            return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "MKCOL takes no body here"));
+        }
+        let folder = self.0.folder.clone();
+        let is_new = self.0.shell.blocking(move || {
+            if folder.about(&name).is_ok() {
+                return Ok(false);
+            }
+            folder.create_folder(&name)?;
+            folder.sync_names(&name.folder())?;
+            Ok(true)
+        });
+        if !is_new.await? {
+            let mut refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "something has this name already");
+            refusal.field(ALLOW, read::METHODS);
+            return Err(refusal);
+        }
+        Ok(read::response(StatusCode::CREATED, HeaderMap::new(), body::empty()))
     }
 
     /// What the token of a request is good for.

@@ -2,11 +2,13 @@
 
 use super::Server;
 use super::refusal::Refusal;
+use super::write::MTIME;
 use crate::attributes;
 use crate::blocks::{BlockHasher, Blocks, USUAL_BLOCK};
 use crate::body::{self, Body, FileBody};
 use crate::digest::Algorithm;
 use crate::listing::Entry;
+use crate::mtime;
 use crate::name::Name;
 use crate::storage::{About, Entries, Kind, Stored};
 use crate::tokens::Grant;
@@ -72,6 +74,8 @@ async fn give_file(
         return Err(Refusal::new(status, text).with_fields(fields));
     }
     fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    // Last-Modified has whole seconds.
+    fields.insert(MTIME, ascii(&mtime::to_text(about.modified)));
     if let Some(wanted) = field(asked, attributes::FIELD).and_then(|wanted| wanted.parse().ok()) {
         let file = file.clone();
         let found = server.0.shell.blocking(move || file.attributes(wanted)).await?.to_text();
@@ -155,9 +159,8 @@ fn lines(entries: &mut Entries, json: bool) -> io::Result<(String, bool)> {
     for _ in 0..LISTED_AT_ONCE {
         let Some(entry) = entries.next() else { return Ok((text, true)) };
         let (part, about) = entry?;
-        if let Some(entry) = Entry::of(&part, &about) {
-            text += &if json { entry.to_json() } else { entry.to_text() };
-        }
+        let entry = Entry::of(&part, &about);
+        text += &if json { entry.to_json() } else { entry.to_text() };
     }
     Ok((text, false))
 }
@@ -185,7 +188,7 @@ pub(super) fn ascii(text: &str) -> HeaderValue {
 }
 
 /// The methods of a server.
-pub(super) const METHODS: &str = "COPY, GET, HEAD, OPTIONS, POST, PUT";
+pub(super) const METHODS: &str = "COPY, GET, HEAD, MKCOL, OPTIONS, POST, PUT";
 /// Bytes of a block, where it is another number than the usual one.
 pub(crate) const BLOCK: &str = "reservoir-block";
 /// Says that a name is a folder's.

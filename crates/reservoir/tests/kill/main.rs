@@ -17,9 +17,10 @@ mod uploads;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll};
+use core::time::Duration;
 use ktls_offload::InPlace;
 use medium::{Medium, Mounted};
-use offload_base::{Rng, Seed};
+use offload_base::{Clock, Rng, Seed};
 use offload_reservoir::attributes::Preserve;
 use offload_reservoir::blocks::Blocks;
 use offload_reservoir::copy::{Copy, CopyError, Outcome, Place, Plain};
@@ -72,9 +73,16 @@ fn a_file_that_cannot_be_read_fails_alone() {
         let source = if way == Way::Pull { &schedule.there } else { &schedule.here };
         source.spoil(schedule.files[1].0.path(), 5000);
         let mut executor = VirtualTime::new();
+        let timers = executor.handle();
         let shell = shell(Arc::new(executor.handle()));
+        let began = timers.now();
         let outcome = schedule.whole_run(&mut executor, &shell);
         assert_eq!((outcome.copied, outcome.failed.len()), (2, 1), "{way:?}: {outcome:?}");
+        // An error of this end is told at once, and in its own words.
+        if way != Way::Pull {
+            assert!(outcome.failed[0].1.ends_with("file-1: a sector cannot be read"), "{outcome:?}");
+            assert!(timers.now() - began < Duration::from_secs(1), "{way:?} waits for an answer");
+        }
         assert!(outcome.failed[0].0.ends_with("file-1"), "{outcome:?}");
         assert_eq!(schedule.destination().get(schedule.target(&schedule.files[1].0).path()), None);
     }
