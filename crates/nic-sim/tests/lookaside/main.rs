@@ -5,6 +5,7 @@ mod faults;
 mod gone;
 mod memory_search;
 mod own_engine;
+mod schedules;
 mod speed;
 
 use bytes::{Bytes, BytesMut};
