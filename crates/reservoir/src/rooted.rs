@@ -3,14 +3,13 @@
 use crate::attributes::{Attributes, MOST_BYTES, Preserve, USERS};
 use crate::direct::{Direct, Past};
 use crate::name::{Name, is_reserved};
-use crate::storage::{About, Folder, Kind, Stored};
+use crate::storage::{About, Folder, Kind, OpenFolder, Stored};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, Metadata, OpenOptions, OpenOptionsExt};
 use rustix::fs::{
     Advice, FallocateFlags, Mode, OFlags, XattrFlags, fadvise, fallocate, fchmod, fgetxattr, flistxattr, fremovexattr,
     fsetxattr,
 };
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{File, FileTimes, TryLockError};
 use std::io;
@@ -25,13 +24,16 @@ use std::time::SystemTime;
 /// ```
 /// use offload_reservoir::name::Name;
 /// use offload_reservoir::rooted::Rooted;
-/// use offload_reservoir::storage::{Folder, Kind, Stored};
+/// use offload_reservoir::storage::{Folder, Kind, OpenFolder, Stored};
 ///
 /// # let there = tempfile::tempdir()?;
 /// # let there = there.path();
 /// let root = Rooted::open(there)?;
+/// let folder = root.open_folder(&Name::root())?;
 /// let file = root.open_or_create(&Name::from_url("/greeting").unwrap())?;
 /// file.write_at(b"hello", 0)?;
+/// file.sync()?;
+/// folder.sync_names()?;
 /// let about = file.about()?;
 /// assert_eq!((about.kind, about.size), (Kind::File, 5));
 /// std::os::unix::fs::symlink("/etc", there.join("out"))?;
@@ -46,12 +48,6 @@ pub struct Rooted {
 }
 
 impl Rooted {
-    /// A folder, opened as one whose contents can be brought to the medium.
-    fn folder(&self, name: &Name) -> io::Result<cap_std::fs::File> {
-        // The root itself may be open as a path only.
-        if name == &Name::root() { self.dir.open(".") } else { self.dir.open(name.path()) }
-    }
-
     /// The folder at `path`.
     ///
     /// # Errors
@@ -136,7 +132,20 @@ impl Folder for Rooted {
     }
 
     fn create_folder(&self, name: &Name) -> io::Result<()> {
-        if name == &Name::root() { Ok(()) } else { self.dir.create_dir_all(name.path()) }
+        if self.about(name).is_ok_and(|about| about.kind == Kind::Folder) {
+            return Ok(());
+        }
+        self.create_folder(&name.folder())?;
+        let above = self.open_folder(&name.folder())?;
+        match self.dir.create_dir(name.path()) {
+            // Another writer was quicker.
+            Err(_) if self.about(name).is_ok_and(|about| about.kind == Kind::Folder) => return Ok(()),
+            made => made?,
+        }
+        above.sync_names().inspect_err(|_| {
+            // The next attempt must make it again: a sync of names that nobody changes would write nothing.
+            let _ = self.dir.remove_dir(name.path());
+        })
     }
 
     fn rename(&self, from: &Name, to: &Name) -> io::Result<()> {
@@ -147,20 +156,28 @@ impl Folder for Rooted {
         self.dir.remove_file(name.path())
     }
 
-    fn sync_all(&self, folders: &BTreeSet<Name>) -> io::Result<()> {
-        let mut done = BTreeSet::new();
-        for name in folders {
-            let folder = self.folder(name)?;
-            // Another file system may be mounted on a folder.
-            if done.insert(rustix::fs::fstat(&folder)?.st_dev) {
-                rustix::fs::syncfs(folder)?;
-            }
-        }
-        Ok(())
+    fn open_folder(&self, name: &Name) -> io::Result<Arc<dyn OpenFolder>> {
+        // The root itself may be open as a path only.
+        let opened = if name == &Name::root() { self.dir.open(".") } else { self.dir.open(name.path()) };
+        Ok(Arc::new(RealFolder(opened?.into_std())))
+    }
+}
+
+/// Opened as a folder whose contents can be brought to the medium.
+struct RealFolder(File);
+
+impl OpenFolder for RealFolder {
+    fn sync_files(&self) -> io::Result<()> {
+        // It reports failed writes since Linux 5.8.
+        Ok(rustix::fs::syncfs(&self.0)?)
     }
 
-    fn sync_names(&self, folder: &Name) -> io::Result<()> {
-        self.folder(folder)?.sync_all()
+    fn sync_names(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+
+    fn file_system(&self) -> io::Result<u64> {
+        self.0.metadata().map(|metadata| metadata.dev())
     }
 }
 

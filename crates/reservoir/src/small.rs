@@ -1,7 +1,7 @@
 //! Small files that come and go together: read into a pack one after the other; written under hidden names, brought to the medium at once, and
 //! then given their names.
 //!
-//! Invariant: a file has its name only once its bytes are on the medium. Each is locked as a [`Landing`](crate::landing::Landing) locks it, so that no
+//! Invariant: a file has its name only once its bytes are on the medium. If a sync fails, all files of the batch count as lost. Each is locked as a [`Landing`](crate::landing::Landing) locks it, so that no
 //! two writers of a name are at work at a time.
 //!
 //! All calls block.
@@ -10,7 +10,7 @@ use crate::body::PIECE;
 use crate::landing::{LandingError, lock_journal};
 use crate::name::{BadName, Name};
 use crate::pack::{MOST_OF_A_FILE, Packed};
-use crate::storage::{About, Folder, Kind, Stored, read_exactly};
+use crate::storage::{About, Folder, Kind, OpenFolder, Stored, read_exactly};
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -22,8 +22,8 @@ pub(crate) struct Batch {
     into: Name,
     files: Vec<Packed>,
     bytes: usize,
-    /// The folder that was made, or found, last.
-    made: Option<Name>,
+    /// Folders of files that were written, opened before them, in this order.
+    folders: Vec<(Name, Arc<dyn OpenFolder>)>,
 }
 
 /// Names that cannot arrive, and why.
@@ -31,7 +31,7 @@ pub(crate) type Refused = Vec<(Name, LandingError)>;
 
 impl Batch {
     pub(crate) fn new(folder: Arc<dyn Folder>, into: Name) -> Batch {
-        Batch { folder, into, files: Vec::new(), bytes: 0, made: None }
+        Batch { folder, into, files: Vec::new(), bytes: 0, folders: Vec::new() }
     }
 
     /// One more; whether it is time to land.
@@ -61,13 +61,18 @@ impl Batch {
             }
         }
         self.bytes = 0;
-        let folders: BTreeSet<Name> = written.iter().map(|(name, _)| name.folder()).collect();
-        // One call for all of them: a call for each would wait for the medium each time.
-        self.folder.sync_all(&folders)?;
+        let folders = core::mem::take(&mut self.folders);
+        let mut synced = BTreeSet::new();
+        for (_, folder) in &folders {
+            // One call for all files: a call for each would wait for the medium each time. Another file system may be mounted on a folder.
+            if synced.insert(folder.file_system()?) {
+                folder.sync_files()?;
+            }
+        }
         for (name, _) in &written {
             self.folder.rename(&name.unfinished(), name)?;
         }
-        folders.iter().try_for_each(|one| self.folder.sync_names(one))?;
+        folders.iter().try_for_each(|(_, folder)| folder.sync_names())?;
         for (name, lock) in written {
             self.folder.remove(&name.journal())?;
             drop(lock);
@@ -88,9 +93,11 @@ impl Batch {
         if self.folder.about(&name).is_ok_and(|about| about.kind != Kind::File) {
             return Err(LandingError::NoFile(name));
         }
-        if self.made.as_ref() != Some(&name.folder()) {
-            self.folder.create_folder(&name.folder()).map_err(medium)?;
-            self.made = Some(name.folder());
+        let above = name.folder();
+        if !self.folders.iter().any(|(known, _)| *known == above) {
+            self.folder.create_folder(&above).map_err(medium)?;
+            let opened = self.folder.open_folder(&above).map_err(medium)?;
+            self.folders.push((above, opened));
         }
         let lock = lock_journal(&*self.folder, &name, 0)?;
         // What it vouches for is overwritten now.

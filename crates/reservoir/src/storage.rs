@@ -4,7 +4,6 @@
 
 use crate::attributes::{Attributes, Preserve};
 use crate::name::Name;
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
@@ -56,17 +55,37 @@ pub trait Folder: Send + Sync {
     /// If it cannot be.
     fn remove(&self, name: &Name) -> io::Result<()>;
 
-    /// Returns when the bytes of all files that were written in these folders are on the medium.
+    /// Opens a folder to sync what will be written in it.
     ///
     /// # Errors
-    /// If the medium fails.
-    fn sync_all(&self, folders: &BTreeSet<Name>) -> io::Result<()>;
+    /// If it is no folder that can be opened.
+    fn open_folder(&self, name: &Name) -> io::Result<Arc<dyn OpenFolder>>;
+}
 
-    /// Returns when the names in a folder are on the medium.
+/// An open folder, whose syncs report each write that failed since the folder was opened.
+///
+/// A system reports a failed write once to each file that was open then, and takes the lost bytes for synced from then on. So a folder must be
+/// open before its files are written. After a failed sync, everything since the last good one counts as lost and must be written again.
+///
+/// See [`Rooted`](crate::rooted::Rooted) for an example.
+pub trait OpenFolder: Send + Sync {
+    /// Returns when all files of the folder's file system are on the medium.
     ///
     /// # Errors
-    /// If the medium fails.
-    fn sync_names(&self, folder: &Name) -> io::Result<()>;
+    /// If a write to the file system failed.
+    fn sync_files(&self) -> io::Result<()>;
+
+    /// Returns when the names in the folder are on the medium.
+    ///
+    /// # Errors
+    /// If a write to the folder failed.
+    fn sync_names(&self) -> io::Result<()>;
+
+    /// Returns the number of the folder's file system.
+    ///
+    /// # Errors
+    /// If the system fails.
+    fn file_system(&self) -> io::Result<u64>;
 }
 
 /// An open file.
@@ -125,7 +144,8 @@ pub trait Stored: Send + Sync {
     /// Returns when what was written is on the medium.
     ///
     /// # Errors
-    /// If the medium fails.
+    /// If a write failed since the file was opened. This is reported once: everything written since the last good sync counts as lost, and a
+    /// later sync succeeds without it.
     fn sync(&self) -> io::Result<()>;
 
     /// Forgets what is cached and synced, so that it is read from the medium next.

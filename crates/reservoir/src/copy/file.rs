@@ -377,7 +377,7 @@ impl FileJob {
                     }
                     self.check_source().await?;
                     let done = landing.clone();
-                    self.copy.shell.blocking(move || done.done(number, sum)).await.map_err(medium)?;
+                    self.copy.shell.blocking(move || done.done(number, sum, written.epoch)).await.map_err(medium)?;
                     self.state().sums.insert(number, sum);
                 }
             }

@@ -18,7 +18,7 @@ use crate::attributes::{self, Attributes};
 use crate::blocks::{BlockSum, Blocks, USUAL_BLOCK};
 use crate::body::{self, Body, CONTENT_DIGEST, sum_in};
 use crate::digest::{self, Algorithm, Summer};
-use crate::landing::{Begin, Landing};
+use crate::landing::{Begin, Landing, SyncEpoch};
 use crate::mtime;
 use crate::name::Name;
 use crate::pace::Pace;
@@ -185,14 +185,19 @@ impl Put<'_> {
             return Err(Refusal::new(StatusCode::CONFLICT, text));
         }
         for (number, sum) in &written.blocks {
-            self.done(&landing, *number, *sum).await?;
+            self.done(&landing, *number, *sum, written.epoch).await?;
+        }
+        if !written.parts.is_empty() {
+            // A part that counts is on the medium: what a failed sync lost, its own request tells.
+            let (syncing, epoch) = (landing.clone(), written.epoch);
+            self.server.0.shell.blocking(move || syncing.sync(epoch)).await?;
         }
         for part in &written.parts {
             for number in upload.add_part(part.clone())? {
                 if landing.sum(number).is_none() {
-                    let read = landing.clone();
+                    let (read, epoch) = (landing.clone(), landing.epoch());
                     let sum = self.server.0.shell.blocking(move || read.read_back(number)).await?;
-                    self.done(&landing, number, sum).await?;
+                    self.done(&landing, number, sum, epoch).await?;
                 }
             }
         }
@@ -274,9 +279,9 @@ impl Put<'_> {
         Ok(response(status, told, body::empty()))
     }
 
-    async fn done(&self, landing: &Arc<Landing>, number: u64, sum: BlockSum) -> Result<(), Refusal> {
+    async fn done(&self, landing: &Arc<Landing>, number: u64, sum: BlockSum, epoch: SyncEpoch) -> Result<(), Refusal> {
         let landing = landing.clone();
-        Ok(self.server.0.shell.blocking(move || landing.done(number, sum)).await?)
+        Ok(self.server.0.shell.blocking(move || landing.done(number, sum, epoch)).await?)
     }
 
     /// Writes the bytes of a request's body; gives its trailers too.

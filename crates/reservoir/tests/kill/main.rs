@@ -1,9 +1,11 @@
 //! Copies that are killed at any call of a medium and at any byte of a wire, at either end, again and again, in virtual time: no
-//! byte is wrong, no block that the journal vouches for is sent or written twice, and no journal is believed over its medium.
+//! byte is wrong, no block that the journal vouches for is sent or written twice, and no journal is believed over its medium. Media fail at any
+//! call and lose what was not synced: what a copy or a journal vouches for is on the medium nevertheless.
 //!
 //! `RESERVOIR_SEEDS=10000 cargo test --release -p offload-reservoir --test kill` runs as many schedules.
 
 mod forgotten;
+mod lost;
 mod medium;
 mod names;
 mod patience;
@@ -39,6 +41,7 @@ fn kills_cost_no_byte_and_no_block_twice() {
     println!("{seeds} schedules: {told:?}");
     // Else something here kills nobody.
     assert!(told.kills > seeds && told.vouched > seeds && told.healed > 0 && told.power > 0, "{told:?}");
+    assert!(told.losses > seeds / 4, "{told:?}");
 }
 
 /// A full disk is told, and what was there is not lost: with room, the copy goes on.
@@ -127,6 +130,8 @@ struct Told {
     /// Blocks that a journal vouched for after a kill.
     vouched: u64,
     healed: u64,
+    /// Schedules in which the medium lost bytes or names that were not synced.
+    losses: u64,
 }
 
 /// Which way a copy goes.
@@ -221,8 +226,8 @@ impl Schedule {
         let shell = shell(runtime);
         let mut server = self.server(&shell, None);
         let kills = self.random.below(6);
-        for round in 0..=kills {
-            let last = round == kills;
+        for round in 0.. {
+            let last = round >= kills;
             let lied = self.destination().lied();
             self.lost.extend(lied.into_iter().map(|(path, offset)| (path, offset / self.block)));
             let vouched = self.vouched();
@@ -241,6 +246,10 @@ impl Schedule {
                 self.destination().lie(writes);
             }
             let bytes = if last { u64::MAX } else { 1 + self.random.below(60 << 10) };
+            // A copy that a failed medium ends is made again on one that works.
+            let fails = round <= kills && self.random.below(3) == 0;
+            let calls = fails.then(|| 1 + self.random.below(150));
+            self.destination().lose_in(calls);
             let wire = Arc::new(Fate {
                 bytes: AtomicU64::new(bytes),
                 ends: [client.clone(), server.1.clone()],
@@ -258,18 +267,31 @@ impl Schedule {
             let dead = wire.is_dead();
             // Everything that had heard nothing yet hears of the end.
             executor.run_for(core::time::Duration::from_secs(1));
+            self.destination().lose_in(None);
+            // A file that is opened after a loss may still be told of it.
+            let has_lost = self.destination().losses() > 0;
             self.check_written(&vouched);
             let whole =
                 |outcome: &Result<Outcome, CopyError>| outcome.as_ref().is_ok_and(|outcome| outcome.failed.is_empty());
+            if last && has_lost && !ended.as_ref().is_some_and(whole) {
+                assert!(round < kills + 10, "{}: {ended:?}", self.what());
+                continue;
+            }
             if last {
                 let outcome =
                     ended.expect("nobody was killed").unwrap_or_else(|error| panic!("{}: {error}", self.what()));
                 assert!(outcome.failed.is_empty(), "{}: {:?}", self.what(), outcome.failed);
                 told.healed += outcome.healed;
-                self.check_moved(&vouched, &copy, &outcome);
+                if !has_lost {
+                    self.check_moved(&vouched, &copy, &outcome);
+                }
+                if round == 0 {
+                    self.check_names();
+                }
+                told.losses += u64::from(has_lost);
                 break;
             }
-            assert!(dead || ended.as_ref().is_some_and(whole), "{}: {ended:?}", self.what());
+            assert!(dead || has_lost || ended.as_ref().is_some_and(whole), "{}: {ended:?}", self.what());
             told.kills += u64::from(dead);
             let (power_here, power_there) = (self.random.below(4) == 0, self.random.below(4) == 0);
             self.here.crash(power_here);
@@ -338,6 +360,9 @@ impl Schedule {
                 let there = there.get(range.start as usize..range.end as usize);
                 let was_lost = self.lost.contains(&(data.clone(), number));
                 if !was_lost && there.is_some_and(|there| format!("{:08x}", crc32c::crc32c(there)) == crc) {
+                    let durable = medium.durable(&data).unwrap_or_default();
+                    let durable = durable.get(range.start as usize..range.end as usize);
+                    assert!(durable == there, "{}: block {number} is not on the medium", self.what());
                     vouched.insert((data.clone(), number));
                 }
             }
@@ -379,10 +404,21 @@ impl Schedule {
         }
     }
 
+    /// Nobody was killed: a loss of power leaves the files their names.
+    fn check_names(&self) {
+        for (name, _) in &self.files {
+            let is_durable = self.destination().is_name_durable(&self.target(name));
+            assert!(is_durable, "{}: the name {name} is not on the medium", self.what());
+        }
+    }
+
     fn check_files(&self) {
         for (name, bytes) in &self.files {
-            let there = self.destination().get(self.target(name).path());
+            let target = self.target(name);
+            let there = self.destination().get(target.path());
             assert!(there.as_ref() == Some(bytes), "{}: {name} is wrong", self.what());
+            let durable = self.destination().durable(target.path());
+            assert!(durable.as_ref() == Some(bytes), "{}: {name} is not on the medium", self.what());
         }
         // A kill between the file's name and the end of its journal leaves that, which the next copy of the name takes over.
         let left = self.destination().paths();
