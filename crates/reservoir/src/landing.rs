@@ -16,7 +16,7 @@ use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
 use crate::direct::aligned;
 use crate::journal;
 use crate::name::Name;
-use crate::storage::{Folder, Stored, read_exactly};
+use crate::storage::{Folder, Rights, Stored, read_exactly};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::io;
@@ -66,6 +66,8 @@ pub struct Landing {
     /// Whether runs of zeros become holes.
     leaves_holes: AtomicBool,
     attributes: Mutex<Attributes>,
+    /// The nine bits of its source.
+    source_mode: Mutex<Option<u32>>,
 }
 
 /// Syncs of the data, numbered from 1 as they begin.
@@ -93,8 +95,8 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Open,
-    /// It has its name, but the name is not known to be on the medium.
-    Renamed,
+    /// It has its name and these rights, but the name is not known to be on the medium.
+    Renamed(Rights),
     Finished,
     Discarded,
 }
@@ -199,6 +201,7 @@ impl Landing {
             end: Mutex::new(End::Open),
             leaves_holes: AtomicBool::new(false),
             attributes: Mutex::default(),
+            source_mode: Mutex::default(),
         };
         landing.take_up(begin != Begin::Anew && had_data).map_err(medium)?;
         Ok(landing)
@@ -407,6 +410,12 @@ impl Landing {
         Ok(())
     }
 
+    /// Tells the rights of its source: it gets those that the process' umask leaves of them, unless it replaces a file, whose rights it gets, or
+    /// is to [have](Self::keep) a mode of its own.
+    pub fn inherit(&self, mode: u32) {
+        *self.source_mode.lock().unwrap_or_else(PoisonError::into_inner) = Some(mode);
+    }
+
     /// A block is written, all of it since `epoch`: once it is on the medium, the journal says so.
     ///
     /// # Errors
@@ -478,7 +487,7 @@ impl Landing {
         }
         let mut end = self.end();
         match *end {
-            End::Open | End::Renamed => {
+            End::Open | End::Renamed(_) => {
                 // Nothing else of them is left then.
                 self.gather_beyond(1)?;
                 self.settle(&mut end, modified).map_err(|error| LandingError::Medium(self.name.clone(), error))?;
@@ -491,19 +500,27 @@ impl Landing {
     }
 
     fn settle(&self, end: &mut End, modified: Option<SystemTime>) -> io::Result<()> {
-        if *end == End::Renamed {
+        let mut rights = None;
+        if let End::Renamed(had) = *end {
             if !is_there(&*self.folder, &self.name, &*self.data)? {
                 // Another file has taken its place.
                 return self.folder.remove(&self.name.journal());
             }
             // The new name counts as lost since the sync of names failed. A sync of names that nobody changes would write nothing.
             self.folder.rename(&self.name, &self.name.unfinished())?;
-            *end = End::Open;
+            (rights, *end) = (Some(had), End::Open);
         }
         let folder = self.folder.open_folder(&self.name.folder())?;
         let Attributes { mode, extended } = self.attributes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // A copy before this one may have given it others.
         let set = |mode| self.data.set_attributes(&Attributes { mode, extended: extended.clone() });
+        let source = *self.source_mode.lock().unwrap_or_else(PoisonError::into_inner);
+        let rights = match (rights, mode) {
+            (Some(had), None) => had,
+            (None, None) => self.folder.rights(&self.name, source)?,
+            (_, mode) => Rights { mode, owner: None },
+        };
+        let mode = rights.owned(&*self.data);
         // A file that is not to be written could not be taken up again, should this be cut off: that comes last.
         let writable = mode.map(|mode| mode | 0o600);
         set(writable)?;
@@ -512,7 +529,7 @@ impl Landing {
         }
         self.sync(self.epoch())?;
         self.folder.rename(&self.name.unfinished(), &self.name)?;
-        *end = End::Renamed;
+        *end = End::Renamed(rights);
         if mode != writable {
             set(mode)?;
         }

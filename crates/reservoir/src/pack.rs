@@ -16,6 +16,8 @@ pub(crate) struct Packed {
     /// Below the folder that the pack is for.
     pub(crate) name: Name,
     pub(crate) modified: SystemTime,
+    /// Nine bits: who may read, write and execute it. `None` if that is not told.
+    pub(crate) mode: Option<u32>,
     pub(crate) bytes: Bytes,
 }
 
@@ -27,6 +29,8 @@ struct Head {
     size: u64,
     /// Nanoseconds since 1970.
     modified: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mode: Option<u32>,
 }
 
 impl Packed {
@@ -34,9 +38,8 @@ impl Packed {
     pub(crate) fn write(&self, into: &mut BytesMut) {
         let modified = self.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let modified = u64::try_from(modified.as_nanos()).unwrap_or(0);
-        let name = self.name.to_url();
-        let head =
-            serde_json::to_vec(&Head { name, size: self.bytes.len() as u64, modified }).expect("strings and numbers");
+        let (name, size, mode) = (self.name.to_url(), self.bytes.len() as u64, self.mode);
+        let head = serde_json::to_vec(&Head { name, size, modified, mode }).expect("strings and numbers");
         into.reserve(4 + head.len() + HASH + self.bytes.len());
         into.put_u32(u32::try_from(head.len()).expect("names are at most 4096 bytes"));
         into.put_slice(&head);
@@ -118,7 +121,7 @@ impl Unpacker {
             return Err(BadPack::Differs(name));
         }
         let modified = SystemTime::UNIX_EPOCH + Duration::from_nanos(head.modified);
-        Ok(Some(Packed { name, modified, bytes }))
+        Ok(Some(Packed { name, modified, mode: head.mode, bytes }))
     }
 }
 
@@ -140,7 +143,7 @@ mod tests {
 
     fn packed(url: &str, bytes: &'static [u8]) -> Packed {
         let modified = SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
-        Packed { name: Name::from_url(url).unwrap(), modified, bytes: Bytes::from_static(bytes) }
+        Packed { name: Name::from_url(url).unwrap(), modified, mode: Some(0o640), bytes: Bytes::from_static(bytes) }
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::name::Name;
 use crate::pack;
 use crate::s3::{self, Ask, Bucket};
 use crate::server::PRODUCT;
-use crate::server::write::{BLOCKS, CHECK, MOST_SHARES, MTIME, SHARE, SPARSE, UPLOAD};
+use crate::server::write::{BLOCKS, CHECK, MODE, MOST_SHARES, MTIME, SHARE, SPARSE, UPLOAD};
 use crate::shell::Shell;
 use crate::storage::{About, Kind};
 use base64::Engine;
@@ -117,6 +117,8 @@ pub(crate) struct Ending<'a> {
     pub(crate) verify: bool,
     pub(crate) modified: SystemTime,
     pub(crate) attributes: &'a Attributes,
+    /// The rights of the source, if they are known.
+    pub(crate) mode: Option<u32>,
 }
 
 /// What a server is to hold a whole file to.
@@ -428,8 +430,11 @@ impl Remote {
 
     /// Has an upload become the file.
     pub(crate) async fn finish(&self, name: &Name, of: OfUpload<'_>, ending: Ending<'_>) -> Result<(), RemoteError> {
-        let Ending { root, verify, modified, attributes } = ending;
+        let Ending { root, verify, modified, attributes, mode } = ending;
         let mut request = self.ending(name, of).header(MTIME, mtime::to_text(modified));
+        if let Some(mode) = mode {
+            request = request.header(MODE, format!("{mode:o}"));
+        }
         if let Some(root) = root {
             request = request.header("repr-digest", Algorithm::Blake3.field(&root));
         }
@@ -452,7 +457,7 @@ impl Remote {
         size: u64,
         modified: SystemTime,
         expected: Expected,
-        attributes: &Attributes,
+        (attributes, mode): (&Attributes, Option<u32>),
     ) -> Result<(), RemoteError> {
         let modified = mtime::to_text(modified);
         let mut request = match self.is_bucket() {
@@ -462,6 +467,9 @@ impl Remote {
             false => self.request(Method::PUT, name).header(MTIME, modified),
         };
         request = request.header(CONTENT_LENGTH, size);
+        if let Some(mode) = mode {
+            request = request.header(MODE, format!("{mode:o}"));
+        }
         if !attributes.is_empty() {
             request = request.header(attributes::FIELD, attributes.to_text());
         }

@@ -3,7 +3,7 @@
 use crate::attributes::{Attributes, MOST_BYTES, Preserve, USERS};
 use crate::direct::{Direct, Past};
 use crate::name::{Name, is_reserved};
-use crate::storage::{About, Folder, Kind, OpenFolder, Stored};
+use crate::storage::{About, Folder, Kind, OpenFolder, Rights, Stored};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, Metadata, OpenOptions, OpenOptionsExt};
 use rustix::fs::{
@@ -36,6 +36,7 @@ use std::time::SystemTime;
 /// folder.sync_names()?;
 /// let about = file.about()?;
 /// assert_eq!((about.kind, about.size), (Kind::File, 5));
+/// assert_eq!(root.rights(&Name::from_url("/greeting").unwrap(), None)?.mode, Some(0o600));
 /// std::os::unix::fs::symlink("/etc", there.join("out"))?;
 /// assert!(root.open(&Name::from_url("/out/passwd").unwrap()).is_err());
 /// # Ok::<(), std::io::Error>(())
@@ -43,6 +44,8 @@ use std::time::SystemTime;
 #[derive(Debug)]
 pub struct Rooted {
     dir: Dir,
+    /// The bits that new files do not get.
+    umask: u32,
     /// If its files are read and written past the page cache.
     past: Option<Arc<Past>>,
 }
@@ -53,7 +56,7 @@ impl Rooted {
     /// # Errors
     /// If it is no folder that can be opened.
     pub fn open(path: &Path) -> io::Result<Rooted> {
-        Dir::open_ambient_dir(path, ambient_authority()).map(|dir| Rooted { dir, past: None })
+        Dir::open_ambient_dir(path, ambient_authority()).map(|dir| Rooted { dir, umask: umask(), past: None })
     }
 
     /// Has large reads and writes go past the page cache (`O_DIRECT`), or not, where the file system takes that; where it does not, the log
@@ -100,12 +103,26 @@ impl Folder for Rooted {
     }
 
     fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
-        self.open_with(name, OpenOptions::new().read(true).write(true).create(true), true)
+        self.open_with(name, OpenOptions::new().read(true).write(true).create(true).mode(0o600), true)
     }
 
     fn about(&self, name: &Name) -> io::Result<About> {
         let metadata = if name == &Name::root() { self.dir.dir_metadata() } else { self.dir.metadata(name.path()) };
         metadata.map(|metadata| about(&metadata))
+    }
+
+    fn rights(&self, name: &Name, source: Option<u32>) -> io::Result<Rights> {
+        match self.dir.metadata(name.path()) {
+            Ok(replaced) => {
+                let mode = Some(cap_std::fs::MetadataExt::mode(&replaced) & 0o777);
+                let owner = Some((cap_std::fs::MetadataExt::uid(&replaced), cap_std::fs::MetadataExt::gid(&replaced)));
+                Ok(Rights { mode, owner })
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(Rights { mode: Some(source.unwrap_or(0o666) & 0o777 & !self.umask), owner: None })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn list(&self, name: &Name, take: &mut dyn FnMut(OsString, About) -> bool) -> io::Result<()> {
@@ -249,6 +266,12 @@ impl Stored for RealFile {
         }
     }
 
+    fn set_owner(&self, (user, group): (u32, u32)) -> bool {
+        let set = |user| std::os::unix::fs::fchown(&self.file, user, Some(group));
+        // Only the superuser gives files away; a group that the process is in, it may set.
+        set(Some(user)).or_else(|_| set(None)).is_ok()
+    }
+
     fn set_size(&self, size: u64) -> io::Result<()> {
         self.file.set_len(size)
     }
@@ -281,6 +304,13 @@ impl Stored for RealFile {
             Err(TryLockError::Error(error)) => Err(error),
         }
     }
+}
+
+/// The umask of the process. Where the system does not tell it, new files are their owner's alone.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let told = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    told.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o077)
 }
 
 /// The extended attributes that users may set.

@@ -6,6 +6,7 @@
 //!
 //! All calls block.
 
+use crate::attributes::{Attributes, Preserve};
 use crate::body::PIECE;
 use crate::landing::{LandingError, lock_journal};
 use crate::name::{BadName, Name};
@@ -69,11 +70,14 @@ impl Batch {
                 folder.sync_files()?;
             }
         }
-        for (name, _) in &written {
+        for Written { name, data, mode, .. } in &written {
             self.folder.rename(&name.unfinished(), name)?;
+            if let Some(mode) = mode.filter(|mode| mode & 0o600 != 0o600) {
+                data.set_attributes(&of_mode(mode))?;
+            }
         }
         folders.iter().try_for_each(|(_, folder)| folder.sync_names())?;
-        for (name, lock) in written {
+        for Written { name, lock, .. } in written {
             self.folder.remove(&name.journal())?;
             drop(lock);
         }
@@ -85,8 +89,8 @@ impl Batch {
         parts.try_fold(self.into.clone(), |name, part| name.join(part.as_os_str()))
     }
 
-    /// Writes one under its hidden name; gives its name and what locks it.
-    fn write(&mut self, file: &Packed) -> Result<(Name, Arc<dyn Stored>), LandingError> {
+    /// Writes one under its hidden name.
+    fn write(&mut self, file: &Packed) -> Result<Written, LandingError> {
         let name =
             self.name_of(file).map_err(|error| LandingError::Medium(file.name.clone(), io::Error::other(error)))?;
         let medium = |error| LandingError::Medium(name.clone(), error);
@@ -108,9 +112,27 @@ impl Batch {
         let data = self.folder.open_or_create(&name.unfinished()).map_err(medium)?;
         data.set_size(0).map_err(medium)?;
         data.write_at(&file.bytes, 0).map_err(medium)?;
+        let mode = self.folder.rights(&name, file.mode).map_err(medium)?.owned(&*data);
+        if let Some(mode) = mode {
+            // A file that is not to be written could not be written again, should this be cut off: that comes last.
+            data.set_attributes(&of_mode(mode | 0o600)).map_err(medium)?;
+        }
         data.set_modified(file.modified).map_err(medium)?;
-        Ok((name, lock))
+        Ok(Written { name, lock, data, mode })
     }
+}
+
+/// A file under its hidden name.
+struct Written {
+    name: Name,
+    lock: Arc<dyn Stored>,
+    data: Arc<dyn Stored>,
+    /// The rights that it is to have.
+    mode: Option<u32>,
+}
+
+fn of_mode(mode: u32) -> Attributes {
+    Attributes { mode: Some(mode), extended: Vec::new() }
 }
 
 /// A file that is to be packed.
@@ -139,10 +161,10 @@ pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<Wanted>) -> Gath
         && let Some(Wanted { at, packed_as, about }) = wanted.pop_front()
     {
         match read(folder, &at, about) {
-            Ok((now, bytes)) => {
+            Ok((now, mode, bytes)) => {
                 gathered.files += 1;
                 gathered.content += bytes.len() as u64;
-                Packed { name: packed_as, modified: now.modified, bytes }.write(&mut into);
+                Packed { name: packed_as, modified: now.modified, mode, bytes }.write(&mut into);
             }
             Err(_) => gathered.left_out.push(packed_as),
         }
@@ -151,16 +173,17 @@ pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<Wanted>) -> Gath
     gathered
 }
 
-fn read(folder: &dyn Folder, name: &Name, expected: Option<About>) -> io::Result<(About, Bytes)> {
+fn read(folder: &dyn Folder, name: &Name, expected: Option<About>) -> io::Result<(About, Option<u32>, Bytes)> {
     let file = folder.open(name)?;
     let about = file.about()?;
     if about.size > MOST_OF_A_FILE || expected.is_some_and(|expected| expected != about) {
         return Err(io::ErrorKind::InvalidData.into());
     }
+    let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
     let mut bytes = vec![0; about.size as usize];
     read_exactly(&*file, &mut bytes, 0)?;
     // Written to meanwhile, it is neither the old file nor the new one.
-    if file.about()? == about { Ok((about, bytes.into())) } else { Err(io::ErrorKind::InvalidData.into()) }
+    if file.about()? == about { Ok((about, mode, bytes.into())) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
 /// Each is open while it is locked.
@@ -177,7 +200,7 @@ mod tests {
 
     fn packed(url: &str) -> Packed {
         let name = Name::from_url(url).unwrap();
-        Packed { modified: SystemTime::UNIX_EPOCH, bytes: Bytes::from(url.to_owned()), name }
+        Packed { modified: SystemTime::UNIX_EPOCH, mode: None, bytes: Bytes::from(url.to_owned()), name }
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub trait Folder: Send + Sync {
     /// If there is none.
     fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>>;
 
-    /// Opens a file to be read and written; makes it if it is not there.
+    /// Opens a file to be read and written; makes it if it is not there, for its owner alone to read and write.
     ///
     /// # Errors
     /// If it cannot be, or is no regular file.
@@ -30,6 +30,16 @@ pub trait Folder: Send + Sync {
     /// # Errors
     /// If there is nothing.
     fn about(&self, name: &Name) -> io::Result<About>;
+
+    /// Returns the rights of a new file under a name: those of the file that it replaces; or else the nine bits of its `source`, or reading and
+    /// writing for all, less what the process' umask takes. None, where the medium has no rights.
+    ///
+    /// # Errors
+    /// If the system fails.
+    fn rights(&self, name: &Name, source: Option<u32>) -> io::Result<Rights> {
+        let _has_none = (name, source);
+        Ok(Rights::default())
+    }
 
     /// Gives each entry of a folder to `take` until that says no more. Unfinished files are left out.
     ///
@@ -135,6 +145,12 @@ pub trait Stored: Send + Sync {
         if attributes.is_empty() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
     }
 
+    /// Gives the file an owner and a group, as far as the process may; returns whether it has that group.
+    fn set_owner(&self, owner: (u32, u32)) -> bool {
+        let _has_none = owner;
+        true
+    }
+
     /// Cuts the file, or makes it longer by zeros.
     ///
     /// # Errors
@@ -194,6 +210,28 @@ impl About {
     pub(crate) fn entity_tag(&self) -> String {
         let modified = self.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         format!("\"{:x}-{:x}\"", self.size, modified.as_nanos())
+    }
+}
+
+/// The rights of a file.
+///
+/// See [`Rooted`](crate::rooted::Rooted) for an example.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// Nine bits: who may read, write and execute it. `None` where the medium has no such.
+    pub mode: Option<u32>,
+    /// Its user and its group. `None` if it is the process'.
+    pub owner: Option<(u32, u32)>,
+}
+
+impl Rights {
+    /// Gives a file their owner, and returns the mode that it is to have then.
+    pub(crate) fn owned(self, file: &dyn Stored) -> Option<u32> {
+        match self.owner {
+            // The rights of one group are not another's.
+            Some(owner) if !file.set_owner(owner) => self.mode.map(|mode| mode & !0o070),
+            _ => self.mode,
+        }
     }
 }
 

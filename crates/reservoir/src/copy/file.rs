@@ -5,7 +5,7 @@ use super::list::{Item, glance};
 use super::multipart::{self, Multipart};
 use super::place::Side;
 use super::{Copy, CopyError, Sync};
-use crate::attributes::Attributes;
+use crate::attributes::{Attributes, Preserve};
 use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
 use crate::body::{FileBody, Relayed, known};
 use crate::landing::{Begin, Landing};
@@ -21,7 +21,7 @@ use hyper::body::Frame;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 use tokio::sync::mpsc;
 
@@ -33,6 +33,8 @@ pub(super) struct FileJob {
     source: Source,
     target: Target,
     attributes: Attributes,
+    /// The rights of the source: of a server's file, once an answer has told them.
+    mode: OnceLock<u32>,
     state: Mutex<State>,
 }
 
@@ -134,6 +136,7 @@ impl FileJob {
             return Ok(Opened::Present);
         }
         let local = |error| CopyError::Local { path: PathBuf::from(item.source()), error };
+        let mode = OnceLock::new();
         let source = match &item.from.0 {
             Side::Remote(server, _) => Source::Remote(server.clone()),
             Side::Local(folder, _) => {
@@ -141,9 +144,11 @@ impl FileJob {
                 let opened = copy.shell.blocking(move || {
                     let file = folder.open(&name)?;
                     let about = file.about()?;
-                    Ok((file, about))
+                    let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
+                    Ok((file, about, mode))
                 });
-                let (file, about) = opened.await.map_err(local)?;
+                let (file, about, told) = opened.await.map_err(local)?;
+                told.into_iter().for_each(|told| _ = mode.set(told));
                 if about != item.about {
                     return Err(CopyError::Changed(item.source()));
                 }
@@ -162,7 +167,7 @@ impl FileJob {
         let left = waiting.len() as u64;
         let state = Mutex::new(State { waiting, left, sums: present, attempts: 0, ended: false });
         Ok(Opened::Job(
-            Arc::new(FileJob { copy: copy.clone(), item, blocks, source, target, attributes, state }),
+            Arc::new(FileJob { copy: copy.clone(), item, blocks, source, target, attributes, mode, state }),
             resumed,
         ))
     }
@@ -421,14 +426,15 @@ impl FileJob {
                 let body = self.file_body(file, 0, range, stream, false);
                 let (size, modified) = (self.blocks.size(), self.item.about.modified);
                 server
-                    .put_whole(&self.item.to.1, body.boxed_unsync(), size, modified, expected, &self.attributes)
+                    .put_whole(&self.item.to.1, body.boxed_unsync(), size, modified, expected, (&self.attributes, None))
                     .await?;
                 self.check_source().await?;
             }
             (Target::Whole(server, _), Source::Remote(_)) => {
                 let (body, feed) = self.relay(0, range, stream, false).await?;
                 let (size, modified) = (self.blocks.size(), self.item.about.modified);
-                let sent = server.put_whole(&self.item.to.1, body, size, modified, Expected::Nothing, &self.attributes);
+                let attributes = (&self.attributes, None);
+                let sent = server.put_whole(&self.item.to.1, body, size, modified, Expected::Nothing, attributes);
                 let (sent, fed) = tokio::join!(sent, feed);
                 fed.and_then(|_| sent.map_err(CopyError::from))?;
             }
@@ -448,7 +454,8 @@ impl FileJob {
         self.check_source().await?;
         turn(&self.copy, bytes.len()).await;
         let (body, modified) = (crate::body::full(bytes), self.item.about.modified);
-        server.put_whole(&self.item.to.1, body, size, modified, Expected::Blake3(digest), &self.attributes).await?;
+        let attributes = (&self.attributes, self.mode.get().copied());
+        server.put_whole(&self.item.to.1, body, size, modified, Expected::Blake3(digest), attributes).await?;
         self.copy.progress.moved(stream, size as usize);
         Ok(())
     }
@@ -498,6 +505,7 @@ impl FileJob {
                         line.filter(|_| self.item.is_reservoir),
                     )
                     .await?;
+                reading.mode().into_iter().for_each(|told| _ = self.mode.set(told));
                 Ok(Pieces::Net(Some(Box::new(reading)), server.clone()))
             }
         }
@@ -602,6 +610,7 @@ impl FileJob {
                     }
                 }
                 let landing = landing.clone();
+                self.mode().await?.into_iter().for_each(|mode| landing.inherit(mode));
                 self.copy.shell.blocking(move || Ok(landing.finish(modified))).await.map_err(medium)??;
                 Ok(Finished::Done)
             }
@@ -610,7 +619,8 @@ impl FileJob {
                 let root = (sums.len() as u64 == self.blocks.count()).then(|| root(&sums));
                 let (name, verify) = (&self.item.to.1, self.copy.verify);
                 let modified = self.item.about.modified;
-                let ending = Ending { root, verify, modified, attributes: &self.attributes };
+                let (attributes, mode) = (&self.attributes, self.mode().await?);
+                let ending = Ending { root, verify, modified, attributes, mode };
                 for (server, of) in upload.all(self.blocks).skip(1) {
                     server.end_share(name, of).await?;
                 }
@@ -629,6 +639,17 @@ impl FileJob {
                 let lost: Vec<u64> = (0..self.blocks.count()).filter(mine).collect();
                 if lost.is_empty() { Ok(Finished::LeftToOthers) } else { self.again(lost) }
             }
+        }
+    }
+
+    /// The rights of the source. If no block of it was asked for, its server is asked now.
+    async fn mode(&self) -> Result<Option<u32>, CopyError> {
+        match &self.source {
+            Source::Remote(server) if self.item.is_reservoir && self.mode.get().is_none() => {
+                let told = server.attributes(&self.item.from.1, Preserve { mode: true, extended: false }).await?;
+                Ok(told.and_then(|told| told.mode))
+            }
+            _ => Ok(self.mode.get().copied()),
         }
     }
 

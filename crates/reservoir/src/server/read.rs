@@ -2,7 +2,8 @@
 
 use super::Server;
 use super::refusal::Refusal;
-use crate::attributes;
+use super::write::MODE;
+use crate::attributes::{self, Preserve};
 use crate::blocks::{BlockHasher, Blocks, USUAL_BLOCK};
 use crate::body::{self, Body, FileBody};
 use crate::digest::Algorithm;
@@ -14,8 +15,8 @@ use crate::tokens::Grant;
 use crate::watch::Watch;
 use http_body_util::BodyExt;
 use hyper::header::{
-    ACCEPT, ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH,
-    IF_RANGE, LAST_MODIFIED, RANGE, TE, TRAILER,
+    ACCEPT, ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderName,
+    HeaderValue, IF_MATCH, IF_RANGE, LAST_MODIFIED, RANGE, TE, TRAILER,
 };
 use hyper::{Method, Request, Response, StatusCode};
 use std::sync::Arc;
@@ -37,10 +38,13 @@ pub(super) async fn give(
             let opened = server.0.shell.blocking(move || {
                 let file = folder.open(&at)?;
                 let about = file.about()?;
-                Ok((file, about))
+                let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
+                Ok((file, about, mode))
             });
-            let (file, about) = opened.await?;
-            give_file(server, request, &name, (file, about), grant, watch).await
+            let (file, about, mode) = opened.await?;
+            let mut answer = give_file(server, request, &name, (file, about), grant, watch).await?;
+            answer.headers_mut().extend(mode.map(|mode| (HeaderName::from_static(MODE), ascii(&format!("{mode:o}")))));
+            Ok(answer)
         }
     }
 }

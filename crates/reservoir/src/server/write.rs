@@ -78,6 +78,13 @@ fn attributes(fields: &HeaderMap) -> Result<Option<Attributes>, Refusal> {
     field(fields, attributes::FIELD).map(read).transpose()
 }
 
+/// The rights of the source, of which the file gets those that the server's umask leaves.
+fn mode(fields: &HeaderMap) -> Result<Option<u32>, Refusal> {
+    let read = |text| u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    let wrong = || Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Mode has other bits than 777, or is not octal");
+    field(fields, MODE).map(|text| read(text).ok_or_else(wrong)).transpose()
+}
+
 /// Has a file get them.
 async fn keep(server: &Server, upload: &Arc<Upload>, attributes: Option<Attributes>) -> Result<(), Refusal> {
     let Some(attributes) = attributes else { return Ok(()) };
@@ -135,7 +142,7 @@ impl Put<'_> {
         let size = field(request.headers(), CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let size = size.ok_or_else(|| Refusal::new(StatusCode::LENGTH_REQUIRED, "Content-Length is needed"))?;
         // Whatever is wrong is found before there is anything to remove.
-        let attributes = attributes(request.headers())?;
+        let (attributes, mode) = (attributes(request.headers())?, mode(request.headers())?);
         let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
         let upload = format!("whole {}", WHOLE.fetch_add(1, Ordering::Relaxed));
         let writer = Writer { user: self.grant.name().into(), upload, blocks, share: 0 };
@@ -146,6 +153,7 @@ impl Put<'_> {
         }
         // When this future is dropped, so are the bytes that came.
         let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: false };
+        mode.into_iter().for_each(|mode| landing.inherit(mode));
         keep(self.server, &upload, attributes).await?;
         let declared = Declared::of(request.headers());
         let summer = declared.others.first().map(|(algorithm, _)| Summer::new(*algorithm));
@@ -251,6 +259,7 @@ impl Put<'_> {
             return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, text));
         }
         keep_or_leave(self.server, &self.name, &upload, attributes(request.headers())?).await?;
+        mode(request.headers())?.into_iter().for_each(|mode| landing.inherit(mode));
         let modified = modified(request.headers());
         let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: true };
         self.settle(leftovers, modified).await
@@ -469,6 +478,8 @@ pub(crate) const SHARE: &str = "reservoir-share";
 pub(crate) const MOST_SHARES: u16 = 64;
 /// Asks for the blocks that are there to be read, though the upload is live.
 pub(crate) const CHECK: &str = "reservoir-check";
+/// Who may read, write and execute the source: nine bits, octal.
+pub(crate) const MODE: &str = "reservoir-mode";
 /// Has runs of zeros become holes.
 pub(crate) const SPARSE: &str = "reservoir-sparse";
 /// How many blocks are missing.

@@ -9,6 +9,7 @@ mod lost;
 mod medium;
 mod names;
 mod patience;
+mod rights;
 mod shares;
 
 use core::pin::Pin;
