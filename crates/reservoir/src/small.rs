@@ -182,6 +182,10 @@ fn read(folder: &dyn Folder, name: &Name, expected: Option<About>) -> io::Result
     let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
     let mut bytes = vec![0; about.size as usize];
     read_exactly(&*file, &mut bytes, 0)?;
+    // Some files of the system have bytes and no size.
+    if about.size == 0 && file.read_at(&mut [0], 0)? > 0 {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
     // Written to meanwhile, it is neither the old file nor the new one.
     if file.about()? == about { Ok((about, mode, bytes.into())) } else { Err(io::ErrorKind::InvalidData.into()) }
 }

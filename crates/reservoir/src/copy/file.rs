@@ -145,6 +145,10 @@ impl FileJob {
                     let file = folder.open(&name)?;
                     let about = file.about()?;
                     let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
+                    if about.size == 0 && file.read_at(&mut [0], 0)? > 0 {
+                        let text = "the system does not tell its size (a file of /proc): copy what `cat` makes of it";
+                        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+                    }
                     Ok((file, about, mode))
                 });
                 let (file, about, told) = opened.await.map_err(local)?;

@@ -24,9 +24,9 @@ use offload_reservoir::copy::{Copy, CopyError, Outcome, Place, Plain};
 use offload_reservoir::name::Name;
 use offload_reservoir::{Limits, Server, Shell, Task};
 use offload_testbed::{Runtime, VirtualTime};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::Notify;
@@ -77,6 +77,20 @@ fn a_file_that_cannot_be_read_fails_alone() {
         assert!(outcome.failed[0].0.ends_with("file-1"), "{outcome:?}");
         assert_eq!(schedule.destination().get(schedule.target(&schedule.files[1].0).path()), None);
     }
+}
+
+/// Some files of the system have bytes and no size. A copy without the bytes is not made.
+#[test]
+fn file_without_a_size_is_refused() {
+    let there = tempfile::tempdir().unwrap();
+    let mut executor = VirtualTime::new();
+    let shell = shell(Arc::new(executor.handle()));
+    let nowhere = Plain::new(|_: &str, _| Err::<DuplexStream, _>(io::ErrorKind::NotFound.into()));
+    let copy = Copy::new(shell, Arc::new(nowhere));
+    let (from, to) = (Path::new("/proc/self/status"), there.path().join("copy"));
+    let outcome = executor.block_on(copy.run(&[Place::local(from).unwrap()], &Place::local(&to).unwrap())).unwrap();
+    assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains("does not tell its size"), "{outcome:?}");
+    assert!(!to.exists());
 }
 
 /// A source that is written to under the copy is told: the file does not appear.
@@ -349,14 +363,18 @@ impl Schedule {
             let (journal, data) = (hidden(&target, "journal"), hidden(&target, "part"));
             let medium = self.destination();
             let (Some(text), Some(there)) = (medium.get(&journal), medium.get(&data)) else { continue };
+            // A later line of a block may withdraw an earlier one.
+            let mut lines = BTreeMap::new();
             for line in text.split(|byte| *byte == b'\n').skip(1) {
                 let line = str::from_utf8(line).ok().and_then(|line| line.rsplit_once(' '));
                 let Some((text, check)) = line else { continue };
-                if check != format!("{:08x}", crc32c::crc32c(text.as_bytes())) {
-                    continue;
+                if check == format!("{:08x}", crc32c::crc32c(text.as_bytes())) {
+                    let mut words = text.split(' ');
+                    let number: u64 = words.next().unwrap().parse().unwrap();
+                    lines.insert(number, words.next().unwrap());
                 }
-                let mut words = text.split(' ');
-                let (number, crc): (u64, _) = (words.next().unwrap().parse().unwrap(), words.next().unwrap());
+            }
+            for (number, crc) in lines {
                 let range = blocks.range(number);
                 let there = there.get(range.start as usize..range.end as usize);
                 let was_lost = self.lost.contains(&(data.clone(), number));
