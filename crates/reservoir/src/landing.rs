@@ -338,6 +338,11 @@ impl Landing {
     /// # Errors
     /// If the medium fails, or is full.
     pub fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if self.epoch() != SyncEpoch::default() {
+            // On ext4, a page that was lost and is written again goes to its old extent, which the failed write has left marked as unwritten: a
+            // file system mounted later reads zeros. A hole gives the extent up.
+            self.data.write_zeros(offset, bytes.len() as u64)?;
+        }
         if !self.leaves_holes.load(Ordering::Relaxed) {
             return self.data.write_at(bytes, offset);
         }
@@ -466,6 +471,10 @@ impl Landing {
         let lost: Vec<u64> = sums.into_iter().filter(differs).map(|(number, _)| number).collect();
         let mut state = self.state();
         state.sums.retain(|number, _| lost.binary_search(number).is_err());
+        // Written again, and lost by a failed sync, a block would fit its old line as long as the cache has it.
+        let withdrawn: String = lost.iter().map(|number| journal::line(*number, &journal::WITHDRAWN)).collect();
+        self.journal.write_at(withdrawn.as_bytes(), state.end)?;
+        state.end += withdrawn.len() as u64;
         Ok(lost)
     }
 

@@ -4,7 +4,8 @@
 //! Names survive as a prefix of their changes, as journaling file systems have it.
 //!
 //! Once, everything that was written and not synced can be lost while the machine lives, as Linux has it: all still see it, each open file
-//! and folder hears of it from its next sync, and no later sync brings it to the medium unless it is written again.
+//! and folder hears of it from its next sync, and no later sync brings it to the medium unless it is written again: into a hole, or after the
+//! cache was dropped, as ext4 has it.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -87,6 +88,8 @@ struct File {
     /// Written and not synced.
     dirty: Vec<Range<usize>>,
     resized: bool,
+    /// Lost: writes to these bytes are lost as well.
+    stuck: Vec<Range<usize>>,
     failures: Failures,
     modified: u64,
     locked_by: Option<(u64, u64)>,
@@ -112,8 +115,21 @@ impl File {
             if self.durable.len() < range.end {
                 self.durable.resize(range.end, 0);
             }
-            self.durable[range.clone()].copy_from_slice(&self.seen[range]);
+            for at in range {
+                if !self.stuck.iter().any(|stuck| stuck.contains(&at)) {
+                    self.durable[at] = self.seen[at];
+                }
+            }
         }
+    }
+
+    /// These bytes get another place on the medium.
+    fn free(&mut self, range: &Range<usize>) {
+        let pieces = self.stuck.drain(..).flat_map(|stuck| {
+            let (before, after) = (stuck.start..stuck.end.min(range.start), stuck.start.max(range.end)..stuck.end);
+            [before, after].into_iter().filter(|piece| !piece.is_empty())
+        });
+        self.stuck = pieces.collect::<Vec<_>>();
     }
 
     fn lose(&mut self, told: bool) {
@@ -121,7 +137,7 @@ impl File {
             self.failures.add(told);
         }
         self.resized = false;
-        self.dirty.clear();
+        self.stuck.append(&mut self.dirty);
     }
 }
 
@@ -238,8 +254,7 @@ impl Medium {
         if let Some(id) = state.id(path) {
             let file = state.files.get_mut(&id).unwrap();
             file.seen[at] = file.seen[at].wrapping_add(1);
-            file.dirty.push(0..file.seen.len());
-            file.sync();
+            file.durable[at] = file.seen[at];
         }
     }
 
@@ -272,6 +287,7 @@ impl Medium {
         for file in state.files.values_mut() {
             file.resized = false;
             file.dirty.clear();
+            file.stuck.clear();
             let length = if state.random.below(2) == 0 { file.seen.len() } else { file.durable.len() };
             let mut left = file.durable.clone();
             left.resize(length, 0);
@@ -551,6 +567,7 @@ impl Stored for Open {
         let (before, size) = (file.seen.len(), size as usize);
         file.seen.resize(size, 0);
         file.dirty.push(before.min(size)..before.max(size));
+        file.free(&(size..usize::MAX));
         file.resized = true;
         Ok(())
     }
@@ -562,7 +579,16 @@ impl Stored for Open {
         file.failures.sync(&self.heard)
     }
 
-    fn drop_cache(&self) {}
+    fn write_zeros(&self, offset: u64, length: u64) -> io::Result<()> {
+        let range = offset as usize..(offset + length) as usize;
+        self.mounted.whole_call()?.files.get_mut(&self.id).unwrap().free(&range);
+        self.write_at(&vec![0; length as usize], offset)
+    }
+
+    /// Others may have the file open, so it is read from the cache nevertheless.
+    fn drop_cache(&self) {
+        self.mounted.medium.state().files.get_mut(&self.id).unwrap().stuck.clear();
+    }
 
     fn about(&self) -> io::Result<About> {
         let state = self.mounted.whole_call()?;
