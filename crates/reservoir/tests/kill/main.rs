@@ -439,6 +439,10 @@ impl Schedule {
             let durable = self.destination().durable(target.path());
             assert!(durable.as_ref() == Some(bytes), "{}: {name} is not on the medium", self.what());
         }
+        // An upload may have begun again because its name was lost with the medium's writes. If a kill ends it, the file of before counts as there.
+        if self.destination().losses() > 0 {
+            return;
+        }
         // A kill between the file's name and the end of its journal leaves that, which the next copy of the name takes over.
         let left = self.destination().paths();
         let parts = left.iter().filter(|path| path.extension().is_some_and(|kind| kind == "part")).count();
