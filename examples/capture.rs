@@ -12,14 +12,13 @@ use ktls_offload::{Offload, accept, connect};
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
 use offload_testbed::wire::LinkConfig;
 use offload_testbed::{Capture, NicConfig, Seed, TcpConfig, Testbed};
-use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io;
 use std::sync::Arc;
 use tokio::io::AsyncReadExt;
 
 fn main() -> io::Result<()> {
     let path = std::env::args_os().nth(1).unwrap_or_else(|| "tls.pcapng".into());
-    let capture = Capture::new(BufWriter::new(File::create(&path)?))?;
+    let capture = Capture::create(path.as_ref())?; // readable by its owner alone
     let mut bed = Testbed::builder(Seed(1))
         .host("server", NicConfig::default(), TcpConfig::default())
         .host("client", NicConfig::default(), TcpConfig::default())

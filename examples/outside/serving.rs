@@ -23,8 +23,7 @@ use offload_testbed::attach::Gate;
 use offload_testbed::bed::{BedHost, Builder};
 use offload_testbed::{Capture, Testbed};
 use sa_mirror::{Listener, MirrorCounters};
-use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -314,8 +313,7 @@ pub async fn kernel_until_interrupted(
 /// # Errors
 /// In words, if it cannot be written.
 pub fn begin_capture(path: &Path) -> Result<Capture, String> {
-    let begun = File::create(path).and_then(|file| Capture::new(BufWriter::new(file)));
-    begun.map_err(|error| format!("{}: {error}", path.display()))
+    Capture::create(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// SIGINT and SIGTERM, from the moment that this is there.

@@ -10,7 +10,9 @@ use nic_sim::frame::Frame;
 use nic_sim::wire::{Direction, Tap, pcapng};
 use offload_base::Instant;
 use rustls::KeyLog;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 /// A capture that is being written. Clones write to the same one.
@@ -22,7 +24,7 @@ use std::sync::{Arc, Mutex};
 /// use offload_testbed::Capture;
 ///
 /// let path = std::env::temp_dir().join(format!("example-{}.pcapng", std::process::id()));
-/// let capture = Capture::new(std::io::BufWriter::new(std::fs::File::create(&path)?))?;
+/// let capture = Capture::create(&path)?;
 /// let mut tap = capture.tap("nic0")?;
 /// let key_log: Arc<dyn rustls::KeyLog> = Arc::new(capture.clone());
 /// tap.frame(Instant::ZERO, Direction::Outbound, &vec![0; 60].into());
@@ -50,6 +52,18 @@ impl Capture {
     pub fn new(output: impl Write + Send + 'static) -> io::Result<Capture> {
         let output: Box<dyn Write + Send> = Box::new(output);
         Ok(Capture { state: Arc::new(Mutex::new(State::Open(pcapng::Writer::new(output)?))) })
+    }
+
+    /// Begins a capture in a file. A new file is its owner's alone to read: a capture may have the secrets of its connections.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn create(path: &Path) -> io::Result<Capture> {
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        Capture::new(BufWriter::new(options.open(path)?))
     }
 
     /// A tap whose frames show as passing the interface `name`.
@@ -137,6 +151,16 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn new_capture_is_its_owners_alone() {
+        let path = std::env::temp_dir().join(format!("capture-mode-{}.pcapng", std::process::id()));
+        Capture::create(&path).unwrap().finish().unwrap();
+        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
+        assert_eq!(mode & 0o777, 0o600);
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

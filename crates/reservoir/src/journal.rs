@@ -55,6 +55,9 @@ fn signed(text: String) -> String {
     format!("{text} {check:08x}\n")
 }
 
+/// What a later line of a block says if the block is not as an earlier one has it. No block has these checksums.
+pub(crate) const WITHDRAWN: BlockSum = BlockSum { crc: 0, subtree: [0; 32] };
+
 /// Bytes of a journal that vouches for each block twice: more is not read.
 pub(crate) fn most_bytes(blocks: Blocks) -> u64 {
     const LONGEST_LINE: u64 = 20 + 1 + 8 + 1 + 64 + 1 + 8 + 2;

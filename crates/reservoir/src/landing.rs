@@ -1,6 +1,8 @@
 //! A file that is arriving: its bytes under a name of its own, its journal beside it, its own name only once it is whole.
 //!
-//! Invariant: a block that the journal vouches for was on the medium before its line was written. When a file is taken up again,
+//! Invariant: a block that the journal vouches for was on the medium before its line was written. A failed sync is reported to one caller
+//! only, and the lost bytes count as synced from then on; so syncs run one at a time, and after a failed one every block that was being
+//! written is lost, whichever stream writes it: it has no line, and must be written again. When a file is taken up again,
 //! each of these blocks is read from the medium, and those that differ from their line count as missing: the journal saves
 //! sending, and is never believed over the medium.
 //!
@@ -15,9 +17,9 @@ use crate::digest::{Algorithm, Summer};
 use crate::direct::aligned;
 use crate::journal;
 use crate::name::Name;
-use crate::storage::{self, Folder, Stored, read_exactly};
+use crate::storage::{self, Folder, Rights, Stored, read_exactly};
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use http_rules::{Preconditions, Unmet};
 use std::collections::BTreeMap;
 use std::io;
@@ -39,12 +41,12 @@ use std::time::SystemTime;
 /// let blocks = Blocks::new(1500, 1024).unwrap();
 /// let landing = Landing::open(folder.clone(), &name, blocks, "whence it comes", Begin::Resume)?;
 /// for number in landing.missing() {
-///     let range = blocks.range(number);
+///     let (range, epoch) = (blocks.range(number), landing.epoch());
 ///     let bytes = vec![7; (range.end - range.start) as usize];
 ///     let mut hasher = BlockHasher::new(blocks, number);
 ///     hasher.update(&bytes);
 ///     landing.write(&bytes, range.start)?;
-///     landing.done(number, hasher.finish())?; // from now on a kill does not cost it
+///     landing.done(number, hasher.finish(), epoch)?; // from now on a kill does not cost it
 /// }
 /// assert!(!there.join("film").exists());
 /// landing.finish(None)?;
@@ -62,13 +64,31 @@ pub struct Landing {
     data: Arc<dyn Stored>,
     journal: Arc<dyn Stored>,
     state: Mutex<State>,
+    syncs: Syncs,
     end: Mutex<End>,
     /// Whether runs of zeros become holes.
     leaves_holes: AtomicBool,
     attributes: Mutex<Attributes>,
     /// Evaluated once more when the file gets its name.
     preconditions: Mutex<Preconditions>,
+    /// The nine bits of its source.
+    source_mode: Mutex<Option<u32>>,
 }
+
+/// Syncs of the data, numbered from 1 as they begin.
+#[derive(Default)]
+struct Syncs {
+    begun: AtomicU64,
+    failed: AtomicU64,
+    /// The last good one. Held during a sync.
+    done: Mutex<u64>,
+}
+
+/// How many syncs of a [`Landing`] had failed before something was written: if that number changes before the next good sync, it is lost.
+///
+/// See [`Landing`] for an example.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SyncEpoch(u64);
 
 struct State {
     sums: BTreeMap<u64, BlockSum>,
@@ -80,6 +100,8 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Open,
+    /// It has its name and these rights, but the name is not known to be on the medium.
+    Renamed(Rights),
     Finished,
     Discarded,
 }
@@ -188,10 +210,12 @@ impl Landing {
             data,
             journal,
             state: Mutex::new(State { sums: BTreeMap::new(), end: 0 }),
+            syncs: Syncs::default(),
             end: Mutex::new(End::Open),
             leaves_holes: AtomicBool::new(false),
             attributes: Mutex::default(),
             preconditions: Mutex::default(),
+            source_mode: Mutex::default(),
         };
         if begin != Begin::Anew && had_data && landing.take_up().map_err(medium)? {
             return Ok(landing);
@@ -343,6 +367,11 @@ impl Landing {
     /// # Errors
     /// If the medium fails, or is full.
     pub fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if self.epoch() != SyncEpoch::default() {
+            // On ext4, a page that was lost and is written again goes to its old extent, which the failed write has left marked as unwritten: a
+            // file system mounted later reads zeros. A hole gives the extent up.
+            self.data.write_zeros(offset, bytes.len() as u64)?;
+        }
         if !self.leaves_holes.load(Ordering::Relaxed) {
             return self.data.write_at(bytes, offset);
         }
@@ -394,12 +423,46 @@ impl Landing {
         }
     }
 
-    /// A block is written: once it is on the medium, the journal says so.
+    /// Returns the epoch of bytes that are written from now on.
+    pub fn epoch(&self) -> SyncEpoch {
+        SyncEpoch(self.syncs.failed.load(Ordering::Acquire))
+    }
+
+    /// Returns when the bytes that were written since `epoch` are on the medium.
     ///
     /// # Errors
-    /// If the medium fails.
-    pub fn done(&self, number: u64, sum: BlockSum) -> io::Result<()> {
-        self.data.sync()?;
+    /// If the medium fails, or has failed since `epoch`: the bytes must be written again.
+    pub(crate) fn sync(&self, epoch: SyncEpoch) -> io::Result<()> {
+        // A sync that begins from now on covers these bytes, whichever caller makes it.
+        let enough = self.syncs.begun.load(Ordering::Acquire) + 1;
+        // One at a time: of two at once, the system would report a failed write to one and success to the other.
+        let mut done = self.syncs.done.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.epoch() != epoch {
+            return Err(io::Error::other("the medium failed while this was written: it must be written again"));
+        }
+        if *done < enough {
+            let number = self.syncs.begun.fetch_add(1, Ordering::AcqRel) + 1;
+            if let Err(error) = self.data.sync() {
+                self.syncs.failed.fetch_add(1, Ordering::AcqRel);
+                return Err(error);
+            }
+            *done = number;
+        }
+        Ok(())
+    }
+
+    /// Tells the rights of its source: it gets those that the process' umask leaves of them, unless it replaces a file, whose rights it gets, or
+    /// is to [have](Self::keep) a mode of its own.
+    pub fn inherit(&self, mode: u32) {
+        *self.source_mode.lock().unwrap_or_else(PoisonError::into_inner) = Some(mode);
+    }
+
+    /// A block is written, all of it since `epoch`: once it is on the medium, the journal says so.
+    ///
+    /// # Errors
+    /// If the medium fails, or has failed since `epoch`: the block must be written again.
+    pub fn done(&self, number: u64, sum: BlockSum, epoch: SyncEpoch) -> io::Result<()> {
+        self.sync(epoch)?;
         let line = journal::line(number, &sum);
         let mut state = self.state();
         self.journal.write_at(line.as_bytes(), state.end)?;
@@ -408,7 +471,8 @@ impl Landing {
         Ok(())
     }
 
-    /// A block is written, of a file that nobody takes up again: the journal says nothing.
+    /// A block is written, of a file that nobody takes up again: the journal says nothing. No sync has covered it, so if
+    /// [`finish`](Self::finish) fails, the file must be [discarded](Self::discard).
     pub(crate) fn note(&self, number: u64, sum: BlockSum) {
         self.state().sums.insert(number, sum);
     }
@@ -450,13 +514,17 @@ impl Landing {
     /// # Errors
     /// If the medium cannot be written; a block that cannot be read counts as one that differs.
     pub fn check(&self) -> io::Result<Vec<u64>> {
-        self.data.sync()?;
+        self.sync(self.epoch())?;
         self.data.drop_cache();
         let sums = self.state().sums.clone();
         let differs = |(number, sum): &(u64, BlockSum)| !self.read_back(*number).is_ok_and(|read| read == *sum);
         let lost: Vec<u64> = sums.into_iter().filter(differs).map(|(number, _)| number).collect();
         let mut state = self.state();
         state.sums.retain(|number, _| lost.binary_search(number).is_err());
+        // Written again, and lost by a failed sync, a block would fit its old line as long as the cache has it.
+        let withdrawn: String = lost.iter().map(|number| journal::line(*number, &journal::WITHDRAWN)).collect();
+        self.journal.write_at(withdrawn.as_bytes(), state.end)?;
+        state.end += withdrawn.len() as u64;
         Ok(lost)
     }
 
@@ -478,10 +546,10 @@ impl Landing {
         }
         let mut end = self.end();
         match *end {
-            End::Open => {
+            End::Open | End::Renamed(_) => {
                 // Nothing else of them is left then.
                 self.gather_beyond(1)?;
-                self.settle(modified).map_err(|error| match error.downcast() {
+                self.settle(&mut end, modified).map_err(|error| match error.downcast() {
                     Ok(unmet) => {
                         // The client knows by this error. A request without preconditions finishes the file nevertheless.
                         *self.preconditions.lock().unwrap_or_else(PoisonError::into_inner) = Preconditions::default();
@@ -497,22 +565,47 @@ impl Landing {
         Ok(())
     }
 
-    fn settle(&self, modified: Option<SystemTime>) -> io::Result<()> {
+    fn settle(&self, end: &mut End, modified: Option<SystemTime>) -> io::Result<()> {
+        let mut rights = None;
+        if let End::Renamed(had) = *end {
+            if !is_there(&*self.folder, &self.name, &*self.data)? {
+                // Another file has taken its place.
+                return self.folder.remove(&self.name.journal());
+            }
+            // The new name counts as lost since the sync of names failed. A sync of names that nobody changes would write nothing.
+            self.folder.rename(&self.name, &self.name.unfinished())?;
+            (rights, *end) = (Some(had), End::Open);
+        }
+        // The preconditions were met when the file got its name before.
+        let is_met = rights.is_some();
+        let folder = self.folder.open_folder(&self.name.folder())?;
         let Attributes { mode, extended } = self.attributes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // A copy before this one may have given it others.
         let set = |mode| self.data.set_attributes(&Attributes { mode, extended: extended.clone() });
+        let source = *self.source_mode.lock().unwrap_or_else(PoisonError::into_inner);
+        let rights = match (rights, mode) {
+            (Some(had), None) => had,
+            (None, None) => self.folder.rights(&self.name, source)?,
+            (_, mode) => Rights { mode, owner: None },
+        };
+        let mode = rights.owned(&*self.data);
         // A file that is not to be written could not be taken up again, should this be cut off: that comes last.
         let writable = mode.map(|mode| mode | 0o600);
         set(writable)?;
         if let Some(time) = modified {
             self.data.set_modified(time)?;
         }
-        self.data.sync()?;
-        self.give_name()?;
+        self.sync(self.epoch())?;
+        if is_met {
+            self.folder.rename(&self.name.unfinished(), &self.name)?;
+        } else {
+            self.give_name()?;
+        }
+        *end = End::Renamed(rights);
         if mode != writable {
             set(mode)?;
         }
-        self.folder.sync_names(&self.name.folder())?;
+        folder.sync_names()?;
         self.folder.remove(&self.name.journal())
     }
 
@@ -538,11 +631,11 @@ impl Landing {
     /// If that cannot be done.
     pub fn discard(&self) -> io::Result<()> {
         let mut end = self.end();
-        if *end != End::Open {
+        if matches!(*end, End::Finished | End::Discarded) {
             return Ok(());
         }
         // The data are the first share's.
-        let data = (self.share == 0).then(|| self.name.unfinished());
+        let data = (self.share == 0 && *end == End::Open).then(|| self.name.unfinished());
         for name in data.into_iter().chain([self.name.journal_of(self.share)]) {
             match self.folder.remove(&name) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -605,11 +698,11 @@ mod tests {
     }
 
     fn land(landing: &Landing, number: u64, byte: u8) {
-        let bytes = [byte; 1 << 16];
+        let (bytes, epoch) = ([byte; 1 << 16], landing.epoch());
         let mut hasher = BlockHasher::new(landing.blocks(), number);
         hasher.update(&bytes);
         landing.write(&bytes, number << 16).unwrap();
-        landing.done(number, hasher.finish()).unwrap();
+        landing.done(number, hasher.finish(), epoch).unwrap();
     }
 
     /// A file that begins anew is not the one that another share still writes to, and blocks that went there do not count.

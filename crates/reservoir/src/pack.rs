@@ -17,6 +17,8 @@ pub(crate) struct Packed {
     /// Below the folder that the pack is for.
     pub(crate) name: Name,
     pub(crate) modified: SystemTime,
+    /// Nine bits: who may read, write and execute it. `None` if that is not told.
+    pub(crate) mode: Option<u32>,
     pub(crate) bytes: Bytes,
 }
 
@@ -28,14 +30,16 @@ struct Head {
     size: u64,
     /// Nanoseconds since 1970, negative before.
     modified: i128,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mode: Option<u32>,
 }
 
 impl Packed {
     /// Behind what is in `into`.
     pub(crate) fn write(&self, into: &mut BytesMut) {
         let (name, modified) = (self.name.to_url(), nanoseconds(self.modified));
-        let head =
-            serde_json::to_vec(&Head { name, size: self.bytes.len() as u64, modified }).expect("strings and numbers");
+        let (size, mode) = (self.bytes.len() as u64, self.mode);
+        let head = serde_json::to_vec(&Head { name, size, modified, mode }).expect("strings and numbers");
         into.reserve(4 + head.len() + HASH + self.bytes.len());
         into.put_u32(u32::try_from(head.len()).expect("names are at most 4096 bytes"));
         into.put_slice(&head);
@@ -117,7 +121,7 @@ impl Unpacker {
         if blake3::hash(&bytes).as_bytes()[..] != hash[..] {
             return Err(BadPack::Differs(name));
         }
-        Ok(Some(Packed { name, modified, bytes }))
+        Ok(Some(Packed { name, modified, mode: head.mode, bytes }))
     }
 }
 
@@ -143,7 +147,7 @@ mod tests {
 
     fn packed_at(time: i128, url: &str, bytes: &'static [u8]) -> Packed {
         let modified = from_nanoseconds(time).unwrap();
-        Packed { name: Name::from_url(url).unwrap(), modified, bytes: Bytes::from_static(bytes) }
+        Packed { name: Name::from_url(url).unwrap(), modified, mode: Some(0o640), bytes: Bytes::from_static(bytes) }
     }
 
     #[test]

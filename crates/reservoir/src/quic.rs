@@ -16,7 +16,7 @@ use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::system::uname;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fs::{File, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -111,14 +111,19 @@ fn secret_in(path: &Path) -> io::Result<(Secret, File)> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "others may read it: remove it"));
     }
     let mut secret = Secret::default();
-    if about.len() != secret.len() as u64 {
+    if about.len() == secret.len() as u64 {
+        file.read_exact(&mut secret)?;
+    }
+    if secret == Secret::default() {
         // It is new, or the machine lost power when it was.
         RandomSource::from_system()?.stream("reset key").fill(&mut secret);
         file.set_len(0)?;
+        file.rewind()?;
         file.write_all(&secret)?;
-        file.sync_all()?;
-    } else {
-        file.read_exact(&mut secret)?;
+        file.sync_all().inspect_err(|_| {
+            // The next server must not take a secret for durable that no sync has covered.
+            let _ = file.set_len(0);
+        })?;
     }
     Ok((secret, file))
 }
@@ -304,5 +309,20 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         let refused = reset_key(folders[0].path(), "0.0.0.0:8443".parse().unwrap());
         assert!(refused.is_err_and(|error| error.to_string().contains("others may read it")));
+    }
+
+    /// A machine that lost power may keep a file's length and lose its bytes.
+    #[test]
+    fn secret_of_zeros_is_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        let (made, locked) = secret_in(&path).unwrap();
+        drop(locked);
+        assert_eq!(secret_in(&path).unwrap().0, made);
+        std::fs::write(&path, Secret::default()).unwrap();
+        let (anew, locked) = secret_in(&path).unwrap();
+        assert!(anew != Secret::default() && anew != made);
+        drop(locked);
+        assert_eq!(std::fs::read(&path).unwrap(), anew);
     }
 }

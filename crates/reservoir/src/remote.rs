@@ -33,7 +33,7 @@ use crate::name::Name;
 use crate::pack;
 use crate::s3::{self, Ask, Bucket};
 use crate::server::PRODUCT;
-use crate::server::write::{BLOCKS, CHECK, MOST_SHARES, MTIME, SHARE, SPARSE, UPLOAD};
+use crate::server::write::{BLOCKS, CHECK, MODE, MOST_SHARES, MTIME, SHARE, SPARSE, UPLOAD};
 use crate::shell::Shell;
 use crate::storage::{About, Kind};
 use base64::Engine;
@@ -127,6 +127,8 @@ pub(crate) struct Ending<'a> {
     /// `None` if nobody knows it.
     pub(crate) modified: Option<SystemTime>,
     pub(crate) attributes: &'a Attributes,
+    /// The rights of the source, if they are known.
+    pub(crate) mode: Option<u32>,
     /// Whether a file of its name is replaced.
     pub(crate) replaces: bool,
 }
@@ -554,10 +556,13 @@ impl Remote {
 
     /// Has an upload become the file.
     pub(crate) async fn finish(&self, name: &Name, of: OfUpload<'_>, ending: Ending<'_>) -> Result<(), RemoteError> {
-        let Ending { root, verify, modified, attributes, replaces } = ending;
+        let Ending { root, verify, modified, attributes, mode, replaces } = ending;
         let mut request = self.ending(name, of);
         if let Some(modified) = modified {
             request = request.header(MTIME, mtime::to_text(modified));
+        }
+        if let Some(mode) = mode {
+            request = request.header(MODE, format!("{mode:o}"));
         }
         if !replaces {
             request = request.header(IF_NONE_MATCH, "*");
@@ -584,7 +589,7 @@ impl Remote {
         size: u64,
         modified: Option<SystemTime>,
         conditions: UploadConditions,
-        attributes: &Attributes,
+        (attributes, mode): (&Attributes, Option<u32>),
     ) -> Result<(), RemoteError> {
         let modified = modified.map(mtime::to_text);
         let (mut request, field) = match self.is_bucket() {
@@ -595,6 +600,9 @@ impl Remote {
             request = request.header(field, modified);
         }
         request = request.header(CONTENT_LENGTH, size);
+        if let Some(mode) = mode {
+            request = request.header(MODE, format!("{mode:o}"));
+        }
         if !attributes.is_empty() {
             request = request.header(attributes::FIELD, attributes.to_text());
         }

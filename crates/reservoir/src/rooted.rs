@@ -3,7 +3,7 @@
 use crate::attributes::{Attributes, MOST_BYTES, Preserve, USERS};
 use crate::direct::{Direct, Past};
 use crate::name::{Name, is_unfinished};
-use crate::storage::{About, Entries, Folder, Kind, Stored};
+use crate::storage::{About, Entries, Folder, Kind, OpenFolder, Rights, Stored};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, DirEntry, Metadata, MetadataExt as _, OpenOptions, OpenOptionsExt};
 use http_rules::FileVersion;
@@ -12,7 +12,6 @@ use rustix::fs::{
     fremovexattr, fsetxattr, renameat_with,
 };
 use rustix::io::Errno;
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{File, FileTimes, TryLockError};
 use std::io;
@@ -27,15 +26,19 @@ use std::time::SystemTime;
 /// ```
 /// use offload_reservoir::name::Name;
 /// use offload_reservoir::rooted::Rooted;
-/// use offload_reservoir::storage::{Folder, Kind, Stored};
+/// use offload_reservoir::storage::{Folder, Kind, OpenFolder, Stored};
 ///
 /// # let there = tempfile::tempdir()?;
 /// # let there = there.path();
 /// let root = Rooted::open(there)?;
+/// let folder = root.open_folder(&Name::root())?;
 /// let file = root.open_or_create(&Name::from_url("/greeting").unwrap())?;
 /// file.write_at(b"hello", 0)?;
+/// file.sync()?;
+/// folder.sync_names()?;
 /// let about = file.about()?;
 /// assert_eq!((about.kind, about.size), (Kind::File, 5));
+/// assert_eq!(root.rights(&Name::from_url("/greeting").unwrap(), None)?.mode, Some(0o600));
 /// std::os::unix::fs::symlink("/etc", there.join("out"))?;
 /// assert!(root.open(&Name::from_url("/out/passwd").unwrap()).is_err());
 /// # Ok::<(), std::io::Error>(())
@@ -43,23 +46,20 @@ use std::time::SystemTime;
 #[derive(Debug)]
 pub struct Rooted {
     dir: Arc<Dir>,
+    /// The bits that new files do not get.
+    umask: u32,
     /// If its files are read and written past the page cache.
     past: Option<Arc<Past>>,
 }
 
 impl Rooted {
-    /// A folder, opened as one whose contents can be brought to the medium.
-    fn folder(&self, name: &Name) -> io::Result<cap_std::fs::File> {
-        // The root itself may be open as a path only.
-        if name == &Name::root() { self.dir.open(".") } else { self.dir.open(name.path()) }
-    }
-
     /// The folder at `path`.
     ///
     /// # Errors
     /// If it is no folder that can be opened.
     pub fn open(path: &Path) -> io::Result<Rooted> {
-        Dir::open_ambient_dir(path, ambient_authority()).map(|dir| Rooted { dir: Arc::new(dir), past: None })
+        let opened = Dir::open_ambient_dir(path, ambient_authority());
+        opened.map(|dir| Rooted { dir: Arc::new(dir), umask: umask(), past: None })
     }
 
     /// Has large reads and writes go past the page cache (`O_DIRECT`), or not, where the file system takes that; where it does not, the log
@@ -87,6 +87,11 @@ impl Rooted {
         self.past.as_deref()
     }
 
+    fn folder(&self, name: &Name) -> io::Result<cap_std::fs::File> {
+        // The root itself may be open as a path only.
+        if name == &Name::root() { self.dir.open(".") } else { self.dir.open(name.path()) }
+    }
+
     fn open_with(&self, name: &Name, options: &mut OpenOptions, writes: bool) -> io::Result<Arc<dyn Stored>> {
         // To open a pipe would be to wait for its other end.
         options.custom_flags(OFlags::NONBLOCK.bits() as i32);
@@ -111,11 +116,25 @@ impl Folder for Rooted {
     }
 
     fn open_or_create(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
-        self.open_with(name, OpenOptions::new().read(true).write(true).create(true), true)
+        self.open_with(name, OpenOptions::new().read(true).write(true).create(true).mode(0o600), true)
     }
 
     fn about(&self, name: &Name) -> io::Result<About> {
         about_name(&self.dir, name)
+    }
+
+    fn rights(&self, name: &Name, source: Option<u32>) -> io::Result<Rights> {
+        match self.dir.metadata(name.path()) {
+            Ok(replaced) => {
+                let mode = Some(cap_std::fs::MetadataExt::mode(&replaced) & 0o777);
+                let owner = Some((cap_std::fs::MetadataExt::uid(&replaced), cap_std::fs::MetadataExt::gid(&replaced)));
+                Ok(Rights { mode, owner })
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(Rights { mode: Some(source.unwrap_or(0o666) & 0o777 & !self.umask), owner: None })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn list(&self, name: &Name) -> io::Result<Entries> {
@@ -129,7 +148,20 @@ impl Folder for Rooted {
     }
 
     fn create_folder(&self, name: &Name) -> io::Result<()> {
-        if name == &Name::root() { Ok(()) } else { self.dir.create_dir_all(name.path()) }
+        if self.about(name).is_ok_and(|about| about.kind == Kind::Folder) {
+            return Ok(());
+        }
+        self.create_folder(&name.folder())?;
+        let above = self.open_folder(&name.folder())?;
+        match self.dir.create_dir(name.path()) {
+            // Another writer was quicker.
+            Err(_) if self.about(name).is_ok_and(|about| about.kind == Kind::Folder) => return Ok(()),
+            made => made?,
+        }
+        above.sync_names().inspect_err(|_| {
+            // The next attempt must make it again: a sync of names that nobody changes would write nothing.
+            let _ = self.dir.remove_dir(name.path());
+        })
     }
 
     fn rename(&self, from: &Name, to: &Name) -> io::Result<()> {
@@ -153,20 +185,26 @@ impl Folder for Rooted {
         self.dir.remove_file(name.path())
     }
 
-    fn sync_all(&self, folders: &BTreeSet<Name>) -> io::Result<()> {
-        let mut done = BTreeSet::new();
-        for name in folders {
-            let folder = self.folder(name)?;
-            // Another file system may be mounted on a folder.
-            if done.insert(rustix::fs::fstat(&folder)?.st_dev) {
-                rustix::fs::syncfs(folder)?;
-            }
-        }
-        Ok(())
+    fn open_folder(&self, name: &Name) -> io::Result<Arc<dyn OpenFolder>> {
+        Ok(Arc::new(RealFolder(self.folder(name)?.into_std())))
+    }
+}
+
+/// Opened as a folder whose contents can be brought to the medium.
+struct RealFolder(File);
+
+impl OpenFolder for RealFolder {
+    fn sync_files(&self) -> io::Result<()> {
+        // It reports failed writes since Linux 5.8.
+        Ok(rustix::fs::syncfs(&self.0)?)
     }
 
-    fn sync_names(&self, folder: &Name) -> io::Result<()> {
-        self.folder(folder)?.sync_all()
+    fn sync_names(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+
+    fn file_system(&self) -> io::Result<u64> {
+        self.0.metadata().map(|metadata| metadata.dev())
     }
 }
 
@@ -259,6 +297,12 @@ impl Stored for RealFile {
         }
     }
 
+    fn set_owner(&self, (user, group): (u32, u32)) -> bool {
+        let set = |user| std::os::unix::fs::fchown(&self.file, user, Some(group));
+        // Only the superuser gives files away; a group that the process is in, it may set.
+        set(Some(user)).or_else(|_| set(None)).is_ok()
+    }
+
     fn set_size(&self, size: u64) -> io::Result<()> {
         self.file.set_len(size)
     }
@@ -291,6 +335,13 @@ impl Stored for RealFile {
             Err(TryLockError::Error(error)) => Err(error),
         }
     }
+}
+
+/// The umask of the process. Where the system does not tell it, new files are their owner's alone.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let told = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    told.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o077)
 }
 
 /// The extended attributes that users may set.

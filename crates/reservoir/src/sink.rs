@@ -5,7 +5,7 @@
 use crate::blocks::{BlockHasher, BlockSum, Blocks};
 use crate::body::PIECE;
 use crate::direct::aligned;
-use crate::landing::Landing;
+use crate::landing::{Landing, SyncEpoch};
 use crate::shell::Shell;
 use bytes::BytesMut;
 use core::any::Any;
@@ -48,6 +48,8 @@ pub(crate) struct Written {
     pub(crate) blocks: Vec<(u64, BlockSum)>,
     /// Parts of blocks that were written.
     pub(crate) parts: Vec<Range<u64>>,
+    /// When the first of them was written.
+    pub(crate) epoch: SyncEpoch,
     /// CRC32C of all of it.
     pub(crate) crc: u32,
     /// A block that was there, and is another one now.
@@ -58,17 +60,8 @@ pub(crate) struct Written {
 impl Sink {
     pub(crate) fn new(shell: Shell, landing: Arc<Landing>, range: Range<u64>) -> Sink {
         let (at, buffer) = (range.start, BytesMut::new());
-        Sink {
-            shell,
-            landing,
-            range,
-            at,
-            buffer,
-            segment: None,
-            writing: None,
-            written: Written::default(),
-            held: None,
-        }
+        let written = Written { epoch: landing.epoch(), ..Written::default() };
+        Sink { shell, landing, range, at, buffer, segment: None, writing: None, written, held: None }
     }
 
     /// Keeps something until the last write is done.
@@ -243,7 +236,7 @@ mod tests {
             assert!(sink.push(b"x").await.is_err(), "too many bytes");
             let written = sink.end().await.unwrap();
             assert_eq!(written.differs, differs);
-            written.blocks.iter().for_each(|(number, sum)| landing.done(*number, *sum).unwrap());
+            written.blocks.iter().for_each(|(number, sum)| landing.done(*number, *sum, written.epoch).unwrap());
         }
         assert_eq!(landing.read_back(0).unwrap(), landing.sum(0).unwrap());
         let mut short = Sink::new(Shell::tokio(), landing, 0..1 << 20);

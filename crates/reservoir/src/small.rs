@@ -1,16 +1,17 @@
 //! Small files that come and go together: read into a pack one after the other; written under hidden names, brought to the medium at once, and
 //! then given their names.
 //!
-//! Invariant: a file has its name only once its bytes are on the medium. Each is locked as a [`Landing`](crate::landing::Landing) locks it, so that no
+//! Invariant: a file has its name only once its bytes are on the medium. If a sync fails, all files of the batch count as lost. Each is locked as a [`Landing`](crate::landing::Landing) locks it, so that no
 //! two writers of a name are at work at a time.
 //!
 //! All calls block.
 
+use crate::attributes::{Attributes, Preserve};
 use crate::body::PIECE;
 use crate::landing::{LandingError, lock_journal};
 use crate::name::{BadName, Name};
 use crate::pack::{MOST_OF_A_FILE, Packed};
-use crate::storage::{About, Folder, Kind, Stored, read_exactly};
+use crate::storage::{About, Folder, Kind, OpenFolder, Stored, read_exactly};
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -22,8 +23,8 @@ pub(crate) struct Batch {
     into: Name,
     files: Vec<Packed>,
     bytes: usize,
-    /// The folder that was made, or found, last.
-    made: Option<Name>,
+    /// Folders of files that were written, opened before them, in this order.
+    folders: Vec<(Name, Arc<dyn OpenFolder>)>,
 }
 
 /// Names that cannot arrive, and why.
@@ -31,7 +32,7 @@ pub(crate) type Refused = Vec<(Name, LandingError)>;
 
 impl Batch {
     pub(crate) fn new(folder: Arc<dyn Folder>, into: Name) -> Batch {
-        Batch { folder, into, files: Vec::new(), bytes: 0, made: None }
+        Batch { folder, into, files: Vec::new(), bytes: 0, folders: Vec::new() }
     }
 
     /// One more; whether it is time to land.
@@ -54,14 +55,14 @@ impl Batch {
         let mut written = VecDeque::new();
         let landed = self.land_all(&mut written);
         // No client resumes these files, and they would keep a full disk full.
-        for (name, _lock) in &written {
+        for Written { name, .. } in &written {
             let _first_error_counts = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
         }
         landed.map(|refused| (self, refused))
     }
 
     /// Writes and renames all files of the batch. On failure, `written` has the files without a name.
-    fn land_all(&mut self, written: &mut VecDeque<(Name, Arc<dyn Stored>)>) -> io::Result<Refused> {
+    fn land_all(&mut self, written: &mut VecDeque<Written>) -> io::Result<Refused> {
         let mut refused = Vec::new();
         for file in core::mem::take(&mut self.files) {
             match self.write(&file) {
@@ -72,19 +73,28 @@ impl Batch {
             }
         }
         self.bytes = 0;
-        let folders: BTreeSet<Name> = written.iter().map(|(name, _)| name.folder()).collect();
-        // One call for all of them: a call for each would wait for the medium each time.
-        self.folder.sync_all(&folders)?;
+        let folders = core::mem::take(&mut self.folders);
+        let mut synced = BTreeSet::new();
+        for (_, folder) in &folders {
+            // One call for all files: a call for each would wait for the medium each time. Another file system may be mounted on a folder.
+            if synced.insert(folder.file_system()?) {
+                folder.sync_files()?;
+            }
+        }
         let mut named = Vec::new();
         let mut landed = Ok(());
-        while let Some((name, _)) = written.front()
-            && landed.is_ok()
-        {
+        while let Some(Written { name, data, mode, .. }) = written.front() {
             landed = self.folder.rename(&name.unfinished(), name);
-            named.extend(landed.is_ok().then(|| written.pop_front()).flatten());
+            if landed.is_err() {
+                break;
+            }
+            if let Some(mode) = mode.filter(|mode| mode & 0o600 != 0o600) {
+                landed = data.set_attributes(&of_mode(mode));
+            }
+            named.extend(written.pop_front());
         }
-        landed = landed.and_then(|()| folders.iter().try_for_each(|one| self.folder.sync_names(one)));
-        for (name, lock) in named {
+        landed = landed.and_then(|()| folders.iter().try_for_each(|(_, folder)| folder.sync_names()));
+        for Written { name, lock, .. } in named {
             landed = landed.and(self.folder.remove(&name.journal()));
             drop(lock);
         }
@@ -96,27 +106,30 @@ impl Batch {
         parts.try_fold(self.into.clone(), |name, part| name.join(part.as_os_str()))
     }
 
-    /// Writes one under its hidden name; gives its name and what locks it.
-    fn write(&mut self, file: &Packed) -> Result<(Name, Arc<dyn Stored>), LandingError> {
+    /// Writes one under its hidden name.
+    fn write(&mut self, file: &Packed) -> Result<Written, LandingError> {
         let name =
             self.name_of(file).map_err(|error| LandingError::Medium(file.name.clone(), io::Error::other(error)))?;
         let medium = |error| LandingError::Medium(name.clone(), error);
         if self.folder.about(&name).is_ok_and(|about| about.kind != Kind::File) {
             return Err(LandingError::NoFile(name));
         }
-        if self.made.as_ref() != Some(&name.folder()) {
-            self.folder.create_folder(&name.folder()).map_err(medium)?;
-            self.made = Some(name.folder());
+        let above = name.folder();
+        if !self.folders.iter().any(|(known, _)| *known == above) {
+            self.folder.create_folder(&above).map_err(medium)?;
+            let opened = self.folder.open_folder(&above).map_err(medium)?;
+            self.folders.push((above, opened));
         }
         let lock = lock_journal(&*self.folder, &name, 0)?;
-        if let Err(error) = self.fill(&name, &*lock, file) {
+        let (data, mode) = self.fill(&name, &*lock, file).map_err(|error| {
             let _first_error_counts = self.folder.remove(&name.unfinished()).and(self.folder.remove(&name.journal()));
-            return Err(medium(error));
-        }
-        Ok((name, lock))
+            medium(error)
+        })?;
+        Ok(Written { name, lock, data, mode })
     }
 
-    fn fill(&self, name: &Name, lock: &dyn Stored, file: &Packed) -> io::Result<()> {
+    /// Writes the hidden file. Returns it, and the rights that it is to have.
+    fn fill(&self, name: &Name, lock: &dyn Stored, file: &Packed) -> io::Result<(Arc<dyn Stored>, Option<u32>)> {
         // What it vouches for is overwritten now.
         if lock.about()?.size > 0 {
             lock.set_size(0)?;
@@ -125,12 +138,31 @@ impl Batch {
         let data = self.folder.open_or_create(&name.unfinished())?;
         data.set_size(0)?;
         data.write_at(&file.bytes, 0)?;
-        data.set_modified(file.modified)
+        let mode = self.folder.rights(name, file.mode)?.owned(&*data);
+        if let Some(mode) = mode {
+            // A file that is not to be written could not be written again, should this be cut off: that comes last.
+            data.set_attributes(&of_mode(mode | 0o600))?;
+        }
+        data.set_modified(file.modified)?;
+        Ok((data, mode))
     }
 }
 
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// A file under its hidden name.
+struct Written {
+    name: Name,
+    lock: Arc<dyn Stored>,
+    data: Arc<dyn Stored>,
+    /// The rights that it is to have.
+    mode: Option<u32>,
+}
+
+fn of_mode(mode: u32) -> Attributes {
+    Attributes { mode: Some(mode), extended: Vec::new() }
 }
 
 /// A file that is to be packed.
@@ -159,10 +191,10 @@ pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<Wanted>) -> Gath
         && let Some(Wanted { at, packed_as, tag }) = wanted.pop_front()
     {
         match read(folder, &at, tag.as_deref()) {
-            Ok((now, bytes)) => {
+            Ok((now, mode, bytes)) => {
                 gathered.files += 1;
                 gathered.content += bytes.len() as u64;
-                Packed { name: packed_as, modified: now.modified, bytes }.write(&mut into);
+                Packed { name: packed_as, modified: now.modified, mode, bytes }.write(&mut into);
             }
             Err(_) => gathered.left_out.push(packed_as),
         }
@@ -171,16 +203,21 @@ pub(crate) fn gather(folder: &dyn Folder, wanted: &mut VecDeque<Wanted>) -> Gath
     gathered
 }
 
-fn read(folder: &dyn Folder, name: &Name, expected: Option<&str>) -> io::Result<(About, Bytes)> {
+fn read(folder: &dyn Folder, name: &Name, expected: Option<&str>) -> io::Result<(About, Option<u32>, Bytes)> {
     let file = folder.open(name)?;
     let about = file.about()?;
     if about.size > MOST_OF_A_FILE || expected.is_some_and(|expected| expected != about.entity_tag()) {
         return Err(io::ErrorKind::InvalidData.into());
     }
+    let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
     let mut bytes = vec![0; about.size as usize];
     read_exactly(&*file, &mut bytes, 0)?;
+    // Some files of the system have bytes and no size.
+    if about.size == 0 && file.read_at(&mut [0], 0)? > 0 {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
     // Written to meanwhile, it is neither the old file nor the new one.
-    if file.about()? == about { Ok((about, bytes.into())) } else { Err(io::ErrorKind::InvalidData.into()) }
+    if file.about()? == about { Ok((about, mode, bytes.into())) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
 /// Each is open while it is locked.
@@ -197,7 +234,7 @@ mod tests {
 
     fn packed(url: &str) -> Packed {
         let name = Name::from_url(url).unwrap();
-        Packed { modified: SystemTime::UNIX_EPOCH, bytes: Bytes::from(url.to_owned()), name }
+        Packed { modified: SystemTime::UNIX_EPOCH, mode: None, bytes: Bytes::from(url.to_owned()), name }
     }
 
     #[test]

@@ -5,7 +5,6 @@
 use crate::attributes::{Attributes, Preserve};
 use crate::name::Name;
 use http_rules::{Current, FileVersion, Preconditions, Unmet};
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ pub trait Folder: Send + Sync {
     /// If there is none.
     fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>>;
 
-    /// Opens a file to be read and written; makes it if it is not there.
+    /// Opens a file to be read and written; makes it if it is not there, for its owner alone to read and write.
     ///
     /// # Errors
     /// If it cannot be, or is no regular file.
@@ -32,6 +31,16 @@ pub trait Folder: Send + Sync {
     /// # Errors
     /// If there is nothing.
     fn about(&self, name: &Name) -> io::Result<About>;
+
+    /// Returns the rights of a new file under a name: those of the file that it replaces; or else the nine bits of its `source`, or reading and
+    /// writing for all, less what the process' umask takes. None, where the medium has no rights.
+    ///
+    /// # Errors
+    /// If the system fails.
+    fn rights(&self, name: &Name, source: Option<u32>) -> io::Result<Rights> {
+        let _has_none = (name, source);
+        Ok(Rights::default())
+    }
 
     /// Begins to list a folder, in no order. Unfinished files are left out.
     ///
@@ -70,17 +79,37 @@ pub trait Folder: Send + Sync {
     /// If it cannot be.
     fn remove(&self, name: &Name) -> io::Result<()>;
 
-    /// Returns when the bytes of all files that were written in these folders are on the medium.
+    /// Opens a folder to sync what will be written in it.
     ///
     /// # Errors
-    /// If the medium fails.
-    fn sync_all(&self, folders: &BTreeSet<Name>) -> io::Result<()>;
+    /// If it is no folder that can be opened.
+    fn open_folder(&self, name: &Name) -> io::Result<Arc<dyn OpenFolder>>;
+}
 
-    /// Returns when the names in a folder are on the medium.
+/// An open folder, whose syncs report each write that failed since the folder was opened.
+///
+/// A system reports a failed write once to each file that was open then, and takes the lost bytes for synced from then on. So a folder must be
+/// open before its files are written. After a failed sync, everything since the last good one counts as lost and must be written again.
+///
+/// See [`Rooted`](crate::rooted::Rooted) for an example.
+pub trait OpenFolder: Send + Sync {
+    /// Returns when all files of the folder's file system are on the medium.
     ///
     /// # Errors
-    /// If the medium fails.
-    fn sync_names(&self, folder: &Name) -> io::Result<()>;
+    /// If a write to the file system failed.
+    fn sync_files(&self) -> io::Result<()>;
+
+    /// Returns when the names in the folder are on the medium.
+    ///
+    /// # Errors
+    /// If a write to the folder failed.
+    fn sync_names(&self) -> io::Result<()>;
+
+    /// Returns the number of the folder's file system.
+    ///
+    /// # Errors
+    /// If the system fails.
+    fn file_system(&self) -> io::Result<u64>;
 }
 
 /// The entries of a folder, read as they are asked for; asking blocks.
@@ -133,6 +162,12 @@ pub trait Stored: Send + Sync {
         if attributes.is_empty() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
     }
 
+    /// Gives the file an owner and a group, as far as the process may; returns whether it has that group.
+    fn set_owner(&self, owner: (u32, u32)) -> bool {
+        let _has_none = owner;
+        true
+    }
+
     /// Cuts the file, or makes it longer by zeros.
     ///
     /// # Errors
@@ -142,7 +177,8 @@ pub trait Stored: Send + Sync {
     /// Returns when what was written is on the medium.
     ///
     /// # Errors
-    /// If the medium fails.
+    /// If a write failed since the file was opened. This is reported once: everything written since the last good sync counts as lost, and a
+    /// later sync succeeds without it.
     fn sync(&self) -> io::Result<()>;
 
     /// Forgets what is cached and synced, so that it is read from the medium next.
@@ -204,6 +240,28 @@ impl About {
     /// Returns the entity tag of this version of the file.
     pub(crate) fn entity_tag(&self) -> String {
         self.version().entity_tag().to_string()
+    }
+}
+
+/// The rights of a file.
+///
+/// See [`Rooted`](crate::rooted::Rooted) for an example.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// Nine bits: who may read, write and execute it. `None` where the medium has no such.
+    pub mode: Option<u32>,
+    /// Its user and its group. `None` if it is the process'.
+    pub owner: Option<(u32, u32)>,
+}
+
+impl Rights {
+    /// Gives a file their owner, and returns the mode that it is to have then.
+    pub(crate) fn owned(self, file: &dyn Stored) -> Option<u32> {
+        match self.owner {
+            // The rights of one group are not another's.
+            Some(owner) if !file.set_owner(owner) => self.mode.map(|mode| mode & !0o070),
+            _ => self.mode,
+        }
     }
 }
 

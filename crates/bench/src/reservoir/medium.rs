@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use offload_base::Clock;
 use offload_base::cost::{self, Work};
 use offload_reservoir::name::Name;
-use offload_reservoir::storage::{About, Entries, Folder, Kind, Stored};
+use offload_reservoir::storage::{About, Entries, Folder, Kind, OpenFolder, Stored};
 use offload_testbed::drive::Drive;
 use offload_testbed::drive::threads::wait_until;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -125,12 +125,22 @@ impl Folder for Medium {
         self.files().remove(name).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn sync_all(&self, _: &BTreeSet<Name>) -> io::Result<()> {
+    fn open_folder(&self, _: &Name) -> io::Result<Arc<dyn OpenFolder>> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl OpenFolder for Medium {
+    fn sync_files(&self) -> io::Result<()> {
         Ok(())
     }
 
-    fn sync_names(&self, _: &Name) -> io::Result<()> {
+    fn sync_names(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    fn file_system(&self) -> io::Result<u64> {
+        Ok(0)
     }
 }
 

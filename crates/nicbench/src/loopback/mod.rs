@@ -23,8 +23,6 @@ use offload_testbed::bed::ClockKind;
 use offload_testbed::{Capture, Tracer};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -299,8 +297,7 @@ impl<'a, M: Copy + PartialEq + fmt::Display> Ways<'a, M> {
 
     fn capture(&self, mode: &M) -> Result<Option<Capture>, Failure> {
         let Some(path) = self.path_of(self.files.pcap, mode) else { return Ok(None) };
-        let begun = File::create(&path).and_then(|file| Capture::new(BufWriter::new(file)));
-        begun.map(Some).map_err(|error| Failure::about(&path, &error))
+        Capture::create(&path).map(Some).map_err(|error| Failure::about(&path, &error))
     }
 
     fn path_of(&self, path: Option<&Path>, mode: &M) -> Option<PathBuf> {

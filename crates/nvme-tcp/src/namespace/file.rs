@@ -76,6 +76,7 @@ impl FileStorage {
             let (device, ranges) = (metadata.rdev(), Ranges::default());
             let uuid = identity::of_device(major(device), minor(device)).map_err(OpenError::about(path))?;
             let file = Box::new(RealFile { file, device_bytes: Some(capacity) });
+            file.drop_cache();
             let unreadable = Mutex::default();
             let (side, room) = (None, None);
             return Ok(FileStorage { file, uuid, capacity, direct, ranges, side, unreadable, may_block: true, room });
@@ -92,6 +93,8 @@ impl FileStorage {
         direct: bool,
         system: &Arc<dyn System>,
     ) -> Result<FileStorage, OpenError> {
+        // After a failed flush, the cache has what the medium lost.
+        file.drop_cache();
         let capacity = file.end().map_err(OpenError::about(path))?;
         let side = SideFile::of(path, system);
         let unreadable = Mutex::new(side.read(capacity)?);

@@ -42,6 +42,10 @@ pub(super) fn of_file(system: &dyn System, path: &Path) -> Result<[u8; 16], Open
     // Hosts are not to be told what may be gone when the machine ends.
     system::replace(system, &path, text(&uuid).as_bytes())
         .and_then(|()| system::sync_name(system, &path))
+        .inspect_err(|_| {
+            // The next process must not take a name for durable that no sync has covered.
+            let _ = system.remove(&path);
+        })
         .map_err(OpenError::about(&path))?;
     Ok(uuid)
 }

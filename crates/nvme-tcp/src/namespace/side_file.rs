@@ -7,11 +7,13 @@
 //! ```
 //!
 //! Invariant: the file holds one list whole, the old one or the new one, whenever the process or the machine ends: a new
-//! one is written beside it, made durable, and takes its place. There is none as long as nothing is marked.
+//! one is written beside it, made durable, and takes its place. If nothing is marked, there is none, or after a failed sync an empty
+//! one.
 
 use super::open_error::{MarksFault, OpenError};
 use super::system::{self, System};
 use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,12 +24,18 @@ use std::sync::Arc;
 pub(super) struct SideFile {
     system: Arc<dyn System>,
     path: PathBuf,
+    /// The last [`sync`](Self::sync) failed.
+    in_doubt: AtomicBool,
 }
 
 impl SideFile {
     /// The one of the blocks at `path`, an absolute path without links.
     pub(super) fn of(path: &Path, system: &Arc<dyn System>) -> SideFile {
-        SideFile { system: system.clone(), path: system::with_suffix(path, ".uncorrectable") }
+        SideFile {
+            system: system.clone(),
+            path: system::with_suffix(path, ".uncorrectable"),
+            in_doubt: AtomicBool::new(false),
+        }
     }
 
     /// What it holds about a file of `capacity` bytes. What no [`replace`](Self::replace) wrote is an error.
@@ -40,14 +48,17 @@ impl SideFile {
     /// Holds `ranges` from now on; [`sync`](Self::sync) makes it last. After an error it holds what it held before.
     pub(super) fn replace(&self, ranges: &[Range<u64>]) -> io::Result<()> {
         match ranges {
-            [] => self.system.remove(&self.path),
+            // After a failed sync the removal may be lost. To remove nothing again changes nothing on the medium: an empty list does.
+            [] if !self.in_doubt.load(Ordering::Relaxed) => self.system.remove(&self.path),
             _ => system::replace(&*self.system, &self.path, text(ranges).as_bytes()),
         }
     }
 
     /// Makes durable what it holds.
     pub(super) fn sync(&self) -> io::Result<()> {
-        system::sync_name(&*self.system, &self.path)
+        let synced = system::sync_name(&*self.system, &self.path);
+        self.in_doubt.store(synced.is_err(), Ordering::Relaxed);
+        synced
     }
 }
 

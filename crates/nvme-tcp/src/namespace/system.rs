@@ -1,12 +1,12 @@
 //! The calls of the system that the files of a namespace need. Tests put a system in its place that loses all that was not
 //! made durable.
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Read, Write as _};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Files by their names.
@@ -41,8 +41,11 @@ pub(super) trait Medium: fmt::Debug + Send + Sync {
     /// Where the file ends.
     fn end(&self) -> io::Result<u64>;
 
-    /// Makes everything that was written durable.
+    /// Makes everything that was written durable. A failed write is reported once, and what it lost counts as synced from then on.
     fn sync(&self) -> io::Result<()>;
+
+    /// Forgets what is cached, so that the medium is read next.
+    fn drop_cache(&self);
 }
 
 /// The real one.
@@ -61,7 +64,7 @@ impl System for Real {
     fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn Medium>> {
         // A link that somebody put there is not followed.
         self.remove(path)?;
-        let mut file = File::options().write(true).create_new(true).open(path)?;
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         file.write_all(content)?;
         Ok(Box::new(RealFile { file, device_bytes: None }))
     }
@@ -111,6 +114,13 @@ impl Medium for RealFile {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    fn drop_cache(&self) {
+        // Bytes that wait for the medium stay in the cache. If they are lost, an earlier process promised nothing of them.
+        let _ = self.file.sync_data();
+        // Where the system does not take the advice, the cache is read.
+        let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
     }
 }
 

@@ -5,7 +5,7 @@ use super::list::{Item, glance};
 use super::multipart::{self, Multipart};
 use super::place::Side;
 use super::{Copy, CopyError, Sync};
-use crate::attributes::Attributes;
+use crate::attributes::{Attributes, Preserve};
 use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
 use crate::body::{FileBody, LateSum, Relayed, known, read_error};
 use crate::landing::{Begin, Landing, LandingError};
@@ -24,7 +24,7 @@ use hyper::body::Frame;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::mpsc;
 
 /// A file under way.
@@ -35,6 +35,8 @@ pub(super) struct FileJob {
     source: Source,
     target: Target,
     attributes: Attributes,
+    /// The rights of the source: of a server's file, once an answer has told them.
+    mode: OnceLock<u32>,
     state: Mutex<State>,
 }
 
@@ -149,6 +151,7 @@ impl FileJob {
             return Ok(Opened::Present);
         }
         let local = |error| CopyError::Local { path: PathBuf::from(item.source()), error };
+        let mode = OnceLock::new();
         let source = match &item.from.0 {
             Side::Remote(server, _) => Source::Remote(server.clone(), FileJob::version(copy, &item, server).await?),
             Side::Local(folder, _) => {
@@ -156,9 +159,15 @@ impl FileJob {
                 let opened = copy.shell.blocking(move || {
                     let file = folder.open(&name)?;
                     let about = file.about()?;
-                    Ok((file, about))
+                    let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
+                    if about.size == 0 && file.read_at(&mut [0], 0)? > 0 {
+                        let text = "the system does not tell its size (a file of /proc): copy what `cat` makes of it";
+                        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+                    }
+                    Ok((file, about, mode))
                 });
-                let (file, about) = opened.await.map_err(local)?;
+                let (file, about, told) = opened.await.map_err(local)?;
+                told.into_iter().for_each(|told| _ = mode.set(told));
                 if item.tag.as_ref().is_none_or(|tag| *tag != about.entity_tag()) {
                     return Err(CopyError::Changed(item.source()));
                 }
@@ -178,7 +187,7 @@ impl FileJob {
         let left = waiting.len() as u64;
         let state = Mutex::new(State { waiting, left, sums: present, attempts: 0, ended: false });
         Ok(Opened::Job(
-            Arc::new(FileJob { copy: copy.clone(), item, blocks, source, target, attributes, state }),
+            Arc::new(FileJob { copy: copy.clone(), item, blocks, source, target, attributes, mode, state }),
             resumed,
         ))
     }
@@ -426,7 +435,7 @@ impl FileJob {
                     }
                     self.check_source().await?;
                     let done = landing.clone();
-                    self.copy.shell.blocking(move || done.done(number, sum)).await.map_err(medium)?;
+                    self.copy.shell.blocking(move || done.done(number, sum, written.epoch)).await.map_err(medium)?;
                     self.state().sums.insert(number, sum);
                 }
             }
@@ -473,7 +482,7 @@ impl FileJob {
                 let sum = body.sum();
                 let (size, modified) = (self.blocks.size(), self.item.modified());
                 let (name, body) = (&self.item.to.1, body.boxed_unsync());
-                let sent = server.put_whole(name, body, size, modified, conditions, &self.attributes).await;
+                let sent = server.put_whole(name, body, size, modified, conditions, (&self.attributes, None)).await;
                 self.sent(sent, &sum)?;
                 self.check_source().await?;
             }
@@ -481,7 +490,8 @@ impl FileJob {
                 let (body, feed) = self.relay(0, range, stream, false).await?;
                 let (size, modified) = (self.blocks.size(), self.item.modified());
                 let conditions = self.conditions(Expected::Nothing);
-                let sent = server.put_whole(&self.item.to.1, body, size, modified, conditions, &self.attributes);
+                let sent =
+                    server.put_whole(&self.item.to.1, body, size, modified, conditions, (&self.attributes, None));
                 let (sent, fed) = tokio::join!(sent, feed);
                 let _no_peer_compares = fed.relayed(sent)?;
             }
@@ -506,7 +516,8 @@ impl FileJob {
         turn(&self.copy, bytes.len()).await;
         let (body, modified) = (crate::body::full(bytes), self.item.modified());
         let conditions = self.conditions(Expected::Blake3(digest));
-        server.put_whole(&self.item.to.1, body, size, modified, conditions, &self.attributes).await?;
+        let attributes = (&self.attributes, self.mode.get().copied());
+        server.put_whole(&self.item.to.1, body, size, modified, conditions, attributes).await?;
         self.copy.progress.moved(stream, size as usize);
         Ok(())
     }
@@ -555,6 +566,7 @@ impl FileJob {
                         line.filter(|_| self.item.is_reservoir),
                     )
                     .await?;
+                reading.mode().into_iter().for_each(|told| _ = self.mode.set(told));
                 Ok(Pieces::Net(Some(Box::new(reading)), server.clone()))
             }
         }
@@ -680,6 +692,7 @@ impl FileJob {
                     return Err(CopyError::Exists(self.item.to.0.shown(&self.item.to.1)));
                 }
                 let landing = landing.clone();
+                self.mode().await?.into_iter().for_each(|mode| landing.inherit(mode));
                 let finished = self.copy.shell.blocking(move || Ok(landing.finish(modified))).await.map_err(medium)?;
                 finished.map_err(|error| landed(&self.item, error))?;
                 Ok(Finished::Done)
@@ -692,8 +705,8 @@ impl FileJob {
                     false => (sums.len() as u64 == self.blocks.count()).then(|| root(&sums)),
                 };
                 let (name, verify) = (&self.item.to.1, self.copy.verify);
-                let replaces = self.copy.replaces;
-                let ending = Ending { root, verify, modified, attributes: &self.attributes, replaces };
+                let (attributes, mode, replaces) = (&self.attributes, self.mode().await?, self.copy.replaces);
+                let ending = Ending { root, verify, modified, attributes, mode, replaces };
                 for (server, of) in upload.all(self.blocks).skip(1) {
                     server.end_share(name, of).await?;
                 }
@@ -742,6 +755,17 @@ impl FileJob {
 
     fn unproved(&self, why: &'static str) -> CopyError {
         CopyError::Unproved(self.item.source(), why)
+    }
+
+    /// The rights of the source. If no block of it was asked for, its server is asked now.
+    async fn mode(&self) -> Result<Option<u32>, CopyError> {
+        match &self.source {
+            Source::Remote(server, _) if self.item.is_reservoir && self.mode.get().is_none() => {
+                let told = server.attributes(&self.item.from.1, Preserve { mode: true, extended: false }).await?;
+                Ok(told.and_then(|told| told.mode))
+            }
+            _ => Ok(self.mode.get().copied()),
+        }
     }
 
     /// Has these blocks, in their order, copied again.

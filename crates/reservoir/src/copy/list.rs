@@ -306,7 +306,7 @@ mod tests {
     use super::*;
     use crate::copy::{Copy, Plain};
     use crate::rooted::Rooted;
-    use crate::storage::{Entries, Folder, Stored};
+    use crate::storage::{Entries, Folder, OpenFolder, Stored};
     use crate::{Limits, Server, Shell};
     use std::sync::Arc;
 
@@ -344,12 +344,8 @@ mod tests {
             self.0.remove(name)
         }
 
-        fn sync_all(&self, folders: &std::collections::BTreeSet<Name>) -> io::Result<()> {
-            self.0.sync_all(folders)
-        }
-
-        fn sync_names(&self, folder: &Name) -> io::Result<()> {
-            self.0.sync_names(folder)
+        fn open_folder(&self, name: &Name) -> io::Result<Arc<dyn OpenFolder>> {
+            self.0.open_folder(name)
         }
     }
 

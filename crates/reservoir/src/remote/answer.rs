@@ -6,6 +6,7 @@ use crate::blocks::BlockSum;
 use crate::body::{self, Body};
 use crate::line;
 use crate::name::Name;
+use crate::server::write::MODE;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::{HeaderMap, Response, StatusCode};
@@ -59,6 +60,12 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
+    /// The rights of the file: nine bits, if the server tells them.
+    pub(crate) fn mode(&self) -> Option<u32> {
+        let told = self.answer.headers().get(MODE)?.to_str().ok()?;
+        u32::from_str_radix(told, 8).ok()
+    }
+
     /// The next bytes; `None` once all have come.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, RemoteError> {
         while let Some(data) = self.piece().await? {

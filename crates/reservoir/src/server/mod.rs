@@ -388,7 +388,6 @@ impl Server {
                 return Ok(false);
             }
             folder.create_folder(&name)?;
-            folder.sync_names(&name.folder())?;
             Ok(true)
         });
         if !is_new.await? {

@@ -2,8 +2,8 @@
 
 use super::Server;
 use super::refusal::Refusal;
-use super::write::MTIME;
-use crate::attributes;
+use super::write::{MODE, MTIME};
+use crate::attributes::{self, Preserve};
 use crate::blocks::{BlockHasher, Blocks, USUAL_BLOCK};
 use crate::body::{self, Body, FileBody};
 use crate::digest::Algorithm;
@@ -18,7 +18,9 @@ use futures_util::stream;
 use http_body_util::{BodyExt, StreamBody};
 use http_rules::{Current, Preconditions, Reply, Unmet};
 use hyper::body::Frame;
-use hyper::header::{ACCEPT, ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, TE, TRAILER};
+use hyper::header::{
+    ACCEPT, ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE, TRAILER,
+};
 use hyper::{Method, Request, Response, StatusCode};
 use std::io;
 use std::sync::Arc;
@@ -45,10 +47,13 @@ pub(super) async fn give(
             let opened = server.0.shell.blocking(move || {
                 let file = folder.open(&at)?;
                 let about = file.about()?;
-                Ok((file, about))
+                let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
+                Ok((file, about, mode))
             });
-            let (file, about) = opened.await?;
-            give_file(server, request, &name, (file, about), grant, watch).await
+            let (file, about, mode) = opened.await?;
+            let mut answer = give_file(server, request, &name, (file, about), grant, watch).await?;
+            answer.headers_mut().extend(mode.map(|mode| (HeaderName::from_static(MODE), ascii(&format!("{mode:o}")))));
+            Ok(answer)
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::attributes::{self, Attributes};
 use crate::blocks::{BlockSum, Blocks, USUAL_BLOCK};
 use crate::body::{self, Body};
 use crate::digest::Algorithm;
-use crate::landing::{Begin, Landing};
+use crate::landing::{Begin, Landing, SyncEpoch};
 use crate::mtime;
 use crate::name::Name;
 use crate::pace::Pace;
@@ -84,6 +84,13 @@ fn attributes(fields: &HeaderMap) -> Result<Option<Attributes>, Refusal> {
     let wrong = "Reservoir-Attributes has others than modes to 777 and user. attributes, or too many";
     let read = |text| Attributes::from_text(text).ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, wrong));
     field(fields, attributes::FIELD).map(read).transpose()
+}
+
+/// The rights of the source, of which the file gets those that the server's umask leaves.
+fn mode(fields: &HeaderMap) -> Result<Option<u32>, Refusal> {
+    let read = |text| u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    let wrong = || Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Mode has other bits than 777, or is not octal");
+    field(fields, MODE).map(|text| read(text).ok_or_else(wrong)).transpose()
 }
 
 /// Has a file get them.
@@ -159,6 +166,7 @@ impl Put<'_> {
     async fn request(self, request: Request<Body>, size: u64) -> Result<Response<Body>, Refusal> {
         // Whatever is wrong is found before there is anything to remove.
         let (attributes, declared) = (attributes(request.headers())?, DeclaredDigests::new(request.headers())?);
+        let mode = mode(request.headers())?;
         let blocks = Blocks::new(size, USUAL_BLOCK).expect("the usual block is a power of two");
         let upload = Identity::Request(REQUESTS.fetch_add(1, Ordering::Relaxed));
         let writer = Writer { user: self.grant.name().into(), upload, blocks, share: 0 };
@@ -170,6 +178,7 @@ impl Put<'_> {
         }
         // When this future is dropped, so are the bytes that came.
         let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: false };
+        mode.into_iter().for_each(|mode| landing.inherit(mode));
         keep(self.server, &upload, attributes).await?;
         let modified = modified(request.headers());
         let mut digests = declared.content.clone();
@@ -265,14 +274,19 @@ impl Put<'_> {
             return Err(Refusal::new(StatusCode::CONFLICT, text));
         }
         for (number, sum) in &written.blocks {
-            self.done(&landing, *number, *sum).await?;
+            self.done(&landing, *number, *sum, written.epoch).await?;
+        }
+        if !written.parts.is_empty() {
+            // A part that counts is on the medium: what a failed sync lost, its own request tells.
+            let (syncing, epoch) = (landing.clone(), written.epoch);
+            self.server.0.shell.blocking(move || syncing.sync(epoch)).await?;
         }
         for part in &written.parts {
             for number in upload.add_part(part.clone())? {
                 if landing.sum(number).is_none() {
-                    let read = landing.clone();
+                    let (read, epoch) = (landing.clone(), landing.epoch());
                     let sum = self.server.0.shell.blocking(move || read.read_back(number)).await?;
-                    self.done(&landing, number, sum).await?;
+                    self.done(&landing, number, sum, epoch).await?;
                 }
             }
         }
@@ -337,6 +351,7 @@ impl Put<'_> {
             return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, text));
         }
         keep_or_leave(self.server, &self.name, &upload, attributes(request.headers())?).await?;
+        mode(request.headers())?.into_iter().for_each(|mode| landing.inherit(mode));
         let modified = modified(request.headers());
         let leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: true };
         self.settle(leftovers, modified).await
@@ -367,9 +382,9 @@ impl Put<'_> {
         Ok(response(status, told, body::empty()))
     }
 
-    async fn done(&self, landing: &Arc<Landing>, number: u64, sum: BlockSum) -> Result<(), Refusal> {
+    async fn done(&self, landing: &Arc<Landing>, number: u64, sum: BlockSum, epoch: SyncEpoch) -> Result<(), Refusal> {
         let landing = landing.clone();
-        Ok(self.server.0.shell.blocking(move || landing.done(number, sum)).await?)
+        Ok(self.server.0.shell.blocking(move || landing.done(number, sum, epoch)).await?)
     }
 
     /// Writes the bytes of a request's body; gives its trailers and digests too.
@@ -527,6 +542,8 @@ pub(crate) const SHARE: &str = "reservoir-share";
 pub(crate) const MOST_SHARES: u16 = 64;
 /// Asks for the blocks that are there to be read, though the upload is live.
 pub(crate) const CHECK: &str = "reservoir-check";
+/// Who may read, write and execute the source: nine bits, octal.
+pub(crate) const MODE: &str = "reservoir-mode";
 /// Has runs of zeros become holes.
 pub(crate) const SPARSE: &str = "reservoir-sparse";
 /// How many blocks are missing.

@@ -2,8 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use offload_reservoir::name::Name;
-use offload_reservoir::storage::{About, Entries, Folder, Kind, Stored};
-use std::collections::BTreeSet;
+use offload_reservoir::storage::{About, Entries, Folder, Kind, OpenFolder, Stored};
 use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -72,12 +71,8 @@ impl Folder for Folders {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn sync_all(&self, _: &BTreeSet<Name>) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn sync_names(&self, _: &Name) -> io::Result<()> {
-        Ok(())
+    fn open_folder(&self, _: &Name) -> io::Result<Arc<dyn OpenFolder>> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 

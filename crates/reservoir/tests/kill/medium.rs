@@ -2,13 +2,18 @@
 //!
 //! What was written is seen at once by all; what was synced survives a loss of power, and of the rest any sectors, in any mixture.
 //! Names survive as a prefix of their changes, as journaling file systems have it.
+//!
+//! Once, everything that was written and not synced can be lost while the machine lives, as Linux has it: all still see it, each open file
+//! and folder hears of it from its next sync, and no later sync brings it to the medium unless it is written again: into a hole, or after the
+//! cache was dropped, as ext4 has it.
 
 use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
 use offload_base::{Rng, Seed};
 use offload_reservoir::attributes::{Attributes, Preserve};
 use offload_reservoir::name::Name;
-use offload_reservoir::storage::{About, Entries, Folder, Kind, Stored};
-use std::collections::{BTreeMap, BTreeSet};
+use offload_reservoir::storage::{About, Entries, Folder, Kind, OpenFolder, Stored};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +28,11 @@ struct State {
     /// Names as a loss of power leaves them at least, and what was changed since.
     durable_names: BTreeMap<Name, u64>,
     changes: Vec<Change>,
+    /// Calls until everything that was not synced is lost, if anything is.
+    fails_in: Option<u64>,
+    /// How often that happened, and whether a sync has told the last time.
+    failures: Failures,
+    name_failures: Failures,
     files: BTreeMap<u64, File>,
     next_file: u64,
     random: Rng,
@@ -43,10 +53,43 @@ enum Change {
     Remove(Name),
 }
 
+/// Failed writes of a file or of a file system: a file that is opened later hears of those that nobody has heard of.
+#[derive(Clone, Copy, Debug, Default)]
+struct Failures {
+    count: u64,
+    told: bool,
+}
+
+impl Failures {
+    /// `told`: a sync of another process has heard of it.
+    fn add(&mut self, told: bool) {
+        *self = Failures { count: self.count + 1, told };
+    }
+
+    /// The failures that an open file has heard of.
+    fn at_open(self) -> u64 {
+        if self.told { self.count } else { self.count.saturating_sub(1) }
+    }
+
+    fn sync(&mut self, heard: &AtomicU64) -> io::Result<()> {
+        if heard.swap(self.count, Ordering::Relaxed) == self.count {
+            return Ok(());
+        }
+        self.told = true;
+        Err(io::Error::other("a write to the medium failed"))
+    }
+}
+
 #[derive(Default)]
 struct File {
     seen: Vec<u8>,
     durable: Vec<u8>,
+    /// Written and not synced.
+    dirty: Vec<Range<usize>>,
+    resized: bool,
+    /// Lost: writes to these bytes are lost as well.
+    stuck: Vec<Range<usize>>,
+    failures: Failures,
     modified: u64,
     /// In the place of a time of change.
     changes: u64,
@@ -63,12 +106,51 @@ pub(crate) struct Mounted {
     process: u64,
 }
 
+impl File {
+    fn sync(&mut self) {
+        if core::mem::take(&mut self.resized) {
+            self.durable.resize(self.seen.len(), 0);
+        }
+        for range in self.dirty.drain(..) {
+            let range = range.start.min(self.seen.len())..range.end.min(self.seen.len());
+            if self.durable.len() < range.end {
+                self.durable.resize(range.end, 0);
+            }
+            for at in range {
+                if !self.stuck.iter().any(|stuck| stuck.contains(&at)) {
+                    self.durable[at] = self.seen[at];
+                }
+            }
+        }
+    }
+
+    /// These bytes get another place on the medium.
+    fn free(&mut self, range: &Range<usize>) {
+        let pieces = self.stuck.drain(..).flat_map(|stuck| {
+            let (before, after) = (stuck.start..stuck.end.min(range.start), stuck.start.max(range.end)..stuck.end);
+            [before, after].into_iter().filter(|piece| !piece.is_empty())
+        });
+        self.stuck = pieces.collect::<Vec<_>>();
+    }
+
+    fn lose(&mut self, told: bool) {
+        if self.resized || !self.dirty.is_empty() {
+            self.failures.add(told);
+        }
+        self.resized = false;
+        self.stuck.append(&mut self.dirty);
+    }
+}
+
 impl Medium {
     pub(crate) fn new(seed: Seed) -> Medium {
         Medium(Arc::new(Mutex::new(State {
             names: BTreeMap::new(),
             durable_names: BTreeMap::new(),
             changes: Vec::new(),
+            fails_in: None,
+            failures: Failures::default(),
+            name_failures: Failures::default(),
             files: BTreeMap::new(),
             next_file: 1,
             random: seed.stream("medium"),
@@ -130,6 +212,29 @@ impl Medium {
         state.durable_names.insert(name.clone(), id);
     }
 
+    /// In the so-manyth call from now on, or in the first one after it that finds any, everything that was not synced is lost.
+    pub(crate) fn lose_in(&self, calls: Option<u64>) {
+        self.state().fails_in = calls;
+    }
+
+    /// How often something was lost.
+    pub(crate) fn losses(&self) -> u64 {
+        let state = self.state();
+        state.failures.count + state.name_failures.count
+    }
+
+    /// What a loss of power would leave of a file under this name, if it loses all that it can.
+    pub(crate) fn durable(&self, path: &Path) -> Option<Vec<u8>> {
+        let state = self.state();
+        state.id(path).map(|id| state.files[&id].durable.clone())
+    }
+
+    /// Whether a loss of power leaves the name to its file.
+    pub(crate) fn is_name_durable(&self, name: &Name) -> bool {
+        let state = self.state();
+        state.durable_names.get(name) == state.names.get(name)
+    }
+
     pub(crate) fn get(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.state();
         state.id(path).map(|id| state.files[&id].seen.clone())
@@ -150,7 +255,7 @@ impl Medium {
         if let Some(id) = state.id(path) {
             let file = state.files.get_mut(&id).unwrap();
             file.seen[at] = file.seen[at].wrapping_add(1);
-            file.durable = file.seen.clone();
+            file.durable[at] = file.seen[at];
         }
     }
 
@@ -181,6 +286,9 @@ impl Medium {
         state.names = names.clone();
         state.durable_names = names;
         for file in state.files.values_mut() {
+            file.resized = false;
+            file.dirty.clear();
+            file.stuck.clear();
             let length = if state.random.below(2) == 0 { file.seen.len() } else { file.durable.len() };
             let mut left = file.durable.clone();
             left.resize(length, 0);
@@ -221,6 +329,26 @@ impl State {
         apply(&mut self.names, change.clone());
         self.changes.push(change);
     }
+
+    /// A call is made: the medium may fail just before it.
+    fn tick(&mut self) {
+        let Some(left) = &mut self.fails_in else { return };
+        *left = left.saturating_sub(1);
+        let is_dirty = |file: &File| file.resized || !file.dirty.is_empty();
+        if *left > 0 || !(self.files.values().any(is_dirty) || !self.changes.is_empty()) {
+            return;
+        }
+        self.fails_in = None;
+        let told = self.random.below(2) == 0;
+        if self.files.values().any(is_dirty) {
+            self.failures.add(told);
+            self.files.values_mut().for_each(|file| file.lose(told));
+        }
+        if !self.changes.is_empty() {
+            self.name_failures.add(told);
+            self.changes.clear();
+        }
+    }
 }
 
 impl Mounted {
@@ -236,6 +364,7 @@ impl Mounted {
         if state.process != self.process || state.calls_left == Some(0) {
             return Err(dead());
         }
+        state.tick();
         let mut dies = false;
         if let Some(left) = &mut state.calls_left {
             *left -= 1;
@@ -255,7 +384,8 @@ impl Mounted {
 
     fn handle(&self, name: &Name, id: u64, state: &mut State) -> Arc<dyn Stored> {
         state.clock += 1;
-        Arc::new(Open { mounted: self.clone(), id, name: name.clone(), number: state.clock })
+        let heard = AtomicU64::new(state.files[&id].failures.at_open());
+        Arc::new(Open { mounted: self.clone(), id, name: name.clone(), number: state.clock, heard })
     }
 }
 
@@ -325,17 +455,38 @@ impl Folder for Mounted {
         Ok(())
     }
 
-    fn sync_all(&self, _: &BTreeSet<Name>) -> io::Result<()> {
-        let mut state = self.whole_call()?;
-        state.files.values_mut().for_each(|file| file.durable = file.seen.clone());
-        Ok(())
+    fn open_folder(&self, _: &Name) -> io::Result<Arc<dyn OpenFolder>> {
+        let state = self.whole_call()?;
+        let [heard, heard_of_names] = [state.failures, state.name_failures].map(|of| AtomicU64::new(of.at_open()));
+        Ok(Arc::new(OpenNames { mounted: self.clone(), heard, heard_of_names }))
+    }
+}
+
+struct OpenNames {
+    mounted: Mounted,
+    heard: AtomicU64,
+    heard_of_names: AtomicU64,
+}
+
+impl OpenFolder for OpenNames {
+    fn sync_files(&self) -> io::Result<()> {
+        let mut state = self.mounted.whole_call()?;
+        state.files.values_mut().for_each(File::sync);
+        state.failures.sync(&self.heard)
     }
 
-    fn sync_names(&self, _: &Name) -> io::Result<()> {
-        let mut state = self.whole_call()?;
-        state.changes.clear();
-        state.durable_names = state.names.clone();
-        Ok(())
+    fn sync_names(&self) -> io::Result<()> {
+        let mut state = self.mounted.whole_call()?;
+        // A folder is written as it is now, if anything in it changed.
+        if !state.changes.is_empty() {
+            state.changes.clear();
+            state.durable_names = state.names.clone();
+        }
+        state.name_failures.sync(&self.heard_of_names)
+    }
+
+    fn file_system(&self) -> io::Result<u64> {
+        Ok(1)
     }
 }
 
@@ -350,6 +501,7 @@ struct Open {
     id: u64,
     name: Name,
     number: u64,
+    heard: AtomicU64,
 }
 
 impl Stored for Open {
@@ -401,6 +553,7 @@ impl Stored for Open {
             file.seen.resize(end, 0);
         }
         file.seen[offset as usize..end].copy_from_slice(&bytes[..written]);
+        file.dirty.push(offset as usize..end);
         if dies { Err(dead()) } else { Ok(()) }
     }
 
@@ -417,18 +570,31 @@ impl Stored for Open {
         }
         let file = state.files.get_mut(&self.id).unwrap();
         file.changes += 1;
-        file.seen.resize(size as usize, 0);
+        let (before, size) = (file.seen.len(), size as usize);
+        file.seen.resize(size, 0);
+        file.dirty.push(before.min(size)..before.max(size));
+        file.free(&(size..usize::MAX));
+        file.resized = true;
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
         let mut state = self.mounted.whole_call()?;
         let file = state.files.get_mut(&self.id).unwrap();
-        file.durable = file.seen.clone();
-        Ok(())
+        file.sync();
+        file.failures.sync(&self.heard)
     }
 
-    fn drop_cache(&self) {}
+    fn write_zeros(&self, offset: u64, length: u64) -> io::Result<()> {
+        let range = offset as usize..(offset + length) as usize;
+        self.mounted.whole_call()?.files.get_mut(&self.id).unwrap().free(&range);
+        self.write_at(&vec![0; length as usize], offset)
+    }
+
+    /// Others may have the file open, so it is read from the cache nevertheless.
+    fn drop_cache(&self) {
+        self.mounted.medium.state().files.get_mut(&self.id).unwrap().stuck.clear();
+    }
 
     fn about(&self) -> io::Result<About> {
         let state = self.mounted.whole_call()?;

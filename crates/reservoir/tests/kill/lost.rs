@@ -1,0 +1,102 @@
+//! A medium that loses, before each of its calls in turn, what was written and not synced: whatever succeeds in the end is on the medium.
+
+use super::medium::Medium;
+use super::shell;
+use core::fmt::Debug;
+use offload_base::Seed;
+use offload_reservoir::blocks::{BlockHasher, Blocks};
+use offload_reservoir::copy::{Copy, Place, Plain};
+use offload_reservoir::landing::{Begin, Landing};
+use offload_reservoir::name::Name;
+use offload_reservoir::{Limits, Server};
+use offload_testbed::VirtualTime;
+use std::io;
+use std::sync::Arc;
+
+/// Each second block is half written while the block before it is synced.
+#[test]
+fn block_or_name_that_is_lost_is_written_again() {
+    for seed in 0..4 {
+        for calls in 1.. {
+            let medium = Medium::new(Seed(seed));
+            let (folder, name) = (Arc::new(medium.mount(None)), Name::from_url("/file").unwrap());
+            let blocks = Blocks::new(4 << 10, 1 << 10).unwrap();
+            medium.lose_in(Some(calls));
+            let landing = again(|| Landing::open(folder.clone(), &name, blocks, "source", Begin::Resume));
+            again(|| {
+                for pair in landing.missing().chunks(2) {
+                    let epoch = landing.epoch();
+                    for &number in pair {
+                        landing.write(&[number as u8; 512], blocks.range(number).start)?;
+                    }
+                    for &number in pair {
+                        landing.write(&[number as u8; 512], blocks.range(number).start + 512)?;
+                        let mut hasher = BlockHasher::new(blocks, number);
+                        hasher.update(&[number as u8; 1024]);
+                        // The next attempt takes up what failed.
+                        let _ = landing.done(number, hasher.finish(), epoch);
+                    }
+                }
+                if landing.missing().is_empty() { Ok(()) } else { Err(io::Error::other("blocks are missing")) }
+            });
+            again(|| landing.finish(None));
+            let content: Vec<u8> = (0..4).flat_map(|number| [number; 1024]).collect();
+            assert!(medium.durable(name.path()) == Some(content), "{calls} calls");
+            assert!(medium.is_name_durable(&name), "{calls} calls");
+            if medium.losses() == 0 {
+                break;
+            }
+        }
+    }
+}
+
+/// Small files in packs, to a server and from one.
+#[test]
+fn pack_that_is_lost_is_written_again() {
+    for (seed, up) in [(1, true), (2, true), (1, false), (2, false)] {
+        for calls in 1.. {
+            let (here, there) = (Medium::new(Seed(seed)), Medium::new(Seed(seed)));
+            let (source, target) = if up { (&here, &there) } else { (&there, &here) };
+            let names: Vec<Name> = (0..20).map(|number| Name::from_url(&format!("/{number}")).unwrap()).collect();
+            names.iter().for_each(|name| source.put(name, name.to_url().as_bytes()));
+            let mut executor = VirtualTime::new();
+            let shell = shell(Arc::new(executor.handle()));
+            let server = Server::new(Arc::new(there.mount(None)), shell.clone(), Limits::default()).open_to_all();
+            let spawner = shell.clone();
+            let dial = Plain::new(move |_: &str, _| {
+                let (ours, theirs) = tokio::io::duplex(1 << 16);
+                let server = server.clone();
+                spawner.spawn(async move { server.serve(theirs, "client").await });
+                Ok(ours)
+            });
+            let copy = Copy::new(shell, Arc::new(dial)).streams(1);
+            let (local, remote) = (
+                Place::in_folder(Arc::new(here.mount(None)), Name::root()),
+                Place::parse("https://server/", None).unwrap(),
+            );
+            let (from, to) = if up { (local, remote) } else { (remote, local) };
+            target.lose_in(Some(calls));
+            again(|| {
+                let outcome = executor.block_on(copy.run(core::slice::from_ref(&from), &to)).unwrap();
+                if outcome.failed.is_empty() { Ok(()) } else { Err(outcome) }
+            });
+            for name in &names {
+                assert!(target.durable(name.path()) == Some(name.to_url().into_bytes()), "{name}, {calls} calls");
+                assert!(target.is_name_durable(name), "{name}, {calls} calls");
+            }
+            if target.losses() == 0 {
+                break;
+            }
+        }
+    }
+}
+
+/// Repeats an attempt that the one loss, or a later report of it, makes fail.
+fn again<T, E: Debug>(mut attempt: impl FnMut() -> Result<T, E>) -> T {
+    for _ in 0..4 {
+        if let Ok(done) = attempt() {
+            return done;
+        }
+    }
+    attempt().unwrap()
+}

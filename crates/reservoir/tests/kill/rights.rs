@@ -1,0 +1,172 @@
+//! Who may read a copy: while it arrives its owner alone, then whoever might read its source or the file that it replaces.
+
+use super::shell;
+use offload_reservoir::attributes::Preserve;
+use offload_reservoir::blocks::Blocks;
+use offload_reservoir::copy::{Copy, Place, Plain};
+use offload_reservoir::landing::{Begin, Landing};
+use offload_reservoir::name::Name;
+use offload_reservoir::rooted::Rooted;
+use offload_reservoir::{Limits, Server};
+use offload_testbed::VirtualTime;
+use std::fs::{self, File, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// As `cp` has it: no copy is readable by more users than its source.
+#[test]
+fn new_file_gets_the_rights_of_its_source() {
+    for way in WAYS {
+        for size in [0, 100, 3000, 400 << 10] {
+            let world = World::new();
+            let modes = [0o600, 0o640, 0o644, 0o400, 0o755, 0o666];
+            modes.iter().for_each(|mode| world.put("from", &mode.to_string(), *mode, size));
+            world.copy(way, Preserve::default());
+            for mode in modes {
+                let expected = mode & !world.umask();
+                assert_eq!(world.mode(&mode.to_string()), expected, "{way:?}, {size} bytes of {mode:o}");
+            }
+        }
+    }
+}
+
+/// Many small files go in packs.
+#[test]
+fn packed_file_gets_the_rights_of_its_source() {
+    for way in WAYS {
+        let world = World::new();
+        let mode = |number: u32| [0o600, 0o640, 0o444, 0o755][number as usize % 4];
+        (0..24).for_each(|number| world.put("from", &number.to_string(), mode(number), 10));
+        world.copy(way, Preserve::default());
+        for number in 0..24 {
+            assert_eq!(world.mode(&number.to_string()), mode(number) & !world.umask(), "{way:?}, {number}");
+        }
+    }
+}
+
+/// Whoever made the file private, or gave it away, is not asked again.
+#[test]
+fn replaced_file_keeps_its_rights_and_its_owner() {
+    for (way, files) in WAYS.into_iter().flat_map(|way| [(way, 2), (way, 20)]) {
+        let world = World::new();
+        fs::create_dir(world.path("to")).unwrap();
+        let mut owner = (0, 0);
+        for number in 0..files {
+            let name = number.to_string();
+            world.put("from", &name, 0o644, 10);
+            world.put("to", &name, [0o600, 0o664][number % 2], 7);
+            let there = world.path("to").join(&name);
+            let given = chown(&there, Some(1), Some(1));
+            if given.is_err() && number == 0 {
+                // Not by `eprintln`, which a test that passes keeps to itself.
+                std::io::stderr()
+                    .write_all(b"SKIPPED: the owner of a replaced file: only root gives files away\n")
+                    .unwrap();
+            }
+            let metadata = fs::metadata(&there).unwrap();
+            owner = (metadata.uid(), metadata.gid());
+        }
+        world.copy(way, Preserve::default());
+        for number in 0..files {
+            let there = fs::metadata(world.path("to").join(number.to_string())).unwrap();
+            assert_eq!(there.len(), 10);
+            assert_eq!(there.mode() & 0o777, [0o600, 0o664][number % 2], "{way:?}, {files} files");
+            assert_eq!((there.uid(), there.gid()), owner, "{way:?}, {files} files");
+        }
+    }
+}
+
+#[test]
+fn preserved_mode_goes_before_that_of_the_replaced_file() {
+    for way in WAYS {
+        let world = World::new();
+        fs::create_dir(world.path("to")).unwrap();
+        world.put("from", "file", 0o646, 3000);
+        world.put("to", "file", 0o600, 7);
+        world.copy(way, Preserve { mode: true, extended: false });
+        assert_eq!(world.mode("file"), 0o646, "{way:?}");
+    }
+}
+
+#[test]
+fn hidden_files_are_their_owners_alone() {
+    let world = World::new();
+    let folder = Arc::new(Rooted::open(&world.path("from")).unwrap());
+    let (name, blocks) = (Name::from_url("/file").unwrap(), Blocks::new(10, 1024).unwrap());
+    let landing = Landing::open(folder, &name, blocks, "source", Begin::Anew).unwrap();
+    landing.write(b"not for al", 0).unwrap();
+    let modes: Vec<u32> = fs::read_dir(world.path("from"))
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().mode() & 0o777)
+        .collect();
+    assert_eq!(modes, [0o600, 0o600]);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Here,
+    Push,
+    Pull,
+    Relay,
+}
+
+const WAYS: [Way; 4] = [Way::Here, Way::Push, Way::Pull, Way::Relay];
+
+/// A folder that is copied from, and one that is copied to.
+struct World(tempfile::TempDir);
+
+impl World {
+    fn new() -> World {
+        let world = World(tempfile::tempdir().unwrap());
+        fs::create_dir(world.path("from")).unwrap();
+        world
+    }
+
+    fn path(&self, folder: &str) -> PathBuf {
+        self.0.path().join(folder)
+    }
+
+    fn put(&self, folder: &str, name: &str, mode: u32, size: usize) {
+        let path = self.path(folder).join(name);
+        fs::write(&path, vec![7; size]).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn mode(&self, name: &str) -> u32 {
+        fs::metadata(self.path("to").join(name)).unwrap().mode() & 0o777
+    }
+
+    /// What the system takes of a new file's rights.
+    fn umask(&self) -> u32 {
+        let probe = self.path("probe");
+        File::options().write(true).create(true).truncate(false).mode(0o777).open(&probe).unwrap();
+        !fs::metadata(&probe).unwrap().mode() & 0o777
+    }
+
+    fn copy(&self, way: Way, preserve: Preserve) {
+        let mut executor = VirtualTime::new();
+        let shell = shell(Arc::new(executor.handle()));
+        let folder = Arc::new(Rooted::open(self.0.path()).unwrap());
+        let server = Server::new(folder, shell.clone(), Limits::default()).open_to_all();
+        let spawner = shell.clone();
+        let dial = Plain::new(move |_: &str, _| {
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            let server = server.clone();
+            spawner.spawn(async move { server.serve(theirs, "client").await });
+            Ok(ours)
+        });
+        let local = |path: &Path| Place::local(path).unwrap();
+        let remote = |name| Place::parse(&format!("https://server/{name}"), None).unwrap();
+        let (from, to) = match way {
+            Way::Here => (local(&self.path("from/")), local(&self.path("to/"))),
+            Way::Push => (local(&self.path("from/")), remote("to/")),
+            Way::Pull => (remote("from/"), local(&self.path("to/"))),
+            Way::Relay => (remote("from/"), remote("to/")),
+        };
+        let copy = Copy::new(shell, Arc::new(dial)).block(1024).unwrap().preserve(preserve);
+        let outcome = executor.block_on(copy.run(&[from], &to)).unwrap();
+        assert!(outcome.failed.is_empty(), "{outcome:?}");
+    }
+}
