@@ -1,4 +1,4 @@
-//! Who may read a copy: while it arrives its owner alone, then whoever might read its source or the file that it replaces.
+//! Rights of a copy: its owner's alone while it arrives, then those of its source or of the replaced file.
 
 use super::shell;
 use offload_reservoir::attributes::Preserve;
@@ -46,7 +46,7 @@ fn packed_file_gets_the_rights_of_its_source() {
     }
 }
 
-/// Whoever made the file private, or gave it away, is not asked again.
+/// A user may have made the file private, or given it to another owner.
 #[test]
 fn replaced_file_keeps_its_rights_and_its_owner() {
     for (way, files) in WAYS.into_iter().flat_map(|way| [(way, 2), (way, 20)]) {

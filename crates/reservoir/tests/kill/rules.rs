@@ -249,7 +249,11 @@ fn one_host_is_needed_and_the_target_is_a_path() {
     }
     for method in ["DELETE", "TRACE", "PATCH", "MKCOL"] {
         let answer = bed.ask(method, "/f", "", "");
-        assert_eq!((answer.status, &*answer.fields["allow"]), (405, "COPY, GET, HEAD, MKCOL, OPTIONS, POST, PUT"), "{method}");
+        assert_eq!(
+            (answer.status, &*answer.fields["allow"]),
+            (405, "COPY, GET, HEAD, MKCOL, OPTIONS, POST, PUT"),
+            "{method}"
+        );
     }
 }
 
