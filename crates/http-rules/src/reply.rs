@@ -126,7 +126,8 @@ mod tests {
     fn ranges_are_given_of_the_version_that_if_range_names() {
         let part = (206, 10..20);
         let whole = (200, 0..100);
-        let table: &[(&[(&str, &str)], (u16, Range<u64>))] = &[
+        type Row<'a> = (&'a [(&'a str, &'a str)], (u16, Range<u64>));
+        let table: &[Row<'_>] = &[
             (&[], whole.clone()),
             (&[("range", "bytes=10-19")], part.clone()),
             (&[("range", "bytes=10-19"), ("range", "bytes=10-19")], whole.clone()),

@@ -140,11 +140,11 @@ impl Receiver {
         let pdus: Vec<Incoming> = pdus.into_iter().filter(|pdu| self.is_whole(pdu)).collect();
         // By the window as it is now. Within the batch it moves, seldom so far that it matters; then a PDU is done again.
         let mut closed: Vec<(u32, BytesMut)> = Vec::new();
-        let order: Vec<Result<((u32, BytesMut), bool), Option<usize>>> = pdus
+        let order: Vec<Result<(u32, BytesMut, bool), Option<usize>>> = pdus
             .into_iter()
             .map(|pdu| match pdu {
-                Incoming::Opened { count, pdu } => Ok(((count, pdu), true)),
-                Incoming::Rejected { count, pdu } => Ok(((count, pdu), false)),
+                Incoming::Opened { count, pdu } => Ok((count, pdu, true)),
+                Incoming::Rejected { count, pdu } => Ok((count, pdu, false)),
                 Incoming::Pdu(pdu) => Err(self.config.sn.count_near(self.deliver, &pdu).map(|count| {
                     closed.push((count, pdu));
                     closed.len() - 1
@@ -156,7 +156,7 @@ impl Receiver {
         let mut closed: Vec<Option<((u32, BytesMut), bool)>> = closed.into_iter().zip(authentic).map(Some).collect();
         for one in order {
             let (opened, authentic, by_device) = match one {
-                Ok((opened, authentic)) => (opened, authentic, true),
+                Ok((count, pdu, authentic)) => ((count, pdu), authentic, true),
                 Err(index) => match index.and_then(|index| closed[index].take()) {
                     Some((opened, authentic)) => (opened, authentic, false),
                     None => {

@@ -246,10 +246,13 @@ impl Side {
     }
 }
 
+/// Host, port, the target with a query, and the token of a place.
+type ServerKey = (String, u16, Option<String>, Option<String>);
+
 /// Opens sides; those of one folder or server are the same.
 pub(super) struct Sides<'a> {
     copy: &'a Copy,
-    servers: HashMap<(String, u16, Option<String>, Option<String>), Arc<Remote>>,
+    servers: HashMap<ServerKey, Arc<Remote>>,
     buckets: HashMap<String, Arc<Remote>>,
 }
 

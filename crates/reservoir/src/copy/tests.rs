@@ -207,12 +207,13 @@ async fn url_with_a_query_is_asked_for_as_it_is_written() {
     assert_eq!((outcome.copied, outcome.failed.len()), (1, 0), "{:?}", outcome.failed);
     assert_eq!(std::fs::read(folder.path().join("b+c")).unwrap(), [7; 5000]);
     let from = Place::local(&folder.path().join("b+c")).unwrap();
-    let outcome = copy.run(&[from.clone()], &url("https://other/put?sig=z")).await.unwrap();
+    let outcome = copy.run(std::slice::from_ref(&from), &url("https://other/put?sig=z")).await.unwrap();
     assert_eq!((outcome.copied, outcome.failed.len()), (1, 0), "{:?}", outcome.failed);
-    let heard = heard.lock().unwrap();
-    let puts: Vec<_> = heard.iter().filter(|(method, ..)| *method == Method::PUT).collect();
-    assert!(puts.len() == 1 && puts[0].1 == "/put?sig=z" && puts[0].2 == [7; 5000][..], "{puts:?}");
-    drop(heard);
+    {
+        let heard = heard.lock().unwrap();
+        let puts: Vec<_> = heard.iter().filter(|(method, ..)| *method == Method::PUT).collect();
+        assert!(puts.len() == 1 && puts[0].1 == "/put?sig=z" && puts[0].2 == [7; 5000][..], "{puts:?}");
+    }
     for (sources, to) in [(vec![to.clone()], "https://other/put?sig=z"), (vec![from.clone(), from], "https://other/?x")]
     {
         let told = copy.run(&sources, &url(to)).await.err().unwrap().to_string();
@@ -250,9 +251,9 @@ async fn times_of_any_sign_are_kept() {
             set_modified(&from, time);
             let source = Place::local(&from).unwrap();
             let local = Place::local(&folder.path().join("local")).unwrap();
-            copy.run(&[source.clone()], &local).await.unwrap();
+            copy.run(std::slice::from_ref(&source), &local).await.unwrap();
             assert_eq!(modified(&folder.path().join("local")), modified(&from), "{time}");
-            assert_eq!(copy.run(&[source.clone()], &local).await.unwrap().present, 1, "{time}");
+            assert_eq!(copy.run(std::slice::from_ref(&source), &local).await.unwrap().present, 1, "{time}");
             let name = format!("{time} {size}");
             let to = Place::parse(&format!("https://store/{time}%20{size}"), None).unwrap();
             let outcome = copy.clone().sync(Sync::Nothing).run(&[source], &to).await.unwrap();
@@ -301,7 +302,7 @@ async fn empty_folders_are_made_and_own_names_are_told() {
     {
         // The second time all of it is there.
         for _ in 0..2 {
-            let outcome = copy.run(&[source.clone()], &to).await.unwrap();
+            let outcome = copy.run(std::slice::from_ref(&source), &to).await.unwrap();
             assert_eq!((outcome.copied, outcome.folders, outcome.failed.len()), (1, 1, 1), "{:?}", outcome.failed);
             assert!(outcome.failed[0].1.contains(".reservoir-settings"), "{:?}", outcome.failed);
             assert!(folder.path().join(there).join("a/empty").is_dir());
@@ -343,7 +344,7 @@ async fn empty_folder_where_a_server_makes_none_is_told() {
     });
     let copy = copy(folder.path(), scripted);
     let source = Place::local(&folder.path().join("from")).unwrap();
-    let outcome = copy.run(&[source.clone()], &url("https://dav/x/")).await.unwrap();
+    let outcome = copy.run(std::slice::from_ref(&source), &url("https://dav/x/")).await.unwrap();
     assert_eq!((outcome.folders, outcome.failed.len()), (1, 0), "{:?}", outcome.failed);
     assert_eq!(made.lock().unwrap()[1..], ["/x/", "/x/from/", "/x/from/a/", "/x/from/a/empty/"]);
     let outcome = copy.run(&[source], &url("https://plain/x/")).await.unwrap();

@@ -158,16 +158,18 @@ impl Work {
             return self.failed(shown, &CopyError::Unusable(why));
         }
         let (mut round, size) = (0, item.size());
-        while item.about.kind == Kind::Folder {
-            match make_folder(&self.copy, &item).await {
-                Err(error) if self.tries_again(&error, round) => self.wait(&error, round).await,
-                Err(error) => return self.failed(shown, &error),
-                Ok(()) => {
-                    self.outcome().folders += 1;
-                    return self.copy.progress.file_ends();
+        if item.about.kind == Kind::Folder {
+            loop {
+                match make_folder(&self.copy, &item).await {
+                    Err(error) if self.tries_again(&error, round) => self.wait(&error, round).await,
+                    Err(error) => return self.failed(shown, &error),
+                    Ok(()) => {
+                        self.outcome().folders += 1;
+                        return self.copy.progress.file_ends();
+                    }
                 }
+                round += 1;
             }
-            round += 1;
         }
         let opened = loop {
             let opened = FileJob::open(&self.copy, item.clone()).await;

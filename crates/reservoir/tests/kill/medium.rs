@@ -335,7 +335,7 @@ impl State {
         let Some(left) = &mut self.fails_in else { return };
         *left = left.saturating_sub(1);
         let is_dirty = |file: &File| file.resized || !file.dirty.is_empty();
-        if *left > 0 || !(self.files.values().any(is_dirty) || !self.changes.is_empty()) {
+        if *left > 0 || !self.files.values().any(is_dirty) && self.changes.is_empty() {
             return;
         }
         self.fails_in = None;
