@@ -94,7 +94,7 @@ pub struct OutsideOptions {
     tcp: TcpOptions,
 }
 
-/// Where the numbers of ESP packets are kept, so that no key counts from one again.
+/// The place of the numbers of ESP packets, so that no key counts from one again.
 #[derive(Args, Clone, Debug, Default)]
 pub struct NumberOptions {
     /// Keep the numbers that were used under the keys in this folder. They are found by the key, whatever the key file is called. [default:
@@ -203,7 +203,7 @@ impl OutsideOptions {
         self.key_changes.is_some() || self.mirror.is_some()
     }
 
-    /// The files of used numbers, if there are keys: of the store, and of earlier versions.
+    /// Returns the files of used numbers, if there are keys: the store, and the files of earlier versions.
     fn number_files(&self) -> Result<Vec<PathBuf>, String> {
         let Some(keyed_by) = self.keys.as_deref().or(self.mirror.as_deref()) else { return Ok(Vec::new()) };
         let mut earlier = keyed_by.as_os_str().to_owned();

@@ -31,11 +31,11 @@ pub struct Preconditions {
 /// The present state of a request's target.
 #[derive(Clone, Copy, Debug)]
 pub enum Current<'a> {
-    /// Nothing has the name.
+    /// No file has the name.
     Absent,
-    /// Something without tag and date, such as a folder, has the name.
+    /// The name belongs to something without tag and date, such as a folder.
     Unversioned,
-    /// A file.
+    /// The name belongs to a file of this version.
     Version(&'a FileVersion),
 }
 

@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(target.len(), 10);
     }
 
-    /// What a run took back is not left behind the target's end, where whoever appends finds it.
+    /// Bytes that a run takes back are wiped, because later appends could expose them behind the target's end.
     #[test]
     #[cfg(target_os = "linux")]
     fn bytes_taken_off_are_wiped() {
