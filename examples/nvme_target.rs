@@ -58,7 +58,7 @@ struct Options {
     #[arg(long, value_parser = serial_number)]
     serial: Option<String>,
     /// Memory that all hosts together may fill with commands and data on their way; beyond it connections wait, or are
-    /// refused. A connection for each 304 KiB of it is served; one more takes the place of one that has sent no Connect
+    /// refused. Each 304 KiB allow one connection; a further one replaces a connection without a Connect
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     max_memory: ByteSize,
     /// Open files with O_DIRECT, past the page cache

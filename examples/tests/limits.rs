@@ -163,7 +163,7 @@ fn who_reads_slowly_gets_everything() {
 }
 
 #[test]
-fn more_connections_than_may_be_take_slots_of_idle_ones() {
+fn surplus_connections_take_slots_of_idle_ones() {
     for mode in Mode::ALL {
         let limits = Limits { capacity: Capacity::new(2, usize::MAX), ..Limits::default() };
         let (ended, refused) = over(mode, limits, async |bed: Bed| {

@@ -28,8 +28,8 @@ pub struct LimitOptions {
     /// Seconds without a byte acknowledged, or without room for the next piece of an answer (256 KiB at most)
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds(), requires = "end")]
     stall_timeout: u64,
-    /// Connections at a time, over all ports of the web server. One more takes the place of one that has no request under
-    /// way, and is reset if there is none
+    /// Maximum of connections at a time, over all ports of the web server. A further one replaces a connection without a request under way, and
+    /// is reset if all have requests
     #[arg(long, value_name = "COUNT", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536), requires = "end")]
     max_connections: u32,
     /// Memory for answers that clients have not taken, over all connections. Once it is used up, each connection has a

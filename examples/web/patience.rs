@@ -41,7 +41,7 @@ pub(super) struct Revoked;
 
 impl fmt::Display for Revoked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the client asked for nothing while other clients came")
+        f.write_str("the client had no request under way while other clients waited")
     }
 }
 

@@ -61,7 +61,7 @@ fn a_disk_of_ciphertext_is_read_by_the_nic_and_by_the_cpu() {
 
 /// The chapter's table names the options of each row, and how many of the packets the NIC opened.
 #[test]
-fn quic_figures_are_those_of_the_command() {
+fn quic_figures_match_the_command() {
     let page = std::fs::read_to_string(root().join("docs/quic.md")).unwrap();
     let rows = page.lines().filter(|line| line.starts_with("| packets opened by the NIC"));
     let mut checked = 0;

@@ -522,7 +522,7 @@ mod tests {
         assert_eq!(done.outcome.status, JobStatus::NoSession);
     }
 
-    /// A queue that always reports work and has none.
+    /// A queue that always reports work, but is empty.
     struct Restless {
         sessions: crate::sessions::Sessions,
         looks: usize,

@@ -97,7 +97,7 @@ fn keys_in_use_or_of_unknown_age_are_refused() {
     assert!(iv(&folder, &["--keys", "old", "--state", "numbers"]) > 1, "it is known now");
     fs::write(folder.path("numbers/numbers"), "damaged").unwrap();
     let said = refused(&folder, "udp_echo", &with("old"));
-    assert!(said.contains("numbers/numbers: line 1 is not what was written there"), "{said}");
+    assert!(said.contains("numbers/numbers: line 1 is damaged"), "{said}");
     let said = refused(&folder, "udp_echo", &["--dgram", "near2", "far2", "--keys", "old", "--state", "old"]);
     assert!(said.contains("old/numbers: "), "{said}");
 }

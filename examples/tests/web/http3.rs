@@ -191,7 +191,7 @@ fn there_is_room_for_so_many() {
 /// As many clients as the programs have places begin a handshake and fall silent: other clients are served, and the half-open connections
 /// are gone after their deadline.
 #[test]
-fn strangers_who_begin_handshakes_shut_nobody_out() {
+fn half_open_connections_shut_out_no_client() {
     let folder = Folder::new("http3-strangers", &[("small", 700)]);
     let (said, counters) = over(&folder, Mode::Nic, "0", Limits::default(), async |client: Client| {
         for _ in 0..1100 {

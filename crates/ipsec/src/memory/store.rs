@@ -94,7 +94,7 @@ pub enum NumberFileError {
         path: PathBuf,
     },
     /// A line of the file is damaged.
-    #[error("{}: line {line} is not what was written there: replace all keys that are in use, then remove it", path.display())]
+    #[error("{}: line {line} is damaged: replace all keys that are in use, then remove the file", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -102,7 +102,7 @@ pub enum NumberFileError {
         line: usize,
     },
     /// The file of spent keys is missing or damaged.
-    #[error("{}: it is not what was written there: replace all keys that are in use, then remove it and the file of numbers", path.display())]
+    #[error("{}: the file is missing or damaged: replace all keys that are in use, then remove it and the file of numbers", path.display())]
     SpentDamaged {
         /// The file.
         path: PathBuf,
@@ -396,7 +396,7 @@ fn others_may_write(_: &Metadata) -> bool {
 }
 
 fn damaged(path: &Path) -> io::Error {
-    io::Error::other(format!("{}: it is not what was written there", path.display()))
+    io::Error::other(format!("{}: the file is damaged", path.display()))
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -513,7 +513,7 @@ mod tests {
         assert_eq!(next.claim(SEND, &key(1), SPI), Ok(77));
         std::fs::write(at("keys.numbers"), "else").unwrap();
         let refused = next.take_over(&at("keys")).unwrap_err().to_string();
-        let wanted = "line 1 is not what was written there: replace all keys that are in use, then remove it";
+        let wanted = "line 1 is damaged: replace all keys that are in use, then remove the file";
         assert!(refused.ends_with(wanted), "{refused}");
     }
 

@@ -352,9 +352,9 @@ fn panic_over_a_strangers_datagram_drops_it() {
     assert_eq!(server.counters.dropped, 2);
 }
 
-/// As many clients as a server's programs have places begin handshakes and then fall silent.
+/// Clients that begin handshakes and fall silent are as many as a server's programs have places.
 #[test]
-fn strangers_who_begin_handshakes_shut_nobody_out() {
+fn half_open_connections_shut_out_no_client() {
     // The limits are those of h3_server and reservoir.
     let mut server = server_of(Config { max_connections: 1024, ..config(2) });
     let hello = |client: &mut Core| {
@@ -397,7 +397,7 @@ fn strangers_who_begin_handshakes_shut_nobody_out() {
 
 /// One client more than there are places shakes hands at a time: it is refused when its handshake is done.
 #[test]
-fn connection_whose_place_was_taken_meanwhile_is_refused() {
+fn connection_is_refused_if_its_place_was_taken() {
     let mut server = server_of(Config { max_connections: 1, ..config(2) });
     let mut clients = [3, 4].map(|seed| client_of(config(seed)));
     for client in &mut clients {

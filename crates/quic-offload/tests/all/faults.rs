@@ -193,7 +193,7 @@ fn a_device_that_is_reset_gets_everything_anew() {
 
 /// The device disappears at each of the first steps, at either end: the stream goes on in software.
 #[test]
-fn a_device_that_disappears_is_done_without() {
+fn stream_survives_a_device_that_disappears() {
     for step in (0..140).step_by(7) {
         for disappears in [[Some(step), None], [None, Some(step)]] {
             let mut world = World::new(24, [nic(), nic()], impaired(Impairments::default()));

@@ -122,8 +122,8 @@ struct Choice {
 /// How servers are reached.
 #[derive(Debug, Args)]
 struct Access {
-    /// The file with tokens for servers, in lines `HOST:PORT TOKEN` (port 443 if none is named); a server without a line is asked without a token. A token that
-    /// stands alone is for a copy that asks one server. Default: the variable RESERVOIR_TOKEN, of the same form
+    /// The file with tokens for servers, in lines `HOST:PORT TOKEN` (port 443 if a line has none); requests to a server without a line have no
+    /// token. A token without a server is for a copy with one server. Default: the variable RESERVOIR_TOKEN, of the same form
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// The authorities to trust (PEM). Default: those of this machine
@@ -214,7 +214,7 @@ impl Access {
             None => match std::env::var("RESERVOIR_TOKEN") {
                 Ok(text) => ("RESERVOIR_TOKEN".into(), text),
                 Err(VarError::NotPresent) => return Ok(ServerTokens::default()),
-                Err(VarError::NotUnicode(_)) => return Err("RESERVOIR_TOKEN: it is no text".into()),
+                Err(VarError::NotUnicode(_)) => return Err("RESERVOIR_TOKEN is not UTF-8 text".into()),
             },
         };
         ServerTokens::read(&text).and_then(|tokens| tokens.bind(servers)).map_err(|error| format!("{from}: {error}"))
@@ -456,7 +456,7 @@ fn failures(failed: &[(String, String)]) -> Vec<String> {
         }
     }
     if shown < failed.len() {
-        lines.push(format!("{} more files failed: --json tells of all", failed.len() - shown));
+        lines.push(format!("{} more files failed: --json lists all of them", failed.len() - shown));
     }
     lines
 }

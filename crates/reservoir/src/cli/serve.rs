@@ -89,7 +89,7 @@ pub(crate) struct ServeOptions {
     /// Such copies at a time
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     tpc_copies: usize,
-    /// Connections at a time. One more takes the place of one that has shown no token, or has no request under way
+    /// Maximum of connections at a time. A further one replaces a connection without a token, or else one without a request under way
     #[arg(long, value_name = "COUNT", default_value_t = Limits::usual().connections)]
     max_connections: usize,
     /// Unfinished files of a user

@@ -161,7 +161,7 @@ impl FileJob {
                     let about = file.about()?;
                     let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
                     if about.size == 0 && file.read_at(&mut [0], 0)? > 0 {
-                        let text = "the system does not tell its size (a file of /proc): copy what `cat` makes of it";
+                        let text = "the system does not tell its size (a file of /proc): copy the output of `cat`";
                         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
                     }
                     Ok((file, about, mode))

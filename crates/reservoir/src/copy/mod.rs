@@ -148,10 +148,10 @@ pub enum CopyError {
     #[error("{0} was changed while it was copied: copy it again")]
     Changed(String),
     /// The destination exists, and must not be replaced.
-    #[error("{0} is there already")]
+    #[error("{0} exists already")]
     Exists(String),
     /// The digests at both ends cannot be compared, or differ.
-    #[error("{0} is not proved to have arrived: {1}")]
+    #[error("the arrival of {0} is not proved: {1}")]
     Unproved(String, &'static str),
     /// What was written is not what was read.
     #[error("{0}: block {1} differs from what its source says it is")]

@@ -91,7 +91,7 @@ impl Place {
         // RFC 3986 3.5: a fragment is not sent. Without its fragment, the URL might mean another file.
         if rest.contains('#') {
             return Err(unusable(
-                "servers are not told what follows a #: leave it out, or write %23 for a # in a name",
+                "a fragment (#) is never sent to a server: leave it out, or write %23 for a # in a name",
             ));
         }
         let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));

@@ -127,7 +127,7 @@ impl Remote {
     fn remedy(&self, status: StatusCode, fields: &HeaderMap) -> Option<String> {
         if status == StatusCode::UNAUTHORIZED && self.token.is_none() && self.bucket.is_none() {
             return Some(format!(
-                "no token was sent: it is to be in --token-file, as `{}:{} TOKEN`",
+                "no token was sent: add the line `{}:{} TOKEN` to --token-file",
                 self.host, self.port
             ));
         }

@@ -137,7 +137,7 @@ pub(super) fn single_value<'a>(fields: &'a HeaderMap, name: &str) -> Result<Opti
     match (lines.next().map(HeaderValue::to_str), lines.next()) {
         (None, _) => Ok(None),
         (Some(Ok(value)), None) => Ok(Some(value)),
-        _ => Err(Refusal::new(StatusCode::BAD_REQUEST, format!("{name} may be there once, in ASCII"))),
+        _ => Err(Refusal::new(StatusCode::BAD_REQUEST, format!("{name} must be ASCII and must not be repeated"))),
     }
 }
 

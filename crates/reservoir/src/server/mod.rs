@@ -63,8 +63,8 @@ use uploads::{Connection, Uploads};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time; each has at most three pieces of half a MiB in memory, or 4 MiB of a pack or its names. One more takes
-    /// the slot of a connection that has not shown a token, or that waits for its next request.
+    /// Connections at a time; each has at most three pieces of half a MiB in memory, or 4 MiB of a pack or its names. A further one
+    /// takes the slot of a connection without a token, or else of one that waits for its next request.
     pub connections: usize,
     /// Without a request.
     pub idle: Duration,

@@ -157,7 +157,7 @@ impl Put<'_> {
         let size = field(request.headers(), CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let size = size.ok_or_else(|| Refusal::new(StatusCode::LENGTH_REQUIRED, "Content-Length is needed"))?;
         if size >= MOST_BYTES {
-            return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "no file is as large as that"));
+            return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "the declared size is larger than any file"));
         }
         self.request(request, size).await
     }
@@ -488,7 +488,7 @@ fn unnamed_writer(declared: &DeclaredDigests, size: u64, grant: &Grant) -> Resul
     let mut digests = declared.whole.clone();
     if digests.is_empty() {
         // RFC 9110 14.5: a part that could belong to another file is refused, and the client sends the file whole.
-        let text = "which file this is a part of is not known: send the file's Repr-Digest with each part, or name the upload by Reservoir-Upload";
+        let text = "the file of this part is unknown: send the file's Repr-Digest with each part, or name the upload by Reservoir-Upload";
         return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
     }
     digests.sort_by_key(|(algorithm, value)| (algorithm.name(), value.clone()));

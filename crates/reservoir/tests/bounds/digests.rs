@@ -17,7 +17,7 @@ fn ask_digest(bed: &mut Bed, token: &str, target: &str) -> DuplexStream {
 }
 
 #[test]
-fn digest_of_a_small_file_passes_those_of_huge_ones() {
+fn small_file_digest_passes_huge_file_digests() {
     let mut bed = Bed::new(Limits::default());
     // Some requests are of the same user, and some of another.
     let _huge: Vec<_> = (0..100).map(|n| ask_digest(&mut bed, "abc", ["/huge", "/other"][n % 2])).collect();

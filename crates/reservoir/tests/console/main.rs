@@ -81,7 +81,7 @@ fn server_goes_on_when_its_log_cannot_be_written() {
 }
 
 #[test]
-fn copy_that_cannot_tell_has_copied_and_says_so_by_its_status() {
+fn copy_without_output_copies_and_sets_its_status() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), "content").unwrap();
     let copy = |options: &[&str], to: &str, out: Stdio, errors: Stdio| -> ExitStatus {

@@ -346,7 +346,7 @@ fn late_part_of_another_upload_is_refused() {
 
 /// An earlier version identified uploads by texts such as `whole 0`.
 #[test]
-fn name_of_an_upload_reaches_no_file_in_one_request() {
+fn upload_name_does_not_match_a_one_request_file() {
     let mut world = World::new();
     let mut slow = world.connect();
     let (status, content) = world.executor.block_on(async {
@@ -485,7 +485,7 @@ fn users_with_spaces_in_their_names_are_told_apart() {
 }
 
 #[test]
-fn length_of_no_file_leaves_nothing() {
+fn impossible_length_is_refused_and_leaves_no_file() {
     let mut world = World::new();
     for length in [1_u64 << 62, (1 << 62) + 1, 1 << 63, u64::MAX - 3] {
         assert_eq!(world.put("/f", &[&format!("Content-Length: {length}")], b"some"), 413, "{length}");

@@ -38,7 +38,7 @@ fn agent_goes_on_without_standard_error() {
 }
 
 #[test]
-fn agent_that_cannot_tell_ends_with_its_own_status() {
+fn agent_without_output_ends_with_its_own_status() {
     let folder = tempfile::tempdir().unwrap();
     let status = |arguments: &[&str]| agent().current_dir(folder.path()).args(arguments).status().unwrap().code();
     assert_eq!(status(&["--once", "none"]), Some(1));
