@@ -153,7 +153,7 @@ pub(crate) fn single<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Option<&'a
 mod tests {
     use super::*;
 
-    /// Modified on 6 November 1994 at 08:49:37 and half a second.
+    /// Returns a version that was modified on 6 November 1994 at 08:49:37 and half a second.
     fn version() -> FileVersion {
         let modified = date::from_nanoseconds(784_111_777_500_000_000).unwrap();
         FileVersion { inode: 1, size: 10, modified, changed: modified }

@@ -250,7 +250,7 @@ impl About {
 pub struct Rights {
     /// Nine bits of rights. `None` if the medium has no rights.
     pub mode: Option<u32>,
-    /// Owner and group of the file. `None` if they are those of the process.
+    /// Owner and group of the file. `None` if the process determines both.
     pub owner: Option<(u32, u32)>,
 }
 

@@ -386,7 +386,7 @@ impl OnDisk {
         written
     }
 
-    /// The system reports an error once. The state of the file is unknown then, so the descriptor is dropped.
+    /// Syncs the last written file, and drops its descriptor: the system reports an error once, and leaves the state of the file unknown.
     fn sync_written(&mut self) -> io::Result<()> {
         self.written.take().map_or(Ok(()), |file| file.sync_all())
     }

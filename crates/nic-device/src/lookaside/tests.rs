@@ -7,7 +7,7 @@ use nic_rings::packet::{ControlCommand, ControlCompletion};
 use offload_api::{Direction, Handle, Job, JobStatus};
 use offload_transforms::Transform;
 
-/// A device with two queues that takes no time, and the drivers' ends of their rings.
+/// Makes a device with two queues that takes no time, and the drivers' ends of their rings.
 fn two_queues() -> (Lookaside, [DriverJobRings; 2]) {
     let (units, delays) = (vec![Unit::NO_TIME], Delays::NONE);
     let config = LookasideConfig { shares: vec![1, 1], units, delays, ..LookasideConfig::default() };

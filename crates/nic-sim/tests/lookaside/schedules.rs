@@ -75,7 +75,7 @@ impl Random {
     }
 }
 
-/// A task that runs jobs one after the other, over sessions that it opens and closes meanwhile.
+/// Runs jobs one after the other, over sessions that the task opens and closes meanwhile.
 async fn work(mut client: JobClient, mut random: Random, seen: Arc<Mutex<Vec<JobStatus>>>) {
     let mut session = None;
     for number in 0..1 + random.below(6) {

@@ -59,7 +59,7 @@ impl Version {
     }
 }
 
-/// RFC 9110 8.8.3.
+/// Tests whether a tag is strong (RFC 9110 8.8.3).
 fn is_strong(tag: &str) -> bool {
     !tag.starts_with("W/")
 }

@@ -436,7 +436,7 @@ impl Schedule {
         }
     }
 
-    /// If no process was killed, a loss of power leaves the files their names.
+    /// Checks the names after a run without a kill: a loss of power leaves the files their names.
     fn check_names(&self) {
         for (name, _) in &self.files {
             let is_durable = self.destination().is_name_durable(&self.target(name));

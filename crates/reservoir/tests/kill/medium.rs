@@ -591,7 +591,7 @@ impl Stored for Open {
         self.write_at(&vec![0; length as usize], offset)
     }
 
-    /// Other processes may have the file open, so reads come from the cache nevertheless.
+    /// Reads still come from the cache afterwards, because other processes may have the file open.
     fn drop_cache(&self) {
         self.mounted.medium.state().files.get_mut(&self.id).unwrap().stuck.clear();
     }
