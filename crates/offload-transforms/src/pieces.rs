@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(target.len(), 10);
     }
 
-    /// Bytes that a run takes back are wiped, because later appends could expose them behind the target's end.
+    /// Bytes that a run takes back do not stay behind the target's end, where the next writer would find them.
     #[test]
     #[cfg(target_os = "linux")]
     fn bytes_taken_off_are_wiped() {

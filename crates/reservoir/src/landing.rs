@@ -17,6 +17,7 @@ use crate::digest::{Algorithm, Summer};
 use crate::direct::aligned;
 use crate::journal;
 use crate::name::Name;
+use crate::shell::Shell;
 use crate::storage::{self, Folder, Rights, Stored, read_exactly};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -82,6 +83,8 @@ struct Syncs {
     failed: AtomicU64,
     /// The number of the last sync that succeeded. The lock is held during a sync.
     done: Mutex<u64>,
+    /// The turn of the work that may sync: see [`Landing::in_turn`].
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The number of failed syncs of a [`Landing`] before a write. If that number grows before the next sync that succeeds, the write is lost.
@@ -432,9 +435,41 @@ impl Landing {
     ///
     /// # Errors
     /// If the medium fails, or has failed since `epoch`: the bytes must be written again.
-    pub(crate) fn sync(&self, epoch: SyncEpoch) -> io::Result<()> {
-        // A sync that begins from now on covers these bytes, whichever caller makes it.
-        let enough = self.syncs.begun.load(Ordering::Acquire) + 1;
+    fn sync(&self, epoch: SyncEpoch) -> io::Result<()> {
+        self.sync_to(self.next_sync(), epoch)
+    }
+
+    /// Returns the number of the first sync that covers all bytes written so far, whichever caller makes that sync.
+    fn next_sync(&self) -> u64 {
+        self.syncs.begun.load(Ordering::Acquire) + 1
+    }
+
+    /// Runs work that may sync on the pool of `shell`, one at a time. The work gets the number of the first sync that covers all bytes written
+    /// before this call.
+    ///
+    /// The caller waits here, and no thread of the pool waits, because a thread in virtual time must not wait for another thread.
+    pub(crate) async fn in_turn<T: Send + 'static>(
+        self: &Arc<Landing>,
+        shell: &Shell,
+        work: impl FnOnce(&Landing, u64) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let enough = self.next_sync();
+        let turn = self.syncs.turn.clone().lock_owned().await;
+        let landing = self.clone();
+        let done = shell.blocking(move || {
+            let done = work(&landing, enough);
+            // If the caller is dropped, the work goes on and keeps its turn.
+            drop(turn);
+            done
+        });
+        done.await
+    }
+
+    /// Returns when the bytes that were written since `epoch`, and before sync number `enough`, are on the medium.
+    ///
+    /// # Errors
+    /// If the medium fails, or has failed since `epoch`: the bytes must be written again.
+    pub(crate) fn sync_to(&self, enough: u64, epoch: SyncEpoch) -> io::Result<()> {
         // Syncs run one at a time: of two at once, the system would report a failed write to one and success to the other.
         let mut done = self.syncs.done.lock().unwrap_or_else(PoisonError::into_inner);
         if self.epoch() != epoch {
@@ -462,7 +497,15 @@ impl Landing {
     /// # Errors
     /// If the medium fails, or has failed since `epoch`: the block must be written again.
     pub fn done(&self, number: u64, sum: BlockSum, epoch: SyncEpoch) -> io::Result<()> {
-        self.sync(epoch)?;
+        self.done_to(self.next_sync(), number, sum, epoch)
+    }
+
+    /// Does [`done`](Self::done) for a block that was written before sync number `enough`.
+    ///
+    /// # Errors
+    /// See [`done`](Self::done).
+    pub(crate) fn done_to(&self, enough: u64, number: u64, sum: BlockSum, epoch: SyncEpoch) -> io::Result<()> {
+        self.sync_to(enough, epoch)?;
         let line = journal::line(number, &sum);
         let mut state = self.state();
         self.journal.write_at(line.as_bytes(), state.end)?;

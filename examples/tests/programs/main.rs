@@ -84,7 +84,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
         ("https_server", vec!["none"], "none: No such file"),
         ("https_server", vec!["file"], "file: Not a directory"),
         ("https_server", vec!["--dgram", "a", "b", "none"], "none: No such file"),
-        ("https_server", vec!["--dgram", "a", "b", "file"], "file: not a directory"),
+        ("https_server", vec!["--dgram", "a", "b", "file"], "file: Not a directory"),
         ("https_server", vec!["--pin", "12"], "'--pin <SHA256>'"),
         ("https_client", vec!["http://10.0.0.1/"], "the wire needs an end"),
         ("https_client", with(&["--range", "foo"]), "bytes=0-99"),

@@ -18,8 +18,6 @@
 
 mod queue;
 mod run;
-#[cfg(test)]
-mod tests;
 
 use crate::context::ContextStore;
 use crate::engine::Engines;
@@ -363,3 +361,6 @@ impl Lookaside {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

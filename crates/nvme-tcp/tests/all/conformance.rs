@@ -108,8 +108,7 @@ fn data_twice() {
 fn sgls_that_do_not_describe_the_capsule() {
     let write = || Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
     let rows = [
-        // Offset; length; transport SGL with data in the capsule; no known type; too long; none in the capsule.
-        (write().with_sgl(Sgl { address: 64, ..Sgl::in_capsule(512) }), 512, FatalStatus::UnsupportedParameter, 32),
+        // Length; transport SGL with data in the capsule; no known type; too long; none in the capsule.
         (write().with_sgl(Sgl::in_capsule(1024)), 512, FatalStatus::UnsupportedParameter, 40),
         (write().with_sgl(Sgl::transport(512)), 512, FatalStatus::UnsupportedParameter, 47),
         (write().with_sgl(Sgl { identifier: 0x22, ..Sgl::transport(512) }), 0, FatalStatus::UnsupportedParameter, 47),
@@ -120,6 +119,21 @@ fn sgls_that_do_not_describe_the_capsule() {
         let mut target = target(TransportConfig::default());
         let (mut wire, _admin) = Wire::io(&mut target, false);
         ends(&mut wire, &mut target, &Pdu::Command(command), &vec![1; length], fes, fei);
+    }
+}
+
+/// Only the command ends: the PDU's header says where the next one begins.
+#[test]
+fn offset_into_a_capsule_ends_the_command_alone() {
+    let mut target = target(TransportConfig::default());
+    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
+    let odd = write.with_sgl(Sgl { address: 64, ..Sgl::in_capsule(512) });
+    for (command, status) in
+        [(odd, Status::INVALID_SGL_OFFSET), (write.with_sgl(Sgl::in_capsule(512)), Status::SUCCESS)]
+    {
+        let came = wire.send(&mut target, &Pdu::Command(command), &[1; 512]);
+        assert!(matches!(came[..], [Came(Pdu::Response(completion), _)] if completion.status == status), "{came:?}");
     }
 }
 

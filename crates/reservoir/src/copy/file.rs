@@ -434,8 +434,9 @@ impl FileJob {
                         return Err(CopyError::Differs(self.item.source(), number));
                     }
                     self.check_source().await?;
-                    let done = landing.clone();
-                    self.copy.shell.blocking(move || done.done(number, sum, written.epoch)).await.map_err(medium)?;
+                    let epoch = written.epoch;
+                    let done = move |landing: &Landing, enough| landing.done_to(enough, number, sum, epoch);
+                    landing.in_turn(&self.copy.shell, done).await.map_err(medium)?;
                     self.state().sums.insert(number, sum);
                 }
             }
@@ -679,8 +680,8 @@ impl FileJob {
             Target::Landing(landing) => {
                 let medium = |error| landed(&self.item, LandingError::Medium(self.item.to.1.clone(), error));
                 if self.copy.verify {
-                    let checked = landing.clone();
-                    let lost = self.copy.shell.blocking(move || checked.check()).await.map_err(medium)?;
+                    let check = |landing: &Landing, _| landing.check();
+                    let lost = landing.in_turn(&self.copy.shell, check).await.map_err(medium)?;
                     if !lost.is_empty() {
                         return self.again(lost);
                     }
@@ -691,9 +692,9 @@ impl FileJob {
                 if !self.copy.replaces && has_anything(&self.copy, &self.item).await? {
                     return Err(CopyError::Exists(self.item.to.0.shown(&self.item.to.1)));
                 }
-                let landing = landing.clone();
                 self.mode().await?.into_iter().for_each(|mode| landing.inherit(mode));
-                let finished = self.copy.shell.blocking(move || Ok(landing.finish(modified))).await.map_err(medium)?;
+                let finish = move |landing: &Landing, _| Ok(landing.finish(modified));
+                let finished = landing.in_turn(&self.copy.shell, finish).await.map_err(medium)?;
                 finished.map_err(|error| landed(&self.item, error))?;
                 Ok(Finished::Done)
             }

@@ -62,7 +62,7 @@ pub(super) async fn begin(
     if was_open && field(fields, CHECK) == Some("?1") {
         // It was checked when it was opened; who knows what the medium did since.
         let landing = upload.landing()?;
-        server.0.shell.blocking(move || landing.check()).await?;
+        landing.in_turn(&server.0.shell, |landing, _| landing.check()).await?;
     }
     if begin == Begin::Resume && upload.is_first() {
         let (landing, (_, shares)) = (upload.landing()?, shares(fields)?);
@@ -278,8 +278,8 @@ impl Put<'_> {
         }
         if !written.parts.is_empty() {
             // A part counts only on the medium: if a failed sync loses it, its own request must fail.
-            let (syncing, epoch) = (landing.clone(), written.epoch);
-            self.server.0.shell.blocking(move || syncing.sync(epoch)).await?;
+            let epoch = written.epoch;
+            landing.in_turn(&self.server.0.shell, move |landing, enough| landing.sync_to(enough, epoch)).await?;
         }
         for part in &written.parts {
             for number in upload.add_part(part.clone())? {
@@ -336,8 +336,7 @@ impl Put<'_> {
             self.server.0.shell.blocking(move || Ok(gathering.gather(shares))).await??;
         }
         if field(request.headers(), "reservoir-verify") == Some("?1") {
-            let checked = landing.clone();
-            self.server.0.shell.blocking(move || checked.check()).await?;
+            landing.in_turn(&self.server.0.shell, |landing, _| landing.check()).await?;
         }
         let missing = landing.blocks().count() - landing.present();
         if missing > 0 {
@@ -365,7 +364,7 @@ impl Put<'_> {
     ) -> Result<Response<Body>, Refusal> {
         let (folder, name, landing) = (self.server.0.folder.clone(), self.name.clone(), leftovers.landing.clone());
         let preconditions = self.preconditions.clone();
-        let settled = self.server.0.shell.blocking(move || {
+        let settled = landing.in_turn(&self.server.0.shell, move |landing, _| {
             landing.require(preconditions);
             let replaces = folder.about(&name).is_ok();
             Ok(landing.finish(modified).map(|()| replaces))
@@ -383,8 +382,8 @@ impl Put<'_> {
     }
 
     async fn done(&self, landing: &Arc<Landing>, number: u64, sum: BlockSum, epoch: SyncEpoch) -> Result<(), Refusal> {
-        let landing = landing.clone();
-        Ok(self.server.0.shell.blocking(move || landing.done(number, sum, epoch)).await?)
+        let done = move |landing: &Landing, enough| landing.done_to(enough, number, sum, epoch);
+        Ok(landing.in_turn(&self.server.0.shell, done).await?)
     }
 
     /// Writes the bytes of a request's body. Returns its trailers and digests too.

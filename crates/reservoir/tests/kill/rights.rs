@@ -1,4 +1,4 @@
-//! Rights of copies: an arriving file is for its owner alone; a complete file has the rights of its source or of the file that it replaces.
+//! Rights of a copy: only its owner can read an arriving file; a complete file has the rights of its source or of the replaced file.
 
 use super::shell;
 use offload_reservoir::attributes::Preserve;
@@ -46,7 +46,7 @@ fn packed_file_gets_the_rights_of_its_source() {
     }
 }
 
-/// The user has set the rights and the owner of the file, and a copy must keep them.
+/// A user may have made the file private, or given it to another owner.
 #[test]
 fn replaced_file_keeps_its_rights_and_its_owner() {
     for (way, files) in WAYS.into_iter().flat_map(|way| [(way, 2), (way, 20)]) {

@@ -457,9 +457,6 @@ impl Connection {
             if !in_capsule {
                 return Err(self.fatal(FatalStatus::UnsupportedParameter, 8 + 39));
             }
-            if sgl.address != 0 {
-                return Err(self.fatal(FatalStatus::UnsupportedParameter, 8 + 24));
-            }
             if sgl.length > self.receiver.limits().max_in_capsule {
                 return Err(self.fatal(FatalStatus::LimitExceeded, 8 + 32));
             }
@@ -483,6 +480,8 @@ impl Connection {
             Err(status) => Some(status),
             // NVMe over Fabrics knows no PRPs.
             Ok(_) if command.flags() & DATA_POINTER != SGL => Some(Status::INVALID_FIELD),
+            // The length of the data is in the PDU's header, so that the stream goes on.
+            Ok(_) if in_capsule && sgl.address != 0 => Some(Status::INVALID_SGL_OFFSET),
             Ok(expected) if wanted && expected != sgl.length => Some(Status::INVALID_SGL_LENGTH),
             Ok(_) if command.transfer() == Transfer::ToHost && in_capsule => Some(Status::INVALID_SGL_TYPE),
             Ok(_) => None,
