@@ -6,7 +6,7 @@
 //! The NICs do the TLS, so the capture shows that the wire carries nothing but TLS: no plain bytes, no extra messages.
 //! The secrets travel in the file (pcapng decryption secrets), so the reader sees the plain text without a key file.
 
-#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+#![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
 use ktls_offload::{Offload, accept, connect};
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};

@@ -5,7 +5,7 @@
 //! The keys are written as `ip xfrm` takes them; a Linux with the same lines, mirrored, could be the other end. Neither
 //! TCP nor the application knows of IPsec: it is a layer between the stack and the driver.
 
-#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+#![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
 use ipsec::{KeyFile, SecureDevice};
 use nic_sim::NicConfig;

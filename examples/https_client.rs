@@ -126,7 +126,7 @@ fn run(options: &Options) -> Result<(), Stop> {
         Arc::make_mut(&mut tls.config).key_log = secrets;
     }
     let host = outside.host().clone();
-    // Nobody has to read this to fetch.
+    // The output is optional: a fetch needs no reader.
     let _written = write_out(&format!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu)));
     let fetched = outside.until_done(fetch(options, &host, &target, tls));
     let mut counters = outside.end()?;
@@ -196,7 +196,7 @@ async fn fetch(
     tls: Option<ClientTls>,
 ) -> Result<CounterSet, Failure> {
     let mut session = Session::open(host, target.address, &target.authority, tls).await?;
-    // What cannot be told is fetched all the same.
+    // A fetch goes on if its lines cannot be written.
     let mut told = Ok(());
     if target.secure {
         told = write_out(&format!("{}: {}\n", target.authority, session.suite()));

@@ -58,7 +58,7 @@ struct Options {
     #[arg(long, value_parser = serial_number)]
     serial: Option<String>,
     /// Memory that all hosts together may fill with commands and data on their way; beyond it connections wait, or are
-    /// refused. A connection for each 304 KiB of it is served; one more takes the place of one that has sent no Connect
+    /// refused. Each 304 KiB allow one connection; a further one replaces a connection without a Connect
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     max_memory: ByteSize,
     /// Open files with O_DIRECT, past the page cache
@@ -94,7 +94,7 @@ struct Options {
 }
 
 impl Options {
-    /// Connections at a time: fewer than use up the memory before their hosts have sent a Connect, and than `files` may be open.
+    /// Returns the number of connections: they must not use up the memory before their hosts have sent a Connect, nor the open files.
     fn connections(&self, files: Option<u64>) -> usize {
         let by_memory = self.max_memory.as_u64() / (2 * STRANGER_BYTES);
         let by_files = files.map(|files| files.saturating_sub(OTHER_FILES + self.file.len() as u64));
@@ -244,7 +244,7 @@ async fn accept_over_the_kernel(
     server: &Server,
     slots: &ConnectionSlots,
 ) -> io::Result<Infallible> {
-    // Nobody has to read this to be served.
+    // The output is optional: hosts are served without a reader.
     let _written = program::write_out(NAME, &format!("ready {}\n", listener.local_addr()?));
     let mut failing = false;
     loop {
@@ -260,7 +260,7 @@ async fn accept_over_the_kernel(
             }
         };
         failing = false;
-        // Without a slot the stream is closed.
+        // The stream is closed if it gets no slot.
         let Some(slot) = slots.acquire(peer.ip()) else { continue };
         let serving = server.serve_in(slot, TokioSegments::new(without_delay(stream)));
         tokio::spawn(async move {
@@ -298,9 +298,9 @@ fn host_name(text: &str) -> Result<String, String> {
 }
 
 const NAME: &str = "nvme_target";
-/// Memory of a connection whose host has sent an ICReq.
+/// Memory of a connection whose host has sent only an ICReq.
 const STRANGER_BYTES: u64 = 152 << 10;
-/// Open files beside connections and namespaces: the runtime's, and what new connections take before others have ended.
+/// Open files besides connections and namespaces: the runtime's own, and new connections before others have ended.
 const OTHER_FILES: u64 = 48;
 /// Connections that may wait to be accepted.
 const BACKLOG: usize = 1024;

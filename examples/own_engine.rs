@@ -6,7 +6,7 @@
 //! context for its flow, and looks at each received range: was the mask taken off, or is that left for software? A mask
 //! has no units, so this engine cannot lose its place. `docs/write-your-own-engine.md` tells of engines that can.
 
-#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+#![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
 use bytes::BytesMut;
 use core::convert::Infallible;

@@ -26,7 +26,7 @@ struct Options {
     /// What to serve
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// Capture what the host's NIC sends and receives (pcapng)
+    /// Capture the frames of the host's NIC in both directions (pcapng)
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     #[command(flatten)]

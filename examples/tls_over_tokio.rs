@@ -5,7 +5,7 @@
 //! A `KtlsStream` runs over any `SegmentStream`. `TokioSegments` makes one of a `tokio::net::TcpStream`: no device is
 //! below it, so `offload` is refused and the CPU seals and opens every record. The peer could be any TLS server or client.
 
-#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+#![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
 use ktls_offload::{Offload, TokioSegments, accept, connect};
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};

@@ -17,12 +17,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def page(name):
-    """The text of a page, with each run of white space as one space."""
+    """Returns the text of a page, with each run of white space as one space."""
     return " ".join((ROOT / "docs" / name).read_text().split())
 
 
 def facts(programs, command):
-    """The runs that a command reports as JSON."""
+    """Returns the runs that a command reports as JSON."""
     program, *options = command.split()
     found = subprocess.run([programs / "examples" / program, *options, "--json"], check=True, capture_output=True)
     return json.loads(found.stdout)["runs"]

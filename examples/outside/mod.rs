@@ -66,10 +66,10 @@ pub struct OutsideOptions {
     /// somebody has it
     #[arg(long, requires = "end", conflicts_with = "address6")]
     pub autoconf: bool,
-    /// Have the emulated host protect what it sends and receives with ESP, by SAs and policies in words of `ip xfrm`
+    /// Protect the packets of the emulated host with ESP, by SAs and policies in words of `ip xfrm`
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
-    /// Where the numbers of ESP packets are kept.
+    /// The place of the numbers of ESP packets.
     #[command(flatten)]
     pub numbers: NumberOptions,
     /// At each SIGHUP, read this file and do with SAs and policies what it says: `state rekey`, `state delete` and the like.
@@ -94,14 +94,14 @@ pub struct OutsideOptions {
     tcp: TcpOptions,
 }
 
-/// Where the numbers of ESP packets are kept, so that no key counts from one again.
+/// The place of the numbers of ESP packets, so that no key counts from one again.
 #[derive(Args, Clone, Debug, Default)]
 pub struct NumberOptions {
-    /// Keep the numbers that were used under the keys in this folder. They are found by the key, whatever the key file is called. [default:
+    /// Keep the used numbers of the keys in this folder, by the keys themselves: the name of the key file does not matter. [default:
     /// $XDG_STATE_HOME/nic-offload; else /var/lib/nic-offload for root, ~/.local/state/nic-offload for others]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// The keys of --keys were never used. Without it, keys are refused that are older than the folder of --state and not in it
+    /// Declare that the keys of --keys were never used. Otherwise keys older than the folder of --state, and without an entry there, are refused
     #[arg(long, requires = "keys")]
     pub new_keys: bool,
 }
@@ -203,7 +203,7 @@ impl OutsideOptions {
         self.key_changes.is_some() || self.mirror.is_some()
     }
 
-    /// The files of used numbers, if there are keys: of the store, and of earlier versions.
+    /// Returns the files of used numbers, if there are keys: the store, and the files of earlier versions.
     fn number_files(&self) -> Result<Vec<PathBuf>, String> {
         let Some(keyed_by) = self.keys.as_deref().or(self.mirror.as_deref()) else { return Ok(Vec::new()) };
         let mut earlier = keyed_by.as_os_str().to_owned();

@@ -163,11 +163,11 @@ fn who_reads_slowly_gets_everything() {
 }
 
 #[test]
-fn more_connections_than_may_be_take_slots_of_idle_ones() {
+fn surplus_connections_take_slots_of_idle_ones() {
     for mode in Mode::ALL {
         let limits = Limits { capacity: Capacity::new(2, usize::MAX), ..Limits::default() };
         let (ended, refused) = over(mode, limits, async |bed: Bed| {
-            // One asks for nothing, not even by a handshake; one has its answer.
+            // One client sends nothing, not even a handshake; the other has received its answer.
             let mut silent = bed.connect().await?;
             let mut idle = bed.open().await?;
             idle.write_all(b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n").await?;
@@ -179,13 +179,13 @@ fn more_connections_than_may_be_take_slots_of_idle_ones() {
                 new.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await?;
                 read_until(&mut new, b"HTTP/1.1 200").await?;
                 *ended = bed.counted("http_refused").await;
-                // It stands still in the midst of its answer.
+                // The client stops reading in the middle of its answer.
                 stalled.push(new);
             }
             let third = bed.connect().await?.read(&mut [0]).await;
             assert_eq!(third.map_err(|error| error.kind()), Err(io::ErrorKind::ConnectionReset), "{mode}");
             assert!(bed.seconds() < 10, "{mode}: nobody was too late");
-            // Whether by an end or by a reset.
+            // The connection may end by a close or by a reset.
             let silent = silent.read(&mut [0]).await.unwrap_or(0);
             let idle = idle.read(&mut [0]).await.unwrap_or(0);
             assert_eq!((silent, idle), (0, 0), "{mode}");

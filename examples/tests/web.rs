@@ -122,7 +122,7 @@ fn said(folder: &Folder, requests: &[&str]) -> Vec<(String, String)> {
     answers(folder, requests).into_iter().map(|(head, body)| (status(head), body)).collect()
 }
 
-/// The heads and bodies of a server's answers to raw requests.
+/// Returns the heads and bodies of a server's answers to raw requests.
 fn answers(folder: &Folder, requests: &[&str]) -> Vec<(String, String)> {
     let mut bed = two_hosts();
     let (host, client) = (bed.host(0).clone(), bed.host(1).clone());
@@ -144,7 +144,7 @@ fn answers(folder: &Folder, requests: &[&str]) -> Vec<(String, String)> {
     answers
 }
 
-/// Preconditions, ranges, `Host` and HEAD, as RFC 9110 and 9112 have them.
+/// RFC 9110 and 9112: preconditions, ranges, `Host` and HEAD.
 #[test]
 fn requests_follow_the_rules_of_http() {
     let folder = Folder::new("rules", &[("file", 10)]);
@@ -180,7 +180,7 @@ fn requests_follow_the_rules_of_http() {
         (format!("GET /file {host}Range: bytes=0-1\r\n"), 206),
         (format!("GET /file {host}Range: bytes=0-1\r\nIf-Range: {tag}\r\n"), 206),
         (format!("GET /file {host}Range: bytes=0-1\r\nIf-Range: W/{tag}\r\n"), 200),
-        // Somebody has set the file's time.
+        // A user has set the file's time.
         (format!("GET /file {host}Range: bytes=0-1\r\nIf-Range: {DATE}\r\n"), 200),
         (format!("GET /file {host}Range: bytes=-0\r\n"), 416),
         (format!("HEAD /file {host}Range: bytes=0-1\r\n"), 200),
@@ -216,7 +216,7 @@ fn requests_follow_the_rules_of_http() {
     }
 }
 
-/// Times of files reach to before 1970.
+/// Times of files reach back before 1970.
 #[test]
 fn a_file_of_any_time_is_given() {
     let folder = Folder::new("times", &[("file", 10)]);

@@ -326,7 +326,7 @@ fn saved(rows: &[Row]) -> String {
     )
 }
 
-/// A warning that answers are too short for offload, or nothing.
+/// Returns a warning if answers are too short for offload, else an empty text.
 fn short_answers(row: &Row) -> String {
     let mean = row.bytes / row.requests.max(1);
     if mean >= SHORT_ANSWER {

@@ -1,6 +1,6 @@
-//! What clients may take of a server: time for each step, slots, and memory for what they do not read.
+//! Limits of clients at a server: time for each step, slots, and memory for unread answers.
 //!
-//! Invariant: a slot and a charge are given back when they are dropped, whatever became of the connection.
+//! Invariant: a slot and a charge are given back when they are dropped, however the connection ends.
 
 use clap::Args;
 use core::net::IpAddr;
@@ -28,8 +28,8 @@ pub struct LimitOptions {
     /// Seconds without a byte acknowledged, or without room for the next piece of an answer (256 KiB at most)
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds(), requires = "end")]
     stall_timeout: u64,
-    /// Connections at a time, over all ports of the web server. One more takes the place of one that has no request under
-    /// way, and is reset if there is none
+    /// Maximum of connections at a time, over all ports of the web server. A further one replaces a connection without a request under way, and
+    /// is reset if all have requests
     #[arg(long, value_name = "COUNT", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536), requires = "end")]
     max_connections: u32,
     /// Memory for answers that clients have not taken, over all connections. Once it is used up, each connection has a
@@ -82,7 +82,7 @@ pub struct Limits {
     pub idle: Duration,
     /// For the next piece of an answer to be taken, and for a byte to be acknowledged.
     pub stall: Duration,
-    /// Slots and memory.
+    /// The slots and the memory of all clients.
     pub capacity: Arc<Capacity>,
 }
 
@@ -109,7 +109,7 @@ impl Default for Limits {
     }
 }
 
-/// Slots for connections, and memory for what clients have not taken.
+/// Slots for connections, and memory for bytes that clients have not taken.
 ///
 /// ```
 /// use offload_examples::web::limits::Capacity;
@@ -135,7 +135,7 @@ impl Capacity {
         Arc::new(Capacity { slots: ConnectionSlots::new(most_connections), most_bytes, bytes: AtomicUsize::new(0) })
     }
 
-    /// Takes a slot for a connection from `address`, if need be that of a connection without a request under way.
+    /// Takes a slot for a connection from `address`, if need be the slot of a connection without a request under way.
     pub fn enter(&self, address: IpAddr) -> Option<ConnectionSlot> {
         self.slots.acquire(address)
     }

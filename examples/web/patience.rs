@@ -35,13 +35,13 @@ pub(super) enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Late(pub(super) Step);
 
-/// The connection's slot was given to another one.
+/// The error of a connection whose slot was given to another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Revoked;
 
 impl fmt::Display for Revoked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the client asked for nothing while other clients came")
+        f.write_str("the client had no request under way while other clients waited")
     }
 }
 
@@ -148,7 +148,7 @@ impl Patience {
         }
     }
 
-    /// The client has acknowledged what it was sent: without a request the connection may be ended for another one.
+    /// Notes that the client has acknowledged the answer: without a request, the slot may now be given to another connection.
     pub(super) fn delivered(&self) {
         let mut course = self.lock();
         if course.is_busy && course.step == Step::Idle {
@@ -157,7 +157,7 @@ impl Patience {
         }
     }
 
-    /// Ready when the connection's slot was given to another one.
+    /// Polls until the connection's slot was given to another connection.
     pub(super) fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<Revoked> {
         self.slot.poll_revoked(cx).map(|()| Revoked)
     }

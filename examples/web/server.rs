@@ -38,7 +38,7 @@ offload_base::counters! {
         pub cut_off: "http_cut_off",
         /// Connections that the server ended, for the client took too long.
         pub timed_out: "http_timed_out",
-        /// Connections that it refused, or ended without a request under way, for it had as many as it takes.
+        /// Connections that were refused, or ended without a request under way, because all slots were taken.
         pub refused: "http_refused",
     }
 }
@@ -148,7 +148,7 @@ impl Server {
         let peer = stream.peer_addr();
         // By the clock of TCP, for it goes on for what is queued when the connection is dropped.
         stream.set_user_timeout(Some(self.limits.stall));
-        // Held until the client has everything.
+        // The slot is held until the client has received everything.
         let slot = Arc::new(slot);
         let Err(error) = self.converse(host, stream, slot.clone()).await else { return };
         if error.is::<Revoked>() {

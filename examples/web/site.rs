@@ -45,7 +45,7 @@ pub type Body = BoxBody<Bytes, io::Error>;
 #[derive(Clone)]
 pub struct Site {
     folder: PathBuf,
-    /// The same folder, opened: no path leads out of it.
+    /// The opened folder: no path leads out of it.
     dir: Arc<Dir>,
     pool: Arc<dyn Blocking>,
 }
@@ -74,7 +74,7 @@ impl Site {
         lent: Option<&LentPieces>,
         capacity: &Arc<Capacity>,
     ) -> Response<Body> {
-        // The server of HTTP/3 has checked its own.
+        // The server of HTTP/3 has checked its targets already.
         if request.version() < Version::HTTP_2
             && let Err(error) = http_rules::check_target(&request)
         {
@@ -107,7 +107,7 @@ impl Site {
         })
     }
 
-    /// The file at a request's path, or the part of it that is asked for, or what is in the folder there.
+    /// Returns the file at a request's path or the requested part of it, or the list of the folder there.
     async fn give(
         &self,
         asked: &Parts,
@@ -151,7 +151,7 @@ impl Site {
         Ok(response)
     }
 
-    /// Evaluates the preconditions of a write. What comes is not kept, but a client is to hear what it would hear elsewhere.
+    /// Evaluates the preconditions of a write. The content is dropped, but the answer is that of a server that would write it.
     async fn evaluate(&self, path: &str, preconditions: Preconditions) -> Result<(), NoAnswer> {
         if preconditions.is_empty() {
             return Ok(());
@@ -215,10 +215,10 @@ fn find(dir: &Dir, relative: &str) -> io::Result<Found> {
         return listing(dir, relative).map(Found::Folder);
     }
     if !kind.is_file() {
-        // To open a device may have it do something.
+        // To open a device may have an effect.
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    // It may be a pipe by now, and to open that would be to wait for its other end.
+    // The name may be a pipe by now, and to open a pipe would wait for its other end.
     let file =
         dir.open_with(relative, OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32))?.into_std();
     let metadata = file.metadata()?;
@@ -325,7 +325,7 @@ mod tests {
         }
     }
 
-    /// A folder and a link out, and a file and a pipe, change places all the time: nothing outside is found, and no pipe is waited for.
+    /// A folder and a link out of the root, and a file and a pipe, change places all the time: no outside file is found, and no pipe blocks.
     #[test]
     fn swapped_names_lead_nowhere() {
         use core::sync::atomic::{AtomicBool, Ordering};

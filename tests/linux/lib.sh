@@ -3,7 +3,7 @@
 set -euo pipefail
 server=${HTTPS_SERVER:-target/release/examples/https_server}
 work=$(mktemp -d) namespace=nic-offload-$$ pid=
-# Used numbers of keys go with the run.
+# The store of used numbers is removed with the run.
 export XDG_STATE_HOME=$work/state
 
 require() {

@@ -1,4 +1,4 @@
-"""A file system of one file, `disk`, that fails some of its writes for a moment: what a loop device on it reports is a disk's I/O error.
+"""A file system of one file, `disk`, that fails some of its writes for a moment. A loop device on it reports these failures as I/O errors of a disk.
 
 usage: failing_disk.py MOUNT-POINT IMAGE FLAG FROM COUNT
 While the file FLAG exists, writes at byte FROM or behind it fail with EIO; after COUNT of them FLAG is removed. It speaks to the kernel by

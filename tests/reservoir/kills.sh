@@ -15,7 +15,7 @@ while [ "$done_kills" -lt "$kills" ]; do
     else from="$(url down/)" to="$work/down-$whole/" there="$work/down-$whole"; fi
     [ -e "$work/root/down" ] || cp -r "$work/from" "$work/root/down"
     for attempt in $(seq 100); do
-        # Not by the function `copy`: its shell would be killed in the client's place.
+        # The function `copy` is not used here, because its shell would be killed instead of the client.
         "$reservoir" copy --cacert "$work/cert.pem" --block 1MiB --streams 4 --rate 2G --resume --json "$from" "$to" >"$work/out" 2>&1 &
         client=$!
         # From 0 to 0.3 seconds.

@@ -14,7 +14,7 @@
 //!
 //! Compare figures of one run only.
 
-#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+#![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
 use bytes::BytesMut;
 use core::hint::black_box;

@@ -116,14 +116,14 @@ pub fn routes<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Vec<(Prefix
     policies.into_iter().flat_map(route).collect()
 }
 
-/// Memory of the keys that a host uses with real peers: in this process, and in the store of numbers in the folder `store`. The store takes over
-/// the numbers that earlier versions kept beside `path`, a key file or the socket of a daemon's agent.
+/// Opens the memory of the keys that a host uses with real peers: in this process, and in the store of numbers in the folder `store`. The
+/// store takes over the numbers that earlier versions kept beside `path`, a key file or the socket of a daemon's agent.
 ///
-/// `keys` are those of a key file, or `None` if the user says that all are new: a key that was written before the store began, and is not
-/// in it, may have been used.
+/// `keys` is the key file, or `None` if the user says that all its keys are new: a key that was written before the store began, and has no
+/// entry, may have been used.
 ///
 /// # Errors
-/// In words: if the store cannot be used, or may not know how far a key came.
+/// If the store cannot be used, or may not know the last number of a key. The error is a text for the user.
 pub fn memory(store: &Path, path: &Path, keys: Option<&KeyFile>) -> Result<KeyMemory, String> {
     let mut numbers = NumberFile::in_folder(store).map_err(|error| error.to_string())?;
     numbers.take_over(path).map_err(|error| error.to_string())?;
@@ -142,13 +142,13 @@ pub fn memory(store: &Path, path: &Path, keys: Option<&KeyFile>) -> Result<KeyMe
     Ok(KeyMemory::of_process().with_store(numbers))
 }
 
-/// The folder of the store unless a user names one: `$XDG_STATE_HOME/nic-offload`; else `/var/lib/nic-offload` for root, and
-/// `~/.local/state/nic-offload` for others.
+/// Returns the default folder of the store: `$XDG_STATE_HOME/nic-offload`; else `/var/lib/nic-offload` for root, and
+/// `~/.local/state/nic-offload` for other users.
 ///
 /// # Errors
-/// In words, if there is no home.
+/// If the user has no home. The error is a text for the user.
 pub fn default_store() -> Result<PathBuf, String> {
-    // Linux shows who runs the process; elsewhere nobody is known to be root.
+    // Linux tells the user of the process; elsewhere the process counts as unprivileged.
     let is_root =
         std::fs::metadata("/proc/self").is_ok_and(|process| std::os::unix::fs::MetadataExt::uid(&process) == 0);
     store_of(is_root, |name| std::env::var_os(name))

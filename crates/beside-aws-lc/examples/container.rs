@@ -14,7 +14,7 @@
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "what it prints is all that it does: there is no work to lose"
+    reason = "printing is the whole purpose, so a failed write loses no other work"
 )]
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};

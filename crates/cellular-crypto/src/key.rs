@@ -71,7 +71,7 @@ impl Key {
         self.algorithm
     }
 
-    /// Returns 16 bytes that differ for different keys: key stream under one fixed IV, and so as secret as the key.
+    /// Returns 16 bytes that differ for different keys. They are key stream under one fixed IV, and so as secret as the key.
     ///
     /// ```
     /// use cellular_crypto::{Algorithm, Key};

@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p crypto-services --example tls_sessions`. Needs the command `openssl`; talks over 127.0.0.1 alone.
 
-#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+#![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
 use crypto_services::{Cipher, Keys, Secret, Suite};
 use hmac::{Hmac, KeyInit, Mac};

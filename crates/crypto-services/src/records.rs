@@ -27,7 +27,7 @@ pub struct TlsRecords {
     format: RecordFormat,
     iv: Zeroizing<[u8; 12]>,
     number: u64,
-    /// Records from this one on take another key.
+    /// Number of the first record that needs another key.
     limit: u64,
 }
 
@@ -40,8 +40,8 @@ impl TlsRecords {
             TlsSuite::ChaCha20Poly1305 => Suite::ChaCha20Poly1305,
             _ => return None,
         };
-        // RFC 8446 5.5: 2^24.5 full records by AES-GCM, of which `ktls-offload` takes 2^24. By ChaCha20-Poly1305 the number ends first, which must
-        // not wrap (5.3).
+        // RFC 8446 5.5: 2^24.5 full records by AES-GCM, of which `ktls-offload` takes 2^24. ChaCha20-Poly1305 has no such limit, but its record
+        // number must not wrap (5.3).
         let limit = if suite == Suite::ChaCha20Poly1305 { u64::MAX } else { 1 << 24 };
         let cipher = Cipher::new(suite, &Keys::of_cipher(key.key().to_vec())).ok()?;
         Some(TlsRecords { cipher, format: key.format(), iv: Zeroizing::new(*key.iv()), number, limit })
@@ -57,7 +57,7 @@ impl TlsRecords {
         self.number
     }
 
-    /// The next record, without padding. `None`: a record takes no more than 16 KiB of content, and a key no more than its limit of records
+    /// Seals the next record, without padding. `None` if the content is longer than 16 KiB, or the key has sealed as many records as it may
     /// (RFC 8446 5.5).
     pub fn seal(&mut self, content_type: u8, content: &[u8]) -> Option<Vec<u8>> {
         if content.len() > RECORD_CONTENT_MAX || self.number >= self.limit {
@@ -77,7 +77,7 @@ impl TlsRecords {
     /// Content type and content of the next record, which is given whole.
     ///
     /// # Errors
-    /// [`NotAuthentic`]: these are not the bytes that the sender sealed as its record of this number, or there is no such number. The number
+    /// [`NotAuthentic`] if the bytes differ from the record that the sender sealed under this number, or there is no such number. The number
     /// stays.
     pub fn open(&mut self, record: &[u8]) -> Result<(u8, Vec<u8>), NotAuthentic> {
         let next = self.number.checked_add(1).ok_or(NotAuthentic)?;

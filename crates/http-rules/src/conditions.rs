@@ -31,11 +31,11 @@ pub struct Preconditions {
 /// The present state of a request's target.
 #[derive(Clone, Copy, Debug)]
 pub enum Current<'a> {
-    /// Nothing has the name.
+    /// No file has the name.
     Absent,
-    /// Something without tag and date, such as a folder, has the name.
+    /// The name belongs to something without tag and date, such as a folder.
     Unversioned,
-    /// A file.
+    /// The name belongs to a file of this version.
     Version(&'a FileVersion),
 }
 
@@ -46,7 +46,7 @@ pub enum Unmet {
     #[error("the file is the version that the client has")]
     NotModified,
     /// The method must not be carried out: 412.
-    #[error("a precondition of the request is not met: the file is another version now, or is there, or is not")]
+    #[error("a precondition of the request is not met: the file has another version now, or its presence differs")]
     Failed,
     /// A write depends on an `If-None-Match` that cannot be read: 400.
     #[error("If-None-Match is neither `*` nor a list of entity tags in quotes")]
@@ -136,7 +136,7 @@ impl Preconditions {
         Some(TagField::read(lines, present, comparison))
     }
 
-    /// Reads a field of a date. `None`: the request does not have it once, or it is no date, so it is ignored.
+    /// Reads a field of a date. `None` if the field is missing, repeated or no date: the precondition is ignored then.
     fn date(&self, name: &HeaderName) -> Option<SystemTime> {
         single(&self.fields, name).and_then(date::parse)
     }
@@ -153,7 +153,7 @@ pub(crate) fn single<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Option<&'a
 mod tests {
     use super::*;
 
-    /// Modified on 6 November 1994 at 08:49:37 and half a second.
+    /// Returns a version that was modified on 6 November 1994 at 08:49:37 and half a second.
     fn version() -> FileVersion {
         let modified = date::from_nanoseconds(784_111_777_500_000_000).unwrap();
         FileVersion { inode: 1, size: 10, modified, changed: modified }
@@ -227,7 +227,7 @@ mod tests {
             (&[(unmodified, "Fri, 01 Jan 1960 00:00:00 GMT")], failed, met, met),
             (&[(unmodified, "Sun, 06 Nov 1994 08:49:36")], met, met, met),
             (&[(unmodified, BEFORE), (unmodified, BEFORE)], met, met, met),
-            // 13.2.2: tags go before dates, and If-Match before If-None-Match.
+            // RFC 9110 13.2.2: tags go before dates, and If-Match before If-None-Match.
             (&[(if_match, "TAG"), (unmodified, BEFORE)], met, failed, failed),
             (&[(if_match, "\"x\""), (unmodified, AFTER)], failed, failed, failed),
             (&[(if_match, "\"x\""), (if_none, "TAG")], failed, failed, failed),

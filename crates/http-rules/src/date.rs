@@ -27,7 +27,7 @@ fn parse_exact(text: &str) -> Option<SystemTime> {
     if let Ok(time) = httpdate::parse_http_date(text) {
         return Some(time);
     }
-    // IMF-fixdate and asctime have four digits of a year. 400 years of the calendar have the same number of days, and of weeks.
+    // IMF-fixdate and asctime have years of four digits. 400 years always have the same number of days, and of weeks.
     let at = if text.ends_with(" GMT") { 12 } else { 20 };
     let year = text.get(at..at + 4).filter(|year| year.bytes().all(|byte| byte.is_ascii_digit()))?;
     let year: u16 = year.parse().ok().filter(|year| *year < 1970)?;

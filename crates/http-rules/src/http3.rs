@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, Method, Request};
 /// The fault of a malformed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// A field that is about a connection of HTTP/1.1 (section 4.2).
+    /// A field that belongs to a connection of HTTP/1.1 (section 4.2).
     #[error("the request has a field of a connection of HTTP/1.1")]
     ConnectionField,
     /// `TE` with another value than `trailers` (section 4.2).
@@ -121,7 +121,7 @@ fn check_fields(fields: &HeaderMap) -> Result<(), Malformed> {
     if fields.get_all(TE).iter().all(is_trailers) { Ok(()) } else { Err(Malformed::Te) }
 }
 
-/// Digits and nothing else.
+/// Parses a number of decimal digits alone.
 fn number(text: &[u8]) -> Option<u64> {
     let text = core::str::from_utf8(text).ok()?;
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?

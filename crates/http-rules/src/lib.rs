@@ -23,7 +23,7 @@ mod target;
 mod version;
 
 pub use conditions::{Current, Preconditions, Unmet};
-/// The crate whose types appear here.
+/// Crate `http`, for its types in this interface.
 pub use http;
 pub use reply::{Reply, reply};
 pub use tag::EntityTag;

@@ -44,7 +44,7 @@ fn select_one(range: &str, length: u64) -> Selected {
     let range = match (number(first), number(last)) {
         (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),
         (Some(first), None) if last.is_empty() => first..length,
-        // The last so many bytes (section 14.1.2), or all if there are not so many: of an empty file, none, which no 206 can tell.
+        // The last bytes of the file (section 14.1.2), or all of a shorter file. An empty file has no last bytes, and no 206 can tell an empty range.
         (None, Some(1..)) if first.is_empty() && length == 0 => return Selected::Whole,
         (None, Some(count)) if first.is_empty() => length.saturating_sub(count)..length,
         _ => return Selected::Whole,

@@ -123,7 +123,7 @@ mod tests {
     const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
     #[test]
-    fn ranges_are_given_of_the_version_that_if_range_names() {
+    fn range_is_given_if_if_range_fits_the_version() {
         let part = (206, 10..20);
         let whole = (200, 0..100);
         type Row<'a> = (&'a [(&'a str, &'a str)], (u16, Range<u64>));

@@ -16,7 +16,7 @@ pub struct EntityTag {
 }
 
 impl EntityTag {
-    /// Makes a strong tag out of letters and digits.
+    /// Makes a strong tag from letters and digits.
     ///
     /// # Panics
     /// If there are other characters.
@@ -40,9 +40,9 @@ impl fmt::Display for EntityTag {
 /// How two tags are compared (RFC 9110 section 8.8.3.2).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Comparison {
-    /// A weak tag equals none.
+    /// Strong comparison: a weak tag equals no tag.
     Strong,
-    /// Weak tags count as strong ones.
+    /// Weak comparison: weak tags count as strong ones.
     Weak,
 }
 
@@ -53,12 +53,12 @@ pub(crate) enum TagField {
     Any,
     /// A list, and whether the present tag is in it.
     List { has: bool },
-    /// Neither.
+    /// Neither `*` nor a list of tags.
     Malformed,
 }
 
 impl TagField {
-    /// Reads the lines of a field. `present` is `None` where the target has no tag.
+    /// Reads the lines of a field. `present` is `None` if the target has no tag.
     pub(crate) fn read<'a>(
         lines: impl Iterator<Item = &'a HeaderValue>,
         present: Option<&EntityTag>,
@@ -101,7 +101,7 @@ impl TagField {
     }
 }
 
-/// Splits a tag off: whether it is weak, what is between the quotes, and the rest.
+/// Splits a tag off `text`. Returns whether the tag is weak, the bytes between its quotes, and the rest.
 fn next_tag(text: &[u8]) -> Option<(bool, &[u8], &[u8])> {
     // `W` is upper case.
     let strong = text.strip_prefix(b"W/");

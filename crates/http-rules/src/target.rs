@@ -21,8 +21,8 @@ pub enum BadTarget {
     Target,
 }
 
-/// Checks the target and `Host` of a request of HTTP/1.0 or HTTP/1.1. Those of HTTP/3 are checked by
-/// [`http3::check_head`](crate::http3::check_head).
+/// Checks the target and `Host` of a request of HTTP/1.0 or HTTP/1.1. [`http3::check_head`](crate::http3::check_head) checks requests of
+/// HTTP/3.
 ///
 /// ```
 /// use http_rules::http::Request;
@@ -53,7 +53,7 @@ pub fn check_target<B>(request: &Request<B>) -> Result<(), BadTarget> {
     match (uri.scheme(), uri.authority()) {
         (None, None) => check_path(request.method(), uri.path()),
         (Some(_), Some(authority)) if !is_authority(authority.as_str().as_bytes()) => Err(BadTarget::Host),
-        // Without a path it is the root's (RFC 9112 3.2.2).
+        // Without a path, the target is the root (RFC 9112 3.2.2).
         (Some(_), _) => Ok(()),
         // 3.2.3: an authority alone is for CONNECT.
         (None, Some(_)) if is_connect => Ok(()),

@@ -1,4 +1,4 @@
-//! One version of a file, and what tells it from others.
+//! One version of a file, and its entity tag.
 
 use crate::date;
 use crate::tag::EntityTag;
@@ -6,7 +6,7 @@ use http::HeaderValue;
 use std::fs::Metadata;
 use std::time::{Duration, SystemTime};
 
-/// What the system tells about one version of a file.
+/// The attributes of one version of a file, as the system tells them.
 ///
 /// Users set the time of modification, so two versions may have the same one. They cannot set the time of the last change of the inode.
 ///
@@ -106,7 +106,7 @@ mod tests {
         assert!(tags.iter().all(|tag| tag.len() == 34 && tag.starts_with('"')), "{tags:?}");
     }
 
-    /// A write whose time is put back has another ctime.
+    /// If a user puts the time of modification back, the ctime still differs.
     #[test]
     fn restored_time_does_not_restore_the_tag() {
         let there = tempfile::tempdir().unwrap();

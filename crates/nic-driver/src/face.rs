@@ -65,7 +65,7 @@ impl Contexts for Driver {
         let taken = self.contexts.live(context).is_some()
             && pieces.len() <= MAX_PIECES
             && !self.control.is_waiting()
-            // What says which stages the data pass is a descriptor more.
+            // The stages need one more descriptor.
             && self.has_room_for_commands(1 + usize::from(stages.is_some()))
             && self.command(ControlCommand::Place { handle: context, buffer, pieces, stages }).is_ok();
         self.counts.of(context).note_placed(taken);

@@ -50,7 +50,7 @@ pub struct JobDriver {
     leaving: VecDeque<Handle>,
     /// Resets that the driver knows of.
     epoch: u64,
-    /// The device is gone, and everything that it had came back.
+    /// Whether the device is gone and all its jobs and commands came back.
     is_over: bool,
 }
 
@@ -127,13 +127,13 @@ impl JobDriver {
         }
     }
 
-    /// All sessions are gone: the device was reset.
+    /// Marks all sessions as gone, because the device was reset.
     fn note_reset(&mut self, resets: u64) {
         self.epoch = resets;
         self.lose_sessions();
     }
 
-    /// The device is gone, and the rings are empty: no command is answered any more.
+    /// Notes that the device is gone and the rings are empty, so that no command will be answered.
     fn note_gone(&mut self) {
         self.is_over = true;
         self.commands_under_way = 0;
@@ -191,7 +191,7 @@ impl JobDriver {
         }
     }
 
-    /// Whether the device went, and something that it had is still to come back.
+    /// Tests whether the device is gone and some of its jobs or news have not come back yet.
     fn has_lost(&self) -> bool {
         !self.is_over && self.is_gone()
     }
@@ -246,7 +246,7 @@ impl JobQueue for JobDriver {
         self.rings.interrupt.arm(waker);
         let is_reset = self.rings.resets.read() != self.epoch;
         let nothing_here = self.ended.is_empty() && self.news.is_empty();
-        // Asked first: what it pushed before it was gone is found after that.
+        // The state is read before the ring, so that entries which the device pushed before it went are still found.
         let has_lost = self.has_lost();
         nothing_here && !has_lost && !is_reset && self.rings.completions.is_empty()
     }

@@ -108,11 +108,11 @@ pub struct DeviceJobRings {
     pub completions: Producer<JobCompletion>,
     /// Resets so far.
     pub resets: Resets,
-    /// Driver to device: something was submitted, or the driver is gone.
+    /// Driver to device: an entry was submitted, or the driver is gone.
     pub doorbell: Signal,
-    /// Device to driver: something ended, or the device is gone.
+    /// Device to driver: a job ended, or the device is gone.
     pub interrupt: Signal,
-    /// Behind the others: fields are dropped in this order.
+    /// Declared last, because fields are dropped in the order of declaration.
     _last: RaisedByDrop,
 }
 
@@ -137,11 +137,11 @@ pub struct DriverJobRings {
     pub completions: Consumer<JobCompletion>,
     /// Resets so far.
     pub resets: Resets,
-    /// Driver to device: something was submitted, or the driver is gone.
+    /// Driver to device: an entry was submitted, or the driver is gone.
     pub doorbell: Signal,
     /// Device to driver: something ended.
     pub interrupt: Signal,
-    /// Behind the others: fields are dropped in this order.
+    /// Declared last, because fields are dropped in the order of declaration.
     _last: RaisedByDrop,
 }
 

@@ -220,7 +220,7 @@ pub enum ControlCommand {
         buffer: u64,
         /// Its pieces, in order. A dropped piece goes home.
         pieces: Vec<Piece>,
-        /// What the data pass on their way, as the engine says; `None`: nothing.
+        /// The stages that the data pass on their way, as the engine defines them. `None` if there are none.
         stages: Option<Spec>,
     },
     /// Send home what is left of a buffer.

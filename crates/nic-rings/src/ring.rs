@@ -69,7 +69,7 @@ impl<T> Producer<T> {
         count
     }
 
-    /// Whether the consumer is gone: nobody takes what is published.
+    /// Tests whether the consumer is gone, so that nobody takes published entries.
     pub fn is_abandoned(&self) -> bool {
         self.published.is_abandoned()
     }

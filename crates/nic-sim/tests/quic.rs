@@ -475,7 +475,7 @@ fn paths_of_a_connection_come_to_one_queue() {
     assert_eq!(queues_of(&mut device, &mut drivers, 1, 0).len(), 4);
 }
 
-/// What the NIC opens it vouches for: nobody looks at the checksum of the datagram any more.
+/// A datagram that the NIC opened is not checked again, so the NIC must not open one with a wrong checksum.
 #[test]
 fn a_packet_with_a_wrong_checksum_goes_up_as_it_came() {
     let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
@@ -487,7 +487,7 @@ fn a_packet_with_a_wrong_checksum_goes_up_as_it_came() {
     let wire = keys.seal(&Packet::new(5, 100));
     for six in [false, true] {
         let mut wrong = frame(six, 1, &wire);
-        // Of the UDP header, behind 14 bytes of Ethernet and those of IP.
+        // The checksum of the UDP header, behind 14 bytes of Ethernet and the IP header.
         let checksum = if six { 14 + 40 + 6 } else { 14 + 20 + 6 };
         wrong[checksum] ^= 0x55;
         let packet = nic.receive(&[wrong]).remove(0);
@@ -500,8 +500,8 @@ fn a_packet_with_a_wrong_checksum_goes_up_as_it_came() {
     assert!(matches!(QuicVerdict::of(&packet.meta.marks), QuicVerdict::Opened { first: 5, .. }));
 }
 
-/// A packet of one path waits for more. Those of another path, which the same context opened later, do not reach the host before it: they would
-/// move its window past it.
+/// A packet of one path waits to be joined. Packets of another path, which the same context opened later, do not reach the host before it,
+/// because they would move its window past it.
 #[test]
 fn packets_of_a_context_keep_their_order_across_flows() {
     let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
@@ -510,7 +510,7 @@ fn packets_of_a_context_keep_their_order_across_flows() {
         quic.listen(PORT, 8).unwrap();
         quic.learn(context, PORT, &[0xc1; 8], 0, None).unwrap();
     });
-    // A shorter datagram ends a run: that is handed up at once.
+    // A shorter datagram ends a run, which is handed up at once.
     let frames = [(2, 0, 1000), (1, 1, 1000), (1, 2, 500)];
     let frames = frames.map(|(from, number, len)| frame(false, from, &keys.seal(&Packet::new(number, len))));
     let shown: Vec<_> = nic.receive(&frames).iter().map(|packet| QuicVerdict::of(&packet.meta.marks)).collect();

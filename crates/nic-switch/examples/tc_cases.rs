@@ -9,7 +9,7 @@
 //! wrong places. Frames keep to it as well: Linux takes no GRE with a checksum at a device of mode `external`, reads and
 //! writes ECN of what GRE carries in a VLAN tag if there is one, and writes it into copies that were mirrored before.
 
-#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+#![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
 use bytes::Bytes;
 use nic_switch::action::Checksums;

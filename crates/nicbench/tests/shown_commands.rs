@@ -59,9 +59,9 @@ fn a_disk_of_ciphertext_is_read_by_the_nic_and_by_the_cpu() {
     assert_eq!(refused.status.code(), Some(2));
 }
 
-/// Rows of the chapter's table that name their options, and tell how many packets the NIC opened, of how many.
+/// The chapter's table names the options of each row, and how many of the packets the NIC opened.
 #[test]
-fn quic_figures_are_those_of_the_command() {
+fn quic_figures_match_the_command() {
     let page = std::fs::read_to_string(root().join("docs/quic.md")).unwrap();
     let rows = page.lines().filter(|line| line.starts_with("| packets opened by the NIC"));
     let mut checked = 0;

@@ -82,7 +82,7 @@ impl Job {
         self.source.iter().map(Bytes::len).sum()
     }
 
-    /// Bytes that an engine reads: of the source, and those that are authenticated beside it.
+    /// Returns the bytes that an engine reads: the source, and the additional authenticated data.
     pub fn read_len(&self) -> usize {
         self.source_len() + self.aad.len()
     }
@@ -254,14 +254,14 @@ pub trait JobQueue: Send {
     /// The next job that has ended, in whatever order.
     fn complete(&mut self, now: Instant) -> Option<Done>;
 
-    /// Has `waker` woken at the next completion, the next news of a session, or when the device is gone. False:
-    /// [`complete`](Self::complete) or [`poll_news`](Contexts::poll_news) has something to give now, so look again.
+    /// Wakes `waker` at the next completion, at the next news of a session, or when the device is gone. Returns false if
+    /// [`complete`](Self::complete) or [`poll_news`](Contexts::poll_news) has something to give now.
     ///
     /// A queue whose device is gone answers false only until everything that was submitted has come back. A caller that finds
     /// false again and again must return to its executor nevertheless: a loop around `arm` has no bound.
     fn arm(&mut self, waker: &Waker) -> bool;
 
     /// When [`complete`](Self::complete) has something to give without anybody else doing anything; `None`: the device says.
-    /// What a device that is gone had is due at once ([`Instant::ZERO`]).
+    /// Entries of a device that is gone are due at once ([`Instant::ZERO`]).
     fn next_event(&self) -> Option<Instant>;
 }

@@ -1,11 +1,11 @@
-//! The limit of open files (`RLIMIT_NOFILE`), which connections of a server and files count in together.
+//! The limit of open files (`RLIMIT_NOFILE`), which a server's connections and files share.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 
-/// Raises the soft limit to the hard one, and returns how many files this process may have open then; `None` without a limit.
+/// Raises the soft limit to the hard one, and returns how many files this process may open. `None` if there is no limit.
 ///
-/// The soft limit is 1024 by default, for programs that call `select`. A program that does not may take the hard limit.
+/// The soft limit is 1024 by default, for programs that call `select`. Other programs may use the hard limit.
 ///
 /// # Errors
 /// If the system refuses.

@@ -70,7 +70,7 @@ enum Standing {
 }
 
 impl ConnectionSlots {
-    /// Slots for `limit` connections.
+    /// Makes slots for `limit` connections.
     pub fn new(limit: usize) -> ConnectionSlots {
         ConnectionSlots(Arc::new(Shared { limit, state: Mutex::default() }))
     }
@@ -137,12 +137,12 @@ impl ConnectionSlot {
         }
     }
 
-    /// Whether the slot was given to another connection.
+    /// Tests whether the slot was given to another connection.
     pub fn is_revoked(&self) -> bool {
         lock(&self.revocation).is_revoked
     }
 
-    /// Ready when the slot was given to another connection: this one has to end.
+    /// Polls until the slot was given to another connection: this one has to end.
     pub fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut revocation = lock(&self.revocation);
         if revocation.is_revoked {
@@ -154,12 +154,12 @@ impl ConnectionSlot {
         Poll::Pending
     }
 
-    /// Returns when the slot was given to another connection: this one has to end.
+    /// Waits until the slot was given to another connection: this one has to end.
     pub async fn revoked(&self) {
         poll_fn(|cx| self.poll_revoked(cx)).await;
     }
 
-    /// Runs `work` unless the slot is given to another connection before; `None` then.
+    /// Runs `work`. Returns `None` if the slot is given to another connection first.
     pub async fn unless_revoked<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -189,7 +189,7 @@ impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let mut state = self.slots.0.lock();
         state.waiting.remove(&self.number);
-        // The wake-up that this caller had may have been for a slot that it did not take.
+        // The caller may have been woken for a slot that it did not take.
         state.wake_first();
     }
 }
@@ -249,7 +249,7 @@ impl State {
     }
 }
 
-/// The slots of one kind, ordered for revocation: the network with the most first, of equal ones the one with the oldest slot.
+/// The slots of one kind, ordered for revocation: first the network with the most slots, and of equal networks the one with the oldest.
 #[derive(Debug, Default)]
 struct Crowd {
     /// Slot numbers by age, per network.
@@ -284,14 +284,14 @@ impl Crowd {
         }
     }
 
-    /// The slot that gives way first.
+    /// Returns the slot that gives way first.
     fn first(&self) -> Option<u64> {
         let (_, Reverse(age), network) = self.ranks.last()?;
         self.networks.get(network)?.get(age).copied()
     }
 }
 
-/// The addresses that one host can choose from: an IPv4 address, or an IPv6 subnet of 64 bits (RFC 4291 2.5.1).
+/// Returns the network that one host can choose its addresses from: an IPv4 address, or an IPv6 subnet of 64 bits (RFC 4291 2.5.1).
 fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
@@ -307,7 +307,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// How many of the slots are revoked.
+    /// Counts the revoked slots.
     fn revoked(slots: &[ConnectionSlot]) -> usize {
         slots.iter().filter(|slot| slot.is_revoked()).count()
     }
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!((revoked(&many), idle.is_revoked(), early.is_revoked()), (902, false, false));
         let late = slots.acquire(other).unwrap();
         assert_eq!((revoked(&many), late.is_revoked()), (903, false));
-        // The oldest go first.
+        // The oldest connections go first.
         assert!(many[..903].iter().all(ConnectionSlot::is_revoked));
     }
 
@@ -341,7 +341,7 @@ mod tests {
         first.set_idle();
         let new = slots.acquire(other).unwrap();
         assert_eq!([&first, &second, &busy, &new].map(ConnectionSlot::is_revoked), [false, true, false, false]);
-        // What a revoked connection does changes nothing.
+        // A revoked connection changes nothing any more.
         second.set_busy();
         drop(second);
         new.set_busy();
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(woken(), 0);
         first.set_idle();
         assert_eq!(woken(), 1);
-        // The caller that was woken goes away, and the next one has its turn.
+        // The woken caller goes away, and the next caller has its turn.
         assert!(two.as_mut().poll(cx).is_pending());
         drop(one);
         assert_eq!(woken(), 1);
@@ -392,7 +392,7 @@ mod tests {
         assert!(woken() >= 1 && first.poll_revoked(cx).is_ready() && !second.is_revoked());
     }
 
-    /// Any course of events keeps the limit, and crowds that hold the same slots as the table.
+    /// Any sequence of events keeps the limit, and the crowds hold the same slots as the table.
     #[test]
     fn any_course_keeps_the_limit() {
         let mut random = crate::Seed(7).stream("slots");

@@ -1,9 +1,9 @@
-//! What programs say: lines on standard error that stop nobody, and results on standard output.
+//! Output of programs: lines on standard error that never stop the program, and results on standard output.
 //!
-//! `println!` and `eprintln!` panic if nothing can be written, and wait for ever for a pipe that nobody reads.
+//! `println!` and `eprintln!` panic if the write fails, and wait for ever for a pipe that nobody reads.
 //!
-//! Invariant: [`say!`] never panics, never fails, and waits 200 ms at most for a reader, once until the reader is back. Lines that were
-//! lost are counted, and the next line that can be written is preceded by their number.
+//! Invariant: [`say!`] never panics, never fails, and waits 200 ms at most for a reader, once until the reader is back. Lost lines are
+//! counted, and the next line that can be written is preceded by their number.
 
 #![forbid(unsafe_code)]
 
@@ -31,12 +31,12 @@ macro_rules! say {
 /// ```
 pub fn say_line(line: fmt::Arguments<'_>) {
     static CONSOLE: Mutex<Console> = Mutex::new(Console::new(PATIENCE));
-    // A panic while a line was formatted leaves the console as it was.
+    // A panic while a line was formatted leaves the console unchanged.
     let mut console = CONSOLE.lock().unwrap_or_else(PoisonError::into_inner);
     console.say(&mut io::stderr().lock(), line);
 }
 
-/// Writes the results of a program to standard output, whole. A reader that has heard enough is no error.
+/// Writes all results of a program to standard output. A reader that has closed its end is no error.
 ///
 /// ```
 /// offload_console::write_out("12 files copied\n")?;
@@ -44,7 +44,7 @@ pub fn say_line(line: fmt::Arguments<'_>) {
 /// ```
 ///
 /// # Errors
-/// If the text cannot be written: the disk is full, for example.
+/// If the text cannot be written, for example because the disk is full.
 pub fn write_out(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -53,8 +53,8 @@ pub fn write_out(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes the results of a program called `program` to standard output, and returns the status to exit with: 1 if the results did not
-/// arrive, which a line on standard error says.
+/// Writes the results of a program called `program` to standard output, and returns the exit status. If the results did not arrive, the
+/// status is 1 and a line on standard error says so.
 ///
 /// ```
 /// use std::process::ExitCode;
@@ -76,12 +76,12 @@ pub fn show(program: &str, text: &str) -> ExitCode {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// How the lines so far went.
+/// The state of standard error.
 struct Console {
     patience: Duration,
-    /// Lines that were lost since the last one that was written.
+    /// Lines that were lost since the last written line.
     lost: u64,
-    /// The reader did not read for so long that it is not waited for again.
+    /// Whether the reader is so late that nobody waits for it again.
     is_stuck: bool,
 }
 
@@ -117,7 +117,7 @@ impl Console {
 #[cfg(unix)]
 use std::os::fd::AsFd as Descriptor;
 
-/// Elsewhere writes wait.
+/// Without `poll`, writes wait.
 #[cfg(not(unix))]
 trait Descriptor {}
 #[cfg(not(unix))]
@@ -126,12 +126,12 @@ impl<T> Descriptor for T {}
 trait Output: Write + Descriptor {}
 impl<T: Write + Descriptor> Output for T {}
 
-/// Whether [`MAX_ATOMIC`] bytes can be written without waiting, or fail at once, within `patience`.
+/// Tests whether [`MAX_ATOMIC`] bytes can be written without waiting, or fail at once, within `patience`.
 #[cfg(unix)]
 fn is_ready(out: &impl Descriptor, patience: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let Ok(patience) = Timespec::try_from(patience) else { return true };
-    // An error here says nothing about the output.
+    // An error of `poll` says nothing about the output.
     poll(&mut [PollFd::new(out, PollFlags::OUT)], Some(&patience)).map_or(true, |ready| ready > 0)
 }
 
@@ -140,7 +140,7 @@ fn is_ready(_: &impl Descriptor, _: Duration) -> bool {
     true
 }
 
-/// A pipe that is ready takes so much without waiting (`PIPE_BUF` of Linux, pipe(7)).
+/// Bytes that a ready pipe takes without waiting (`PIPE_BUF` of Linux, pipe(7)).
 const MAX_ATOMIC: usize = 4096;
 const PATIENCE: Duration = Duration::from_millis(200);
 

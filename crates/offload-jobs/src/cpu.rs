@@ -23,7 +23,7 @@ pub struct CpuConfig {
     pub sessions: u32,
     /// Cores that do jobs: so many at a time.
     pub cores: usize,
-    /// Bytes of sources, with what is authenticated beside them, that a core works off in a second.
+    /// Bytes of sources and of their additional authenticated data that a core processes in a second.
     pub rate: u64,
     /// What each job takes beside.
     pub per_job: Duration,

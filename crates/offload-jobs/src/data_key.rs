@@ -1,11 +1,11 @@
 //! Data-encryption keys: one for each tenant and volume, imported wrapped, so that no queue carries a key.
 //!
-//! A tenant's keys are wrapped under a key of the tenant's, which the device was given once. To erase a volume, its key is given
-//! up: the data stay where they are, and nobody can read them.
+//! A tenant's keys are wrapped under the tenant's wrapping key, which the device was given once. To erase a volume, its key is given
+//! up: the data stay in place, and nobody can read them.
 //!
-//! A wrapped key is AES-KWP (RFC 5649) over what the key is for and the key: tenant (4 bytes), volume (8), bytes of a unit (4), all
-//! big-endian, tweak (1: 0 counts units, 1 sectors of 512 bytes), and 32 or 64 bytes of key. So a key that is unwrapped is for that tenant and
-//! volume, in these units: the numbers beside it are believed only if they are the same.
+//! A wrapped key is AES-KWP (RFC 5649) over the purpose of the key and the key itself: tenant (4 bytes), volume (8), bytes of a unit (4), all
+//! big-endian, tweak (1: 0 counts units, 1 sectors of 512 bytes), and 32 or 64 bytes of key. So an unwrapped key is for that tenant and
+//! volume, in these units: the plain numbers beside a wrapped key must be the same.
 
 use crate::perform::open;
 use aes_kw::cipher::KeyInit;
@@ -41,7 +41,7 @@ pub struct DataKeySpec {
     pub tenant: u32,
     /// The volume that it is for.
     pub volume: u64,
-    /// The key, wrapped under the tenant's, with all that stands beside it here.
+    /// The key, wrapped under the tenant's key together with the other fields.
     pub wrapped: Vec<u8>,
     /// Bytes of a unit of AES-XTS.
     pub unit: u32,
@@ -237,7 +237,7 @@ impl WrappingKey {
     }
 }
 
-/// What a key is for, as it is wrapped with it: see the module.
+/// Returns the purpose of a key, which is wrapped with the key: see the module.
 fn purpose(tenant: u32, volume: u64, unit: u32, tweak: Tweak) -> [u8; 17] {
     let mut bytes = [0; 17];
     bytes[..4].copy_from_slice(&tenant.to_be_bytes());
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(tenant.unwrap(&spec).unwrap().key.bytes(), (0..64).collect::<Vec<u8>>());
     }
 
-    /// What stands beside a wrapped key lies in clear where it is kept.
+    /// The plain fields beside a wrapped key are not protected in storage, so they must match the wrapped ones.
     #[test]
     fn wrapped_key_is_for_its_volume_unit_and_tweak_alone() {
         let tenant = WrappingKey { tenant: 1, key: Secret::new(vec![3; 32]) };
@@ -274,7 +274,7 @@ mod tests {
         for other in [volume, unit, tweak] {
             assert_eq!(tenant.unwrap(&other).unwrap_err(), ImportError::NotAuthentic, "{other:?}");
         }
-        // Nor is it another tenant's, if two should have the same wrapping key.
+        // Two tenants with the same wrapping key still cannot use each other's keys.
         let twin = WrappingKey { tenant: 2, ..tenant.clone() };
         assert_eq!(twin.unwrap(&DataKeySpec { tenant: 2, ..spec.clone() }).unwrap_err(), ImportError::NotAuthentic);
         assert!(tenant.unwrap(&spec).is_ok());

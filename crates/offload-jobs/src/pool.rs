@@ -176,7 +176,7 @@ fn work(shared: &Shared) {
         state.ended.push_back(job.done(outcome));
         shared.end.notify_one();
         if let Some(waker) = state.waker.take() {
-            // Whoever is woken may use the queue at once.
+            // The woken tasks may use the queue at once, so the lock is released first.
             drop(state);
             waker.wake();
             state = shared.state();

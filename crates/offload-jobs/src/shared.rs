@@ -304,7 +304,7 @@ impl Future for RunQueue {
             return Poll::Ready(());
         }
         if !sleeps || alarm.poll(cx, deadline).is_ready() {
-            // No loop here: if the queue never gets past this instant, other tasks run all the same.
+            // A loop here would starve other tasks if the queue never got past this instant.
             cx.waker().wake_by_ref();
         }
         Poll::Pending
@@ -522,7 +522,7 @@ mod tests {
         assert_eq!(done.outcome.status, JobStatus::NoSession);
     }
 
-    /// A queue that always says that there is something, and has nothing.
+    /// A queue that always reports work, but is empty.
     struct Restless {
         sessions: crate::sessions::Sessions,
         looks: usize,

@@ -54,7 +54,7 @@ impl Capture {
         Ok(Capture { state: Arc::new(Mutex::new(State::Open(pcapng::Writer::new(output)?))) })
     }
 
-    /// Begins a capture in a file. A new file is its owner's alone to read: a capture may have the secrets of its connections.
+    /// Begins a capture in a file. Only the owner can read a new file, because a capture may have the secrets of its connections.
     ///
     /// # Errors
     /// If the file cannot be written.

@@ -5,7 +5,7 @@
 //! processor's caches, and over 64 MiB, which do not. All that stand in one row take turns, so that what else the machine
 //! does falls on all alike.
 
-#![allow(clippy::print_stdout, reason = "what it prints is all that it does: there is no work to lose")]
+#![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -177,8 +177,8 @@ struct Counted<'a> {
 }
 
 impl Counted<'_> {
-    /// Takes the skippable frames that come next: four bytes of magic, a length in four, and data of the user's, which are nothing
-    /// of the result.
+    /// Skips the skippable frames that come next: four bytes of magic, a length in four, and user data, which are no part of the
+    /// result.
     fn skip_user_data(&mut self) -> Result<(), Fault> {
         let mut head = [0; 8];
         while self.reader.clone().fill(&mut head) {
@@ -226,7 +226,7 @@ impl Sums {
 /// Bytes that come out of a stream at once.
 const BUFFER: usize = 8192;
 
-/// What skippable frames begin with (LZ4 Frame Format 1.6.4).
+/// First four bytes of skippable frames (LZ4 Frame Format 1.6.4).
 const SKIPPABLE: core::ops::RangeInclusive<u32> = 0x184d_2a50..=0x184d_2a5f;
 
 /// The largest window there is: 32 KiB.

@@ -101,14 +101,14 @@ mod tests {
 
     const RECORD: [u8; AAD] = *b"number and.";
 
-    /// A plaintext, its MAC, and so many bytes of padding.
+    /// Returns a plaintext, its MAC, and so many bytes of padding.
     fn decrypted(key: &HmacKey, plain: &[u8], padding: usize) -> Vec<u8> {
         let length = (plain.len() as u16).to_be_bytes();
         let tag = key.mac(&[&RECORD, &length, plain]);
         [plain, &tag[..key.hash.len()], &vec![(padding - 1) as u8; padding]].concat()
     }
 
-    /// RFC 5246 6.2.3.2: the receiver must check each byte of the padding. Who may forge them learns the last byte of blocks (POODLE).
+    /// RFC 5246 6.2.3.2: the receiver must check each byte of the padding. An attacker who can forge them learns the last byte of blocks (POODLE).
     #[test]
     fn each_byte_of_the_padding_is_checked() {
         for hash in [Hash::Sha1, Hash::Sha256] {

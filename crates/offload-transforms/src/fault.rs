@@ -48,7 +48,7 @@ pub enum SpecError {
         /// Bits that there are.
         room: u8,
     },
-    /// An application tag of 0xffff says that nothing is to be checked: no block would be verified.
+    /// An application tag of 0xffff turns all checks off, so that no block would be verified.
     #[error("an application tag of 0xffff turns all checks off: choose another one")]
     ApplicationTag,
     /// Compression has the levels 0 to 9.

@@ -119,8 +119,8 @@ pub struct Format {
     pub guard: Guard,
     /// Bytes that one guard is of: a block, and the metadata in front of the protection information, if there are any.
     pub interval: u32,
-    /// The application tag. 0xffff says that a block is not to be checked (T10 and NVMe; of type 3, only if the reference tag is all
-    /// ones as well): types 1 and 2 cannot have it.
+    /// The application tag. Types 1 and 2 cannot have 0xffff, which turns the checks of a block off (T10 and NVMe; in type 3, only if the
+    /// reference tag is all ones as well).
     pub application: u16,
     /// How many high bits of the reference tag are a storage tag. 0: none.
     pub storage_bits: u8,

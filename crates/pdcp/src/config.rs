@@ -96,8 +96,8 @@ pub struct Config {
     pub out_of_order: bool,
     /// Bytes at the start of an SDU (the SDAP header) that are not ciphered: 0 or 1.
     pub clear: usize,
-    /// How many bytes of SDUs a transmitter keeps (waiting and unconfirmed SDUs), and a receiver (early SDUs, and as many again that are not
-    /// read yet). Each SDU costs 256 bytes more than its length, so that empty SDUs are bounded, too; an SDU that was delivered out of order
+    /// Bytes of SDUs that a transmitter keeps (waiting and unconfirmed SDUs), and a receiver (early SDUs, and as many bytes again of unread
+    /// SDUs). Each SDU costs 256 bytes more than its length, so that empty SDUs are bounded, too; an SDU that was delivered out of order
     /// costs 64 bytes until its COUNT is passed. There is always room for one SDU, however long.
     pub buffer: usize,
 }
@@ -154,7 +154,7 @@ pub enum ConfigError {
     Clear(usize),
 }
 
-/// Bytes that an SDU of this length costs while it is kept.
+/// Returns the bytes that an SDU of this length costs while it is kept.
 pub(crate) const fn cost(bytes: usize) -> usize {
     bytes + 256
 }

@@ -121,7 +121,7 @@ impl Entity {
     /// Goes on with new keys; an acknowledged bearer reports to the peer what it has.
     ///
     /// # Errors
-    /// As of [`Transmitter::reestablish`]; both directions then keep their keys.
+    /// See [`Transmitter::reestablish`]; both directions then keep their keys.
     pub fn reestablish(&mut self, sent: Security, received: Security) -> Result<(), RepeatedKeys> {
         self.transmitter.reestablish(sent)?;
         self.receiver.reestablish(received);

@@ -36,7 +36,7 @@ pub struct Receiver {
     deliver: u64,
     /// RX_REORD, and when t-Reordering ends: while it runs.
     reordering: Option<(u64, Instant)>,
-    /// Early SDUs, which are behind `deliver`. `None` if the SDU was delivered out of order: its COUNT tells duplicates.
+    /// Early SDUs, by COUNTs after `deliver`. `None` if the SDU was delivered out of order: the entry detects duplicates.
     stored: BTreeMap<u32, Option<Bytes>>,
     /// Cost of `stored` in bytes, entries included. At most [`Config::buffer`].
     bytes: usize,
@@ -58,10 +58,10 @@ pub enum Incoming {
         /// Header, SDU, MAC-I.
         pdu: BytesMut,
     },
-    /// A device deciphered it with this COUNT and compared MAC-I, which did not fit. If the window finds another COUNT by now, the receiver
+    /// A device deciphered the PDU with this COUNT, and MAC-I did not match. If the window finds another COUNT by now, the receiver
     /// undoes the device's work and opens the PDU with that COUNT.
     Rejected {
-        /// The COUNT that the device took.
+        /// The COUNT that the device used.
         count: u32,
         /// Header, SDU, MAC-I, as the device left them.
         pdu: BytesMut,
@@ -105,7 +105,7 @@ pub struct ReceiveCounters {
     pub malformed: u64,
     /// No COUNT could be theirs: before the first or behind the last.
     pub outside: u64,
-    /// Came too early, and early SDUs fill the [`Config::buffer`].
+    /// PDUs that came too early, while early SDUs filled the [`Config::buffer`].
     pub full: u64,
     /// COUNTs given up because t-Reordering ended.
     pub given_up: u64,
@@ -322,5 +322,5 @@ impl Receiver {
     }
 }
 
-/// Bytes that a COUNT costs which is remembered without its SDU.
+/// Bytes that a COUNT without its SDU costs.
 const REMEMBERED: usize = 64;

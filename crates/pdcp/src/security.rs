@@ -117,12 +117,12 @@ impl Security {
         tags.iter().zip(expected).map(|(tag, expected)| tag.fits(expected)).collect()
     }
 
-    /// Returns whether PDUs under these keys and under the others could get the same key stream or MAC-I.
+    /// Tests whether PDUs under these keys and under the others could get the same key stream or MAC-I.
     pub(crate) fn shares_key(&self, other: &Security) -> bool {
         self.fingerprints().any(|key| other.fingerprints().any(|of| of == key))
     }
 
-    /// Returns what tells the keys apart: direction and identity, the algorithm and what it is used for, and a fingerprint of each key.
+    /// Returns the identity of each key: direction and bearer identity, the algorithm and its use, and a fingerprint of the key.
     pub(crate) fn fingerprints(&self) -> impl Iterator<Item = [u8; 18]> {
         let (bearer, direction) = (self.bearer << 1, self.direction as u8 & 1);
         [(&self.ciphering, 0), (&self.integrity, 0x80)].into_iter().filter_map(move |(key, usage)| {

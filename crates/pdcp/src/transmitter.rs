@@ -83,7 +83,7 @@ pub enum SendError {
 #[error("no COUNT is left: re-establish the entity with new keys")]
 pub struct CountExhausted;
 
-/// A key has been used already with the same identity and direction: with it, a COUNT would be given to a second SDU. The caller's mistake.
+/// An error of the caller: a key was used before with the same identity and direction, so a COUNT would be given to a second SDU.
 ///
 /// ```
 /// use offload_base::Instant;
@@ -249,7 +249,7 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Returns whether no PDU has a COUNT under the present keys.
+    /// Tests whether no PDU has a COUNT under the present keys.
     #[cfg(feature = "offload")]
     pub(crate) fn is_unused(&self) -> bool {
         self.next == 0

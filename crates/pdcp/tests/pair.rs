@@ -295,7 +295,7 @@ fn the_other_bearers_begin_at_zero_with_new_keys() {
     }
 }
 
-/// Under the same key, identity and direction, COUNT 0 would be given to a second SDU.
+/// Under the same key, identity and direction, a second SDU would get COUNT 0.
 #[test]
 fn repeated_keys_are_refused() {
     let keys = |identity, byte| {
@@ -313,7 +313,7 @@ fn repeated_keys_are_refused() {
         assert_ne!(transmitter.take(1).unwrap(), first, "it goes on with the next COUNT");
         assert_eq!(transmitter.reestablish(keys(2, 1)), Ok(()), "another identity is another key stream");
     }
-    // An acknowledged bearer keeps its COUNTs, and what it sends again are the same bytes.
+    // An acknowledged bearer keeps its COUNTs, and sends the same bytes again.
     let mut transmitter = Transmitter::new(Config::data(BearerKind::Acknowledged, SnLen::Twelve), keys(1, 1)).unwrap();
     transmitter.send(Instant::ZERO, sdu(1)).unwrap();
     let first = transmitter.take(1).unwrap();
@@ -321,7 +321,7 @@ fn repeated_keys_are_refused() {
     assert_eq!(transmitter.take(1).unwrap(), first);
 }
 
-/// A device's verdict was made with a COUNT that may be wrong by the time the PDU reaches the receiver.
+/// A device's verdict depends on a COUNT that may be wrong by the time the PDU reaches the receiver.
 #[test]
 fn rejected_pdus_are_opened_with_the_count_of_the_window() {
     let config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
@@ -356,7 +356,7 @@ fn counts_at_the_edges_of_the_window_are_found() {
     }
 }
 
-/// An early SDU without a byte takes room, too, and no SDU keeps its datagram's receive buffer.
+/// An early SDU costs room even if it is empty, and no SDU keeps its datagram's receive buffer.
 #[test]
 fn early_sdus_are_charged_at_their_true_size() {
     for out_of_order in [false, true] {
@@ -369,7 +369,7 @@ fn early_sdus_are_charged_at_their_true_size() {
         let kept = 99_999 - receiver.counters().full;
         let (least, most) = if out_of_order { (4096, 1 << 14) } else { (1024, 4096) };
         assert!((least..=most).contains(&kept), "{kept} of {out_of_order}");
-        // The missing one makes room for all again.
+        // The missing PDU makes room for all again.
         receiver.receive(at(0), [Incoming::Pdu(BytesMut::from(&[0x80, 0, 0][..]))]);
         assert_eq!(receiver.counters().delivered, kept + 1);
         receiver.receive(at(0), [Incoming::Pdu(BytesMut::from(&((kept as u32 + 9) | 0x80_0000).to_be_bytes()[1..]))]);
@@ -386,7 +386,7 @@ fn early_sdus_do_not_keep_receive_buffers() {
     buffer.extend_from_slice(b"\x80\x01early");
     let pdu = buffer.split();
     receiver.receive(at(0), [Incoming::Pdu(pdu)]);
-    // `BytesMut` gives the memory back to the last that refers to it.
+    // `BytesMut` gives the memory back to its last owner.
     assert!(buffer.try_reclaim(2048), "the SDU is a copy");
     receiver.receive(at(0), [Incoming::Pdu(BytesMut::from(&b"\x80\x00first"[..]))]);
     let got: Vec<_> = std::iter::from_fn(|| receiver.poll_sdu()).map(|sdu| sdu.data).collect();

@@ -27,21 +27,20 @@ pub struct Config {
     pub reset_key: Option<ResetKey>,
     /// Whether a device seals and opens packets, if there is one that does.
     pub offload: Offload,
-    /// Bytes of the connection IDs that peers are to use, 1 to 20; 0 counts as 1, and more than 20 as 20. They lead to connections, here
-    /// and in a device.
+    /// Bytes of this end's connection IDs, 1 to 20; 0 counts as 1, and more than 20 as 20. Endpoint and device find connections by these IDs.
     pub cid_bytes: u8,
     /// Most paths of a connection at a time, if the peer has several, too (draft-ietf-quic-multipath-21); 1: there is no multipath. A
     /// peer of another make may have one more: it is there for a client whose last path was given up.
     pub paths: u32,
     /// Connection IDs of a connection that the device is told of, for each path. The oldest goes first.
     pub device_cids_a_path: usize,
-    /// Most connections at a time. Others are refused. Connections of clients whose handshake is under way do not count.
+    /// Maximum of open connections at a time. Further connections are refused. Half-open connections of clients do not count.
     pub max_connections: usize,
-    /// Connections whose handshake is under way, from which on clients have to prove their address first (Retry).
+    /// Number of half-open connections from which on clients have to prove their address first (Retry).
     pub retry_above: usize,
-    /// Most connections whose handshake is under way. Others are refused.
+    /// Maximum of half-open connections of clients. Further ones are refused.
     pub max_handshakes: usize,
-    /// Time that a client has for its handshake. Its connection is forgotten then, without a word.
+    /// Time for a client's handshake. Afterwards the connection is dropped silently.
     pub handshake: Duration,
     /// Most streams in each direction that a peer may have open.
     pub streams: u32,

@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 /// A connection. Clones are the same one; when the last clone and the last stream are dropped, it is closed with code 0.
 pub struct Connection {
     held: Arc<Held>,
-    /// Entries of polls that are pending, at most one for each event.
+    /// Waiters of pending polls, at most one for each event.
     polled: Vec<Waiter>,
 }
 
@@ -122,7 +122,7 @@ impl Connection {
         Ok(self.both(id))
     }
 
-    /// [`open_uni`](Self::open_uni), polled. The last task that polls this clone is woken.
+    /// Polls [`open_uni`](Self::open_uni). The last task that polls this clone is woken.
     ///
     /// # Errors
     /// If the connection ended.
@@ -131,7 +131,7 @@ impl Connection {
         opened.map_ok(|id| self.sender(id))
     }
 
-    /// [`open_bi`](Self::open_bi), polled. The last task that polls this clone is woken.
+    /// Polls [`open_bi`](Self::open_bi). The last task that polls this clone is woken.
     ///
     /// # Errors
     /// If the connection ended.
@@ -140,7 +140,7 @@ impl Connection {
         opened.map_ok(|id| self.both(id))
     }
 
-    /// [`accept_uni`](Self::accept_uni), polled. The last task that polls this clone is woken.
+    /// Polls [`accept_uni`](Self::accept_uni). The last task that polls this clone is woken.
     ///
     /// # Errors
     /// If the connection ended.
@@ -149,7 +149,7 @@ impl Connection {
         accepted.map_ok(|id| self.receiver(id))
     }
 
-    /// [`accept_bi`](Self::accept_bi), polled. The last task that polls this clone is woken.
+    /// Polls [`accept_bi`](Self::accept_bi). The last task that polls this clone is woken.
     ///
     /// # Errors
     /// If the connection ended.
@@ -158,7 +158,7 @@ impl Connection {
         accepted.map_ok(|id| self.both(id))
     }
 
-    /// Polls with the entry that this clone has for the event, and keeps the entry as long as the poll is pending.
+    /// Polls with this clone's waiter for the event, and keeps the waiter as long as the poll is pending.
     fn polled<T>(&mut self, event: Awaited, poll: impl FnOnce(&Connection, &mut Waiter) -> Poll<T>) -> Poll<T> {
         let mut waiter = self.held.waiter(event);
         if let Some(at) = self.polled.iter().position(|known| known.event() == waiter.event()) {
@@ -471,7 +471,7 @@ impl Held {
         Ok(f(conn.stage, conn))
     }
 
-    /// An entry for a task that waits for an event.
+    /// Makes a waiter for an event.
     pub(crate) fn waiter(&self, event: Awaited) -> Waiter {
         Waiter::new(self.shared.clone(), WaitFor::Connection(self.at, self.id, event))
     }

@@ -17,7 +17,7 @@ pub enum Closed {
     /// This end closed it.
     #[error("this end closed the connection")]
     Here,
-    /// The peer's application closed it; or the peer's QUIC did, without an error: code 0.
+    /// The peer's application closed the connection; or the peer's QUIC closed it without an error: code 0.
     #[error("the peer closed the connection with code {code}")]
     ByPeer {
         /// Why, in the application's own numbers.
@@ -64,7 +64,7 @@ impl From<ConnectionError> for Closed {
             ConnectionError::ConnectionClosed(close) if close.error_code == TransportErrorCode::NO_VIABLE_PATH => {
                 Closed::NoPath
             }
-            // RFC 9000 20.1: the connection is closed, and there is no error.
+            // RFC 9000 20.1: NO_ERROR closes the connection without an error.
             ConnectionError::ConnectionClosed(close) if close.error_code == TransportErrorCode::NO_ERROR => {
                 Closed::ByPeer { code: 0, reason: close.reason }
             }

@@ -1,7 +1,7 @@
 //! A connection and its streams as crate `h3` (HTTP/3, RFC 9114) wants to see them.
 //!
-//! Invariants: an end that `h3` drops before its time is reset or stopped, never made to look whole. A peer makes `h3` keep no more
-//! of a stream than `MOST_OF_A_FRAME`.
+//! Invariants: an end that `h3` drops before its time is reset or stopped, never made to look whole. A peer makes `h3` keep at most
+//! `MOST_OF_A_FRAME` of a stream.
 
 use crate::{Closed, Connection, ReceiveStream, SendStream, StreamError};
 use bytes::{Buf, Bytes};

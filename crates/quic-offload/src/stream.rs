@@ -109,7 +109,7 @@ impl SendStream {
         poll_fn(|cx| self.poll_acknowledged(cx)).await
     }
 
-    /// [`acknowledged`](Self::acknowledged), polled.
+    /// Polls [`acknowledged`](Self::acknowledged).
     ///
     /// # Errors
     /// As for [`acknowledged`](Self::acknowledged).
@@ -122,7 +122,7 @@ impl SendStream {
                 conn.waiting.finishers.insert(self.id, cx.waker().clone());
                 Poll::Pending
             }
-            // Nothing is left of it.
+            // The state machine has forgotten the stream, so all of it was acknowledged.
             Err(_) => Poll::Ready(Ok(())),
         }
     }

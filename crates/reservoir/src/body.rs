@@ -71,7 +71,7 @@ impl<F: FnMut()> Drop for Ended<F> {
     }
 }
 
-/// The checksums of a block, once they are known; or why its file could not be read.
+/// The checksums of a block, once they are known; or the error of reading its file.
 pub(crate) type LateSum = Arc<Mutex<Option<io::Result<BlockSum>>>>;
 
 type Reading = Pin<Box<dyn Future<Output = io::Result<(Bytes, Option<BlockHasher>)>> + Send>>;
@@ -186,7 +186,7 @@ impl HttpBody for FileBody {
             let (piece, hasher) = match read {
                 Ok(read) => read,
                 Err(error) => {
-                    // The connection hears that there is no more; the error itself is this end's own.
+                    // The connection gets a copy of the error; this end keeps the error itself.
                     let told = io::Error::new(error.kind(), error.to_string());
                     *this.sum.lock().unwrap_or_else(PoisonError::into_inner) = Some(Err(error));
                     return Poll::Ready(Some(Err(told)));
@@ -243,7 +243,7 @@ pub(crate) fn known(sum: &LateSum) -> Option<BlockSum> {
     sum.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.as_ref().ok().copied()
 }
 
-/// Why the file of a block could not be read, if that is so.
+/// Returns the error of reading the file of a block, if there is one.
 pub(crate) fn read_error(sum: &LateSum) -> Option<io::Error> {
     sum.lock().unwrap_or_else(PoisonError::into_inner).take_if(|sum| sum.is_err())?.err()
 }

@@ -1,4 +1,4 @@
-//! Tokens that a client has for servers. A token belongs to one server: no other server gets it.
+//! Tokens of a client. Each token belongs to one server, and no other server gets it.
 
 use crate::tls::Host;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,16 +26,16 @@ pub type ServerAddress = (String, u16);
 #[derive(Clone, Default)]
 pub struct ServerTokens {
     tokens: BTreeMap<ServerAddress, String>,
-    /// A token that names no server.
+    /// A token without a server.
     lone: Option<String>,
 }
 
 impl ServerTokens {
-    /// Reads lines `HOST[:PORT] TOKEN`, port 443 if none is named; empty lines and lines that begin with `#` do not count. A text of one word is a token
-    /// without a server.
+    /// Reads lines `HOST[:PORT] TOKEN`, port 443 if a line has none. Empty lines and lines that begin with `#` do not count. A text of one word
+    /// is a token without a server.
     ///
     /// # Errors
-    /// In words, without the token.
+    /// If a line is malformed. The error is a text for the user, without the token.
     pub fn read(text: &str) -> Result<ServerTokens, String> {
         let (mut tokens, mut lone) = (ServerTokens::default(), Vec::new());
         for (at, line) in text.lines().enumerate() {
@@ -49,7 +49,7 @@ impl ServerTokens {
                     token
                 }
                 [host, token] => {
-                    // What stands there may be a token in the wrong place, so it is not shown.
+                    // The word may be a token in the wrong place, so the message does not show it.
                     let host: Host = host.parse().map_err(|_| wrong("the first word is no host"))?;
                     let server = (host.name().to_ascii_lowercase(), host.port().unwrap_or(443));
                     if tokens.tokens.insert(server, token.to_owned()).is_some() {
@@ -76,7 +76,7 @@ impl ServerTokens {
     /// Binds a token without a server to the only one of `servers`.
     ///
     /// # Errors
-    /// In words, if there are several servers: the token would reach servers that it is not for.
+    /// If there are several servers, because the token would reach servers that it is not for. The error is a text for the user.
     pub fn bind(mut self, servers: &BTreeSet<ServerAddress>) -> Result<ServerTokens, String> {
         let Some(token) = &self.lone else { return Ok(self) };
         let mut all = servers.iter();
@@ -98,7 +98,7 @@ impl ServerTokens {
         Ok(self)
     }
 
-    /// The token for a server; `None`: it is asked without one.
+    /// Returns the token for a server. `None`: requests to this server have no token.
     pub fn get(&self, host: &str, port: u16) -> Option<&str> {
         self.tokens.get(&(host.to_ascii_lowercase(), port)).map(String::as_str)
     }

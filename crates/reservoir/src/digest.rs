@@ -28,7 +28,7 @@ pub enum Algorithm {
     Sha512,
     /// BLAKE3, 32 bytes: not registered, and what peers of this crate use.
     Blake3,
-    /// SHA-1: for old peers, against accidents only.
+    /// SHA-1, for old peers, against accidents only.
     Sha1,
     /// MD5: for old peers, against accidents only.
     Md5,
@@ -52,7 +52,7 @@ impl Algorithm {
         }
     }
 
-    /// Bytes of a digest.
+    /// Returns the bytes of a digest.
     const fn length(self) -> usize {
         match self {
             Algorithm::Sha512 => 64,
@@ -160,7 +160,7 @@ pub fn read_rfc3230(field: &str) -> Result<Vec<(Algorithm, Vec<u8>)>, Malformed>
 pub fn read_checksum(field: &str) -> Result<Vec<(Algorithm, Vec<u8>)>, Malformed> {
     members(field.split(' '), |member| {
         let (name, value) = member.split_once(':')?;
-        // Names are without the hyphens that RFC 9530 has.
+        // The names have no hyphens, unlike those of RFC 9530.
         let name = |algorithm: &Algorithm| match algorithm {
             Algorithm::Sha1 => name.eq_ignore_ascii_case("SHA1"),
             Algorithm::Adler32 => name.eq_ignore_ascii_case("ADLER32"),
@@ -171,7 +171,7 @@ pub fn read_checksum(field: &str) -> Result<Vec<(Algorithm, Vec<u8>)>, Malformed
     })
 }
 
-/// Digests of a field that cannot be read.
+/// A digest field that cannot be parsed.
 ///
 /// ```
 /// let error = offload_reservoir::digest::read("sha-256=abc").unwrap_err();
@@ -181,7 +181,7 @@ pub fn read_checksum(field: &str) -> Result<Vec<(Algorithm, Vec<u8>)>, Malformed
 #[error("a digest is malformed, or not as long as its algorithm's: leave it out, or send it as RFC 9530 has it")]
 pub struct Malformed;
 
-/// Parses the members of a field, each into its algorithm, if that is known, and its value.
+/// Parses the members of a field. A member of a known algorithm gives that algorithm and its value.
 fn members<'a>(
     members: impl Iterator<Item = &'a str>,
     parse: impl Fn(&'a str) -> Option<(Option<Algorithm>, Vec<u8>)>,
@@ -301,7 +301,7 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// How long to wait for a server that reads a whole file before it answers: a minute, and as long as a disk of 16 MiB/s takes.
+/// Returns how long to wait for a server that reads a whole file before it answers: a minute, and the time of a disk of 16 MiB/s.
 pub(crate) fn patience(size: u64) -> Duration {
     Duration::from_secs(60 + (size >> 24))
 }

@@ -75,7 +75,7 @@ pub(crate) struct Arriving<S: Brings> {
     alarm: Box<dyn Alarm>,
     /// What the other side is told if nobody wants the rest.
     unwanted: Code,
-    /// The length that the body has to have, and what is told if it is malformed.
+    /// The required length of the body, and the flag of a malformed body.
     length: BodyLength,
     malformed: Arc<AtomicBool>,
     /// What has to be there as long as the body.
@@ -96,7 +96,7 @@ impl<S: Brings> Arriving<S> {
         Arriving { stream, watch, alarm, unwanted, length, malformed, _held: Box::new(()), stage: Stage::Data }
     }
 
-    /// Fails if the body does not have this length, or its trailers are malformed, and sets `malformed` then.
+    /// Makes reads fail if the body has another length or malformed trailers; they set `malformed` first.
     pub(crate) fn checked(mut self, length: BodyLength, malformed: Arc<AtomicBool>) -> Arriving<S> {
         (self.length, self.malformed) = (length, malformed);
         self

@@ -55,7 +55,7 @@ fn signed(text: String) -> String {
     format!("{text} {check:08x}\n")
 }
 
-/// What a later line of a block says if the block is not as an earlier one has it. No block has these checksums.
+/// The checksums of a line that withdraws earlier lines of its block. No block has these checksums.
 pub(crate) const WITHDRAWN: BlockSum = BlockSum { crc: 0, subtree: [0; 32] };
 
 /// Bytes of a journal that vouches for each block twice: more is not read.

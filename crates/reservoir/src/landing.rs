@@ -70,9 +70,9 @@ pub struct Landing {
     /// Whether runs of zeros become holes.
     leaves_holes: AtomicBool,
     attributes: Mutex<Attributes>,
-    /// Evaluated once more when the file gets its name.
+    /// Preconditions that are evaluated again when the file gets its name.
     preconditions: Mutex<Preconditions>,
-    /// The nine bits of its source.
+    /// The rights of the source: nine bits.
     source_mode: Mutex<Option<u32>>,
 }
 
@@ -81,13 +81,13 @@ pub struct Landing {
 struct Syncs {
     begun: AtomicU64,
     failed: AtomicU64,
-    /// The last good one. Held during a sync.
+    /// The number of the last sync that succeeded. The lock is held during a sync.
     done: Mutex<u64>,
-    /// Held by the work that may sync: see [`Landing::in_turn`].
+    /// The turn of the work that may sync: see [`Landing::in_turn`].
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// How many syncs of a [`Landing`] had failed before something was written: if that number changes before the next good sync, it is lost.
+/// The number of failed syncs of a [`Landing`] before a write. If that number grows before the next sync that succeeds, the write is lost.
 ///
 /// See [`Landing`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,7 +103,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Open,
-    /// It has its name and these rights, but the name is not known to be on the medium.
+    /// The file has its name and these rights, but the name may not be on the medium.
     Renamed(Rights),
     Finished,
     Discarded,
@@ -148,7 +148,7 @@ pub enum LandingError {
     /// The medium does not take its extended attributes.
     #[error("{0} cannot have its extended attributes here: {1}: leave xattrs out of what is preserved")]
     Attributes(Name, #[source] io::Error),
-    /// Another version has the name now, or none has it.
+    /// The preconditions are not met: the name belongs to another version now, or to no file.
     #[error("{0}: {1}")]
     Unmet(Name, #[source] Unmet),
     /// The medium, or the system.
@@ -223,19 +223,19 @@ impl Landing {
         if begin != Begin::Anew && had_data && landing.take_up().map_err(medium)? {
             return Ok(landing);
         }
-        // A request of another upload: the one that is here stays.
+        // The request belongs to another upload, and the present one stays.
         if begin == Begin::Begun {
             return Err(LandingError::NotBegun(name.clone()));
         }
         if let Err(error) = landing.begin_anew() {
-            // The disk is full, or takes no file of this size: the hidden files would stay for ever.
+            // The disk is full, or takes no file of this size: without this the hidden files would stay for ever.
             let _first_error_counts = landing.discard();
             return Err(medium(error));
         }
         Ok(landing)
     }
 
-    /// Goes on by the journal; `false` if that is not of this upload.
+    /// Resumes the file by its journal. Returns `false` if the journal belongs to another upload.
     fn take_up(&self) -> io::Result<bool> {
         if let Some(text) = self.read_journal(&*self.journal)?
             && let Some(sums) = journal::read(&text, self.blocks, &self.source)
@@ -371,7 +371,7 @@ impl Landing {
     /// If the medium fails, or is full.
     pub fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if self.epoch() != SyncEpoch::default() {
-            // On ext4, a page that was lost and is written again goes to its old extent, which the failed write has left marked as unwritten: a
+            // On ext4, a lost page that is written again goes to its old extent, which the failed write has left marked as unwritten: a
             // file system mounted later reads zeros. A hole gives the extent up.
             self.data.write_zeros(offset, bytes.len() as u64)?;
         }
@@ -419,7 +419,7 @@ impl Landing {
         Ok(())
     }
 
-    /// Has the file get its name only if these preconditions are met then, instead of earlier ones. Empty ones change nothing.
+    /// Sets the preconditions under which the file gets its name, instead of earlier ones. Empty preconditions change nothing.
     pub(crate) fn require(&self, preconditions: Preconditions) {
         if !preconditions.is_empty() {
             *self.preconditions.lock().unwrap_or_else(PoisonError::into_inner) = preconditions;
@@ -439,15 +439,15 @@ impl Landing {
         self.sync_to(self.next_sync(), epoch)
     }
 
-    /// Returns the number of the first sync that covers the bytes that are written by now, whichever caller makes that sync.
+    /// Returns the number of the first sync that covers all bytes written so far, whichever caller makes that sync.
     fn next_sync(&self) -> u64 {
         self.syncs.begun.load(Ordering::Acquire) + 1
     }
 
-    /// Runs work that may sync on the pool of `shell`, one at a time. Work gets the number of the first sync that covers all that was written before
-    /// this call.
+    /// Runs work that may sync on the pool of `shell`, one at a time. The work gets the number of the first sync that covers all bytes written
+    /// before this call.
     ///
-    /// The caller waits here and no thread of the pool does, because a thread in virtual time must not wait for another one.
+    /// The caller waits here, and no thread of the pool waits, because a thread in virtual time must not wait for another thread.
     pub(crate) async fn in_turn<T: Send + 'static>(
         self: &Arc<Landing>,
         shell: &Shell,
@@ -458,7 +458,7 @@ impl Landing {
         let landing = self.clone();
         let done = shell.blocking(move || {
             let done = work(&landing, enough);
-            // A caller that is dropped leaves the work under way, and the turn with it.
+            // If the caller is dropped, the work goes on and keeps its turn.
             drop(turn);
             done
         });
@@ -470,7 +470,7 @@ impl Landing {
     /// # Errors
     /// If the medium fails, or has failed since `epoch`: the bytes must be written again.
     pub(crate) fn sync_to(&self, enough: u64, epoch: SyncEpoch) -> io::Result<()> {
-        // One at a time: of two at once, the system would report a failed write to one and success to the other.
+        // Syncs run one at a time: of two at once, the system would report a failed write to one and success to the other.
         let mut done = self.syncs.done.lock().unwrap_or_else(PoisonError::into_inner);
         if self.epoch() != epoch {
             return Err(io::Error::other("the medium failed while this was written: it must be written again"));
@@ -486,13 +486,13 @@ impl Landing {
         Ok(())
     }
 
-    /// Tells the rights of its source: it gets those that the process' umask leaves of them, unless it replaces a file, whose rights it gets, or
-    /// is to [have](Self::keep) a mode of its own.
+    /// Sets the rights of the source. The file gets the bits that the process' umask leaves, unless it replaces a file, whose rights it takes
+    /// over, or [has](Self::keep) a mode of its own.
     pub fn inherit(&self, mode: u32) {
         *self.source_mode.lock().unwrap_or_else(PoisonError::into_inner) = Some(mode);
     }
 
-    /// A block is written, all of it since `epoch`: once it is on the medium, the journal says so.
+    /// Records that a block is written, all of it since `epoch`. Once the block is on the medium, the journal gets its line.
     ///
     /// # Errors
     /// If the medium fails, or has failed since `epoch`: the block must be written again.
@@ -500,10 +500,10 @@ impl Landing {
         self.done_to(self.next_sync(), number, sum, epoch)
     }
 
-    /// The same for a block that was written before sync number `enough`.
+    /// Does [`done`](Self::done) for a block that was written before sync number `enough`.
     ///
     /// # Errors
-    /// As [`done`](Self::done).
+    /// See [`done`](Self::done).
     pub(crate) fn done_to(&self, enough: u64, number: u64, sum: BlockSum, epoch: SyncEpoch) -> io::Result<()> {
         self.sync_to(enough, epoch)?;
         let line = journal::line(number, &sum);
@@ -514,7 +514,7 @@ impl Landing {
         Ok(())
     }
 
-    /// A block is written, of a file that nobody takes up again: the journal says nothing. No sync has covered it, so if
+    /// Records that a block of a file that is never resumed is written, without a line in the journal. No sync has covered the block, so if
     /// [`finish`](Self::finish) fails, the file must be [discarded](Self::discard).
     pub(crate) fn note(&self, number: u64, sum: BlockSum) {
         self.state().sums.insert(number, sum);
@@ -530,7 +530,7 @@ impl Landing {
         Ok(hasher.finish())
     }
 
-    /// Returns the digests of bytes of the file, as the medium has them.
+    /// Returns the digests of a range of the file, read from the medium.
     ///
     /// # Errors
     /// If the medium fails.
@@ -564,7 +564,7 @@ impl Landing {
         let lost: Vec<u64> = sums.into_iter().filter(differs).map(|(number, _)| number).collect();
         let mut state = self.state();
         state.sums.retain(|number, _| lost.binary_search(number).is_err());
-        // Written again, and lost by a failed sync, a block would fit its old line as long as the cache has it.
+        // A block that is written again and lost by a failed sync would match its old line as long as the cache has it.
         let withdrawn: String = lost.iter().map(|number| journal::line(*number, &journal::WITHDRAWN)).collect();
         self.journal.write_at(withdrawn.as_bytes(), state.end)?;
         state.end += withdrawn.len() as u64;
@@ -594,7 +594,7 @@ impl Landing {
                 self.gather_beyond(1)?;
                 self.settle(&mut end, modified).map_err(|error| match error.downcast() {
                     Ok(unmet) => {
-                        // The client knows by this error. A request without preconditions finishes the file nevertheless.
+                        // This error tells the client. A later request without preconditions finishes the file nevertheless.
                         *self.preconditions.lock().unwrap_or_else(PoisonError::into_inner) = Preconditions::default();
                         LandingError::Unmet(self.name.clone(), unmet)
                     }
@@ -612,14 +612,14 @@ impl Landing {
         let mut rights = None;
         if let End::Renamed(had) = *end {
             if !is_there(&*self.folder, &self.name, &*self.data)? {
-                // Another file has taken its place.
+                // Another file has taken the name.
                 return self.folder.remove(&self.name.journal());
             }
-            // The new name counts as lost since the sync of names failed. A sync of names that nobody changes would write nothing.
+            // The new name counts as lost since the sync of names failed. A sync without a change of names would write nothing.
             self.folder.rename(&self.name, &self.name.unfinished())?;
             (rights, *end) = (Some(had), End::Open);
         }
-        // The preconditions were met when the file got its name before.
+        // The preconditions were met when the file got its name the first time.
         let is_met = rights.is_some();
         let folder = self.folder.open_folder(&self.name.folder())?;
         let Attributes { mode, extended } = self.attributes.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -652,7 +652,7 @@ impl Landing {
         self.folder.remove(&self.name.journal())
     }
 
-    /// Renames the file, if the preconditions are met at this moment; the error is [`Unmet`] if they are not.
+    /// Renames the file, if the preconditions are met at this moment. The error is [`Unmet`] if they are not.
     fn give_name(&self) -> io::Result<()> {
         let preconditions = self.preconditions.lock().unwrap_or_else(PoisonError::into_inner);
         // The journal is locked, so no other server or copy gives a file this name in between.
@@ -661,7 +661,7 @@ impl Landing {
         if !preconditions.is_for_new_file() {
             return self.folder.rename(&from, to);
         }
-        // Other programs may: here one step tells.
+        // Other programs may create the name in between: here one step does both.
         self.folder.rename_to_new(&from, to).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => io::Error::other(Unmet::Failed),
             _ => error,

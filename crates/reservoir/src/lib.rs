@@ -4,8 +4,8 @@
 //! - [`blocks`]: a file as blocks with checksums, and its BLAKE3 hash out of theirs; [`digest`]: checksums that peers ask for;
 //! - [`landing`]: a file that is arriving, with a journal beside it; [`storage`], [`rooted`]: where it arrives; [`attributes`]: what goes
 //!   with it;
-//! - [`Server`]: serves a folder; [`tokens`]: who may do what; [`credentials`]: which token is for which server; crate `http_rules`: preconditions,
-//!   ranges and entity tags of requests;
+//! - [`Server`]: serves a folder; [`tokens`]: the rights of users; [`credentials`]: a client's token for each server; crate `http_rules`:
+//!   preconditions, ranges and entity tags of requests;
 //! - [`copy`]: copies between folders and servers; [`remote`]: what connects to these; [`s3`]: buckets; [`tls`]: TLS 1.3 over the kernel's TCP; [`quic`]: HTTP/3 over its UDP; [`pin`]:
 //!   trust in one certificate;
 //! - [`pace`]: rates; [`name`]: names below a root; [`Shell`]: timers, pool and tasks that all of it runs on.

@@ -47,7 +47,7 @@ struct State {
 }
 
 struct Writer {
-    /// `None` once a request was not sent to its end.
+    /// The writing half. `None` once a request was cut off.
     half: Option<WriteHalf<Stream>>,
     /// Where the reading end comes from for the next request.
     turn: oneshot::Receiver<Reader>,
@@ -93,7 +93,7 @@ impl Line {
     /// Sends a request, whose body is chunked if it has one, and waits for its turn and the head of its answer.
     ///
     /// # Errors
-    /// If the connection breaks, the answer is not HTTP, or the body fails, which is told at once. The line is broken then.
+    /// If the connection breaks, the answer is not HTTP, or the body fails, which is reported at once. The line is broken then.
     pub(crate) async fn ask(&self, request: Request<Body>) -> io::Result<Answer> {
         let mut writer = self.writer.lock().await;
         if self.is_broken() {
@@ -128,7 +128,7 @@ impl Line {
         let sent = self.state.timers.now();
         if !matches!(ended, Ended::Written(Ok(()))) {
             self.state.broken.store(true, Ordering::Relaxed);
-            // The connection ends when the answers ahead have been read, and with it the request that is not whole.
+            // The connection ends after the pending answers, and the unfinished request with it.
             writer.half = None;
         }
         drop(writer);
@@ -164,9 +164,9 @@ enum Ended {
     Answered(io::Result<(Reader, Head)>),
 }
 
-/// Why a request was not sent to its end.
+/// The reason why a request was cut off.
 enum Unsent {
-    /// Its body failed, at this end.
+    /// The body failed at this end.
     Body(io::Error),
     Connection(io::Error),
 }
@@ -580,7 +580,7 @@ mod tests {
         let body = StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
         let request = Request::put("/").header(TRANSFER_ENCODING, "chunked").body(body).unwrap();
         let asked = async {
-            // It waits for its answer, which is ahead.
+            // This request waits for its answer, which comes first.
             let ahead = line.ask(get("/ahead"));
             let (ahead, failed) = tokio::join!(ahead, async {
                 let failed = line.ask(request).await.err().unwrap();

@@ -13,7 +13,7 @@ pub(crate) struct Entry {
     /// As in a URL, so that any name fits.
     name: String,
     folder: bool,
-    /// Whether it is neither a file nor a folder, or cannot be had by its name.
+    /// Whether the entry is neither a file nor a folder, or cannot be opened by its name.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     other: bool,
     #[serde(default)]
@@ -27,7 +27,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Returns the entry of a name. A pipe, a device or a link that leads out is told of as well: nobody is to miss it later.
+    /// Returns the entry of a name. Pipes, devices and links that lead out are listed as well, so that no user misses them later.
     pub(crate) fn of(part: &OsStr, about: &About) -> Entry {
         let (folder, other) = (about.kind == Kind::Folder, about.kind == Kind::Other);
         let (modified, tag) = (nanoseconds(about.modified), (about.kind == Kind::File).then(|| about.entity_tag()));
@@ -42,7 +42,7 @@ impl Entry {
         format!("{}{}\n", self.name, if self.folder { "/" } else { "" })
     }
 
-    /// Reads a line: the name, what is known of the entry, and its entity tag, if the server tells it.
+    /// Parses a line into the name, the attributes of the entry, and its entity tag, if the server tells one.
     pub(crate) fn from_json(line: &str) -> Option<(OsString, About, Option<String>)> {
         let entry: Entry = serde_json::from_str(line).ok()?;
         let kind = match entry {

@@ -77,7 +77,7 @@ fn tell(text: &str) {
     let _nobody_reads = write_out(text);
 }
 
-/// Writes the results of a command to standard output, and gives the status to exit with.
+/// Writes the results of a command to standard output, and returns the exit status.
 fn show(text: &str, status: ExitCode) -> ExitCode {
     match write_out(text) {
         Ok(()) => status,

@@ -1,9 +1,9 @@
-//! Times of modification as fields of HTTP have them: seconds since 1970, as ownCloud's clients and rclone write them; negative before 1970.
+//! Times of modification as fields of HTTP: seconds since 1970, negative before, as ownCloud's clients and rclone write them.
 
 use core::time::Duration;
 use std::time::SystemTime;
 
-/// How exactly a time is known. A time of its own for "not known" would be a time that some file has.
+/// The resolution of a time. An unknown time is no special value, because some file might have that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolution {
     Unknown,
@@ -55,7 +55,7 @@ pub(crate) fn in_seconds(time: SystemTime) -> SystemTime {
     }
 }
 
-/// Tests whether two times are the same, as far as both are known. A time that is not known is the same as no other.
+/// Tests whether two times are equal in their coarser resolution. An unknown time equals no other.
 pub(crate) fn are_same(one: (SystemTime, Resolution), other: (SystemTime, Resolution)) -> bool {
     match (one.1, other.1) {
         (Resolution::Unknown, _) | (_, Resolution::Unknown) => false,

@@ -141,7 +141,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Whether a name is that of an unfinished file, or of its journal. Others that begin so are a user's own.
+/// Tests whether a name is that of an unfinished file or of its journal. Other names with the same beginning belong to users.
 pub(crate) fn is_unfinished(part: &OsStr) -> bool {
     let Some(rest) = part.as_bytes().strip_prefix(RESERVED.as_bytes()) else { return false };
     let Some((hash, kind)) = rest.split_at_checked(2 * HASHED) else { return false };
@@ -184,7 +184,7 @@ pub(crate) fn decoded(text: &str) -> Option<Vec<u8>> {
 
 /// What hidden names of this crate begin with.
 pub(crate) const RESERVED: &str = ".reservoir-";
-/// Bytes of a name's hash in such a name.
+/// Bytes of the hash in a shortened name.
 const HASHED: usize = 12;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(crate) struct Packed {
     /// Below the folder that the pack is for.
     pub(crate) name: Name,
     pub(crate) modified: SystemTime,
-    /// Nine bits: who may read, write and execute it. `None` if that is not told.
+    /// The rights of the source: nine bits. `None` if they are unknown.
     pub(crate) mode: Option<u32>,
     pub(crate) bytes: Bytes,
 }
@@ -28,7 +28,7 @@ struct Head {
     /// As in a URL, so that any name fits.
     name: String,
     size: u64,
-    /// Nanoseconds since 1970, negative before.
+    /// Time of modification in nanoseconds since 1970, negative before.
     modified: i128,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mode: Option<u32>,

@@ -121,7 +121,7 @@ fn secret_in(path: &Path) -> io::Result<(Secret, File)> {
         file.rewind()?;
         file.write_all(&secret)?;
         file.sync_all().inspect_err(|_| {
-            // The next server must not take a secret for durable that no sync has covered.
+            // The next server must not find a secret that no sync has covered.
             let _ = file.set_len(0);
         })?;
     }

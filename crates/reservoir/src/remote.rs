@@ -1,6 +1,7 @@
 //! A server as a client sees it, and what it is asked.
 //!
-//! `dial`: what connects; `version`: of which version a file is; `asking`: a request, on a connection that is kept for the next one; `answer`: what comes back; `error`: what goes wrong;
+//! `dial`: connections; `version`: the version of a file; `asking`: requests, on connections that are kept for further ones; `answer`:
+//! answers; `error`: errors;
 //! `bucket`: what is another's with buckets; `http3`: requests on one connection of QUIC; `third_party`: copies that servers make.
 
 mod answer;
@@ -60,7 +61,7 @@ pub(crate) struct Remote {
     token: Option<String>,
     /// It is a bucket.
     bucket: Option<Bucket>,
-    /// A name, and the path and query by which it is asked for.
+    /// A name, and the path and query that are sent for it.
     exact: Option<(Name, String)>,
     /// Others that have the same files.
     stripes: Vec<Arc<Remote>>,
@@ -81,7 +82,7 @@ type Lines = HashMap<usize, Arc<tokio::sync::Mutex<Option<Arc<Line>>>>>;
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) about: About,
-    /// How exactly the server tells when it was modified.
+    /// The resolution of the time of modification.
     pub(crate) resolution: Resolution,
     /// Its version, as the server tells it.
     pub(crate) tag: Option<String>,
@@ -124,19 +125,19 @@ pub(crate) struct Beginning<'a> {
 pub(crate) struct Ending<'a> {
     pub(crate) root: Option<[u8; 32]>,
     pub(crate) verify: bool,
-    /// `None` if nobody knows it.
+    /// The time of modification. `None` if it is unknown.
     pub(crate) modified: Option<SystemTime>,
     pub(crate) attributes: &'a Attributes,
-    /// The rights of the source, if they are known.
+    /// The rights of the source. `None` if they are unknown.
     pub(crate) mode: Option<u32>,
-    /// Whether a file of its name is replaced.
+    /// Whether an existing file of the same name is replaced.
     pub(crate) replaces: bool,
 }
 
 /// Conditions that a server checks before a whole file appears.
 pub(crate) struct UploadConditions {
     pub(crate) digest: Expected,
-    /// Whether a file of its name is replaced.
+    /// Whether an existing file of the same name is replaced.
     pub(crate) replaces: bool,
 }
 
@@ -160,12 +161,12 @@ impl Remote {
         Remote { bucket: Some(bucket), by_http3: false, ..Remote::new(shell, dial, &host, port, None) }
     }
 
-    /// Asks for a name by a path and a query that were given for it.
+    /// Sets the path and the query that are sent for a name.
     pub(crate) fn asked_by(self, exact: Option<(Name, String)>) -> Remote {
         Remote { exact, ..self }
     }
 
-    /// Whether a name is asked for with a query.
+    /// Tests whether the request for a name has a query.
     pub(crate) fn has_query(&self, name: &Name) -> bool {
         self.exact.as_ref().is_some_and(|(exact, _)| exact == name)
     }
@@ -211,7 +212,7 @@ impl Remote {
             Some(_) if name == &Name::root() => None,
             _ => match self.ask(self.request(Method::HEAD, name), body::empty(), name, Some(STALL)).await {
                 Err(RemoteError::Refused { status: StatusCode::NOT_FOUND, .. }) => None,
-                // A signature may be for GET alone. Its body is left, and with it the connection.
+                // A signature may be for GET alone. The body is dropped unread, and the connection with it.
                 Err(RemoteError::Refused { status, .. }) if self.has_query(name) && status.is_client_error() => {
                     let request = self.request(Method::GET, name);
                     Some((self.ask(request, body::empty(), name, Some(STALL)).await?, false))
@@ -229,7 +230,7 @@ impl Remote {
             return Ok(folder.then_some(Found { about, resolution, tag, version, is_reservoir: false }));
         };
         let fields = answer.headers();
-        // What stands behind a query may be anything.
+        // A query may lead to any other server.
         let is_reservoir = !self.has_query(name) && field(fields, SERVER).is_some_and(is_reservoir);
         let folder = field(fields, HeaderName::from_static("reservoir-kind")) == Some("folder");
         let kind = if folder { Kind::Folder } else { Kind::File };
@@ -315,8 +316,8 @@ impl Remote {
         Ok(told.flatten())
     }
 
-    /// The strongest hash of a file of `size` bytes that the server tells in time; a bucket's, if it has it from one request. Checksums against
-    /// accidents count if they `may_be_weak`, as those of grid storage are.
+    /// Returns the strongest hash of a file of `size` bytes that the server tells in time; of a bucket's object, its hash if the object came in
+    /// one request. Checksums against accidents, as grid storage has them, count only if they `may_be_weak`.
     pub(crate) async fn digest(
         &self,
         name: &Name,
@@ -333,7 +334,7 @@ impl Remote {
         if may_be_weak && !self.is_reservoir().await? {
             request = request.header("want-digest", "sha-256, sha-512;q=0.9, md5;q=0.8, adler32;q=0.7");
         }
-        // The server's own patience ends first.
+        // The server's own limit ends first.
         let asked = self.ask(request, body::empty(), name, None);
         let Ok(answer) = self.shell.within(patience(size) + STALL, asked).await else { return Ok(None) };
         let answer = answer?;
@@ -359,13 +360,13 @@ impl Remote {
         text.lines().map(|line| name(line).ok_or_else(wrong)).collect()
     }
 
-    /// Makes a folder, and those above it.
+    /// Makes a folder and its missing parents.
     pub(crate) async fn make_folder(&self, name: &Name) -> Result<(), RemoteError> {
         if name == &Name::root() {
             return Ok(());
         }
         match self.make_one_folder(name).await {
-            // RFC 4918 9.3.1: one above it is missing.
+            // RFC 4918 9.3.1: a parent is missing.
             Err(RemoteError::Refused { status: StatusCode::CONFLICT, .. }) => {}
             made => return made,
         }
@@ -375,7 +376,7 @@ impl Remote {
         }
         for folder in above.iter().rev() {
             match self.make_one_folder(folder).await {
-                // It is there, or else the last one tells.
+                // The folder exists, or else the last request fails.
                 Err(RemoteError::Refused { status: StatusCode::METHOD_NOT_ALLOWED, .. }) => {}
                 made => made?,
             }
@@ -394,7 +395,7 @@ impl Remote {
             Err(refused @ RemoteError::Refused { status: StatusCode::METHOD_NOT_ALLOWED, .. }) => {
                 match self.head(name).await {
                     Ok(Some(found)) if found.about.kind == Kind::Folder => Ok(()),
-                    // A token that may only write does not see what is there.
+                    // A token that may only write cannot see whether the file exists.
                     Err(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. }) => Ok(()),
                     _ => Err(refused),
                 }
@@ -410,8 +411,8 @@ impl Remote {
         Ok(Reading { answer, left: 0, trailers: None, name: from.clone(), host: self.host.clone() })
     }
 
-    /// The bytes of `range` of a version, and what gives the connection back: over the line of a stream, behind what that
-    /// asked before, if `line` says which.
+    /// Requests the bytes of `range` of a version. If `line` is set, the request goes over the line of that stream, behind the stream's earlier
+    /// request.
     pub(crate) async fn get(
         &self,
         name: &Name,
@@ -499,7 +500,7 @@ impl Remote {
         if let Some(attributes) = attributes.filter(|attributes| !attributes.is_empty()) {
             request = request.header(attributes::FIELD, attributes.to_text());
         }
-        // Each block that is there may be read again before the answer.
+        // The server may read each existing block again before it answers.
         let answer = self.ask(request, body::empty(), name, Some(patience(of.blocks.size()))).await?;
         let text = self.text(answer, name, journal::most_bytes(of.blocks) as usize).await?;
         Ok(journal::blocks_of(text.split('\n').map(str::as_bytes), of.blocks))
@@ -652,13 +653,13 @@ fn is_reservoir(server: &str) -> bool {
 
 /// How long a server may take for the files of a pack.
 const PACK_STALL: Duration = Duration::from_secs(600);
-/// The list of the files of a pack that did not arrive: more than a server of ours sends.
+/// Bytes of the list of a pack's missing files: more than a reservoir sends.
 const MOST_OF_A_PACKS_ANSWER: usize = 8 << 20;
 /// How long a server may stand still.
 const STALL: Duration = Duration::from_secs(60);
 /// What is read of an answer that nobody asked for.
 const MOST_OF_A_REFUSAL: usize = 64 << 10;
-/// Entries of a folder, the bytes of their list, and those of a line.
+/// Maximum of entries of a folder, of bytes of their list, and of bytes of a line.
 const MOST_ENTRIES: usize = 1_000_000;
 const MOST_LISTED: usize = 128 << 20;
 const MOST_OF_A_LINE: usize = 4 << 10;

@@ -107,7 +107,7 @@ impl Rooted {
 
 impl Folder for Rooted {
     fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>> {
-        // Opening a pipe or a device has an effect: a writer of the pipe goes on, and its bytes are lost.
+        // To open a pipe or a device has an effect: a writer of the pipe goes on, and its bytes are lost.
         match self.about(name)?.kind {
             Kind::File => self.open_with(name, OpenOptions::new().read(true), false),
             Kind::Folder => Err(io::ErrorKind::IsADirectory.into()),
@@ -154,12 +154,12 @@ impl Folder for Rooted {
         self.create_folder(&name.folder())?;
         let above = self.open_folder(&name.folder())?;
         match self.dir.create_dir(name.path()) {
-            // Another writer was quicker.
+            // Another writer made the folder first.
             Err(_) if self.about(name).is_ok_and(|about| about.kind == Kind::Folder) => return Ok(()),
             made => made?,
         }
         above.sync_names().inspect_err(|_| {
-            // The next attempt must make it again: a sync of names that nobody changes would write nothing.
+            // The next attempt must make the folder again: a sync without a change of names would write nothing.
             let _ = self.dir.remove_dir(name.path());
         })
     }
@@ -172,7 +172,7 @@ impl Folder for Rooted {
         let (old, new) = (self.folder(&from.folder())?, self.folder(&to.folder())?);
         let (from_last, to_last) = (from.last().unwrap_or_default(), to.last().unwrap_or_default());
         match renameat_with(&old, from_last, &new, to_last, RenameFlags::NOREPLACE) {
-            // The file system cannot do it in one step.
+            // The file system has no such operation.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if self.dir.symlink_metadata(to.path()).is_err() => {
                 self.rename(from, to)
             }
@@ -190,12 +190,12 @@ impl Folder for Rooted {
     }
 }
 
-/// Opened as a folder whose contents can be brought to the medium.
+/// A folder that was opened to sync its contents.
 struct RealFolder(File);
 
 impl OpenFolder for RealFolder {
     fn sync_files(&self) -> io::Result<()> {
-        // It reports failed writes since Linux 5.8.
+        // `syncfs` reports failed writes since Linux 5.8.
         Ok(rustix::fs::syncfs(&self.0)?)
     }
 
@@ -217,7 +217,8 @@ fn about_name(dir: &Dir, name: &Name) -> io::Result<About> {
     metadata.map(|metadata| about(&metadata))
 }
 
-/// Describes the entry `part` of `folder`. A link counts as the file that it leads to, or as nothing of use: folders may lead in circles.
+/// Describes the entry `part` of `folder`. A link counts as the file that it leads to, or else as an unusable entry, because folders may
+/// lead in circles.
 fn about_entry(dir: &Dir, folder: &Name, part: &OsStr, entry: &DirEntry) -> io::Result<About> {
     let found = if entry.file_type()?.is_symlink() {
         let linked = folder.join(part).ok().and_then(|name| about_name(dir, &name).ok());
@@ -299,7 +300,7 @@ impl Stored for RealFile {
 
     fn set_owner(&self, (user, group): (u32, u32)) -> bool {
         let set = |user| std::os::unix::fs::fchown(&self.file, user, Some(group));
-        // Only the superuser gives files away; a group that the process is in, it may set.
+        // Only the superuser may change the owner; any process may set a group that it is in.
         set(Some(user)).or_else(|_| set(None)).is_ok()
     }
 
@@ -337,7 +338,7 @@ impl Stored for RealFile {
     }
 }
 
-/// The umask of the process. Where the system does not tell it, new files are their owner's alone.
+/// Returns the umask of the process. Where the system does not tell the umask, new files are for their owner alone.
 fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let told = status.lines().find_map(|line| line.strip_prefix("Umask:"));
@@ -439,7 +440,7 @@ mod tests {
         }
         assert_eq!(folder.open(&name("/link")).unwrap().about().unwrap().size, 4);
     }
-    /// A writer of the pipe still waits for a reader afterwards.
+    /// A writer of the pipe must still wait for a reader afterwards.
     #[test]
     fn pipe_is_not_opened() {
         use std::io::{Read, Write};

@@ -48,7 +48,7 @@ pub(crate) struct Written {
     pub(crate) blocks: Vec<(u64, BlockSum)>,
     /// Parts of blocks that were written.
     pub(crate) parts: Vec<Range<u64>>,
-    /// When the first of them was written.
+    /// The epoch of the first of these bytes.
     pub(crate) epoch: SyncEpoch,
     /// CRC32C of all of it.
     pub(crate) crc: u32,

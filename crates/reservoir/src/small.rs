@@ -1,7 +1,8 @@
 //! Small files that come and go together: read into a pack one after the other; written under hidden names, brought to the medium at once, and
 //! then given their names.
 //!
-//! Invariant: a file has its name only once its bytes are on the medium. If a sync fails, all files of the batch count as lost. Each is locked as a [`Landing`](crate::landing::Landing) locks it, so that no
+//! Invariant: a file has its name only once its bytes are on the medium. If a sync fails, all files of the batch count as lost. Each is
+//! locked as a [`Landing`](crate::landing::Landing) locks it, so that no
 //! two writers of a name are at work at a time.
 //!
 //! All calls block.
@@ -23,7 +24,7 @@ pub(crate) struct Batch {
     into: Name,
     files: Vec<Packed>,
     bytes: usize,
-    /// Folders of files that were written, opened before them, in this order.
+    /// Folders of the written files, each opened before its files, in this order.
     folders: Vec<(Name, Arc<dyn OpenFolder>)>,
 }
 
@@ -76,7 +77,7 @@ impl Batch {
         let folders = core::mem::take(&mut self.folders);
         let mut synced = BTreeSet::new();
         for (_, folder) in &folders {
-            // One call for all files: a call for each would wait for the medium each time. Another file system may be mounted on a folder.
+            // One call syncs all files: a call for each would wait for the medium each time. A folder may be a mount of another file system.
             if synced.insert(folder.file_system()?) {
                 folder.sync_files()?;
             }
@@ -106,7 +107,7 @@ impl Batch {
         parts.try_fold(self.into.clone(), |name, part| name.join(part.as_os_str()))
     }
 
-    /// Writes one under its hidden name.
+    /// Writes one file under its hidden name.
     fn write(&mut self, file: &Packed) -> Result<Written, LandingError> {
         let name =
             self.name_of(file).map_err(|error| LandingError::Medium(file.name.clone(), io::Error::other(error)))?;
@@ -128,7 +129,7 @@ impl Batch {
         Ok(Written { name, lock, data, mode })
     }
 
-    /// Writes the hidden file. Returns it, and the rights that it is to have.
+    /// Writes the hidden file. Returns the file, and its final rights.
     fn fill(&self, name: &Name, lock: &dyn Stored, file: &Packed) -> io::Result<(Arc<dyn Stored>, Option<u32>)> {
         // What it vouches for is overwritten now.
         if lock.about()?.size > 0 {
@@ -140,7 +141,7 @@ impl Batch {
         data.write_at(&file.bytes, 0)?;
         let mode = self.folder.rights(name, file.mode)?.owned(&*data);
         if let Some(mode) = mode {
-            // A file that is not to be written could not be written again, should this be cut off: that comes last.
+            // The read-only mode is set last, because a file that was cut off must be writable for the next attempt.
             data.set_attributes(&of_mode(mode | 0o600))?;
         }
         data.set_modified(file.modified)?;
@@ -157,7 +158,7 @@ struct Written {
     name: Name,
     lock: Arc<dyn Stored>,
     data: Arc<dyn Stored>,
-    /// The rights that it is to have.
+    /// The final rights of the file.
     mode: Option<u32>,
 }
 
@@ -169,7 +170,7 @@ fn of_mode(mode: u32) -> Attributes {
 pub(crate) struct Wanted {
     pub(crate) at: Name,
     pub(crate) packed_as: Name,
-    /// The entity tag when the file was listed: if the file has another one now, it is left out.
+    /// The entity tag of the file in the list. A file that has another tag now is left out.
     pub(crate) tag: Option<String>,
 }
 

@@ -20,7 +20,7 @@ pub trait Folder: Send + Sync {
     /// If there is none.
     fn open(&self, name: &Name) -> io::Result<Arc<dyn Stored>>;
 
-    /// Opens a file to be read and written; makes it if it is not there, for its owner alone to read and write.
+    /// Opens a file to be read and written. A missing file is made, for its owner alone to read and write.
     ///
     /// # Errors
     /// If it cannot be, or is no regular file.
@@ -32,8 +32,8 @@ pub trait Folder: Send + Sync {
     /// If there is nothing.
     fn about(&self, name: &Name) -> io::Result<About>;
 
-    /// Returns the rights of a new file under a name: those of the file that it replaces; or else the nine bits of its `source`, or reading and
-    /// writing for all, less what the process' umask takes. None, where the medium has no rights.
+    /// Returns the rights of a new file under a name: the rights of the file that it replaces; or else the nine bits of its `source`, or reading
+    /// and writing for all, less the process' umask. Media without rights return the default.
     ///
     /// # Errors
     /// If the system fails.
@@ -60,12 +60,12 @@ pub trait Folder: Send + Sync {
     /// If it cannot be.
     fn rename(&self, from: &Name, to: &Name) -> io::Result<()>;
 
-    /// Gives a file another name, unless something has that name. After a crash it has the one or the other.
+    /// Renames a file, unless the new name exists. After a crash the file has one of the two names.
     ///
     /// # Errors
-    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists), if something has the name; if it cannot be.
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) if the new name exists; others if the system fails.
     fn rename_to_new(&self, from: &Name, to: &Name) -> io::Result<()> {
-        // A folder that can do both in one step does.
+        // An implementation with an atomic operation overrides this.
         match self.about(to) {
             Err(error) if is_absent(&error) => self.rename(from, to),
             Err(error) => Err(error),
@@ -82,7 +82,7 @@ pub trait Folder: Send + Sync {
     /// Opens a folder to sync what will be written in it.
     ///
     /// # Errors
-    /// If it is no folder that can be opened.
+    /// If the name is no folder, or the folder cannot be opened.
     fn open_folder(&self, name: &Name) -> io::Result<Arc<dyn OpenFolder>>;
 }
 
@@ -112,7 +112,7 @@ pub trait OpenFolder: Send + Sync {
     fn file_system(&self) -> io::Result<u64>;
 }
 
-/// The entries of a folder, read as they are asked for; asking blocks.
+/// The entries of a folder, read one by one. Each call of `next` may block.
 pub type Entries = Box<dyn Iterator<Item = io::Result<(OsString, About)>> + Send>;
 
 /// An open file.
@@ -162,7 +162,7 @@ pub trait Stored: Send + Sync {
         if attributes.is_empty() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
     }
 
-    /// Gives the file an owner and a group, as far as the process may; returns whether it has that group.
+    /// Sets the owner and the group of the file, as far as the process may. Returns whether the file has that group.
     fn set_owner(&self, owner: (u32, u32)) -> bool {
         let _has_none = owner;
         true
@@ -177,8 +177,8 @@ pub trait Stored: Send + Sync {
     /// Returns when what was written is on the medium.
     ///
     /// # Errors
-    /// If a write failed since the file was opened. This is reported once: everything written since the last good sync counts as lost, and a
-    /// later sync succeeds without it.
+    /// If a write failed since the file was opened. This is reported once: all bytes written since the last good sync count as lost, and a
+    /// later sync succeeds without them.
     fn sync(&self) -> io::Result<()>;
 
     /// Forgets what is cached and synced, so that it is read from the medium next.
@@ -220,19 +220,19 @@ pub struct About {
     pub size: u64,
     /// When it was modified.
     pub modified: SystemTime,
-    /// Number of the inode; 0 where it is not known.
+    /// Number of the inode; 0 if it is unknown.
     pub inode: u64,
     /// Time of the last change of the inode, which users cannot set, or a counter of changes where a medium has no such time.
     pub changed: SystemTime,
 }
 
 impl About {
-    /// Describes an entry of another machine, whose inode is not known.
+    /// Describes an entry of another machine, without a number of the inode.
     pub const fn without_inode(kind: Kind, size: u64, modified: SystemTime) -> About {
         About { kind, size, modified, inode: 0, changed: SystemTime::UNIX_EPOCH }
     }
 
-    /// Returns what tells this version of the file from others.
+    /// Returns the version of the file.
     pub(crate) fn version(&self) -> FileVersion {
         FileVersion { inode: self.inode, size: self.size, modified: self.modified, changed: self.changed }
     }
@@ -248,17 +248,17 @@ impl About {
 /// See [`Rooted`](crate::rooted::Rooted) for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// Nine bits: who may read, write and execute it. `None` where the medium has no such.
+    /// Nine bits of rights. `None` if the medium has no rights.
     pub mode: Option<u32>,
-    /// Its user and its group. `None` if it is the process'.
+    /// Owner and group of the file. `None` if the process determines both.
     pub owner: Option<(u32, u32)>,
 }
 
 impl Rights {
-    /// Gives a file their owner, and returns the mode that it is to have then.
+    /// Gives a file its owner and group, and returns the mode that must be set afterwards.
     pub(crate) fn owned(self, file: &dyn Stored) -> Option<u32> {
         match self.owner {
-            // The rights of one group are not another's.
+            // The rights of one group must not go to another group.
             Some(owner) if !file.set_owner(owner) => self.mode.map(|mode| mode & !0o070),
             _ => self.mode,
         }
@@ -289,7 +289,7 @@ pub(crate) fn evaluate(
     }
     Ok(match folder.about(name) {
         Ok(about) if about.kind == Kind::File => preconditions.evaluate(Current::Version(&about.version())),
-        // A link that leads out has the name too.
+        // A link that leads out of the root has the name too.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => preconditions.evaluate(Current::Unversioned),
         Ok(_) => preconditions.evaluate(Current::Unversioned),
         Err(error) if is_absent(&error) => preconditions.evaluate(Current::Absent),

@@ -170,10 +170,10 @@ impl Agent {
     }
 }
 
-/// Puts a new file in the place of the one at `path`.
+/// Replaces the file at `path` by a new file.
 fn put_in_place(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Other agents may write beside this one, and strangers may have put links there: a new file has a name of its own.
+    // Other agents may write beside this one, and strangers may have put links there: the new file has a unique name.
     let mut new = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
     new.write_all(text.as_bytes())?;
     new.persist(path)?;

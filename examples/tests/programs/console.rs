@@ -1,4 +1,4 @@
-//! Programs that serve though nothing can be written to standard output or standard error.
+//! Programs that serve without a writable standard output or standard error.
 
 use crate::signals::{Served, WHO_HAS, send};
 use crate::{Folder, program};
@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Where each write fails, as on a full disk.
+/// Returns an output on which each write fails, as on a full disk.
 fn full() -> Stdio {
     File::options().write(true).open("/dev/full").unwrap().into()
 }
@@ -29,7 +29,7 @@ fn servers_go_on_when_nothing_can_be_written() {
     ];
     for (name, arguments) in cases {
         let far = UnixDatagram::bind(folder.path(&format!("{name}.far"))).unwrap();
-        // What does not come is a failure, and not for ever.
+        // A missing answer is a failure after this time.
         far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let (near, end) = (format!("{name}.near"), format!("{name}.far"));
         let uplink = format!("dgram:{near},{end}");
@@ -40,16 +40,16 @@ fn servers_go_on_when_nothing_can_be_written() {
             assert_eq!(server.try_wait().unwrap(), None, "{name}");
             std::thread::yield_now();
         }
-        // Each agent is a line, and so is its end.
+        // The program writes a line when an agent comes, and one when it goes.
         (0..3).for_each(|_| visit(&folder));
-        // What a switch that is told no rules does with a frame is another matter.
+        // A switch without rules does not forward the frame.
         if name != "eswitch" {
             far.send_to(&WHO_HAS, folder.path(&near)).unwrap();
             let mut frame = [0; 2048];
             while { far.recv(&mut frame).unwrap() } < 42 || frame[12..14] != WHO_HAS[12..14] || frame[21] != 2 {}
         }
         send(&server, "TERM");
-        // What it counted could not be shown.
+        // The program could not write its counters at the end.
         assert_eq!(server.wait().unwrap().code(), Some(1), "{name}");
     }
 }
@@ -66,10 +66,10 @@ fn target_goes_on_when_no_error_can_be_written() {
     for round in 0..3 {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(&[0x47; 200]).unwrap();
-        // It closes the connection, or has it reset.
+        // The target closes the connection or resets it.
         let _ended = stream.read_to_end(&mut Vec::new());
         let mut stream = TcpStream::connect(address).unwrap();
-        // NVMe/TCP 3.6.2.2: ICReq, 128 bytes of header; the rest is what is usual.
+        // NVMe/TCP 3.6.2.2: ICReq, 128 bytes of header; the other fields have usual values.
         let mut request = [0; 128];
         (request[2], request[4]) = (128, 128);
         stream.write_all(&request).unwrap();
@@ -86,15 +86,15 @@ fn pipe_that_nobody_reads_does_not_stop_a_server() {
     let folder = Folder::new("console-pipe");
     let agent = ["--dgram", "near", "far", "--mirror", "agent"];
     let _far = UnixDatagram::bind(folder.path("far")).unwrap();
-    // Its errors go to a pipe that is read by nobody, and is full soon: each agent is two lines of 30 bytes or more.
+    // The pipe of its errors has no reader, and is full soon: each agent causes two lines of 30 bytes or more.
     let mut echo = Served::start(&folder, "udp_echo", &agent);
     (0..2500).for_each(|_| visit(&folder));
     assert!(echo.end("TERM").1.len() < 70_000, "some lines were lost");
 }
 
-/// An agent that comes, is greeted and goes.
+/// Connects as an agent, reads the greeting, and leaves.
 fn visit(folder: &Folder) {
-    // As long as the one before is not known to have gone, another is refused.
+    // The program refuses an agent until it knows that the one before has gone.
     loop {
         let mut agent = UnixStream::connect(folder.path("agent")).unwrap();
         agent.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -1,4 +1,4 @@
-//! `udp_echo` with a key file: however the file is called, no key sends under one number twice.
+//! `udp_echo` with a key file: no key sends twice under one number, whatever the file's name.
 
 use crate::signals::{Served, WHO_HAS};
 use crate::{Folder, refused};
@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-/// Answers leave under one key; questions come in plain.
+/// Makes a key file: answers are sent under one key, and questions come in plain.
 fn keys(key: u8) -> String {
     format!(
         "state add src 10.77.0.1 dst 10.77.0.2 proto esp spi 0x1001 reqid 1 mode transport \
@@ -18,7 +18,7 @@ fn keys(key: u8) -> String {
     )
 }
 
-/// The IV of the packet that answers a datagram, from a program that is asked and ended.
+/// Starts the program, sends a datagram, and ends the program. Returns the IV of the packet that answers.
 fn iv(folder: &Folder, arguments: &[&str]) -> u64 {
     let far = UnixDatagram::bind(folder.path("far")).unwrap();
     far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -41,7 +41,7 @@ fn iv(folder: &Folder, arguments: &[&str]) -> u64 {
                 let macs = [&frame[6..12], &WHO_HAS[6..12]].concat();
                 send(&[&macs[..], &QUESTION].concat());
             }
-            // RFC 4303 2, RFC 4106 3.1: SPI and number before it.
+            // RFC 4303 2, RFC 4106 3.1: SPI and number come before the IV.
             ([8, 0], _, 50) if length > 50 => break u64::from_be_bytes(frame[42..50].try_into().unwrap()),
             _ => {}
         }
@@ -86,7 +86,7 @@ fn keys_in_use_or_of_unknown_age_are_refused() {
     folder.write("twice", &(keys(6) + &keys(6).lines().next().unwrap().replace("0x1001", "0x2001")));
     let said = refused(&folder, "udp_echo", &with("twice"));
     assert!(said.contains("this key and salt were used before"), "{said}");
-    // It is older than the store, which has never heard of its key.
+    // The file is older than the store, which has no entry of its key.
     let old = fs::File::create(folder.write("old", &keys(9))).unwrap();
     fs::write(folder.path("old"), keys(9)).unwrap();
     old.set_modified(std::time::SystemTime::now() - Duration::from_secs(86_400)).unwrap();
@@ -97,7 +97,7 @@ fn keys_in_use_or_of_unknown_age_are_refused() {
     assert!(iv(&folder, &["--keys", "old", "--state", "numbers"]) > 1, "it is known now");
     fs::write(folder.path("numbers/numbers"), "damaged").unwrap();
     let said = refused(&folder, "udp_echo", &with("old"));
-    assert!(said.contains("numbers/numbers: line 1 is not what was written there"), "{said}");
+    assert!(said.contains("numbers/numbers: line 1 is damaged"), "{said}");
     let said = refused(&folder, "udp_echo", &["--dgram", "near2", "far2", "--keys", "old", "--state", "old"]);
     assert!(said.contains("old/numbers: "), "{said}");
 }

@@ -1,6 +1,7 @@
 //! The programs as users run them: what is wrong is told in one line and by the status, and costs nobody a file.
 //!
-//! `console`: programs that can write nowhere; `keys`: numbers of ESP go on, whatever a key file is called; `signals`: programs that a signal ends; `switch`: one that switches; `timeline`: reads what `--trace` writes.
+//! `console`: programs without a writable output; `keys`: numbers of ESP go on, whatever a key file is called; `signals`: programs that a
+//! signal ends; `switch`: a program that switches; `timeline`: reads the files of `--trace`.
 
 mod console;
 mod keys;
@@ -338,7 +339,7 @@ fn run(folder: &Folder, name: &str, arguments: &[&str]) -> Output {
     program(folder, name).args(arguments).output().unwrap()
 }
 
-/// A program that runs in `folder`, and keeps there what outlives it. `cargo test` builds examples where this test's own folder is.
+/// Makes a command that runs in `folder`, and keeps its permanent files there. `cargo test` builds examples beside this test's own folder.
 fn program(folder: &Folder, name: &str) -> Command {
     let here = std::env::current_exe().unwrap();
     let program = here.parent().and_then(Path::parent).unwrap().join("examples").join(name);

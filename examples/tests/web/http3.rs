@@ -168,7 +168,7 @@ fn there_is_room_for_so_many() {
     let limits = Limits { capacity: Capacity::new(1, 1 << 20), ..Limits::default() };
     let (closed, counters) = over(&folder, Mode::Nic, "0", limits, async |client: Client| {
         let (first, mut requests) = client.connect().await;
-        // A request under way: its body does not come.
+        // The request stays under way, because its body does not come.
         let request = Request::put("https://server.nic-offload.test/").body(()).unwrap();
         let mut stream = requests.send_request(request).await.unwrap();
         stream.send_data(Bytes::from_static(&[7; 100])).await.unwrap();
@@ -177,7 +177,7 @@ fn there_is_room_for_so_many() {
         let _answer = stream.recv_response().await.unwrap();
         while stream.recv_data().await.unwrap().is_some() {}
         client.host.runtime().sleep(Duration::from_secs(1)).await;
-        // Now it is idle, and gives way.
+        // The connection is idle now, and gives way.
         let (second, _requests) = client.connect().await;
         let ended = first.closed().await;
         let is_open = second.remote_addr().is_ok();
@@ -188,10 +188,10 @@ fn there_is_room_for_so_many() {
     assert_eq!(counters.value("http_refused"), 2);
 }
 
-/// As many strangers as the programs have places begin a handshake and are not heard of again: each client is served, and nothing is left
-/// of them when the handshake's time is over.
+/// As many clients as the programs have places begin a handshake and fall silent: other clients are served, and the half-open connections
+/// are gone after their deadline.
 #[test]
-fn strangers_who_begin_handshakes_shut_nobody_out() {
+fn half_open_connections_shut_out_no_client() {
     let folder = Folder::new("http3-strangers", &[("small", 700)]);
     let (said, counters) = over(&folder, Mode::Nic, "0", Limits::default(), async |client: Client| {
         for _ in 0..1100 {
@@ -259,7 +259,7 @@ fn over<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     let config = |end| Config { random: Some(RandomSource::from(Seed(2).derive(end))), ..Config::default() };
     let tls = identity::server_config(Randomness::Seeded(Seed(3)), None);
     let site = Site::new(&folder.0, Arc::new(InPlace)).unwrap();
-    // As many as the program has places.
+    // The limit is that of the program.
     let config_of_server = Config { max_connections: 1024, ..config("server") };
     let server = Server::new(site, mode, tls, config_of_server).unwrap().with_limits(limits);
     let _serves = server.listen(&host, mode.port()).unwrap();
@@ -305,7 +305,7 @@ async fn ask_with(
         request = request.header(*name, *value);
     }
     let mut stream = requests.send_request(request.body(()).unwrap()).await?;
-    // The server may have stopped the stream: why is heard below.
+    // The server may have stopped the stream: its code is checked below.
     if !body.is_empty() {
         let _heard_below = stream.send_data(body).await;
     }

@@ -48,7 +48,7 @@ impl RequestBody {
         RequestBody { stream, alarm, runtime, span, since, moved: 0, length, malformed: None, stage: Stage::Data }
     }
 
-    /// Reads the body to its end, if its length is declared: only then it shows whether the request is malformed.
+    /// Reads the body to its end, if its length is declared: only the whole body shows whether the request is malformed.
     pub(super) async fn discard(&mut self) -> Result<(), Failure> {
         while self.length.declared().is_some()
             && let Some(frame) = self.frame().await
@@ -58,7 +58,7 @@ impl RequestBody {
         Ok(())
     }
 
-    /// The next of its data, counted; then its trailers, checked.
+    /// Returns the next data, and counts its bytes. At the end, checks the trailers.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failure>> {
         if self.stage == Stage::Data {
             if let Some(mut data) = ready!(self.stream.poll_recv_data(cx))? {
@@ -84,7 +84,7 @@ impl RequestBody {
         })
     }
 
-    /// Returns the fault of the body, as far as it was read.
+    /// Returns the fault of the part of the body that was read.
     pub(super) fn malformed(&self) -> Option<Malformed> {
         self.malformed
     }

@@ -68,7 +68,7 @@ impl Server {
         })
     }
 
-    /// Has clients take no more than this, over all servers that were given clones of it.
+    /// Sets the limits of clients. Servers with clones of `limits` share its slots and its memory.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Server {
         (self.config.idle, self.config.handshake) = (limits.idle, limits.handshake);
@@ -211,7 +211,7 @@ impl Server {
         let (mut send, mut receive) = stream.split();
         let length = match check_head(&request) {
             Ok(length) => length,
-            // RFC 9114 4.1.2.
+            // RFC 9114 4.1.2: a malformed request is a stream error.
             Err(malformed) => {
                 send.stop_stream(Code::H3_MESSAGE_ERROR);
                 receive.stop_sending(Code::H3_MESSAGE_ERROR);
@@ -279,7 +279,7 @@ impl Server {
     }
 }
 
-/// The requests of a connection that are answered now: while there is one, the connection keeps its slot.
+/// The requests of a connection that are being answered. As long as there is one, the connection keeps its slot.
 struct Answers {
     slot: Arc<ConnectionSlot>,
     count: Mutex<usize>,
@@ -294,7 +294,7 @@ impl Answers {
     }
 }
 
-/// One of [`Answers`], until it is dropped.
+/// One request of [`Answers`], until this is dropped.
 struct AnswerGuard<'a>(&'a Answers);
 
 impl Drop for AnswerGuard<'_> {
@@ -337,6 +337,6 @@ async fn within<T>(
 const SEND_WINDOW: u32 = 1 << 20;
 /// What is handed to the connection at a time.
 const PIECE: usize = 64 << 10;
-/// Bytes of a body that nobody wants, and that are read nevertheless.
+/// Bytes of an unused body that are read nevertheless.
 const MOST_UNREAD: u64 = 64 << 10;
 const MOST_OF_A_HEADER: u64 = 64 << 10;

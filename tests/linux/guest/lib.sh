@@ -3,7 +3,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d) pid=
-# Used numbers of keys go with the run.
+# The store of used numbers is removed with the run.
 export XDG_STATE_HOME=$work/state
 clean_up() {
     jobs -p | xargs -r kill 2>/dev/null || true

@@ -134,7 +134,7 @@ fn what_is_no_record_is_refused_and_costs_no_number() {
     assert!(receiving.seal(23, &[0; 16_385]).is_none(), "too long for a record");
 }
 
-/// RFC 8446 5.3 and 5.5: a key seals so many records and no more, and a number is not used twice.
+/// RFC 8446 5.3 and 5.5: a key seals a limited number of records, and a number is not used twice.
 #[test]
 fn records_end_at_the_limit_of_their_key() {
     for (suite, key_len, limit) in [

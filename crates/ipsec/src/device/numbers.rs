@@ -13,7 +13,7 @@ impl SecureDevice {
     /// Has an SA to be go on after what was written down of its key.
     ///
     /// # Errors
-    /// If nobody knows any more how far that came, or another process uses the key.
+    /// If the last number of the key is no longer known, or another process uses the key.
     pub(super) fn go_on_after_mark(&self, params: &mut SaParams) -> Result<Marks, KeyingError> {
         match self.memory.claim(params)? {
             None => Ok(Marks::NONE),

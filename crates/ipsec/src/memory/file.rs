@@ -3,13 +3,13 @@
 //! A file of text, for its owner's eyes: the key of the hashes, then a line each for the keys that were used, by their
 //! hashes. Marks that come later are put behind its end, a line for each call, and made durable. When there are as many of those as the file has
 //! keys, it is written anew and put in the place of the one before (`.new`, then renamed), file and folder made durable: so a mark costs the same
-//! however many there are. Entries stay: a key that comes back next year goes on behind what it sent this year.
+//! however many there are. Entries stay: a key that comes back after a year goes on behind its last number.
 //!
 //! A daemon that changes keys all along has no last one. So when the file is full, the half that was not written for the longest time is
 //! [spent](super::spent): a second file (`.spent`) knows that those were used, and no more, so they are refused when they come back. It is
 //! written first: what is in neither, at no time, was never used. A key that an SA still sends by gets a line again with its next mark.
 //!
-//! Invariant: whenever the machine stops, the files that are there afterwards are whole, but for a last line that no call has returned from, and
+//! Invariant: whenever the machine stops, the files that are there afterwards are whole, except for a last line of an unfinished call, and
 //! have all marks of the calls of [`write`](Entries::write) that returned.
 
 use super::spent::Spent;
@@ -36,7 +36,7 @@ pub(super) struct Entries {
     marks: BTreeMap<Name, Entry>,
     /// The writes so far, by which entries have an age.
     writes: u64,
-    /// Keys without an entry that SAs were added with.
+    /// Keys of added SAs that have no entry yet.
     begun: BTreeSet<Name>,
     spent: Option<Arc<Spent>>,
     /// How many are spent, as the file says: the other file knows of these, or of more.
@@ -179,29 +179,29 @@ impl Entries {
         text
     }
 
-    /// The name of a key's entry.
+    /// Returns the name of a key's entry.
     pub(super) fn name(&self, direction: Direction, key: &EspKey, spi: u32) -> Name {
         (direction as u8, self.hash(direction, key, spi))
     }
 
-    /// The mark of an entry, or [`SPENT`]. `None`: the key was never used.
+    /// Returns the mark of an entry, or [`SPENT`]. `None` if the key was never used.
     pub(super) fn find(&self, name: Name) -> Option<u64> {
         let spent = || self.spent.as_ref().is_some_and(|spent| spent.contains(wide(name)));
         self.marks.get(&name).map(|entry| entry.number).or_else(|| spent().then_some(SPENT))
     }
 
-    /// Whether the store began before `written`, in time to know what was used since.
+    /// Tests whether the store began before `written`, and so knows every number that was used since.
     pub(super) fn began_before(&self, written: SystemTime) -> bool {
         let written = written.duration_since(UNIX_EPOCH).map_or(0, |written| written.as_secs());
         self.since.is_some_and(|since| since <= written)
     }
 
-    /// Whether `other` is an earlier or a later state of the same file.
+    /// Tests whether `other` is an earlier or a later state of the same file.
     pub(super) fn is_of(&self, other: &Entries) -> bool {
         self.secret == other.secret
     }
 
-    /// The mark of a key's entry, [`SPENT`], or 0 if the key was never used.
+    /// Returns the mark of a key's entry, [`SPENT`], or 0 if the key was never used.
     pub(super) fn mark(&self, direction: Direction, key: &EspKey, spi: u32) -> u64 {
         self.find(self.name(direction, key, spi)).unwrap_or(0)
     }
@@ -211,12 +211,12 @@ impl Entries {
         self.begun.insert(name);
     }
 
-    /// Keys that get an entry with the next write.
+    /// Returns the keys that get an entry with the next write.
     pub(super) fn begun(&self) -> &BTreeSet<Name> {
         &self.begun
     }
 
-    /// Writes marks, all or none of them.
+    /// Writes all of the marks. On failure, the file has no new mark.
     pub(super) fn write(
         &mut self,
         marks: &[Mark<'_>],
@@ -259,7 +259,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Has the next write make the file anew.
+    /// Makes the next write create the file anew.
     pub(super) fn lose_file(&mut self) {
         self.behind = None;
     }
@@ -367,7 +367,7 @@ pub(super) trait Folder {
 #[derive(Debug)]
 pub(super) struct OnDisk {
     path: PathBuf,
-    /// The file that was written last: it is told of errors that another descriptor has been told of.
+    /// The file that was written last. The system reports each error once to each descriptor.
     written: Option<File>,
 }
 
@@ -386,7 +386,7 @@ impl OnDisk {
         written
     }
 
-    /// An error is told once: what is in the file then is anybody's guess, and it is not asked again.
+    /// Syncs the last written file, and drops its descriptor: the system reports an error once, and leaves the state of the file unknown.
     fn sync_written(&mut self) -> io::Result<()> {
         self.written.take().map_or(Ok(()), |file| file.sync_all())
     }
@@ -428,7 +428,7 @@ pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Where the spent keys of a file are.
+/// Returns the path of the file of spent keys.
 pub(super) fn spent_path(path: &Path) -> PathBuf {
     with_ending(path, ".spent")
 }

@@ -3,8 +3,8 @@
 //! The IV of a packet is its sequence number, so a key and salt that count from the start again use nonces twice, and that
 //! gives away what was sent and the key of the ICV (RFC 4106 9). Two things prevent it:
 //! - `used`: a key that began to send in this process begins no second time, whatever became of its first SA;
-//! - `marks`: how far the numbers of an SA are written down, if they are to outlive the process; `store`: where, a folder that processes
-//!   share; `file`: the file in it;
+//! - `marks`: the last written number of an SA, if its numbers are to outlive the process; `store`: the folder of these numbers, which
+//!   processes share; `file`: the file in that folder;
 //! - `spent`: the oldest of either, of which only that they were used is kept.
 //!
 //! Invariant: no number is sent, and none accepted, that a process which starts after this one, however this one ended,
@@ -165,7 +165,7 @@ impl KeyMemory {
         Some(lock(self.store.as_ref()?).mark(sa.direction, &sa.key, sa.spi))
     }
 
-    /// Claims the key of an SA that is to be added, and returns what was written for the SA, if there is a store.
+    /// Claims the key of a new SA, and returns the number that was written for the key, if there is a store.
     pub(crate) fn claim(&self, sa: &SaParams) -> Result<Option<u64>, KeyingError> {
         self.store.as_ref().map(|store| lock(store).claim(sa.direction, &sa.key, sa.spi)).transpose()
     }

@@ -7,7 +7,7 @@
 //!                    and a byte a key, by its hash, as long as the process that claimed the key runs
 //! ```
 //!
-//! An entry follows its key and salt: the name and the place of a key file do not matter.
+//! An entry is found by its key and salt: the name and the place of a key file do not matter.
 //!
 //! Invariant: the files change only under the lock of byte 0, and the marks of a key only by the process that claimed the key.
 
@@ -45,26 +45,26 @@ use std::time::SystemTime;
 pub struct NumberFile {
     entries: Entries,
     path: PathBuf,
-    /// The file as it was when this process read or wrote it last. `None`: it is to be read anew.
+    /// The file as this process read or wrote it last. `None` if the file must be read anew.
     known: Option<Version>,
     folder: OnDisk,
-    /// The same, for the keys that are spent.
+    /// The file of spent keys, as this process read or wrote it last.
     spent: OnDisk,
     lock: LockFile,
-    /// The store began with this process: there is nothing that it could have forgotten.
+    /// Whether the store began with this process, and so cannot have lost an entry.
     is_new: bool,
     earlier: Vec<Earlier>,
 }
 
-/// A file of numbers beside a key file or a socket, as earlier versions kept it. It is read, and stays as it is.
+/// A file of numbers beside a key file or a socket, as earlier versions kept it. It is read and never written.
 #[derive(Debug)]
 struct Earlier {
     entries: Entries,
-    /// Keeps out a program of an earlier version.
+    /// The lock that keeps out a program of an earlier version.
     _lock: File,
 }
 
-/// The reason that a store of numbers cannot be used.
+/// The reason why a store of numbers cannot be used.
 ///
 /// ```
 /// let error = ipsec::NumberFile::in_folder("Cargo.toml".as_ref()).unwrap_err();
@@ -73,44 +73,44 @@ struct Earlier {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NumberFileError {
-    /// It cannot be read, or its folder not be written to.
+    /// The file cannot be read, or its folder cannot be written to.
     #[error("{}: {error}: it keeps the numbers that were sent under the keys, and must be readable and writable", path.display())]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// Others may change what is in the folder.
+    /// Other users may write to the folder.
     #[error("{}: other users may write to it, and it keeps the numbers that were sent under the keys: chmod go-w", path.display())]
     NotPrivate {
         /// The folder.
         path: PathBuf,
     },
-    /// Another process has it.
+    /// Another process uses the store or its keys.
     #[error("{}: another process uses these keys: end it, or use other keys", path.display())]
     InUse {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
-    /// It is not what was written.
-    #[error("{}: line {line} is not what was written there: replace all keys that are in use, then remove it", path.display())]
+    /// A line of the file is damaged.
+    #[error("{}: line {line} is damaged: replace all keys that are in use, then remove the file", path.display())]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Where, from 1 on.
+        /// The number of the line, from 1 on.
         line: usize,
     },
-    /// The file of spent keys is gone, or not what was written.
-    #[error("{}: it is not what was written there: replace all keys that are in use, then remove it and the file of numbers", path.display())]
+    /// The file of spent keys is missing or damaged.
+    #[error("{}: the file is missing or damaged: replace all keys that are in use, then remove it and the file of numbers", path.display())]
     SpentDamaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
 }
 
 impl NumberFile {
-    /// Opens the store in `folder`, or begins one there. A folder that is not there is made, for this user alone.
+    /// Opens the store in `folder`, or begins one there. A missing folder is made, for this user alone.
     ///
     /// # Errors
     /// If the files cannot be read or written or are damaged, or others may write to the folder.
@@ -125,7 +125,7 @@ impl NumberFile {
         let _writing = lock.lock().map_err(about)?;
         let (entries, is_new) = match Entries::open(&path)? {
             Some(mut entries) => {
-                // What a process could not make durable becomes durable with the first write.
+                // Numbers that an earlier process could not make durable become durable with the first write.
                 entries.lose_file();
                 (entries, false)
             }
@@ -134,16 +134,16 @@ impl NumberFile {
         let (folder, spent) = (OnDisk::new(&path), OnDisk::new(&spent_path(&path)));
         let (known, earlier) = (None, Vec::new());
         let mut file = NumberFile { entries, path: path.clone(), known, folder, spent, lock, is_new, earlier };
-        // Better now than when a packet is to leave.
+        // A failure is reported here instead of at the first packet.
         file.write_locked(&[]).map_err(about)?;
         Ok(file)
     }
 
-    /// Goes on behind the numbers that earlier versions kept beside a key file or a socket, in a file of that name with `.numbers` at its
-    /// end, if there is one. That file stays as it is.
+    /// Takes over the numbers that earlier versions kept beside a key file or a socket, in a file of that name with `.numbers` at its end. That
+    /// file stays as it is. Without such a file, this does nothing.
     ///
     /// # Errors
-    /// If the file cannot be read, is damaged, or a program of an earlier version has it.
+    /// If the file cannot be read, is damaged, or is locked by a program of an earlier version.
     pub fn take_over(&mut self, beside: &Path) -> Result<(), NumberFileError> {
         let named = beside.canonicalize().unwrap_or(beside.into());
         let path = with_ending(&named, ".numbers");
@@ -160,8 +160,8 @@ impl NumberFile {
         Ok(())
     }
 
-    /// Whether the numbers that were used under a key are known: it has an entry; or it was written when the store was there
-    /// already, and so was never used. `written` is when the key file was changed last.
+    /// Tests whether all numbers that were used under a key are known: the key has an entry, or was written after the store began. `written` is
+    /// the time of the key file's last change.
     ///
     /// The times of key files are not exact, so a file that was written up to an hour before the store began is new as well.
     pub fn accounts_for(&self, key: &EspKey, spi: u32, written: SystemTime) -> bool {
@@ -175,11 +175,11 @@ impl NumberFile {
             || self.earlier.iter().any(|earlier| has_entry(&earlier.entries))
     }
 
-    /// Reads what other processes wrote. The lock is held.
+    /// Reads the entries that other processes wrote. The caller holds the lock.
     fn refresh(&mut self) -> io::Result<()> {
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
-            // Somebody removed it. It is written anew, whole.
+            // The file was removed: it is written anew, whole.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.entries.lose_file();
                 return Ok(());
@@ -206,7 +206,7 @@ impl NumberFile {
         Ok(())
     }
 
-    /// Writes marks. The lock is held.
+    /// Writes marks. The caller holds the lock.
     fn write_locked(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
         self.known = None;
         self.entries.write(marks, &mut self.folder, &mut self.spent)?;
@@ -236,7 +236,7 @@ impl NumberStore for NumberFile {
         let before = self.mark_before(direction, key, spi);
         let number = before.max(self.entries.find(name).unwrap_or(0));
         match self.entries.find(name) {
-            // The file of the earlier version may be elsewhere the next time.
+            // The next start may name another key file, and so miss the file of the earlier version.
             found if before != SPENT && found.unwrap_or(0) < before => {
                 self.write_locked(&[Mark { direction, key, spi, number }]).map_err(not_written)?;
             }
@@ -256,13 +256,13 @@ impl NumberStore for NumberFile {
 impl Drop for NumberFile {
     fn drop(&mut self) {
         if !self.entries.begun().is_empty() {
-            // Nothing was sent under these keys: without an entry, they are new.
+            // No packet was sent under these keys, so losing their entries is harmless.
             let _new_keys = self.write(&[]);
         }
     }
 }
 
-/// Which file it is, and how much of it there is.
+/// The identity of a file, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     identity: (u64, u64),
@@ -276,18 +276,18 @@ impl Version {
         Version { identity: (metadata.dev(), metadata.ino()), length: metadata.len() }
     }
 
-    /// There is one process at a time.
+    /// Systems without locks of files: only one process uses a store.
     #[cfg(not(unix))]
     fn of(metadata: &Metadata) -> Version {
         Version { identity: (0, 0), length: metadata.len() }
     }
 }
 
-/// The file whose bytes are locked.
+/// The file that carries the locks.
 #[derive(Debug)]
 struct LockFile(std::sync::Arc<File>);
 
-/// A lock of byte 0, as long as it is there.
+/// The lock of byte 0, until this is dropped.
 struct Writing(#[cfg_attr(not(target_os = "linux"), expect(dead_code))] std::sync::Arc<File>);
 
 #[cfg(target_os = "linux")]
@@ -306,7 +306,7 @@ mod by_byte {
             Ok(LockFile(Arc::new(file)))
         }
 
-        /// Waits for the lock of byte 0, which others hold as long as a write takes.
+        /// Waits for the lock of byte 0, which other processes hold no longer than a write takes.
         pub(super) fn lock(&self) -> io::Result<Writing> {
             let lock = range(F_WRLCK, 0);
             while let Err(error) = fcntl(&self.0, FcntlArg::F_OFD_SETLKW(&lock)) {
@@ -317,7 +317,7 @@ mod by_byte {
             Ok(Writing(self.0.clone()))
         }
 
-        /// Locks the byte of a hash until this is dropped; false: another process has it.
+        /// Locks the byte of a hash until this is dropped. Returns false if another process has the lock.
         pub(super) fn claim(&self, hash: [u8; 16]) -> io::Result<bool> {
             let (start, _) = hash.split_at(8);
             let at = start.iter().fold(0u64, |at, byte| at << 8 | u64::from(*byte));
@@ -331,7 +331,7 @@ mod by_byte {
 
     impl Drop for Writing {
         fn drop(&mut self) {
-            // It cannot fail: the byte is ours.
+            // Unlocking cannot fail, because this process holds the lock.
             let _unlocked = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&range(F_UNLCK, 0)));
         }
     }
@@ -341,7 +341,7 @@ mod by_byte {
     }
 }
 
-/// Elsewhere there are no locks of bytes that are an open file's: the first process has the store.
+/// Systems without locks of byte ranges per open file: the first process has the store to itself.
 #[cfg(not(target_os = "linux"))]
 mod whole {
     use super::{LockFile, NumberFileError, TryLockError, Writing, for_its_owner, io, with_ending};
@@ -369,7 +369,7 @@ mod whole {
     }
 }
 
-/// Makes a folder and those above it, for this user alone, and makes their names durable.
+/// Makes a folder and its missing parents, for this user alone, and makes their names durable.
 fn create_folder(folder: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
@@ -396,7 +396,7 @@ fn others_may_write(_: &Metadata) -> bool {
 }
 
 fn damaged(path: &Path) -> io::Error {
-    io::Error::other(format!("{}: it is not what was written there", path.display()))
+    io::Error::other(format!("{}: the file is damaged", path.display()))
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -418,12 +418,12 @@ mod tests {
         Mark { direction: SEND, key, spi: SPI, number }
     }
 
-    /// A process that begins.
+    /// Opens the store as a process does that begins.
     fn begin(folder: &Path) -> NumberFile {
         NumberFile::in_folder(folder).unwrap()
     }
 
-    /// A file as earlier versions kept it beside `keys`.
+    /// Writes a file as earlier versions kept it beside `keys`.
     fn earlier_file(keys: &Path, key: &EspKey, number: u64) {
         let path = with_ending(keys, ".numbers");
         let mut entries = Entries::with(Zeroizing::new([9; 32]));
@@ -506,14 +506,14 @@ mod tests {
         assert!(process.accounts_for(&key(1), SPI, std::time::UNIX_EPOCH));
         assert_eq!((process.mark(SEND, &key(1), SPI), process.claim(SEND, &key(1), SPI)), (77, Ok(77)));
         drop(process);
-        // It is moved away, and nothing was sent in the meantime.
+        // The earlier file is moved away, and nothing was sent in the meantime.
         std::fs::remove_file(at("keys.numbers")).unwrap();
         let mut next = begin(&at("store"));
         next.take_over(&at("keys")).unwrap();
         assert_eq!(next.claim(SEND, &key(1), SPI), Ok(77));
         std::fs::write(at("keys.numbers"), "else").unwrap();
         let refused = next.take_over(&at("keys")).unwrap_err().to_string();
-        let wanted = "line 1 is not what was written there: replace all keys that are in use, then remove it";
+        let wanted = "line 1 is damaged: replace all keys that are in use, then remove the file";
         assert!(refused.ends_with(wanted), "{refused}");
     }
 
@@ -538,7 +538,7 @@ mod tests {
         let mut process = begin(folder.path());
         process.claim(SEND, &key(1), SPI).unwrap();
         process.write(&[mark(&key(1), 5)]).unwrap();
-        // Nothing can be put behind its end, and no new one be made.
+        // A new line cannot be appended, nor a new file be made.
         std::fs::rename(at("numbers"), at("gone")).unwrap();
         std::fs::create_dir(at("numbers.new")).unwrap();
         assert!(process.write(&[mark(&key(1), 9)]).is_err());
@@ -566,7 +566,7 @@ mod tests {
         assert!(process.write(&[mark(&key(1), 7)]).is_err());
         assert_eq!(process.claim(SEND, &key(2), SPI), Err(KeyingError::NotWritten));
         assert!(matches!(NumberFile::in_folder(folder.path()), Err(NumberFileError::Damaged { .. })));
-        // Nor is a store that somebody else began taken for this one.
+        // A store that another process began anew is not taken for this one.
         std::fs::remove_file(&path).unwrap();
         drop(begin(folder.path()));
         assert!(process.write(&[mark(&key(1), 7)]).is_err());

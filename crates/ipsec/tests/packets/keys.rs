@@ -183,7 +183,7 @@ fn a_process_goes_on_behind_what_the_last_one_may_have_sent() {
     }
 }
 
-/// Processes that share a folder, as programs of one user do.
+/// Processes that share a folder, as the programs of one user do.
 #[test]
 #[cfg(target_os = "linux")]
 fn numbers_go_on_in_every_process_that_has_the_key() {
@@ -194,7 +194,7 @@ fn numbers_go_on_in_every_process_that_has_the_key() {
     };
     for kind in KINDS {
         let mut used = HashSet::new();
-        // Another key for each kind; of SPIs nonces do not depend.
+        // Each kind has another key; nonces do not depend on SPIs.
         let params = |spi| SaParams { spi, key: key(kind as usize), ..transmitting(kind) };
         for spi in [0x1001, 0x1001, 0x2001] {
             let (mut end, mut second) = (begin(), begin());

@@ -109,7 +109,7 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
     /// The context in a place.
     fn in_place(&self, place: u32) -> Option<Handle>;
 
-    /// The contexts in these places.
+    /// Returns the contexts in these places.
     fn in_places(&self, places: Range<u32>) -> Vec<Handle>;
 
     /// Whether the state of a context is on the NIC; `None`: there is no such context.
@@ -157,10 +157,10 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
     /// [`Engine::command`], of a context that is on the NIC.
     fn command(&mut self, handle: Handle, command: Spec);
 
-    /// [`Engine::change_for`].
+    /// Calls [`Engine::change_for`].
     fn change(&mut self, queue: usize, change: Spec);
 
-    /// [`Engine::forget_queue`].
+    /// Calls [`Engine::forget_queue`].
     fn forget_queue(&mut self, queue: usize);
 
     /// [`Engine::pop_event`].
@@ -253,7 +253,7 @@ impl<E: Engine> AnyEngine for Hosted<E> {
     }
 
     fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
-        // Without a context they are dropped, and so go home; and with stages that are not this engine's.
+        // Pieces without a context, or with stages of another engine, are dropped and so go home.
         if let Some(held) = self.slab.held(handle)
             && let Ok(stages) = stages.map(|stages| stages.downcast()).transpose()
         {

@@ -59,7 +59,7 @@ pub(crate) struct ContextStore {
     contexts: usize,
     /// Engines that were called since they were asked what is to be told are in this range.
     called: Range<usize>,
-    /// Whose commands are carried out, of the queues that share this store.
+    /// The queue whose commands are carried out. Several queues share this store.
     queue: usize,
     counters: CacheCounters,
 }
@@ -112,12 +112,12 @@ impl ContextStore {
         self.contexts
     }
 
-    /// The commands that follow are those of a queue, of several that share this store.
+    /// Sets the queue whose commands follow. Several queues share this store.
     pub(crate) fn serve(&mut self, queue: usize) {
         self.queue = queue;
     }
 
-    /// Gives up all that a queue has: its contexts, by engine in these places, and what it changed.
+    /// Removes all state of a queue: its contexts, which each engine has in these places, and its changes of engines.
     pub(crate) fn forget_queue(&mut self, queue: usize, places: &[Range<u32>], steering: &mut Steering) {
         for (engine, places) in places.iter().enumerate() {
             let Some(engine) = self.engines.get_mut(engine).map(Installed::any_mut) else { continue };

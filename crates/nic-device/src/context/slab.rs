@@ -43,7 +43,7 @@ impl<E: Engine> Slab<E> {
         Some(self.places.get(place as usize)?.as_ref()?.handle)
     }
 
-    /// No context is in a place behind so many.
+    /// Returns the number of places, free ones included.
     pub(super) fn places(&self) -> u32 {
         self.places.len() as u32
     }

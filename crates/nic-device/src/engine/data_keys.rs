@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug, Default)]
 pub struct DataKeys {
-    /// By the queue that gave it, and tenant: other queues have no part in it.
+    /// The wrapping keys, by queue and tenant. A queue uses only its own.
     tenants: BTreeMap<(usize, u32), WrappingKey>,
 }
 
@@ -121,7 +121,7 @@ impl Engine for DataKeys {
         self.change_for(0, tenant);
     }
 
-    /// A key of no bytes takes the tenant's away.
+    /// Sets the wrapping key of a tenant of `queue`. An empty key removes it.
     fn change_for(&mut self, queue: usize, tenant: WrappingKey) {
         if tenant.key.bytes().is_empty() {
             self.tenants.remove(&(queue, tenant.tenant));

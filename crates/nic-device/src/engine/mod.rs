@@ -178,7 +178,7 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     /// a context it comes too late.
     fn answer(&mut self, _: Option<Context<'_, Self>>, _: (Seq, Option<u64>), _: &mut DeviceCounters) {}
 
-    /// Takes a buffer, and what the data for it are to pass. Pieces that are dropped go home.
+    /// Takes a buffer, and the stages that its data pass. Pieces that are dropped go home.
     fn place(_: &mut Self::Held, _: u64, _: Vec<Piece>, _: Option<Self::Command>) {}
 
     /// Sends home what is left of a buffer.
@@ -190,7 +190,7 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     /// Changes what is of no context.
     fn change(&mut self, _: Self::Change) {}
 
-    /// [`create`](Self::create) for one of the queues that share the engine, as those of an accelerator do.
+    /// Does [`create`](Self::create) for one of the queues that share the engine, such as the queues of an accelerator.
     fn create_for(
         &mut self,
         _queue: usize,
@@ -200,13 +200,13 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
         self.create(direction, spec)
     }
 
-    /// [`change`](Self::change) by one of the queues that share the engine. What must not reach the contexts of other queues is kept by
-    /// queue.
+    /// Does [`change`](Self::change) for one of the queues that share the engine. An engine keeps a setting by queue if it must not reach the
+    /// contexts of other queues.
     fn change_for(&mut self, _queue: usize, change: Self::Change) {
         self.change(change);
     }
 
-    /// A queue has no driver any more, and no contexts: what it changed is forgotten.
+    /// Forgets the changes of a queue, which has lost its driver and its contexts.
     fn forget_queue(&mut self, _queue: usize) {}
 
     /// What is to be told next. There is room for it. It is asked for after calls that have the engine itself or change its

@@ -11,8 +11,8 @@
 //! after its time; jobs on several units overtake each other.
 //!
 //! The sessions of all queues are in one store, with one cache. Each queue has its own range of handles: the device refuses
-//! jobs that name a session of another queue's. What a queue changes of an engine, wrapping keys say, is that queue's too; a queue whose
-//! driver is dropped leaves nothing behind.
+//! jobs that name a session of another queue. A queue's changes of an engine, such as wrapping keys, belong to that queue alone. When a
+//! driver is dropped, the device removes all state of its queue.
 //!
 //! - `mod.rs`: [`Lookaside`], units and turns; `queue.rs`: one queue, from fetching to completion; [`run`]: a thread for it.
 
@@ -97,7 +97,8 @@ impl LookasideConfig {
 pub struct Unit {
     /// From when a job is started until it has ended, beside the time that its bytes take.
     pub latency: Duration,
-    /// Bytes of sources in a second, and of what is authenticated beside them; `None`: as fast as the machine is. The next job starts when the bytes of the one before are
+    /// Bytes of sources and of additional authenticated data in a second. `None`: as fast as the machine is. The next job starts
+    /// when the bytes of the one before are
     /// through, which may be long before that one has ended.
     pub rate: Option<u64>,
 }

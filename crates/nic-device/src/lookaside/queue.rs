@@ -52,7 +52,7 @@ pub(super) struct Queue {
     share: u32,
     /// Bytes that it may start in its turn.
     credit: usize,
-    /// Its driver is gone, and so is what it had here.
+    /// Whether the driver is gone and the queue's state was removed.
     is_cleared: bool,
     counters: JobCounters,
     dma: DmaBytes,
@@ -124,7 +124,7 @@ impl Queue {
         }
     }
 
-    /// Gives up what a queue had whose driver is gone: what was submitted, sessions and their keys. Nobody is there to be told.
+    /// Removes the state of a queue whose driver is gone: submitted jobs, sessions and their keys. No completion is sent.
     pub(super) fn clear_if_abandoned(&mut self, sessions: &mut Sessions) {
         if self.is_cleared || !self.rings.completions.is_abandoned() {
             return;
@@ -152,7 +152,8 @@ impl Queue {
         !is_abandoned && (self.rings.submitted.is_empty() || self.fetch_at.is_some())
     }
 
-    /// Bytes of the next job that a unit could start, additional data with them. Commands before it are carried out, and jobs end that no unit is needed for.
+    /// Returns the bytes of the next job that a unit could start, with its additional data. Carries out the commands before the job, and
+    /// ends jobs that need no unit.
     pub(super) fn next_job(&mut self, sessions: &mut Sessions, now: Instant) -> Option<usize> {
         loop {
             match self.fetched.front()? {
@@ -188,7 +189,7 @@ impl Queue {
         self.credit = 0;
     }
 
-    /// Has a unit start the next job, and says how many bytes that has, as [`next_job`](Self::next_job).
+    /// Starts the next job on a unit, and returns its bytes, counted as by [`next_job`](Self::next_job).
     pub(super) fn start(&mut self, sessions: &mut Sessions, unit: usize, speed: Unit, now: Instant) -> Option<usize> {
         let slot = self.pop_job()?;
         let bytes = slot.job.read_len();
@@ -362,7 +363,7 @@ impl Drop for Queue {
         for slot in under_way.into_iter().map(|job| job.slot).chain(running).chain(fetched) {
             self.give_back(slot);
         }
-        // The rings raise the interrupt when they are dropped: a driver woken before would not see that the device is gone.
+        // The rings raise the interrupt when they are dropped; a driver that is woken earlier would not see that the device is gone.
     }
 }
 

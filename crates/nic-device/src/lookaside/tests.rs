@@ -1,4 +1,4 @@
-//! Rings whose drivers say whatever they like, and drivers that go.
+//! Drivers that submit arbitrary entries, and drivers that are dropped.
 
 use super::*;
 use bytes::BytesMut;
@@ -7,7 +7,7 @@ use nic_rings::packet::{ControlCommand, ControlCompletion};
 use offload_api::{Direction, Handle, Job, JobStatus};
 use offload_transforms::Transform;
 
-/// A device with two queues that takes no time, and the drivers' ends of their rings.
+/// Makes a device with two queues that takes no time, and the drivers' ends of their rings.
 fn two_queues() -> (Lookaside, [DriverJobRings; 2]) {
     let (units, delays) = (vec![Unit::NO_TIME], Delays::NONE);
     let config = LookasideConfig { shares: vec![1, 1], units, delays, ..LookasideConfig::default() };
@@ -17,7 +17,7 @@ fn two_queues() -> (Lookaside, [DriverJobRings; 2]) {
     (Lookaside::new(&config, vec![first, second], engines), [own, other])
 }
 
-/// What the device says to an entry.
+/// Submits an entry and returns the device's answer.
 fn ask(device: &mut Lookaside, rings: &mut DriverJobRings, descriptor: JobDescriptor) -> JobCompletion {
     rings.submit.push(JobEntry { epoch: 0, descriptor }).unwrap();
     device.process(Instant::ZERO);

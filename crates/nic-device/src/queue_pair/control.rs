@@ -170,7 +170,7 @@ impl QueuePair {
 fn bytes_of(command: &ControlCommand) -> u64 {
     match command {
         ControlCommand::Create { .. } | ControlCommand::Destroy { .. } => dma::CONTROL_COMMAND,
-        // A descriptor for each piece, and one that says what the data pass.
+        // One descriptor for each piece, and one for the stages.
         ControlCommand::Place { pieces, stages, .. } => {
             let descriptors = 1 + u64::from(stages.is_some());
             descriptors * dma::CONTROL_QUERY + dma::RECEIVE_DESCRIPTOR * pieces.len() as u64

@@ -201,7 +201,7 @@ fn what_new_keys_deliver_is_heard_of_before_the_end() {
     }
 }
 
-/// `Bearer::send` takes `&self`: several tasks may wait for room, and all of them go on.
+/// `Bearer::send` takes `&self`: several tasks may wait for room, and each of them goes on.
 #[test]
 fn all_tasks_that_wait_for_room_are_woken() {
     let wire = LinkConfig { rate: Some(100_000_000), ..LinkConfig::default() };
@@ -223,7 +223,7 @@ fn all_tasks_that_wait_for_room_are_woken() {
     drop(drain);
 }
 
-/// A dropped future takes the wakeup of no other task with it.
+/// A dropped future takes no other task's wake-up with it.
 #[test]
 fn dropped_receive_leaves_the_other_waiting_task() {
     let mut world = World::new(16, [How::Cpu, How::Cpu], 8, LinkConfig::default());
@@ -244,7 +244,7 @@ fn dropped_receive_leaves_the_other_waiting_task() {
     assert_eq!(got, Some(sdu(0, 1)));
 }
 
-/// More PDUs may be in jobs than a window of COUNTs has: on a wire that loses none, all of them arrive.
+/// More PDUs may be in jobs than the window of COUNTs has: on a wire without loss, all of them arrive.
 #[test]
 fn slow_jobs_lose_no_pdu() {
     for (how, sn, latency) in [
@@ -343,7 +343,7 @@ fn waiting_pdus_of_old_keys_are_dropped() {
                 for number in 0..5 {
                     near.send(sdu(epoch, number)).await.unwrap();
                 }
-                // Long enough for a context, and not for a job.
+                // Time enough for a context, but not for a job.
                 host.runtime().sleep(Duration::from_millis(1)).await;
             };
             host.runtime().sleep(Duration::from_millis(1)).await;

@@ -15,8 +15,8 @@ use crate::world::*;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(schedules_wanted()))]
 
-    /// In all ways, over a bad wire, with NICs that are reset and accelerators that disappear: each SDU comes once at most, in order, as it
-    /// was sent.
+    /// With every kind of offload, over a bad wire, with NICs that are reset and accelerators that disappear: each SDU comes at most once, in
+    /// order and unchanged.
     #[test]
     fn schedules(
         seed: u64, near in prop::sample::select(&WAYS[..]), far in prop::sample::select(&WAYS[..]), contexts in 0u32..4,
@@ -50,7 +50,7 @@ proptest! {
     }
 }
 
-/// Schedules that `PDCP_SCHEDULES` asks for, or a few.
+/// Returns how many schedules to run: `PDCP_SCHEDULES`, or a few.
 fn schedules_wanted() -> u32 {
     std::env::var("PDCP_SCHEDULES").map_or(24, |count| count.parse().expect("PDCP_SCHEDULES is a number"))
 }

@@ -120,7 +120,7 @@ impl World {
         (near, far)
     }
 
-    /// The same, and that node.
+    /// Makes the same pair, and returns that node too.
     pub(crate) fn pair_of(
         &self,
         socket: impl DatagramSocket + 'static,

@@ -108,14 +108,14 @@ fn wrapping_keys_belong_to_the_queue_that_gave_them() {
     assert_eq!(status, JobStatus::Done);
     let used = open(theirs, TENANT, 1);
     assert_eq!(one(&mut device, theirs, Way::Undo, used, sealed.clone()).0, JobStatus::NoSession);
-    // Nor does another queue replace the key, or take it away.
+    // Another queue can neither replace the key nor remove it.
     for key in [vec![8; 32], vec![]] {
         WrappingKey { tenant: TENANT, key: Secret::new(key) }.give(theirs.contexts()).unwrap();
         run(&mut device, theirs, &mut { Instant::ZERO });
         let again = open(mine, TENANT, 1);
         assert_eq!(one(&mut device, mine, Way::Undo, again, sealed.clone()), (JobStatus::Done, vec![9; 512]));
     }
-    // The queue itself does.
+    // The queue that gave the key can.
     WrappingKey { tenant: TENANT, key: Secret::new(vec![]) }.give(mine.contexts()).unwrap();
     let late = open(mine, TENANT, 1);
     assert_eq!(one(&mut device, mine, Way::Apply, late, vec![0; 512]).0, JobStatus::NoSession);

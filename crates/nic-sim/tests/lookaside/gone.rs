@@ -1,4 +1,4 @@
-//! A device that goes, and a queue that is full of commands: nobody waits for what does not come, and nothing stays behind.
+//! A device that disappears, and a queue full of commands: no task waits for ever, and no key stays in memory.
 
 use crate::{job, run};
 use core::convert::Infallible;
@@ -17,7 +17,7 @@ use offload_transforms::{Aead, Secret, Transform};
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
-/// Time that the test moves.
+/// A clock that the test moves.
 #[derive(Clone, Default)]
 struct Hand(Arc<AtomicU64>);
 
@@ -124,10 +124,10 @@ fn arm_is_true_once_a_gone_device_gave_all_back() {
     assert!(queue.arm(Waker::noop()));
 }
 
-/// The first wake-up is the last: what it does not find, nobody finds.
+/// The first wake-up is the last one: an entry that the driver misses then is never found.
 #[test]
 fn driver_woken_by_the_end_of_the_device_finds_it_gone() {
-    /// Takes what there is when it is woken.
+    /// Takes all completions when it is woken.
     struct Takes(Arc<Mutex<JobDriver>>, Mutex<Vec<u64>>);
 
     impl Wake for Takes {
@@ -185,7 +185,7 @@ fn client_of_a_gone_device_does_not_wait_for_room() {
     assert_eq!(done.outcome.status, JobStatus::Gone);
 }
 
-/// An engine that keeps no key. Its specifications say whether they are still in memory.
+/// An engine without keys. Its specifications count how many of them are still in memory.
 #[derive(Debug)]
 struct Keyless;
 
@@ -235,7 +235,7 @@ fn keys_on_the_ring_go_with_the_device() {
     assert_eq!(Arc::strong_count(&key), 1);
 }
 
-/// Whether the sessions were made, wait on the ring, or were given up: with their driver they leave the device.
+/// Sessions leave the device with their driver, whether they were made, wait on the ring, or were given up.
 #[test]
 fn keys_of_a_dropped_driver_leave_the_device() {
     let config = LookasideConfig { shares: vec![1, 1], ..LookasideConfig::default() };
@@ -268,7 +268,7 @@ fn sessions_given_up_at_a_full_queue_leave_without_a_job() {
     assert_eq!((take_removed(&mut queue), queue.room()), (sessions, 4));
 }
 
-/// Its command is behind the jobs submitted before; the device would still do one that comes later, or not.
+/// The command to remove the session is behind the jobs submitted before; a later job would race with the command.
 #[test]
 fn session_given_up_takes_no_more_jobs() {
     let (mut device, mut queue) = accelerator(8);

@@ -1,6 +1,6 @@
-//! Clients of a shared queue, its runner and a device that goes at any step, each polled only when it was woken.
+//! Clients of a shared queue, its runner and a device that disappears at any step, each polled only when it was woken.
 //!
-//! `JOB_SCHEDULES` is how many schedules are run; each is a seed.
+//! `JOB_SCHEDULES` sets the number of schedules; each is a seed.
 
 use crate::job;
 use core::future::Future;
@@ -17,7 +17,7 @@ use offload_transforms::Transform;
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
-/// Time that passes when nobody has anything to do, and what waits for it.
+/// A clock that moves when no task can go on, and the tasks that wait for it.
 #[derive(Clone, Default)]
 struct Time {
     now: Arc<AtomicU64>,
@@ -75,13 +75,13 @@ impl Random {
     }
 }
 
-/// A task that runs jobs one after the other, over sessions that it opens and closes meanwhile.
+/// Runs jobs one after the other, over sessions that the task opens and closes meanwhile.
 async fn work(mut client: JobClient, mut random: Random, seen: Arc<Mutex<Vec<JobStatus>>>) {
     let mut session = None;
     for number in 0..1 + random.below(6) {
         if session.is_none() || random.below(3) == 0 {
             session.take().into_iter().for_each(|session| client.close(session));
-            // Refused, for want of room or of a device: the next turn asks again.
+            // The session was refused for lack of room or of a device: the next turn asks again.
             session = client.open(Transform::Copy).ok();
         }
         let Some(session) = session else { continue };
@@ -121,7 +121,7 @@ fn run_schedule(seed: u64) -> Vec<JobStatus> {
             }
             _ => {}
         }
-        // A task that may go on, whichever; the device is one of them.
+        // One of the runnable tasks is picked at random; the device counts as a task.
         let count = tasks.len() as u64 + 1;
         let first = random.below(count);
         let ran = (0..count).any(|turn| {
@@ -146,7 +146,7 @@ fn run_schedule(seed: u64) -> Vec<JobStatus> {
         if tasks.iter().all(|(task, _)| task.is_none()) {
             return Arc::into_inner(seen).unwrap().into_inner().unwrap();
         }
-        // Nobody can go on now: time passes.
+        // No task can go on now: time passes.
         let of_device = device.as_ref().and_then(Lookaside::next_event);
         let of_alarm = time.waiting.lock().unwrap().as_ref().map(|(at, _)| *at);
         let next = offload_base::time::earliest(of_device, of_alarm);
@@ -168,7 +168,7 @@ fn run_schedule(seed: u64) -> Vec<JobStatus> {
 fn every_schedule_with_a_device_that_goes_ends() {
     let schedules = std::env::var("JOB_SCHEDULES").map_or(300, |count| count.parse().expect("a number"));
     let mut all: Vec<JobStatus> = (0..schedules).flat_map(run_schedule).collect();
-    // Jobs ended in all ways, or the schedules show nothing.
+    // The schedules must reach every way in which a job ends.
     for status in [JobStatus::Done, JobStatus::Gone, JobStatus::Reset] {
         let before = all.len();
         all.retain(|seen| *seen != status);

@@ -649,7 +649,7 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
     }
 }
 
-/// Another NIC sends these bytes in segments of 1,000.
+/// Sends these bytes to another NIC in segments of 1,000.
 fn deliver(content: &[u8], far: &mut Device) {
     let (mut near, mut sender) = pair(NicConfig::default());
     let ask = TxAsk { seq: Seq(7), checksum: true, mss: Some(1000), ..TxAsk::default() };
@@ -664,18 +664,18 @@ fn deliver(content: &[u8], far: &mut Device) {
     run(far);
 }
 
-/// How a buffer whose data were to pass stages leaves the device before a plain one comes under the same identifier.
+/// The way in which a buffer with stages leaves the device before a plain one comes under the same identifier.
 #[derive(Clone, Copy, Debug)]
 enum Before {
-    /// The control ring has this many places left.
+    /// The control ring has this many free places.
     Room(usize),
-    /// It has this many pieces.
+    /// The buffer has this many pieces.
     Pieces(usize),
     Released,
 }
 
-/// A command of an encrypted volume is followed by one with its identifier that reads in clear. Whatever the device got of the
-/// first one's, the second one's data pass no stages.
+/// A command of an encrypted volume is followed by a plain read under its identifier. Whatever the device got of the first command, the
+/// data of the second pass no stages.
 #[test]
 fn stages_go_with_their_buffer() {
     let rooms = (0..4).map(Before::Room);

@@ -67,7 +67,7 @@ fn what_no_rule_takes_goes_to_the_representor_and_what_the_host_sends_there_to_t
     assert_eq!((switch.counters().misses, switch.counters().to_representors), (1, 1));
 }
 
-/// An SA that a frame came by says nothing of the way out: it would leave under the keys of another network.
+/// The SA of a received frame does not apply to the way out: the frame would leave under the keys of another network.
 #[test]
 fn a_frame_leaves_without_the_sa_that_it_came_by() {
     let frame = datagram(mac(1), mac(0));

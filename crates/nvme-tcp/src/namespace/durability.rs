@@ -19,7 +19,7 @@ struct Disk {
     /// Calls until the power fails.
     calls_left: Option<usize>,
     names_changed: bool,
-    /// Syncs until one fails.
+    /// Syncs that succeed before one fails. `None` if none fails.
     syncs_left: Option<usize>,
 }
 
@@ -27,7 +27,7 @@ struct Disk {
 struct Content {
     now: Vec<u8>,
     durable: Vec<u8>,
-    /// Written, and not lost by a failed sync.
+    /// Bytes that were written and not lost by a failed sync.
     dirty: Vec<Range<usize>>,
 }
 
@@ -87,7 +87,7 @@ impl Lossy {
         }
     }
 
-    /// A sync: whether it fails, as the so-manyth. It is reported to nobody else.
+    /// Counts a sync and tests whether it fails. Only this caller gets the error.
     fn sync_disk(&self) -> io::Result<(MutexGuard<'_, Disk>, bool)> {
         let mut disk = self.disk()?;
         let fails = disk.syncs_left == Some(0);
@@ -277,8 +277,8 @@ fn holds_whenever_the_power_fails(steps: &[Step]) {
     }
 }
 
-/// Carries the steps out, with each sync in turn failing for its caller alone. A namespace in doubt is opened anew and written to again. Then
-/// the power fails.
+/// Carries the steps out once for each sync that can fail. Only the caller of that sync gets the error. A namespace in doubt is opened anew
+/// and written to again. Then the power fails.
 fn holds_whichever_sync_fails(steps: &[Step]) {
     for syncs in 0.. {
         let system = Lossy::with_blocks(16 * 512);
@@ -290,7 +290,7 @@ fn holds_whichever_sync_fails(steps: &[Step]) {
             if namespace.execute(operation).status.is_success() {
                 at += 1;
             } else if namespace.execute(&Operation::Flush).status.is_success() {
-                // The mark alone was in doubt: it is asked for again.
+                // Only the mark was in doubt: it is requested again.
             } else {
                 let outcome = namespace.execute(&write(9, 1, true));
                 assert!(!outcome.status.is_success(), "a write to a namespace in doubt");
@@ -331,7 +331,7 @@ fn identity_survives_any_failed_sync() {
     holds_whichever_sync_fails(&[]);
 }
 
-/// What the cache still shows of a write that was lost, a host must not build on.
+/// A host must not build on bytes that the cache still shows after their write was lost.
 #[test]
 fn reopened_namespace_reads_the_medium() {
     let system = Lossy::with_blocks(16 * 512);

@@ -93,7 +93,7 @@ impl FileStorage {
         direct: bool,
         system: &Arc<dyn System>,
     ) -> Result<FileStorage, OpenError> {
-        // After a failed flush, the cache has what the medium lost.
+        // After a failed flush, the cache shows bytes that the medium does not have.
         file.drop_cache();
         let capacity = file.end().map_err(OpenError::about(path))?;
         let side = SideFile::of(path, system);

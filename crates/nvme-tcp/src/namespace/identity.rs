@@ -43,7 +43,7 @@ pub(super) fn of_file(system: &dyn System, path: &Path) -> Result<[u8; 16], Open
     system::replace(system, &path, text(&uuid).as_bytes())
         .and_then(|()| system::sync_name(system, &path))
         .inspect_err(|_| {
-            // The next process must not take a name for durable that no sync has covered.
+            // The next process must not find a name that no sync has covered.
             let _ = system.remove(&path);
         })
         .map_err(OpenError::about(&path))?;

@@ -2,8 +2,8 @@
 //!
 //! Invariants: a block that was written reads as written, or not at all; one never written, or deallocated, reads as
 //! zeros. After a Flush everything completed before it survives the end of the process, as far as the storage can; once
-//! that failed, no command writes or flushes any more, for what was written before is in doubt: the system reports a failed
-//! write once, and drops what it lost. A process that opens the storage anew finds what the medium has. What Write Uncorrectable marked
+//! fails, no command writes or flushes any more, because earlier writes are in doubt: the system reports a failed
+//! write once, and drops the lost bytes. A process that opens the storage anew reads the medium. A block marked by Write Uncorrectable
 //! stays unreadable until it is written, as long as its storage keeps data: a mark is durable before its command
 //! completes, and goes with the Flush of what was written in its place, so that what was there before is never read again.
 //!

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Invariant: the file holds one list whole, the old one or the new one, whenever the process or the machine ends: a new
-//! one is written beside it, made durable, and takes its place. If nothing is marked, there is none, or after a failed sync an empty
-//! one.
+//! one is written beside it, made durable, and takes its place. If no block is marked, the file is absent, or after a failed sync it is
+//! empty.
 
 use super::open_error::{MarksFault, OpenError};
 use super::system::{self, System};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 pub(super) struct SideFile {
     system: Arc<dyn System>,
     path: PathBuf,
-    /// The last [`sync`](Self::sync) failed.
+    /// Whether the last [`sync`](Self::sync) failed.
     in_doubt: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ impl SideFile {
     /// Holds `ranges` from now on; [`sync`](Self::sync) makes it last. After an error it holds what it held before.
     pub(super) fn replace(&self, ranges: &[Range<u64>]) -> io::Result<()> {
         match ranges {
-            // After a failed sync the removal may be lost. To remove nothing again changes nothing on the medium: an empty list does.
+            // After a failed sync, the removal may be lost. A second removal would change nothing on the medium, but an empty list does.
             [] if !self.in_doubt.load(Ordering::Relaxed) => self.system.remove(&self.path),
             _ => system::replace(&*self.system, &self.path, text(ranges).as_bytes()),
         }

@@ -41,10 +41,10 @@ pub(super) trait Medium: fmt::Debug + Send + Sync {
     /// Where the file ends.
     fn end(&self) -> io::Result<u64>;
 
-    /// Makes everything that was written durable. A failed write is reported once, and what it lost counts as synced from then on.
+    /// Makes all written bytes durable. A failed write is reported once, and the lost bytes count as synced from then on.
     fn sync(&self) -> io::Result<()>;
 
-    /// Forgets what is cached, so that the medium is read next.
+    /// Drops the cache, so that the next read comes from the medium.
     fn drop_cache(&self);
 }
 
@@ -62,7 +62,7 @@ pub(super) struct RealFile {
 
 impl System for Real {
     fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn Medium>> {
-        // A link that somebody put there is not followed.
+        // An existing link at this name is not followed.
         self.remove(path)?;
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         file.write_all(content)?;
@@ -117,9 +117,9 @@ impl Medium for RealFile {
     }
 
     fn drop_cache(&self) {
-        // Bytes that wait for the medium stay in the cache. If they are lost, an earlier process promised nothing of them.
+        // Dirty pages stay in the cache without a sync. If they are lost now, an earlier process promised nothing about them.
         let _ = self.file.sync_data();
-        // Where the system does not take the advice, the cache is read.
+        // If the system ignores the advice, reads come from the cache.
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
     }
 }

@@ -146,7 +146,7 @@ impl Server {
         self.serve_with(stream, None)
     }
 
-    /// Serves one stream as [`serve`](Server::serve) does, as long as it has its slot: a stream whose host has sent no Connect gives it up.
+    /// Serves one stream as [`serve`](Server::serve) does, as long as the stream has its slot. A stream without a Connect gives its slot up.
     pub fn serve_in<S: SegmentStream>(
         &self,
         slot: ConnectionSlot,
@@ -351,7 +351,7 @@ impl<S: SegmentStream> Serve<S> {
         Poll::Pending
     }
 
-    /// Whether another stream has the slot now.
+    /// Tests whether another stream has the slot now.
     fn is_revoked(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(slot) = self.slot.as_ref().filter(|_| self.is_stranger) else { return false };
         if slot.poll_revoked(cx).is_ready() {

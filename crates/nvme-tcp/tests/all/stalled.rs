@@ -412,7 +412,7 @@ fn stream_without_a_connect_gives_its_slot_to_another() {
         }
         slot = slots.acquire(address).unwrap();
         assert!(served.go());
-        // And its memory.
+        // The memory of the first stream is free again.
         assert!(served.server.with_target(|target| target.stats().memory) < used);
     }
 }

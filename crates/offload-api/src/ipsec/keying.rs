@@ -79,7 +79,7 @@ pub enum KeyingError {
     /// one of them.
     #[error("{0} keys were used for sending, as many as are remembered: restart the program to use others")]
     TooManyKeys(usize),
-    /// Two processes would count under the same key.
+    /// Another process uses the key, and would send under the same numbers.
     #[error("another process uses this key and salt: end it, or give the SA new ones")]
     KeyInUse,
     /// A mark of numbers, which are to outlive the process, could not be written down.

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone)]
 pub(super) struct Accelerator {
     queue: Arc<SharedQueue>,
-    /// `None` once it was lost.
+    /// The device. `None` once it was lost.
     device: Arc<Mutex<Option<Lookaside>>>,
 }
 

@@ -207,7 +207,7 @@ fn sources_of_no_length_that_there_can_be() {
     }
 }
 
-/// A block with that tag says of itself that it is not to be checked (types 1 and 2).
+/// A block with that tag declares that it is not to be checked (types 1 and 2).
 #[test]
 fn application_tag_that_escapes_checks_is_refused() {
     for kind in [Kind::Type1, Kind::Type2, Kind::Type3] {
@@ -225,7 +225,7 @@ fn application_tag_that_escapes_checks_is_refused() {
     }
 }
 
-/// MAC-then-encrypt gives back what it sealed, whatever the length.
+/// MAC-then-encrypt opens its own records of any length.
 #[test]
 fn mac_then_encrypt_opens_its_own_records() {
     for (hash, mac_key) in [(Hash::Sha1, 20), (Hash::Sha256, 32)] {
@@ -245,7 +245,7 @@ fn lz4() -> Session {
     Session::new(&Transform::Compression { format: Compression::Lz4, level: 0 }).unwrap()
 }
 
-/// LZ4 Frame Format 1.6.4: what the user put between frames is skipped, whichever of 16 magic numbers it has.
+/// Makes a skippable frame of LZ4 (Frame Format 1.6.4), which has one of 16 magic numbers.
 fn skippable(magic: u8, data: &[u8]) -> Vec<u8> {
     [&[0x50 | magic, 0x2a, 0x4d, 0x18], &(data.len() as u32).to_le_bytes()[..], data].concat()
 }
@@ -254,7 +254,7 @@ fn lz4_frame(text: &str) -> Vec<u8> {
     run(&lz4(), Way::Apply, WITH, &[Bytes::copy_from_slice(text.as_bytes())]).unwrap().0.to_vec()
 }
 
-/// Takes frame after frame, as far as each job goes.
+/// Decompresses one frame after the other, as far as each job goes.
 fn undo_lz4(mut source: Bytes, cut: usize) -> Result<Vec<u8>, Fault> {
     let (session, mut all) = (lz4(), Vec::new());
     while !source.is_empty() {

@@ -62,8 +62,8 @@ impl Batches {
         self.submit(now, state, Way::Apply, pdus);
     }
 
-    /// Opens PDUs. Those of a bearer go up in the order of their arrival, as they do without an accelerator, so that jobs that take long or
-    /// overtake each other do not move the window of COUNTs.
+    /// Opens PDUs. The PDUs of a bearer go up in the order of their arrival, as they do without an accelerator, so that slow or overtaking jobs
+    /// do not move the window of COUNTs.
     pub(super) fn open(&mut self, now: Instant, state: &mut State, pdus: Vec<Incoming>, counters: &mut GtpuCounters) {
         let (sn, is_signalling) = (state.config.sn, state.config.kind == crate::BearerKind::Signalling);
         // A job needs its COUNTs now. Without losses, all PDUs under way come first. A wrong guess costs a second pass by the CPU.
@@ -136,7 +136,7 @@ impl Batches {
         Some(made)
     }
 
-    /// Takes jobs that ended, as long as there is room for their PDUs. Returns whether the driver is to come back at once.
+    /// Takes ended jobs, as long as there is room for their PDUs. Returns whether the driver is to come back at once.
     pub(super) fn complete(
         &mut self,
         cx: &mut Context<'_>,

@@ -88,7 +88,7 @@ impl Contexts {
 }
 
 impl Core {
-    /// Takes note of lost contexts and packets. A bearer asks for a lost context again with one of its next PDUs.
+    /// Records lost contexts and packets. A bearer asks for a lost context again with one of its next PDUs.
     pub(super) fn note_event(&mut self, event: SocketEvent) {
         match event {
             SocketEvent::NotSent(_) => self.counters.lost_in_device += 1,
@@ -139,7 +139,7 @@ pub(super) fn tell(core: &mut Core, socket: &mut dyn DatagramSocket) {
     }
 }
 
-/// Asks for the contexts that the bearer lacks. Returns how many the device gave.
+/// Asks for the contexts that the bearer lacks. Returns the number of contexts that the device gave.
 fn ask_for(
     state: &mut State,
     contexts: &mut dyn offload_api::Contexts,

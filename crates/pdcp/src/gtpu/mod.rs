@@ -149,7 +149,7 @@ pub enum OpenError {
     /// The configuration makes no sense.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The node has sent PDUs under a key of these, with the same identity and direction, and would send others under the same COUNTs.
+    /// The node has sent PDUs under one of these keys, with the same identity and direction, and would reuse its COUNTs.
     #[error(transparent)]
     RepeatedKeys(#[from] RepeatedKeys),
     /// The driver was dropped, or its socket failed.
@@ -157,7 +157,7 @@ pub enum OpenError {
     Ended,
 }
 
-/// Why an SDU was not sent, or keys were not taken.
+/// The reason why an SDU was not sent, or keys were not taken.
 ///
 /// ```
 /// use pdcp::gtpu::BearerError;
@@ -173,7 +173,7 @@ pub enum BearerError {
     /// All COUNTs are used: re-establish the bearer with new keys.
     #[error("no COUNT is left: re-establish the bearer with new keys")]
     CountExhausted,
-    /// The node has sent PDUs under a key of these, with the same identity and direction, and would send others under the same COUNTs.
+    /// The node has sent PDUs under one of these keys, with the same identity and direction, and would reuse its COUNTs.
     #[error(transparent)]
     RepeatedKeys(#[from] RepeatedKeys),
     /// The driver was dropped, or its socket failed.
@@ -247,8 +247,8 @@ impl Node {
     /// Opens a bearer, with the keys of what it sends and of what it receives.
     ///
     /// # Errors
-    /// If its TEID is another's, its configuration makes no sense, the node has used a key of `sent` before under the same identity and
-    /// direction (of the last 65,536), or the node has ended.
+    /// If its TEID belongs to another bearer, its configuration is inconsistent, the node has used a key of `sent` before under the same
+    /// identity and direction (of the last 65,536), or the node has ended.
     pub fn open(
         &self,
         tunnel: Tunnel,
@@ -342,7 +342,7 @@ impl Bearer {
     ///
     /// # Errors
     /// [`BearerError::RepeatedKeys`] if the node has used a key of `sent` before under the same identity and direction; the bearer then goes
-    /// on with its old keys. [`BearerError::Ended`].
+    /// on with its old keys. [`BearerError::Ended`] if the node has ended.
     pub fn reestablish(&self, sent: Security, received: Security) -> Result<(), BearerError> {
         self.shared.lock().reestablish(self.tunnel.local, sent, received)
     }

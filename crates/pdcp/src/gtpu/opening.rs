@@ -7,11 +7,11 @@ use crate::Incoming;
 use crate::config::cost;
 use std::collections::VecDeque;
 
-/// The batches of one bearer that wait for their jobs, or for those before them.
+/// The batches of one bearer that wait for their own jobs, or for earlier batches.
 #[derive(Default)]
 pub(super) struct OpeningBatches {
     batches: VecDeque<OpeningBatch>,
-    /// PDUs in `batches`.
+    /// Number of PDUs in `batches`.
     pdus: usize,
     /// Cost in bytes of the batches that need no job.
     bytes: usize,
@@ -31,7 +31,7 @@ impl OpeningBatches {
         self.batches.is_empty()
     }
 
-    /// PDUs that came and did not reach the receiver yet.
+    /// Returns the number of PDUs that have not reached the receiver yet.
     pub(super) fn pdus(&self) -> usize {
         self.pdus
     }
@@ -45,7 +45,7 @@ impl OpeningBatches {
     /// Appends PDUs that no job opens.
     ///
     /// # Errors
-    /// The number of PDUs, which are dropped, if they have to wait and those that wait already fill the buffer.
+    /// The number of PDUs, which are dropped, if they have to wait and earlier ready PDUs already fill the buffer.
     pub(super) fn push_ready(&mut self, pdus: Vec<Incoming>, buffer: usize) -> Result<(), usize> {
         let bytes = bytes_of(&pdus);
         if !self.is_empty() && self.bytes + bytes > buffer {
@@ -64,7 +64,7 @@ impl OpeningBatches {
         }
     }
 
-    /// Removes the oldest batch, if its PDUs are there.
+    /// Removes the oldest batch, if its PDUs are ready.
     pub(super) fn pop(&mut self) -> Option<Vec<Incoming>> {
         self.batches.front().filter(|batch| batch.ready.is_some())?;
         let OpeningBatch { job, pdus, ready } = self.batches.pop_front()?;

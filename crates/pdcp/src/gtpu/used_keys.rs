@@ -10,7 +10,7 @@ use std::collections::{HashSet, VecDeque};
 #[derive(Default)]
 pub(super) struct UsedKeys {
     known: HashSet<Fingerprint>,
-    /// The oldest first.
+    /// The fingerprints in the order of their insertion, oldest first.
     order: VecDeque<Fingerprint>,
 }
 
@@ -20,7 +20,7 @@ impl UsedKeys {
     /// Adds the keys of a direction.
     ///
     /// # Errors
-    /// [`RepeatedKeys`] if the node has used one of the keys with this identity and direction. Then none is added.
+    /// [`RepeatedKeys`] if the node has used one of the keys with this identity and direction. No key is added then.
     pub(super) fn insert(&mut self, security: &Security) -> Result<(), RepeatedKeys> {
         if security.fingerprints().any(|key| self.known.contains(&key)) {
             return Err(RepeatedKeys);

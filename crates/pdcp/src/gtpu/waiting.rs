@@ -5,7 +5,7 @@ use super::{Bearer, Shared};
 use ::core::task::Waker;
 use std::collections::BTreeMap;
 
-/// The wakers of tasks that wait for one event. The list holds one waker for each pending future, and none for a dropped one.
+/// The wakers of tasks that wait for one event. The list holds one waker for each pending future, and no waker of a dropped future.
 #[derive(Default)]
 pub(super) struct WakerList {
     wakers: BTreeMap<u64, Waker>,
@@ -32,7 +32,7 @@ impl<'a> WaitingTask<'a> {
         WaitingTask { shared: &bearer.shared, tunnel: bearer.tunnel.local, list, key: None }
     }
 
-    /// Has the task woken by the next [`WakerList::wake`] of this list.
+    /// Registers the task, so that the next [`WakerList::wake`] of this list wakes it.
     pub(super) fn register(&mut self, list: &mut WakerList, waker: &Waker) {
         let key = *self.key.get_or_insert_with(|| {
             list.next += 1;

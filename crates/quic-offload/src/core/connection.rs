@@ -27,16 +27,16 @@ pub(crate) struct Conn {
     pub(super) deadline: Option<Instant>,
     pub(super) is_ready: bool,
     is_client: bool,
-    /// When a client's handshake has to be done; `None` once it is, and for connections of this end.
+    /// Deadline of a client's handshake. `None` once the handshake is done, and for connections that this end opened.
     pub(super) handshake_until: Option<Instant>,
-    /// The handshake was done, whatever came after.
+    /// Whether the handshake was ever done.
     was_open: bool,
     pub(crate) stage: Stage,
     pub(crate) closed: Option<Closed>,
     /// The same, for those who ask when the connection is no more.
     pub(crate) ended: Arc<OnceLock<Closed>>,
     pub(crate) waiting: Waiting,
-    /// Paths that are in use, and those that were abandoned and that the state machine still has.
+    /// Paths in use, and abandoned paths that the state machine still has.
     pub(crate) paths: Vec<u32>,
     abandoned: Vec<u32>,
     /// Where a path is to be opened, for the peer gave up the last one.
@@ -66,12 +66,12 @@ pub(crate) struct Waiting {
     pub(crate) readers: HashMap<StreamId, Waker>,
     pub(crate) writers: HashMap<StreamId, Waker>,
     pub(crate) finishers: HashMap<StreamId, Waker>,
-    /// By [`Awaited::index`].
+    /// Lists of waiting tasks, by [`Awaited::index`].
     lists: [WaitList; Awaited::COUNT],
 }
 
 impl Waiting {
-    /// The tasks that wait for an event.
+    /// Returns the list of tasks that wait for an event.
     pub(super) fn list(&mut self, event: Awaited) -> &mut WaitList {
         &mut self.lists[event.index()]
     }
@@ -140,7 +140,7 @@ impl Conn {
         }
     }
 
-    /// Whether a path, which was opened, was given up before it was in use.
+    /// Tests whether an opened path was given up before it was in use.
     pub(crate) fn has_lost(&self, path: u32) -> bool {
         self.abandoned.contains(&path) || !self.noq.paths().into_iter().any(|known| number_of(known) == path)
     }
@@ -170,7 +170,7 @@ impl Conn {
         self.transmit_generation = self.transmit_generation.max(generation.unwrap_or(0));
     }
 
-    /// It ended.
+    /// Ends the connection.
     pub(super) fn end(&mut self, why: Closed) {
         reading::lock(&self.reading).release();
         let why = self.closed.get_or_insert(why);
@@ -197,7 +197,7 @@ impl Core {
             match event {
                 // Nobody is connected who has closed meanwhile.
                 Event::Connected if conn.stage != Stage::Handshake => {}
-                // Its place was free when its handshake began.
+                // The table may have filled up since this connection's handshake began.
                 Event::Connected if !conn.is_client && self.established >= self.config.max_connections => {
                     self.counters.refused += 1;
                     conn.noq.close(self.epoch + (now - Instant::ZERO), CONNECTION_REFUSED.into(), FULL.into());
@@ -272,7 +272,7 @@ impl Core {
         self.discard(at, Closed::Failed);
     }
 
-    /// Ends a connection without a word to its peer.
+    /// Ends a connection without a close to its peer.
     pub(super) fn discard(&mut self, at: usize, why: Closed) {
         let Some(conn) = self.connections.get_mut(at) else { return };
         conn.end(why);
@@ -285,12 +285,12 @@ impl Core {
         let _none = self.noq.handle_event(noq_proto::ConnectionHandle(at), EndpointEvent::drained());
     }
 
-    /// Frees the place of a connection that the state machine does not know any more.
+    /// Frees the place of a connection that the state machine no longer has.
     pub(super) fn forget(&mut self, at: usize) {
         let Some(conn) = self.connections.try_remove(at) else { return };
         self.established -= usize::from(conn.was_open);
         if conn.was_open && !conn.is_client {
-            // Nobody accepted it. Its place may be another connection's soon.
+            // No application accepted the connection, and another connection may get its place soon.
             self.arrived.retain(|arrived| *arrived != at);
         }
         if let Some(deadline) = conn.deadline {
@@ -327,6 +327,6 @@ impl Conn {
     }
 }
 
-/// RFC 9000 20.1, told as an application's code.
+/// The transport error of RFC 9000 20.1, sent as an application's code.
 const CONNECTION_REFUSED: u32 = 0x02;
 const FULL: &str = "there are too many connections";

@@ -67,7 +67,7 @@ pub(crate) struct Core {
     /// Connections that came about, for those who accept them.
     pub(crate) arrived: VecDeque<usize>,
     pub(crate) waiting: Waiting,
-    /// Connections whose handshake was done.
+    /// Number of connections whose handshake is done.
     established: usize,
     pub(crate) counters: Counters,
     pub(crate) closing: bool,
@@ -107,8 +107,8 @@ offload_base::counters! {
         pub refused_by_device: "QuicRefusedDevice",
         /// Packets that were lost on the way into a device.
         pub lost_in_device: "QuicLostDevice",
-        /// Packets dropped here: they could not be sealed as they were, the socket refused them, or the state machine failed over a
-        /// datagram of no connection.
+        /// Packets dropped here: the packet could not be sealed, the socket refused it, or the state machine failed over a datagram of
+        /// no connection.
         pub dropped: "QuicDropped",
         /// Contexts that a device gave.
         pub contexts: "QuicContexts",
@@ -136,14 +136,14 @@ offload_base::counters! {
         pub retries: "QuicRetries",
         /// Clients that were refused.
         pub refused: "QuicRefused",
-        /// Connections of clients whose handshake was not done within its time.
+        /// Connections of clients that missed the deadline of their handshake.
         pub handshakes_timed_out: "QuicHandshakesTimedOut",
     }
 }
 
 impl Core {
     pub(crate) fn new(config: Config, server: Option<ServerTls>, random: &RandomSource, port: u16) -> Core {
-        // RFC 9000 17.2: no longer than 20 bytes; and a device finds connections by them.
+        // RFC 9000 17.2: a connection ID has at most 20 bytes, and a device needs one to find the connection.
         let config = Config { cid_bytes: config.cid_bytes.clamp(1, 20), ..config };
         let reset_key = config.reset_key.clone().unwrap_or_else(|| ResetKey::random(random));
         let mut endpoint = EndpointConfig::new(Arc::new(reset_key.into_key()));
@@ -248,7 +248,7 @@ impl Core {
             }
             QuicVerdict::NotOpened | QuicVerdict::Failed { .. } => None,
         };
-        // Joined packets mostly have one connection ID: its path is found once.
+        // Joined packets mostly have one connection ID: its path is looked up once.
         let mut last = None;
         for (datagram, place) in datagram.split().zip(0..) {
             let opened = opener.and_then(|(at, first, generation)| {
@@ -259,7 +259,7 @@ impl Core {
         }
     }
 
-    /// The path of a packet that a device opened, for the connection at `at`; and what was found last, which is kept.
+    /// Returns the path of a packet that a device opened, for the connection at `at`. `last` caches the latest lookup.
     fn path_of(&self, at: usize, data: &[u8], last: &mut Option<([u8; 20], u32)>) -> Option<u32> {
         let cid = data.get(1..1 + usize::from(self.config.cid_bytes))?;
         if let Some((known, path)) = last
@@ -304,7 +304,7 @@ impl Core {
         }
     }
 
-    /// Gives a connection a datagram.
+    /// Passes a datagram to a connection.
     fn hand_over(&mut self, at: usize, now: Instant, event: ConnectionEvent, opened: Option<DeviceOpened>) {
         let time = self.noq_time(now);
         let Some(conn) = self.connections.get_mut(at).filter(|conn| !conn.is_broken) else { return };
@@ -312,10 +312,10 @@ impl Core {
         conn.noq.handle_event(event);
         conn.keyring.lock().verdict = None;
         let (is_read, shakes_hands) = (conn.is_reading(), conn.handshake_until.is_some());
-        // That the peer has given connection IDs for a path, no event says.
+        // No event says that the peer has given connection IDs for a path.
         conn.waiting.wake(Awaited::Path);
         self.note_ready(at);
-        // The next client may need to know whether this connection takes a place.
+        // The next client's fate may depend on whether this connection takes a place.
         if is_read || shakes_hands {
             self.take_events(at, now);
         }
@@ -344,7 +344,7 @@ impl Core {
 
     /// Takes a client in, has it prove its address, or refuses it.
     fn admit(&mut self, now: Instant, incoming: Incoming, mut answer: Vec<u8>) {
-        // Each has limits of its own: strangers who never finish a handshake take no place of a client that does.
+        // Half-open connections have limits of their own, so that clients without a handshake take no place of others.
         let half_open = self.connections.len() - self.established;
         let full =
             self.established >= self.config.max_connections || half_open >= self.config.max_handshakes || self.closing;
@@ -439,7 +439,7 @@ impl Core {
         any
     }
 
-    /// The state machine of a connection panicked.
+    /// Notes that the state machine of a connection panicked.
     fn note_broken(&mut self, at: usize) {
         if let Some(conn) = self.connections.get_mut(at) {
             conn.is_broken = true;
@@ -447,8 +447,8 @@ impl Core {
         }
     }
 
-    /// Calls the state machine of a connection: with what comes from the network, with time that passed, for what there is to send. If it
-    /// panics, this connection ends, and not the program. `None`: it panicked, now or before.
+    /// Calls the state machine of a connection. If it panics, this connection ends, and the program goes on. Returns `None` if the state machine
+    /// panicked, now or before.
     fn guarded<R>(&mut self, at: usize, f: impl FnOnce(&mut Core) -> R) -> Option<R> {
         if self.connections.get(at).is_some_and(|conn| conn.is_broken) {
             return None;
@@ -457,7 +457,7 @@ impl Core {
         if done.is_none() {
             self.note_broken(at);
         }
-        // A call inside of this one may have found it.
+        // A nested call may have panicked.
         done.filter(|_| self.connections.get(at).is_none_or(|conn| !conn.is_broken))
     }
 
@@ -487,8 +487,8 @@ impl Core {
         let noq = conn.noq.poll_timeout().map(|time| Instant::ZERO + time.saturating_duration_since(self.epoch));
         let ours = [conn.offload.next_event(now), conn.watches.next_event(), conn.handshake_until];
         let deadline = ours.into_iter().fold(noq, offload_base::time::earliest);
-        // The state machine's pacer asks to be looked at in no time at all, where it counts on less than a nanosecond: it would be for
-        // ever. What is due was looked at above.
+        // Below one nanosecond, the state machine's pacer asks for a deadline of now, which would repeat for ever. Due work was handled
+        // above.
         let deadline = deadline.map(|at| if at > now { at } else { now + LEAST_WAIT });
         if conn.deadline != deadline {
             if let Some(before) = conn.deadline.take() {

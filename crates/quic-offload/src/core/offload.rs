@@ -172,7 +172,7 @@ impl OfConnection {
         self.learned.retain(|learned| learned.path != path);
     }
 
-    /// When the next key is due. `None` once it is: the key waits for room in the device then, which no deadline makes.
+    /// Returns the time at which the next key is due. `None` once the key is due: it then waits for room in the device, which has no deadline.
     pub(super) fn next_event(&self, now: Instant) -> Option<Instant> {
         self.refill_at.filter(|at| self.receive.context.is_some() && *at > now)
     }
@@ -223,8 +223,8 @@ impl Core {
             has_device = true;
             while let Some(at) = self.offload.due.front().copied() {
                 if self.tell_of(at, now, &mut contexts) == Err(Refused::Busy) {
-                    // There is no room for the others either. They are told with the next turn that has some: the next packet is
-                    // the first for which the device needs to know.
+                    // There is no room for the other commands either. The next turn with room sends them: the device needs them for the next
+                    // packet at the earliest.
                     break;
                 }
                 self.take_due();
@@ -365,7 +365,7 @@ impl Core {
         self.note_ready(at);
     }
 
-    /// The contexts of a connection that is no more are to be given back.
+    /// Marks the contexts of a connection that has ended, so that they are given back.
     pub(super) fn forget_contexts(&mut self, of: &OfConnection) {
         let contexts = [of.transmit.context, of.receive.context];
         self.offload_leaving.extend(contexts.into_iter().flatten());

@@ -251,7 +251,7 @@ fn a_state_machine_that_panics_ends_its_connection_alone() {
     assert_eq!(told.get(), Some(&Closed::Reset));
 }
 
-/// A server, and clients that are connected with it, from ports 5000 on.
+/// Makes a server, and clients that are connected with it, from ports 5000 on.
 fn connected<const N: usize>() -> (Core, [Core; N]) {
     let mut server = server_of(Config { stream_window: 4 << 20, ..config(2) });
     let clients = core::array::from_fn(|at| {
@@ -267,7 +267,7 @@ fn connected<const N: usize>() -> (Core, [Core; N]) {
     (server, clients)
 }
 
-/// Over the events of a connection, and over what was read of its streams.
+/// The panic is over the events of a connection, or over bytes that were read from its streams.
 #[cfg(debug_assertions)] // Sums that overflow are what panics here.
 #[test]
 fn panic_anywhere_in_a_connection_ends_it_alone() {
@@ -302,8 +302,8 @@ fn panic_anywhere_in_a_connection_ends_it_alone() {
     }
 }
 
-/// The state machine fails over a datagram that is no connection's, or over the first one of a client: that one is dropped, and those
-/// behind it find the tables as they were.
+/// The state machine fails over a datagram of no connection, or over the first datagram of a client: that datagram is dropped, and later
+/// datagrams find the tables unchanged.
 #[test]
 fn panic_over_a_strangers_datagram_drops_it() {
     #[derive(Debug)]
@@ -343,7 +343,7 @@ fn panic_over_a_strangers_datagram_drops_it() {
             Ok(())
         }
     }
-    // A stateless reset is the answer to a packet of a connection that is not known.
+    // A stateless reset is the answer to a packet of an unknown connection.
     let mut endpoint = EndpointConfig::new(Arc::new(Fails));
     let random = server.client_cids.clone();
     endpoint.cid_generator(Arc::new(move || Box::new(RandomCids { random: random.clone(), bytes: 8 })));
@@ -352,10 +352,10 @@ fn panic_over_a_strangers_datagram_drops_it() {
     assert_eq!(server.counters.dropped, 2);
 }
 
-/// Strangers who begin handshakes and are not heard of again, as many as a server's programs have places for connections.
+/// Clients that begin handshakes and fall silent are as many as a server's programs have places.
 #[test]
-fn strangers_who_begin_handshakes_shut_nobody_out() {
-    // As h3_server and reservoir serve have it.
+fn half_open_connections_shut_out_no_client() {
+    // The limits are those of h3_server and reservoir.
     let mut server = server_of(Config { max_connections: 1024, ..config(2) });
     let hello = |client: &mut Core| {
         connect(client);
@@ -385,7 +385,7 @@ fn strangers_who_begin_handshakes_shut_nobody_out() {
         }
     }
     assert_eq!((client.connections[0].stage, server.established), (Stage::Open, 1));
-    // And they are gone when their time is over.
+    // The half-open connections are gone after their deadline.
     let late = NOW + Config::default().handshake;
     server.expire(late);
     while server.work(late) {
@@ -395,9 +395,9 @@ fn strangers_who_begin_handshakes_shut_nobody_out() {
     assert_eq!(server.noq.open_connections(), 1);
 }
 
-/// As many as there are places shake hands at a time, and one more: it is told when it has done so.
+/// One client more than there are places shakes hands at a time: it is refused when its handshake is done.
 #[test]
-fn connection_whose_place_was_taken_meanwhile_is_refused() {
+fn connection_is_refused_if_its_place_was_taken() {
     let mut server = server_of(Config { max_connections: 1, ..config(2) });
     let mut clients = [3, 4].map(|seed| client_of(config(seed)));
     for client in &mut clients {
@@ -448,7 +448,7 @@ fn clients_of_other_versions_are_told_which_there_is() {
     }
 }
 
-/// RFC 9000 20.1: NO_ERROR is how clients leave that have no code of their application's, such as nghttp3's. Other codes tell of errors.
+/// RFC 9000 20.1: clients without an application code, such as nghttp3's, leave with NO_ERROR. Other codes are errors.
 #[test]
 fn close_without_an_error_is_no_fault() {
     for (code, expected) in [(0, Some(0)), (1, None)] {
@@ -464,7 +464,7 @@ fn close_without_an_error_is_no_fault() {
     }
 }
 
-/// A connection that ended before an application accepted it, and another one that has its place in the table.
+/// A connection ends before an application accepts it, and another connection gets its place in the table.
 #[test]
 fn connection_that_ended_is_not_accepted() {
     let (mut server, _clients) = connected::<2>();

@@ -18,7 +18,7 @@ pub(crate) struct WaitList {
 }
 
 impl WaitList {
-    /// Registers a task: under the number that it has in this list, or under a new one.
+    /// Registers a task under `number`, its number in this list, or under a new number.
     fn register(&mut self, number: &mut Option<u64>, waker: &Waker) {
         if let Some(known) = number.and_then(|number| self.tasks.get_mut(&number)) {
             return known.clone_from(waker);
@@ -30,7 +30,7 @@ impl WaitList {
 
     /// Wakes all tasks, and removes their entries.
     pub(crate) fn wake(&mut self) {
-        // Paths' waiters are woken with each packet, and there are hardly ever any.
+        // Each packet wakes the waiters of paths, and this list is almost always empty.
         if self.tasks.is_empty() {
             return;
         }
@@ -38,12 +38,12 @@ impl WaitList {
     }
 }
 
-/// An event of a connection.
+/// An event of a connection, for which a task waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
     /// The handshake is done, or the connection ended.
     Stage,
-    /// A path came or went.
+    /// A path was opened or abandoned.
     Path,
     /// The peer opened a stream.
     Accept(Dir),
@@ -59,7 +59,7 @@ impl Awaited {
     /// Number of the kinds of events.
     pub(super) const COUNT: usize = 8;
 
-    /// The place of the event's list.
+    /// Returns the index of the event's list.
     pub(super) fn index(self) -> usize {
         match self {
             Awaited::Stage => 0,
@@ -95,7 +95,7 @@ impl Core {
     }
 }
 
-/// A future's entry in a list of waiting tasks. The entry is removed when this is dropped.
+/// A future's entry in a list of waiting tasks. Dropping the waiter removes the entry.
 pub(crate) struct Waiter {
     shared: Arc<Shared>,
     event: WaitFor,
@@ -107,12 +107,12 @@ impl Waiter {
         Waiter { shared, event, number: None }
     }
 
-    /// The event for which the task waits.
+    /// Returns the event for which the task waits.
     pub(crate) fn event(&self) -> WaitFor {
         self.event
     }
 
-    /// Has the task woken by the event.
+    /// Registers the task, so that the event wakes it.
     pub(crate) fn wait<T>(&mut self, core: &mut Core, cx: &Context<'_>) -> Poll<T> {
         if let Some(list) = core.wait_list(self.event) {
             list.register(&mut self.number, cx.waker());
@@ -126,7 +126,7 @@ impl Drop for Waiter {
         let Some(number) = self.number else { return };
         let mut core = self.shared.lock();
         let removed = core.wait_list(self.event).and_then(|list| list.tasks.remove(&number));
-        // A waker may be the last one of a task whose futures take the lock when they are dropped.
+        // A waker may be the last reference to a task whose futures take the lock when they are dropped.
         drop(core);
         drop(removed);
     }

@@ -102,7 +102,7 @@ pub(crate) struct Generation {
     pub(crate) number: u64,
     pub(crate) key: QuicKey,
     packet: PacketKey,
-    /// The same for all generations.
+    /// The header key, which all generations share.
     header_key: Arc<HeaderKey>,
     /// Packets that were to be sealed, in software or by a device.
     sealed: AtomicU64,
@@ -168,7 +168,7 @@ impl Inner {
         self.chain(transmit)?.generations.iter().find(|generation| generation.number == number).cloned()
     }
 
-    /// Takes the packets that the state machine left plain. As many may come next time.
+    /// Takes the packets that the state machine left plain, and reserves room for as many again.
     pub(crate) fn take_plain(&mut self) -> Vec<Plain> {
         let room = Vec::with_capacity(self.plain.len());
         core::mem::replace(&mut self.plain, room)
@@ -339,7 +339,7 @@ mod tests {
 
     const RIGHT: DeviceOpened = DeviceOpened { path: 3, number: 70_000, generation: 1 };
 
-    /// Whether a packet of path 3 with number 70,000 under the key of generation 1 is taken, plain as it is, for one that a device opened.
+    /// Tests whether a plain packet of path 3 with number 70,000 under the key of generation 1 is taken as opened by a device.
     fn is_believed(verdict: DeviceOpened) -> bool {
         let keyring = Arc::new(Keyring::new(8, false, AeadLimits::default()));
         let secrets = [1, 2].map(|byte| Bytes::from(vec![byte; 32]));

@@ -145,7 +145,7 @@ fn run(schedule: &Schedule) -> bool {
     });
     let Schedule { six, second, gives_up, moves, mut disappears, .. } = *schedule;
     if lossless == 0 {
-        // What a device has not sent yet is lost with it.
+        // A device that disappears loses the packets that it has not sent yet.
         disappears = [None; 2];
     }
     let every = schedule.update_every.map(|bytes| bytes as usize);

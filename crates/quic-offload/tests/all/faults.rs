@@ -193,7 +193,7 @@ fn a_device_that_is_reset_gets_everything_anew() {
 
 /// The device disappears at each of the first steps, at either end: the stream goes on in software.
 #[test]
-fn a_device_that_disappears_is_done_without() {
+fn stream_survives_a_device_that_disappears() {
     for step in (0..140).step_by(7) {
         for disappears in [[Some(step), None], [None, Some(step)]] {
             let mut world = World::new(24, [nic(), nic()], impaired(Impairments::default()));
@@ -237,8 +237,8 @@ fn keys_change_while_packets_are_lost() {
     }
 }
 
-/// Forty connections whose keys change at once, and a control ring of eight places: what does not fit waits for its turn, and neither
-/// driver looks again and again meanwhile.
+/// Forty connections whose keys change at once, and a control ring of eight places: surplus commands wait for their turn, and neither
+/// driver polls in a loop meanwhile.
 #[test]
 fn keys_change_though_the_control_ring_is_short() {
     let nic = || NicConfig { control_ring: 8, ..nic() };
@@ -278,10 +278,10 @@ fn keys_change_though_the_control_ring_is_short() {
     assert!(polls.iter().all(|polls| *polls < MAX_POLLS / 2), "{polls:?}");
 }
 
-/// More than a driver has any reason for.
+/// Polls beyond any that a driver needs.
 const MAX_POLLS: usize = 40_000;
 
-/// An endpoint, and how often its driver was polled, which is not too often.
+/// Makes an endpoint, and checks how often its driver is polled.
 fn counted(host: &BedHost, port: u16, config: Config, tls: Option<ServerTls>) -> (Endpoint, Arc<AtomicUsize>) {
     let socket = host.stack().bind_udp(Some(port)).unwrap();
     let (endpoint, mut driver) = Endpoint::new(socket, host.runtime(), config, tls).unwrap();
@@ -298,7 +298,7 @@ fn counted(host: &BedHost, port: u16, config: Config, tls: Option<ServerTls>) ->
     (endpoint, polls)
 }
 
-/// RFC 9000 17.2: at most 20 bytes. Other lengths count as the nearest one, at the endpoint and at its device.
+/// RFC 9000 17.2: at most 20 bytes. Other lengths count as the nearest valid one, at the endpoint and at its device.
 #[test]
 fn connection_ids_of_any_configured_length_work() {
     for cid_bytes in [20, 0, 1, 21, 22, 24, 255] {

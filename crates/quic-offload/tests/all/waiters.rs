@@ -1,4 +1,4 @@
-//! Tasks that wait: the event wakes them all, and a future that is dropped leaves nothing behind.
+//! Tasks that wait: the event wakes them all, and a dropped future leaves no entry behind.
 
 use crate::rig::{World, connect, nic};
 use bytes::Bytes;
@@ -10,14 +10,14 @@ use offload_wire::LinkConfig;
 use quic_offload::{Closed, Config};
 use std::sync::{Arc, Weak};
 
-/// A task that is never run; the library keeps it alive as long as it keeps its waker.
+/// A task that is never run; the library keeps the task alive as long as it keeps the task's waker.
 struct Task;
 
 impl std::task::Wake for Task {
     fn wake(self: Arc<Self>) {}
 }
 
-/// Polls and drops `count` futures, each in a task of its own; the number of tasks that are alive afterwards.
+/// Polls and drops `count` futures, each in a task of its own. Returns the number of tasks that are still alive.
 fn tasks_kept<'a, T>(count: usize, mut future: impl FnMut() -> Pin<Box<dyn Future<Output = T> + 'a>>) -> usize {
     let tasks: Vec<Weak<Task>> = (0..count)
         .map(|_| {
@@ -53,7 +53,7 @@ fn futures_that_are_dropped_leave_no_tasks_behind() {
         one_way.send(Bytes::from_static(b"x")).await.unwrap();
         one_way.finish().unwrap();
         host.runtime().sleep(Duration::from_millis(10)).await;
-        // More datagrams than the connection keeps.
+        // More datagrams than the connection keeps fill the send buffer.
         let mut full = false;
         while !full {
             let sent = connection.send_datagram(Bytes::from(vec![0; 1000]));
@@ -84,7 +84,7 @@ fn futures_that_are_dropped_leave_no_tasks_behind() {
     }
 }
 
-/// Tasks that share a connection, some of which give up: each of the others is woken.
+/// Some tasks of a shared connection give up: each of the others is woken.
 #[test]
 fn each_task_that_waits_is_woken() {
     let mut world = World::new(2, [nic(), nic()], LinkConfig::default());
@@ -99,7 +99,7 @@ fn each_task_that_waits_is_woken() {
                 let connection = connection.clone();
                 host.spawn("reader", async move {
                     if number % 2 == 0 {
-                        // Another future of this task waited before, and is no more.
+                        // Another future of this task waited before, and was dropped.
                         let mut given_up = pin!(connection.accept_uni());
                         core::future::poll_fn(|cx| Poll::Ready(given_up.as_mut().poll(cx).is_pending())).await;
                     }

@@ -122,8 +122,8 @@ struct Choice {
 /// How servers are reached.
 #[derive(Debug, Args)]
 struct Access {
-    /// The file with tokens for servers, in lines `HOST:PORT TOKEN` (port 443 if none is named); a server without a line is asked without a token. A token that
-    /// stands alone is for a copy that asks one server. Default: the variable RESERVOIR_TOKEN, of the same form
+    /// The file with tokens for servers, in lines `HOST:PORT TOKEN` (port 443 if a line has none); requests to a server without a line have no
+    /// token. A token without a server is for a copy with one server. Default: the variable RESERVOIR_TOKEN, of the same form
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// The authorities to trust (PEM). Default: those of this machine
@@ -203,7 +203,7 @@ fn time(text: &str) -> Result<core::time::Duration, String> {
 }
 
 impl Access {
-    /// The tokens for these servers.
+    /// Reads the tokens for these servers.
     fn tokens(&self, servers: &BTreeSet<ServerAddress>) -> Result<ServerTokens, String> {
         let (from, text) = match &self.token_file {
             Some(file) => {
@@ -214,7 +214,7 @@ impl Access {
             None => match std::env::var("RESERVOIR_TOKEN") {
                 Ok(text) => ("RESERVOIR_TOKEN".into(), text),
                 Err(VarError::NotPresent) => return Ok(ServerTokens::default()),
-                Err(VarError::NotUnicode(_)) => return Err("RESERVOIR_TOKEN: it is no text".into()),
+                Err(VarError::NotUnicode(_)) => return Err("RESERVOIR_TOKEN is not UTF-8 text".into()),
             },
         };
         ServerTokens::read(&text).and_then(|tokens| tokens.bind(servers)).map_err(|error| format!("{from}: {error}"))
@@ -270,7 +270,7 @@ fn places(texts: &[OsString]) -> Result<(Vec<Place>, Place), CopyError> {
     Ok((places, to))
 }
 
-/// The servers of a copy.
+/// Returns the servers of a copy.
 fn servers<'a>(places: impl IntoIterator<Item = &'a Place>, stripe: &'a [tls::Host]) -> BTreeSet<ServerAddress> {
     let places = places.into_iter().filter_map(Place::server);
     let stripe = stripe.iter().map(|host| (host.name(), host.port().unwrap_or(443)));
@@ -317,7 +317,7 @@ pub(crate) async fn run(options: CopyOptions) -> ExitCode {
             let text = if options.json {
                 json(&outcome, began.elapsed().as_secs_f64()) + "\n"
             } else {
-                // All of them: the reader may take its time, or be gone.
+                // All lines are written: the reader may be slow, or be gone.
                 let mut errors = std::io::stderr();
                 for line in failures(&outcome.failed) {
                     let _nobody_reads = writeln!(errors, "reservoir: {line}");
@@ -437,8 +437,8 @@ fn told(outcome: &Outcome, seconds: f64) -> String {
     text
 }
 
-/// A line for each failed file, up to [`MOST_SHOWN`]. A long run of files that failed for one reason, such as a full disk, shares a line; `--json`
-/// names them all.
+/// Returns a line for each failed file, up to [`MOST_SHOWN`]. A long run of files that failed for one reason, such as a full disk, shares a
+/// line; `--json` names them all.
 fn failures(failed: &[(String, String)]) -> Vec<String> {
     let (mut lines, mut shown) = (Vec::new(), 0);
     for files in failed.chunk_by(|(_, one), (_, other)| one == other) {
@@ -456,13 +456,13 @@ fn failures(failed: &[(String, String)]) -> Vec<String> {
         }
     }
     if shown < failed.len() {
-        lines.push(format!("{} more files failed: --json tells of all", failed.len() - shown));
+        lines.push(format!("{} more files failed: --json lists all of them", failed.len() - shown));
     }
     lines
 }
 
 fn failure(file: &str, error: &str) -> String {
-    // Some errors begin with the file themselves.
+    // Some errors begin with the name of the file.
     let is_named = error.strip_prefix(file).is_some_and(|rest| rest.starts_with([':', ' ']));
     if is_named { error.to_owned() } else { format!("{file}: {error}") }
 }
@@ -484,9 +484,9 @@ fn json(outcome: &Outcome, seconds: f64) -> String {
     .to_string()
 }
 
-/// Files that fail for one reason, each with a line of its own.
+/// Files that failed for one reason and still get lines of their own.
 const LONGEST_RUN: usize = 16;
-/// Lines of failed files.
+/// Maximum of lines about failed files.
 const MOST_SHOWN: usize = 20;
 /// Where distributions keep the authorities that they trust.
 const SYSTEM_AUTHORITIES: [&str; 3] =

@@ -89,7 +89,7 @@ pub(crate) struct ServeOptions {
     /// Such copies at a time
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     tpc_copies: usize,
-    /// Connections at a time. One more takes the place of one that has shown no token, or has no request under way
+    /// Maximum of connections at a time. A further one replaces a connection without a token, or else one without a request under way
     #[arg(long, value_name = "COUNT", default_value_t = Limits::usual().connections)]
     max_connections: usize,
     /// Unfinished files of a user
@@ -244,11 +244,11 @@ impl ServeOptions {
         Ok(server)
     }
 
-    /// Returns how many connections the limit of open files allows: at most those of `--max-connections`.
+    /// Returns the number of connections that the limit of open files allows, at most `--max-connections`.
     fn connections(&self) -> Result<usize, Stop> {
         let about = |error| unusable(format!("the limit of open files cannot be raised: {error}"));
         let Some(limit) = descriptors::raise_limit().map_err(about)? else { return Ok(self.max_connections) };
-        // A connection has a socket, and a file with its journal; past the page cache a file is opened twice.
+        // A connection has a socket, and a file with its journal; past the page cache, a file is opened twice.
         let of_connection = if self.direct { 4 } else { 3 };
         // Uploads that wait for their next request have files open too.
         let others = OTHER_FILES + 2 * self.max_uploads as u64;
@@ -352,7 +352,7 @@ impl Door for Kernel {
 }
 
 fn welcome(server: &Server, peer: SocketAddr, handshake: Handshake, open: mpsc::Sender<()>) {
-    // Without a slot the stream is closed.
+    // The stream is closed if it gets no slot.
     let Some(slot) = server.enter(peer.ip()) else { return };
     let server = server.clone();
     tokio::spawn(async move {
@@ -406,7 +406,7 @@ pub(crate) const HTTP3_WINDOW: bytesize::ByteSize = bytesize::ByteSize(16 << 20)
 const NO_ERROR: u64 = 0x100;
 /// For packets that tell clients of HTTP/3 that it ends.
 const GOODBYE: Duration = Duration::from_secs(2);
-/// Open files beside those of connections and uploads: sockets that listen, the root, the runtime's.
+/// Open files besides the files of connections and uploads: listening sockets, the root, the runtime's own.
 const OTHER_FILES: u64 = 64;
 /// For a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);

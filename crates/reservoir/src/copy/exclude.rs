@@ -34,7 +34,7 @@ impl Pattern {
         self.fits_path(name.path())
     }
 
-    /// The same for a path that may be the name of no file.
+    /// Tests the same for a path that need not be the name of a file.
     pub(super) fn fits_path(&self, path: &Path) -> bool {
         let mut parts = path.components().map(|part| part.as_os_str().as_bytes());
         if !self.0.contains(&b'/') {

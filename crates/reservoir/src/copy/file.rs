@@ -35,7 +35,7 @@ pub(super) struct FileJob {
     source: Source,
     target: Target,
     attributes: Attributes,
-    /// The rights of the source: of a server's file, once an answer has told them.
+    /// The rights of the source. A server's file has them once an answer has told them.
     mode: OnceLock<u32>,
     state: Mutex<State>,
 }
@@ -46,7 +46,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Whether ranges that are read one by one are of one version. If not, the file is read by one request.
+    /// Tests whether several range requests are sure to read one version. If not, one request reads the whole file.
     fn has_ranges(&self) -> bool {
         match self {
             Source::Local(..) => true,
@@ -161,7 +161,7 @@ impl FileJob {
                     let about = file.about()?;
                     let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
                     if about.size == 0 && file.read_at(&mut [0], 0)? > 0 {
-                        let text = "the system does not tell its size (a file of /proc): copy what `cat` makes of it";
+                        let text = "the system does not tell its size (a file of /proc): copy the output of `cat`";
                         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
                     }
                     Ok((file, about, mode))
@@ -192,10 +192,10 @@ impl FileJob {
         ))
     }
 
-    /// Returns the version of a source on a server. A list may have a weak tag, or none, where the file itself has a date.
+    /// Returns the version of a source on a server. A list may have a weak tag or no tag of a file that itself has a date.
     async fn version(copy: &Copy, item: &Item, server: &Arc<Remote>) -> Result<Version, CopyError> {
         let listed = Version::from_tag(item.tag.as_deref());
-        // Servers that copy between each other see to that themselves.
+        // Servers that copy between each other check the version themselves.
         if listed.is_strong() || copy.third_party.is_some() {
             return Ok(listed);
         }
@@ -258,7 +258,7 @@ impl FileJob {
         if one_request && item.blocks.is_some() {
             return Err(CopyError::Changed(item.source()));
         }
-        // Nothing tells whether the bytes that are there are of the version that comes now.
+        // The bytes that are there may belong to another version than the source's present one.
         let resume = (copy.resume || item.blocks.is_some()) && !one_request;
         let begin = if resume { Begin::Resume } else { Begin::Anew };
         match &item.to.0 {
@@ -425,7 +425,7 @@ impl FileJob {
                 // The connection is the next block's while this one's last piece is written.
                 let told = pieces.end();
                 let written = sink.end().await.map_err(medium)?;
-                // The block that is there came by an earlier request, and may be of another version.
+                // The block that is there came with an earlier request, and may belong to another version.
                 if written.differs.is_some() {
                     return Err(CopyError::Changed(self.item.source()));
                 }
@@ -614,7 +614,7 @@ impl FileJob {
         Ok((Relayed::new(frames, length).boxed_unsync(), feed))
     }
 
-    /// What came of a request with the bytes of a file. A file that cannot be read here is no fault of the server, nor of the way there.
+    /// Evaluates the outcome of a request with bytes of a file. An error of reading the file is no fault of the server or of the way there.
     fn sent(&self, sent: Result<(), RemoteError>, sum: &LateSum) -> Result<(), CopyError> {
         match read_error(sum) {
             Some(error) => Err(self.unreadable(error)),
@@ -701,7 +701,7 @@ impl FileJob {
             Target::Upload(upload) => {
                 let sums: Vec<BlockSum> = self.state().sums.values().copied().collect();
                 let root = match self.copy.proves {
-                    // The checksums of blocks that were there are the server's own.
+                    // The checksums of earlier blocks were told by the server itself.
                     true => Some(hash::of_source(&self.copy, &self.item).await?),
                     false => (sums.len() as u64 == self.blocks.count()).then(|| root(&sums)),
                 };
@@ -721,7 +721,7 @@ impl FileJob {
                         let there = has_arrived(&self.copy, &self.item, sync).await?;
                         return if there { Ok(Finished::Done) } else { Err(gone.into()) };
                     }
-                    // The same, of an upload that replaces nothing.
+                    // The same reasons hold for an upload that replaces nothing.
                     Err(RemoteError::Refused { status: StatusCode::PRECONDITION_FAILED, .. }) => {
                         let there = has_arrived(&self.copy, &self.item, Sync::Hash).await?;
                         let exists = CopyError::Exists(self.item.to.0.shown(name));
@@ -737,7 +737,7 @@ impl FileJob {
         }
     }
 
-    /// Compares the arrived file with the digest that the source's server tells. A file that differs is discarded.
+    /// Compares the arrived file with the digest that the source's server tells. A differing file is discarded.
     async fn prove(&self, landing: &Arc<Landing>) -> Result<(), CopyError> {
         let Source::Remote(server, _) = &self.source else { return Ok(()) };
         let told = server.digest(&self.item.from.1, self.blocks.size(), true).await?;
@@ -758,7 +758,7 @@ impl FileJob {
         CopyError::Unproved(self.item.source(), why)
     }
 
-    /// The rights of the source. If no block of it was asked for, its server is asked now.
+    /// Returns the rights of the source. If no block of the source was requested, its server is asked now.
     async fn mode(&self) -> Result<Option<u32>, CopyError> {
         match &self.source {
             Source::Remote(server, _) if self.item.is_reservoir && self.mode.get().is_none() => {
@@ -789,16 +789,16 @@ impl FileJob {
     }
 }
 
-/// What came of reading from one server for a request to another.
+/// The outcome of reading from one server for a request to another.
 enum Fed {
     Whole(BlockSum),
-    /// The request took no more.
+    /// The request took no further bytes.
     Refused,
     Failed(CopyError),
 }
 
 impl Fed {
-    /// Returns the checksums if the request was answered well; else the error of the end that failed first.
+    /// Returns the checksums if the request succeeded, else the error of the end that failed first.
     fn relayed(self, sent: Result<(), RemoteError>) -> Result<BlockSum, CopyError> {
         match (self, sent) {
             (Fed::Failed(error), _) => Err(error),
@@ -812,7 +812,7 @@ impl Fed {
     }
 }
 
-/// What a folder of this machine says of a file that arrives there, by the file's path.
+/// Converts an error of a file that arrives in a folder of this machine; the message names the file's path.
 fn landed(item: &Item, error: LandingError) -> CopyError {
     match error {
         LandingError::Medium(_, error) => CopyError::Local { path: item.to.0.shown(&item.to.1).into(), error },
@@ -829,7 +829,7 @@ pub(super) async fn turn(copy: &Copy, bytes: usize) {
     }
 }
 
-/// Whether there is anything under the item's name at the destination.
+/// Tests whether the item's name exists at the destination.
 async fn has_anything(copy: &Copy, item: &Item) -> Result<bool, CopyError> {
     Ok(glance(copy, &item.to.0, &item.to.1).await?.is_some())
 }

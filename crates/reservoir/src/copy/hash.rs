@@ -27,13 +27,13 @@ pub(super) async fn are_same(copy: &Copy, item: &Item) -> Result<bool, CopyError
     Ok(of(copy, other, item.size(), algorithm).await? == told)
 }
 
-/// The BLAKE3 hash of a source of this machine.
+/// Returns the BLAKE3 hash of a source of this machine.
 pub(super) async fn of_source(copy: &Copy, item: &Item) -> Result<[u8; 32], CopyError> {
     let hash = of(copy, &item.from, item.size(), Algorithm::Blake3).await?;
     hash.try_into().map_err(|_| CopyError::Unproved(item.source(), "it is no file of this machine"))
 }
 
-/// Whether the server of the destination tells a digest, a weak one too, and that is the one of the source here.
+/// Tests whether the server of the destination tells a digest, possibly a weak one, that equals the digest of the source here.
 pub(super) async fn is_proved(copy: &Copy, item: &Item) -> Result<bool, CopyError> {
     let Side::Remote(server, _) = &item.to.0 else { return Ok(false) };
     let Some((algorithm, told)) = server.digest(&item.to.1, item.size(), true).await? else { return Ok(false) };

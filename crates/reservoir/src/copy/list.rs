@@ -40,7 +40,7 @@ pub struct Item {
     pub(super) from: (Side, Name),
     pub(super) to: (Side, Name),
     pub(super) about: About,
-    /// How exactly the source tells when it was modified.
+    /// The resolution of the source's time of modification.
     pub(super) resolution: Resolution,
     /// The source's version.
     pub(super) tag: Option<String>,
@@ -60,7 +60,7 @@ impl Item {
         Item { from, to, about, resolution, tag, is_reservoir, path, blocks, refused: None }
     }
 
-    /// When it was modified; `None` if the source does not tell.
+    /// Returns the time of modification; `None` if the source does not tell it.
     pub(super) fn modified(&self) -> Option<SystemTime> {
         Some(self.about.modified).filter(|_| self.resolution != Resolution::Unknown)
     }
@@ -69,7 +69,7 @@ impl Item {
         (self.about.modified, self.resolution)
     }
 
-    /// Whether one of its ends is a URL with a query.
+    /// Tests whether one of its ends is a URL with a query.
     pub(super) fn has_query(&self) -> bool {
         let has = |(side, name): &(Side, Name)| matches!(side, Side::Remote(server, _) if server.has_query(name));
         has(&self.from) || has(&self.to)
@@ -139,7 +139,7 @@ pub(super) async fn list(copy: &Copy, sources: &[Place], to: &Place) -> Result<V
     Ok(items)
 }
 
-/// The file at `source`, which is to have the name `to` itself.
+/// Returns the item that copies the file at `source` to the name `to` itself.
 pub(super) async fn file(copy: &Copy, source: &Place, to: &Place) -> Result<Item, CopyError> {
     let mut sides = Sides::new(copy);
     let ((side, from), (to_side, to)) = (sides.open(source)?, sides.open(to)?);
@@ -211,7 +211,7 @@ impl Listing<'_> {
                     Kind::Other => items.push(self.refused(&source, &target, &inside, NO_FILE.into())),
                 }
             }
-            // Files bring the folders that they are in.
+            // Folders with files in them are made with the files.
             if items.len() + folders.len() == before {
                 let about = About::without_inode(Kind::Folder, 0, SystemTime::UNIX_EPOCH);
                 let found = Looked { about, resolution: Resolution::Unknown, tag: None, is_reservoir: false };

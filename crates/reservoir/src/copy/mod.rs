@@ -55,7 +55,7 @@ pub struct Copy {
     account: Option<Account>,
     tokens: Arc<ServerTokens>,
     stripe: Vec<Host>,
-    /// Of files that arrive in a folder of this machine.
+    /// Preconditions of files that arrive in a folder of this machine.
     preconditions: Preconditions,
     sparse: bool,
     preserve: Preserve,
@@ -107,7 +107,7 @@ pub struct Outcome {
     pub copied: u64,
     /// Files that were there already.
     pub present: u64,
-    /// Empty folders that are there now.
+    /// Empty folders that exist at the destination now.
     pub folders: u64,
     /// Files of which this part has done its own; others have the rest.
     pub left_to_others: u64,
@@ -148,10 +148,10 @@ pub enum CopyError {
     #[error("{0} was changed while it was copied: copy it again")]
     Changed(String),
     /// The destination exists, and must not be replaced.
-    #[error("{0} is there already")]
+    #[error("{0} exists already")]
     Exists(String),
     /// The digests at both ends cannot be compared, or differ.
-    #[error("{0} is not proved to have arrived: {1}")]
+    #[error("the arrival of {0} is not proved: {1}")]
     Unproved(String, &'static str),
     /// What was written is not what was read.
     #[error("{0}: block {1} differs from what its source says it is")]
@@ -222,7 +222,7 @@ impl Copy {
         self
     }
 
-    /// Gives a file that arrives in a folder of this machine its name only if these are met then.
+    /// Sets preconditions that must be met when a file in a folder of this machine gets its name.
     pub(crate) fn preconditions(mut self, preconditions: Preconditions) -> Copy {
         self.preconditions = preconditions;
         self
@@ -270,7 +270,7 @@ impl Copy {
         self
     }
 
-    /// Asks servers with these tokens, where a [`Place`] has none of its own.
+    /// Sets the tokens for servers. The token of a [`Place`] goes before these.
     #[must_use]
     pub fn tokens(mut self, tokens: ServerTokens) -> Copy {
         self.tokens = Arc::new(tokens);
@@ -313,13 +313,13 @@ impl Copy {
         self
     }
 
-    /// Whether files of the destination are replaced. If not, an existing file fails the copy.
+    /// Sets whether files of the destination are replaced. If not, an existing file fails the copy.
     pub(crate) fn replaces(mut self, replaces: bool) -> Copy {
         self.replaces = replaces;
         self
     }
 
-    /// Whether a digest of the other end is compared before a file gets its name, or after the upload to a server that does not check
+    /// Sets whether a digest of the other end is compared before a file gets its name, or after the upload to a server that does not check
     /// digests. A file without such a digest fails.
     pub(crate) fn proves(mut self, proves: bool) -> Copy {
         self.proves = proves;
@@ -340,7 +340,7 @@ impl Copy {
         Ok(self.copy(items).await)
     }
 
-    /// Copies the file `source` to the name `to`, and nothing else: a folder at either is an error.
+    /// Copies the file `source` to the name `to`. A folder at either end is an error.
     ///
     /// # Errors
     /// If `source` is no file, or `to` cannot be one.
@@ -349,7 +349,7 @@ impl Copy {
         Ok(self.copy(vec![item]).await)
     }
 
-    /// Tests whether there is anything at `place`.
+    /// Tests whether `place` exists.
     ///
     /// # Errors
     /// If its server does not answer.

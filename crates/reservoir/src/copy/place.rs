@@ -43,7 +43,7 @@ enum At {
         host: String,
         port: u16,
         name: Name,
-        /// Path and query as they were written, if there is a query.
+        /// Path and query as the user wrote them, if there is a query.
         target: Option<String>,
         token: Option<String>,
     },
@@ -60,11 +60,12 @@ impl Place {
         matches!(self.at, At::Bucket { .. })
     }
 
-    /// A URL that begins with `https://`, asked with `token`, or else with the copy's own for its server ([`Copy::tokens`]); `s3://BUCKET/KEY`, asked as the
-    /// copy's [account](Copy::account); or a path of this machine. A URL with a query is one file, and is sent as it is written.
+    /// Parses a URL that begins with `https://`, requested with `token`, or else with the copy's token for its server ([`Copy::tokens`]);
+    /// `s3://BUCKET/KEY`, requested with the copy's [account](Copy::account); or a path of this machine. A URL with a query is one file, and is
+    /// sent as it is written.
     ///
     /// # Errors
-    /// If it is another kind of URL, has a password or a fragment, or the path cannot be. The text has neither password nor query.
+    /// If the URL is of another kind, has a password or a fragment, or its path is invalid. The message has neither password nor query.
     pub fn parse(text: &str, token: Option<&str>) -> Result<Place, CopyError> {
         let unusable = |what: &str| CopyError::Unusable(format!("{}: {what}", without_secrets(text)));
         if let Some(rest) = text.strip_prefix("s3://") {
@@ -87,10 +88,10 @@ impl Place {
         if authority.contains('@') {
             return Err(unusable("no passwords in URLs: use --token-file"));
         }
-        // RFC 3986 3.5: a fragment is not sent. Without it another file might be meant.
+        // RFC 3986 3.5: a fragment is not sent. Without its fragment, the URL might mean another file.
         if rest.contains('#') {
             return Err(unusable(
-                "servers are not told what follows a #: leave it out, or write %23 for a # in a name",
+                "a fragment (#) is never sent to a server: leave it out, or write %23 for a # in a name",
             ));
         }
         let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
@@ -103,7 +104,7 @@ impl Place {
             return Err(unusable("there is no host"));
         }
         let (name, slash) = (Name::from_url(path)?, path.ends_with('/') || path.is_empty());
-        // A signature may count each byte, so that the path is not written anew.
+        // A signature may cover each byte, so the path is sent as it is written.
         let path = if path.is_empty() { "/" } else { path };
         let target = query.map(|query| format!("{path}?{query}"));
         let (host, token) = (host.to_ascii_lowercase(), token.map(str::to_owned));
@@ -170,7 +171,7 @@ impl Place {
         }
     }
 
-    /// The host and the port of its server, if it is on one.
+    /// Returns the host and the port of its server, if the place is on a server.
     pub fn server(&self) -> Option<(&str, u16)> {
         match &self.at {
             At::Remote { host, port, .. } => Some((host, *port)),
@@ -182,7 +183,7 @@ impl Place {
         self.slash
     }
 
-    /// Whether it has a query.
+    /// Tests whether the place is a URL with a query.
     pub(super) fn has_query(&self) -> bool {
         matches!(&self.at, At::Remote { target: Some(_), .. })
     }
@@ -199,10 +200,10 @@ impl core::fmt::Display for Place {
     }
 }
 
-/// A URL without its user, password and query, for messages.
+/// Returns a URL without its user, password and query, for messages.
 fn without_secrets(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
-    // A password may have any characters, if somebody did not escape them.
+    // An unescaped password may have any characters.
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
     let end = rest.find(['?', '#']).unwrap_or(rest.len());
     format!("{scheme}://{}", &rest[..end])
@@ -278,7 +279,7 @@ impl Sides<'_> {
                 let key = (host.clone(), *port, target.clone(), token.clone());
                 let server = self.servers.entry(key).or_insert_with(|| {
                     let at = |host: &str, port, token: Option<&str>| {
-                        // The token of a place is for no server but its own.
+                        // The token of a place is sent to the place's own server only.
                         let token = token.or_else(|| copy.tokens.get(host, port)).map(str::to_owned);
                         Remote::new(copy.shell.clone(), copy.dial.clone(), host, port, token)
                     };

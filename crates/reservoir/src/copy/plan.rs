@@ -72,7 +72,7 @@ struct Line {
     from: (String, String),
     to: (String, String),
     size: u64,
-    /// Seconds since 1970, with a fraction if the source tells one; `None` if it tells no time.
+    /// Seconds since 1970, with a fraction if the source tells one. `None` if the source tells no time.
     modified: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tag: Option<String>,
@@ -95,7 +95,7 @@ impl Plan {
         if let Some((item, why)) = items.iter().find_map(|item| Some((item, item.refused.as_ref()?))) {
             return Err(CopyError::Unusable(format!("{}: {why}", item.source())));
         }
-        // Queries may be signatures, which nobody expects in a file for many.
+        // Queries may be signatures, which do not belong in a file for many readers.
         if let Some(item) = items.iter().find(|item| item.has_query()) {
             let text = format!("{}: a plan has no URLs with a query: copy it without a plan", item.source());
             return Err(CopyError::Unusable(text));
@@ -193,7 +193,7 @@ impl Plan {
         self.head.block
     }
 
-    /// The servers that are asked.
+    /// Returns the servers of the plan.
     ///
     /// # Errors
     /// If a place cannot be used here.
@@ -253,7 +253,7 @@ impl Plan {
 
 /// Whether blocks of a file may come from several parts.
 async fn can_be_cut(item: &Item) -> Result<bool, CopyError> {
-    // Parts might read two versions of a source without a strong tag.
+    // Several parts might read different versions of a source without a strong tag.
     let is_one_version = matches!(&item.from.0, Side::Local(..)) || Version::from_tag(item.tag.as_deref()).is_strong();
     match &item.to.0 {
         Side::Remote(server, _) if is_one_version => Ok(server.is_reservoir().await?),
@@ -261,7 +261,7 @@ async fn can_be_cut(item: &Item) -> Result<bool, CopyError> {
     }
 }
 
-/// The form of the file. Times of version 1 began in 1970.
+/// The version of the file's format. Times of version 1 began in 1970.
 const VERSION: u32 = 2;
 /// A file takes as long as these bytes, beside its own.
 const PRICE_OF_A_FILE: u64 = 256 << 10;

@@ -1,4 +1,4 @@
-//! Copies from and to servers in memory: scripted ones, and one of ours.
+//! Copies from and to servers in memory: scripted servers, and a reservoir.
 
 use super::{Copy, Place, Plain, Sync};
 use crate::credentials::ServerTokens;
@@ -23,7 +23,7 @@ use std::time::SystemTime;
 
 type Scripted = Arc<dyn Fn(&str, &Parts, Bytes) -> Response<Full<Bytes>> + Send + core::marker::Sync>;
 
-/// A copy to and from the host `store`, which is a server of ours over `root`, and other hosts, which answer as they are told.
+/// Makes a copy from and to the host `store`, which is a reservoir over `root`, and other hosts, which follow scripts.
 fn copy(root: &Path, scripted: Scripted) -> Copy {
     let server = Server::new(Arc::new(Rooted::open(root).unwrap()), Shell::tokio(), Limits::default()).open_to_all();
     let dial = Plain::new(move |host: &str, port| {
@@ -56,7 +56,7 @@ fn status(status: StatusCode) -> Response<Full<Bytes>> {
     Response::builder().status(status).body(Full::default()).unwrap()
 }
 
-/// A file, or the range of it that is asked for.
+/// Answers with a file, or with the requested range of it.
 fn file(head: &Parts, builder: Builder, bytes: &[u8]) -> Response<Full<Bytes>> {
     let whole = bytes.len() as u64;
     let asked = head.headers.get(RANGE).map(|range| http_rules::range::select(range.to_str().unwrap(), whole));
@@ -104,7 +104,7 @@ async fn token_reaches_its_own_server_only() {
     copy.run(&[url("https://MINE/a")], &to).await.unwrap();
     copy.run(&[url("https://other/a")], &to).await.unwrap();
     copy.clone().stripe(vec!["third".parse().unwrap()]).run(&[url("https://mine/a")], &to).await.unwrap();
-    // A token that a place brings is not for the servers beside it.
+    // A token of a place is not sent to other servers.
     let place = Place::parse("https://other/a", Some("OWN")).unwrap();
     copy.clone().stripe(vec!["other:444".parse().unwrap()]).run(&[place], &to).await.unwrap();
     copy.run(&[url("https://other/a")], &url("https://mine/b")).await.unwrap();
@@ -130,7 +130,7 @@ async fn ranges_of_two_versions_are_never_put_together() {
         &[],
         &[(LAST_MODIFIED, [old, new])],
         &[(LAST_MODIFIED, [old, new]), (DATE, [new, "Sat, 28 Nov 2026 10:00:00 GMT"])],
-        // Twice in one second.
+        // Two changes have the same date, in one second.
         &[(LAST_MODIFIED, [old, old]), (DATE, [old, old])],
         &[(ETAG, ["W/\"1\"", "W/\"2\""])],
         &[(ETAG, ["W/\"1\"", "W/\"1\""])],
@@ -156,7 +156,7 @@ async fn ranges_of_two_versions_are_never_put_together() {
                     "local" => Place::local(&folder.path().join(to)).unwrap(),
                     _ => url("https://store/store"),
                 };
-                // One that fails, and is taken up again.
+                // The first attempt fails, and is resumed.
                 for _ in 0..2 {
                     let _told = copy.run(&[url("https://other/a")], &place).await;
                     if let Ok(came) = std::fs::read(folder.path().join(to)) {
@@ -196,7 +196,7 @@ async fn url_with_a_query_is_asked_for_as_it_is_written() {
                 file(head, Response::builder().header(ETAG, "\"1\""), &[7; 5000])
             }
             Method::PUT => status(StatusCode::CREATED),
-            // It is signed for one method.
+            // The signature is for one method.
             _ => status(StatusCode::FORBIDDEN),
         }
     });
@@ -300,7 +300,7 @@ async fn empty_folders_are_made_and_own_names_are_told() {
     for (to, there) in
         [(url("https://store/into/"), "root/into/from"), (Place::local(&folder.path().join("to")).unwrap(), "to")]
     {
-        // The second time all of it is there.
+        // The second time, the destination is complete already.
         for _ in 0..2 {
             let outcome = copy.run(std::slice::from_ref(&source), &to).await.unwrap();
             assert_eq!((outcome.copied, outcome.folders, outcome.failed.len()), (1, 1, 1), "{:?}", outcome.failed);
@@ -311,7 +311,7 @@ async fn empty_folders_are_made_and_own_names_are_told() {
     let outcome = copy.exclude(vec![".reservoir-settings".parse().unwrap(), "a".parse().unwrap()]);
     let outcome = outcome.run(&[source, url("https://store/into/from/")], &url("https://store/all/")).await.unwrap();
     assert_eq!((outcome.copied, outcome.folders, outcome.failed.len()), (2, 0, 0), "{:?}", outcome.failed);
-    // Back from the server, which tells of its own such names.
+    // A server tells of its reserved names, so the copy back names them too.
     std::fs::write(root.join("into/from/.reservoir-settings"), "precious").unwrap();
     std::os::unix::fs::symlink(".", root.join("into/from/circle")).unwrap();
     let to = Place::local(&folder.path().join("back")).unwrap();
@@ -351,7 +351,7 @@ async fn empty_folder_where_a_server_makes_none_is_told() {
     assert!(outcome.folders == 0 && outcome.failed[0].1.contains("405"), "{:?}", outcome.failed);
 }
 
-/// The source's end of the relay hears only that nobody reads; the destination said why.
+/// The source's end of the relay learns only that the reader is gone; the destination told the reason.
 #[tokio::test]
 async fn refusal_of_a_destination_is_not_tried_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -368,7 +368,7 @@ async fn refusal_of_a_destination_is_not_tried_again() {
                 if is_store {
                     return server.serve(theirs, "memory").await;
                 }
-                // Nothing is read of a body.
+                // The server answers without reading the body.
                 let service = service_fn(move |request: Request<Incoming>| {
                     let is_put = request.method() == Method::PUT;
                     counted.fetch_add(usize::from(is_put), Ordering::Relaxed);

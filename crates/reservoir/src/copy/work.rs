@@ -322,7 +322,7 @@ impl Work {
     }
 
     async fn wait(&self, error: &CopyError, round: u32) {
-        // After a kill, the server keeps the name for the killed client until its connections end.
+        // After a kill, the server keeps the name for the killed client until the client's connections end.
         let is_locked = matches!(error, CopyError::Remote(RemoteError::Refused { status: StatusCode::LOCKED, .. }));
         self.wait_at_least(if is_locked { 10 * FIRST_WAIT } else { FIRST_WAIT }, round).await;
     }
@@ -341,7 +341,7 @@ impl Work {
     }
 }
 
-/// Makes an empty folder, unless it is there.
+/// Makes an empty folder, unless it exists.
 async fn make_folder(copy: &Copy, item: &Item) -> Result<(), CopyError> {
     let (side, name) = &item.to;
     let shown = || side.shown(name);
@@ -368,5 +368,5 @@ impl Drop for Busy {
     }
 }
 
-/// The wait before a block is tried again for the first time.
+/// The wait before a block's first retry.
 const FIRST_WAIT: Duration = Duration::from_millis(100);

@@ -60,7 +60,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// The rights of the file: nine bits, if the server tells them.
+    /// Returns the rights of the file: nine bits. `None` if the server does not tell them.
     pub(crate) fn mode(&self) -> Option<u32> {
         let told = self.answer.headers().get(MODE)?.to_str().ok()?;
         u32::from_str_radix(told, 8).ok()

@@ -45,7 +45,7 @@ impl Remote {
         self.request_to(method, target)
     }
 
-    /// Path and query of a name.
+    /// Returns the path and query of a name.
     pub(super) fn path_of(&self, name: &Name) -> String {
         match &self.exact {
             Some((exact, target)) if exact == name => target.clone(),
@@ -123,18 +123,18 @@ impl Remote {
         Err(refused(method, name, status, &String::from_utf8_lossy(&text), missing, remedy))
     }
 
-    /// Says what a user can do about a refusal that this end brought about.
+    /// Returns advice for a refusal that this end brought about.
     fn remedy(&self, status: StatusCode, fields: &HeaderMap) -> Option<String> {
         if status == StatusCode::UNAUTHORIZED && self.token.is_none() && self.bucket.is_none() {
             return Some(format!(
-                "no token was sent: it is to be in --token-file, as `{}:{} TOKEN`",
+                "no token was sent: add the line `{}:{} TOKEN` to --token-file",
                 self.host, self.port
             ));
         }
         if !status.is_redirection() {
             return None;
         }
-        // Its query may be a signature, which belongs in no log.
+        // The query may be a signature, which belongs in no log.
         let place = field(fields, LOCATION).map(|place| place.split(['?', '#']).next().unwrap_or_default());
         let place =
             place.map(|place| place.rsplit_once('@').map_or(place, |(_, place)| place).escape_debug().to_string());

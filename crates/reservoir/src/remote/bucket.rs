@@ -61,7 +61,7 @@ impl Remote {
                 continue;
             }
             let modified = object.last_modified.and_then(|time| humantime::parse_rfc3339_weak(&time).ok());
-            // Of the upload; servers tell whole seconds.
+            // The time is that of the upload, and servers tell whole seconds.
             let resolution = modified.map_or(Resolution::Unknown, |_| Resolution::Seconds);
             let modified = modified.unwrap_or(SystemTime::UNIX_EPOCH);
             let about = About::without_inode(Kind::File, object.size.unwrap_or(0), modified);
@@ -176,11 +176,11 @@ impl Remote {
 
 /// RFC 1864; S3 refuses what differs.
 pub(crate) const CONTENT_MD5: &str = "content-md5";
-/// A page of a list: a thousand keys of a KiB each, or parts, with what is told of each.
+/// Bytes of a page of a list: a thousand keys of one KiB each, or parts, with their attributes.
 const MOST_OF_A_PAGE: usize = 16 << 20;
 const MOST_ENTRIES: usize = 10_000_000;
-/// Parts of an upload that S3 takes.
+/// Maximum of parts of an upload (S3).
 const MOST_PARTS: usize = 10_000;
-/// How long a server may put parts together.
+/// Time that a server may take to put parts together.
 const ASSEMBLY: Duration = Duration::from_secs(3600);
 const NO_LIST: &str = "is no list of a bucket";

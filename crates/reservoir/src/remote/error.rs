@@ -82,7 +82,7 @@ impl RemoteError {
                             *status,
                             StatusCode::CONFLICT
                                 | StatusCode::REQUEST_TIMEOUT
-                                // An upload of the name may be about to end.
+                                // The upload that has the name may end soon.
                                 | StatusCode::LOCKED
                                 | StatusCode::TOO_MANY_REQUESTS
                                 | StatusCode::INTERNAL_SERVER_ERROR

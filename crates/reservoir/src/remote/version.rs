@@ -1,4 +1,4 @@
-//! The version of a file, as its server tells it: all ranges of one copy are to be of one version.
+//! The version of a file, as its server tells it: all ranges of one copy must belong to one version.
 
 use super::field;
 use core::time::Duration;
@@ -11,7 +11,7 @@ pub(crate) struct Version {
     tag: Option<String>,
     /// Last-Modified, as the server wrote it.
     date: Option<String>,
-    /// Whether two answers that fit this version are of the same bytes.
+    /// Whether two answers that fit this version have the same bytes.
     is_strong: bool,
 }
 
@@ -24,7 +24,7 @@ impl Version {
     /// Reads the version from the fields of an answer.
     pub(super) fn from_answer(fields: &HeaderMap) -> Version {
         let date = |name| field(fields, name).and_then(http_rules::date::parse);
-        // RFC 9110 8.8.2.2: a file that was written in the second of the answer may be written once more in it.
+        // RFC 9110 8.8.2.2: a file that was written in the second of the answer may be written again in the same second.
         let is_old = |modified| date(DATE).is_some_and(|now| now >= modified + Duration::from_secs(1));
         let by_date = date(LAST_MODIFIED).is_some_and(is_old);
         let tag = Version::from_tag(field(fields, ETAG));
@@ -36,7 +36,7 @@ impl Version {
         self.is_strong
     }
 
-    /// Has the server answer only if the file is still of this version.
+    /// Adds the condition that the file still has this version.
     pub(super) fn put_in(&self, request: Builder) -> Builder {
         match self {
             // A weak tag fits no condition of this kind (RFC 9110 13.1.1).
@@ -46,7 +46,7 @@ impl Version {
         }
     }
 
-    /// Tests whether an answer is of this version: a server may ignore the condition.
+    /// Tests whether an answer has this version, because a server may ignore the condition.
     pub(super) fn fits(&self, fields: &HeaderMap) -> bool {
         let is_same = |mine: &Option<String>, name, is_needed: bool| match (mine, field(fields, name)) {
             (Some(mine), Some(now)) => mine == now,
@@ -59,7 +59,7 @@ impl Version {
     }
 }
 
-/// RFC 9110 8.8.3.
+/// Tests whether a tag is strong (RFC 9110 8.8.3).
 fn is_strong(tag: &str) -> bool {
     !tag.starts_with("W/")
 }

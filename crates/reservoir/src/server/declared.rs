@@ -2,8 +2,8 @@
 //! refused if the server does not apply them.
 //!
 //! ```text
-//! Content-Digest, Content-MD5             of the content of this request
-//! Repr-Digest, Digest, OC-Checksum        of the whole file
+//! Content-Digest, Content-MD5             digests of the content of this request
+//! Repr-Digest, Digest, OC-Checksum        digests of the whole file
 //! ```
 
 use super::refusal::Refusal;
@@ -21,11 +21,11 @@ pub(super) type Digests = Vec<(Algorithm, Vec<u8>)>;
 /// The digests that a request declares.
 #[derive(Debug, Default)]
 pub(super) struct DeclaredDigests {
-    /// Of the request's content.
+    /// Digests of the request's content.
     pub(super) content: Digests,
-    /// Of the whole file.
+    /// Digests of the whole file.
     pub(super) whole: Digests,
-    /// Of the content, if that is one block.
+    /// Checksums of the content, if the content is one block.
     pub(super) sum: Option<BlockSum>,
 }
 
@@ -59,7 +59,7 @@ impl DeclaredDigests {
         Ok(self)
     }
 
-    /// Returns the algorithms of `digests` that have to be computed as bytes come. CRC32C is computed in any case.
+    /// Returns the algorithms of `digests` that have to be computed while bytes arrive. CRC32C is computed in any case.
     pub(super) fn algorithms(digests: &Digests) -> Vec<Algorithm> {
         let mut algorithms = Vec::new();
         for (algorithm, _) in digests {
@@ -71,7 +71,7 @@ impl DeclaredDigests {
     }
 }
 
-/// Computes several digests of bytes that come in pieces.
+/// The running computation of several digests over bytes that come in pieces.
 pub(super) struct Summers(Vec<(Algorithm, Summer)>);
 
 impl Summers {
@@ -106,9 +106,9 @@ fn malformed(name: &str) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, format!("{name}: {Malformed}"))
 }
 
-/// Refuses a request if its content is not the file's own bytes, but a compressed form of them, for example.
+/// Refuses a request whose content is not the file's own bytes, but a compressed form of them, for example.
 pub(super) fn refuse_codings(method: &Method, fields: &HeaderMap) -> Result<(), Refusal> {
-    // RFC 9110 8.4: the bytes are to be decoded by the readers of the file, which the server does not tell them.
+    // RFC 9110 8.4: a reader would have to decode the bytes, and the server does not tell readers so.
     let is_identity = |line: &str| line.split(',').all(|coding| coding.trim().eq_ignore_ascii_case("identity"));
     if !fields.get_all(CONTENT_ENCODING).iter().all(|line| line.to_str().is_ok_and(is_identity)) {
         let text = "a Content-Encoding would be lost: send the file's own bytes";
@@ -116,7 +116,7 @@ pub(super) fn refuse_codings(method: &Method, fields: &HeaderMap) -> Result<(), 
         refusal.field(ACCEPT_ENCODING, "identity");
         return Err(refusal);
     }
-    // RFC 9112 6.1; hyper decodes `chunked` only, and passes codings inside of it on.
+    // RFC 9112 6.1; hyper decodes `chunked` only, and passes other codings on.
     if single_value(fields, TRANSFER_ENCODING.as_str())?.is_some_and(|coding| !coding.eq_ignore_ascii_case("chunked")) {
         return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "of transfer codings, the server knows chunked only"));
     }
@@ -124,20 +124,20 @@ pub(super) fn refuse_codings(method: &Method, fields: &HeaderMap) -> Result<(), 
     if kind.trim_start().get(..BYTERANGES.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(BYTERANGES)) {
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send one range in a request, by Content-Range"));
     }
-    // RFC 9110 14.4: it has no meaning with another method.
+    // RFC 9110 14.4: the field has no meaning with another method.
     if single_value(fields, CONTENT_RANGE.as_str())?.is_some() && *method != Method::PUT {
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range is for PUT"));
     }
     Ok(())
 }
 
-/// The value of a field that must not be repeated; refuses one that is, or that is not ASCII.
+/// Returns the value of a field that must not be repeated. A repeated field, or one that is not ASCII, is refused.
 pub(super) fn single_value<'a>(fields: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Refusal> {
     let mut lines = fields.get_all(name).iter();
     match (lines.next().map(HeaderValue::to_str), lines.next()) {
         (None, _) => Ok(None),
         (Some(Ok(value)), None) => Ok(Some(value)),
-        _ => Err(Refusal::new(StatusCode::BAD_REQUEST, format!("{name} may be there once, in ASCII"))),
+        _ => Err(Refusal::new(StatusCode::BAD_REQUEST, format!("{name} must be ASCII and must not be repeated"))),
     }
 }
 

@@ -1,8 +1,8 @@
-//! Digests of whole files, which take as long as reading them: a few pieces at a time, by turns of the users, and remembered as long as the
-//! file is the same.
+//! Digests of whole files, which take as long as reading the files: a few pieces at a time, by turns of the users. A digest is remembered
+//! until its file changes.
 //!
-//! Invariant: requests for one digest share one computation, and each of them drives it in its own turns. So it goes on as long as one
-//! request waits, and ends with the last one.
+//! Invariant: requests for one digest share one computation, and each of them drives the computation in its own turns. So the computation goes
+//! on as long as one request waits, and ends with the last request.
 
 use super::refusal::Refusal;
 use super::turns::Turns;
@@ -27,21 +27,21 @@ pub(super) struct Digests {
     known: Mutex<VecDeque<(Key, Vec<u8>)>>,
 }
 
-/// The entity tag of a version of a file, and what was computed of it.
+/// The name and the entity tag of a version of a file, and the algorithm.
 type Key = (Name, String, Algorithm);
 
 /// The computation of one digest.
 struct Computation {
     /// Locked while a piece is read.
     progress: Arc<sync::Mutex<Progress>>,
-    /// Notified after each piece.
+    /// Notified after each piece that was read.
     moved: Notify,
 }
 
 struct Progress {
     summer: Option<Summer>,
     offset: u64,
-    /// `None` until the end of the file was read.
+    /// The digest. `None` until the end of the file was read.
     digest: Option<Vec<u8>>,
 }
 
@@ -50,7 +50,7 @@ impl Digests {
         Digests { shell, turns: Turns::new(turns), under_way: Mutex::default(), known: Mutex::default() }
     }
 
-    /// Returns the digest of `file`, which is the version of `name` that `about` describes, for a request of `user`. `None` if it takes longer
+    /// Returns the digest of `file`, the version of `name` that `about` describes, for a request of `user`. `None` if the digest takes longer
     /// than [`patience`] says.
     pub(super) async fn of(
         &self,
@@ -69,11 +69,11 @@ impl Digests {
         let Ok(digest) = computed else { return Ok(None) };
         let digest = digest?;
         // What was changed meanwhile is remembered under the version that it has no longer.
-        // Of two changes within a tick of the file system's clock, the second does not show.
+        // A second change within a tick of the file system's clock does not show.
         let is_settled = about.changed + LONGEST_TICK < began;
         if is_settled && file.about()?.entity_tag() == key.1 {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            // Another request that waited for it may have been here before.
+            // Another request that waited for the digest may have added it.
             known.retain(|(of, _)| *of != key);
             if known.len() >= MOST_KNOWN {
                 known.pop_front();
@@ -98,7 +98,7 @@ impl Digests {
             if let Some(digest) = &progress.digest {
                 return Ok(digest.clone());
             }
-            // The piece is read to its end even if this request ends: its turn lasts as long.
+            // The piece is read to its end even if this request ends, and so its turn lasts as long.
             let (file, held) = (file.clone(), computation.clone());
             let read = self.shell.blocking(move || {
                 let read = progress.advance(&*file);
@@ -110,7 +110,7 @@ impl Digests {
         }
     }
 
-    /// The computation of `key` that is under way, or a new one.
+    /// Returns the computation of `key` that is under way, or a new one.
     fn join(&self, key: &Key) -> Arc<Computation> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(computation) = under_way.get(key).and_then(Weak::upgrade) {
@@ -152,6 +152,6 @@ impl Progress {
 }
 
 const READ_AT_ONCE: usize = 8 * PIECE;
-/// File systems tell times by clocks that tick, most of them every few milliseconds, some once in two seconds.
+/// The longest tick of a file system's clock. Most clocks tick every few milliseconds, some every two seconds.
 const LONGEST_TICK: Duration = Duration::from_secs(2);
 const MOST_KNOWN: usize = 1024;

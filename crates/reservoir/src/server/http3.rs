@@ -35,7 +35,7 @@ impl Server {
     /// # }
     /// ```
     pub async fn serve_http3(&self, connection: quic_offload::Connection) {
-        // A client that leaves so soon has asked for nothing.
+        // A client that has left already has sent no request.
         let Ok(remote) = connection.remote_addr() else { return };
         let peer = remote.to_string();
         let mut builder = h3::server::builder();
@@ -122,12 +122,12 @@ impl Server {
                 Ok(body) => Some(self.answer(request.map(|()| body), peer, watch.clone(), Some(slot.clone())).await),
                 Err(refusal) => Some(refusal.into_response()),
             };
-            // A body that was read by now may be malformed (RFC 9114 4.1.2).
+            // The body may have turned out malformed by now (RFC 9114 4.1.2).
             let Some(answer) = answer.filter(|_| !malformed.load(Ordering::Relaxed)) else {
                 return to.stop_stream(Code::H3_MESSAGE_ERROR);
             };
             let (mut head, content) = answer.into_parts();
-            // RFC 9110 8.6: not in a 204; in a 304 and for HEAD only if it is that of a GET.
+            // RFC 9110 8.6: a 204 has no Content-Length; a 304 and the answer to HEAD only have that of a GET.
             let is_empty = content.size_hint().exact() == Some(0);
             if !(is_empty && (is_head || matches!(head.status.as_u16(), 204 | 304))) {
                 tell_length(&mut head.headers, &content);
@@ -147,7 +147,7 @@ impl Server {
 }
 
 impl Server {
-    /// Reads the body of a request that has no use for it, if the request declares its length: only then it shows whether the request is
+    /// Reads the unused body of a request, if the request declares its length: only the whole body shows whether the request is
     /// malformed.
     async fn without_unread(
         &self,
@@ -164,7 +164,7 @@ impl Server {
             return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, text));
         }
         watch.expect(Some(self.0.limits.stall));
-        // Its errors are told by the flag, or the stream has ended.
+        // The flag tells its errors, or the stream has ended.
         while let Some(Ok(_)) = body.frame().await {}
         Ok(body::empty())
     }
@@ -197,7 +197,7 @@ const AT_A_TIME: usize = 32;
 /// Heads that are read, or wait for their turn, beside them: each has at most 256 KiB.
 const MOST_WAITING: usize = 64;
 
-/// Bytes of a body that nobody wants, and that are read nevertheless.
+/// Bytes of an unused body that are read nevertheless.
 const MOST_UNREAD: u64 = 64 << 10;
 
 /// A request under way, counted until it is dropped.

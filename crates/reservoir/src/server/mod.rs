@@ -1,10 +1,10 @@
 //! Serves a folder over HTTP/1.1, on any stream, and over HTTP/3: files by ranges with digests, uploads by blocks.
 //!
-//! - `read`: GET and HEAD; `digests`: digests of whole files, computed once; `turns`: how users share the disk and the cores;
+//! - `read`: GET and HEAD; `digests`: digests of whole files, computed once; `turns`: turns of users at the disk and the cores;
 //! - `third_party`: COPY, from another server or to one;
 //! - `http3`: requests that come on streams of one connection;
 //! - `packs`: POST of many small files at once, and of names of such;
-//! - `write`: POST and PUT; `declared`: digests and codings of their bytes; `uploads`: files that are arriving, and who writes them;
+//! - `write`: POST and PUT; `declared`: digests and codings of their bytes; `uploads`: unfinished uploads and their owners;
 //! - `refusal`: why a request is not answered as asked.
 //!
 //! ```text
@@ -63,8 +63,8 @@ use uploads::{Connection, Uploads};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time; each has at most three pieces of half a MiB in memory, or 4 MiB of a pack or its names. One more takes
-    /// the slot of a connection that has not shown a token, or that waits for its next request.
+    /// Connections at a time; each has at most three pieces of half a MiB in memory, or 4 MiB of a pack or its names. A further one
+    /// takes the slot of a connection without a token, or else of one that waits for its next request.
     pub connections: usize,
     /// Without a request.
     pub idle: Duration,
@@ -78,7 +78,7 @@ pub struct Limits {
     pub hold: Duration,
     /// Whole files that are hashed at a time.
     pub hashing: usize,
-    /// Lists of folders for which entries are read at a time.
+    /// Lists of folders that are being read at a time.
     pub listing: usize,
 }
 
@@ -168,7 +168,7 @@ impl Server {
             digests: Digests::new(shell.clone(), limits.hashing),
             lists: Turns::new(limits.listing),
             slots: ConnectionSlots::new(limits.connections),
-            // One user leaves some slots to others.
+            // One user leaves some slots to the others.
             busy: Shares::new(limits.connections - limits.connections / 64),
             tokens: RwLock::default(),
             anonymous: None,
@@ -219,8 +219,8 @@ impl Server {
         *present = Arc::new(tokens.after(&present));
     }
 
-    /// Takes a slot for a connection from `address`, for [`serve_in`](Server::serve_in). If all are taken, a connection that has not shown a
-    /// token loses its slot, or one that waits for its next request; `None` if all have requests under way.
+    /// Takes a slot for a connection from `address`, for [`serve_in`](Server::serve_in). If no slot is free, a connection without a token loses
+    /// its slot, or else one that waits for its next request. `None` if all connections have requests under way.
     pub fn enter(&self, address: IpAddr) -> Option<ConnectionSlot> {
         self.0.slots.acquire(address)
     }
@@ -270,7 +270,7 @@ impl Server {
         let mut closing = self.0.closing.subscribe();
         let mut closed = pin!(async move { drop(closing.wait_for(|closing| *closing).await) });
         let mut is_closing = false;
-        // The client went away, or was given up: its requests said so in the log, if there were any.
+        // The client left, or was given up: the log has the requests of the connection, if there were any.
         poll_fn(|cx| {
             if !is_closing && closed.as_mut().poll(cx).is_ready() {
                 is_closing = true;
@@ -278,7 +278,7 @@ impl Server {
             }
             let mut ended = Pin::new(&mut connection).poll(cx).map(drop);
             if ended.is_pending() && slot.as_ref().is_some_and(|slot| slot.poll_revoked(cx).is_ready()) {
-                // TLS says goodbye, if that goes at once: the slot is another connection's.
+                // TLS sends its closing alert if it can do so at once, because the slot belongs to another connection now.
                 Pin::new(&mut connection).graceful_shutdown();
                 let _said_or_not = Pin::new(&mut connection).poll(cx);
                 ended = Poll::Ready(());
@@ -365,11 +365,11 @@ impl Server {
         }
     }
 
-    /// Makes the client's slot busy: from here on it is no stranger.
+    /// Makes the client's slot busy: the client is known from here on.
     fn admit(&self, guest: &mut Guest<'_>) -> Result<(), Refusal> {
         let Some(slot) = &guest.slot else { return Ok(()) };
         slot.set_busy();
-        // Without a token users are told apart by their addresses.
+        // Users without a token are told apart by their addresses.
         let address = || guest.peer.rsplit_once(':').map_or(guest.peer, |(address, _)| address);
         let user = if guest.user == "-" { address() } else { &guest.user };
         guest.share = self.0.busy.take(user);
@@ -377,7 +377,7 @@ impl Server {
         guest.share.is_some().then_some(()).ok_or_else(many)
     }
 
-    /// MKCOL (RFC 4918 9.3). Folders above are made as well, as for PUT.
+    /// Answers MKCOL (RFC 4918 9.3). Missing parents are made as well, as for PUT.
     async fn make_folder(&self, has_body: bool, name: Name) -> Result<Response<Body>, Refusal> {
         if has_body {
             return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "MKCOL takes no body here"));

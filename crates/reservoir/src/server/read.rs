@@ -91,13 +91,13 @@ async fn give_file(
     // To hash a file takes as long as it takes.
     watch.expect(None);
     if let Some(algorithm) = field(asked, "want-repr-digest").and_then(Algorithm::wanted) {
-        // Without it in time the answer has none: the field is a wish (RFC 9530 4).
+        // RFC 9530 4: the field is a wish, so an answer may come without the digest.
         if let Some(digest) = server.0.digests.of(grant.name(), name, &about, &file, algorithm).await? {
             fields.insert("repr-digest", ascii(&algorithm.field(&digest)));
         }
     }
     if let Some(algorithm) = field(asked, "want-digest").and_then(Algorithm::wanted_by_rfc3230) {
-        // Without it in time the answer has none: the field is a wish (RFC 9530 4).
+        // RFC 9530 4: the field is a wish, so an answer may come without the digest.
         if let Some(digest) = server.0.digests.of(grant.name(), name, &about, &file, algorithm).await? {
             fields.insert("digest", ascii(&algorithm.field_of_rfc3230(&digest)));
         }
@@ -141,7 +141,7 @@ async fn list(server: &Server, request: &Request<()>, name: Name, grant: &Grant)
     let folder = server.0.folder.clone();
     let entries = server.0.shell.blocking(move || folder.list(&name)).await?;
     let (server, user) = (server.clone(), grant.name().to_owned());
-    // Each piece is made when the connection has room for it: a client that does not read holds the open folder, and no thread.
+    // Each piece is made when the connection has room for it: a client that does not read holds the open folder, but no thread.
     let pieces = stream::try_unfold(Some(entries), move |entries| {
         let (server, user) = (server.clone(), user.clone());
         async move {
@@ -158,7 +158,7 @@ async fn list(server: &Server, request: &Request<()>, name: Name, grant: &Grant)
     Ok(response(StatusCode::OK, fields, StreamBody::new(pieces).boxed_unsync()))
 }
 
-/// Reads the next entries of a list as lines; also returns whether these are the last.
+/// Reads the next entries of a list as lines. Also returns whether these are the last ones.
 fn lines(entries: &mut Entries, json: bool) -> io::Result<(String, bool)> {
     let mut text = String::new();
     for _ in 0..LISTED_AT_ONCE {

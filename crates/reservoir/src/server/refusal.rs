@@ -25,7 +25,7 @@ impl Refusal {
         self.fields.extend(value.try_into().ok().map(|value| (name, value)));
     }
 
-    /// With these fields.
+    /// Adds these fields.
     #[must_use]
     pub(super) fn with_fields(mut self, fields: HeaderMap) -> Refusal {
         self.fields.extend(fields);
@@ -87,7 +87,7 @@ impl From<io::Error> for Refusal {
             Kind::AlreadyExists => (StatusCode::CONFLICT, "something else has this name"),
             Kind::StorageFull | Kind::QuotaExceeded => (StatusCode::INSUFFICIENT_STORAGE, "the server's disk is full"),
             Kind::FileTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "the server's disk takes no file of this size"),
-            // The client is not to try again soon, because the disk stays read-only until it is mounted anew.
+            // The client must not try again soon, because the disk stays read-only until it is mounted anew.
             Kind::ReadOnlyFilesystem => (StatusCode::FORBIDDEN, "the server's disk is read-only"),
             Kind::UnexpectedEof | Kind::InvalidData => return Refusal::new(StatusCode::BAD_REQUEST, error.to_string()),
             Kind::TimedOut => (StatusCode::REQUEST_TIMEOUT, "the request stood still"),
@@ -120,7 +120,7 @@ impl From<LandingError> for Refusal {
     }
 }
 
-/// The methods of a name that is no file.
+/// The methods of a folder.
 const METHODS_OF_A_FOLDER: &str = "GET, HEAD, OPTIONS, POST";
 #[cfg(test)]
 mod tests {

@@ -6,12 +6,13 @@
 //! COPY /name, Destination: https://other/name    this server reads here and writes there; needs the right to read
 //! ```
 //! The answer is 202 and comes at once; its body has a performance marker every few seconds, and a last line that begins with
-//! `success:` or `failure:`. The token for the other server is in `TransferHeaderAuthorization`. A client that goes away ends the copy; what
-//! came of it is kept, and the next COPY of the same file goes on from there. An existing file is replaced, unless it has the source's hash.
+//! `success:` or `failure:`. The token for the other server is in `TransferHeaderAuthorization`. A client that goes away ends the copy; the
+//! bytes that arrived are kept, and the next COPY of the same file goes on from there. An existing file is replaced, unless it has the
+//! source's hash.
 //!
 //! ```text
 //! Overwrite: F                             an existing file stays, and the copy fails
-//! RequireChecksumVerification: true        the copy fails unless the other server tells a digest, and that is the file's
+//! RequireChecksumVerification: true        the copy fails unless the other server tells the file's digest
 //! ```
 
 use super::Server;
@@ -114,7 +115,7 @@ pub(super) async fn copy(
         Some(value) if value.eq_ignore_ascii_case("false") => false,
         Some(_) => return Err(bad("RequireChecksumVerification is true or false")),
     };
-    // Of the file here, which a pull writes and a push reads.
+    // The preconditions are about the file here, which a pull writes and a push reads.
     let preconditions = Preconditions::of(request.method(), fields);
     write::evaluate(server, &name, &preconditions).await?;
     let Ok(permit) = third_party.places.clone().try_acquire_owned() else {
@@ -127,7 +128,7 @@ pub(super) async fn copy(
     if way == Way::Pull {
         copy = copy.preconditions(preconditions);
     }
-    // The other server may take its time.
+    // The other server may take any time.
     watch.expect(None);
     let here = Place::in_folder(server.0.folder.clone(), name.clone());
     if way == Way::Pull {
@@ -175,7 +176,7 @@ async fn tell(
             () = shell.sleep(BETWEEN_MARKERS) => {}
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        // Blocks that were sent again count once; a client that is slow to read misses a marker.
+        // Blocks that were sent again count once. A client that reads slowly misses a marker.
         let _missed = lines.try_send(marker(now, (progress.bytes() + progress.skipped()).min(progress.all_bytes())));
     };
     drop(permit);
@@ -203,7 +204,7 @@ fn told(outcome: &Outcome) -> String {
     }
 }
 
-/// Returns the last line. Line breaks in `why` must not begin another line.
+/// Returns the last line, with `why` on one line: a line break in it could begin another result.
 fn failure(why: &str) -> String {
     format!("failure: {}\n", why.lines().collect::<Vec<_>>().join(" "))
 }

@@ -1,4 +1,4 @@
-//! Turns at work that keeps the disk or a core busy: a few at a time, and fair among users.
+//! Turns at work that keeps the disk or a core busy: a few at a time, shared fairly among users.
 //!
 //! Invariant: a user has at most as many turns and waiting requests before the common queue as there are turns, so that a request of
 //! another user waits behind these few only, however many requests the first user sends.
@@ -12,7 +12,7 @@ pub(super) struct Turns {
     shares: Shares,
 }
 
-/// A turn, given back when it is dropped.
+/// A turn. Dropping it gives the turn back.
 pub(super) struct Turn {
     _share: OwnedSemaphorePermit,
     _turn: OwnedSemaphorePermit,
@@ -31,7 +31,7 @@ impl Turns {
     }
 }
 
-/// The most that each user may have of something at a time.
+/// The users' shares of something limited, each with the same maximum.
 pub(super) struct Shares {
     each: usize,
     users: Mutex<HashMap<String, Arc<Semaphore>>>,
@@ -42,7 +42,7 @@ impl Shares {
         Shares { each, users: Mutex::default() }
     }
 
-    /// Takes one for `user`, unless the user has as many as may be.
+    /// Takes one for `user`, unless the user has the maximum already.
     pub(super) fn take(&self, user: &str) -> Option<OwnedSemaphorePermit> {
         self.of(user).try_acquire_owned().ok()
     }
@@ -78,7 +78,7 @@ mod tests {
         assert!(other.as_mut().now_or_never().is_none());
         drop(held);
         assert!(other.as_mut().now_or_never().is_some(), "it is first in the common queue");
-        // Requests that were dropped hold nothing.
+        // Dropped requests hold no turn.
         drop((many, other));
         assert!(turns.all.available_permits() == 2 && turns.shares.of("new").available_permits() == 2);
         assert_eq!(turns.shares.users.lock().unwrap().len(), 1);

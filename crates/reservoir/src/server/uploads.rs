@@ -38,7 +38,7 @@ pub(super) struct Writer {
     pub(super) share: u16,
 }
 
-/// The identity of an upload among those of one user, name and size. Requests of two clients never count as one upload.
+/// The identity of an upload among the uploads of one user, name and size. Requests of two clients never count as one upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
     /// A file in one request, by the number of the request.
@@ -61,7 +61,7 @@ impl Writer {
     }
 }
 
-/// A client's connection, as long as a clone of this exists.
+/// The identity of a client's connection, which is open as long as a clone exists.
 #[derive(Clone, Default)]
 pub(super) struct Connection(Arc<()>);
 
@@ -70,9 +70,9 @@ pub(super) struct Upload {
     writer: Writer,
     landing: OnceCell<Arc<Landing>>,
     last: Mutex<Instant>,
-    /// Connections that requests of the upload came by.
+    /// Connections that brought requests of the upload.
     connections: Mutex<Vec<Weak<()>>>,
-    /// Digests that requests have declared of the whole file.
+    /// Digests of the whole file that requests have declared.
     expected: Mutex<Digests>,
     /// Blocks that requests bring now.
     receiving: Mutex<Vec<Range<u64>>>,
@@ -113,7 +113,7 @@ impl Uploads {
         }
     }
 
-    /// Frees the name for a file that comes by other means than an upload, as [`enter`](Self::enter) does for an upload.
+    /// Frees the name for a file that is not uploaded, as [`enter`](Self::enter) does for an upload.
     pub(super) fn free_name(&self, name: &Name, user: &str, connection: &Connection) -> Result<(), Refusal> {
         let (now, mut live) = (self.shell.now(), self.live());
         match live.get(name) {
@@ -142,7 +142,7 @@ impl Uploads {
             if upload.writer == writer {
                 return Ok(upload.clone());
             }
-            // A late request of an earlier upload does not end this one.
+            // A late request of an earlier upload must not end the present one.
             if begin == Begin::Begun || !upload.gives_way(&writer.user, connection) {
                 return Err(self.locked(name, upload, now));
             }
@@ -151,7 +151,7 @@ impl Uploads {
         }
         let of_user: Vec<_> = live.iter().filter(|(_, upload)| upload.writer.user == writer.user).collect();
         if of_user.len() >= self.limits.uploads_of_a_user {
-            // Those of clients that were killed can be resumed from their journals.
+            // Uploads of killed clients can be resumed from their journals.
             let left = of_user.iter().filter(|(_, upload)| upload.gives_way(&writer.user, connection));
             let Some(oldest) = left.min_by_key(|(_, upload)| upload.last()).map(|(name, _)| (*name).clone()) else {
                 let text = format!("{} files of this user are unfinished: finish one first", of_user.len());
@@ -172,7 +172,7 @@ impl Uploads {
         Ok(upload)
     }
 
-    /// Says until when an upload has its name.
+    /// Refuses a request until the upload gives its name up, and tells the time.
     fn locked(&self, name: &Name, upload: &Arc<Upload>, now: Instant) -> Refusal {
         let left = self.limits.hold.saturating_sub(now - upload.last());
         let text = match Arc::strong_count(upload) {
@@ -249,12 +249,12 @@ impl Upload {
         self.writer.user == user && Arc::strong_count(self) == 1 && !connections.iter().any(is_other)
     }
 
-    /// Sets the digests that the whole file has to have.
+    /// Replaces the required digests of the whole file.
     pub(super) fn expect_only(&self, digests: Digests) {
         *self.expected.lock().unwrap_or_else(PoisonError::into_inner) = digests;
     }
 
-    /// Adds digests that the whole file has to have; returns all of them.
+    /// Adds required digests of the whole file. Returns all of them.
     pub(super) fn expect(&self, digests: &Digests) -> Digests {
         let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
         for digest in digests {
@@ -265,7 +265,7 @@ impl Upload {
         expected.clone()
     }
 
-    /// Tests whether nothing has come, and nothing comes.
+    /// Tests whether the upload has no bytes, and none are on their way.
     pub(super) fn is_empty(&self) -> bool {
         let is_empty = self.receiving.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
             && self.parts.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
@@ -282,7 +282,7 @@ impl Upload {
         Ok(Claim { upload: self.clone(), blocks })
     }
 
-    /// Forgets parts that a request writes over. They count again once the request has succeeded.
+    /// Forgets the parts that a request overwrites. They count again once the request has succeeded.
     pub(super) fn forget_parts(&self, range: &Range<u64>) {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let touched = parts.range(..range.end).map(|(from, to)| (*from, *to)).filter(|(_, to)| *to > range.start);
@@ -337,7 +337,7 @@ impl Drop for Claim {
     }
 }
 
-/// Hours and minutes of a day, in UTC.
+/// Formats a time as hours and minutes, in UTC.
 fn clock(time: SystemTime) -> String {
     let minutes = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() / 60;
     format!("{:02}:{:02}", minutes / 60 % 24, minutes % 60)

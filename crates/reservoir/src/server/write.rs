@@ -8,7 +8,7 @@
 //! Reservoir-Share: NUMBER/COUNT           of any of these but the first: servers of one folder write the file together, each its blocks;
 //!                                         the others are ended ahead of number 0, which makes the file
 //! ```
-//! Without `Reservoir-Upload` each part declares the digest of the whole file, which says that the parts are of one, and the upload
+//! Without `Reservoir-Upload`, each part declares the digest of the whole file, which identifies the upload, and the upload
 //! becomes the file with its last byte.
 
 use super::Server;
@@ -86,7 +86,7 @@ fn attributes(fields: &HeaderMap) -> Result<Option<Attributes>, Refusal> {
     field(fields, attributes::FIELD).map(read).transpose()
 }
 
-/// The rights of the source, of which the file gets those that the server's umask leaves.
+/// Returns the rights of the source. The file gets the bits that the server's umask leaves.
 fn mode(fields: &HeaderMap) -> Result<Option<u32>, Refusal> {
     let read = |text| u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
     let wrong = || Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Mode has other bits than 777, or is not octal");
@@ -133,7 +133,7 @@ pub(super) async fn put(
     }
 }
 
-/// Evaluates the preconditions of a request for the present state of its target. The file may change until the upload's end, and so
+/// Evaluates the preconditions of a request for the present state of its target. The file may change before the upload ends, so
 /// the landing evaluates them again.
 pub(super) async fn evaluate(server: &Server, name: &Name, preconditions: &Preconditions) -> Result<(), Refusal> {
     if preconditions.is_empty() {
@@ -157,7 +157,7 @@ impl Put<'_> {
         let size = field(request.headers(), CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let size = size.ok_or_else(|| Refusal::new(StatusCode::LENGTH_REQUIRED, "Content-Length is needed"))?;
         if size >= MOST_BYTES {
-            return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "no file is as large as that"));
+            return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "the declared size is larger than any file"));
         }
         self.request(request, size).await
     }
@@ -234,7 +234,7 @@ impl Put<'_> {
             let mut leftovers = Leftovers { put: &self, upload: &upload, landing: &landing, keep: true };
             let known = landing.root().map(|root| (Algorithm::Blake3, root.to_vec())).into_iter().collect();
             if !self.has_digests(&landing, 0..size, &expected, known).await? {
-                // Any of the parts may be the wrong one, so all of them have to come again.
+                // Any of the parts may have the wrong bytes, so all of them have to come again.
                 leftovers.keep = false;
                 return Err(differs(StatusCode::BAD_REQUEST, "the file that came"));
             }
@@ -245,7 +245,7 @@ impl Put<'_> {
         Ok(response(StatusCode::ACCEPTED, told, body::empty()))
     }
 
-    /// Receives and checks a part; returns the digests that the whole file has to have.
+    /// Receives and checks a part. Returns the required digests of the whole file.
     async fn take_part(
         &self,
         request: Request<Body>,
@@ -277,7 +277,7 @@ impl Put<'_> {
             self.done(&landing, *number, *sum, written.epoch).await?;
         }
         if !written.parts.is_empty() {
-            // A part that counts is on the medium: what a failed sync lost, its own request tells.
+            // A part counts only on the medium: if a failed sync loses it, its own request must fail.
             let epoch = written.epoch;
             landing.in_turn(&self.server.0.shell, move |landing, enough| landing.sync_to(enough, epoch)).await?;
         }
@@ -293,7 +293,7 @@ impl Put<'_> {
         Ok(upload.expect(&declared.whole))
     }
 
-    /// Tests whether bytes of the landing have all the declared digests. Digests that are not `known` are computed from the medium.
+    /// Tests whether the bytes of the landing have all the declared digests. Digests that are not `known` are computed from the medium.
     async fn has_digests(
         &self,
         landing: &Arc<Landing>,
@@ -386,7 +386,7 @@ impl Put<'_> {
         Ok(landing.in_turn(&self.server.0.shell, done).await?)
     }
 
-    /// Writes the bytes of a request's body; gives its trailers and digests too.
+    /// Writes the bytes of a request's body. Returns its trailers and digests too.
     async fn receive(
         &self,
         request: Request<Body>,
@@ -486,8 +486,8 @@ fn named_writer(fields: &HeaderMap, grant: &Grant) -> Result<Option<Writer>, Ref
 fn unnamed_writer(declared: &DeclaredDigests, size: u64, grant: &Grant) -> Result<Writer, Refusal> {
     let mut digests = declared.whole.clone();
     if digests.is_empty() {
-        // RFC 9110 14.5: a part that cannot be told from a part of another file is refused, and the client sends the file whole.
-        let text = "which file this is a part of is not known: send the file's Repr-Digest with each part, or name the upload by Reservoir-Upload";
+        // RFC 9110 14.5: a part that could belong to another file is refused, and the client sends the file whole.
+        let text = "the file of this part is unknown: send the file's Repr-Digest with each part, or name the upload by Reservoir-Upload";
         return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
     }
     digests.sort_by_key(|(algorithm, value)| (algorithm.name(), value.clone()));
@@ -496,12 +496,12 @@ fn unnamed_writer(declared: &DeclaredDigests, size: u64, grant: &Grant) -> Resul
     Ok(Writer { user: grant.name().into(), upload: Identity::Digests(digests), blocks, share: 0 })
 }
 
-/// The connection that a request came by.
+/// Returns the connection that brought a request.
 pub(super) fn connection<T>(request: &Request<T>) -> Connection {
     request.extensions().get().cloned().unwrap_or_default()
 }
 
-/// The digests of a request that has no content; refuses bytes that would go nowhere.
+/// Returns the digests of a request without content. Content would be lost, so it is refused.
 fn without_content(fields: &HeaderMap) -> Result<DeclaredDigests, Refusal> {
     let declared = DeclaredDigests::new(fields)?;
     if field(fields, CONTENT_LENGTH).is_some_and(|length| length != "0") || !declared.content.is_empty() {
@@ -529,7 +529,7 @@ pub(super) fn refuse_folder(path: &str) -> Result<(), Refusal> {
     if path.ends_with('/') { Err(Refusal::new(StatusCode::CONFLICT, "this is a folder")) } else { Ok(()) }
 }
 
-/// Each file in one request is another upload.
+/// The number of the next upload in one request: each is an upload of its own.
 static REQUESTS: AtomicU64 = AtomicU64::new(0);
 /// What a client calls its upload.
 pub(crate) const UPLOAD: &str = "reservoir-upload";
@@ -541,7 +541,7 @@ pub(crate) const SHARE: &str = "reservoir-share";
 pub(crate) const MOST_SHARES: u16 = 64;
 /// Asks for the blocks that are there to be read, though the upload is live.
 pub(crate) const CHECK: &str = "reservoir-check";
-/// Who may read, write and execute the source: nine bits, octal.
+/// The field of the source's rights: nine bits, octal.
 pub(crate) const MODE: &str = "reservoir-mode";
 /// Has runs of zeros become holes.
 pub(crate) const SPARSE: &str = "reservoir-sparse";

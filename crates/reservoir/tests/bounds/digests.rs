@@ -17,9 +17,9 @@ fn ask_digest(bed: &mut Bed, token: &str, target: &str) -> DuplexStream {
 }
 
 #[test]
-fn digest_of_a_small_file_passes_those_of_huge_ones() {
+fn small_file_digest_passes_huge_file_digests() {
     let mut bed = Bed::new(Limits::default());
-    // Of one user, and of the same one.
+    // Some requests are of the same user, and some of another.
     let _huge: Vec<_> = (0..100).map(|n| ask_digest(&mut bed, "abc", ["/huge", "/other"][n % 2])).collect();
     bed.executor.run_for(Duration::from_millis(40));
     for token in ["test", "abc"] {
@@ -39,7 +39,7 @@ fn equal_requests_share_one_computation() {
     bed.executor.run_for(Duration::from_millis(40));
     let read = bed.folders.read.load(Ordering::Relaxed);
     assert!((20..=50).contains(&read), "{read} pieces of a millisecond each in 40 ms");
-    // It goes on while one request waits, and ends with the last one.
+    // The computation goes on while one request waits, and ends with the last request.
     equal.truncate(1);
     bed.executor.run_for(Duration::from_millis(40));
     let more = bed.folders.read.load(Ordering::Relaxed);
@@ -51,7 +51,7 @@ fn equal_requests_share_one_computation() {
     assert_eq!(bed.folders.read.load(Ordering::Relaxed), ended);
 }
 
-/// A digest is a wish: an answer that would take days comes without it.
+/// A digest is a wish: an answer whose digest would take days comes without it.
 #[test]
 fn digest_that_takes_too_long_is_left_out() {
     let mut bed = Bed::new(Limits::default());
@@ -61,7 +61,7 @@ fn digest_that_takes_too_long_is_left_out() {
     bed.blocked.store(86_400_000, Ordering::Relaxed);
     let head = bed.executor.block_on(head_of(&mut stream));
     assert!(head.starts_with("HTTP/1.1 200") && !head.contains("repr-digest"), "{head}");
-    // At 16 MiB a second it would have been there after six days.
+    // At 16 MiB a second, the digest would have taken six days.
     let days = (bed.shell.now() - began).as_secs() / 86_400;
     assert!((6..=9).contains(&days), "{days} days");
     bed.executor.run_for(Duration::from_secs(86_400));
@@ -89,7 +89,7 @@ fn copy_by_hash_ends_though_the_server_never_tells_one() {
     assert!((120..130).contains(&(bed.shell.now() - began).as_secs()));
 }
 
-/// Says of each file that it has three bytes, and nothing to a client that wants a digest.
+/// Serves files of three bytes, and does not answer a request that wants a digest.
 async fn answer_without_digests(mut stream: DuplexStream) {
     loop {
         let mut head = Vec::new();

@@ -1,4 +1,4 @@
-//! A folder that counts the work that is done in it: `/` is a list without an end, `/broken` one that fails, `/huge` a file of 8 TiB.
+//! A folder that counts its reads: `/` is a list without an end, `/broken` a list that fails, `/huge` a file of 8 TiB.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use offload_reservoir::name::Name;
@@ -9,10 +9,10 @@ use std::time::SystemTime;
 
 #[derive(Default)]
 pub(crate) struct Folders {
-    /// Entries that were read, and lists that are open.
+    /// The count of entries that were read.
     pub(crate) listed: Arc<AtomicU64>,
     pub(crate) lists: Arc<()>,
-    /// Pieces that were read of files.
+    /// The count of pieces of files that were read.
     pub(crate) read: Arc<AtomicU64>,
 }
 

@@ -1,5 +1,5 @@
-//! Bounds on the work and memory that clients can cause, in virtual time: lists that nobody reads, digests of huge files, connections of
-//! strangers.
+//! Bounds on the work and memory that clients can cause, in virtual time: lists that nobody reads, digests of huge files, connections
+//! without a token.
 
 mod digests;
 mod folder;
@@ -23,7 +23,7 @@ struct Bed {
     shell: Shell,
     folders: Arc<Folders>,
     server: Server,
-    /// Milliseconds that a call that blocks takes.
+    /// Milliseconds that a blocking call takes.
     blocked: Arc<AtomicU64>,
 }
 
@@ -52,7 +52,7 @@ impl Bed {
         Bed { executor, shell, folders, server, blocked: span }
     }
 
-    /// A connection to the server on which a request was sent, with the token "abc".
+    /// Opens a connection to the server and sends a request with the token "abc".
     fn ask(&mut self, head: &str) -> DuplexStream {
         self.ask_with("abc", head)
     }
@@ -78,7 +78,7 @@ impl Bed {
     }
 }
 
-/// The head of an answer.
+/// Reads the head of an answer.
 async fn head_of(stream: &mut DuplexStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

@@ -7,7 +7,7 @@ use offload_reservoir::Limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 impl Bed {
-    /// A connection from `address`, if it gets a slot.
+    /// Opens a connection from `address`. `None` if it gets no slot.
     fn enter(&mut self, address: [u8; 4]) -> Option<DuplexStream> {
         let slot = self.server.enter(IpAddr::from(address))?;
         let (ours, theirs) = tokio::io::duplex(1 << 12);
@@ -16,7 +16,7 @@ impl Bed {
         Some(ours)
     }
 
-    /// The status of the answer to a request with a token.
+    /// Returns the status of the answer to a request with a token.
     fn status(&mut self, stream: &mut DuplexStream, target: &str, token: &str) -> u16 {
         let request = format!("GET {target} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n");
         let head = self.executor.block_on(async {
@@ -26,7 +26,7 @@ impl Bed {
         head[9..12].parse().unwrap()
     }
 
-    /// How many of the connections are over.
+    /// Counts the connections that have ended.
     fn ended(&mut self, streams: &mut [DuplexStream]) -> usize {
         self.executor.run_for(Duration::from_millis(10));
         let ended = streams.iter_mut().filter_map(|stream| {
@@ -55,7 +55,7 @@ const OTHER: [u8; 4] = [192, 0, 2, 2];
 fn connections_without_a_token_shut_out_nobody() {
     let mut bed = limited(8);
     let mut strangers: Vec<_> = (0..20).map(|_| bed.enter(ONE).unwrap()).collect();
-    // A token that nobody has makes no difference.
+    // An invalid token makes no difference.
     let last = strangers.len() - 1;
     assert_eq!(bed.status(&mut strangers[last], "/small", "guess"), 401);
     for from in [OTHER, ONE] {

@@ -1,4 +1,4 @@
-//! The program `reservoir` where nothing can be written to standard output or standard error: it serves on and copies whole.
+//! The program `reservoir` without a writable standard output or standard error: it goes on serving, and copies all files.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -11,12 +11,12 @@ fn reservoir(folder: &Path) -> Command {
     command
 }
 
-/// Where each write fails, as on a full disk.
+/// Returns an output on which each write fails, as on a full disk.
 fn full() -> Stdio {
     File::options().write(true).open("/dev/full").unwrap().into()
 }
 
-/// A pipe whose reader has gone.
+/// Returns a pipe without a reader.
 fn gone() -> Stdio {
     std::io::pipe().unwrap().1.into()
 }
@@ -72,7 +72,7 @@ fn server_goes_on_when_its_log_cannot_be_written() {
             assert_eq!(fs::read(at("served").join(name)).unwrap(), b"content");
         };
         copy("first");
-        // Tokens are read again, and the server says so.
+        // The server reads its tokens again, and writes a line about it.
         serving.signal("HUP");
         copy("second");
         serving.signal("TERM");
@@ -81,7 +81,7 @@ fn server_goes_on_when_its_log_cannot_be_written() {
 }
 
 #[test]
-fn copy_that_cannot_tell_has_copied_and_says_so_by_its_status() {
+fn copy_without_output_copies_and_sets_its_status() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), "content").unwrap();
     let copy = |options: &[&str], to: &str, out: Stdio, errors: Stdio| -> ExitStatus {

@@ -1,4 +1,4 @@
-//! A medium that loses, before each of its calls in turn, what was written and not synced: whatever succeeds in the end is on the medium.
+//! A medium that loses all unsynced bytes and names before each of its calls in turn: every file that succeeds in the end is on the medium.
 
 use super::medium::Medium;
 use super::shell;
@@ -33,7 +33,7 @@ fn block_or_name_that_is_lost_is_written_again() {
                         landing.write(&[number as u8; 512], blocks.range(number).start + 512)?;
                         let mut hasher = BlockHasher::new(blocks, number);
                         hasher.update(&[number as u8; 1024]);
-                        // The next attempt takes up what failed.
+                        // The next attempt resumes a block that failed.
                         let _ = landing.done(number, hasher.finish(), epoch);
                     }
                 }
@@ -50,7 +50,7 @@ fn block_or_name_that_is_lost_is_written_again() {
     }
 }
 
-/// Small files in packs, to a server and from one.
+/// Small files go in packs, to a server and from a server.
 #[test]
 fn pack_that_is_lost_is_written_again() {
     for (seed, up) in [(1, true), (2, true), (1, false), (2, false)] {
@@ -91,7 +91,7 @@ fn pack_that_is_lost_is_written_again() {
     }
 }
 
-/// Repeats an attempt that the one loss, or a later report of it, makes fail.
+/// Repeats an attempt until it succeeds. It may fail by the one loss, or by a later report of it.
 fn again<T, E: Debug>(mut attempt: impl FnMut() -> Result<T, E>) -> T {
     for _ in 0..4 {
         if let Ok(done) = attempt() {

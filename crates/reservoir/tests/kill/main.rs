@@ -1,6 +1,6 @@
 //! Copies that are killed at any call of a medium and at any byte of a wire, at either end, again and again, in virtual time: no
 //! byte is wrong, no block that the journal vouches for is sent or written twice, and no journal is believed over its medium. Media fail at any
-//! call and lose what was not synced: what a copy or a journal vouches for is on the medium nevertheless.
+//! call and lose unsynced bytes; nevertheless, each block that a copy or a journal vouches for is on the medium.
 //!
 //! `RESERVOIR_SEEDS=10000 cargo test --release -p offload-reservoir --test kill` runs as many schedules.
 
@@ -82,7 +82,7 @@ fn a_file_that_cannot_be_read_fails_alone() {
         let began = timers.now();
         let outcome = schedule.whole_run(&mut executor, &shell);
         assert_eq!((outcome.copied, outcome.failed.len()), (2, 1), "{way:?}: {outcome:?}");
-        // An error of this end is told at once, and in its own words.
+        // An error of this end is reported at once, and in its own words.
         if way != Way::Pull {
             assert!(outcome.failed[0].1.ends_with("file-1: a sector cannot be read"), "{outcome:?}");
             assert!(timers.now() - began < Duration::from_secs(1), "{way:?} waits for an answer");
@@ -296,7 +296,7 @@ impl Schedule {
             // Everything that had heard nothing yet hears of the end.
             executor.run_for(core::time::Duration::from_secs(1));
             self.destination().lose_in(None);
-            // A file that is opened after a loss may still be told of it.
+            // A file that is opened after a loss may still get its error.
             let has_lost = self.destination().losses() > 0;
             self.check_written(&vouched);
             let whole =
@@ -436,7 +436,7 @@ impl Schedule {
         }
     }
 
-    /// Nobody was killed: a loss of power leaves the files their names.
+    /// Checks the names after a run without a kill: a loss of power leaves the files their names.
     fn check_names(&self) {
         for (name, _) in &self.files {
             let is_durable = self.destination().is_name_durable(&self.target(name));
@@ -452,7 +452,7 @@ impl Schedule {
             let durable = self.destination().durable(target.path());
             assert!(durable.as_ref() == Some(bytes), "{}: {name} is not on the medium", self.what());
         }
-        // An upload may have begun again because its name was lost with the medium's writes. If a kill ends it, the file of before counts as there.
+        // An upload may have begun again because its name was lost. If a kill ends that upload, the earlier file counts as present.
         if self.destination().losses() > 0 {
             return;
         }

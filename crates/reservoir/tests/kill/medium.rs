@@ -3,9 +3,9 @@
 //! What was written is seen at once by all; what was synced survives a loss of power, and of the rest any sectors, in any mixture.
 //! Names survive as a prefix of their changes, as journaling file systems have it.
 //!
-//! Once, everything that was written and not synced can be lost while the machine lives, as Linux has it: all still see it, each open file
-//! and folder hears of it from its next sync, and no later sync brings it to the medium unless it is written again: into a hole, or after the
-//! cache was dropped, as ext4 has it.
+//! Once, the medium can lose all unsynced bytes while the machine lives, as Linux does: every process still sees them, each open file
+//! and folder gets an error from its next sync, and no later sync brings the bytes to the medium unless they are written again: into a hole,
+//! or after the cache was dropped, as on ext4.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -28,9 +28,9 @@ struct State {
     /// Names as a loss of power leaves them at least, and what was changed since.
     durable_names: BTreeMap<Name, u64>,
     changes: Vec<Change>,
-    /// Calls until everything that was not synced is lost, if anything is.
+    /// Calls until all unsynced bytes are lost. `None` if none are.
     fails_in: Option<u64>,
-    /// How often that happened, and whether a sync has told the last time.
+    /// The losses so far, and whether a sync has reported the last one.
     failures: Failures,
     name_failures: Failures,
     files: BTreeMap<u64, File>,
@@ -53,7 +53,7 @@ enum Change {
     Remove(Name),
 }
 
-/// Failed writes of a file or of a file system: a file that is opened later hears of those that nobody has heard of.
+/// Failed writes of a file or of a file system. A file that is opened later gets the errors that no sync has reported yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Failures {
     count: u64,
@@ -61,12 +61,12 @@ struct Failures {
 }
 
 impl Failures {
-    /// `told`: a sync of another process has heard of it.
+    /// Adds a failure. `told` says that a sync of another process has reported it.
     fn add(&mut self, told: bool) {
         *self = Failures { count: self.count + 1, told };
     }
 
-    /// The failures that an open file has heard of.
+    /// Returns the failures that a newly opened file counts as reported.
     fn at_open(self) -> u64 {
         if self.told { self.count } else { self.count.saturating_sub(1) }
     }
@@ -84,14 +84,14 @@ impl Failures {
 struct File {
     seen: Vec<u8>,
     durable: Vec<u8>,
-    /// Written and not synced.
+    /// Bytes that were written and not synced.
     dirty: Vec<Range<usize>>,
     resized: bool,
-    /// Lost: writes to these bytes are lost as well.
+    /// Lost bytes: later writes to them are lost as well.
     stuck: Vec<Range<usize>>,
     failures: Failures,
     modified: u64,
-    /// In the place of a time of change.
+    /// A counter instead of a time of change.
     changes: u64,
     locked_by: Option<(u64, u64)>,
     spoilt_from: Option<u64>,
@@ -124,7 +124,7 @@ impl File {
         }
     }
 
-    /// These bytes get another place on the medium.
+    /// Gives these bytes another place on the medium.
     fn free(&mut self, range: &Range<usize>) {
         let pieces = self.stuck.drain(..).flat_map(|stuck| {
             let (before, after) = (stuck.start..stuck.end.min(range.start), stuck.start.max(range.end)..stuck.end);
@@ -212,24 +212,24 @@ impl Medium {
         state.durable_names.insert(name.clone(), id);
     }
 
-    /// In the so-manyth call from now on, or in the first one after it that finds any, everything that was not synced is lost.
+    /// Makes the medium lose all unsynced bytes in this call from now on, or in the next call that finds any.
     pub(crate) fn lose_in(&self, calls: Option<u64>) {
         self.state().fails_in = calls;
     }
 
-    /// How often something was lost.
+    /// Returns the number of losses.
     pub(crate) fn losses(&self) -> u64 {
         let state = self.state();
         state.failures.count + state.name_failures.count
     }
 
-    /// What a loss of power would leave of a file under this name, if it loses all that it can.
+    /// Returns the file that has this name after a loss of power which loses as much as possible.
     pub(crate) fn durable(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.state();
         state.id(path).map(|id| state.files[&id].durable.clone())
     }
 
-    /// Whether a loss of power leaves the name to its file.
+    /// Tests whether the file keeps its name after a loss of power.
     pub(crate) fn is_name_durable(&self, name: &Name) -> bool {
         let state = self.state();
         state.durable_names.get(name) == state.names.get(name)
@@ -330,7 +330,7 @@ impl State {
         self.changes.push(change);
     }
 
-    /// A call is made: the medium may fail just before it.
+    /// Counts a call: the medium may fail just before it.
     fn tick(&mut self) {
         let Some(left) = &mut self.fails_in else { return };
         *left = left.saturating_sub(1);
@@ -591,7 +591,7 @@ impl Stored for Open {
         self.write_at(&vec![0; length as usize], offset)
     }
 
-    /// Others may have the file open, so it is read from the cache nevertheless.
+    /// Reads still come from the cache afterwards, because other processes may have the file open.
     fn drop_cache(&self) {
         self.mounted.medium.state().files.get_mut(&self.id).unwrap().stuck.clear();
     }
@@ -640,5 +640,5 @@ impl Drop for Open {
 
 const SECTOR: usize = 512;
 
-/// Bytes of the largest file that the medium takes.
+/// Bytes of the largest file on the medium.
 const LARGEST: u64 = 1 << 30;

@@ -1,4 +1,4 @@
-//! Rights of a copy: its owner's alone while it arrives, then those of its source or of the replaced file.
+//! Rights of a copy: only its owner can read an arriving file; a complete file has the rights of its source or of the replaced file.
 
 use super::shell;
 use offload_reservoir::attributes::Preserve;
@@ -60,7 +60,7 @@ fn replaced_file_keeps_its_rights_and_its_owner() {
             let there = world.path("to").join(&name);
             let given = chown(&there, Some(1), Some(1));
             if given.is_err() && number == 0 {
-                // Not by `eprintln`, which a test that passes keeps to itself.
+                // A test that passes hides the output of `eprintln`.
                 std::io::stderr()
                     .write_all(b"SKIPPED: the owner of a replaced file: only root gives files away\n")
                     .unwrap();
@@ -114,7 +114,7 @@ enum Way {
 
 const WAYS: [Way; 4] = [Way::Here, Way::Push, Way::Pull, Way::Relay];
 
-/// A folder that is copied from, and one that is copied to.
+/// A source folder and a destination folder.
 struct World(tempfile::TempDir);
 
 impl World {
@@ -138,7 +138,7 @@ impl World {
         fs::metadata(self.path("to").join(name)).unwrap().mode() & 0o777
     }
 
-    /// What the system takes of a new file's rights.
+    /// Returns the bits that the system takes from a new file's rights.
     fn umask(&self) -> u32 {
         let probe = self.path("probe");
         File::options().write(true).create(true).truncate(false).mode(0o777).open(&probe).unwrap();

@@ -1,4 +1,4 @@
-//! Preconditions, ranges, `Host` and methods, asked of a server by bytes of HTTP/1.1.
+//! Preconditions, ranges, `Host` and methods, as bytes of HTTP/1.1 to a server.
 
 use super::medium::Medium;
 use super::shell;
@@ -85,7 +85,7 @@ fn preconditions_of_every_method_are_evaluated() {
                 assert_eq!(answer.fields.get("last-modified").unwrap(), "Sun, 09 Sep 2001 01:46:40 GMT");
                 assert_eq!((answer.fields.get("content-length"), &*answer.body), (None, ""), "{method} {condition}");
             }
-            // A name that nothing has is not found, whatever the condition (RFC 9110 13.2.1).
+            // An absent name is not found under any condition (RFC 9110 13.2.1).
             assert_eq!(bed.ask(method, "/absent", &format!("{condition}\r\n"), "").status, 404, "{method} {condition}");
         }
     }
@@ -98,7 +98,7 @@ fn preconditions_of_every_method_are_evaluated() {
     assert_eq!(bed.ask("GET", "/", "if-match: \"x\"\r\n", "").status, 412);
 }
 
-/// The state of the name when the file gets it counts, not only that at the request's beginning.
+/// The state of the name at the end of the upload counts, not only the state at the request's beginning.
 #[test]
 fn file_that_appears_during_an_upload_is_not_replaced() {
     let name = Name::from_url("/f").unwrap();
@@ -106,7 +106,7 @@ fn file_that_appears_during_an_upload_is_not_replaced() {
     let new = "if-none-match: *\r\n";
     let part = "content-range: bytes 0-2/3\r\ncontent-length: 3\r\n";
     let finish = "content-range: bytes */3\r\ncontent-length: 0\r\n";
-    // By parts, with the condition at the beginning, and at the end.
+    // The file comes by parts, with the condition at the beginning and at the end.
     for (first, last) in [(new, ""), ("", new), (new, new)] {
         let mut bed = Bed::in_memory(Server::open_to_all);
         assert_eq!(bed.ask("POST", "/f", &format!("{upload}{blocks}{first}"), "").status, 200);
@@ -117,18 +117,18 @@ fn file_that_appears_during_an_upload_is_not_replaced() {
         if (first, last) != (new, "") {
             continue;
         }
-        // The client knows, and may replace the file.
+        // The client knows of the other file now, and may replace it.
         assert_eq!(bed.ask("PUT", "/f", &format!("{upload}{blocks}{finish}"), "").status, 204);
         assert_eq!(bed.medium().get(name.path()).unwrap(), b"new");
     }
-    // By parts without a name, which tell the digest of the file: the first brings the condition.
+    // The file comes by parts without a name, but with the digest of the file: the first part brings the condition.
     let mut bed = Bed::in_memory(Server::open_to_all);
     let digest = "repr-digest: sha-256=:EVB6Di9eadXfpApiob17buV+a82FxnybhDGzb/8hxDc=:\r\n";
     let part = |range: &str, fields: &str| format!("content-range: bytes {range}/3\r\n{digest}{fields}");
     assert_eq!(bed.ask("PUT", "/f", &part("0-1", "content-length: 2\r\nif-none-match: *\r\n"), "ne").status, 202);
     bed.medium().put(&name, b"other");
     assert_eq!(bed.ask("PUT", "/f", &part("2-2", "content-length: 1\r\n"), "w").status, 412);
-    // Whole: the file appears while the body is under way.
+    // The file comes whole, and the other file appears while the body is under way.
     for (condition, path) in [(new, "/f"), ("if-match: TAG\r\n", "/old")] {
         let mut bed = Bed::in_memory(Server::open_to_all);
         let tag = bed.ask("PUT", "/old", "content-length: 3\r\n", "old").tag_at(&mut bed, "/old");
@@ -137,7 +137,7 @@ fn file_that_appears_during_an_upload_is_not_replaced() {
         let appears = move || medium.put(&at, b"other");
         assert_eq!(bed.ask_in_two("PUT", path, &head, "ne", appears, "w").status, 412);
         assert_eq!(bed.medium().get(Path::new(&path[1..])).unwrap(), b"other");
-        // Nothing is left of the upload, and without the condition the file is replaced.
+        // The upload leaves nothing behind, and without the condition the file is replaced.
         assert!(bed.medium().paths().iter().all(|path| !path.to_str().unwrap().starts_with(".reservoir-")));
         assert_eq!(bed.ask("PUT", path, "content-length: 3\r\n", "new").status, 204);
     }
@@ -157,7 +157,7 @@ fn copy_between_servers_has_the_preconditions_of_the_file_here() {
         let (medium, name, shell) = (bed.medium().clone(), name.clone(), bed.shell.clone());
         let served = Server::new(Arc::new(other.medium().mount(None)), shell.clone(), Limits::default()).open_to_all();
         let dial = Plain::new(move |_: &str, _| {
-            // By the time that the server connects to the other one, the preconditions were met.
+            // The preconditions were met before the server connected to the other one.
             if appears {
                 medium.put(&name, b"other");
             }
@@ -191,7 +191,7 @@ fn copy_between_servers_has_the_preconditions_of_the_file_here() {
     }
 }
 
-/// HEAD says what GET says, and knows no ranges.
+/// HEAD answers as GET does, and ignores ranges.
 #[test]
 fn head_is_get_without_bytes() {
     let mut bed = Bed::in_memory(Server::open_to_all);
@@ -257,7 +257,7 @@ fn one_host_is_needed_and_the_target_is_a_path() {
     }
 }
 
-/// Times of files reach to before 1970, and beyond 9999.
+/// Times of files reach back before 1970, and beyond 9999.
 #[test]
 fn files_of_any_time_are_given() {
     let there = tempfile::tempdir().unwrap();
@@ -279,7 +279,7 @@ fn files_of_any_time_are_given() {
     let mut bed = Bed::in_memory(Server::open_to_all);
     let late = bed.ask("PUT", "/late", "x-oc-mtime: 300000000000\r\ncontent-length: 4\r\n", "text");
     assert_eq!(late.status, 201);
-    // It is later than the answer (RFC 9110 8.8.2.1).
+    // The time of the file is later than the answer (RFC 9110 8.8.2.1).
     let answer = bed.ask("GET", "/late", "", "");
     assert_eq!((answer.status, &*answer.body, answer.fields.contains_key("last-modified")), (200, "text", true));
 }
@@ -300,7 +300,7 @@ fn digest_is_that_of_the_bytes_that_are_there() {
     assert_ne!(digests[0], digests[1]);
 }
 
-/// A server, and the time in which it runs.
+/// A server, and the clock of its tasks.
 struct Bed {
     executor: VirtualTime,
     shell: Shell,
@@ -346,7 +346,7 @@ impl Bed {
         self.ask_raw(&head, between, second)
     }
 
-    /// Sends the first part, waits until the server has nothing more to do with it, and sends the second.
+    /// Sends the first part, waits until the server is idle, and sends the second.
     fn ask_raw(&mut self, first: &str, between: impl FnOnce() + Send + 'static, second: &str) -> Answer {
         let (mut ours, theirs) = tokio::io::duplex(1 << 16);
         let (server, shell) = (self.server.clone(), self.shell.clone());
@@ -394,7 +394,7 @@ impl Answer {
         Answer { status, fields, body }
     }
 
-    /// The tag of the file that was put.
+    /// Returns the tag of the uploaded file.
     fn tag_of(&self, bed: &mut Bed) -> String {
         self.tag_at(bed, "/f")
     }

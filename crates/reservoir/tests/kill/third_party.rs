@@ -1,4 +1,4 @@
-//! COPY: a server says success only for the file that was asked for, with the source's bytes.
+//! COPY: a server reports success only if the requested file arrived with the source's bytes.
 
 use super::shell;
 use super::uploads::{ask, sum};
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A server that is asked for copies, and `https://other`, each with a folder.
+/// A server that carries COPY out, and `https://other`, each with a folder.
 struct World {
     files: tempfile::TempDir,
     executor: VirtualTime,
@@ -30,7 +30,7 @@ struct World {
 }
 
 impl World {
-    /// The other one is a reservoir, or the foreign server.
+    /// Makes the servers. The other one is a reservoir, or `foreign`.
     fn new(foreign: Option<Foreign>) -> World {
         let (files, executor) = (tempfile::tempdir().unwrap(), VirtualTime::new());
         let shell = shell(Arc::new(executor.handle()));
@@ -70,7 +70,7 @@ impl World {
         self.executor.block_on(ask(ours, "COPY", name, fields, b""))
     }
 
-    /// Names in the folder here, hidden ones too.
+    /// Returns the names in the folder here, hidden names included.
     fn entries(&mut self) -> Vec<String> {
         self.executor.run_for(Duration::from_secs(1));
         let entries = std::fs::read_dir(self.here("")).unwrap();
@@ -78,7 +78,7 @@ impl World {
     }
 }
 
-/// Writes a file as of 1980, as reproducible builds do.
+/// Writes a file with a time of 1980, as reproducible builds do.
 fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(10 * 365 * 86_400);
@@ -145,7 +145,7 @@ fn copy_takes_a_name_over_from_an_upload_that_was_left() {
     assert_eq!(world.entries(), ["f"]);
 }
 
-/// Names without a slash at their end, which are folders, at either end of either way.
+/// Folders whose names come without a slash, at either end, in both directions.
 #[test]
 fn copy_is_of_one_file_to_its_name() {
     let mut world = World::new(None);
@@ -172,11 +172,11 @@ fn copy_is_of_one_file_to_its_name() {
     assert!(!world.there("new").exists());
 }
 
-/// A server of another make, with one file.
+/// A server that is no reservoir, with one file.
 #[derive(Clone)]
 struct Foreign {
     content: Arc<Mutex<Option<&'static [u8]>>>,
-    /// Its field `Digest`.
+    /// The value of its field `Digest`.
     digest: Option<String>,
 }
 
@@ -244,7 +244,7 @@ fn required_checksum_is_verified() {
             assert_eq!(world.copy("/f", &[field, "RequireChecksumVerification: perhaps"]).0, 400);
         }
     }
-    // Two of one make hold each other to BLAKE3.
+    // Two reservoirs compare their files by BLAKE3.
     for field in ["Source: https://other/f", "Destination: https://other/f"] {
         let mut world = World::new(None);
         write(&world.there("f"), "theirs");

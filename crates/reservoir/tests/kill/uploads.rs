@@ -1,4 +1,4 @@
-//! Uploads of other clients: bytes that are not the declared ones are no file, and two uploads are never one.
+//! Uploads of other clients: bytes without their declared digest make no file, and two uploads never become one.
 
 use super::medium::Medium;
 use super::shell;
@@ -34,7 +34,7 @@ impl World {
         Server::new(Arc::new(medium.mount(None)), shell.clone(), Limits::default()).open_to_all()
     }
 
-    /// Replaces the server by one that knows of no upload.
+    /// Replaces the server by a new one, which has no upload in memory.
     fn begin_anew(&mut self) {
         self.server = World::server(&self.medium, &self.shell);
     }
@@ -46,7 +46,7 @@ impl World {
         ours
     }
 
-    /// A copy from or to the server.
+    /// Makes a copy from or to the server.
     fn copy(&self) -> Copy {
         let (server, spawner) = (self.server.clone(), self.shell.clone());
         let dial = Plain::new(move |_: &str, _| {
@@ -58,7 +58,7 @@ impl World {
         Copy::new(self.shell.clone(), Arc::new(dial))
     }
 
-    /// Sends a request on a connection of its own; returns the status and the rest of the answer.
+    /// Sends a request on a new connection. Returns the status and the rest of the answer.
     fn ask(&mut self, method: &str, name: &str, fields: &[&str], content: &[u8]) -> (u16, String) {
         let stream = self.connect();
         self.executor.block_on(ask(stream, method, name, fields, content))
@@ -68,7 +68,7 @@ impl World {
         self.ask("PUT", name, fields, content).0
     }
 
-    /// Paths of the medium, after some time.
+    /// Returns the paths of the medium, after some time.
     fn paths(&mut self) -> Vec<String> {
         self.executor.run_for(Duration::from_secs(1));
         self.medium.paths().iter().map(|path| path.display().to_string()).collect()
@@ -105,7 +105,7 @@ pub(super) fn sum(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {
     summer.finish()
 }
 
-/// A digest field of RFC 9530, of another file if `wrong`.
+/// Makes a digest field of RFC 9530, with a wrong digest if `wrong`.
 fn digest(field: &str, algorithm: Algorithm, bytes: &[u8], wrong: bool) -> String {
     let mut value = sum(algorithm, bytes);
     value[0] ^= u8::from(wrong);
@@ -132,7 +132,7 @@ fn wrong_digest_makes_no_file() {
             for field in ["Repr-Digest", "Content-Digest"] {
                 let right = digest(field, Algorithm::Sha256, &bytes, false);
                 let wrong = digest(field, algorithm, &bytes, true);
-                // Alone, behind a right one, ahead of one, and on a line of its own.
+                // The wrong digest comes alone, behind a right one, ahead of one, and on a line of its own.
                 let member = wrong.split_once(": ").unwrap().1;
                 let behind = format!("{right}, {member}");
                 let ahead = format!("{wrong}, {}", right.split_once(": ").unwrap().1);
@@ -202,7 +202,7 @@ fn malformed_digest_is_refused() {
         assert_eq!(world.put("/f", &[bad, "Content-Range: bytes 0-4/10"], b"bytes"), 400, "{bad}");
     }
     assert!(world.paths().is_empty());
-    // RFC 9530 2: unknown algorithms are not looked at.
+    // RFC 9530 2: unknown algorithms are ignored.
     assert_eq!(world.put("/f", &["Repr-Digest: unixsum=:AAAA:", "Digest: unixcksum=1"], b"bytes"), 201);
 }
 
@@ -227,7 +227,7 @@ fn coded_content_is_refused() {
     let of_file = digest("Repr-Digest", Algorithm::Sha256, b"bytes", false);
     let cases: [(&str, &[&str], u16); 15] = [
         ("PUT", &[part, "Transfer-Encoding: chunked, chunked"], 501),
-        // Bytes, or digests, that would be for nothing.
+        // The server could use neither these bytes nor these digests.
         ("POST", &[named[0], named[1]], 400),
         ("PUT", &named, 400),
         ("POST", &[pack, &of_content], 400),
@@ -259,7 +259,7 @@ fn parts_of_two_files_are_never_one() {
     let (front, rest) = ("Content-Range: bytes 0-999/2000", "Content-Range: bytes 1000-1999/2000");
     for restarts in [false, true] {
         let mut world = World::new();
-        // Nothing says which file this is a part of.
+        // No field identifies the file of this part.
         for (fields, part) in [([front, "X: y"], &a[..1000]), ([rest, "X-OC-Mtime: 1"], &b[1000..])] {
             assert_eq!(world.put("/f", &fields, part), 400);
         }
@@ -285,7 +285,7 @@ fn parts_with_the_digest_of_another_file_leave_nothing() {
     assert!(world.paths().is_empty());
 }
 
-/// A part that turns out wrong has written over a right one, which no longer counts.
+/// A part that turns out wrong has overwritten a right one, which no longer counts.
 #[test]
 fn part_that_was_written_over_is_missing() {
     let mut world = World::new();
@@ -344,9 +344,9 @@ fn late_part_of_another_upload_is_refused() {
     assert!(world.medium.get(Path::new("f")).unwrap() == [2; 2048]);
 }
 
-/// `whole 0` was once a name that an upload could have.
+/// An earlier version identified uploads by texts such as `whole 0`.
 #[test]
-fn name_of_an_upload_reaches_no_file_in_one_request() {
+fn upload_name_does_not_match_a_one_request_file() {
     let mut world = World::new();
     let mut slow = world.connect();
     let (status, content) = world.executor.block_on(async {
@@ -398,7 +398,7 @@ fn upload_gives_way_once_its_client_has_gone() {
     let until = answer.split_once("until ").unwrap().1;
     assert!(until[2..].starts_with(':') && until[5..].starts_with(" UTC"), "{answer}");
     assert!(status == 423 && answer.contains("retry-after: 60"), "{answer}");
-    // As after `kill -9`.
+    // The connection ends as after `kill -9`.
     drop(open);
     world.executor.run_for(Duration::from_secs(1));
     assert_eq!(world.put("/f", &[other], b"others'"), 423);
@@ -437,7 +437,7 @@ fn killed_uploads_use_up_no_places_of_their_user() {
     assert_eq!(statuses.last().unwrap(), b"429");
 }
 
-/// As after a kill of a client whose connection the server has not missed yet.
+/// The server has not noticed yet that a killed client's connection is gone.
 #[test]
 fn copy_waits_for_a_name_that_is_locked() {
     for size in [3000, 3 << 20] {
@@ -485,7 +485,7 @@ fn users_with_spaces_in_their_names_are_told_apart() {
 }
 
 #[test]
-fn length_of_no_file_leaves_nothing() {
+fn impossible_length_is_refused_and_leaves_no_file() {
     let mut world = World::new();
     for length in [1_u64 << 62, (1 << 62) + 1, 1 << 63, u64::MAX - 3] {
         assert_eq!(world.put("/f", &[&format!("Content-Length: {length}")], b"some"), 413, "{length}");

@@ -302,7 +302,7 @@ fn requests_without_heads_hold_no_place() {
     assert!((10..12).contains(&ended.as_secs()), "{ended:?}");
 }
 
-/// Requests of HTTP/3 take the slots of TCP connections that show no token, and of those that wait for a request.
+/// Requests of HTTP/3 take the slots of TCP connections without a token or without a request under way.
 #[test]
 fn requests_take_slots_of_idle_connections() {
     let mut bed = bed(LinkConfig::default());
@@ -499,7 +499,7 @@ fn malformed_requests_are_reset() {
                 }
                 let answered = async {
                     let mut stream = requests.send_request(request.body(()).unwrap()).await?;
-                    // The server may have reset the stream by now: what it said is heard below.
+                    // The server may have reset the stream by now: its reset code is checked below.
                     if !body.is_empty() {
                         let _heard_below = stream.send_data(body.as_bytes().into()).await;
                     }
@@ -526,11 +526,11 @@ fn malformed_requests_are_reset() {
         }
     }));
     assert_eq!(std::fs::read(files.path().join("store/new")).unwrap(), b"text");
-    // Of the malformed ones nothing is left.
+    // The malformed requests leave no files.
     assert_eq!(std::fs::read_dir(files.path().join("store")).unwrap().count(), 2);
 }
 
-/// Over HTTP/3 an answer has the length that it has over HTTP/1.1, or none (RFC 9110 8.6).
+/// Over HTTP/3 an answer has the length that it has over HTTP/1.1, or no length (RFC 9110 8.6).
 #[test]
 fn answers_without_content_tell_no_wrong_length() {
     let mut bed = bed(LinkConfig::default());

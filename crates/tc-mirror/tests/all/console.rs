@@ -1,10 +1,10 @@
-//! The agent `tc-mirror` where nothing can be written to standard error.
+//! The agent `tc-mirror` without a writable standard error.
 
 use std::fs::File;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 
-/// Where each write fails, as on a full disk.
+/// Returns an output on which each write fails, as on a full disk.
 fn full() -> Stdio {
     File::options().write(true).open("/dev/full").unwrap().into()
 }
@@ -22,7 +22,7 @@ fn agent_goes_on_without_standard_error() {
     let listener = UnixListener::bind(&socket).unwrap();
     listener.set_nonblocking(true).unwrap();
     let mut running = agent().arg(&socket).spawn().unwrap();
-    // It says each time why it could not go on.
+    // The agent writes each time why it could not go on.
     for round in 0..3 {
         let ended = loop {
             match (listener.accept(), running.try_wait().unwrap()) {
@@ -38,7 +38,7 @@ fn agent_goes_on_without_standard_error() {
 }
 
 #[test]
-fn agent_that_cannot_tell_ends_with_its_own_status() {
+fn agent_without_output_ends_with_its_own_status() {
     let folder = tempfile::tempdir().unwrap();
     let status = |arguments: &[&str]| agent().current_dir(folder.path()).args(arguments).status().unwrap().code();
     assert_eq!(status(&["--once", "none"]), Some(1));

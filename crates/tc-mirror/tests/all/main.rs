@@ -1,4 +1,5 @@
-//! What is read of a kernel's messages, and what becomes of it at a mirror; the agent without standard error. Whole kernels are asked by `tests/linux/tc_mirror_guest.sh`.
+//! Parsing of a kernel's messages and their effect at a mirror; the agent without a writable standard error.
+//! `tests/linux/tc_mirror_guest.sh` runs whole kernels.
 
 mod console;
 mod mirror;

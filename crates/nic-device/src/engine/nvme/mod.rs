@@ -79,7 +79,7 @@ impl Engine for NvmeTcp {
     }
 
     fn command(context: Context<'_, NvmeTcp>, stages: NvmeTcpStages) {
-        // What a receive context is told comes with a buffer.
+        // Commands for a receive context come with its buffers.
         if let NvmeState::Transmit(_) = context.state {
             context.held.seal_with(stages);
         }

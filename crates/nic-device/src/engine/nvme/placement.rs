@@ -67,7 +67,7 @@ impl Placement {
         &self.seals
     }
 
-    /// Takes the buffer of `command`, whose data pass stages, if any; of an earlier one that had its identifier, the rest goes
+    /// Takes the buffer of `command`, and the stages that its data pass, if any. The rest of an earlier buffer under the same identifier goes
     /// home.
     pub(crate) fn insert(&mut self, command: u16, pieces: Vec<Piece>, stages: Option<NvmeTcpStages>) {
         self.remove(command);
@@ -226,7 +226,7 @@ mod tests {
         placement.insert(7, buffer(&home), stages("add"));
         placement.insert(7, buffer(&home), None);
         assert!(placement.place(7, 0, &[1; 64], true, &mut OpenBlock::default()).unwrap().opened().is_empty());
-        // Nor is anything placed that would have to pass what there is not; the next command is not concerned.
+        // A stage that the device does not have places nothing either; the next command is not affected.
         for (stages, is_placed) in [(stages("press"), false), (None, true)] {
             placement.insert(7, buffer(&home), stages);
             assert_eq!(placement.place(7, 0, &[1], true, &mut OpenBlock::default()).is_some(), is_placed);

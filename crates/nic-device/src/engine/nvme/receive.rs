@@ -592,7 +592,7 @@ mod tests {
         assert!(engine.receive(Seq(200), &bytes[200..400], &mut placement).placed.is_empty(), "from the past");
     }
 
-    /// The gap hides the rest of a header, and the packet begins with data whose digest is wrong: nobody summed them up.
+    /// The gap hides the rest of a header, and the packet begins with data whose digest is wrong and was not computed.
     #[test]
     fn a_packet_that_begins_behind_half_a_header_is_not_vouched_for() {
         let (bytes, _, data) = stream(&[300, 300], Some(0));

@@ -200,7 +200,7 @@ impl Connection {
         self.refused
     }
 
-    /// Whether its host has opened a queue by a Connect.
+    /// Tests whether the host has opened a queue by a Connect.
     pub fn is_connected(&self) -> bool {
         self.queue.is_some()
     }

@@ -382,11 +382,11 @@ impl DatagramSocket for Moving {
     }
 }
 
-/// A socket whose device disappears, with all contexts, when so many calls were made: there is none below from then on.
+/// A socket whose device disappears, with all contexts, after a number of calls; later calls find no device.
 struct Disappearing<S> {
     socket: S,
     host: BedHost,
-    /// Calls before the device disappears; `None`: it stays.
+    /// Calls before the device disappears. `None` if it stays.
     left: Option<u16>,
     is_gone: bool,
 }
