@@ -45,8 +45,9 @@ use std::time::SystemTime;
 pub struct NumberFile {
     entries: Entries,
     path: PathBuf,
-    /// The file as it was when this process read or wrote it last. `None`: it is to be read anew.
-    known: Option<Version>,
+    /// The file as it was when this process read or wrote it last. It stays open, so that no new file gets its inode number. `None`: the file is
+    /// to be read anew.
+    known: Option<(File, Version)>,
     folder: OnDisk,
     /// The same, for the keys that are spent.
     spent: OnDisk,
@@ -177,8 +178,8 @@ impl NumberFile {
 
     /// Reads what other processes wrote. The lock is held.
     fn refresh(&mut self) -> io::Result<()> {
-        let mut file = match File::open(&self.path) {
-            Ok(file) => file,
+        let (mut file, now) = match Version::open(&self.path) {
+            Ok(opened) => opened,
             // Somebody removed it. It is written anew, whole.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.entries.lose_file();
@@ -186,10 +187,9 @@ impl NumberFile {
             }
             Err(error) => return Err(error),
         };
-        let now = Version::of(&file.metadata()?);
         match self.known.take() {
-            Some(known) if known == now => {}
-            Some(known) if known.identity == now.identity && known.length < now.length => {
+            Some((_, known)) if known == now => {}
+            Some((_, known)) if known.identity == now.identity && known.length < now.length => {
                 file.seek(SeekFrom::Start(known.length))?;
                 let mut text = Vec::new();
                 file.read_to_end(&mut text)?;
@@ -202,7 +202,7 @@ impl NumberFile {
                 self.entries = read;
             }
         }
-        self.known = Some(now);
+        self.known = Some((file, now));
         Ok(())
     }
 
@@ -210,7 +210,7 @@ impl NumberFile {
     fn write_locked(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
         self.known = None;
         self.entries.write(marks, &mut self.folder, &mut self.spent)?;
-        self.known = self.path.metadata().ok().map(|metadata| Version::of(&metadata));
+        self.known = Version::open(&self.path).ok();
         Ok(())
     }
 
@@ -270,6 +270,12 @@ struct Version {
 }
 
 impl Version {
+    fn open(path: &Path) -> io::Result<(File, Version)> {
+        let file = File::open(path)?;
+        let version = Version::of(&file.metadata()?);
+        Ok((file, version))
+    }
+
     #[cfg(unix)]
     fn of(metadata: &Metadata) -> Version {
         use std::os::unix::fs::MetadataExt;
@@ -529,6 +535,26 @@ mod tests {
         assert!(next.accounts_for(&key(1), SPI, now - 9 * hour), "it was there, and sent nothing");
         assert!(!next.accounts_for(&key(2), SPI, now - 2 * hour));
         assert!(next.accounts_for(&key(2), SPI, now) && next.accounts_for(&key(2), SPI, now + hour));
+    }
+
+    /// File systems give a new file the inode number of one that was removed: ext4 does so with every second file here.
+    #[test]
+    fn file_that_was_replaced_twice_is_read_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        begin(folder.path()).write(&[mark(&key(1), 100)]).unwrap();
+        let mut process = begin(folder.path());
+        let inode = || folder.path().join("numbers").metadata().unwrap().ino();
+        let (known, mut number) = (inode(), 100);
+        while number == 100 || (inode() != known && number < 120) {
+            number += 1;
+            let mut other = begin(folder.path());
+            other.claim(SEND, &key(1), SPI).unwrap();
+            other.write(&[mark(&key(1), number)]).unwrap();
+            drop(other);
+            // A program that begins replaces the file.
+            drop(begin(folder.path()));
+        }
+        assert_eq!(process.claim(SEND, &key(1), SPI), Ok(number));
     }
 
     #[test]
