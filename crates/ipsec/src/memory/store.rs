@@ -148,15 +148,20 @@ impl NumberFile {
     pub fn take_over(&mut self, beside: &Path) -> Result<(), NumberFileError> {
         let named = beside.canonicalize().unwrap_or(beside.into());
         let path = with_ending(&named, ".numbers");
+        let about = |error| NumberFileError::Io { path: path.clone(), error };
+        if !path.try_exists().map_err(about)? {
+            return Ok(());
+        }
+        let lock = for_its_owner().read(true).create(true).truncate(false).open(with_ending(&path, ".lock"));
+        let lock = lock.map_err(about)?;
+        match lock.try_lock_shared() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(NumberFileError::InUse { path }),
+            Err(TryLockError::Error(error)) => return Err(about(error)),
+        }
+        // Until the lock is held, a program of an earlier version may write.
         if let Some(entries) = Entries::open(&path)? {
-            let about = |error| NumberFileError::Io { path: path.clone(), error };
-            let lock = for_its_owner().read(true).create(true).truncate(false).open(with_ending(&path, ".lock"));
-            let lock = lock.map_err(about)?;
-            match lock.try_lock_shared() {
-                Ok(()) => self.earlier.push(Earlier { entries, _lock: lock }),
-                Err(TryLockError::WouldBlock) => return Err(NumberFileError::InUse { path }),
-                Err(TryLockError::Error(error)) => return Err(about(error)),
-            }
+            self.earlier.push(Earlier { entries, _lock: lock });
         }
         Ok(())
     }
@@ -521,6 +526,25 @@ mod tests {
         let refused = next.take_over(&at("keys")).unwrap_err().to_string();
         let wanted = "line 1 is not what was written there: replace all keys that are in use, then remove it";
         assert!(refused.ends_with(wanted), "{refused}");
+    }
+
+    #[test]
+    fn earlier_file_is_read_under_its_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        earlier_file(&at("keys"), &key(1), 77);
+        let running = File::create(at("keys.numbers.lock")).unwrap();
+        running.lock().unwrap();
+        let text = std::fs::read(at("keys.numbers")).unwrap();
+        // The program that runs writes.
+        std::fs::write(at("keys.numbers"), &text[..text.len() / 2]).unwrap();
+        let mut process = begin(&at("store"));
+        let refused = process.take_over(&at("keys")).unwrap_err();
+        assert!(matches!(refused, NumberFileError::InUse { .. }), "{refused}");
+        std::fs::write(at("keys.numbers"), &text).unwrap();
+        drop(running);
+        process.take_over(&at("keys")).unwrap();
+        assert_eq!(process.claim(SEND, &key(1), SPI), Ok(77));
     }
 
     #[test]
