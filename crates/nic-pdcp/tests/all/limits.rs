@@ -271,6 +271,27 @@ fn slow_jobs_lose_no_pdu() {
     }
 }
 
+/// What other jobs opened waits for the one that takes long: a peer cannot have a node keep any number of PDUs.
+#[test]
+fn pdus_behind_a_slow_job_are_bounded() {
+    let slow = Unit { latency: Duration::from_secs(10), rate: Some(1000) };
+    let fast = Unit { latency: Duration::from_micros(10), rate: None };
+    let accelerator = LookasideConfig { units: vec![slow, fast], ..LookasideConfig::default() };
+    let mut world = World::with_accelerator(22, [How::Cpu, How::Jobs], 8, LinkConfig::default(), accelerator);
+    let [near, _far] = world.open(0, &config_with(100_000), 0);
+    let host = world.ends[0].0.clone();
+    world.bed.run_within(Duration::from_secs(5), async move {
+        for number in 0..3000 {
+            near.send(sdu(0, number)).await.unwrap();
+            if number % 25 == 24 {
+                host.runtime().sleep(Duration::from_micros(100)).await;
+            }
+        }
+        host.runtime().sleep(Duration::from_millis(5)).await;
+    });
+    assert!(world.counters(1).dropped > 2000, "{:?}", world.counters(1));
+}
+
 /// An accelerator whose thread has died: the node goes on by the CPU.
 #[test]
 fn node_goes_on_without_its_accelerator() {
