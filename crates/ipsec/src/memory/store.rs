@@ -200,10 +200,14 @@ impl NumberFile {
                 file.read_to_end(&mut text)?;
                 self.entries.read_behind(&String::from_utf8_lossy(&text)).map_err(|_| damaged(&self.path))?;
             }
-            _ => {
+            known => {
                 let read = Entries::open(&self.path).map_err(io::Error::other)?;
                 let mut read = read.filter(|read| read.is_of(&self.entries)).ok_or_else(|| damaged(&self.path))?;
                 self.entries.begun().iter().for_each(|name| read.begin(*name));
+                if known.is_none() {
+                    // A write of this process failed: the file or its name may not be durable, and no sync tells so again.
+                    read.lose_file();
+                }
                 self.entries = read;
             }
         }
@@ -599,6 +603,23 @@ mod tests {
         drop(process);
         let next = begin(folder.path());
         assert_eq!([1, 2].map(|byte| next.mark(SEND, &key(byte), SPI)), [5, 6], "all that it knew");
+    }
+
+    /// After a failed write, what is in the file may not be durable, nor its name.
+    #[test]
+    fn write_after_a_failed_one_replaces_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mut process = begin(folder.path());
+        process.write(&[mark(&key(1), 5)]).unwrap();
+        // No sync fails in a test, so the entries are told.
+        process.entries.lose_file();
+        std::fs::create_dir(at("numbers.new")).unwrap();
+        assert!(process.write(&[mark(&key(1), 6)]).is_err());
+        std::fs::remove_dir(at("numbers.new")).unwrap();
+        let known = File::open(at("numbers")).unwrap();
+        process.write(&[mark(&key(1), 7)]).unwrap();
+        assert_ne!(at("numbers").metadata().unwrap().ino(), known.metadata().unwrap().ino());
     }
 
     #[test]
