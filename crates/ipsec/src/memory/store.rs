@@ -12,7 +12,7 @@
 //! Invariant: the files change only under the lock of byte 0, and the marks of a key only by the process that claimed the key.
 
 use super::file::{Entries, OnDisk, for_its_owner, spent_path, sync_folder_of, with_ending};
-use super::{Mark, NumberStore, SPENT};
+use super::{Mark, NumberStore};
 use offload_api::{Direction, EspKey, KeyingError};
 use std::fs::{DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -246,7 +246,7 @@ impl NumberStore for NumberFile {
         let number = before.max(self.entries.find(name).unwrap_or(0));
         match self.entries.find(name) {
             // The file of the earlier version may be elsewhere the next time.
-            found if before != SPENT && found.unwrap_or(0) < before => {
+            found if found.unwrap_or(0) < before => {
                 self.write_locked(&[Mark { direction, key, spi, number }]).map_err(not_written)?;
             }
             Some(_) => {}
@@ -417,6 +417,7 @@ fn damaged(path: &Path) -> io::Error {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+    use crate::memory::SPENT;
     use core::time::Duration;
     use offload_api::EspSuite;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -530,6 +531,19 @@ mod tests {
         let refused = next.take_over(&at("keys")).unwrap_err().to_string();
         let wanted = "line 1 is not what was written there: replace all keys that are in use, then remove it";
         assert!(refused.ends_with(wanted), "{refused}");
+    }
+
+    #[test]
+    fn spent_keys_of_an_earlier_file_stay_spent() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        earlier_file(&at("keys"), &key(1), SPENT);
+        let mut process = begin(&at("store"));
+        process.take_over(&at("keys")).unwrap();
+        assert_eq!(process.claim(SEND, &key(1), SPI), Ok(SPENT));
+        drop(process);
+        std::fs::remove_file(at("keys.numbers")).unwrap();
+        assert_eq!(begin(&at("store")).claim(SEND, &key(1), SPI), Ok(SPENT));
     }
 
     #[test]
