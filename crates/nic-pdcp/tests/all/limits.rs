@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use core::future::{Future, poll_fn};
 use core::net::SocketAddr;
-use core::task::Poll;
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use nic_sim::lookaside::{LookasideConfig, Unit};
 use nic_sim::wire::LinkConfig;
@@ -242,6 +242,36 @@ fn dropped_receive_leaves_the_other_waiting_task() {
         first.await
     });
     assert_eq!(got, Some(sdu(0, 1)));
+}
+
+/// A task that is never run, and ends with its last waker. It has a bearer of the node that keeps the waker.
+struct Task {
+    _bearer: Bearer,
+}
+
+impl std::task::Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn task_that_ends_with_a_dropped_receive_closes_its_bearer() {
+    for moves in [false, true] {
+        let world = World::new(23, [How::Cpu, How::Cpu], 8, LinkConfig::default());
+        let ([_, far], [_, other]) = (world.open(0, &config(), 0), world.open(1, &config(), 0));
+        let task = Arc::new(Task { _bearer: other });
+        let known = Arc::downgrade(&task);
+        let waker = Waker::from(task);
+        let mut receiving = Box::pin(far.receive());
+        assert!(receiving.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(waker);
+        assert_eq!(known.strong_count(), 1, "the node has the last waker");
+        if moves {
+            assert!(receiving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            assert_eq!(known.strong_count(), 0, "another task polls the future now");
+        }
+        drop(receiving);
+        assert_eq!(known.strong_count(), 0);
+    }
 }
 
 /// More PDUs may be in jobs than a window of COUNTs has: on a wire that loses none, all of them arrive.
