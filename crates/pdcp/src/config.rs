@@ -96,8 +96,8 @@ pub struct Config {
     pub out_of_order: bool,
     /// Bytes at the start of an SDU (the SDAP header) that are not ciphered: 0 or 1.
     pub clear: usize,
-    /// How many bytes of SDUs a transmitter keeps (waiting and unconfirmed SDUs), and a receiver (early SDUs, and as many again that are not
-    /// read yet). Each SDU costs 256 bytes more than its length, so that empty SDUs are bounded, too; an SDU that was delivered out of order
+    /// How many bytes of SDUs a transmitter keeps (waiting and unconfirmed SDUs), and a receiver (early SDUs, as many again that are not read yet,
+    /// and as many that jobs opened and that wait for an earlier job). Each SDU costs 256 bytes more than its length, so that empty SDUs are bounded, too; an SDU that was delivered out of order
     /// costs 64 bytes until its COUNT is passed. There is always room for one SDU, however long.
     pub buffer: usize,
 }
