@@ -78,8 +78,12 @@ impl ConnectionSlots {
     /// Takes a slot for a stranger from `address`, revoking another connection's slot if none is free. `None` if every connection has a
     /// request under way.
     pub fn acquire(&self, address: IpAddr) -> Option<ConnectionSlot> {
-        let mut state = self.0.lock();
-        self.take(&mut state, address)
+        let (slot, revoked) = {
+            let mut state = self.0.lock();
+            self.take(&mut state, address)?
+        };
+        revoked.into_iter().for_each(Waker::wake);
+        Some(slot)
     }
 
     /// Takes a slot as [`acquire`](ConnectionSlots::acquire) does, and waits for one if there is none.
@@ -88,27 +92,34 @@ impl ConnectionSlots {
         poll_fn(|cx| {
             let mut state = self.0.lock();
             if state.waiting.first_key_value().is_none_or(|(first, _)| *first >= ticket.number)
-                && let Some(slot) = self.take(&mut state, address)
+                && let Some((slot, revoked)) = self.take(&mut state, address)
             {
+                drop(state);
+                revoked.into_iter().for_each(Waker::wake);
                 return Poll::Ready(slot);
             }
-            state.waiting.insert(ticket.number, cx.waker().clone());
+            let replaced = state.waiting.insert(ticket.number, cx.waker().clone());
+            drop(state);
+            drop(replaced);
             Poll::Pending
         })
         .await
     }
 
-    fn take(&self, state: &mut State, address: IpAddr) -> Option<ConnectionSlot> {
+    /// Takes a slot. Returns the waker of the connection whose slot was revoked, too. Wakers are woken and dropped without the lock: one may be the
+    /// last of a task that has a slot.
+    fn take(&self, state: &mut State, address: IpAddr) -> Option<(ConnectionSlot, Option<Waker>)> {
+        let mut revoked = None;
         if state.held.len() >= self.0.limit {
             let victim = state.strangers.first().or_else(|| state.idle.first())?;
-            state.remove(victim)?.revoke();
+            revoked = state.remove(victim)?.revoke();
         }
         let (number, network) = (state.number(), network_of(address));
         state.strangers.insert(network, number, number);
         let (standing, revocation) = (Standing::Stranger(number), Arc::default());
         let slot = ConnectionSlot { shared: self.0.clone(), number, revocation: Arc::clone(&revocation) };
         state.held.insert(number, Holder { network, standing, revocation });
-        Some(slot)
+        Some((slot, revoked))
     }
 }
 
@@ -188,9 +199,11 @@ struct Ticket<'a> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let mut state = self.slots.0.lock();
-        state.waiting.remove(&self.number);
+        let removed = state.waiting.remove(&self.number);
         // The caller may have been woken for a slot that it did not take.
         state.wake_first();
+        drop(state);
+        drop(removed);
     }
 }
 
@@ -205,10 +218,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Holder {
-    fn revoke(self) {
+    fn revoke(self) -> Option<Waker> {
         let mut revocation = lock(&self.revocation);
         revocation.is_revoked = true;
-        revocation.waker.take().into_iter().for_each(Waker::wake);
+        revocation.waker.take()
     }
 }
 
@@ -326,6 +339,45 @@ mod tests {
         assert_eq!((revoked(&many), late.is_revoked()), (903, false));
         // The oldest connections go first.
         assert!(many[..903].iter().all(ConnectionSlot::is_revoked));
+    }
+
+    /// A task that is never run, and ends with its last waker.
+    struct Task {
+        slot: ConnectionSlot,
+    }
+
+    impl std::task::Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn task_that_ends_with_its_waker_frees_its_slot() {
+        let slots = ConnectionSlots::new(1);
+        let task = Arc::new(Task { slot: slots.acquire(address("192.0.2.1")).unwrap() });
+        let known = Arc::downgrade(&task);
+        let waker = Waker::from(task.clone());
+        assert!(task.slot.poll_revoked(&mut Context::from_waker(&waker)).is_pending());
+        drop((task, waker));
+        assert_eq!(known.strong_count(), 1, "the slot has the last waker");
+        let busy = slots.acquire(address("192.0.2.2")).unwrap();
+        assert_eq!(known.strong_count(), 0);
+        busy.set_busy();
+        // A future that waits for a slot is dropped, or another task polls it.
+        for moves in [false, true] {
+            let twice = ConnectionSlots::new(1);
+            let task = Arc::new(Task { slot: twice.acquire(address("192.0.2.1")).unwrap() });
+            task.slot.set_busy();
+            let known = Arc::downgrade(&task);
+            let waker = Waker::from(task);
+            let mut waiting = Box::pin(twice.acquire_waiting(address("192.0.2.2")));
+            assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            drop(waker);
+            if moves {
+                let _ = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            }
+            drop(waiting);
+            assert_eq!(known.strong_count(), 0);
+        }
     }
 
     #[test]

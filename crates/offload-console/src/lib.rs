@@ -31,9 +31,11 @@ macro_rules! say {
 /// ```
 pub fn say_line(line: fmt::Arguments<'_>) {
     static CONSOLE: Mutex<Console> = Mutex::new(Console::new(PATIENCE));
-    // A panic while a line was formatted leaves the console unchanged.
+    let mut text = String::new();
+    // A value that cannot be formatted ends the line. Formatted before the lock: a value may say something itself.
+    let _ = fmt::write(&mut text, line);
     let mut console = CONSOLE.lock().unwrap_or_else(PoisonError::into_inner);
-    console.say(&mut io::stderr().lock(), line);
+    console.say(&mut io::stderr().lock(), format_args!("{text}"));
 }
 
 /// Writes all results of a program to standard output. A reader that has closed its end is no error.
@@ -170,6 +172,19 @@ mod tests {
         let lines: Vec<String> = reader.lines().map(Result::unwrap).collect();
         assert!(lines.iter().any(|line| line.ends_with(" lines could not be written here")), "{} lines", lines.len());
         assert_eq!(lines.last().map(String::as_str), Some("later"));
+    }
+
+    #[test]
+    fn value_that_fails_or_says_something_stops_nobody() {
+        struct Value(bool);
+        impl fmt::Display for Value {
+            fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+                say!("a value is formatted");
+                self.0.then_some(()).ok_or(fmt::Error)
+            }
+        }
+        say!("{}", Value(true));
+        say!("{}", Value(false));
     }
 
     #[test]

@@ -96,8 +96,9 @@ pub struct Config {
     pub out_of_order: bool,
     /// Bytes at the start of an SDU (the SDAP header) that are not ciphered: 0 or 1.
     pub clear: usize,
-    /// Bytes of SDUs that a transmitter keeps (waiting and unconfirmed SDUs), and a receiver (early SDUs, and as many bytes again of unread
-    /// SDUs). Each SDU costs 256 bytes more than its length, so that empty SDUs are bounded, too; an SDU that was delivered out of order
+    /// Bytes of SDUs that a transmitter keeps (waiting and unconfirmed SDUs), and a receiver (early SDUs, as many bytes again of unread SDUs,
+    /// and as many of PDUs that wait for an earlier job). Each SDU costs 256 bytes more than its length, so that empty SDUs are bounded, too; an
+    /// SDU that was delivered out of order
     /// costs 64 bytes until its COUNT is passed. There is always room for one SDU, however long.
     pub buffer: usize,
 }

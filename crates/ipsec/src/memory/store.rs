@@ -12,7 +12,7 @@
 //! Invariant: the files change only under the lock of byte 0, and the marks of a key only by the process that claimed the key.
 
 use super::file::{Entries, OnDisk, for_its_owner, spent_path, sync_folder_of, with_ending};
-use super::{Mark, NumberStore, SPENT};
+use super::{Mark, NumberStore};
 use offload_api::{Direction, EspKey, KeyingError};
 use std::fs::{DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -45,8 +45,9 @@ use std::time::SystemTime;
 pub struct NumberFile {
     entries: Entries,
     path: PathBuf,
-    /// The file as this process read or wrote it last. `None` if the file must be read anew.
-    known: Option<Version>,
+    /// The file as this process read or wrote it last. It stays open, so that no new file gets its inode number. `None` if the file must be read
+    /// anew.
+    known: Option<(File, Version)>,
     folder: OnDisk,
     /// The file of spent keys, as this process read or wrote it last.
     spent: OnDisk,
@@ -147,15 +148,20 @@ impl NumberFile {
     pub fn take_over(&mut self, beside: &Path) -> Result<(), NumberFileError> {
         let named = beside.canonicalize().unwrap_or(beside.into());
         let path = with_ending(&named, ".numbers");
+        let about = |error| NumberFileError::Io { path: path.clone(), error };
+        if !path.try_exists().map_err(about)? {
+            return Ok(());
+        }
+        let lock = for_its_owner().read(true).create(true).truncate(false).open(with_ending(&path, ".lock"));
+        let lock = lock.map_err(about)?;
+        match lock.try_lock_shared() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(NumberFileError::InUse { path }),
+            Err(TryLockError::Error(error)) => return Err(about(error)),
+        }
+        // Until the lock is held, a program of an earlier version may write.
         if let Some(entries) = Entries::open(&path)? {
-            let about = |error| NumberFileError::Io { path: path.clone(), error };
-            let lock = for_its_owner().read(true).create(true).truncate(false).open(with_ending(&path, ".lock"));
-            let lock = lock.map_err(about)?;
-            match lock.try_lock_shared() {
-                Ok(()) => self.earlier.push(Earlier { entries, _lock: lock }),
-                Err(TryLockError::WouldBlock) => return Err(NumberFileError::InUse { path }),
-                Err(TryLockError::Error(error)) => return Err(about(error)),
-            }
+            self.earlier.push(Earlier { entries, _lock: lock });
         }
         Ok(())
     }
@@ -177,8 +183,8 @@ impl NumberFile {
 
     /// Reads the entries that other processes wrote. The caller holds the lock.
     fn refresh(&mut self) -> io::Result<()> {
-        let mut file = match File::open(&self.path) {
-            Ok(file) => file,
+        let (mut file, now) = match Version::open(&self.path) {
+            Ok(opened) => opened,
             // The file was removed: it is written anew, whole.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.entries.lose_file();
@@ -186,23 +192,26 @@ impl NumberFile {
             }
             Err(error) => return Err(error),
         };
-        let now = Version::of(&file.metadata()?);
         match self.known.take() {
-            Some(known) if known == now => {}
-            Some(known) if known.identity == now.identity && known.length < now.length => {
+            Some((_, known)) if known == now => {}
+            Some((_, known)) if known.identity == now.identity && known.length < now.length => {
                 file.seek(SeekFrom::Start(known.length))?;
                 let mut text = Vec::new();
                 file.read_to_end(&mut text)?;
                 self.entries.read_behind(&String::from_utf8_lossy(&text)).map_err(|_| damaged(&self.path))?;
             }
-            _ => {
+            known => {
                 let read = Entries::open(&self.path).map_err(io::Error::other)?;
                 let mut read = read.filter(|read| read.is_of(&self.entries)).ok_or_else(|| damaged(&self.path))?;
                 self.entries.begun().iter().for_each(|name| read.begin(*name));
+                if known.is_none() {
+                    // A write of this process failed: the file or its name may not be durable, and no sync tells so again.
+                    read.lose_file();
+                }
                 self.entries = read;
             }
         }
-        self.known = Some(now);
+        self.known = Some((file, now));
         Ok(())
     }
 
@@ -210,7 +219,7 @@ impl NumberFile {
     fn write_locked(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
         self.known = None;
         self.entries.write(marks, &mut self.folder, &mut self.spent)?;
-        self.known = self.path.metadata().ok().map(|metadata| Version::of(&metadata));
+        self.known = Version::open(&self.path).ok();
         Ok(())
     }
 
@@ -237,7 +246,7 @@ impl NumberStore for NumberFile {
         let number = before.max(self.entries.find(name).unwrap_or(0));
         match self.entries.find(name) {
             // The next start may name another key file, and so miss the file of the earlier version.
-            found if before != SPENT && found.unwrap_or(0) < before => {
+            found if found.unwrap_or(0) < before => {
                 self.write_locked(&[Mark { direction, key, spi, number }]).map_err(not_written)?;
             }
             Some(_) => {}
@@ -270,6 +279,12 @@ struct Version {
 }
 
 impl Version {
+    fn open(path: &Path) -> io::Result<(File, Version)> {
+        let file = File::open(path)?;
+        let version = Version::of(&file.metadata()?);
+        Ok((file, version))
+    }
+
     #[cfg(unix)]
     fn of(metadata: &Metadata) -> Version {
         use std::os::unix::fs::MetadataExt;
@@ -402,6 +417,7 @@ fn damaged(path: &Path) -> io::Error {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+    use crate::memory::SPENT;
     use core::time::Duration;
     use offload_api::EspSuite;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -518,6 +534,38 @@ mod tests {
     }
 
     #[test]
+    fn spent_keys_of_an_earlier_file_stay_spent() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        earlier_file(&at("keys"), &key(1), SPENT);
+        let mut process = begin(&at("store"));
+        process.take_over(&at("keys")).unwrap();
+        assert_eq!(process.claim(SEND, &key(1), SPI), Ok(SPENT));
+        drop(process);
+        std::fs::remove_file(at("keys.numbers")).unwrap();
+        assert_eq!(begin(&at("store")).claim(SEND, &key(1), SPI), Ok(SPENT));
+    }
+
+    #[test]
+    fn earlier_file_is_read_under_its_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        earlier_file(&at("keys"), &key(1), 77);
+        let running = File::create(at("keys.numbers.lock")).unwrap();
+        running.lock().unwrap();
+        let text = std::fs::read(at("keys.numbers")).unwrap();
+        // The program that runs writes.
+        std::fs::write(at("keys.numbers"), &text[..text.len() / 2]).unwrap();
+        let mut process = begin(&at("store"));
+        let refused = process.take_over(&at("keys")).unwrap_err();
+        assert!(matches!(refused, NumberFileError::InUse { .. }), "{refused}");
+        std::fs::write(at("keys.numbers"), &text).unwrap();
+        drop(running);
+        process.take_over(&at("keys")).unwrap();
+        assert_eq!(process.claim(SEND, &key(1), SPI), Ok(77));
+    }
+
+    #[test]
     fn old_keys_without_an_entry_are_not_accounted_for() {
         let folder = tempfile::tempdir().unwrap();
         let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
@@ -529,6 +577,26 @@ mod tests {
         assert!(next.accounts_for(&key(1), SPI, now - 9 * hour), "it was there, and sent nothing");
         assert!(!next.accounts_for(&key(2), SPI, now - 2 * hour));
         assert!(next.accounts_for(&key(2), SPI, now) && next.accounts_for(&key(2), SPI, now + hour));
+    }
+
+    /// File systems give a new file the inode number of one that was removed: ext4 does so with every second file here.
+    #[test]
+    fn file_that_was_replaced_twice_is_read_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        begin(folder.path()).write(&[mark(&key(1), 100)]).unwrap();
+        let mut process = begin(folder.path());
+        let inode = || folder.path().join("numbers").metadata().unwrap().ino();
+        let (known, mut number) = (inode(), 100);
+        while number == 100 || (inode() != known && number < 120) {
+            number += 1;
+            let mut other = begin(folder.path());
+            other.claim(SEND, &key(1), SPI).unwrap();
+            other.write(&[mark(&key(1), number)]).unwrap();
+            drop(other);
+            // A program that begins replaces the file.
+            drop(begin(folder.path()));
+        }
+        assert_eq!(process.claim(SEND, &key(1), SPI), Ok(number));
     }
 
     #[test]
@@ -549,6 +617,23 @@ mod tests {
         drop(process);
         let next = begin(folder.path());
         assert_eq!([1, 2].map(|byte| next.mark(SEND, &key(byte), SPI)), [5, 6], "all that it knew");
+    }
+
+    /// After a failed write, what is in the file may not be durable, nor its name.
+    #[test]
+    fn write_after_a_failed_one_replaces_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mut process = begin(folder.path());
+        process.write(&[mark(&key(1), 5)]).unwrap();
+        // No sync fails in a test, so the entries are told.
+        process.entries.lose_file();
+        std::fs::create_dir(at("numbers.new")).unwrap();
+        assert!(process.write(&[mark(&key(1), 6)]).is_err());
+        std::fs::remove_dir(at("numbers.new")).unwrap();
+        let known = File::open(at("numbers")).unwrap();
+        process.write(&[mark(&key(1), 7)]).unwrap();
+        assert_ne!(at("numbers").metadata().unwrap().ino(), known.metadata().unwrap().ino());
     }
 
     #[test]

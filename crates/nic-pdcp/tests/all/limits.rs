@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use core::future::{Future, poll_fn};
 use core::net::SocketAddr;
-use core::task::Poll;
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use nic_sim::lookaside::{LookasideConfig, Unit};
 use nic_sim::wire::LinkConfig;
@@ -244,6 +244,36 @@ fn dropped_receive_leaves_the_other_waiting_task() {
     assert_eq!(got, Some(sdu(0, 1)));
 }
 
+/// A task that is never run, and ends with its last waker. It has a bearer of the node that keeps the waker.
+struct Task {
+    _bearer: Bearer,
+}
+
+impl std::task::Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn task_that_ends_with_a_dropped_receive_closes_its_bearer() {
+    for moves in [false, true] {
+        let world = World::new(23, [How::Cpu, How::Cpu], 8, LinkConfig::default());
+        let ([_, far], [_, other]) = (world.open(0, &config(), 0), world.open(1, &config(), 0));
+        let task = Arc::new(Task { _bearer: other });
+        let known = Arc::downgrade(&task);
+        let waker = Waker::from(task);
+        let mut receiving = Box::pin(far.receive());
+        assert!(receiving.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(waker);
+        assert_eq!(known.strong_count(), 1, "the node has the last waker");
+        if moves {
+            assert!(receiving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            assert_eq!(known.strong_count(), 0, "another task polls the future now");
+        }
+        drop(receiving);
+        assert_eq!(known.strong_count(), 0);
+    }
+}
+
 /// More PDUs may be in jobs than the window of COUNTs has: on a wire without loss, all of them arrive.
 #[test]
 fn slow_jobs_lose_no_pdu() {
@@ -269,6 +299,27 @@ fn slow_jobs_lose_no_pdu() {
         assert_eq!(came.len(), 10_000, "{how:?}, {sn:?}, {latency} us: {counters:?}");
         assert_eq!((counters.integrity, counters.redone), (0, 0), "{how:?}, {sn:?}, {latency} us");
     }
+}
+
+/// What other jobs opened waits for the one that takes long: a peer cannot have a node keep any number of PDUs.
+#[test]
+fn pdus_behind_a_slow_job_are_bounded() {
+    let slow = Unit { latency: Duration::from_secs(10), rate: Some(1000) };
+    let fast = Unit { latency: Duration::from_micros(10), rate: None };
+    let accelerator = LookasideConfig { units: vec![slow, fast], ..LookasideConfig::default() };
+    let mut world = World::with_accelerator(22, [How::Cpu, How::Jobs], 8, LinkConfig::default(), accelerator);
+    let [near, _far] = world.open(0, &config_with(100_000), 0);
+    let host = world.ends[0].0.clone();
+    world.bed.run_within(Duration::from_secs(5), async move {
+        for number in 0..3000 {
+            near.send(sdu(0, number)).await.unwrap();
+            if number % 25 == 24 {
+                host.runtime().sleep(Duration::from_micros(100)).await;
+            }
+        }
+        host.runtime().sleep(Duration::from_millis(5)).await;
+    });
+    assert!(world.counters(1).dropped > 2000, "{:?}", world.counters(1));
 }
 
 /// An accelerator whose thread has died: the node goes on by the CPU.

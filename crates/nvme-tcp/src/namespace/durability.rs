@@ -326,6 +326,44 @@ fn flushed_blocks_survive_any_failed_sync() {
     ]);
 }
 
+/// Carries the steps out, with each sync in turn failing. Whenever an operation fails, another process opens the namespace, and its host goes on
+/// with that operation. Then the power fails.
+fn next_process_goes_on_after_a_failed_sync(steps: &[Step]) {
+    for syncs in 0.. {
+        let system = Lossy::with_blocks(16 * 512);
+        system.0.lock().unwrap().syncs_left = Some(syncs);
+        let open = || system.namespace().or_else(|_| system.namespace()).unwrap().0;
+        let mut namespace = open();
+        for (operation, _) in steps {
+            while !namespace.execute(operation).status.is_success() {
+                drop(namespace);
+                namespace = open();
+            }
+        }
+        drop(namespace);
+        system.restart(EVERYTHING[0]);
+        let namespace = open();
+        for (first, may_hold) in steps.iter().flat_map(|(_, blocks)| *blocks) {
+            let holds = block(&namespace, *first);
+            assert!(may_hold.contains(&holds), "block {first} holds {holds:?}, not {may_hold:?}: {syncs} syncs");
+        }
+        if system.0.lock().unwrap().syncs_left.is_some() {
+            break;
+        }
+    }
+}
+
+#[test]
+fn marks_survive_a_failed_sync_and_a_new_process() {
+    next_process_goes_on_after_a_failed_sync(&[
+        (Operation::WriteUncorrectable { first: 4, blocks: 2 }, &[]),
+        (Operation::WriteUncorrectable { first: 4, blocks: 1 }, &[]),
+        (write(4, 5, true), &[(4, &[Some(5)])]),
+        (write(5, 6, true), &[(5, &[Some(6)])]),
+        (Operation::WriteUncorrectable { first: 7, blocks: 1 }, &[(7, &[None])]),
+    ]);
+}
+
 #[test]
 fn identity_survives_any_failed_sync() {
     holds_whichever_sync_fails(&[]);

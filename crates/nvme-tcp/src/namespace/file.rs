@@ -262,7 +262,11 @@ impl Storage for FileStorage {
         let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
         self.side.as_ref().map_or(Ok(()), |side| side.replace(ranges))?;
         *unreadable = ranges.to_vec();
-        self.side.as_ref().map_or(Ok(()), SideFile::sync)
+        let Some(side) = &self.side else { return Ok(()) };
+        side.sync().inspect_err(|_| {
+            // The next process finds a list, and makes it durable: that there is none would tell it nothing.
+            let _ = side.replace(ranges);
+        })
     }
 
     fn may_block(&self) -> bool {

@@ -38,11 +38,21 @@ impl SideFile {
         }
     }
 
-    /// What it holds about a file of `capacity` bytes. What no [`replace`](Self::replace) wrote is an error.
+    /// Reads the list about a file of `capacity` bytes, and makes it durable, because a sync may have failed in the process before. Content that no
+    /// [`replace`](Self::replace) wrote is an error.
     pub(super) fn read(&self, capacity: u64) -> Result<Vec<Range<u64>>, OpenError> {
-        let content = self.system.read(&self.path, MAX_BYTES + 1).map_err(OpenError::about(&self.path))?;
+        let about = OpenError::about(&self.path);
+        let content = match self.system.read(&self.path, MAX_BYTES + 1) {
+            Ok(Some(content)) => content,
+            Ok(None) => return Ok(Vec::new()),
+            Err(error) => return Err(about(error)),
+        };
         let read = |content: Vec<u8>| parse(str::from_utf8(&content).map_err(|_| MarksFault::NotText)?, capacity);
-        content.map_or(Ok(Vec::new()), read).map_err(|fault| OpenError::Marks { path: self.path.clone(), fault })
+        let ranges = read(content).map_err(|fault| OpenError::Marks { path: self.path.clone(), fault })?;
+        // A sync of a folder in which nothing has changed since covers nothing.
+        self.in_doubt.store(true, Ordering::Relaxed);
+        self.replace(&ranges).and_then(|()| self.sync()).map_err(about)?;
+        Ok(ranges)
     }
 
     /// Holds `ranges` from now on; [`sync`](Self::sync) makes it last. After an error it holds what it held before.

@@ -354,14 +354,12 @@ impl<S: SegmentStream> Serve<S> {
     /// Tests whether another stream has the slot now.
     fn is_revoked(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(slot) = self.slot.as_ref().filter(|_| self.is_stranger) else { return false };
-        if slot.poll_revoked(cx).is_ready() {
-            return true;
-        }
         if self.connection.is_connected() {
+            // Before the last look: another thread may revoke the slot at any time until it is busy.
             slot.set_busy();
             self.is_stranger = false;
         }
-        false
+        slot.poll_revoked(cx).is_ready()
     }
 
     /// Does what can be done; false if nothing could.

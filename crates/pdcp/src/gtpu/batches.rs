@@ -84,7 +84,7 @@ impl Batches {
         if closed.is_empty() {
             return;
         }
-        if self.is_full() {
+        if self.is_full() || state.opening.is_full(state.config.buffer) {
             let pdus = closed.into_iter().map(|(_, pdu)| Incoming::Pdu(pdu)).collect();
             match state.opening.push_ready(pdus, state.config.buffer) {
                 Ok(()) => state.take_opened(now, &mut counters.unread),

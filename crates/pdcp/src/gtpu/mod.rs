@@ -290,6 +290,8 @@ impl Bearer {
     pub async fn send(&self, sdu: Bytes) -> Result<(), BearerError> {
         let mut waiting = WaitingTask::new(self, |state| &mut state.senders);
         poll_fn(|cx| {
+            // Dropped after the lock.
+            let mut _replaced = None;
             let mut core = self.shared.lock();
             let Some(state) = core.get(self.tunnel.local) else { return Poll::Ready(Err(BearerError::Ended)) };
             if state.exhausted {
@@ -298,7 +300,7 @@ impl Bearer {
             let sent = match state.entity.send(self.shared.timers.now(), sdu.clone()) {
                 Ok(()) => Poll::Ready(Ok(())),
                 Err(SendError::Full) => {
-                    waiting.register(&mut state.senders, cx.waker());
+                    _replaced = waiting.register(&mut state.senders, cx.waker());
                     Poll::Pending
                 }
                 Err(error) => Poll::Ready(Err(BearerError::Send(error))),
@@ -313,13 +315,15 @@ impl Bearer {
     pub async fn receive(&self) -> Option<Sdu> {
         let mut waiting = WaitingTask::new(self, |state| &mut state.receivers);
         poll_fn(|cx| {
+            // Dropped after the lock.
+            let mut _replaced = None;
             let mut core = self.shared.lock();
             let Some(state) = core.get(self.tunnel.local) else { return Poll::Ready(None) };
             match state.take_sdu() {
                 Some(sdu) => Poll::Ready(Some(sdu)),
                 None if state.has_ended() => Poll::Ready(None),
                 None => {
-                    waiting.register(&mut state.receivers, cx.waker());
+                    _replaced = waiting.register(&mut state.receivers, cx.waker());
                     Poll::Pending
                 }
             }

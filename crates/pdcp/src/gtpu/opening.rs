@@ -13,7 +13,7 @@ pub(super) struct OpeningBatches {
     batches: VecDeque<OpeningBatch>,
     /// Number of PDUs in `batches`.
     pdus: usize,
-    /// Cost in bytes of the batches that need no job.
+    /// Cost in bytes of the batches that are ready.
     bytes: usize,
 }
 
@@ -34,6 +34,11 @@ impl OpeningBatches {
     /// Returns the number of PDUs that have not reached the receiver yet.
     pub(super) fn pdus(&self) -> usize {
         self.pdus
+    }
+
+    /// Tests whether the PDUs that wait for an earlier job fill the buffer.
+    pub(super) fn is_full(&self, buffer: usize) -> bool {
+        self.bytes > buffer
     }
 
     /// Appends PDUs that a job has.
@@ -60,6 +65,7 @@ impl OpeningBatches {
     /// Takes the PDUs of a job that ended.
     pub(super) fn complete(&mut self, job: u64, pdus: Vec<Incoming>) {
         if let Some(batch) = self.batches.iter_mut().find(|batch| batch.job == Some(job)) {
+            self.bytes += bytes_of(&pdus);
             batch.ready = Some(pdus);
         }
     }
@@ -67,11 +73,9 @@ impl OpeningBatches {
     /// Removes the oldest batch, if its PDUs are ready.
     pub(super) fn pop(&mut self) -> Option<Vec<Incoming>> {
         self.batches.front().filter(|batch| batch.ready.is_some())?;
-        let OpeningBatch { job, pdus, ready } = self.batches.pop_front()?;
+        let OpeningBatch { pdus, ready, .. } = self.batches.pop_front()?;
         self.pdus -= pdus;
-        if job.is_none() {
-            self.bytes -= ready.as_ref().map_or(0, |ready| bytes_of(ready));
-        }
+        self.bytes -= ready.as_ref().map_or(0, |ready| bytes_of(ready));
         ready
     }
 }

@@ -32,24 +32,24 @@ impl<'a> WaitingTask<'a> {
         WaitingTask { shared: &bearer.shared, tunnel: bearer.tunnel.local, list, key: None }
     }
 
-    /// Registers the task, so that the next [`WakerList::wake`] of this list wakes it.
-    pub(super) fn register(&mut self, list: &mut WakerList, waker: &Waker) {
+    /// Registers the task, so that the next [`WakerList::wake`] of this list wakes it. Returns the waker of the task that polled the future before.
+    /// The caller must drop that waker without the node's lock: it may be the last one of a task that has bearers.
+    #[must_use]
+    pub(super) fn register(&mut self, list: &mut WakerList, waker: &Waker) -> Option<Waker> {
         let key = *self.key.get_or_insert_with(|| {
             list.next += 1;
             list.next
         });
-        match list.wakers.get_mut(&key) {
-            Some(known) => known.clone_from(waker),
-            None => drop(list.wakers.insert(key, waker.clone())),
-        }
+        list.wakers.insert(key, waker.clone())
     }
 }
 
 impl Drop for WaitingTask<'_> {
     fn drop(&mut self) {
         let Some(key) = self.key else { return };
-        if let Some(state) = self.shared.lock().bearers.get_mut(&self.tunnel) {
-            (self.list)(state).wakers.remove(&key);
-        }
+        let mut core = self.shared.lock();
+        let removed = core.bearers.get_mut(&self.tunnel).and_then(|state| (self.list)(state).wakers.remove(&key));
+        drop(core);
+        drop(removed);
     }
 }
