@@ -190,21 +190,14 @@ impl Landing {
         }
         folder.create_folder(&name.folder()).map_err(medium)?;
         let journal = lock_journal(&*folder, name, share)?;
-        let mut had_data = folder.about(&name.unfinished()).is_ok();
-        if had_data && begin == Begin::Anew && share == 0 {
-            // Lines first: none may vouch for bytes that are gone. Then a file of its own: who still has the old one open writes to that,
-            // and what it was given, attributes too, goes with it.
-            journal.set_size(0).and_then(|()| journal.sync()).map_err(medium)?;
-            folder.remove(&name.unfinished()).map_err(medium)?;
-            had_data = false;
-        }
+        let had_data = folder.about(&name.unfinished()).is_ok();
         let data = folder.open_or_create(&name.unfinished()).map_err(|error| {
             if !had_data {
                 let _first_error_counts = folder.remove(&name.journal_of(share));
             }
             medium(error)
         })?;
-        let landing = Landing {
+        let mut landing = Landing {
             folder,
             name: name.clone(),
             blocks,
@@ -227,7 +220,7 @@ impl Landing {
         if begin == Begin::Begun {
             return Err(LandingError::NotBegun(name.clone()));
         }
-        if let Err(error) = landing.begin_anew() {
+        if let Err(error) = landing.begin_anew(had_data) {
             // The disk is full, or takes no file of this size: without this the hidden files would stay for ever.
             let _first_error_counts = landing.discard();
             return Err(medium(error));
@@ -255,12 +248,16 @@ impl Landing {
         Ok(false)
     }
 
-    fn begin_anew(&self) -> io::Result<()> {
+    fn begin_anew(&mut self, had_data: bool) -> io::Result<()> {
         // Lines first: none may vouch for bytes that are gone.
         self.journal.set_size(0)?;
         self.journal.sync()?;
         if self.share == 0 {
-            self.data.set_size(0)?;
+            if had_data {
+                // A file of its own: who still has the old one open writes to that, and what it was given, attributes too, goes with it.
+                self.folder.remove(&self.name.unfinished())?;
+                self.data = self.folder.open_or_create(&self.name.unfinished())?;
+            }
             self.data.set_size(self.blocks.size())?;
         }
         let heading = journal::heading(self.blocks, &self.source);
@@ -822,5 +819,20 @@ mod tests {
         let anew = open(&folder, Begin::Anew, 0).unwrap();
         land(&anew, 0, 7);
         assert!(std::fs::read(&kept).unwrap().iter().all(|byte| *byte == 0), "it is the same file");
+    }
+
+    /// A share of the upload of the earlier source may be at work yet.
+    #[test]
+    fn resumed_file_of_another_source_is_another_one() {
+        let store = tempfile::tempdir().unwrap();
+        let folder: Arc<dyn Folder> = Arc::new(Rooted::open(store.path()).unwrap());
+        let (first, second) = (open(&folder, Begin::Anew, 0).unwrap(), open(&folder, Begin::Anew, 1).unwrap());
+        drop(first);
+        let (name, blocks) = (Name::from_url("/file").unwrap(), second.blocks());
+        let other = Landing::open(folder.clone(), &name, blocks, "other source", Begin::Resume).unwrap();
+        (0..3).for_each(|number| land(&other, number, 2));
+        land(&second, 1, 1);
+        other.finish(None).unwrap();
+        assert!(std::fs::read(store.path().join("file")).unwrap() == [2; 3 << 16]);
     }
 }
