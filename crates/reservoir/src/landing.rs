@@ -635,11 +635,15 @@ impl Landing {
         if let Some(time) = modified {
             self.data.set_modified(time)?;
         }
-        self.sync(self.epoch())?;
-        if is_met {
-            self.folder.rename(&self.name.unfinished(), &self.name)?;
-        } else {
-            self.give_name()?;
+        let synced = self.sync(self.epoch());
+        let named = synced.and_then(|()| match is_met {
+            true => self.folder.rename(&self.name.unfinished(), &self.name),
+            false => self.give_name(),
+        });
+        if let Err(error) = named {
+            // It may wait for its name for long, and get other rights then.
+            let _first_error_counts = set(mode.map(|_| 0o600));
+            return Err(error);
         }
         *end = End::Renamed(rights);
         if mode != writable {
@@ -834,5 +838,25 @@ mod tests {
         land(&second, 1, 1);
         other.finish(None).unwrap();
         assert!(std::fs::read(store.path().join("file")).unwrap() == [2; 3 << 16]);
+    }
+
+    /// The file may wait for its name for hours, and get another mode then.
+    #[test]
+    fn refused_file_stays_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let store = tempfile::tempdir().unwrap();
+        let folder: Arc<dyn Folder> = Arc::new(Rooted::open(store.path()).unwrap());
+        let path = store.path().join("file");
+        std::fs::write(&path, "old").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let landing = open(&folder, Begin::Anew, 0).unwrap();
+        (0..3).for_each(|number| land(&landing, number, 7));
+        let fields = [(hyper::header::IF_NONE_MATCH, "*".parse().unwrap())].into_iter().collect();
+        landing.require(Preconditions::of(&hyper::Method::PUT, &fields));
+        assert!(matches!(landing.finish(None), Err(LandingError::Unmet(..))));
+        let hidden = store.path().join(landing.name().unfinished().path());
+        assert_eq!(hidden.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        landing.finish(None).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o644);
     }
 }
