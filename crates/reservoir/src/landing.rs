@@ -859,4 +859,22 @@ mod tests {
         landing.finish(None).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o644);
     }
+
+    #[test]
+    fn link_that_leads_out_is_replaced() {
+        let outer = tempfile::tempdir().unwrap();
+        let store = outer.path().join("store");
+        std::fs::create_dir(&store).unwrap();
+        std::fs::write(outer.path().join("secret"), "text").unwrap();
+        let folder: Arc<dyn Folder> = Arc::new(Rooted::open(&store).unwrap());
+        for target in ["../secret", "file"] {
+            std::os::unix::fs::symlink(target, store.join("file")).unwrap();
+            let landing = open(&folder, Begin::Anew, 0).unwrap();
+            (0..3).for_each(|number| land(&landing, number, 7));
+            landing.finish(None).unwrap();
+            assert!(std::fs::read(store.join("file")).unwrap() == [7; 3 << 16]);
+            std::fs::remove_file(store.join("file")).unwrap();
+        }
+        assert_eq!(std::fs::read(outer.path().join("secret")).unwrap(), b"text");
+    }
 }
