@@ -264,7 +264,10 @@ impl FileJob {
         match &item.to.0 {
             Side::Local(folder, _) => {
                 let (folder, name, version, sparse) = (folder.clone(), item.to.1.clone(), item.version(), copy.sparse);
-                let (attributes, preconditions) = (attributes.clone(), copy.preconditions.clone());
+                let (attributes, mut preconditions) = (attributes.clone(), copy.preconditions.clone());
+                if !copy.replaces {
+                    preconditions = preconditions.for_new_file();
+                }
                 let opened = copy.shell.blocking(move || {
                     Ok(Landing::open(folder, &name, blocks, &version, begin).and_then(|landing| {
                         landing.require(preconditions);
@@ -689,14 +692,14 @@ impl FileJob {
                 if self.copy.proves {
                     self.prove(landing).await?;
                 }
-                if !self.copy.replaces && has_anything(&self.copy, &self.item).await? {
-                    return Err(CopyError::Exists(self.item.to.0.shown(&self.item.to.1)));
-                }
                 self.mode().await?.into_iter().for_each(|mode| landing.inherit(mode));
                 let finish = move |landing: &Landing, _| Ok(landing.finish(modified));
-                let finished = landing.in_turn(&self.copy.shell, finish).await.map_err(medium)?;
-                finished.map_err(|error| landed(&self.item, error))?;
-                Ok(Finished::Done)
+                match landing.in_turn(&self.copy.shell, finish).await.map_err(medium)? {
+                    Err(LandingError::Unmet(..)) if !self.copy.replaces => {
+                        Err(CopyError::Exists(self.item.to.0.shown(&self.item.to.1)))
+                    }
+                    finished => Ok(finished.map(|()| Finished::Done).map_err(|error| landed(&self.item, error))?),
+                }
             }
             Target::Upload(upload) => {
                 let sums: Vec<BlockSum> = self.state().sums.values().copied().collect();
