@@ -419,7 +419,7 @@ impl Landing {
     /// Sets the preconditions under which the file gets its name, instead of earlier ones. Empty preconditions change nothing.
     pub(crate) fn require(&self, preconditions: Preconditions) {
         if !preconditions.is_empty() {
-            *self.preconditions.lock().unwrap_or_else(PoisonError::into_inner) = preconditions;
+            *self.preconditions() = preconditions;
         }
     }
 
@@ -592,7 +592,7 @@ impl Landing {
                 self.settle(&mut end, modified).map_err(|error| match error.downcast() {
                     Ok(unmet) => {
                         // This error tells the client. A later request without preconditions finishes the file nevertheless.
-                        *self.preconditions.lock().unwrap_or_else(PoisonError::into_inner) = Preconditions::default();
+                        *self.preconditions() = Preconditions::default();
                         LandingError::Unmet(self.name.clone(), unmet)
                     }
                     Err(error) => LandingError::Medium(self.name.clone(), error),
@@ -608,13 +608,11 @@ impl Landing {
     fn settle(&self, end: &mut End, modified: Option<SystemTime>) -> io::Result<()> {
         let mut rights = None;
         if let End::Renamed(had) = *end {
-            if !is_there(&*self.folder, &self.name, &*self.data)? {
+            if !self.take_name_back(end)? {
                 // Another file has taken the name.
                 return self.folder.remove(&self.name.journal());
             }
-            // The new name counts as lost since the sync of names failed. A sync without a change of names would write nothing.
-            self.folder.rename(&self.name, &self.name.unfinished())?;
-            (rights, *end) = (Some(had), End::Open);
+            rights = Some(had);
         }
         // The preconditions were met when the file got its name the first time.
         let is_met = rights.is_some();
@@ -646,16 +644,31 @@ impl Landing {
             return Err(error);
         }
         *end = End::Renamed(rights);
-        if mode != writable {
-            set(mode)?;
+        let lasts = if mode == writable { Ok(()) } else { set(mode) }.and_then(|()| folder.sync_names());
+        if let Err(error) = lasts {
+            if self.preconditions().is_for_new_file() && self.take_name_back(end).is_ok_and(|is_back| is_back) {
+                // The client's next attempt expects that there is none, and may take this one for the answer of a request that was lost.
+                let _first_error_counts = set(mode.map(|_| 0o600));
+            }
+            return Err(error);
         }
-        folder.sync_names()?;
         self.folder.remove(&self.name.journal())
+    }
+
+    /// Gives the file its hidden name again; `false` if another file has its name. A name counts as lost once a sync of names has failed, and a
+    /// sync of names that nobody changes would write nothing.
+    fn take_name_back(&self, end: &mut End) -> io::Result<bool> {
+        if !is_there(&*self.folder, &self.name, &*self.data)? {
+            return Ok(false);
+        }
+        self.folder.rename(&self.name, &self.name.unfinished())?;
+        *end = End::Open;
+        Ok(true)
     }
 
     /// Renames the file, if the preconditions are met at this moment. The error is [`Unmet`] if they are not.
     fn give_name(&self) -> io::Result<()> {
-        let preconditions = self.preconditions.lock().unwrap_or_else(PoisonError::into_inner);
+        let preconditions = self.preconditions();
         // The journal is locked, so no other server or copy gives a file this name in between.
         storage::evaluate(&*self.folder, &self.name, &preconditions)?.map_err(io::Error::other)?;
         let (from, to) = (self.name.unfinished(), &self.name);
@@ -690,6 +703,10 @@ impl Landing {
         Ok(())
     }
 
+    fn preconditions(&self) -> MutexGuard<'_, Preconditions> {
+        self.preconditions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn end(&self) -> MutexGuard<'_, End> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -713,6 +730,25 @@ pub(crate) fn lock_journal(folder: &dyn Folder, name: &Name, share: u16) -> Resu
             return Ok(journal);
         }
     }
+}
+
+/// Brings the name of a finished file to the medium, if that is not known to be there: the journal is left where a sync of names has failed.
+///
+/// # Errors
+/// If another process writes the file, or the medium fails.
+pub(crate) fn secure_name(folder: &dyn Folder, name: &Name) -> Result<(), LandingError> {
+    if folder.about(&name.journal()).is_err() || folder.about(&name.unfinished()).is_ok() {
+        return Ok(());
+    }
+    let _lock = lock_journal(folder, name, 0)?;
+    let secured = folder.open_folder(&name.folder()).and_then(|above| {
+        // A sync of names that nobody changes would write nothing.
+        folder.rename(name, &name.unfinished())?;
+        folder.rename(&name.unfinished(), name)?;
+        above.sync_names()?;
+        folder.remove(&name.journal())
+    });
+    secured.map_err(|error| LandingError::Medium(name.clone(), error))
 }
 
 /// Whether the journal that is open is the one that is found under its name.

@@ -8,7 +8,7 @@ use super::{Copy, CopyError, Sync};
 use crate::attributes::{Attributes, Preserve};
 use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
 use crate::body::{FileBody, LateSum, Relayed, known, read_error};
-use crate::landing::{Begin, Landing, LandingError};
+use crate::landing::{Begin, Landing, LandingError, secure_name};
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
 use crate::remote::{
@@ -857,6 +857,13 @@ pub(super) async fn has_arrived(copy: &Copy, item: &Item, sync: Sync) -> Result<
     };
     match found {
         Some(found) if fits(&found.about, found.resolution, item, sync) => {
+            if let Side::Local(folder, _) = &item.to.0 {
+                let (folder, name) = (folder.clone(), item.to.1.clone());
+                // An earlier copy may have failed by the name alone.
+                let secured = copy.shell.blocking(move || Ok(secure_name(&*folder, &name))).await;
+                let local = |error| CopyError::Local { path: item.to.0.shown(&item.to.1).into(), error };
+                secured.map_err(local)?.map_err(|error| landed(item, error))?;
+            }
             Ok(sync != Sync::Hash || hash::are_same(copy, item).await?)
         }
         _ => Ok(false),
