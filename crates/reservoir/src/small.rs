@@ -95,8 +95,9 @@ impl Batch {
             named.extend(written.pop_front());
         }
         landed = landed.and_then(|()| folders.iter().try_for_each(|(_, folder)| folder.sync_names()));
+        // A journal without a hidden file says that the name may be lost.
         for Written { name, lock, .. } in named {
-            landed = landed.and(self.folder.remove(&name.journal()));
+            landed = landed.and_then(|()| self.folder.remove(&name.journal()));
             drop(lock);
         }
         landed.map(|()| refused)

@@ -70,7 +70,7 @@ fn pack_that_is_lost_is_written_again() {
                 spawner.spawn(async move { server.serve(theirs, "client").await });
                 Ok(ours)
             });
-            let copy = Copy::new(shell, Arc::new(dial)).streams(1);
+            let copy = Copy::new(shell, Arc::new(dial)).streams(1).resume(true);
             let (local, remote) = (
                 Place::in_folder(Arc::new(here.mount(None)), Name::root()),
                 Place::parse("https://server/", None).unwrap(),
