@@ -93,6 +93,9 @@ impl Batch {
                 landed = data.set_attributes(&of_mode(mode));
             }
             named.extend(written.pop_front());
+            if landed.is_err() {
+                break;
+            }
         }
         landed = landed.and_then(|()| folders.iter().try_for_each(|(_, folder)| folder.sync_names()));
         // A journal without a hidden file says that the name may be lost.
