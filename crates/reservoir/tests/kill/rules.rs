@@ -332,6 +332,19 @@ fn digest_is_that_of_the_bytes_that_are_there() {
     assert_ne!(digests[0], digests[1]);
 }
 
+/// The entity tag of the answer is that of the version before.
+#[test]
+fn digest_of_a_file_that_changes_meanwhile_is_not_told() {
+    let mut bed = Bed::in_memory(Server::open_to_all);
+    bed.medium().put(&Name::from_url("/f").unwrap(), &vec![7; 5 << 20]);
+    bed.medium().touch_after(Path::new("f"), 1);
+    for (fields, is_told) in [("want-repr-digest: sha-256=1\r\n", false), ("want-digest: sha-256\r\n", true)] {
+        let answer = bed.ask("HEAD", "/f", fields, "");
+        let is_there = ["repr-digest", "digest"].iter().any(|field| answer.fields.contains_key(*field));
+        assert_eq!((answer.status, is_there), (200, is_told), "{answer:?}");
+    }
+}
+
 /// A server, and the clock of its tasks.
 struct Bed {
     executor: VirtualTime,
