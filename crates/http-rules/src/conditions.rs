@@ -4,7 +4,7 @@ use crate::date;
 use crate::tag::{Comparison, TagField};
 use crate::version::FileVersion;
 use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
-use http::{HeaderMap, HeaderName, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use std::time::SystemTime;
 
 /// The preconditions of one request, to be evaluated as often as needed.
@@ -79,6 +79,13 @@ impl Preconditions {
     /// Tests whether the request has no preconditions.
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
+    }
+
+    /// Adds the precondition that nothing has the name: `If-None-Match: *`.
+    #[must_use]
+    pub fn for_new_file(mut self) -> Preconditions {
+        self.fields.insert(IF_NONE_MATCH, HeaderValue::from_static("*"));
+        self
     }
 
     /// Tests whether the preconditions allow nothing but a new file, so that a file system can make sure of it.
@@ -256,6 +263,7 @@ mod tests {
             assert_eq!(Preconditions::of(&Method::PUT, &fields).is_for_new_file(), expected, "{value}");
         }
         assert!(!Preconditions::default().is_for_new_file());
+        assert!(Preconditions::default().for_new_file().is_for_new_file());
     }
 
     /// Both sides of 1970, and far from it.

@@ -67,11 +67,10 @@ impl FileVersion {
         HeaderValue::try_from(date).ok()
     }
 
-    /// Tests whether no other version can have had the same `Last-Modified` (RFC 9110 8.8.2.2): the bytes were written when the inode
-    /// changed last, so nobody has set the time, and that second is over.
+    /// Tests whether no other version can have had the same `Last-Modified` (RFC 9110 8.8.2.2): the bytes were written in the second in which
+    /// the inode changed last, and that second is over. A change in the second after it may be another write, whose time was put back.
     pub(crate) fn has_strong_date(&self, now: SystemTime) -> bool {
-        let written = date::seconds(self.modified);
-        let is_own = (written..=written + 1).contains(&date::seconds(self.changed));
+        let is_own = date::seconds(self.modified) == date::seconds(self.changed);
         is_own && now.checked_sub(Duration::from_secs(2)).is_some_and(|before| before >= self.changed)
     }
 }

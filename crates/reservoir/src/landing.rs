@@ -190,21 +190,14 @@ impl Landing {
         }
         folder.create_folder(&name.folder()).map_err(medium)?;
         let journal = lock_journal(&*folder, name, share)?;
-        let mut had_data = folder.about(&name.unfinished()).is_ok();
-        if had_data && begin == Begin::Anew && share == 0 {
-            // Lines first: none may vouch for bytes that are gone. Then a file of its own: who still has the old one open writes to that,
-            // and what it was given, attributes too, goes with it.
-            journal.set_size(0).and_then(|()| journal.sync()).map_err(medium)?;
-            folder.remove(&name.unfinished()).map_err(medium)?;
-            had_data = false;
-        }
+        let had_data = folder.about(&name.unfinished()).is_ok();
         let data = folder.open_or_create(&name.unfinished()).map_err(|error| {
             if !had_data {
                 let _first_error_counts = folder.remove(&name.journal_of(share));
             }
             medium(error)
         })?;
-        let landing = Landing {
+        let mut landing = Landing {
             folder,
             name: name.clone(),
             blocks,
@@ -227,7 +220,7 @@ impl Landing {
         if begin == Begin::Begun {
             return Err(LandingError::NotBegun(name.clone()));
         }
-        if let Err(error) = landing.begin_anew() {
+        if let Err(error) = landing.begin_anew(had_data) {
             // The disk is full, or takes no file of this size: without this the hidden files would stay for ever.
             let _first_error_counts = landing.discard();
             return Err(medium(error));
@@ -255,12 +248,16 @@ impl Landing {
         Ok(false)
     }
 
-    fn begin_anew(&self) -> io::Result<()> {
+    fn begin_anew(&mut self, had_data: bool) -> io::Result<()> {
         // Lines first: none may vouch for bytes that are gone.
         self.journal.set_size(0)?;
         self.journal.sync()?;
         if self.share == 0 {
-            self.data.set_size(0)?;
+            if had_data {
+                // A file of its own: who still has the old one open writes to that, and what it was given, attributes too, goes with it.
+                self.folder.remove(&self.name.unfinished())?;
+                self.data = self.folder.open_or_create(&self.name.unfinished())?;
+            }
             self.data.set_size(self.blocks.size())?;
         }
         let heading = journal::heading(self.blocks, &self.source);
@@ -422,7 +419,7 @@ impl Landing {
     /// Sets the preconditions under which the file gets its name, instead of earlier ones. Empty preconditions change nothing.
     pub(crate) fn require(&self, preconditions: Preconditions) {
         if !preconditions.is_empty() {
-            *self.preconditions.lock().unwrap_or_else(PoisonError::into_inner) = preconditions;
+            *self.preconditions() = preconditions;
         }
     }
 
@@ -595,7 +592,7 @@ impl Landing {
                 self.settle(&mut end, modified).map_err(|error| match error.downcast() {
                     Ok(unmet) => {
                         // This error tells the client. A later request without preconditions finishes the file nevertheless.
-                        *self.preconditions.lock().unwrap_or_else(PoisonError::into_inner) = Preconditions::default();
+                        *self.preconditions() = Preconditions::default();
                         LandingError::Unmet(self.name.clone(), unmet)
                     }
                     Err(error) => LandingError::Medium(self.name.clone(), error),
@@ -611,13 +608,11 @@ impl Landing {
     fn settle(&self, end: &mut End, modified: Option<SystemTime>) -> io::Result<()> {
         let mut rights = None;
         if let End::Renamed(had) = *end {
-            if !is_there(&*self.folder, &self.name, &*self.data)? {
+            if !self.take_name_back(end)? {
                 // Another file has taken the name.
                 return self.folder.remove(&self.name.journal());
             }
-            // The new name counts as lost since the sync of names failed. A sync without a change of names would write nothing.
-            self.folder.rename(&self.name, &self.name.unfinished())?;
-            (rights, *end) = (Some(had), End::Open);
+            rights = Some(had);
         }
         // The preconditions were met when the file got its name the first time.
         let is_met = rights.is_some();
@@ -638,23 +633,42 @@ impl Landing {
         if let Some(time) = modified {
             self.data.set_modified(time)?;
         }
-        self.sync(self.epoch())?;
-        if is_met {
-            self.folder.rename(&self.name.unfinished(), &self.name)?;
-        } else {
-            self.give_name()?;
+        let synced = self.sync(self.epoch());
+        let named = synced.and_then(|()| match is_met {
+            true => self.folder.rename(&self.name.unfinished(), &self.name),
+            false => self.give_name(),
+        });
+        if let Err(error) = named {
+            // It may wait for its name for long, and get other rights then.
+            let _first_error_counts = set(mode.map(|_| 0o600));
+            return Err(error);
         }
         *end = End::Renamed(rights);
-        if mode != writable {
-            set(mode)?;
+        let lasts = if mode == writable { Ok(()) } else { set(mode) }.and_then(|()| folder.sync_names());
+        if let Err(error) = lasts {
+            if self.preconditions().is_for_new_file() && self.take_name_back(end).is_ok_and(|is_back| is_back) {
+                // The client's next attempt expects that there is none, and may take this one for the answer of a request that was lost.
+                let _first_error_counts = set(mode.map(|_| 0o600));
+            }
+            return Err(error);
         }
-        folder.sync_names()?;
         self.folder.remove(&self.name.journal())
+    }
+
+    /// Gives the file its hidden name again; `false` if another file has its name. A name counts as lost once a sync of names has failed, and a
+    /// sync of names that nobody changes would write nothing.
+    fn take_name_back(&self, end: &mut End) -> io::Result<bool> {
+        if !is_there(&*self.folder, &self.name, &*self.data)? {
+            return Ok(false);
+        }
+        self.folder.rename(&self.name, &self.name.unfinished())?;
+        *end = End::Open;
+        Ok(true)
     }
 
     /// Renames the file, if the preconditions are met at this moment. The error is [`Unmet`] if they are not.
     fn give_name(&self) -> io::Result<()> {
-        let preconditions = self.preconditions.lock().unwrap_or_else(PoisonError::into_inner);
+        let preconditions = self.preconditions();
         // The journal is locked, so no other server or copy gives a file this name in between.
         storage::evaluate(&*self.folder, &self.name, &preconditions)?.map_err(io::Error::other)?;
         let (from, to) = (self.name.unfinished(), &self.name);
@@ -689,6 +703,10 @@ impl Landing {
         Ok(())
     }
 
+    fn preconditions(&self) -> MutexGuard<'_, Preconditions> {
+        self.preconditions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn end(&self) -> MutexGuard<'_, End> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -712,6 +730,25 @@ pub(crate) fn lock_journal(folder: &dyn Folder, name: &Name, share: u16) -> Resu
             return Ok(journal);
         }
     }
+}
+
+/// Brings the name of a finished file to the medium, if that is not known to be there: the journal is left where a sync of names has failed.
+///
+/// # Errors
+/// If another process writes the file, or the medium fails.
+pub(crate) fn secure_name(folder: &dyn Folder, name: &Name) -> Result<(), LandingError> {
+    if folder.about(&name.journal()).is_err() || folder.about(&name.unfinished()).is_ok() {
+        return Ok(());
+    }
+    let _lock = lock_journal(folder, name, 0)?;
+    let secured = folder.open_folder(&name.folder()).and_then(|above| {
+        // A sync of names that nobody changes would write nothing.
+        folder.rename(name, &name.unfinished())?;
+        folder.rename(&name.unfinished(), name)?;
+        above.sync_names()?;
+        folder.remove(&name.journal())
+    });
+    secured.map_err(|error| LandingError::Medium(name.clone(), error))
 }
 
 /// Whether the journal that is open is the one that is found under its name.
@@ -822,5 +859,58 @@ mod tests {
         let anew = open(&folder, Begin::Anew, 0).unwrap();
         land(&anew, 0, 7);
         assert!(std::fs::read(&kept).unwrap().iter().all(|byte| *byte == 0), "it is the same file");
+    }
+
+    /// A share of the upload of the earlier source may be at work yet.
+    #[test]
+    fn resumed_file_of_another_source_is_another_one() {
+        let store = tempfile::tempdir().unwrap();
+        let folder: Arc<dyn Folder> = Arc::new(Rooted::open(store.path()).unwrap());
+        let (first, second) = (open(&folder, Begin::Anew, 0).unwrap(), open(&folder, Begin::Anew, 1).unwrap());
+        drop(first);
+        let (name, blocks) = (Name::from_url("/file").unwrap(), second.blocks());
+        let other = Landing::open(folder.clone(), &name, blocks, "other source", Begin::Resume).unwrap();
+        (0..3).for_each(|number| land(&other, number, 2));
+        land(&second, 1, 1);
+        other.finish(None).unwrap();
+        assert!(std::fs::read(store.path().join("file")).unwrap() == [2; 3 << 16]);
+    }
+
+    /// The file may wait for its name for hours, and get another mode then.
+    #[test]
+    fn refused_file_stays_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let store = tempfile::tempdir().unwrap();
+        let folder: Arc<dyn Folder> = Arc::new(Rooted::open(store.path()).unwrap());
+        let path = store.path().join("file");
+        std::fs::write(&path, "old").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let landing = open(&folder, Begin::Anew, 0).unwrap();
+        (0..3).for_each(|number| land(&landing, number, 7));
+        let fields = [(hyper::header::IF_NONE_MATCH, "*".parse().unwrap())].into_iter().collect();
+        landing.require(Preconditions::of(&hyper::Method::PUT, &fields));
+        assert!(matches!(landing.finish(None), Err(LandingError::Unmet(..))));
+        let hidden = store.path().join(landing.name().unfinished().path());
+        assert_eq!(hidden.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        landing.finish(None).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o644);
+    }
+
+    #[test]
+    fn link_that_leads_out_is_replaced() {
+        let outer = tempfile::tempdir().unwrap();
+        let store = outer.path().join("store");
+        std::fs::create_dir(&store).unwrap();
+        std::fs::write(outer.path().join("secret"), "text").unwrap();
+        let folder: Arc<dyn Folder> = Arc::new(Rooted::open(&store).unwrap());
+        for target in ["../secret", "file"] {
+            std::os::unix::fs::symlink(target, store.join("file")).unwrap();
+            let landing = open(&folder, Begin::Anew, 0).unwrap();
+            (0..3).for_each(|number| land(&landing, number, 7));
+            landing.finish(None).unwrap();
+            assert!(std::fs::read(store.join("file")).unwrap() == [7; 3 << 16]);
+            std::fs::remove_file(store.join("file")).unwrap();
+        }
+        assert_eq!(std::fs::read(outer.path().join("secret")).unwrap(), b"text");
     }
 }

@@ -397,7 +397,14 @@ impl Remote {
                     Ok(Some(found)) if found.about.kind == Kind::Folder => Ok(()),
                     // A token that may only write cannot see whether the file exists.
                     Err(RemoteError::Refused { status: StatusCode::FORBIDDEN, .. }) => Ok(()),
-                    _ => Err(refused),
+                    Ok(Some(found)) if found.is_reservoir => Err(refused),
+                    // Servers of other makes tell no kinds, but they have no file whose name ends with a slash.
+                    _ => {
+                        let request = self.request_to(Method::HEAD, Some(name.to_url() + "/"));
+                        let answer = self.ask(request, body::empty(), name, Some(STALL)).await.map_err(|_| refused)?;
+                        self.give_back(answer).await;
+                        Ok(())
+                    }
                 }
             }
             Err(error) => Err(error),

@@ -124,13 +124,15 @@ impl Folder for Rooted {
     }
 
     fn rights(&self, name: &Name, source: Option<u32>) -> io::Result<Rights> {
+        let is_link = || self.dir.symlink_metadata(name.path()).is_ok_and(|found| found.is_symlink());
         match self.dir.metadata(name.path()) {
             Ok(replaced) => {
                 let mode = Some(cap_std::fs::MetadataExt::mode(&replaced) & 0o777);
                 let owner = Some((cap_std::fs::MetadataExt::uid(&replaced), cap_std::fs::MetadataExt::gid(&replaced)));
                 Ok(Rights { mode, owner })
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // A link that leads nowhere, or out, is replaced itself.
+            Err(error) if error.kind() == io::ErrorKind::NotFound || is_link() => {
                 Ok(Rights { mode: Some(source.unwrap_or(0o666) & 0o777 & !self.umask), owner: None })
             }
             Err(error) => Err(error),

@@ -93,10 +93,14 @@ impl Batch {
                 landed = data.set_attributes(&of_mode(mode));
             }
             named.extend(written.pop_front());
+            if landed.is_err() {
+                break;
+            }
         }
         landed = landed.and_then(|()| folders.iter().try_for_each(|(_, folder)| folder.sync_names()));
+        // A journal without a hidden file says that the name may be lost.
         for Written { name, lock, .. } in named {
-            landed = landed.and(self.folder.remove(&name.journal()));
+            landed = landed.and_then(|()| self.folder.remove(&name.journal()));
             drop(lock);
         }
         landed.map(|()| refused)
@@ -131,13 +135,17 @@ impl Batch {
 
     /// Writes the hidden file. Returns the file, and its final rights.
     fn fill(&self, name: &Name, lock: &dyn Stored, file: &Packed) -> io::Result<(Arc<dyn Stored>, Option<u32>)> {
-        // What it vouches for is overwritten now.
+        // What it vouches for goes now.
         if lock.about()?.size > 0 {
             lock.set_size(0)?;
             lock.sync()?;
         }
+        // Somebody may have the file of an upload open, and write to it.
+        match self.folder.remove(&name.unfinished()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let data = self.folder.open_or_create(&name.unfinished())?;
-        data.set_size(0)?;
         data.write_at(&file.bytes, 0)?;
         let mode = self.folder.rights(name, file.mode)?.owned(&*data);
         if let Some(mode) = mode {
@@ -266,5 +274,25 @@ mod tests {
         let want = |url: &str| Wanted { at: name(&format!("/into{url}")), packed_as: name(url), tag: None };
         let gathered = gather(&*folder, &mut ["/plain", "/none", "/large", "/folder"].map(want).into());
         assert_eq!((gathered.files, gathered.content, gathered.left_out.len()), (1, 6, 3));
+    }
+
+    /// The other server of an upload in two shares does not hear that a pack has brought the file.
+    #[test]
+    fn share_of_an_upload_does_not_write_to_a_packed_file() {
+        let there = tempfile::tempdir().unwrap();
+        let folder: Arc<dyn Folder> = Arc::new(Rooted::open(there.path()).unwrap());
+        let name = Name::from_url("/file").unwrap();
+        let open = |share| {
+            let blocks = Blocks::new(5, 1024).unwrap();
+            Landing::open_share(folder.clone(), &name, blocks, "source", Begin::Anew, share).unwrap()
+        };
+        let (first, second) = (open(0), open(1));
+        drop(first);
+        let mut batch = Batch::new(folder.clone(), Name::root());
+        batch.push(packed("/file"));
+        let (_, refused) = batch.land().unwrap();
+        assert!(refused.is_empty());
+        second.write(b"other", 0).unwrap();
+        assert_eq!(std::fs::read(there.path().join("file")).unwrap(), b"/file");
     }
 }

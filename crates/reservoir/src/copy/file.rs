@@ -8,7 +8,7 @@ use super::{Copy, CopyError, Sync};
 use crate::attributes::{Attributes, Preserve};
 use crate::blocks::{BlockHasher, BlockSum, Blocks, root};
 use crate::body::{FileBody, LateSum, Relayed, known, read_error};
-use crate::landing::{Begin, Landing, LandingError};
+use crate::landing::{Begin, Landing, LandingError, secure_name};
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
 use crate::remote::{
@@ -264,7 +264,10 @@ impl FileJob {
         match &item.to.0 {
             Side::Local(folder, _) => {
                 let (folder, name, version, sparse) = (folder.clone(), item.to.1.clone(), item.version(), copy.sparse);
-                let (attributes, preconditions) = (attributes.clone(), copy.preconditions.clone());
+                let (attributes, mut preconditions) = (attributes.clone(), copy.preconditions.clone());
+                if !copy.replaces {
+                    preconditions = preconditions.for_new_file();
+                }
                 let opened = copy.shell.blocking(move || {
                     Ok(Landing::open(folder, &name, blocks, &version, begin).and_then(|landing| {
                         landing.require(preconditions);
@@ -689,14 +692,14 @@ impl FileJob {
                 if self.copy.proves {
                     self.prove(landing).await?;
                 }
-                if !self.copy.replaces && has_anything(&self.copy, &self.item).await? {
-                    return Err(CopyError::Exists(self.item.to.0.shown(&self.item.to.1)));
-                }
                 self.mode().await?.into_iter().for_each(|mode| landing.inherit(mode));
                 let finish = move |landing: &Landing, _| Ok(landing.finish(modified));
-                let finished = landing.in_turn(&self.copy.shell, finish).await.map_err(medium)?;
-                finished.map_err(|error| landed(&self.item, error))?;
-                Ok(Finished::Done)
+                match landing.in_turn(&self.copy.shell, finish).await.map_err(medium)? {
+                    Err(LandingError::Unmet(..)) if !self.copy.replaces => {
+                        Err(CopyError::Exists(self.item.to.0.shown(&self.item.to.1)))
+                    }
+                    finished => Ok(finished.map(|()| Finished::Done).map_err(|error| landed(&self.item, error))?),
+                }
             }
             Target::Upload(upload) => {
                 let sums: Vec<BlockSum> = self.state().sums.values().copied().collect();
@@ -854,6 +857,13 @@ pub(super) async fn has_arrived(copy: &Copy, item: &Item, sync: Sync) -> Result<
     };
     match found {
         Some(found) if fits(&found.about, found.resolution, item, sync) => {
+            if let Side::Local(folder, _) = &item.to.0 {
+                let (folder, name) = (folder.clone(), item.to.1.clone());
+                // An earlier copy may have failed by the name alone.
+                let secured = copy.shell.blocking(move || Ok(secure_name(&*folder, &name))).await;
+                let local = |error| CopyError::Local { path: item.to.0.shown(&item.to.1).into(), error };
+                secured.map_err(local)?.map_err(|error| landed(item, error))?;
+            }
             Ok(sync != Sync::Hash || hash::are_same(copy, item).await?)
         }
         _ => Ok(false),

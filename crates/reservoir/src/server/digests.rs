@@ -51,7 +51,7 @@ impl Digests {
     }
 
     /// Returns the digest of `file`, the version of `name` that `about` describes, for a request of `user`. `None` if the digest takes longer
-    /// than [`patience`] says.
+    /// than [`patience`] says, or if the file has changed meanwhile.
     pub(super) async fn of(
         &self,
         user: &str,
@@ -68,10 +68,13 @@ impl Digests {
         let computed = self.shell.within(patience(about.size), self.compute(user, &key, file)).await;
         let Ok(digest) = computed else { return Ok(None) };
         let digest = digest?;
-        // What was changed meanwhile is remembered under the version that it has no longer.
+        if file.about()?.entity_tag() != key.1 {
+            // The answer has the entity tag of the version before, and these may be bytes of both.
+            return Ok(None);
+        }
         // A second change within a tick of the file system's clock does not show.
         let is_settled = about.changed + LONGEST_TICK < began;
-        if is_settled && file.about()?.entity_tag() == key.1 {
+        if is_settled {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             // Another request that waited for the digest may have added it.
             known.retain(|(of, _)| *of != key);

@@ -2,6 +2,7 @@
 
 use super::medium::Medium;
 use super::shell;
+use super::uploads::ask;
 use core::fmt::Debug;
 use offload_base::Seed;
 use offload_reservoir::blocks::{BlockHasher, Blocks};
@@ -69,7 +70,7 @@ fn pack_that_is_lost_is_written_again() {
                 spawner.spawn(async move { server.serve(theirs, "client").await });
                 Ok(ours)
             });
-            let copy = Copy::new(shell, Arc::new(dial)).streams(1);
+            let copy = Copy::new(shell, Arc::new(dial)).streams(1).resume(true);
             let (local, remote) = (
                 Place::in_folder(Arc::new(here.mount(None)), Name::root()),
                 Place::parse("https://server/", None).unwrap(),
@@ -86,6 +87,62 @@ fn pack_that_is_lost_is_written_again() {
             }
             if target.losses() == 0 {
                 break;
+            }
+        }
+    }
+}
+
+/// A copy that succeeds finds the file there, perhaps by an earlier copy that failed.
+#[test]
+fn copy_between_servers_succeeds_with_a_name_that_lasts() {
+    let name = Name::from_url("/file").unwrap();
+    for (pulls, size, overwrite) in [
+        (true, 3000, "T"),
+        (true, 3000, "F"),
+        (false, 3000, "T"),
+        (false, (1 << 20) + 1, "T"),
+        (false, (1 << 20) + 1, "F"),
+    ] {
+        for (replaces, calls) in
+            [false, true].into_iter().flat_map(|replaces| (1..60).map(move |calls| (replaces, calls)))
+        {
+            if replaces && overwrite == "F" {
+                continue;
+            }
+            let (here, there) = (Medium::new(Seed(1)), Medium::new(Seed(2)));
+            let (source, target) = if pulls { (&there, &here) } else { (&here, &there) };
+            let content = vec![7; size];
+            source.put(&name, &content);
+            if replaces {
+                target.put(&name, b"old");
+            }
+            let mut executor = VirtualTime::new();
+            let shell = shell(Arc::new(executor.handle()));
+            let serve = |medium: &Medium| {
+                Server::new(Arc::new(medium.mount(None)), shell.clone(), Limits::default()).open_to_all()
+            };
+            let (other, spawner) = (serve(&there), shell.clone());
+            let dial = Plain::new(move |_: &str, _| {
+                let (ours, theirs) = tokio::io::duplex(1 << 16);
+                let other = other.clone();
+                spawner.spawn(async move { other.serve(theirs, "server").await });
+                Ok(ours)
+            });
+            let server = serve(&here).with_third_party(Arc::new(dial), 4);
+            target.lose_in(Some(calls));
+            let way = if pulls { "Source" } else { "Destination" };
+            let fields = [format!("{way}: https://other/file"), format!("Overwrite: {overwrite}")];
+            for _ in 0..4 {
+                let (ours, theirs) = tokio::io::duplex(1 << 16);
+                let served = server.clone();
+                shell.spawn(async move { served.serve(theirs, "client").await });
+                let (_, answer) = executor.block_on(ask(ours, "COPY", "/file", &[&fields[0], &fields[1]], b""));
+                if answer.contains("success") {
+                    let context = format!("{way}, {size} bytes, {overwrite}, {replaces}, {calls} calls");
+                    assert!(target.durable(name.path()).as_ref() == Some(&content), "{context}");
+                    assert!(target.is_name_durable(&name), "{context}");
+                    break;
+                }
             }
         }
     }

@@ -39,6 +39,8 @@ struct State {
     process: u64,
     calls_left: Option<u64>,
     room: u64,
+    /// Calls until another program makes a file, and that file.
+    appears: Option<(u64, Name, Vec<u8>)>,
     /// Where the data of unfinished files were written, since somebody looked.
     written: Vec<(PathBuf, Range<u64>)>,
     lies_in: Option<u64>,
@@ -157,6 +159,7 @@ impl Medium {
             process: 0,
             calls_left: None,
             room: u64::MAX,
+            appears: None,
             written: Vec::new(),
             lies_in: None,
             lied: Vec::new(),
@@ -204,12 +207,17 @@ impl Medium {
     }
 
     pub(crate) fn put(&self, name: &Name, bytes: &[u8]) {
-        let mut state = self.state();
-        let id = state.next_file;
-        state.next_file += 1;
-        state.files.insert(id, File { seen: bytes.into(), durable: bytes.into(), modified: 7, ..File::default() });
-        state.names.insert(name.clone(), id);
-        state.durable_names.insert(name.clone(), id);
+        self.state().put(name, bytes);
+    }
+
+    /// Another program makes a file just before the so-manyth call from now on.
+    pub(crate) fn put_in(&self, calls: u64, name: &Name, bytes: &[u8]) {
+        self.state().appears = Some((calls, name.clone(), bytes.into()));
+    }
+
+    /// Whether that program is yet to come.
+    pub(crate) fn awaits_a_file(&self) -> bool {
+        self.state().appears.is_some()
     }
 
     /// Makes the medium lose all unsynced bytes in this call from now on, or in the next call that finds any.
@@ -330,8 +338,22 @@ impl State {
         self.changes.push(change);
     }
 
-    /// Counts a call: the medium may fail just before it.
+    fn put(&mut self, name: &Name, bytes: &[u8]) {
+        let id = self.next_file;
+        self.next_file += 1;
+        self.files.insert(id, File { seen: bytes.into(), durable: bytes.into(), modified: 7, ..File::default() });
+        self.names.insert(name.clone(), id);
+        self.durable_names.insert(name.clone(), id);
+    }
+
+    /// Counts a call: the medium may fail just before it, or another program make a file.
     fn tick(&mut self) {
+        if let Some((left, ..)) = &mut self.appears {
+            *left -= 1;
+        }
+        if let Some((_, name, bytes)) = self.appears.take_if(|(left, ..)| *left == 0) {
+            self.put(&name, &bytes);
+        }
         let Some(left) = &mut self.fails_in else { return };
         *left = left.saturating_sub(1);
         let is_dirty = |file: &File| file.resized || !file.dirty.is_empty();
@@ -442,6 +464,17 @@ impl Folder for Mounted {
 
     fn rename(&self, from: &Name, to: &Name) -> io::Result<()> {
         let mut state = self.whole_call()?;
+        let id = *state.names.get(from).ok_or_else(none)?;
+        state.files.get_mut(&id).unwrap().changes += 1;
+        state.change(Change::Rename(from.clone(), to.clone()));
+        Ok(())
+    }
+
+    fn rename_to_new(&self, from: &Name, to: &Name) -> io::Result<()> {
+        let mut state = self.whole_call()?;
+        if state.names.contains_key(to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         let id = *state.names.get(from).ok_or_else(none)?;
         state.files.get_mut(&id).unwrap().changes += 1;
         state.change(Change::Rename(from.clone(), to.clone()));

@@ -191,6 +191,38 @@ fn copy_between_servers_has_the_preconditions_of_the_file_here() {
     }
 }
 
+/// Another program makes the file before each call to the medium in turn.
+#[test]
+fn copy_that_may_not_overwrite_replaces_no_late_file() {
+    let name = Name::from_url("/f").unwrap();
+    for condition in ["overwrite: F", "if-none-match: *"] {
+        for calls in 1.. {
+            let mut bed = Bed::in_memory(|server| server);
+            let other = Bed::in_memory(Server::open_to_all);
+            other.medium().put(&Name::from_url("/source").unwrap(), b"new");
+            let shell = bed.shell.clone();
+            let served =
+                Server::new(Arc::new(other.medium().mount(None)), shell.clone(), Limits::default()).open_to_all();
+            let dial = Plain::new(move |_: &str, _| {
+                let (ours, theirs) = tokio::io::duplex(1 << 16);
+                let served = served.clone();
+                shell.spawn(async move { served.serve(theirs, "server").await });
+                Ok(ours)
+            });
+            let own = Arc::new(bed.medium().mount(None));
+            bed.server = Server::new(own, bed.shell.clone(), Limits::default())
+                .open_to_all()
+                .with_third_party(Arc::new(dial), 1);
+            bed.medium().put_in(calls, &name, b"other");
+            bed.ask("COPY", "/f", &format!("source: https://other/source\r\n{condition}\r\n"), "");
+            if bed.medium().awaits_a_file() {
+                break;
+            }
+            assert_eq!(bed.medium().get(Path::new("f")).as_deref(), Some(&b"other"[..]), "{condition}, {calls} calls");
+        }
+    }
+}
+
 /// HEAD answers as GET does, and ignores ranges.
 #[test]
 fn head_is_get_without_bytes() {
@@ -298,6 +330,19 @@ fn digest_is_that_of_the_bytes_that_are_there() {
         digests.push(bed.ask("HEAD", "/f", "want-repr-digest: sha-256=1\r\n", "").fields["repr-digest"].clone());
     }
     assert_ne!(digests[0], digests[1]);
+}
+
+/// The entity tag of the answer is that of the version before.
+#[test]
+fn digest_of_a_file_that_changes_meanwhile_is_not_told() {
+    let mut bed = Bed::in_memory(Server::open_to_all);
+    bed.medium().put(&Name::from_url("/f").unwrap(), &vec![7; 5 << 20]);
+    bed.medium().touch_after(Path::new("f"), 1);
+    for (fields, is_told) in [("want-repr-digest: sha-256=1\r\n", false), ("want-digest: sha-256\r\n", true)] {
+        let answer = bed.ask("HEAD", "/f", fields, "");
+        let is_there = ["repr-digest", "digest"].iter().any(|field| answer.fields.contains_key(*field));
+        assert_eq!((answer.status, is_there), (200, is_told), "{answer:?}");
+    }
 }
 
 /// A server, and the clock of its tasks.
