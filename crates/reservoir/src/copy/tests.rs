@@ -351,7 +351,7 @@ async fn empty_folder_where_a_server_makes_none_is_told() {
     assert_eq!((outcome.folders, outcome.failed.len()), (1, 0), "{:?}", outcome.failed);
     assert_eq!(made.lock().unwrap()[1..], ["/x/", "/x/from/", "/x/from/a/", "/x/from/a/empty/"]);
     // The second time the folder is there.
-    let outcome = copy.run(&[source.clone()], &url("https://dav/x/")).await.unwrap();
+    let outcome = copy.run(std::slice::from_ref(&source), &url("https://dav/x/")).await.unwrap();
     assert_eq!((outcome.folders, outcome.failed.len()), (1, 0), "{:?}", outcome.failed);
     let outcome = copy.run(&[source], &url("https://plain/x/")).await.unwrap();
     assert!(outcome.folders == 0 && outcome.failed[0].1.contains("405"), "{:?}", outcome.failed);
