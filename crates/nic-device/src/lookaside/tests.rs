@@ -1,10 +1,12 @@
 //! Drivers that submit arbitrary entries, and drivers that are dropped.
 
 use super::*;
+use crate::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine};
 use bytes::BytesMut;
+use core::convert::Infallible;
 use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, job_rings};
 use nic_rings::packet::{ControlCommand, ControlCompletion};
-use offload_api::{Direction, Handle, Job, JobStatus};
+use offload_api::{Direction, Handle, Job, JobStatus, Outcome};
 use offload_transforms::Transform;
 
 /// Makes a device with two queues that takes no time, and the drivers' ends of their rings.
@@ -59,6 +61,64 @@ fn session_of_another_queue_is_refused() {
     assert_eq!((device.counters(0).no_session, device.counters(1).no_session), (0, 1));
     destroy(&mut device, &mut own, SESSIONS[0]);
     assert_eq!(run_job(&mut device, &mut own, SESSIONS[0]), JobStatus::NoSession);
+}
+
+/// An engine whose sessions refuse jobs until a command enables them.
+#[derive(Debug)]
+struct Switchable;
+
+impl Engine for Switchable {
+    const NAME: &'static str = "switchable";
+    type Spec = ();
+    type Command = ();
+    type Change = Infallible;
+    type State = bool;
+    type Held = ();
+
+    fn create(&mut self, _: Direction, (): ()) -> Option<(bool, ())> {
+        Some((false, ()))
+    }
+
+    fn save(is_enabled: &bool, image: &mut ImageWriter<'_>) {
+        image.put_u8((*is_enabled).into());
+    }
+
+    fn load(image: &mut ImageReader<'_>) -> Option<bool> {
+        Some(image.take_u8()? != 0)
+    }
+
+    fn command(context: Context<'_, Switchable>, (): ()) {
+        *context.state = true;
+    }
+}
+
+impl JobEngine for Switchable {
+    fn run(&mut self, context: Context<'_, Switchable>, _: &mut Job) -> Outcome {
+        let status = if *context.state { JobStatus::Done } else { JobStatus::Length };
+        Outcome { status, ..Outcome::failed(status) }
+    }
+}
+
+#[test]
+fn command_for_a_session_of_another_queue_is_ignored() {
+    let config = LookasideConfig {
+        shares: vec![1, 1],
+        units: vec![Unit::NO_TIME],
+        delays: Delays::NONE,
+        ..LookasideConfig::default()
+    };
+    let mut engines = Engines::none();
+    engines.add_job(Switchable, 100);
+    let ((first, mut own), (second, mut other)) = (job_rings(8), job_rings(8));
+    let mut device = Lookaside::new(&config, vec![first, second], engines);
+    let (handle, direction) = (SESSIONS[0], Direction::Transmit);
+    let create = ControlCommand::Create { handle, flow: None, direction, keys: Vec::new(), spec: Box::new(()) };
+    ask(&mut device, &mut own, JobDescriptor::Control(create));
+    let command = || JobDescriptor::Control(ControlCommand::Command { handle, command: Box::new(()) });
+    ask(&mut device, &mut other, command());
+    assert_eq!(run_job(&mut device, &mut own, handle), JobStatus::Length, "another queue enabled nothing");
+    ask(&mut device, &mut own, command());
+    assert_eq!(run_job(&mut device, &mut own, handle), JobStatus::Done);
 }
 
 #[test]
