@@ -12,7 +12,7 @@ use offload_api::{Done, Handle, Job, JobQueue, Refused};
 use offload_base::{Alarm, Instant, Timers};
 use offload_transforms::Transform;
 use slab::Slab;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A [`JobQueue`] that many tasks use, each as a [`JobClient`] of its own: a client gets its own jobs back, and nobody else's.
@@ -67,6 +67,8 @@ struct Shared {
 struct Inner {
     queue: Box<dyn JobQueue>,
     clients: Slab<Client>,
+    /// Tasks of clients that wait for room, by client.
+    waiting_for_room: BTreeMap<usize, Waker>,
     /// Jobs under way, by the number that the queue knows them by.
     tickets: Slab<Ticket>,
     /// `SharedQueue`s and clients that there are.
@@ -90,7 +92,6 @@ struct Client {
     /// By their serial numbers.
     done: VecDeque<(u64, Done)>,
     waits_for_done: Option<Waker>,
-    waits_for_room: Option<Waker>,
 }
 
 impl SharedQueue {
@@ -99,6 +100,7 @@ impl SharedQueue {
         let inner = Inner {
             queue: Box::new(queue),
             clients: Slab::new(),
+            waiting_for_room: BTreeMap::new(),
             tickets: Slab::new(),
             users: 1,
             runner: None,
@@ -190,8 +192,15 @@ impl JobClient {
         let is_full = inner.queue.room() == 0;
         let client = &mut inner.clients[self.id];
         client.waits_for_done = Some(waker.clone());
-        client.waits_for_room = is_full.then(|| waker.clone());
-        client.done.is_empty()
+        let sleeps = client.done.is_empty();
+        let replaced = match is_full {
+            true => inner.waiting_for_room.insert(self.id, waker.clone()),
+            false => inner.waiting_for_room.remove(&self.id),
+        };
+        // The last waker of a task may drop a client, which takes the lock.
+        drop(inner);
+        drop(replaced);
+        sleeps
     }
 
     /// Tells the device of all jobs submitted so far.
@@ -216,7 +225,9 @@ impl JobClient {
         if inner.queue.room() > 0 {
             return Poll::Ready(());
         }
-        inner.clients[self.id].waits_for_room = Some(cx.waker().clone());
+        let replaced = inner.waiting_for_room.insert(self.id, cx.waker().clone());
+        drop(inner);
+        drop(replaced);
         Poll::Pending
     }
 
@@ -281,7 +292,7 @@ impl Drop for JobClient {
                     ticket.client = None;
                 }
             }
-            client
+            (client, inner.waiting_for_room.remove(&self.id))
         });
     }
 }
@@ -348,7 +359,7 @@ impl Inner {
         }
         // A command that has ended leaves room as well, and no job tells of it.
         if any || self.queue.room() > 0 {
-            wakers.extend(self.clients.iter_mut().filter_map(|(_, client)| client.waits_for_room.take()));
+            wakers.extend(core::mem::take(&mut self.waiting_for_room).into_values());
         }
         wakers
     }
