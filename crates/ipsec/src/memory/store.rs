@@ -83,7 +83,7 @@ pub enum NumberFileError {
         error: io::Error,
     },
     /// Other users may write to the folder.
-    #[error("{}: other users may write to it, and it keeps the numbers that were sent under the keys: chmod go-w", path.display())]
+    #[error("{}: other users may write to it, and it keeps the numbers that were sent under the keys: chmod go-w, or name a folder of your own", path.display())]
     NotPrivate {
         /// The folder.
         path: PathBuf,
@@ -402,7 +402,18 @@ fn create_folder(folder: &Path) -> io::Result<()> {
 
 #[cfg(unix)]
 fn others_may_write(folder: &Metadata) -> bool {
-    std::os::unix::fs::PermissionsExt::mode(&folder.permissions()) & 0o022 != 0
+    std::os::unix::fs::PermissionsExt::mode(&folder.permissions()) & 0o022 != 0 || is_of_another_user(folder)
+}
+
+/// Tests whether another user owns the folder: that user may write to it, and may take the store away.
+#[cfg(target_os = "linux")]
+fn is_of_another_user(folder: &Metadata) -> bool {
+    std::os::unix::fs::MetadataExt::uid(folder) != nix::unistd::geteuid().as_raw()
+}
+
+#[cfg(all(unix, not(target_os = "linux")))]
+fn is_of_another_user(_: &Metadata) -> bool {
+    false
 }
 
 #[cfg(not(unix))]
@@ -497,6 +508,13 @@ mod tests {
         assert_eq!(names.map(|name| mode(&folder.join(name))), [0o600; 2]);
         let text = std::fs::read_to_string(folder.join("numbers")).unwrap();
         assert!(!text.contains(&"03".repeat(8)), "no keys in it");
+        if nix::unistd::geteuid().is_root() {
+            // Only root can give a folder away.
+            let of_another = tempfile::tempdir().unwrap();
+            std::os::unix::fs::chown(of_another.path(), Some(65_534), None).unwrap();
+            let refused = NumberFile::in_folder(of_another.path()).unwrap_err();
+            assert!(matches!(refused, NumberFileError::NotPrivate { .. }), "{refused}");
+        }
         for loose in [0o770, 0o707] {
             std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(loose)).unwrap();
             let refused = NumberFile::in_folder(&folder).unwrap_err();
