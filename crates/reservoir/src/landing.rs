@@ -254,7 +254,7 @@ impl Landing {
         self.journal.sync()?;
         if self.share == 0 {
             if had_data {
-                // A file of its own: who still has the old one open writes to that, and what it was given, attributes too, goes with it.
+                // Writers of the earlier upload still have the old hidden file open, so this upload gets a new file, without the old attributes.
                 self.folder.remove(&self.name.unfinished())?;
                 self.data = self.folder.open_or_create(&self.name.unfinished())?;
             }

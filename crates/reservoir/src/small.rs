@@ -135,7 +135,7 @@ impl Batch {
 
     /// Writes the hidden file. Returns the file, and its final rights.
     fn fill(&self, name: &Name, lock: &dyn Stored, file: &Packed) -> io::Result<(Arc<dyn Stored>, Option<u32>)> {
-        // What it vouches for goes now.
+        // The journal vouches for blocks of an earlier upload, which this file overwrites.
         if lock.about()?.size > 0 {
             lock.set_size(0)?;
             lock.sync()?;

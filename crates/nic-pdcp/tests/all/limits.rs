@@ -301,7 +301,7 @@ fn slow_jobs_lose_no_pdu() {
     }
 }
 
-/// What other jobs opened waits for the one that takes long: a peer cannot have a node keep any number of PDUs.
+/// PDUs of fast jobs wait for an earlier slow job. The buffer bounds them, so that a peer cannot fill the node's memory.
 #[test]
 fn pdus_behind_a_slow_job_are_bounded() {
     let slow = Unit { latency: Duration::from_secs(10), rate: Some(1000) };

@@ -264,7 +264,7 @@ impl Storage for FileStorage {
         *unreadable = ranges.to_vec();
         let Some(side) = &self.side else { return Ok(()) };
         side.sync().inspect_err(|_| {
-            // The next process finds a list, and makes it durable: that there is none would tell it nothing.
+            // A list that stays makes the next process write it to the medium again. A missing list would not.
             let _ = side.replace(ranges);
         })
     }

@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::time::SystemTime;
 
-/// Who copies what.
+/// The parts of a large copy, one for each machine.
 ///
 /// ```
 /// use offload_reservoir::Shell;
@@ -206,7 +206,7 @@ impl Plan {
         Ok(servers)
     }
 
-    /// What one part copies.
+    /// Returns the items of one part.
     ///
     /// # Errors
     /// If a place cannot be used here.
