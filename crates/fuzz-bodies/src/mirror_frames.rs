@@ -2,10 +2,10 @@
 //! mirror says makes sense.
 
 use ipsec::SecureDevice;
+use linux_mirror::sa::{Change, Decoder, Message, Mirror, encode};
 use nic_sim::{NicConfig, nic};
 use offload_api::NetDevice;
 use offload_base::Instant;
-use sa_mirror::{Change, Decoder, Message, Mirror, encode};
 
 /// Runs one input: it begins with how long the pieces are.
 pub fn run(data: &[u8]) {

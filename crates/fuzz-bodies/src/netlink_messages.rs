@@ -1,6 +1,6 @@
 //! Any bytes as datagrams of a kernel's netlink: what is read of them, agent and mirror say to each other without loss.
 
-use sa_mirror::{Change, Decoder, Message, Watcher, encode};
+use linux_mirror::sa::{Change, Decoder, Message, Watcher, encode};
 
 /// Runs one input: datagrams, each behind its length in two bytes.
 pub fn run(mut data: &[u8]) {

@@ -1,7 +1,7 @@
 //! Any bytes as datagrams of a kernel's netlink: the rules that are read of them are ones that a switch can have, and agent and mirror say
 //! them to each other without loss.
 
-use tc_mirror::{FilterChange, Line, Reader, Watcher};
+use linux_mirror::tc::{FilterChange, Line, Reader, Watcher};
 
 /// Runs one input: datagrams, each behind its length in two bytes.
 pub fn run(mut data: &[u8]) {

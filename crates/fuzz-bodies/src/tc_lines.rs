@@ -1,9 +1,9 @@
 //! Any bytes as what an agent says to a mirror of filters, in pieces: a switch can have the rules that come of it, and what the mirror says makes
 //! sense.
 
+use linux_mirror::tc::{Line, Mirror, Reader};
 use nic_switch::{Mode, Switch, SwitchConfig};
 use offload_base::Instant;
-use tc_mirror::{Line, Mirror, Reader};
 
 /// Runs one input: it begins with how long the pieces are.
 pub fn run(data: &[u8]) {
