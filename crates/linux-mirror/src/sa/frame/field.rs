@@ -1,19 +1,27 @@
-//! Fields of messages: numbers, addresses, what may be missing.
+//! Fields of messages: how each type is written and read.
 
 use super::{FrameError, MOST_BYTES};
+use crate::sa::change::{MirroredPolicy, SaName, Unsupported, Used};
 use core::net::IpAddr;
 use core::time::Duration;
 use offload_api::ipsec::Limits;
-use offload_api::{Direction, EspKey, EspMode, EspSuite, Lifetime, Prefix};
+use offload_api::{
+    Action, Direction, DontFragment, EspKey, EspMode, EspSuite, Lifetime, Prefix, Selector, Template, UdpEncapsulation,
+};
 use zeroize::Zeroizing;
 
-type Read<T> = Result<T, FrameError>;
+pub(super) type Read<T> = Result<T, FrameError>;
 
 /// What is left of a message.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(super) fn bytes(&mut self, length: usize) -> Read<&'a [u8]> {
+    /// Reads the next field.
+    pub(super) fn get<T: Field>(&mut self) -> Read<T> {
+        T::read(self)
+    }
+
+    fn bytes(&mut self, length: usize) -> Read<&'a [u8]> {
         let (bytes, rest) = self.0.split_at_checked(length).ok_or(FrameError::Length)?;
         self.0 = rest;
         Ok(bytes)
@@ -25,88 +33,6 @@ impl<'a> Reader<'a> {
         Ok(*bytes)
     }
 
-    pub(super) fn u8(&mut self) -> Read<u8> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
-    pub(super) fn u16(&mut self) -> Read<u16> {
-        self.array().map(u16::from_be_bytes)
-    }
-
-    pub(super) fn u32(&mut self) -> Read<u32> {
-        self.array().map(u32::from_be_bytes)
-    }
-
-    pub(super) fn u64(&mut self) -> Read<u64> {
-        self.array().map(u64::from_be_bytes)
-    }
-
-    pub(super) fn flag(&mut self) -> Read<bool> {
-        match self.u8()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(FrameError::Value("a flag")),
-        }
-    }
-
-    /// What a flag says is there or not.
-    pub(super) fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
-        if self.flag()? { read(self).map(Some) } else { Ok(None) }
-    }
-
-    pub(super) fn text(&mut self) -> Read<String> {
-        let length = self.u8()?.into();
-        let bytes = self.bytes(length)?;
-        // It is shown to people, and terminals obey other characters.
-        match bytes.iter().all(u8::is_ascii_graphic) && length <= LONGEST_TEXT {
-            true => Ok(bytes.iter().copied().map(char::from).collect()),
-            false => Err(FrameError::Value("a text")),
-        }
-    }
-
-    pub(super) fn address(&mut self) -> Read<IpAddr> {
-        match self.u8()? {
-            4 => self.array::<4>().map(IpAddr::from),
-            6 => self.array::<16>().map(IpAddr::from),
-            _ => Err(FrameError::Value("a family of addresses")),
-        }
-    }
-
-    pub(super) fn prefix(&mut self) -> Read<Prefix> {
-        let (address, bits) = (self.address()?, self.u8()?);
-        let prefix = Prefix::new(address, bits).filter(|prefix| prefix.address() == address);
-        prefix.ok_or(FrameError::Value("a prefix"))
-    }
-
-    pub(super) fn direction(&mut self) -> Read<Direction> {
-        Ok(if self.flag()? { Direction::Receive } else { Direction::Transmit })
-    }
-
-    pub(super) fn mode(&mut self) -> Read<EspMode> {
-        Ok(if self.flag()? { EspMode::Tunnel } else { EspMode::Transport })
-    }
-
-    pub(super) fn key(&mut self) -> Read<EspKey> {
-        let number = self.u8()?;
-        let suite = SUITES.get(usize::from(number)).ok_or(FrameError::Value("a suite"))?;
-        EspKey::new(*suite, self.bytes(suite.key_len() + 4)?).ok_or(FrameError::Value("a key"))
-    }
-
-    pub(super) fn seconds(&mut self) -> Read<Duration> {
-        self.u64().map(Duration::from_secs)
-    }
-
-    pub(super) fn lifetime(&mut self) -> Read<Lifetime> {
-        let mut limits = || {
-            Ok(Limits {
-                bytes: self.option(Reader::u64)?,
-                packets: self.option(Reader::u64)?,
-                time: self.option(Reader::seconds)?,
-            })
-        };
-        Ok(Lifetime { soft: limits()?, hard: limits()? })
-    }
-
     pub(super) fn end(self) -> Read<()> {
         if self.0.is_empty() { Ok(()) } else { Err(FrameError::Length) }
     }
@@ -116,100 +42,280 @@ impl<'a> Reader<'a> {
 pub(super) struct Writer(pub(super) Zeroizing<Vec<u8>>);
 
 impl Writer {
-    pub(super) fn new(kind: u8) -> Writer {
+    pub(super) fn new() -> Writer {
         // All the room at once: what grows leaves copies behind.
-        let mut writer = Writer(Zeroizing::new(Vec::with_capacity(MOST_BYTES)));
-        writer.u8(kind);
-        writer
+        Writer(Zeroizing::new(Vec::with_capacity(MOST_BYTES)))
     }
 
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+    /// Writes the fields, one after the other.
+    pub(super) fn put(&mut self, fields: &[&dyn Field]) {
+        fields.iter().for_each(|field| field.write(self));
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
+}
 
-    pub(super) fn u8(&mut self, value: u8) {
-        self.0.push(value);
+/// A type that is a field of messages.
+pub(super) trait Field {
+    fn write(&self, out: &mut Writer);
+    fn read(from: &mut Reader<'_>) -> Read<Self>
+    where
+        Self: Sized;
+}
+
+/// Numbers in network order.
+macro_rules! numbers {
+    ($($number:ty)*) => {$(
+        impl Field for $number {
+            fn write(&self, out: &mut Writer) {
+                out.bytes(&self.to_be_bytes());
+            }
+            fn read(from: &mut Reader<'_>) -> Read<Self> {
+                from.array().map(<$number>::from_be_bytes)
+            }
+        }
+    )*};
+}
+
+/// Structures, whose fields follow each other in the order that is given here.
+macro_rules! structures {
+    ($($name:ident { $($field:ident),* })*) => {$(
+        impl Field for $name {
+            fn write(&self, out: &mut Writer) {
+                out.put(&[$(&self.$field),*]);
+            }
+            fn read(from: &mut Reader<'_>) -> Read<Self> {
+                Ok($name { $($field: from.get()?),* })
+            }
+        }
+    )*};
+}
+
+numbers! { u8 u16 u32 u64 }
+
+structures! {
+    SaName { source, destination, spi }
+    Used { bytes, packets }
+    UdpEncapsulation { source_port, destination_port }
+    Lifetime { soft, hard }
+    Limits { bytes, packets, time }
+    Selector { source, destination, protocol, source_port, destination_port }
+    Template { mode, source, destination, reqid }
+    MirroredPolicy { index, direction, selector, priority, action }
+}
+
+impl Field for bool {
+    fn write(&self, out: &mut Writer) {
+        u8::from(*self).write(out);
     }
 
-    pub(super) fn u16(&mut self, value: u16) {
-        self.bytes(&value.to_be_bytes());
-    }
-
-    pub(super) fn u32(&mut self, value: u32) {
-        self.bytes(&value.to_be_bytes());
-    }
-
-    pub(super) fn u64(&mut self, value: u64) {
-        self.bytes(&value.to_be_bytes());
-    }
-
-    pub(super) fn flag(&mut self, value: bool) {
-        self.u8(value.into());
-    }
-
-    pub(super) fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
-        self.flag(value.is_some());
-        if let Some(value) = value {
-            write(self, value);
+    fn read(from: &mut Reader<'_>) -> Read<bool> {
+        match from.get::<u8>()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(FrameError::Value("a flag")),
         }
     }
+}
 
-    /// A name that people are shown.
-    pub(super) fn text(&mut self, text: &str) {
-        let shown = text.chars().map(|c| if c.is_ascii_graphic() { c as u8 } else { b'?' });
+/// A flag says whether the value follows.
+impl<T: Field> Field for Option<T> {
+    fn write(&self, out: &mut Writer) {
+        self.is_some().write(out);
+        self.iter().for_each(|value| value.write(out));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<Option<T>> {
+        if from.get()? { from.get().map(Some) } else { Ok(None) }
+    }
+}
+
+/// A name that people are shown.
+impl Field for String {
+    fn write(&self, out: &mut Writer) {
+        let shown = self.chars().map(|c| if c.is_ascii_graphic() { c as u8 } else { b'?' });
         let shown: Vec<u8> = shown.take(LONGEST_TEXT).collect();
-        self.u8(shown.len() as u8);
-        self.bytes(&shown);
+        (shown.len() as u8).write(out);
+        out.bytes(&shown);
     }
 
-    pub(super) fn address(&mut self, address: IpAddr) {
-        match address {
-            IpAddr::V4(address) => {
-                self.u8(4);
-                self.bytes(&address.octets());
-            }
-            IpAddr::V6(address) => {
-                self.u8(6);
-                self.bytes(&address.octets());
-            }
+    fn read(from: &mut Reader<'_>) -> Read<String> {
+        let length = from.get::<u8>()?.into();
+        let bytes = from.bytes(length)?;
+        // It is shown to people, and terminals obey other characters.
+        match bytes.iter().all(u8::is_ascii_graphic) && length <= LONGEST_TEXT {
+            true => Ok(bytes.iter().copied().map(char::from).collect()),
+            false => Err(FrameError::Value("a text")),
+        }
+    }
+}
+
+impl Field for IpAddr {
+    fn write(&self, out: &mut Writer) {
+        match self {
+            IpAddr::V4(address) => out.bytes(&[&[4][..], &address.octets()].concat()),
+            IpAddr::V6(address) => out.bytes(&[&[6][..], &address.octets()].concat()),
         }
     }
 
-    pub(super) fn prefix(&mut self, prefix: Prefix) {
-        self.address(prefix.address());
-        self.u8(prefix.bits());
-    }
-
-    pub(super) fn direction(&mut self, direction: Direction) {
-        self.flag(direction == Direction::Receive);
-    }
-
-    pub(super) fn mode(&mut self, mode: EspMode) {
-        self.flag(mode == EspMode::Tunnel);
-    }
-
-    pub(super) fn key(&mut self, key: &EspKey) {
-        let number = SUITES.iter().position(|suite| *suite == key.suite()).unwrap_or(usize::MAX);
-        self.u8(number as u8);
-        self.bytes(key.key());
-        self.bytes(key.salt());
-    }
-
-    pub(super) fn seconds(&mut self, time: Duration) {
-        self.u64(time.as_secs());
-    }
-
-    pub(super) fn lifetime(&mut self, lifetime: &Lifetime) {
-        for limits in [lifetime.soft, lifetime.hard] {
-            self.option(limits.bytes, Writer::u64);
-            self.option(limits.packets, Writer::u64);
-            self.option(limits.time, Writer::seconds);
+    fn read(from: &mut Reader<'_>) -> Read<IpAddr> {
+        match from.get::<u8>()? {
+            4 => from.array::<4>().map(IpAddr::from),
+            6 => from.array::<16>().map(IpAddr::from),
+            _ => Err(FrameError::Value("a family of addresses")),
         }
+    }
+}
+
+impl Field for Prefix {
+    fn write(&self, out: &mut Writer) {
+        out.put(&[&self.address(), &self.bits()]);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<Prefix> {
+        let (address, bits) = (from.get()?, from.get()?);
+        let prefix = Prefix::new(address, bits).filter(|prefix| prefix.address() == address);
+        prefix.ok_or(FrameError::Value("a prefix"))
+    }
+}
+
+impl Field for Direction {
+    fn write(&self, out: &mut Writer) {
+        (*self == Direction::Receive).write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<Direction> {
+        Ok(if from.get()? { Direction::Receive } else { Direction::Transmit })
+    }
+}
+
+impl Field for EspMode {
+    fn write(&self, out: &mut Writer) {
+        (*self == EspMode::Tunnel).write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<EspMode> {
+        Ok(if from.get()? { EspMode::Tunnel } else { EspMode::Transport })
+    }
+}
+
+impl Field for EspKey {
+    fn write(&self, out: &mut Writer) {
+        let number = SUITES.iter().position(|suite| *suite == self.suite()).unwrap_or(usize::MAX);
+        (number as u8).write(out);
+        out.bytes(self.key());
+        out.bytes(self.salt());
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<EspKey> {
+        let number = from.get::<u8>()?;
+        let suite = SUITES.get(usize::from(number)).ok_or(FrameError::Value("a suite"))?;
+        EspKey::new(*suite, from.bytes(suite.key_len() + 4)?).ok_or(FrameError::Value("a key"))
+    }
+}
+
+/// In seconds.
+impl Field for Duration {
+    fn write(&self, out: &mut Writer) {
+        self.as_secs().write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<Duration> {
+        from.get().map(Duration::from_secs)
+    }
+}
+
+impl Field for DontFragment {
+    fn write(&self, out: &mut Writer) {
+        let code: u8 = match self {
+            DontFragment::Copy => 0,
+            DontFragment::Set => 1,
+            DontFragment::Clear => 2,
+        };
+        code.write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<DontFragment> {
+        Ok(match from.get::<u8>()? {
+            0 => DontFragment::Copy,
+            1 => DontFragment::Set,
+            2 => DontFragment::Clear,
+            _ => return Err(FrameError::Value("don't fragment")),
+        })
+    }
+}
+
+impl Field for Result<Action, Unsupported> {
+    fn write(&self, out: &mut Writer) {
+        match self {
+            Ok(Action::Discard) => out.put(&[&0u8]),
+            Ok(Action::Bypass) => out.put(&[&1u8]),
+            Ok(Action::Protect(template)) => out.put(&[&2u8, template]),
+            Err(why) => out.put(&[&3u8, why]),
+        }
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<Result<Action, Unsupported>> {
+        Ok(match from.get::<u8>()? {
+            0 => Ok(Action::Discard),
+            1 => Ok(Action::Bypass),
+            2 => Ok(Action::Protect(from.get()?)),
+            3 => Err(from.get()?),
+            _ => return Err(FrameError::Value("an action")),
+        })
+    }
+}
+
+impl Field for Unsupported {
+    fn write(&self, out: &mut Writer) {
+        let (code, value): (u8, u32) = match self {
+            Unsupported::Protocol(protocol) => (0, (*protocol).into()),
+            Unsupported::Algorithm(name) => return out.put(&[&ALGORITHM, name]),
+            Unsupported::Mode(mode) => (2, (*mode).into()),
+            Unsupported::Mark => (3, 0),
+            Unsupported::Selector => (4, 0),
+            Unsupported::SaSelector => (5, 0),
+            Unsupported::Flags(flags) => (6, *flags),
+            Unsupported::Encapsulation(kind) => (7, (*kind).into()),
+            Unsupported::Attribute(kind) => (8, (*kind).into()),
+            Unsupported::Templates => (9, 0),
+            Unsupported::TunnelEnds => (10, 0),
+            Unsupported::PolicyType(kind) => (11, (*kind).into()),
+        };
+        out.put(&[&code, &value]);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<Unsupported> {
+        let code = from.get::<u8>()?;
+        if code == ALGORITHM {
+            return from.get().map(Unsupported::Algorithm);
+        }
+        let value = from.get::<u32>()?;
+        let byte = || u8::try_from(value).map_err(|_| FrameError::Value("a reason"));
+        let word = || u16::try_from(value).map_err(|_| FrameError::Value("a reason"));
+        Ok(match code {
+            0 => Unsupported::Protocol(byte()?),
+            2 => Unsupported::Mode(byte()?),
+            3 => Unsupported::Mark,
+            4 => Unsupported::Selector,
+            5 => Unsupported::SaSelector,
+            6 => Unsupported::Flags(value),
+            7 => Unsupported::Encapsulation(word()?),
+            8 => Unsupported::Attribute(word()?),
+            9 => Unsupported::Templates,
+            10 => Unsupported::TunnelEnds,
+            11 => Unsupported::PolicyType(byte()?),
+            _ => return Err(FrameError::Value("a reason")),
+        })
     }
 }
 
 /// `struct xfrm_algo` has no longer name.
 const LONGEST_TEXT: usize = 64;
+/// The code of [`Unsupported::Algorithm`], which a text follows.
+const ALGORITHM: u8 = 1;
 /// Suites by their number on the wire.
 const SUITES: [EspSuite; 5] =
     [EspSuite::Aes128Gcm, EspSuite::Aes256Gcm, EspSuite::ChaCha20Poly1305, EspSuite::Aes128Gmac, EspSuite::Aes256Gmac];
