@@ -5,10 +5,10 @@
 use clap::Parser;
 use core::net::IpAddr;
 use core::time::Duration;
+use linux_mirror::sa::{Change, Decoder, Message, MirroredPolicy, MirroredSa, SaName, Used, encode};
 use offload_api::{
     Action, Direction, EspKey, EspMode, EspSuite, Prefix, SaParams, Selector, Template, UdpEncapsulation,
 };
-use sa_mirror::{Change, Decoder, Message, MirroredPolicy, MirroredSa, SaName, Used, encode};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};

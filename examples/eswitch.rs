@@ -31,7 +31,7 @@ struct Options {
     /// Rules and functions: lines of `tc filter ... flower`, `ip link set p0 vf ...` and `devlink`
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// A socket for the agent of a Linux, `tc-mirror`: the flower filters that its kernel has are the rules
+    /// A socket for the agent of a Linux, `linux-mirror tc`: the flower filters that its kernel has are the rules
     #[arg(long, value_name = "SOCKET", conflicts_with_all = ["rules", "networks"])]
     filters: Option<PathBuf>,
     /// The representor of a port (p0, pf0vf0) as a network card of that Linux, at a QEMU's `-netdev dgram`: this side receives at SOCKET,
@@ -68,7 +68,7 @@ struct Options {
     keys: Option<PathBuf>,
     #[command(flatten)]
     numbers: NumberOptions,
-    /// Take SAs and policies from that Linux, whose keying daemon speaks for the NIC's host: `sa-mirror` there brings them to this socket. No
+    /// Take SAs and policies from that Linux, whose keying daemon speaks for the NIC's host: `linux-mirror sa` there brings them to this socket. No
     /// packet of a tunnel passes without an SA then. The daemon's network card is the representor of p0.
     #[arg(long, value_name = "SOCKET", requires = "filters", conflicts_with = "keys")]
     mirror: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! SAs and policies of a host from a Linux whose keying daemon keys it: an agent, `sa-mirror`, brings them to a Unix socket.
+//! SAs and policies of a host from a Linux whose keying daemon keys it: an agent, `linux-mirror sa`, brings them to a Unix socket.
 //!
 //! One agent at a time, and only one of this process's owner. What it says is replayed at once; every second it hears what SAs did.
 
@@ -6,11 +6,12 @@ use super::{OutsideOptions, route_by_policies};
 use clap::ValueEnum;
 use core::convert::Infallible;
 use core::time::Duration;
+use linux_mirror::sa::{Mirror, MirrorCounters};
+use linux_mirror::{Listener, is_of_owner};
 use offload_api::{Direction, Keying, OffloadKind};
 use offload_console::say;
 use offload_testbed::attach::Gate;
 use offload_testbed::bed::BedHost;
-use sa_mirror::{Listener, Mirror, MirrorCounters, is_of_owner};
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use tokio::net::{UnixListener, UnixStream};

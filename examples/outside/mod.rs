@@ -76,7 +76,7 @@ pub struct OutsideOptions {
     /// Not for https_client, which ends by itself
     #[arg(long, value_name = "FILE", requires = "keys")]
     pub key_changes: Option<PathBuf>,
-    /// Take SAs and policies from a Linux whose keying daemon speaks for the emulated host: `sa-mirror` there brings them to this socket,
+    /// Take SAs and policies from a Linux whose keying daemon speaks for the emulated host: `linux-mirror sa` there brings them to this socket,
     /// which only this user may open. Not for programs that end by themselves
     #[arg(long, value_name = "SOCKET", conflicts_with = "keys")]
     pub mirror: Option<PathBuf>,

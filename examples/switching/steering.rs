@@ -1,4 +1,4 @@
-//! A Linux of its own steers the switch: it has the representors as network cards, and an agent beside it, `tc-mirror`, tells which flower
+//! A Linux of its own steers the switch: it has the representors as network cards, and an agent beside it, `linux-mirror tc`, tells which flower
 //! filters its kernel has. What no filter takes, that Linux forwards.
 //!
 //! With the uplink's representor, that Linux is the NIC's host to everybody outside: it has the host's addresses, hears what no rule takes of
@@ -13,18 +13,18 @@ use bytes::{Bytes, BytesMut};
 use core::future::poll_fn;
 use core::task::Poll;
 use core::time::Duration;
+use linux_mirror::tc::{Mirror, MirrorCounters};
+use linux_mirror::{Listener, is_of_owner};
 use nic_sim::Vport;
 use nic_sim::switch::{Mac, Rule, RuleReport};
 use offload_base::Instant;
 use offload_console::say;
 use offload_testbed::attach::{Concern, Concerns, Gate, GateCounters, GateQueue, bind_in_place_of_the_dead};
 use offload_testbed::runtime::Runtime;
-use sa_mirror::{Listener, is_of_owner};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tc_mirror::{Mirror, MirrorCounters};
 use tokio::net::{UnixDatagram, UnixListener, UnixStream};
 
 /// A representor as a network card of a Linux: `pf0vf0=rep0.sock`.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Unmodified keying daemons key our NIC: strongSwan or Libreswan of Debian 13. A stock guest runs two of them, each in a network namespace with a
-# network card and a root of its own: the peer, whose kernel makes ESP, and the daemon of the emulated host, beside which `sa-mirror`
+# network card and a root of its own: the peer, whose kernel makes ESP, and the daemon of the emulated host, beside which `linux-mirror sa`
 # runs. That one has the emulated host's address; a front lets IKE through to it and nothing of its own out but that, so its kernel
 # carries no packet. Over a wire that both meet at, the peer fetches files: transport and tunnel mode, AES-GCM with both key lengths, ESN, PSK and
 # certificates, over IPv4, IPv6 and in UDP as behind a translator of addresses, either side as initiator; keys change all along while a file is
@@ -11,7 +11,7 @@
 # REKEY, how often they do (4s).
 . "$(dirname "$0")/guest/lib.sh"
 server=$(realpath -e "${HTTPS_SERVER:-target/release/examples/https_server}")
-agent=$(realpath -e "${SA_MIRROR:-target/x86_64-unknown-linux-gnu/release/sa-mirror}")
+agent=$(realpath -e "${LINUX_MIRROR:-target/x86_64-unknown-linux-gnu/release/linux-mirror}")
 kib=${KIB:-512}
 declare -A daemons=([host]=${1:-strongswan} [peer]=${2:-strongswan})
 roots=$(realpath -m "$here/../../target/roots")
@@ -64,10 +64,10 @@ for side in host peer; do
     mount -t tmpfs none /mnt/$side/run
 done
 cd /guest
-chmod +x sa-mirror
+chmod +x linux-mirror
 failed=0
 not_so() { echo "NOT SO: $*"; failed=1; }
-until port=/dev/$(basename "$(dirname "$(grep -lx sa-mirror /sys/class/virtio-ports/*/name)")") && [ -c "$port" ]; do sleep 0.1; done
+until port=/dev/$(basename "$(dirname "$(grep -lx sas /sys/class/virtio-ports/*/name)")") && [ -c "$port" ]; do sleep 0.1; done
 
 # The peer's card has the address that QEMU gives it; the daemon's has the emulated host's.
 ip netns add peer
@@ -120,7 +120,7 @@ down() {
     ike host down || true
     for attempt in $(seq 50); do has_sas || return 0; sleep 0.1; done
 }
-ip netns exec host ./sa-mirror "$port" >agent.log 2>&1 & agent=$!
+ip netns exec host ./linux-mirror sa "$port" >agent.log 2>&1 & agent=$!
 for side in host peer; do start $side; done
 echo "-- the emulated host: $(ike host version); the peer: $(ike peer version)"
 
@@ -182,7 +182,7 @@ echo "-- the agent is killed and comes back"
 kill -9 $agent
 wait $agent || true
 fetch bulk || not_so "SAs stay without an agent"
-ip netns exec host ./sa-mirror "$port" >>agent.log 2>&1 & agent=$!
+ip netns exec host ./linux-mirror sa "$port" >>agent.log 2>&1 & agent=$!
 fetch bulk || not_so "and stay when it is back"
 
 echo "-- the peer is killed: the emulated host's daemon finds it dead, and its SAs go"
@@ -223,7 +223,7 @@ mac=02:00:00:00:00:01
     -f "$agent" -f bulk.sum -f long.sum -f certificates.tar -f "$here/guest/ike_strongswan.sh" -f "$here/guest/ike_libreswan.sh" script \
     -netdev dgram,id=n0,local.type=unix,local.path=guest,remote.type=unix,remote.path=port -device virtio-net-pci,netdev=n0 \
     -netdev dgram,id=n1,local.type=unix,local.path=linux,remote.type=unix,remote.path=beside -device virtio-net-pci,netdev=n1,mac=$mac \
-    -chardev socket,id=sas,path=sas -device virtio-serial-pci -device virtserialport,chardev=sas,name=sa-mirror \
+    -chardev socket,id=sas,path=sas -device virtio-serial-pci -device virtserialport,chardev=sas,name=sas \
     -drive "file=$roots/${daemons[host]}.ext4,if=none,id=host,format=raw,snapshot=on" -device virtio-blk-pci,drive=host \
     -drive "file=$roots/${daemons[peer]}.ext4,if=none,id=peer,format=raw,snapshot=on" -device virtio-blk-pci,drive=peer) || status=$?
 kill "$pid"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Whatever keys a Linux keys our NIC: `ip xfrm` in a network namespace of a stock guest, `sa-mirror` beside it, and a virtio-serial port
+# Whatever keys a Linux keys our NIC: `ip xfrm` in a network namespace of a stock guest, `linux-mirror sa` beside it, and a virtio-serial port
 # from there to the emulated host. That namespace has no network card: the host does what its SAs and policies say. Their other end is the
 # guest itself. SAs come, are replaced while a file is under way, and go; the agent is killed and comes back; it sleeps while the
 # kernel changes more SAs than it can be told of; counters and expiries come back; what cannot be mirrored is told, keys are not. Needs no root.
@@ -7,7 +7,7 @@
 #                                          none by default, for QEMU interprets the guest
 . "$(dirname "$0")/guest/lib.sh"
 server=$(realpath -e "${HTTPS_SERVER:-target/release/examples/https_server}")
-agent=$(realpath -e "${SA_MIRROR:-target/x86_64-unknown-linux-gnu/release/sa-mirror}")
+agent=$(realpath -e "${LINUX_MIRROR:-target/x86_64-unknown-linux-gnu/release/linux-mirror}")
 many=${1:-0}
 mkdir "$work/site"
 head -c 64K /dev/urandom >"$work/site/bulk"
@@ -20,14 +20,14 @@ set -euo pipefail
 cd /guest
 cp keys all-keys
 modprobe -a esp4 esp6 xfrm_user virtio_console
-chmod +x sa-mirror
+chmod +x linux-mirror
 ip link set eth0 up
 ip netns add keyed
-until port=/dev/$(basename "$(dirname "$(grep -lx sa-mirror /sys/class/virtio-ports/*/name)")") && [ -c "$port" ]; do sleep 0.1; done
+until port=/dev/$(basename "$(dirname "$(grep -lx sas /sys/class/virtio-ports/*/name)")") && [ -c "$port" ]; do sleep 0.1; done
 failed=0
 not_so() { echo "NOT SO: $*"; failed=1; }
 keyed() { ip netns exec keyed "$@"; }
-mirror() { ip netns exec keyed ./sa-mirror "$port" >>agent.log 2>&1 & agent=$!; } # no function in between: the agent has this number
+mirror() { ip netns exec keyed ./linux-mirror sa "$port" >>agent.log 2>&1 & agent=$!; } # no function in between: the agent has this number
 key() { # bytes: those of the next key
     echo "0x$(head -n 1 keys | cut -c "1-$((2 * $1))")"
     sed -i 1d keys
@@ -177,7 +177,7 @@ done
 (cd "$work" && "$here/guest/boot.sh" -t 400 -e "MANY=$many" -f "$agent" -f keys -f bulk.sum -f long.sum script \
     -netdev dgram,id=n0,local.type=unix,local.path=guest,remote.type=unix,remote.path=port \
     -device virtio-net-pci,netdev=n0 \
-    -chardev socket,id=sas,path=sas -device virtio-serial-pci -device virtserialport,chardev=sas,name=sa-mirror) || status=$?
+    -chardev socket,id=sas,path=sas -device virtio-serial-pci -device virtserialport,chardev=sas,name=sas) || status=$?
 kill "$pid"
 wait "$pid" || true
 pid=

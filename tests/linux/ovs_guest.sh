@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Open vSwitch of Debian 13, unmodified, steers our switch: with hw-offload=true it makes flower filters of its flows, and the agent `tc-mirror`
+# Open vSwitch of Debian 13, unmodified, steers our switch: with hw-offload=true it makes flower filters of its flows, and the agent `linux-mirror tc`
 # brings them to the NIC. One stock guest has all of it: the steering Linux with Open vSwitch, which has the representors of two functions and
 # of the uplink as network cards; the tenants at these functions, each in a network namespace; and at the other end of the wire a
 # stock Linux with an Open vSwitch of its own, in a namespace and a root of its own, with a third tenant behind it. Tenants ping each other and move
 # files, over one bridge, and over VXLAN and GRE. Flows in use stay, idle ones go, and the switch's rules with them.
-# With `encrypted`, `ovs-monitor-ipsec` and strongSwan at both ends key the tunnels, and `sa-mirror` brings the SAs to the NIC: tshark sees
+# With `encrypted`, `ovs-monitor-ipsec` and strongSwan at both ends key the tunnels, and `linux-mirror sa` brings the SAs to the NIC: tshark sees
 # ESP only. Needs root, for the root is made by debootstrap.
 #   tests/linux/ovs_guest.sh [clear|encrypted|short]...     the first two by default; short: encrypted over GRE alone,
 #     and keys do not change
 # Environment: KIB, the size of files (256, for QEMU interprets the guest).
 . "$(dirname "$0")/guest/lib.sh"
 eswitch=$(realpath -e "${ESWITCH:-target/release/examples/eswitch}")
-agents=$(dirname "$(realpath -e "${TC_MIRROR:-target/x86_64-unknown-linux-gnu/release/tc-mirror}")")
+agent=$(realpath -e "${LINUX_MIRROR:-target/x86_64-unknown-linux-gnu/release/linux-mirror}")
 roots=$(realpath -m "$here/../../target/roots")
 timeout 400 "$here/guest/root.sh" ovs openvswitch-switch openvswitch-ipsec strongswan-starter strongswan-charon strongswan-swanctl libstrongswan-standard-plugins \
     libcharon-extra-plugins iproute2 iputils-ping procps || status=$?
@@ -28,7 +28,7 @@ set -euo pipefail
 modprobe -a sch_ingress cls_flower act_mirred act_gact act_vlan act_tunnel_key act_skbedit virtio_console openvswitch vport_vxlan vport_gre \
     veth ext4 virtio_blk esp4 xfrm_user
 cd /guest
-chmod +x tc-mirror sa-mirror
+chmod +x linux-mirror
 not_so() {
     echo "NOT SO: $*"
     show
@@ -89,8 +89,8 @@ start_ovs() { # side, options of the database
 start_ovs here other_config:hw-offload=true other_config:tc-policy=none other_config:max-idle=5000
 start_ovs far other_config:max-idle=5000
 vsctl here --version | head -1
-port=$(port_of tc-mirror)
-./tc-mirror --counters counters "$port" >agent.log 2>&1 &
+port=$(port_of filters)
+./linux-mirror tc --counters counters "$port" >agent.log 2>&1 &
 vsctl here add-br br0 -- add-port br0 pf0vf0 -- add-port br0 pf0vf1
 vsctl far add-br br0 -- add-port br0 v0
 
@@ -190,8 +190,8 @@ for kind in vxlan gre; do
 done
 SCRIPT
 cat >"$work/encrypted" <<'SCRIPT'
-port=$(port_of sa-mirror)
-./sa-mirror "$port" >sa-mirror.log 2>&1 &
+port=$(port_of sas)
+./linux-mirror sa "$port" >sas.log 2>&1 &
 for side in here far; do
     at $side /usr/share/openvswitch/scripts/ovs-monitor-ipsec --pidfile=/run/openvswitch/ovs-monitor-ipsec.pid --ike-daemon=strongswan \
         --log-file=/var/log/openvswitch/ovs-monitor-ipsec.log --detach --monitor unix:/run/openvswitch/db.sock
@@ -226,7 +226,7 @@ for kind in $KINDS; do
     keyed $([ $kind = vxlan ] && echo 4 || echo 2) || { ip xfrm state | grep -v aead; ip xfrm policy; at here ipsec statusall; tail -30 /mnt/here/var/log/openvswitch/ovs-monitor-ipsec.log; not_so "there are SAs"; }
     crosses $kind
 done
-cat sa-mirror.log
+cat sas.log
 ip -s xfrm state | grep -A5 'proto esp' | grep -v aead | head -60
 SCRIPT
 
@@ -250,12 +250,12 @@ run() { # what
     card vm0 vm0.guest 02:00:00:00:01:00
     card vm1 vm1.guest 02:00:00:00:01:01
     card near far 02:00:00:00:00:02
-    [ "$mode" = clear ] || cards+=(-chardev "socket,id=sas,path=sas" -device "virtserialport,chardev=sas,name=sa-mirror")
-    (cd "$work" && "$here/guest/boot.sh" -t 400 -m 1024 -e "MODE=$mode" -e "KINDS=$kinds" -e "REKEY=$rekey" -f "$agents/tc-mirror" -f "$agents/sa-mirror" -f bulk -f "$mode" script \
+    [ "$mode" = clear ] || cards+=(-chardev "socket,id=sas,path=sas" -device "virtserialport,chardev=sas,name=sas")
+    (cd "$work" && "$here/guest/boot.sh" -t 400 -m 1024 -e "MODE=$mode" -e "KINDS=$kinds" -e "REKEY=$rekey" -f "$agent" -f bulk -f "$mode" script \
         -device virtio-serial-pci "${cards[@]}" \
         -drive "file=$roots/ovs.ext4,if=none,id=here,format=raw,snapshot=on" -device virtio-blk-pci,drive=here \
         -drive "file=$roots/ovs.ext4,if=none,id=far,format=raw,snapshot=on" -device virtio-blk-pci,drive=far \
-        -chardev socket,id=filters,path=filters -device virtserialport,chardev=filters,name=tc-mirror) || status=$?
+        -chardev socket,id=filters,path=filters -device virtserialport,chardev=filters,name=filters) || status=$?
     kill "$pid"
     wait "$pid" || true
     pid=

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
 # A stock Linux steers our switch: it has the representors of the NIC's ports as network cards, forwards between them, and beside it runs the
-# agent `tc-mirror`. What no rule takes, that Linux forwards. `tc filter add ... flower` in that Linux, and frames go from port to
+# agent `linux-mirror tc`. What no rule takes, that Linux forwards. `tc filter add ... flower` in that Linux, and frames go from port to
 # port within the NIC; the kernel's counters stay young meanwhile, for one frame now and then goes the old way; the rules' own counters come to
 # the Linux. Filters go, and the Linux forwards again. One guest has all of it: the steering Linux, and
 # three machines at virtual functions, each in a network namespace with a network card of its own. Needs no root.
 #   tests/linux/steer_guest.sh
 . "$(dirname "$0")/guest/lib.sh"
 eswitch=$(realpath -e "${ESWITCH:-target/release/examples/eswitch}")
-agent=$(realpath -e "${TC_MIRROR:-target/x86_64-unknown-linux-gnu/release/tc-mirror}")
+agent=$(realpath -e "${LINUX_MIRROR:-target/x86_64-unknown-linux-gnu/release/linux-mirror}")
 head -c 256K /dev/urandom >"$work/bulk"
 
 cat >"$work/script" <<'SCRIPT'
 set -euo pipefail
 modprobe -a sch_ingress cls_flower act_mirred act_gact act_vlan virtio_console
 cd /guest
-chmod +x tc-mirror
+chmod +x linux-mirror
 echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6
 echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6
-until port=/dev/$(basename "$(dirname "$(grep -lx tc-mirror /sys/class/virtio-ports/*/name)")") && [ -c "$port" ]; do sleep 0.1; done
+until port=/dev/$(basename "$(dirname "$(grep -lx filters /sys/class/virtio-ports/*/name)")") && [ -c "$port" ]; do sleep 0.1; done
 failed=0
 not_so() { echo "NOT SO: $*"; failed=1; }
 # By their addresses: representors 02:00:00:00:0a:..., machines as they are.
@@ -49,7 +49,7 @@ for card in $all; do
         [ "${way#*/}" = $card ] || tc filter add dev $card ingress prio 101 flower skip_hw dst_mac "${way%/*}" action mirred egress redirect dev "${way#*/}"
     done
 done
-./tc-mirror --counters counters "$port" >agent.log 2>&1 &
+./linux-mirror tc --counters counters "$port" >agent.log 2>&1 &
 answers() { # from, to, how many
     for attempt in $(seq 30); do ! ip netns exec "$1" ping -c 1 -W 1 "$2" >/dev/null || break; done
     ip netns exec "$1" ping -c "$3" -i 0.2 -W 2 "$2" >ping || true
@@ -129,7 +129,7 @@ card 3 vm0 vm0.guest 02:00:00:00:01:00
 card 4 vm1 vm1.guest 02:00:00:00:01:01
 card 5 vm2 vm2.guest 02:00:00:00:01:02
 "$here/guest/boot.sh" -t 400 -m 512 -f "$agent" -f bulk script "${cards[@]}" \
-    -chardev socket,id=filters,path=filters -device virtio-serial-pci -device virtserialport,chardev=filters,name=tc-mirror || status=$?
+    -chardev socket,id=filters,path=filters -device virtio-serial-pci -device virtserialport,chardev=filters,name=filters || status=$?
 kill "$pid"
 wait "$pid" || true
 pid=

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Whatever `tc` gives a Linux, our switch is given: random sets of rules go into the kernel of a stock guest by its own tc, the agent
-# `tc-mirror` reads them there, and what arrives outside is compared with what was given. The agent is killed and comes back, and sleeps while
+# `linux-mirror tc` reads them there, and what arrives outside is compared with what was given. The agent is killed and comes back, and sleeps while
 # the kernel changes more than it can be told of; counters go back. Needs no root.
 #   tests/linux/tc_mirror_guest.sh [SETS] [SEED]        100 sets by default
 . "$(dirname "$0")/guest/lib.sh"
@@ -8,16 +8,16 @@ sets=${1:-100} seed=${2:-20261122}
 cases=${TC_CASES:-target/release/examples/tc_cases}
 [ -x "$cases" ] || { echo "$cases is missing: cargo build --release -p nic-switch --example tc_cases"; exit 1; }
 replay=$(realpath -m "${TC_REPLAY:-target/release/examples/replay}")
-[ -x "$replay" ] || { echo "$replay is missing: cargo build --release -p tc-mirror --example replay"; exit 1; }
-agent=$(realpath -e "${TC_MIRROR:-target/x86_64-unknown-linux-gnu/release/tc-mirror}")
+[ -x "$replay" ] || { echo "$replay is missing: cargo build --release -p linux-mirror --example replay"; exit 1; }
+agent=$(realpath -e "${LINUX_MIRROR:-target/x86_64-unknown-linux-gnu/release/linux-mirror}")
 "$cases" "$seed" 0 "$sets" | grep '^[SR]' >"$work/cases"
 
 cat >"$work/script" <<'SCRIPT'
 set -euo pipefail
 modprobe -a sch_ingress cls_flower act_mirred act_gact act_vlan act_pedit act_csum act_tunnel_key veth vxlan ip_gre virtio_console
 cd /guest
-chmod +x tc-mirror
-until port=/dev/$(basename "$(dirname "$(grep -lx tc-mirror /sys/class/virtio-ports/*/name)")") && [ -c "$port" ]; do sleep 0.1; done
+chmod +x linux-mirror
+until port=/dev/$(basename "$(dirname "$(grep -lx filters /sys/class/virtio-ports/*/name)")") && [ -c "$port" ]; do sleep 0.1; done
 for pair in p0:w0 pf0vf0:f0 pf0vf1:f1 pf0vf2:f2 m0:n0 m1:n1 m2:n2 card0:c0; do
     ip link add "${pair%:*}" type veth peer name "${pair#*:}"
     ip link set "${pair%:*}" up
@@ -28,7 +28,7 @@ ip link set vxlan0 up
 ip link set gretap1 up
 ruled="p0 pf0vf0 pf0vf1 pf0vf2 vxlan0 gretap1 card0"
 for device in $ruled; do tc qdisc add dev "$device" clsact; done
-mirror() { ./tc-mirror --counters counters "$port" >>agent.log 2>&1 & agent=$!; } # no function in between: the agent has this number
+mirror() { ./linux-mirror tc --counters counters "$port" >>agent.log 2>&1 & agent=$!; } # no function in between: the agent has this number
 mirror
 number=0 asleep=
 give() { # the rules of the next set, which are in `batch`
@@ -81,7 +81,7 @@ until grep -q '^listening' "$work/log" 2>/dev/null; do
     sleep 0.05
 done
 (cd "$work" && "$here/guest/boot.sh" -t 600 -m 512 -f "$agent" -f cases script \
-    -chardev socket,id=filters,path=filters -device virtio-serial-pci -device virtserialport,chardev=filters,name=tc-mirror) || status=$?
+    -chardev socket,id=filters,path=filters -device virtio-serial-pci -device virtserialport,chardev=filters,name=filters) || status=$?
 wait "$pid" || status=1
 pid=
 cat "$work/log"

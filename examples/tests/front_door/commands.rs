@@ -81,9 +81,9 @@ fn options_of(name: &str) -> BTreeSet<String> {
 
 /// Where a package of this workspace is.
 fn folder_of(package: &str) -> Option<String> {
-    // What is not published has no line among the dependencies, and a folder by its name.
-    let unpublished = format!("crates/{package}");
-    if root().join(&unpublished).exists() {
+    // Unpublished packages have no line among the dependencies, but a folder of their name.
+    let mut folders = ["crates", "tests"].map(|parent| format!("{parent}/{package}")).into_iter();
+    if let Some(unpublished) = folders.find(|folder| root().join(folder).exists()) {
         return Some(unpublished);
     }
     let manifest = page("Cargo.toml");

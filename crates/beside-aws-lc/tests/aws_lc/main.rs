@@ -1,6 +1,0 @@
-//! Random messages: the same bytes as AWS-LC makes of them.
-
-mod aeads;
-#[path = "../../../offload-transforms/tests/all/pieces.rs"]
-mod pieces;
-mod transforms;

@@ -1,0 +1,43 @@
+//! Mirrors the SAs, policies and flower filters of a Linux kernel to an emulated NIC, so that unmodified Linux programs control the NIC.
+//!
+//! ```text
+//!   keying daemon, tc, Open vSwitch                            host or switch outside
+//!     | netlink                                                  ^ SAs, policies, rules
+//!   kernel -- netlink --> Watcher -- messages ==stream==> sa::Mirror, tc::Mirror
+//!     ^                                                          |
+//!     +-- counters, expiries <-- Agent <==== reports <===========+
+//! ```
+//!
+//! - [`sa`]: SAs and policies, mirrored into a [`Keying`](offload_api::Keying);
+//! - [`tc`]: flower filters, mirrored into the rules of a [`nic_switch`];
+//! - [`Agent`] (`agent`), [`Channel`], [`Kernel`], [`Listener`] (`socket`): the only parts that open anything; [`supervise`] restarts an agent;
+//! - [`netlink`]: messages of any netlink family.
+//!
+//! Keys are overwritten when they are no longer needed, and nothing prints them.
+
+#![forbid(unsafe_code)]
+
+mod agent;
+mod channel;
+mod dump;
+mod kernel;
+pub mod netlink;
+pub mod sa;
+mod socket;
+mod supervise;
+pub mod tc;
+
+pub use agent::Agent;
+pub use channel::Channel;
+pub use dump::KernelRefused;
+pub use kernel::{Family, Heard, Kernel};
+pub use socket::{Listener, is_of_owner};
+pub use supervise::supervise;
+
+/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+pub use {nic_switch as switch, offload_api as api, offload_base as base};
+
+/// The README's examples run with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

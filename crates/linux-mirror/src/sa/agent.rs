@@ -1,0 +1,68 @@
+//! SAs and policies as an agent mirrors them.
+
+use crate::agent::{Say, Source};
+use crate::sa::change::{Change, Report};
+use crate::sa::frame::{Decoder, Message, encode};
+use crate::sa::watch::Watcher;
+use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
+use zeroize::Zeroizing;
+
+/// The SAs and policies of the kernel.
+#[derive(Default)]
+pub(crate) struct Sas {
+    watcher: Watcher,
+    decoder: Decoder,
+}
+
+impl Source for Sas {
+    fn hello(&self) -> Zeroizing<Vec<u8>> {
+        encode(&Message::hello())
+    }
+
+    fn poll_request(&mut self) -> Option<Vec<u8>> {
+        self.watcher.poll_request()
+    }
+
+    fn ask_again(&mut self) {
+        self.watcher.ask_again();
+    }
+
+    fn handle_kernel(&mut self, datagram: &[u8], say: &mut Say<'_>) -> io::Result<()> {
+        let mut changes: Vec<Change> = Vec::new();
+        let handled = self.watcher.handle_datagram(now(), datagram, |change| changes.push(change));
+        for change in changes {
+            say(&encode(&Message::Change(change)))?;
+        }
+        handled.map_err(io::Error::other)
+    }
+
+    fn handle_mirror(&mut self, bytes: &[u8]) -> io::Result<bool> {
+        let (mut asked, mut sync, mut reports): (bool, Option<u32>, Vec<Report>) = Default::default();
+        self.decoder.decode(bytes, |message| match message {
+            Ok(Message::Ask(_)) => asked = true,
+            Ok(Message::Report(report)) => reports.push(report),
+            Ok(Message::Sync(number)) => sync = Some(number),
+            // The end of what was for another agent.
+            _ => {}
+        });
+        let now = now();
+        reports.into_iter().for_each(|report| self.watcher.handle_report(now, report));
+        // What the kernel told before the number was sent is in the socket's queue by now.
+        sync.into_iter().for_each(|number| self.watcher.sync(number));
+        Ok(asked)
+    }
+
+    fn is_synced_next(&self) -> bool {
+        self.watcher.is_synced_next()
+    }
+
+    fn poll_synced(&mut self) -> Option<Zeroizing<Vec<u8>>> {
+        self.watcher.poll_synced().map(|number| encode(&Message::Synced(number)))
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}

@@ -1,0 +1,321 @@
+//! Fields of messages: how each type is written and read.
+
+use super::{FrameError, MOST_BYTES};
+use crate::sa::change::{MirroredPolicy, SaName, Unsupported, Used};
+use core::net::IpAddr;
+use core::time::Duration;
+use offload_api::ipsec::Limits;
+use offload_api::{
+    Action, Direction, DontFragment, EspKey, EspMode, EspSuite, Lifetime, Prefix, Selector, Template, UdpEncapsulation,
+};
+use zeroize::Zeroizing;
+
+pub(super) type Read<T> = Result<T, FrameError>;
+
+/// What is left of a message.
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// Reads the next field.
+    pub(super) fn get<T: Field>(&mut self) -> Read<T> {
+        T::read(self)
+    }
+
+    fn bytes(&mut self, length: usize) -> Read<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or(FrameError::Length)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Read<[u8; N]> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(FrameError::Length)?;
+        self.0 = rest;
+        Ok(*bytes)
+    }
+
+    pub(super) fn end(self) -> Read<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(FrameError::Length) }
+    }
+}
+
+/// A message that is being written; overwritten when dropped.
+pub(super) struct Writer(pub(super) Zeroizing<Vec<u8>>);
+
+impl Writer {
+    pub(super) fn new() -> Writer {
+        // All the room at once: what grows leaves copies behind.
+        Writer(Zeroizing::new(Vec::with_capacity(MOST_BYTES)))
+    }
+
+    /// Writes the fields, one after the other.
+    pub(super) fn put(&mut self, fields: &[&dyn Field]) {
+        fields.iter().for_each(|field| field.write(self));
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+/// A type that is a field of messages.
+pub(super) trait Field {
+    fn write(&self, out: &mut Writer);
+    fn read(from: &mut Reader<'_>) -> Read<Self>
+    where
+        Self: Sized;
+}
+
+/// Numbers in network order.
+macro_rules! numbers {
+    ($($number:ty)*) => {$(
+        impl Field for $number {
+            fn write(&self, out: &mut Writer) {
+                out.bytes(&self.to_be_bytes());
+            }
+            fn read(from: &mut Reader<'_>) -> Read<Self> {
+                from.array().map(<$number>::from_be_bytes)
+            }
+        }
+    )*};
+}
+
+/// Structures, whose fields follow each other in the order that is given here.
+macro_rules! structures {
+    ($($name:ident { $($field:ident),* })*) => {$(
+        impl Field for $name {
+            fn write(&self, out: &mut Writer) {
+                out.put(&[$(&self.$field),*]);
+            }
+            fn read(from: &mut Reader<'_>) -> Read<Self> {
+                Ok($name { $($field: from.get()?),* })
+            }
+        }
+    )*};
+}
+
+numbers! { u8 u16 u32 u64 }
+
+structures! {
+    SaName { source, destination, spi }
+    Used { bytes, packets }
+    UdpEncapsulation { source_port, destination_port }
+    Lifetime { soft, hard }
+    Limits { bytes, packets, time }
+    Selector { source, destination, protocol, source_port, destination_port }
+    Template { mode, source, destination, reqid }
+    MirroredPolicy { index, direction, selector, priority, action }
+}
+
+impl Field for bool {
+    fn write(&self, out: &mut Writer) {
+        u8::from(*self).write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<bool> {
+        match from.get::<u8>()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(FrameError::Value("a flag")),
+        }
+    }
+}
+
+/// A flag says whether the value follows.
+impl<T: Field> Field for Option<T> {
+    fn write(&self, out: &mut Writer) {
+        self.is_some().write(out);
+        self.iter().for_each(|value| value.write(out));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<Option<T>> {
+        if from.get()? { from.get().map(Some) } else { Ok(None) }
+    }
+}
+
+/// A name that people are shown.
+impl Field for String {
+    fn write(&self, out: &mut Writer) {
+        let shown = self.chars().map(|c| if c.is_ascii_graphic() { c as u8 } else { b'?' });
+        let shown: Vec<u8> = shown.take(LONGEST_TEXT).collect();
+        (shown.len() as u8).write(out);
+        out.bytes(&shown);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<String> {
+        let length = from.get::<u8>()?.into();
+        let bytes = from.bytes(length)?;
+        // It is shown to people, and terminals obey other characters.
+        match bytes.iter().all(u8::is_ascii_graphic) && length <= LONGEST_TEXT {
+            true => Ok(bytes.iter().copied().map(char::from).collect()),
+            false => Err(FrameError::Value("a text")),
+        }
+    }
+}
+
+impl Field for IpAddr {
+    fn write(&self, out: &mut Writer) {
+        match self {
+            IpAddr::V4(address) => out.bytes(&[&[4][..], &address.octets()].concat()),
+            IpAddr::V6(address) => out.bytes(&[&[6][..], &address.octets()].concat()),
+        }
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<IpAddr> {
+        match from.get::<u8>()? {
+            4 => from.array::<4>().map(IpAddr::from),
+            6 => from.array::<16>().map(IpAddr::from),
+            _ => Err(FrameError::Value("a family of addresses")),
+        }
+    }
+}
+
+impl Field for Prefix {
+    fn write(&self, out: &mut Writer) {
+        out.put(&[&self.address(), &self.bits()]);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<Prefix> {
+        let (address, bits) = (from.get()?, from.get()?);
+        let prefix = Prefix::new(address, bits).filter(|prefix| prefix.address() == address);
+        prefix.ok_or(FrameError::Value("a prefix"))
+    }
+}
+
+impl Field for Direction {
+    fn write(&self, out: &mut Writer) {
+        (*self == Direction::Receive).write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<Direction> {
+        Ok(if from.get()? { Direction::Receive } else { Direction::Transmit })
+    }
+}
+
+impl Field for EspMode {
+    fn write(&self, out: &mut Writer) {
+        (*self == EspMode::Tunnel).write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<EspMode> {
+        Ok(if from.get()? { EspMode::Tunnel } else { EspMode::Transport })
+    }
+}
+
+impl Field for EspKey {
+    fn write(&self, out: &mut Writer) {
+        let number = SUITES.iter().position(|suite| *suite == self.suite()).unwrap_or(usize::MAX);
+        (number as u8).write(out);
+        out.bytes(self.key());
+        out.bytes(self.salt());
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<EspKey> {
+        let number = from.get::<u8>()?;
+        let suite = SUITES.get(usize::from(number)).ok_or(FrameError::Value("a suite"))?;
+        EspKey::new(*suite, from.bytes(suite.key_len() + 4)?).ok_or(FrameError::Value("a key"))
+    }
+}
+
+/// In seconds.
+impl Field for Duration {
+    fn write(&self, out: &mut Writer) {
+        self.as_secs().write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<Duration> {
+        from.get().map(Duration::from_secs)
+    }
+}
+
+impl Field for DontFragment {
+    fn write(&self, out: &mut Writer) {
+        let code: u8 = match self {
+            DontFragment::Copy => 0,
+            DontFragment::Set => 1,
+            DontFragment::Clear => 2,
+        };
+        code.write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<DontFragment> {
+        Ok(match from.get::<u8>()? {
+            0 => DontFragment::Copy,
+            1 => DontFragment::Set,
+            2 => DontFragment::Clear,
+            _ => return Err(FrameError::Value("don't fragment")),
+        })
+    }
+}
+
+impl Field for Result<Action, Unsupported> {
+    fn write(&self, out: &mut Writer) {
+        match self {
+            Ok(Action::Discard) => out.put(&[&0u8]),
+            Ok(Action::Bypass) => out.put(&[&1u8]),
+            Ok(Action::Protect(template)) => out.put(&[&2u8, template]),
+            Err(why) => out.put(&[&3u8, why]),
+        }
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<Result<Action, Unsupported>> {
+        Ok(match from.get::<u8>()? {
+            0 => Ok(Action::Discard),
+            1 => Ok(Action::Bypass),
+            2 => Ok(Action::Protect(from.get()?)),
+            3 => Err(from.get()?),
+            _ => return Err(FrameError::Value("an action")),
+        })
+    }
+}
+
+impl Field for Unsupported {
+    fn write(&self, out: &mut Writer) {
+        let (code, value): (u8, u32) = match self {
+            Unsupported::Protocol(protocol) => (0, (*protocol).into()),
+            Unsupported::Algorithm(name) => return out.put(&[&ALGORITHM, name]),
+            Unsupported::Mode(mode) => (2, (*mode).into()),
+            Unsupported::Mark => (3, 0),
+            Unsupported::Selector => (4, 0),
+            Unsupported::SaSelector => (5, 0),
+            Unsupported::Flags(flags) => (6, *flags),
+            Unsupported::Encapsulation(kind) => (7, (*kind).into()),
+            Unsupported::Attribute(kind) => (8, (*kind).into()),
+            Unsupported::Templates => (9, 0),
+            Unsupported::TunnelEnds => (10, 0),
+            Unsupported::PolicyType(kind) => (11, (*kind).into()),
+        };
+        out.put(&[&code, &value]);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<Unsupported> {
+        let code = from.get::<u8>()?;
+        if code == ALGORITHM {
+            return from.get().map(Unsupported::Algorithm);
+        }
+        let value = from.get::<u32>()?;
+        let byte = || u8::try_from(value).map_err(|_| FrameError::Value("a reason"));
+        let word = || u16::try_from(value).map_err(|_| FrameError::Value("a reason"));
+        Ok(match code {
+            0 => Unsupported::Protocol(byte()?),
+            2 => Unsupported::Mode(byte()?),
+            3 => Unsupported::Mark,
+            4 => Unsupported::Selector,
+            5 => Unsupported::SaSelector,
+            6 => Unsupported::Flags(value),
+            7 => Unsupported::Encapsulation(word()?),
+            8 => Unsupported::Attribute(word()?),
+            9 => Unsupported::Templates,
+            10 => Unsupported::TunnelEnds,
+            11 => Unsupported::PolicyType(byte()?),
+            _ => return Err(FrameError::Value("a reason")),
+        })
+    }
+}
+
+/// `struct xfrm_algo` has no longer name.
+const LONGEST_TEXT: usize = 64;
+/// The code of [`Unsupported::Algorithm`], which a text follows.
+const ALGORITHM: u8 = 1;
+/// Suites by their number on the wire.
+const SUITES: [EspSuite; 5] =
+    [EspSuite::Aes128Gcm, EspSuite::Aes256Gcm, EspSuite::ChaCha20Poly1305, EspSuite::Aes128Gmac, EspSuite::Aes256Gmac];

@@ -1,0 +1,134 @@
+//! Messages to bytes and back.
+
+use super::field::{Field, Read, Reader, Writer};
+use super::{FrameError, VERSION};
+use crate::sa::change::{Change, MirroredSa, Report, SaName};
+use offload_api::{Direction, OffloadKind, SaParams};
+use zeroize::Zeroizing;
+
+/// What agent and mirror say to each other.
+///
+/// ```
+/// use linux_mirror::sa::{Change, Decoder, Message, encode};
+///
+/// let mut said = Vec::new();
+/// Decoder::new().decode(&encode(&Message::Change(Change::AllSasGone)), |message| said.push(message));
+/// assert!(matches!(said[0], Ok(Message::Change(Change::AllSasGone))));
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Message {
+    /// The agent is there, and speaks this version. A snapshot follows.
+    Hello(u16),
+    /// The mirror is there, speaks this version, and wants a snapshot.
+    Ask(u16),
+    /// From the agent: what became of SAs and policies in the kernel.
+    Change(Change),
+    /// From the mirror: what became of SAs outside.
+    Report(Report),
+    /// From the mirror: tell of everything that the kernel has told until now, then say [`Synced`](Self::Synced) of this number.
+    Sync(u32),
+    /// From the agent: everything was told.
+    Synced(u32),
+}
+
+impl Message {
+    /// That an agent is there.
+    pub fn hello() -> Message {
+        Message::Hello(VERSION)
+    }
+
+    /// That a mirror is there.
+    pub fn ask() -> Message {
+        Message::Ask(VERSION)
+    }
+
+    /// As bytes, without a frame.
+    pub(super) fn encoded(&self) -> Zeroizing<Vec<u8>> {
+        let mut out = Writer::new();
+        let (kind, fields): (u8, &[&dyn Field]) = match self {
+            Message::Hello(version) => (1, &[version]),
+            Message::Ask(version) => (2, &[version]),
+            Message::Change(change) => match change {
+                Change::SnapshotBegins => (3, &[]),
+                Change::SnapshotEnds => (4, &[]),
+                Change::Sa(sa) => (5, &[&**sa]),
+                Change::SaUnsupported(name, why) => (6, &[name, why]),
+                Change::SaGone(name) => (7, &[name]),
+                Change::AllSasGone => (8, &[]),
+                Change::Policy(policy) => (9, &[policy]),
+                Change::PolicyGone(index) => (10, &[index]),
+                Change::AllPoliciesGone => (11, &[]),
+                Change::Defaults { receive, transmit } => (12, &[receive, transmit]),
+            },
+            Message::Report(Report::Used(name, used)) => (13, &[name, used]),
+            Message::Report(Report::Expired(name, hard)) => (14, &[name, hard]),
+            Message::Sync(number) => (15, &[number]),
+            Message::Synced(number) => (16, &[number]),
+        };
+        kind.write(&mut out);
+        out.put(fields);
+        out.0
+    }
+
+    pub(super) fn decode(mut from: Reader<'_>) -> Read<Message> {
+        let message = match from.get::<u8>()? {
+            1 => Message::Hello(from.get()?),
+            2 => Message::Ask(from.get()?),
+            3 => Message::Change(Change::SnapshotBegins),
+            4 => Message::Change(Change::SnapshotEnds),
+            5 => Message::Change(Change::Sa(Box::new(from.get()?))),
+            6 => Message::Change(Change::SaUnsupported(from.get()?, from.get()?)),
+            7 => Message::Change(Change::SaGone(from.get()?)),
+            8 => Message::Change(Change::AllSasGone),
+            9 => Message::Change(Change::Policy(from.get()?)),
+            10 => Message::Change(Change::PolicyGone(from.get()?)),
+            11 => Message::Change(Change::AllPoliciesGone),
+            12 => Message::Change(Change::Defaults { receive: from.get()?, transmit: from.get()? }),
+            13 => Message::Report(Report::Used(from.get()?, from.get()?)),
+            14 => Message::Report(Report::Expired(from.get()?, from.get()?)),
+            15 => Message::Sync(from.get()?),
+            16 => Message::Synced(from.get()?),
+            other => return Err(FrameError::Kind(other)),
+        };
+        from.end().map(|()| message)
+    }
+}
+
+impl Field for MirroredSa {
+    fn write(&self, out: &mut Writer) {
+        let MirroredSa { params, direction, sent, received, used } = self;
+        out.put(&[&self.name(), direction, &params.mode, &params.reqid, &params.key, &params.esn]);
+        out.put(&[&params.replay_window, &params.encapsulation, &params.keep_alive, &params.lifetime]);
+        out.put(&[&params.dont_fragment, &params.dscp, &params.dscp_out, &params.ecn, sent, received, used]);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Read<MirroredSa> {
+        let SaName { source, destination, spi } = from.get()?;
+        let direction: Option<Direction> = from.get()?;
+        let params = SaParams {
+            direction: direction.unwrap_or(Direction::Transmit),
+            spi,
+            source,
+            destination,
+            mode: from.get()?,
+            reqid: from.get()?,
+            key: from.get()?,
+            esn: from.get()?,
+            replay_window: from.get()?,
+            encapsulation: from.get()?,
+            keep_alive: from.get()?,
+            lifetime: from.get()?,
+            dont_fragment: from.get()?,
+            dscp: match from.get()? {
+                Some(64..) => return Err(FrameError::Value("a DSCP")),
+                dscp => dscp,
+            },
+            dscp_out: from.get()?,
+            ecn: from.get()?,
+            last_number: 0,
+            offload: OffloadKind::None,
+        };
+        Ok(MirroredSa { params, direction, sent: from.get()?, received: from.get()?, used: from.get()? })
+    }
+}

@@ -1,0 +1,256 @@
+//! SAs: what the kernel has, and what was made of it.
+//!
+//! Invariants: an SA that could not be added is not there in part. The numbers of one that comes again go on where they were.
+
+use super::Replay;
+use super::log::Refusal;
+use super::numbers::Numbers;
+use crate::sa::change::{MirroredSa, SaName, Unsupported, Used};
+use core::net::IpAddr;
+use core::time::Duration;
+use offload_api::ipsec::Limits;
+use offload_api::{Direction, Keying, KeyingError, Lifetime, OffloadKind, SaEvent, SaId, SaParams};
+use offload_base::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug)]
+pub(super) struct Sas {
+    local: Vec<IpAddr>,
+    pub(super) offload: OffloadKind,
+    /// By destination and SPI, as the kernel knows them.
+    entries: BTreeMap<Name, Entry>,
+    by_id: BTreeMap<SaId, Name>,
+    numbers: Numbers,
+    /// The reqids of SAs that came or went since somebody asked last.
+    changed: BTreeSet<u32>,
+}
+
+type Name = (IpAddr, u32);
+
+/// What the kernel has, and what was made of it: nothing if that was refused.
+#[derive(Debug)]
+struct Entry {
+    told: MirroredSa,
+    /// When its lifetime was told.
+    at: Instant,
+    added: Option<SaId>,
+    /// The snapshot that named it last.
+    snapshot: u64,
+    /// What the kernel knows that it did.
+    reported: Used,
+}
+
+impl Entry {
+    /// What it did so far, in the kernel and here.
+    fn used(&self, keying: &dyn Keying) -> Used {
+        let here = self.added.and_then(|sa| keying.sa_use(sa)).unwrap_or_default();
+        self.told.used + Used { bytes: here.bytes, packets: here.packets }
+    }
+}
+
+impl Sas {
+    /// Of a host of these addresses.
+    pub(super) fn new(local: &[IpAddr]) -> Sas {
+        Sas {
+            local: local.to_vec(),
+            offload: OffloadKind::None,
+            entries: BTreeMap::new(),
+            by_id: BTreeMap::new(),
+            numbers: Numbers::default(),
+            changed: BTreeSet::new(),
+        }
+    }
+
+    /// The kernel has this one.
+    pub(super) fn put(&mut self, to: &mut Replay<'_>, mut told: MirroredSa) {
+        let name = (told.params.destination, told.params.spi);
+        if let Some(entry) = self.entries.get_mut(&name) {
+            entry.snapshot = to.snapshot;
+            entry.reported = told.used;
+            if is_same(&entry.told.params, &told.params) {
+                return entry.update(to, told);
+            }
+            // The kernel may not know yet what it did here.
+            let used = entry.used(to.keying);
+            told.used = Used { bytes: used.bytes.max(told.used.bytes), packets: used.packets.max(told.used.packets) };
+            self.gone(to, name);
+        }
+        if self.entries.len() >= to.most {
+            to.log.counts.sas_refused += 1;
+            return to.log.refuse(Refusal::TooMany(to.most));
+        }
+        let added = self.add(to, &told);
+        self.by_id.extend(added.map(|sa| (sa, name)));
+        self.changed.extend(added.map(|_| told.params.reqid));
+        let (at, snapshot, reported) = (to.now, to.snapshot, told.used);
+        self.entries.insert(name, Entry { told, at, added, snapshot, reported });
+    }
+
+    /// The kernel has one that has no counterpart here. It may have been one that is mirrored, and changed.
+    pub(super) fn unsupported(&mut self, to: &mut Replay<'_>, name: SaName, why: Unsupported) {
+        self.gone(to, (name.destination, name.spi));
+        to.log.counts.sas_refused += 1;
+        to.log.refuse(Refusal::Unsupported(name, why));
+    }
+
+    pub(super) fn gone(&mut self, to: &mut Replay<'_>, name: Name) {
+        if let Some(entry) = self.entries.remove(&name) {
+            self.delete(to, entry);
+        }
+    }
+
+    pub(super) fn all_gone(&mut self, to: &mut Replay<'_>) {
+        core::mem::take(&mut self.entries).into_values().for_each(|entry| self.delete(to, entry));
+    }
+
+    /// What the snapshot did not name is not there any more.
+    pub(super) fn end_snapshot(&mut self, to: &mut Replay<'_>) {
+        let old = self.entries.extract_if(.., |_, entry| entry.snapshot != to.snapshot).collect::<Vec<_>>();
+        old.into_iter().for_each(|(_, entry)| self.delete(to, entry));
+    }
+
+    /// The reqids of SAs that are there.
+    pub(super) fn reqids(&self) -> BTreeSet<u32> {
+        self.entries.values().filter(|entry| entry.added.is_some()).map(|entry| entry.told.params.reqid).collect()
+    }
+
+    /// How many SAs of a reqid are there.
+    pub(super) fn count_of(&self, reqid: u32) -> usize {
+        self.entries.values().filter(|entry| entry.added.is_some() && entry.told.params.reqid == reqid).count()
+    }
+
+    /// The reqids of SAs that came or went since somebody asked last.
+    pub(super) fn poll_changed(&mut self) -> BTreeSet<u32> {
+        core::mem::take(&mut self.changed)
+    }
+
+    /// The SA that is meant by an event, and whether it is dead.
+    pub(super) fn expired(&self, event: SaEvent) -> Option<(SaName, bool)> {
+        let (sa, hard) = match event {
+            SaEvent::SoftLimit { sa, .. } => (sa, false),
+            SaEvent::HardLimit { sa, .. } | SaEvent::SequenceExhausted { sa } => (sa, true),
+            _ => return None,
+        };
+        Some((self.entries.get(self.by_id.get(&sa)?)?.told.name(), hard))
+    }
+
+    /// What SAs did that the kernel does not know of yet.
+    pub(super) fn news(&mut self, keying: &dyn Keying) -> impl Iterator<Item = (SaName, Used)> {
+        self.entries.values_mut().filter(|entry| entry.added.is_some()).filter_map(move |entry| {
+            let used = entry.used(keying);
+            (core::mem::replace(&mut entry.reported, used) != used).then(|| (entry.told.name(), used))
+        })
+    }
+
+    fn add(&self, to: &mut Replay<'_>, told: &MirroredSa) -> Option<SaId> {
+        let name = told.name();
+        let Some(direction) = self.direction_of(told) else {
+            to.log.counts.sas_refused += 1;
+            to.log.refuse(Refusal::Elsewhere(name));
+            return None;
+        };
+        let params = SaParams {
+            direction,
+            last_number: match direction {
+                Direction::Transmit => told.sent,
+                Direction::Receive => told.received.max(self.numbers.of(&told.params)),
+            },
+            lifetime: left_of(told.params.lifetime, told.used),
+            offload: self.offload,
+            ..told.params.clone()
+        };
+        match to.keying.add_sa(to.now, params) {
+            Ok(added) => {
+                to.log.counts.sas_added += 1;
+                if let Some(why) = added.refused {
+                    to.log.counts.sas_in_software += 1;
+                    to.log.refuse(Refusal::Software(name, why));
+                }
+                Some(added.sa)
+            }
+            Err(error) => {
+                to.log.counts.sas_refused += 1;
+                to.log.refuse(Refusal::Sa(name, error));
+                if error == KeyingError::KeyReused {
+                    // The kernel changed what cannot change under one key: the daemon is to agree on another.
+                    to.outbox.expired(name, false);
+                }
+                None
+            }
+        }
+    }
+
+    fn delete(&mut self, to: &mut Replay<'_>, entry: Entry) {
+        to.outbox.forget(entry.told.name());
+        let Some(sa) = entry.added else { return };
+        self.by_id.remove(&sa);
+        self.changed.insert(entry.told.params.reqid);
+        if self.direction_of(&entry.told) == Some(Direction::Receive)
+            && let Some(used) = to.keying.sa_use(sa)
+        {
+            self.numbers.note(&entry.told.params, used.number);
+        }
+        to.log.counts.sas_deleted += u64::from(to.keying.delete_sa(sa).is_ok());
+    }
+
+    fn direction_of(&self, told: &MirroredSa) -> Option<Direction> {
+        let SaName { source, destination, .. } = told.name();
+        let known = told.direction.or_else(|| {
+            (self.local.contains(&destination) || destination.is_unspecified()).then_some(Direction::Receive)
+        });
+        known.or_else(|| self.local.contains(&source).then_some(Direction::Transmit))
+    }
+}
+
+impl Entry {
+    /// The same SA as before, with another lifetime perhaps.
+    fn update(&mut self, to: &mut Replay<'_>, told: MirroredSa) {
+        let lifetime = told.params.lifetime;
+        let Some(sa) = self.added.filter(|_| is_another((self.at, self.told.params.lifetime), (to.now, lifetime)))
+        else {
+            return;
+        };
+        (self.told.params.lifetime, self.at) = (lifetime, to.now);
+        match to.keying.update_sa(to.now, sa, left_of(lifetime, self.used(to.keying))) {
+            Ok(()) => to.log.counts.sas_updated += 1,
+            Err(error) => to.log.refuse(Refusal::Update(told.name(), error)),
+        }
+    }
+}
+
+/// Whether a lifetime is another one than was told before. Time that is left grows less by itself.
+fn is_another(old: (Instant, Lifetime), new: (Instant, Lifetime)) -> bool {
+    let other_end = |old_time: Option<Duration>, new_time: Option<Duration>| match (old_time, new_time) {
+        (Some(old_time), Some(new_time)) => {
+            let (before, after) = (old.0 + old_time, new.0 + new_time);
+            before.max(after) - before.min(after) > SAME_SECOND
+        }
+        (old_time, new_time) => old_time != new_time,
+    };
+    let other = |old: Limits, new: Limits| {
+        (old.bytes, old.packets) != (new.bytes, new.packets) || other_end(old.time, new.time)
+    };
+    other(old.1.soft, new.1.soft) || other(old.1.hard, new.1.hard)
+}
+
+/// What is left of a lifetime for an SA that did this much of it.
+fn left_of(mut lifetime: Lifetime, used: Used) -> Lifetime {
+    for limits in [&mut lifetime.soft, &mut lifetime.hard] {
+        limits.bytes = limits.bytes.map(|bytes| bytes.saturating_sub(used.bytes).max(1));
+        limits.packets = limits.packets.map(|packets| packets.saturating_sub(used.packets).max(1));
+    }
+    lifetime
+}
+
+/// Whether both are one SA, but for its lifetime.
+fn is_same(one: &SaParams, other: &SaParams) -> bool {
+    let all = |sa: &SaParams| {
+        let header = (sa.dont_fragment, sa.dscp, sa.dscp_out, sa.ecn);
+        let name = (sa.source, sa.destination, sa.spi);
+        (name, sa.mode, sa.reqid, sa.key.suite(), sa.esn, sa.replay_window, sa.encapsulation, sa.keep_alive, header)
+    };
+    all(one) == all(other) && one.key.is_same_as(&other.key)
+}
+
+/// The kernel counts whole seconds, and what it says takes its time: two ends that differ by less are one.
+const SAME_SECOND: Duration = Duration::from_secs(2);

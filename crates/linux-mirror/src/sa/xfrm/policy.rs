@@ -1,0 +1,134 @@
+//! Policies: `struct xfrm_userpolicy_info` and its attributes.
+
+use super::{ESP, attribute};
+use crate::netlink::{Bytes, attributes};
+use crate::sa::change::{MirroredPolicy, Unsupported};
+use offload_api::{Action, Direction, EspMode, Prefix, Selector, Template};
+
+/// Reads `struct xfrm_userpolicy_info` with attributes behind it. Outer `None`: this is no such message; inner: the policy is about
+/// packets that are forwarded, or about one socket, and a host does neither here.
+pub(crate) fn read(payload: &[u8]) -> Option<Option<MirroredPolicy>> {
+    let info = Bytes(payload.get(..INFO)?);
+    let direction = match info.u8(DIRECTION)? {
+        0 => Direction::Receive,
+        1 => Direction::Transmit,
+        _ => return Some(None),
+    };
+    let (mut selector, whole) = selector(info)?;
+    let mut action = if whole { action(info.u8(ACTION)? != 0, &payload[INFO..]) } else { Err(Unsupported::Selector) };
+    // The kernel keeps other things in the place of ports. No packet here shows those: what passes by them is left to other policies, and what
+    // does not is dropped with more of its kind.
+    if selector.protocol.is_some_and(|protocol| OTHER_THAN_PORTS.contains(&protocol)) && action != Ok(Action::Bypass) {
+        let ports = (selector.source_port.take(), selector.destination_port.take());
+        action = if ports == (None, None) { action } else { Err(Unsupported::Selector) };
+    }
+    let (index, priority) = (info.u32(INDEX)?, info.u32(PRIORITY)?);
+    Some(Some(MirroredPolicy { index, direction, selector, priority, action }))
+}
+
+/// The index of the policy that is gone: `struct xfrm_userpolicy_id`, and XFRMA_POLICY behind it.
+pub(crate) fn read_deleted(payload: &[u8]) -> Option<u32> {
+    let (_, info) = attributes(payload.get(ID..)?).find(|(kind, _)| *kind == attribute::POLICY)?;
+    info.u32(INDEX)
+}
+
+/// Reads `struct xfrm_user_polexpire`: the index of the policy, and whether it is gone.
+pub(crate) fn read_expired(payload: &[u8]) -> Option<(u32, bool)> {
+    let bytes = Bytes(payload);
+    Some((bytes.u32(INDEX)?, bytes.u8(INFO)? != 0))
+}
+
+/// Whether a flush is about those policies that are read here.
+pub(crate) fn is_of_main(payload: &[u8]) -> bool {
+    attributes(payload).all(|(kind, value)| kind != attribute::POLICY_TYPE || value.u8(0) == Some(0))
+}
+
+/// Reads `struct xfrm_userpolicy_default`: whether received and sent packets pass.
+pub(crate) fn read_defaults(payload: &[u8]) -> Option<(bool, bool)> {
+    let bytes = Bytes(payload);
+    Some((bytes.u8(0)? != DEFAULT_BLOCK, bytes.u8(2)? != DEFAULT_BLOCK))
+}
+
+/// The packets that a policy is about; and `false` if the kernel's policy is about fewer of them.
+fn selector(info: Bytes<'_>) -> Option<(Selector, bool)> {
+    let family = info.u16(40)?;
+    let prefix = |at, bits| Some(Prefix::new(info.address(at, family)?, info.u8(bits)?));
+    let (destination, source) = match family {
+        0 => (None, None),
+        _ => (prefix(0, 42)?, prefix(16, 43)?),
+    };
+    let mut whole = (family == 0 || destination.is_some() && source.is_some()) && info.u32(48)? == 0;
+    let mut port = |at, mask| match info.u16(mask)? {
+        u16::MAX => Some(Some(info.port(at)?)),
+        0 => Some(None),
+        _ => {
+            whole = false;
+            Some(None)
+        }
+    };
+    let (destination_port, source_port) = (port(32, 34)?, port(36, 38)?);
+    let protocol = Some(info.u8(44)?).filter(|protocol| *protocol != 0);
+    Some((Selector { source, destination, protocol, source_port, destination_port }, whole))
+}
+
+/// What a policy does.
+fn action(blocks: bool, rest: &[u8]) -> Result<Action, Unsupported> {
+    let mut template = None;
+    for (kind, value) in attributes(rest) {
+        match kind {
+            attribute::TEMPLATES => template = templates(value)?,
+            attribute::MARK | attribute::INTERFACE if value.0.iter().any(|byte| *byte != 0) => {
+                return Err(Unsupported::Mark);
+            }
+            attribute::POLICY_TYPE => match value.u8(0) {
+                Some(0) | None => {}
+                Some(other) => return Err(Unsupported::PolicyType(other)),
+            },
+            attribute::MARK | attribute::INTERFACE | attribute::LAST_USED | attribute::PAD | attribute::OFFLOAD => {}
+            other => return Err(Unsupported::Attribute(other)),
+        }
+    }
+    Ok(match (blocks, template) {
+        (true, _) => Action::Discard,
+        (false, Some(template)) => Action::Protect(template),
+        (false, None) => Action::Bypass,
+    })
+}
+
+/// The one template of a policy.
+fn templates(value: Bytes<'_>) -> Result<Option<Template>, Unsupported> {
+    if value.0.is_empty() {
+        return Ok(None);
+    }
+    let one = || {
+        let family = value.u16(24)?;
+        let reqid = value.u32(44)?;
+        // strongSwan names the newest SA as well. Of those with its reqid, the newest is taken here anyhow.
+        let names_one = value.u32(16)? != 0 && reqid == 0;
+        let wanted = !names_one && value.u8(20)? == ESP && value.u8(50)? == 0;
+        Some((wanted, value.address(0, family)?, value.address(28, family)?, reqid, value.u8(48)?))
+    };
+    let Some((true, destination, source, reqid, mode)) = one().filter(|_| value.0.len() == TEMPLATE) else {
+        return Err(Unsupported::Templates);
+    };
+    match mode {
+        0 => Ok(Some(Template::transport(reqid))),
+        1 if source.is_unspecified() || destination.is_unspecified() => Err(Unsupported::TunnelEnds),
+        1 => Ok(Some(Template { mode: EspMode::Tunnel, source: Some(source), destination: Some(destination), reqid })),
+        other => Err(Unsupported::Mode(other)),
+    }
+}
+
+/// `struct xfrm_userpolicy_info`, and where its fields are.
+const INFO: usize = 168;
+const PRIORITY: usize = 152;
+const INDEX: usize = 156;
+const DIRECTION: usize = 160;
+const ACTION: usize = 161;
+/// `struct xfrm_userpolicy_id`.
+const ID: usize = 64;
+/// `struct xfrm_user_tmpl`.
+const TEMPLATE: usize = 64;
+const DEFAULT_BLOCK: u8 = 1;
+/// ICMP, GRE, ICMPv6 and Mobile IPv6: type and code, a key (`xfrm_flowi_sport`).
+const OTHER_THAN_PORTS: [u8; 4] = [1, 47, 58, 135];

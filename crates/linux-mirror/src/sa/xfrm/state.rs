@@ -1,0 +1,322 @@
+//! SAs: `struct xfrm_usersa_info` and its attributes.
+
+use super::{ESP, attribute};
+use crate::netlink::{Bytes, INET, INET6, attributes};
+use crate::sa::change::{Change, MirroredSa, SaName, Unsupported, Used};
+use core::net::IpAddr;
+use core::time::Duration;
+use offload_api::ipsec::Limits;
+use offload_api::{Direction, DontFragment, EspKey, EspMode, EspSuite, Lifetime, SaParams, UdpEncapsulation};
+
+/// An SA as a message tells of it: what the mirror is to know, and what only the kernel's side needs.
+pub(crate) struct Told {
+    pub(crate) name: SaName,
+    /// When it was added, in seconds since 1970.
+    pub(crate) added: u64,
+    /// `None`: it has no algorithm yet, because a daemon has only reserved its SPI.
+    pub(crate) sa: Option<Result<Box<MirroredSa>, Unsupported>>,
+}
+
+impl Told {
+    /// What the mirror is to know.
+    pub(crate) fn into_change(self) -> Option<Change> {
+        Some(match self.sa? {
+            Ok(sa) => Change::Sa(sa),
+            Err(why) => Change::SaUnsupported(self.name, why),
+        })
+    }
+}
+
+/// Reads `struct xfrm_usersa_info` with attributes behind it: an SA that is there `now`, in seconds since 1970. `None`: this is no
+/// such message.
+pub(crate) fn read(payload: &[u8], now: u64) -> Option<Told> {
+    let info = Bytes(payload.get(..INFO)?);
+    let name = name_of(info)?;
+    let added = info.u64(LIFETIME_NOW + 16)?;
+    let sa = match params(info, &payload[INFO..], name, now.saturating_sub(added)) {
+        Ok(sa) => sa?.map(Box::new).map(Ok),
+        Err(why) => Some(Err(why)),
+    };
+    Some(Told { name, added, sa })
+}
+
+/// Reads which SA is gone: `struct xfrm_usersa_id`, and XFRMA_SA behind it. Inner `None`: one of another protocol than ESP, which may have the
+/// same SPI.
+pub(crate) fn read_deleted(payload: &[u8]) -> Option<Option<SaName>> {
+    let (_, info) = attributes(payload.get(ID..)?).find(|(kind, _)| *kind == attribute::SA)?;
+    esp_name_of(info)
+}
+
+/// Reads `struct xfrm_user_expire`: which SA of ESP, and whether it is dead.
+pub(crate) fn read_expired(payload: &[u8]) -> Option<(Option<SaName>, bool)> {
+    let bytes = Bytes(payload);
+    Some((esp_name_of(bytes)?, bytes.u8(INFO)? != 0))
+}
+
+fn esp_name_of(info: Bytes<'_>) -> Option<Option<SaName>> {
+    let name = name_of(info)?;
+    Some((info.u8(IDENTIFIER + 20)? == ESP).then_some(name))
+}
+
+/// Reads `struct xfrm_usersa_flush`: whether SAs of ESP are gone.
+pub(crate) fn is_flush_of_esp(payload: &[u8]) -> Option<bool> {
+    Some(matches!(payload.first()?, 0 | &ESP | &u8::MAX))
+}
+
+/// The name of an SA of any protocol.
+fn name_of(info: Bytes<'_>) -> Option<SaName> {
+    let family = info.u16(FAMILY)?;
+    Some(SaName {
+        source: info.address(SOURCE, family)?,
+        destination: info.address(IDENTIFIER, family)?,
+        spi: info.spi(IDENTIFIER + 16)?,
+    })
+}
+
+/// Everything about an SA. Outer `None`: the message is too short; inner: it has no algorithm yet.
+fn params(info: Bytes<'_>, rest: &[u8], name: SaName, age: u64) -> Result<Option<Option<MirroredSa>>, Unsupported> {
+    let mut read = Read::default();
+    for (kind, value) in attributes(rest) {
+        read.attribute(kind, value)?;
+    }
+    let Some(base) = Base::read(info) else { return Ok(None) };
+    if base.protocol != ESP {
+        return Err(Unsupported::Protocol(base.protocol));
+    }
+    let Some(algorithm) = read.algorithm else { return Ok(Some(None)) };
+    let key = algorithm?;
+    if base.flags & !KNOWN_FLAGS != 0 {
+        return Err(Unsupported::Flags((base.flags & !KNOWN_FLAGS).into()));
+    }
+    if base.narrows && base.reqid == 0 {
+        return Err(Unsupported::SaSelector);
+    }
+    let flag = |flag| base.flags & flag != 0;
+    let window = read.esn_window.unwrap_or(base.replay_window.into());
+    let mut lifetime = base.lifetime;
+    // What is left; time is up when the kernel says so, or here if it cannot any more.
+    lifetime.soft.time = None;
+    lifetime.hard.time = lifetime.hard.time.map(|time| time.saturating_sub(Duration::from_secs(age)));
+    let params = SaParams {
+        mode: base.mode?,
+        reqid: base.reqid,
+        esn: flag(FLAG_ESN),
+        // A kernel may have none, and a sender needs none. Ours is 32 to 4096.
+        replay_window: if window == 0 { 64 } else { window.max(32) },
+        encapsulation: read.encapsulation,
+        keep_alive: read.keep_alive,
+        lifetime,
+        dont_fragment: if flag(FLAG_NO_PMTU_DISCOVERY) { DontFragment::Clear } else { DontFragment::Copy },
+        dscp: read.clears_dscp.then_some(0),
+        dscp_out: flag(FLAG_DECAP_DSCP),
+        ecn: !flag(FLAG_NO_ECN),
+        ..SaParams::new(Direction::Transmit, name.spi, name.source, name.destination, key)
+    };
+    let MirroredNumbers { sent, received } = read.numbers;
+    Ok(Some(Some(MirroredSa { params, direction: read.direction, sent, received, used: base.used })))
+}
+
+/// What is in the structure itself.
+struct Base {
+    protocol: u8,
+    reqid: u32,
+    mode: Result<EspMode, Unsupported>,
+    replay_window: u8,
+    flags: u8,
+    lifetime: Lifetime,
+    used: Used,
+    /// It has a selector of its own that names ports or a protocol.
+    narrows: bool,
+}
+
+impl Base {
+    fn read(info: Bytes<'_>) -> Option<Base> {
+        let limits = |at: usize, seconds: usize| {
+            let finite = |at| info.u64(at).map(|limit| Some(limit).filter(|limit| *limit != u64::MAX));
+            let time = info.u64(seconds)?;
+            Some(Limits {
+                bytes: finite(at)?,
+                packets: finite(at + 16)?,
+                time: Some(time).filter(|time| *time != 0 && *time != u64::MAX).map(Duration::from_secs),
+            })
+        };
+        let mode = info.u8(MODE)?;
+        Some(Base {
+            protocol: info.u8(IDENTIFIER + 20)?,
+            reqid: info.u32(REQID)?,
+            mode: match mode {
+                0 => Ok(EspMode::Transport),
+                1 => Ok(EspMode::Tunnel),
+                _ => Err(Unsupported::Mode(mode)),
+            },
+            replay_window: info.u8(REPLAY_WINDOW)?,
+            flags: info.u8(FLAGS)?,
+            lifetime: Lifetime { soft: limits(LIMITS, LIMITS + 32)?, hard: limits(LIMITS + 8, LIMITS + 40)? },
+            used: Used { bytes: info.u64(LIFETIME_NOW)?, packets: info.u64(LIFETIME_NOW + 8)? },
+            // Ports' masks, protocol, interface; addresses say nothing that SA or policy would not.
+            narrows: info.u16(34)? | info.u16(38)? != 0 || info.u8(44)? != 0 || info.u32(48)? != 0,
+        })
+    }
+}
+
+/// What attributes say.
+#[derive(Default)]
+struct Read {
+    algorithm: Option<Result<EspKey, Unsupported>>,
+    direction: Option<Direction>,
+    encapsulation: Option<UdpEncapsulation>,
+    keep_alive: Option<Duration>,
+    esn_window: Option<u32>,
+    clears_dscp: bool,
+    numbers: MirroredNumbers,
+}
+
+#[derive(Clone, Copy, Default)]
+struct MirroredNumbers {
+    sent: u64,
+    received: u64,
+}
+
+impl Read {
+    /// Takes one in. What is too short says nothing.
+    fn attribute(&mut self, kind: u16, value: Bytes<'_>) -> Result<(), Unsupported> {
+        match kind {
+            attribute::AEAD => self.algorithm = key(value),
+            attribute::AUTH | attribute::CRYPT | attribute::COMP | attribute::AUTH_TRUNCATED => {
+                self.algorithm = name_of_algorithm(value).map(|name| Err(Unsupported::Algorithm(name)));
+            }
+            attribute::ENCAP => match value.u16(0) {
+                Some(ESP_IN_UDP) => {
+                    let ports = value.port(2).zip(value.port(4));
+                    self.encapsulation =
+                        ports.map(|(source_port, destination_port)| UdpEncapsulation { source_port, destination_port });
+                }
+                other => return Err(Unsupported::Encapsulation(other.unwrap_or(0))),
+            },
+            attribute::REPLAY => {
+                let number = |at| value.u32(at).map_or(0, u64::from);
+                self.numbers = MirroredNumbers { sent: number(0), received: number(4) };
+            }
+            attribute::REPLAY_ESN => {
+                let number =
+                    |low, high| (value.u32(high).unwrap_or(0) as u64) << 32 | value.u32(low).unwrap_or(0) as u64;
+                self.numbers = MirroredNumbers { sent: number(4, 12), received: number(8, 16) };
+                self.esn_window = value.u32(20);
+            }
+            attribute::EXTRA_FLAGS => match value.u32(0).unwrap_or(0) {
+                0 => {}
+                EXTRA_DONT_ENCAP_DSCP => self.clears_dscp = true,
+                other => return Err(Unsupported::Flags(other)),
+            },
+            attribute::DIRECTION => {
+                self.direction = match value.u8(0) {
+                    Some(1) => Some(Direction::Receive),
+                    Some(2) => Some(Direction::Transmit),
+                    _ => None,
+                }
+            }
+            attribute::KEEP_ALIVE => {
+                let seconds = value.u32(0).filter(|seconds| *seconds != 0);
+                self.keep_alive = seconds.map(|seconds| Duration::from_secs(seconds.into()));
+            }
+            attribute::MARK | attribute::INTERFACE | attribute::SET_MARK | attribute::SET_MARK_MASK => {
+                if value.0.iter().any(|byte| *byte != 0) {
+                    return Err(Unsupported::Mark);
+                }
+            }
+            attribute::PADDING if value.u32(0) == Some(0) => {}
+            // Times, thresholds, names that the structure has as well.
+            attribute::LIFETIME
+            | attribute::REPLAY_THRESHOLD
+            | attribute::EVENT_TIMER
+            | attribute::SOURCE
+            | attribute::LAST_USED
+            | attribute::PROTOCOL
+            | attribute::PAD
+            | attribute::OFFLOAD
+            | attribute::MAPPING_TIMER => {}
+            other => return Err(Unsupported::Attribute(other)),
+        }
+        Ok(())
+    }
+}
+
+/// The key of `struct xfrm_algo_aead`.
+fn key(value: Bytes<'_>) -> Option<Result<EspKey, Unsupported>> {
+    let name = name_of_algorithm(value)?;
+    let (bits, icv) = (value.u32(ALGORITHM_NAME)?, value.u32(ALGORITHM_NAME + 4)?);
+    let suites: &[EspSuite] = match &name[..] {
+        "rfc4106(gcm(aes))" => &[EspSuite::Aes128Gcm, EspSuite::Aes256Gcm],
+        "rfc4543(gcm(aes))" => &[EspSuite::Aes128Gmac, EspSuite::Aes256Gmac],
+        "rfc7539esp(chacha20,poly1305)" => &[EspSuite::ChaCha20Poly1305],
+        _ => return Some(Err(Unsupported::Algorithm(name))),
+    };
+    let material = value.from(ALGORITHM_NAME + 8).0.get(..bits as usize / 8)?;
+    let key = suites.iter().find_map(|suite| EspKey::new(*suite, material)).filter(|_| icv == 128);
+    Some(key.ok_or(Unsupported::Algorithm(name)))
+}
+
+/// The name that an algorithm begins with, as far as it can be shown.
+fn name_of_algorithm(value: Bytes<'_>) -> Option<String> {
+    (value.0.len() >= ALGORITHM_NAME).then(|| value.text(ALGORITHM_NAME))
+}
+
+/// The structure that names an SA to the kernel: `struct xfrm_usersa_id`.
+pub(crate) fn identifier(name: SaName) -> [u8; ID] {
+    let mut bytes = [0; ID];
+    let (address, family) = wire_address(name.destination);
+    bytes[..16].copy_from_slice(&address);
+    bytes[16..20].copy_from_slice(&name.spi.to_be_bytes());
+    bytes[20..22].copy_from_slice(&family.to_ne_bytes());
+    bytes[22] = ESP;
+    bytes
+}
+
+/// As much of `struct xfrm_usersa_info` as names an SA.
+pub(crate) fn named_info(name: SaName) -> [u8; INFO] {
+    let mut bytes = [0; INFO];
+    let ((destination, family), (source, _)) = (wire_address(name.destination), wire_address(name.source));
+    bytes[IDENTIFIER..][..16].copy_from_slice(&destination);
+    bytes[IDENTIFIER + 16..][..4].copy_from_slice(&name.spi.to_be_bytes());
+    bytes[IDENTIFIER + 20] = ESP;
+    bytes[SOURCE..][..16].copy_from_slice(&source);
+    bytes[FAMILY..][..2].copy_from_slice(&family.to_ne_bytes());
+    bytes
+}
+
+/// `xfrm_address_t`, and its family.
+pub(crate) fn wire_address(address: IpAddr) -> ([u8; 16], u16) {
+    match address {
+        IpAddr::V4(address) => {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&address.octets());
+            (bytes, INET)
+        }
+        IpAddr::V6(address) => (address.octets(), INET6),
+    }
+}
+
+/// `struct xfrm_usersa_info`, and where its fields are.
+pub(crate) const INFO: usize = 224;
+const IDENTIFIER: usize = 56;
+const SOURCE: usize = 80;
+const LIMITS: usize = 96;
+const LIFETIME_NOW: usize = 160;
+const REQID: usize = 208;
+const FAMILY: usize = 212;
+const MODE: usize = 214;
+const REPLAY_WINDOW: usize = 215;
+const FLAGS: usize = 216;
+/// `struct xfrm_usersa_id`.
+pub(crate) const ID: usize = 24;
+/// The name of an algorithm, behind which its lengths and key are.
+const ALGORITHM_NAME: usize = 64;
+
+const FLAG_NO_ECN: u8 = 1;
+const FLAG_DECAP_DSCP: u8 = 2;
+const FLAG_NO_PMTU_DISCOVERY: u8 = 4;
+const FLAG_AF_UNSPEC: u8 = 32;
+const FLAG_ESN: u8 = 128;
+const KNOWN_FLAGS: u8 = FLAG_NO_ECN | FLAG_DECAP_DSCP | FLAG_NO_PMTU_DISCOVERY | FLAG_AF_UNSPEC | FLAG_ESN;
+const EXTRA_DONT_ENCAP_DSCP: u32 = 1;
+const ESP_IN_UDP: u16 = 2;

@@ -1,0 +1,217 @@
+//! What agent and mirror say to each other: lines of text, in the words of `tc` where those say it.
+//!
+//! So who joins in the middle of a stream, as an agent does that comes back on a virtio-serial port, finds the next line. Bounds: a line
+//! has at most [`MOST_BYTES`] bytes, and a reader holds no more than one.
+
+use core::fmt;
+use nic_switch::{Change, Device, Rule, RuleFile, Selection};
+
+/// Names a rule: device, chain, priority, handle.
+///
+/// ```
+/// use nic_switch::{Device, Vport};
+/// use linux_mirror::tc::Place;
+///
+/// let place = Place { device: Device::Port(Vport::Uplink), chain: 0, priority: 3, handle: 1 };
+/// assert_eq!(place.to_string(), "dev p0 chain 0 prio 3 handle 1");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The device that its frames come from.
+    pub device: Device,
+    /// Its chain.
+    pub chain: u32,
+    /// Its priority.
+    pub priority: u16,
+    /// Its handle.
+    pub handle: u32,
+}
+
+impl Place {
+    /// That of a rule that has a handle.
+    pub fn of(rule: &Rule) -> Option<Place> {
+        let Rule { device, chain, priority, handle, .. } = *rule;
+        Some(Place { device, chain, priority, handle: handle? })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { device, chain, priority, handle } = self;
+        write!(f, "dev {device} chain {chain} prio {priority} handle {handle}")
+    }
+}
+
+/// What a rule did in the switch.
+///
+/// ```
+/// let used = linux_mirror::tc::Used { packets: 3, bytes: 180, idle: Some(20) };
+/// assert_eq!(used.to_string(), "packets 3 bytes 180 idle 20");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Frames that it took.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// For how long it has taken none, in milliseconds; `None`: it never did.
+    pub idle: Option<u64>,
+}
+
+impl fmt::Display for Used {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "packets {} bytes {}", self.packets, self.bytes)?;
+        self.idle.map_or(Ok(()), |idle| write!(f, " idle {idle}"))
+    }
+}
+
+/// A line.
+///
+/// ```
+/// use linux_mirror::tc::{Line, Reader};
+///
+/// let mut said = Vec::new();
+/// Reader::new().read(b"tc-mirror 1\nbegin\ntc filter del dev p0 ingress prio 1 handle 2 flower\nend\n", |line| said.push(line));
+/// assert_eq!((&said[0], &said[1]), (&Ok(Line::Hello(1)), &Ok(Line::Begins)));
+/// assert_eq!(said[2].as_ref().unwrap().to_string(), "tc filter del dev p0 ingress prio 1 handle 2 flower");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Line {
+    /// The agent is there, and speaks this version. A snapshot follows.
+    Hello(u16),
+    /// The mirror is there, speaks this version, and wants a snapshot.
+    Ask(u16),
+    /// All filters that there are follow.
+    Begins,
+    /// What was not said since it began is not there.
+    Ends,
+    /// A filter is there, and has this rule.
+    There(Box<Rule>),
+    /// These are gone.
+    Gone(Selection),
+    /// The filter of this place is left to the kernel, and why.
+    Refused(Place, String),
+    /// From the mirror: what a rule did so far.
+    Used(Place, Used),
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Line::Hello(version) => write!(f, "tc-mirror {version}"),
+            Line::Ask(version) => write!(f, "ask {version}"),
+            Line::Begins => f.write_str("begin"),
+            Line::Ends => f.write_str("end"),
+            Line::There(rule) => Change::Replace(Rule::clone(rule)).fmt(f),
+            Line::Gone(selection) => Change::Delete(*selection).fmt(f),
+            Line::Refused(place, why) => write!(f, "refused {place}: {why}"),
+            Line::Used(place, used) => write!(f, "used {place} {used}"),
+        }
+    }
+}
+
+/// A line that makes no sense: its sender's fault.
+///
+/// ```
+/// use linux_mirror::tc::{BadLine, Reader};
+///
+/// let mut said = Vec::new();
+/// Reader::new().read(b"what?\n", |line| said.extend(line.err()));
+/// assert_eq!(said, [BadLine("the protocol has no such line".into())]);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this line cannot be read: {0}: use an agent and a mirror of one release")]
+pub struct BadLine(pub String);
+
+/// Bytes to lines.
+///
+/// See [`Line`] for an example.
+#[derive(Debug, Default)]
+pub struct Reader {
+    line: Vec<u8>,
+    too_long: bool,
+}
+
+impl Reader {
+    /// In the middle of a stream, perhaps.
+    pub fn new() -> Reader {
+        Reader::default()
+    }
+
+    /// Takes the next bytes of the stream, and gives `take` the lines that are whole.
+    pub fn read(&mut self, bytes: &[u8], mut take: impl FnMut(Result<Line, BadLine>)) {
+        for byte in bytes {
+            if *byte != b'\n' {
+                self.too_long |= self.line.len() == MOST_BYTES;
+                if !self.too_long {
+                    self.line.push(*byte);
+                }
+                continue;
+            }
+            let line = core::mem::take(&mut self.line);
+            if core::mem::take(&mut self.too_long) {
+                take(Err(BadLine(format!("it has more than {MOST_BYTES} bytes"))));
+            } else if !line.is_empty() {
+                take(parse(&line));
+            }
+        }
+    }
+}
+
+fn parse(line: &[u8]) -> Result<Line, BadLine> {
+    let line = core::str::from_utf8(line).ok().filter(|line| line.bytes().all(|byte| (b' '..0x7f).contains(&byte)));
+    let line = line.ok_or_else(|| BadLine("it is no text".into()))?;
+    let none = || BadLine("the protocol has no such line".into());
+    if line.starts_with("tc ") {
+        let file = RuleFile::parse("it", line).map_err(|error| BadLine(error.to_string()))?;
+        let mut changes = file.changes.into_iter();
+        return match (changes.next(), changes.next()) {
+            (Some(Change::Replace(rule)), None) if rule.handle.is_some() => Ok(Line::There(Box::new(rule))),
+            (Some(Change::Delete(selection)), None) => Ok(Line::Gone(selection)),
+            _ => Err(none()),
+        };
+    }
+    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let read = match (word, rest) {
+        ("tc-mirror", version) => version.parse().ok().map(Line::Hello),
+        ("ask", version) => version.parse().ok().map(Line::Ask),
+        ("begin", "") => Some(Line::Begins),
+        ("end", "") => Some(Line::Ends),
+        ("refused", rest) => rest.split_once(": ").and_then(|(place, why)| {
+            let (place, rest) = read_place(place)?;
+            rest.is_empty().then(|| Line::Refused(place, why.into()))
+        }),
+        ("used", rest) => read_place(rest).and_then(|(place, rest)| Some(Line::Used(place, read_used(&rest)?))),
+        _ => None,
+    };
+    read.ok_or_else(none)
+}
+
+/// A place, and the words behind it.
+fn read_place(text: &str) -> Option<(Place, Vec<&str>)> {
+    let words: Vec<&str> = text.split(' ').collect();
+    let (place, rest) = words.split_at_checked(8)?;
+    let ["dev", device, "chain", chain, "prio", priority, "handle", handle] = place else { return None };
+    let place = Place {
+        device: device.parse().ok()?,
+        chain: chain.parse().ok()?,
+        priority: priority.parse().ok()?,
+        handle: handle.parse().ok()?,
+    };
+    Some((place, rest.to_vec()))
+}
+
+fn read_used(words: &[&str]) -> Option<Used> {
+    let (packets, bytes, idle) = match words {
+        ["packets", packets, "bytes", bytes] => (packets, bytes, None),
+        ["packets", packets, "bytes", bytes, "idle", idle] => (packets, bytes, Some(idle.parse().ok()?)),
+        _ => return None,
+    };
+    Some(Used { packets: packets.parse().ok()?, bytes: bytes.parse().ok()?, idle })
+}
+
+/// The version of what is said here.
+pub const VERSION: u16 = 1;
+/// How long a line may be.
+pub const MOST_BYTES: usize = 4096;

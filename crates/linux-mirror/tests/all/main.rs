@@ -1,0 +1,8 @@
+//! The mirrors against a kernel's messages, and the agent without a writable standard error.
+//!
+//! - `console`: the agent without standard error;
+//! - `sa/`: SAs and policies; `tc/`: filters. `tests/linux/mirror_guest.sh` and `tc_mirror_guest.sh` run whole kernels.
+
+mod console;
+mod sa;
+mod tc;

@@ -1,0 +1,639 @@
+//! Kernel, agent and mirror together: once everything was heard, what the kernel has is there and nothing else, after any history of
+//! notices, dropped notices, agents that die in the middle of a message, and mirrors that are restarted.
+
+use super::kernel::{Kernel, Policy, Sa};
+use core::net::IpAddr;
+use core::time::Duration;
+use ipsec::SecureDevice;
+use linux_mirror::sa::{
+    Change, Decoder, Message, Mirror, MirroredPolicy, Refusal, Report, SaName, Unsupported, Used, Watcher, encode,
+};
+use nic_sim::{NicConfig, nic};
+use offload_api::ipsec::{SaAdded, SaUse};
+use offload_api::{
+    Direction, EspKey, Handle, Keying, KeyingError, Lifetime, Limit, NetDevice, OffloadKind, SaEvent, SaId, SaParams,
+};
+use offload_base::Instant;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+/// All that is between a kernel and a `Keying`.
+struct Pair {
+    kernel: Kernel,
+    watcher: Watcher,
+    decoder: Decoder,
+    /// Bytes on their way to the mirror.
+    stream: VecDeque<u8>,
+    mirror: Mirror,
+    secure: SecureDevice,
+    keys: u64,
+}
+
+impl Pair {
+    fn new(offload: OffloadKind) -> Pair {
+        let (_device, driver) = nic(NicConfig::default());
+        let mut pair = Pair {
+            kernel: Kernel::default(),
+            watcher: Watcher::new(),
+            decoder: Decoder::new(),
+            stream: VecDeque::new(),
+            mirror: Mirror::new(&[HERE]).offloaded(offload),
+            secure: SecureDevice::new(Box::new(driver)),
+            keys: 0,
+        };
+        pair.say(&Message::hello());
+        pair
+    }
+
+    fn say(&mut self, message: &Message) {
+        self.stream.extend(encode(message).iter());
+    }
+
+    fn keying(&mut self) -> &mut dyn Keying {
+        self.secure.keying().unwrap()
+    }
+
+    /// The agent reads what the kernel has for it.
+    fn hear_kernel(&mut self) {
+        loop {
+            while let Some(request) = self.watcher.poll_request() {
+                self.kernel.request(&request);
+            }
+            if self.kernel.queue.is_empty() {
+                // A socket that dropped something says so before anything else.
+                if core::mem::take(&mut self.kernel.full) {
+                    self.watcher.ask_again();
+                    continue;
+                }
+                if let Some(number) = self.watcher.poll_synced() {
+                    self.say(&Message::Synced(number));
+                }
+                return;
+            }
+            for datagram in core::mem::take(&mut self.kernel.queue) {
+                let mut said = Vec::new();
+                self.watcher.handle_datagram(NOW, &datagram, |change| said.push(Message::Change(change))).unwrap();
+                said.iter().for_each(|message| self.say(message));
+            }
+        }
+    }
+
+    /// The mirror reads this much of the stream.
+    fn deliver(&mut self, bytes: usize) {
+        let bytes: Vec<u8> = self.stream.drain(..bytes.min(self.stream.len())).collect();
+        self.mirror.receive(Instant::ZERO, &bytes, self.secure.keying().unwrap());
+    }
+
+    /// The agent reads what the mirror says.
+    fn hear_mirror(&mut self) -> Vec<Report> {
+        let (mut asked, mut reports, mut sync) = (false, Vec::new(), None);
+        while let Some(bytes) = self.mirror.poll_transmit() {
+            self.decoder.decode(&bytes, |message| match message.unwrap() {
+                Message::Ask(_) => asked = true,
+                Message::Report(report) => reports.push(report),
+                Message::Sync(number) => sync = Some(number),
+                other => panic!("{other:?}"),
+            });
+        }
+        sync.into_iter().for_each(|number| self.watcher.sync(number));
+        if asked {
+            self.watcher.ask_again();
+            self.say(&Message::hello());
+        }
+        reports
+    }
+
+    /// Until nobody has anything to say.
+    fn settle(&mut self) {
+        for _ in 0..4 {
+            self.hear_mirror();
+            self.hear_kernel();
+            self.deliver(usize::MAX);
+        }
+    }
+
+    fn add_sa(&mut self, spi: u32, received: bool) {
+        self.keys += 1;
+        let (source, destination) = if received { (THERE, HERE) } else { (HERE, THERE) };
+        self.kernel.add_sa(Sa::new(source, destination, spi, self.keys));
+    }
+
+    /// What is there is what the kernel has.
+    fn check(&mut self) {
+        for spi in 0x100..0x108 {
+            for (direction, source, destination) in
+                [(Direction::Transmit, HERE, THERE), (Direction::Receive, THERE, HERE)]
+            {
+                let name = match destination {
+                    IpAddr::V4(address) => [&address.octets()[..], &[0; 12]].concat(),
+                    IpAddr::V6(_) => unreachable!(),
+                };
+                let there = self.keying().find_sa(direction, spi, source, destination).is_some();
+                assert_eq!(there, self.kernel.sas.contains_key(&(name, spi)), "{direction:?} {spi:#x}");
+            }
+        }
+        for index in 0..6 {
+            let policy = self.kernel.policies.get(&index).cloned();
+            // Taken out and put back, for there is no other way to ask.
+            for priority in [index, index + 100] {
+                let expected = policy.as_ref().is_some_and(|policy| policy.info.priority == priority);
+                let selector = offload_api::Selector {
+                    source: Some(offload_api::Prefix::host(other(index))),
+                    destination: Some(offload_api::Prefix::host(HERE)),
+                    ..offload_api::Selector::ANY
+                };
+                let there = self.keying().delete_policy(Direction::Receive, &selector, priority).is_ok();
+                assert_eq!(there, expected, "policy {index} of priority {priority}");
+                if there {
+                    let template = offload_api::Template::transport(1);
+                    let action = offload_api::Action::Protect(template);
+                    let policy = offload_api::Policy { direction: Direction::Receive, selector, priority, action };
+                    self.keying().add_policy(policy).unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    AddSa(u32, bool),
+    UpdateSa(usize, u64),
+    DeleteSa(usize, bool),
+    PutPolicy(u32, bool),
+    DeletePolicy(usize),
+    /// The agent hears the kernel.
+    Hear,
+    Deliver(usize),
+    /// The kernel has no room for messages from now on, until the agent finds out.
+    Full,
+    AgentDies,
+    /// A connection is lost, and another one made.
+    Reconnect,
+    Settle,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    vec(
+        prop_oneof![
+            4 => (0x100..0x108u32, any::<bool>()).prop_map(|(spi, received)| Step::AddSa(spi, received)),
+            2 => (0..8usize, 1..1000u64).prop_map(|(number, packets)| Step::UpdateSa(number, packets)),
+            3 => (0..8usize, any::<bool>()).prop_map(|(number, expires)| Step::DeleteSa(number, expires)),
+            3 => (0..6u32, any::<bool>()).prop_map(|(index, changed)| Step::PutPolicy(index, changed)),
+            2 => (0..6usize).prop_map(Step::DeletePolicy),
+            4 => Just(Step::Hear),
+            4 => (1..300usize).prop_map(Step::Deliver),
+            1 => Just(Step::Full),
+            1 => Just(Step::AgentDies),
+            1 => Just(Step::Reconnect),
+            1 => Just(Step::Settle),
+        ],
+        0..60,
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_the_kernel_has_is_there(steps in steps(), offload in prop_oneof![Just(OffloadKind::None), Just(OffloadKind::Packet)]) {
+        let mut pair = Pair::new(offload);
+        for step in steps {
+            match step {
+                Step::AddSa(spi, received) => pair.add_sa(spi, received),
+                Step::UpdateSa(number, packets) => pair.kernel.update_sa(number, packets),
+                Step::DeleteSa(number, expires) => pair.kernel.delete_sa(number, expires),
+                Step::PutPolicy(index, changed) => {
+                    let priority = if changed { index + 100 } else { index };
+                    pair.kernel.put_policy(Policy::new(index, 0, other(index), HERE, priority));
+                }
+                Step::DeletePolicy(number) => pair.kernel.delete_policy(number),
+                Step::Hear => pair.hear_kernel(),
+                Step::Deliver(bytes) => pair.deliver(bytes),
+                Step::Full => pair.kernel.full = true,
+                Step::AgentDies => {
+                    // What it had not sent is lost, in the middle of a message perhaps; its socket goes.
+                    pair.kernel.queue.clear();
+                    pair.kernel.full = false;
+                    let left = pair.stream.len() / 2;
+                    pair.stream.truncate(left);
+                    (pair.watcher, pair.decoder) = (Watcher::new(), Decoder::new());
+                    pair.say(&Message::hello());
+                }
+                Step::Reconnect => {
+                    pair.stream.clear();
+                    pair.mirror.connect();
+                }
+                Step::Settle => {
+                    pair.settle();
+                    pair.check();
+                }
+            }
+        }
+        pair.settle();
+        pair.check();
+    }
+}
+
+#[test]
+fn a_snapshot_counts_when_its_last_byte_is_there() {
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.kernel.put_policy(Policy::new(1, 0, other(1), HERE, 7));
+    pair.hear_kernel();
+    pair.deliver(pair.stream.len() - 1);
+    assert_eq!(pair.mirror.counters().snapshots, 0);
+    pair.deliver(1);
+    assert_eq!(pair.mirror.counters().snapshots, 1);
+}
+
+#[test]
+fn a_snapshot_touches_nothing_that_is_the_same() {
+    let mut pair = Pair::new(OffloadKind::Packet);
+    pair.add_sa(0x100, false);
+    pair.settle();
+    let before = (pair.mirror.counters(), pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE));
+    pair.watcher.ask_again();
+    pair.settle();
+    let after = (pair.mirror.counters(), pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE));
+    assert_eq!(before.1, after.1);
+    assert_eq!((after.0.sas_added, after.0.sas_deleted, after.0.snapshots), (1, 0, before.0.snapshots + 1));
+}
+
+#[test]
+fn an_sa_that_becomes_one_that_cannot_be_mirrored_is_gone() {
+    let mut pair = Pair::new(OffloadKind::Packet);
+    pair.add_sa(0x100, true);
+    pair.settle();
+    assert!(pair.keying().find_sa(Direction::Receive, 0x100, THERE, HERE).is_some());
+    let name = SaName { source: THERE, destination: HERE, spi: 0x100 };
+    pair.say(&Message::Change(Change::SaUnsupported(name, Unsupported::Mark)));
+    pair.deliver(usize::MAX);
+    assert!(pair.keying().find_sa(Direction::Receive, 0x100, THERE, HERE).is_none());
+}
+
+/// The kernel tells policies apart by more than is mirrored, and gives one that comes again another number. In no order is there none in force
+/// while the kernel has one; and of one that cannot be mirrored, nothing passes.
+#[test]
+fn policies_for_the_same_packets_stand_in_for_each_other() {
+    let selector =
+        offload_api::Selector { destination: Some(offload_api::Prefix::host(THERE)), ..offload_api::Selector::ANY };
+    let protect = offload_api::Action::Protect(offload_api::Template::transport(1));
+    let policy = |index, action| {
+        let direction = Direction::Transmit;
+        Message::Change(Change::Policy(MirroredPolicy { index, direction, selector, priority: 5, action }))
+    };
+    let in_force = |pair: &mut Pair, action| {
+        let keying = pair.keying();
+        let policy = offload_api::Policy { direction: Direction::Transmit, selector, priority: 5, action };
+        assert_eq!(keying.add_policy(policy), Err(offload_api::KeyingError::Exists), "one is there");
+    };
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.say(&Message::Change(Change::SnapshotBegins));
+    pair.say(&policy(9, Ok(protect)));
+    pair.say(&Message::Change(Change::SnapshotEnds));
+    pair.say(&Message::Change(Change::SnapshotBegins));
+    pair.say(&policy(17, Ok(protect)));
+    pair.say(&Message::Change(Change::SnapshotEnds));
+    pair.deliver(usize::MAX);
+    in_force(&mut pair, protect);
+    // One with a mark, say, stands in the way of both, and the other one comes back.
+    pair.say(&policy(18, Err(Unsupported::Mark)));
+    pair.deliver(usize::MAX);
+    let before = pair.mirror.counters();
+    pair.say(&Message::Change(Change::PolicyGone(18)));
+    pair.deliver(usize::MAX);
+    in_force(&mut pair, protect);
+    let after = pair.mirror.counters();
+    assert_eq!(
+        (after.policies_deleted, after.policies_added),
+        (before.policies_deleted + 1, before.policies_added + 1)
+    );
+    pair.say(&Message::Change(Change::PolicyGone(17)));
+    pair.deliver(usize::MAX);
+    assert!(pair.keying().delete_policy(Direction::Transmit, &selector, 5).is_err(), "none is there any more");
+}
+
+#[test]
+fn a_key_that_comes_again_is_refused_and_the_daemon_asked_for_another() {
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.add_sa(0x100, false);
+    pair.settle();
+    // A translator changed a port: the same key, another SA to us.
+    let mut sa = pair.kernel.sas.values().next().unwrap().clone();
+    sa.info.reqid = 7;
+    pair.kernel.add_sa(sa);
+    pair.hear_kernel();
+    pair.deliver(usize::MAX);
+    let name = SaName { source: HERE, destination: THERE, spi: 0x100 };
+    assert_eq!(pair.mirror.poll_refusal(), Some(Refusal::Sa(name, KeyingError::KeyReused)));
+    assert_eq!(pair.hear_mirror(), [Report::Expired(name, false)]);
+}
+
+#[test]
+fn an_sa_gets_what_is_left_of_its_lifetime_and_reports_add_up() {
+    let mut sa = Sa::new(HERE, THERE, 0x100, 1);
+    let limits = &mut sa.info.lifetime_cfg;
+    (limits.soft_packet_limit, limits.hard_packet_limit, limits.hard_byte_limit) = (80, 100, 5000);
+    (sa.info.lifetime_cur.packets, sa.info.lifetime_cur.bytes) = (90, 4000);
+    let mut pair = Pair::new(OffloadKind::None);
+    let mut recorder = Recorder { used: SaUse { packets: 3, bytes: 30, number: 3 }, ..Recorder::default() };
+    pair.kernel.add_sa(sa);
+    pair.hear_kernel();
+    let bytes: Vec<u8> = pair.stream.drain(..).collect();
+    pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
+    let Lifetime { soft, hard } = recorder.added[0].lifetime;
+    assert_eq!((soft.packets, hard.packets, hard.bytes, soft.bytes), (Some(1), Some(10), Some(1000), None));
+    pair.hear_mirror();
+    pair.mirror.report(&mut recorder);
+    let name = SaName { source: HERE, destination: THERE, spi: 0x100 };
+    assert_eq!(pair.hear_mirror(), [Report::Used(name, Used { packets: 93, bytes: 4030 })]);
+    pair.mirror.report(&mut recorder);
+    assert_eq!(pair.hear_mirror(), [], "nothing new");
+    for (event, hard) in [
+        (SaEvent::SoftLimit { sa: ID, limit: Limit::Packets }, false),
+        (SaEvent::HardLimit { sa: ID, limit: Limit::Packets }, true),
+        (SaEvent::SequenceExhausted { sa: ID }, true),
+    ] {
+        recorder.events.push(event);
+        pair.mirror.report(&mut recorder);
+        assert_eq!(pair.hear_mirror(), [Report::Expired(name, hard)], "{event:?}");
+    }
+}
+
+/// Remembers what it is told.
+#[derive(Default)]
+struct Recorder {
+    added: Vec<SaParams>,
+    updated: Vec<Lifetime>,
+    policies: Vec<offload_api::Policy>,
+    bypass: [bool; 2],
+    used: SaUse,
+    events: Vec<SaEvent>,
+}
+
+impl Keying for Recorder {
+    fn add_sa(&mut self, _: Instant, sa: SaParams) -> Result<SaAdded, KeyingError> {
+        let spi = sa.spi;
+        self.added.push(sa);
+        Ok(SaAdded { sa: ID, spi, refused: None })
+    }
+    fn update_sa(&mut self, _: Instant, _: SaId, lifetime: Lifetime) -> Result<(), KeyingError> {
+        self.updated.push(lifetime);
+        Ok(())
+    }
+    fn rekey_sa(&mut self, _: Instant, _: SaId, _: u32, _: EspKey) -> Result<SaAdded, KeyingError> {
+        Err(KeyingError::NotFound)
+    }
+    fn delete_sa(&mut self, _: SaId) -> Result<(), KeyingError> {
+        Ok(())
+    }
+    fn find_sa(&self, _: Direction, _: u32, _: IpAddr, _: IpAddr) -> Option<SaId> {
+        None
+    }
+    fn sa_use(&self, _: SaId) -> Option<SaUse> {
+        Some(self.used)
+    }
+    fn lend_sas(&mut self, _: Direction, _: u32) -> Result<Vec<offload_api::Handle>, KeyingError> {
+        Ok(Vec::new())
+    }
+    fn add_policy(&mut self, policy: offload_api::Policy) -> Result<(), KeyingError> {
+        self.policies.push(policy);
+        Ok(())
+    }
+    fn delete_policy(
+        &mut self,
+        direction: Direction,
+        selector: &offload_api::Selector,
+        priority: u32,
+    ) -> Result<(), KeyingError> {
+        let is_meant =
+            |one: &offload_api::Policy| (one.direction, one.selector, one.priority) == (direction, *selector, priority);
+        let before = self.policies.len();
+        self.policies.retain(|one| !is_meant(one));
+        if self.policies.len() < before { Ok(()) } else { Err(KeyingError::NotFound) }
+    }
+    fn policies(&self, direction: Direction) -> Vec<offload_api::Policy> {
+        self.policies.iter().filter(|policy| policy.direction == direction).copied().collect()
+    }
+    fn set_default(&mut self, direction: Direction, bypass: bool) {
+        self.bypass[direction as usize] = bypass;
+    }
+    fn poll_sa_event(&mut self) -> Option<SaEvent> {
+        self.events.pop()
+    }
+    fn write_numbers(&mut self) {}
+}
+
+#[test]
+fn a_number_is_synced_when_what_came_before_was_replayed() {
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.settle();
+    pair.mirror.sync(7);
+    let mut numbers = Vec::new();
+    while let Some(bytes) = pair.mirror.poll_transmit() {
+        pair.decoder.decode(&bytes, |message| numbers.extend(matches!(message, Ok(Message::Sync(7))).then_some(7)));
+    }
+    assert_eq!(numbers, [7]);
+    pair.add_sa(0x100, false);
+    pair.hear_kernel();
+    pair.say(&Message::Synced(7));
+    pair.deliver(pair.stream.len() - 1);
+    assert_eq!(pair.mirror.synced(), 0);
+    pair.deliver(1);
+    assert_eq!(pair.mirror.synced(), 7);
+    assert!(pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE).is_some());
+}
+
+#[test]
+fn what_the_kernel_dropped_is_told_before_a_number_is_synced() {
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.settle();
+    pair.kernel.full = true;
+    pair.add_sa(0x100, false);
+    pair.mirror.sync(7);
+    pair.hear_mirror();
+    // The agent finds out that something was dropped, and has no answer yet.
+    pair.kernel.full = false;
+    pair.watcher.ask_again();
+    assert_eq!(pair.watcher.poll_synced(), None);
+    let dump = pair.watcher.poll_request().expect("everything is asked for");
+    assert_eq!(pair.watcher.poll_synced(), None);
+    pair.kernel.request(&dump);
+    pair.hear_kernel();
+    pair.deliver(usize::MAX);
+    assert_eq!(pair.mirror.synced(), 7);
+    assert!(pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE).is_some());
+    pair.hear_kernel();
+    assert!(pair.stream.is_empty(), "it is told once");
+}
+
+/// The kernel's SA received nothing, so it tells 0.
+#[test]
+fn a_receiver_that_comes_again_goes_on_behind_its_numbers() {
+    let mut pair = Pair::new(OffloadKind::None);
+    let mut recorder = Recorder { used: SaUse { packets: 3, bytes: 30, number: 77 }, ..Recorder::default() };
+    pair.add_sa(0x100, true);
+    let mut sa = pair.kernel.sas.values().next().unwrap().clone();
+    let mut heard = |pair: &mut Pair| {
+        pair.hear_kernel();
+        let bytes: Vec<u8> = pair.stream.drain(..).collect();
+        pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
+        (recorder.added.len(), recorder.added.last().unwrap().last_number)
+    };
+    assert_eq!(heard(&mut pair), (1, 0));
+    sa.info.reqid = 7;
+    pair.kernel.add_sa(sa.clone());
+    assert_eq!(heard(&mut pair), (2, 77), "another SA to us");
+    pair.kernel.delete_sa(0, false);
+    pair.kernel.add_sa(sa);
+    assert_eq!(heard(&mut pair), (3, 77), "it went, and came back");
+    pair.kernel.delete_sa(0, false);
+    pair.add_sa(0x100, true);
+    assert_eq!(heard(&mut pair), (4, 0), "another key");
+}
+
+#[test]
+fn a_new_limit_counts_what_was_done_while_no_agent_was_there() {
+    let mut pair = Pair::new(OffloadKind::None);
+    let mut recorder = Recorder::default();
+    let mut sa = Sa::new(HERE, THERE, 0x100, 1);
+    sa.info.lifetime_cfg.hard_byte_limit = 5000;
+    sa.info.lifetime_cfg.hard_add_expires_seconds = 100;
+    let mut put = |pair: &mut Pair, sa: &Sa, seconds: u64, bytes: u64| {
+        pair.kernel.add_sa(sa.clone());
+        pair.hear_kernel();
+        let stream: Vec<u8> = pair.stream.drain(..).collect();
+        recorder.used = SaUse { packets: 1, bytes, number: 1 };
+        pair.mirror.receive(Instant::ZERO + Duration::from_secs(seconds), &stream, &mut recorder);
+        core::mem::take(&mut recorder.updated).pop().map(|lifetime| (lifetime.hard.bytes, lifetime.hard.time))
+    };
+    assert_eq!(put(&mut pair, &sa, 0, 0), None);
+    // Nobody asked for a report meanwhile.
+    sa.info.lifetime_cfg.hard_byte_limit = 6000;
+    let hundred = Some(Duration::from_secs(100));
+    assert_eq!(put(&mut pair, &sa, 0, 4000), Some((Some(2000), hundred)));
+    // Time that grows less by itself is no news; what is longer, shorter or gone is.
+    sa.info.lifetime_cfg.hard_add_expires_seconds = 60;
+    assert_eq!(put(&mut pair, &sa, 40, 4000), None, "60 seconds are left");
+    sa.info.lifetime_cfg.hard_add_expires_seconds = 80;
+    assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), Some(Duration::from_secs(80)))), "20 seconds more");
+    sa.info.lifetime_cfg.hard_add_expires_seconds = 10;
+    assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), Some(Duration::from_secs(10)))));
+    sa.info.lifetime_cfg.hard_add_expires_seconds = 0;
+    assert_eq!(put(&mut pair, &sa, 40, 4000), Some((Some(2000), None)), "no end any more");
+}
+
+#[test]
+fn more_policies_than_there_is_room_for_let_nothing_pass() {
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.mirror = Mirror::new(&[HERE]).with_room_for(4);
+    let mut recorder = Recorder::default();
+    let put = |pair: &mut Pair, index: u32| pair.kernel.put_policy(Policy::new(index, 0, other(index), HERE, index));
+    let mut hear = |pair: &mut Pair| {
+        for _ in 0..3 {
+            pair.hear_kernel();
+            let bytes: Vec<u8> = pair.stream.drain(..).collect();
+            pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
+            pair.hear_mirror();
+        }
+        (recorder.bypass, recorder.policies.iter().map(|policy| policy.priority).collect::<Vec<_>>())
+    };
+    (0..4).for_each(|index| put(&mut pair, index));
+    assert_eq!(hear(&mut pair), ([true; 2], vec![0, 1, 2, 3]));
+    // One too many, which nobody can hold to.
+    put(&mut pair, 4);
+    assert_eq!(hear(&mut pair), ([false; 2], vec![]));
+    assert_eq!(pair.mirror.poll_refusal(), Some(Refusal::TooManyPolicies(4)));
+    // Whatever the agent says of it: what is missing is still missing.
+    pair.say(&Message::Change(Change::Defaults { receive: true, transmit: true }));
+    pair.watcher.ask_again();
+    assert_eq!(hear(&mut pair), ([false; 2], vec![]));
+    // Room again: a snapshot is asked for, which brings the one that is not held.
+    pair.kernel.delete_policy(1);
+    assert_eq!(hear(&mut pair), ([true; 2], vec![0, 2, 3, 4]));
+    (5..7).for_each(|index| put(&mut pair, index));
+    assert_eq!(hear(&mut pair).0, [false; 2]);
+    // Those that are too many go, of which nothing is held.
+    [5, 4].into_iter().for_each(|place| pair.kernel.delete_policy(place));
+    assert_eq!(hear(&mut pair), ([true; 2], vec![0, 2, 3, 4]));
+    (5..7).for_each(|index| put(&mut pair, index));
+    assert_eq!(hear(&mut pair).0, [false; 2]);
+    pair.say(&Message::Change(Change::AllPoliciesGone));
+    assert_eq!(hear(&mut pair), ([true; 2], vec![]), "none is none too many");
+}
+
+#[test]
+fn defaults_are_in_force_when_all_policies_are_known() {
+    let mut pair = Pair::new(OffloadKind::None);
+    let mut recorder = Recorder::default();
+    pair.mirror = Mirror::new(&[HERE]);
+    let mut says = |pair: &mut Pair, message: Message| {
+        pair.say(&message);
+        let bytes: Vec<u8> = pair.stream.drain(..).collect();
+        pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
+        recorder.bypass
+    };
+    says(&mut pair, Message::hello());
+    says(&mut pair, Message::Change(Change::SnapshotBegins));
+    let passes = Change::Defaults { receive: true, transmit: true };
+    assert_eq!(says(&mut pair, Message::Change(passes)), [false; 2], "a policy that drops may be missing");
+    assert_eq!(says(&mut pair, Message::Change(Change::SnapshotEnds)), [true; 2]);
+}
+
+#[test]
+fn an_agent_that_talks_and_does_not_listen_fills_no_memory() {
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.add_sa(0x100, false);
+    pair.settle();
+    let mut sa = pair.kernel.sas.values().next().unwrap().clone();
+    for reqid in 2..100 {
+        // Nonsense is answered, and so is a key that comes again.
+        pair.say(&Message::Ask(1));
+        pair.say(&Message::hello());
+        sa.info.reqid = reqid;
+        pair.kernel.add_sa(sa.clone());
+        pair.hear_kernel();
+        pair.deliver(usize::MAX);
+        pair.mirror.sync(reqid);
+    }
+    let waiting = core::iter::from_fn(|| pair.mirror.poll_transmit()).count();
+    assert_eq!(waiting, 3, "begin anew, sync, a successor");
+}
+
+#[test]
+fn that_an_sa_is_dead_waits_for_an_agent() {
+    let mut pair = Pair::new(OffloadKind::None);
+    let mut recorder = Recorder::default();
+    pair.add_sa(0x100, false);
+    pair.hear_kernel();
+    let bytes: Vec<u8> = pair.stream.drain(..).collect();
+    pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
+    pair.hear_mirror();
+    pair.mirror.connect();
+    recorder.events.push(SaEvent::HardLimit { sa: ID, limit: Limit::Packets });
+    pair.mirror.report(&mut recorder);
+    assert_eq!(pair.hear_mirror(), []);
+    let bytes: Vec<u8> = pair.stream.drain(..).collect();
+    pair.mirror.receive(Instant::ZERO, &bytes, &mut recorder);
+    let name = SaName { source: HERE, destination: THERE, spi: 0x100 };
+    assert_eq!(pair.hear_mirror(), [Report::Expired(name, true)]);
+}
+
+#[test]
+fn another_version_is_told_of() {
+    let mut pair = Pair::new(OffloadKind::None);
+    pair.stream.clear();
+    pair.say(&Message::Hello(2));
+    pair.settle();
+    let refused: Vec<_> = core::iter::from_fn(|| pair.mirror.poll_refusal()).collect();
+    assert!(refused.contains(&Refusal::Version(2)), "{refused:?}");
+}
+
+/// Whom policy number `index` is about.
+fn other(index: u32) -> IpAddr {
+    [10, 0, 1, index as u8].into()
+}
+
+const HERE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 1));
+const THERE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 2));
+const NOW: u64 = 1000;
+const ID: SaId = SaId(Handle { index: 3, generation: 0 });

@@ -1,0 +1,32 @@
+//! Any bytes as datagrams of a kernel's netlink: what is read of them, agent and mirror say to each other without loss.
+
+use linux_mirror::sa::{Change, Decoder, Message, Watcher, encode};
+
+/// Runs one input: datagrams, each behind its length in two bytes.
+pub fn run(mut data: &[u8]) {
+    let mut watcher = Watcher::new();
+    while let Some((length, rest)) = data.split_first_chunk::<2>() {
+        let (datagram, after) = rest.split_at(rest.len().min(u16::from_le_bytes(*length).into()));
+        data = after;
+        // What is asked for has a sequence number that an input can guess: they count from one.
+        while watcher.poll_request().is_some() {}
+        let mut changes = Vec::new();
+        if watcher.handle_datagram(NOW, datagram, |change| changes.push(change)).is_err() {
+            return;
+        }
+        changes.into_iter().for_each(said_and_heard);
+    }
+}
+
+fn said_and_heard(change: Change) {
+    let said = Message::Change(change);
+    let mut heard = Vec::new();
+    Decoder::new().decode(&encode(&said), |message| heard.push(message.expect("it was said")));
+    let [heard] = &heard[..] else { panic!("{said:?} is heard as {heard:?}") };
+    assert_eq!(format!("{said:?}"), format!("{heard:?}"));
+    if let (Message::Change(Change::Sa(said)), Message::Change(Change::Sa(heard))) = (&said, heard) {
+        assert!(said.params.key.is_same_as(&heard.params.key));
+    }
+}
+
+const NOW: u64 = 1_800_000_000;
