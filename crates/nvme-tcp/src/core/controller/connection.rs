@@ -206,12 +206,12 @@ impl Connection {
     }
 
     /// Whether its host was asked for data that have not come.
-    pub fn expects_data(&self) -> bool {
+    pub(crate) fn expects_data(&self) -> bool {
         self.state == State::Open && self.free_tags.len() < self.requests.len()
     }
 
     /// Bytes of data that its host has sent so far.
-    pub fn data_received(&self) -> u64 {
+    pub(crate) fn data_received(&self) -> u64 {
         self.received
     }
 
