@@ -1,6 +1,6 @@
 //! SNOW 3G (TS 35.216), many messages at a time.
 
-use crate::words::Words;
+use crate::words::{Words, sixteen_steps};
 
 /// The state of [`Words::LANES`] generators.
 pub(crate) struct Snow3g<W> {
@@ -34,22 +34,7 @@ impl<W: Words> Snow3g<W> {
         }
         let mut state = Snow3g { s, r: [W::splat(proof, 0); 3] };
         for _ in 0..2 {
-            state.initialise::<0>();
-            state.initialise::<1>();
-            state.initialise::<2>();
-            state.initialise::<3>();
-            state.initialise::<4>();
-            state.initialise::<5>();
-            state.initialise::<6>();
-            state.initialise::<7>();
-            state.initialise::<8>();
-            state.initialise::<9>();
-            state.initialise::<10>();
-            state.initialise::<11>();
-            state.initialise::<12>();
-            state.initialise::<13>();
-            state.initialise::<14>();
-            state.initialise::<15>();
+            sixteen_steps!(state.initialise);
         }
         // One word is thrown away; afterwards `s[0]` is to be the first again.
         state.word::<0>();
@@ -60,24 +45,7 @@ impl<W: Words> Snow3g<W> {
     /// The next sixteen words.
     #[inline(always)]
     pub(crate) fn block(&mut self) -> [W; 16] {
-        [
-            self.word::<0>(),
-            self.word::<1>(),
-            self.word::<2>(),
-            self.word::<3>(),
-            self.word::<4>(),
-            self.word::<5>(),
-            self.word::<6>(),
-            self.word::<7>(),
-            self.word::<8>(),
-            self.word::<9>(),
-            self.word::<10>(),
-            self.word::<11>(),
-            self.word::<12>(),
-            self.word::<13>(),
-            self.word::<14>(),
-            self.word::<15>(),
-        ]
+        sixteen_steps!(self.word)
     }
 
     /// A step whose first cell is `s[FIRST]`: cells stay where they are, and the first moves on.

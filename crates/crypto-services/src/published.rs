@@ -32,7 +32,7 @@ impl Row {
     }
 
     /// How many times as long as AES-NI alone the FPGA takes.
-    pub fn slowdown(&self) -> f64 {
+    pub(crate) fn slowdown(&self) -> f64 {
         self.fpga / self.container_compute
     }
 }

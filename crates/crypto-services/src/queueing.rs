@@ -26,12 +26,12 @@ pub struct Queue {
 
 impl Queue {
     /// How busy each server is, of 1.
-    pub fn utilisation(&self) -> f64 {
+    pub(crate) fn utilisation(&self) -> f64 {
         self.arrivals * self.service / f64::from(self.servers)
     }
 
     /// The share of arrivals that wait (Erlang's C): exact for exponential service. None where the queue grows without end.
-    pub fn waiting_share(&self) -> Option<f64> {
+    pub(crate) fn waiting_share(&self) -> Option<f64> {
         let (load, busy) = (self.arrivals * self.service, self.utilisation());
         if busy >= 1.0 {
             return None;

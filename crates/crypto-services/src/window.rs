@@ -56,12 +56,12 @@ impl Work {
     }
 
     /// All of it, by one instance.
-    pub fn total_ns(&self) -> f64 {
+    pub(crate) fn total_ns(&self) -> f64 {
         self.sum
     }
 
     /// How long one instance works on the longest packet.
-    pub fn longest_ns(&self) -> f64 {
+    pub(crate) fn longest_ns(&self) -> f64 {
         self.longest
     }
 

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, Method, Request};
 
 /// The fault of a malformed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum MalformedRequest {
     /// A field that belongs to a connection of HTTP/1.1 (section 4.2).
     #[error("the request has a field of a connection of HTTP/1.1")]
     ConnectionField,
@@ -46,18 +46,22 @@ impl BodyLength {
     ///
     /// # Errors
     /// If the body is longer than declared.
-    pub fn count(&mut self, bytes: usize) -> Result<(), Malformed> {
+    pub fn count(&mut self, bytes: usize) -> Result<(), MalformedRequest> {
         self.received = self.received.saturating_add(bytes as u64);
-        if self.declared.is_some_and(|declared| self.received > declared) { Err(Malformed::BodyLength) } else { Ok(()) }
+        if self.declared.is_some_and(|declared| self.received > declared) {
+            Err(MalformedRequest::BodyLength)
+        } else {
+            Ok(())
+        }
     }
 
     /// Checks the length at the body's end.
     ///
     /// # Errors
     /// If the body is shorter than declared.
-    pub fn check_end(&self) -> Result<(), Malformed> {
+    pub fn check_end(&self) -> Result<(), MalformedRequest> {
         if self.declared.is_some_and(|declared| self.received != declared) {
-            Err(Malformed::BodyLength)
+            Err(MalformedRequest::BodyLength)
         } else {
             Ok(())
         }
@@ -68,38 +72,38 @@ impl BodyLength {
 ///
 /// ```
 /// use http_rules::http::Request;
-/// use http_rules::http3::{Malformed, check_head};
+/// use http_rules::http3::{MalformedRequest, check_head};
 ///
 /// let request = Request::put("https://example.org/file").header("content-length", "5").body(())?;
 /// let mut length = check_head(&request).unwrap();
 /// length.count(4).unwrap();
-/// assert_eq!(length.check_end(), Err(Malformed::BodyLength));
+/// assert_eq!(length.check_end(), Err(MalformedRequest::BodyLength));
 ///
 /// let request = Request::get("https://example.org/file").header("connection", "close").body(())?;
-/// assert_eq!(check_head(&request), Err(Malformed::ConnectionField));
+/// assert_eq!(check_head(&request), Err(MalformedRequest::ConnectionField));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 ///
 /// # Errors
 /// If the request is malformed.
-pub fn check_head<B>(request: &Request<B>) -> Result<BodyLength, Malformed> {
+pub fn check_head<B>(request: &Request<B>) -> Result<BodyLength, MalformedRequest> {
     let fields = request.headers();
     check_fields(fields)?;
     let uri = request.uri();
     // 4.4: CONNECT has an authority and no path.
     if *request.method() != Method::CONNECT {
-        check_path(request.method(), uri.path()).map_err(|_| Malformed::Target)?;
+        check_path(request.method(), uri.path()).map_err(|_| MalformedRequest::Target)?;
     }
     let is_valid = |text: &str| is_authority(text.as_bytes());
     if !uri.authority().is_none_or(|authority| is_valid(authority.as_str())) || fields.get_all(HOST).iter().count() > 1
     {
-        return Err(Malformed::Target);
+        return Err(MalformedRequest::Target);
     }
     let mut lengths = fields.get_all(CONTENT_LENGTH).iter();
     let declared = match (lengths.next(), lengths.next()) {
         (None, _) => None,
-        (Some(length), None) => Some(number(length.as_bytes()).ok_or(Malformed::Length)?),
-        _ => return Err(Malformed::Length),
+        (Some(length), None) => Some(number(length.as_bytes()).ok_or(MalformedRequest::Length)?),
+        _ => return Err(MalformedRequest::Length),
     };
     Ok(BodyLength { declared, received: 0 })
 }
@@ -108,17 +112,17 @@ pub fn check_head<B>(request: &Request<B>) -> Result<BodyLength, Malformed> {
 ///
 /// # Errors
 /// If they are malformed.
-pub fn check_trailers(fields: &HeaderMap) -> Result<(), Malformed> {
+pub fn check_trailers(fields: &HeaderMap) -> Result<(), MalformedRequest> {
     check_fields(fields)
 }
 
-fn check_fields(fields: &HeaderMap) -> Result<(), Malformed> {
+fn check_fields(fields: &HeaderMap) -> Result<(), MalformedRequest> {
     let own = [CONNECTION, TRANSFER_ENCODING, UPGRADE, KEEP_ALIVE, PROXY_CONNECTION];
     if own.iter().any(|name| fields.contains_key(name)) {
-        return Err(Malformed::ConnectionField);
+        return Err(MalformedRequest::ConnectionField);
     }
     let is_trailers = |value: &http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"trailers");
-    if fields.get_all(TE).iter().all(is_trailers) { Ok(()) } else { Err(Malformed::Te) }
+    if fields.get_all(TE).iter().all(is_trailers) { Ok(()) } else { Err(MalformedRequest::Te) }
 }
 
 /// Parses a number of decimal digits alone.
@@ -134,7 +138,7 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 mod tests {
     use super::*;
 
-    fn check(method: &str, target: &str, lines: &[(&str, &str)]) -> Result<Option<u64>, Malformed> {
+    fn check(method: &str, target: &str, lines: &[(&str, &str)]) -> Result<Option<u64>, MalformedRequest> {
         let mut request = Request::builder().method(method).uri(target);
         for (name, value) in lines {
             request = request.header(*name, *value);
@@ -145,33 +149,37 @@ mod tests {
     #[test]
     fn fields_that_http3_does_not_have_are_malformed() {
         for (lines, expected) in [
-            (&[("connection", "close")][..], Err(Malformed::ConnectionField)),
-            (&[("connection", "")], Err(Malformed::ConnectionField)),
-            (&[("transfer-encoding", "chunked")], Err(Malformed::ConnectionField)),
-            (&[("keep-alive", "timeout=5")], Err(Malformed::ConnectionField)),
-            (&[("proxy-connection", "close")], Err(Malformed::ConnectionField)),
-            (&[("upgrade", "h2c")], Err(Malformed::ConnectionField)),
-            (&[("te", "gzip")], Err(Malformed::Te)),
-            (&[("te", "trailers, gzip")], Err(Malformed::Te)),
-            (&[("te", "trailers"), ("te", "gzip")], Err(Malformed::Te)),
+            (&[("connection", "close")][..], Err(MalformedRequest::ConnectionField)),
+            (&[("connection", "")], Err(MalformedRequest::ConnectionField)),
+            (&[("transfer-encoding", "chunked")], Err(MalformedRequest::ConnectionField)),
+            (&[("keep-alive", "timeout=5")], Err(MalformedRequest::ConnectionField)),
+            (&[("proxy-connection", "close")], Err(MalformedRequest::ConnectionField)),
+            (&[("upgrade", "h2c")], Err(MalformedRequest::ConnectionField)),
+            (&[("te", "gzip")], Err(MalformedRequest::Te)),
+            (&[("te", "trailers, gzip")], Err(MalformedRequest::Te)),
+            (&[("te", "trailers"), ("te", "gzip")], Err(MalformedRequest::Te)),
             (&[("te", "trailers")], Ok(None)),
-            (&[("content-length", "5"), ("content-length", "3")], Err(Malformed::Length)),
-            (&[("content-length", "5"), ("content-length", "5")], Err(Malformed::Length)),
-            (&[("content-length", "5, 5")], Err(Malformed::Length)),
-            (&[("content-length", "+5")], Err(Malformed::Length)),
-            (&[("content-length", "-1")], Err(Malformed::Length)),
-            (&[("content-length", "")], Err(Malformed::Length)),
-            (&[("content-length", "18446744073709551616")], Err(Malformed::Length)),
+            (&[("content-length", "5"), ("content-length", "3")], Err(MalformedRequest::Length)),
+            (&[("content-length", "5"), ("content-length", "5")], Err(MalformedRequest::Length)),
+            (&[("content-length", "5, 5")], Err(MalformedRequest::Length)),
+            (&[("content-length", "+5")], Err(MalformedRequest::Length)),
+            (&[("content-length", "-1")], Err(MalformedRequest::Length)),
+            (&[("content-length", "")], Err(MalformedRequest::Length)),
+            (&[("content-length", "18446744073709551616")], Err(MalformedRequest::Length)),
             (&[("content-length", "18446744073709551615")], Ok(Some(u64::MAX))),
-            (&[("host", "a"), ("host", "a")], Err(Malformed::Target)),
+            (&[("host", "a"), ("host", "a")], Err(MalformedRequest::Target)),
             (&[("host", "a")], Ok(None)),
             (&[], Ok(None)),
         ] {
             assert_eq!(check("PUT", "https://a/file", lines), expected, "{lines:?}");
             let trailers: HeaderMap =
                 lines.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
-            let is_field = matches!(expected, Err(Malformed::ConnectionField));
-            assert_eq!(check_trailers(&trailers).is_err(), is_field || expected == Err(Malformed::Te), "{lines:?}");
+            let is_field = matches!(expected, Err(MalformedRequest::ConnectionField));
+            assert_eq!(
+                check_trailers(&trailers).is_err(),
+                is_field || expected == Err(MalformedRequest::Te),
+                "{lines:?}"
+            );
         }
     }
 
@@ -181,8 +189,8 @@ mod tests {
             ("GET", "https://a/", Ok(None)),
             ("GET", "https://[::1]:80/a", Ok(None)),
             ("OPTIONS", "*", Ok(None)),
-            ("GET", "*", Err(Malformed::Target)),
-            ("GET", "https://user@a/", Err(Malformed::Target)),
+            ("GET", "*", Err(MalformedRequest::Target)),
+            ("GET", "https://user@a/", Err(MalformedRequest::Target)),
             ("CONNECT", "a:443", Ok(None)),
         ] {
             assert_eq!(check(method, target, &[]), expected, "{method} {target}");
@@ -194,9 +202,9 @@ mod tests {
         for (declared, received, expected) in [
             (None, 7, (Ok(()), Ok(()))),
             (Some(7), 7, (Ok(()), Ok(()))),
-            (Some(8), 7, (Ok(()), Err(Malformed::BodyLength))),
-            (Some(6), 7, (Err(Malformed::BodyLength), Err(Malformed::BodyLength))),
-            (Some(0), 7, (Err(Malformed::BodyLength), Err(Malformed::BodyLength))),
+            (Some(8), 7, (Ok(()), Err(MalformedRequest::BodyLength))),
+            (Some(6), 7, (Err(MalformedRequest::BodyLength), Err(MalformedRequest::BodyLength))),
+            (Some(0), 7, (Err(MalformedRequest::BodyLength), Err(MalformedRequest::BodyLength))),
         ] {
             let mut length = BodyLength { declared, received: 0 };
             assert_eq!((length.count(received), length.check_end()), expected, "{declared:?}");

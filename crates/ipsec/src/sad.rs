@@ -148,7 +148,7 @@ impl Sa {
     }
 
     /// The largest of its own packets, where the device takes `mtu` bytes.
-    pub fn outer_mtu(&self, mtu: u16) -> u16 {
+    pub(crate) fn outer_mtu(&self, mtu: u16) -> u16 {
         self.path_mtu.map_or(mtu, |path| path.bytes.min(mtu))
     }
 
@@ -163,7 +163,7 @@ impl Sa {
     }
 
     /// When it has been quiet for so long that it sends a keep-alive.
-    pub fn keep_alive_due(&self) -> Option<Instant> {
+    pub(crate) fn keep_alive_due(&self) -> Option<Instant> {
         Some(self.quiet.as_ref()?.since + self.params.keep_alive?)
     }
 
@@ -273,7 +273,7 @@ impl Sad {
 
     /// The SA of this name, to be changed. After a change of what it has to do of its own accord, see
     /// [`note_deadline`](Self::note_deadline).
-    pub fn find_mut(&mut self, id: SaId) -> Option<&mut Sa> {
+    pub(crate) fn find_mut(&mut self, id: SaId) -> Option<&mut Sa> {
         self.slots.get_mut(id.0).map(|sa| &mut **sa)
     }
 
@@ -350,12 +350,18 @@ impl Sad {
     }
 
     /// Whether an SA, be it used up, receives packets from this source to this destination.
-    pub fn receives_between(&self, source: IpAddr, destination: IpAddr) -> bool {
+    pub(crate) fn receives_between(&self, source: IpAddr, destination: IpAddr) -> bool {
         self.pairs.contains_key(&(source, destination))
     }
 
     /// The SA that was added with these, for any direction of search.
-    pub fn find_exactly(&self, direction: Direction, spi: u32, source: IpAddr, destination: IpAddr) -> Option<SaId> {
+    pub(crate) fn find_exactly(
+        &self,
+        direction: Direction,
+        spi: u32,
+        source: IpAddr,
+        destination: IpAddr,
+    ) -> Option<SaId> {
         match direction {
             Direction::Transmit => self.find_sent(spi, source, destination),
             Direction::Receive => self.received.get(&Received::new(spi, source, destination)).copied(),
@@ -363,7 +369,7 @@ impl Sad {
     }
 
     /// The SA that sent a packet.
-    pub fn find_sent(&self, spi: u32, source: IpAddr, destination: IpAddr) -> Option<SaId> {
+    pub(crate) fn find_sent(&self, spi: u32, source: IpAddr, destination: IpAddr) -> Option<SaId> {
         self.sent.get(&(spi, source, destination)).copied()
     }
 
@@ -393,7 +399,7 @@ impl Sad {
     }
 
     /// Looks anew at when the SA has something to do.
-    pub fn note_deadline(&mut self, id: SaId) {
+    pub(crate) fn note_deadline(&mut self, id: SaId) {
         let Some(sa) = self.find_mut(id) else { return };
         let at = sa.next_event();
         if let Some(old) = core::mem::replace(&mut sa.deadline, at) {

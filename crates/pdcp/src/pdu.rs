@@ -84,11 +84,6 @@ impl StatusReport {
         StatusReport { first_missing, bitmap }
     }
 
-    /// The first COUNT that is missing.
-    pub fn first_missing(&self) -> u32 {
-        self.first_missing
-    }
-
     /// Whether the reporter has a COUNT. Of those behind the bitmap's end it has none.
     pub fn has(&self, count: u32) -> bool {
         let Some(behind) = count.checked_sub(self.first_missing) else { return true };

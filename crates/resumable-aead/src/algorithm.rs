@@ -6,9 +6,6 @@ pub const NONCE_LEN: usize = 12;
 /// Length in bytes of the longest tag: that of every algorithm here but the two whose names end in `Ccm8`.
 pub const TAG_LEN: usize = 16;
 
-/// Length in bytes of the longest key.
-pub const KEY_LEN_MAX: usize = 32;
-
 /// An AEAD with a 12-byte nonce and a tag of 16 bytes, or of 8.
 ///
 /// ```

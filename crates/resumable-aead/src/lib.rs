@@ -78,7 +78,7 @@ mod x86;
 mod xts;
 
 pub use aes_key::{AesKey, AesKeyError};
-pub use algorithm::{Algorithm, KEY_LEN_MAX, NONCE_LEN, TAG_LEN};
+pub use algorithm::{Algorithm, NONCE_LEN, TAG_LEN};
 pub use backend::Backend;
 pub use cbc_mac::CbcMac;
 pub use error::{KeyError, KeyLengthError, MessageTooLong, StateBytesError, StateError, TagMismatch, VerifyError};

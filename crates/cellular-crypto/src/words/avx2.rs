@@ -1,74 +1,35 @@
 //! Eight words, or two blocks, in a register of 256 bits; S-boxes by AES-NI and byte shuffles.
 //!
-//! # Safety of this module
-//!
-//! Every method is a few instructions on registers. An [`Avx2`] is made only from a [`Proof`] or from other values of the type, and a
-//! [`Proof`] only by [`Proof::detect`] where the processor has the instructions: so a holder of a value may use them. Loads and
-//! stores are of 16 or 32 bytes within arrays that are as long. `#[inline(always)]` carries the methods into [`run`], which enables
-//! the instructions; a method that is not inlined is slow, not wrong.
-//! For that reason there are no closures here: what is in one is compiled without the instructions.
+//! See [`x86`](super::x86) for why it is safe.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
+use std::arch::x86_64::{
+    _mm256_add_epi16 as add_16, _mm256_add_epi32 as add_32, _mm256_alignr_epi8 as join_bytes, _mm256_and_si256 as and,
+    _mm256_loadu_si256 as load, _mm256_min_epu32 as min_32, _mm256_set1_epi32 as set_32, _mm256_sllv_epi32 as left_32,
+    _mm256_srlv_epi32 as right_32, _mm256_sub_epi32 as sub_32, _mm256_xor_si256 as xor,
+};
 
-use super::{Block, Blocks, Wide, Words, clmul};
+use super::clmul::{self, absorb};
+use super::{Block, Blocks, Wide, Words};
 use crate::lane::Lane;
 use crate::linear::{self, halves};
 use crate::run::{self, Stream};
 use crate::sbox;
 use crate::words::portable::{DIV, MUL, TURNED};
 
-/// Eight words, or two blocks.
-#[derive(Clone, Copy)]
-pub(crate) struct Avx2(__m256i);
-
-/// The processor has the instructions.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Proof(());
-
-impl Proof {
-    pub(crate) fn detect() -> Option<Proof> {
-        macro_rules! has {
-            ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
-        }
-        has!("avx2" "aes" "pclmulqdq" "ssse3" "sse4.1").then_some(Proof(()))
-    }
-}
-
-/// At most eight messages.
-pub(crate) fn run(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
-    #[target_feature(enable = "avx2,aes,pclmulqdq,ssse3,sse4.1")]
-    fn with_instructions(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
-        run::run::<Avx2>(proof, stream, lanes);
-    }
-    // SAFETY: the proof says so.
-    unsafe { with_instructions(proof, stream, lanes) }
-}
-
-/// Wraps the bodies in `unsafe` blocks, all with the same argument.
-macro_rules! methods {
-    ($($(#[$attribute:meta])* fn $name:ident $(<const $bits:ident: $number:ty>)? ($($argument:ident: $type:ty),*) -> $result:ty { $($body:tt)* })*) => {$(
-        $(#[$attribute])*
-        #[inline(always)]
-        fn $name $(<const $bits: $number>)? ($($argument: $type),*) -> $result {
-            #[allow(unused_unsafe)] // some call only each other
-            // SAFETY: a value or a proof was given, so the processor has the instructions; memory is touched only in arrays
-            // that are as long as what is loaded or stored.
-            unsafe { $($body)* }
-        }
-    )*};
-}
+backend!(Avx2(__m256i), "avx2" "aes" "pclmulqdq" "ssse3" "sse4.1");
 
 impl Avx2 {
     methods! {
         fn table(_value: __m256i, table: &[u8; 16]) -> __m256i {
             _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()))
         }
-        fn low_half(bytes: __m256i) -> __m256i { _mm256_and_si256(bytes, _mm256_set1_epi8(0x0f)) }
+        fn low_half(bytes: __m256i) -> __m256i { and(bytes, _mm256_set1_epi8(0x0f)) }
         fn high_half(bytes: __m256i) -> __m256i { Avx2::low_half(_mm256_srli_epi16::<4>(bytes)) }
         fn linear_bytes(bytes: __m256i, tables: &[[u8; 16]; 2]) -> __m256i {
             let (low, high) = (Avx2::table(bytes, &tables[0]), Avx2::table(bytes, &tables[1]));
-            _mm256_xor_si256(
+            xor(
                 _mm256_shuffle_epi8(low, Avx2::low_half(bytes)),
                 _mm256_shuffle_epi8(high, Avx2::high_half(bytes)),
             )
@@ -100,16 +61,16 @@ impl Avx2 {
         }
         /// A linear map of the lowest byte of each word to words, three bits at a time.
         fn linear_words(words: [__m256i; 3], tables: &[[u32; 8]; 3]) -> Self {
-            let a = _mm256_loadu_si256(tables[0].as_ptr().cast());
-            let b = _mm256_loadu_si256(tables[1].as_ptr().cast());
-            let c = _mm256_loadu_si256(tables[2].as_ptr().cast());
+            let a = load(tables[0].as_ptr().cast());
+            let b = load(tables[1].as_ptr().cast());
+            let c = load(tables[2].as_ptr().cast());
             let [of_a, of_b, of_c] = [
                 // The instruction takes the lowest three bits of an index.
                 _mm256_permutevar8x32_epi32(a, words[0]),
                 _mm256_permutevar8x32_epi32(b, words[1]),
                 _mm256_permutevar8x32_epi32(c, words[2]),
             ];
-            Avx2(_mm256_xor_si256(_mm256_xor_si256(of_a, of_b), of_c))
+            Avx2(xor(xor(of_a, of_b), of_c))
         }
         /// Both halves through a round of AES that leaves rows where they are.
         fn aes_rows(bytes: __m256i, mix: bool) -> __m256i {
@@ -129,29 +90,16 @@ impl Avx2 {
 }
 
 impl Words for Avx2 {
-    const LANES: usize = 8;
-    type Proof = Proof;
-    type Wide = Self;
+    words_of_any_width!(Avx2, 8);
 
     methods! {
-        fn splat(_proof: Proof, word: u32) -> Self { Avx2(_mm256_set1_epi32(word as i32)) }
-        fn load(_proof: Proof, words: &[u32; 16]) -> Self { Avx2(_mm256_loadu_si256(words.as_ptr().cast())) }
-        fn xor(self: Self, other: Self) -> Self { Avx2(_mm256_xor_si256(self.0, other.0)) }
-        fn add(self: Self, other: Self) -> Self { Avx2(_mm256_add_epi32(self.0, other.0)) }
-        // With a count that is known, the compiler takes the instruction that has it inside.
-        fn shift_left<const BITS: u32>(self: Self) -> Self {
-            Avx2(_mm256_sllv_epi32(self.0, _mm256_set1_epi32(BITS as i32)))
-        }
-        fn shift_right<const BITS: u32>(self: Self) -> Self {
-            Avx2(_mm256_srlv_epi32(self.0, _mm256_set1_epi32(BITS as i32)))
-        }
         fn rotate<const BITS: u32>(self: Self) -> Self {
             match BITS {
                 8 => Avx2(Avx2::rotate_bytes(self.0, &ROTATE_8)),
                 24 => Avx2(Avx2::rotate_bytes(self.0, &ROTATE_24)),
                 _ => {
-                    let left = _mm256_sllv_epi32(self.0, _mm256_set1_epi32(BITS as i32));
-                    let right = _mm256_srlv_epi32(self.0, _mm256_set1_epi32(32 - BITS as i32));
+                    let left = left_32(self.0, set_32(BITS as i32));
+                    let right = right_32(self.0, set_32(32 - BITS as i32));
                     Avx2(_mm256_or_si256(left, right))
                 }
             }
@@ -164,12 +112,12 @@ impl Words for Avx2 {
         fn snow_3g_s2(self: Self) -> Self {
             let bytes = Avx2::look_up(self.0, &S2);
             let after = Avx2::rotate_bytes(bytes, &ROTATE_24);
-            let both = _mm256_xor_si256(bytes, after);
+            let both = xor(bytes, after);
             let carries = _mm256_cmpgt_epi8(_mm256_setzero_si256(), both);
             let doubled =
-                _mm256_xor_si256(_mm256_add_epi8(both, both), _mm256_and_si256(carries, _mm256_set1_epi8(0x69)));
+                xor(_mm256_add_epi8(both, both), and(carries, _mm256_set1_epi8(0x69)));
             let far = Avx2::rotate_bytes(both, &ROTATE_16);
-            Avx2(_mm256_xor_si256(_mm256_xor_si256(doubled, after), far))
+            Avx2(xor(xor(doubled, after), far))
         }
         fn mul_alpha(self: Self) -> Self {
             let words =
@@ -190,16 +138,16 @@ impl Words for Avx2 {
             let p2 = Avx2::table(first, &sbox::ZUC_P[1]);
             let p3 = Avx2::table(first, &sbox::ZUC_P[2]);
             let (mut low, mut high) = (Avx2::low_half(first), Avx2::high_half(first));
-            high = _mm256_xor_si256(high, _mm256_shuffle_epi8(p1, low));
-            low = _mm256_xor_si256(low, _mm256_shuffle_epi8(p2, high));
-            high = _mm256_xor_si256(high, _mm256_shuffle_epi8(p3, low));
+            high = xor(high, _mm256_shuffle_epi8(p1, low));
+            low = xor(low, _mm256_shuffle_epi8(p2, high));
+            high = xor(high, _mm256_shuffle_epi8(p3, low));
             let of_low = Avx2::table(first, &ROTATED_HALVES[0]);
             let of_high = Avx2::table(first, &ROTATED_HALVES[1]);
             let first = _mm256_or_si256(_mm256_shuffle_epi8(of_low, low), _mm256_shuffle_epi8(of_high, high));
 
             let in_aes = Avx2::linear_bytes(second, &TO_AES);
             let second = Avx2::linear_bytes(Avx2::aes_rows(in_aes, false), &FROM_AES);
-            let second = _mm256_xor_si256(second, _mm256_set1_epi8(linear::ZUC_1_CONSTANT as i8));
+            let second = xor(second, _mm256_set1_epi8(linear::ZUC_1_CONSTANT as i8));
             (
                 Avx2(_mm256_blendv_epi8(_mm256_srli_epi16::<8>(second), first, odd)),
                 Avx2(_mm256_blendv_epi8(second, _mm256_slli_epi16::<8>(first), odd)),
@@ -210,18 +158,9 @@ impl Words for Avx2 {
             Avx2(_mm256_or_si256(_mm256_slli_epi32::<16>(self.0), _mm256_srli_epi32::<16>(other.0)))
         }
         fn rotate_31<const BITS: u32>(self: Self) -> Self {
-            let left = _mm256_sllv_epi32(self.0, _mm256_set1_epi32(BITS as i32));
-            let right = _mm256_srlv_epi32(self.0, _mm256_set1_epi32(31 - BITS as i32));
-            Avx2(_mm256_and_si256(_mm256_or_si256(left, right), _mm256_set1_epi32(0x7fff_ffff)))
-        }
-        fn add_31(self: Self, other: Self) -> Self {
-            let sum = _mm256_add_epi32(self.0, other.0);
-            Avx2(_mm256_min_epu32(sum, _mm256_sub_epi32(sum, _mm256_set1_epi32(0x7fff_ffff))))
-        }
-        fn add_31_cell(self: Self, other: Self) -> Self {
-            let sum = _mm256_add_epi32(self.0, other.0);
-            let low = _mm256_and_si256(sum, _mm256_set1_epi32(0x7fff_ffff));
-            Avx2(_mm256_add_epi32(low, _mm256_srli_epi32::<31>(sum)))
+            let left = left_32(self.0, set_32(BITS as i32));
+            let right = right_32(self.0, set_32(31 - BITS as i32));
+            Avx2(and(_mm256_or_si256(left, right), set_32(0x7fff_ffff)))
         }
 
         fn keystream(words: &[Self; 16], out: &mut Blocks) -> () {
@@ -252,29 +191,18 @@ impl Words for Avx2 {
                 }
             }
         }
-
-        fn windows(_proof: Proof, previous: u32, block: &Block, message: &[u8; 64]) -> u32 {
-            clmul::windows(previous, block, message)
-        }
-        fn absorb(_proof: Proof, p: u64, blocks: &[u8]) -> u64 { clmul::absorb(p, blocks) }
-        fn multiply(_proof: Proof, a: u64, b: u64) -> u64 { clmul::multiply(a, b) }
     }
 }
 
 impl Wide for Avx2 {
-    const LANES: usize = 2;
-    type Proof = Proof;
+    blocks_of_any_width!(Avx2, 2);
 
     methods! {
-        fn load(_proof: Proof, blocks: &[u128; 4]) -> Self { Avx2(_mm256_loadu_si256(blocks.as_ptr().cast())) }
-        fn xor(self: Self, other: Self) -> Self { Avx2(_mm256_xor_si256(self.0, other.0)) }
-        fn add_16(self: Self, other: Self) -> Self { Avx2(_mm256_add_epi16(self.0, other.0)) }
         fn double_16<const POLYNOMIAL: u16>(self: Self) -> Self {
             let carries = _mm256_srai_epi16::<15>(self.0);
-            let reduced = _mm256_and_si256(carries, _mm256_set1_epi16(POLYNOMIAL as i16));
-            Avx2(_mm256_xor_si256(_mm256_add_epi16(self.0, self.0), reduced))
+            let reduced = and(carries, _mm256_set1_epi16(POLYNOMIAL as i16));
+            Avx2(xor(add_16(self.0, self.0), reduced))
         }
-        fn cells_from_7(self: Self, next: Self) -> Self { Avx2(_mm256_alignr_epi8::<14>(next.0, self.0)) }
         fn transpose(self: Self) -> Self { Avx2(Avx2::rotate_bytes(self.0, &TURNED)) }
         fn aes_round(self: Self) -> Self { Avx2(Avx2::aes_halves(self.0, true)) }
         fn keystream(blocks: &[Self; 4], out: &mut Blocks, first: usize) -> () {

@@ -1,89 +1,50 @@
 //! Sixteen words, or four blocks, in a register of 512 bits; S-boxes by GFNI and VBMI, rounds of AES by VAES.
 //!
-//! # Safety of this module
-//!
-//! Every method is a few instructions on registers. A [`Avx512`] is made only from a [`Proof`] or from other values of the type, and a
-//! [`Proof`] only by [`Proof::detect`] where the processor has the instructions: so a holder of a value may use them. Loads and
-//! stores are of 64 bytes, from and to arrays of that size. `#[inline(always)]` carries the methods into [`run`], which enables the
-//! instructions; a method that is not inlined is slow, not wrong.
-//! For that reason there are no closures here: what is in one is compiled without the instructions.
+//! See [`x86`](super::x86) for why it is safe.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
+use std::arch::x86_64::{
+    _mm512_add_epi16 as add_16, _mm512_add_epi32 as add_32, _mm512_alignr_epi8 as join_bytes, _mm512_and_si512 as and,
+    _mm512_loadu_si512 as load, _mm512_min_epu32 as min_32, _mm512_set1_epi32 as set_32, _mm512_sllv_epi32 as left_32,
+    _mm512_srlv_epi32 as right_32, _mm512_sub_epi32 as sub_32, _mm512_xor_si512 as xor,
+};
 
-use super::{Block, Blocks, Wide, Words, clmul};
+use super::clmul::{self, absorb_512 as absorb};
+use super::{Block, Blocks, Wide, Words};
 use crate::lane::Lane;
 use crate::linear::{self, matrix};
 use crate::run::{self, Stream};
 use crate::sbox;
 use crate::words::portable::{DIV, MUL, TURNED};
 
-/// Sixteen words, or four blocks.
-#[derive(Clone, Copy)]
-pub(crate) struct Avx512(__m512i);
-
-/// The processor has the instructions.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Proof(());
-
-impl Proof {
-    pub(crate) fn detect() -> Option<Proof> {
-        macro_rules! has {
-            ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
-        }
-        let has_all = has!("avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512vbmi" "avx512vbmi2" "gfni" "vaes" "pclmulqdq" "vpclmulqdq" "ssse3");
-        has_all.then_some(Proof(()))
-    }
-}
-
-/// At most sixteen messages.
-pub(crate) fn run(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
-    #[target_feature(
-        enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,gfni,vaes,pclmulqdq,vpclmulqdq,ssse3"
-    )]
-    fn with_instructions(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
-        run::run::<Avx512>(proof, stream, lanes);
-    }
-    // SAFETY: the proof says so.
-    unsafe { with_instructions(proof, stream, lanes) }
-}
-
-/// Wraps the bodies in `unsafe` blocks, all with the same argument.
-macro_rules! methods {
-    ($($(#[$attribute:meta])* fn $name:ident $(<const $bits:ident: $number:ty>)? ($($argument:ident: $type:ty),*) -> $result:ty { $($body:tt)* })*) => {$(
-        $(#[$attribute])*
-        #[inline(always)]
-        fn $name $(<const $bits: $number>)? ($($argument: $type),*) -> $result {
-            #[allow(unused_unsafe)] // some call only each other
-            // SAFETY: a value or a proof was given, so the processor has the instructions; memory is touched only in arrays
-            // of the size that is loaded or stored.
-            unsafe { $($body)* }
-        }
-    )*};
-}
+backend!(
+    Avx512(__m512i),
+    "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512vbmi" "avx512vbmi2" "gfni" "vaes" "pclmulqdq" "vpclmulqdq" "ssse3"
+);
 
 impl Avx512 {
     methods! {
         fn mix(words: Self, doubling: i64) -> Self {
             // b[r - 1] is at the place of b[r] after a rotation to the right by a byte.
             let after = _mm512_ror_epi32::<8>(words.0);
-            let both = _mm512_xor_si512(words.0, after);
+            let both = xor(words.0, after);
             let doubled = _mm512_gf2p8affine_epi64_epi8::<0>(both, _mm512_set1_epi64(doubling));
             Avx512(_mm512_ternarylogic_epi32::<XOR>(doubled, after, _mm512_ror_epi32::<16>(both)))
         }
         fn look_up(bytes: __m512i, table: &[u8; 256]) -> __m512i {
             let quarters: *const __m512i = table.as_ptr().cast();
-            let (a, b) = (_mm512_loadu_si512(quarters), _mm512_loadu_si512(quarters.add(1)));
-            let (c, d) = (_mm512_loadu_si512(quarters.add(2)), _mm512_loadu_si512(quarters.add(3)));
+            let (a, b) = (load(quarters), load(quarters.add(1)));
+            let (c, d) = (load(quarters.add(2)), load(quarters.add(3)));
             let low = _mm512_permutex2var_epi8(a, bytes, b);
             let high = _mm512_permutex2var_epi8(c, bytes, d);
             _mm512_mask_blend_epi8(_mm512_movepi8_mask(bytes), low, high)
         }
         fn linear(low: __m512i, high: __m512i, images: &[[u32; 16]; 2]) -> Self {
             // The instruction takes the lowest four bits of an index.
-            let of_low = _mm512_loadu_si512(images[0].as_ptr().cast());
-            let of_high = _mm512_loadu_si512(images[1].as_ptr().cast());
-            Avx512(_mm512_xor_si512(_mm512_permutexvar_epi32(low, of_low), _mm512_permutexvar_epi32(high, of_high)))
+            let of_low = load(images[0].as_ptr().cast());
+            let of_high = load(images[1].as_ptr().cast());
+            Avx512(xor(_mm512_permutexvar_epi32(low, of_low), _mm512_permutexvar_epi32(high, of_high)))
         }
         fn zuc_word(words: Self) -> Self {
             // Bytes 3 and 1 take S0, bytes 2 and 0 take S1.
@@ -114,24 +75,11 @@ impl Avx512 {
 }
 
 impl Words for Avx512 {
-    const LANES: usize = 16;
-    type Proof = Proof;
-    type Wide = Self;
+    words_of_any_width!(Avx512, 16);
 
     methods! {
-        fn splat(_proof: Proof, word: u32) -> Self { Avx512(_mm512_set1_epi32(word as i32)) }
-        fn load(_proof: Proof, words: &[u32; 16]) -> Self { Avx512(_mm512_loadu_si512(words.as_ptr().cast())) }
-        fn xor(self: Self, other: Self) -> Self { Avx512(_mm512_xor_si512(self.0, other.0)) }
-        fn add(self: Self, other: Self) -> Self { Avx512(_mm512_add_epi32(self.0, other.0)) }
-        // With a count that is known, the compiler takes the instruction that has it inside.
-        fn shift_left<const BITS: u32>(self: Self) -> Self {
-            Avx512(_mm512_sllv_epi32(self.0, _mm512_set1_epi32(BITS as i32)))
-        }
-        fn shift_right<const BITS: u32>(self: Self) -> Self {
-            Avx512(_mm512_srlv_epi32(self.0, _mm512_set1_epi32(BITS as i32)))
-        }
         fn rotate<const BITS: u32>(self: Self) -> Self {
-            Avx512(_mm512_rolv_epi32(self.0, _mm512_set1_epi32(BITS as i32)))
+            Avx512(_mm512_rolv_epi32(self.0, set_32(BITS as i32)))
         }
 
         fn snow_3g_s1(self: Self) -> Self {
@@ -159,18 +107,9 @@ impl Words for Avx512 {
         fn low_high(self: Self, other: Self) -> Self { Avx512(_mm512_shldi_epi32::<16>(self.0, other.0)) }
         fn rotate_31<const BITS: u32>(self: Self) -> Self {
             // Above its 31 bits a doubled cell has what comes in from below.
-            let doubled = _mm512_add_epi32(self.0, self.0);
-            let rotated = _mm512_shldv_epi32(self.0, doubled, _mm512_set1_epi32(BITS as i32));
-            Avx512(_mm512_and_si512(rotated, _mm512_set1_epi32(0x7fff_ffff)))
-        }
-        fn add_31(self: Self, other: Self) -> Self {
-            let sum = _mm512_add_epi32(self.0, other.0);
-            Avx512(_mm512_min_epu32(sum, _mm512_sub_epi32(sum, _mm512_set1_epi32(0x7fff_ffff))))
-        }
-        fn add_31_cell(self: Self, other: Self) -> Self {
-            let sum = _mm512_add_epi32(self.0, other.0);
-            let low = _mm512_and_si512(sum, _mm512_set1_epi32(0x7fff_ffff));
-            Avx512(_mm512_add_epi32(low, _mm512_srli_epi32::<31>(sum)))
+            let doubled = add_32(self.0, self.0);
+            let rotated = _mm512_shldv_epi32(self.0, doubled, set_32(BITS as i32));
+            Avx512(and(rotated, set_32(0x7fff_ffff)))
         }
 
         fn keystream(words: &[Self; 16], out: &mut Blocks) -> () {
@@ -194,30 +133,19 @@ impl Words for Avx512 {
             Avx512::columns([a[2], b[2], c[2], d[2]], out, 2);
             Avx512::columns([a[3], b[3], c[3], d[3]], out, 3);
         }
-
-        fn windows(_proof: Proof, previous: u32, block: &Block, message: &[u8; 64]) -> u32 {
-            clmul::windows(previous, block, message)
-        }
-        fn absorb(_proof: Proof, p: u64, blocks: &[u8]) -> u64 { clmul::absorb_512(p, blocks) }
-        fn multiply(_proof: Proof, a: u64, b: u64) -> u64 { clmul::multiply(a, b) }
     }
 }
 
 impl Wide for Avx512 {
-    const LANES: usize = 4;
-    type Proof = Proof;
+    blocks_of_any_width!(Avx512, 4);
 
     methods! {
-        fn load(_proof: Proof, blocks: &[u128; 4]) -> Self { Avx512(_mm512_loadu_si512(blocks.as_ptr().cast())) }
-        fn xor(self: Self, other: Self) -> Self { Avx512(_mm512_xor_si512(self.0, other.0)) }
-        fn add_16(self: Self, other: Self) -> Self { Avx512(_mm512_add_epi16(self.0, other.0)) }
         fn double_16<const POLYNOMIAL: u16>(self: Self) -> Self {
             let carries = _mm512_srai_epi16::<15>(self.0);
-            let doubled = _mm512_add_epi16(self.0, self.0);
+            let doubled = add_16(self.0, self.0);
             let polynomial = _mm512_set1_epi16(POLYNOMIAL as i16);
             Avx512(_mm512_ternarylogic_epi32::<AND_XOR>(carries, polynomial, doubled))
         }
-        fn cells_from_7(self: Self, next: Self) -> Self { Avx512(_mm512_alignr_epi8::<14>(next.0, self.0)) }
         fn transpose(self: Self) -> Self {
             let turned = _mm512_broadcast_i32x4(_mm_loadu_si128(TURNED.as_ptr().cast()));
             Avx512(_mm512_shuffle_epi8(self.0, turned))

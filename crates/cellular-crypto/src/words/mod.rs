@@ -1,9 +1,13 @@
 //! Many words of 32 bits side by side: word `n` belongs to message `n`. SNOW 3G and ZUC are written once over [`Words`]. And blocks of 128 bits of some
 //! messages side by side, for Snow 5G: [`Wide`].
 //!
-//! `portable.rs` is safe Rust; `avx2.rs` and `avx512.rs` are instructions of x86-64.
+//! `portable.rs` is safe Rust; `avx2.rs` and `avx512.rs` are instructions of x86-64, and `x86.rs` their common part.
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
+
+#[cfg(target_arch = "x86_64")]
+#[macro_use]
+mod x86;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -12,6 +16,17 @@ pub(crate) mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod clmul;
 pub(crate) mod portable;
+
+/// Takes a generator of sixteen cells through as many steps, each with its first cell as a constant; the results in an array.
+macro_rules! sixteen_steps {
+    ($state:ident.$step:ident) => {
+        sixteen_steps!($state.$step: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($state:ident.$step:ident: $($first:literal)*) => {
+        [$($state.$step::<$first>()),*]
+    };
+}
+pub(crate) use sixteen_steps;
 
 /// As many words as a back-end works on at once.
 ///

@@ -13,7 +13,7 @@ impl SecureDevice {
     fn passes(&mut self, flow: &FlowKey) -> bool {
         let is_plain = |action| matches!(action, Some(Action::Bypass));
         is_plain(self.decide(&packet_of(flow)).action)
-            && is_plain(self.action(Direction::Receive, &packet_of(&flow.reversed())))
+            && is_plain(self.policies.action(Direction::Receive, &packet_of(&flow.reversed())))
     }
 
     fn contexts_at(&mut self, queue: usize) -> Option<&mut dyn Contexts> {

@@ -6,12 +6,9 @@
 //! Invariant: a packet is put together of fragments that came the same way: from one shard's stack, plain from the wire, or by
 //! one and the same SA. What one of them lacks, nobody else can add.
 
-use super::SecureDevice;
-use offload_api::ipsec::Packet;
-use offload_api::{Direction, Protection, SaId};
+use offload_api::{Protection, SaId};
 use offload_base::Instant;
 use offload_base::time::earliest;
-use offload_esp::IpView;
 use offload_formats::Version;
 use offload_ip::{Limits, Reassembler, Taken};
 
@@ -55,7 +52,7 @@ impl Fragments {
         all.map(Reassembler::next_event).fold(None, earliest)
     }
 
-    /// Gives up what waited long enough, and counts it, with what had to give way before.
+    /// Gives up what waited long enough; returns how much, with what had to give way before.
     pub(super) fn expire(&mut self, now: Instant) -> u64 {
         let all = self.stack.iter_mut().chain(&mut self.wire).chain(&mut self.sas);
         all.map(|reassembly| {
@@ -63,18 +60,5 @@ impl Fragments {
             expired + reassembly.take_evicted()
         })
         .sum()
-    }
-}
-
-impl SecureDevice {
-    /// Whether what is done with a fragment depends on what only the whole packet shows.
-    pub(super) fn must_be_whole(&self, direction: Direction, view: &IpView, selectors: &Packet) -> bool {
-        let policies = &self.policies[direction as usize];
-        view.hides_protocol() || (view.may_hide_ports() && policies.asks_for_ports(selectors))
-    }
-
-    /// Gives up fragments whose time is over.
-    pub(super) fn expire_fragments(&mut self, now: Instant) {
-        self.counters.in_reassembly_failed += self.fragments.expire(now);
     }
 }

@@ -7,7 +7,9 @@
 //! Invariants: nothing of a held packet is read but what names its SA. Forged packets fill [`MOST_BYTES`] at most, for
 //! [`HELD_FOR`]; the oldest gives way.
 
-use super::SecureDevice;
+use super::queues::Queue;
+use crate::counters::IpsecCounters;
+use crate::sad::Sad;
 use bytes::BytesMut;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -37,53 +39,54 @@ impl Held {
         self.packets.front().map(|first| first.until)
     }
 
+    /// Keeps an ESP packet without an SA until that is added, or drops it.
+    pub(super) fn hold(&mut self, now: Instant, queue: usize, frame: &[u8], at: &EspAt, counters: &mut IpsecCounters) {
+        if frame.len() > MOST_BYTES {
+            counters.in_no_states += 1;
+            return;
+        }
+        while self.packets.len() >= MOST || self.bytes + frame.len() > MOST_BYTES {
+            self.pop();
+            counters.in_no_states += 1;
+        }
+        counters.in_held += 1;
+        // A copy: what it came in is a part of something larger.
+        let frame = BytesMut::from(frame);
+        self.push(Waiting { frame, queue, until: now + HELD_FOR, name: (at.spi, at.ip.source, at.ip.destination) });
+    }
+
+    /// Hands those packets to their queues that have an SA by now, to be opened next in the order they came; returns their
+    /// number.
+    pub(super) fn release(&mut self, sad: &Sad, queues: &mut [Queue]) -> u64 {
+        let mut released = 0;
+        for _ in 0..self.packets.len() {
+            let Some(waiting) = self.pop() else { break };
+            let (spi, source, destination) = waiting.name;
+            if sad.find_received(spi, source, destination).is_some() {
+                released += 1;
+                queues[waiting.queue].release(waiting.frame);
+            } else {
+                self.push(waiting);
+            }
+        }
+        released
+    }
+
+    /// Drops what waited long enough; returns the number of packets.
+    pub(super) fn expire(&mut self, now: Instant) -> u64 {
+        let is_due = |held: &Held| held.next_event().is_some_and(|until| until <= now);
+        core::iter::from_fn(|| is_due(self).then(|| self.pop()).flatten()).count() as u64
+    }
+
+    fn push(&mut self, waiting: Waiting) {
+        self.bytes += waiting.frame.len();
+        self.packets.push_back(waiting);
+    }
+
     fn pop(&mut self) -> Option<Waiting> {
         let first = self.packets.pop_front()?;
         self.bytes -= first.frame.len();
         Some(first)
-    }
-}
-
-impl SecureDevice {
-    /// An ESP packet without an SA: it waits for one, or is dropped.
-    pub(super) fn hold(&mut self, now: Instant, queue: usize, frame: &[u8], at: &EspAt) {
-        if !self.sad.receives_between(at.ip.source, at.ip.destination) || frame.len() > MOST_BYTES {
-            self.counters.in_no_states += 1;
-            return;
-        }
-        while self.held.packets.len() >= MOST || self.held.bytes + frame.len() > MOST_BYTES {
-            self.held.pop();
-            self.counters.in_no_states += 1;
-        }
-        self.counters.in_held += 1;
-        self.held.bytes += frame.len();
-        let name = (at.spi, at.ip.source, at.ip.destination);
-        // A copy: what it came in is a part of something larger.
-        let frame = BytesMut::from(frame);
-        self.held.packets.push_back(Waiting { frame, queue, until: now + HELD_FOR, name });
-    }
-
-    /// An SA that receives was added: what waited for it is opened next, in the order it came.
-    pub(super) fn release_held(&mut self) {
-        for _ in 0..self.held.packets.len() {
-            let Some(waiting) = self.held.pop() else { return };
-            let (spi, source, destination) = waiting.name;
-            if self.sad.find_received(spi, source, destination).is_some() {
-                self.counters.in_held_opened += 1;
-                self.queues[waiting.queue].released.push_back(waiting.frame);
-            } else {
-                self.held.bytes += waiting.frame.len();
-                self.held.packets.push_back(waiting);
-            }
-        }
-    }
-
-    /// Drops what waited long enough.
-    pub(super) fn expire_held(&mut self, now: Instant) {
-        while self.held.next_event().is_some_and(|until| until <= now) {
-            self.held.pop();
-            self.counters.in_no_states += 1;
-        }
     }
 }
 

@@ -5,25 +5,15 @@
 
 use super::SecureDevice;
 use super::transmit::flow_of;
-use crate::sad::{Quiet, Sa};
+use crate::sad::Sa;
 use offload_api::ipsec::Packet;
 use offload_api::{NoRecords, SaId, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_esp::{ETHERNET, PROTOCOL_UDP};
 
 impl SecureDevice {
-    /// A packet has left by an SA, with these Ethernet addresses.
-    pub(super) fn note_sent(&mut self, now: Instant, id: SaId, ethernet: Option<[u8; ETHERNET - 2]>) {
-        let wanted = |sa: &&mut Sa| sa.params.keep_alive.is_some() && sa.params.encapsulation.is_some();
-        let (Some(sa), Some(ethernet)) = (self.sad.find_mut(id).filter(wanted), ethernet) else { return };
-        // The alarm rings for the packet before, and is put on then: not for each packet.
-        if sa.quiet.replace(Quiet { since: now, ethernet }).is_none() {
-            self.sad.note_deadline(id);
-        }
-    }
-
     pub(super) fn send_keep_alive(&mut self, now: Instant, id: SaId, ethernet: [u8; ETHERNET - 2]) {
-        let Some(sa) = self.sad.find(id) else { return };
+        let Some(sa) = self.sas.find(id) else { return };
         let Some(frame) = offload_esp::outer::keep_alive(&sa.params, &ethernet) else { return };
         let (source, destination) = (sa.params.source, sa.params.destination);
         let flow = flow_of(&Packet { source, destination, protocol: PROTOCOL_UDP, ports: None });
@@ -31,7 +21,7 @@ impl SecureDevice {
         let queue = sa.queue;
         self.drain_backlog(now, queue);
         let leaves_by = &mut self.queues[queue];
-        if !leaves_by.backlog.is_empty() || leaves_by.inner.room(&flow) == 0 {
+        if leaves_by.room(&flow) == 0 {
             return;
         }
         let packet = TxPacket { header: frame[..].into(), fragments: Default::default(), ask: TxAsk::default() };

@@ -8,32 +8,26 @@ use offload_api::{
     Direction, EspKey, Handle, Keying, KeyingError, Lifetime, OffloadKind, Policy, SaEvent, SaId, SaParams, Selector,
 };
 use offload_base::Instant;
+use offload_esp::Reached;
 
 impl Keying for SecureDevice {
     fn add_sa(&mut self, now: Instant, params: SaParams) -> Result<SaAdded, KeyingError> {
-        let queue = self.least_used_queue();
+        let queue = self.sas.least_used_queue();
         self.add_sa_at(now, queue, params)
     }
 
     fn update_sa(&mut self, now: Instant, id: SaId, lifetime: Lifetime) -> Result<(), KeyingError> {
-        let sa = self.sad.find_mut(id).ok_or(KeyingError::NotFound)?;
-        if sa.retired {
-            return Err(KeyingError::UsedUp);
-        }
-        sa.meter.renew(now, lifetime);
-        sa.params.lifetime = lifetime;
-        let (in_device, queue) = (sa.offload.as_ref().map(|place| place.handle), sa.queue);
-        self.sad.note_deadline(id);
-        if let (Some(handle), Some(device)) = (in_device, self.queues[queue].inner.ipsec()) {
-            device.update_sa(handle, lifetime);
+        let sa = self.sas.renew(now, id, lifetime)?;
+        if let (Some(place), Some(device)) = (&sa.offload, self.queues[sa.queue].inner.ipsec()) {
+            device.update_sa(place.handle, lifetime);
         }
         Ok(())
     }
 
     fn rekey_sa(&mut self, now: Instant, id: SaId, spi: u32, key: EspKey) -> Result<SaAdded, KeyingError> {
-        let Sa { params: old, queue, .. } = self.sad.find(id).ok_or(KeyingError::NotFound)?;
+        let Sa { params: old, queue, .. } = self.sas.find(id).ok_or(KeyingError::NotFound)?;
         let (queue, successor) = (*queue, SaParams { spi, key, last_number: 0, ..old.clone() });
-        if self.sad.find_exactly(old.direction, spi, old.source, old.destination).is_some() {
+        if self.sas.sad().find_exactly(old.direction, spi, old.source, old.destination).is_some() {
             return Err(KeyingError::Exists);
         }
         if old.key.is_same_as(&successor.key) {
@@ -44,21 +38,18 @@ impl Keying for SecureDevice {
     }
 
     fn delete_sa(&mut self, id: SaId) -> Result<(), KeyingError> {
-        let queue = self.sad.find(id).ok_or(KeyingError::NotFound)?.queue;
-        self.take_from_device(id);
-        self.leave_numbers(id);
-        self.queues[queue].used -= 1;
-        self.sad.remove(id);
-        self.changed();
+        self.sas.find(id).ok_or(KeyingError::NotFound)?;
+        self.offload.take_back(&mut self.queues, &mut self.sas, id);
+        self.sas.remove(id);
         Ok(())
     }
 
     fn find_sa(&self, direction: Direction, spi: u32, source: IpAddr, destination: IpAddr) -> Option<SaId> {
-        self.sad.find_exactly(direction, spi, source, destination)
+        self.sas.sad().find_exactly(direction, spi, source, destination)
     }
 
     fn sa_use(&self, id: SaId) -> Option<SaUse> {
-        let sa = self.sad.find(id)?;
+        let sa = self.sas.find(id)?;
         Some(SaUse { bytes: sa.meter.bytes(), packets: sa.meter.packets(), number: sa.number() })
     }
 
@@ -67,87 +58,68 @@ impl Keying for SecureDevice {
     }
 
     fn add_policy(&mut self, policy: Policy) -> Result<(), KeyingError> {
-        self.policies[policy.direction as usize].add(policy)?;
+        self.policies.add(policy)?;
         self.lead_to_lent(&policy);
-        self.changed();
+        self.sas.changed();
         Ok(())
     }
 
     fn delete_policy(&mut self, direction: Direction, selector: &Selector, priority: u32) -> Result<(), KeyingError> {
-        self.policies[direction as usize].remove(selector, priority).ok_or(KeyingError::NotFound)?;
+        self.policies.remove(direction, selector, priority).ok_or(KeyingError::NotFound)?;
         if direction == Direction::Transmit {
-            self.forget_policy(selector, priority);
+            self.offload.forget_policy(&mut self.queues, &mut self.sas, selector, priority);
         }
-        self.changed();
+        self.sas.changed();
         Ok(())
     }
 
     fn policies(&self, direction: Direction) -> Vec<Policy> {
-        self.policies[direction as usize].policies().collect()
+        self.policies.of(direction).policies().collect()
     }
 
     fn set_default(&mut self, direction: Direction, bypass: bool) {
-        self.bypass[direction as usize] = bypass;
-        self.changed();
+        self.policies.set_default(direction, bypass);
+        self.sas.changed();
     }
 
     fn poll_sa_event(&mut self) -> Option<SaEvent> {
-        (0..self.queues.len()).for_each(|queue| self.hear_device(queue));
-        self.events.pop()
+        (0..self.queues.len()).for_each(|queue| self.offload.hear(&mut self.queues, &mut self.sas, queue));
+        self.sas.pop_event()
     }
 
     fn write_numbers(&mut self) {
-        self.settle_numbers();
+        self.sas.settle_numbers();
     }
 }
 
 impl SecureDevice {
     /// Adds an SA, whose packets are to leave by `queue`.
-    fn add_sa_at(&mut self, now: Instant, queue: usize, mut params: SaParams) -> Result<SaAdded, KeyingError> {
+    fn add_sa_at(&mut self, now: Instant, queue: usize, params: SaParams) -> Result<SaAdded, KeyingError> {
         let (offload, spi, receives) = (params.offload, params.spi, params.direction == Direction::Receive);
-        let marks = self.go_on_after_mark(&mut params)?;
-        // Whatever its number: nobody but a store is believed to know what was sent under it.
-        let sends = (params.direction == Direction::Transmit).then(|| params.key.clone());
-        let id = self.sad.add(now, params)?;
-        if let Some(Err(refused)) = sends.map(|key| self.memory.used().begin(&key)) {
-            self.sad.remove(id);
-            return Err(refused);
-        }
-        self.sad.find_mut(id).into_iter().for_each(|sa| (sa.queue, sa.marks) = (queue, marks));
-        self.queues[queue].used += 1;
-        let refused = if offload == OffloadKind::None { None } else { self.offer_to_device(id) };
+        let id = self.sas.add(now, queue, params)?;
+        let wanted = offload != OffloadKind::None;
+        let refused = wanted.then(|| self.offload.offer(&mut self.queues, &mut self.sas, id)).flatten();
         if receives {
-            self.release_held();
+            self.counters.in_held_opened += self.held.release(self.sas.sad(), &mut self.queues);
         }
-        self.changed();
+        self.sas.changed();
         Ok(SaAdded { sa: id, spi, refused })
-    }
-
-    /// Paths may be others now, and what waited for an SA may go.
-    pub(super) fn changed(&mut self) {
-        self.epoch += 1;
-        self.wake();
     }
 
     /// Does what SAs have to do by now: lifetimes end, a path may have become wider, a translator needs to hear of us.
     pub(super) fn handle_sa_timeouts(&mut self, now: Instant) {
-        while let Some(id) = self.sad.next_due(now) {
-            let Some(sa) = self.sad.find_mut(id) else { return };
-            let reached = sa.meter.handle_timeout(now);
-            let widened = sa.forget_path_mtu(now);
-            let silent = sa.was_silent(now);
-            self.sad.note_deadline(id);
-            if let Some(reached) = reached {
-                if matches!(reached, offload_esp::Reached::Hard(_)) {
-                    self.take_from_device(id);
+        while let Some(due) = self.sas.next_due(now) {
+            if let Some(reached) = due.reached {
+                if matches!(reached, Reached::Hard(_)) {
+                    self.offload.take_back(&mut self.queues, &mut self.sas, due.sa);
                 }
-                self.on_limit(id, reached);
+                self.sas.on_limit(due.sa, reached);
             }
-            if widened {
-                self.changed();
+            if due.widened {
+                self.sas.changed();
             }
-            if let Some(ethernet) = silent {
-                self.send_keep_alive(now, id, ethernet);
+            if let Some(ethernet) = due.silent {
+                self.send_keep_alive(now, due.sa, ethernet);
             }
         }
     }

@@ -1,47 +1,54 @@
 //! SAs that the device works by for somebody else: a switch, whose packets this layer never sees.
 //!
 //! Where policies want packets protected by an SA that is lent, the device does so, from any sender.
-//!
-//! Invariant: no number of an SA that is lent is used by this host, nor by a process that starts later: the device alone knows
-//! how far it has counted.
 
 use super::SecureDevice;
-use crate::sad::Sa;
-use offload_api::{Action, Direction, Handle, KeyingError, Limit, OffloadKind, Policy, SaEvent, SaId};
+use super::sas::Sas;
+use crate::sad::{Sa, Sad};
+use offload_api::{Action, Direction, Handle, KeyingError, OffloadKind, Policy, SaId};
 use std::collections::BTreeMap;
+
+/// The SAs that are lent, in the order they were.
+///
+/// Invariant: no number of an SA that is lent is used by this host, nor by a process that starts later: the device alone knows
+/// how far it has counted.
+#[derive(Debug, Default)]
+pub(super) struct Lent(Vec<SaId>);
+
+impl Lent {
+    /// Lends the SAs of a direction and a `reqid` that the device does all of; returns why one of them is not lent.
+    fn lend(&mut self, sas: &mut Sas, direction: Direction, reqid: u32) -> Option<KeyingError> {
+        self.0.retain(|id| sas.find(*id).is_some());
+        let mut refused = None;
+        for id in sas.sad().ids().filter(|id| may_lend(sas.sad(), *id, direction, reqid)).collect::<Vec<_>>() {
+            match sas.lend(id) {
+                Ok(()) => self.0.push(id),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        refused
+    }
+
+    /// SAs that are lent and that the device has.
+    fn of<'a>(&'a self, sad: &'a Sad, direction: Direction, reqid: u32) -> impl Iterator<Item = (SaId, &'a Sa)> {
+        let lent = self.0.iter().filter_map(|id| Some((*id, sad.find(*id)?)));
+        lent.filter(move |(_, sa)| {
+            sa.params.direction == direction && sa.params.reqid == reqid && !sa.retired && sa.offload.is_some()
+        })
+    }
+}
 
 impl SecureDevice {
     /// Lends the SAs of a direction and a `reqid` that the device does all of; also those that are lent already. Keying hears of one that is used
     /// up, because an earlier process lent it, that it needs a successor.
     pub(super) fn lend(&mut self, direction: Direction, reqid: u32) -> Result<Vec<Handle>, KeyingError> {
-        let Self { sad, lent, .. } = self;
-        lent.retain(|id| sad.find(*id).is_some());
-        let new: Vec<SaId> = self.sad.ids().filter(|id| self.may_lend(*id, direction, reqid)).collect();
-        let mut refused = None;
-        for id in new {
-            match self.give_numbers_away(id) {
-                Ok(()) => {
-                    self.sad.hide(id);
-                    self.lent.push(id);
-                    self.changed();
-                }
-                Err(error) => {
-                    if error == KeyingError::UsedUp {
-                        self.sad.retire(id);
-                        self.tell(SaEvent::SoftLimit { sa: id, limit: Limit::Packets });
-                    }
-                    refused.get_or_insert(error);
-                }
-            }
-        }
-        if direction == Direction::Transmit {
-            let is_of_reqid =
-                |policy: &Policy| matches!(policy.action, Action::Protect(template) if template.reqid == reqid);
-            for policy in self.policies[direction as usize].policies().filter(is_of_reqid).collect::<Vec<_>>() {
+        let refused = self.lent.lend(&mut self.sas, direction, reqid);
+        for policy in self.policies.of(direction).policies().collect::<Vec<_>>() {
+            if matches!(policy.action, Action::Protect(template) if template.reqid == reqid) {
                 self.lead_to_lent(&policy);
             }
         }
-        let lent = self.lent_of(direction, reqid);
+        let lent = self.lent.of(self.sas.sad(), direction, reqid);
         let handles: Vec<Handle> = lent.filter_map(|(_, sa)| Some(sa.offload.as_ref()?.handle)).collect();
         refused.filter(|_| handles.is_empty()).map_or(Ok(handles), Err)
     }
@@ -50,27 +57,20 @@ impl SecureDevice {
     pub(super) fn lead_to_lent(&mut self, policy: &Policy) {
         let (Direction::Transmit, Action::Protect(template)) = (policy.direction, policy.action) else { return };
         // Of several between the same ends, the newest sends.
-        let lent = self.lent_of(Direction::Transmit, template.reqid);
+        let lent = self.lent.of(self.sas.sad(), Direction::Transmit, template.reqid);
         let newest: BTreeMap<_, SaId> = lent.map(|(id, sa)| ((sa.params.source, sa.params.destination), id)).collect();
         for id in newest.into_values() {
             // One for which there is no room protects nothing, and what it is about does not leave in its place.
-            let _there_is_room = self.make_device_find(id, (policy.selector, policy.priority));
+            let named = (policy.selector, policy.priority);
+            let _there_is_room = self.offload.install_policy(&mut self.queues, &mut self.sas, id, named);
         }
     }
+}
 
-    /// SAs that are lent and that the device has, in the order they were lent.
-    fn lent_of(&self, direction: Direction, reqid: u32) -> impl Iterator<Item = (SaId, &Sa)> {
-        let lent = self.lent.iter().filter_map(|id| Some((*id, self.sad.find(*id)?)));
-        lent.filter(move |(_, sa)| {
-            sa.params.direction == direction && sa.params.reqid == reqid && !sa.retired && sa.offload.is_some()
-        })
-    }
-
-    fn may_lend(&self, id: SaId, direction: Direction, reqid: u32) -> bool {
-        self.sad.find(id).is_some_and(|sa| {
-            let is_whole = sa.offload.as_ref().is_some_and(|place| place.kind == OffloadKind::Packet);
-            let is_meant = sa.params.direction == direction && sa.params.reqid == reqid;
-            is_whole && is_meant && !sa.lent && !sa.retired
-        })
-    }
+fn may_lend(sad: &Sad, id: SaId, direction: Direction, reqid: u32) -> bool {
+    sad.find(id).is_some_and(|sa| {
+        let is_whole = sa.offload.as_ref().is_some_and(|place| place.kind == OffloadKind::Packet);
+        let is_meant = sa.params.direction == direction && sa.params.reqid == reqid;
+        is_whole && is_meant && !sa.lent && !sa.retired
+    })
 }

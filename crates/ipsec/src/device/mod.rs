@@ -1,16 +1,19 @@
 //! A [`NetDevice`] around a [`NetDevice`]: plain packets towards the stack, protected ones towards the wire.
 //!
-//! - `transmit`: by policy, past, away, or through an SA; `protect`: through one; `segment`: large packets cut into those
-//!   that ESP wraps;
-//! - `receive`: ESP opened, by whom ever; policies held to what arrives;
-//! - `fragments`: put together where policies, or ESP, need the whole packet; `held`: what comes before its SA;
-//! - `keying`: SAs and policies come and go; `offload`: what the device does of it, and what it tells;
-//! - `contexts`: those of the device, for flows that pass as they are;
-//! - `lending`: SAs that the device works by for somebody else;
-//! - `numbers`: how far they are written down, if they outlive the process;
-//! - `events`: what keying is to hear of it all;
-//! - `path_mtu`: what routers say about the size of ESP packets; `keep_alive`: what address translators need to hear;
-//! - `queues`: the same around a device with several queues.
+//! Parts, each with its invariant:
+//! - `sas`: SAs, their limits, numbers (`numbers`) and events (`events`), and the epoch that moves with them;
+//! - `policies`: policies, and the last decision;
+//! - `offload`: SAs and policies in the device; `lending`: SAs that the device works by for somebody else;
+//! - `queues`: a queue of the device, with the packets that wait at it; the same layer around several queues;
+//! - `wrapper`: packets wrapped in software, cut before (`segment`) or behind ESP;
+//! - `fragments`: put together where policies, or ESP, need the whole packet; `held`: what comes before its SA.
+//!
+//! The way of a packet through the parts:
+//! - `transmit`: by policy, past, away, or through an SA; `protect`: through one;
+//! - `receive`: ESP opened, by whom ever; policies held to what arrives; `path_mtu`: what routers say about the size of
+//!   ESP packets;
+//! - `keying`: SAs and policies come and go; `keep_alive`: what address translators need to hear;
+//! - `contexts`: those of the device, for flows that pass as they are.
 //!
 //! Invariants: nothing that a policy wants protected reaches the device but wrapped, or marked so that the device drops
 //! it rather than send it plain; no sequence number is used twice under one key, host or NIC; the packets of an SA leave by one
@@ -26,31 +29,36 @@ mod lending;
 mod numbers;
 mod offload;
 mod path_mtu;
+mod policies;
 mod protect;
 mod queues;
 mod receive;
+mod sas;
 mod segment;
 mod transmit;
+mod wrapper;
 
 use crate::counters::IpsecCounters;
 use crate::memory::KeyMemory;
-use crate::sad::Sad;
+use crate::sad::{Sa, Sad};
 use crate::spd::Spd;
-use core::cell::Cell;
 use core::fmt;
 use core::task::Waker;
-use events::Events;
 use fragments::Fragments;
 use held::Held;
+use lending::Lent;
+use offload::Offload;
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Action, Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, OffloadKind, PathCaps,
-    Protocol, RecordSource, RssDevice, RxPacket, SaEvent, SaId, Selector, Sent, TxPacket,
+    Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, OffloadKind, PathCaps, Protocol,
+    RecordSource, RssDevice, RxPacket, SaId, Sent, TxPacket,
 };
+use offload_base::Instant;
 use offload_base::counters::CounterSet;
-use offload_base::{BufferPool, Instant};
+use policies::{Decision, Policies};
 use queues::Queue;
-use std::collections::{HashMap, VecDeque};
+use sas::Sas;
+use wrapper::Wrapper;
 
 /// An IPsec layer over a device.
 ///
@@ -59,35 +67,17 @@ use std::collections::{HashMap, VecDeque};
 ///
 /// See the [crate] for an example.
 pub struct SecureDevice {
-    /// Of the device, each with a shard of the host above it. One of them, mostly.
+    /// The device's queues, each served by one shard of the host.
     queues: Vec<Queue>,
-    sad: Sad,
-    /// For packets sent, and for packets received.
-    policies: [Spd; 2],
-    /// Whether packets pass that no policy is about.
-    bypass: [bool; 2],
-    /// Of the last packet that was cut here, before it went into a tunnel or behind ESP.
-    identification: u32,
-    /// Which keys were used, and how far their numbers came.
-    memory: KeyMemory,
-    frames: BufferPool,
+    sas: Sas,
+    policies: Policies,
+    offload: Offload,
+    lent: Lent,
+    wrapper: Wrapper,
     fragments: Fragments,
     held: Held,
-    events: Events,
-    /// SAs that the device had no time for yet, the oldest first.
-    waiting_for_device: VecDeque<SaId>,
-    /// SAs that the device works by for somebody else, in the order they were lent.
-    lent: Vec<SaId>,
-    /// How many SAs ever waited for room in the device.
-    waited_for_room: u64,
-    /// What the device was told to protect, by the policies it came from.
-    told: HashMap<(Selector, u32), Vec<Told>>,
+    /// Counters of packets; `sas` and `offload` have counters of their own.
     counters: IpsecCounters,
-    /// Moves with policies and SAs.
-    epoch: u64,
-    /// What is done with packets like the one that was asked about last. A stack asks three times about each: for its
-    /// path, for room, and when it sends it.
-    decided: Cell<Option<(Packet, Decision)>>,
 }
 
 impl SecureDevice {
@@ -105,83 +95,46 @@ impl SecureDevice {
 
     fn around(queues: Vec<Box<dyn NetDevice>>, memory: KeyMemory) -> SecureDevice {
         SecureDevice {
-            identification: memory.first_identification(),
-            memory,
-            queues: queues.into_iter().map(Queue::new).collect(),
-            sad: Sad::default(),
-            policies: [Spd::default(), Spd::default()],
-            bypass: [false; 2],
-            frames: BufferPool::new(FRAME_BYTES, FRAMES_PER_SLAB),
+            sas: Sas::new(queues.len(), memory.clone()),
+            policies: Policies::default(),
+            offload: Offload::new(queues.len()),
+            lent: Lent::default(),
+            wrapper: Wrapper::new(memory.first_identification()),
             fragments: Fragments::new(),
             held: Held::default(),
-            events: Events::default(),
-            told: HashMap::new(),
-            waiting_for_device: VecDeque::new(),
-            lent: Vec::new(),
-            waited_for_room: 0,
             counters: IpsecCounters::default(),
-            epoch: 0,
-            decided: Cell::new(None),
+            queues: queues.into_iter().map(Queue::new).collect(),
         }
     }
 
     /// What was counted so far.
     pub fn counters(&self) -> IpsecCounters {
-        self.counters
+        let mut counters = self.counters;
+        counters += self.sas.counters();
+        counters += self.offload.counters();
+        counters
     }
 
     /// The SAs.
     pub fn sad(&self) -> &Sad {
-        &self.sad
+        self.sas.sad()
     }
 
     /// The policies of one direction.
     pub fn spd(&self, direction: Direction) -> &Spd {
-        &self.policies[direction as usize]
+        self.policies.of(direction)
     }
 
     /// What is done with a packet to be sent, and by which SA.
     fn decide(&self, packet: &Packet) -> Decision {
-        if let Some((asked, decision)) = self.decided.get()
-            && decision.epoch == self.epoch
-            && asked == *packet
-        {
-            return decision;
-        }
-        let policy = self.policies[Direction::Transmit as usize].find(packet);
-        let bypass = self.bypass[Direction::Transmit as usize].then_some(Action::Bypass);
-        let action = policy.map(|policy| policy.action).or(bypass);
-        let named = policy.map(|policy| (policy.selector, policy.priority));
-        let sa = match &action {
-            Some(Action::Protect(template)) => self.sad.find_wanted(template, packet),
-            _ => None,
-        };
-        let decision = Decision { epoch: self.epoch, action, policy: named, sa };
-        self.decided.set(Some((*packet, decision)));
-        decision
+        self.policies.decide(&self.sas, packet)
     }
 
-    /// What is done with a packet.
-    fn action(&self, direction: Direction, packet: &Packet) -> Option<Action> {
-        let bypass = self.bypass[direction as usize].then_some(Action::Bypass);
-        self.policies[direction as usize].action(packet).or(bypass)
-    }
-
-    /// Counts an event, and notes it, unless one like it waits to be asked for.
-    fn tell(&mut self, event: SaEvent) {
-        let counters = &mut self.counters;
-        match event {
-            SaEvent::Acquire { .. } => counters.sa_acquires += 1,
-            SaEvent::SoftLimit { .. } => counters.sa_soft_limits += 1,
-            SaEvent::HardLimit { .. } => counters.sa_hard_limits += 1,
-            SaEvent::SequenceExhausted { .. } => counters.sa_exhausted += 1,
-            SaEvent::OffloadLost { .. } => counters.sa_offload_lost += 1,
-            _ => {}
-        }
-        if self.events.push(event) {
-            let Self { events, sad, .. } = self;
-            events.keep_within(sad.len(), |sa| sad.find(sa).is_some());
-            self.wake();
+    /// Whether an SA is worked on by the device, and how much of it.
+    pub fn offloaded(&self, id: SaId) -> OffloadKind {
+        match self.sas.find(id).map(Sa::by) {
+            Some(By::Device(_, kind)) => kind,
+            Some(By::Software) | None => OffloadKind::None,
         }
     }
 }
@@ -271,21 +224,8 @@ impl NetDevice for SecureDevice {
 impl fmt::Debug for SecureDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("SecureDevice");
-        debug.field("sas", &self.sad.len()).field("counters", &self.counters).finish_non_exhaustive()
+        debug.field("sas", &self.sas.sad().len()).field("counters", &self.counters()).finish_non_exhaustive()
     }
-}
-
-/// What is done with packets to be sent, as long as policies and SAs are what they are.
-#[derive(Clone, Copy, Debug)]
-struct Decision {
-    /// When it was decided.
-    epoch: u64,
-    /// What policies say.
-    action: Option<Action>,
-    /// Which one: its selector and priority.
-    policy: Option<(Selector, u32)>,
-    /// The SA, if they are to be protected and there is one.
-    sa: Option<SaId>,
 }
 
 /// How an SA is worked on.
@@ -297,16 +237,5 @@ enum By {
 
 /// Packets that are dropped, or go to another shard, before others have their turn.
 const DROPPED_A_CALL: usize = 256;
-/// What the device was told to protect by which SA, and at which queue.
-#[derive(Debug)]
-struct Told {
-    selector: Selector,
-    sa: SaId,
-    queue: usize,
-}
-
 /// The queue of a device that has one.
 const ONLY: usize = 0;
-/// Most frames are no longer than this; what is gets a buffer of its own.
-const FRAME_BYTES: usize = 2048;
-const FRAMES_PER_SLAB: usize = 64;

@@ -8,26 +8,78 @@
 //! device is to protect it finds by its own policies: the host tells it of one when the first packet for it comes, in the
 //! order that the host's have, and every packet names the SA that it must not leave without.
 
-use super::{By, Decision, SecureDevice, Told};
+use super::queues::Queue;
+use super::sas::Sas;
+use crate::counters::IpsecCounters;
 use crate::sad::InDevice;
 use offload_api::ipsec::DeviceSaEvent;
-use offload_api::{
-    DropReason, EspAsk, EspMode, Handle, OffloadKind, Prefix, SaEvent, SaId, SaParams, SaRefused, Selector, Sent,
-    TxAsk, TxPacket,
-};
-use offload_base::Instant;
+use offload_api::{EspMode, Handle, Prefix, SaEvent, SaId, SaParams, SaRefused, Selector};
+use offload_base::QuickHash;
 use offload_esp::Reached;
 use offload_esp::selectors::rank;
 use smallvec::SmallVec;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
-impl SecureDevice {
+/// The SAs in the device, those that wait for it, and the policies installed there.
+///
+/// Invariant: an SA is in the device at its own queue, or in one of the two waiting lines, or the host's; an installed policy
+/// leads to an SA that the device has.
+#[derive(Debug)]
+pub(super) struct Offload {
+    places: Vec<QueueSas>,
+    /// SAs that the device had no time for yet, the oldest first.
+    waiting_for_device: VecDeque<SaId>,
+    /// How many SAs ever waited for room in the device.
+    waited_for_room: u64,
+    /// What the device was told to protect, by the policies it came from.
+    installed: HashMap<(Selector, u32), Vec<InstalledPolicy>>,
+    counters: IpsecCounters,
+}
+
+/// The SAs that belong to one queue of the device.
+#[derive(Clone, Debug, Default)]
+struct QueueSas {
+    /// SAs that the device has here, by its names. Looked up, never walked.
+    in_device: HashMap<Handle, SaId, QuickHash>,
+    /// SAs that the device has no room for here, the oldest first: they are the host's until others leave the device.
+    waiting_for_room: BTreeMap<u64, SaId>,
+}
+
+/// What the device was told to protect by which SA, and at which queue.
+#[derive(Debug)]
+struct InstalledPolicy {
+    selector: Selector,
+    sa: SaId,
+    queue: usize,
+}
+
+impl Offload {
+    pub(super) fn new(queues: usize) -> Offload {
+        Offload {
+            places: vec![QueueSas::default(); queues],
+            waiting_for_device: VecDeque::new(),
+            waited_for_room: 0,
+            installed: HashMap::new(),
+            counters: IpsecCounters::default(),
+        }
+    }
+
+    pub(super) fn counters(&self) -> IpsecCounters {
+        self.counters
+    }
+
+    /// The SA that the device has at `queue` under this name.
+    pub(super) fn find(&self, queue: usize, handle: Handle) -> Option<SaId> {
+        self.places[queue].in_device.get(&handle).copied()
+    }
+
     /// Gives an SA to the device, at once or when that has time, or room, for it; until then it is the host's.
-    pub(super) fn offer_to_device(&mut self, id: SaId) -> Option<SaRefused> {
+    pub(super) fn offer(&mut self, queues: &mut [Queue], sas: &mut Sas, id: SaId) -> Option<SaRefused> {
         if self.waiting_for_device.is_empty() {
-            match self.put_in_device(id) {
+            match self.put_in_device(queues, sas, id) {
                 Err(SaRefused::Busy) => {}
                 Err(SaRefused::NoSpace) => {
-                    self.wait_for_room(id);
+                    self.wait_for_room(sas, id);
                     return Some(SaRefused::NoSpace);
                 }
                 result => return result.err(),
@@ -38,126 +90,103 @@ impl SecureDevice {
     }
 
     /// Gives the device those SAs that it had no time for.
-    pub(super) fn offer_again(&mut self) {
+    fn offer_again(&mut self, queues: &mut [Queue], sas: &mut Sas) {
         while let Some(id) = self.waiting_for_device.front().copied() {
             self.counters.sa_offload_retried += 1;
-            match self.put_in_device(id) {
+            match self.put_in_device(queues, sas, id) {
                 Err(SaRefused::Busy) => return,
                 Ok(()) => self.counters.sa_offload_later += 1,
                 // It was used up meanwhile, or is gone.
                 Err(SaRefused::UnknownSa) => {}
                 Err(refused) => {
-                    self.tell(SaEvent::OffloadLost { sa: id });
+                    sas.tell(SaEvent::OffloadLost { sa: id });
                     if refused == SaRefused::NoSpace {
-                        self.wait_for_room(id);
+                        self.wait_for_room(sas, id);
                     }
                 }
             }
             self.waiting_for_device.pop_front();
-            self.epoch += 1;
+            sas.move_epoch();
         }
     }
 
     /// Puts an SA at the end of the line of those that the device has no room for at its queue.
-    fn wait_for_room(&mut self, id: SaId) {
-        let Some(sa) = self.sad.find_mut(id) else { return };
+    fn wait_for_room(&mut self, sas: &mut Sas, id: SaId) {
+        let Some(sa) = sas.find_mut(id) else { return };
         self.waited_for_room += 1;
         sa.waits_for_room = Some(self.waited_for_room);
-        self.queues[sa.queue].waiting_for_room.insert(self.waited_for_room, id);
+        self.places[sa.queue].waiting_for_room.insert(self.waited_for_room, id);
     }
 
     /// An SA left the device: gives it those that it had no room for at this queue, as far as there is some.
-    fn offer_room(&mut self, queue: usize) {
-        while let Some((place, id)) = self.queues[queue].waiting_for_room.first_key_value().map(|(at, id)| (*at, *id)) {
+    fn offer_room(&mut self, queues: &mut [Queue], sas: &mut Sas, queue: usize) {
+        while let Some((place, id)) = self.places[queue].waiting_for_room.first_key_value().map(|(at, id)| (*at, *id)) {
             self.counters.sa_offload_retried += 1;
-            let refused = self.put_in_device(id).err();
+            let refused = self.put_in_device(queues, sas, id).err();
             if refused == Some(SaRefused::NoSpace) {
                 return;
             }
-            self.queues[queue].waiting_for_room.remove(&place);
-            self.sad.find_mut(id).into_iter().for_each(|sa| sa.waits_for_room = None);
+            self.places[queue].waiting_for_room.remove(&place);
+            sas.find_mut(id).into_iter().for_each(|sa| sa.waits_for_room = None);
             match refused {
                 None => self.counters.sa_offload_later += 1,
                 Some(SaRefused::Busy) => self.waiting_for_device.push_back(id),
                 Some(_) => {}
             }
-            self.epoch += 1;
+            sas.move_epoch();
         }
     }
 
-    fn put_in_device(&mut self, id: SaId) -> Result<(), SaRefused> {
-        let Some(sa) = self.sad.find_mut(id).filter(|sa| !sa.retired) else {
+    fn put_in_device(&mut self, queues: &mut [Queue], sas: &mut Sas, id: SaId) -> Result<(), SaRefused> {
+        let Some(sa) = sas.find_mut(id).filter(|sa| !sa.retired) else {
             return Err(SaRefused::UnknownSa);
         };
-        let queue = &mut self.queues[sa.queue];
-        let device = queue.inner.ipsec().ok_or(SaRefused::NoDevice)?;
+        let device = queues[sa.queue].inner.ipsec().ok_or(SaRefused::NoDevice)?;
         // As it stands by now.
         let params = SaParams { last_number: sa.number(), lifetime: sa.meter.left(), ..sa.params.clone() };
         let handle = device.add_sa(&params)?;
         sa.offload = Some(InDevice { handle, kind: sa.params.offload, selectors: SmallVec::new() });
-        queue.sas.insert(handle, id);
+        self.places[sa.queue].in_device.insert(handle, id);
         Ok(())
     }
 
     /// Takes an SA, and what the device was told to use it for, back.
-    pub(super) fn take_from_device(&mut self, id: SaId) {
-        let Some(sa) = self.sad.find_mut(id) else { return };
+    pub(super) fn take_back(&mut self, queues: &mut [Queue], sas: &mut Sas, id: SaId) {
+        let Some(sa) = sas.find_mut(id) else { return };
+        let places = &mut self.places[sa.queue];
         if let Some(place) = sa.waits_for_room.take() {
-            self.queues[sa.queue].waiting_for_room.remove(&place);
+            places.waiting_for_room.remove(&place);
         }
-        let (Some(place), queue) = (sa.offload.take(), &mut self.queues[sa.queue]) else { return };
-        queue.sas.remove(&place.handle);
-        if let Some(device) = queue.inner.ipsec() {
+        let Some(place) = sa.offload.take() else { return };
+        places.in_device.remove(&place.handle);
+        if let Some(device) = queues[sa.queue].inner.ipsec() {
             device.remove_sa(place.handle);
         }
     }
 
     /// The device is not to protect packets by a policy that is gone.
-    pub(super) fn forget_policy(&mut self, selector: &Selector, priority: u32) {
+    pub(super) fn forget_policy(&mut self, queues: &mut [Queue], sas: &mut Sas, selector: &Selector, priority: u32) {
         let rank = rank(selector, priority);
-        for told in self.told.remove(&(*selector, priority)).unwrap_or_default() {
-            if let Some(place) = self.sad.find_mut(told.sa).and_then(|sa| sa.offload.as_mut()) {
-                place.selectors.retain(|named| *named != (told.selector, rank));
+        for policy in self.installed.remove(&(*selector, priority)).unwrap_or_default() {
+            if let Some(place) = sas.find_mut(policy.sa).and_then(|sa| sa.offload.as_mut()) {
+                place.selectors.retain(|named| *named != (policy.selector, rank));
             }
-            if let Some(device) = self.queues[told.queue].inner.ipsec() {
-                device.remove_policy(&told.selector, rank);
+            if let Some(device) = queues[policy.queue].inner.ipsec() {
+                device.remove_policy(&policy.selector, rank);
             }
         }
-    }
-
-    /// Hands a plain packet to the device, which is to protect it.
-    pub(super) fn hand_over_plain(
-        &mut self,
-        now: Instant,
-        id: SaId,
-        packet: TxPacket,
-        decision: &Decision,
-        packets: u32,
-    ) -> Sent {
-        let found = decision.policy.and_then(|policy| self.make_device_find(id, policy));
-        let Some((queue, sa)) = found else {
-            self.counters.out_state_invalid += 1;
-            return Sent::Dropped(DropReason::Policy);
-        };
-        let ask = TxAsk { packet: Some(EspAsk::Protect { sa }.into()), ..packet.ask };
-        let sent = self.queues[queue].post(now, TxPacket { ask, ..packet });
-        if sent == Sent::Posted {
-            self.counters.out_packet += u64::from(packets);
-            self.take_numbers(id, packets);
-        } else {
-            self.counters.out_state_invalid += 1;
-        }
-        sent
     }
 
     /// Sees to it that the device's policies lead such packets to this SA, and says at which queue, and what the device
     /// calls it.
-    pub(super) fn make_device_find(
+    pub(super) fn install_policy(
         &mut self,
+        queues: &mut [Queue],
+        sas: &mut Sas,
         id: SaId,
         (selector, priority): (Selector, u32),
     ) -> Option<(usize, Handle)> {
-        let sa = self.sad.find_mut(id)?;
+        let sa = sas.find_mut(id)?;
         // Narrowed, it would be more specific: it stands where the host's own stands.
         let rank = rank(&selector, priority);
         // In transport mode an SA is one of many that a policy may lead to: to the device, each has a policy of its own.
@@ -174,64 +203,47 @@ impl SecureDevice {
         if place.selectors.contains(&(narrowed, rank)) {
             return Some((queue, handle));
         }
-        self.queues[queue].inner.ipsec()?.set_policy(&narrowed, rank, handle).ok()?;
+        queues[queue].inner.ipsec()?.set_policy(&narrowed, rank, handle).ok()?;
         place.selectors.push((narrowed, rank));
-        let told = self.told.entry((selector, priority)).or_default();
-        let before = told.iter().position(|other| other.selector == narrowed).map(|at| told.swap_remove(at));
-        told.push(Told { selector: narrowed, sa: id, queue });
+        let installed = self.installed.entry((selector, priority)).or_default();
+        let before = installed.iter().position(|other| other.selector == narrowed).map(|at| installed.swap_remove(at));
+        installed.push(InstalledPolicy { selector: narrowed, sa: id, queue });
         // An older SA gave way.
         let Some(before) = before else { return Some((queue, handle)) };
-        if let Some(place) = self.sad.find_mut(before.sa).and_then(|sa| sa.offload.as_mut()) {
-            place.selectors.retain(|told| *told != (narrowed, rank));
+        if let Some(place) = sas.find_mut(before.sa).and_then(|sa| sa.offload.as_mut()) {
+            place.selectors.retain(|named| *named != (narrowed, rank));
         }
         if before.queue != queue
-            && let Some(device) = self.queues[before.queue].inner.ipsec()
+            && let Some(device) = queues[before.queue].inner.ipsec()
         {
             device.remove_policy(&narrowed, rank);
         }
         Some((queue, handle))
     }
 
-    /// An SA goes on without the device. Its numbers go on where the device can have been at most; of one that is lent, nobody
-    /// knows where that is.
-    fn goes_on_in_software(&mut self, id: SaId) {
-        if let Some(sa) = self.sad.find_mut(id) {
-            sa.offload = None;
-            if sa.lent {
-                self.sad.retire(id);
-            }
-            self.tell(SaEvent::OffloadLost { sa: id });
-            self.epoch += 1;
-        }
-    }
-
     /// Takes note of what the device tells about SAs.
-    pub(super) fn hear_device(&mut self, queue: usize) {
+    pub(super) fn hear(&mut self, queues: &mut [Queue], sas: &mut Sas, queue: usize) {
         let (mut lost, mut room) = (false, false);
-        while let Some(event) = self.queues[queue].inner.ipsec().and_then(|device| device.poll_sa_event()) {
-            let find = |handle| self.queues[queue].sas.get(&handle).copied();
+        while let Some(event) = queues[queue].inner.ipsec().and_then(|device| device.poll_sa_event()) {
+            let find = |handle| self.find(queue, handle);
+            // The device has limits reached as well as the host. It may have counted more: what it dropped.
+            let mut limit = |handle, reached| find(handle).into_iter().for_each(|sa| sas.note_limit(sa, reached));
             match event {
-                DeviceSaEvent::SoftLimit(handle, limit) => self.hear_limit(find(handle), Reached::Soft(limit)),
-                DeviceSaEvent::HardLimit(handle, limit) => self.hear_limit(find(handle), Reached::Hard(limit)),
+                DeviceSaEvent::SoftLimit(handle, reached) => limit(handle, Reached::Soft(reached)),
+                DeviceSaEvent::HardLimit(handle, reached) => limit(handle, Reached::Hard(reached)),
                 DeviceSaEvent::Lost(handle) => {
                     // An SA of a device that was reset goes on in software.
-                    if let Some(id) = self.queues[queue].sas.remove(&handle) {
-                        self.goes_on_in_software(id);
+                    if let Some(id) = self.places[queue].in_device.remove(&handle) {
+                        sas.go_on_in_software(id);
                     }
                     (lost, room) = (true, true);
                 }
                 DeviceSaEvent::Removed(_) => room = true,
                 DeviceSaEvent::SequenceExhausted(handle) => {
-                    if let Some(id) = find(handle) {
-                        self.sad.retire(id);
-                        self.epoch += 1;
-                        self.tell(SaEvent::SequenceExhausted { sa: id });
-                    }
+                    find(handle).into_iter().for_each(|sa| sas.retire(sa, SaEvent::SequenceExhausted { sa }));
                 }
                 DeviceSaEvent::Crossed(handle, number) => {
-                    if let Some(id) = find(handle) {
-                        self.tell(SaEvent::Crossed { sa: id, number });
-                    }
+                    find(handle).into_iter().for_each(|sa| sas.tell(SaEvent::Crossed { sa, number }));
                 }
                 // Of those that are removed, nothing is known here any more.
                 _ => {}
@@ -239,32 +251,14 @@ impl SecureDevice {
         }
         if lost {
             // With an SA, the device lost the policies that named it.
-            let Self { told, sad, .. } = self;
-            told.retain(|_, policies| {
-                policies.retain(|told| sad.find(told.sa).is_some_and(|sa| sa.offload.is_some()));
+            self.installed.retain(|_, policies| {
+                policies.retain(|policy| sas.find(policy.sa).is_some_and(|sa| sa.offload.is_some()));
                 !policies.is_empty()
             });
         }
-        self.offer_again();
+        self.offer_again(queues, sas);
         if room {
-            self.offer_room(queue);
-        }
-    }
-
-    /// The device has limits reached as well as the host, and each is told once. The device may have counted more: what
-    /// it dropped.
-    fn hear_limit(&mut self, id: Option<SaId>, reached: Reached) {
-        let Some(id) = id else { return };
-        if let Some(reached) = self.sad.find_mut(id).and_then(|sa| sa.meter.note(reached)) {
-            self.on_limit(id, reached);
-        }
-    }
-
-    /// Whether an SA is worked on by the device, and how much of it.
-    pub fn offloaded(&self, id: SaId) -> OffloadKind {
-        match self.sad.find(id).map(|sa| sa.by()) {
-            Some(By::Device(_, kind)) => kind,
-            Some(By::Software) | None => OffloadKind::None,
+            self.offer_room(queues, sas, queue);
         }
     }
 }

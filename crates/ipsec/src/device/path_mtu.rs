@@ -5,59 +5,43 @@
 //! every path takes; and it ends after ten minutes, or with the SA: the path may have become wider (RFC 1191 6.3, RFC 8201
 //! 5.3), and if it has not, its router says so again.
 
-use super::SecureDevice;
-use crate::sad::{PathMtu, Sa, Sequence};
+use crate::sad::{Sa, Sad, Sequence};
 use offload_api::SaId;
 use offload_base::Instant;
 use offload_esp::{ETHERNET, IpView, PROTOCOL_ESP, PROTOCOL_UDP};
 use offload_formats::Sum;
 
-impl SecureDevice {
-    /// Whether a packet is about an ESP packet that was too big. It has done its work then.
-    pub(super) fn is_about_size(&mut self, now: Instant, frame: &[u8], view: &IpView) -> bool {
-        let Some(TooBig { mtu, id }) = self.too_big(&frame[ETHERNET..], view) else { return false };
-        if let Some(sa) = self.sad.find_mut(id)
-            && sa.path_mtu.is_none_or(|before| mtu < before.bytes)
-        {
-            sa.path_mtu = Some(PathMtu { bytes: mtu, learned: now });
-            self.sad.note_deadline(id);
-            self.counters.in_path_mtu += 1;
-            self.changed();
-        }
-        true
-    }
-
-    fn too_big(&self, packet: &[u8], view: &IpView) -> Option<TooBig> {
-        let message = packet.get(view.header..view.total)?;
-        let (head, quoted) = message.split_at_checked(8)?;
-        let mut sum = match view.protocol {
-            ICMPV6 => Sum::pseudo_header(ICMPV6, view.source, view.destination, message.len()),
-            _ => Sum::default(),
-        };
-        sum.add(message);
-        let told = match (view.protocol, head[0], head[1]) {
-            (ICMP, 3, 4) => u32::from(u16::from_be_bytes([head[6], head[7]])),
-            (ICMPV6, 2, 0) => u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
-            _ => return None,
-        };
-        let ip = IpView::parse_headers(quoted).filter(|ip| sum.is_right() && ip.is_ipv6() == view.is_ipv6())?;
-        let esp = match ip.protocol {
-            PROTOCOL_ESP => ip.header,
-            PROTOCOL_UDP => ip.header + 8,
-            _ => return None,
-        };
-        let word =
-            |at: usize| quoted.get(at..at + 4).map(|word| u32::from_be_bytes([word[0], word[1], word[2], word[3]]));
-        let id = self.sad.find_sent(word(esp)?, ip.source, ip.destination)?;
-        let sa = self.sad.find(id)?;
-        let Sequence::Send(numbers) = &sa.sequence else { return None };
-        let ago = (numbers.last() as u32).wrapping_sub(word(esp + 4)?);
-        let lately = u64::from(ago) < numbers.last().min(LATELY)
-            && (sa.params.encapsulation.is_some() == (ip.protocol == PROTOCOL_UDP));
-        let least = if ip.is_ipv6() { LEAST_IPV6_MTU } else { LEAST_IPV4_MTU };
-        let mtu = u16::try_from(told).unwrap_or(u16::MAX).max(least);
-        lately.then_some(TooBig { mtu, id })
-    }
+/// Finds the SA of an ESP packet that a router says was too big.
+pub(super) fn find_too_big(sad: &Sad, frame: &[u8], view: &IpView) -> Option<TooBig> {
+    let packet = &frame[ETHERNET..];
+    let message = packet.get(view.header..view.total)?;
+    let (head, quoted) = message.split_at_checked(8)?;
+    let mut sum = match view.protocol {
+        ICMPV6 => Sum::pseudo_header(ICMPV6, view.source, view.destination, message.len()),
+        _ => Sum::default(),
+    };
+    sum.add(message);
+    let told = match (view.protocol, head[0], head[1]) {
+        (ICMP, 3, 4) => u32::from(u16::from_be_bytes([head[6], head[7]])),
+        (ICMPV6, 2, 0) => u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
+        _ => return None,
+    };
+    let ip = IpView::parse_headers(quoted).filter(|ip| sum.is_right() && ip.is_ipv6() == view.is_ipv6())?;
+    let esp = match ip.protocol {
+        PROTOCOL_ESP => ip.header,
+        PROTOCOL_UDP => ip.header + 8,
+        _ => return None,
+    };
+    let word = |at: usize| quoted.get(at..at + 4).map(|word| u32::from_be_bytes([word[0], word[1], word[2], word[3]]));
+    let id = sad.find_sent(word(esp)?, ip.source, ip.destination)?;
+    let sa = sad.find(id)?;
+    let Sequence::Send(numbers) = &sa.sequence else { return None };
+    let ago = (numbers.last() as u32).wrapping_sub(word(esp + 4)?);
+    let lately = u64::from(ago) < numbers.last().min(LATELY)
+        && (sa.params.encapsulation.is_some() == (ip.protocol == PROTOCOL_UDP));
+    let least = if ip.is_ipv6() { LEAST_IPV6_MTU } else { LEAST_IPV4_MTU };
+    let mtu = u16::try_from(told).unwrap_or(u16::MAX).max(least);
+    lately.then_some(TooBig { mtu, id })
 }
 
 impl Sa {
@@ -68,9 +52,9 @@ impl Sa {
 }
 
 /// What a router says about packets of an SA.
-struct TooBig {
-    mtu: u16,
-    id: SaId,
+pub(super) struct TooBig {
+    pub(super) mtu: u16,
+    pub(super) id: SaId,
 }
 
 const ICMP: u8 = 1;

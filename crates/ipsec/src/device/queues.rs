@@ -25,30 +25,23 @@ use offload_api::{
     Selector, Sent, TxPacket,
 };
 use offload_base::Instant;
-use offload_base::QuickHash;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
 use offload_esp::{EspAt, PROTOCOL_TCP, PROTOCOL_UDP};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A queue of the device, and what waits at it.
+///
+/// Invariant: wrapped packets reach the device in the order of their numbers, those in the backlog first.
 pub(super) struct Queue {
     pub(super) inner: Box<dyn NetDevice>,
     /// Packets that are wrapped and wait for room in the device: what is left of one that was cut.
-    pub(super) backlog: VecDeque<(FlowKey, TxPacket)>,
-    /// SAs that the device has here, by its names. Looked up, never walked.
-    pub(super) sas: HashMap<Handle, SaId, QuickHash>,
-    /// SAs whose packets leave by it.
-    pub(super) used: usize,
-    /// SAs that the device has no room for here, the oldest first: they are the host's until others leave the device.
-    pub(super) waiting_for_room: BTreeMap<u64, SaId>,
+    backlog: VecDeque<(FlowKey, TxPacket)>,
     /// Packets for the shard of this queue that were opened at another.
     opened: VecDeque<RxPacket>,
     /// ESP packets whose SA came after them, to be opened.
-    pub(super) released: VecDeque<BytesMut>,
-    /// Who serves it, and is to hear of new keys and of what others do here.
-    waker: Option<Waker>,
+    released: VecDeque<BytesMut>,
     /// A flow of another shard for which there was no room.
     awaited: Cell<Option<FlowKey>>,
     /// Something was posted since the doorbell rang.
@@ -60,12 +53,8 @@ impl Queue {
         Queue {
             inner,
             backlog: VecDeque::new(),
-            sas: HashMap::default(),
-            used: 0,
-            waiting_for_room: BTreeMap::new(),
             opened: VecDeque::new(),
             released: VecDeque::new(),
-            waker: None,
             awaited: Cell::new(None),
             unflushed: false,
         }
@@ -77,8 +66,32 @@ impl Queue {
         self.inner.transmit(now, packet, &NoRecords)
     }
 
-    fn wake(&self) {
-        self.waker.iter().for_each(Waker::wake_by_ref);
+    /// Queues a wrapped packet behind those that wait for room.
+    pub(super) fn push(&mut self, flow: FlowKey, packet: TxPacket) {
+        self.backlog.push_back((flow, packet));
+    }
+
+    /// Has an ESP packet opened when the shard of this queue asks for packets next.
+    pub(super) fn release(&mut self, frame: BytesMut) {
+        self.released.push_back(frame);
+    }
+
+    /// The room for a packet behind the backlog.
+    pub(super) fn room(&self, flow: &FlowKey) -> usize {
+        if self.backlog.is_empty() { self.inner.room(flow) } else { 0 }
+    }
+
+    /// Hands wrapped packets to the device as long as it has room; false if some are left.
+    fn drain(&mut self, now: Instant) -> bool {
+        while let Some((flow, _)) = self.backlog.front() {
+            if self.inner.room(flow) == 0 {
+                return false;
+            }
+            let Some((_, packet)) = self.backlog.pop_front() else { break };
+            // A packet the device does not take is a packet lost on its way; it has counted it.
+            let _lost_if_dropped = self.post(now, packet);
+        }
+        true
     }
 }
 
@@ -123,7 +136,7 @@ impl SecureDevice {
         // All of them only grow, so their sum moves when one of them does, and when a flow comes to leave by another.
         let others = self.queues.iter().enumerate().filter(|(at, _)| *at != leaves_by);
         let others: u64 = others.map(|(_, other)| other.inner.path(flow).epoch).sum();
-        let caps = PathCaps { epoch: caps.epoch + others + self.epoch, ..caps };
+        let caps = PathCaps { epoch: caps.epoch + others + self.sas.epoch(), ..caps };
         match decision.action {
             Some(Action::Protect(_)) => self.protected_path(flow, decision.sa, caps),
             _ => caps,
@@ -199,20 +212,18 @@ impl SecureDevice {
     }
 
     pub(super) fn poll_event_at(&mut self, queue: usize) -> Option<DeviceEvent> {
-        self.hear_device(queue);
+        self.offload.hear(&mut self.queues, &mut self.sas, queue);
         let event = self.queues[queue].inner.poll_event();
         if event == Some(DeviceEvent::Reset) {
             // Which SAs it had is told there.
-            self.hear_device(queue);
+            self.offload.hear(&mut self.queues, &mut self.sas, queue);
         }
         event
     }
 
     pub(super) fn arm_at(&mut self, queue: usize, waker: &Waker) -> bool {
+        self.sas.serve(queue, waker);
         let served = &mut self.queues[queue];
-        if !served.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            served.waker = Some(waker.clone());
-        }
         let idle = served.opened.is_empty() && served.released.is_empty() && served.inner.arm(waker);
         self.tell_of_room(queue);
         idle
@@ -221,7 +232,7 @@ impl SecureDevice {
     pub(super) fn next_event_at(&self, queue: usize) -> Option<Instant> {
         let own = self.queues[queue].inner.next_event();
         let waiting = earliest(self.fragments.next_event(), self.held.next_event());
-        earliest(earliest(own, waiting), self.sad.next_event())
+        earliest(earliest(own, waiting), self.sas.sad().next_event())
     }
 
     pub(super) fn handle_timeout_at(&mut self, now: Instant, queue: usize) {
@@ -229,40 +240,28 @@ impl SecureDevice {
         if inner.next_event().is_some_and(|at| at <= now) {
             inner.handle_timeout(now);
         }
-        self.expire_fragments(now);
-        self.expire_held(now);
+        self.counters.in_reassembly_failed += self.fragments.expire(now);
+        self.counters.in_no_states += self.held.expire(now);
         self.handle_sa_timeouts(now);
     }
 
     pub(super) fn count_at(&self, queue: usize, set: &mut CounterSet) {
         if queue == ONLY {
-            set.add(&self.counters);
+            set.add(&self.counters());
         }
         self.queues[queue].inner.count(set);
     }
 
     /// The queue that an SA's packets leave by.
     pub(super) fn home(&self, sa: Option<SaId>) -> Option<usize> {
-        Some(self.sad.find(sa?)?.queue)
-    }
-
-    /// The queue of the fewest SAs.
-    pub(super) fn least_used_queue(&self) -> usize {
-        (0..self.queues.len()).min_by_key(|queue| self.queues[*queue].used).unwrap_or(ONLY)
+        Some(self.sas.find(sa?)?.queue)
     }
 
     /// Hands wrapped packets to a queue as long as it has room.
     pub(super) fn drain_backlog(&mut self, now: Instant, queue: usize) {
-        let leaves_by = &mut self.queues[queue];
-        while let Some((flow, _)) = leaves_by.backlog.front() {
-            if leaves_by.inner.room(flow) == 0 {
-                return;
-            }
-            let Some((_, packet)) = leaves_by.backlog.pop_front() else { break };
-            // A packet the device does not take is a packet lost on its way; it has counted it.
-            let _lost_if_dropped = leaves_by.post(now, packet);
+        if self.queues[queue].drain(now) {
+            self.tell_of_room(queue);
         }
-        self.tell_of_room(queue);
     }
 
     /// A packet that was opened at `queue`: for the shard there, or for the one that it would have come to had it been
@@ -287,14 +286,9 @@ impl SecureDevice {
         other.opened.push_back(packet);
         // Where others wait, it was woken, and has not looked yet.
         if other.opened.len() == 1 {
-            other.wake();
+            self.sas.wake_one(to);
         }
         None
-    }
-
-    /// Tasks that wait are to look again, at whichever queue.
-    pub(super) fn wake(&mut self) {
-        self.queues.iter().for_each(Queue::wake);
     }
 
     /// The queue that plain packets like this one of an SA come to. A hash for each queue to find it is dear, and most SAs have few flows: the last
@@ -302,7 +296,7 @@ impl SecureDevice {
     fn queue_of_flow(&mut self, id: SaId, packet: &Packet) -> Option<usize> {
         let hashed = packet.ports.is_some() && matches!(packet.protocol, PROTOCOL_TCP | PROTOCOL_UDP);
         let flow = hashed.then(|| flow_of(packet).reversed())?;
-        let sa = self.sad.find_mut(id)?;
+        let sa = self.sas.find_mut(id)?;
         if let Some((last, queue)) = &sa.last_flow
             && *last == flow
         {
@@ -315,13 +309,10 @@ impl SecureDevice {
 
     /// Wakes those who serve other queues and wait for room at this one, if there is some.
     fn tell_of_room(&self, queue: usize) {
-        let Queue { inner, backlog, awaited, .. } = &self.queues[queue];
-        if let Some(flow) = awaited.get()
-            && backlog.is_empty()
-            && inner.room(&flow) > 0
-        {
-            awaited.set(None);
-            self.queues.iter().for_each(Queue::wake);
+        let awaits = &self.queues[queue];
+        if awaits.awaited.get().is_some_and(|flow| awaits.room(&flow) > 0) {
+            awaits.awaited.set(None);
+            self.sas.wake();
         }
     }
 }

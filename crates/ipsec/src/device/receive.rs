@@ -11,16 +11,18 @@
 //! the numbers is not new, none of them passes, for there is no telling them apart any more.
 
 use super::fragments::Origin;
+use super::path_mtu::find_too_big;
 use super::{By, SecureDevice};
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
 use core::num::NonZeroU16;
+use core::ops::RangeInclusive;
 use offload_api::rx::Checksums;
 use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, PacketMark, RxMeta, RxPacket, SaId};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 use offload_esp::inner::{NotEsp, shares_port};
-use offload_esp::{ETHERNET, EspAt, IpView, OpenError, PROTOCOL_UDP, ReplayWindow, Trailer, UnwrapError, unwrap};
+use offload_esp::{ETHERNET, EspAt, IpView, OpenError, PROTOCOL_UDP, Trailer, UnwrapError, unwrap};
 use offload_formats::checksum::is_ipv4_header_right;
 use offload_formats::frame::ip_packet;
 use offload_ip::Taken;
@@ -63,7 +65,7 @@ impl SecureDevice {
             return None;
         }
         // Who has an address of ours as well, neighbour discovery is to hear of (RFC 4862 5.4).
-        if self.sad.is_own(view.source) && !view.is_neighbour_discovery(&packet.frame[ETHERNET..]) {
+        if self.sas.sad().is_own(view.source) && !view.is_neighbour_discovery(&packet.frame[ETHERNET..]) {
             self.counters.in_own_source += 1;
             return None;
         }
@@ -94,10 +96,11 @@ impl SecureDevice {
         if view.is_neighbour_discovery(ip) {
             return Some(packet);
         }
-        if self.is_about_size(now, &packet.frame, &view) {
+        if let Some(too_big) = find_too_big(self.sas.sad(), &packet.frame, &view) {
+            self.sas.note_too_big(now, too_big);
             return None;
         }
-        match self.action(Direction::Receive, &view.selectors(&packet.frame[ETHERNET..])) {
+        match self.policies.action(Direction::Receive, &view.selectors(&packet.frame[ETHERNET..])) {
             Some(Action::Bypass) => return Some(packet),
             Some(Action::Protect(_)) => self.counters.in_template_mismatch += 1,
             Some(Action::Discard) => self.counters.in_policy_block += 1,
@@ -109,11 +112,15 @@ impl SecureDevice {
     /// Opens an ESP packet in software.
     pub(super) fn open(&mut self, now: Instant, queue: usize, mut frame: BytesMut, at: &EspAt) -> Option<RxPacket> {
         let framing = cost::work(Work::Framing);
-        let Some(id) = self.sad.find_received(at.spi, at.ip.source, at.ip.destination) else {
-            self.hold(now, queue, &frame, at);
+        let Some(id) = self.sas.sad().find_received(at.spi, at.ip.source, at.ip.destination) else {
+            if self.sas.sad().receives_between(at.ip.source, at.ip.destination) {
+                self.held.hold(now, queue, &frame, at, &mut self.counters);
+            } else {
+                self.counters.in_no_states += 1;
+            }
             return None;
         };
-        let sa = self.sad.find_mut(id)?;
+        let sa = self.sas.find(id)?;
         self.counters.in_fallback += u64::from(sa.by() != By::Software);
         let number = match may_come(sa, at, 1) {
             Ok(number) => number,
@@ -124,13 +131,13 @@ impl SecureDevice {
             Ok(trailer) => trailer,
             Err(OpenError::Icv) => return self.drop_received(Refusal::Forged),
             Err(_) => {
-                let _dropped_in_any_case = self.accept(now, id, &packets);
+                let _dropped_in_any_case = self.sas.accept(now, id, packets.numbers());
                 return self.drop_received(Refusal::Mode);
             }
         };
         // RFC 3948 3.1.2: a translator may have changed addresses under the checksum, which ESP makes up for.
         let translated = at.udp && sa.params.mode == EspMode::Transport;
-        if let Err(refusal) = self.accept(now, id, &packets) {
+        if let Err(refusal) = self.sas.accept(now, id, packets.numbers()) {
             return self.drop_received(refusal);
         }
         self.counters.in_software += 1;
@@ -144,24 +151,24 @@ impl SecureDevice {
     /// A packet that the device decrypted: headers, window and lifetimes are the host's.
     fn take_decrypted(&mut self, now: Instant, queue: usize, handle: Handle, opened: Opened) -> Option<RxPacket> {
         let Packets { count, .. } = opened.packets;
-        let id = *self.queues[queue].sas.get(&handle).or_else(|| {
+        let id = self.offload.find(queue, handle).or_else(|| {
             self.counters.in_no_states += count;
             None
         })?;
-        let (Some(at), Some(sa)) = (EspAt::find(&opened.frame), self.sad.find_mut(id)) else {
+        let (Some(at), Some(sa)) = (EspAt::find(&opened.frame), self.sas.find(id)) else {
             self.counters.in_header_error += count;
             return None;
         };
         if let Err(refusal) = may_come(sa, &at, count) {
             if refusal == Refusal::Expired {
-                self.note_too_many(id);
+                self.sas.note_too_many(id);
             }
             return self.drop_all_received(refusal, count);
         }
         let Ok(trailer) = Trailer::read(&opened.frame, &at) else {
             return self.drop_all_received(Refusal::Mode, count);
         };
-        if let Err(refusal) = self.accept(now, id, &opened.packets) {
+        if let Err(refusal) = self.sas.accept(now, id, opened.packets.numbers()) {
             return self.drop_all_received(refusal, count);
         }
         self.counters.in_crypto += count;
@@ -172,18 +179,18 @@ impl SecureDevice {
     /// opens those packets of the SA that came in fragments: one that came both ways would pass each of two windows.
     fn take_unwrapped(&mut self, now: Instant, queue: usize, handle: Handle, opened: Opened) -> Option<RxPacket> {
         let Packets { count, .. } = opened.packets;
-        let id = *self.queues[queue].sas.get(&handle).or_else(|| {
+        let id = self.offload.find(queue, handle).or_else(|| {
             self.counters.in_no_states += count;
             None
         })?;
-        let sa = self.sad.find_mut(id)?;
+        let sa = self.sas.find(id)?;
         // The device has not counted what came in fragments.
         if !sa.meter.allows(count) {
-            self.note_too_many(id);
+            self.sas.note_too_many(id);
             return self.drop_all_received(Refusal::Expired, count);
         }
         let mode = sa.params.mode;
-        if let Err(refusal) = self.accept(now, id, &opened.packets) {
+        if let Err(refusal) = self.sas.accept(now, id, opened.packets.numbers()) {
             return self.drop_all_received(refusal, count);
         }
         self.counters.in_packet += count;
@@ -195,7 +202,7 @@ impl SecureDevice {
             EspMode::Transport => view.total - view.header,
             EspMode::Tunnel => view.total,
         };
-        self.spend(id, count, (protected + opened.bytes_left_out(&view, mode)) as u64);
+        self.sas.spend(id, count, (protected + opened.bytes_left_out(&view, mode)) as u64);
         self.admit(now, queue, id, opened, &view)
     }
 
@@ -210,7 +217,7 @@ impl SecureDevice {
         trailer: &Trailer,
     ) -> Option<RxPacket> {
         let Opened { frame, meta, packets } = opened;
-        let sa = self.sad.find(id)?;
+        let sa = self.sas.find(id)?;
         let mode = sa.params.mode;
         let unwrapped = {
             let _framing = cost::work(Work::Framing);
@@ -219,17 +226,17 @@ impl SecureDevice {
         let frame = match unwrapped {
             Ok(frame) => frame,
             Err(error) => {
-                self.spend(id, packets.count, trailer.payload as u64);
+                self.sas.spend(id, packets.count, trailer.payload as u64);
                 let refusal = if error == UnwrapError::Dummy { Refusal::Dummy } else { Refusal::Mode };
                 return self.drop_all_received(refusal, packets.count);
             }
         };
         let opened = Opened { frame, meta, packets };
         let Some(view) = ip_packet(&opened.frame).and_then(IpView::parse) else {
-            self.spend(id, opened.packets.count, trailer.payload as u64);
+            self.sas.spend(id, opened.packets.count, trailer.payload as u64);
             return self.drop_all_received(Refusal::Mode, opened.packets.count);
         };
-        self.spend(id, opened.packets.count, (trailer.payload + opened.bytes_left_out(&view, mode)) as u64);
+        self.sas.spend(id, opened.packets.count, (trailer.payload + opened.bytes_left_out(&view, mode)) as u64);
         self.admit(now, queue, id, opened, &view)
     }
 
@@ -237,12 +244,12 @@ impl SecureDevice {
     fn admit(&mut self, now: Instant, queue: usize, id: SaId, opened: Opened, view: &IpView) -> Option<RxPacket> {
         let Opened { mut frame, mut meta, packets: Packets { count, joined, .. } } = opened;
         let (mut selectors, mut fragment) = (view.selectors(&frame[ETHERNET..]), view.fragment);
-        if view.fragment && self.must_be_whole(Direction::Receive, view, &selectors) {
+        if view.fragment && self.policies.must_be_whole(Direction::Receive, view, &selectors) {
             let (whole, view) = self.put_together(now, Origin::Sa(id), &frame)?;
             (frame, meta, fragment) = (whole, RxMeta::default(), view.fragment);
             selectors = view.selectors(&frame[ETHERNET..]);
         }
-        let sa = self.sad.find(id)?;
+        let sa = self.sas.find(id)?;
         // RFC 4861 3.1: its hop limit is to show that it comes from a neighbour. Whoever fills a tunnel chooses it.
         if sa.params.mode == EspMode::Tunnel && view.is_neighbour_discovery(&frame[ETHERNET..]) {
             self.counters.in_tunnelled_discovery += count;
@@ -250,7 +257,7 @@ impl SecureDevice {
         }
         // What is answered to it is not to leave in clear.
         meta.protection = meta.protection.max(sa.params.key.suite().protection());
-        match self.action(Direction::Receive, &selectors) {
+        match self.policies.action(Direction::Receive, &selectors) {
             Some(Action::Protect(template)) if sa.fits(&template) => {}
             // More protection than asked for is no harm in transport mode; in a tunnel, anybody's packets could come.
             Some(Action::Bypass) if sa.params.mode == EspMode::Transport => {}
@@ -289,29 +296,6 @@ impl SecureDevice {
         }
     }
 
-    /// Takes note of packets that are authentic, unless one of them is not new.
-    fn accept(&mut self, now: Instant, id: SaId, packets: &Packets) -> Result<(), Refusal> {
-        let last = packets.number.saturating_add(packets.count.saturating_sub(1));
-        let Some(Sa { sequence: Sequence::Receive(window), marks, .. }) = self.sad.find_mut(id) else {
-            return Err(Refusal::Mode);
-        };
-        if marks.cover(last) {
-            return if take_all(window, packets.number, last) { Ok(()) } else { Err(Refusal::Replay) };
-        }
-        // Nothing is written down for what is no new packet.
-        if !(packets.number..=last).all(|number| window.is_new(number)) {
-            return Err(Refusal::Replay);
-        }
-        if !self.may_use(now, id, last) {
-            return Err(Refusal::Unwritten);
-        }
-        let taken = match self.sad.find_mut(id).map(|sa| &mut sa.sequence) {
-            Some(Sequence::Receive(window)) => take_all(window, packets.number, last),
-            Some(Sequence::Send(_)) | None => false,
-        };
-        if taken { Ok(()) } else { Err(Refusal::Replay) }
-    }
-
     fn drop_received(&mut self, refusal: Refusal) -> Option<RxPacket> {
         self.drop_all_received(refusal, 1)
     }
@@ -346,6 +330,12 @@ struct Packets {
     joined: Option<NonZeroU16>,
 }
 
+impl Packets {
+    fn numbers(&self) -> RangeInclusive<u64> {
+        self.number..=self.number.saturating_add(self.count.saturating_sub(1))
+    }
+}
+
 impl Opened {
     /// Protected bytes of the packets it was joined of that are not in it: the headers of all but the first. Its plain
     /// frame has `view`.
@@ -362,7 +352,7 @@ impl Opened {
 
 /// Why a packet of an SA is dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Refusal {
+pub(super) enum Refusal {
     Expired,
     Encapsulation,
     Replay,
@@ -383,14 +373,6 @@ fn may_come(sa: &Sa, at: &EspAt, packets: u64) -> Result<u64, Refusal> {
         return Err(Refusal::Expired);
     }
     window.check(at.low).map_err(|_| Refusal::Replay)
-}
-
-/// Takes note of numbers, unless one of them is not new.
-fn take_all(window: &mut ReplayWindow, first: u64, last: u64) -> bool {
-    if first == last {
-        return window.accept(first);
-    }
-    (first..=last).all(|number| window.is_new(number)) && (first..=last).all(|number| window.accept(number))
 }
 
 const ARP: [u8; 2] = [0x08, 0x06];

@@ -23,7 +23,7 @@ impl SecureDevice {
     /// What a flow can have whose packets are protected.
     pub(super) fn protected_path(&self, flow: &FlowKey, sa: Option<SaId>, caps: PathCaps) -> PathCaps {
         let ipv6 = flow.local.is_ipv6();
-        let sa = sa.and_then(|id| self.sad.find(id));
+        let sa = sa.and_then(|id| self.sas.find(id));
         // Until there is an SA, nothing is sent; the stack hears by the epoch when there is.
         let Some(sa) = sa else { return caps };
         let mtu = sa.plain_mtu(ipv6, sa.outer_mtu(caps.mtu));
@@ -45,7 +45,7 @@ impl SecureDevice {
 
     /// Whether the device makes of one packet all that is to leave.
     pub(super) fn is_cut_by_device(&self, sa: Option<SaId>) -> bool {
-        let sa = sa.and_then(|id| self.sad.find(id));
+        let sa = sa.and_then(|id| self.sas.find(id));
         sa.is_some_and(|sa| sa.by() != By::Software)
     }
 
@@ -71,7 +71,7 @@ impl SecureDevice {
             return self.queues[queue].inner.transmit(now, packet, source);
         }
         let selectors = view.selectors(&packet.header[ETHERNET..]);
-        if view.fragment && self.must_be_whole(Direction::Transmit, &view, &selectors) {
+        if view.fragment && self.policies.must_be_whole(Direction::Transmit, &view, &selectors) {
             return self.gather(now, queue, &packet, shows);
         }
         let decision = self.decide(&selectors);
@@ -101,7 +101,7 @@ impl SecureDevice {
     /// there is no SA yet does not leave.
     fn protects_enough(&self, decision: &Decision, shows: Protection) -> bool {
         shows == Protection::None
-            || match (decision.action, decision.sa.and_then(|id| self.sad.find(id))) {
+            || match (decision.action, decision.sa.and_then(|id| self.sas.find(id))) {
                 (Some(Action::Bypass), _) => false,
                 (Some(Action::Protect(_)), Some(sa)) => sa.params.key.suite().protection() >= shows,
                 (Some(Action::Protect(_) | Action::Discard) | None, _) => true,
@@ -125,7 +125,7 @@ impl SecureDevice {
         };
         let view = IpView { dont_fragment: !may_cut, ..view };
         let cut_before = |sa: &&Sa| is_cut_before(&sa.params, &view, identification.is_some());
-        let sa = decision.sa.filter(|_| may_cut && packet.ask.mss.is_none()).and_then(|id| self.sad.find(id));
+        let sa = decision.sa.filter(|_| may_cut && packet.ask.mss.is_none()).and_then(|id| self.sas.find(id));
         let Some(sa) = sa.filter(cut_before) else {
             return self.protect(now, packet, view, decision, selectors);
         };
@@ -134,10 +134,7 @@ impl SecureDevice {
         if packet.header.len() + packet.payload_len() - ETHERNET <= usize::from(most) {
             return self.protect(now, packet, view, decision, selectors);
         }
-        let identification = identification.unwrap_or_else(|| {
-            self.identification = self.identification.wrapping_add(1);
-            self.identification
-        });
+        let identification = identification.unwrap_or_else(|| self.wrapper.next_identification());
         let Some(pieces) = self.cut_again(completed(packet, &view), most, identification) else {
             return Sent::Dropped(DropReason::Policy);
         };
@@ -212,7 +209,7 @@ impl SecureDevice {
                 let Some(pieces) = self.cut_again(packet, mtu, identification) else {
                     return Sent::Dropped(DropReason::Policy);
                 };
-                self.queues[queue].backlog.extend(pieces.into_iter().map(|piece| (flow, piece)));
+                pieces.into_iter().for_each(|piece| self.queues[queue].push(flow, piece));
                 self.drain_backlog(now, queue);
                 Sent::Posted
             }

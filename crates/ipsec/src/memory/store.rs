@@ -47,7 +47,7 @@ pub struct NumberFile {
     path: PathBuf,
     /// The file as this process read or wrote it last. It stays open, so that no new file gets its inode number. `None` if the file must be read
     /// anew.
-    known: Option<(File, Version)>,
+    known: Option<(File, FileState)>,
     folder: OnDisk,
     /// The file of spent keys, as this process read or wrote it last.
     spent: OnDisk,
@@ -183,7 +183,7 @@ impl NumberFile {
 
     /// Reads the entries that other processes wrote. The caller holds the lock.
     fn refresh(&mut self) -> io::Result<()> {
-        let (mut file, now) = match Version::open(&self.path) {
+        let (mut file, now) = match FileState::open(&self.path) {
             Ok(opened) => opened,
             // The file was removed: it is written anew, whole.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -219,7 +219,7 @@ impl NumberFile {
     fn write_locked(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
         self.known = None;
         self.entries.write(marks, &mut self.folder, &mut self.spent)?;
-        self.known = Version::open(&self.path).ok();
+        self.known = FileState::open(&self.path).ok();
         Ok(())
     }
 
@@ -273,28 +273,28 @@ impl Drop for NumberFile {
 
 /// The identity of a file, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
+struct FileState {
     identity: (u64, u64),
     length: u64,
 }
 
-impl Version {
-    fn open(path: &Path) -> io::Result<(File, Version)> {
+impl FileState {
+    fn open(path: &Path) -> io::Result<(File, FileState)> {
         let file = File::open(path)?;
-        let version = Version::of(&file.metadata()?);
-        Ok((file, version))
+        let state = FileState::of(&file.metadata()?);
+        Ok((file, state))
     }
 
     #[cfg(unix)]
-    fn of(metadata: &Metadata) -> Version {
+    fn of(metadata: &Metadata) -> FileState {
         use std::os::unix::fs::MetadataExt;
-        Version { identity: (metadata.dev(), metadata.ino()), length: metadata.len() }
+        FileState { identity: (metadata.dev(), metadata.ino()), length: metadata.len() }
     }
 
     /// Systems without locks of files: only one process uses a store.
     #[cfg(not(unix))]
-    fn of(metadata: &Metadata) -> Version {
-        Version { identity: (0, 0), length: metadata.len() }
+    fn of(metadata: &Metadata) -> FileState {
+        FileState { identity: (0, 0), length: metadata.len() }
     }
 }
 

@@ -72,7 +72,7 @@ impl Disk {
     }
 
     /// Whether it is that of a [volume](Self::with_volume).
-    pub fn has_volume(&self) -> bool {
+    pub(crate) fn has_volume(&self) -> bool {
         self.volume.is_some()
     }
 

@@ -4,7 +4,7 @@ use super::Shared;
 use super::disk::NO_BLOCKS;
 use super::error::{CommandError, HostError};
 use super::events::{Events, Heard, HostEvent};
-use super::lane::{Entry, Lane, Mail, News, Owed, Passing, Tries};
+use super::lane::{Entry, Lane, Mail, News, Owed, Passing, Ticket, Tries};
 use super::link::Link;
 use super::lock;
 use super::looking::Looking;
@@ -16,6 +16,7 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 use offload_base::{Instant, time};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Why a queue is served no longer.
 #[derive(Debug)]
@@ -154,15 +155,31 @@ impl Serving<'_> {
         Poll::Pending
     }
 
-    /// Does what can be done; false if nothing could.
+    /// Does the work of a queue once, in steps; false if there was none.
     fn round(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Result<bool, Ended> {
+        let now = self.shared.timers.now();
+        let Mail { news, entries, cancelled, rested } = self.lane.take_mail(cx, self.room(link), now);
+        let had_entries = !entries.is_empty();
+        self.submit(link, now, entries);
+        self.abandon(link, cancelled);
+        self.heed(news)?;
+        self.stay_alive(link, now)?;
+        let due = time::earliest(self.look_around(link, now), rested);
+        let worked = link.poll(cx, due);
+        let has_finished = self.settle_finished(link);
+        Ok(had_entries | has_finished | worked.map_err(Ended::Failed)?)
+    }
+
+    /// Returns the number of commands that the lane may send.
+    fn room(&self, link: &Link) -> usize {
         // Places are kept for the keep-alive, for what comes next about events, and for the next look at a namespace.
         let looks = self.looking.as_ref().is_some_and(Looking::wants_place);
         let kept = usize::from(self.keep_alive.is_some()) + usize::from(self.events.wants_place()) + usize::from(looks);
-        let room = link.queue.room().saturating_sub(kept);
-        let now = self.shared.timers.now();
-        let Mail { news, entries, cancelled, rested } = self.lane.take_mail(cx, room, now);
-        let mut progress = !entries.is_empty();
+        link.queue.room().saturating_sub(kept)
+    }
+
+    /// Submits the lane's commands; a command without room goes back to the lane.
+    fn submit(&mut self, link: &mut Link, now: Instant, entries: Vec<Entry>) {
         let mut unsent = Vec::new();
         for entry in entries {
             if let Some(refusal) = entry.refusal() {
@@ -187,6 +204,10 @@ impl Serving<'_> {
         if !unsent.is_empty() {
             self.lane.put_back(unsent);
         }
+    }
+
+    /// Abandons the commands that their callers cancelled.
+    fn abandon(&mut self, link: &mut Link, cancelled: Vec<Arc<Ticket>>) {
         for ticket in cancelled {
             let Some(id) = ticket.id().filter(|id| self.jobs.get(id).is_some_and(|(job, _)| job.is(&ticket))) else {
                 continue;
@@ -201,30 +222,39 @@ impl Serving<'_> {
                 ticket.settle(Err(CommandError::Cancelled), payload);
             }
         }
+    }
+
+    /// Ends the service if the lane says so.
+    fn heed(&self, news: Option<News>) -> Result<(), Ended> {
         match news {
-            Some(News::End) => return Err(Ended::Wanted),
-            Some(News::Cut) => return Err(Ended::Cut),
+            Some(News::End) => Err(Ended::Wanted),
+            Some(News::Cut) => Err(Ended::Cut),
             Some(News::Open(association)) => {
                 // The cut before it was overtaken.
                 self.lane.tell(News::Open(association));
-                return Err(Ended::Cut);
+                Err(Ended::Cut)
             }
-            None => {}
+            None => Ok(()),
         }
-        self.stay_alive(link, now)?;
+    }
+
+    /// Asks for events and looks at namespaces; returns when the queue has something to do of its own accord.
+    fn look_around(&mut self, link: &mut Link, now: Instant) -> Option<Instant> {
         self.events.go_on(&mut link.queue, now);
-        let mut due = time::earliest(self.keep_alive.as_ref().map(|keep_alive| keep_alive.due), rested);
-        if let Some(looking) = &mut self.looking {
-            looking.go_on(&mut link.queue, now);
-            due = time::earliest(due, looking.next_event());
-        }
-        let worked = link.poll(cx, due);
+        let due = self.keep_alive.as_ref().map(|keep_alive| keep_alive.due);
+        let Some(looking) = &mut self.looking else { return due };
+        looking.go_on(&mut link.queue, now);
+        time::earliest(due, looking.next_event())
+    }
+
+    /// Settles all commands that have finished; returns whether there were any.
+    fn settle_finished(&mut self, link: &mut Link) -> bool {
+        let mut any = false;
         while let Some(finished) = link.queue.poll_finished() {
             self.settle(finished);
-            progress = true;
+            any = true;
         }
-        progress |= worked.map_err(Ended::Failed)?;
-        Ok(progress)
+        any
     }
 
     fn stay_alive(&mut self, link: &mut Link, now: Instant) -> Result<(), Ended> {
@@ -249,9 +279,7 @@ impl Serving<'_> {
             let _answer = link.execute_among("shutdown", shutdown, Payload::None, |other| self.settle(other)).await;
         }
         // What came with the answer, or with the end of the connection.
-        while let Some(finished) = link.queue.poll_finished() {
-            self.settle(finished);
-        }
+        self.settle_finished(link);
     }
 
     fn settle(&mut self, finished: Finished) {

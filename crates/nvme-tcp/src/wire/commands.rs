@@ -50,22 +50,22 @@ pub fn log_page(page: u8, offset: u64, bytes: u32) -> Command {
 }
 
 /// The same for the page that an event is about, from its beginning: with that the event is over.
-pub fn log_page_of_event(page: u8, bytes: u32) -> Command {
+pub(crate) fn log_page_of_event(page: u8, bytes: u32) -> Command {
     log_page_with(page, 0, bytes)
 }
 
 /// Asks to be told of the next event.
-pub fn event_request() -> Command {
+pub(crate) fn event_request() -> Command {
     Command::new(AdminOpcode::AsyncEventRequest as u8, 0)
 }
 
 /// Has the controller tell of these, and of nothing else.
-pub fn enable_notices(notices: Notices) -> Command {
+pub(crate) fn enable_notices(notices: Notices) -> Command {
     Command::new(AdminOpcode::SetFeatures as u8, 0).with_u32(10, 0x0b).with_u32(11, notices.0)
 }
 
 /// Asks for `queues` I/O queues each way; the result is how many there may be, less one, in both its halves.
-pub fn number_of_queues(queues: u16) -> Command {
+pub(crate) fn number_of_queues(queues: u16) -> Command {
     let queues = u32::from(queues.saturating_sub(1));
     Command::new(AdminOpcode::SetFeatures as u8, 0).with_u32(10, 0x07).with_u32(11, queues | queues << 16)
 }

@@ -40,7 +40,7 @@ impl Digest {
 }
 
 /// Bytes of a digest on the wire.
-pub const DIGEST_LEN: usize = 4;
+pub(crate) const DIGEST_LEN: usize = 4;
 
 #[cfg(test)]
 mod tests {

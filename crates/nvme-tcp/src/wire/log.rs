@@ -242,7 +242,7 @@ impl DiscoveryLog {
     }
 
     /// Generation and number of entries, from the first 16 bytes.
-    pub fn parse_header(bytes: &[u8]) -> Option<(u64, u64)> {
+    pub(crate) fn parse_header(bytes: &[u8]) -> Option<(u64, u64)> {
         let bytes = bytes.get(..16)?;
         Some((u64_at(bytes, 0), u64_at(bytes, 8)))
     }

@@ -18,7 +18,8 @@ mod status;
 
 pub use command::{AdminOpcode, Command, FabricsType, IoOpcode, Sgl, SglKind, Transfer};
 pub use completion::Completion;
-pub use digest::{DIGEST_LEN, Digest};
+pub(crate) use digest::DIGEST_LEN;
+pub use digest::Digest;
 pub(crate) use fabrics::{
     CC_ENABLE, CC_SHUTDOWN, CSTS_READY, CSTS_SHUT_DOWN, CSTS_SHUTTING_DOWN, NO_FLOW_CONTROL, VERSION,
 };

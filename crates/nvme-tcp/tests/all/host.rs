@@ -9,7 +9,7 @@ use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::{Buffer, CommandError, Connector, Failed, HostError, HostEvent, discover};
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
 use nvme_tcp::target::TransportConfig;
-use nvme_tcp::wire::{ConnectData, Framing, InitializeRequest, Pdu, Sgl, Status, commands, property};
+use nvme_tcp::wire::{ConnectData, Framing, InitializeRequest, IoOpcode, Pdu, Sgl, Status, commands, property};
 use offload_api::TxTag;
 use offload_base::Seed;
 use std::sync::Arc;
@@ -47,6 +47,8 @@ fn every_command_does_what_it_says() {
         disk.deallocate(&[(101, 1), (103, 2)]).await.unwrap();
         let buffer = Buffer::from_parts([BytesMut::zeroed(1000), BytesMut::zeroed(16 * 512 - 1000)]);
         let read = disk.read(100, buffer).await.unwrap().to_vec();
+        let command = commands::range(IoOpcode::Read, 1, 100, 16);
+        assert_eq!(host.io_read(command, disk.buffer(16)).await.unwrap().to_vec(), read);
         for (number, (found, wrote)) in read.chunks(512).zip(data.chunks(512)).enumerate() {
             let zero = matches!(number, 0 | 1 | 3 | 4);
             assert_eq!(found, if zero { &[0; 512] } else { wrote }, "block {number}");

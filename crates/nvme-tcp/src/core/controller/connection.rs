@@ -206,12 +206,12 @@ impl Connection {
     }
 
     /// Whether its host was asked for data that have not come.
-    pub fn expects_data(&self) -> bool {
+    pub(crate) fn expects_data(&self) -> bool {
         self.state == State::Open && self.free_tags.len() < self.requests.len()
     }
 
     /// Bytes of data that its host has sent so far.
-    pub fn data_received(&self) -> u64 {
+    pub(crate) fn data_received(&self) -> u64 {
         self.received
     }
 
@@ -443,27 +443,7 @@ impl Connection {
         data: u32,
         target: &mut Target,
     ) -> Result<(), FatalError> {
-        let entries = self.queue.map_or(1, |queue| usize::from(queue.entries));
-        if self.commands.len() >= entries {
-            // More than the queue has room for.
-            return Err(self.fatal(FatalStatus::SequenceError, 0));
-        }
-        let sgl = command.sgl();
-        let in_capsule = sgl.kind() == Some(SglKind::InCapsule);
-        if command.transfer() != Transfer::None && sgl.kind().is_none() && sgl.length > 0 {
-            return Err(self.fatal(FatalStatus::UnsupportedParameter, 8 + 39));
-        }
-        if data > 0 || (in_capsule && command.transfer() == Transfer::ToController) {
-            if !in_capsule {
-                return Err(self.fatal(FatalStatus::UnsupportedParameter, 8 + 39));
-            }
-            if sgl.length > self.receiver.limits().max_in_capsule {
-                return Err(self.fatal(FatalStatus::LimitExceeded, 8 + 32));
-            }
-            if sgl.length != data {
-                return Err(self.fatal(FatalStatus::UnsupportedParameter, 8 + 32));
-            }
-        }
+        self.check_framing(&command, data)?;
         if let Some(queue) = self.queue.as_mut() {
             queue.head = (queue.head + 1) % queue.entries;
         }
@@ -474,22 +454,12 @@ impl Connection {
             self.receiving = Some(Receiving { command: None, offset: 0, end: data, tag: None });
             return Ok(());
         }
-        let expected = self.expected_data(now, &command, target);
-        let wanted = command.transfer() == Transfer::ToController;
-        let refused = match expected {
-            Err(status) => Some(status),
-            // NVMe over Fabrics knows no PRPs.
-            Ok(_) if command.flags() & DATA_POINTER != SGL => Some(Status::INVALID_FIELD),
-            // The length of the data is in the PDU's header, so that the stream goes on.
-            Ok(_) if in_capsule && sgl.address != 0 => Some(Status::INVALID_SGL_OFFSET),
-            Ok(expected) if wanted && expected != sgl.length => Some(Status::INVALID_SGL_LENGTH),
-            Ok(_) if command.transfer() == Transfer::ToHost && in_capsule => Some(Status::INVALID_SGL_TYPE),
-            Ok(_) => None,
-        };
+        let refused = self.refusal(now, &command, target);
         // Data in capsules come unasked: there is room for as many as the queue has entries.
         let charge = (data > 0).then(|| self.account.keep());
         let number = self.work.as_ref().map_or(0, |work| work.receive());
-        let total = if data > 0 || refused.is_some() || !wanted { data } else { sgl.length };
+        let is_asked = data == 0 && refused.is_none() && command.transfer() == Transfer::ToController;
+        let total = if is_asked { command.sgl().length } else { data };
         let incoming = Incoming {
             command,
             number,
@@ -513,6 +483,49 @@ impl Connection {
             self.start(now, id, target);
         }
         Ok(())
+    }
+
+    /// Checks that a capsule and its data fit the queue and the connection.
+    fn check_framing(&self, command: &Command, data: u32) -> Result<(), FatalError> {
+        let unsupported = |at| Err(self.fatal(FatalStatus::UnsupportedParameter, at));
+        let entries = self.queue.map_or(1, |queue| usize::from(queue.entries));
+        if self.commands.len() >= entries {
+            // More than the queue has room for.
+            return Err(self.fatal(FatalStatus::SequenceError, 0));
+        }
+        let (sgl, transfer) = (command.sgl(), command.transfer());
+        let in_capsule = sgl.kind() == Some(SglKind::InCapsule);
+        if transfer != Transfer::None && sgl.kind().is_none() && sgl.length > 0 {
+            return unsupported(8 + 39);
+        }
+        if data == 0 && !(in_capsule && transfer == Transfer::ToController) {
+            return Ok(());
+        }
+        if !in_capsule {
+            return unsupported(8 + 39);
+        }
+        if sgl.length > self.receiver.limits().max_in_capsule {
+            return Err(self.fatal(FatalStatus::LimitExceeded, 8 + 32));
+        }
+        if sgl.length != data { unsupported(8 + 32) } else { Ok(()) }
+    }
+
+    /// Returns the error with which a command ends without being carried out.
+    fn refusal(&self, now: Instant, command: &Command, target: &mut Target) -> Option<Status> {
+        let (sgl, transfer) = (command.sgl(), command.transfer());
+        let in_capsule = sgl.kind() == Some(SglKind::InCapsule);
+        match self.expected_data(now, command, target) {
+            Err(status) => Some(status),
+            // NVMe over Fabrics knows no PRPs.
+            Ok(_) if command.flags() & DATA_POINTER != SGL => Some(Status::INVALID_FIELD),
+            // The length of the data is in the PDU's header, so that the stream goes on.
+            Ok(_) if in_capsule && sgl.address != 0 => Some(Status::INVALID_SGL_OFFSET),
+            Ok(expected) if transfer == Transfer::ToController && expected != sgl.length => {
+                Some(Status::INVALID_SGL_LENGTH)
+            }
+            Ok(_) if transfer == Transfer::ToHost && in_capsule => Some(Status::INVALID_SGL_TYPE),
+            Ok(_) => None,
+        }
     }
 
     /// Bytes of data the command has to come with, or what is wrong with it.

@@ -249,7 +249,7 @@ impl Default for TransportConfig {
 
 impl TransportConfig {
     /// Most bytes a command moves.
-    pub fn max_transfer_bytes(&self) -> u32 {
+    pub(crate) fn max_transfer_bytes(&self) -> u32 {
         4096u32.checked_shl(u32::from(self.max_transfer)).filter(|bytes| *bytes > 0).unwrap_or(1 << 31)
     }
 }

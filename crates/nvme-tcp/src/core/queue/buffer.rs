@@ -47,7 +47,7 @@ impl Buffer {
 
     /// The same, for blocks of a volume: what a read puts there is decrypted.
     #[must_use]
-    pub fn of_volume(self, volume: Option<KeyedVolume>) -> Buffer {
+    pub(crate) fn of_volume(self, volume: Option<KeyedVolume>) -> Buffer {
         let volume = volume.map(|volume| Box::new(OfVolume { volume, opened: Vec::new() }));
         Buffer { volume, ..self }
     }

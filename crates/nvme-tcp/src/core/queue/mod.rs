@@ -216,7 +216,7 @@ impl Queue {
     /// # Errors
     /// As there.
     #[expect(clippy::result_large_err, reason = "the error is the command itself, which moves by value either way")]
-    pub fn submit_open_ended(&mut self, mut submission: Submission) -> Result<u16, SubmitError> {
+    pub(crate) fn submit_open_ended(&mut self, mut submission: Submission) -> Result<u16, SubmitError> {
         if submission.payload.is_erased() {
             return Err(SubmitError::Erased(submission));
         }
@@ -353,7 +353,7 @@ impl Queue {
     }
 
     /// From now on a device places data, within its limits; `None`: no longer.
-    pub fn set_placement(&mut self, limits: Option<NvmeTcpLimits>) {
+    pub(crate) fn set_placement(&mut self, limits: Option<NvmeTcpLimits>) {
         self.placement = limits;
         if limits.is_some() {
             self.receiver.log_starts();
@@ -371,7 +371,7 @@ impl Queue {
     }
 
     /// Finishes what waited for buffers that have come back; `waker` is woken when more have.
-    pub fn poll_home(&mut self, waker: &Waker) {
+    pub(crate) fn poll_home(&mut self, waker: &Waker) {
         if !self.bell.listen(waker) {
             return;
         }
@@ -391,12 +391,12 @@ impl Queue {
     }
 
     /// How many bytes are to come before the first byte of a PDU; `None`: that is not known yet.
-    pub fn rest_of_pdu(&self) -> Option<u32> {
+    pub(crate) fn rest_of_pdu(&self) -> Option<u32> {
         self.receiver.rest()
     }
 
     /// Whether a PDU began at `seq`; `None`: that is still to come.
-    pub fn began_at(&self, seq: Seq) -> Option<bool> {
+    pub(crate) fn began_at(&self, seq: Seq) -> Option<bool> {
         self.receiver.began_at(seq)
     }
 

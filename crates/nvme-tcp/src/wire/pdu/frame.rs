@@ -145,7 +145,7 @@ impl WirePdu {
     }
 
     /// The same, with the data digest, if there is one, left to a device: zeros are in its place.
-    pub fn into_pieces_for_device(self) -> impl Iterator<Item = Bytes> {
+    pub(crate) fn into_pieces_for_device(self) -> impl Iterator<Item = Bytes> {
         self.sealed().into_unsummed()
     }
 

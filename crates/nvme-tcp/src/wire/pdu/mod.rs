@@ -293,17 +293,17 @@ impl PduType {
     }
 
     /// The host sends it.
-    pub const fn from_host(self) -> bool {
+    pub(crate) const fn from_host(self) -> bool {
         matches!(self, PduType::InitializeRequest | PduType::HostTermination | PduType::Command | PduType::HostData)
     }
 
     /// It may carry data.
-    pub const fn carries_data(self) -> bool {
+    pub(crate) const fn carries_data(self) -> bool {
         matches!(self, PduType::Command | PduType::HostData | PduType::ControllerData)
     }
 
     /// Header digests never cover it: it opens the connection, or ends it.
-    pub const fn never_digested(self) -> bool {
+    pub(crate) const fn never_digested(self) -> bool {
         matches!(
             self,
             PduType::InitializeRequest

@@ -203,12 +203,12 @@ impl Receiver {
     }
 
     /// Remembers where PDUs begin, from the next one on.
-    pub fn log_starts(&mut self) {
+    pub(crate) fn log_starts(&mut self) {
         self.starts.get_or_insert_default();
     }
 
     /// Whether a PDU began at `seq`, one of the last of them; `None`: none has begun there or behind it yet.
-    pub fn began_at(&self, seq: Seq) -> Option<bool> {
+    pub(crate) fn began_at(&self, seq: Seq) -> Option<bool> {
         let starts = self.starts.as_ref()?;
         let last = starts.back()?;
         if last.before(seq) { None } else { Some(starts.contains(&seq)) }

@@ -1,0 +1,91 @@
+//! Packets wrapped in ESP in software.
+
+use super::protect::Plan;
+use super::queues::Queue;
+use super::segment::{Segment, Segments};
+use crate::sad::Sa;
+use bytes::{Buf, BytesMut};
+use offload_api::{TxAsk, TxPacket};
+use offload_base::BufferPool;
+use offload_base::cost::{self, Work};
+use offload_esp::{ETHERNET, IpView, Outer, checksum};
+
+/// The buffers of wrapped packets, and the identifications of packets that are cut.
+///
+/// Invariant: identifications count up, so that fragments of two packets in a row are told apart.
+pub(super) struct Wrapper {
+    frames: BufferPool,
+    /// Of the last packet that was cut here, before it went into a tunnel or behind ESP.
+    identification: u32,
+}
+
+impl Wrapper {
+    pub(super) fn new(identification: u32) -> Wrapper {
+        Wrapper { frames: BufferPool::new(FRAME_BYTES, FRAMES_PER_SLAB), identification }
+    }
+
+    pub(super) fn next_identification(&mut self) -> u32 {
+        self.identification = self.identification.wrapping_add(1);
+        self.identification
+    }
+
+    /// Wraps a packet, cut if it is to be, and queues the results; returns how many of them could not be fragmented.
+    pub(super) fn wrap(
+        &mut self,
+        leaves_by: &mut Queue,
+        sa: &Sa,
+        packet: &TxPacket,
+        view: &IpView,
+        plan: &Plan,
+    ) -> u64 {
+        let _framing = cost::work(Work::Framing);
+        let Plan { outer, mtu, flow, .. } = plan;
+        let mut failed = 0;
+        for (segment, number) in Segments::new(packet, view).zip(plan.number..) {
+            let bytes = segment.header.len() + segment.pieces.iter().map(|piece| piece.len()).sum::<usize>();
+            let wrapped = ETHERNET + outer.wrapped_len(bytes - ETHERNET);
+            let mut frame = if wrapped <= FRAME_BYTES { self.frames.take() } else { BytesMut::with_capacity(wrapped) };
+            outer.write_headers(&segment.header, &mut frame);
+            put_protected(&segment, view, outer, packet.ask.checksum, &mut frame);
+            outer.finish(&sa.cipher, number, &mut frame);
+            let headers = (ETHERNET + outer.len() + offload_esp::ESP_AND_IV).min(frame.len());
+            let header = frame[..headers].into();
+            frame.advance(headers);
+            let wrapped_packet =
+                TxPacket { header, fragments: [frame.freeze()].into_iter().collect(), ask: TxAsk::default() };
+            if wrapped - ETHERNET <= usize::from(*mtu) {
+                leaves_by.push(*flow, wrapped_packet);
+                continue;
+            }
+            // RFC 4303 3.3.4: fragmented after ESP. Its number would not do: other SAs of these ends have it, too.
+            match offload_ip::fragment(wrapped_packet, ETHERNET, *mtu, self.next_identification()) {
+                Ok(fragments) => fragments.into_iter().for_each(|fragment| leaves_by.push(*flow, fragment)),
+                Err(_) => failed += 1,
+            }
+        }
+        failed
+    }
+}
+
+/// Puts what ESP protects of a segment behind the room for ESP header and IV.
+fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &Outer, checksum: bool, frame: &mut BytesMut) {
+    let protected_at = frame.len();
+    frame.extend_from_slice(&segment.header[ETHERNET + outer.taken()..]);
+    {
+        let _copy = cost::work(Work::Copy);
+        segment.pieces.iter().for_each(|piece| frame.extend_from_slice(piece));
+    }
+    if !checksum {
+        return;
+    }
+    let _stack = cost::work(Work::Stack);
+    let transport = protected_at + view.header - outer.taken();
+    if outer.taken() == 0 && !view.is_ipv6() {
+        offload_formats::checksum::fill_ipv4_header(&mut frame[protected_at..]);
+    }
+    checksum::fill_transport(&mut frame[transport..], view.protocol, view.source, view.destination);
+}
+
+/// Most frames are no longer than this; what is gets a buffer of its own.
+const FRAME_BYTES: usize = 2048;
+const FRAMES_PER_SLAB: usize = 64;
