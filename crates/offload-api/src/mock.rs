@@ -5,13 +5,16 @@
 
 use crate::contexts::{Capabilities, ContextNews, Contexts, EngineInfo, NewContext, Spec};
 use crate::device::{DeviceEvent, NetDevice, PathCaps};
+use crate::direction::Direction;
 use crate::ipsec::{DeviceSaEvent, IpsecDevice, Keying, Lifetime, SaParams, SaRefused, Selector};
 use crate::key::{Key, KeyBytes};
 use crate::nvme::NvmeTcpContexts;
+use crate::record::{TlsSuite, TlsVersion};
+use crate::refused::Refused;
 use crate::rss::{INDIRECTION_ENTRIES, RssDevice};
 use crate::rx::{Piece, RxPacket};
 use crate::source::{NoRecords, RecordSource};
-use crate::tls::{Direction, Refused, TlsCapabilities, TlsContexts, TlsSuite, TlsVersion};
+use crate::tls::{TlsCapabilities, TlsContexts};
 use crate::tx::{Sent, TxPacket};
 use crate::unit::{Handle, Layer, engines};
 use core::net::SocketAddr;

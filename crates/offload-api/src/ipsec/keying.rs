@@ -1,7 +1,7 @@
 //! Where SAs and policies come from.
 
 use super::{EspKey, Lifetime, Limit, Packet, Policy, SaParams, SaRefused, Selector, Template};
-use crate::tls::Direction;
+use crate::direction::Direction;
 use crate::unit::Handle;
 use core::net::IpAddr;
 use offload_base::Instant;
