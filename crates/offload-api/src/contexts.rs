@@ -270,7 +270,7 @@ pub trait Contexts {
     /// Gives a receive context a buffer, the pieces in order, before the peer is told that it may fill it. Data that the device
     /// places come as [`Placed`](crate::RxBuf::Placed) pieces of it; the rest comes home when the device is done with it. The stages that the
     /// data pass, if any, go with the buffer: the device gets both or neither. If the device refuses, all pieces come home at once.
-    fn place(&mut self, _context: Handle, _buffer: u64, _pieces: Vec<Piece>, _stages: Option<Spec>) {}
+    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>);
 
     /// Has the device send home what it has of a buffer.
     fn release(&mut self, _context: Handle, _buffer: u64) {}

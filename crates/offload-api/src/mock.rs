@@ -140,8 +140,7 @@ impl MockDevice {
 
 /// Calls every method of every face that `device` shows.
 pub fn drive(device: &mut dyn NetDevice) {
-    let ends = ["10.0.0.1:443", "10.0.0.2:5000"].map(|end| end.parse::<SocketAddr>().expect("an address"));
-    let flow = FlowKey::tcp(ends[0], ends[1]);
+    let flow = flow();
     device.path(&flow);
     device.room(&flow);
     device.room_paced(&flow);
@@ -164,16 +163,25 @@ pub fn drive(device: &mut dyn NetDevice) {
         drive_ipsec(ipsec);
     }
     if let Some(contexts) = device.contexts() {
-        for (name, direction) in [TlsContexts::ENGINE, NvmeTcpContexts::ENGINE]
-            .into_iter()
-            .flat_map(|name| [Direction::Transmit, Direction::Receive].map(|direction| (name, direction)))
-        {
-            drive_contexts(contexts, name, direction, &flow);
+        drive_contexts(contexts);
+    }
+}
+
+/// Calls every method of `contexts`, for both directions of each engine that the [`MockDevice`] has.
+pub fn drive_contexts(contexts: &mut dyn Contexts) {
+    for name in [TlsContexts::ENGINE, NvmeTcpContexts::ENGINE] {
+        for direction in [Direction::Transmit, Direction::Receive] {
+            drive_engine(contexts, name, direction, &flow());
         }
     }
 }
 
-fn drive_contexts(contexts: &mut dyn Contexts, name: &str, direction: Direction, flow: &FlowKey) {
+fn flow() -> FlowKey {
+    let ends = ["10.0.0.1:443", "10.0.0.2:5000"].map(|end| end.parse::<SocketAddr>().expect("an address"));
+    FlowKey::tcp(ends[0], ends[1])
+}
+
+fn drive_engine(contexts: &mut dyn Contexts, name: &str, direction: Direction, flow: &FlowKey) {
     let Some(engine) = contexts.engine(name).map(|engine| engine.number) else { return };
     let keys = match direction {
         Direction::Transmit => Vec::new(),

@@ -4,6 +4,7 @@
 //! with another unit's state, cannot go unnoticed.
 
 use bytes::{Bytes, BytesMut};
+use offload_api::mock::MockDevice;
 use offload_api::rx::Checksums;
 use offload_api::{
     Contexts, DeviceEvent, DropReason, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice, PathCaps,
@@ -18,7 +19,7 @@ use std::task::Waker;
 
 /// The end that goes to the stack. The other end is the same, shared.
 #[derive(Clone)]
-pub(crate) struct Nic(Arc<Mutex<Port>>);
+pub(crate) struct Nic(Arc<Mutex<Port>>, MockDevice);
 
 pub(crate) struct Port {
     pub(crate) caps: PathCaps,
@@ -50,15 +51,10 @@ pub(crate) struct Port {
 
 impl Nic {
     pub(crate) fn new(mtu: u16, tso_max_bytes: u32, checksum: bool) -> Nic {
-        Nic(Arc::new(Mutex::new(Port {
-            caps: PathCaps {
-                epoch: 0,
-                mtu,
-                checksum,
-                tso_max_bytes,
-                udp_segmentation: tso_max_bytes > 0,
-                pacing: false,
-            },
+        let caps =
+            PathCaps { epoch: 0, mtu, checksum, tso_max_bytes, udp_segmentation: tso_max_bytes > 0, pacing: false };
+        let port = Arc::new(Mutex::new(Port {
+            caps,
             verdict: if checksum { Checksums::Good } else { Checksums::Unchecked },
             ring: usize::MAX,
             used: 0,
@@ -75,7 +71,8 @@ impl Nic {
             rates: Vec::new(),
             encrypted: 0,
             refused: 0,
-        })))
+        }));
+        Nic(port, MockDevice::plain(caps))
     }
 
     pub(crate) fn port(&self) -> MutexGuard<'_, Port> {
@@ -373,7 +370,7 @@ impl NetDevice for Nic {
     }
 
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-        None
+        Some(&mut self.1)
     }
 }
 
