@@ -12,6 +12,7 @@ use super::{Outside, OutsideOptions, route_by_policies};
 use core::convert::Infallible;
 use core::net::IpAddr;
 use core::time::Duration;
+use ipsec::KeyedDevice;
 use nicbench::files::{Claimed, Files};
 use nicbench::options::WireOptions;
 use nicbench::program;

@@ -1,9 +1,8 @@
 //! Any bytes as what an agent says to a mirror, in pieces: no SA and no policy stays that the mirror does not know of, and what the
 //! mirror says makes sense.
 
-use ipsec::SecureDevice;
+use ipsec::{KeyedDevice, SecureDevice};
 use nic_sim::{NicConfig, nic};
-use offload_api::NetDevice;
 use offload_base::Instant;
 use sa_mirror::{Change, Decoder, Message, Mirror, encode};
 

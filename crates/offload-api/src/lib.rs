@@ -63,9 +63,8 @@ pub use datagram::{Datagram, EcnCodepoint, TxDatagram};
 pub use device::{DeviceEvent, NetDevice, PathCaps};
 pub use direction::Direction;
 pub use ipsec::{
-    Action, DontFragment, EspAsk, EspKey, EspMode, EspSuite, EspVerdict, IpsecDevice, Keying, KeyingError, Lifetime,
-    Limit, Limits, OffloadKind, Policy, Prefix, Protection, SaEvent, SaId, SaParams, SaRefused, Selector, Template,
-    UdpEncapsulation,
+    Action, DontFragment, EspAsk, EspKey, EspMode, EspSuite, EspVerdict, IpsecDevice, Lifetime, Limit, Limits,
+    OffloadKind, Policy, Prefix, Protection, SaParams, SaRefused, Selector, Template, UdpEncapsulation,
 };
 pub use job::{Done, Integrity, Job, JobQueue, JobStatus, Outcome, Way};
 pub use key::{Key, KeyBytes};

@@ -6,7 +6,7 @@
 use crate::contexts::{Capabilities, ContextNews, Contexts, EngineInfo, NewContext, Spec};
 use crate::device::{DeviceEvent, NetDevice, PathCaps};
 use crate::direction::Direction;
-use crate::ipsec::{DeviceSaEvent, IpsecDevice, Keying, Lifetime, SaParams, SaRefused, Selector};
+use crate::ipsec::{DeviceSaEvent, IpsecDevice, Lifetime, SaParams, SaRefused, Selector};
 use crate::key::{Key, KeyBytes};
 use crate::nvme::NvmeTcpContexts;
 use crate::record::{TlsSuite, TlsVersion};
@@ -17,6 +17,7 @@ use crate::source::{NoRecords, RecordSource};
 use crate::tls::{TlsCapabilities, TlsContexts};
 use crate::tx::{Sent, TxPacket};
 use crate::unit::{Handle, Layer, engines};
+use core::any::Any;
 use core::net::SocketAddr;
 use core::task::Waker;
 use offload_base::counters::CounterSet;
@@ -153,7 +154,6 @@ pub fn drive(device: &mut dyn NetDevice) {
     device.next_event();
     device.handle_timeout(Instant::ZERO);
     device.count(&mut CounterSet::default());
-    device.keying();
     if let Some(rss) = device.rss() {
         rss.queue();
         rss.queues();
@@ -282,13 +282,12 @@ impl NetDevice for MockDevice {
         if self.inner().is_plain { None } else { Some(self) }
     }
 
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        self.note(|| "keying()".into());
-        None
-    }
-
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
         Some(self)
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
     }
 }
 

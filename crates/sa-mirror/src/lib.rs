@@ -1,4 +1,4 @@
-//! Mirrors the SAs and policies of a Linux kernel into a [`Keying`](offload_api::Keying): an unmodified keying daemon keys the NIC.
+//! Mirrors the SAs and policies of a Linux kernel into a [`Keying`](ipsec::Keying): an unmodified keying daemon keys the NIC.
 //!
 //! ```text
 //!   daemon (strongSwan, Libreswan, ip xfrm)                      host or switch outside
@@ -10,7 +10,7 @@
 //!
 //! - [`Watcher`] (`watch`, `netlink/`): a kernel's messages to [`Change`]s, and [`Report`]s to messages for the kernel;
 //! - [`encode`], [`Decoder`] (`frame/`): what both sides say to each other, over any stream;
-//! - [`Mirror`] (`mirror`): changes into a [`Keying`](offload_api::Keying); what it refuses, and why;
+//! - [`Mirror`] (`mirror`): changes into a [`Keying`](ipsec::Keying); what it refuses, and why;
 //! - [`Agent`] (`agent`), [`Channel`], [`Kernel`], [`Listener`] (`socket`): the only parts that open anything; [`supervise`] keeps an agent going;
 //! - [`netlink`]: messages of any netlink, for agents of other kinds, which have [`Kernel`] and [`Channel`] from here too.
 //!

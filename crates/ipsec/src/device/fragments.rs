@@ -7,8 +7,9 @@
 //! one and the same SA. What one of them lacks, nobody else can add.
 
 use super::SecureDevice;
+use crate::keying::SaId;
 use offload_api::ipsec::Packet;
-use offload_api::{Direction, Protection, SaId};
+use offload_api::{Direction, Protection};
 use offload_base::Instant;
 use offload_base::time::earliest;
 use offload_esp::IpView;

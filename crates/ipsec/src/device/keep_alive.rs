@@ -5,9 +5,10 @@
 
 use super::SecureDevice;
 use super::transmit::flow_of;
+use crate::keying::SaId;
 use crate::sad::{Quiet, Sa};
 use offload_api::ipsec::Packet;
-use offload_api::{NoRecords, SaId, TxAsk, TxPacket};
+use offload_api::{NoRecords, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_esp::{ETHERNET, PROTOCOL_UDP};
 

@@ -6,8 +6,9 @@
 //! how far it has counted.
 
 use super::SecureDevice;
+use crate::keying::{KeyingError, SaEvent, SaId};
 use crate::sad::Sa;
-use offload_api::{Action, Direction, Handle, KeyingError, Limit, OffloadKind, Policy, SaEvent, SaId};
+use offload_api::{Action, Direction, Handle, Limit, OffloadKind, Policy};
 use std::collections::BTreeMap;
 
 impl SecureDevice {

@@ -33,9 +33,11 @@ mod segment;
 mod transmit;
 
 use crate::counters::IpsecCounters;
+use crate::keying::{SaEvent, SaId};
 use crate::memory::KeyMemory;
 use crate::sad::Sad;
 use crate::spd::Spd;
+use core::any::Any;
 use core::cell::Cell;
 use core::fmt;
 use core::task::Waker;
@@ -44,18 +46,19 @@ use fragments::Fragments;
 use held::Held;
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Action, Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, OffloadKind, PathCaps,
-    Protocol, RecordSource, RssDevice, RxPacket, SaEvent, SaId, Selector, Sent, TxPacket,
+    Action, Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, NetDevice, OffloadKind, PathCaps, Protocol,
+    RecordSource, RssDevice, RxPacket, Selector, Sent, TxPacket,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
 use queues::Queue;
+pub(crate) use queues::SecureQueue;
 use std::collections::{HashMap, VecDeque};
 
 /// An IPsec layer over a device.
 ///
 /// Until it has policies, all IP packets are discarded, both ways (RFC 4301 4.4.1); what they do not say is decided by
-/// [`Keying::set_default`]. ARP and IPv6's neighbour discovery always pass.
+/// [`Keying::set_default`](crate::Keying::set_default). ARP and IPv6's neighbour discovery always pass.
 ///
 /// See the [crate] for an example.
 pub struct SecureDevice {
@@ -258,13 +261,13 @@ impl NetDevice for SecureDevice {
         self.queues[ONLY].inner.rss()
     }
 
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        Some(self)
-    }
-
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
         self.queues[ONLY].inner.contexts()?;
         Some(self)
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
     }
 }
 

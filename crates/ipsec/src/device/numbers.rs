@@ -4,9 +4,10 @@
 //! tried again a second later.
 
 use super::SecureDevice;
+use crate::keying::{KeyingError, SaId};
 use crate::memory::{Mark, Marks, SPENT};
 use crate::sad::Sa;
-use offload_api::{Direction, KeyingError, SaId, SaParams};
+use offload_api::{Direction, SaParams};
 use offload_base::Instant;
 
 impl SecureDevice {

@@ -9,11 +9,11 @@
 //! order that the host's have, and every packet names the SA that it must not leave without.
 
 use super::{By, Decision, SecureDevice, Told};
+use crate::keying::{SaEvent, SaId};
 use crate::sad::InDevice;
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
-    DropReason, EspAsk, EspMode, Handle, OffloadKind, Prefix, SaEvent, SaId, SaParams, SaRefused, Selector, Sent,
-    TxAsk, TxPacket,
+    DropReason, EspAsk, EspMode, Handle, OffloadKind, Prefix, SaParams, SaRefused, Selector, Sent, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use offload_esp::Reached;

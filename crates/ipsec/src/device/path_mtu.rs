@@ -6,8 +6,8 @@
 //! 5.3), and if it has not, its router says so again.
 
 use super::SecureDevice;
+use crate::keying::SaId;
 use crate::sad::{PathMtu, Sa, Sequence};
-use offload_api::SaId;
 use offload_base::Instant;
 use offload_esp::{ETHERNET, IpView, PROTOCOL_ESP, PROTOCOL_UDP};
 use offload_formats::Sum;

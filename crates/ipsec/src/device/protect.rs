@@ -6,12 +6,11 @@
 use super::segment::{Segment, Segments};
 use super::transmit::flow_of;
 use super::{By, Decision, FRAME_BYTES, SecureDevice};
+use crate::keying::{SaEvent, SaId};
 use crate::sad::{Sa, Sequence};
 use bytes::{Buf, BytesMut};
 use offload_api::ipsec::Packet;
-use offload_api::{
-    Action, DropReason, EspAsk, FlowKey, Handle, Limit, OffloadKind, SaEvent, SaId, Sent, TxAsk, TxPacket,
-};
+use offload_api::{Action, DropReason, EspAsk, FlowKey, Handle, Limit, OffloadKind, Sent, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 use offload_esp::{ETHERNET, IpView, Outer, Reached, WrapError, checksum};

@@ -12,17 +12,18 @@
 
 use super::transmit::flow_of;
 use super::{DROPPED_A_CALL, ONLY, SecureDevice, packet_of};
+use crate::keying::{Keying, KeyingError, SaAdded, SaEvent, SaId, SaUse};
 use crate::memory::KeyMemory;
 use bytes::BytesMut;
+use core::any::Any;
 use core::cell::Cell;
 use core::net::IpAddr;
 use core::task::Waker;
-use offload_api::ipsec::{Packet, SaAdded, SaUse};
+use offload_api::ipsec::Packet;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{
-    Action, Contexts, DeviceEvent, Direction, EspKey, FlowKey, Handle, IpsecDevice, Keying, KeyingError, Lifetime,
-    NetDevice, NoRecords, PathCaps, Policy, RecordSource, Refused, RssDevice, RxPacket, SaEvent, SaId, SaParams,
-    Selector, Sent, TxPacket,
+    Action, Contexts, DeviceEvent, Direction, EspKey, FlowKey, Handle, IpsecDevice, Lifetime, NetDevice, NoRecords,
+    PathCaps, Policy, RecordSource, Refused, RssDevice, RxPacket, SaParams, Selector, Sent, TxPacket,
 };
 use offload_base::Instant;
 use offload_base::QuickHash;
@@ -84,13 +85,13 @@ impl Queue {
 
 impl SecureDevice {
     /// An IPsec layer over all queues of a device, without SAs and policies: what the shards of a host are to have in
-    /// place of the drivers, in the same order. Each has the layer's [`keying`](NetDevice::keying), and it is the same one.
+    /// place of the drivers, in the same order. Each has the layer's [`keying`](crate::KeyedDevice::keying), and it is the same one.
     /// As long as somebody uses one of them, all are to be served: packets of any shard leave by any queue.
     ///
     /// ```
-    /// use ipsec::SecureDevice;
+    /// use ipsec::{KeyedDevice, SecureDevice};
     /// use nic_sim::{NicConfig, multi_queue_nic};
-    /// use offload_api::{Direction, NetDevice, Selector};
+    /// use offload_api::{Direction, Selector};
     ///
     /// let (_device, drivers) = multi_queue_nic(NicConfig { queues: 4, ..NicConfig::default() });
     /// let mut queues = SecureDevice::of_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
@@ -327,7 +328,7 @@ impl SecureDevice {
 }
 
 /// One queue of a device under an IPsec layer that is around all of them.
-pub(super) struct SecureQueue {
+pub(crate) struct SecureQueue {
     layer: Arc<Mutex<SecureDevice>>,
     pub(super) queue: usize,
 }
@@ -398,13 +399,13 @@ impl NetDevice for SecureQueue {
         Some(self)
     }
 
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        Some(self)
-    }
-
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
         self.layer().queues[self.queue].inner.contexts()?;
         Some(self)
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
     }
 }
 

@@ -12,11 +12,12 @@
 
 use super::fragments::Origin;
 use super::{By, SecureDevice};
+use crate::keying::SaId;
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
 use core::num::NonZeroU16;
 use offload_api::rx::Checksums;
-use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, PacketMark, RxMeta, RxPacket, SaId};
+use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, PacketMark, RxMeta, RxPacket};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 use offload_esp::inner::{NotEsp, shares_port};

@@ -5,13 +5,14 @@
 
 use super::fragments::Origin;
 use super::{By, Decision, SecureDevice};
+use crate::keying::SaId;
 use crate::sad::Sa;
 use bytes::BytesMut;
 use core::net::SocketAddr;
 use offload_api::ipsec::Packet;
 use offload_api::{
     Action, Direction, DontFragment, DropReason, EspMode, FlowKey, Layer, Lookup, PathCaps, Protection, Protocol,
-    RecordSource, SaId, SaParams, Sent, TxAsk, TxPacket,
+    RecordSource, SaParams, Sent, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use offload_esp::{ETHERNET, IpView, PROTOCOL_TCP, checksum};

@@ -4,10 +4,11 @@
 use crate::rig::{End, NOW, datagram, sa, tcp};
 use crate::{KINDS, MODES};
 use core::time::Duration;
+use ipsec::{KeyingError, SaId};
 use nic_sim::wire::Port;
 use offload_api::{
-    Action, Direction, EspKey, EspMode, EspSuite, KeyingError, Lifetime, Limits, NetDevice, NoRecords, OffloadKind,
-    Policy, SaId, SaParams, Selector, Template,
+    Action, Direction, EspKey, EspMode, EspSuite, Lifetime, Limits, NetDevice, NoRecords, OffloadKind, Policy,
+    SaParams, Selector, Template,
 };
 use offload_esp::EspAt;
 use offload_formats::frame::ip_packet;

@@ -7,12 +7,13 @@ use bytes::{Bytes, BytesMut};
 use offload_api::mock::MockDevice;
 use offload_api::rx::Checksums;
 use offload_api::{
-    Contexts, DeviceEvent, DropReason, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice, PathCaps,
-    RecordSource, RssDevice, RxMeta, RxPacket, SealError, Sealer, Sent, TxPacket, Unit,
+    Contexts, DeviceEvent, DropReason, FlowKey, Handle, IpsecDevice, Layer, Lookup, NetDevice, PathCaps, RecordSource,
+    RssDevice, RxMeta, RxPacket, SealError, Sealer, Sent, TxPacket, Unit,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
 use smoltcp::wire::{IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
+use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
@@ -365,12 +366,12 @@ impl NetDevice for Nic {
         None
     }
 
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        None
-    }
-
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
         Some(&mut self.1)
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
     }
 }
 
