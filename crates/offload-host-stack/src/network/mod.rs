@@ -264,6 +264,23 @@ impl Network {
         received: &mut RxPacket,
         counters: &mut HostCounters,
     ) -> Option<Arrival> {
+        self.take_in(now, received, true, counters)
+    }
+
+    /// Takes in a packet that another shard of this host has received and answers. This shard learns from the packet, and
+    /// sends only the packets that waited for an address.
+    pub(crate) fn overhear(&mut self, now: Instant, received: &mut RxPacket) -> Option<Arrival> {
+        // The shard that received the packet has counted it.
+        self.take_in(now, received, false, &mut HostCounters::default())
+    }
+
+    fn take_in(
+        &mut self,
+        now: Instant,
+        received: &mut RxPacket,
+        answers: bool,
+        counters: &mut HostCounters,
+    ) -> Option<Arrival> {
         let Ok(ethernet) = EthernetFrame::new_checked(&received.frame) else {
             counters.ip_in_receives += 1;
             counters.ip_in_header_errors += 1;
@@ -272,7 +289,7 @@ impl Network {
         let (mine, to) = (ethernet.dst_addr() == self.mac, ethernet.dst_addr());
         let version = match ethernet.ethertype() {
             EthernetProtocol::Arp if mine || to.is_broadcast() => {
-                self.on_arp(now, ethernet.payload(), counters);
+                self.on_arp(now, ethernet.payload(), answers, counters);
                 return None;
             }
             EthernetProtocol::Ipv6 if self.addresses.speaks_six() => Version::Six,
@@ -293,8 +310,8 @@ impl Network {
             counters.count(version, Ip::InAddressErrors);
             return None;
         }
-        match self.receive_packet(now, received, version, false, counters) {
-            Step::Whole => match self.receive_packet(now, received, version, true, counters) {
+        match self.receive_packet(now, received, version, false, answers, counters) {
+            Step::Whole => match self.receive_packet(now, received, version, true, answers, counters) {
                 Step::Arrived(arrival) => Some(arrival),
                 Step::Nothing => None,
                 Step::Whole => {
@@ -308,29 +325,18 @@ impl Network {
         }
     }
 
-    /// Takes in what somebody else in this host has received, and answers: what is to be learned of it, is learned.
-    /// Nothing is sent but packets that had to wait for an address.
-    pub(crate) fn overhear(&mut self, now: Instant, received: &mut RxPacket) -> Option<Arrival> {
-        let silent = || RateLimit::new(0);
-        let address_answers = core::mem::replace(&mut self.address_answers, silent());
-        let echoes = core::mem::replace(&mut self.echoes, silent());
-        let refusals = core::mem::replace(&mut self.refusals, silent());
-        // Counted where it was received.
-        let arrival = self.receive(now, received, &mut HostCounters::default());
-        (self.address_answers, self.echoes, self.refusals) = (address_answers, echoes, refusals);
-        arrival
-    }
-
-    /// `in_pieces`: the packet came in fragments.
+    /// `in_pieces`: the packet came in fragments. `answers`: this shard answers the packet.
     fn receive_packet(
         &mut self,
         now: Instant,
         received: &mut RxPacket,
         version: Version,
         in_pieces: bool,
+        answers: bool,
         counters: &mut HostCounters,
     ) -> Step {
         let (checksums, came) = (received.meta.checksums, received.meta.protection);
+        let reply = answers.then_some(came);
         let packet = &received.frame[ETHERNET_BYTES..];
         let parsed = match received.joined {
             Some(_) => IpHeaders::parse_joined(packet),
@@ -342,7 +348,7 @@ impl Network {
                 counters.count(version, Ip::InHeaderErrors);
                 let to = Ipv6Packet::new_unchecked(packet).dst_addr();
                 if self.addresses.are(to.into()) || self.addresses.are_among(to) {
-                    self.report_problem(now, packet, problem, to.is_multicast(), came, counters);
+                    self.report_problem(now, packet, problem, to.is_multicast(), reply, counters);
                 }
                 return Step::Nothing;
             }
@@ -371,7 +377,7 @@ impl Network {
             return Step::Nothing;
         }
         if headers.fragment.is_some() {
-            let whole = self.on_fragment(now, &received.frame, version, came, counters);
+            let whole = self.on_fragment(now, &received.frame, version, (came, reply), counters);
             let Some(whole) = whole else { return Step::Nothing };
             *received = RxPacket::new(whole, RxMeta { protection: came, ..RxMeta::default() });
             return Step::Whole;
@@ -379,7 +385,7 @@ impl Network {
         let arrival = match (headers.protocol, version) {
             (ICMP, Version::Four) => {
                 let IpAddr::V4(source) = source else { return Step::Nothing };
-                self.on_icmp(now, source, &packet[headers.upper..headers.end], came, counters)
+                self.on_icmp(now, source, &packet[headers.upper..headers.end], reply, counters)
             }
             // RFC 6980 5: switches that keep forged ones out do not see what is in fragments.
             (ICMPV6, Version::Six) if in_pieces && ndp::is_discovery(&packet[headers.upper..headers.end]) => {
@@ -388,7 +394,7 @@ impl Network {
                 received.frame.clear();
                 return Step::Nothing;
             }
-            (ICMPV6, Version::Six) => self.on_icmp_six(now, packet, &headers, came, counters),
+            (ICMPV6, Version::Six) => self.on_icmp_six(now, packet, &headers, reply, counters),
             _ if for_many => {
                 counters.count(version, Ip::InAddressErrors);
                 None
@@ -398,7 +404,7 @@ impl Network {
             (NO_NEXT_HEADER, Version::Six) => None,
             _ => {
                 counters.count(version, Ip::InUnknownProtocols);
-                self.refuse(now, &packet[..headers.end], Refusal::Protocol, came, counters);
+                self.refuse(now, &packet[..headers.end], Refusal::Protocol, reply, counters);
                 None
             }
         };

@@ -61,7 +61,7 @@ impl Network {
         came: Protection,
         counters: &mut HostCounters,
     ) {
-        self.refuse(now, &frame[ETHERNET_BYTES..], Refusal::Port, came, counters);
+        self.refuse(now, &frame[ETHERNET_BYTES..], Refusal::Port, Some(came), counters);
     }
 
     /// Puts datagrams on their way: one, to be cut into fragments if the path takes no packet of its size and nothing
