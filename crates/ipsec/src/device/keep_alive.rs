@@ -10,7 +10,8 @@ use crate::sad::{Quiet, Sa};
 use offload_api::ipsec::Packet;
 use offload_api::{NoRecords, TxAsk, TxPacket};
 use offload_base::Instant;
-use offload_esp::{ETHERNET, PROTOCOL_UDP};
+use offload_esp::ETHERNET;
+use offload_formats::protocol;
 
 impl SecureDevice {
     /// A packet has left by an SA, with these Ethernet addresses.
@@ -27,7 +28,7 @@ impl SecureDevice {
         let Some(sa) = self.sad.find(id) else { return };
         let Some(frame) = offload_esp::outer::keep_alive(&sa.params, &ethernet) else { return };
         let (source, destination) = (sa.params.source, sa.params.destination);
-        let flow = flow_of(&Packet { source, destination, protocol: PROTOCOL_UDP, ports: None });
+        let flow = flow_of(&Packet { source, destination, protocol: protocol::UDP, ports: None });
         // What waits for room waits without a bound: of a device that stands still, a translator hears again later.
         let queue = sa.queue;
         self.drain_backlog(now, queue);

@@ -195,8 +195,8 @@ fn packet_of(flow: &FlowKey) -> Packet {
         source: flow.local.ip(),
         destination: flow.remote.ip(),
         protocol: match flow.protocol {
-            Protocol::Tcp => offload_esp::PROTOCOL_TCP,
-            _ => offload_esp::PROTOCOL_UDP,
+            Protocol::Tcp => offload_formats::protocol::TCP,
+            _ => offload_formats::protocol::UDP,
         },
         ports: Some((flow.local.port(), flow.remote.port())),
     }

@@ -9,8 +9,9 @@ use super::SecureDevice;
 use crate::keying::SaId;
 use crate::sad::{PathMtu, Sa, Sequence};
 use offload_base::Instant;
-use offload_esp::{ETHERNET, IpView, PROTOCOL_ESP, PROTOCOL_UDP};
+use offload_esp::{ETHERNET, IpView};
 use offload_formats::Sum;
+use offload_formats::protocol::{self, ICMP, ICMPV6};
 
 impl SecureDevice {
     /// Whether a packet is about an ESP packet that was too big. It has done its work then.
@@ -42,8 +43,8 @@ impl SecureDevice {
         };
         let ip = IpView::parse_headers(quoted).filter(|ip| sum.is_right() && ip.is_ipv6() == view.is_ipv6())?;
         let esp = match ip.protocol {
-            PROTOCOL_ESP => ip.header,
-            PROTOCOL_UDP => ip.header + 8,
+            protocol::ESP => ip.header,
+            protocol::UDP => ip.header + 8,
             _ => return None,
         };
         let word =
@@ -53,7 +54,7 @@ impl SecureDevice {
         let Sequence::Send(numbers) = &sa.sequence else { return None };
         let ago = (numbers.last() as u32).wrapping_sub(word(esp + 4)?);
         let lately = u64::from(ago) < numbers.last().min(LATELY)
-            && (sa.params.encapsulation.is_some() == (ip.protocol == PROTOCOL_UDP));
+            && (sa.params.encapsulation.is_some() == (ip.protocol == protocol::UDP));
         let least = if ip.is_ipv6() { LEAST_IPV6_MTU } else { LEAST_IPV4_MTU };
         let mtu = u16::try_from(told).unwrap_or(u16::MAX).max(least);
         lately.then_some(TooBig { mtu, id })
@@ -73,8 +74,6 @@ struct TooBig {
     id: SaId,
 }
 
-const ICMP: u8 = 1;
-const ICMPV6: u8 = 58;
 /// As Linux has it: less is somebody's attempt to make us send tiny packets.
 const LEAST_IPV4_MTU: u16 = 552;
 /// RFC 8200 5.

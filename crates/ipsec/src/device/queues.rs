@@ -29,7 +29,8 @@ use offload_base::Instant;
 use offload_base::QuickHash;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
-use offload_esp::{EspAt, PROTOCOL_TCP, PROTOCOL_UDP};
+use offload_esp::EspAt;
+use offload_formats::protocol;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -301,7 +302,7 @@ impl SecureDevice {
     /// The queue that plain packets like this one of an SA come to. A hash for each queue to find it is dear, and most SAs have few flows: the last
     /// one's is remembered.
     fn queue_of_flow(&mut self, id: SaId, packet: &Packet) -> Option<usize> {
-        let hashed = packet.ports.is_some() && matches!(packet.protocol, PROTOCOL_TCP | PROTOCOL_UDP);
+        let hashed = packet.ports.is_some() && matches!(packet.protocol, protocol::TCP | protocol::UDP);
         let flow = hashed.then(|| flow_of(packet).reversed())?;
         let sa = self.sad.find_mut(id)?;
         if let Some((last, queue)) = &sa.last_flow

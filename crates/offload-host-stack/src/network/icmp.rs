@@ -4,13 +4,14 @@
 //! Invariant: an ICMP error is never answered, nor is anything that came by broadcast (RFC 1122 3.2.2); how many
 //! answers leave in a second is bounded; and what came protected by ESP leaves, quoted or echoed, only as well protected.
 
-use super::{Arrival, ETHERNET_BYTES, ICMP, Network, Why};
+use super::{Arrival, ETHERNET_BYTES, Network, Why};
 use crate::counters::HostCounters;
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr};
 use offload_api::{Header, Protection, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
+use offload_formats::protocol::ICMP;
 use offload_formats::{IpHeaders, Sum, Version};
 use smallvec::{SmallVec, smallvec};
 use smoltcp::wire::{Icmpv4Message, Icmpv4Packet};

@@ -7,11 +7,12 @@
 
 use super::addresses::is_somebody;
 use super::icmp::{ICMP_BYTES, IcmpHeader, Refusal};
-use super::{Arrival, ICMPV6, Network, Why};
+use super::{Arrival, Network, Why};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
 use offload_api::Protection;
 use offload_base::Instant;
+use offload_formats::protocol::ICMPV6;
 use offload_formats::{IpHeaders, Sum, Version};
 use smallvec::smallvec;
 use smoltcp::wire::{Icmpv6Message, Ipv6Packet};

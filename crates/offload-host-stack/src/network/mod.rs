@@ -47,6 +47,7 @@ use offload_api::{
 };
 use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
+use offload_formats::protocol::{ICMP, ICMPV6, NO_NEXT_HEADER, TCP, UDP};
 use offload_formats::{HeaderError, IpHeaders, Sum, Version};
 use paths::Paths;
 use smallvec::SmallVec;
@@ -623,11 +624,6 @@ fn fill_checksums(header: &mut [u8], version: Version, source: IpAddr, destinati
 /// Ethernet header, without a VLAN tag.
 pub(crate) const ETHERNET_BYTES: usize = 14;
 /// What the protocols are called.
-const ICMP: u8 = 1;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
-const NO_NEXT_HEADER: u8 = 59;
 /// Routers that a packet may pass.
 const HOP_LIMIT: u8 = 64;
 /// RFC 3168 5: ECT(0), and CE.
