@@ -7,7 +7,7 @@
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
-use ipsec::{KeyFile, SecureDevice};
+use ipsec::{KeyFile, KeyedDevice, SecureDevice};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::tap::Recorder;

@@ -126,8 +126,7 @@ async fn receive(mut stream: impl SegmentStream) -> io::Result<(usize, usize)> {
 /// Asks the NIC below for a context that follows this flow.
 fn ask(stream: &mut impl SegmentStream) -> Option<Handle> {
     let mut context = None;
-    stream.control(&mut |flow, device| {
-        let Some(contexts) = device.contexts() else { return };
+    stream.control(&mut |flow, contexts| {
         let Some(engine) = contexts.engine(Unmask::NAME).map(|engine| engine.number) else { return };
         let keys = vec![Key::Flow(flow, Layer::FIRST)];
         let spec = Box::new(MASK);

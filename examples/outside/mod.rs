@@ -12,7 +12,7 @@ pub use serving::{OutsideHost, RunFiles, Stop, begin_capture, kernel_until_inter
 use clap::Args;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
-use ipsec::SecureDevice;
+use ipsec::{KeyedDevice, SecureDevice};
 use ktls_offload::tls_stat;
 use mirroring::MirrorOffload;
 use nic_sim::wire::Port;

@@ -12,6 +12,7 @@ use super::{Outside, OutsideOptions, route_by_policies};
 use core::convert::Infallible;
 use core::net::IpAddr;
 use core::time::Duration;
+use ipsec::KeyedDevice;
 use linux_mirror::Listener;
 use linux_mirror::sa::MirrorCounters;
 use nicbench::files::{Claimed, Files};

@@ -3,15 +3,15 @@
 use crate::story::log::Log;
 use crate::story::reading::{Moved, Reading};
 use crate::story::{Rebuilt, What};
+use core::any::Any;
 use core::task::Waker;
 use core::time::Duration;
 use nic_sim::frame::Frame;
 use nic_sim::wire::{Crossing, Impairment, Port};
 use nic_sim::{Device, Driver};
 use offload_api::{
-    ContextNews, Contexts, DeviceEvent, EngineInfo, FlowKey, Handle, IpsecDevice, Key, Keying, Layer, Lookup,
-    NetDevice, NewContext, PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, StreamAsk,
-    TxPacket,
+    ContextNews, Contexts, DeviceEvent, EngineInfo, FlowKey, Handle, IpsecDevice, Key, Layer, Lookup, NetDevice,
+    NewContext, PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, StreamAsk, TxPacket,
 };
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::{Instant, Seq};
@@ -152,12 +152,12 @@ impl NetDevice for WatchedDriver {
         self.driver.rss()
     }
 
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        self.driver.keying()
-    }
-
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
         Some(self)
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self.driver.as_any()
     }
 }
 

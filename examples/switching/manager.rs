@@ -8,6 +8,7 @@ use core::convert::Infallible;
 use core::net::{IpAddr, Ipv6Addr};
 use core::pin::pin;
 use core::time::Duration;
+use ipsec::KeyedDevice;
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::switch::{
     FunctionConfig, Mac, Mode, NextHop, Protection, Rule, RuleReport, Tunnel, TunnelDevice, TunnelKind, TunnelSet,

@@ -1,7 +1,7 @@
 //! IPsec for the emulated hosts of our programs, with SAs and policies from a file.
 //!
 //! ```
-//! use ipsec::{KeyFile, KeyMemory};
+//! use ipsec::{KeyFile, KeyMemory, KeyedDevice};
 //! use nic_sim::{NicConfig, nic};
 //! use offload_bench::keys;
 //!
@@ -14,10 +14,10 @@
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use ipsec::{KeyFile, KeyMemory, NumberFile, SecureDevice};
+use ipsec::{KeyFile, KeyMemory, KeyedDevice, Keying, NumberFile, SaAdded, SecureDevice};
 use nic_sim::{NicConfig, nic};
-use offload_api::ipsec::{Packet, SaAdded};
-use offload_api::{Action, Direction, Keying, NetDevice, Policy, Prefix, SaParams, SaRefused, Selector};
+use offload_api::ipsec::Packet;
+use offload_api::{Action, Direction, NetDevice, Policy, Prefix, SaParams, SaRefused, Selector};
 use offload_base::Instant;
 use offload_esp::selectors::rank;
 use std::ffi::OsString;

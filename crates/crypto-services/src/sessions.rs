@@ -3,8 +3,8 @@
 use crate::driven::Driven;
 use crate::{ChainId, Cipher, SERVICES, ServiceSpec, Suite};
 use offload_api::{
-    Capabilities, ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobStatus, NewContext, Outcome, Refused, Slots,
-    Spec, Way,
+    Capabilities, ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobStatus, NewContext, Outcome, Piece, Refused,
+    Slots, Spec, Way,
 };
 use offload_jobs::{TRANSFORM, TransformCapabilities, perform};
 use offload_transforms::{Aead, Hash, Order, Session, Transform};
@@ -101,6 +101,9 @@ impl Contexts for Sessions {
         self.news.push_back(ContextNews::Ready(handle));
         Ok(handle)
     }
+
+    /// A job has no buffers to place: the pieces go home at once.
+    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>, _: Option<Spec>) {}
 
     fn remove(&mut self, context: Handle) {
         if self.slots.remove(context).is_some() {

@@ -12,6 +12,7 @@
 //!   queue of one that has several ([`SecureDevice::of_queues`]);
 //! - [`Spd`]: policies; [`Sad`]: security associations and what finds them;
 //! - [`KeyMemory`] (`memory/`): which keys were used, in this process and, with a [`NumberFile`], in those before;
+//! - [`Keying`] (`keying`): the trait by which a keying daemon adds SAs and policies;
 //! - [`KeyFile`] (`keyfile/`): both as text that reads like `ip xfrm` lines;
 //! - [`IpsecCounters`]: what is counted, under Linux's names.
 //!
@@ -21,7 +22,7 @@
 //! there is no security association for it, or it is used up, or the device refuses.
 //!
 //! ```
-//! use ipsec::{KeyFile, SecureDevice};
+//! use ipsec::{KeyFile, KeyedDevice, SecureDevice};
 //! use nic_sim::{NicConfig, nic};
 //! use offload_api::{FlowKey, NetDevice};
 //! use offload_base::Instant;
@@ -45,6 +46,7 @@
 mod counters;
 mod device;
 pub mod keyfile;
+mod keying;
 mod memory;
 pub mod sad;
 pub mod spd;
@@ -52,6 +54,7 @@ pub mod spd;
 pub use counters::IpsecCounters;
 pub use device::SecureDevice;
 pub use keyfile::KeyFile;
+pub use keying::{KeyedDevice, Keying, KeyingError, SaAdded, SaEvent, SaId, SaUse};
 pub use memory::{KeyMemory, Mark, NumberFile, NumberFileError, NumberStore, SPENT, UsedKeys};
 pub use sad::Sad;
 pub use spd::Spd;

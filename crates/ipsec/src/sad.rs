@@ -6,14 +6,14 @@
 //!
 //! Invariant: an SA is found by others' questions only while it can be used; by its name, until it is deleted.
 
+use crate::keying::{KeyingError, SaId};
 use crate::memory::Marks;
 use core::hash::BuildHasher;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Direction, EspKey, EspMode, FlowKey, Handle, KeyingError, OffloadKind, SaId, SaParams, Selector, Slots, Template,
-    UdpEncapsulation,
+    Direction, EspKey, EspMode, FlowKey, Handle, OffloadKind, SaParams, Selector, Slots, Template, UdpEncapsulation,
 };
 use offload_base::Instant;
 use offload_base::QuickHash;
@@ -36,7 +36,7 @@ use std::collections::{BTreeSet, HashMap};
 /// let id = sad.add(Instant::ZERO, SaParams::new(Direction::Transmit, 0x1001, here, there, key))?;
 /// let sa: &Sa = sad.find(id).unwrap();
 /// assert_eq!((sa.params.spi, sa.number()), (0x1001, 0), "nothing was sent yet");
-/// # Ok::<(), offload_api::KeyingError>(())
+/// # Ok::<(), crate::keying::KeyingError>(())
 /// ```
 #[derive(Debug)]
 pub struct Sa {
@@ -201,7 +201,7 @@ impl Sa {
 /// let special = sad.add(Instant::ZERO, SaParams::new(Direction::Receive, 0x1000, there, here, key))?;
 /// assert_eq!(sad.find_received(0x1000, there, here), Some(special));
 /// assert_eq!(sad.find_received(0x1000, "10.0.0.9".parse().unwrap(), here), Some(any_source));
-/// # Ok::<(), offload_api::KeyingError>(())
+/// # Ok::<(), crate::keying::KeyingError>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct Sad {

@@ -1,7 +1,8 @@
 //! The security policy database (RFC 4301 4.4.1): what is done with a packet, by its addresses, protocol and ports.
 
+use crate::keying::KeyingError;
 use offload_api::ipsec::Packet;
-use offload_api::{Action, Direction, KeyingError, Policy, Selector};
+use offload_api::{Action, Direction, Policy, Selector};
 use offload_esp::SelectorTable;
 
 /// The policies of one direction.
@@ -21,7 +22,7 @@ use offload_esp::SelectorTable;
 ///     source: "10.0.0.1".parse().unwrap(), destination: "10.0.0.2".parse().unwrap(), protocol: 17, ports: Some((5000, 53)),
 /// };
 /// assert_eq!(policies.find(&packet).unwrap().action, Action::Bypass, "the more specific one");
-/// # Ok::<(), offload_api::KeyingError>(())
+/// # Ok::<(), crate::keying::KeyingError>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct Spd(SelectorTable<Rest>);

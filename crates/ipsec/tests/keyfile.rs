@@ -1,9 +1,9 @@
 //! The key file: what it takes, and how it says what it does not.
 
-use ipsec::KeyFile;
+use ipsec::{KeyFile, KeyedDevice};
 use offload_api::{
-    Action, Direction, DontFragment, EspMode, EspSuite, Lifetime, Limits, NetDevice, OffloadKind, Policy, Prefix,
-    Selector, Template, UdpEncapsulation,
+    Action, Direction, DontFragment, EspMode, EspSuite, Lifetime, Limits, OffloadKind, Policy, Prefix, Selector,
+    Template, UdpEncapsulation,
 };
 use offload_base::Instant;
 use proptest::prelude::*;

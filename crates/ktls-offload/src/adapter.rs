@@ -9,7 +9,7 @@ use core::future::Future;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker, ready};
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream, SendTurn,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream, SendTurn,
     SentBytes, TxTag, stream,
 };
 use offload_base::Seq;
@@ -359,7 +359,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
 
     fn release(&mut self, _: Handle) {}
 
-    fn control(&mut self, _: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
+    fn control(&mut self, _: &mut dyn FnMut(FlowKey, &mut dyn Contexts)) -> bool {
         false
     }
 

@@ -8,7 +8,7 @@
 //!     +-- counters, expiries <-- Agent <==== reports <===========+
 //! ```
 //!
-//! - [`sa`]: SAs and policies, mirrored into a [`Keying`](offload_api::Keying);
+//! - [`sa`]: SAs and policies, mirrored into a [`Keying`](ipsec::Keying);
 //! - [`tc`]: flower filters, mirrored into the rules of a [`nic_switch`];
 //! - [`Agent`] (`agent`), [`Channel`], [`Kernel`], [`Listener`] (`socket`): the only parts that open anything; [`supervise`] restarts an agent;
 //! - [`netlink`]: messages of any netlink family.

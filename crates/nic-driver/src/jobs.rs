@@ -11,8 +11,8 @@ use core::task::Waker;
 use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot};
 use nic_rings::packet::{ControlCommand, ControlCompletion};
 use offload_api::{
-    ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobQueue, JobStatus, NewContext, Outcome, Refused, Slots,
-    Spec,
+    ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobQueue, JobStatus, NewContext, Outcome, Piece, Refused,
+    Slots, Spec,
 };
 use offload_base::Instant;
 use std::collections::VecDeque;
@@ -293,6 +293,9 @@ impl Contexts for JobDriver {
         self.give(ControlCommand::Change { engine, change });
         Ok(())
     }
+
+    /// A job has no buffers to place: the pieces go home at once.
+    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>, _: Option<Spec>) {}
 
     fn remove(&mut self, handle: Handle) {
         let session = self.sessions.get_mut(usize::from(handle.engine())).and_then(|slots| slots.get_mut(handle));

@@ -31,6 +31,7 @@ mod transmit;
 use crate::stats::DriverCounters;
 use contexts::Contexts;
 use control::ControlQueue;
+use core::any::Any;
 use core::task::Waker;
 use counts::Counts;
 pub use eswitch::EswitchDriver;
@@ -39,8 +40,8 @@ pub use jobs::JobDriver;
 use nic_rings::packet::ReceiveCompletion;
 use nic_rings::{DriverRings, NicConfig};
 use offload_api::{
-    ContextNews, DeviceEvent, EngineInfo, FlowKey, IpsecDevice, Keying, NetDevice, PathCaps, RecordSource, RssDevice,
-    RxPacket, Sent, TxPacket, Verdict,
+    ContextNews, DeviceEvent, EngineInfo, FlowKey, IpsecDevice, NetDevice, PathCaps, RecordSource, RssDevice, RxPacket,
+    Sent, TxPacket, Verdict,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
@@ -253,12 +254,12 @@ impl NetDevice for Driver {
         if self.config.ipsec_sas == 0 { None } else { Some(self) }
     }
 
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        None
-    }
-
     fn contexts(&mut self) -> Option<&mut dyn offload_api::Contexts> {
         Some(self)
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
     }
 }
 

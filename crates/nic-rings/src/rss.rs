@@ -7,7 +7,7 @@
 use core::net::IpAddr;
 use offload_api::FlowKey;
 use offload_api::rss::INDIRECTION_ENTRIES;
-use offload_formats::frame::{TCP, UDP};
+use offload_formats::protocol::{TCP, UDP};
 use offload_formats::{Headers, Version};
 use smallvec::SmallVec;
 

@@ -1,8 +1,9 @@
 //! What a rule does with a frame.
 
-use crate::matching::{Mac, TCP, UDP};
+use crate::matching::Mac;
 use crate::port::Device;
 use core::net::IpAddr;
+use offload_formats::protocol::{TCP, UDP};
 use offload_formats::{Protocol, Version};
 
 /// One step of what a rule does. Steps are taken in order; [`ends`](Action::ends) tells which of them is the last.

@@ -2,13 +2,14 @@
 
 use crate::action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
 use crate::matching::{
-    ARP, ClassMatch, EtherMatch, FragmentMatch, ICMP, IPV4, IPV6, Mac, Match, Ports, SERVICE_VLAN, TCP, TunnelMatch,
-    UDP, VLAN, VlanMatch,
+    ARP, ClassMatch, EtherMatch, FragmentMatch, IPV4, IPV6, Mac, Match, Ports, SERVICE_VLAN, TunnelMatch, VLAN,
+    VlanMatch,
 };
 use crate::port::{Device, TunnelDevice, TunnelKind, Vport};
 use crate::rule::{Change, Rule, Selection};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use offload_api::Prefix;
+use offload_formats::protocol::{ICMP, TCP, UDP};
 use offload_formats::{Headers, Protocol, Version, checksum};
 use proptest::option::of;
 use proptest::prelude::*;

@@ -5,10 +5,11 @@
 
 use crate::action::{Checksums, Edit, VlanTag};
 use crate::key::is_first;
-use crate::matching::{ICMPV6, TCP, UDP, is_vlan};
+use crate::matching::is_vlan;
 use bytes::BytesMut;
 use core::net::IpAddr;
 use core::ops::Range;
+use offload_formats::protocol::{ICMPV6, TCP, UDP};
 use offload_formats::{Headers, Protocol, Version, checksum};
 
 /// Puts a tag in front of the others.

@@ -4,10 +4,11 @@
 //! rule's ranges. A field that the frame does not have is zero.
 
 use crate::action::TunnelSet;
-use crate::matching::{EtherMatch, Match, Ports, SCTP, TCP, UDP, is_vlan};
+use crate::matching::{EtherMatch, Match, Ports, is_vlan};
 use core::net::IpAddr;
 use core::ops::Range;
 use offload_api::Prefix;
+use offload_formats::protocol::{SCTP, TCP, UDP};
 use offload_formats::{Headers, Version};
 
 /// The tunnel that a frame came through.

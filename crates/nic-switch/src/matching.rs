@@ -275,11 +275,6 @@ pub(crate) const SERVICE_VLAN: u16 = 0x88a8;
 pub(crate) const IPV4: u16 = 0x0800;
 pub(crate) const IPV6: u16 = 0x86dd;
 pub(crate) const ARP: u16 = 0x0806;
-pub(crate) const TCP: u8 = 6;
-pub(crate) const UDP: u8 = 17;
-pub(crate) const SCTP: u8 = 132;
-pub(crate) const ICMP: u8 = 1;
-pub(crate) const ICMPV6: u8 = 58;
 
 #[cfg(test)]
 mod tests {

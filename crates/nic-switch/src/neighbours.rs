@@ -3,6 +3,7 @@
 //! Hosts that have one address, one of which does the other's talking, both need to know the neighbours.
 
 use offload_formats::Headers;
+use offload_formats::protocol::ICMPV6;
 
 /// What a frame says about neighbours.
 ///
@@ -41,4 +42,3 @@ impl Neighbours {
 }
 
 const ARP: [u8; 2] = [8, 6];
-const ICMPV6: u8 = 58;

@@ -7,12 +7,13 @@ use crate::action::TunnelSet;
 use crate::edit;
 use crate::frame::Frame;
 use crate::key::{Received, behind_tags, class_of, is_first};
-use crate::matching::{IPV4, IPV6, Mac, UDP};
+use crate::matching::{IPV4, IPV6, Mac};
 use crate::port::TunnelKind;
 use bytes::{Bytes, BytesMut};
 use core::net::IpAddr;
-use offload_formats::frame::{ETHERNET_BYTES, GRE};
+use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::ip::is_extension;
+use offload_formats::protocol::{GRE, UDP};
 use offload_formats::{Geneve, Gre, Headers, Segment, Sum, Version, Vxlan, checksum};
 
 /// Ethernet's addresses for the way to a tunnel's other end. The host resolves them.

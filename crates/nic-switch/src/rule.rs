@@ -5,11 +5,12 @@
 //! many look-ups as there are chains.
 
 use crate::action::{Action, Edit, TunnelSet};
-use crate::matching::{IPV4, IPV6, Match, Ports, SCTP, TCP, UDP, is_of, is_vlan};
+use crate::matching::{IPV4, IPV6, Match, Ports, is_of, is_vlan};
 use crate::port::{Device, TunnelKind};
 use core::net::IpAddr;
 use offload_api::Prefix;
 use offload_formats::Version;
+use offload_formats::protocol::{SCTP, TCP, UDP};
 
 /// What the switch does with frames of one kind from one device.
 ///

@@ -6,6 +6,7 @@
 
 use bytes::{Bytes, BytesMut};
 use core::net::IpAddr;
+use offload_formats::protocol::{ICMP, ICMPV6};
 use offload_formats::{Headers, Sum, Version, checksum};
 
 /// The message about a frame, whose headers these are, for its sender: packets are to have `mtu` bytes at most. `None`: nobody is
@@ -88,8 +89,6 @@ fn is_report(version: Version, kind: Option<u8>) -> bool {
     }
 }
 
-const ICMP: u8 = 1;
-const ICMPV6: u8 = 58;
 const ICMP_BYTES: usize = 8;
 const HOPS: u8 = 64;
 

@@ -4,7 +4,7 @@
 //! being is, as [`AskAgain`] tells.
 
 use crate::lock;
-use offload_api::{AskAgain, FlowKey, Handle, NvmeTcpContexts, Refused, SegmentStream, TypedContexts};
+use offload_api::{AskAgain, FlowKey, Handle, NvmeTcpContexts, Refused, SegmentStream};
 use std::sync::{Arc, Mutex};
 
 offload_base::counters! {
@@ -92,8 +92,8 @@ impl Asking {
         add: impl Fn(&FlowKey, &mut NvmeTcpContexts<'_>) -> Result<Handle, Refused>,
     ) -> Option<Handle> {
         let mut answer = Err(Refused::Unsupported);
-        stream.control(&mut |flow, device| {
-            if let Some(mut contexts) = device.nvme() {
+        stream.control(&mut |flow, contexts| {
+            if let Some(mut contexts) = NvmeTcpContexts::of(contexts) {
                 answer = add(&flow, &mut contexts);
             }
         });

@@ -12,8 +12,8 @@ use crate::wire::{DIGEST_LEN, Digest, PduType, Sealing, WirePdu, u32_at};
 use bytes::{Bytes, BytesMut};
 use core::task::Context;
 use offload_api::{
-    DeviceEvent, Handle, Layer, MarkedData, NvmeTcpStages, SealError, Sealer, SegmentStream, StageSpec, TxTag,
-    TypedContexts, Unit, UnitTag, XTS_STAGE,
+    DeviceEvent, Handle, Layer, MarkedData, NvmeTcpContexts, NvmeTcpStages, SealError, Sealer, SegmentStream,
+    StageSpec, TxTag, Unit, UnitTag, XTS_STAGE,
 };
 use offload_base::cost::{self, Work};
 use offload_formats::nvme::PduHeader;
@@ -111,8 +111,8 @@ impl Sending {
         let marked = MarkedData::new(number, *first)?;
         let is_told = self.volumes.is_told(number, key, || {
             let (mut stages, mut told) = (vec![StageSpec::new(XTS_STAGE, key)], false);
-            stream.control(&mut |_, device| {
-                if let Some(mut contexts) = device.nvme() {
+            stream.control(&mut |_, contexts| {
+                if let Some(mut contexts) = NvmeTcpContexts::of(contexts) {
                     let stages = NvmeTcpStages { command: number, unit: 0, stages: core::mem::take(&mut stages) };
                     told = contexts.seal_with(context, stages);
                 }

@@ -9,7 +9,7 @@
 //! Invariant: a flow refused for want of space asks at most once in `n` units of work after `n` units of waiting, up to
 //! [`UNITS_BETWEEN_ASKS`]; what passes in a moment is asked for with each unit.
 
-use crate::tls::Refused;
+use crate::refused::Refused;
 
 /// One flow's waiting for one context.
 ///

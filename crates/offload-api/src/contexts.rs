@@ -1,15 +1,15 @@
 //! Contexts of any engine that a device has, built in or from outside.
 //!
 //! There is one face for all engines: a protocol finds its engine by name, and speaks to it in the engine's own types.
-//! [`TlsContexts`] and [`NvmeTcpContexts`] are that face in the words of those two; [`TypedContexts`] gives them. (SAs, which
+//! [`TlsContexts`](crate::TlsContexts) and [`NvmeTcpContexts`](crate::NvmeTcpContexts) are that face in the words of those two;
+//! [`TypedContexts`](crate::TypedContexts) gives them. (SAs, which
 //! belong to an IPsec layer and not to flows, have [`IpsecDevice`](crate::IpsecDevice).)
 
-use crate::device::NetDevice;
+use crate::direction::Direction;
 use crate::key::Key;
 use crate::mark::ContextEvent;
-use crate::nvme::NvmeTcpContexts;
+use crate::refused::Refused;
 use crate::rx::Piece;
-use crate::tls::{Direction, Refused, TlsContexts};
 use crate::unit::Handle;
 use core::any::Any;
 use core::fmt;
@@ -270,7 +270,7 @@ pub trait Contexts {
     /// Gives a receive context a buffer, the pieces in order, before the peer is told that it may fill it. Data that the device
     /// places come as [`Placed`](crate::RxBuf::Placed) pieces of it; the rest comes home when the device is done with it. The stages that the
     /// data pass, if any, go with the buffer: the device gets both or neither. If the device refuses, all pieces come home at once.
-    fn place(&mut self, _context: Handle, _buffer: u64, _pieces: Vec<Piece>, _stages: Option<Spec>) {}
+    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>);
 
     /// Has the device send home what it has of a buffer.
     fn release(&mut self, _context: Handle, _buffer: u64) {}
@@ -285,32 +285,4 @@ pub trait Contexts {
 
     /// What happened next to a context that follows no flow.
     fn poll_news(&mut self) -> Option<ContextNews>;
-}
-
-/// The face of a device's contexts in the words of those engines that every NIC has.
-///
-/// ```
-/// use nic_sim::{NicConfig, nic};
-/// use offload_api::{ResyncMode, TypedContexts};
-///
-/// let (_device, mut driver) = nic(NicConfig { nvme_contexts: 0, ..NicConfig::default() });
-/// assert_eq!(driver.tls().unwrap().resync(), ResyncMode::DriverRequest);
-/// assert!(driver.nvme().is_none());
-/// ```
-pub trait TypedContexts {
-    /// TLS contexts, if the device has any.
-    fn tls(&mut self) -> Option<TlsContexts<'_>>;
-
-    /// NVMe/TCP contexts, if the device has any.
-    fn nvme(&mut self) -> Option<NvmeTcpContexts<'_>>;
-}
-
-impl<D: NetDevice + ?Sized> TypedContexts for D {
-    fn tls(&mut self) -> Option<TlsContexts<'_>> {
-        TlsContexts::of(self.contexts()?)
-    }
-
-    fn nvme(&mut self) -> Option<NvmeTcpContexts<'_>> {
-        NvmeTcpContexts::of(self.contexts()?)
-    }
 }

@@ -1,12 +1,13 @@
 //! What a stack sees of a NIC.
 
 use crate::contexts::Contexts;
-use crate::ipsec::{IpsecDevice, Keying};
+use crate::ipsec::IpsecDevice;
 use crate::rss::RssDevice;
 use crate::rx::RxPacket;
 use crate::source::RecordSource;
 use crate::tx::{Sent, TxPacket};
 use crate::unit::Handle;
+use core::any::Any;
 use core::task::Waker;
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
@@ -168,9 +169,10 @@ pub trait NetDevice: Send {
     /// The face that spreads packets over queues, if this is one of several.
     fn rss(&mut self) -> Option<&mut dyn RssDevice>;
 
-    /// Where security associations and policies are added, if this is an IPsec layer around a device.
-    fn keying(&mut self) -> Option<&mut dyn Keying>;
-
     /// The contexts of its engines, if it has any and the path to them is free.
     fn contexts(&mut self) -> Option<&mut dyn Contexts>;
+
+    /// This device as its own type, for the crate that knows the type: `ipsec` finds the keys of its layer this way. A
+    /// wrapper that only watches returns the device below.
+    fn as_any(&mut self) -> &mut dyn Any;
 }

@@ -29,6 +29,7 @@ pub mod again;
 pub mod contexts;
 pub mod datagram;
 pub mod device;
+mod direction;
 pub mod ipsec;
 pub mod job;
 pub mod key;
@@ -38,6 +39,7 @@ pub mod mock;
 pub mod nvme;
 pub mod quic;
 pub mod record;
+mod refused;
 pub mod rss;
 pub mod rx;
 pub mod slots;
@@ -50,19 +52,19 @@ mod tokio_datagrams;
 #[cfg(feature = "tokio")]
 mod tokio_timers;
 pub mod tx;
+mod typed;
 pub mod unit;
 
 pub use again::AskAgain;
 pub use contexts::{
     Capabilities, CommandRing, ContextNews, Contexts, EngineInfo, NewContext, ResyncMode, Spec, StageSpec,
-    TypedContexts,
 };
 pub use datagram::{Datagram, EcnCodepoint, TxDatagram};
 pub use device::{DeviceEvent, NetDevice, PathCaps};
+pub use direction::Direction;
 pub use ipsec::{
-    Action, DontFragment, EspAsk, EspKey, EspMode, EspSuite, EspVerdict, IpsecDevice, Keying, KeyingError, Lifetime,
-    Limit, Limits, OffloadKind, Policy, Prefix, Protection, SaEvent, SaId, SaParams, SaRefused, Selector, Template,
-    UdpEncapsulation,
+    Action, DontFragment, EspAsk, EspKey, EspMode, EspSuite, EspVerdict, IpsecDevice, Lifetime, Limit, Limits,
+    OffloadKind, Policy, Prefix, Protection, SaParams, SaRefused, Selector, Template, UdpEncapsulation,
 };
 pub use job::{Done, Integrity, Job, JobQueue, JobStatus, Outcome, Way};
 pub use key::{Key, KeyBytes};
@@ -73,19 +75,21 @@ pub use nvme::{
 };
 pub use offload_formats::{FlowKey, Protocol, flow};
 pub use quic::{QuicAsk, QuicCipher, QuicContext, QuicContexts, QuicHeaderKey, QuicKey, QuicVerdict};
-pub use record::RecordFormat;
+pub use record::{RecordFormat, TlsSuite, TlsVersion};
+pub use refused::Refused;
 pub use rss::RssDevice;
 pub use rx::{Piece, PieceHome, Placements, RxBuf, RxMeta, RxPacket, RxSegment};
 pub use slots::Slots;
 pub use socket::{DatagramSocket, SendLimits, SendRefused, SocketEvent};
 pub use source::{Lookup, NoRecords, QueuedBytes, RecordSource, SealError, Sealer};
 pub use stream::{NextPiece, SegmentStream, SendTurn, SentBytes};
-pub use tls::{Direction, Refused, TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion};
+pub use tls::{TlsCapabilities, TlsContext, TlsContexts, TlsKey};
 #[cfg(all(feature = "tokio", target_os = "linux"))]
 pub use tokio_datagrams::TokioDatagrams;
 #[cfg(feature = "tokio")]
 pub use tokio_timers::TokioTimers;
 pub use tx::{DropReason, Header, PacketAsk, Sent, StreamAsk, TxAsk, TxPacket};
+pub use typed::TypedContexts;
 pub use unit::{Handle, LAYERS, Layer, TxTag, Unit, UnitTag, engines};
 
 /// The README's example runs with the others.

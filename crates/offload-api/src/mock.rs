@@ -5,15 +5,19 @@
 
 use crate::contexts::{Capabilities, ContextNews, Contexts, EngineInfo, NewContext, Spec};
 use crate::device::{DeviceEvent, NetDevice, PathCaps};
-use crate::ipsec::{DeviceSaEvent, IpsecDevice, Keying, Lifetime, SaParams, SaRefused, Selector};
+use crate::direction::Direction;
+use crate::ipsec::{DeviceSaEvent, IpsecDevice, Lifetime, SaParams, SaRefused, Selector};
 use crate::key::{Key, KeyBytes};
 use crate::nvme::NvmeTcpContexts;
+use crate::record::{TlsSuite, TlsVersion};
+use crate::refused::Refused;
 use crate::rss::{INDIRECTION_ENTRIES, RssDevice};
 use crate::rx::{Piece, RxPacket};
 use crate::source::{NoRecords, RecordSource};
-use crate::tls::{Direction, Refused, TlsCapabilities, TlsContexts, TlsSuite, TlsVersion};
+use crate::tls::{TlsCapabilities, TlsContexts};
 use crate::tx::{Sent, TxPacket};
 use crate::unit::{Handle, Layer, engines};
+use core::any::Any;
 use core::net::SocketAddr;
 use core::task::Waker;
 use offload_base::counters::CounterSet;
@@ -137,8 +141,7 @@ impl MockDevice {
 
 /// Calls every method of every face that `device` shows.
 pub fn drive(device: &mut dyn NetDevice) {
-    let ends = ["10.0.0.1:443", "10.0.0.2:5000"].map(|end| end.parse::<SocketAddr>().expect("an address"));
-    let flow = FlowKey::tcp(ends[0], ends[1]);
+    let flow = flow();
     device.path(&flow);
     device.room(&flow);
     device.room_paced(&flow);
@@ -151,7 +154,6 @@ pub fn drive(device: &mut dyn NetDevice) {
     device.next_event();
     device.handle_timeout(Instant::ZERO);
     device.count(&mut CounterSet::default());
-    device.keying();
     if let Some(rss) = device.rss() {
         rss.queue();
         rss.queues();
@@ -161,16 +163,25 @@ pub fn drive(device: &mut dyn NetDevice) {
         drive_ipsec(ipsec);
     }
     if let Some(contexts) = device.contexts() {
-        for (name, direction) in [TlsContexts::ENGINE, NvmeTcpContexts::ENGINE]
-            .into_iter()
-            .flat_map(|name| [Direction::Transmit, Direction::Receive].map(|direction| (name, direction)))
-        {
-            drive_contexts(contexts, name, direction, &flow);
+        drive_contexts(contexts);
+    }
+}
+
+/// Calls every method of `contexts`, for both directions of each engine that the [`MockDevice`] has.
+pub fn drive_contexts(contexts: &mut dyn Contexts) {
+    for name in [TlsContexts::ENGINE, NvmeTcpContexts::ENGINE] {
+        for direction in [Direction::Transmit, Direction::Receive] {
+            drive_engine(contexts, name, direction, &flow());
         }
     }
 }
 
-fn drive_contexts(contexts: &mut dyn Contexts, name: &str, direction: Direction, flow: &FlowKey) {
+fn flow() -> FlowKey {
+    let ends = ["10.0.0.1:443", "10.0.0.2:5000"].map(|end| end.parse::<SocketAddr>().expect("an address"));
+    FlowKey::tcp(ends[0], ends[1])
+}
+
+fn drive_engine(contexts: &mut dyn Contexts, name: &str, direction: Direction, flow: &FlowKey) {
     let Some(engine) = contexts.engine(name).map(|engine| engine.number) else { return };
     let keys = match direction {
         Direction::Transmit => Vec::new(),
@@ -271,13 +282,12 @@ impl NetDevice for MockDevice {
         if self.inner().is_plain { None } else { Some(self) }
     }
 
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        self.note(|| "keying()".into());
-        None
-    }
-
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
         Some(self)
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
     }
 }
 

@@ -4,9 +4,10 @@
 //! given and taken back, resync. Terms: NVMe/TCP Transport Specification 1.0.
 
 use crate::contexts::{Contexts, EngineInfo, NewContext, StageSpec};
+use crate::direction::Direction;
 use crate::key::Key;
+use crate::refused::Refused;
 use crate::rx::Piece;
-use crate::tls::{Direction, Refused};
 use crate::unit::{Handle, Layer};
 use core::fmt;
 use offload_base::Seq;

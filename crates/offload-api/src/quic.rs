@@ -7,9 +7,10 @@
 //! the tag still behind it. What it could not open is as it came.
 
 use crate::contexts::{Contexts, NewContext};
+use crate::direction::Direction;
 use crate::key::{Key, KeyBytes};
 use crate::mark::{Marks, PacketMark};
-use crate::tls::{Direction, Refused};
+use crate::refused::Refused;
 use crate::tx::PacketAsk;
 use crate::unit::{Handle, engines};
 use core::fmt;

@@ -8,9 +8,40 @@
 //! The **prefix** is what comes before the body: header, and explicit nonce if there is one. The **body** is what the
 //! AEAD encrypts.
 
-use crate::tls::{TlsSuite, TlsVersion};
 use core::ops::Deref;
 use offload_formats::tls::RecordHeader;
+
+/// TLS versions whose records a device may know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TlsVersion {
+    /// TLS 1.2 (RFC 5246), AEAD suites only.
+    Tls12,
+    /// TLS 1.3 (RFC 8446).
+    Tls13,
+}
+
+/// Record protection algorithms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TlsSuite {
+    /// AES-128-GCM.
+    Aes128Gcm,
+    /// AES-256-GCM.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305,
+}
+
+impl TlsSuite {
+    /// Bytes of its key.
+    pub const fn key_len(self) -> usize {
+        match self {
+            TlsSuite::Aes128Gcm => 16,
+            TlsSuite::Aes256Gcm | TlsSuite::ChaCha20Poly1305 => 32,
+        }
+    }
+}
 
 /// The format of the records of a version and suite.
 ///

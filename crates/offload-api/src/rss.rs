@@ -4,7 +4,7 @@
 //! host. Which one a flow's packets come to is decided by a hash of its addresses and ports, by way of a table; but a
 //! flow that one of the queue's contexts follows stays with that queue.
 
-use crate::tls::Refused;
+use crate::refused::Refused;
 
 /// What a stack may ask of a device that spreads packets over queues.
 ///

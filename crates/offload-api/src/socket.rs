@@ -1,8 +1,7 @@
 //! What a protocol over UDP sees of a transport.
 
-use crate::contexts::ContextNews;
+use crate::contexts::{ContextNews, Contexts};
 use crate::datagram::{Datagram, TxDatagram};
-use crate::device::NetDevice;
 use crate::tx::PacketAsk;
 use core::net::{IpAddr, SocketAddr};
 use core::task::{Context, Poll};
@@ -16,7 +15,7 @@ use std::io;
 ///
 /// It is one task's: each kind of waiting (to send, to receive, for device events) has one waker.
 ///
-/// **The device.** [`control`](Self::control) gives access to it. Contexts that are made there are the socket's: it hears what
+/// **The device.** [`control`](Self::control) gives access to its contexts. Contexts that are made there are the socket's: it hears what
 /// happens to them by [`poll_device_event`](Self::poll_device_event), datagrams may [ask](TxDatagram::ask) for them, and
 /// they are given back when the socket is dropped. Without a device, `control` says so, every ask is refused
 /// ([`SendRefused::Ask`]), no event ever comes, and what is received says nothing in its `meta`: a protocol works on
@@ -82,9 +81,9 @@ pub trait DatagramSocket: Send + Unpin {
     /// Those of a kernel's socket.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
-    /// Calls `f` with the device; false, and `f` is not called, if there is none below. The device's own events are not
-    /// to be taken there, they come by [`poll_device_event`](Self::poll_device_event).
-    fn control(&mut self, f: &mut dyn FnMut(&mut dyn NetDevice)) -> bool;
+    /// Calls `f` with the contexts of the device. Returns false, without a call of `f`, if no device with contexts is
+    /// below. The contexts give `f` no news: [`poll_device_event`](Self::poll_device_event) does.
+    fn control(&mut self, f: &mut dyn FnMut(&mut dyn Contexts)) -> bool;
 
     /// The next event of the socket's contexts.
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<SocketEvent>;

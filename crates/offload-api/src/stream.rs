@@ -1,6 +1,7 @@
 //! What a protocol sees of a transport.
 
-use crate::device::{DeviceEvent, NetDevice};
+use crate::contexts::Contexts;
+use crate::device::DeviceEvent;
 use crate::rx::RxSegment;
 use crate::source::Sealer;
 use crate::unit::{Handle, Layer, TxTag};
@@ -175,8 +176,9 @@ pub trait SegmentStream: Send + Unpin {
     /// too, for the installed sealer answers for all of it.
     fn release(&mut self, context: Handle);
 
-    /// Calls `f` with the flow and its device; false, and `f` is not called, if there is no device below.
-    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool;
+    /// Calls `f` with the flow and the contexts of its device. Returns false, without a call of `f`, if no device with
+    /// contexts is below.
+    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn Contexts)) -> bool;
 
     /// The next device event about this flow.
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent>;

@@ -1,54 +1,15 @@
 //! TLS contexts of a device.
 
 use crate::contexts::{Contexts, EngineInfo, NewContext, ResyncMode};
+use crate::direction::Direction;
 use crate::key::Key;
-use crate::record::RecordFormat;
+use crate::record::{RecordFormat, TlsSuite, TlsVersion};
+use crate::refused::Refused;
 use crate::unit::{Handle, Layer};
 use core::fmt;
 use offload_base::Seq;
 use offload_formats::FlowKey;
 use zeroize::{Zeroize, ZeroizeOnDrop};
-
-/// Which half of a connection a context works on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// What this end sends.
-    Transmit,
-    /// What this end receives.
-    Receive,
-}
-
-/// TLS versions whose records a device may know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum TlsVersion {
-    /// TLS 1.2 (RFC 5246), AEAD suites only.
-    Tls12,
-    /// TLS 1.3 (RFC 8446).
-    Tls13,
-}
-
-/// Record protection algorithms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum TlsSuite {
-    /// AES-128-GCM.
-    Aes128Gcm,
-    /// AES-256-GCM.
-    Aes256Gcm,
-    /// ChaCha20-Poly1305.
-    ChaCha20Poly1305,
-}
-
-impl TlsSuite {
-    /// Bytes of its key.
-    pub const fn key_len(self) -> usize {
-        match self {
-            TlsSuite::Aes128Gcm => 16,
-            TlsSuite::Aes256Gcm | TlsSuite::ChaCha20Poly1305 => 32,
-        }
-    }
-}
 
 /// Keys of one direction of a TLS connection. Never printed; overwritten when dropped.
 ///
@@ -155,43 +116,6 @@ impl TlsCapabilities {
     /// Whether it can work with this key.
     pub fn include(&self, key: &TlsKey) -> bool {
         self.versions.contains(&key.version()) && self.suites.contains(&key.suite())
-    }
-}
-
-/// Why a device would not take a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refused {
-    /// The version or suite is not one of the device's.
-    #[error("the device does not know this version or suite")]
-    Unsupported,
-    /// A layer between the protocol and the device protects the flow's packets: the device does not see its stream.
-    #[error("the device does not see the flow's stream: its packets are protected by a layer below")]
-    Path,
-    /// No context is free, or no key slot where those are apart. (The emulated NIC has a key slot in each context.)
-    #[error("the device has no free context or key slot")]
-    NoSpace,
-    /// The control ring is full at the moment.
-    #[error("the control ring is full")]
-    Busy,
-    /// The device is being reset.
-    #[error("the device is being reset")]
-    Resetting,
-}
-
-impl Refused {
-    /// Whether there may be room later: then the device is [asked again](crate::AskAgain).
-    ///
-    /// ```
-    /// use offload_api::Refused;
-    ///
-    /// assert!(Refused::NoSpace.passes() && !Refused::Unsupported.passes());
-    /// ```
-    pub fn passes(self) -> bool {
-        match self {
-            Refused::NoSpace | Refused::Busy | Refused::Resetting => true,
-            Refused::Unsupported | Refused::Path => false,
-        }
     }
 }
 

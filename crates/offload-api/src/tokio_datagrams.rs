@@ -5,8 +5,8 @@
 //!
 //! Invariant: a datagram is taken off its batch when the kernel has it, and not before.
 
+use crate::contexts::Contexts;
 use crate::datagram::{Datagram, EcnCodepoint, TxDatagram};
-use crate::device::NetDevice;
 use crate::rx::RxMeta;
 use crate::socket::{DatagramSocket, SendLimits, SendRefused, SocketEvent};
 use bytes::BytesMut;
@@ -204,7 +204,7 @@ impl DatagramSocket for TokioDatagrams {
         self.socket.local_addr()
     }
 
-    fn control(&mut self, _: &mut dyn FnMut(&mut dyn NetDevice)) -> bool {
+    fn control(&mut self, _: &mut dyn FnMut(&mut dyn Contexts)) -> bool {
         false
     }
 

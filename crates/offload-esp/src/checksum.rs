@@ -2,9 +2,9 @@
 //! a stack left to a device which will only see it encrypted.
 
 use crate::ip::IpView;
-use crate::{PROTOCOL_TCP, PROTOCOL_UDP};
 use core::net::IpAddr;
 use offload_formats::Sum;
+use offload_formats::protocol;
 
 /// Fills in the TCP or UDP checksum of a whole packet that `view` was read from, and that of its IPv4 header. Other
 /// protocols are left alone.
@@ -20,8 +20,8 @@ pub fn fill(packet: &mut [u8], view: &IpView) {
 /// Fills in the checksum of what is behind an IP header, if it is TCP or UDP.
 pub fn fill_transport(text: &mut [u8], protocol: u8, source: IpAddr, destination: IpAddr) {
     let field = match protocol {
-        PROTOCOL_TCP => 16,
-        PROTOCOL_UDP => 6,
+        protocol::TCP => 16,
+        protocol::UDP => 6,
         _ => return,
     };
     if field + 2 > text.len() {
@@ -31,7 +31,7 @@ pub fn fill_transport(text: &mut [u8], protocol: u8, source: IpAddr, destination
     let mut sum = Sum::pseudo_header(protocol, source, destination, text.len());
     sum.add(text);
     let sum = match sum.finish() {
-        0 if protocol == PROTOCOL_UDP => 0xffff, // RFC 768: zero says that there is none
+        0 if protocol == protocol::UDP => 0xffff, // RFC 768: zero says that there is none
         sum => sum,
     };
     text[field..field + 2].copy_from_slice(&sum.to_be_bytes());
@@ -60,9 +60,9 @@ mod tests {
 
     #[test]
     fn a_checksum_of_zero_is_not_that_of_udp() {
-        for (protocol, field, told) in [(PROTOCOL_UDP, 6, [0xff, 0xff]), (PROTOCOL_TCP, 16, [0, 0])] {
+        for (protocol, field, told) in [(protocol::UDP, 6, [0xff, 0xff]), (protocol::TCP, 16, [0, 0])] {
             let mut packet = packet(false, protocol, &[0; 40]);
-            packet[20 + 12] = if protocol == PROTOCOL_TCP { 0x50 } else { 0 };
+            packet[20 + 12] = if protocol == protocol::TCP { 0x50 } else { 0 };
             let view = IpView::parse(&packet).unwrap();
             fill(&mut packet, &view);
             // With what the sum lacks among what is summed, it comes to zero.
@@ -82,7 +82,7 @@ mod tests {
                 let length = payload.len() as u16;
                 payload[4..6].copy_from_slice(&length.to_be_bytes());
             }
-            let mut packet = packet(v6, if tcp { PROTOCOL_TCP } else { PROTOCOL_UDP }, &payload);
+            let mut packet = packet(v6, if tcp { protocol::TCP } else { protocol::UDP }, &payload);
             let view = IpView::parse(&packet).unwrap();
             fill(&mut packet, &view);
             let (source, destination) = (IpAddress::from(view.source), IpAddress::from(view.destination));

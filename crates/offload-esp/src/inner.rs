@@ -3,12 +3,11 @@
 use crate::cipher::Trailer;
 use crate::ip::{IpView, set_traffic_class};
 use crate::outer::ECN;
-use crate::{
-    ESP_AND_IV, ETHERNET, ICV, PROTOCOL_IPV4, PROTOCOL_IPV6, PROTOCOL_NONE, PROTOCOL_UDP, UDP_ENCAPSULATION_PORT,
-};
+use crate::{ESP_AND_IV, ETHERNET, ICV, UDP_ENCAPSULATION_PORT};
 use bytes::{Buf, BytesMut};
 use offload_api::{EspMode, SaParams};
 use offload_formats::esp::{self, EspHeader};
+use offload_formats::protocol;
 use offload_formats::{Headers, Kind};
 
 /// Where ESP is in a frame.
@@ -46,7 +45,7 @@ impl EspAt {
             return None;
         }
         let EspHeader { spi, low } = esp::parse(&frame[esp..])?;
-        Some(EspAt { ip, udp: ip.protocol == PROTOCOL_UDP, esp, end, spi, low })
+        Some(EspAt { ip, udp: ip.protocol == protocol::UDP, esp, end, spi, low })
     }
 }
 
@@ -61,7 +60,7 @@ pub enum NotEsp {
 
 /// Whether the packet of `ip` is one that only shares its port with ESP.
 pub fn shares_port(packet: &[u8], ip: &IpView) -> Option<NotEsp> {
-    if ip.protocol != PROTOCOL_UDP || ip.fragment || !to_encapsulation_port(packet, ip) {
+    if ip.protocol != protocol::UDP || ip.fragment || !to_encapsulation_port(packet, ip) {
         return None;
     }
     match packet.get(ip.header + UDP_HEADER..udp_end(packet, ip)?)? {
@@ -125,7 +124,7 @@ pub enum UnwrapError {
 /// # Errors
 /// If what is left is no packet of the SA.
 pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams) -> Result<BytesMut, UnwrapError> {
-    if trailer.next_header == PROTOCOL_NONE {
+    if trailer.next_header == protocol::NO_NEXT_HEADER {
         return Err(UnwrapError::Dummy);
     }
     let payload_at = at.esp + ESP_AND_IV;
@@ -147,7 +146,7 @@ pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams)
         }
         EspMode::Tunnel => {
             let inner = IpView::parse(&frame[payload_at..]).ok_or(UnwrapError::Mode)?;
-            let announced = if inner.is_ipv6() { PROTOCOL_IPV6 } else { PROTOCOL_IPV4 };
+            let announced = if inner.is_ipv6() { protocol::IPV6 } else { protocol::IPV4 };
             if announced != trailer.next_header {
                 return Err(UnwrapError::Mode);
             }

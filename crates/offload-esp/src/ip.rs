@@ -2,11 +2,11 @@
 //!
 //! Invariant: the offsets of a view lie in the bytes it was read from.
 
-use crate::{PROTOCOL_TCP, PROTOCOL_UDP};
 use core::net::IpAddr;
 use offload_api::ipsec::Packet;
 use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::ip::is_extension;
+use offload_formats::protocol;
 use offload_formats::{Headers, IpHeaders, Version};
 
 /// Where things are in an IP packet.
@@ -152,7 +152,7 @@ pub fn set_traffic_class(packet: &mut [u8], class: u8) {
 }
 
 fn has_ports(protocol: u8) -> bool {
-    matches!(protocol, PROTOCOL_TCP | PROTOCOL_UDP | DCCP | SCTP | UDP_LITE)
+    matches!(protocol, protocol::TCP | protocol::UDP | DCCP | SCTP | UDP_LITE)
 }
 
 const ICMPV6: u8 = 58;
@@ -170,10 +170,10 @@ mod tests {
         let mut packet = vec![0x60, 0x12, 0x34, 0x56, 0, 24, 0, 64];
         packet.extend_from_slice(&[0x20; 32]);
         packet.extend_from_slice(&[43, 0, 1, 4, 0, 0, 0, 0]);
-        packet.extend_from_slice(&[PROTOCOL_TCP, 0, 0, 0, 0, 0, 0, 0]);
+        packet.extend_from_slice(&[protocol::TCP, 0, 0, 0, 0, 0, 0, 0]);
         packet.extend_from_slice(&[0, 80, 1, 2, 3, 4, 5, 6]);
         let view = IpView::parse(&packet).unwrap();
-        assert_eq!((view.header, view.protocol, view.protocol_at, view.total), (56, PROTOCOL_TCP, 48, 64));
+        assert_eq!((view.header, view.protocol, view.protocol_at, view.total), (56, protocol::TCP, 48, 64));
         assert_eq!(view.traffic_class, 0x01);
         assert_eq!(view.selectors(&packet).ports, Some((80, 0x0102)));
         set_traffic_class(&mut packet, 0xab);
@@ -191,7 +191,7 @@ mod tests {
             (view.may_hide_ports(), view.hides_protocol())
         };
         // Destination options, a routing header.
-        let seen = [PROTOCOL_TCP, PROTOCOL_UDP, 60, 43, ICMPV6, crate::PROTOCOL_ESP].map(&mut hidden);
+        let seen = [protocol::TCP, protocol::UDP, 60, 43, ICMPV6, protocol::ESP].map(&mut hidden);
         let (ports, all, nothing) = ((true, false), (true, true), (false, false));
         assert_eq!(seen, [ports, ports, all, all, nothing, nothing]);
     }

@@ -65,18 +65,6 @@ pub const ETHERNET: usize = offload_formats::frame::ETHERNET_BYTES;
 pub const ESP_AND_IV: usize = 16;
 /// Bytes of an ICV.
 pub const ICV: usize = 16;
-/// IP protocol number of ESP.
-pub const PROTOCOL_ESP: u8 = offload_formats::frame::ESP;
-/// IP protocol number of TCP.
-pub const PROTOCOL_TCP: u8 = offload_formats::frame::TCP;
-/// IP protocol number of UDP.
-pub const PROTOCOL_UDP: u8 = offload_formats::frame::UDP;
-/// IP protocol number of an IPv4 packet inside of another.
-pub const PROTOCOL_IPV4: u8 = 4;
-/// IP protocol number of an IPv6 packet inside of another.
-pub const PROTOCOL_IPV6: u8 = 41;
-/// Next header of a dummy packet, to be discarded (RFC 4303 2.6).
-pub const PROTOCOL_NONE: u8 = 59;
 /// The port of ESP in UDP (RFC 3948).
 pub const UDP_ENCAPSULATION_PORT: u16 = offload_formats::esp::UDP_PORT;
 

@@ -2,13 +2,11 @@
 //! (RFC 4301 5.1.2, RFC 4303 3.1), and perhaps UDP (RFC 3948).
 
 use crate::ip::IpView;
-use crate::{
-    Cipher, ESP_AND_IV, ETHERNET, PROTOCOL_ESP, PROTOCOL_IPV4, PROTOCOL_IPV6, PROTOCOL_NONE, PROTOCOL_UDP, checksum,
-    trailer_len,
-};
+use crate::{Cipher, ESP_AND_IV, ETHERNET, checksum, trailer_len};
 use bytes::BytesMut;
 use core::net::IpAddr;
 use offload_api::{DontFragment, EspMode, SaParams, UdpEncapsulation};
+use offload_formats::protocol;
 use smallvec::SmallVec;
 
 /// The headers in front of ESP, for a packet or for all segments of one: lengths, identification and checksums are
@@ -64,7 +62,7 @@ impl Outer {
             EspMode::Transport => Outer::own_header(&view, packet),
             EspMode::Tunnel => Outer::new_header(sa, &view),
         };
-        outer.bytes[outer.protocol_at] = if sa.encapsulation.is_some() { PROTOCOL_UDP } else { PROTOCOL_ESP };
+        outer.bytes[outer.protocol_at] = if sa.encapsulation.is_some() { protocol::UDP } else { protocol::ESP };
         if let Some(UdpEncapsulation { source_port, destination_port }) = sa.encapsulation {
             outer.udp = true;
             outer.bytes.extend_from_slice(&source_port.to_be_bytes());
@@ -130,7 +128,7 @@ impl Outer {
     pub fn plain_mtu(sa: &SaParams, ipv6: bool, mtu: usize) -> usize {
         let mut header = [0; 40];
         header[0] = if ipv6 { 0x60 } else { 0x45 };
-        header[6] = if ipv6 { PROTOCOL_NONE } else { 0 };
+        header[6] = if ipv6 { protocol::NO_NEXT_HEADER } else { 0 };
         Outer::for_packet(sa, &header).map_or(0, |outer| outer.plain_len(mtu))
     }
 
@@ -231,7 +229,7 @@ impl Outer {
                 bytes.extend_from_slice(&octets(destination));
             }
         }
-        let next_header = if view.is_ipv6() { PROTOCOL_IPV6 } else { PROTOCOL_IPV4 };
+        let next_header = if view.is_ipv6() { protocol::IPV6 } else { protocol::IPV4 };
         let protocol_at = if bytes[0] >> 4 == 6 { 6 } else { 9 };
         Outer { ip: bytes.len(), bytes, udp: false, tunnel: true, protocol_at, taken: 0, next_header }
     }
@@ -265,14 +263,14 @@ pub fn keep_alive(sa: &SaParams, ethernet: &[u8; ETHERNET - 2]) -> Option<BytesM
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             frame.extend_from_slice(&[0x08, 0x00, 0x45, 0]);
             frame.extend_from_slice(&(20 + length).to_be_bytes());
-            frame.extend_from_slice(&[0, 0, 0x40, 0, HOPS, PROTOCOL_UDP, 0, 0]);
+            frame.extend_from_slice(&[0, 0, 0x40, 0, HOPS, protocol::UDP, 0, 0]);
             frame.extend_from_slice(&source.octets());
             frame.extend_from_slice(&destination.octets());
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
             frame.extend_from_slice(&length.to_be_bytes());
-            frame.extend_from_slice(&[PROTOCOL_UDP, HOPS]);
+            frame.extend_from_slice(&[protocol::UDP, HOPS]);
             frame.extend_from_slice(&source.octets());
             frame.extend_from_slice(&destination.octets());
         }

@@ -94,7 +94,8 @@ const VLAN: u16 = 0x0fff;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{ESP, ETHERNET_BYTES, UDP};
+    use crate::frame::ETHERNET_BYTES;
+    use crate::protocol::{ESP, UDP};
 
     /// A fragment of an ESP packet, eight bytes of it from `place` on; the first begins with the SPI.
     fn fragment(protocol: u8, identification: u16, place: u16, spi: u32) -> Vec<u8> {

@@ -8,6 +8,7 @@
 
 use crate::flow::{FlowKey, Protocol};
 use crate::ip::{IpHeaders, Version};
+use crate::protocol::{ESP, GRE, TCP, UDP};
 use crate::tunnel::{Gre, Vxlan};
 use crate::{esp, number};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -433,14 +434,6 @@ const VLAN: u16 = 0x8100;
 const SERVICE_VLAN: u16 = 0x88a8;
 /// A service tag and a customer tag.
 const MAX_TAGS: u8 = 2;
-/// The number of TCP.
-pub const TCP: u8 = 6;
-/// The number of UDP.
-pub const UDP: u8 = 17;
-/// The number of GRE.
-pub const GRE: u8 = 47;
-/// The number of ESP.
-pub const ESP: u8 = 50;
 const TCP_BYTES: usize = 20;
 const TCP_DATA_OFFSET: usize = 12;
 const UDP_BYTES: usize = 8;

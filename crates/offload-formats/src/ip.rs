@@ -3,6 +3,7 @@
 //! Invariant: the offsets of an [`IpHeaders`] that [`IpHeaders::parse`] returned lie in the packet, in order, and every
 //! header before [`upper`](IpHeaders::upper) is whole. Options that are not known are treated as they ask to be.
 
+use crate::protocol::{DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ICMPV6, ROUTING, TCP, UDP};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A version of IP.
@@ -531,14 +532,6 @@ const END_OF_OPTIONS: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const LOOSE_ROUTE: u8 = 131;
 const STRICT_ROUTE: u8 = 137;
-const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-/// The number of IPv6's fragment header.
-pub const FRAGMENT: u8 = 44;
-const DESTINATION_OPTIONS: u8 = 60;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
 const PAD_1: u8 = 0;
 /// RFC 8200 4.1 has use for five; Linux bounds options, not headers.
 const MOST_EXTENSIONS: usize = 8;

@@ -1,6 +1,7 @@
 //! Packet formats, by offsets: each header is found here once, for a host's stack, an IPsec layer and a device alike.
 //!
 //! - [`frame`]: the headers of an Ethernet frame as a stack of layers, and the TCP or UDP payload in it;
+//! - [`protocol`]: the numbers of IP protocols;
 //! - [`ip`]: from an IP header over extension headers to the protocol that the packet carries;
 //! - [`fragments`]: what the first fragment of a packet shows of the others;
 //! - [`tunnel`], [`gtpu`], [`esp`], [`quic`]: what carries other packets, readable or encrypted;
@@ -22,6 +23,7 @@ pub mod frame;
 pub mod gtpu;
 pub mod ip;
 pub mod nvme;
+pub mod protocol;
 pub mod quic;
 pub mod segment;
 pub mod tls;

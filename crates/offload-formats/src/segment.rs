@@ -5,8 +5,9 @@
 //! [`Transport::says_the_same`], as those of every other segment of its packet. Checksums are not mended here.
 
 use crate::flow::Protocol;
-use crate::frame::{TCP, Transport, UDP};
+use crate::frame::Transport;
 use crate::ip::Version;
+use crate::protocol::{TCP, UDP};
 use crate::{Sum, number};
 
 /// Where a segment lies in the packet that it is cut from.

@@ -6,7 +6,8 @@
 use bytes::Bytes;
 use offload_api::{Header, TxPacket};
 use offload_formats::checksum::fill_ipv4_header;
-use offload_formats::ip::{FRAGMENT, HeaderError, IpHeaders, Version};
+use offload_formats::ip::{HeaderError, IpHeaders, Version};
+use offload_formats::protocol::FRAGMENT;
 use smallvec::SmallVec;
 
 /// Why a packet cannot be cut.

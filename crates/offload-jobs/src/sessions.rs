@@ -1,7 +1,7 @@
 //! Sessions on the CPU: the engine that a device would have, and its contexts.
 
 use crate::{TRANSFORM, TransformCapabilities};
-use offload_api::{Capabilities, ContextNews, Contexts, EngineInfo, Handle, NewContext, Refused, Slots, Spec};
+use offload_api::{Capabilities, ContextNews, Contexts, EngineInfo, Handle, NewContext, Piece, Refused, Slots, Spec};
 use offload_transforms::{Session, Transform};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,6 +42,9 @@ impl Contexts for Sessions {
         self.news.push_back(ContextNews::Ready(handle));
         Ok(handle)
     }
+
+    /// A job has no buffers to place: the pieces go home at once.
+    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>, _: Option<Spec>) {}
 
     fn remove(&mut self, context: Handle) {
         if self.slots.remove(context).is_some() {

@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 use core::net::IpAddr;
-use ipsec::SecureDevice;
+use ipsec::{KeyedDevice, SecureDevice};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, NicConfig, nic};

@@ -2,9 +2,8 @@
 //! takes it or says why not.
 
 use core::net::IpAddr;
-use ipsec::{KeyFile, SecureDevice};
+use ipsec::{KeyFile, KeyedDevice, SecureDevice};
 use nic_sim::{NicConfig, nic};
-use offload_api::NetDevice;
 use offload_base::Instant;
 
 /// Runs one input.

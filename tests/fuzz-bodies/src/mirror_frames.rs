@@ -4,7 +4,6 @@
 use ipsec::SecureDevice;
 use linux_mirror::sa::{Change, Decoder, Message, Mirror, encode};
 use nic_sim::{NicConfig, nic};
-use offload_api::NetDevice;
 use offload_base::Instant;
 
 /// Runs one input: it begins with how long the pieces are.

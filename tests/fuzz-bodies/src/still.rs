@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use core::net::SocketAddr;
 use core::task::{Context, Poll};
 use offload_api::{
-    Datagram, DatagramSocket, EcnCodepoint, NetDevice, RxMeta, SendLimits, SendRefused, SocketEvent, TxDatagram,
+    Contexts, Datagram, DatagramSocket, EcnCodepoint, RxMeta, SendLimits, SendRefused, SocketEvent, TxDatagram,
 };
 use offload_base::{Alarm, Clock, Instant, Timers};
 use std::collections::VecDeque;
@@ -49,7 +49,7 @@ impl DatagramSocket for Socket {
         Ok(SocketAddr::from(([10, 0, 0, 9], 443)))
     }
 
-    fn control(&mut self, _: &mut dyn FnMut(&mut dyn NetDevice)) -> bool {
+    fn control(&mut self, _: &mut dyn FnMut(&mut dyn Contexts)) -> bool {
         false
     }
 

@@ -9,8 +9,8 @@ use ktls_offload::{KeySchedule, KtlsStream, Offload, ScheduleError, TrafficKeys}
 use offload_api::mock::MockDevice;
 use offload_api::rx::TlsVerdict;
 use offload_api::{
-    Contexts, DeviceEvent, Direction, FlowKey, Handle, Layer, NetDevice, NextPiece, RxMeta, RxSegment, Sealer,
-    SegmentStream, SendTurn, SentBytes, TlsContext, TlsKey, TlsSuite, TlsVersion, TxTag, Verdict, stream,
+    Contexts, DeviceEvent, Direction, FlowKey, Handle, Layer, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream,
+    SendTurn, SentBytes, TlsContext, TlsKey, TlsSuite, TlsVersion, TxTag, Verdict, stream,
 };
 use offload_base::Seq;
 use resumable_aead::{Algorithm, Key};
@@ -352,7 +352,7 @@ impl SegmentStream for Transport {
         self.device.remove(context);
     }
 
-    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
+    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn Contexts)) -> bool {
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
         f(FlowKey::tcp(address, address), &mut self.device);
         true

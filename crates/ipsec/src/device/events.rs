@@ -4,8 +4,9 @@
 //! however often it happens before anybody asks; so there are no more events than a few for each SA. Who sends packets
 //! for SAs that do not exist fills a part of the queue at most.
 
+use crate::keying::{SaEvent, SaId};
 use core::net::IpAddr;
-use offload_api::{EspMode, SaEvent, SaId, Template};
+use offload_api::{EspMode, Template};
 use std::collections::{HashSet, VecDeque};
 
 /// Events in the order they happened.
@@ -33,7 +34,7 @@ enum Kind {
 impl Events {
     /// Notes an event; false if there is no need to, or no room.
     pub(super) fn push(&mut self, event: SaEvent) -> bool {
-        let Some(kind) = Kind::of(&event) else { return false };
+        let kind = Kind::of(&event);
         let acquires = matches!(kind, Kind::Acquire(..));
         if acquires && self.acquires >= ACQUIRES {
             return false;
@@ -41,7 +42,7 @@ impl Events {
         if !self.there.insert(kind) {
             // Numbers go on: the last edge that was crossed is of interest.
             if matches!(kind, Kind::Crossed(_))
-                && let Some(before) = self.queue.iter_mut().find(|before| Kind::of(before) == Some(kind))
+                && let Some(before) = self.queue.iter_mut().find(|before| Kind::of(before) == kind)
             {
                 *before = event;
             }
@@ -55,10 +56,9 @@ impl Events {
     /// The oldest event.
     pub(super) fn pop(&mut self) -> Option<SaEvent> {
         let event = self.queue.pop_front()?;
-        if let Some(kind) = Kind::of(&event) {
-            self.there.remove(&kind);
-            self.acquires -= usize::from(matches!(kind, Kind::Acquire(..)));
-        }
+        let kind = Kind::of(&event);
+        self.there.remove(&kind);
+        self.acquires -= usize::from(matches!(kind, Kind::Acquire(..)));
         Some(event)
     }
 
@@ -69,7 +69,7 @@ impl Events {
         }
         let Self { queue, there, .. } = self;
         queue.retain(|event| {
-            let Some(kind) = Kind::of(event) else { return false };
+            let kind = Kind::of(event);
             let kept = kind.sa().is_none_or(&is_there);
             if !kept {
                 there.remove(&kind);
@@ -80,8 +80,8 @@ impl Events {
 }
 
 impl Kind {
-    fn of(event: &SaEvent) -> Option<Kind> {
-        Some(match event {
+    fn of(event: &SaEvent) -> Kind {
+        match event {
             SaEvent::SoftLimit { sa, .. } => Kind::Soft(*sa),
             SaEvent::HardLimit { sa, .. } => Kind::Hard(*sa),
             SaEvent::SequenceExhausted { sa } => Kind::Exhausted(*sa),
@@ -91,8 +91,7 @@ impl Kind {
                 let own = (packet.source, packet.destination);
                 Kind::Acquire(*template, (template.mode == EspMode::Transport).then_some(own))
             }
-            _ => return None,
-        })
+        }
     }
 
     fn sa(&self) -> Option<SaId> {

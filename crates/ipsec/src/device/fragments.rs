@@ -6,7 +6,8 @@
 //! Invariant: a packet is put together of fragments that came the same way: from one shard's stack, plain from the wire, or by
 //! one and the same SA. What one of them lacks, nobody else can add.
 
-use offload_api::{Protection, SaId};
+use crate::keying::SaId;
+use offload_api::Protection;
 use offload_base::Instant;
 use offload_base::time::earliest;
 use offload_formats::Version;

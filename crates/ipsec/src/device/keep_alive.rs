@@ -5,18 +5,20 @@
 
 use super::SecureDevice;
 use super::transmit::flow_of;
+use crate::keying::SaId;
 use crate::sad::Sa;
 use offload_api::ipsec::Packet;
-use offload_api::{NoRecords, SaId, TxAsk, TxPacket};
+use offload_api::{NoRecords, TxAsk, TxPacket};
 use offload_base::Instant;
-use offload_esp::{ETHERNET, PROTOCOL_UDP};
+use offload_esp::ETHERNET;
+use offload_formats::protocol;
 
 impl SecureDevice {
     pub(super) fn send_keep_alive(&mut self, now: Instant, id: SaId, ethernet: [u8; ETHERNET - 2]) {
         let Some(sa) = self.sas.find(id) else { return };
         let Some(frame) = offload_esp::outer::keep_alive(&sa.params, &ethernet) else { return };
         let (source, destination) = (sa.params.source, sa.params.destination);
-        let flow = flow_of(&Packet { source, destination, protocol: PROTOCOL_UDP, ports: None });
+        let flow = flow_of(&Packet { source, destination, protocol: protocol::UDP, ports: None });
         // What waits for room waits without a bound: of a device that stands still, a translator hears again later.
         let queue = sa.queue;
         self.drain_backlog(now, queue);

@@ -1,12 +1,10 @@
 //! SAs and policies come and go.
 
 use super::SecureDevice;
+use crate::keying::{Keying, KeyingError, SaAdded, SaEvent, SaId, SaUse};
 use crate::sad::Sa;
 use core::net::IpAddr;
-use offload_api::ipsec::{SaAdded, SaUse};
-use offload_api::{
-    Direction, EspKey, Handle, Keying, KeyingError, Lifetime, OffloadKind, Policy, SaEvent, SaId, SaParams, Selector,
-};
+use offload_api::{Direction, EspKey, Handle, Lifetime, OffloadKind, Policy, SaParams, Selector};
 use offload_base::Instant;
 use offload_esp::Reached;
 

@@ -4,8 +4,9 @@
 
 use super::SecureDevice;
 use super::sas::Sas;
+use crate::keying::{KeyingError, SaId};
 use crate::sad::{Sa, Sad};
-use offload_api::{Action, Direction, Handle, KeyingError, OffloadKind, Policy, SaId};
+use offload_api::{Action, Direction, Handle, OffloadKind, Policy};
 use std::collections::BTreeMap;
 
 /// The SAs that are lent, in the order they were.

@@ -39,9 +39,11 @@ mod transmit;
 mod wrapper;
 
 use crate::counters::IpsecCounters;
+use crate::keying::SaId;
 use crate::memory::KeyMemory;
 use crate::sad::{Sa, Sad};
 use crate::spd::Spd;
+use core::any::Any;
 use core::fmt;
 use core::task::Waker;
 use fragments::Fragments;
@@ -50,20 +52,21 @@ use lending::Lent;
 use offload::Offload;
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, OffloadKind, PathCaps, Protocol,
-    RecordSource, RssDevice, RxPacket, SaId, Sent, TxPacket,
+    Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, NetDevice, OffloadKind, PathCaps, Protocol,
+    RecordSource, RssDevice, RxPacket, Sent, TxPacket,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use policies::{Decision, Policies};
 use queues::Queue;
+pub(crate) use queues::SecureQueue;
 use sas::Sas;
 use wrapper::Wrapper;
 
 /// An IPsec layer over a device.
 ///
 /// Until it has policies, all IP packets are discarded, both ways (RFC 4301 4.4.1); what they do not say is decided by
-/// [`Keying::set_default`]. ARP and IPv6's neighbour discovery always pass.
+/// [`Keying::set_default`](crate::Keying::set_default). ARP and IPv6's neighbour discovery always pass.
 ///
 /// See the [crate] for an example.
 pub struct SecureDevice {
@@ -145,8 +148,8 @@ fn packet_of(flow: &FlowKey) -> Packet {
         source: flow.local.ip(),
         destination: flow.remote.ip(),
         protocol: match flow.protocol {
-            Protocol::Tcp => offload_esp::PROTOCOL_TCP,
-            _ => offload_esp::PROTOCOL_UDP,
+            Protocol::Tcp => offload_formats::protocol::TCP,
+            _ => offload_formats::protocol::UDP,
         },
         ports: Some((flow.local.port(), flow.remote.port())),
     }
@@ -211,13 +214,13 @@ impl NetDevice for SecureDevice {
         self.queues[ONLY].inner.rss()
     }
 
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        Some(self)
-    }
-
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
         self.queues[ONLY].inner.contexts()?;
         Some(self)
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
     }
 }
 

@@ -3,9 +3,10 @@
 //! Writing takes as long as the disk does, and the packet waits; it is seldom. A packet whose number cannot be written
 //! down is dropped, and the next one tries again a second later.
 
+use crate::keying::{KeyingError, SaId};
 use crate::memory::{KeyMemory, Mark, Marks, SPENT};
 use crate::sad::{Sa, Sad};
-use offload_api::{Direction, KeyingError, SaId, SaParams};
+use offload_api::{Direction, SaParams};
 use offload_base::Instant;
 
 /// Invariant: the mark of a key that has a store is never below a number that an SA of the key has used.

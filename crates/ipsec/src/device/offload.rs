@@ -11,9 +11,10 @@
 use super::queues::Queue;
 use super::sas::Sas;
 use crate::counters::IpsecCounters;
+use crate::keying::{SaEvent, SaId};
 use crate::sad::InDevice;
 use offload_api::ipsec::DeviceSaEvent;
-use offload_api::{EspMode, Handle, Prefix, SaEvent, SaId, SaParams, SaRefused, Selector};
+use offload_api::{EspMode, Handle, Prefix, SaParams, SaRefused, Selector};
 use offload_base::QuickHash;
 use offload_esp::Reached;
 use offload_esp::selectors::rank;

@@ -5,11 +5,12 @@
 //! every path takes; and it ends after ten minutes, or with the SA: the path may have become wider (RFC 1191 6.3, RFC 8201
 //! 5.3), and if it has not, its router says so again.
 
+use crate::keying::SaId;
 use crate::sad::{Sa, Sad, Sequence};
-use offload_api::SaId;
 use offload_base::Instant;
-use offload_esp::{ETHERNET, IpView, PROTOCOL_ESP, PROTOCOL_UDP};
+use offload_esp::{ETHERNET, IpView};
 use offload_formats::Sum;
+use offload_formats::protocol::{self, ICMP, ICMPV6};
 
 /// Finds the SA of an ESP packet that a router says was too big.
 pub(super) fn find_too_big(sad: &Sad, frame: &[u8], view: &IpView) -> Option<TooBig> {
@@ -28,8 +29,8 @@ pub(super) fn find_too_big(sad: &Sad, frame: &[u8], view: &IpView) -> Option<Too
     };
     let ip = IpView::parse_headers(quoted).filter(|ip| sum.is_right() && ip.is_ipv6() == view.is_ipv6())?;
     let esp = match ip.protocol {
-        PROTOCOL_ESP => ip.header,
-        PROTOCOL_UDP => ip.header + 8,
+        protocol::ESP => ip.header,
+        protocol::UDP => ip.header + 8,
         _ => return None,
     };
     let word = |at: usize| quoted.get(at..at + 4).map(|word| u32::from_be_bytes([word[0], word[1], word[2], word[3]]));
@@ -38,7 +39,7 @@ pub(super) fn find_too_big(sad: &Sad, frame: &[u8], view: &IpView) -> Option<Too
     let Sequence::Send(numbers) = &sa.sequence else { return None };
     let ago = (numbers.last() as u32).wrapping_sub(word(esp + 4)?);
     let lately = u64::from(ago) < numbers.last().min(LATELY)
-        && (sa.params.encapsulation.is_some() == (ip.protocol == PROTOCOL_UDP));
+        && (sa.params.encapsulation.is_some() == (ip.protocol == protocol::UDP));
     let least = if ip.is_ipv6() { LEAST_IPV6_MTU } else { LEAST_IPV4_MTU };
     let mtu = u16::try_from(told).unwrap_or(u16::MAX).max(least);
     lately.then_some(TooBig { mtu, id })
@@ -57,8 +58,6 @@ pub(super) struct TooBig {
     pub(super) id: SaId,
 }
 
-const ICMP: u8 = 1;
-const ICMPV6: u8 = 58;
 /// As Linux has it: less is somebody's attempt to make us send tiny packets.
 const LEAST_IPV4_MTU: u16 = 552;
 /// RFC 8200 5.

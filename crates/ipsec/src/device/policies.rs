@@ -1,10 +1,11 @@
 //! Policies, and the decisions they lead to.
 
 use super::sas::Sas;
+use crate::keying::{KeyingError, SaId};
 use crate::spd::Spd;
 use core::cell::Cell;
 use offload_api::ipsec::Packet;
-use offload_api::{Action, Direction, KeyingError, Policy, SaId, Selector};
+use offload_api::{Action, Direction, Policy, Selector};
 use offload_esp::IpView;
 
 /// The policies of both directions, and what is done with packets that no policy is about.

@@ -6,10 +6,11 @@
 use super::segment::Segments;
 use super::transmit::flow_of;
 use super::{By, Decision, SecureDevice};
+use crate::keying::{SaEvent, SaId};
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
 use offload_api::ipsec::Packet;
-use offload_api::{Action, DropReason, EspAsk, FlowKey, Handle, OffloadKind, SaEvent, SaId, Sent, TxAsk, TxPacket};
+use offload_api::{Action, DropReason, EspAsk, FlowKey, Handle, OffloadKind, Sent, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 use offload_esp::{ETHERNET, IpView, Outer, WrapError};

@@ -12,22 +12,24 @@
 
 use super::transmit::flow_of;
 use super::{DROPPED_A_CALL, ONLY, SecureDevice, packet_of};
+use crate::keying::{Keying, KeyingError, SaAdded, SaEvent, SaId, SaUse};
 use crate::memory::KeyMemory;
 use bytes::BytesMut;
+use core::any::Any;
 use core::cell::Cell;
 use core::net::IpAddr;
 use core::task::Waker;
-use offload_api::ipsec::{Packet, SaAdded, SaUse};
+use offload_api::ipsec::Packet;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{
-    Action, Contexts, DeviceEvent, Direction, EspKey, FlowKey, Handle, IpsecDevice, Keying, KeyingError, Lifetime,
-    NetDevice, NoRecords, PathCaps, Policy, RecordSource, Refused, RssDevice, RxPacket, SaEvent, SaId, SaParams,
-    Selector, Sent, TxPacket,
+    Action, Contexts, DeviceEvent, Direction, EspKey, FlowKey, Handle, IpsecDevice, Lifetime, NetDevice, NoRecords,
+    PathCaps, Policy, RecordSource, Refused, RssDevice, RxPacket, SaParams, Selector, Sent, TxPacket,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
-use offload_esp::{EspAt, PROTOCOL_TCP, PROTOCOL_UDP};
+use offload_esp::EspAt;
+use offload_formats::protocol;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -97,13 +99,13 @@ impl Queue {
 
 impl SecureDevice {
     /// An IPsec layer over all queues of a device, without SAs and policies: what the shards of a host are to have in
-    /// place of the drivers, in the same order. Each has the layer's [`keying`](NetDevice::keying), and it is the same one.
+    /// place of the drivers, in the same order. Each has the layer's [`keying`](crate::KeyedDevice::keying), and it is the same one.
     /// As long as somebody uses one of them, all are to be served: packets of any shard leave by any queue.
     ///
     /// ```
-    /// use ipsec::SecureDevice;
+    /// use ipsec::{KeyedDevice, SecureDevice};
     /// use nic_sim::{NicConfig, multi_queue_nic};
-    /// use offload_api::{Direction, NetDevice, Selector};
+    /// use offload_api::{Direction, Selector};
     ///
     /// let (_device, drivers) = multi_queue_nic(NicConfig { queues: 4, ..NicConfig::default() });
     /// let mut queues = SecureDevice::of_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
@@ -294,7 +296,7 @@ impl SecureDevice {
     /// The queue that plain packets like this one of an SA come to. A hash for each queue to find it is dear, and most SAs have few flows: the last
     /// one's is remembered.
     fn queue_of_flow(&mut self, id: SaId, packet: &Packet) -> Option<usize> {
-        let hashed = packet.ports.is_some() && matches!(packet.protocol, PROTOCOL_TCP | PROTOCOL_UDP);
+        let hashed = packet.ports.is_some() && matches!(packet.protocol, protocol::TCP | protocol::UDP);
         let flow = hashed.then(|| flow_of(packet).reversed())?;
         let sa = self.sas.find_mut(id)?;
         if let Some((last, queue)) = &sa.last_flow
@@ -318,7 +320,7 @@ impl SecureDevice {
 }
 
 /// One queue of a device under an IPsec layer that is around all of them.
-pub(super) struct SecureQueue {
+pub(crate) struct SecureQueue {
     layer: Arc<Mutex<SecureDevice>>,
     pub(super) queue: usize,
 }
@@ -389,13 +391,13 @@ impl NetDevice for SecureQueue {
         Some(self)
     }
 
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        Some(self)
-    }
-
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
         self.layer().queues[self.queue].inner.contexts()?;
         Some(self)
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
     }
 }
 

@@ -13,18 +13,20 @@
 use super::fragments::Origin;
 use super::path_mtu::find_too_big;
 use super::{By, SecureDevice};
+use crate::keying::SaId;
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
 use core::num::NonZeroU16;
 use core::ops::RangeInclusive;
 use offload_api::rx::Checksums;
-use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, PacketMark, RxMeta, RxPacket, SaId};
+use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, PacketMark, RxMeta, RxPacket};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 use offload_esp::inner::{NotEsp, shares_port};
-use offload_esp::{ETHERNET, EspAt, IpView, OpenError, PROTOCOL_UDP, Trailer, UnwrapError, unwrap};
+use offload_esp::{ETHERNET, EspAt, IpView, OpenError, Trailer, UnwrapError, unwrap};
 use offload_formats::checksum::is_ipv4_header_right;
 use offload_formats::frame::ip_packet;
+use offload_formats::protocol;
 use offload_ip::Taken;
 
 impl SecureDevice {
@@ -343,7 +345,7 @@ impl Opened {
         let again = self.packets.count.saturating_sub(1) as usize;
         let transport = ETHERNET + view.header;
         let header = match view.protocol {
-            PROTOCOL_UDP => UDP_BYTES,
+            protocol::UDP => UDP_BYTES,
             _ => self.frame.get(transport + 12).map_or(0, |offset| usize::from(offset >> 4) * 4),
         };
         again * (header + if mode == EspMode::Tunnel { view.header } else { 0 })

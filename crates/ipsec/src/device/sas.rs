@@ -5,11 +5,12 @@ use super::numbers;
 use super::path_mtu::TooBig;
 use super::receive::Refusal;
 use crate::counters::IpsecCounters;
+use crate::keying::{KeyingError, SaEvent, SaId};
 use crate::memory::KeyMemory;
 use crate::sad::{PathMtu, Quiet, Sa, Sad, Sequence};
 use core::ops::RangeInclusive;
 use core::task::Waker;
-use offload_api::{Direction, KeyingError, Lifetime, Limit, SaEvent, SaId, SaParams};
+use offload_api::{Direction, Lifetime, Limit, SaParams};
 use offload_base::Instant;
 use offload_esp::{ETHERNET, Reached, ReplayWindow};
 

@@ -5,18 +5,20 @@
 
 use super::fragments::Origin;
 use super::{By, Decision, SecureDevice};
+use crate::keying::SaId;
 use crate::sad::Sa;
 use bytes::BytesMut;
 use core::net::SocketAddr;
 use offload_api::ipsec::Packet;
 use offload_api::{
     Action, Direction, DontFragment, DropReason, EspMode, FlowKey, Layer, Lookup, PathCaps, Protection, Protocol,
-    RecordSource, SaId, SaParams, Sent, TxAsk, TxPacket,
+    RecordSource, SaParams, Sent, TxAsk, TxPacket,
 };
 use offload_base::Instant;
-use offload_esp::{ETHERNET, IpView, PROTOCOL_TCP, checksum};
+use offload_esp::{ETHERNET, IpView, checksum};
 use offload_formats::IpHeaders;
 use offload_formats::frame::ip_packet;
+use offload_formats::protocol;
 use offload_ip::Taken;
 
 impl SecureDevice {
@@ -120,7 +122,7 @@ impl SecureDevice {
     ) -> Sent {
         // This is the host that the packet comes from, so IPv6 may be cut here too. But TCP cuts its segments itself.
         let may_cut = match view.is_ipv6() {
-            true => view.protocol != PROTOCOL_TCP || view.fragment || identification.is_some(),
+            true => view.protocol != protocol::TCP || view.fragment || identification.is_some(),
             false => !view.dont_fragment,
         };
         let view = IpView { dont_fragment: !may_cut, ..view };
@@ -285,7 +287,7 @@ pub(super) fn flow_of(packet: &Packet) -> FlowKey {
     let (from, to) = packet.ports.unwrap_or_default();
     FlowKey {
         protocol: match packet.protocol {
-            PROTOCOL_TCP => Protocol::Tcp,
+            protocol::TCP => Protocol::Tcp,
             _ => Protocol::Udp,
         },
         local: SocketAddr::new(packet.source, from),

@@ -43,10 +43,10 @@ mod statement;
 mod value;
 mod words;
 
+use crate::keying::{Keying, KeyingError, SaAdded, SaId};
 use core::net::IpAddr;
 use core::str::FromStr;
-use offload_api::ipsec::SaAdded;
-use offload_api::{Direction, EspKey, Keying, KeyingError, Lifetime, Policy, SaId, SaParams};
+use offload_api::{Direction, EspKey, Lifetime, Policy, SaParams};
 use offload_base::Instant;
 
 /// SAs and policies from a file, or what is to become of them.
@@ -156,8 +156,7 @@ pub enum Problem {
 ///
 /// ```
 /// use ipsec::keyfile::ApplyError;
-/// use ipsec::{KeyFile, SecureDevice};
-/// use offload_api::NetDevice;
+/// use ipsec::{KeyFile, KeyedDevice, SecureDevice};
 /// use offload_base::Instant;
 ///
 /// let (_device, driver) = nic_sim::nic(nic_sim::NicConfig::default());

@@ -20,9 +20,10 @@ pub(crate) use marks::Marks;
 pub use store::{NumberFile, NumberFileError};
 pub use used::UsedKeys;
 
+use crate::keying::KeyingError;
 use core::fmt;
 use core::hash::BuildHasher;
-use offload_api::{Direction, EspKey, KeyingError, SaParams};
+use offload_api::{Direction, EspKey, SaParams};
 use std::collections::hash_map::RandomState;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -97,9 +98,9 @@ pub struct Mark<'a> {
 /// What an IPsec layer remembers of keys. A clone is the same memory.
 ///
 /// ```
-/// use ipsec::{KeyMemory, SecureDevice};
+/// use ipsec::{KeyMemory, KeyedDevice, KeyingError, SecureDevice};
 /// use nic_sim::{NicConfig, nic};
-/// use offload_api::{Direction, EspKey, EspSuite, KeyingError, NetDevice, SaParams};
+/// use offload_api::{Direction, EspKey, EspSuite, SaParams};
 /// use offload_base::Instant;
 ///
 /// let memory = KeyMemory::new();
@@ -187,7 +188,8 @@ fn lock<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offload_api::{EspSuite, KeyingError};
+    use crate::keying::KeyingError;
+    use offload_api::EspSuite;
 
     #[test]
     fn layers_with_real_peers_know_each_others_keys_and_number_packets_from_anywhere() {

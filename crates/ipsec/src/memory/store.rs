@@ -13,7 +13,8 @@
 
 use super::file::{Entries, OnDisk, for_its_owner, spent_path, sync_folder_of, with_ending};
 use super::{Mark, NumberStore};
-use offload_api::{Direction, EspKey, KeyingError};
+use crate::keying::KeyingError;
+use offload_api::{Direction, EspKey};
 use std::fs::{DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -22,8 +23,8 @@ use std::time::SystemTime;
 /// The used numbers of keys, in the files of a folder. Processes that use different keys share the folder.
 ///
 /// ```
-/// use ipsec::{KeyMemory, Mark, NumberFile, NumberStore};
-/// use offload_api::{Direction, EspKey, EspSuite, KeyingError};
+/// use ipsec::{KeyMemory, KeyingError, Mark, NumberFile, NumberStore};
+/// use offload_api::{Direction, EspKey, EspSuite};
 ///
 /// let folder = std::env::temp_dir().join(format!("numbers-{}", std::process::id()));
 /// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();

@@ -5,9 +5,10 @@
 
 use super::lock;
 use super::spent::Spent;
+use crate::keying::KeyingError;
 use core::fmt;
 use core::hash::BuildHasher;
-use offload_api::{EspKey, KeyingError};
+use offload_api::EspKey;
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -15,8 +16,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// Keys that were used for sending. A clone is the same memory.
 ///
 /// ```
-/// use ipsec::UsedKeys;
-/// use offload_api::{EspKey, EspSuite, KeyingError};
+/// use ipsec::{KeyingError, UsedKeys};
+/// use offload_api::{EspKey, EspSuite};
 ///
 /// let key = |suite, byte| EspKey::new(suite, &[byte; 20]).unwrap();
 /// let used = UsedKeys::default();

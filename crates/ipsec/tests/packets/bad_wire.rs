@@ -3,9 +3,10 @@
 
 use crate::rig::{End, NOW, payload, sa, tcp};
 use crate::{KINDS, MODES};
+use ipsec::{SaEvent, SaId};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
-use offload_api::{Direction, EspKey, EspMode, EspSuite, NetDevice, OffloadKind, SaEvent, SaId, SaParams};
+use offload_api::{Direction, EspKey, EspMode, EspSuite, NetDevice, OffloadKind, SaParams};
 use offload_base::Seed;
 use offload_base::random::Rng;
 use offload_esp::EspAt;

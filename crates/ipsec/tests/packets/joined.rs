@@ -4,10 +4,10 @@ use crate::MODES;
 use crate::paths::fragments;
 use crate::rig::{End, NOW, datagram, pair, payload, sa, tcp};
 use bytes::Bytes;
+use ipsec::SaUse;
 use nic_sim::NicConfig;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
-use offload_api::ipsec::SaUse;
 use offload_api::rx::Checksums;
 use offload_api::{
     Action, Direction, EspMode, EspVerdict, FlowKey, NetDevice, OffloadKind, Policy, RxPacket, SaParams, Selector,

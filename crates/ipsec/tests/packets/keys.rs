@@ -4,15 +4,15 @@
 use crate::KINDS;
 use crate::rig::{End, NOW, address, frame, sa, tcp};
 use core::time::Duration;
-use ipsec::{KeyMemory, Mark, NumberFile, NumberStore, SecureDevice};
+use ipsec::{KeyMemory, KeyedDevice, KeyingError, Mark, NumberFile, NumberStore, SaEvent, SaId, SecureDevice};
 use nic_sim::eswitch::EswitchCommand;
 use nic_sim::frame::Frame;
 use nic_sim::switch::Mode;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig, SwitchConfig, Vport, switched_nic};
 use offload_api::{
-    Action, Direction, EspKey, EspMode, EspSuite, KeyingError, Limit, NetDevice, NoRecords, OffloadKind, Policy,
-    SaEvent, SaId, SaParams, Selector, Template,
+    Action, Direction, EspKey, EspMode, EspSuite, Limit, NetDevice, NoRecords, OffloadKind, Policy, SaParams, Selector,
+    Template,
 };
 use offload_esp::EspAt;
 use proptest::prelude::*;

@@ -2,12 +2,12 @@
 
 use crate::rig::{End, NOW, sa, tcp};
 use bytes::Bytes;
+use ipsec::{KeyingError, SaEvent, SaId};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use offload_api::{
-    Action, DeviceEvent, Direction, EspKey, EspMode, EspSuite, KeyingError, Lifetime, Limit, Limits, NetDevice,
-    NoRecords, OffloadKind, Policy, SaEvent, SaId, SaParams, Selector, Sent, Template, TxAsk, TxPacket,
-    UdpEncapsulation,
+    Action, DeviceEvent, Direction, EspKey, EspMode, EspSuite, Lifetime, Limit, Limits, NetDevice, NoRecords,
+    OffloadKind, Policy, SaParams, Selector, Sent, Template, TxAsk, TxPacket, UdpEncapsulation,
 };
 
 const ALL: [OffloadKind; 3] = [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet];

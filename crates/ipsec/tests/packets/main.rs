@@ -19,10 +19,11 @@ mod refused;
 mod rig;
 mod scale;
 
+use ipsec::SaEvent;
 use nic_sim::wire::Port;
 use offload_api::{
-    Direction, EspKey, EspMode, EspSuite, FlowKey, NetDevice, OffloadKind, Refused, SaEvent, SaParams, TlsKey,
-    TlsSuite, TlsVersion, TypedContexts, UdpEncapsulation,
+    Direction, EspKey, EspMode, EspSuite, FlowKey, NetDevice, OffloadKind, Refused, SaParams, TlsKey, TlsSuite,
+    TlsVersion, TypedContexts, UdpEncapsulation,
 };
 use offload_base::Seq;
 use proptest::prelude::*;

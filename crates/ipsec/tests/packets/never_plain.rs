@@ -4,10 +4,11 @@
 use crate::rig::{End, NOW, datagram, sa, tcp};
 use crate::{KINDS, MODES};
 use core::time::Duration;
+use ipsec::{KeyingError, SaId};
 use nic_sim::wire::Port;
 use offload_api::{
-    Action, Direction, EspKey, EspMode, EspSuite, KeyingError, Lifetime, Limits, NetDevice, NoRecords, OffloadKind,
-    Policy, SaId, SaParams, Selector, Template,
+    Action, Direction, EspKey, EspMode, EspSuite, Lifetime, Limits, NetDevice, NoRecords, OffloadKind, Policy,
+    SaParams, Selector, Template,
 };
 use offload_esp::EspAt;
 use offload_formats::frame::ip_packet;
@@ -151,7 +152,7 @@ proptest! {
             }
             for frame in frames(&mut end) {
                 let view = ip_packet(&frame.data).and_then(offload_esp::IpView::parse).expect("an IP packet");
-                let is_esp = EspAt::find(&frame.data).is_some() || (view.fragment && view.protocol == offload_esp::PROTOCOL_ESP);
+                let is_esp = EspAt::find(&frame.data).is_some() || (view.fragment && view.protocol == offload_formats::protocol::ESP);
                 prop_assert!(is_esp && !frame.data.windows(6).any(|window| window == b"SSSSSS"));
                 // Each SPI has a key of its own, and the IV is the number.
                 if let Some(at) = EspAt::find(&frame.data) {

@@ -3,10 +3,10 @@
 use crate::rig::{End, NOW, pair, payload, sa, tcp};
 use bytes::Bytes;
 use core::time::Duration;
+use ipsec::KeyingError;
 use nic_sim::frame::Frame;
 use offload_api::{
-    Direction, EspMode, KeyingError, NetDevice, NoRecords, OffloadKind, SaParams, Sent, TxAsk, TxPacket,
-    UdpEncapsulation,
+    Direction, EspMode, NetDevice, NoRecords, OffloadKind, SaParams, Sent, TxAsk, TxPacket, UdpEncapsulation,
 };
 
 /// A frame as a router on its way with a smaller MTU passes it on.

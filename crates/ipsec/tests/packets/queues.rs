@@ -5,7 +5,7 @@ use crate::rig::{self, End, NOW, address, datagram, sa, tcp};
 use bytes::Bytes;
 use core::num::NonZeroU64;
 use core::task::Waker;
-use ipsec::SecureDevice;
+use ipsec::{KeyedDevice, SecureDevice};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, NicConfig, multi_queue_nic};

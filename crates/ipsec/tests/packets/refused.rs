@@ -2,10 +2,11 @@
 
 use crate::rig::{End, NOW, address, datagram, frame, sa, tcp};
 use crate::{KINDS, MODES};
+use ipsec::KeyingError;
 use nic_sim::NicConfig;
 use offload_api::{
-    Action, Direction, EspKey, EspMode, EspSuite, KeyingError, Lifetime, Limits, NetDevice, NoRecords, OffloadKind,
-    Policy, SaParams, SaRefused, Selector, Sent, Template, TxAsk, TxPacket, UdpEncapsulation,
+    Action, Direction, EspKey, EspMode, EspSuite, Lifetime, Limits, NetDevice, NoRecords, OffloadKind, Policy,
+    SaParams, SaRefused, Selector, Sent, Template, TxAsk, TxPacket, UdpEncapsulation,
 };
 
 const UDP: Option<UdpEncapsulation> = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });

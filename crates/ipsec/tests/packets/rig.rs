@@ -2,14 +2,13 @@
 
 use bytes::Bytes;
 use core::net::IpAddr;
-use ipsec::{KeyMemory, SecureDevice};
+use ipsec::{KeyMemory, KeyedDevice, Keying, SaAdded, SaEvent, SecureDevice};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, NicConfig, nic};
-use offload_api::ipsec::SaAdded;
 use offload_api::{
-    Action, Direction, DontFragment, EspKey, EspMode, EspSuite, Keying, NetDevice, NoRecords, OffloadKind, Policy,
-    SaEvent, SaParams, Selector, Sent, Template, TxAsk, TxPacket,
+    Action, Direction, DontFragment, EspKey, EspMode, EspSuite, NetDevice, NoRecords, OffloadKind, Policy, SaParams,
+    Selector, Sent, Template, TxAsk, TxPacket,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};

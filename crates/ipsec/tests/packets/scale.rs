@@ -2,9 +2,10 @@
 
 use crate::rig::{End, NOW, address, sa, tcp};
 use core::net::{IpAddr, Ipv4Addr};
+use ipsec::SaId;
 use offload_api::{
-    Action, Direction, EspKey, EspMode, EspSuite, NetDevice, NoRecords, OffloadKind, Policy, SaId, SaParams, Selector,
-    Sent, Template,
+    Action, Direction, EspKey, EspMode, EspSuite, NetDevice, NoRecords, OffloadKind, Policy, SaParams, Selector, Sent,
+    Template,
 };
 
 const SAS: u32 = 10_000;

@@ -7,8 +7,9 @@ mod rig;
 mod router;
 
 use core::time::Duration;
+use ipsec::SaEvent;
 use nic_sim::wire::LinkConfig;
-use offload_api::{DontFragment, EspMode, EspSuite, Lifetime, Limit, Limits, OffloadKind, SaEvent, SaParams};
+use offload_api::{DontFragment, EspMode, EspSuite, Lifetime, Limit, Limits, OffloadKind, SaParams};
 use rig::{Pair, lossy, only_esp};
 
 const SUITES: [EspSuite; 5] =

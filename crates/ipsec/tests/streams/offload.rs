@@ -2,8 +2,9 @@
 
 use crate::rig::{Outcome, Pair, lossy, only_esp};
 use core::time::Duration;
+use ipsec::SaEvent;
 use nic_sim::wire::LinkConfig;
-use offload_api::{EspMode, Lifetime, Limit, Limits, OffloadKind, SaEvent};
+use offload_api::{EspMode, Lifetime, Limit, Limits, OffloadKind};
 
 const KINDS: [OffloadKind; 2] = [OffloadKind::Crypto, OffloadKind::Packet];
 

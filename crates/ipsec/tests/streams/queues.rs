@@ -5,14 +5,13 @@ use crate::rig::{ENOUGH, MARK, Pair, lossy, only_esp, testbed_sleep};
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use ipsec::SecureDevice;
+use ipsec::{KeyedDevice, Keying, SaEvent, SaId, SecureDevice};
 use nic_sim::NicConfig;
 use nic_sim::wire::tap::Seen;
 use nic_sim::wire::{Direction as Way, LinkConfig, Recorder};
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{
-    Action, Direction, EspKey, EspMode, EspSuite, Keying, Lifetime, Limits, OffloadKind, Policy, SaEvent, SaId,
-    SaParams, Selector, Template,
+    Action, Direction, EspKey, EspMode, EspSuite, Lifetime, Limits, OffloadKind, Policy, SaParams, Selector, Template,
 };
 use offload_base::Seed;
 use offload_base::counters::CounterSet;

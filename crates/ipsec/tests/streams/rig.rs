@@ -3,14 +3,13 @@
 use crate::router::Router;
 use core::net::IpAddr;
 use core::time::Duration;
-use ipsec::SecureDevice;
+use ipsec::{KeyedDevice, Keying, SaEvent, SaId, SaUse, SecureDevice};
 use nic_sim::NicConfig;
 use nic_sim::wire::tap::Seen;
 use nic_sim::wire::{Impairments, LinkConfig, Recorder, Reorder, Share};
-use offload_api::ipsec::SaUse;
 use offload_api::{
-    Action, Direction, DontFragment, EspKey, EspMode, EspSuite, Keying, Lifetime, OffloadKind, Policy, SaEvent, SaId,
-    SaParams, SaRefused, Selector, Template, UdpEncapsulation,
+    Action, Direction, DontFragment, EspKey, EspMode, EspSuite, Lifetime, OffloadKind, Policy, SaParams, SaRefused,
+    Selector, Template, UdpEncapsulation,
 };
 use offload_base::Seed;
 use offload_base::counters::CounterSet;

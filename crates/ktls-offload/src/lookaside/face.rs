@@ -1,16 +1,12 @@
-//! The device that a stream over an accelerator sees: a TLS engine, and nothing else.
+//! The contexts that a stream over an accelerator sees: those of a TLS engine, and no others.
 
 use super::News;
 use super::receive::ReceiveQueue;
 use super::send::SendQueue;
-use core::task::Waker;
 use offload_api::{
-    Capabilities, ContextNews, Contexts, DeviceEvent, Direction, EngineInfo, FlowKey, Handle, IpsecDevice, Keying,
-    NetDevice, NewContext, PathCaps, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, TlsCapabilities,
-    TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion, TxPacket, engines, tx::DropReason,
+    Capabilities, ContextNews, Contexts, Direction, EngineInfo, Handle, NewContext, Piece, Refused, Spec,
+    TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion, engines,
 };
-use offload_base::Instant;
-use offload_base::counters::CounterSet;
 use offload_jobs::JobClient;
 use offload_transforms::{Aead, Secret, Transform};
 
@@ -45,6 +41,9 @@ impl Contexts for OnlyTls<'_> {
         made.map_err(|refused| (refused, spec))
     }
 
+    /// TLS places nothing: the pieces go home at once.
+    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>, _: Option<Spec>) {}
+
     fn remove(&mut self, context: Handle) {
         self.send.release(context, self.news);
         self.receive.remove(context, self.news);
@@ -52,67 +51,6 @@ impl Contexts for OnlyTls<'_> {
 
     fn poll_news(&mut self) -> Option<ContextNews> {
         None
-    }
-}
-
-/// Nobody sends packets by it: it is lent for its contexts.
-impl NetDevice for OnlyTls<'_> {
-    fn path(&self, _: &FlowKey) -> PathCaps {
-        PathCaps { epoch: 0, mtu: 0, checksum: false, tso_max_bytes: 0, udp_segmentation: false, pacing: false }
-    }
-
-    fn room(&self, _: &FlowKey) -> usize {
-        0
-    }
-
-    fn room_paced(&self, _: &FlowKey) -> usize {
-        0
-    }
-
-    fn transmit(&mut self, _: Instant, _: TxPacket, _: &dyn RecordSource) -> Sent {
-        Sent::Dropped(DropReason::Unsupported)
-    }
-
-    fn flush(&mut self, _: Instant) {}
-
-    fn receive(&mut self, _: Instant) -> Option<RxPacket> {
-        None
-    }
-
-    fn poll_event(&mut self) -> Option<DeviceEvent> {
-        None
-    }
-
-    fn serves(&self, _: &FlowKey) -> bool {
-        false
-    }
-
-    fn arm(&mut self, _: &Waker) -> bool {
-        true
-    }
-
-    fn next_event(&self) -> Option<Instant> {
-        None
-    }
-
-    fn handle_timeout(&mut self, _: Instant) {}
-
-    fn count(&self, _: &mut CounterSet) {}
-
-    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
-        None
-    }
-
-    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
-        None
-    }
-
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        None
-    }
-
-    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-        Some(self)
     }
 }
 

@@ -27,7 +27,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker, ready};
 use face::OnlyTls;
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
     TxTag, stream,
 };
 use offload_base::Seq;
@@ -299,7 +299,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
         }
     }
 
-    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
+    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn Contexts)) -> bool {
         let mut inner = self.lock();
         let Inner { stream, send, receive, news, runner, .. } = &mut *inner;
         let mut flow = NO_FLOW;

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use core::task::Waker;
     use offload_api::{
-        DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxSegment, Sealer, SendTurn, SentBytes, stream,
+        Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SendTurn, SentBytes, stream,
     };
     use offload_base::Seq;
 
@@ -283,7 +283,7 @@ mod tests {
         fn abort(&mut self) {}
         fn install(&mut self, _: Layer, _: Box<dyn Sealer>) {}
         fn release(&mut self, _: Handle) {}
-        fn control(&mut self, _: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
+        fn control(&mut self, _: &mut dyn FnMut(FlowKey, &mut dyn Contexts)) -> bool {
             false
         }
         fn poll_device_event(&mut self, _: &mut Context<'_>) -> Poll<DeviceEvent> {

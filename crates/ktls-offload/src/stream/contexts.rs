@@ -5,7 +5,7 @@
 //! given back, and all of it when the stream goes.
 
 use super::offload::NotOffloaded;
-use offload_api::{Direction, FlowKey, Handle, NetDevice, SegmentStream, TlsKey, TypedContexts};
+use offload_api::{Direction, Handle, SegmentStream, TlsContexts, TlsKey};
 use offload_base::Seq;
 use smallvec::SmallVec;
 
@@ -26,8 +26,8 @@ impl Contexts {
         key: &TlsKey,
     ) -> Result<Handle, NotOffloaded> {
         let mut result = Err(NotOffloaded::NoDevice);
-        stream.control(&mut |flow: FlowKey, device: &mut dyn NetDevice| {
-            result = match device.tls() {
+        stream.control(&mut |flow, device| {
+            result = match TlsContexts::of(device) {
                 Some(mut tls) => tls.add(&flow, direction, start, number, key).map_err(NotOffloaded::from),
                 None => Err(NotOffloaded::NoTls),
             };
@@ -65,7 +65,7 @@ fn give_back<S: SegmentStream>(stream: &mut S, direction: Direction, context: Ha
         Direction::Transmit => stream.release(context),
         Direction::Receive => {
             stream.control(&mut |_, device| {
-                if let Some(mut tls) = device.tls() {
+                if let Some(mut tls) = TlsContexts::of(device) {
                     tls.remove(context);
                 }
             });

@@ -4,7 +4,7 @@
 //! - [`send_half`], with [`records`] and [`acks`]: the half that sends; [`receive_half`]: the half that receives;
 //! - [`transmit_place`], with [`policy`], and [`receive_place`], with [`resync`]: each direction's way to a device and back, keys that change
 //!   included; [`contexts`]: who owns what the device has for the stream; [`above`]: a protocol above that uses the device too,
-//!   and [`above_device`]: the device as that sees it;
+//!   and [`above_contexts`]: the contexts lent to it;
 //! - [`offload`]: handing directions to a device, losing them, and going back after a reset; [`rekey`]: keys that change;
 //! - [`io`]: tokio's traits; [`segments`]: the stream as a transport for a protocol above.
 //!
@@ -13,7 +13,7 @@
 //! Invariant: a side that failed or closed stays so. Whatever happens to a device changes who works, never the bytes.
 
 mod above;
-mod above_device;
+mod above_contexts;
 mod acks;
 mod contexts;
 #[cfg(feature = "tokio")]

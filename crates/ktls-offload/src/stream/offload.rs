@@ -9,7 +9,7 @@ use crate::record::receive::Record;
 use crate::tasks::Task;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
-use offload_api::{DeviceEvent, Direction, Handle, Refused, ResyncMode, SegmentStream, TypedContexts};
+use offload_api::{DeviceEvent, Direction, Handle, Refused, ResyncMode, SegmentStream, TlsContexts};
 use std::io;
 
 /// Which directions a device is asked to take.
@@ -260,7 +260,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             return Outcome::Refused(NotOffloaded::Closed);
         }
         let mut able = Err(NotOffloaded::NoDevice);
-        self.stream.control(&mut |_, device| able = device.tls().map(|_| ()).ok_or(NotOffloaded::NoTls));
+        self.stream.control(&mut |_, device| able = TlsContexts::of(device).map(|_| ()).ok_or(NotOffloaded::NoTls));
         if let Err(reason) = able {
             self.counters.offload_refused += 1;
             self.rx.refuse_unasked(reason);
@@ -306,7 +306,9 @@ impl<S: SegmentStream> KtlsStream<S> {
             Ok(handle) => {
                 self.receive.receiver().add_context(handle);
                 let mut mode = ResyncMode::default();
-                self.stream.control(&mut |_, device| mode = device.tls().map(|tls| tls.resync()).unwrap_or_default());
+                self.stream.control(&mut |_, device| {
+                    mode = TlsContexts::of(device).map(|tls| tls.resync()).unwrap_or_default()
+                });
                 self.rx.note_added(handle, mode, start, &mut self.counters);
                 None
             }

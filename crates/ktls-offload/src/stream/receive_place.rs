@@ -8,7 +8,7 @@ use super::offload::{NotOffloaded, RxOffload};
 use super::resync::Resync;
 use crate::counters::TlsCounters;
 use crate::record::receive::{Located, Receiver, Record};
-use offload_api::{AskAgain, DeviceEvent, Handle, Refused, ResyncMode, SegmentStream, TypedContexts};
+use offload_api::{AskAgain, DeviceEvent, Handle, Refused, ResyncMode, SegmentStream, TlsContexts};
 use offload_base::Seq;
 
 #[derive(Debug)]
@@ -303,7 +303,7 @@ impl ReceivePlace {
         }
         counters.rx_device_resync += u64::from(number.is_some());
         stream.control(&mut |_, device| {
-            if let Some(mut tls) = device.tls() {
+            if let Some(mut tls) = TlsContexts::of(device) {
                 tls.answer_resync(handle, header, number);
             }
         });

@@ -1,13 +1,13 @@
 //! The stream as a transport for a protocol above: ranges of plaintext that keep the sequence numbers of the bytes they
 //! came in and what the device said about them.
 
-use super::above_device::{AboveTls, When};
+use super::above_contexts::{AboveTls, When};
 use super::{KtlsStream, Side, Turn};
 use crate::tasks::Task;
 use bytes::Bytes;
 use core::task::{Context, Poll, Waker, ready};
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
     TxTag, engines,
 };
 use offload_base::Seq;
@@ -144,13 +144,13 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
         }
     }
 
-    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
+    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn Contexts)) -> bool {
         let opens = When::of(self.receive_context().is_some(), self.rx.wants_context());
         let seals = When::of(self.transmit_context().is_some(), self.tx.wants_context());
         if (opens, seals) != (When::Never, When::Never) {
             self.above.note_watching();
         }
-        self.stream.control(&mut |flow, device| f(flow, &mut AboveTls { device, opens, seals }))
+        self.stream.control(&mut |flow, contexts| f(flow, &mut AboveTls { contexts, opens, seals }))
     }
 
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {

@@ -4,7 +4,7 @@ use crate::rig;
 
 use bytes::Bytes;
 use ktls_offload::{NotOffloaded, Offload, Outcome, TlsCounters};
-use offload_api::{DeviceEvent, Refused, SegmentStream, TlsSuite, TxTag, TypedContexts};
+use offload_api::{DeviceEvent, Refused, SegmentStream, TlsContexts, TlsSuite, TxTag};
 use proptest::prelude::*;
 use rig::{CIPHERS, Cipher, Cut, Wire, data, streams};
 use std::future::poll_fn;
@@ -536,5 +536,5 @@ async fn a_stream_of_segments_keeps_sequence_metadata_and_offsets() {
         let halves = wire.lock();
         assert_eq!(halves[1].consumed, halves[1].received);
     }
-    assert!(far.control(&mut |_, device| assert!(device.tls().is_none())), "the TLS face is taken");
+    assert!(far.control(&mut |_, contexts| assert!(TlsContexts::of(contexts).is_none())), "the TLS face is taken");
 }

@@ -1,4 +1,4 @@
-//! What became of a kernel's SAs and policies, in the types of [`Keying`](offload_api::Keying).
+//! What became of a kernel's SAs and policies, in the types of [`Keying`](ipsec::Keying).
 
 use core::fmt;
 use core::net::IpAddr;

@@ -1,8 +1,8 @@
-//! SAs and policies of a kernel, mirrored into a [`Keying`](offload_api::Keying): an unmodified keying daemon keys the NIC.
+//! SAs and policies of a kernel, mirrored into a [`Keying`](ipsec::Keying): an unmodified keying daemon keys the NIC.
 //!
 //! - [`Watcher`] (`watch`, `xfrm/`): a kernel's messages to [`Change`]s, and [`Report`]s to messages for the kernel;
 //! - [`encode`], [`Decoder`] (`frame/`): what both sides say to each other, over any stream;
-//! - [`Mirror`] (`mirror`): changes into a [`Keying`](offload_api::Keying); what it refuses, and why.
+//! - [`Mirror`] (`mirror`): changes into a [`Keying`](ipsec::Keying); what it refuses, and why.
 
 pub(crate) mod agent;
 mod change;

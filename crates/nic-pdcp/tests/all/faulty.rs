@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 use core::task::{Context, Poll};
-use offload_api::{Datagram, DatagramSocket, NetDevice, SendLimits, SendRefused, SocketEvent, TxDatagram};
+use offload_api::{Contexts, Datagram, DatagramSocket, SendLimits, SendRefused, SocketEvent, TxDatagram};
 use offload_base::{Alarm, Instant};
 use offload_host_stack::UdpSocket;
 use std::collections::VecDeque;
@@ -64,7 +64,7 @@ impl DatagramSocket for Faulty {
         DatagramSocket::local_addr(&self.socket)
     }
 
-    fn control(&mut self, f: &mut dyn FnMut(&mut dyn NetDevice)) -> bool {
+    fn control(&mut self, f: &mut dyn FnMut(&mut dyn Contexts)) -> bool {
         DatagramSocket::control(&mut self.socket, f)
     }
 

@@ -1,9 +1,10 @@
 //! Values as tc writes them.
 
-use crate::matching::{ARP, ClassMatch, ICMP, ICMPV6, IPV4, IPV6, Mac, Ports, SCTP, SERVICE_VLAN, TCP, UDP, VLAN};
+use crate::matching::{ARP, ClassMatch, IPV4, IPV6, Mac, Ports, SERVICE_VLAN, VLAN};
 use crate::{EtherMatch, matching};
 use core::net::IpAddr;
 use offload_api::Prefix;
+use offload_formats::protocol::{ICMP, ICMPV6, SCTP, TCP, UDP};
 
 /// A number, decimal or hexadecimal behind `0x`.
 pub(super) fn number<T: TryFrom<u64>>(word: &str) -> Option<T> {

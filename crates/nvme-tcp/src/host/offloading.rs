@@ -13,7 +13,7 @@ use crate::volume::NamedKeys;
 use core::task::{Context, Poll};
 use offload_api::{
     DeviceEvent, Handle, NvmeTcpConfig, NvmeTcpContexts, NvmeTcpLimits, NvmeTcpStages, RxMeta, SegmentStream,
-    StageSpec, TypedContexts, Verdict, XTS_STAGE, engines,
+    StageSpec, Verdict, XTS_STAGE, engines,
 };
 use offload_base::Seq;
 
@@ -169,8 +169,8 @@ impl Offloading {
 
 fn with_device(stream: &mut dyn SegmentStream, f: impl FnOnce(&mut NvmeTcpContexts<'_>)) {
     let mut f = Some(f);
-    stream.control(&mut |_, device| {
-        if let (Some(mut contexts), Some(f)) = (device.nvme(), f.take()) {
+    stream.control(&mut |_, contexts| {
+        if let (Some(mut contexts), Some(f)) = (NvmeTcpContexts::of(contexts), f.take()) {
             f(&mut contexts);
         }
     });

@@ -1,7 +1,7 @@
 //! Policies: which packets are protected, and by which SA.
 
 use super::EspMode;
-use crate::tls::Direction;
+use crate::direction::Direction;
 use core::net::IpAddr;
 
 /// Addresses that share their first bits.

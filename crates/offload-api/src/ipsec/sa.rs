@@ -1,6 +1,6 @@
 //! Security associations: keys, modes, lifetimes.
 
-use crate::tls::Direction;
+use crate::direction::Direction;
 use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;

@@ -9,8 +9,8 @@ use offload_base::Instant;
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol};
 
 impl Network {
-    /// An ARP packet arrived. A request for this host is answered; what waited for the sender's address is sent.
-    pub(super) fn on_arp(&mut self, now: Instant, packet: &[u8], counters: &mut HostCounters) {
+    /// An ARP packet arrived. If `answers`, a request for this host is answered; what waited for the sender's address is sent.
+    pub(super) fn on_arp(&mut self, now: Instant, packet: &[u8], answers: bool, counters: &mut HostCounters) {
         let parsed = ArpPacket::new_checked(packet).and_then(|packet| ArpRepr::parse(&packet));
         let Ok(ArpRepr::EthernetIpv4 {
             operation,
@@ -34,7 +34,7 @@ impl Network {
             let create = asked && self.addresses.is_on_link(sender.into());
             self.learn(now, sender.into(), mac, create);
         }
-        if asked && self.address_answers.allow(now) {
+        if asked && answers && self.address_answers.allow(now) {
             counters.arp_replies += 1;
             self.send_arp(ArpOperation::Reply, mac, mac, sender, counters);
         }

@@ -40,13 +40,14 @@ impl Fragments {
 }
 
 impl Network {
-    /// Takes a fragment in; the frame as it would have come whole, if it is the last that was missing.
+    /// Takes a fragment in; the frame as it would have come whole, if it is the last that was missing. `reply`: as of
+    /// [`refuse`](Self::refuse).
     pub(super) fn on_fragment(
         &mut self,
         now: Instant,
         frame: &[u8],
         version: Version,
-        came: Protection,
+        (came, reply): (Protection, Option<Protection>),
         counters: &mut HostCounters,
     ) -> Option<BytesMut> {
         counters.count(version, Ip::ReassemblyRequests);
@@ -64,7 +65,7 @@ impl Network {
                 match refusal {
                     offload_ip::Refusal::Overlap => counters.reassembly_overlaps += 1,
                     offload_ip::Refusal::Impossible(problem) => {
-                        self.report_problem(now, &frame[ETHERNET_BYTES..], problem, false, came, counters);
+                        self.report_problem(now, &frame[ETHERNET_BYTES..], problem, false, reply, counters);
                     }
                     _ => {}
                 }
@@ -80,7 +81,7 @@ impl Network {
         packet: &[u8],
         problem: Problem,
         for_many: bool,
-        came: Protection,
+        reply: Option<Protection>,
         counters: &mut HostCounters,
     ) {
         let Problem { code, pointer, report } = problem;
@@ -91,7 +92,7 @@ impl Network {
             Report::Always => !for_many || code == 2,
         };
         if wanted {
-            self.refuse(now, packet, Refusal::Problem { code, pointer }, came, counters);
+            self.refuse(now, packet, Refusal::Problem { code, pointer }, reply, counters);
         }
     }
 
@@ -102,13 +103,8 @@ impl Network {
                 counters.count(version, Ip::ReassemblyTimeouts);
                 counters.count(version, Ip::ReassemblyFails);
                 if let Some(first) = expired.first {
-                    self.refuse(
-                        now,
-                        &first[ETHERNET_BYTES..],
-                        Refusal::Incomplete,
-                        came_among(expired.among),
-                        counters,
-                    );
+                    let came = came_among(expired.among);
+                    self.refuse(now, &first[ETHERNET_BYTES..], Refusal::Incomplete, Some(came), counters);
                 }
             }
         }

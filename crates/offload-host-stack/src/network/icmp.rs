@@ -4,13 +4,14 @@
 //! Invariant: an ICMP error is never answered, nor is anything that came by broadcast (RFC 1122 3.2.2); how many
 //! answers leave in a second is bounded; and what came protected by ESP leaves, quoted or echoed, only as well protected.
 
-use super::{Arrival, ETHERNET_BYTES, ICMP, Network, Why};
+use super::{Arrival, ETHERNET_BYTES, Network, Why};
 use crate::counters::HostCounters;
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr};
 use offload_api::{Header, Protection, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
+use offload_formats::protocol::ICMP;
 use offload_formats::{IpHeaders, Sum, Version};
 use smallvec::{SmallVec, smallvec};
 use smoltcp::wire::{Icmpv4Message, Icmpv4Packet};
@@ -22,7 +23,7 @@ impl Network {
         now: Instant,
         source: Ipv4Addr,
         message: &[u8],
-        came: Protection,
+        reply: Option<Protection>,
         counters: &mut HostCounters,
     ) -> Option<Arrival> {
         counters.icmp_in_messages += 1;
@@ -40,14 +41,14 @@ impl Network {
         match packet.msg_type() {
             Icmpv4Message::EchoRequest if packet.msg_code() == 0 => {
                 counters.icmp_in_echos += 1;
-                if !self.echoes.allow(now) {
+                let Some(shows) = reply.filter(|_| self.echoes.allow(now)) else {
                     counters.icmp_out_limited += 1;
                     return None;
-                }
+                };
                 counters.icmp_out_echo_replies += 1;
-                let mut reply = IcmpHeader::from_slice(&message[..ICMP_BYTES]);
-                reply[0] = u8::from(Icmpv4Message::EchoReply);
-                self.send_icmp(now, source, reply, &message[ICMP_BYTES..], came, counters);
+                let mut answer = IcmpHeader::from_slice(&message[..ICMP_BYTES]);
+                answer[0] = u8::from(Icmpv4Message::EchoReply);
+                self.send_icmp(now, source, answer, &message[ICMP_BYTES..], shows, counters);
                 None
             }
             Icmpv4Message::DstUnreachable => {
@@ -67,21 +68,22 @@ impl Network {
         }
     }
 
-    /// Tells the sender of `packet`, given from its IP header on, that nobody wants it here. `came`: so protected.
+    /// Tells the sender of `packet`, given from its IP header on, that nobody wants it here. `reply`: the protection that the
+    /// packet had and an answer needs. `None`: the packet is not answered.
     pub(super) fn refuse(
         &mut self,
         now: Instant,
         packet: &[u8],
         refusal: Refusal,
-        came: Protection,
+        reply: Option<Protection>,
         counters: &mut HostCounters,
     ) {
         let Ok(headers) = IpHeaders::walk(packet) else {
             // Headers that cannot be walked are refused in IPv6 only.
-            return self.refuse_six(now, packet, None, refusal, came, counters);
+            return self.refuse_six(now, packet, None, refusal, reply, counters);
         };
         let IpAddr::V4(source) = headers.source(packet) else {
-            return self.refuse_six(now, packet, Some(&headers), refusal, came, counters);
+            return self.refuse_six(now, packet, Some(&headers), refusal, reply, counters);
         };
         let (kind, code) = match refusal {
             Refusal::Protocol => (Icmpv4Message::DstUnreachable, 2),
@@ -94,16 +96,16 @@ impl Network {
         if headers.protocol == ICMP && !packet.get(headers.upper).is_some_and(|kind| is_echo(*kind)) {
             return;
         }
-        if !self.refusals.allow(now) {
+        let Some(shows) = reply.filter(|_| self.refusals.allow(now)) else {
             counters.icmp_out_limited += 1;
             return;
-        }
+        };
         match kind {
             Icmpv4Message::TimeExceeded => counters.icmp_out_time_exceeded += 1,
             _ => counters.icmp_out_unreachables += 1,
         }
         let quoted = &packet[..packet.len().min(QUOTED_BYTES)];
-        self.send_icmp(now, source, smallvec![u8::from(kind), code, 0, 0, 0, 0, 0, 0], quoted, came, counters);
+        self.send_icmp(now, source, smallvec![u8::from(kind), code, 0, 0, 0, 0, 0, 0], quoted, shows, counters);
     }
 
     fn send_icmp(

@@ -7,11 +7,12 @@
 
 use super::addresses::is_somebody;
 use super::icmp::{ICMP_BYTES, IcmpHeader, Refusal};
-use super::{Arrival, ICMPV6, Network, Why};
+use super::{Arrival, Network, Why};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
 use offload_api::Protection;
 use offload_base::Instant;
+use offload_formats::protocol::ICMPV6;
 use offload_formats::{IpHeaders, Sum, Version};
 use smallvec::smallvec;
 use smoltcp::wire::{Icmpv6Message, Ipv6Packet};
@@ -23,7 +24,7 @@ impl Network {
         now: Instant,
         packet: &[u8],
         headers: &IpHeaders,
-        came: Protection,
+        reply: Option<Protection>,
         counters: &mut HostCounters,
     ) -> Option<Arrival> {
         let message = &packet[headers.upper..headers.end];
@@ -43,11 +44,11 @@ impl Network {
         let why = match kind {
             Icmpv6Message::EchoRequest if code == 0 => {
                 counters.icmp6_in_echos += 1;
-                self.answer_echo(now, (source, destination), message, came, counters);
+                self.answer_echo(now, (source, destination), message, reply, counters);
                 return None;
             }
             Icmpv6Message::NeighborSolicit | Icmpv6Message::NeighborAdvert => {
-                self.on_neighbour_message(now, packet, headers, counters);
+                self.on_neighbour_message(now, packet, headers, reply.is_some(), counters);
                 return None;
             }
             Icmpv6Message::RouterAdvert => {
@@ -76,20 +77,20 @@ impl Network {
         now: Instant,
         (from, to): (IpAddr, IpAddr),
         message: &[u8],
-        came: Protection,
+        reply: Option<Protection>,
         counters: &mut HostCounters,
     ) {
         // RFC 4443 4.2: from the address that was asked, or, if many were, from one of this host's.
         let source = if self.addresses.are(to) { Some(to) } else { self.addresses.source_for(from) };
         let Some(source) = source else { return };
-        if !self.echoes.allow(now) {
+        let Some(shows) = reply.filter(|_| self.echoes.allow(now)) else {
             counters.icmp_out_limited += 1;
             return;
-        }
+        };
         counters.icmp6_out_echo_replies += 1;
-        let mut reply = IcmpHeader::from_slice(&message[..ICMP_BYTES]);
-        reply[0] = u8::from(Icmpv6Message::EchoReply);
-        self.send_icmp_six(now, (source, from), reply, &message[ICMP_BYTES..], came, counters);
+        let mut answer = IcmpHeader::from_slice(&message[..ICMP_BYTES]);
+        answer[0] = u8::from(Icmpv6Message::EchoReply);
+        self.send_icmp_six(now, (source, from), answer, &message[ICMP_BYTES..], shows, counters);
     }
 
     /// Tells the sender of `packet`, whose headers could be walked if there are any, that nobody wants it here.
@@ -99,7 +100,7 @@ impl Network {
         packet: &[u8],
         headers: Option<&IpHeaders>,
         refusal: Refusal,
-        came: Protection,
+        reply: Option<Protection>,
         counters: &mut HostCounters,
     ) {
         let Some(fixed) = packet.get(..Version::Six.header_bytes()).map(Ipv6Packet::new_unchecked) else { return };
@@ -122,10 +123,10 @@ impl Network {
         if headers.is_some_and(is_error) {
             return;
         }
-        if !self.refusals.allow(now) {
+        let Some(shows) = reply.filter(|_| self.refusals.allow(now)) else {
             counters.icmp_out_limited += 1;
             return;
-        }
+        };
         match kind {
             Icmpv6Message::ParamProblem => counters.icmp6_out_parameter_problems += 1,
             Icmpv6Message::TimeExceeded => counters.icmp6_out_time_exceeded += 1,
@@ -134,7 +135,7 @@ impl Network {
         let mut message: IcmpHeader = smallvec![u8::from(kind), code, 0, 0];
         message.extend_from_slice(&value.to_be_bytes());
         let quoted = &packet[..packet.len().min(QUOTED_BYTES)];
-        self.send_icmp_six(now, (source, from.into()), message, quoted, came, counters);
+        self.send_icmp_six(now, (source, from.into()), message, quoted, shows, counters);
     }
 
     fn send_icmp_six(

@@ -47,6 +47,7 @@ use offload_api::{
 };
 use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
+use offload_formats::protocol::{ICMP, ICMPV6, NO_NEXT_HEADER, TCP, UDP};
 use offload_formats::{HeaderError, IpHeaders, Sum, Version};
 use paths::Paths;
 use smallvec::SmallVec;
@@ -264,6 +265,23 @@ impl Network {
         received: &mut RxPacket,
         counters: &mut HostCounters,
     ) -> Option<Arrival> {
+        self.take_in(now, received, true, counters)
+    }
+
+    /// Takes in a packet that another shard of this host has received and answers. This shard learns from the packet, and
+    /// sends only the packets that waited for an address.
+    pub(crate) fn overhear(&mut self, now: Instant, received: &mut RxPacket) -> Option<Arrival> {
+        // The shard that received the packet has counted it.
+        self.take_in(now, received, false, &mut HostCounters::default())
+    }
+
+    fn take_in(
+        &mut self,
+        now: Instant,
+        received: &mut RxPacket,
+        answers: bool,
+        counters: &mut HostCounters,
+    ) -> Option<Arrival> {
         let Ok(ethernet) = EthernetFrame::new_checked(&received.frame) else {
             counters.ip_in_receives += 1;
             counters.ip_in_header_errors += 1;
@@ -272,7 +290,7 @@ impl Network {
         let (mine, to) = (ethernet.dst_addr() == self.mac, ethernet.dst_addr());
         let version = match ethernet.ethertype() {
             EthernetProtocol::Arp if mine || to.is_broadcast() => {
-                self.on_arp(now, ethernet.payload(), counters);
+                self.on_arp(now, ethernet.payload(), answers, counters);
                 return None;
             }
             EthernetProtocol::Ipv6 if self.addresses.speaks_six() => Version::Six,
@@ -293,8 +311,8 @@ impl Network {
             counters.count(version, Ip::InAddressErrors);
             return None;
         }
-        match self.receive_packet(now, received, version, false, counters) {
-            Step::Whole => match self.receive_packet(now, received, version, true, counters) {
+        match self.receive_packet(now, received, version, false, answers, counters) {
+            Step::Whole => match self.receive_packet(now, received, version, true, answers, counters) {
                 Step::Arrived(arrival) => Some(arrival),
                 Step::Nothing => None,
                 Step::Whole => {
@@ -308,29 +326,18 @@ impl Network {
         }
     }
 
-    /// Takes in what somebody else in this host has received, and answers: what is to be learned of it, is learned.
-    /// Nothing is sent but packets that had to wait for an address.
-    pub(crate) fn overhear(&mut self, now: Instant, received: &mut RxPacket) -> Option<Arrival> {
-        let silent = || RateLimit::new(0);
-        let address_answers = core::mem::replace(&mut self.address_answers, silent());
-        let echoes = core::mem::replace(&mut self.echoes, silent());
-        let refusals = core::mem::replace(&mut self.refusals, silent());
-        // Counted where it was received.
-        let arrival = self.receive(now, received, &mut HostCounters::default());
-        (self.address_answers, self.echoes, self.refusals) = (address_answers, echoes, refusals);
-        arrival
-    }
-
-    /// `in_pieces`: the packet came in fragments.
+    /// `in_pieces`: the packet came in fragments. `answers`: this shard answers the packet.
     fn receive_packet(
         &mut self,
         now: Instant,
         received: &mut RxPacket,
         version: Version,
         in_pieces: bool,
+        answers: bool,
         counters: &mut HostCounters,
     ) -> Step {
         let (checksums, came) = (received.meta.checksums, received.meta.protection);
+        let reply = answers.then_some(came);
         let packet = &received.frame[ETHERNET_BYTES..];
         let parsed = match received.joined {
             Some(_) => IpHeaders::parse_joined(packet),
@@ -342,7 +349,7 @@ impl Network {
                 counters.count(version, Ip::InHeaderErrors);
                 let to = Ipv6Packet::new_unchecked(packet).dst_addr();
                 if self.addresses.are(to.into()) || self.addresses.are_among(to) {
-                    self.report_problem(now, packet, problem, to.is_multicast(), came, counters);
+                    self.report_problem(now, packet, problem, to.is_multicast(), reply, counters);
                 }
                 return Step::Nothing;
             }
@@ -371,7 +378,7 @@ impl Network {
             return Step::Nothing;
         }
         if headers.fragment.is_some() {
-            let whole = self.on_fragment(now, &received.frame, version, came, counters);
+            let whole = self.on_fragment(now, &received.frame, version, (came, reply), counters);
             let Some(whole) = whole else { return Step::Nothing };
             *received = RxPacket::new(whole, RxMeta { protection: came, ..RxMeta::default() });
             return Step::Whole;
@@ -379,7 +386,7 @@ impl Network {
         let arrival = match (headers.protocol, version) {
             (ICMP, Version::Four) => {
                 let IpAddr::V4(source) = source else { return Step::Nothing };
-                self.on_icmp(now, source, &packet[headers.upper..headers.end], came, counters)
+                self.on_icmp(now, source, &packet[headers.upper..headers.end], reply, counters)
             }
             // RFC 6980 5: switches that keep forged ones out do not see what is in fragments.
             (ICMPV6, Version::Six) if in_pieces && ndp::is_discovery(&packet[headers.upper..headers.end]) => {
@@ -388,7 +395,7 @@ impl Network {
                 received.frame.clear();
                 return Step::Nothing;
             }
-            (ICMPV6, Version::Six) => self.on_icmp_six(now, packet, &headers, came, counters),
+            (ICMPV6, Version::Six) => self.on_icmp_six(now, packet, &headers, reply, counters),
             _ if for_many => {
                 counters.count(version, Ip::InAddressErrors);
                 None
@@ -398,7 +405,7 @@ impl Network {
             (NO_NEXT_HEADER, Version::Six) => None,
             _ => {
                 counters.count(version, Ip::InUnknownProtocols);
-                self.refuse(now, &packet[..headers.end], Refusal::Protocol, came, counters);
+                self.refuse(now, &packet[..headers.end], Refusal::Protocol, reply, counters);
                 None
             }
         };
@@ -617,11 +624,6 @@ fn fill_checksums(header: &mut [u8], version: Version, source: IpAddr, destinati
 /// Ethernet header, without a VLAN tag.
 pub(crate) const ETHERNET_BYTES: usize = 14;
 /// What the protocols are called.
-const ICMP: u8 = 1;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
-const NO_NEXT_HEADER: u8 = 59;
 /// Routers that a packet may pass.
 const HOP_LIMIT: u8 = 64;
 /// RFC 3168 5: ECT(0), and CE.

@@ -34,6 +34,7 @@ impl Network {
         now: Instant,
         packet: &[u8],
         headers: &IpHeaders,
+        answers: bool,
         counters: &mut HostCounters,
     ) {
         let message = &packet[headers.upper..headers.end];
@@ -53,7 +54,7 @@ impl Network {
             return;
         };
         match asks {
-            true => self.on_solicitation(now, source, destination, message, counters),
+            true => self.on_solicitation(now, (source, destination), message, answers, counters),
             false => self.on_advertisement(now, source, destination, message, counters),
         }
     }
@@ -61,9 +62,9 @@ impl Network {
     fn on_solicitation(
         &mut self,
         now: Instant,
-        source: Ipv6Addr,
-        destination: Ipv6Addr,
+        (source, destination): (Ipv6Addr, Ipv6Addr),
         message: Message,
+        answers: bool,
         counters: &mut HostCounters,
     ) {
         // RFC 4861 7.1.1: whoever has no address yet asks the solicited ones, and does not say where it is.
@@ -96,7 +97,7 @@ impl Network {
                 self.neighbours.doubt(source.into());
             }
         }
-        if !self.address_answers.allow(now) {
+        if !(answers && self.address_answers.allow(now)) {
             counters.icmp_out_limited += 1;
             return;
         }

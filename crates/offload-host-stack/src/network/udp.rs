@@ -1,7 +1,7 @@
 //! UDP headers, read and written (RFC 768; over IPv6, RFC 8200 8.1).
 
 use super::icmp::Refusal;
-use super::{Arrival, ETHERNET_BYTES, Network, OUTBOX_PACKETS, ParsedDatagram, UDP};
+use super::{Arrival, ETHERNET_BYTES, Network, OUTBOX_PACKETS, ParsedDatagram};
 use crate::counters::HostCounters;
 use crate::udp::SendError;
 use bytes::Bytes;
@@ -10,6 +10,7 @@ use core::num::NonZeroU16;
 use offload_api::rx::Checksums;
 use offload_api::{EcnCodepoint, Header, PathCaps, Protection, SendLimits, TxAsk, TxDatagram, TxPacket};
 use offload_base::Instant;
+use offload_formats::protocol::UDP;
 use offload_formats::{IpHeaders, Sum, Version};
 use smoltcp::wire::{Ipv4Packet, UdpPacket};
 
@@ -61,7 +62,7 @@ impl Network {
         came: Protection,
         counters: &mut HostCounters,
     ) {
-        self.refuse(now, &frame[ETHERNET_BYTES..], Refusal::Port, came, counters);
+        self.refuse(now, &frame[ETHERNET_BYTES..], Refusal::Port, Some(came), counters);
     }
 
     /// Puts datagrams on their way: one, to be cut into fragments if the path takes no packet of its size and nothing

@@ -12,7 +12,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker, ready};
 use core::time::Duration;
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
     TxTag,
 };
 use offload_base::cost::{self, Work};
@@ -353,13 +353,14 @@ impl SegmentStream for TcpStream {
         });
     }
 
-    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
+    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn Contexts)) -> bool {
         self.shard.with(|inner, now| {
+            let Some(contexts) = inner.device.contexts() else { return false };
             inner.stack.mark_controlled(self.id);
-            f(self.flow, &mut *inner.device);
+            f(self.flow, contexts);
             inner.device.flush(now);
-        });
-        true
+            true
+        })
     }
 
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {

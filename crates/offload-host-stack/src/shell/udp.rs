@@ -8,7 +8,7 @@ use core::future::poll_fn;
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use core::num::NonZeroU16;
 use core::task::{Context, Poll, Waker};
-use offload_api::{Datagram, DatagramSocket, NetDevice, SendLimits, SendRefused, SocketEvent, TxDatagram};
+use offload_api::{Contexts, Datagram, DatagramSocket, SendLimits, SendRefused, SocketEvent, TxDatagram};
 use offload_base::Instant;
 use std::collections::VecDeque;
 use std::io;
@@ -266,13 +266,13 @@ impl DatagramSocket for UdpSocket {
         Ok(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), self.port))
     }
 
-    fn control(&mut self, f: &mut dyn FnMut(&mut dyn NetDevice)) -> bool {
+    fn control(&mut self, f: &mut dyn FnMut(&mut dyn Contexts)) -> bool {
         self.shard.with(|inner, now| {
             let Inner { stack, device, .. } = inner;
-            stack.control_udp(self.port, &mut **device, f);
+            let has_contexts = stack.control_udp(self.port, &mut **device, f);
             device.flush(now);
-        });
-        true
+            has_contexts
+        })
     }
 
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<SocketEvent> {

@@ -2,7 +2,7 @@
 
 use super::opening::{PORTS_TRIED, random_port};
 use super::shards::may_choose;
-use super::socket_device::{Noted, SocketDevice};
+use super::socket_contexts::{Noted, SocketContexts};
 use super::{OpenError, Stack};
 use crate::network::ParsedDatagram;
 use crate::udp::SendError;
@@ -10,7 +10,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 use offload_api::{
-    Datagram, FlowKey, NetDevice, PacketMark, Protocol, RxMeta, RxPacket, SendLimits, SocketEvent, TxDatagram, engines,
+    Contexts, Datagram, FlowKey, NetDevice, PacketMark, Protocol, RxMeta, RxPacket, SendLimits, SocketEvent,
+    TxDatagram, engines,
 };
 use offload_base::Instant;
 
@@ -113,11 +114,14 @@ impl Stack {
         Ok(FlowKey { protocol: Protocol::Udp, local, remote: to })
     }
 
-    /// Calls `f` with `device` as the UDP socket at `port` may see it: contexts that are made there are the socket's,
-    /// and what happens to them is told by [`socket_event`](Self::socket_event).
-    pub fn control_udp(&mut self, port: u16, device: &mut dyn NetDevice, f: &mut dyn FnMut(&mut dyn NetDevice)) {
+    /// Calls `f` with the contexts of `device`. The UDP socket at `port` owns each context that `f` makes, and hears of it
+    /// by [`socket_event`](Self::socket_event). Returns false, without a call of `f`, if the device has no contexts.
+    pub fn control_udp(&mut self, port: u16, device: &mut dyn NetDevice, f: &mut dyn FnMut(&mut dyn Contexts)) -> bool {
+        if device.contexts().is_none() {
+            return false;
+        }
         self.sockets.mark_controlled(port);
-        let mut of_socket = SocketDevice::new(device);
+        let mut of_socket = SocketContexts::new(device);
         f(&mut of_socket);
         for noted in of_socket.into_noted() {
             match noted {
@@ -127,6 +131,7 @@ impl Stack {
                 Noted::GivenUp(context) => self.sockets.give_up(context),
             }
         }
+        true
     }
 
     /// The next event of the contexts of the UDP socket at `port`.

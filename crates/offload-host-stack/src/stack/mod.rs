@@ -1,7 +1,7 @@
 //! The stack: connections, listeners, and whose turn it is.
 //!
 //! Packets come in by [`Stack::receive`] and leave by [`Stack::transmit`], here. [`opening`] has how connections begin,
-//! [`cookies`] how they do in a flood of SYNs, [`calls`] what applications do with them, [`datagrams`] UDP and [`socket_device`] what its sockets see of a device, [`strays`]
+//! [`cookies`] how they do in a flood of SYNs, [`calls`] what applications do with them, [`datagrams`] UDP and [`socket_contexts`] the contexts lent to its sockets, [`strays`]
 //! what belongs to no connection, [`shards`] what belongs to another shard of the host.
 //!
 //! Invariants: a connection with something to send is on the dirty list, once; one with news for the application
@@ -13,7 +13,7 @@ mod datagrams;
 pub(crate) mod notes;
 mod opening;
 pub(crate) mod shards;
-mod socket_device;
+mod socket_contexts;
 mod strays;
 
 pub use opening::OpenError;

@@ -4,21 +4,23 @@
 //! with another unit's state, cannot go unnoticed.
 
 use bytes::{Bytes, BytesMut};
+use offload_api::mock::MockDevice;
 use offload_api::rx::Checksums;
 use offload_api::{
-    Contexts, DeviceEvent, DropReason, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice, PathCaps,
-    RecordSource, RssDevice, RxMeta, RxPacket, SealError, Sealer, Sent, TxPacket, Unit,
+    Contexts, DeviceEvent, DropReason, FlowKey, Handle, IpsecDevice, Layer, Lookup, NetDevice, PathCaps, RecordSource,
+    RssDevice, RxMeta, RxPacket, SealError, Sealer, Sent, TxPacket, Unit,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
 use smoltcp::wire::{IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
+use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
 /// The end that goes to the stack. The other end is the same, shared.
 #[derive(Clone)]
-pub(crate) struct Nic(Arc<Mutex<Port>>);
+pub(crate) struct Nic(Arc<Mutex<Port>>, MockDevice);
 
 pub(crate) struct Port {
     pub(crate) caps: PathCaps,
@@ -50,15 +52,10 @@ pub(crate) struct Port {
 
 impl Nic {
     pub(crate) fn new(mtu: u16, tso_max_bytes: u32, checksum: bool) -> Nic {
-        Nic(Arc::new(Mutex::new(Port {
-            caps: PathCaps {
-                epoch: 0,
-                mtu,
-                checksum,
-                tso_max_bytes,
-                udp_segmentation: tso_max_bytes > 0,
-                pacing: false,
-            },
+        let caps =
+            PathCaps { epoch: 0, mtu, checksum, tso_max_bytes, udp_segmentation: tso_max_bytes > 0, pacing: false };
+        let port = Arc::new(Mutex::new(Port {
+            caps,
             verdict: if checksum { Checksums::Good } else { Checksums::Unchecked },
             ring: usize::MAX,
             used: 0,
@@ -75,7 +72,8 @@ impl Nic {
             rates: Vec::new(),
             encrypted: 0,
             refused: 0,
-        })))
+        }));
+        Nic(port, MockDevice::plain(caps))
     }
 
     pub(crate) fn port(&self) -> MutexGuard<'_, Port> {
@@ -368,12 +366,12 @@ impl NetDevice for Nic {
         None
     }
 
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        None
+    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
+        Some(&mut self.1)
     }
 
-    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-        None
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
     }
 }
 

@@ -4,6 +4,7 @@
 
 use nic_sim::switch::Neighbours;
 use offload_formats::flow::Protocol;
+use offload_formats::protocol::{ESP, UDP};
 use offload_formats::{Fragments, Headers, IpHeaders};
 
 /// Whom a frame concerns.
@@ -105,8 +106,6 @@ impl Concerns {
 /// Messages of IKE that come in fragments at a time.
 const IN_FRAGMENTS: usize = 64;
 
-const UDP: u8 = 17;
 const UDP_BYTES: usize = 8;
-const ESP: u8 = 50;
 const IKE: u16 = 500;
 const IN_UDP: u16 = 4500;

@@ -192,12 +192,10 @@ const MOST_IN_A_ROW: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offload_formats::protocol::{ESP, ICMPV6, UDP};
     use std::collections::VecDeque;
 
     const ARP: [u8; 2] = [8, 6];
-    const UDP: u8 = 17;
-    const ESP: u8 = 50;
-    const ICMPV6: u8 = 58;
 
     #[derive(Default)]
     struct End {

@@ -4,10 +4,11 @@ use super::arrows::Place;
 use super::perfetto::{Note, Slice};
 use super::units::{Follower, Protocol, Unit};
 use super::{Kind, State, Tracer};
+use core::any::Any;
 use core::task::Waker;
 use offload_api::rx::TlsVerdict;
 use offload_api::{
-    Contexts, DeviceEvent, IpsecDevice, Keying, NetDevice, PathCaps, RecordSource, RssDevice, RxPacket, Sent, TxPacket,
+    Contexts, DeviceEvent, IpsecDevice, NetDevice, PathCaps, RecordSource, RssDevice, RxPacket, Sent, TxPacket,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -246,12 +247,12 @@ impl NetDevice for TracedDevice {
         self.inner.rss()
     }
 
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        self.inner.keying()
-    }
-
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
         self.inner.contexts()
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self.inner.as_any()
     }
 }
 

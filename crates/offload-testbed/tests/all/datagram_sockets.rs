@@ -184,8 +184,7 @@ impl PacketEngine for Hush {
 /// A context of the engine, if there is a device that has it.
 fn context(socket: &mut dyn DatagramSocket, direction: Direction) -> Option<Handle> {
     let mut made = None;
-    socket.control(&mut |device| {
-        let Some(contexts) = device.contexts() else { return };
+    socket.control(&mut |contexts| {
         let Some(engine) = contexts.engine(Hush::NAME).map(|engine| engine.number) else { return };
         let keys = match direction {
             Direction::Receive => vec![Key::Engine(engine, KeyBytes::of(&[&[ID]]))],
@@ -597,7 +596,7 @@ fn what_waits_when_its_context_is_given_up_is_dropped_and_told() {
         number += 300 - 30 * batch.len() as u32;
     }
     assert!((100..2000).contains(&taken), "{taken} sends wait");
-    socket.control(&mut |device| device.contexts().unwrap().remove(context));
+    socket.control(&mut |contexts| contexts.remove(context));
     let mut batch = VecDeque::from([asking(to, context, number, 1, 100)]);
     assert!(matches!(try_send(&mut world, &mut socket, &mut batch), Poll::Ready(Err(SendRefused::Ask))));
     let runtime = world.near.runtime();

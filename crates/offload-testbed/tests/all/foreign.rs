@@ -456,8 +456,7 @@ impl Sealer for VeilSealer {
 /// A context of the engine for a stream, if its device has the engine.
 fn ask(stream: &mut impl SegmentStream, direction: Direction, start: Option<Seq>) -> Option<Handle> {
     let mut context = None;
-    stream.control(&mut |flow, device| {
-        let Some(contexts) = device.contexts() else { return };
+    stream.control(&mut |flow, contexts| {
         let Some(engine) = contexts.engine(Veil::NAME).map(|engine| engine.number) else { return };
         let keys = if direction == Direction::Receive { vec![Key::Flow(flow, Layer::FIRST)] } else { Vec::new() };
         let spec = Box::new(VeilSpec { key: KEY, stages: stage_specs(), start });
@@ -560,7 +559,7 @@ async fn receive(mut stream: impl SegmentStream) -> io::Result<Received> {
             let number = starts.starts.iter().find(|(start, _)| *start == header).map(|(_, number)| *number);
             received.answers[usize::from(number.is_some())] += 1;
             starts.question = None;
-            stream.control(&mut |_, device| device.contexts().unwrap().answer(handle, header, number));
+            stream.control(&mut |_, contexts| contexts.answer(handle, header, number));
         }
     }
     if let Some(context) = context {

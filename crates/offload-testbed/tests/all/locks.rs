@@ -8,7 +8,7 @@ use ktls_offload::{FixedKeys, KtlsStream, Offload, TrafficKeys};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
     TlsKey, TlsSuite, TlsVersion, TxTag,
 };
 use offload_base::{Seed, Seq};
@@ -93,7 +93,7 @@ impl SegmentStream for Counted {
     fn release(&mut self, context: Handle) {
         self.call().release(context);
     }
-    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
+    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn Contexts)) -> bool {
         self.call().control(f)
     }
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {

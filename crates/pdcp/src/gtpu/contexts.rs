@@ -120,8 +120,7 @@ pub(super) fn tell(core: &mut Core, socket: &mut dyn DatagramSocket) {
     }
     let Core { bearers, counters, owners, .. } = core;
     let mut has_engine = false;
-    socket.control(&mut |device| {
-        let Some(contexts) = device.contexts() else { return };
+    socket.control(&mut |contexts| {
         given_up.drain(..).for_each(|context| contexts.remove(context));
         let Some(engine) = contexts.engine(PACKETS).map(|engine| engine.number) else { return };
         has_engine = true;

@@ -216,8 +216,8 @@ impl Core {
             return;
         }
         let mut has_device = false;
-        socket.control(&mut |device| {
-            let Some(mut contexts) = device.contexts().and_then(QuicContexts::of) else {
+        socket.control(&mut |contexts| {
+            let Some(mut contexts) = QuicContexts::of(contexts) else {
                 return;
             };
             has_device = true;
@@ -320,9 +320,9 @@ impl Core {
             return;
         };
         let mut done = false;
-        socket.control(&mut |device| {
-            let contexts = device.contexts().and_then(QuicContexts::of);
-            done = contexts.is_some_and(|mut quic| quic.set_key(context, generation, key.key.clone()).is_ok());
+        socket.control(&mut |contexts| {
+            done = QuicContexts::of(contexts)
+                .is_some_and(|mut quic| quic.set_key(context, generation, key.key.clone()).is_ok());
         });
         if done {
             conn.offload.transmit.keys[(generation & 1) as usize] = Some(generation);
@@ -380,8 +380,8 @@ impl Core {
             return;
         }
         let leaving = core::mem::take(&mut self.offload_leaving);
-        socket.control(&mut |device| {
-            if let Some(mut contexts) = device.contexts().and_then(QuicContexts::of) {
+        socket.control(&mut |contexts| {
+            if let Some(mut contexts) = QuicContexts::of(contexts) {
                 leaving.iter().for_each(|context| contexts.remove(*context));
             }
         });

@@ -102,7 +102,7 @@ impl DatagramSocket for Socket {
         if self.fails { Poll::Ready(Err(io::ErrorKind::NetworkDown.into())) } else { Poll::Pending }
     }
 
-    fn control(&mut self, _: &mut dyn FnMut(&mut dyn offload_api::NetDevice)) -> bool {
+    fn control(&mut self, _: &mut dyn FnMut(&mut dyn offload_api::Contexts)) -> bool {
         false
     }
 

@@ -3,16 +3,14 @@
 
 use bytes::Bytes;
 use offload_api::{
-    Capabilities, ContextNews, Contexts, DeviceEvent, Direction, EngineInfo, FlowKey, Handle, IpsecDevice, Keying,
-    NetDevice, NewContext, PathCaps, RecordSource, Refused, ResyncMode, RssDevice, RxMeta, RxPacket, Sent, Spec,
-    TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion, TxPacket, Verdict, engines,
+    Capabilities, ContextNews, Contexts, DeviceEvent, Direction, EngineInfo, FlowKey, Handle, NewContext, Piece,
+    Refused, ResyncMode, RxMeta, Spec, TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion, Verdict,
+    engines,
 };
-use offload_base::counters::CounterSet;
-use offload_base::{Instant, Rng, Seq};
+use offload_base::{Rng, Seq};
 use resumable_aead::{Algorithm, Key, State};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::task::Waker;
 
 pub(crate) const FLOW: FlowKey = FlowKey::tcp(
     SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1)),
@@ -76,6 +74,10 @@ impl MockDevice {
 
     pub(crate) fn push_event(&mut self, event: DeviceEvent) {
         self.events.push_back(event);
+    }
+
+    pub(crate) fn poll_event(&mut self) -> Option<DeviceEvent> {
+        self.events.pop_front()
     }
 
     pub(crate) fn has_events(&self) -> bool {
@@ -179,66 +181,6 @@ impl Tracker {
     }
 }
 
-impl NetDevice for MockDevice {
-    fn path(&self, _: &FlowKey) -> PathCaps {
-        PathCaps { epoch: 0, mtu: 1500, checksum: false, tso_max_bytes: 0, udp_segmentation: false, pacing: false }
-    }
-
-    fn room(&self, _: &FlowKey) -> usize {
-        0
-    }
-
-    fn transmit(&mut self, _: Instant, _: TxPacket, _: &dyn RecordSource) -> Sent {
-        unreachable!("the rig hands over records, not packets")
-    }
-
-    fn flush(&mut self, _: Instant) {}
-
-    fn receive(&mut self, _: Instant) -> Option<RxPacket> {
-        None
-    }
-
-    fn poll_event(&mut self) -> Option<DeviceEvent> {
-        self.events.pop_front()
-    }
-
-    fn arm(&mut self, _: &Waker) -> bool {
-        true
-    }
-
-    fn next_event(&self) -> Option<Instant> {
-        None
-    }
-
-    fn handle_timeout(&mut self, _: Instant) {}
-
-    fn room_paced(&self, flow: &FlowKey) -> usize {
-        self.room(flow)
-    }
-
-    fn serves(&self, _: &FlowKey) -> bool {
-        true
-    }
-
-    fn count(&self, _: &mut CounterSet) {}
-
-    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
-        None
-    }
-
-    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
-        None
-    }
-
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        None
-    }
-
-    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-        Some(self)
-    }
-}
-
 impl Contexts for MockDevice {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         (name == TlsContexts::ENGINE).then(|| EngineInfo {
@@ -273,6 +215,10 @@ impl Contexts for MockDevice {
         };
         self.contexts.push((handle, context));
         Ok(handle)
+    }
+
+    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>, _: Option<Spec>) {
+        unreachable!("TLS places nothing")
     }
 
     fn answer(&mut self, handle: Handle, header: Seq, number: Option<u64>) {

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use device::MockDevice;
 use ktls_offload::{KeySchedule, KtlsStream, ScheduleError, TrafficKeys};
 use offload_api::{
-    Contexts, DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream,
-    SendTurn, SentBytes, TlsKey, TlsSuite, TlsVersion, TxTag, Unit, stream,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream, SendTurn,
+    SentBytes, TlsKey, TlsSuite, TlsVersion, TxTag, Unit, stream,
 };
 use offload_base::{Rng, Seed, Seq};
 use std::collections::{BTreeMap, VecDeque};
@@ -492,7 +492,7 @@ impl SegmentStream for End {
         });
     }
 
-    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
+    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn Contexts)) -> bool {
         self.half(|half| match &mut half.device {
             Some(device) => {
                 f(device::FLOW, device);

@@ -4,7 +4,8 @@
 
 use crate::sa::change::{SaName, Unsupported};
 use crate::sa::frame::{FrameError, VERSION};
-use offload_api::{KeyingError, SaRefused};
+use ipsec::KeyingError;
+use offload_api::SaRefused;
 use std::collections::VecDeque;
 
 offload_base::counters! {
@@ -45,7 +46,6 @@ offload_base::counters! {
 /// What could not be replayed as it is, and why. Nothing of it is secret.
 ///
 /// ```
-/// use offload_api::KeyingError;
 /// use linux_mirror::sa::{Refusal, SaName};
 ///
 /// let name = SaName { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), spi: 0x1001 };

@@ -24,8 +24,9 @@ pub use log::{MirrorCounters, Refusal};
 use crate::sa::change::Change;
 use crate::sa::frame::{Decoder, FrameError, Message, VERSION};
 use core::net::IpAddr;
+use ipsec::Keying;
 use log::Log;
-use offload_api::{Keying, OffloadKind};
+use offload_api::OffloadKind;
 use offload_base::Instant;
 use outbox::Outbox;
 use policies::Policies;
@@ -36,14 +37,15 @@ use zeroize::Zeroizing;
 /// What a kernel's SAs and policies are at a [`Keying`], without the socket that they come by.
 ///
 /// ```
+/// use ipsec::{KeyedDevice, SecureDevice};
 /// use nic_sim::{NicConfig, nic};
-/// use offload_api::{Direction, EspKey, EspSuite, NetDevice, SaParams};
+/// use offload_api::{Direction, EspKey, EspSuite, SaParams};
 /// use offload_base::Instant;
 /// use linux_mirror::sa::{Change, Message, Mirror, MirroredSa, Used, encode};
 ///
 /// let (here, there) = ("10.0.0.1".parse()?, "10.0.0.2".parse()?);
 /// let (_device, driver) = nic(NicConfig::default());
-/// let mut secure = ipsec::SecureDevice::new(Box::new(driver));
+/// let mut secure = SecureDevice::new(Box::new(driver));
 /// let keying = secure.keying().unwrap();
 /// let mut mirror = Mirror::new(&[here]);
 ///

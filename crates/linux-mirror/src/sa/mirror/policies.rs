@@ -9,7 +9,8 @@
 use super::Replay;
 use super::log::Refusal;
 use crate::sa::change::MirroredPolicy;
-use offload_api::{Direction, KeyingError, Policy, Selector};
+use ipsec::KeyingError;
+use offload_api::{Direction, Policy, Selector};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]

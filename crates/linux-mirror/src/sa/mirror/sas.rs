@@ -8,8 +8,9 @@ use super::numbers::Numbers;
 use crate::sa::change::{MirroredSa, SaName, Unsupported, Used};
 use core::net::IpAddr;
 use core::time::Duration;
+use ipsec::{Keying, KeyingError, SaEvent, SaId};
 use offload_api::ipsec::Limits;
-use offload_api::{Direction, Keying, KeyingError, Lifetime, OffloadKind, SaEvent, SaId, SaParams};
+use offload_api::{Direction, Lifetime, OffloadKind, SaParams};
 use offload_base::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 

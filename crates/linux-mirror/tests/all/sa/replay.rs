@@ -9,10 +9,7 @@ use linux_mirror::sa::{
     Change, Decoder, Message, Mirror, MirroredPolicy, Refusal, Report, SaName, Unsupported, Used, Watcher, encode,
 };
 use nic_sim::{NicConfig, nic};
-use offload_api::ipsec::{SaAdded, SaUse};
-use offload_api::{
-    Direction, EspKey, Handle, Keying, KeyingError, Lifetime, Limit, NetDevice, OffloadKind, SaEvent, SaId, SaParams,
-};
+use offload_api::{Direction, EspKey, Handle, Lifetime, Limit, OffloadKind, SaParams};
 use offload_base::Instant;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -284,7 +281,7 @@ fn policies_for_the_same_packets_stand_in_for_each_other() {
     let in_force = |pair: &mut Pair, action| {
         let keying = pair.keying();
         let policy = offload_api::Policy { direction: Direction::Transmit, selector, priority: 5, action };
-        assert_eq!(keying.add_policy(policy), Err(offload_api::KeyingError::Exists), "one is there");
+        assert_eq!(keying.add_policy(policy), Err(ipsec::KeyingError::Exists), "one is there");
     };
     let mut pair = Pair::new(OffloadKind::None);
     pair.say(&Message::Change(Change::SnapshotBegins));

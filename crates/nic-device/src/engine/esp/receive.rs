@@ -10,10 +10,9 @@ use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use offload_api::KeyBytes;
 use offload_api::{EspMode, EspVerdict, PacketMark};
-use offload_esp::{
-    ESP_AND_IV, ETHERNET, EspAt, PROTOCOL_ESP, PROTOCOL_UDP, UDP_ENCAPSULATION_PORT, UnwrapError, unwrap,
-};
+use offload_esp::{ESP_AND_IV, ETHERNET, EspAt, UDP_ENCAPSULATION_PORT, UnwrapError, unwrap};
 use offload_formats::checksum::is_ipv4_header_right;
+use offload_formats::protocol;
 use offload_formats::{Headers, IpHeaders, Kind};
 
 /// Why a packet goes no further.
@@ -52,9 +51,9 @@ pub(super) fn look(frame: &[u8], headers: &Headers) -> Shown<EspAt> {
     }
     let is_untagged = headers.network().is_some_and(|(_, at)| at == ETHERNET);
     match headers.upper().filter(|_| headers.is_fragment() && is_untagged).map(|(protocol, _)| protocol) {
-        Some(PROTOCOL_ESP) => Shown::Fragment,
+        Some(protocol::ESP) => Shown::Fragment,
         // ESP may be in it.
-        Some(PROTOCOL_UDP) => Shown::PerhapsFragment,
+        Some(protocol::UDP) => Shown::PerhapsFragment,
         _ => Shown::Nothing,
     }
 }
@@ -63,8 +62,8 @@ pub(super) fn look(frame: &[u8], headers: &Headers) -> Shown<EspAt> {
 pub(super) fn key_of_first(packet: &[u8], headers: &IpHeaders) -> Option<KeyBytes> {
     let upper = packet.get(headers.upper..)?;
     let esp = match headers.protocol {
-        PROTOCOL_ESP => upper,
-        PROTOCOL_UDP if upper.get(2..4)? == UDP_ENCAPSULATION_PORT.to_be_bytes() => upper.get(UDP_BYTES..)?,
+        protocol::ESP => upper,
+        protocol::UDP if upper.get(2..4)? == UDP_ENCAPSULATION_PORT.to_be_bytes() => upper.get(UDP_BYTES..)?,
         _ => return None,
     };
     let spi = esp.first_chunk().copied().map(u32::from_be_bytes)?;

@@ -7,7 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use nic_sim::NicConfig;
-use offload_api::{Datagram, DatagramSocket, NetDevice, SendLimits, SendRefused, SocketEvent, TxDatagram};
+use offload_api::{Contexts, Datagram, DatagramSocket, SendLimits, SendRefused, SocketEvent, TxDatagram};
 use offload_base::counters::CounterSet;
 use offload_base::{RandomSource, Seed, Timers};
 use offload_host_stack::{TcpConfig, UdpSocket};
@@ -368,7 +368,7 @@ impl DatagramSocket for Moving {
         DatagramSocket::local_addr(&self.sockets[0])
     }
 
-    fn control(&mut self, f: &mut dyn FnMut(&mut dyn NetDevice)) -> bool {
+    fn control(&mut self, f: &mut dyn FnMut(&mut dyn Contexts)) -> bool {
         self.sockets[0].control(f)
     }
 
@@ -443,7 +443,7 @@ impl<S: DatagramSocket> DatagramSocket for Disappearing<S> {
         DatagramSocket::local_addr(&self.socket)
     }
 
-    fn control(&mut self, f: &mut dyn FnMut(&mut dyn NetDevice)) -> bool {
+    fn control(&mut self, f: &mut dyn FnMut(&mut dyn Contexts)) -> bool {
         self.step();
         !self.is_gone && self.socket.control(f)
     }

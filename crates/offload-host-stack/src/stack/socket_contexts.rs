@@ -1,18 +1,15 @@
-//! A device as the owner of a UDP socket may see it.
+//! The contexts of a device, as lent to the owner of a UDP socket.
 //!
 //! Invariant: what happens to contexts meanwhile, made or given up here, or reset, is noted in its order: a context that
 //! was made after a reset is not taken for one that was lost by it.
 
-use core::task::Waker;
 use offload_api::{
-    ContextNews, Contexts, DeviceEvent, EngineInfo, FlowKey, Handle, IpsecDevice, Key, Keying, NetDevice, NewContext,
-    PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, TxPacket,
+    ContextNews, Contexts, DeviceEvent, EngineInfo, Handle, Key, NetDevice, NewContext, Piece, Refused, Spec,
 };
-use offload_base::counters::CounterSet;
-use offload_base::{Instant, Seq};
+use offload_base::Seq;
 
-/// A device that notes what is done with contexts.
-pub(super) struct SocketDevice<'a> {
+/// The contexts of `device`; they note each context that is made or given up.
+pub(super) struct SocketContexts<'a> {
     device: &'a mut dyn NetDevice,
     noted: Vec<Noted>,
 }
@@ -37,9 +34,9 @@ impl Noted {
     }
 }
 
-impl<'a> SocketDevice<'a> {
-    pub(super) fn new(device: &'a mut dyn NetDevice) -> SocketDevice<'a> {
-        SocketDevice { device, noted: Vec::new() }
+impl<'a> SocketContexts<'a> {
+    pub(super) fn new(device: &'a mut dyn NetDevice) -> SocketContexts<'a> {
+        SocketContexts { device, noted: Vec::new() }
     }
 
     pub(super) fn into_noted(self) -> Vec<Noted> {
@@ -54,75 +51,8 @@ impl<'a> SocketDevice<'a> {
     }
 }
 
-impl NetDevice for SocketDevice<'_> {
-    fn path(&self, flow: &FlowKey) -> PathCaps {
-        self.device.path(flow)
-    }
-
-    fn room(&self, flow: &FlowKey) -> usize {
-        self.device.room(flow)
-    }
-
-    fn room_paced(&self, flow: &FlowKey) -> usize {
-        self.device.room_paced(flow)
-    }
-
-    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
-        self.device.transmit(now, packet, source)
-    }
-
-    fn flush(&mut self, now: Instant) {
-        self.device.flush(now);
-    }
-
-    fn receive(&mut self, now: Instant) -> Option<RxPacket> {
-        self.device.receive(now)
-    }
-
-    /// The stack takes them, and tells the socket its own.
-    fn poll_event(&mut self) -> Option<DeviceEvent> {
-        None
-    }
-
-    fn serves(&self, flow: &FlowKey) -> bool {
-        self.device.serves(flow)
-    }
-
-    fn arm(&mut self, waker: &Waker) -> bool {
-        self.device.arm(waker)
-    }
-
-    fn next_event(&self) -> Option<Instant> {
-        self.device.next_event()
-    }
-
-    fn handle_timeout(&mut self, now: Instant) {
-        self.device.handle_timeout(now);
-    }
-
-    fn count(&self, set: &mut CounterSet) {
-        self.device.count(set);
-    }
-
-    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
-        self.device.ipsec()
-    }
-
-    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
-        self.device.rss()
-    }
-
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        self.device.keying()
-    }
-
-    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-        if self.device.contexts().is_some() { Some(self) } else { None }
-    }
-}
-
-/// Shown only where the device has this face, which it keeps.
-impl Contexts for SocketDevice<'_> {
+/// Lent only while the device has contexts.
+impl Contexts for SocketContexts<'_> {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         self.device.contexts()?.engine(name)
     }
@@ -194,7 +124,7 @@ impl Contexts for SocketDevice<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offload_api::mock::{MockDevice, drive};
+    use offload_api::mock::{MockDevice, drive_contexts};
     use offload_api::{Direction, engines};
 
     const OLD: Handle = Handle { index: Handle::indices(engines::TLS, 1).start, generation: 0 };
@@ -205,8 +135,7 @@ mod tests {
         let mut device = MockDevice::default();
         device.tells(DeviceEvent::Reset);
         [OLD, NEW].into_iter().for_each(|context| device.tells_news(ContextNews::Ready(context)));
-        let mut of_socket = SocketDevice::new(&mut device);
-        let contexts = of_socket.contexts().expect("it has the face");
+        let mut of_socket = SocketContexts::new(&mut device);
         let new = || NewContext {
             engine: engines::TLS,
             direction: Direction::Receive,
@@ -214,9 +143,9 @@ mod tests {
             keys: Vec::new(),
             spec: Box::new(()),
         };
-        assert_eq!(contexts.create(new()).map_err(|(refused, _)| refused), Ok(NEW));
-        contexts.remove(NEW);
-        assert_eq!((contexts.poll_news(), of_socket.poll_event()), (None, None), "they come another way");
+        assert_eq!(of_socket.create(new()).map_err(|(refused, _)| refused), Ok(NEW));
+        of_socket.remove(NEW);
+        assert_eq!(of_socket.poll_news(), None, "news come another way");
         let expected = [
             Noted::News(ContextNews::Ready(OLD)),
             Noted::Event(DeviceEvent::Reset),
@@ -227,14 +156,14 @@ mod tests {
         assert_eq!(of_socket.into_noted(), expected);
     }
 
-    /// Events and news are the one thing that it takes: the stack tells the socket its own.
+    /// The wrapper takes events and news only: the stack tells the socket its own.
     #[test]
-    fn every_face_of_the_device_is_there() {
+    fn every_call_reaches_the_device() {
         let calls = |wrapped: bool| {
             let mut device = MockDevice::default();
             match wrapped {
-                true => drive(&mut SocketDevice::new(&mut device)),
-                false => drive(&mut device),
+                true => drive_contexts(&mut SocketContexts::new(&mut device)),
+                false => drive_contexts(&mut device),
             }
             let mut calls = device.take_calls();
             calls.retain(|call| !matches!(&**call, "poll_event()" | "poll_news()"));

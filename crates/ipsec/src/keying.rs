@@ -1,9 +1,11 @@
 //! Where SAs and policies come from.
 
-use super::{EspKey, Lifetime, Limit, Packet, Policy, SaParams, SaRefused, Selector, Template};
-use crate::tls::Direction;
-use crate::unit::Handle;
+use crate::device::{SecureDevice, SecureQueue};
 use core::net::IpAddr;
+use offload_api::ipsec::Packet;
+use offload_api::{
+    Direction, EspKey, Handle, Lifetime, Limit, NetDevice, Policy, SaParams, SaRefused, Selector, Template,
+};
 use offload_base::Instant;
 
 /// Names an SA from when it is added to when it is deleted.
@@ -13,8 +15,8 @@ pub struct SaId(pub Handle);
 /// What came of adding an SA.
 ///
 /// ```
-/// use offload_api::ipsec::SaAdded;
-/// use offload_api::{Handle, SaId, SaRefused};
+/// use ipsec::{SaAdded, SaId};
+/// use offload_api::{Handle, SaRefused};
 ///
 /// let sa = SaId(Handle { index: 3, generation: 0 });
 /// let added = SaAdded { sa, spi: 0x1001, refused: Some(SaRefused::NoSpace) };
@@ -34,7 +36,7 @@ pub struct SaAdded {
 /// What was wrong with a request to [`Keying`]: the caller's fault.
 ///
 /// ```
-/// use offload_api::KeyingError;
+/// use ipsec::KeyingError;
 ///
 /// assert_eq!(KeyingError::Spi(7).to_string(), "the SPI 7 is reserved");
 /// ```
@@ -90,8 +92,8 @@ pub enum KeyingError {
 /// What happened to SAs.
 ///
 /// ```
-/// use offload_api::ipsec::Limit;
-/// use offload_api::{Handle, SaEvent, SaId};
+/// use ipsec::{SaEvent, SaId};
+/// use offload_api::{Handle, Limit};
 ///
 /// /// The SA that a keying daemon has to replace.
 /// fn to_replace(event: &SaEvent) -> Option<SaId> {
@@ -151,14 +153,14 @@ pub enum SaEvent {
 /// What an SA has done so far.
 ///
 /// ```
-/// use offload_api::ipsec::SaUse;
+/// use ipsec::SaUse;
 ///
 /// let (before, now) = (SaUse::default(), SaUse { bytes: 1400, packets: 1, number: 1 });
 /// assert_eq!((now.packets - before.packets, now.bytes - before.bytes), (1, 1400));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaUse {
-    /// Bytes protected, as [`Limits::bytes`](super::Limits::bytes) counts them.
+    /// Bytes protected, as [`Limits::bytes`](offload_api::ipsec::Limits::bytes) counts them.
     pub bytes: u64,
     /// Packets.
     pub packets: u64,
@@ -170,7 +172,8 @@ pub struct SaUse {
 ///
 /// ```
 /// use core::net::IpAddr;
-/// use offload_api::{Direction, Keying, KeyingError};
+/// use ipsec::{Keying, KeyingError};
+/// use offload_api::Direction;
 ///
 /// /// Deletes the SA that receives under `spi`.
 /// fn retire(keying: &mut dyn Keying, spi: u32, peer: IpAddr, here: IpAddr) -> Result<(), KeyingError> {
@@ -250,4 +253,30 @@ pub trait Keying {
     /// Has the numbers of all SAs written down as they are by now, where they outlive the process. They are written ahead
     /// else, and those up to there are lost to the next process. Packets may follow, at the cost of another write.
     fn write_numbers(&mut self);
+}
+
+/// The keying of a device that is an IPsec layer.
+///
+/// ```
+/// use ipsec::{KeyedDevice, SecureDevice};
+/// use nic_sim::{NicConfig, nic};
+///
+/// let (_device, mut driver) = nic(NicConfig::default());
+/// assert!(driver.keying().is_none());
+/// let mut secure = SecureDevice::new(Box::new(driver));
+/// assert!(secure.keying().is_some());
+/// ```
+pub trait KeyedDevice {
+    /// Returns the keying. `None` if the device is no IPsec layer.
+    fn keying(&mut self) -> Option<&mut dyn Keying>;
+}
+
+impl<D: NetDevice + ?Sized> KeyedDevice for D {
+    fn keying(&mut self) -> Option<&mut dyn Keying> {
+        let device = self.as_any();
+        if device.is::<SecureQueue>() {
+            return device.downcast_mut::<SecureQueue>().map(|queue| queue as _);
+        }
+        device.downcast_mut::<SecureDevice>().map(|layer| layer as _)
+    }
 }

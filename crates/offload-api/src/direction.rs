@@ -1,0 +1,10 @@
+//! The direction that a context or an SA works on.
+
+/// Which half of a connection a context works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// What this end sends.
+    Transmit,
+    /// What this end receives.
+    Receive,
+}

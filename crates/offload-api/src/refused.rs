@@ -1,0 +1,38 @@
+//! The reasons for which a device refuses a context.
+
+/// Why a device would not take a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The version or suite is not one of the device's.
+    #[error("the device does not know this version or suite")]
+    Unsupported,
+    /// A layer between the protocol and the device protects the flow's packets: the device does not see its stream.
+    #[error("the device does not see the flow's stream: its packets are protected by a layer below")]
+    Path,
+    /// No context is free, or no key slot where those are apart. (The emulated NIC has a key slot in each context.)
+    #[error("the device has no free context or key slot")]
+    NoSpace,
+    /// The control ring is full at the moment.
+    #[error("the control ring is full")]
+    Busy,
+    /// The device is being reset.
+    #[error("the device is being reset")]
+    Resetting,
+}
+
+impl Refused {
+    /// Whether there may be room later: then the device is [asked again](crate::AskAgain).
+    ///
+    /// ```
+    /// use offload_api::Refused;
+    ///
+    /// assert!(Refused::NoSpace.passes() && !Refused::Unsupported.passes());
+    /// ```
+    pub fn passes(self) -> bool {
+        match self {
+            Refused::NoSpace | Refused::Busy | Refused::Resetting => true,
+            Refused::Unsupported | Refused::Path => false,
+        }
+    }
+}
