@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release --example ipsec_loopback -- [FILE]`; `nicbench loopback ipsec` is the same.
 
-use nicbench::loopback::{self, ipsec::IpsecLoopback};
+use nicbench::loopback::ipsec::IpsecLoopback;
+use offload_cli::loopback;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

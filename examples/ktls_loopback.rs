@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release --example ktls_loopback -- [FILE]`; `nicbench loopback tls` is the same.
 
-use nicbench::loopback::{self, tls::TlsLoopback};
+use offload_cli::loopback::{self, tls::TlsLoopback};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

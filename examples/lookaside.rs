@@ -6,8 +6,8 @@ use bytes::Bytes;
 use clap::Parser;
 use core::time::Duration;
 use nic_sim::lookaside::Unit;
-use nicbench::{options, program};
 use offload_bench::jobs::{BLOCK, JobRun, JobWay, Jobs, JobsError, Kind, table, text};
+use offload_cli::{options, program};
 use std::path::PathBuf;
 use std::process::ExitCode;
 

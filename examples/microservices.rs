@@ -6,8 +6,8 @@
 use clap::Parser;
 use core::time::Duration;
 use crypto_services::{Arrival, Cipher, Graph, Keys, Load, Outcome, Secret, Study, Suite, Way, picture, text};
-use nicbench::{options, program};
 use offload_bench::services::ServiceController;
+use offload_cli::{options, program};
 use serde_json::json;
 use std::process::ExitCode;
 

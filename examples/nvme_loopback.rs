@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release --example nvme_loopback`; `nicbench loopback nvme` is the same.
 
-use nicbench::loopback::{self, nvme::NvmeLoopback};
+use nicbench::loopback::nvme::NvmeLoopback;
+use offload_cli::loopback;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

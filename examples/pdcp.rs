@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release --example pdcp`; `nicbench loopback pdcp` is the same.
 
-use nicbench::loopback::{self, pdcp::PdcpLoopback};
+use nicbench::loopback::pdcp::PdcpLoopback;
+use offload_cli::loopback;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

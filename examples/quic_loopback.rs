@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release --example quic_loopback -- [FILE]`; `nicbench loopback quic` is the same.
 
-use nicbench::loopback::{self, quic::QuicLoopback};
+use nicbench::loopback::quic::QuicLoopback;
+use offload_cli::loopback;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

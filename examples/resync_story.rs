@@ -4,8 +4,8 @@
 
 use clap::Parser;
 use core::time::Duration;
-use nicbench::tls_options::ResyncName;
-use nicbench::{options, program};
+use offload_cli::tls_options::ResyncName;
+use offload_cli::{options, program};
 use offload_examples::story::course::Course;
 use offload_examples::story::{picture, table};
 use std::path::PathBuf;

@@ -4,14 +4,8 @@
 //! its place on the disk, so that a read tells whether it got the right one, and all that was written is looked at in the
 //! end. When all queues stand, the clock runs and the meter counts, until the last command has ended.
 
-use crate::bounded;
-use crate::bulk::Mode;
-use crate::choice::choices;
-use crate::connection::{nic_on, tcp};
 use crate::disk::{DiskWire, SUBSYSTEM};
-use crate::facts::Run;
 use crate::latency::{Latencies, Latency, per_request};
-use crate::measured::Measured;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use nic_sim::NicConfig;
@@ -19,6 +13,12 @@ use nic_sim::wire::LinkConfig;
 use nvme_tcp::{Disk, HostConfig, HostIdentity, MemoryStorage, Offload, Storage};
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::{Instant, Rng, Seed};
+use offload_bench_tls::bounded;
+use offload_bench_tls::bulk::Mode;
+use offload_bench_tls::choices;
+use offload_bench_tls::connection::{nic_on, tcp};
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::measured::Measured;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use serde::Serialize;
 use std::io;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// A run to be made.
 ///
 /// ```
-/// use offload_bench::bulk::Mode;
+/// use offload_bench_tls::bulk::Mode;
 /// use offload_bench::fio::{Fio, Pattern};
 ///
 /// let run = Fio { operations: 50, depth: 4, ..Fio::new(Mode::TlsNic, Pattern::RandomRead) }.run()?;

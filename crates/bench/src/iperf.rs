@@ -8,12 +8,8 @@
 //! timeout at the end says nothing of the others. A beginning may be left out, such as slow start over a long path: then
 //! costs and bytes are of what came after it.
 
-use crate::bounded;
-use crate::connection::{Connection, Mode, nic_on, tcp};
 use crate::crowd::Crowd;
-use crate::facts::Run;
 use crate::live::{self, Live};
-use crate::measured::Measured;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use futures_util::future::{join_all, try_join};
@@ -23,6 +19,10 @@ use nic_sim::wire::LinkConfig;
 use offload_api::TlsSuite;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
+use offload_bench_tls::bounded;
+use offload_bench_tls::connection::{Connection, Mode, nic_on, tcp};
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::measured::Measured;
 use offload_host_stack::{TcpConfig, TcpListener};
 use offload_testbed::Tracer;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
@@ -54,7 +54,7 @@ pub enum Ends {
 /// A run to be made.
 ///
 /// ```
-/// use offload_bench::bulk::Mode;
+/// use offload_bench_tls::bulk::Mode;
 /// use offload_bench::iperf::{Ends, Iperf, Until};
 ///
 /// let (until, ends) = (Until::Bytes(100_000), Ends::Sender);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Who wants to know how a run goes, and how often.
 ///
 /// ```
-/// use offload_bench::bulk::Mode;
+/// use offload_bench_tls::bulk::Mode;
 /// use offload_bench::iperf::{Iperf, Until};
 /// use offload_bench::live::{HostSample, Live, Sample};
 /// use std::sync::{Arc, Mutex};

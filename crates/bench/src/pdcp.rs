@@ -4,12 +4,6 @@
 //! The sender is a base station's unit or a gateway that has PDCP; the receiver stands for all behind it, down to the phone. There is no
 //! radio between them, and no RLC that would send again: what the wire loses is lost, and held up others until t-Reordering ended.
 
-use crate::bounded;
-use crate::choice::choices;
-use crate::connection::{nic_on, tcp};
-use crate::facts::Run;
-use crate::measured::Measured;
-use crate::payload::Payload;
 use core::fmt;
 use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};
@@ -25,6 +19,12 @@ use nic_sim::wire::LinkConfig;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seed};
+use offload_bench_tls::bounded;
+use offload_bench_tls::choices;
+use offload_bench_tls::connection::{nic_on, tcp};
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::measured::Measured;
+use offload_bench_tls::payload::Payload;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use offload_testbed::{Capture, JoinHandle, Tracer};
 use pdcp::crypto::{Algorithm, Direction, Key};
@@ -52,7 +52,7 @@ choices! {
 ///
 /// ```
 /// use offload_base::Seed;
-/// use offload_bench::payload::Payload;
+/// use offload_bench_tls::payload::Payload;
 /// use offload_bench::pdcp::{Mode, PdcpBulk};
 ///
 /// let run = PdcpBulk::new(Mode::PdcpNic, Payload::seeded(Seed(1), 1_000_000)).run()?;
@@ -232,7 +232,7 @@ impl PdcpBulk {
     ///
     /// ```
     /// use offload_base::Seed;
-    /// use offload_bench::payload::Payload;
+    /// use offload_bench_tls::payload::Payload;
     /// use offload_bench::pdcp::{Mode, PdcpBulk};
     ///
     /// let keys = PdcpBulk::new(Mode::PdcpNic, Payload::seeded(Seed(1), 0)).key_lines();

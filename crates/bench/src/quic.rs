@@ -4,13 +4,6 @@
 //! From there the clock runs and the meter counts, until the last byte has arrived. Where NICs have several queues, each host has an
 //! endpoint at each of its shards, and connections take them by turns.
 
-use crate::bounded;
-use crate::bulk::PORT;
-use crate::choice::choices;
-use crate::connection::{GO, nic_on, tcp};
-use crate::facts::Run;
-use crate::measured::Measured;
-use crate::payload::{Checksum, Payload};
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -22,6 +15,13 @@ use offload_api::QuicCipher;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, RandomSource, Seed};
+use offload_bench_tls::bounded;
+use offload_bench_tls::bulk::PORT;
+use offload_bench_tls::choices;
+use offload_bench_tls::connection::{GO, nic_on, tcp};
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::measured::Measured;
+use offload_bench_tls::payload::{Checksum, Payload};
 use offload_host_stack::Host;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use offload_testbed::identity::{self, Randomness};
@@ -62,7 +62,7 @@ impl Mode {
 ///
 /// ```
 /// use offload_base::Seed;
-/// use offload_bench::payload::Payload;
+/// use offload_bench_tls::payload::Payload;
 /// use offload_bench::quic::{Mode, QuicBulk};
 ///
 /// let run = QuicBulk::new(Mode::QuicNic, Payload::seeded(Seed(1), 1_000_000)).run()?;

@@ -212,9 +212,9 @@ const MOST_BYTES: usize = 8 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offload_bench::bulk::Mode;
     use offload_bench::iperf::{Iperf, Until};
     use offload_bench::live::Live;
+    use offload_bench_tls::bulk::Mode;
     use std::collections::{BTreeMap, BTreeSet};
 
     /// The samples of a text by name and labels, if it keeps to OpenMetrics 1.0: families are declared before their samples, once, and

@@ -8,12 +8,8 @@ mod files;
 
 pub use files::Files;
 
-use crate::bounded;
-use crate::connection::{Connection, GO, Mode, nic_on, tcp};
 use crate::crowd::Crowd;
-use crate::facts::Run;
 use crate::latency::{Latencies, Latency, per_request};
-use crate::measured::Measured;
 use bytes::{Bytes, BytesMut};
 use files::Source;
 use futures_util::future::{join_all, try_join};
@@ -23,6 +19,10 @@ use nic_sim::wire::LinkConfig;
 use offload_api::TlsSuite;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
+use offload_bench_tls::bounded;
+use offload_bench_tls::connection::{Connection, GO, Mode, nic_on, tcp};
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::measured::Measured;
 use offload_host_stack::TcpListener;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use serde::Serialize;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// A run to be made.
 ///
 /// ```
-/// use offload_bench::bulk::Mode;
+/// use offload_bench_tls::bulk::Mode;
 /// use offload_bench::http::Http;
 ///
 /// let run = Http { connections: 4, requests: 40, file_size: 10_000, ..Http::new(Mode::TlsNic) }.run()?;

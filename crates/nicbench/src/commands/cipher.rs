@@ -1,10 +1,10 @@
 //! `nicbench cipher`.
 
 use super::runs::{Made, value};
-use crate::options;
 use clap::Args;
 use offload_bench::cipher::{Cipher, Lanes, Packets, table};
-use offload_bench::facts::{Clock, Facts};
+use offload_bench_tls::facts::{Clock, Facts};
+use offload_cli::options;
 
 /// The ciphers of 5G beside AES-GCM on one core of this machine, by length of a packet and packets side by side
 #[derive(Args, Debug)]

@@ -1,12 +1,12 @@
 //! `nicbench crypto`.
 
 use super::runs::{Made, value};
-use crate::options;
 use clap::Args;
 use core::time::Duration;
 use nic_sim::lookaside::Unit;
-use offload_bench::facts::Facts;
 use offload_bench::jobs::{JobWay, Jobs, Kind, table, text};
+use offload_bench_tls::facts::Facts;
+use offload_cli::options;
 
 /// Ciphers, integrity and compression several ways: on the CPU, by jobs of an accelerator, inline in a NIC, by chains of small
 /// services; devices' time is virtual, the CPU's is measured

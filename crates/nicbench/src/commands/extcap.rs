@@ -4,14 +4,14 @@
 //! fifo; its developers' guide has the contract ("Extcap: Developer Guide", in `doc/extcap.adoc`). Each interface here is
 //! a transfer over two emulated NICs; the secrets of TLS and QUIC are in the capture.
 
-use crate::options::{self, WireOptions, name};
-use crate::program;
 use clap::{Args, ValueEnum};
 use core::fmt::Write;
 use nic_sim::NicConfig;
-use offload_bench::bulk::{Bulk, BulkError, Mode};
-use offload_bench::payload::Payload;
 use offload_bench::quic::{self, QuicBulk};
+use offload_bench_tls::bulk::{Bulk, BulkError, Mode};
+use offload_bench_tls::payload::Payload;
+use offload_cli::options::{self, WireOptions, name};
+use offload_cli::program;
 use offload_testbed::Capture;
 use offload_testbed::bed::ClockKind;
 use std::fs::File;

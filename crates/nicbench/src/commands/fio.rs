@@ -1,12 +1,12 @@
 //! `nicbench fio`.
 
 use super::runs::{Made, facts, value};
-use crate::options::{self, WireOptions};
 use clap::Args;
 use nic_sim::NicConfig;
-use offload_bench::bulk::Mode;
 use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
-use offload_bench::table;
+use offload_bench_tls::bulk::Mode;
+use offload_bench_tls::table;
+use offload_cli::options::{self, WireOptions};
 use offload_testbed::bed::ClockKind;
 
 /// Commands to an NVMe/TCP target with a disk in memory, so many under way at a time: commands per second, latency

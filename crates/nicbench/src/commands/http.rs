@@ -1,12 +1,12 @@
 //! `nicbench http`.
 
 use super::runs::{Made, facts, value};
-use crate::options::{self, WireOptions};
 use clap::Args;
 use nic_sim::NicConfig;
-use offload_bench::bulk::Mode;
 use offload_bench::http::{Files, Http, HttpRun};
-use offload_bench::table;
+use offload_bench_tls::bulk::Mode;
+use offload_bench_tls::table;
+use offload_cli::options::{self, WireOptions};
 use offload_testbed::bed::ClockKind;
 
 /// A web server and clients that ask for one file over connections that stay open: requests per second, latency

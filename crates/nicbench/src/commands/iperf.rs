@@ -3,17 +3,17 @@
 use super::runs::{Made, facts, value};
 use super::watch::Watch;
 use crate::openmetrics::{self, Server};
-use crate::options::{self, WireOptions, name};
-use crate::tls_options::SuiteName;
-use crate::trace_options::TraceOptions;
 use clap::{Args, ValueEnum};
 use core::net::SocketAddr;
 use core::time::Duration;
 use nic_sim::NicConfig;
-use offload_bench::bulk::Mode;
 use offload_bench::iperf::{Ends, Iperf, IperfRun, Until};
 use offload_bench::live::Live;
-use offload_bench::table;
+use offload_bench_tls::bulk::Mode;
+use offload_bench_tls::table;
+use offload_cli::options::{self, WireOptions, name};
+use offload_cli::tls_options::SuiteName;
+use offload_cli::trace_options::TraceOptions;
 use offload_console::say;
 use offload_testbed::bed::ClockKind;
 

@@ -1,12 +1,12 @@
 //! `nicbench ipsec`.
 
 use super::runs::{Made, value};
-use crate::options;
 use clap::Args;
 use offload_base::Seed;
-use offload_bench::facts::Facts;
 use offload_bench::ipsec::{EspMode, Ipsec, IpsecRun};
-use offload_bench::table;
+use offload_bench_tls::facts::Facts;
+use offload_bench_tls::table;
+use offload_cli::options;
 use std::collections::BTreeMap;
 
 /// Datagrams of one size, plain and under ESP, over so many SAs: CPU time per packet at both ends; virtual time

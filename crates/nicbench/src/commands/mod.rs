@@ -31,8 +31,8 @@ mod watch;
 mod wire;
 
 use crate::loopback::LoopbackCommand;
-use crate::program;
 use clap::{Parser, Subcommand};
+use offload_cli::program;
 use runs::{Made, Runnable};
 use std::process::ExitCode;
 

@@ -1,15 +1,15 @@
 //! `nicbench quic`.
 
 use super::runs::{Made, facts, value};
-use crate::options::{self, WireOptions};
-use crate::own_wires::OwnWires;
 use clap::Args;
 use core::time::Duration;
 use nic_sim::NicConfig;
-use offload_bench::facts::Run;
-use offload_bench::payload::Payload;
 use offload_bench::quic::{Mode, QuicBulk};
-use offload_bench::table;
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::payload::Payload;
+use offload_bench_tls::table;
+use offload_cli::options::{self, WireOptions};
+use offload_cli::own_wires::OwnWires;
 use offload_testbed::bed::ClockKind;
 
 /// Streams of QUIC from one host to another: packets as they are, protected by the CPU, protected by the NICs

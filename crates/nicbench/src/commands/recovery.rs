@@ -1,13 +1,13 @@
 //! `nicbench recovery`.
 
 use super::runs::{Made, value};
-use crate::options::name;
-use crate::tls_options::{ResyncName, TransmitResyncName};
 use clap::{Args, ValueEnum};
 use nic_sim::wire::Share;
 use offload_base::Seed;
-use offload_bench::facts::Facts;
 use offload_bench::recovery::{Recovery, Table, Trouble};
+use offload_bench_tls::facts::Facts;
+use offload_cli::options::name;
+use offload_cli::tls_options::{ResyncName, TransmitResyncName};
 
 /// What loss and reordering leave of the TLS offload: records by who opened them, bytes read again; virtual time
 #[derive(Args, Debug)]

@@ -1,15 +1,16 @@
 //! `nicbench reservoir`.
 
 use super::runs::{Made, value};
-use crate::options::{self, Rate};
 use clap::Args;
 use core::time::Duration;
 use offload_base::Seed;
-use offload_bench::bulk::Mode;
-use offload_bench::choice::Choice;
-use offload_bench::facts::Facts;
+use offload_bench::published;
 use offload_bench::reservoir::{Disks, Pacing, Reservoir, ReservoirRun, Transport};
-use offload_bench::{published, table};
+use offload_bench_tls::bulk::Mode;
+use offload_bench_tls::choice::Choice;
+use offload_bench_tls::facts::Facts;
+use offload_bench_tls::table;
+use offload_cli::options::{self, Rate};
 use std::collections::BTreeMap;
 
 /// Bulk transfer over long fat paths: the reservoir's server and copy on emulated hosts, from disk to disk, cold start included,

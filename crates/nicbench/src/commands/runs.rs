@@ -4,10 +4,10 @@ use super::{
     cipher::CipherOptions, crypto::CryptoOptions, fio::FioOptions, http::HttpOptions, iperf::IperfOptions,
     ipsec::IpsecOptions, quic::QuicOptions, recovery::RecoveryOptions, reservoir::ReservoirOptions, vms::VmsOptions,
 };
-use crate::options::WireOptions;
-use crate::program;
 use clap::{Parser, Subcommand};
-use offload_bench::facts::{Clock, Facts};
+use offload_bench_tls::facts::{Clock, Facts};
+use offload_cli::options::WireOptions;
+use offload_cli::program;
 use serde_json::Value;
 use std::collections::BTreeMap;
 

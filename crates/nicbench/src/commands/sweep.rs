@@ -9,7 +9,6 @@
 use super::report::{about, figures, grid_of};
 use super::runs::{Made, Runnable};
 use super::submit::{self, SubmitOptions};
-use crate::program::{self, FAILED, UNUSABLE};
 use crate::results::{Machine, Results, Row, first_line, read_rows};
 use crate::shard::{Asked, PLACE_OF_SHARD, Part, Plan, Planned, Shard};
 use crate::sweep::{Point, Study, Sweep};
@@ -18,7 +17,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use nic_sim::wire::impairment::Share;
-use offload_bench::facts::Clock;
+use offload_bench_tls::facts::Clock;
+use offload_cli::program::{self, FAILED, UNUSABLE};
 use offload_console::say;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};

@@ -1,15 +1,15 @@
 //! `nicbench vms`.
 
 use super::runs::{Made, value};
-use crate::options;
-use crate::program;
 use clap::{Args, Parser};
 use nic_sim::wire::impairment::Impairments;
 use nic_sim::wire::{LinkConfig, Share};
 use offload_base::Seed;
-use offload_bench::facts::Facts;
-use offload_bench::table;
 use offload_bench::vms::{TunnelChoice, VmMode, Vms, VmsRun};
+use offload_bench_tls::facts::Facts;
+use offload_bench_tls::table;
+use offload_cli::options;
+use offload_cli::program;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 

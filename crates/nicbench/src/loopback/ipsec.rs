@@ -1,15 +1,16 @@
 //! Sends a file over TCP through two emulated NICs, plain and under ESP, and shows what ESP costs.
 
-use super::{self as loopback, Common, Failure, Loopback, OutputFiles, Ways};
-use crate::options;
 use ::ipsec::KeyFile;
 use clap::Parser;
 use nic_sim::NicConfig;
-use offload_bench::bulk::{self, Bulk, BulkError, Mode as Stream};
-use offload_bench::facts::{Facts, Run};
 use offload_bench::ipsec::{self, EspMode as Mode, addresses};
+use offload_bench::keys;
 use offload_bench::services::{EspServices, ServiceController};
-use offload_bench::{keys, table};
+use offload_bench_tls::bulk::{self, Bulk, BulkError, Mode as Stream};
+use offload_bench_tls::facts::{Facts, Run};
+use offload_bench_tls::table;
+use offload_cli::loopback::{self, Common, Failure, Loopback, OutputFiles, Ways};
+use offload_cli::options;
 use offload_console::say;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,8 +1,5 @@
 //! Reads a disk, or writes it, over NVMe/TCP through two emulated NICs, several ways, and shows what the offloads save the host.
 
-use super::{self as loopback, Common, Failure, Loopback, OutputFiles, Ways};
-use crate::options;
-use crate::program;
 use bytes::{Bytes, BytesMut};
 use clap::{Parser, ValueEnum};
 use core::fmt;
@@ -22,7 +19,10 @@ use offload_api::{Refused, SegmentStream};
 use offload_base::Seed;
 use offload_base::cost::{self, Domain, Meter, Report, WORKS, Work};
 use offload_base::counters::CounterSet;
-use offload_bench::facts::Facts;
+use offload_bench_tls::facts::Facts;
+use offload_cli::loopback::{self, Common, Failure, Loopback, OutputFiles, Ways};
+use offload_cli::options;
+use offload_cli::program;
 use offload_host_stack::{TcpConfig, TcpListener};
 use offload_testbed::identity::{self, Randomness};
 use offload_testbed::{BedHost, Testbed, Tracer};

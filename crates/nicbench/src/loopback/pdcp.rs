@@ -1,14 +1,14 @@
 //! User packets of a mobile network over PDCP in GTP-U, ciphered four ways: what the offload saves.
 
-use super::{self as loopback, Common, Failure, Loopback, OutputFiles, Ways};
-use crate::options;
 use clap::Parser;
 use core::time::Duration;
 use nic_sim::NicConfig;
-use offload_bench::facts::Facts;
-use offload_bench::payload::Payload;
 use offload_bench::pdcp::{Mode, PdcpBulk};
-use offload_bench::table;
+use offload_bench_tls::facts::Facts;
+use offload_bench_tls::payload::Payload;
+use offload_bench_tls::table;
+use offload_cli::loopback::{self, Common, Failure, Loopback, OutputFiles, Ways};
+use offload_cli::options;
 use pdcp::SnLen;
 use pdcp::crypto::Algorithm;
 use std::path::PathBuf;
@@ -148,7 +148,7 @@ fn bulk(options: &PdcpLoopback, mode: Mode, payload: Payload) -> PdcpBulk {
 }
 
 fn report(options: &PdcpLoopback, facts: &Facts) -> String {
-    let lost = |run: &offload_bench::facts::Run| run.counters.get("PdcpGivenUp").copied().unwrap_or(0);
+    let lost = |run: &offload_bench_tls::facts::Run| run.counters.get("PdcpGivenUp").copied().unwrap_or(0);
     let given_up: u64 = facts.runs.iter().map(lost).sum();
     let lossy = match given_up {
         0 => String::new(),

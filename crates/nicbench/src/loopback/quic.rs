@@ -1,16 +1,16 @@
 //! Sends a file over QUIC through two emulated NICs, three ways, and shows what the offload saves.
 
-use super::{self as loopback, Common, Failure, Loopback, OutputFiles, Ways};
-use crate::options;
-use crate::own_wires::OwnWires;
-use crate::quic_suite::QuicSuite;
 use clap::Parser;
 use core::time::Duration;
 use nic_sim::NicConfig;
-use offload_bench::facts::Facts;
-use offload_bench::payload::Payload;
 use offload_bench::quic::{Mode, QuicBulk};
-use offload_bench::table;
+use offload_bench_tls::facts::Facts;
+use offload_bench_tls::payload::Payload;
+use offload_bench_tls::table;
+use offload_cli::loopback::{self, Common, Failure, Loopback, OutputFiles, Ways};
+use offload_cli::options;
+use offload_cli::own_wires::OwnWires;
+use offload_cli::quic_suite::QuicSuite;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
