@@ -6,13 +6,13 @@
 //! there the clock runs and the meter counts, until the last byte has arrived. The server sends the payload in messages
 //! and closes; then the client does.
 
-use crate::bounded;
 use crate::choice::Choice;
 use crate::choices;
 pub use crate::connection::Mode;
 use crate::connection::{Connection, GO, READY, nic_on, tcp};
 use crate::facts::Run;
 use crate::measured::Measured;
+use crate::observers::Observers;
 use crate::payload::{Checksum, Payload};
 use bytes::Bytes;
 use core::fmt;
@@ -26,9 +26,9 @@ use offload_api::NetDevice;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
 use offload_host_stack::{TcpListener, TcpStream};
+use offload_testbed::ApplicationTrack;
 use offload_testbed::bed::{BedHost, Builder, ClockKind, Testbed};
 use offload_testbed::identity::{self, Agreement, Randomness};
-use offload_testbed::{ApplicationTrack, Capture, Tracer};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -83,14 +83,10 @@ pub struct Bulk {
     pub layer: Option<LayerOfHost>,
     /// What is between each host's NIC and the wire: of the server (0) and of the client (1).
     pub port: Option<PortOfHost>,
-    /// Where what the server's NIC sends and receives is captured.
-    pub capture: Option<Capture>,
-    /// Who writes the timeline of the run.
-    pub tracer: Option<Tracer>,
+    /// The observers of the run.
+    pub observers: Observers,
     /// Where what arrived is kept.
     pub out: Option<PathBuf>,
-    /// Called with the number of bytes that arrived so far.
-    pub progress: Option<Arc<dyn Fn(u64) + Send + Sync>>,
 }
 
 /// Makes what is between the stack and the driver of a host.
@@ -152,10 +148,8 @@ impl Bulk {
             ipv6: false,
             layer: None,
             port: None,
-            capture: None,
-            tracer: None,
+            observers: Observers::default(),
             out: None,
-            progress: None,
         }
     }
 
@@ -195,7 +189,7 @@ impl Bulk {
 
     /// The timeline of an end's application.
     fn application(&self, host: &str) -> Option<ApplicationTrack> {
-        self.tracer.as_ref().map(|tracer| tracer.application(host, "application"))
+        self.observers.tracer.as_ref().map(|tracer| tracer.application(host, "application"))
     }
 
     /// Makes the transfer and tells what came of it. A checksum that differs is a fact, not an error.
@@ -214,14 +208,8 @@ impl Bulk {
         let mut builder =
             Testbed::builder(self.seed).clock(self.clock).meter(&meter).host("server", nic.clone(), tcp.clone());
         builder = self.with_accelerator(self.with_layers(builder, SERVER)).host("client", nic, tcp);
-        builder = self
-            .with_accelerator(self.with_layers(builder, CLIENT))
-            .wire(SERVER, CLIENT, self.link.clone())
-            .traced(self.tracer.as_ref());
-        if let Some(capture) = &self.capture {
-            builder = builder.captured(capture);
-        }
-        let mut bed = builder.build().map_err(BulkError::Testbed)?;
+        builder = self.with_accelerator(self.with_layers(builder, CLIENT)).wire(SERVER, CLIENT, self.link.clone());
+        let mut bed = self.observers.attach(builder).build().map_err(BulkError::Testbed)?;
         let bulk = Arc::new(self);
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
@@ -231,7 +219,7 @@ impl Bulk {
         let to = if bulk.ipv6 { IpAddr::from(server.ipv6_address()) } else { server.address().into() };
         let fetching = client.spawn("application", fetch(bulk.clone(), client.clone(), to));
         // When one of them fails, the other may wait for ever.
-        let both = bounded::run(&mut bed, try_join(serving, fetching));
+        let both = bulk.observers.run(&mut bed, bulk.label(), try_join(serving, fetching));
         drop(attached);
         let (served, fetched) = match both {
             Ok(both) => both,
@@ -242,9 +230,7 @@ impl Bulk {
             }
         };
 
-        if let Some(capture) = &bulk.capture {
-            capture.finish().map_err(BulkError::Capture)?;
-        }
+        bulk.observers.finish().map_err(BulkError::Capture)?;
         let measured = Measured::take(bed, &meter, [served.tls, fetched.tls].iter().flatten());
         let bytes = fetched.bytes;
         let whole = bytes == bulk.payload.len() && expected.is_none_or(|expected| fetched.checksum == expected);
@@ -329,8 +315,7 @@ async fn serve(bulk: Arc<Bulk>, host: BedHost, mut listener: TcpListener, meter:
     let mut connection = match bulk.mode {
         Mode::Tcp => Connection::Plain(stream),
         Mode::TlsCpu | Mode::TlsNic => {
-            let key_log = bulk.capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
-            let config = bulk.agreement.server_config(bulk.randomness("server"), key_log);
+            let config = bulk.agreement.server_config(bulk.randomness("server"), bulk.observers.key_log());
             let config = config.ok_or(BulkError::NoSuchSuite(bulk.agreement))?;
             let config = Arc::new(config);
             match jobs(&bulk, &host, stream) {
@@ -423,7 +408,7 @@ struct Arrivals {
     bytes: u64,
     hasher: Sha256,
     out: Option<BufWriter<File>>,
-    progress: Option<Arc<dyn Fn(u64) + Send + Sync>>,
+    observers: Observers,
 }
 
 impl Arrivals {
@@ -438,15 +423,13 @@ impl Arrivals {
             bytes: 0,
             hasher: Sha256::new(),
             out: out.map(BufWriter::new),
-            progress: bulk.progress.clone(),
+            observers: bulk.observers.clone(),
         })
     }
 
     fn take(&mut self, chunk: &[u8]) -> Result<(), BulkError> {
         self.bytes += chunk.len() as u64;
-        if let Some(progress) = &self.progress {
-            progress(self.bytes);
-        }
+        self.observers.arrived(chunk.len() as u64);
         if !self.checked {
             return Ok(());
         }

@@ -4,6 +4,7 @@
 //! - [`bulk`]: one stream from one host to the other, plain, sealed by the CPU or by the NIC;
 //! - [`connection`]: plain and TLS streams used alike, NICs and TCP for a clock;
 //! - [`bounded`]: a limit for every run; [`measured`]: the costs and counters of a finished run;
+//! - [`observers`]: captures, timelines and progress of a run; [`live`]: its counters while it goes;
 //! - [`facts`], [`table`]: the results, for programs and for people;
 //! - [`choice`]: modes and their names in options, tables and results.
 //!
@@ -17,7 +18,9 @@ pub mod bulk;
 pub mod choice;
 pub mod connection;
 pub mod facts;
+pub mod live;
 pub mod measured;
+pub mod observers;
 pub mod payload;
 pub mod table;
 

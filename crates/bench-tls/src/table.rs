@@ -39,18 +39,27 @@ pub fn per_packet(runs: &[Run]) -> String {
     align(&rows) + "a packet on the wire, acknowledgements included: bytes of user data, and CPU time in nanoseconds\n"
 }
 
-/// One row for each run, in four columns: mode, goodput, what a byte costs the sending and the receiving host.
+/// One row for each run: mode, goodput, the cost of a byte at the sending and at the receiving host. If a mode ends in `-cpu`, later
+/// modes show how many times less both hosts spend.
 ///
 /// ```
 /// assert_eq!(offload_bench_tls::table::short(&[]).lines().last(), Some("mode    Gb/s sending receiving"));
 /// ```
 pub fn short(runs: &[Run]) -> String {
-    let mut rows =
-        vec![["mode", "goodput Gb/s", "host ns/B sending", "host ns/B receiving"].map(String::from).to_vec()];
-    rows.extend(runs.iter().map(|run| {
-        let costs = [run.tx_host_ns_per_byte.total, run.rx_host_ns_per_byte.total].map(|cost| format!("{cost:.3}"));
-        let [sending, receiving] = costs;
-        vec![run.mode.clone(), format!("{:.1}", run.goodput_gbps), sending, receiving]
+    let cost = |run: &Run| run.tx_host_ns_per_byte.total + run.rx_host_ns_per_byte.total;
+    let software = runs.iter().position(|run| run.mode.ends_with("-cpu") && run.bytes > 0);
+    let mut heading = ["mode", "goodput Gb/s", "host ns/B sending", "host ns/B receiving"].map(String::from).to_vec();
+    heading.extend(software.map(|at| format!("less than {}", runs[at].mode)));
+    let mut rows = vec![heading];
+    rows.extend(runs.iter().enumerate().map(|(at, run)| {
+        let costs = [run.tx_host_ns_per_byte.total, run.rx_host_ns_per_byte.total];
+        let [sending, receiving] = costs.map(|cost| if run.bytes > 0 { format!("{cost:.3}") } else { "-".into() });
+        let mut row = vec![run.mode.clone(), format!("{:.1}", run.goodput_gbps), sending, receiving];
+        row.extend(software.map(|software| match cost(run) {
+            cost_of_run if at > software && cost_of_run > 0.0 => format!("{:.1}x", cost(&runs[software]) / cost_of_run),
+            _ => String::new(),
+        }));
+        row
     }));
     align(&rows)
 }

@@ -14,7 +14,6 @@
 //! - [`cipher`]: the ciphers of 5G beside AES-GCM, on one core;
 //! - [`jobs`]: one piece of work on the CPU, by jobs of an accelerator, inline in a NIC;
 //! - [`workbench`], [`sa_tables`]: a device and its driver, and tables of SAs, alone, for the benches;
-//! - [`live`]: how a run goes, while it goes;
 //! - [`published`]: figures of others;
 //! - [`keys`]: IPsec for emulated hosts, with SAs and policies from a file.
 
@@ -31,7 +30,6 @@ pub mod ipsec;
 pub mod jobs;
 pub mod keys;
 mod latency;
-pub mod live;
 pub mod pdcp;
 pub mod published;
 pub mod quic;

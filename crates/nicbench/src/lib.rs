@@ -1,6 +1,5 @@
 //! The tool `nicbench`. The options and messages that it shares with other programs are the crate `offload-cli`.
 //!
-//! - [`loopback`]: programs that send one file, or read one disk, several ways;
 //! - [`openmetrics`]: what a run counts, for Prometheus;
 //! - [`commands`]: what `nicbench` can be told to do;
 //! - [`sweep`]: any of its runs over a grid; `shard`: parts of it; `results`: what came of it; `report`: results and published figures as one page.
@@ -8,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 pub mod commands;
-pub mod loopback;
 pub mod openmetrics;
 mod report;
 mod results;

@@ -202,6 +202,22 @@ pub fn time(text: &str) -> Result<Duration, String> {
     span.ok_or_else(|| "a time is 5us, 10ms, 1s; at most 60s".into())
 }
 
+/// A number of bytes of at least 1: nothing has no cost per byte.
+///
+/// # Errors
+/// In words, if the text is not a size, or 0.
+pub fn some_bytes(text: &str) -> Result<u64, String> {
+    bytes(text).and_then(|size| if size > 0 { Ok(size) } else { Err("1 byte at least".into()) })
+}
+
+/// A span of time of at least 1 ns.
+///
+/// # Errors
+/// In words, if the text is not a span of time, or 0.
+pub fn some_time(text: &str) -> Result<Duration, String> {
+    time(text).and_then(|time| if time.is_zero() { Err("1ns at least".into()) } else { Ok(time) })
+}
+
 /// Reads the area of a device of services, in AES-128 instances.
 ///
 /// ```
@@ -236,13 +252,41 @@ pub fn choice<C: Choice>() -> impl TypedValueParser<Value = C> {
     PossibleValuesParser::new(values).try_map(move |name| C::named(&name).ok_or(unknown))
 }
 
+/// The values of a type by name, each with a line of help.
+///
+/// ```
+/// use clap::Parser;
+/// use offload_api::TlsSuite;
+/// use offload_cli::tls_options::SUITES;
+///
+/// #[derive(Parser)]
+/// struct Options {
+///     #[arg(long, value_parser = SUITES.parser())]
+///     suite: TlsSuite,
+/// }
+///
+/// let options = Options::parse_from(["demo", "--suite", "aes-256-gcm"]);
+/// assert_eq!(SUITES.name(&options.suite), "aes-256-gcm");
+/// assert!(Options::try_parse_from(["demo", "--suite", "rot13"]).is_err());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Names<T: 'static>(pub &'static [(&'static str, &'static str, T)]);
+
+impl<T: Clone + PartialEq + Send + Sync> Names<T> {
+    /// Returns a parser of the names; help lists all of them.
+    pub fn parser(self) -> impl TypedValueParser<Value = T> {
+        let values = self.0.iter().map(|(name, about, _)| PossibleValue::new(*name).help(*about));
+        let value = move |name: String| self.0.iter().find(|value| value.0 == name).map(|value| value.2.clone());
+        PossibleValuesParser::new(values).try_map(move |name| value(name).ok_or("a name that is not listed"))
+    }
+
+    /// Returns the name of `value`; an empty one if it has none.
+    pub fn name(self, value: &T) -> String {
+        self.0.iter().find(|named| named.2 == *value).map_or(String::new(), |named| named.0.to_owned())
+    }
+}
+
 /// What options, tables and results call a choice.
-///
-/// ```
-/// use offload_cli::{options::name, tls_options::SuiteName};
-///
-/// assert_eq!(name(SuiteName::Aes128Gcm), "aes-128-gcm");
-/// ```
 pub fn name(choice: impl ValueEnum) -> String {
     choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

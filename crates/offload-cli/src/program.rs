@@ -1,7 +1,8 @@
 //! How our programs speak: options, exit statuses, one clear line for what is wrong.
 
-use clap::Parser;
 use clap::error::ErrorKind as Wrong;
+use clap::{Command, Parser, ValueEnum};
+use clap_complete::Shell;
 use offload_console::say;
 use std::process::ExitCode;
 
@@ -27,19 +28,28 @@ pub const UNUSABLE: u8 = 2;
 ///     Err(error) => program::fail("size_of", &format!("{}: {error}", options.file.display()), program::UNUSABLE),
 /// });
 /// ```
-pub fn main<O: Parser>(program: &str, run: impl FnOnce(&O) -> ExitCode) -> ExitCode {
+pub fn main<O: Parser>(program: &'static str, run: impl FnOnce(&O) -> ExitCode) -> ExitCode {
     match options(program) {
         Ok(options) => run(&options),
         Err(status) => status,
     }
 }
 
-/// The options, or what to exit with: after help, or after a line that says what is wrong with them.
+/// The options, or what to exit with: after help, completions or a man page, or after a line that says what is wrong with them.
 ///
 /// # Errors
 /// The exit status, when there is nothing to go on with.
-fn options<O: Parser>(program: &str) -> Result<O, ExitCode> {
-    O::try_parse().map_err(|error| {
+fn options<O: Parser>(program: &'static str) -> Result<O, ExitCode> {
+    let arguments: Vec<String> = std::env::args().skip(1).take(2).collect();
+    let command = || O::command().name(program).after_help(PAGES);
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--manual"] => return Err(write_out(program, &manual(command()))),
+        ["--completions", shell] => return Err(completions(program, command(), shell)),
+        _ => {}
+    }
+    let parsed = command().try_get_matches_from(std::env::args_os());
+    let parsed = parsed.and_then(|matches| O::from_arg_matches(&matches).map_err(|error| error.format(&mut command())));
+    parsed.map_err(|error| {
         if error.use_stderr() {
             fail(program, &one_line(&error), UNUSABLE)
         } else {
@@ -47,6 +57,31 @@ fn options<O: Parser>(program: &str) -> Result<O, ExitCode> {
         }
     })
 }
+
+/// The man page, subcommands' too, as troff.
+fn manual(mut command: Command) -> String {
+    command.build();
+    let mut page = Vec::new();
+    render(&command, &mut page);
+    String::from_utf8_lossy(&page).into_owned()
+}
+
+fn render(command: &Command, page: &mut Vec<u8>) {
+    // A vector takes everything.
+    let _ = clap_mangen::Man::new(command.clone()).render(page);
+    command.get_subcommands().filter(|command| command.get_name() != "help").for_each(|command| render(command, page));
+}
+
+fn completions(program: &str, mut command: Command, shell: &str) -> ExitCode {
+    let Ok(shell) = Shell::from_str(shell, true) else {
+        return fail(program, &format!("--completions {shell}: bash, elvish, fish, powershell or zsh"), UNUSABLE);
+    };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, program, &mut script);
+    write_out(program, &String::from_utf8_lossy(&script))
+}
+
+const PAGES: &str = "Alone: --completions SHELL prints completions for bash, elvish, fish, powershell or zsh; --manual prints a man page.";
 
 /// Says what is wrong and gives the status to exit with.
 pub fn fail(program: &str, message: &str, status: u8) -> ExitCode {

@@ -1,9 +1,9 @@
 //! Options about TLS and its offload that examples and `nicbench` share, and what their values are called.
 
-use crate::options::{self, name};
-use clap::{Args, ValueEnum};
+use crate::options::{self, Names};
+use clap::Args;
 use nic_sim::{NicConfig, TransmitResync};
-use offload_api::{ResyncMode, TlsSuite, TlsVersion};
+use offload_api::{QuicCipher, ResyncMode, TlsSuite, TlsVersion};
 use offload_testbed::identity::Agreement;
 
 /// What the two ends of a connection agree on, and how their NICs go about it.
@@ -29,17 +29,17 @@ use offload_testbed::identity::Agreement;
 #[derive(Args, Clone, Copy, Debug)]
 pub struct TlsOptions {
     /// The version of TLS
-    #[arg(long, value_name = "VERSION", value_enum, default_value_t = VersionName::Tls13)]
-    pub tls: VersionName,
+    #[arg(long, value_name = "VERSION", value_parser = VERSIONS.parser(), default_value = "1.3")]
+    pub tls: TlsVersion,
     /// The cipher suite
-    #[arg(long, value_enum, default_value_t = SuiteName::Aes128Gcm)]
-    pub suite: SuiteName,
+    #[arg(long, value_parser = SUITES.parser(), default_value = "aes-128-gcm")]
+    pub suite: TlsSuite,
     /// How a receiving NIC that lost its place finds it again
-    #[arg(long, value_enum, default_value_t = ResyncName::DriverRequest)]
-    pub resync: ResyncName,
+    #[arg(long, value_parser = RESYNCS.parser(), default_value = "driver-request")]
+    pub resync: ResyncMode,
     /// How a sending NIC goes on after a retransmission
-    #[arg(long, value_enum, default_value_t = TransmitResyncName::Dump)]
-    pub transmit_resync: TransmitResyncName,
+    #[arg(long, value_parser = TRANSMIT_RESYNCS.parser(), default_value = "dump")]
+    pub transmit_resync: TransmitResync,
     /// Pad records, so that the encrypted part of each is a multiple of this size (TLS 1.3)
     #[arg(long, value_name = "SIZE", default_value = "1", value_parser = options::size::<u16>(1..=16384))]
     pub padding: u16,
@@ -52,140 +52,65 @@ impl TlsOptions {
     /// In words, if not.
     pub fn check(&self) -> Result<(), String> {
         match self.tls {
-            VersionName::Tls12 if self.padding > 1 => Err("--padding: records of TLS 1.2 have none".into()),
+            TlsVersion::Tls12 if self.padding > 1 => Err("--padding: records of TLS 1.2 have none".into()),
             _ => Ok(()),
         }
     }
 
     /// What a handshake is to agree on.
     pub fn agreement(&self) -> Agreement {
-        Agreement { version: self.tls.into(), suite: self.suite.into() }
+        Agreement { version: self.tls, suite: self.suite }
     }
 
     /// `nic` with what is asked of it.
     pub fn nic(&self, nic: NicConfig) -> NicConfig {
-        NicConfig { tls_resync: self.resync.into(), tls_transmit_resync: self.transmit_resync.into(), ..nic }
+        NicConfig { tls_resync: self.resync, tls_transmit_resync: self.transmit_resync, ..nic }
     }
 
     /// The options that another run needs to be the same, by name.
     pub fn facts(&self) -> [(&'static str, String); 5] {
         [
-            ("tls", name(self.tls)),
-            ("suite", name(self.suite)),
-            ("resync", name(self.resync)),
-            ("transmit_resync", name(self.transmit_resync)),
+            ("tls", VERSIONS.name(&self.tls)),
+            ("suite", SUITES.name(&self.suite)),
+            ("resync", RESYNCS.name(&self.resync)),
+            ("transmit_resync", TRANSMIT_RESYNCS.name(&self.transmit_resync)),
             ("padding", self.padding.to_string()),
         ]
     }
 }
 
-/// A version of TLS.
-///
-/// ```
-/// use offload_api::TlsVersion;
-/// use offload_cli::tls_options::VersionName;
-///
-/// assert_eq!(TlsVersion::from(VersionName::Tls12), TlsVersion::Tls12);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum VersionName {
-    /// TLS 1.2.
-    #[value(name = "1.2")]
-    Tls12,
-    /// TLS 1.3.
-    #[value(name = "1.3")]
-    Tls13,
-}
+/// The versions of TLS.
+pub const VERSIONS: Names<TlsVersion> =
+    Names(&[("1.2", "TLS 1.2", TlsVersion::Tls12), ("1.3", "TLS 1.3", TlsVersion::Tls13)]);
 
-impl From<VersionName> for TlsVersion {
-    fn from(name: VersionName) -> TlsVersion {
-        match name {
-            VersionName::Tls12 => TlsVersion::Tls12,
-            VersionName::Tls13 => TlsVersion::Tls13,
-        }
-    }
-}
+/// The cipher suites of TLS that NICs know.
+pub const SUITES: Names<TlsSuite> = Names(&[
+    ("aes-128-gcm", "AES-128-GCM", TlsSuite::Aes128Gcm),
+    ("aes-256-gcm", "AES-256-GCM", TlsSuite::Aes256Gcm),
+    ("chacha20-poly1305", "ChaCha20-Poly1305", TlsSuite::ChaCha20Poly1305),
+]);
 
-/// A cipher suite.
-///
-/// ```
-/// use offload_api::TlsSuite;
-/// use offload_cli::tls_options::SuiteName;
-///
-/// assert_eq!(TlsSuite::from(SuiteName::Aes256Gcm), TlsSuite::Aes256Gcm);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SuiteName {
-    /// AES-128-GCM.
-    #[value(name = "aes-128-gcm")]
-    Aes128Gcm,
-    /// AES-256-GCM.
-    #[value(name = "aes-256-gcm")]
-    Aes256Gcm,
-    /// ChaCha20-Poly1305.
-    #[value(name = "chacha20-poly1305")]
-    ChaCha20Poly1305,
-}
+/// The ways in which a receiving NIC finds its place in the stream again.
+pub const RESYNCS: Names<ResyncMode> = Names(&[
+    ("driver-request", "The NIC searches, and asks", ResyncMode::DriverRequest),
+    ("core-hint", "The NIC waits to be told", ResyncMode::CoreHint),
+    (
+        "asynchronous",
+        "The NIC searches, announces a question and asks it later, when TLS has noted the answer",
+        ResyncMode::Asynchronous,
+    ),
+]);
 
-impl From<SuiteName> for TlsSuite {
-    fn from(name: SuiteName) -> TlsSuite {
-        match name {
-            SuiteName::Aes128Gcm => TlsSuite::Aes128Gcm,
-            SuiteName::Aes256Gcm => TlsSuite::Aes256Gcm,
-            SuiteName::ChaCha20Poly1305 => TlsSuite::ChaCha20Poly1305,
-        }
-    }
-}
+/// The ways in which a sending NIC goes on after a retransmission.
+pub const TRANSMIT_RESYNCS: Names<TransmitResync> = Names(&[
+    ("dump", "The NIC reads the record's earlier bytes once more", TransmitResync::Dump),
+    ("next-record", "Software seals the record, the NIC goes on with the next", TransmitResync::NextRecord),
+]);
 
-/// A way to find the place in the stream again.
-///
-/// ```
-/// use offload_api::ResyncMode;
-/// use offload_cli::tls_options::ResyncName;
-///
-/// assert_eq!(ResyncMode::from(ResyncName::CoreHint), ResyncMode::CoreHint);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ResyncName {
-    /// The NIC searches, and asks.
-    DriverRequest,
-    /// The NIC waits to be told.
-    CoreHint,
-    /// The NIC searches, announces a question and asks it later, when TLS has noted the answer.
-    Asynchronous,
-}
-
-impl From<ResyncName> for ResyncMode {
-    fn from(name: ResyncName) -> ResyncMode {
-        match name {
-            ResyncName::DriverRequest => ResyncMode::DriverRequest,
-            ResyncName::CoreHint => ResyncMode::CoreHint,
-            ResyncName::Asynchronous => ResyncMode::Asynchronous,
-        }
-    }
-}
-
-/// A way to go on after a retransmission.
-///
-/// ```
-/// use nic_sim::TransmitResync;
-/// use offload_cli::tls_options::TransmitResyncName;
-///
-/// assert_eq!(TransmitResync::from(TransmitResyncName::Dump), TransmitResync::Dump);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TransmitResyncName {
-    /// The NIC reads the record's earlier bytes once more.
-    Dump,
-    /// Software seals the record, the NIC goes on with the next.
-    NextRecord,
-}
-
-impl From<TransmitResyncName> for TransmitResync {
-    fn from(name: TransmitResyncName) -> TransmitResync {
-        match name {
-            TransmitResyncName::Dump => TransmitResync::Dump,
-            TransmitResyncName::NextRecord => TransmitResync::NextRecord,
-        }
-    }
-}
+/// The ciphers of QUIC's packets.
+pub const QUIC_CIPHERS: Names<QuicCipher> = Names(&[
+    ("aes128-gcm", "AES-128-GCM", QuicCipher::Aes128Gcm),
+    ("aes256-gcm", "AES-256-GCM", QuicCipher::Aes256Gcm),
+    ("aes128-ccm", "AES-128-CCM", QuicCipher::Aes128Ccm),
+    ("chacha20-poly1305", "ChaCha20-Poly1305", QuicCipher::ChaCha20Poly1305),
+]);

@@ -1,4 +1,4 @@
-//! `--trace` and `--trace-limit`: a timeline of a run, for Perfetto.
+//! `--pcap`, `--trace` and `--trace-limit`: the files in which a run can be looked at.
 
 use crate::{files, options};
 use clap::Args;
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
-/// Where the timeline of a run goes.
+/// The capture and the timeline of a run.
 ///
 /// ```
 /// use clap::Parser;
@@ -26,8 +26,12 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Args, Clone, Debug)]
 pub struct TraceOptions {
+    /// Capture what the first host's NIC sends and receives (pcapng, with the secrets of TLS handshakes). With several modes, one
+    /// file each: its name gets the mode's before the extension
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
     /// Write a timeline of hosts, NICs and the wire, to be opened at ui.perfetto.dev. It has lengths, sequence
-    /// numbers and counters, no keys and no payload. What hosts and devices cost has the writing in it then
+    /// numbers and counters, no keys and no payload. The costs of hosts and devices include the writing
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// How long that file may become; later events are counted only

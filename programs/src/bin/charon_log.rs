@@ -8,12 +8,14 @@ use core::time::Duration;
 use offload_api::{
     Action, Direction, EspKey, EspMode, EspSuite, Prefix, SaParams, Selector, Template, UdpEncapsulation,
 };
+use offload_cli::program;
 use sa_mirror::{Change, Decoder, Message, MirroredPolicy, MirroredSa, SaName, Used, encode};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Tells a mirror of the SAs that strongSwan's log shows. All between both addresses goes by tunnels of AES-256-GCM in UDP, and nothing else
 /// passes. For tests: logging of the group `chd` is to be at level 4, and then the log has keys in it.
@@ -32,10 +34,16 @@ struct Options {
     remote: IpAddr,
 }
 
-fn main() -> io::Result<()> {
-    let options = Options::parse();
+fn main() -> ExitCode {
+    program::main(NAME, |options: &Options| match run(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => program::fail(NAME, &error.to_string(), program::FAILED),
+    })
+}
+
+fn run(options: &Options) -> io::Result<()> {
     let policies = policies(options.local, options.remote);
-    let (mut log, mut stream) = (File::open(&options.log)?, UnixStream::connect(&options.socket)?);
+    let (mut log, mut stream) = (opened(&options.log, File::open)?, opened(&options.socket, UnixStream::connect)?);
     let mut reading = Reading::default();
     stream.set_read_timeout(Some(BETWEEN_LOOKS))?;
     let (mut line, mut decoder, mut bytes) = (Vec::new(), Decoder::new(), [0; 4096]);
@@ -193,3 +201,10 @@ const PORT: u16 = 4500;
 /// Bytes of a key of AES-256-GCM with its salt.
 const MATERIAL: usize = 36;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+
+/// Opens a file or a socket; an error names it.
+fn opened<T>(path: &Path, open: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
+    open(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+const NAME: &str = "charon_log";

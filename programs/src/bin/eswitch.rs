@@ -82,9 +82,6 @@ struct Options {
     /// Print what was counted as a line of JSON
     #[arg(long)]
     json: bool,
-    /// Capture what the NIC sends and receives by its wire (pcapng)
-    #[arg(long, value_name = "FILE")]
-    pcap: Option<PathBuf>,
     #[command(flatten)]
     trace: TraceOptions,
     #[command(flatten)]
@@ -118,11 +115,8 @@ fn run(options: &Options) -> Result<String, Stop> {
     if options.mirror.is_some() {
         manager = manager.keyed(options.address.into());
     }
-    let files = RunFiles {
-        read: options.rules.iter().map(PathBuf::as_path).collect(),
-        pcap: options.pcap.as_deref(),
-        ..RunFiles::new(&options.trace)
-    };
+    let files =
+        RunFiles { read: options.rules.iter().map(PathBuf::as_path).collect(), ..RunFiles::new(&options.trace) };
     let mut ends = Vec::new();
     let mut outside = OutsideHost::open_with(NAME, "hypervisor", &outside_options, &options.wire, &files, |builder| {
         let mut builder = builder.switched(SwitchConfig::default());

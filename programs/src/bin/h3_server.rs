@@ -4,8 +4,9 @@
 
 use clap::Parser;
 use futures_util::future::join_all;
+use offload_api::QuicCipher;
 use offload_cli::program;
-use offload_cli::quic_suite::QuicSuite;
+use offload_cli::tls_options::QUIC_CIPHERS;
 use offload_programs::outside::{Stop, authority_file, listed, told, unusable};
 use offload_programs::web::folder::FolderOptions;
 use offload_programs::web::http3::Mode;
@@ -32,17 +33,14 @@ struct Options {
     #[arg(long, value_delimiter = ',', default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
     /// The cipher of packets that the server takes before others
-    #[arg(long, value_enum, default_value_t = QuicSuite::Aes128Gcm)]
-    suite: QuicSuite,
+    #[arg(long, value_parser = QUIC_CIPHERS.parser(), default_value = "aes128-gcm")]
+    suite: QuicCipher,
     /// Ask for other keys after so many packets; QUIC allows it every three probe timeouts
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
     key_update_every: Option<u64>,
     /// Paths of a connection that a client may have at a time (draft-ietf-quic-multipath-21)
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     paths: u32,
-    /// Capture what the server's NIC sends and receives (pcapng, TLS secrets inside)
-    #[arg(long, value_name = "FILE")]
-    pcap: Option<PathBuf>,
     #[command(flatten)]
     serving: FolderOptions,
 }
@@ -53,7 +51,7 @@ fn main() -> ExitCode {
 
 /// Serves the peer at the other end of the wire until it is interrupted, and tells what was counted.
 fn serve(options: &Options) -> Result<String, Stop> {
-    let (site, mut outside) = options.serving.open(NAME, "server", &options.folder, options.pcap.as_deref())?;
+    let (site, mut outside) = options.serving.open(NAME, "server", &options.folder)?;
     let limits = options.serving.limits.limits();
     // IPv6's and UDP's headers.
     let config = Config {
@@ -63,7 +61,7 @@ fn serve(options: &Options) -> Result<String, Stop> {
         ..Config::default()
     };
     let servers = options.mode.iter().map(|mode| {
-        let tls = identity::quic_server_config(options.suite.into(), Randomness::System, outside.secrets());
+        let tls = identity::quic_server_config(options.suite, Randomness::System, outside.secrets());
         let server = Server::new(site.clone(), *mode, tls, config.clone()).map_err(unusable)?;
         Ok(server.with_limits(limits.clone()).with_key_update_every(options.key_update_every))
     });

@@ -62,9 +62,6 @@ struct Options {
     /// Change the transmit key after so many records
     #[arg(long, value_name = "RECORDS", value_parser = clap::value_parser!(u64).range(2..))]
     records_per_key: Option<u64>,
-    /// Capture what the NIC sends and receives (pcapng, TLS secrets inside)
-    #[arg(long, value_name = "FILE")]
-    pcap: Option<PathBuf>,
     #[command(flatten)]
     outside: OutsideOptions,
     #[command(flatten)]
@@ -118,7 +115,6 @@ fn run(options: &Options) -> Result<(), Stop> {
     let files = RunFiles {
         read: options.cacert.iter().map(PathBuf::as_path).collect(),
         out: options.out.as_deref(),
-        pcap: options.pcap.as_deref(),
         ..RunFiles::new(&options.trace)
     };
     let mut outside = OutsideHost::open(NAME, "client", &options.outside, &options.wire, &files)?;

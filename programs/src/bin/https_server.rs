@@ -52,9 +52,6 @@ struct Options {
     /// The SHA-256 of the only certificate that the built-in client takes. That of the server's is printed at the start
     #[arg(long, value_name = "SHA256")]
     pin: Option<Pin>,
-    /// Capture what the server's NIC sends and receives, in the last mode (pcapng, TLS secrets inside)
-    #[arg(long, value_name = "FILE")]
-    pcap: Option<PathBuf>,
     #[command(flatten)]
     serving: FolderOptions,
 }
@@ -72,7 +69,7 @@ fn serve(options: &Options) -> Result<String, Stop> {
         return Err(unusable("--port is for one --mode only"));
     }
     let folder = options.folder.as_deref().unwrap_or(Path::new("."));
-    let (site, mut outside) = options.serving.open(NAME, "server", folder, options.pcap.as_deref())?;
+    let (site, mut outside) = options.serving.open(NAME, "server", folder)?;
     let limits = options.serving.limits.limits();
     let servers: Vec<Server> = options
         .mode
@@ -151,8 +148,7 @@ fn compare(options: &Options) -> Result<String, Stop> {
         records_per_key: options.records_per_key,
         ..Comparison::new(folder).map_err(unusable)?
     };
-    RunFiles { served: Some(folder), pcap: options.pcap.as_deref(), ..RunFiles::new(trace) }
-        .check(&options.serving.outside)?;
+    RunFiles { served: Some(folder), ..RunFiles::new(trace) }.check(&options.serving.outside)?;
     let run = |comparison: &Comparison, mode: Mode| {
         comparison.run(mode).map_err(|error| (format!("{mode}: {error}"), program::FAILED))
     };
@@ -163,7 +159,7 @@ fn compare(options: &Options) -> Result<String, Stop> {
     let mut rows = Vec::new();
     for (at, mode) in options.mode.iter().enumerate() {
         let last = at + 1 == options.mode.len();
-        let capture = options.pcap.as_deref().filter(|_| last).map(begin_capture).transpose().map_err(unusable)?;
+        let capture = trace.pcap.as_deref().filter(|_| last).map(begin_capture).transpose().map_err(unusable)?;
         let trace = if last { trace.begin().map_err(unusable)? } else { None };
         let tracer = trace.as_ref().map(|trace| trace.tracer().clone());
         rows.push(run(&Comparison { capture, tracer, ..comparison.clone() }, *mode)?);

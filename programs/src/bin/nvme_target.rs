@@ -157,8 +157,17 @@ fn prepare(options: &Options) -> Result<Target, String> {
         storages.push(Arc::new(memory.map_err(|error| format!("{size} of memory: {error}"))?));
     }
     for path in &options.file {
+        let [_, _, identity] = kept_of(path);
+        let had_identity = identity.exists();
         let file = FileStorage::open(path, options.direct);
         storages.push(Arc::new(file.map_err(|error| error.to_string())?));
+        if !had_identity && identity.exists() {
+            say!("{NAME}: hosts know {} by the UUID in {}: keep them together", path.display(), identity.display());
+        }
+        let rest = path.metadata().map_or(0, |about| about.len() % u64::from(options.block_size));
+        if rest > 0 {
+            say!("{NAME}: {}: the last {rest} bytes are no whole block and are not served", path.display());
+        }
     }
     if storages.is_empty() {
         return Err("nothing to serve: give --memory SIZE or --file PATH".into());

@@ -26,9 +26,6 @@ struct Options {
     /// What to serve
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// Capture the frames of the host's NIC in both directions (pcapng)
-    #[arg(long, value_name = "FILE")]
-    pcap: Option<PathBuf>,
     #[command(flatten)]
     serving: FolderOptions,
 }
@@ -39,7 +36,7 @@ fn main() -> ExitCode {
 
 /// Serves the peer at the other end of the wire until it is interrupted, and tells what was counted.
 fn serve(options: &Options) -> Result<String, Stop> {
-    let (site, mut outside) = options.serving.open(NAME, "host", &options.folder, options.pcap.as_deref())?;
+    let (site, mut outside) = options.serving.open(NAME, "host", &options.folder)?;
     let instructions = instructions(options, site.folder());
     let web = Server::new(site, Mode::Http, identity::server_config(Randomness::System, None))
         .with_limits(options.serving.limits.limits());

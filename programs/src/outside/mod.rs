@@ -192,8 +192,10 @@ impl OutsideOptions {
     /// In words.
     pub fn check_with(&self, wire: &WireOptions, trace: &TraceOptions) -> Result<(), &'static str> {
         self.check(wire)?;
-        if !self.is_asked_for() && trace.trace.is_some() {
-            return Err("--trace shows an emulated host, whose wire needs an end outside: --tap, --dgram or --stream");
+        if !self.is_asked_for() && (trace.trace.is_some() || trace.pcap.is_some()) {
+            return Err(
+                "--trace and --pcap show an emulated host, whose wire needs an end outside: --tap, --dgram or --stream",
+            );
         }
         Ok(())
     }

@@ -53,16 +53,14 @@ pub struct RunFiles<'a> {
     pub served: Option<&'a Path>,
     /// What arrives.
     pub out: Option<&'a Path>,
-    /// A capture of what the host's NIC sends and receives.
-    pub pcap: Option<&'a Path>,
-    /// A timeline.
+    /// A capture and a timeline.
     pub trace: &'a TraceOptions,
 }
 
 impl<'a> RunFiles<'a> {
-    /// No files but a timeline, if there is to be one.
+    /// No files but a capture and a timeline, if they are asked for.
     pub fn new(trace: &'a TraceOptions) -> RunFiles<'a> {
-        RunFiles { read: Vec::new(), served: None, out: None, pcap: None, trace }
+        RunFiles { read: Vec::new(), served: None, out: None, trace }
     }
 
     /// Sees that none of them is another one, and that those to be written can be; none is left that was not there.
@@ -80,7 +78,7 @@ impl<'a> RunFiles<'a> {
     /// All of them, with those of the options.
     fn with<'b>(&'b self, options: &'b OutsideOptions, numbers: &'b [PathBuf]) -> Files<'b> {
         let of_options = options.keys.iter().chain(&options.key_changes).chain(numbers).map(PathBuf::as_path);
-        let written = [self.out, self.pcap, self.trace.trace.as_deref()];
+        let written = [self.out, self.trace.pcap.as_deref(), self.trace.trace.as_deref()];
         Files {
             read: self.read.iter().copied().chain(of_options).collect(),
             served: self.served,
@@ -135,7 +133,7 @@ impl OutsideHost {
         let outside = Outside::open(options).map_err(unusable)?;
         options.check_keys().map_err(unusable)?;
         let agents = mirroring::bind(options).map_err(unusable)?;
-        let capture = files.pcap.map(begin_capture).transpose().map_err(unusable)?;
+        let capture = files.trace.pcap.as_deref().map(begin_capture).transpose().map_err(unusable)?;
         let trace = files.trace.begin().map_err(unusable)?;
         let tracer = trace.as_ref().map(TraceFile::tracer);
         let bed = outside.bed(host, options, wire, (capture.as_ref(), tracer), behind).map_err(unusable)?;

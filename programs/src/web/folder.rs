@@ -31,17 +31,11 @@ impl FolderOptions {
     ///
     /// # Errors
     /// If the folder cannot be served; as [`OutsideHost::open`].
-    pub fn open(
-        &self,
-        name: &'static str,
-        host: &str,
-        folder: &Path,
-        pcap: Option<&Path>,
-    ) -> Result<(Site, OutsideHost), Stop> {
+    pub fn open(&self, name: &'static str, host: &str, folder: &Path) -> Result<(Site, OutsideHost), Stop> {
         self.outside.check(&self.wire).map_err(unusable)?;
         let site =
             Site::new(folder, tokio_pool()).map_err(|error| unusable(format!("{}: {error}", folder.display())))?;
-        let files = RunFiles { served: Some(folder), pcap, ..RunFiles::new(&self.trace) };
+        let files = RunFiles { served: Some(folder), ..RunFiles::new(&self.trace) };
         let outside = OutsideHost::open(name, host, &self.outside, &self.wire, &files)?;
         Ok((site, outside))
     }

@@ -105,7 +105,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
         ("nvme_target", vec!["--memory", "1MiB", "--dgram", "none/a", "b"], "none/a: "),
         ("nvme_target", vec!["--memory", "1MiB", "--trace", "new"], "--trace shows an emulated host"),
         ("nvme_host", vec!["--trace", "new", "id"], "--trace shows an emulated host"),
-        ("nvme_loopback", vec!["--size", "0"], "nothing to read"),
+        ("nvme_loopback", vec!["--size", "0"], "1 byte at least"),
         ("nvme_loopback", vec!["--mode", "cpu", "--trace", "none/x"], "none/x: "),
         ("nvme_host", vec!["--connect", "nowhere"], "'--connect <ADDR>'"),
         ("nvme_host", vec!["--queues", "0", "read"], "'--queues <QUEUES>'"),

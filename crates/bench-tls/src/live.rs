@@ -15,9 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Who wants to know how a run goes, and how often.
 ///
 /// ```
-/// use offload_bench_tls::bulk::Mode;
-/// use offload_bench::iperf::{Iperf, Until};
-/// use offload_bench::live::{HostSample, Live, Sample};
+/// use offload_base::Seed;
+/// use offload_bench_tls::bulk::{Bulk, Mode};
+/// use offload_bench_tls::live::{HostSample, Live, Sample};
+/// use offload_bench_tls::observers::Observers;
+/// use offload_bench_tls::payload::Payload;
 /// use std::sync::{Arc, Mutex};
 /// use std::time::Duration;
 ///
@@ -28,10 +30,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 ///     assert!(receiver.contexts <= 2, "one a direction");
 ///     noted.lock().unwrap().push(sample.received);
 /// });
-/// Iperf { until: Until::Bytes(1 << 20), live: Some(live), ..Iperf::new(Mode::TlsNic) }.run()?;
+/// let observers = Observers { live: Some(live), ..Observers::default() };
+/// Bulk { observers, ..Bulk::new(Mode::TlsNic, Payload::seeded(Seed(1), 1 << 20)) }.run()?;
 /// let seen = seen.lock().unwrap();
 /// assert!(seen.is_sorted() && seen.last() == Some(&(1 << 20)), "the last look is at the end");
-/// # Ok::<(), std::io::Error>(())
+/// # Ok::<(), offload_bench_tls::bulk::BulkError>(())
 /// ```
 #[derive(Clone)]
 pub struct Live {

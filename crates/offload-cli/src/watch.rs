@@ -1,15 +1,15 @@
-//! `nicbench iperf --watch`: how a run goes, step by step, on standard error.
+//! `--watch`: how a run goes, step by step, on standard error.
 //!
 //! On a terminal one screen is drawn over the last: rates, and every counter that moved in the step, as `ethtool -S` names it.
 //! Elsewhere each step is a line. Rates are per second of the run's clock.
 
 use core::time::Duration;
-use offload_bench::live::{HostSample, Sample};
+use offload_bench_tls::live::{HostSample, Sample};
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 
 /// What was shown last, and how.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     redraws: bool,
     shown: Mutex<Shown>,
 }
@@ -22,11 +22,11 @@ struct Shown {
 }
 
 impl Watch {
-    pub(super) fn on_standard_error() -> Watch {
+    pub(crate) fn on_standard_error() -> Watch {
         Watch { redraws: io::stderr().is_terminal(), shown: Mutex::default() }
     }
 
-    pub(super) fn show(&self, sample: &Sample) {
+    pub(crate) fn show(&self, sample: &Sample) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let last = shown.last.take().filter(|last| last.mode == sample.mode && last.at < sample.at);
         let mut text = String::new();
@@ -100,7 +100,7 @@ fn screen(last: Option<&Sample>, now: &Sample) -> String {
     }
     let more = moved.len().saturating_sub(MOST_ROWS);
     if more > 0 {
-        text += &format!("... and {more} more; --openmetrics serves all of them\n");
+        text += &format!("... and {more} more\n");
     }
     text
 }
@@ -175,13 +175,13 @@ const FIRST: [&str; 6] = ["tx_packets", "rx_packets", RETRANSMITS, LOST, FOUND, 
 const MOST_ROWS: usize = 19;
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use offload_base::counters::CounterSet;
 
     offload_base::counters! {
         /// Some of a host's.
-        pub(in crate::commands) struct Counted {
+        pub(crate) struct Counted {
             /// Frames.
             pub frames: "tx_packets",
             /// Segments sent again.
@@ -193,7 +193,7 @@ pub(super) mod tests {
         }
     }
 
-    pub(in crate::commands) fn sample(at: Duration, received: u64, counted: Counted) -> Sample {
+    pub(crate) fn sample(at: Duration, received: u64, counted: Counted) -> Sample {
         let host = || {
             let mut counters = CounterSet::default();
             counters.add(&counted);

@@ -7,13 +7,13 @@ use offload_bench::ipsec::{self, EspMode as Mode, addresses};
 use offload_bench::keys;
 use offload_bench::services::{EspServices, ServiceController};
 use offload_bench_tls::bulk::{self, Bulk, BulkError, Mode as Stream};
-use offload_bench_tls::facts::{Facts, Run};
+use offload_bench_tls::facts::Run;
 use offload_bench_tls::table;
-use offload_cli::loopback::{self, Common, Failure, Loopback, OutputFiles, Ways};
 use offload_cli::options;
+use offload_cli::run_options::RunOptions;
+use offload_cli::scenario::{self, About, Failure, Made, Modes, OutputFiles, Scenario};
 use offload_console::say;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// Sends a file over TCP through two emulated NICs: plain, and under ESP: by the hosts, by the NICs under headers of
 /// the hosts (crypto offload), and by the NICs alone (packet offload).
@@ -29,7 +29,7 @@ pub struct IpsecLoopback {
     /// The file to send. Without it: seeded data
     file: Option<PathBuf>,
     /// How many bytes to send without a file: 256MiB, 1GB, 4096
-    #[arg(long, value_parser = options::bytes, default_value = "256MiB", conflicts_with = "file")]
+    #[arg(long, value_parser = options::some_bytes, default_value = "256MiB", conflicts_with = "file")]
     size: u64,
     /// Only these modes, comma-separated: plain, esp-cpu, esp-crypto, esp-packet
     #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
@@ -42,10 +42,6 @@ pub struct IpsecLoopback {
     /// Without it: AES-128-GCM in transport mode, extended sequence numbers, keys from the seed
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
-    /// Capture what the server's NIC sends and receives (pcapng). With several modes, one file each: its name gets the
-    /// mode's before the extension
-    #[arg(long, value_name = "FILE")]
-    pcap: Option<PathBuf>,
     /// Write what arrived into this file (of the last mode)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -56,24 +52,24 @@ pub struct IpsecLoopback {
     /// Who decides how many instances of a service there are: queue (by queueing theory), hysteresis, fixed (one of each)
     #[arg(long, value_name = "WHO", value_parser = options::choice::<ServiceController>(), default_value_t = ServiceController::Queue)]
     controller: ServiceController,
-    /// Show all columns (copy, crypto, the devices, DMA), what a packet costs, and the counters that moved
-    #[arg(long, conflicts_with = "json")]
-    wide: bool,
     #[command(flatten)]
-    common: Common,
+    run: RunOptions,
 }
 
-impl Loopback for IpsecLoopback {
-    fn run(&self, program: &str) -> ExitCode {
-        let shown = |facts: &Facts| self.common.shown(facts, || report(self, facts));
-        loopback::finish(program, run(self), shown, |run| run.sha256_ok)
+impl Scenario for IpsecLoopback {
+    fn about(&self) -> About<'_> {
+        self.run.about(self.mode.len())
+    }
+
+    fn run(&self) -> Result<Made, Failure> {
+        run(self)
     }
 }
 
-fn run(options: &IpsecLoopback) -> Result<Facts, Failure> {
-    loopback::check_family(options.ipv6, options.common.wire.mtu)?;
-    let seed = options.common.wire.seed();
-    let payload = loopback::payload(options.file.as_deref(), seed, options.size)?;
+fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
+    scenario::check_family(options.ipv6, &options.run.wire)?;
+    let seed = options.run.wire.seed();
+    let (payload, checksum) = scenario::payload(options.file.as_deref(), seed, options.size, &options.run)?;
     let keys = match &options.keys {
         Some(path) => {
             let hosts = [&addresses(0)[..], &addresses(1)];
@@ -84,20 +80,16 @@ fn run(options: &IpsecLoopback) -> Result<Facts, Failure> {
     let files = OutputFiles {
         read: options.file.iter().chain(&options.keys).map(PathBuf::as_path).collect(),
         out: options.out.as_deref(),
-        pcap: options.pcap.as_deref(),
         ..OutputFiles::default()
     };
-    let ways = Ways::new(NAME, &options.common, &options.mode, files)?;
-    let unreadable = |error| Failure::Unusable(format!("what is to be sent cannot be read: {error}"));
-    let checksum = payload.checksum().map_err(unreadable)?;
+    let modes = Modes::new(NAME, &options.run, &options.mode, files)?;
     let own = [
-        ("file", loopback::named(options.file.as_ref())),
-        ("keys", loopback::named(options.keys.as_ref())),
+        ("file", scenario::named(options.file.as_ref())),
+        ("keys", scenario::named(options.keys.as_ref())),
         ("ipv6", options.ipv6.to_string()),
         ("services", options.services.map_or_else(|| "none".into(), |area| format!("{area} {}", options.controller))),
     ];
-    let mut facts = options.common.facts(NAME, own);
-    ways.make(payload.len(), &mut facts, |mode, way| {
+    let runs = modes.make(payload.len(), |mode, observers, out| {
         say_what_is_refused(mode, &keys)?;
         let by_nic = matches!(mode, Mode::EspCrypto | Mode::EspPacket);
         let services = options.services.filter(|_| by_nic).map(|area| {
@@ -107,26 +99,31 @@ fn run(options: &IpsecLoopback) -> Result<Facts, Failure> {
         let services = services.transpose()?;
         let bulk = Bulk {
             checksum: Some(checksum),
-            clock: options.common.clock(),
+            clock: options.run.clock(),
             seed,
-            nic: NicConfig { mtu: options.common.wire.mtu, ..NicConfig::default() },
-            link: options.common.wire.link(),
+            nic: NicConfig { mtu: options.run.wire.mtu, ..NicConfig::default() },
+            link: options.run.wire.link(),
             ipv6: options.ipv6,
             layer: mode.offload().map(|kind| ipsec::layer(keys.clone().offloaded(kind))),
             port: services.as_ref().map(EspServices::port),
-            capture: way.capture,
-            tracer: way.tracer,
-            out: way.out,
-            progress: Some(way.progress),
+            observers,
+            out,
             ..Bulk::new(Stream::Tcp, payload.clone())
         };
-        let mut run = bulk.run().map_err(|error| loopback::failed(mode, broken_off(&error)))?;
+        let mut run = bulk.run().map_err(|error| Failure::of(mode, broken_off(&error)))?;
         if let Some(services) = &services {
             services.count(&mut run);
         }
         Ok(Run { mode: mode.to_string(), ..run })
     })?;
-    Ok(facts)
+    let text = scenario::text(
+        &runs,
+        options.run.output.wide,
+        &format!("\n{}", table::per_packet(&runs)),
+        &table::timeouts(&runs),
+    );
+    let whole = runs.iter().all(|run| run.sha256_ok);
+    Ok(Made::new(options.run.facts(NAME, own), &runs, whole, text))
 }
 
 /// A line for each SA that this way is to have done by a NIC, which will not: the figures are software's then.
@@ -151,11 +148,6 @@ fn broken_off(error: &BulkError) -> String {
         text.extend(moved.map(|(name, value)| format!(", {name} {value}")));
     }
     text
-}
-
-fn report(options: &IpsecLoopback, facts: &Facts) -> String {
-    let runs = &facts.runs;
-    loopback::text(facts, options.wide, &format!("\n{}", table::per_packet(runs)), &table::timeouts(runs))
 }
 
 const NAME: &str = "ipsec_loopback";

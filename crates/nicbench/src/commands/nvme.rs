@@ -19,18 +19,19 @@ use offload_api::{Refused, SegmentStream};
 use offload_base::Seed;
 use offload_base::cost::{self, Domain, Meter, Report, WORKS, Work};
 use offload_base::counters::CounterSet;
-use offload_bench_tls::facts::Facts;
-use offload_cli::loopback::{self, Common, Failure, Loopback, OutputFiles, Ways};
+use offload_bench_tls::observers::Observers;
+use offload_bench_tls::table;
 use offload_cli::options;
-use offload_cli::program;
+use offload_cli::own;
+use offload_cli::run_options::RunOptions;
+use offload_cli::scenario::{About, Failure, Made, Modes, OutputFiles, Scenario};
 use offload_host_stack::{TcpConfig, TcpListener};
 use offload_testbed::identity::{self, Randomness};
-use offload_testbed::{BedHost, Testbed, Tracer};
+use offload_testbed::{BedHost, Testbed};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,7 +44,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[command(name = "nvme_loopback", version, allow_negative_numbers = true)]
 pub struct NvmeLoopback {
     /// How much to read, or write: 256MiB, 1GB
-    #[arg(long, value_parser = options::bytes, default_value = "256MiB")]
+    #[arg(long, value_parser = options::some_bytes, default_value = "256MiB")]
     size: u64,
     /// Bytes of a command
     #[arg(long, value_parser = options::bytes, default_value = "256KiB")]
@@ -65,7 +66,7 @@ pub struct NvmeLoopback {
     #[arg(long)]
     write: bool,
     #[command(flatten)]
-    common: Common,
+    run: RunOptions,
 }
 
 /// Who does what.
@@ -150,24 +151,17 @@ impl Cost {
     }
 }
 
-impl Loopback for NvmeLoopback {
-    fn run(&self, program: &str) -> ExitCode {
-        let shown = |facts: &Facts<Run>| self.common.shown(facts, || table(&facts.runs));
-        let facts = run_all(self);
-        let all_right = facts.as_ref().map_or(true, |facts| facts.runs.iter().all(|run| run.data_ok));
-        let ended = loopback::finish(program, facts, shown, |_| true);
-        if all_right {
-            ended
-        } else {
-            program::fail(program, "what was read, or written, is not what the disk holds", program::FAILED)
-        }
+impl Scenario for NvmeLoopback {
+    fn about(&self) -> About<'_> {
+        self.run.about(self.mode.len())
+    }
+
+    fn run(&self) -> Result<Made, Failure> {
+        run_all(self)
     }
 }
 
-fn run_all(options: &NvmeLoopback) -> Result<Facts<Run>, Failure> {
-    if options.size == 0 {
-        return Err(Failure::Unusable("--size 0: there is nothing to read".into()));
-    }
+fn run_all(options: &NvmeLoopback) -> Result<Made, Failure> {
     if !options.io.is_multiple_of(u64::from(BLOCK)) || options.io == 0 || options.io > 1 << 20 {
         return Err(Failure::Unusable("a read has whole blocks of 4096 bytes, 1 MiB at most".into()));
     }
@@ -180,37 +174,32 @@ fn run_all(options: &NvmeLoopback) -> Result<Facts<Run>, Failure> {
                 .into(),
         ));
     }
-    let ways = Ways::new(NAME, &options.common, &modes, OutputFiles::default())?;
-    let own = [
-        ("size", options.size.to_string()),
-        ("io", options.io.to_string()),
-        ("depth", options.depth.to_string()),
-        ("queues", options.queues.to_string()),
-    ];
+    let modes = Modes::new(NAME, &options.run, &modes, OutputFiles::default())?;
+    let own = own!(options: size, io, depth, queues);
     let own = own.into_iter().chain(options.xts.then(|| ("xts", "AES-256".into())));
     let own = own.chain(options.write.then(|| ("write", "true".into())));
-    let mut facts = options.common.facts(NAME, own);
-    ways.make(options.size, &mut facts, |mode, way| {
-        run(options, mode, way.tracer.as_ref()).map_err(|error| loopback::failed(mode, error))
+    let runs = modes.make(options.size, |mode, observers, _| {
+        run(options, mode, &observers).map_err(|error| Failure::of(mode, error))
     })?;
-    Ok(facts)
+    let whole = runs.iter().all(|run| run.data_ok);
+    let text = table(&runs, options.run.output.wide) + table::noise_in(options.size, &[]);
+    Ok(Made::new(options.run.facts(NAME, own), &runs, whole, text))
 }
 
-fn run(options: &NvmeLoopback, mode: Mode, tracer: Option<&Tracer>) -> Result<Run, Box<dyn Error>> {
-    let seed = options.common.wire.seed();
+fn run(options: &NvmeLoopback, mode: Mode, observers: &Observers) -> Result<Run, Box<dyn Error>> {
+    let seed = options.run.wire.seed();
     let meter = Meter::new();
-    let mut nic = NicConfig { mtu: options.common.wire.mtu, ..NicConfig::default() };
-    if options.common.wire.real {
+    let mut nic = NicConfig { mtu: options.run.wire.mtu, ..NicConfig::default() };
+    if options.run.wire.real {
         (nic.delays, nic.line_rate) = (nic_sim::Delays::NONE, None);
     }
-    let mut bed = Testbed::builder(seed)
-        .clock(options.common.clock())
+    let builder = Testbed::builder(seed)
+        .clock(options.run.clock())
         .meter(&meter)
         .host("target", nic.clone(), TcpConfig::default())
         .host("host", nic, TcpConfig::default())
-        .wire(0, 1, options.common.wire.link())
-        .traced(tracer)
-        .build()?;
+        .wire(0, 1, options.run.wire.link());
+    let mut bed = observers.attach(builder).build()?;
     let attached = meter.attach();
     let pattern = pattern(seed, mode);
     let (there, here) = (bed.host(0).clone(), bed.host(1).clone());
@@ -241,9 +230,10 @@ fn run(options: &NvmeLoopback, mode: Mode, tracer: Option<&Tracer>) -> Result<Ru
     let (size, io, depth) = (options.size, options.io, options.depth);
     let job =
         Job { bytes: size, io, depth, pattern: pattern.clone(), volume: volume.clone(), mode, write: options.write };
-    let working = here.spawn("application", work_through(job, host, here.clone(), meter.clone()));
-    let (mut data_ok, took) = bed.run(working)?;
+    let working = here.spawn("application", work_through(job, host, here.clone(), meter.clone(), observers.clone()));
+    let (mut data_ok, took) = observers.run(&mut bed, mode, working)?;
     drop(attached);
+    observers.finish()?;
     let counters = bed.counters();
     let mut of_host = CounterSet::default();
     bed.host(1).count(&mut of_host);
@@ -405,6 +395,7 @@ async fn work_through(
     host: Host,
     bed_host: BedHost,
     meter: Meter,
+    observers: Observers,
 ) -> io::Result<(bool, core::time::Duration)> {
     host.ready().await.map_err(io::Error::other)?;
     let mut disk = host.disk(1).await.map_err(io::Error::other)?;
@@ -437,6 +428,7 @@ async fn work_through(
         all_right &= job.write || job.mode == Mode::Emulate || holds(&buffer, &job.pattern, first * u64::from(BLOCK));
         buffers.push(buffer);
         done += job.io;
+        observers.arrived(job.io);
     }
     let took = bed_host.now() - started;
     host.close().await;
@@ -483,29 +475,39 @@ fn holds(buffer: &Buffer, pattern: &Bytes, at: u64) -> bool {
     })
 }
 
-fn table(runs: &[Run]) -> String {
-    let mut text = format!(
-        "{:<15} {:>7} {:>7} | {:>6} {:>6} {:>6} {:>6} {:>7} {:>6} | {:>7} {:>7}\n",
-        "mode", "Gb/s", "placed", "copy", "crc", "crypto", "stack", "framing", "total", "target", "devices"
-    );
-    for run in runs {
+fn table(runs: &[Run], wide: bool) -> String {
+    let software = runs.iter().find(|run| run.mode == "cpu").map(|run| run.host_ns_per_byte.total);
+    let mut heading = ["mode", "goodput Gb/s", "placed", "host ns/B"].map(String::from).to_vec();
+    heading.extend(software.map(|_| "less than cpu".into()));
+    let parts = ["copy", "crc", "crypto", "stack", "framing", "target ns/B", "devices ns/B"];
+    heading.extend(parts.iter().filter(|_| wide).map(|part| part.to_string()));
+    let mut rows = vec![heading];
+    rows.extend(runs.iter().map(|run| {
         let host = &run.host_ns_per_byte;
-        text += &format!(
-            "{:<15} {:>7.2} {:>6.1}% | {:>6.3} {:>6.3} {:>6.3} {:>6.3} {:>7.3} {:>6.3} | {:>7.3} {:>7.3}\n",
-            run.mode,
-            run.goodput_gbps,
-            run.placed_share * 100.0,
+        let mut row = vec![
+            run.mode.clone(),
+            format!("{:.2}", run.goodput_gbps),
+            format!("{:.1}%", run.placed_share * 100.0),
+            format!("{:.3}", host.total),
+        ];
+        row.extend(software.map(|software| match run.mode.as_str() {
+            "cpu" => String::new(),
+            _ => format!("{:.1}x", software / host.total.max(f64::MIN_POSITIVE)),
+        }));
+        let parts = [
             host.copy,
             host.crc,
             host.crypto,
             host.stack,
             host.framing,
-            host.total,
             run.target_ns_per_byte.total,
             run.device_ns_per_byte,
-        );
-    }
-    text + "copy to total: CPU time of the host that reads or writes, nanoseconds per byte; target, devices: theirs, in all\n"
+        ];
+        row.extend(parts.iter().filter(|_| wide).map(|cost| format!("{cost:.3}")));
+        row
+    }));
+    let more = if wide { "" } else { "; --wide shows its parts, the target and both devices" };
+    table::align(&rows) + &format!("host: CPU time of the host that reads or writes, nanoseconds per byte{more}\n")
 }
 
 const NAME: &str = "nvme_loopback";

@@ -4,15 +4,16 @@ use clap::Parser;
 use core::time::Duration;
 use nic_sim::NicConfig;
 use offload_bench::pdcp::{Mode, PdcpBulk};
-use offload_bench_tls::facts::Facts;
+use offload_bench_tls::facts::Run;
 use offload_bench_tls::payload::Payload;
 use offload_bench_tls::table;
-use offload_cli::loopback::{self, Common, Failure, Loopback, OutputFiles, Ways};
 use offload_cli::options;
+use offload_cli::own;
+use offload_cli::run_options::RunOptions;
+use offload_cli::scenario::{self, About, Failure, Made, Modes, OutputFiles, Scenario};
 use pdcp::SnLen;
 use pdcp::crypto::Algorithm;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// Sends packets of a mobile network's users from host to host, as PDCP PDUs in GTP-U: with the null algorithms, ciphered and authenticated by
 /// the CPU, by jobs of an accelerator, by the NICs. Prints what each way cost; costs are nanoseconds of CPU time per byte.
@@ -25,7 +26,7 @@ pub struct PdcpLoopback {
     /// What to send. Without it: seeded data
     file: Option<PathBuf>,
     /// How much to send on each bearer without a file: 64MiB, 1GB, 4096
-    #[arg(long, value_parser = options::bytes, default_value = "64MiB", conflicts_with = "file")]
+    #[arg(long, value_parser = options::some_bytes, default_value = "64MiB", conflicts_with = "file")]
     size: u64,
     /// Only these ways, comma-separated: pdcp-plain, pdcp-cpu, pdcp-jobs, pdcp-nic
     #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
@@ -51,10 +52,6 @@ pub struct PdcpLoopback {
     /// Queues of each NIC: a NIC that ciphers brings each bearer's PDUs to that bearer's queue, by port and TEID
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
-    /// Capture what the sender's NIC sends and receives (pcapng). With several ways, one file each: its name gets the way's before the
-    /// extension
-    #[arg(long, value_name = "FILE")]
-    pcap: Option<PathBuf>,
     /// Write the keys, for who reads a capture: TEID, direction, bearer, bits of a sequence number, algorithm, and the keys of ciphering and of
     /// integrity. They are made of the seed and protect nothing else
     #[arg(long, value_name = "FILE")]
@@ -62,11 +59,8 @@ pub struct PdcpLoopback {
     /// GTP-U over IPv6
     #[arg(long)]
     ipv6: bool,
-    /// Show all columns (copy, framing and crypto, the devices, DMA) and the counters that moved
-    #[arg(long, conflicts_with = "json")]
-    wide: bool,
     #[command(flatten)]
-    common: Common,
+    run: RunOptions,
 }
 
 fn sn(text: &str) -> Result<u32, String> {
@@ -77,58 +71,53 @@ fn sn(text: &str) -> Result<u32, String> {
     }
 }
 
-impl Loopback for PdcpLoopback {
-    fn run(&self, program: &str) -> ExitCode {
-        let shown = |facts: &Facts| self.common.shown(facts, || report(self, facts));
-        loopback::finish(program, run(self), shown, |run| run.sha256_ok)
+impl Scenario for PdcpLoopback {
+    fn about(&self) -> About<'_> {
+        self.run.about(self.mode.len())
+    }
+
+    fn run(&self) -> Result<Made, Failure> {
+        run(self)
     }
 }
 
-fn run(options: &PdcpLoopback) -> Result<Facts, Failure> {
-    let payload = loopback::payload(options.file.as_deref(), options.common.wire.seed(), options.size)?;
-    loopback::check_family(options.ipv6, options.common.wire.mtu)?;
+fn run(options: &PdcpLoopback) -> Result<Made, Failure> {
+    let (payload, _) = scenario::payload(options.file.as_deref(), options.run.wire.seed(), options.size, &options.run)?;
+    scenario::check_family(options.ipv6, &options.run.wire)?;
     let most = bulk(options, Mode::PdcpCpu, payload.clone()).most_sdu();
     if options.sdu > most {
         return Err(Failure::Unusable(format!("--sdu {}: the MTU takes SDUs of {most} bytes", options.sdu)));
     }
     let read = options.file.iter().map(PathBuf::as_path).collect();
-    let (pcap, keys) = (options.pcap.as_deref(), options.keys.as_deref());
-    let files = OutputFiles { read, pcap, keys, ..OutputFiles::default() };
-    let ways = Ways::new(NAME, &options.common, &options.mode, files)?;
-    let own = [
-        ("file", loopback::named(options.file.as_ref())),
-        ("algorithm", options.algorithm.to_string()),
+    let keys = options.keys.as_deref();
+    let files = OutputFiles { read, keys, ..OutputFiles::default() };
+    let modes = Modes::new(NAME, &options.run, &options.mode, files)?;
+    let own = own!(options: algorithm, sn, sdu, bearers, queues, ipv6).into_iter().chain([
+        ("file", scenario::named(options.file.as_ref())),
         ("integrity", (!options.no_integrity).to_string()),
-        ("sn", options.sn.to_string()),
         ("t_reordering_us", options.t_reordering.as_micros().to_string()),
-        ("sdu", options.sdu.to_string()),
-        ("bearers", options.bearers.to_string()),
-        ("queues", options.queues.to_string()),
-        ("ipv6", options.ipv6.to_string()),
-    ];
+    ]);
     if let Some(path) = keys {
         let lines = bulk(options, Mode::PdcpCpu, payload.clone()).key_lines();
         std::fs::write(path, lines).map_err(|error| Failure::Unusable(format!("{}: {error}", path.display())))?;
     }
-    let mut facts = options.common.facts(NAME, own);
-    for mode in ways.modes() {
+    for mode in modes.modes() {
         // Whatever runs first pays for memory and code that it finds unused: this does, and is not reported.
-        let little = Payload::seeded(options.common.wire.seed(), payload.len().min(WARM_UP_BYTES));
-        bulk(options, *mode, little).run().map_err(|error| loopback::failed(mode, error))?;
+        let little = Payload::seeded(options.run.wire.seed(), payload.len().min(WARM_UP_BYTES));
+        bulk(options, *mode, little).run().map_err(|error| Failure::of(mode, error))?;
     }
     let all = payload.len() * u64::from(options.bearers);
-    ways.make(all, &mut facts, |mode, way| {
+    let runs = modes.make(all, |mode, observers, _| {
         let bulk = PdcpBulk {
-            link: options.common.wire.link(),
-            clock: options.common.clock(),
-            capture: way.capture,
-            tracer: way.tracer,
-            progress: Some(way.progress),
+            link: options.run.wire.link(),
+            clock: options.run.clock(),
+            observers,
             ..bulk(options, mode, payload.clone())
         };
-        bulk.run().map_err(|error| loopback::failed(mode, error))
+        bulk.run().map_err(|error| Failure::of(mode, error))
     })?;
-    Ok(facts)
+    let whole = runs.iter().all(|run| run.sha256_ok);
+    Ok(Made::new(options.run.facts(NAME, own), &runs, whole, report(&runs, options.run.output.wide)))
 }
 
 fn bulk(options: &PdcpLoopback, mode: Mode, payload: Payload) -> PdcpBulk {
@@ -140,21 +129,21 @@ fn bulk(options: &PdcpLoopback, mode: Mode, payload: Payload) -> PdcpBulk {
         reordering: options.t_reordering,
         sdu: options.sdu,
         bearers: options.bearers,
-        seed: options.common.wire.seed(),
-        nic: NicConfig { mtu: options.common.wire.mtu, queues: options.queues, ..usual.nic },
+        seed: options.run.wire.seed(),
+        nic: NicConfig { mtu: options.run.wire.mtu, queues: options.queues, ..usual.nic },
         ipv6: options.ipv6,
         ..usual
     }
 }
 
-fn report(options: &PdcpLoopback, facts: &Facts) -> String {
-    let lost = |run: &offload_bench_tls::facts::Run| run.counters.get("PdcpGivenUp").copied().unwrap_or(0);
-    let given_up: u64 = facts.runs.iter().map(lost).sum();
+fn report(runs: &[Run], wide: bool) -> String {
+    let lost = |run: &Run| run.counters.get("PdcpGivenUp").copied().unwrap_or(0);
+    let given_up: u64 = runs.iter().map(lost).sum();
     let lossy = match given_up {
         0 => String::new(),
         _ => "What the wire lost is lost: sending again is RLC's work, which is not here.\n".into(),
     };
-    loopback::text(facts, options.wide, "", &(lossy + table::noise(&facts.runs)))
+    scenario::text(runs, wide, "", &(lossy + table::noise(runs)))
 }
 
 const NAME: &str = "pdcp";
