@@ -17,8 +17,15 @@ use std::sync::Arc;
 use tokio::io::AsyncReadExt;
 
 fn main() -> io::Result<()> {
-    let path = std::env::args_os().nth(1).unwrap_or_else(|| "tls.pcapng".into());
-    let capture = Capture::create(path.as_ref())?; // readable by its owner alone
+    let file = offload_examples::teaching_with_file(
+        "Captures a TLS stream and its secrets for Wireshark. Default file: tls.pcapng.",
+    );
+    let path = file.unwrap_or_else(|| "tls.pcapng".into());
+    let named = |error| io::Error::other(format!("{}: {error}", path.display()));
+    if path.exists() {
+        return Err(named(io::ErrorKind::AlreadyExists.into()));
+    }
+    let capture = Capture::create(&path).map_err(named)?; // readable by its owner alone
     let mut bed = Testbed::builder(Seed(1))
         .host("server", NicConfig::default(), TcpConfig::default())
         .host("client", NicConfig::default(), TcpConfig::default())

@@ -30,6 +30,7 @@ const KEYS: &str = "
 ";
 
 fn main() -> Result<(), Box<dyn Error>> {
+    offload_examples::teaching("Sends a MiB through an ESP tunnel, made by the hosts and then by their NICs.");
     for (who, kind) in [("hosts", OffloadKind::None), ("NICs", OffloadKind::Packet)] {
         let keys: KeyFile = KEYS.parse()?;
         let keys = keys.offloaded(kind);

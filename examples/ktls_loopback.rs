@@ -1,10 +1,11 @@
 //! Sends a file over TLS through two emulated NICs, three ways, and shows what the offload saves.
 //!
-//! `cargo run --release --example ktls_loopback -- [FILE]`; `nicbench loopback tls` is the same.
+//! `cargo run --release --example ktls_loopback -- [FILE]`; `nicbench tls` is the same.
 
-use nicbench::loopback::{self, tls::TlsLoopback};
+use offload_cli::scenario;
+use offload_cli::tls::TlsLoopback;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    loopback::main::<TlsLoopback>("ktls_loopback")
+    scenario::main::<TlsLoopback>("ktls_loopback")
 }

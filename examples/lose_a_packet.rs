@@ -23,6 +23,7 @@ use tokio::io::AsyncReadExt;
 const BYTES: usize = 4 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
+    offload_examples::teaching("Loses packets, and shows how a NIC finds its place in a TLS stream again.");
     println!("        records opened by       NIC told where    read again over PCIe,");
     println!("loss   NIC  both  software     a record begins   % of what was sent");
     for loss in ["0", "0.001", "0.01", "0.05"] {

@@ -6,8 +6,8 @@
 use clap::Parser;
 use core::time::Duration;
 use crypto_services::{Arrival, Cipher, Graph, Keys, Load, Outcome, Secret, Study, Suite, Way, picture, text};
-use nicbench::{options, program};
 use offload_bench::services::ServiceController;
+use offload_cli::{options, program};
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -26,8 +26,8 @@ struct Options {
     /// steady, bursty, mixed, on-off, imix, web-search, data-mining, or a file with a line for each packet: microseconds, flow, bytes
     #[arg(long, default_value = "bursty")]
     load: String,
-    /// Bits a second of the load: 1GB is 10^9
-    #[arg(long, value_parser = rate, default_value = "1GB")]
+    /// Bits a second of the load: 1G, 200M
+    #[arg(long, value_parser = rate, default_value = "1G")]
     rate: u64,
     /// How long it lasts
     #[arg(long, value_parser = options::time, default_value = "2s")]
@@ -230,7 +230,10 @@ fn json(study: &Study, outcome: &Outcome) -> String {
 }
 
 fn rate(text: &str) -> Result<u64, String> {
-    options::bytes(text).and_then(|rate| if rate == 0 { Err("takes more than 0".to_owned()) } else { Ok(rate) })
+    text.parse::<options::Rate>()
+        .ok()
+        .and_then(|rate| rate.0)
+        .ok_or_else(|| "a rate is 200M or 1G bits a second".to_owned())
 }
 
 const NAME: &str = "microservices";

@@ -26,6 +26,7 @@ const BLOCK: u32 = 512;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
+    offload_examples::teaching("Serves a disk in a file over NVMe/TCP on this machine's own TCP, and reads it back.");
     let folder = std::env::temp_dir().join(format!("nvme_disk-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
     let outcome = write_and_read(&folder.join("disk.img")).await;

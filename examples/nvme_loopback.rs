@@ -1,10 +1,11 @@
 //! Reads a disk over NVMe/TCP through two emulated NICs, several ways, and shows what the offloads save the host.
 //!
-//! `cargo run --release --example nvme_loopback`; `nicbench loopback nvme` is the same.
+//! `cargo run --release --example nvme_loopback`; `nicbench nvme` is the same.
 
-use nicbench::loopback::{self, nvme::NvmeLoopback};
+use nicbench::commands::nvme::NvmeLoopback;
+use offload_cli::scenario;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    loopback::main::<NvmeLoopback>("nvme_loopback")
+    scenario::main::<NvmeLoopback>("nvme_loopback")
 }

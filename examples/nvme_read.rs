@@ -27,6 +27,7 @@ const BLOCK: u32 = 4096;
 const BLOCKS: u32 = 64;
 
 fn main() -> Result<()> {
+    offload_examples::teaching("Reads a disk over NVMe/TCP; the NIC places and checks the data.");
     let mut bed = Testbed::builder(Seed(1))
         .host("target", NicConfig::default(), TcpConfig::default())
         .host("reader", NicConfig::default(), TcpConfig::default())

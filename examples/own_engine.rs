@@ -81,6 +81,7 @@ impl StreamEngine for Unmask {
 }
 
 fn main() -> io::Result<()> {
+    offload_examples::teaching("Registers an engine of its own with a NIC, which unmasks the bytes of a flow.");
     let mut bed = Testbed::builder(Seed(1))
         .host("sender", NicConfig::default(), TcpConfig::default())
         .host("receiver", NicConfig::default(), TcpConfig::default())

@@ -1,10 +1,11 @@
 //! Sends a file over QUIC through two emulated NICs, three ways, and shows what the offload saves.
 //!
-//! `cargo run --release --example quic_loopback -- [FILE]`; `nicbench loopback quic` is the same.
+//! `cargo run --release --example quic_loopback -- [FILE]`; `nicbench quic` is the same.
 
-use nicbench::loopback::{self, quic::QuicLoopback};
+use nicbench::commands::quic::QuicOptions;
+use offload_cli::scenario;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    loopback::main::<QuicLoopback>("quic_loopback")
+    scenario::main::<QuicOptions>("quic_loopback")
 }

@@ -4,8 +4,9 @@
 
 use clap::Parser;
 use core::time::Duration;
-use nicbench::tls_options::ResyncName;
-use nicbench::{options, program};
+use offload_api::ResyncMode;
+use offload_cli::tls_options::RESYNCS;
+use offload_cli::{options, program};
 use offload_examples::story::course::Course;
 use offload_examples::story::{picture, table};
 use std::path::PathBuf;
@@ -35,8 +36,8 @@ struct Options {
     record_size: u16,
     /// How the client's NIC finds its place again: asks its driver, waits for hints, or announces a question and asks it
     /// later, for which TLS notes the headers
-    #[arg(long, value_enum, default_value_t = ResyncName::DriverRequest)]
-    resync: ResyncName,
+    #[arg(long, value_parser = RESYNCS.parser(), default_value = "driver-request")]
+    resync: ResyncMode,
     /// How much later than usual the NIC's question reaches its driver: 40us. Default: none, with `asynchronous` 40us, for
     /// what TLS notes is of use if the question comes after the records
     #[arg(long, value_name = "TIME", value_parser = options::time)]
@@ -55,7 +56,7 @@ fn execute(options: &Options) -> ExitCode {
         let both = format!("--lose and --hold-back: packet {} cannot be both lost and late", options.lose);
         return program::fail(NAME, &both, program::UNUSABLE);
     }
-    let usual_delay = if options.resync == ResyncName::Asynchronous { LATE } else { Duration::ZERO };
+    let usual_delay = if options.resync == ResyncMode::Asynchronous { LATE } else { Duration::ZERO };
     let some = |packet: usize| (packet > 0).then_some(packet);
     let course = Course {
         records: options.records,
@@ -63,7 +64,7 @@ fn execute(options: &Options) -> ExitCode {
         record_size: options.record_size,
         lose: some(options.lose),
         hold_back: some(options.hold_back),
-        resync: options.resync.into(),
+        resync: options.resync,
         question_delay: options.question_delay.unwrap_or(usual_delay),
     };
     let story = match course.run() {

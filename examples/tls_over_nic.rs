@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokio::io::AsyncReadExt;
 
 fn main() -> io::Result<()> {
+    offload_examples::teaching("Sends a MiB over TLS, which both NICs encrypt and decrypt.");
     let mut bed = Testbed::builder(Seed(1)) // two hosts, a NIC each, a wire; in virtual time
         .host("server", NicConfig::default(), TcpConfig::default())
         .host("client", NicConfig::default(), TcpConfig::default())

@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> io::Result<()> {
+    offload_examples::teaching("Sends a line over TLS on this machine's own TCP, without a NIC.");
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let server = tokio::spawn(async move {

@@ -14,6 +14,7 @@ use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn main() -> io::Result<()> {
+    offload_examples::teaching("Joins two hosts by a wire and sends TCP between them.");
     // 25 Gb/s, 10 us each way. Everything random in the run follows from the seed.
     let link = LinkConfig { rate: Some(25_000_000_000), delay: Duration::from_micros(10), ..LinkConfig::default() };
     let mut bed = Testbed::builder(Seed(1))

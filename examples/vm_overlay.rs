@@ -3,8 +3,10 @@
 //!
 //! `cargo run --release --example vm_overlay -- --vms 8`; `nicbench vms` is the same.
 
+use nicbench::commands::vms::VmsOptions;
+use offload_cli::scenario;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    nicbench::commands::vms::main()
+    scenario::main::<VmsOptions>("vm_overlay")
 }

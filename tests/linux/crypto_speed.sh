@@ -9,7 +9,7 @@ seconds=${SECONDS_EACH:-1}
 command -v openssl >/dev/null || { echo "SKIPPED: ${0##*/}: openssl is missing"; exit 77; }
 
 ours() { # transform, bytes
-    "$lookaside" --way cpu --transform "$1" --job "$2" --size 64MiB --json | sed -n 's/.*"megabytes_per_second": \([0-9]*\).*/\1/p'
+    "$lookaside" --way cpu --transform "$1" --size "$2" --bytes 64MiB --json | sed -n 's/.*"megabytes_per_second": *\([0-9]*\).*/\1/p'
 }
 theirs() { # name, bytes
     openssl speed -elapsed -seconds "$seconds" -bytes "$2" -evp "$1" 2>/dev/null | tail -1 | awk '{ sub("k", "", $NF); printf "%d\n", $NF / 1000 }'

@@ -2,9 +2,9 @@
 # Volumes under AES-XTS, in a QEMU guest: its dm-crypt reads what `transform` encrypted, and `transform` reads what it wrote, with
 # sectors of 512 and 4096 bytes, 128 and 256 bits, and both ways in which tweaks count. Needs no root.
 #   tests/linux/dm_crypt_guest.sh
-# Environment: TRANSFORM, the program (target/release/examples/transform by default).
+# Environment: TRANSFORM, the program (target/release/transform by default).
 . "$(dirname "$0")/guest/lib.sh"
-transform=$(realpath -e "${TRANSFORM:-target/release/examples/transform}")
+transform=$(realpath -e "${TRANSFORM:-target/release/transform}")
 fail() { echo "NOT SO: $*"; exit 1; }
 
 megabytes=4

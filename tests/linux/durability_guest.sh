@@ -3,9 +3,9 @@
 # (dm-log-writes); the guest's kernel is its host. Then the device is put together again as it was at every flush in the log,
 # and what the file and its list of unreadable bytes hold is compared with what the host was told. Needs no root.
 #   tests/linux/durability_guest.sh
-# Environment: NVME_TARGET, the program (target/release/examples/nvme_target by default).
+# Environment: NVME_TARGET, the program (target/release/nvme_target by default).
 . "$(dirname "$0")/guest/lib.sh"
-target=$(realpath -e "${NVME_TARGET:-target/release/examples/nvme_target}")
+target=$(realpath -e "${NVME_TARGET:-target/release/nvme_target}")
 
 cat >"$work/script" <<'SCRIPT'
 set -euo pipefail

@@ -23,7 +23,7 @@ esac
 selector="proto ${port:+udp dport $port}"
 [ $tunnel != gretap ] || selector="proto gre"
 mtu=$((1500 - header - 34 - wrapping)) # ESP takes 34 bytes: header, IV, tag, trailer
-eswitch=$(realpath -e "${ESWITCH:-target/release/examples/eswitch}")
+eswitch=$(realpath -e "${ESWITCH:-target/release/eswitch}")
 guests=()
 
 head -c "${kib}K" /dev/urandom >"$work/bulk"

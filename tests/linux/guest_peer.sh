@@ -3,7 +3,7 @@
 # TLS that the NIC does; by QEMU's datagram sockets, a frame each, and by its stream socket. Needs no root.
 #   tests/linux/guest_peer.sh [MIB]        how much goes each way; 8 by default, for QEMU interprets the guest
 . "$(dirname "$0")/guest/lib.sh"
-server=${HTTPS_SERVER:-target/release/examples/https_server} mib=${1:-8}
+server=${HTTPS_SERVER:-target/release/https_server} mib=${1:-8}
 
 mkdir "$work/site"
 head -c "${mib}M" /dev/urandom >"$work/site/bulk"

@@ -10,7 +10,7 @@
 # Environment: KIB, how much is fetched while keys change (512, for QEMU interprets the guest), at RATE (20K a second), and
 # REKEY, how often they do (4s).
 . "$(dirname "$0")/guest/lib.sh"
-server=$(realpath -e "${HTTPS_SERVER:-target/release/examples/https_server}")
+server=$(realpath -e "${HTTPS_SERVER:-target/release/https_server}")
 agent=$(realpath -e "${LINUX_MIRROR:-target/x86_64-unknown-linux-gnu/release/linux-mirror}")
 kib=${KIB:-512}
 declare -A daemons=([host]=${1:-strongswan} [peer]=${2:-strongswan})

@@ -7,7 +7,7 @@
 # keys, has a look at what was on the wire: every ICV is good, and all of it is ESP. Needs no root.
 #   tests/linux/ipsec_guest.sh [KIB]     how much goes each way through each; 64 by default, for QEMU interprets the guest
 . "$(dirname "$0")/guest/lib.sh"
-server=$(realpath -e "${HTTPS_SERVER:-target/release/examples/https_server}") kib=${1:-64}
+server=$(realpath -e "${HTTPS_SERVER:-target/release/https_server}") kib=${1:-64}
 
 mkdir "$work/site"
 head -c "${kib}K" /dev/urandom >"$work/site/bulk"

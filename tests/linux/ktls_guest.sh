@@ -3,8 +3,8 @@
 # server of https_client, files both ways, TLS 1.2 and 1.3, three suites. Needs no root.
 #   tests/linux/ktls_guest.sh [MIB]        how much goes each way with each suite; 2 by default
 . "$(dirname "$0")/guest/lib.sh"
-server=$(realpath -e "${HTTPS_SERVER:-target/release/examples/https_server}")
-client=$(realpath -e "${HTTPS_CLIENT:-target/release/examples/https_client}")
+server=$(realpath -e "${HTTPS_SERVER:-target/release/https_server}")
+client=$(realpath -e "${HTTPS_CLIENT:-target/release/https_client}")
 mib=${1:-2} name=server.nic-offload.test identity=$(realpath "$here/../../crates/offload-testbed/identity")
 
 cat >"$work/script" <<'SCRIPT'

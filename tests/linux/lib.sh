@@ -1,7 +1,7 @@
 # What the scripts here share: a network namespace with a TAP in it, and an emulated host behind the TAP.
 # Needs root and /dev/net/tun; without, `require` says so and exits with 77, which stands for "skipped".
 set -euo pipefail
-server=${HTTPS_SERVER:-target/release/examples/https_server}
+server=${HTTPS_SERVER:-target/release/https_server}
 work=$(mktemp -d) namespace=nic-offload-$$ pid=
 # The store of used numbers is removed with the run.
 export XDG_STATE_HOME=$work/state

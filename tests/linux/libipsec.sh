@@ -6,7 +6,7 @@
 #   tests/linux/libipsec.sh [LEAST]      of 60 pings while keys change, this many are to be answered: 58
 least=${1:-58}
 . "$(dirname "$0")/lib.sh"
-agent=$(realpath -m "${CHARON_LOG:-target/release/examples/charon_log}")
+agent=$(realpath -m "${CHARON_LOG:-target/release/charon_log}")
 require
 for tool in charon-systemd swanctl python3; do
     PATH=$PATH:/usr/sbin command -v $tool >/dev/null || skip "$tool is missing (Debian: charon-systemd, strongswan-swanctl, libcharon-extra-plugins)"

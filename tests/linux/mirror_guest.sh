@@ -6,7 +6,7 @@
 #   tests/linux/mirror_guest.sh [MANY]     so many SAs come and go while the agent sleeps: 7000 are more than it can be told of;
 #                                          none by default, for QEMU interprets the guest
 . "$(dirname "$0")/guest/lib.sh"
-server=$(realpath -e "${HTTPS_SERVER:-target/release/examples/https_server}")
+server=$(realpath -e "${HTTPS_SERVER:-target/release/https_server}")
 agent=$(realpath -e "${LINUX_MIRROR:-target/x86_64-unknown-linux-gnu/release/linux-mirror}")
 many=${1:-0}
 mkdir "$work/site"

@@ -3,10 +3,10 @@
 # nvme-cli can ask, two subsystems and two ways to one of them, and a target that is killed in mid-write and started
 # again; and fio once more with the target on an emulated host, whose NIC makes the digests. Needs no root.
 #   tests/linux/nvme_guest.sh [all|cli|digests|kill|nic]
-# Environment: NVME_TARGET, the program (target/release/examples/nvme_target by default); PORT on this machine (14420), and
+# Environment: NVME_TARGET, the program (target/release/nvme_target by default); PORT on this machine (14420), and
 # the next one.
 . "$(dirname "$0")/guest/lib.sh"
-target=$(realpath -e "${NVME_TARGET:-target/release/examples/nvme_target}") port=${PORT:-14420} part=${1:-all}
+target=$(realpath -e "${NVME_TARGET:-target/release/nvme_target}") port=${PORT:-14420} part=${1:-all}
 nqn=nqn.2026-01.test:disk
 second=''
 clean_up() {

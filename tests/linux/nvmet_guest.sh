@@ -4,10 +4,10 @@
 # does the digests, a target that goes away in mid-write and comes back, and tshark's opinion on every PDU and digest that
 # passed. Needs no root.
 #   tests/linux/nvmet_guest.sh
-# Environment: NVME_HOST, the program (target/release/examples/nvme_host by default); PORT on this machine (14470), and
+# Environment: NVME_HOST, the program (target/release/nvme_host by default); PORT on this machine (14470), and
 # the one after it.
 . "$(dirname "$0")/guest/lib.sh"
-host=$(realpath -e "${NVME_HOST:-target/release/examples/nvme_host}") port=${PORT:-14470}
+host=$(realpath -e "${NVME_HOST:-target/release/nvme_host}") port=${PORT:-14470}
 control=$((port + 1)) nqn=nqn.2026-01.test:ram
 boot=
 clean_up() {

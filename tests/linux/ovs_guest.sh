@@ -10,7 +10,7 @@
 #     and keys do not change
 # Environment: KIB, the size of files (256, for QEMU interprets the guest).
 . "$(dirname "$0")/guest/lib.sh"
-eswitch=$(realpath -e "${ESWITCH:-target/release/examples/eswitch}")
+eswitch=$(realpath -e "${ESWITCH:-target/release/eswitch}")
 agent=$(realpath -e "${LINUX_MIRROR:-target/x86_64-unknown-linux-gnu/release/linux-mirror}")
 roots=$(realpath -m "$here/../../target/roots")
 timeout 400 "$here/guest/root.sh" ovs openvswitch-switch openvswitch-ipsec strongswan-starter strongswan-charon strongswan-swanctl libstrongswan-standard-plugins \

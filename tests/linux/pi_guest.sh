@@ -2,9 +2,9 @@
 # Protection information of type 1, in a QEMU guest: what Linux writes to QEMU's NVMe drive with pi=1, `transform` verifies, and what
 # `transform` made, Linux reads from such a drive; one bit that is flipped is found by either at its LBA. Needs no root.
 #   tests/linux/pi_guest.sh
-# Environment: TRANSFORM, the program (target/release/examples/transform by default).
+# Environment: TRANSFORM, the program (target/release/transform by default).
 . "$(dirname "$0")/guest/lib.sh"
-transform=$(realpath -e "${TRANSFORM:-target/release/examples/transform}")
+transform=$(realpath -e "${TRANSFORM:-target/release/transform}")
 fail() { echo "NOT SO: $*"; exit 1; }
 skip() { echo "SKIPPED: ${0##*/}: $1"; exit 77; }
 command -v python3 >/dev/null || skip "python3 is missing"

@@ -2,7 +2,7 @@
 # HTTP/3 clients of Debian 13 against h3_server, over a TAP: curl --http3-only (nghttp3, ngtcp2, OpenSSL) and ngtcp2's gtlsclient
 # (GnuTLS), run by chroot in a root that guest/root.sh makes; packets protected by the NIC, and by the CPU; a wire that loses 1 %.
 #   tests/linux/quic_root.sh [MIB]        the size of what is fetched; 8 by default
-HTTPS_SERVER=${H3_SERVER:-target/release/examples/h3_server}
+HTTPS_SERVER=${H3_SERVER:-target/release/h3_server}
 . "$(dirname "$0")/lib.sh"
 mib=${1:-8} address=10.77.0.1 name=server.nic-offload.test
 here=$(realpath "$(dirname "$0")")

@@ -3,7 +3,7 @@
 # whose packets the NIC protects, and the CPU, over a wire that loses 1 %; keys change from both ends. Peers: quic-go and
 # aioquic, as peers.sh fetches them; one that cannot be had is skipped.
 #   tests/linux/quic_tap.sh [MIB]        the size of what is fetched; 8 by default
-HTTPS_SERVER=${H3_SERVER:-target/release/examples/h3_server}
+HTTPS_SERVER=${H3_SERVER:-target/release/h3_server}
 . "$(dirname "$0")/lib.sh"
 mib=${1:-8} address=10.77.0.1 name=server.nic-offload.test
 here=$(realpath "$(dirname "$0")")

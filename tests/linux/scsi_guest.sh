@@ -2,9 +2,9 @@
 # Protection information of SCSI, in a QEMU guest: what Linux's block layer makes for a disk of scsi_debug (dif=1 dix=1) is what `transform`
 # makes, and is verified by it; a bit flipped behind it is found by Linux, and by `transform`, at its LBA. Needs no root.
 #   tests/linux/scsi_guest.sh
-# Environment: TRANSFORM, the program (target/release/examples/transform by default).
+# Environment: TRANSFORM, the program (target/release/transform by default).
 . "$(dirname "$0")/guest/lib.sh"
-transform=$(realpath -e "${TRANSFORM:-target/release/examples/transform}")
+transform=$(realpath -e "${TRANSFORM:-target/release/transform}")
 fail() { echo "NOT SO: $*"; exit 1; }
 skip() { echo "SKIPPED: ${0##*/}: $1"; exit 77; }
 . "$here/flips.sh"

@@ -6,7 +6,7 @@
 # three machines at virtual functions, each in a network namespace with a network card of its own. Needs no root.
 #   tests/linux/steer_guest.sh
 . "$(dirname "$0")/guest/lib.sh"
-eswitch=$(realpath -e "${ESWITCH:-target/release/examples/eswitch}")
+eswitch=$(realpath -e "${ESWITCH:-target/release/eswitch}")
 agent=$(realpath -e "${LINUX_MIRROR:-target/x86_64-unknown-linux-gnu/release/linux-mirror}")
 head -c 256K /dev/urandom >"$work/bulk"
 

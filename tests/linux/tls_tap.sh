@@ -4,7 +4,7 @@
 # NIC, over a wire that loses 1 %; keys changed from both ends.
 #   tests/linux/tls_tap.sh [MIB]        the size of what is fetched; 4 by default
 . "$(dirname "$0")/lib.sh"
-client=${HTTPS_CLIENT:-target/release/examples/https_client} mib=${1:-4}
+client=${HTTPS_CLIENT:-target/release/https_client} mib=${1:-4}
 name=server.nic-offload.test address=10.77.0.1
 identity=$(realpath "$(dirname "$0")/../../crates/offload-testbed/identity")
 mkdir "$work/site"

@@ -2,9 +2,9 @@
 # Compressed files, against programs that others wrote: gzip, zlib (by python3) and lz4 read ours, and we read theirs; a bit that
 # is flipped in either is told. Needs no root.
 #   tests/linux/transform_peers.sh
-# Environment: TRANSFORM, the program (target/release/examples/transform by default).
+# Environment: TRANSFORM, the program (target/release/transform by default).
 set -euo pipefail
-transform=${TRANSFORM:-target/release/examples/transform}
+transform=${TRANSFORM:-target/release/transform}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "NOT SO: $*"; exit 1; }

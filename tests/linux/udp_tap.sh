@@ -3,7 +3,7 @@
 # IPs; neighbours found; addresses made of what a router advertises, and routes beyond it.
 #   tests/linux/udp_tap.sh [DATAGRAMS]        how many each way, of each size; 2000 by default
 . "$(dirname "$0")/lib.sh"
-server=${UDP_ECHO:-target/release/examples/udp_echo} served=
+server=${UDP_ECHO:-target/release/udp_echo} served=
 count=${1:-2000}
 require
 command -v python3 >/dev/null || skip "python3 is missing"

@@ -22,11 +22,11 @@ use core::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use offload_api::{Direction, EspKey, EspSuite};
 use offload_base::Seed;
-use offload_bench::bulk::{Bulk, Mode};
 use offload_bench::ipsec::{EspMode, Ipsec, IpsecRun, layer, usual_keys};
-use offload_bench::payload::Payload;
 use offload_bench::published;
 use offload_bench::sa_tables::{STEP, SaTables, sa};
+use offload_bench_tls::bulk::{Bulk, Mode};
+use offload_bench_tls::payload::Payload;
 use offload_esp::Cipher;
 
 fn packets(criterion: &mut Criterion) {

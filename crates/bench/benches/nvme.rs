@@ -33,9 +33,9 @@ use nvme_tcp::{
 };
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{RealClock, Seed, Seq};
-use offload_bench::bulk::Mode;
 use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
 use offload_bench::published;
+use offload_bench_tls::bulk::Mode;
 use offload_testbed::bed::ClockKind;
 use std::io;
 use std::os::unix::fs::FileExt;

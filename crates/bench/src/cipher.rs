@@ -1,7 +1,7 @@
 //! Ciphers and MACs of 5G beside AES-GCM, on one core: by length of a packet, packets side by side, and instructions.
 
-use crate::choice::choices;
 use cellular_crypto::{Algorithm, Backend, CipherJob, Engine, Iv, Key, MacJob, SealJob, TagLen};
+use offload_bench_tls::choices;
 use serde::Serialize;
 use std::time::Instant;
 
@@ -216,7 +216,7 @@ impl Packets {
         };
         slices.sort_unstable_by(f64::total_cmp);
         let (median, fastest) = (slices[slices.len() / 2], slices[0]);
-        use crate::choice::Choice;
+        use offload_bench_tls::choice::Choice;
         Ok(CipherRun {
             cipher: self.cipher.name(),
             lanes: self.lanes.name(),

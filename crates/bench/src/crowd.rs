@@ -4,7 +4,6 @@
 //! several queues listens at each of its shards, and the client's shards connect by turns: where the server takes a
 //! connection, RSS says. A connection is ready when both ends have handed over what they hand to their NICs.
 
-use crate::connection::{Connection, GO, Mode, keys};
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::task::Poll;
@@ -12,6 +11,7 @@ use futures_util::future::join_all;
 use ktls_offload::Offload;
 use offload_api::TlsSuite;
 use offload_base::Seed;
+use offload_bench_tls::connection::{Connection, GO, Mode, keys};
 use offload_host_stack::{TcpListener, TcpStream};
 use offload_testbed::bed::BedHost;
 use std::io;

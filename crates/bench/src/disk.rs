@@ -1,13 +1,13 @@
 //! A disk behind the wire: an NVMe/TCP target with a namespace in memory at one host, and another's queues to it, over
 //! TCP or over TLS as the mode has it.
 
-use crate::connection::Mode;
 use ktls_offload::KtlsStream;
 use nvme_tcp::{
     Connecting, Connector, Disk, Host, HostConfig, MemoryStorage, Namespace, Server, Target, TargetConfig, Threads,
 };
 use offload_api::SegmentStream;
 use offload_base::Seed;
+use offload_bench_tls::connection::Mode;
 use offload_host_stack::{TcpListener, TcpStream};
 use offload_testbed::bed::{BedHost, ClockKind};
 use offload_testbed::identity::{self, Randomness};

@@ -4,14 +4,8 @@
 //! its place on the disk, so that a read tells whether it got the right one, and all that was written is looked at in the
 //! end. When all queues stand, the clock runs and the meter counts, until the last command has ended.
 
-use crate::bounded;
-use crate::bulk::Mode;
-use crate::choice::choices;
-use crate::connection::{nic_on, tcp};
 use crate::disk::{DiskWire, SUBSYSTEM};
-use crate::facts::Run;
 use crate::latency::{Latencies, Latency, per_request};
-use crate::measured::Measured;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use nic_sim::NicConfig;
@@ -19,6 +13,12 @@ use nic_sim::wire::LinkConfig;
 use nvme_tcp::{Disk, HostConfig, HostIdentity, MemoryStorage, Offload, Storage};
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::{Instant, Rng, Seed};
+use offload_bench_tls::bulk::Mode;
+use offload_bench_tls::choices;
+use offload_bench_tls::connection::{nic_on, tcp};
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::measured::Measured;
+use offload_bench_tls::observers::Observers;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use serde::Serialize;
 use std::io;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// A run to be made.
 ///
 /// ```
-/// use offload_bench::bulk::Mode;
+/// use offload_bench_tls::bulk::Mode;
 /// use offload_bench::fio::{Fio, Pattern};
 ///
 /// let run = Fio { operations: 50, depth: 4, ..Fio::new(Mode::TlsNic, Pattern::RandomRead) }.run()?;
@@ -65,6 +65,8 @@ pub struct Fio {
     pub nic: NicConfig,
     /// Each direction of the wire.
     pub link: LinkConfig,
+    /// The observers of the run.
+    pub observers: Observers,
 }
 
 choices! {
@@ -179,6 +181,7 @@ impl Fio {
             seed: Seed(1),
             nic: NicConfig::default(),
             link: LinkConfig::default(),
+            observers: Observers::default(),
         }
     }
 
@@ -192,13 +195,13 @@ impl Fio {
         }
         let meter = Meter::new();
         let nic = nic_on(self.clock, &self.nic);
-        let mut bed = Testbed::builder(self.seed)
+        let builder = Testbed::builder(self.seed)
             .clock(self.clock)
             .meter(&meter)
             .host("target", nic.clone(), tcp())
             .host("host", nic, tcp())
-            .wire(TARGET, HOST, self.link.clone())
-            .build()?;
+            .wire(TARGET, HOST, self.link.clone());
+        let mut bed = self.observers.attach(builder).build()?;
         let content = self.content();
         let storage = Arc::new(MemoryStorage::new(self.disk_size));
         if !self.pattern.writes() {
@@ -210,10 +213,14 @@ impl Fio {
         let attached = meter.attach();
         let digests_by_device = plan.fio.offload == NvmeOffload::PlaceCheck;
         plan.wire.serve(&target, plan.storage.clone(), BLOCK, plan.fio.jobs, digests_by_device)?;
-        let worked =
-            bounded::run(&mut bed, host.spawn("application", work(plan.clone(), host.clone(), target, meter.clone())));
+        let worked = plan.fio.observers.run(
+            &mut bed,
+            plan.fio.mode,
+            host.spawn("application", work(plan.clone(), host.clone(), target, meter.clone())),
+        );
         drop(attached);
         let worked = worked?;
+        plan.fio.observers.finish()?;
         let written = plan.written_right(&worked.written)?;
         let measured = Measured::take(bed, &meter, []);
         let (operations, fio) = (plan.latencies.count(), &plan.fio);
@@ -320,6 +327,7 @@ async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: Meter) -> io:
     let mut all = Worked { started, ended: started, equal: true, written: Vec::new() };
     for worked in join_all(working).await {
         let worked = worked?;
+        plan.fio.observers.finish()?;
         all.ended = all.ended.max(worked.ended);
         all.equal &= worked.equal;
         all.written.extend(worked.written);

@@ -8,12 +8,7 @@
 //! timeout at the end says nothing of the others. A beginning may be left out, such as slow start over a long path: then
 //! costs and bytes are of what came after it.
 
-use crate::bounded;
-use crate::connection::{Connection, Mode, nic_on, tcp};
 use crate::crowd::Crowd;
-use crate::facts::Run;
-use crate::live::{self, Live};
-use crate::measured::Measured;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use futures_util::future::{join_all, try_join};
@@ -23,12 +18,14 @@ use nic_sim::wire::LinkConfig;
 use offload_api::TlsSuite;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
+use offload_bench_tls::connection::{Connection, Mode, nic_on, tcp};
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::measured::Measured;
+use offload_bench_tls::observers::Observers;
 use offload_host_stack::{TcpConfig, TcpListener};
-use offload_testbed::Tracer;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use serde::Serialize;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// When a stream has sent enough.
@@ -54,7 +51,7 @@ pub enum Ends {
 /// A run to be made.
 ///
 /// ```
-/// use offload_bench::bulk::Mode;
+/// use offload_bench_tls::bulk::Mode;
 /// use offload_bench::iperf::{Ends, Iperf, Until};
 ///
 /// let (until, ends) = (Until::Bytes(100_000), Ends::Sender);
@@ -92,10 +89,8 @@ pub struct Iperf {
     pub nic: NicConfig,
     /// Each direction of the wire.
     pub link: LinkConfig,
-    /// Who writes the timeline of the run.
-    pub tracer: Option<Tracer>,
-    /// Who wants to know how it goes.
-    pub live: Option<Live>,
+    /// The observers of the run.
+    pub observers: Observers,
 }
 
 impl Iperf {
@@ -115,8 +110,7 @@ impl Iperf {
             seed: Seed(1),
             nic: NicConfig::default(),
             link: LinkConfig::default(),
-            tracer: None,
-            live: None,
+            observers: Observers::default(),
         }
     }
 
@@ -127,31 +121,24 @@ impl Iperf {
     pub fn run(self) -> io::Result<IperfRun> {
         let meter = Meter::new();
         let nic = nic_on(self.clock, &self.nic);
-        let mut bed = Testbed::builder(self.seed)
+        let builder = Testbed::builder(self.seed)
             .clock(self.clock)
             .meter(&meter)
             .host("server", nic.clone(), self.tcp())
             .host("client", nic, self.tcp())
-            .wire(SERVER, CLIENT, self.link.clone())
-            .traced(self.tracer.as_ref())
-            .build()?;
-        let (live, received) = (self.live.clone(), Arc::new(AtomicU64::new(0)));
-        let plan = Arc::new(Plan {
-            message: self.message(),
-            crowd: self.crowd(),
-            iperf: self,
-            started: OnceLock::new(),
-            received: received.clone(),
-        });
+            .wire(SERVER, CLIENT, self.link.clone());
+        let mut bed = self.observers.attach(builder).build()?;
+        let plan =
+            Arc::new(Plan { message: self.message(), crowd: self.crowd(), iperf: self, started: OnceLock::new() });
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
         let listeners = plan.crowd.listen(&server)?;
         let serving = server.spawn("application", serve(plan.clone(), server.clone(), listeners, meter.clone()));
         let fetching = client.spawn("application", fetch(plan.clone(), client.clone(), server.clone()));
-        let hosts = live::Hosts::of(&bed, plan.iperf.mode);
-        let both = bounded::run(&mut bed, live::watched(live, hosts, received, try_join(serving, fetching)));
+        let both = plan.iperf.observers.run(&mut bed, plan.iperf.mode, try_join(serving, fetching));
         drop(attached);
         let (served, fetched) = both?;
+        plan.iperf.observers.finish()?;
         let measured = Measured::take(bed, &meter, served.tls.iter().chain(&fetched.tls));
         let bytes: u64 = fetched.streams.iter().map(|stream| stream.bytes).sum();
         let ended = fetched.streams.iter().map(|stream| stream.ended).max().unwrap_or(served.started);
@@ -250,8 +237,6 @@ struct Plan {
     message: Bytes,
     /// When the clock began to run: before anything was sent.
     started: OnceLock<Instant>,
-    /// Bytes that all streams have received.
-    received: Arc<AtomicU64>,
 }
 
 /// What the server can tell afterwards.
@@ -356,7 +341,7 @@ async fn receive(
         let at = plan.started.get().map_or(Duration::ZERO, |started| now - *started);
         arrived.bytes += bytes;
         arrived.ended = now;
-        plan.received.fetch_add(bytes, Ordering::Relaxed);
+        plan.iperf.observers.arrived(bytes);
         if at >= plan.iperf.omit {
             arrived.counted += bytes;
             let until = plan.iperf.until;

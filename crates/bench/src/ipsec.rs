@@ -3,13 +3,8 @@
 //! Each SA protects one flow, chosen by a policy with the flow's port; flows have their turns. The sender leaves the
 //! wire half idle, so that nothing is lost for want of room: what is told is CPU time, not goodput.
 
-use crate::bulk::LayerOfHost;
-use crate::choice::choices;
-use crate::connection::tcp;
-use crate::facts::Run;
 use crate::keys;
 use crate::latency::per_request;
-use crate::measured::Measured;
 use bytes::{Bytes, BytesMut};
 use core::fmt::Write;
 use core::future::poll_fn;
@@ -24,6 +19,11 @@ use offload_api::OffloadKind;
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::random::Rng;
 use offload_base::{Instant, Seed};
+use offload_bench_tls::bulk::LayerOfHost;
+use offload_bench_tls::choices;
+use offload_bench_tls::connection::tcp;
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::measured::Measured;
 use offload_host_stack::UdpSocket;
 use offload_testbed::bed::{BedHost, Testbed};
 use serde::Serialize;
@@ -56,14 +56,14 @@ impl EspMode {
     }
 }
 
-/// IPsec around the driver of each host of a [`Bulk`](crate::bulk::Bulk) run: `keys` for the server, which is 10.0.0.1,
+/// IPsec around the driver of each host of a [`Bulk`](offload_bench_tls::bulk::Bulk) run: `keys` for the server, which is 10.0.0.1,
 /// and the same mirrored for the client.
 ///
 /// ```
 /// use offload_base::Seed;
-/// use offload_bench::bulk::{Bulk, Mode};
+/// use offload_bench_tls::bulk::{Bulk, Mode};
 /// use offload_bench::ipsec;
-/// use offload_bench::payload::Payload;
+/// use offload_bench_tls::payload::Payload;
 ///
 /// let layer = Some(ipsec::layer(ipsec::usual_keys(Seed(1))));
 /// let run = Bulk { layer, ..Bulk::new(Mode::Tcp, Payload::seeded(Seed(1), 100_000)) }.run().unwrap();
@@ -77,7 +77,7 @@ pub fn layer(keys: KeyFile) -> LayerOfHost {
     })
 }
 
-/// The addresses of a host of a [`Bulk`](crate::bulk::Bulk) run.
+/// The addresses of a host of a [`Bulk`](offload_bench_tls::bulk::Bulk) run.
 pub fn addresses(host: usize) -> [IpAddr; 2] {
     let number = host as u8 + 1;
     [[10, 0, 0, number].into(), [0xfd00, 0, 0, 0, 0, 0, 0, number.into()].into()]
@@ -355,8 +355,8 @@ mod tests {
     /// No device follows a stream that it sees under ESP only: TLS is the hosts' then, ESP still the NICs'.
     #[test]
     fn tls_under_esp_is_done_in_software() {
-        use crate::bulk::{Bulk, Mode};
-        use crate::payload::Payload;
+        use offload_bench_tls::bulk::{Bulk, Mode};
+        use offload_bench_tls::payload::Payload;
         for kind in [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet] {
             let layer = Some(layer(usual_keys(Seed(1)).offloaded(kind)));
             let run = Bulk { layer, ..Bulk::new(Mode::TlsNic, Payload::seeded(Seed(1), 1_000_000)) }.run().unwrap();
@@ -373,10 +373,10 @@ mod tests {
     /// Flows that no policy protects are the NIC's; it is helped to find its place in them as if there were no IPsec.
     #[test]
     fn tls_that_passes_ipsec_finds_its_place_again() {
-        use crate::bulk::{Bulk, Mode};
-        use crate::payload::Payload;
         use nic_sim::wire::{Impairments, LinkConfig, Share};
         use offload_api::ResyncMode;
+        use offload_bench_tls::bulk::{Bulk, Mode};
+        use offload_bench_tls::payload::Payload;
         let lossy = Impairments { loss: Share::new(0.01).unwrap(), ..Impairments::default() };
         for tls_resync in [ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous] {
             let decrypted = |keys: Option<&str>| {

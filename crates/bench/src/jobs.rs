@@ -6,10 +6,6 @@
 //! measured. Services are a device of their own, in virtual time; what the host does about their jobs is not told apart. Results are compared
 //! with those of the CPU.
 
-use crate::bulk::{Bulk, BulkError, Mode};
-use crate::choice::choices;
-use crate::facts::Run;
-use crate::payload::Payload;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use crypto_services::{Goal, Predictive, ServiceQueue, ServiceQueueConfig};
@@ -17,6 +13,10 @@ use nic_sim::lookaside;
 use nic_sim::lookaside::{Lookaside, LookasideConfig, Unit};
 use offload_api::{Done, Handle, Job, JobQueue, JobStatus, TlsSuite, TlsVersion};
 use offload_base::{Instant, Seed};
+use offload_bench_tls::bulk::{Bulk, BulkError, Mode};
+use offload_bench_tls::choices;
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::payload::Payload;
 use offload_jobs::{CpuConfig, CpuQueue, Opens};
 use offload_testbed::identity::Agreement;
 use offload_transforms::protection::{Check, Format, Protection};
@@ -392,7 +392,7 @@ impl Jobs {
     }
 
     fn row(&self, way: JobWay) -> JobRun {
-        use crate::choice::Choice;
+        use offload_bench_tls::choice::Choice;
         JobRun {
             way: way.name(),
             transform: self.kind.name(),

@@ -1,7 +1,5 @@
-//! Measured runs: scenarios, the facts they report, and the benches.
+//! Measured runs: scenarios and the benches. The bulk transfer over TLS, and the facts and tables of every run, are the crate `offload-bench-tls`.
 //!
-//! - [`payload`]: what is sent: a file, or seeded data;
-//! - [`bulk`]: one stream from one host to the other, plain, sealed by the CPU or by the NIC;
 //! - [`iperf`]: many streams at once, for so long or so much;
 //! - [`http`]: a web server and many clients that ask it for files;
 //! - [`drive_storage`]: NVMe's storage on a drive in virtual time;
@@ -16,22 +14,15 @@
 //! - [`cipher`]: the ciphers of 5G beside AES-GCM, on one core;
 //! - [`jobs`]: one piece of work on the CPU, by jobs of an accelerator, inline in a NIC;
 //! - [`workbench`], [`sa_tables`]: a device and its driver, and tables of SAs, alone, for the benches;
-//! - [`live`]: how a run goes, while it goes;
-//! - [`facts`], [`table`]: what came of it, for programs and for people;
-//! - [`choice`]: what options, tables and results call a way; [`published`]: figures of others;
+//! - [`published`]: figures of others;
 //! - [`keys`]: IPsec for emulated hosts, with SAs and policies from a file.
 
 #![forbid(unsafe_code)]
 
-mod bounded;
-pub mod bulk;
-pub mod choice;
 pub mod cipher;
-mod connection;
 mod crowd;
 mod disk;
 pub mod drive_storage;
-pub mod facts;
 pub mod fio;
 pub mod http;
 pub mod iperf;
@@ -39,9 +30,6 @@ pub mod ipsec;
 pub mod jobs;
 pub mod keys;
 mod latency;
-pub mod live;
-mod measured;
-pub mod payload;
 pub mod pdcp;
 pub mod published;
 pub mod quic;
@@ -49,7 +37,6 @@ pub mod recovery;
 pub mod reservoir;
 pub mod sa_tables;
 pub mod services;
-pub mod table;
 pub mod vms;
 pub mod workbench;
 

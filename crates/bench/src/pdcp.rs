@@ -4,12 +4,6 @@
 //! The sender is a base station's unit or a gateway that has PDCP; the receiver stands for all behind it, down to the phone. There is no
 //! radio between them, and no RLC that would send again: what the wire loses is lost, and held up others until t-Reordering ended.
 
-use crate::bounded;
-use crate::choice::choices;
-use crate::connection::{nic_on, tcp};
-use crate::facts::Run;
-use crate::measured::Measured;
-use crate::payload::Payload;
 use core::fmt;
 use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};
@@ -25,14 +19,19 @@ use nic_sim::wire::LinkConfig;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seed};
+use offload_bench_tls::choices;
+use offload_bench_tls::connection::{nic_on, tcp};
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::measured::Measured;
+use offload_bench_tls::observers::Observers;
+use offload_bench_tls::payload::Payload;
+use offload_testbed::JoinHandle;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
-use offload_testbed::{Capture, JoinHandle, Tracer};
 use pdcp::crypto::{Algorithm, Direction, Key};
 use pdcp::gtpu::{Bearer, BearerError, Node, OpenError, Protection, Tunnel};
 use pdcp::{BearerKind, Config, Sdu, Security, SnLen};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 choices! {
     /// Who ciphers and authenticates PDUs.
@@ -52,7 +51,7 @@ choices! {
 ///
 /// ```
 /// use offload_base::Seed;
-/// use offload_bench::payload::Payload;
+/// use offload_bench_tls::payload::Payload;
 /// use offload_bench::pdcp::{Mode, PdcpBulk};
 ///
 /// let run = PdcpBulk::new(Mode::PdcpNic, Payload::seeded(Seed(1), 1_000_000)).run()?;
@@ -87,12 +86,8 @@ pub struct PdcpBulk {
     pub link: LinkConfig,
     /// Over IPv6 rather than IPv4.
     pub ipv6: bool,
-    /// Where what the sender's NIC sends and receives is captured.
-    pub capture: Option<Capture>,
-    /// Who writes the timeline of the run.
-    pub tracer: Option<Tracer>,
-    /// Called with the number of bytes that arrived so far.
-    pub progress: Option<Arc<dyn Fn(u64) + Send + Sync>>,
+    /// The observers of the run.
+    pub observers: Observers,
 }
 
 /// Why a transfer could not be made.
@@ -135,9 +130,7 @@ impl PdcpBulk {
             nic: NicConfig { lro_datagrams: true, ..NicConfig::default() },
             link: LinkConfig::default(),
             ipv6: false,
-            capture: None,
-            tracer: None,
-            progress: None,
+            observers: Observers::default(),
         }
     }
 
@@ -157,7 +150,7 @@ impl PdcpBulk {
             return Err(PdcpError::SduTooLong { sdu: self.sdu, most: self.most_sdu() });
         }
         let (meter, nic) = (Meter::new(), nic_on(self.clock, &self.nic));
-        let mut builder = Testbed::builder(self.seed).clock(self.clock).meter(&meter).traced(self.tracer.as_ref());
+        let mut builder = Testbed::builder(self.seed).clock(self.clock).meter(&meter);
         let counted = [(); 2].map(|()| PdcpPackets::default());
         for (name, packets) in ["sender", "receiver"].into_iter().zip(counted.clone()) {
             let add = move |engines: &mut Engines| engines.add_packet(packets.clone(), CONTEXTS);
@@ -168,10 +161,7 @@ impl PdcpBulk {
             }
         }
         builder = builder.wire(0, 1, self.link.clone());
-        if let Some(capture) = &self.capture {
-            builder = builder.captured(capture);
-        }
-        let mut bed = builder.build()?;
+        let mut bed = self.observers.attach(builder).build()?;
         let (sender, receiver) = (bed.host(0).clone(), bed.host(1).clone());
         let attached = meter.attach();
         let [(sends, from), (receives, to)] = [self.node(&sender)?, self.node(&receiver)?];
@@ -181,12 +171,10 @@ impl PdcpBulk {
         let receiving = bulk.clone().receive(receives.clone(), receiver.clone(), address(&sender, bulk.ipv6));
         let sending = sent.spawn("application", sending);
         let receiving = received.spawn("application", receiving);
-        let both = bounded::run(&mut bed, try_join(sending, receiving));
+        let both = bulk.observers.run(&mut bed, bulk.mode, try_join(sending, receiving));
         drop((attached, from, to));
         let (started, arrived) = both?;
-        if let Some(capture) = &bulk.capture {
-            capture.finish()?;
-        }
+        bulk.observers.finish()?;
         let mut counters = CounterSet::default();
         [sends, receives].iter().for_each(|node| counters.add(&node.counters()));
         counted.iter().for_each(|engine| counters.add(&engine.counts().get()));
@@ -232,7 +220,7 @@ impl PdcpBulk {
     ///
     /// ```
     /// use offload_base::Seed;
-    /// use offload_bench::payload::Payload;
+    /// use offload_bench_tls::payload::Payload;
     /// use offload_bench::pdcp::{Mode, PdcpBulk};
     ///
     /// let keys = PdcpBulk::new(Mode::PdcpNic, Payload::seeded(Seed(1), 0)).key_lines();
@@ -328,14 +316,13 @@ impl PdcpBulk {
         let peer = SocketAddr::new(from, PORT);
         let bearers = (0..self.bearers).map(|number| self.open(&node, number, peer, false));
         let bearers = bearers.collect::<Result<Vec<_>, _>>()?;
-        let all = AtomicU64::new(0);
-        let arrived = try_join_all(bearers.iter().map(|bearer| self.receive_on(bearer, &host, &all))).await?;
+        let arrived = try_join_all(bearers.iter().map(|bearer| self.receive_on(bearer, &host))).await?;
         // What says so is on its way.
         host.runtime().sleep(SETTLED).await;
         Ok(arrived)
     }
 
-    async fn receive_on(&self, bearer: &Bearer, host: &BedHost, all: &AtomicU64) -> Result<Arrived, PdcpError> {
+    async fn receive_on(&self, bearer: &Bearer, host: &BedHost) -> Result<Arrived, PdcpError> {
         let mut arrived = Arrived { bytes: 0, right: true, last: host.now() };
         let mut expected = (0..).zip(self.payload.pieces(self.sdu.into())?);
         while let Some(Sdu { count, data }) = bearer.receive().await {
@@ -345,10 +332,7 @@ impl PdcpBulk {
             // Its COUNT is its place; what is passed over did not come. One that came late, or twice, is found no more.
             let found = expected.find(|(place, _)| *place == count);
             arrived.right &= found.is_some_and(|(_, piece)| piece.is_ok_and(|piece| piece == data));
-            let all = all.fetch_add(data.len() as u64, Relaxed) + data.len() as u64;
-            if let Some(progress) = &self.progress {
-                progress(all);
-            }
+            self.observers.arrived(data.len() as u64);
         }
         for _ in 0..DONE_TIMES {
             bearer.send(DONE.into()).await?;

@@ -4,13 +4,6 @@
 //! From there the clock runs and the meter counts, until the last byte has arrived. Where NICs have several queues, each host has an
 //! endpoint at each of its shards, and connections take them by turns.
 
-use crate::bounded;
-use crate::bulk::PORT;
-use crate::choice::choices;
-use crate::connection::{GO, nic_on, tcp};
-use crate::facts::Run;
-use crate::measured::Measured;
-use crate::payload::{Checksum, Payload};
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -22,10 +15,17 @@ use offload_api::QuicCipher;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, RandomSource, Seed};
+use offload_bench_tls::bulk::PORT;
+use offload_bench_tls::choices;
+use offload_bench_tls::connection::{GO, nic_on, tcp};
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::measured::Measured;
+use offload_bench_tls::observers::Observers;
+use offload_bench_tls::payload::{Checksum, Payload};
 use offload_host_stack::Host;
+use offload_testbed::Cable;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use offload_testbed::identity::{self, Randomness};
-use offload_testbed::{Cable, Capture, Tracer};
 use quic_offload::{ClientTls, Closed, Config, ConnectError, Connection, Counters, Endpoint, Offload};
 use quic_offload::{Qlog, ReceiveStream, SendStream, ServerTls};
 use sha2::{Digest, Sha256};
@@ -62,7 +62,7 @@ impl Mode {
 ///
 /// ```
 /// use offload_base::Seed;
-/// use offload_bench::payload::Payload;
+/// use offload_bench_tls::payload::Payload;
 /// use offload_bench::quic::{Mode, QuicBulk};
 ///
 /// let run = QuicBulk::new(Mode::QuicNic, Payload::seeded(Seed(1), 1_000_000)).run()?;
@@ -102,14 +102,10 @@ pub struct QuicBulk {
     pub cuts: Vec<(usize, Duration)>,
     /// Over IPv6 rather than IPv4.
     pub ipv6: bool,
-    /// Where what the server's NIC sends and receives is captured.
-    pub capture: Option<Capture>,
+    /// The observers of the run.
+    pub observers: Observers,
     /// A folder that is there, for the events of both ends (qlog): a file for each end of each connection.
     pub qlog: Option<PathBuf>,
-    /// Who writes the timeline of the run.
-    pub tracer: Option<Tracer>,
-    /// Called with the number of bytes that arrived so far.
-    pub progress: Option<Arc<dyn Fn(u64) + Send + Sync>>,
 }
 
 /// Why a transfer could not be made.
@@ -155,10 +151,8 @@ impl QuicBulk {
             omit: Duration::ZERO,
             cuts: Vec::new(),
             ipv6: false,
-            capture: None,
             qlog: None,
-            tracer: None,
-            progress: None,
+            observers: Observers::default(),
         }
     }
 
@@ -214,7 +208,7 @@ impl QuicBulk {
     }
 
     fn server_tls(&self) -> Result<ServerTls, QuicError> {
-        let log = self.capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
+        let log = self.observers.key_log();
         let config = identity::quic_server_config(self.suite, self.randomness("server"), log);
         Ok(ServerTls::new(config).map_err(io::Error::other)?)
     }
@@ -226,13 +220,10 @@ impl QuicBulk {
     pub fn run(self) -> Result<Run, QuicError> {
         let expected = self.payload.checksum()?;
         let (meter, nic) = (Meter::new(), nic_on(self.clock, &self.nic));
-        let mut builder = Testbed::builder(self.seed).clock(self.clock).meter(&meter).traced(self.tracer.as_ref());
+        let builder = Testbed::builder(self.seed).clock(self.clock).meter(&meter);
         let wires = if self.wires.is_empty() { vec![self.link.clone()] } else { self.wires.clone() };
-        builder = builder.host("server", nic.clone(), tcp()).host("client", nic, tcp()).wires(0, 1, wires);
-        if let Some(capture) = &self.capture {
-            builder = builder.captured(capture);
-        }
-        let mut bed = builder.build()?;
+        let builder = builder.host("server", nic.clone(), tcp()).host("client", nic, tcp()).wires(0, 1, wires);
+        let mut bed = self.observers.attach(builder).build()?;
         let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
         let attached = meter.attach();
         let tls = self.server_tls()?;
@@ -254,7 +245,7 @@ impl QuicBulk {
         let sent = server.spawn("application", serve);
         let fetched = client.spawn("application", fetch(bulk.clone(), connecting.clone(), client.clone(), routes));
         let ends: Vec<Endpoint> = serving.into_iter().chain(connecting).collect();
-        let both = bounded::run(&mut bed, async {
+        let both = bulk.observers.run(&mut bed, bulk.mode, async {
             let (started, fetched) = try_join(sent, fetched).await?;
             for end in &ends {
                 end.close(0, "");
@@ -264,9 +255,7 @@ impl QuicBulk {
         });
         drop((attached, serves, connects));
         let (started, fetched) = both?;
-        if let Some(capture) = &bulk.capture {
-            capture.finish()?;
-        }
+        bulk.observers.finish()?;
         let Fetched { asked, ended, counted, streams } = fetched;
         let whole = streams.iter().all(|(bytes, checksum)| *bytes == bulk.payload.len() && *checksum == expected);
         let counters: Vec<_> = ends.iter().map(Endpoint::counters).collect();
@@ -390,17 +379,14 @@ async fn fetch(
             streams.push(receive);
         }
     }
-    let (arrived, counted) = (AtomicU64::new(0), AtomicU64::new(0));
+    let counted = AtomicU64::new(0);
     let asked = host.now();
     let counted_from = asked + bulk.omit;
     let note = |bytes: u64| {
         if host.now() >= counted_from {
             counted.fetch_add(bytes, Relaxed);
         }
-        let all = arrived.fetch_add(bytes, Relaxed) + bytes;
-        if let Some(progress) = &bulk.progress {
-            progress(all);
-        }
+        bulk.observers.arrived(bytes);
     };
     let fetched = try_join_all(streams.into_iter().map(|stream| receive(stream, &note))).await?;
     let ended = host.now();

@@ -5,10 +5,6 @@
 //! that takes flows which retransmit off their device is switched off. Each way of receiving NICs to find their places,
 //! and of sending ones to go on after a retransmission, can be asked for.
 
-use crate::bounded;
-use crate::connection::Mode;
-use crate::facts::Run;
-use crate::measured::Measured;
 use bytes::Bytes;
 use core::fmt;
 use futures_util::future::{join_all, try_join};
@@ -20,6 +16,10 @@ use offload_api::{ResyncMode, TlsKey, TlsSuite, TlsVersion};
 use offload_base::cost::{self, Meter, Work};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Rng, Seed};
+use offload_bench_tls::bounded;
+use offload_bench_tls::connection::Mode;
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::measured::Measured;
 use offload_host_stack::{TcpConfig, TcpStream};
 use offload_testbed::{BedHost, Testbed};
 use serde::Serialize;

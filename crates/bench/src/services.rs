@@ -1,8 +1,5 @@
 //! NICs whose ciphers are services on a small device: what inline ESP takes there.
 
-use crate::bulk::PortOfHost;
-use crate::choice::choices;
-use crate::facts::Run;
 use core::fmt;
 use core::time::Duration;
 use crypto_services::{
@@ -13,6 +10,9 @@ use ipsec::KeyFile;
 use nic_sim::wire::Port;
 use offload_api::EspSuite;
 use offload_base::counters::Counters as _;
+use offload_bench_tls::bulk::PortOfHost;
+use offload_bench_tls::choices;
+use offload_bench_tls::facts::Run;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -43,9 +43,9 @@ impl ServiceController {
 ///
 /// ```
 /// use offload_base::Seed;
-/// use offload_bench::bulk::{Bulk, Mode};
+/// use offload_bench_tls::bulk::{Bulk, Mode};
 /// use offload_bench::ipsec;
-/// use offload_bench::payload::Payload;
+/// use offload_bench_tls::payload::Payload;
 /// use offload_bench::services::{EspServices, ServiceController};
 ///
 /// let keys = ipsec::usual_keys(Seed(1)).offloaded(offload_api::OffloadKind::Packet);
@@ -54,7 +54,7 @@ impl ServiceController {
 /// let mut run = Bulk { layer: Some(ipsec::layer(keys)), port: Some(services.port()), ..bulk }.run()?;
 /// services.count(&mut run);
 /// assert!(run.sha256_ok && run.counters["services_tx_packets"] > 60);
-/// # Ok::<(), offload_bench::bulk::BulkError>(())
+/// # Ok::<(), offload_bench_tls::bulk::BulkError>(())
 /// ```
 pub struct EspServices {
     config: ServicePortConfig,

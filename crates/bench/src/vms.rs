@@ -5,10 +5,6 @@
 //! with what was sent. In all modes the guests have the MTU that the protected overlay leaves them, so that modes differ in
 //! what the NICs do and not in how long packets are.
 
-use crate::bounded;
-use crate::choice::choices;
-use crate::connection::{Connection, tcp};
-use crate::facts::HostCost;
 use crate::iperf::continues;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
@@ -18,6 +14,10 @@ use nic_sim::wire::LinkConfig;
 use offload_api::EspSuite;
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::{Instant, Seed};
+use offload_bench_tls::bounded;
+use offload_bench_tls::choices;
+use offload_bench_tls::connection::{Connection, tcp};
+use offload_bench_tls::facts::HostCost;
 use offload_testbed::bed::{BedHost, Testbed};
 use offload_testbed::overlay::Overlay;
 use serde::Serialize;

@@ -7,7 +7,7 @@ use core::fmt::Write as _;
 use core::net::{Ipv4Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use offload_bench::live::{HostSample, Sample};
+use offload_bench_tls::live::{HostSample, Sample};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -212,9 +212,10 @@ const MOST_BYTES: usize = 8 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offload_bench::bulk::Mode;
     use offload_bench::iperf::{Iperf, Until};
-    use offload_bench::live::Live;
+    use offload_bench_tls::bulk::Mode;
+    use offload_bench_tls::live::Live;
+    use offload_bench_tls::observers::Observers;
     use std::collections::{BTreeMap, BTreeSet};
 
     /// The samples of a text by name and labels, if it keeps to OpenMetrics 1.0: families are declared before their samples, once, and
@@ -266,7 +267,13 @@ mod tests {
         let server = Arc::new(Server::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap());
         let (shown, every) = (server.clone(), Duration::from_micros(100));
         let live = Live::new(every, move |sample| shown.show(sample));
-        Iperf { until: Until::Bytes(1 << 20), live: Some(live), ..Iperf::new(Mode::TlsNic) }.run().unwrap();
+        Iperf {
+            until: Until::Bytes(1 << 20),
+            observers: Observers { live: Some(live), ..Observers::default() },
+            ..Iperf::new(Mode::TlsNic)
+        }
+        .run()
+        .unwrap();
         let answer = asks(&server, b"GET /metrics HTTP/1.1\r\n\r\n");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.contains("Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{head}");

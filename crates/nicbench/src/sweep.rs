@@ -16,9 +16,9 @@
 //! Every combination is a point: the arguments of one command. What is neither `x` nor `series` of the plot, seeds for
 //! one, is repetition, of which reports take the median.
 
-use crate::options;
 use crate::report::Relation;
 use offload_bench::published::{Figure, toml_error};
+use offload_cli::options;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -16,8 +16,7 @@ fn nicbench_takes_the_options_that_pages_show() {
         for command in shown::commands(&text).filter(|command| command.contains("-p nicbench -- ")) {
             let (_, arguments) = command.split_once(" -- ").unwrap_or_else(|| panic!("{path}: {command}"));
             let words = arguments.split_whitespace();
-            let deep = if arguments.starts_with("loopback ") { 2 } else { 1 };
-            let subcommand: Vec<&str> = words.clone().take(deep).collect();
+            let subcommand: Vec<&str> = words.clone().take(1).collect();
             let help = nicbench(&[&subcommand[..], &["--help"]].concat());
             assert!(help.status.success(), "{path}: {command}");
             let options = shown::options_in(&String::from_utf8(help.stdout).unwrap());
@@ -31,31 +30,31 @@ fn nicbench_takes_the_options_that_pages_show() {
 }
 
 #[test]
-fn a_loopback_reports_the_same_facts_as_the_program_of_its_name() {
+fn loopback_commands_report_the_facts_of_their_programs() {
     for (kind, command, mode) in [
         ("tls", "ktls_loopback", "tls-nic"),
         ("nvme", "nvme_loopback", "place-check"),
-        ("ipsec", "ipsec_loopback", "esp-packet"),
-        ("quic", "quic_loopback", "quic-nic"),
+        ("esp", "ipsec_loopback", "esp-packet"),
+        ("quic", "quic", "quic-nic"),
     ] {
-        let output = nicbench(&["loopback", kind, "--size", "1MiB", "--mode", mode, "--json"]);
+        let output = nicbench(&[kind, "--size", "1MiB", "--mode", mode, "--json"]);
         assert!(output.status.success(), "{kind}: {}", String::from_utf8_lossy(&output.stderr));
         let facts: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((&facts["command"], &facts["runs"][0]["mode"]), (&command.into(), &mode.into()), "{facts}");
     }
-    let refused = nicbench(&["loopback", "tls", "none"]);
+    let refused = nicbench(&["tls", "none"]);
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(refused.status.code() == Some(2) && said.starts_with("nicbench: none: "), "{said}");
 }
 
 #[test]
 fn a_disk_of_ciphertext_is_read_by_the_nic_and_by_the_cpu() {
-    let output = nicbench(&["loopback", "nvme", "--size", "2MiB", "--mode", "cpu,place-check", "--xts", "--json"]);
+    let output = nicbench(&["nvme", "--size", "2MiB", "--mode", "cpu,place-check", "--xts", "--json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let facts: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let opened = |run: usize| facts["runs"][run]["counters"]["rx_nvmeotcp_opened_bytes"].as_u64();
     assert!(opened(0).is_none_or(|bytes| bytes == 0) && opened(1).is_some_and(|bytes| bytes > 1 << 20), "{facts}");
-    let refused = nicbench(&["loopback", "nvme", "--mode", "emulate", "--xts"]);
+    let refused = nicbench(&["nvme", "--mode", "emulate", "--xts"]);
     assert_eq!(refused.status.code(), Some(2));
 }
 
@@ -99,4 +98,27 @@ fn nicbench(arguments: &[&str]) -> Output {
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+#[test]
+fn every_scenario_writes_csv_with_a_line_for_each_run() {
+    for arguments in [&["tls", "--size", "64KiB"][..], &["iperf", "--bytes", "64KiB"], &["ipsec", "--packets", "10"]] {
+        let output = nicbench(&[arguments, &["--csv"]].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let columns = text.lines().next().unwrap().split(',').count();
+        assert!(text.lines().count() > 3 && columns > 10, "{text}");
+        assert!(text.lines().all(|line| line.split(',').count() == columns), "{text}");
+    }
+}
+
+#[test]
+fn completions_and_the_manual_name_every_command() {
+    for arguments in [&["--completions", "bash"][..], &["--manual"]] {
+        let text = String::from_utf8(nicbench(arguments).stdout).unwrap();
+        for word in ["iperf", "recovery", "pcap"] {
+            assert!(text.contains(word), "{arguments:?}: {word}");
+        }
+    }
+    assert_eq!(nicbench(&["--completions", "ksh"]).status.code(), Some(2));
 }

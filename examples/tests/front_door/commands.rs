@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[test]
 fn every_command_that_is_shown_exists_with_its_options() {
-    let (mut help, manifest) = (BTreeMap::new(), page("examples/Cargo.toml"));
+    let mut help = BTreeMap::new();
+    let manifest = page("examples/Cargo.toml") + &page("examples/first/Cargo.toml");
     let mut checked = 0;
     for (path, command) in pages()
         .into_iter()
@@ -23,8 +24,14 @@ fn every_command_that_is_shown_exists_with_its_options() {
         let split = words.iter().position(|word| *word == "--").unwrap_or(words.len());
         let (ours, theirs) = (&words[..split], words.get(split + 1..).unwrap_or_default());
         let value = |name: &str| ours.iter().position(|word| *word == name).and_then(|at| ours.get(at + 1)).copied();
-        let package = value("-p").unwrap_or("offload-examples");
-        let folder = if package == "offload-examples" { Some("examples".to_owned()) } else { folder_of(package) };
+        let of_programs =
+            value("--bin").is_some_and(|name| root().join(format!("programs/src/bin/{name}.rs")).exists());
+        let package = value("-p").unwrap_or(if of_programs { "offload-programs" } else { "offload-examples" });
+        let folder = match package {
+            "offload-examples" => Some("examples".to_owned()),
+            "offload-programs" => Some("programs".to_owned()),
+            _ => folder_of(package),
+        };
         let folder = folder.unwrap_or_else(|| panic!("{path}: {command}: there is no package {package}"));
         for kind in ["--test", "--bench"] {
             if let Some(name) = value(kind) {
@@ -37,9 +44,13 @@ fn every_command_that_is_shown_exists_with_its_options() {
                 );
             }
         }
-        if let Some(name) = value("--example").filter(|_| package == "offload-examples") {
+        let is_example = value("--example").is_some();
+        let ours =
+            value("--example").filter(|_| package == "offload-examples").or(value("--bin").filter(|_| of_programs));
+        if let Some(name) = ours {
             let options: Vec<&str> = theirs.iter().copied().filter(|word| word.starts_with("--")).collect();
-            assert!(manifest.contains(&format!("name = \"{name}\"")), "{path}: {command}: there is no example {name}");
+            let exists = !is_example || manifest.contains(&format!("name = \"{name}\""));
+            assert!(exists, "{path}: {command}: there is no example {name}");
             for option in options {
                 let help = help.entry(name.to_owned()).or_insert_with(|| options_of(name));
                 assert!(help.contains(option), "{path}: {command}: {name} has no option {option}");
@@ -47,7 +58,7 @@ fn every_command_that_is_shown_exists_with_its_options() {
         } else if let Some(name) = value("--example") {
             assert!(root().join(&folder).join("examples").join(format!("{name}.rs")).exists(), "{path}: {command}");
         }
-        if let Some(name) = value("--bin") {
+        if let Some(name) = value("--bin").filter(|_| !of_programs) {
             assert_eq!((package, name), ("nicbench", "nicbench"), "{path}: {command}");
             // That package's own test `shown_commands` looks at the options.
         }

@@ -46,10 +46,11 @@ fn files(folder: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Vec<String> {
     found
 }
 
-/// An example as `cargo test` builds it: where this test's own folder is.
+/// A program or an example where cargo puts it: in the folder above this test's, or beside it in `examples`.
 fn program(name: &str) -> Command {
     let here = std::env::current_exe().unwrap();
-    let program = here.parent().and_then(Path::parent).unwrap().join("examples").join(name);
-    assert!(program.exists(), "{} is not there: `cargo test -p offload-examples` builds it", program.display());
-    Command::new(program)
+    let built = here.parent().and_then(Path::parent).unwrap();
+    let mut places = [built.join(name), built.join("examples").join(name)].into_iter();
+    let program = places.find(|place| place.exists());
+    Command::new(program.unwrap_or_else(|| panic!("{name} is not built: `cargo test --workspace` builds it")))
 }

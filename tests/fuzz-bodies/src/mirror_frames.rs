@@ -1,7 +1,7 @@
 //! Any bytes as what an agent says to a mirror, in pieces: no SA and no policy stays that the mirror does not know of, and what the
 //! mirror says makes sense.
 
-use ipsec::SecureDevice;
+use ipsec::{KeyedDevice, SecureDevice};
 use linux_mirror::sa::{Change, Decoder, Message, Mirror, encode};
 use nic_sim::{NicConfig, nic};
 use offload_base::Instant;

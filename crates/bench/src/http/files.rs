@@ -1,13 +1,13 @@
 //! Where a web server has its file: in memory, or on a disk at the other end of the wire, read anew for each request by
 //! NVMe/TCP with data digests.
 
-use crate::choice::choices;
-use crate::connection::Mode;
 use crate::disk::{DiskWire, SUBSYSTEM};
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use nvme_tcp::{Disk, HostConfig, HostIdentity, MemoryStorage, Offload, Storage};
 use offload_base::Seed;
+use offload_bench_tls::choices;
+use offload_bench_tls::connection::Mode;
 use offload_testbed::bed::{BedHost, ClockKind};
 use std::io;
 use std::sync::Arc;

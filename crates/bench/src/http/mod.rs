@@ -8,12 +8,8 @@ mod files;
 
 pub use files::Files;
 
-use crate::bounded;
-use crate::connection::{Connection, GO, Mode, nic_on, tcp};
 use crate::crowd::Crowd;
-use crate::facts::Run;
 use crate::latency::{Latencies, Latency, per_request};
-use crate::measured::Measured;
 use bytes::{Bytes, BytesMut};
 use files::Source;
 use futures_util::future::{join_all, try_join};
@@ -23,6 +19,10 @@ use nic_sim::wire::LinkConfig;
 use offload_api::TlsSuite;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
+use offload_bench_tls::connection::{Connection, GO, Mode, nic_on, tcp};
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::measured::Measured;
+use offload_bench_tls::observers::Observers;
 use offload_host_stack::TcpListener;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use serde::Serialize;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// A run to be made.
 ///
 /// ```
-/// use offload_bench::bulk::Mode;
+/// use offload_bench_tls::bulk::Mode;
 /// use offload_bench::http::Http;
 ///
 /// let run = Http { connections: 4, requests: 40, file_size: 10_000, ..Http::new(Mode::TlsNic) }.run()?;
@@ -62,6 +62,8 @@ pub struct Http {
     pub nic: NicConfig,
     /// Each direction of the wire.
     pub link: LinkConfig,
+    /// The observers of the run.
+    pub observers: Observers,
 }
 
 impl Http {
@@ -78,6 +80,7 @@ impl Http {
             seed: Seed(1),
             nic: NicConfig::default(),
             link: LinkConfig::default(),
+            observers: Observers::default(),
         }
     }
 
@@ -88,13 +91,13 @@ impl Http {
     pub fn run(self) -> io::Result<HttpRun> {
         let meter = Meter::new();
         let nic = nic_on(self.clock, &self.nic);
-        let mut bed = Testbed::builder(self.seed)
+        let builder = Testbed::builder(self.seed)
             .clock(self.clock)
             .meter(&meter)
             .host("server", nic.clone(), tcp())
             .host("client", nic, tcp())
-            .wire(SERVER, CLIENT, self.link.clone())
-            .build()?;
+            .wire(SERVER, CLIENT, self.link.clone());
+        let mut bed = self.observers.attach(builder).build()?;
         let plan = Arc::new(Plan { file: self.file(), crowd: self.crowd(), latencies: Latencies::new(), http: self });
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
@@ -102,9 +105,10 @@ impl Http {
         let ends = (server.clone(), client.clone());
         let serving = server.spawn("application", serve(plan.clone(), ends, listeners, meter.clone()));
         let asking = client.spawn("application", ask(plan.clone(), client.clone(), server.clone()));
-        let both = bounded::run(&mut bed, try_join(serving, asking));
+        let both = plan.http.observers.run(&mut bed, plan.http.mode, try_join(serving, asking));
         drop(attached);
         let (served, asked) = both?;
+        plan.http.observers.finish()?;
         let tls = served.tls.iter().chain(asked.iter().filter_map(|asked| asked.tls.as_ref()));
         let measured = Measured::take(bed, &meter, tls);
         let requests = plan.latencies.count();

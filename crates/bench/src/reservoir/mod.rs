@@ -14,11 +14,6 @@ mod over_quic;
 mod over_tcp;
 mod series;
 
-use crate::bounded;
-use crate::choice::{Choice, choices};
-use crate::connection::{Mode, tcp};
-use crate::facts::Run;
-use crate::measured::Measured;
 use bytes::BytesMut;
 use core::pin::pin;
 use core::time::Duration;
@@ -29,6 +24,12 @@ use nic_sim::NicConfig;
 use nic_sim::wire::{LinkConfig, Overflow};
 use offload_base::Seed;
 use offload_base::cost::Meter;
+use offload_bench_tls::bounded;
+use offload_bench_tls::choice::Choice;
+use offload_bench_tls::choices;
+use offload_bench_tls::connection::{Mode, tcp};
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::measured::Measured;
 use offload_host_stack::TcpConfig;
 use offload_reservoir::copy::{Copy, Place};
 use offload_reservoir::name::Name;
@@ -76,7 +77,7 @@ choices! {
 ///
 /// ```
 /// use core::time::Duration;
-/// use offload_bench::bulk::Mode;
+/// use offload_bench_tls::bulk::Mode;
 /// use offload_bench::reservoir::Reservoir;
 ///
 /// // A hundredth of 100 Gb/s, over 20 ms and back.
@@ -162,7 +163,7 @@ impl Reservoir {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use offload_bench::bulk::Mode;
+    /// use offload_bench_tls::bulk::Mode;
     /// use offload_bench::reservoir::Reservoir;
     ///
     /// let far = Reservoir { round_trip: Duration::from_millis(806), ..Reservoir::new(Mode::TlsNic) };

@@ -1,11 +1,11 @@
 //! HTTP/3: all streams on one connection of QUIC, whose packets the NICs protect, or the hosts, or nobody.
 
 use super::{PORT, Pacing, Reservoir, shell};
-use crate::connection::Mode;
 use core::num::NonZeroU64;
 use offload_api::QuicCipher;
 use offload_base::RandomSource;
 use offload_base::cost::Meter;
+use offload_bench_tls::connection::Mode;
 use offload_reservoir::Server;
 use offload_reservoir::remote::{Dial, Dialed, QuicDialed};
 use offload_testbed::bed::BedHost;

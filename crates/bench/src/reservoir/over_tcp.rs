@@ -1,12 +1,12 @@
 //! A connection for each stream: TLS over TCP, by the NICs or by the hosts, or none.
 
 use super::{PORT, Pacing, Reservoir, shell};
-use crate::connection::Mode;
 use core::num::NonZeroU64;
 use ktls_offload::Offload;
 use offload_api::{TlsSuite, TlsVersion};
 use offload_base::Seed;
 use offload_base::cost::Meter;
+use offload_bench_tls::connection::Mode;
 use offload_reservoir::Server;
 use offload_reservoir::remote::{Dial, Dialed, Wire};
 use offload_testbed::bed::BedHost;

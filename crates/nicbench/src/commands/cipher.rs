@@ -1,10 +1,11 @@
 //! `nicbench cipher`.
 
-use super::runs::{Made, value};
-use crate::options;
 use clap::Args;
 use offload_bench::cipher::{Cipher, Lanes, Packets, table};
-use offload_bench::facts::{Clock, Facts};
+use offload_bench_tls::facts::{Clock, Facts};
+use offload_cli::options;
+use offload_cli::output::OutputOptions;
+use offload_cli::scenario::{self, About, Failure, Made, Scenario};
 
 /// The ciphers of 5G beside AES-GCM on one core of this machine, by length of a packet and packets side by side
 #[derive(Args, Debug)]
@@ -25,33 +26,36 @@ pub(crate) struct CipherOptions {
     /// Bytes that each row works on
     #[arg(long, value_parser = options::bytes, default_value = "16MiB")]
     bytes: u64,
-    /// Print the facts as one JSON object
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    output: OutputOptions,
 }
 
-impl CipherOptions {
-    pub(crate) fn run(&self) -> Result<Made, String> {
+impl Scenario for CipherOptions {
+    fn about(&self) -> About<'_> {
+        // The CPU's rows follow the machine's clock.
+        About { output: &self.output, runs: self.rows().len(), is_real: true }
+    }
+
+    fn run(&self) -> Result<Made, Failure> {
         if let Some(rows) = self.rows().iter().find(|rows| rows.size * rows.in_flight > MEMORY_MAX) {
-            return Err(format!("{} packets of {} bytes together are more than 1 GiB", rows.in_flight, rows.size));
+            return Err(Failure::Unusable(format!(
+                "{} packets of {} bytes together are more than 1 GiB",
+                rows.in_flight, rows.size
+            )));
         }
         let runs = self.rows().iter().map(Packets::run).collect::<Result<Vec<_>, _>>();
         let runs = runs.map_err(|error| error.to_string())?;
-        let facts = Facts {
-            command: "cipher".into(),
-            clock: Clock::Real,
-            options: [("bytes".to_string(), self.bytes.to_string())].into(),
-            runs: runs.iter().map(value).collect(),
-            ..Facts::default()
-        };
-        Ok(Made { facts, text: table(&runs), whole: true })
+        let whole = true;
+        Ok(Made::new(
+            Facts { clock: Clock::Real, ..scenario::facts("cipher", 0, [("bytes", self.bytes.to_string())]) },
+            &runs,
+            whole,
+            table(&runs),
+        ))
     }
+}
 
-    /// How many runs it makes.
-    pub(crate) fn runs(&self) -> usize {
-        self.rows().len()
-    }
-
+impl CipherOptions {
     fn rows(&self) -> Vec<Packets> {
         let ciphers = if self.cipher.is_empty() { &Cipher::ALL[..] } else { &self.cipher };
         let mut rows = Vec::new();

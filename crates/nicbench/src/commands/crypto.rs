@@ -1,22 +1,31 @@
-//! `nicbench crypto`.
+//! `nicbench crypto`, and the program `lookaside`.
 
-use super::runs::{Made, value};
-use crate::options;
-use clap::Args;
+use bytes::Bytes;
+use clap::Parser;
 use core::time::Duration;
 use nic_sim::lookaside::Unit;
-use offload_bench::facts::Facts;
-use offload_bench::jobs::{JobWay, Jobs, Kind, table, text};
+use offload_bench::jobs::{BLOCK, JobWay, Jobs, JobsError, Kind, table, text};
+use offload_cli::options;
+use offload_cli::output::OutputOptions;
+use offload_cli::own;
+use offload_cli::scenario::{self, About, Failure, Made, Scenario};
+use std::path::PathBuf;
 
 /// Ciphers, integrity and compression several ways: on the CPU, by jobs of an accelerator, inline in a NIC, by chains of small
 /// services; devices' time is virtual, the CPU's is measured
-#[derive(Args, Debug)]
-#[command(allow_negative_numbers = true)]
-pub(crate) struct CryptoOptions {
+///
+/// The accelerator's time follows from the latency and the rate of its units.
+///
+/// Exit status: 0; 1 if a job failed; 2 if an option is bad or the file cannot be read.
+#[derive(Debug, Parser)]
+#[command(name = "lookaside", version, allow_negative_numbers = true)]
+pub struct CryptoOptions {
+    /// The file to work on. Without it: text that repeats itself
+    file: Option<PathBuf>,
     /// Who does it, comma-separated: cpu, lookaside, inline (TLS records of a NIC: AEADs of TLS alone), services (these, and CBC).
     /// Default: those that can
     #[arg(long, value_parser = options::choice::<JobWay>(), value_delimiter = ',')]
-    pub way: Vec<JobWay>,
+    way: Vec<JobWay>,
     /// What is done, comma-separated
     #[arg(long, value_parser = options::choice::<Kind>(), value_delimiter = ',', default_value = "aes-128-gcm")]
     transform: Vec<Kind>,
@@ -35,47 +44,53 @@ pub(crate) struct CryptoOptions {
     /// Bytes that a unit reads in a second
     #[arg(long, value_parser = options::bytes, default_value = "3109000000")]
     unit_rate: u64,
-    /// Bytes in all
-    #[arg(long, value_parser = options::bytes, default_value = "64MiB")]
+    /// Bytes in all, without a file
+    #[arg(long, value_parser = options::some_bytes, default_value = "64MiB", conflicts_with = "file")]
     bytes: u64,
-    /// Print the facts as one JSON object
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+impl Scenario for CryptoOptions {
+    fn about(&self) -> About<'_> {
+        // The CPU's rows follow the machine's clock.
+        About { output: &self.output, runs: self.rows().len(), is_real: true }
+    }
+
+    fn run(&self) -> Result<Made, Failure> {
+        let data = self.data()?;
+        let unit = Unit { latency: self.latency, rate: Some(self.unit_rate) };
+        let (mut runs, mut fills) = (Vec::new(), String::new());
+        for (kind, way, in_flight) in self.rows() {
+            let units = vec![unit; self.units.into()];
+            let size = self.size as usize;
+            let jobs = Jobs { size, in_flight: in_flight.into(), units, ..Jobs::new(kind, data.clone()) };
+            runs.push(jobs.run(way).map_err(|error| match error {
+                JobsError::Job(_) | JobsError::Bulk(_) => Failure::of(way, error),
+                error => Failure::Unusable(format!("{way}: {error}")),
+            })?);
+            if way == JobWay::Lookaside {
+                fills = format!(
+                    "The accelerator's time is virtual. Rate x latency, and the job that is read meanwhile: {:.1} in flight fill it.\n",
+                    jobs.fills()
+                );
+            }
+        }
+        let options = own!(self: size, units, unit_rate).into_iter().chain([
+            ("latency_us", (self.latency.as_nanos() as f64 / 1000.0).to_string()),
+            ("bytes", data.len().to_string()),
+        ]);
+        Ok(Made::new(scenario::facts("crypto", 0, options), &runs, true, format!("{}\n{fills}", table(&runs))))
+    }
 }
 
 impl CryptoOptions {
-    pub(crate) fn run(&self) -> Result<Made, String> {
-        let data = text(self.bytes.max(1) as usize);
-        let unit = Unit { latency: self.latency, rate: Some(self.unit_rate) };
-        let mut runs = Vec::new();
-        for (kind, way, in_flight) in self.rows() {
-            let jobs = Jobs {
-                size: self.size as usize,
-                in_flight: in_flight.into(),
-                units: vec![unit; self.units.into()],
-                ..Jobs::new(kind, data.clone())
-            };
-            runs.push(jobs.run(way).map_err(|error| format!("{way}: {error}"))?);
-        }
-        let options = [
-            ("size", self.size.to_string()),
-            ("units", self.units.to_string()),
-            ("latency_us", (self.latency.as_nanos() as f64 / 1000.0).to_string()),
-            ("unit_rate", self.unit_rate.to_string()),
-            ("bytes", self.bytes.to_string()),
-        ];
-        let facts = Facts {
-            command: "crypto".into(),
-            options: options.into_iter().map(|(name, value)| (name.to_string(), value)).collect(),
-            runs: runs.iter().map(value).collect(),
-            ..Facts::default()
-        };
-        Ok(Made { facts, text: table(&runs), whole: true })
-    }
-
-    /// How many runs it makes.
-    pub(crate) fn runs(&self) -> usize {
-        self.rows().len()
+    /// The bytes of all jobs; those of a file are padded to whole blocks.
+    fn data(&self) -> Result<Bytes, Failure> {
+        let Some(path) = &self.file else { return Ok(text(self.bytes as usize)) };
+        let mut bytes = std::fs::read(path).map_err(|error| Failure::about(path, &error))?;
+        bytes.resize(bytes.len().next_multiple_of(BLOCK).max(BLOCK), 0);
+        Ok(bytes.into())
     }
 
     /// What is run: the CPU and a NIC have no jobs in flight, and a row each.

@@ -4,14 +4,15 @@
 //! fifo; its developers' guide has the contract ("Extcap: Developer Guide", in `doc/extcap.adoc`). Each interface here is
 //! a transfer over two emulated NICs; the secrets of TLS and QUIC are in the capture.
 
-use crate::options::{self, WireOptions, name};
-use crate::program;
 use clap::{Args, ValueEnum};
 use core::fmt::Write;
 use nic_sim::NicConfig;
-use offload_bench::bulk::{Bulk, BulkError, Mode};
-use offload_bench::payload::Payload;
 use offload_bench::quic::{self, QuicBulk};
+use offload_bench_tls::bulk::{Bulk, BulkError, Mode};
+use offload_bench_tls::observers::Observers;
+use offload_bench_tls::payload::Payload;
+use offload_cli::options::{self, WireOptions, name};
+use offload_cli::program;
 use offload_testbed::Capture;
 use offload_testbed::bed::ClockKind;
 use std::fs::File;
@@ -125,8 +126,8 @@ fn capture(options: &ExtcapOptions, interface: Interface, fifo: &Path) -> Result
     let nic = |usual: NicConfig| NicConfig { mtu: wire.mtu, ..usual };
     let bulk = |mode| {
         let usual = Bulk::new(mode, payload.clone());
-        let capture = Some(capture.clone());
-        match (Bulk { clock, seed, link: wire.link(), capture, nic: nic(usual.nic.clone()), ..usual }).run() {
+        let observers = Observers { capture: Some(capture.clone()), ..Observers::default() };
+        match (Bulk { clock, seed, link: wire.link(), observers, nic: nic(usual.nic.clone()), ..usual }).run() {
             // Whoever looked on has seen enough.
             Err(BulkError::Capture(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             run => run.map(drop).map_err(|error| error.to_string()),
@@ -138,8 +139,9 @@ fn capture(options: &ExtcapOptions, interface: Interface, fifo: &Path) -> Result
         Interface::TlsNic => bulk(Mode::TlsNic),
         Interface::QuicNic => {
             let usual = QuicBulk::new(quic::Mode::QuicNic, payload.clone());
-            let capture = Some(capture.clone());
-            let run = QuicBulk { clock, seed, link: wire.link(), capture, nic: nic(usual.nic.clone()), ..usual }.run();
+            let observers = Observers { capture: Some(capture.clone()), ..Observers::default() };
+            let run =
+                QuicBulk { clock, seed, link: wire.link(), observers, nic: nic(usual.nic.clone()), ..usual }.run();
             run.map(drop).map_err(|error| error.to_string())
         }
     };

@@ -1,13 +1,14 @@
 //! `nicbench fio`.
 
-use super::runs::{Made, facts, value};
-use crate::options::{self, WireOptions};
 use clap::Args;
 use nic_sim::NicConfig;
-use offload_bench::bulk::Mode;
 use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
-use offload_bench::table;
-use offload_testbed::bed::ClockKind;
+use offload_bench_tls::bulk::Mode;
+use offload_bench_tls::table;
+use offload_cli::options;
+use offload_cli::own;
+use offload_cli::run_options::RunOptions;
+use offload_cli::scenario::{self, About, Failure, Made, Modes, OutputFiles, Scenario};
 
 /// Commands to an NVMe/TCP target with a disk in memory, so many under way at a time: commands per second, latency
 /// percentiles, host cost per command
@@ -48,38 +49,28 @@ pub(crate) struct FioOptions {
     /// Commands that move fewer bytes are not placed
     #[arg(long, value_name = "SIZE", value_parser = options::bytes, default_value = "32KiB")]
     place_from: u64,
-    /// Print the facts as one JSON object
-    #[arg(long)]
-    pub json: bool,
     #[command(flatten)]
-    pub wire: WireOptions,
+    run: RunOptions,
+}
+
+impl Scenario for FioOptions {
+    fn about(&self) -> About<'_> {
+        self.run.about(self.mode.len())
+    }
+
+    fn run(&self) -> Result<Made, Failure> {
+        let modes = Modes::new("fio", &self.run, &self.mode, OutputFiles::default())?;
+        let runs = modes.make(0, |mode, observers, _| {
+            Fio { observers, ..self.fio(mode) }.run().map_err(|error| Failure::of(mode, error))
+        })?;
+        let own =
+            own!(self: pattern, block_size, depth, jobs, operations, disk_size, hdgst, ddgst, offload, place_from);
+        let whole = runs.iter().all(|run| run.run.sha256_ok);
+        Ok(Made::new(self.run.facts("fio", own), &runs, whole, text(&runs, self.run.output.wide)))
+    }
 }
 
 impl FioOptions {
-    pub(crate) fn run(&self) -> Result<Made, String> {
-        let mut runs = Vec::new();
-        for mode in &self.mode {
-            runs.push(self.fio(*mode).run().map_err(|error| format!("{mode}: {error}"))?);
-        }
-        let own = [
-            ("pattern", self.pattern.to_string()),
-            ("block_size", self.block_size.to_string()),
-            ("depth", self.depth.to_string()),
-            ("jobs", self.jobs.to_string()),
-            ("operations", self.operations.to_string()),
-            ("disk_size", self.disk_size.to_string()),
-            ("hdgst", self.hdgst.to_string()),
-            ("ddgst", self.ddgst.to_string()),
-            ("offload", self.offload.to_string()),
-            ("place_from", self.place_from.to_string()),
-        ];
-        Ok(Made {
-            facts: facts("fio", &self.wire, &own, runs.iter().map(value).collect()),
-            text: text(&runs),
-            whole: runs.iter().all(|run| run.run.sha256_ok),
-        })
-    }
-
     fn fio(&self, mode: Mode) -> Fio {
         Fio {
             block_size: self.block_size,
@@ -90,20 +81,20 @@ impl FioOptions {
             header_digest: self.hdgst,
             data_digest: self.ddgst,
             offload: self.offload,
-            clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
-            seed: self.wire.seed(),
+            clock: self.run.clock(),
+            seed: self.run.wire.seed(),
             nic: NicConfig {
-                mtu: self.wire.mtu,
+                mtu: self.run.wire.mtu,
                 nvme_io_threshold: usize::try_from(self.place_from).unwrap_or(usize::MAX),
                 ..NicConfig::default()
             },
-            link: self.wire.link(),
+            link: self.run.wire.link(),
             ..Fio::new(mode, self.pattern)
         }
     }
 }
 
-fn text(runs: &[FioRun]) -> String {
+fn text(runs: &[FioRun], wide: bool) -> String {
     let common: Vec<_> = runs.iter().map(|run| run.run.clone()).collect();
     let heading =
         ["mode", "offload", "placed", "IOPS", "p50 us", "p99 us", "max us", "target us/op", "host us/op", "copy+crc"];
@@ -122,8 +113,8 @@ fn text(runs: &[FioRun]) -> String {
             format!("{:.1}%", run.copy_crc_share),
         ]
     }));
-    let (costs, commands) = (table::runs(&common), table::align(&rows));
-    format!("{costs}\n{commands}\n{}{}", table::saved(&common), table::noise(&common))
+    let remarks = format!("{}\n{}{}", table::align(&rows), table::saved(&common), table::noise(&common));
+    scenario::text(&common, wide, "", &remarks)
 }
 
 fn block(text: &str) -> Result<u32, String> {

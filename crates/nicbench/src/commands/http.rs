@@ -1,13 +1,14 @@
 //! `nicbench http`.
 
-use super::runs::{Made, facts, value};
-use crate::options::{self, WireOptions};
 use clap::Args;
 use nic_sim::NicConfig;
-use offload_bench::bulk::Mode;
 use offload_bench::http::{Files, Http, HttpRun};
-use offload_bench::table;
-use offload_testbed::bed::ClockKind;
+use offload_bench_tls::bulk::Mode;
+use offload_bench_tls::table;
+use offload_cli::options;
+use offload_cli::own;
+use offload_cli::run_options::RunOptions;
+use offload_cli::scenario::{self, About, Failure, Made, Modes, OutputFiles, Scenario};
 
 /// A web server and clients that ask for one file over connections that stay open: requests per second, latency
 /// percentiles, host cost per request
@@ -36,48 +37,44 @@ pub(crate) struct HttpOptions {
     /// Queues of each NIC, and shards of each host, over which RSS spreads connections
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
-    /// Print the facts as one JSON object
-    #[arg(long)]
-    pub json: bool,
     #[command(flatten)]
-    pub wire: WireOptions,
+    run: RunOptions,
 }
 
-impl HttpOptions {
-    pub(crate) fn run(&self) -> Result<Made, String> {
-        let mut runs = Vec::new();
-        for mode in &self.mode {
-            let http = Http {
-                connections: self.connections,
-                requests: self.requests,
-                files: self.files,
-                file_size: self.file_size,
-                record_size: usize::from(self.record_size),
-                clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
-                seed: self.wire.seed(),
-                nic: NicConfig { mtu: self.wire.mtu, queues: self.queues, ..NicConfig::default() },
-                link: self.wire.link(),
-                ..Http::new(*mode)
-            };
-            runs.push(http.run().map_err(|error| format!("{mode}: {error}"))?);
-        }
-        let own = [
-            ("connections", self.connections.to_string()),
-            ("requests", self.requests.to_string()),
-            ("files", self.files.to_string()),
-            ("file_size", self.file_size.to_string()),
-            ("record_size", self.record_size.to_string()),
-            ("queues", self.queues.to_string()),
-        ];
-        Ok(Made {
-            facts: facts("http", &self.wire, &own, runs.iter().map(value).collect()),
-            text: text(&runs),
-            whole: runs.iter().all(|run| run.run.sha256_ok),
-        })
+impl Scenario for HttpOptions {
+    fn about(&self) -> About<'_> {
+        self.run.about(self.mode.len())
+    }
+
+    fn run(&self) -> Result<Made, Failure> {
+        let modes = Modes::new("http", &self.run, &self.mode, OutputFiles::default())?;
+        let runs = modes.make(0, |mode, observers, _| {
+            Http { observers, ..self.http(mode) }.run().map_err(|error| Failure::of(mode, error))
+        })?;
+        let own = own!(self: connections, requests, files, file_size, record_size, queues);
+        let whole = runs.iter().all(|run| run.run.sha256_ok);
+        Ok(Made::new(self.run.facts("http", own), &runs, whole, text(&runs, self.run.output.wide)))
     }
 }
 
-fn text(runs: &[HttpRun]) -> String {
+impl HttpOptions {
+    fn http(&self, mode: Mode) -> Http {
+        Http {
+            connections: self.connections,
+            requests: self.requests,
+            files: self.files,
+            file_size: self.file_size,
+            record_size: usize::from(self.record_size),
+            clock: self.run.clock(),
+            seed: self.run.wire.seed(),
+            nic: NicConfig { mtu: self.run.wire.mtu, queues: self.queues, ..NicConfig::default() },
+            link: self.run.wire.link(),
+            ..Http::new(mode)
+        }
+    }
+}
+
+fn text(runs: &[HttpRun], wide: bool) -> String {
     let common: Vec<_> = runs.iter().map(|run| run.run.clone()).collect();
     let heading =
         ["mode", "requests /s", "Gb/s", "p50 us", "p90 us", "p99 us", "p99.9 us", "max us", "server us/request"];
@@ -94,7 +91,7 @@ fn text(runs: &[HttpRun]) -> String {
         row
     }));
     let units = "us/request: CPU time of a host for a request, in microseconds\n";
-    table::align(&rows) + units + table::noise(&common)
+    scenario::text(&common, wide, "", &format!("{}{units}{}", table::align(&rows), table::noise(&common)))
 }
 
 /// A file is kept in memory, the server's or the disk's.

@@ -1,21 +1,22 @@
 //! `nicbench iperf`.
 
-use super::runs::{Made, facts, value};
-use super::watch::Watch;
 use crate::openmetrics::{self, Server};
-use crate::options::{self, WireOptions, name};
-use crate::tls_options::SuiteName;
-use crate::trace_options::TraceOptions;
 use clap::{Args, ValueEnum};
 use core::net::SocketAddr;
 use core::time::Duration;
 use nic_sim::NicConfig;
-use offload_bench::bulk::Mode;
+use offload_api::TlsSuite;
 use offload_bench::iperf::{Ends, Iperf, IperfRun, Until};
-use offload_bench::live::Live;
-use offload_bench::table;
+use offload_bench_tls::bulk::Mode;
+use offload_bench_tls::live::Sample;
+use offload_bench_tls::table;
+use offload_cli::options::{self, name};
+use offload_cli::own;
+use offload_cli::run_options::RunOptions;
+use offload_cli::scenario::{self, About, Failure, Made, Modes, OutputFiles, Scenario};
+use offload_cli::tls_options::SUITES;
 use offload_console::say;
-use offload_testbed::bed::ClockKind;
+use std::sync::Arc;
 
 /// Many streams at once, from the server to the client: goodput, fairness, host cost
 #[derive(Args, Debug)]
@@ -28,10 +29,11 @@ pub(crate) struct IperfOptions {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=32_768))]
     streams: u16,
     /// Bytes that each stream sends: 64MiB, 1GB. Default: 64MiB
-    #[arg(long, value_parser = some_bytes, conflicts_with = "time")]
+    #[arg(long, value_parser = options::some_bytes, conflicts_with = "time")]
     bytes: Option<u64>,
-    /// How long streams send, on the run's clock: 20ms, 2s
-    #[arg(long, value_parser = some_time)]
+    /// How long streams send, on the run's clock: 20ms, 2s. The run ends when the last data have arrived; goodput is that of this
+    /// time
+    #[arg(long, value_parser = options::some_time)]
     time: Option<Duration>,
     /// How long streams send before anything is counted, with --time: 2s. For slow start over a long path
     #[arg(long, value_name = "TIME", value_parser = options::time, requires = "time", default_value = "0s")]
@@ -50,28 +52,17 @@ pub(crate) struct IperfOptions {
     #[arg(long, value_enum, default_value_t = EndsName::Both)]
     offload: EndsName,
     /// The cipher suite
-    #[arg(long, value_enum, default_value_t = SuiteName::Aes128Gcm)]
-    suite: SuiteName,
+    #[arg(long, value_parser = SUITES.parser(), default_value = "aes-128-gcm")]
+    suite: TlsSuite,
     /// Queues of each NIC, and shards of each host, over which RSS spreads streams
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
-    /// Show how the run goes, on standard error: rates, retransmits, resyncs, contexts, and on a terminal every counter that moves
-    #[arg(long)]
-    watch: bool,
     /// Serve the counters for Prometheus while the run goes, at /metrics: a port of the loopback address, or an address with
     /// a port
     #[arg(long, value_name = "ADDR", value_parser = openmetrics::address)]
     openmetrics: Option<SocketAddr>,
-    /// The step of --watch and --openmetrics, on the run's clock. Default: 1ms, in real time 1s
-    #[arg(long, value_name = "TIME", value_parser = some_time)]
-    every: Option<Duration>,
-    /// Print the facts as one JSON object
-    #[arg(long)]
-    pub json: bool,
     #[command(flatten)]
-    trace: TraceOptions,
-    #[command(flatten)]
-    pub wire: WireOptions,
+    run: RunOptions,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -81,54 +72,39 @@ enum EndsName {
     Receiver,
 }
 
-impl IperfOptions {
-    pub(crate) fn run(&self) -> Result<Made, String> {
-        let (mut runs, live) = (Vec::new(), self.live()?);
-        for mode in &self.mode {
-            let trace = self.trace.begin_for(mode, self.mode.len() > 1)?;
-            let tracer = trace.as_ref().map(|trace| trace.tracer().clone());
-            let run = Iperf { tracer, live: live.clone(), ..self.iperf(*mode) }.run();
-            if let Some(trace) = trace {
-                say!("{}", trace.end()?);
-            }
-            runs.push(run.map_err(|error| format!("{mode}: {error}"))?);
-        }
-        let own = [
-            ("streams", self.streams.to_string()),
-            ("message_size", self.message_size.to_string()),
-            ("record_size", self.record_size.to_string()),
-            ("queues", self.queues.to_string()),
+impl Scenario for IperfOptions {
+    fn about(&self) -> About<'_> {
+        self.run.about(self.mode.len())
+    }
+
+    fn run(&self) -> Result<Made, Failure> {
+        let modes = Modes::new("iperf", &self.run, &self.mode, OutputFiles::default())?.showing(self.served()?);
+        let runs = modes.make(0, |mode, observers, _| {
+            Iperf { observers, ..self.iperf(mode) }.run().map_err(|error| Failure::of(mode, error))
+        })?;
+        let own = own!(self: streams, message_size, record_size, queues).into_iter().chain([
             ("bytes_per_stream", self.bytes.map_or_else(|| "-".into(), |bytes| bytes.to_string())),
             ("time_ns", self.time.map_or_else(|| "-".into(), |time| time.as_nanos().to_string())),
             ("omit_ns", self.omit.as_nanos().to_string()),
             ("window", self.window.map_or_else(|| "-".into(), |bytes| bytes.to_string())),
             ("offload", name(self.offload)),
-            ("suite", name(self.suite)),
-        ];
-        Ok(Made {
-            facts: facts("iperf", &self.wire, &own, runs.iter().map(value).collect()),
-            text: text(&runs),
-            whole: runs.iter().all(|run| run.run.sha256_ok),
-        })
+            ("suite", SUITES.name(&self.suite)),
+        ]);
+        let whole = runs.iter().all(|run| run.run.sha256_ok);
+        Ok(Made::new(self.run.facts("iperf", own), &runs, whole, text(&runs, self.run.output.wide)))
     }
+}
 
-    /// Who is to be told how the runs go.
-    fn live(&self) -> Result<Option<Live>, String> {
-        let serve = |address| {
-            let server = Server::bind(address).map_err(|error| format!("--openmetrics {address}: {error}"))?;
-            say!("nicbench: metrics are at http://{}/metrics", server.address());
-            Ok::<_, String>(server)
-        };
-        let server = self.openmetrics.map(serve).transpose()?;
-        let watch = self.watch.then(Watch::on_standard_error);
-        if server.is_none() && watch.is_none() {
-            return Ok(None);
-        }
-        let usual = if self.wire.real { Duration::from_secs(1) } else { Duration::from_millis(1) };
-        Ok(Some(Live::new(self.every.unwrap_or(usual), move |sample| {
-            server.iter().for_each(|server| server.show(sample));
-            watch.iter().for_each(|watch| watch.show(sample));
-        })))
+/// Takes the counters of each step.
+type Show = Arc<dyn Fn(&Sample) + Send + Sync>;
+
+impl IperfOptions {
+    /// Serves the counters, if that is asked for.
+    fn served(&self) -> Result<Option<Show>, Failure> {
+        let Some(address) = self.openmetrics else { return Ok(None) };
+        let server = Server::bind(address).map_err(|error| format!("--openmetrics {address}: {error}"))?;
+        say!("nicbench: metrics are at http://{}/metrics", server.address());
+        Ok(Some(Arc::new(move |sample| server.show(sample))))
     }
 
     fn iperf(&self, mode: Mode) -> Iperf {
@@ -147,17 +123,17 @@ impl IperfOptions {
                 EndsName::Sender => Ends::Sender,
                 EndsName::Receiver => Ends::Receiver,
             },
-            suite: self.suite.into(),
-            clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
-            seed: self.wire.seed(),
-            nic: NicConfig { mtu: self.wire.mtu, queues: self.queues, ..NicConfig::default() },
-            link: self.wire.link(),
+            suite: self.suite,
+            clock: self.run.clock(),
+            seed: self.run.wire.seed(),
+            nic: NicConfig { mtu: self.run.wire.mtu, queues: self.queues, ..NicConfig::default() },
+            link: self.run.wire.link(),
             ..Iperf::new(mode)
         }
     }
 }
 
-fn text(runs: &[IperfRun]) -> String {
+fn text(runs: &[IperfRun], wide: bool) -> String {
     let common: Vec<_> = runs.iter().map(|run| run.run.clone()).collect();
     let heading = ["mode", "streams", "seconds", "fairness", "slowest Gb/s", "fastest Gb/s"].map(String::from).to_vec();
     let mut rows = vec![heading];
@@ -171,19 +147,8 @@ fn text(runs: &[IperfRun]) -> String {
             format!("{:.3}", run.fastest_gbps),
         ]
     }));
-    let (costs, streams) = (table::runs(&common), table::align(&rows));
-    format!("{costs}\n{streams}\n{}{}", table::saved(&common), table::noise(&common))
-}
-
-/// Of nothing there is no cost per byte.
-fn some_bytes(text: &str) -> Result<u64, String> {
-    let bytes = options::bytes(text)?;
-    if bytes > 0 { Ok(bytes) } else { Err("a stream sends 1 byte at least".into()) }
-}
-
-fn some_time(text: &str) -> Result<Duration, String> {
-    let time = options::time(text)?;
-    if time > Duration::ZERO { Ok(time) } else { Err("streams send for 1ns at least".into()) }
+    let remarks = format!("{}\n{}{}", table::align(&rows), table::saved(&common), table::noise(&common));
+    scenario::text(&common, wide, "", &remarks)
 }
 
 /// RFC 7323 2.3: a window has no more than 2^30 bytes.

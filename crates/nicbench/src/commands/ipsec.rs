@@ -1,13 +1,13 @@
 //! `nicbench ipsec`.
 
-use super::runs::{Made, value};
-use crate::options;
 use clap::Args;
 use offload_base::Seed;
-use offload_bench::facts::Facts;
 use offload_bench::ipsec::{EspMode, Ipsec, IpsecRun};
-use offload_bench::table;
-use std::collections::BTreeMap;
+use offload_bench_tls::table;
+use offload_cli::options;
+use offload_cli::output::OutputOptions;
+use offload_cli::own;
+use offload_cli::scenario::{self, About, Failure, Made, Scenario};
 
 /// Datagrams of one size, plain and under ESP, over so many SAs: CPU time per packet at both ends; virtual time
 #[derive(Args, Debug)]
@@ -32,13 +32,16 @@ pub(crate) struct IpsecOptions {
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Print the facts as one JSON object
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    output: OutputOptions,
 }
 
-impl IpsecOptions {
-    pub(crate) fn run(&self) -> Result<Made, String> {
+impl Scenario for IpsecOptions {
+    fn about(&self) -> About<'_> {
+        About { output: &self.output, runs: self.mode.len(), is_real: false }
+    }
+
+    fn run(&self) -> Result<Made, Failure> {
         let mut runs = Vec::new();
         for mode in &self.mode {
             let plan = Ipsec {
@@ -49,26 +52,15 @@ impl IpsecOptions {
                 queues: self.queues,
                 seed: Seed(self.seed),
             };
-            runs.push(plan.run().map_err(|error| format!("{mode}: {error}"))?);
+            runs.push(plan.run().map_err(|error| Failure::of(mode, error))?);
         }
-        let options = [
-            ("packet_size", self.packet_size.to_string()),
-            ("sas", self.sas.to_string()),
-            ("packets", self.packets.to_string()),
-            ("queues", self.queues.to_string()),
-        ];
-        let facts = Facts {
-            command: "ipsec".into(),
-            seed: self.seed,
-            options: BTreeMap::from(options.map(|(name, value)| (name.to_string(), value))),
-            runs: runs.iter().map(value).collect(),
-            ..Facts::default()
-        };
-        Ok(Made { facts, text: text(&runs), whole: runs.iter().all(|run| run.run.sha256_ok) })
+        let options = own!(self: packet_size, sas, packets, queues);
+        let whole = runs.iter().all(|run| run.run.sha256_ok);
+        Ok(Made::new(scenario::facts("ipsec", self.seed, options), &runs, whole, text(&runs, self.output.wide)))
     }
 }
 
-fn text(runs: &[IpsecRun]) -> String {
+fn text(runs: &[IpsecRun], wide: bool) -> String {
     let heading = ["mode", "tx ns/packet", "rx ns/packet", "tx packets/CPU s", "rx packets/CPU s"];
     let mut rows = vec![heading.map(String::from).to_vec()];
     rows.extend(runs.iter().map(|run| {
@@ -81,5 +73,5 @@ fn text(runs: &[IpsecRun]) -> String {
         ]
     }));
     let common: Vec<_> = runs.iter().map(|run| run.run.clone()).collect();
-    format!("{}\n{}", table::runs(&common), table::align(&rows))
+    scenario::text(&common, wide, "", &table::align(&rows))
 }

@@ -3,11 +3,11 @@
 //! Invariant: two machines that made one point in virtual time agree on every fact but CPU times, or nothing is written.
 
 use super::report::about;
-use crate::files::Files;
-use crate::program::{self, FAILED, UNUSABLE};
 use crate::results::{Results, Row, read_rows};
 use crate::shard::Part;
 use clap::Args;
+use offload_cli::files::Files;
+use offload_cli::program::{self, FAILED, UNUSABLE};
 use offload_console::say;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

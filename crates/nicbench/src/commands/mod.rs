@@ -1,24 +1,26 @@
 //! What `nicbench` can be told to do.
 //!
 //! - `runs`: what can be run, by name and options;
-//! - `watch`: how a run goes, while it goes;
-//! - `iperf`, `http`, `fio`, `ipsec`, `quic`, `recovery`, `reservoir`, `crypto`, `cipher`, `vms`: their options and tables;
+//! - [`nvme`], [`esp`], [`quic`], [`pdcp`], [`vms`], [`crypto`]: scenarios that are programs of their own, too;
+//! - `iperf`, `http`, `fio`, `ipsec`, `recovery`, `reservoir`, `cipher`: their options and tables;
 //! - `sweep`: any of them over a grid, into a results file; `merge`: the files of its parts as one; `submit`: the parts as tasks
 //!   of a scheduler;
 //! - `wire`: the emulated wire between two TAPs, with feature `tap`;
 //! - `report`: a results file as one page;
-//! - `extcap`: a run that Wireshark captures;
-//! - [`loopback`](crate::loopback): one file several ways.
+//! - `extcap`: a run that Wireshark captures.
 
 mod cipher;
-mod crypto;
+pub mod crypto;
+pub mod esp;
 mod extcap;
 mod fio;
 mod http;
 mod iperf;
 mod ipsec;
 mod merge;
-mod quic;
+pub mod nvme;
+pub mod pdcp;
+pub mod quic;
 mod recovery;
 mod report;
 mod reservoir;
@@ -26,14 +28,13 @@ mod runs;
 mod submit;
 mod sweep;
 pub mod vms;
-mod watch;
 #[cfg(all(feature = "tap", target_os = "linux"))]
 mod wire;
 
-use crate::loopback::LoopbackCommand;
-use crate::program;
 use clap::{Parser, Subcommand};
-use runs::{Made, Runnable};
+use offload_cli::program;
+use offload_cli::scenario;
+use runs::Runnable;
 use std::process::ExitCode;
 
 /// Performance studies of offload over emulated NICs, in virtual time (the same run every time) or in real time.
@@ -54,8 +55,6 @@ struct Options {
 enum Command {
     #[command(flatten)]
     Run(Runnable),
-    #[command(subcommand)]
-    Loopback(LoopbackCommand),
     Sweep(sweep::SweepOptions),
     Merge(merge::MergeOptions),
     Report(report::ReportOptions),
@@ -67,8 +66,7 @@ enum Command {
 /// The tool: reads its options, does what they say, and tells what to exit with.
 pub fn main() -> ExitCode {
     program::main(NAME, |options: &Options| match &options.command {
-        Command::Run(run) => made(NAME, run.run(), run.json()),
-        Command::Loopback(loopback) => loopback.run(NAME),
+        Command::Run(run) => scenario::finish(NAME, &**run),
         Command::Sweep(options) => sweep::run(options),
         Command::Merge(options) => merge::run(options),
         Command::Report(options) => report::run(options),
@@ -76,18 +74,6 @@ pub fn main() -> ExitCode {
         #[cfg(all(feature = "tap", target_os = "linux"))]
         Command::Wire(options) => wire::run(NAME, options),
     })
-}
-
-/// Tells what came of the runs of a program.
-fn made(program: &str, made: Result<Made, String>, json: bool) -> ExitCode {
-    match made {
-        Ok(made) => {
-            let text = if json { made.facts.to_json() + "\n" } else { made.text };
-            let written = program::write_out(program, &text);
-            if made.whole { written } else { program::fail(program, "data did not arrive whole", program::FAILED) }
-        }
-        Err(message) => program::fail(program, &message, program::FAILED),
-    }
 }
 
 const NAME: &str = "nicbench";

@@ -1,12 +1,12 @@
 //! `nicbench report`.
 
-use crate::files::Files;
-use crate::program::{self, UNUSABLE};
 use crate::report::page;
 use crate::results;
 use crate::sweep::Sweep;
 use clap::Args;
 use offload_bench::published::{self, Figure};
+use offload_cli::files::Files;
+use offload_cli::program::{self, UNUSABLE};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

@@ -1,16 +1,17 @@
 //! `nicbench reservoir`.
 
-use super::runs::{Made, value};
-use crate::options::{self, Rate};
 use clap::Args;
 use core::time::Duration;
 use offload_base::Seed;
-use offload_bench::bulk::Mode;
-use offload_bench::choice::Choice;
-use offload_bench::facts::Facts;
+use offload_bench::published;
 use offload_bench::reservoir::{Disks, Pacing, Reservoir, ReservoirRun, Transport};
-use offload_bench::{published, table};
-use std::collections::BTreeMap;
+use offload_bench_tls::bulk::Mode;
+use offload_bench_tls::choice::Choice;
+use offload_bench_tls::table;
+use offload_cli::options::{self, Rate};
+use offload_cli::output::OutputOptions;
+use offload_cli::own;
+use offload_cli::scenario::{self, About, Failure, Made, Scenario};
 
 /// Bulk transfer over long fat paths: the reservoir's server and copy on emulated hosts, from disk to disk, cold start included,
 /// beside the Secure Data Reservoir's published figures; virtual time
@@ -71,49 +72,37 @@ pub(crate) struct ReservoirOptions {
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Print the facts as one JSON object
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    output: OutputOptions,
 }
 
-impl ReservoirOptions {
-    pub(crate) fn run(&self) -> Result<Made, String> {
+impl Scenario for ReservoirOptions {
+    fn about(&self) -> About<'_> {
+        About { output: &self.output, runs: self.plans().count(), is_real: false }
+    }
+
+    fn run(&self) -> Result<Made, Failure> {
         if !self.block.is_power_of_two() {
-            return Err("--block is a power of two".into());
+            return Err(Failure::Unusable("--block is a power of two".into()));
         }
         let mut runs = Vec::new();
         for plan in self.plans() {
             let what = format!("{}, {} ms, {}", plan.mode, plan.round_trip.as_millis(), plan.disks);
             runs.push(plan.run().map_err(|error| format!("{what}: {error}"))?);
         }
-        let options = [
-            ("streams", self.streams.to_string()),
-            ("window", self.window.to_string()),
+        let options = own!(self: streams, window, queue, block, scale, mtu).into_iter().chain([
             ("time_ns", self.time.as_nanos().to_string()),
             ("omit_ns", self.omit.as_nanos().to_string()),
             ("rate_bps", bits(self.rate).to_string()),
-            ("queue", self.queue.to_string()),
             ("nic_rate_bps", bits(self.nic_rate).to_string()),
             ("pace_bps", self.pace().to_string()),
-            ("block", self.block.to_string()),
-            ("scale", self.scale.to_string()),
-            ("mtu", self.mtu.to_string()),
-        ];
-        let facts = Facts {
-            command: "reservoir".into(),
-            seed: self.seed,
-            options: BTreeMap::from(options.map(|(name, value)| (name.to_string(), value))),
-            runs: runs.iter().map(value).collect(),
-            ..Facts::default()
-        };
-        Ok(Made { facts, text: text(&runs), whole: runs.iter().all(|run| run.run.sha256_ok) })
+        ]);
+        let whole = runs.iter().all(|run| run.run.sha256_ok);
+        Ok(Made::new(scenario::facts("reservoir", self.seed, options), &runs, whole, text(&runs)))
     }
+}
 
-    /// How many runs it makes.
-    pub(crate) fn runs(&self) -> usize {
-        self.plans().count()
-    }
-
+impl ReservoirOptions {
     fn plans(&self) -> impl Iterator<Item = Reservoir> {
         let of = |mode: Mode, transport: Transport, round_trip: Duration, pacing: Pacing, disks: Disks| Reservoir {
             transport,

@@ -3,11 +3,11 @@
 
 use super::merge::{NotMerged, merge};
 use super::sweep::{SweepOptions, part_file};
-use crate::program::{self, FAILED, UNUSABLE};
 use crate::shard::{MAX_SHARDS, Shard};
 use clap::{Args, ValueEnum};
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
+use offload_cli::program::{self, FAILED, UNUSABLE};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};

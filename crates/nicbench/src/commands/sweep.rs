@@ -7,9 +7,8 @@
 //! [`Shard`]: crate::shard::Shard
 
 use super::report::{about, figures, grid_of};
-use super::runs::{Made, Runnable};
+use super::runs::Runnable;
 use super::submit::{self, SubmitOptions};
-use crate::program::{self, FAILED, UNUSABLE};
 use crate::results::{Machine, Results, Row, first_line, read_rows};
 use crate::shard::{Asked, PLACE_OF_SHARD, Part, Plan, Planned, Shard};
 use crate::sweep::{Point, Study, Sweep};
@@ -18,7 +17,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use nic_sim::wire::impairment::Share;
-use offload_bench::facts::Clock;
+use offload_bench_tls::facts::Clock;
+use offload_cli::program::{self, FAILED, UNUSABLE};
+use offload_cli::scenario::Made;
 use offload_console::say;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
@@ -165,7 +166,7 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
     let mut jobs = jobs(&sweep, &options.file)?;
     let (mut out, mut part) = (options.results_file(), None);
     if let Some(shard) = options.shard.map(Asked::part).transpose()? {
-        jobs.retain(|job| options.parts.timed || !job.run.real());
+        jobs.retain(|job| options.parts.timed || !job.run.about().is_real);
         let (points, plan) = planned(&jobs, shard.of, &options.parts)?;
         let studies: Vec<_> = jobs.iter().map(|job| &job.study.name[..]).collect();
         let command = submit::shell_line("nicbench", &options.part_arguments(PLACE_OF_SHARD));
@@ -178,7 +179,7 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
     let known: BTreeSet<_> = jobs.iter().map(Job::name).collect();
     let strangers = done.difference(&known).count();
     jobs.retain(|job| !done.contains(&job.name()));
-    let (alone, spread): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.run.real());
+    let (alone, spread): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.run.about().is_real);
     let work = Work {
         file: Mutex::new(file),
         machine: Machine::this(),
@@ -205,9 +206,9 @@ fn jobs<'a>(sweep: &'a Sweep, file: &Path) -> Result<Vec<Job<'a>>, String> {
         for (number, point) in study.points().into_iter().enumerate() {
             let wrong = |error| about(file, &format!("study `{}`: {error}", study.name));
             let run = Runnable::parse(&point.arguments()).map_err(wrong)?;
-            if run.runs() > 1 {
+            if run.about().runs > 1 {
                 let several =
-                    format!("`{}` makes {} runs, and a point is one", point.arguments().join(" "), run.runs());
+                    format!("`{}` makes {} runs, and a point is one", point.arguments().join(" "), run.about().runs);
                 return Err(wrong(several + ": say which, such as mode"));
             }
             let job = Job { study, number, point, run };
@@ -327,7 +328,7 @@ impl Work {
         let seconds = begun.elapsed().as_secs_f64();
         match result {
             Err(_) => told("it panicked, as told above"),
-            Ok(Err(message)) => told(&message),
+            Ok(Err(failure)) => told(&failure.to_string()),
             Ok(Ok(Made { whole: false, .. })) => told("data did not arrive whole"),
             Ok(Ok(made)) => {
                 for run in made.facts.runs {
@@ -340,7 +341,7 @@ impl Work {
                         arguments: arguments.clone(),
                         seed: made.facts.seed,
                         // One that measures this machine, though it has virtual time inside, is no fact of virtual time.
-                        clock: if job.run.real() { Clock::Real } else { made.facts.clock }.to_string(),
+                        clock: if job.run.about().is_real { Clock::Real } else { made.facts.clock }.to_string(),
                         version: env!("CARGO_PKG_VERSION").into(),
                         machine: self.machine.clone(),
                         seconds,

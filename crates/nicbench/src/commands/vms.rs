@@ -1,23 +1,21 @@
 //! `nicbench vms`.
 
-use super::runs::{Made, value};
-use crate::options;
-use crate::program;
-use clap::{Args, Parser};
+use clap::Parser;
 use nic_sim::wire::impairment::Impairments;
 use nic_sim::wire::{LinkConfig, Share};
 use offload_base::Seed;
-use offload_bench::facts::Facts;
-use offload_bench::table;
 use offload_bench::vms::{TunnelChoice, VmMode, Vms, VmsRun};
-use std::collections::BTreeMap;
-use std::process::ExitCode;
+use offload_bench_tls::table;
+use offload_cli::options;
+use offload_cli::output::OutputOptions;
+use offload_cli::own;
+use offload_cli::scenario::{self, About, Failure, Made, Scenario};
 
 /// Virtual machines on two hypervisors send to each other, plain, in an overlay, and in one under ESP, all by the NICs: CPU time per byte
 /// of guests, hypervisors and devices for 1, 2, 4 .. virtual machines; virtual time
-#[derive(Args, Debug)]
-#[command(allow_negative_numbers = true)]
-pub(crate) struct VmsOptions {
+#[derive(Debug, Parser)]
+#[command(name = "vm_overlay", version, allow_negative_numbers = true)]
+pub struct VmsOptions {
     /// What happens to frames between the hypervisors, comma-separated: plain (nothing), overlay (they are wrapped), overlay-esp (and
     /// protected)
     #[arg(long, value_parser = options::choice::<VmMode>(), value_delimiter = ',', default_values_t = VmMode::ALL)]
@@ -43,13 +41,16 @@ pub(crate) struct VmsOptions {
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Print the facts as one JSON object
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    output: OutputOptions,
 }
 
-impl VmsOptions {
-    pub(crate) fn run(&self) -> Result<Made, String> {
+impl Scenario for VmsOptions {
+    fn about(&self) -> About<'_> {
+        About { output: &self.output, runs: self.mode.len() * self.counts().len(), is_real: false }
+    }
+
+    fn run(&self) -> Result<Made, Failure> {
         let mut runs = Vec::new();
         for mode in &self.mode {
             for vms in self.counts() {
@@ -67,50 +68,19 @@ impl VmsOptions {
                 runs.push(plan.run().map_err(|error| format!("{mode}, {vms} virtual machines: {error}"))?);
             }
         }
-        let options = [
-            ("tunnel", self.tunnel.to_string()),
-            ("vms", self.vms.to_string()),
-            ("sas", self.sas.to_string()),
-            ("ipv6", self.ipv6.to_string()),
-            ("size", self.size.to_string()),
-            ("loss", self.loss.to_string()),
-        ];
-        let facts = Facts {
-            command: "vms".into(),
-            seed: self.seed,
-            options: BTreeMap::from(options.map(|(name, value)| (name.to_string(), value))),
-            runs: runs.iter().map(value).collect(),
-            ..Facts::default()
-        };
-        Ok(Made { facts, text: text(&runs), whole: runs.iter().all(|run| run.whole) })
+        let options = own!(self: tunnel, vms, sas, ipv6, size, loss);
+        let whole = runs.iter().all(|run| run.whole);
+        Ok(Made::new(scenario::facts("vms", self.seed, options), &runs, whole, text(&runs)))
     }
+}
 
-    /// How many runs it makes.
-    pub(crate) fn runs(&self) -> usize {
-        self.mode.len() * self.counts().len()
-    }
-
+impl VmsOptions {
     /// Powers of two, and the one that was asked for.
     fn counts(&self) -> Vec<u16> {
         let mut counts: Vec<u16> = (0..9).map(|power| 1 << power).take_while(|count| *count < self.vms).collect();
         counts.push(self.vms);
         counts
     }
-}
-
-/// The program of an example, under its own name.
-#[derive(Debug, Parser)]
-#[command(name = "vm_overlay", version, allow_negative_numbers = true)]
-struct VmOverlay {
-    #[command(flatten)]
-    options: VmsOptions,
-}
-
-/// `vm_overlay`: reads its options, does what they say, and tells what to exit with.
-pub fn main() -> ExitCode {
-    program::main("vm_overlay", |program: &VmOverlay| {
-        super::made("vm_overlay", program.options.run(), program.options.json)
-    })
 }
 
 fn text(runs: &[VmsRun]) -> String {

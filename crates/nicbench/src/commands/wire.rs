@@ -1,7 +1,5 @@
 //! `nicbench wire`.
 
-use crate::options::{self, Rate};
-use crate::program;
 use clap::Args;
 use core::time::Duration;
 use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
@@ -9,6 +7,8 @@ use nic_sim::wire::{Link, LinkConfig, Overflow};
 use offload_base::Seed;
 use offload_base::cost::Domain;
 use offload_base::counters::CounterSet;
+use offload_cli::options::{self, Rate};
+use offload_cli::program;
 use offload_testbed::attach::{TapConfig, TapPort};
 use offload_testbed::{RealTime, RealTimeConfig, Runtime, Station, connect};
 use std::io;

@@ -1,0 +1,77 @@
+//! Choices that options, tables and results call by the same names.
+
+use core::fmt;
+
+/// One of a few ways, each with a name.
+///
+/// ```
+/// use offload_bench_tls::bulk::Mode;
+/// use offload_bench_tls::choice::Choice;
+///
+/// assert_eq!(Mode::TlsNic.name(), "tls-nic");
+/// assert_eq!(Mode::named("tls-cpu"), Some(Mode::TlsCpu));
+/// assert_eq!(Mode::named("rot13"), None);
+/// ```
+pub trait Choice: Copy + fmt::Display + Send + Sync + 'static {
+    /// All of them, in the order in which help lists them.
+    fn all() -> &'static [Self];
+
+    /// What options, tables and results call it.
+    fn name(self) -> &'static str;
+
+    /// What it is, for help.
+    fn about(self) -> &'static str;
+
+    /// The one with this name.
+    fn named(name: &str) -> Option<Self> {
+        Self::all().iter().copied().find(|choice| choice.name() == name)
+    }
+}
+
+/// Defines an enum of named variants that implements [`Choice`](crate::choice::Choice): names and help texts are written once.
+///
+/// ```
+/// use offload_bench_tls::choice::Choice;
+///
+/// offload_bench_tls::choices! {
+///     /// The colour of a cable.
+///     pub enum Colour {
+///         /// Blue.
+///         Blue = "blue",
+///     }
+/// }
+/// assert_eq!(Colour::named("blue"), Some(Colour::Blue));
+/// ```
+#[macro_export]
+macro_rules! choices {
+    ($(#[$about:meta])* $visibility:vis enum $Type:ident { $($(#[doc = $doc:literal])+ $Variant:ident = $name:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $visibility enum $Type { $($(#[doc = $doc])+ $Variant,)+ }
+
+        impl $Type {
+            /// All of them.
+            $visibility const ALL: [$Type; [$($name),+].len()] = [$($Type::$Variant),+];
+        }
+
+        impl $crate::choice::Choice for $Type {
+            fn all() -> &'static [$Type] {
+                &$Type::ALL
+            }
+
+            fn name(self) -> &'static str {
+                match self { $($Type::$Variant => $name,)+ }
+            }
+
+            fn about(self) -> &'static str {
+                match self { $($Type::$Variant => concat!($($doc),+).trim_ascii(),)+ }
+            }
+        }
+
+        impl core::fmt::Display for $Type {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.pad($crate::choice::Choice::name(*self))
+            }
+        }
+    };
+}

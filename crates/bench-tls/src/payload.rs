@@ -1,0 +1,155 @@
+//! What is sent: a file, or seeded data. Pieces are owned buffers, for a retransmission must find the same bytes,
+//! whatever happens to the file meanwhile.
+
+use bytes::{Bytes, BytesMut};
+use offload_base::Seed;
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// A SHA-256.
+pub type Checksum = [u8; 32];
+
+/// Where the bytes come from.
+///
+/// ```
+/// use offload_base::Seed;
+/// use offload_bench_tls::payload::Payload;
+///
+/// let payload = Payload::seeded(Seed(1), 1000);
+/// let pieces: Vec<_> = payload.pieces(300).unwrap().collect::<Result<_, _>>().unwrap();
+/// assert_eq!(pieces.iter().map(|piece| piece.len()).collect::<Vec<_>>(), [300, 300, 300, 100]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Payload {
+    source: Source,
+    bytes: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    Memory(Bytes),
+    File(PathBuf),
+}
+
+impl Payload {
+    /// `bytes` bytes made from `seed`. Above [`KEPT_IN_MEMORY`] they repeat.
+    pub fn seeded(seed: Seed, bytes: u64) -> Payload {
+        let mut block = BytesMut::zeroed(bytes.min(KEPT_IN_MEMORY) as usize);
+        seed.stream("payload").fill(&mut block);
+        Payload { source: Source::Memory(block.freeze()), bytes }
+    }
+
+    /// The contents of the file at `path`. Up to [`KEPT_IN_MEMORY`] it is read now; a longer one is read when it is sent.
+    ///
+    /// # Errors
+    /// If it cannot be opened and read.
+    pub fn file(path: &Path) -> io::Result<Payload> {
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Err(io::Error::from(io::ErrorKind::IsADirectory));
+        }
+        if metadata.len() > KEPT_IN_MEMORY {
+            return Ok(Payload { source: Source::File(path.to_owned()), bytes: metadata.len() });
+        }
+        let mut content = Vec::new();
+        // Not a regular file: how long it is only shows when it is read.
+        file.take(KEPT_IN_MEMORY + 1).read_to_end(&mut content)?;
+        if content.len() as u64 > KEPT_IN_MEMORY {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "longer than 1 GiB, and no regular file"));
+        }
+        Ok(Payload { bytes: content.len() as u64, source: Source::Memory(content.into()) })
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// All bytes, in pieces of `piece_bytes`, the last one shorter.
+    ///
+    /// # Errors
+    /// If the file cannot be opened any more; a piece is an error if it cannot be read, or is not there any more.
+    pub fn pieces(&self, piece_bytes: usize) -> io::Result<impl Iterator<Item = io::Result<Bytes>> + Send + use<>> {
+        let mut file = match &self.source {
+            Source::Memory(_) => None,
+            Source::File(path) => Some(File::open(path)?),
+        };
+        let (source, mut left, mut at) = (self.source.clone(), self.bytes, 0);
+        Ok(core::iter::from_fn(move || {
+            if left == 0 {
+                return None;
+            }
+            let wanted = left.min(piece_bytes as u64) as usize;
+            let piece = match (&source, &mut file) {
+                (Source::Memory(block), _) => {
+                    let piece = block.slice(at..block.len().min(at + wanted));
+                    at = (at + piece.len()) % block.len();
+                    Ok(piece)
+                }
+                (Source::File(_), Some(file)) => read_piece(file, wanted),
+                (Source::File(_), None) => Err(io::ErrorKind::NotFound.into()),
+            };
+            left = piece.as_ref().map_or(0, |piece| left - piece.len() as u64);
+            Some(piece)
+        }))
+    }
+
+    /// The SHA-256 of all bytes.
+    ///
+    /// # Errors
+    /// As [`pieces`](Self::pieces).
+    pub fn checksum(&self) -> io::Result<Checksum> {
+        let mut hasher = Sha256::new();
+        for piece in self.pieces(READ_AT_ONCE)? {
+            hasher.update(piece?);
+        }
+        Ok(hasher.finalize().into())
+    }
+}
+
+fn read_piece(file: &mut File, wanted: usize) -> io::Result<Bytes> {
+    let mut piece = BytesMut::zeroed(wanted);
+    file.read_exact(&mut piece)?;
+    Ok(piece.freeze())
+}
+
+/// The most that is kept in memory, in bytes.
+pub const KEPT_IN_MEMORY: u64 = 1 << 30;
+const READ_AT_ONCE: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_and_memory_give_the_same() {
+        let path = std::env::temp_dir().join(format!("nic-offload-payload-{}", std::process::id()));
+        std::fs::write(&path, b"twelve bytes").unwrap();
+        let payload = Payload::file(&path).unwrap();
+        let from_disk = Payload { source: Source::File(path.clone()), ..payload.clone() };
+        assert_eq!(payload.checksum().unwrap(), from_disk.checksum().unwrap());
+        let pieces = |payload: &Payload| payload.pieces(5).unwrap().collect::<io::Result<Vec<_>>>().unwrap();
+        assert_eq!(pieces(&payload), pieces(&from_disk));
+        std::fs::write(&path, b"less").unwrap();
+        assert!(from_disk.checksum().is_err(), "a file that shrank is an error, not silence");
+        std::fs::remove_file(&path).unwrap();
+        assert!(Payload::file(&path).is_err());
+    }
+
+    #[test]
+    fn seeded_data_repeat_only_beyond_what_is_kept() {
+        let payload = Payload { bytes: 25, ..Payload::seeded(Seed(3), 10) };
+        let all: Vec<u8> = payload.pieces(7).unwrap().flat_map(|piece| piece.unwrap().to_vec()).collect();
+        assert_eq!(all.len(), 25);
+        assert_eq!(all[..10], all[10..20]);
+        assert_eq!(all[..5], all[20..]);
+    }
+}

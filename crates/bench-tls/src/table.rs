@@ -1,0 +1,322 @@
+//! Facts as text: a table with a row for each run, the counters that moved, and what the offload saved.
+
+use crate::facts::Run;
+use core::fmt::Write;
+use std::collections::BTreeSet;
+
+/// One row for each run: goodput, host cost per byte both ways, device cost, packets, DMA by purpose.
+///
+/// ```
+/// assert!(offload_bench_tls::table::runs(&[]).contains("mode"));
+/// ```
+pub fn runs(runs: &[Run]) -> String {
+    let purposes: BTreeSet<&str> = runs
+        .iter()
+        .flat_map(|run| run.dma_bytes.iter())
+        .filter(|(_, bytes)| **bytes > 0)
+        .map(|(name, _)| &name[..])
+        .collect();
+    let with_crc = runs.iter().any(|run| run.tx_host_ns_per_byte.crc.max(run.rx_host_ns_per_byte.crc) > 0.0);
+    let mut rows = vec![heading(&purposes, with_crc)];
+    rows.extend(runs.iter().map(|run| row(run, &purposes, with_crc)));
+    align(&rows) + CAPTION
+}
+
+/// One row for each run: what a packet cost, whichever way it went.
+///
+/// ```
+/// assert!(offload_bench_tls::table::per_packet(&[]).contains("mode"));
+/// ```
+pub fn per_packet(runs: &[Run]) -> String {
+    let mut rows = vec![["mode", "bytes", "tx", "rx", "device"].map(String::from).to_vec()];
+    for run in runs {
+        let bytes = run.bytes as f64 / run.packets.max(1) as f64;
+        let costs = [run.tx_host_ns_per_byte.total, run.rx_host_ns_per_byte.total, run.device_ns_per_byte];
+        let mut row = vec![run.mode.clone(), format!("{bytes:.0}")];
+        row.extend(costs.map(|cost| format!("{:.0}", cost * bytes)));
+        rows.push(row);
+    }
+    align(&rows) + "a packet on the wire, acknowledgements included: bytes of user data, and CPU time in nanoseconds\n"
+}
+
+/// One row for each run: mode, goodput, the cost of a byte at the sending and at the receiving host. If a mode ends in `-cpu`, later
+/// modes show how many times less both hosts spend.
+///
+/// ```
+/// assert_eq!(offload_bench_tls::table::short(&[]).lines().last(), Some("mode    Gb/s sending receiving"));
+/// ```
+pub fn short(runs: &[Run]) -> String {
+    let cost = |run: &Run| run.tx_host_ns_per_byte.total + run.rx_host_ns_per_byte.total;
+    let software = runs.iter().position(|run| run.mode.ends_with("-cpu") && run.bytes > 0);
+    let mut heading = ["mode", "goodput Gb/s", "host ns/B sending", "host ns/B receiving"].map(String::from).to_vec();
+    heading.extend(software.map(|at| format!("less than {}", runs[at].mode)));
+    let mut rows = vec![heading];
+    rows.extend(runs.iter().enumerate().map(|(at, run)| {
+        let costs = [run.tx_host_ns_per_byte.total, run.rx_host_ns_per_byte.total];
+        let [sending, receiving] = costs.map(|cost| if run.bytes > 0 { format!("{cost:.3}") } else { "-".into() });
+        let mut row = vec![run.mode.clone(), format!("{:.1}", run.goodput_gbps), sending, receiving];
+        row.extend(software.map(|software| match cost(run) {
+            cost_of_run if at > software && cost_of_run > 0.0 => format!("{:.1}x", cost(&runs[software]) / cost_of_run),
+            _ => String::new(),
+        }));
+        row
+    }));
+    align(&rows)
+}
+
+const CAPTION: &str = "tx, rx: CPU time of the sending and of the receiving host, nanoseconds per byte; device: that of \
+                       both devices; dma: bytes over PCIe, K: 1024, M: 1024 K\n";
+
+/// The counters that moved in any of the runs, a line each and a column a run. Both ends are added up. Those of TLS have a
+/// word below on how they are to be read.
+///
+/// ```
+/// assert!(offload_bench_tls::table::counters(&[]).starts_with("counter"));
+/// ```
+pub fn counters(runs: &[Run]) -> String {
+    let names: BTreeSet<&str> = runs.iter().flat_map(|run| run.counters.keys()).map(String::as_str).collect();
+    let mut rows = vec![core::iter::once("counter".into()).chain(runs.iter().map(|run| run.mode.clone())).collect()];
+    for name in names {
+        let value = |run: &Run| run.counters.get(name).copied().unwrap_or(0).to_string();
+        rows.push(core::iter::once(name.to_string()).chain(runs.iter().map(value)).collect());
+    }
+    let has_tls = runs.iter().any(|run| run.counters.keys().any(|name| name.starts_with("Tls")));
+    align(&rows) + if has_tls { TLS_COUNTERS } else { "" }
+}
+
+const TLS_COUNTERS: &str = "TlsTxSw, TlsRxSw: directions handled in software: each one at its start, and those that came \
+                            back from a NIC.\nTlsTxDevice, TlsRxDevice: directions handed to a NIC. With a NIC, software opens \
+                            the records that\ncame before the NIC had the keys (ready, a ticket), and those the NIC lost.\n";
+
+/// How often TCP stood still for want of acknowledgements, if it did: what goodput over a bad wire hangs on.
+///
+/// ```
+/// assert_eq!(offload_bench_tls::table::timeouts(&[]), "");
+/// ```
+pub fn timeouts(runs: &[Run]) -> String {
+    let count = |run: &Run| run.counters.get("TcpExtTCPTimeouts").copied().unwrap_or(0);
+    if runs.iter().all(|run| count(run) == 0) {
+        return String::new();
+    }
+    let counts: Vec<String> = runs.iter().map(|run| format!("{} {}", run.mode, count(run))).collect();
+    format!(
+        "TCP timeouts, each of 200 ms or more without progress: {}. They decide the goodput, more than TLS does.\n\
+         The modes send streams of different lengths, so one seed loses different packets in each. Compare several seeds.\n",
+        counts.join(", ")
+    )
+}
+
+/// What `tls-nic` saved against `tls-cpu`, in two lines; nothing if one of the three was not run.
+///
+/// ```
+/// assert_eq!(offload_bench_tls::table::saved(&[]), "");
+/// ```
+pub fn saved(runs: &[Run]) -> String {
+    let Some([tcp, cpu, nic]) = all_three(runs) else { return String::new() };
+    let mut text = String::new();
+    for (name, of) in SIDES {
+        let (tcp, cpu, nic) = (of(tcp), of(cpu), of(nic));
+        let times = if nic <= cpu { cpu / nic.max(f64::MIN_POSITIVE) } else { nic / cpu.max(f64::MIN_POSITIVE) };
+        let _infallible = writeln!(
+            text,
+            "{name}: to plain TCP, TLS adds {:+.3} ns a byte in software and {:+.3} with the NIC: the host spends \
+             {times:.2} times {} with the NIC.",
+            cpu - tcp,
+            nic - tcp,
+            if nic <= cpu { "less" } else { "more" },
+        );
+    }
+    text
+}
+
+/// A warning, if costs per byte say little: so few bytes were moved, or TLS seems to cost less than nothing.
+///
+/// ```
+/// assert_eq!(offload_bench_tls::table::noise(&[]), "");
+/// ```
+pub fn noise(runs: &[Run]) -> &'static str {
+    let fewest = runs.iter().map(|run| run.bytes).min().unwrap_or(u64::MAX);
+    let compared = all_three(runs).map(|runs| SIDES.map(|(_, of)| runs.map(of)));
+    noise_in(fewest, compared.as_ref().map_or(&[], |sides| &sides[..]))
+}
+
+/// The same for costs of `fewest` bytes at least: of each host without TLS, with TLS in software, and by the NIC.
+///
+/// ```
+/// use offload_bench_tls::table::noise_in;
+///
+/// assert_eq!(noise_in(1 << 30, &[[0.1, 0.3, 0.2]]), "");
+/// assert!(noise_in(1 << 30, &[[0.1, 0.3, 0.05]]).contains("too busy"));
+/// ```
+pub fn noise_in(fewest: u64, costs: &[[f64; 3]]) -> &'static str {
+    if fewest < ENOUGH_BYTES {
+        "Costs are mostly noise: less than 16 MiB were sent. Send more.\n"
+    } else if costs.iter().any(|[plain, software, nic]| software.min(*nic) < *plain) {
+        "TLS cannot cost less than nothing: this machine is too busy to measure. Try again, or send more.\n"
+    } else {
+        ""
+    }
+}
+
+/// `tcp`, `tls-cpu` and `tls-nic`, if all were run and moved something.
+fn all_three(runs: &[Run]) -> Option<[&Run; 3]> {
+    let find = |mode: &str| runs.iter().find(|run| run.mode == mode && run.bytes > 0);
+    Some([find("tcp")?, find("tls-cpu")?, find("tls-nic")?])
+}
+
+/// What a byte costs a host in all.
+type CostOf = fn(&Run) -> f64;
+
+/// The two hosts.
+const SIDES: [(&str, CostOf); 2] =
+    [("Sending", |run| run.tx_host_ns_per_byte.total), ("Receiving", |run| run.rx_host_ns_per_byte.total)];
+/// Below this much data, costs per byte say little.
+const ENOUGH_BYTES: u64 = 16 << 20;
+
+fn heading(purposes: &BTreeSet<&str>, with_crc: bool) -> Vec<String> {
+    let mut cells: Vec<String> = ["mode", "Gb/s"].map(String::from).into();
+    for side in ["tx", "rx"] {
+        cells.extend(["stack", "copy", "framing", "crypto"].map(|work| format!("{side} {work}")));
+        cells.extend(with_crc.then(|| format!("{side} crc")));
+        cells.push(format!("{side} total"));
+    }
+    cells.extend(["device", "packets"].map(String::from));
+    cells.extend(purposes.iter().map(|purpose| format!("dma {}", abbreviated(purpose))));
+    cells
+}
+
+/// A purpose in as few letters as can be understood, words apart.
+fn abbreviated(purpose: &str) -> String {
+    let words = purpose.split('_').map(|word| match word {
+        "descriptors" => "desc",
+        "parameters" => "param",
+        "completions" => "compl",
+        other => other,
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn row(run: &Run, purposes: &BTreeSet<&str>, with_crc: bool) -> Vec<String> {
+    let mut cells = vec![run.mode.clone(), format!("{:.2}", run.goodput_gbps)];
+    for cost in [run.tx_host_ns_per_byte, run.rx_host_ns_per_byte] {
+        let crc = with_crc.then_some(cost.crc);
+        let parts = [cost.stack, cost.copy, cost.framing, cost.crypto].into_iter().chain(crc).chain([cost.total]);
+        cells.extend(parts.map(|value| format!("{value:.3}")));
+    }
+    cells.extend([format!("{:.3}", run.device_ns_per_byte), run.packets.to_string()]);
+    cells.extend(purposes.iter().map(|purpose| short_bytes(run.dma_bytes.get(*purpose).copied().unwrap_or(0))));
+    cells
+}
+
+/// With a binary prefix, so that nothing that moved looks like nothing.
+fn short_bytes(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes}"),
+        1024..102_400 => format!("{:.1}K", bytes as f64 / 1024.0),
+        _ => format!("{:.1}M", bytes as f64 / (1 << 20) as f64),
+    }
+}
+
+/// Rows, the first of them the heading, as text: columns as wide as their widest cell, headings word above word on a
+/// common lowest line.
+///
+/// ```
+/// let rows = [["streams", "goodput Gb/s"], ["8", "93.7"]].map(|row| row.map(String::from).to_vec());
+/// assert_eq!(offload_bench_tls::table::align(&rows), "        goodput\nstreams    Gb/s\n8          93.7\n");
+/// ```
+///
+/// # Panics
+/// If a row has not as many cells as the heading.
+pub fn align(rows: &[Vec<String>]) -> String {
+    let Some((heading, body)) = rows.split_first() else { return String::new() };
+    let words: Vec<Vec<&str>> = heading.iter().map(|cell| cell.split(' ').collect()).collect();
+    let height = words.iter().map(Vec::len).max().unwrap_or(0);
+    let mut lines: Vec<Vec<&str>> = (0..height)
+        .map(|line| {
+            words.iter().map(|words| (line + words.len()).checked_sub(height).map_or("", |at| words[at])).collect()
+        })
+        .collect();
+    lines.extend(body.iter().map(|row| row.iter().map(String::as_str).collect()));
+    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..heading.len()).map(width).collect();
+    let mut text = String::new();
+    for line in &lines {
+        for (column, cell) in line.iter().enumerate() {
+            let _infallible = match column {
+                0 => write!(text, "{cell:<width$}", width = widths[0]),
+                _ => write!(text, " {cell:>width$}", width = widths[column]),
+            };
+        }
+        text.truncate(text.trim_end_matches(' ').len());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::HostCost;
+    use std::collections::BTreeMap;
+
+    fn run(mode: &str, crypto: f64) -> Run {
+        let cost = HostCost { stack: 0.1, copy: 0.0, framing: 0.0, crypto, crc: 0.0, total: 0.1 + crypto };
+        Run {
+            mode: mode.into(),
+            bytes: 1 << 20,
+            sha256_ok: true,
+            goodput_gbps: 12.345,
+            tx_host_ns_per_byte: cost,
+            rx_host_ns_per_byte: cost,
+            device_ns_per_byte: 0.5,
+            packets: 725,
+            counters: BTreeMap::from([("tx_packets".into(), 725)]),
+            dma_bytes: BTreeMap::from([("tx_payload".into(), 1 << 20), ("tx_resync".into(), 0)]),
+        }
+    }
+
+    #[test]
+    fn every_line_of_the_table_has_every_column() {
+        let text = runs(&[run("tcp", 0.0), run("tls-cpu", 0.1), run("tls-nic", 0.0)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 7);
+        assert!(text.contains("1.0M") && text.contains("12.35") && !text.contains("resync"), "{text}");
+        assert!(lines[2].starts_with("mode") && lines[3].starts_with("tcp"), "{text}");
+        assert_eq!(lines[3].split_whitespace().count(), 15, "{text}");
+        let mut digested = run("tcp", 0.0);
+        digested.rx_host_ns_per_byte.crc = 0.25;
+        let text = runs(&[digested]);
+        assert!(text.contains("0.250") && text.lines().any(|line| line.split_whitespace().count() == 17), "{text}");
+    }
+
+    #[test]
+    fn what_was_saved_is_told_both_ways_and_noise_is_called_noise() {
+        let runs = [run("tcp", 0.0), run("tls-cpu", 0.1), run("tls-nic", 0.0)];
+        let text = saved(&runs);
+        assert_eq!(text.lines().count(), 2);
+        let expected = "Sending: to plain TCP, TLS adds +0.100 ns a byte in software and +0.000 with the NIC: the host \
+                        spends 2.00 times less with the NIC.\n";
+        assert!(text.starts_with(expected), "{text}");
+        assert!(noise(&runs).contains("less than 16 MiB"));
+        let long = |nic| {
+            [("tcp", 0.0), ("tls-cpu", 0.1), ("tls-nic", nic)]
+                .map(|(mode, crypto)| Run { bytes: 1 << 30, ..run(mode, crypto) })
+        };
+        assert_eq!(noise(&long(0.0)), "");
+        assert!(noise(&long(-0.01)).contains("less than nothing"));
+    }
+
+    #[test]
+    fn timeouts_are_told_for_every_run_if_there_was_any() {
+        let mut runs = [run("tcp", 0.0), run("tls-nic", 0.0)];
+        assert_eq!(timeouts(&runs), "");
+        runs[1].counters.insert("TcpExtTCPTimeouts".into(), 3);
+        assert!(timeouts(&runs).contains("progress: tcp 0, tls-nic 3."), "{}", timeouts(&runs));
+    }
+
+    #[test]
+    fn counters_stand_side_by_side() {
+        let text = counters(&[run("tcp", 0.0), run("tls-cpu", 0.1)]);
+        assert_eq!(text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>(), ["tx_packets", "725", "725"]);
+    }
+}

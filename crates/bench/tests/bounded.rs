@@ -1,0 +1,25 @@
+//! Runs over a wire that loses every packet end with an error.
+
+use nic_sim::wire::LinkConfig;
+use nic_sim::wire::impairment::{Impairments, Share};
+use offload_base::Seed;
+use offload_bench::fio::{Fio, Pattern};
+use offload_bench::http::{Files, Http};
+use offload_bench::iperf::{Iperf, Until};
+use offload_bench_tls::bulk::{Bulk, Mode};
+use offload_bench_tls::payload::Payload;
+
+#[test]
+fn over_a_wire_that_loses_everything_every_run_ends_with_an_error() {
+    let loss: Share = "1".parse().unwrap();
+    let link = LinkConfig { impairments: Impairments { loss, ..Impairments::default() }, ..LinkConfig::default() };
+    for mode in Mode::ALL {
+        let until = Until::Bytes(1);
+        assert!(Iperf { streams: 2, until, link: link.clone(), ..Iperf::new(mode) }.run().is_err());
+        assert!(Fio { link: link.clone(), ..Fio::new(mode, Pattern::Read) }.run().is_err());
+        for files in Files::ALL {
+            assert!(Http { files, link: link.clone(), ..Http::new(mode) }.run().is_err());
+        }
+        assert!(Bulk { link: link.clone(), ..Bulk::new(mode, Payload::seeded(Seed(1), 1)) }.run().is_err());
+    }
+}

@@ -1,0 +1,153 @@
+//! Sends a file over TCP through two emulated NICs, plain and under ESP, and shows what ESP costs.
+
+use ::ipsec::KeyFile;
+use clap::Parser;
+use nic_sim::NicConfig;
+use offload_bench::ipsec::{self, EspMode as Mode, addresses};
+use offload_bench::keys;
+use offload_bench::services::{EspServices, ServiceController};
+use offload_bench_tls::bulk::{self, Bulk, BulkError, Mode as Stream};
+use offload_bench_tls::facts::Run;
+use offload_bench_tls::table;
+use offload_cli::options;
+use offload_cli::run_options::RunOptions;
+use offload_cli::scenario::{self, About, Failure, Made, Modes, OutputFiles, Scenario};
+use offload_console::say;
+use std::path::PathBuf;
+
+/// Sends a file over TCP through two emulated NICs: plain, and under ESP: by the hosts, by the NICs under headers of
+/// the hosts (crypto offload), and by the NICs alone (packet offload).
+/// Prints what each mode costs the hosts.
+///
+/// An SA that a NIC refuses is named on standard error; software does its work.
+///
+/// Exit status: 0; 1 if what was sent did not arrive whole; 2 if an option is bad, a file cannot be used, or no key in it
+/// protects what is sent.
+#[derive(Debug, Parser)]
+#[command(name = "ipsec_loopback", version, allow_negative_numbers = true)]
+pub struct IpsecLoopback {
+    /// The file to send. Without it: seeded data
+    file: Option<PathBuf>,
+    /// How many bytes to send without a file: 256MiB, 1GB, 4096
+    #[arg(long, value_parser = options::some_bytes, default_value = "256MiB", conflicts_with = "file")]
+    size: u64,
+    /// Only these modes, comma-separated: plain, esp-cpu, esp-crypto, esp-packet
+    #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
+    mode: Vec<Mode>,
+    /// Use IPv6 in place of IPv4
+    #[arg(long)]
+    ipv6: bool,
+    /// SAs and policies of the server, 10.0.0.1 and fd00::1, in words of `ip xfrm`; the client, 10.0.0.2 and fd00::2, gets
+    /// the same mirrored.
+    /// Without it: AES-128-GCM in transport mode, extended sequence numbers, keys from the seed
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
+    /// Write what arrived into this file (of the last mode)
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Have the NICs' ciphers be services on a device of so much area, in AES-128 instances, between each NIC and the wire: esp-crypto and
+    /// esp-packet take the time that services take
+    #[arg(long, value_name = "AREA", value_parser = options::area)]
+    services: Option<f64>,
+    /// Who decides how many instances of a service there are: queue (by queueing theory), hysteresis, fixed (one of each)
+    #[arg(long, value_name = "WHO", value_parser = options::choice::<ServiceController>(), default_value_t = ServiceController::Queue)]
+    controller: ServiceController,
+    #[command(flatten)]
+    run: RunOptions,
+}
+
+impl Scenario for IpsecLoopback {
+    fn about(&self) -> About<'_> {
+        self.run.about(self.mode.len())
+    }
+
+    fn run(&self) -> Result<Made, Failure> {
+        run(self)
+    }
+}
+
+fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
+    scenario::check_family(options.ipv6, &options.run.wire)?;
+    let seed = options.run.wire.seed();
+    let (payload, checksum) = scenario::payload(options.file.as_deref(), seed, options.size, &options.run)?;
+    let keys = match &options.keys {
+        Some(path) => {
+            let hosts = [&addresses(0)[..], &addresses(1)];
+            keys::read_for_both(path, hosts, options.ipv6, bulk::PORT).map_err(Failure::Unusable)?
+        }
+        None => ipsec::usual_keys(seed),
+    };
+    let files = OutputFiles {
+        read: options.file.iter().chain(&options.keys).map(PathBuf::as_path).collect(),
+        out: options.out.as_deref(),
+        ..OutputFiles::default()
+    };
+    let modes = Modes::new(NAME, &options.run, &options.mode, files)?;
+    let own = [
+        ("file", scenario::named(options.file.as_ref())),
+        ("keys", scenario::named(options.keys.as_ref())),
+        ("ipv6", options.ipv6.to_string()),
+        ("services", options.services.map_or_else(|| "none".into(), |area| format!("{area} {}", options.controller))),
+    ];
+    let runs = modes.make(payload.len(), |mode, observers, out| {
+        say_what_is_refused(mode, &keys)?;
+        let by_nic = matches!(mode, Mode::EspCrypto | Mode::EspPacket);
+        let services = options.services.filter(|_| by_nic).map(|area| {
+            let services = EspServices::new(&keys, area, options.controller);
+            services.map_err(|error| Failure::Unusable(format!("--services: {error}")))
+        });
+        let services = services.transpose()?;
+        let bulk = Bulk {
+            checksum: Some(checksum),
+            clock: options.run.clock(),
+            seed,
+            nic: NicConfig { mtu: options.run.wire.mtu, ..NicConfig::default() },
+            link: options.run.wire.link(),
+            ipv6: options.ipv6,
+            layer: mode.offload().map(|kind| ipsec::layer(keys.clone().offloaded(kind))),
+            port: services.as_ref().map(EspServices::port),
+            observers,
+            out,
+            ..Bulk::new(Stream::Tcp, payload.clone())
+        };
+        let mut run = bulk.run().map_err(|error| Failure::of(mode, broken_off(&error)))?;
+        if let Some(services) = &services {
+            services.count(&mut run);
+        }
+        Ok(Run { mode: mode.to_string(), ..run })
+    })?;
+    let text = scenario::text(
+        &runs,
+        options.run.output.wide,
+        &format!("\n{}", table::per_packet(&runs)),
+        &table::timeouts(&runs),
+    );
+    let whole = runs.iter().all(|run| run.sha256_ok);
+    Ok(Made::new(options.run.facts(NAME, own), &runs, whole, text))
+}
+
+/// A line for each SA that this way is to have done by a NIC, which will not: the figures are software's then.
+fn say_what_is_refused(mode: Mode, keys: &KeyFile) -> Result<(), Failure> {
+    let Some(kind) = mode.offload() else { return Ok(()) };
+    let keys = keys.clone().offloaded(kind);
+    for (host, keys) in [("server", &keys), ("client", &keys.mirrored())] {
+        let number = usize::from(host == "client");
+        for refused in keys::refused(keys, &addresses(number)).map_err(Failure::Unusable)? {
+            say!("{NAME}: {mode}: {host}: {refused}");
+        }
+    }
+    Ok(())
+}
+
+/// What went wrong, and what IPsec counted until then.
+fn broken_off(error: &BulkError) -> String {
+    let mut text = error.to_string();
+    if let BulkError::BrokenOff { counters, .. } = error {
+        let about_ipsec = |name: &str| name.starts_with("Xfrm") || name.starts_with("ipsec");
+        let moved = counters.iter().filter(|(name, _)| about_ipsec(name));
+        text.extend(moved.map(|(name, value)| format!(", {name} {value}")));
+    }
+    text
+}
+
+const NAME: &str = "ipsec_loopback";

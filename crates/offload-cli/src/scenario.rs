@@ -1,0 +1,324 @@
+//! Scenarios. Each is a subcommand of `nicbench` and a point of a sweep; some are programs of their own.
+
+use crate::files::{self, Files};
+use crate::options::WireOptions;
+use crate::output::OutputOptions;
+use crate::program;
+use crate::run_options::RunOptions;
+use crate::trace_options::TraceFile;
+use clap::Parser;
+use core::fmt;
+use indicatif::{ProgressBar, ProgressStyle};
+use offload_base::Seed;
+use offload_bench_tls::facts::{Clock, Facts, Run};
+use offload_bench_tls::live::Sample;
+use offload_bench_tls::observers::Observers;
+use offload_bench_tls::payload::{Checksum, Payload};
+use offload_bench_tls::table;
+use offload_console::say;
+use offload_testbed::Capture;
+use serde::Serialize;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// A scenario with its options.
+///
+/// ```
+/// use offload_cli::scenario::Scenario;
+/// use offload_cli::tls::TlsLoopback;
+///
+/// let options = <TlsLoopback as clap::Parser>::parse_from(["demo", "--size", "64KiB", "--mode", "tls-nic", "--json"]);
+/// let made = options.run().unwrap();
+/// assert!(made.whole && made.facts.runs[0]["mode"] == "tls-nic");
+/// assert!(options.about().output.shown(&made).starts_with('{'));
+/// ```
+pub trait Scenario {
+    /// Describes the runs before they are made.
+    fn about(&self) -> About<'_>;
+
+    /// Makes the runs.
+    ///
+    /// # Errors
+    /// If an option is bad, or a run failed.
+    fn run(&self) -> Result<Made, Failure>;
+}
+
+/// The runs of a scenario before they are made. See [`Scenario`] for an example.
+#[derive(Clone, Copy, Debug)]
+pub struct About<'a> {
+    /// The options of the output.
+    pub output: &'a OutputOptions,
+    /// The number of runs.
+    pub runs: usize,
+    /// Whether the runs follow the machine's clock, so that nothing else should run beside them.
+    pub is_real: bool,
+}
+
+/// The plain fields of an options struct by name, for [`facts`] and [`RunOptions::facts`].
+///
+/// ```
+/// struct Options {
+///     streams: u16,
+/// }
+///
+/// let options = Options { streams: 8 };
+/// assert_eq!(offload_cli::own!(options: streams), [("streams", "8".to_owned())]);
+/// ```
+#[macro_export]
+macro_rules! own {
+    ($options:ident: $($field:ident),+) => {
+        [$((stringify!($field), $options.$field.to_string())),+]
+    };
+}
+
+/// The runs that a scenario made. See [`Scenario`] for an example.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// The facts, for programs.
+    pub facts: Facts<Value>,
+    /// The tables, for people.
+    pub text: String,
+    /// Whether all data arrived whole.
+    pub whole: bool,
+}
+
+impl Made {
+    /// Completes `facts` with the runs.
+    pub fn new<R: Serialize>(facts: Facts<Value>, runs: &[R], whole: bool, text: String) -> Made {
+        // A run has names and numbers only, so it can always be written as JSON.
+        let runs = runs.iter().map(|run| serde_json::to_value(run).unwrap_or(Value::Null)).collect();
+        Made { facts: Facts { runs, ..facts }, text, whole }
+    }
+}
+
+/// Runs a scenario as a program of its own.
+pub fn main<S: Parser + Scenario>(program: &'static str) -> ExitCode {
+    program::main(program, |scenario: &S| finish(program, scenario))
+}
+
+/// Makes the runs of a scenario, prints them, and returns the exit status.
+pub fn finish(program: &str, scenario: &dyn Scenario) -> ExitCode {
+    match scenario.run() {
+        Ok(made) => {
+            let written = program::write_out(program, &scenario.about().output.shown(&made));
+            if made.whole { written } else { program::fail(program, "data did not arrive whole", program::FAILED) }
+        }
+        Err(failure) => program::fail(program, &failure.to_string(), failure.status()),
+    }
+}
+
+/// The reason why a scenario has no result.
+///
+/// ```
+/// use offload_cli::scenario::Failure;
+///
+/// assert_eq!(Failure::from("the connection failed".to_owned()).status(), 1);
+/// assert_eq!(Failure::Unusable("--size 0".into()).status(), 2);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// An option or a file cannot be used.
+    #[error("{0}")]
+    Unusable(String),
+    /// A run failed.
+    #[error("{0}")]
+    Run(String),
+}
+
+impl Failure {
+    /// Names the file that cannot be used.
+    pub fn about(path: &Path, error: &dyn fmt::Display) -> Failure {
+        Failure::Unusable(format!("{}: {error}", path.display()))
+    }
+
+    /// Names the mode that failed.
+    pub fn of(mode: impl fmt::Display, error: impl fmt::Display) -> Failure {
+        Failure::Run(format!("{mode}: {error}"))
+    }
+
+    /// Returns the exit status.
+    pub fn status(&self) -> u8 {
+        match self {
+            Failure::Unusable(_) => program::UNUSABLE,
+            Failure::Run(_) => program::FAILED,
+        }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(message: String) -> Failure {
+        Failure::Run(message)
+    }
+}
+
+/// Facts without runs, of a scenario in virtual time without a wire of its own. `own` are the options that another run needs to
+/// be the same.
+pub fn facts(command: &str, seed: u64, own: impl IntoIterator<Item = (&'static str, String)>) -> Facts<Value> {
+    let options = own.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
+    Facts { command: command.into(), seed, clock: Clock::Virtual, options, runs: Vec::new() }
+}
+
+/// Returns `runs` as text: a narrow table and `remarks`; if `wide`, all columns, `details` and the counters too.
+pub fn text(runs: &[Run], wide: bool, details: &str, remarks: &str) -> String {
+    let spoilt = runs.iter().filter(|run| !run.sha256_ok);
+    let spoilt: String = spoilt.map(|run| format!("{}: what arrived is NOT what was sent\n", run.mode)).collect();
+    if wide {
+        return format!("{}{details}\n{}\n{remarks}{spoilt}", table::runs(runs), table::counters(runs));
+    }
+    format!(
+        "{}CPU time of the hosts, per byte of user data; --wide shows all columns and counters\n\n{remarks}{spoilt}",
+        table::short(runs)
+    )
+}
+
+/// Checks that the wire's packets are long enough for the family.
+///
+/// # Errors
+/// If they are not.
+pub fn check_family(ipv6: bool, wire: &WireOptions) -> Result<(), Failure> {
+    if ipv6 && wire.mtu < MIN_MTU_OF_IPV6 {
+        return Err(Failure::Unusable(format!("IPv6 needs an MTU of {MIN_MTU_OF_IPV6} bytes at least")));
+    }
+    Ok(())
+}
+
+/// The modes of a scenario, one after the other, and the files that it writes of them.
+pub struct Modes<'a, M> {
+    name: &'static str,
+    run: &'a RunOptions,
+    modes: Vec<M>,
+    files: OutputFiles<'a>,
+    also: Option<Arc<dyn Fn(&Sample) + Send + Sync>>,
+}
+
+/// Files that are read, and files that are written, beside captures and timelines.
+#[derive(Clone, Debug, Default)]
+pub struct OutputFiles<'a> {
+    /// Files that the program reads.
+    pub read: Vec<&'a Path>,
+    /// The received bytes of the last mode.
+    pub out: Option<&'a Path>,
+    /// The keys for a reader of the capture.
+    pub keys: Option<&'a Path>,
+}
+
+impl<'a, M: Copy + PartialEq + fmt::Display> Modes<'a, M> {
+    /// Each of `modes` once. All files can be written, and no file is another one or one of those to be read.
+    ///
+    /// # Errors
+    /// If a file cannot be used.
+    pub fn new(
+        name: &'static str,
+        run: &'a RunOptions,
+        modes: &[M],
+        files: OutputFiles<'a>,
+    ) -> Result<Modes<'a, M>, Failure> {
+        let mut once = Vec::new();
+        for mode in modes {
+            if !once.contains(mode) {
+                once.push(*mode);
+            }
+        }
+        let modes = Modes { name, run, modes: once, files, also: None };
+        let of_each = [run.trace.trace.as_deref(), run.trace.pcap.as_deref()];
+        let of_each = of_each.iter().flat_map(|path| modes.modes.iter().filter_map(|mode| modes.path_of(*path, mode)));
+        let alone = [modes.files.out, modes.files.keys].into_iter().flatten().map(Path::to_owned);
+        let written: Vec<PathBuf> = alone.chain(of_each).collect();
+        let written = written.iter().map(PathBuf::as_path).collect();
+        let files = Files { read: modes.files.read.clone(), served: None, written };
+        files.claim().map_err(Failure::Unusable)?.keep();
+        Ok(modes)
+    }
+
+    /// Has the counters of each step shown to `also` too.
+    pub fn showing(self, also: Option<Arc<dyn Fn(&Sample) + Send + Sync>>) -> Modes<'a, M> {
+        Modes { also, ..self }
+    }
+
+    /// Returns the modes.
+    pub fn modes(&self) -> &[M] {
+        &self.modes
+    }
+
+    /// Makes a run in each mode with `make`, under a bar that counts to `bytes`; 0: without a bar. `make` is given the
+    /// observers of the run, and the file for the received bytes.
+    ///
+    /// # Errors
+    /// If a run failed, or a file cannot be written.
+    pub fn make<R>(
+        &self,
+        bytes: u64,
+        mut make: impl FnMut(M, Observers, Option<PathBuf>) -> Result<R, Failure>,
+    ) -> Result<Vec<R>, Failure> {
+        let mut runs = Vec::new();
+        for mode in &self.modes {
+            let progress = progress_bar(&mode.to_string(), bytes, bytes == 0 || self.run.is_quiet());
+            let bar = progress.clone();
+            let trace = self.run.trace.begin_for(mode, self.modes.len() > 1).map_err(Failure::Unusable)?;
+            let observers = Observers {
+                capture: self.capture(mode)?,
+                tracer: trace.as_ref().map(|trace| trace.tracer().clone()),
+                progress: Some(Arc::new(move |bytes| bar.set_position(bytes))),
+                live: self.run.live(self.also.clone()),
+                ..Observers::default()
+            };
+            let out = self.files.out.filter(|_| Some(mode) == self.modes.last()).map(Path::to_owned);
+            let made = make(*mode, observers, out);
+            progress.finish_and_clear();
+            if let Some(summary) = trace.map(TraceFile::end).transpose().map_err(Failure::Unusable)? {
+                say!("{}: {summary}", self.name);
+            }
+            runs.push(made?);
+        }
+        Ok(runs)
+    }
+
+    fn capture(&self, mode: &M) -> Result<Option<Capture>, Failure> {
+        let Some(path) = self.path_of(self.run.trace.pcap.as_deref(), mode) else { return Ok(None) };
+        Capture::create(&path).map(Some).map_err(|error| Failure::about(&path, &error))
+    }
+
+    fn path_of(&self, path: Option<&Path>, mode: &M) -> Option<PathBuf> {
+        path.map(|path| if self.modes.len() > 1 { files::named_for(path, mode) } else { path.to_path_buf() })
+    }
+}
+
+/// Returns a file's bytes, or `size` seeded bytes, and their checksum, under a bar that tells that they are being made.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn payload(file: Option<&Path>, seed: Seed, size: u64, run: &RunOptions) -> Result<(Payload, Checksum), Failure> {
+    let bar = progress_bar("data", size, run.is_quiet());
+    bar.tick();
+    let payload = match file {
+        Some(file) => Payload::file(file).map_err(|error| Failure::about(file, &error))?,
+        None => Payload::seeded(seed, size),
+    };
+    let checksum = payload.checksum();
+    bar.finish_and_clear();
+    let checksum =
+        checksum.map_err(|error| Failure::Unusable(format!("what is to be sent cannot be read: {error}")))?;
+    Ok((payload, checksum))
+}
+
+/// Returns a path as an option of a run.
+pub fn named(path: Option<&PathBuf>) -> String {
+    path.map_or(String::new(), |path| path.display().to_string())
+}
+
+fn progress_bar(mode: &str, bytes: u64, quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(bytes).with_prefix(mode.to_string());
+    if let Ok(style) = ProgressStyle::with_template("{prefix:10} {wide_bar} {bytes}/{total_bytes} {eta}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// RFC 8200 5.
+const MIN_MTU_OF_IPV6: u16 = 1280;

@@ -1,0 +1,116 @@
+//! Options about TLS and its offload that examples and `nicbench` share, and what their values are called.
+
+use crate::options::{self, Names};
+use clap::Args;
+use nic_sim::{NicConfig, TransmitResync};
+use offload_api::{QuicCipher, ResyncMode, TlsSuite, TlsVersion};
+use offload_testbed::identity::Agreement;
+
+/// What the two ends of a connection agree on, and how their NICs go about it.
+///
+/// ```
+/// use clap::Parser;
+/// use nic_sim::{NicConfig, TransmitResync};
+/// use offload_cli::tls_options::TlsOptions;
+///
+/// #[derive(Debug, Parser)]
+/// #[command(version)]
+/// struct Options {
+///     #[command(flatten)]
+///     tls: TlsOptions,
+/// }
+///
+/// let options = Options::parse_from(["demo", "--tls", "1.2", "--transmit-resync", "next-record"]);
+/// assert_eq!(options.tls.nic(NicConfig::default()).tls_transmit_resync, TransmitResync::NextRecord);
+/// assert!(options.tls.check().is_ok());
+/// let options = Options::parse_from(["demo", "--tls", "1.2", "--padding", "512"]);
+/// assert!(options.tls.check().is_err(), "there is no padding in TLS 1.2");
+/// ```
+#[derive(Args, Clone, Copy, Debug)]
+pub struct TlsOptions {
+    /// The version of TLS
+    #[arg(long, value_name = "VERSION", value_parser = VERSIONS.parser(), default_value = "1.3")]
+    pub tls: TlsVersion,
+    /// The cipher suite
+    #[arg(long, value_parser = SUITES.parser(), default_value = "aes-128-gcm")]
+    pub suite: TlsSuite,
+    /// How a receiving NIC that lost its place finds it again
+    #[arg(long, value_parser = RESYNCS.parser(), default_value = "driver-request")]
+    pub resync: ResyncMode,
+    /// How a sending NIC goes on after a retransmission
+    #[arg(long, value_parser = TRANSMIT_RESYNCS.parser(), default_value = "dump")]
+    pub transmit_resync: TransmitResync,
+    /// Pad records, so that the encrypted part of each is a multiple of this size (TLS 1.3)
+    #[arg(long, value_name = "SIZE", default_value = "1", value_parser = options::size::<u16>(1..=16384))]
+    pub padding: u16,
+}
+
+impl TlsOptions {
+    /// Whether they go together.
+    ///
+    /// # Errors
+    /// In words, if not.
+    pub fn check(&self) -> Result<(), String> {
+        match self.tls {
+            TlsVersion::Tls12 if self.padding > 1 => Err("--padding: records of TLS 1.2 have none".into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a handshake is to agree on.
+    pub fn agreement(&self) -> Agreement {
+        Agreement { version: self.tls, suite: self.suite }
+    }
+
+    /// `nic` with what is asked of it.
+    pub fn nic(&self, nic: NicConfig) -> NicConfig {
+        NicConfig { tls_resync: self.resync, tls_transmit_resync: self.transmit_resync, ..nic }
+    }
+
+    /// The options that another run needs to be the same, by name.
+    pub fn facts(&self) -> [(&'static str, String); 5] {
+        [
+            ("tls", VERSIONS.name(&self.tls)),
+            ("suite", SUITES.name(&self.suite)),
+            ("resync", RESYNCS.name(&self.resync)),
+            ("transmit_resync", TRANSMIT_RESYNCS.name(&self.transmit_resync)),
+            ("padding", self.padding.to_string()),
+        ]
+    }
+}
+
+/// The versions of TLS.
+pub const VERSIONS: Names<TlsVersion> =
+    Names(&[("1.2", "TLS 1.2", TlsVersion::Tls12), ("1.3", "TLS 1.3", TlsVersion::Tls13)]);
+
+/// The cipher suites of TLS that NICs know.
+pub const SUITES: Names<TlsSuite> = Names(&[
+    ("aes-128-gcm", "AES-128-GCM", TlsSuite::Aes128Gcm),
+    ("aes-256-gcm", "AES-256-GCM", TlsSuite::Aes256Gcm),
+    ("chacha20-poly1305", "ChaCha20-Poly1305", TlsSuite::ChaCha20Poly1305),
+]);
+
+/// The ways in which a receiving NIC finds its place in the stream again.
+pub const RESYNCS: Names<ResyncMode> = Names(&[
+    ("driver-request", "The NIC searches, and asks", ResyncMode::DriverRequest),
+    ("core-hint", "The NIC waits to be told", ResyncMode::CoreHint),
+    (
+        "asynchronous",
+        "The NIC searches, announces a question and asks it later, when TLS has noted the answer",
+        ResyncMode::Asynchronous,
+    ),
+]);
+
+/// The ways in which a sending NIC goes on after a retransmission.
+pub const TRANSMIT_RESYNCS: Names<TransmitResync> = Names(&[
+    ("dump", "The NIC reads the record's earlier bytes once more", TransmitResync::Dump),
+    ("next-record", "Software seals the record, the NIC goes on with the next", TransmitResync::NextRecord),
+]);
+
+/// The ciphers of QUIC's packets.
+pub const QUIC_CIPHERS: Names<QuicCipher> = Names(&[
+    ("aes128-gcm", "AES-128-GCM", QuicCipher::Aes128Gcm),
+    ("aes256-gcm", "AES-256-GCM", QuicCipher::Aes256Gcm),
+    ("aes128-ccm", "AES-128-CCM", QuicCipher::Aes128Ccm),
+    ("chacha20-poly1305", "ChaCha20-Poly1305", QuicCipher::ChaCha20Poly1305),
+]);

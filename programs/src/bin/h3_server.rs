@@ -1,0 +1,94 @@
+//! Serves a folder over HTTP/3 from an emulated host whose wire ends outside: packets protected by the CPU, and by the NIC.
+//!
+//! `cargo run --release --features tap --bin h3_server -- FOLDER --tap nic0` prints what to do at the other end.
+
+use clap::Parser;
+use futures_util::future::join_all;
+use offload_api::QuicCipher;
+use offload_cli::program;
+use offload_cli::tls_options::QUIC_CIPHERS;
+use offload_programs::outside::{Stop, authority_file, listed, told, unusable};
+use offload_programs::web::folder::FolderOptions;
+use offload_programs::web::http3::Mode;
+use offload_programs::web::http3::server::Server;
+use offload_testbed::identity::{self, Randomness};
+use quic_offload::Config;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Serves a folder over HTTP/3 from an emulated host: at UDP port 443 the NIC protects packets (h3-nic), at 8443 the CPU does
+/// (h3-cpu). GET gives files, whole or in ranges, and lists folders; what is sent with PUT or POST is answered with its size and
+/// SHA-256.
+///
+/// Ctrl-C or SIGTERM ends it; answers under way have ten more seconds, or until a second Ctrl-C.
+///
+/// Exit status: 0; 1 if the TAP was deleted; 2 if an option is bad, or the folder or the wire's end cannot be opened.
+#[derive(Debug, Parser)]
+#[command(name = "h3_server", version, allow_negative_numbers = true)]
+struct Options {
+    /// What to serve
+    #[arg(default_value = ".")]
+    folder: PathBuf,
+    /// Only these modes, comma-separated: h3-cpu, h3-nic
+    #[arg(long, value_delimiter = ',', default_values_t = Mode::ALL)]
+    mode: Vec<Mode>,
+    /// The cipher of packets that the server takes before others
+    #[arg(long, value_parser = QUIC_CIPHERS.parser(), default_value = "aes128-gcm")]
+    suite: QuicCipher,
+    /// Ask for other keys after so many packets; QUIC allows it every three probe timeouts
+    #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    key_update_every: Option<u64>,
+    /// Paths of a connection that a client may have at a time (draft-ietf-quic-multipath-21)
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
+    paths: u32,
+    #[command(flatten)]
+    serving: FolderOptions,
+}
+
+fn main() -> ExitCode {
+    program::main(NAME, |options| told(NAME, serve(options)))
+}
+
+/// Serves the peer at the other end of the wire until it is interrupted, and tells what was counted.
+fn serve(options: &Options) -> Result<String, Stop> {
+    let (site, mut outside) = options.serving.open(NAME, "server", &options.folder)?;
+    let limits = options.serving.limits.limits();
+    // IPv6's and UDP's headers.
+    let config = Config {
+        paths: options.paths,
+        max_connections: options.serving.limits.max_connections(),
+        udp_payload: options.serving.wire.mtu.saturating_sub(48).max(1200),
+        ..Config::default()
+    };
+    let servers = options.mode.iter().map(|mode| {
+        let tls = identity::quic_server_config(options.suite, Randomness::System, outside.secrets());
+        let server = Server::new(site.clone(), *mode, tls, config.clone()).map_err(unusable)?;
+        Ok(server.with_limits(limits.clone()).with_key_update_every(options.key_update_every))
+    });
+    let servers = servers.collect::<Result<Vec<_>, Stop>>()?;
+    let listening = || servers.iter().zip(&options.mode);
+    let ended = outside.until_interrupted(
+        &instructions(options, site.folder()),
+        |host| listening().map(|(server, mode)| server.listen(host, mode.port())).collect::<Result<Vec<_>, _>>(),
+        join_all(servers.iter().map(Server::close)),
+    );
+    let mut counters = outside.end()?;
+    ended?;
+    servers.iter().for_each(|server| counters.add_set(&server.counters()));
+    Ok(listed(&counters))
+}
+
+/// What to do at the other end.
+fn instructions(options: &Options, folder: &Path) -> String {
+    let (address, authority) = (options.serving.outside.address, authority_file());
+    let mut text = options.serving.instructions(folder);
+    for mode in &options.mode {
+        let (name, port) = ("server.nic-offload.test", mode.port());
+        text += &format!(
+            "  curl --http3-only --cacert {authority} --resolve {name}:{port}:{address} https://{name}:{port}/\n"
+        );
+    }
+    text + "Ctrl-C ends it and shows what was counted.\n"
+}
+
+const NAME: &str = "h3_server";

@@ -1,0 +1,206 @@
+//! Files through transforms, by jobs on threads of this machine: volumes as dm-crypt has them, and compressed files.
+//!
+//! `cargo run --release --bin transform -- volume.img sealed.img --transform xts --key volume.key --unit 4096`
+
+use bytes::{Bytes, BytesMut};
+use clap::{Parser, ValueEnum};
+use offload_api::{Done, Handle, Job, JobQueue, JobStatus, Way};
+use offload_base::Instant;
+use offload_cli::{options, program};
+use offload_jobs::{Opens, PoolQueue};
+use offload_transforms::protection::{Check, Format, Protection};
+use offload_transforms::{Compression, Secret, Transform, Tweak};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread::available_parallelism;
+
+/// Does a transform to a file, or undoes it, in jobs that threads of this machine work on. Other programs read what it writes:
+/// dm-crypt (`aes-xts-plain64`), NVMe drives with protection information, gzip, lz4, whatever knows zlib.
+///
+/// Exit status: 0; 1 if the file is not what it should be, damaged for one; 2 if an option is bad or a file cannot be used.
+#[derive(Debug, Parser)]
+#[command(name = "transform", version)]
+struct Options {
+    /// What is read
+    from: PathBuf,
+    /// What is written
+    to: PathBuf,
+    /// What is done
+    #[arg(long, value_enum)]
+    transform: Kind,
+    /// The other way: decrypt, decompress; verify protection information and take it off
+    #[arg(long)]
+    undo: bool,
+    /// The key of AES-XTS, 32 or 64 bytes
+    #[arg(long, value_name = "FILE", required_if_eq("transform", "xts"))]
+    key: Option<PathBuf>,
+    /// Bytes of a unit of AES-XTS, dm-crypt's sector_size; of a block with protection information
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(16..=65536))]
+    unit: u32,
+    /// How tweaks count: units, which is dm-crypt's iv_large_sectors, or sectors of 512 bytes, which it does without. With
+    /// units of 512 bytes there is no difference
+    #[arg(long, value_enum, default_value_t = Count::Sectors512)]
+    tweak: Count,
+    /// Compression, 0 (none) to 9
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u8).range(0..=9))]
+    level: u8,
+    /// Bytes of a job, whole units; compressed, each is a gzip member or an LZ4 frame
+    #[arg(long, value_parser = options::bytes, default_value = "1MiB")]
+    job: u64,
+    /// Most bytes that a compressed file may have in it
+    #[arg(long, value_parser = options::bytes, default_value = "1GiB")]
+    most: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Xts,
+    /// T10 protection information of type 1 behind each block
+    Pi,
+    Gzip,
+    Zlib,
+    Lz4,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Count {
+    Units,
+    Sectors512,
+}
+
+fn main() -> ExitCode {
+    program::main(NAME, |options: &Options| match execute(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err((message, status)) => program::fail(NAME, &message, status),
+    })
+}
+
+/// What went wrong, and what to exit with.
+type Failure = (String, u8);
+
+fn execute(options: &Options) -> Result<(), Failure> {
+    let source = Bytes::from(fs::read(&options.from).map_err(|error| about(&options.from, &error))?);
+    let transform = transform(options)?;
+    let threads = available_parallelism().map_or(1, core::num::NonZero::get);
+    let mut queue = PoolQueue::new(threads, DEPTH);
+    let session = queue.open(transform).map_err(|(refused, _)| (refused.to_string(), program::UNUSABLE))?;
+    let compressed = !matches!(options.transform, Kind::Xts | Kind::Pi);
+    let result = if options.undo && compressed {
+        unpacked(&mut queue, session, source, options.most as usize)?
+    } else {
+        in_jobs(&mut queue, session, &source, options)?
+    };
+    fs::write(&options.to, result).map_err(|error| about(&options.to, &error))
+}
+
+fn transform(options: &Options) -> Result<Transform, Failure> {
+    let compression = |format| Ok(Transform::Compression { format, level: options.level });
+    match (options.transform, &options.key) {
+        (Kind::Gzip, _) => compression(Compression::Gzip),
+        (Kind::Zlib, _) => compression(Compression::Zlib),
+        (Kind::Lz4, _) => compression(Compression::Lz4),
+        (Kind::Pi, _) => {
+            let wire = Some(Format { interval: options.unit, ..Format::default() });
+            Ok(Transform::Protection(Protection { memory: None, wire, check: Check::ALL }))
+        }
+        (Kind::Xts, None) => Err(("AES-XTS has a key: --key".into(), program::UNUSABLE)),
+        (Kind::Xts, Some(path)) => {
+            let key = Secret::new(fs::read(path).map_err(|error| about(path, &error))?);
+            let tweak = match options.tweak {
+                Count::Units => Tweak::Unit,
+                Count::Sectors512 => Tweak::Sectors512,
+            };
+            if !options.job.is_multiple_of(options.unit.into()) {
+                let message = format!("--job {} is no multiple of --unit {}", options.job, options.unit);
+                return Err((message, program::UNUSABLE));
+            }
+            let transform = Transform::Xts { key, unit: options.unit, tweak };
+            // Refused here with its reason; a queue only says that it does not know it.
+            let made = offload_transforms::Session::new(&transform);
+            made.map(|_| transform).map_err(|error| (error.to_string(), program::UNUSABLE))
+        }
+    }
+}
+
+/// Everything in jobs of one length, as many at a time as there is room for, put together in their order.
+fn in_jobs(queue: &mut PoolQueue, session: Handle, source: &Bytes, options: &Options) -> Result<Vec<u8>, Failure> {
+    // A file of zlib's is one stream.
+    let whole = options.transform == Kind::Zlib;
+    let unit = options.unit as usize;
+    // Blocks with protection information are longer.
+    let size = match (whole, options.transform, options.undo) {
+        (true, ..) => source.len().max(1),
+        (false, Kind::Pi, true) => (options.job.max(1) as usize).div_ceil(unit) * (unit + PROTECTION),
+        (false, Kind::Pi, false) => (options.job.max(1) as usize).next_multiple_of(unit),
+        _ => options.job.max(1) as usize,
+    };
+    let starts: Vec<usize> = (0..source.len().max(1)).step_by(size).collect();
+    let (mut results, mut next, mut ended) = (vec![BytesMut::new(); starts.len()], 0, 0);
+    while ended < starts.len() {
+        while next < starts.len() && queue.room() > 0 {
+            let piece = source.slice(starts[next]..source.len().min(starts[next] + size));
+            let target = BytesMut::with_capacity(piece.len() + piece.len() / 32 + 4096);
+            let mut job = Job { user: next as u64, ..Job::new(session, piece, target) };
+            job.way = if options.undo { Way::Undo } else { Way::Apply };
+            let per_count = match (options.transform, options.undo, options.tweak) {
+                (Kind::Pi, true, _) => unit + PROTECTION,
+                (Kind::Pi, false, _) | (_, _, Count::Units) => unit,
+                (_, _, Count::Sectors512) => 512,
+            };
+            job.iv = ((starts[next] / per_count) as u128).to_le_bytes();
+            if queue.submit(Instant::ZERO, job).is_err() {
+                break;
+            }
+            next += 1;
+        }
+        queue.flush(Instant::ZERO);
+        queue.wait();
+        while let Some(done) = queue.complete(Instant::ZERO) {
+            let at = done.user as usize;
+            results[at] = result(done)?;
+            ended += 1;
+        }
+    }
+    Ok(results.concat())
+}
+
+/// One member or frame after the other, each with as much room as it takes, up to `most` bytes in all.
+fn unpacked(queue: &mut PoolQueue, session: Handle, mut source: Bytes, most: usize) -> Result<Vec<u8>, Failure> {
+    let (mut all, mut room) = (Vec::new(), 4 * source.len().max(1024));
+    while !source.is_empty() {
+        let left = most - all.len();
+        let target = BytesMut::with_capacity(room.min(left));
+        let job = Job { way: Way::Undo, ..Job::new(session, source.clone(), target) };
+        let taken = queue.submit(Instant::ZERO, job);
+        debug_assert!(taken.is_ok(), "one at a time");
+        queue.flush(Instant::ZERO);
+        queue.wait();
+        let Some(done) = queue.complete(Instant::ZERO) else { continue };
+        if done.outcome.status == JobStatus::OutOfSpace && room < left {
+            room *= 2;
+            continue;
+        }
+        let consumed = done.outcome.consumed;
+        all.extend_from_slice(&result(done)?);
+        source = source.slice(consumed..);
+    }
+    Ok(all)
+}
+
+fn result(done: Done) -> Result<BytesMut, Failure> {
+    match done.outcome.status {
+        JobStatus::Done => Ok(done.target),
+        status => Err((status.to_string(), program::FAILED)),
+    }
+}
+
+fn about(path: &Path, error: &std::io::Error) -> Failure {
+    (format!("{}: {error}", path.display()), program::UNUSABLE)
+}
+
+const NAME: &str = "transform";
+/// Bytes of protection information.
+const PROTECTION: usize = 8;
+/// Jobs at a time.
+const DEPTH: usize = 64;

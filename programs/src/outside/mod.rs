@@ -1,0 +1,395 @@
+//! An emulated host in real time whose wire ends outside: at a TAP of this machine, or at a QEMU's network card.
+//!
+//! `serving`: what every program with such a host does around its own work; `mirroring`: SAs from a Linux's keying daemon; `tcp`: the
+//! knobs of TCP.
+
+mod mirroring;
+mod serving;
+mod tcp;
+
+pub use serving::{OutsideHost, RunFiles, Stop, begin_capture, kernel_until_interrupted, told, unusable};
+
+use clap::Args;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
+use ipsec::{KeyedDevice, SecureDevice};
+use ktls_offload::tls_stat;
+use mirroring::MirrorOffload;
+use nic_sim::wire::Port;
+use nic_sim::{Delays, NicConfig};
+use offload_api::Direction;
+use offload_base::counters::CounterSet;
+use offload_bench::keys;
+use offload_cli::options::WireOptions;
+use offload_cli::trace_options::TraceOptions;
+use offload_console::say;
+use offload_host_stack::Ipv6Config;
+use offload_testbed::attach::{DgramPort, End, Gate, KeyingFront};
+use offload_testbed::bed::{BedHost, Builder, ClockKind};
+use offload_testbed::{Capture, Testbed, Tracer};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tcp::TcpOptions;
+
+/// Where the wire ends, and who is there.
+#[derive(Args, Clone, Debug)]
+pub struct OutsideOptions {
+    /// The wire ends at this TAP, which is made if it is not there
+    #[arg(long, value_name = "NAME", group = "end")]
+    pub tap: Option<String>,
+    /// The wire ends at a QEMU's `-netdev dgram`: the socket this side receives at, and the other side's
+    #[arg(long, value_names = ["OURS", "THEIRS"], num_args = 2, group = "end")]
+    pub dgram: Vec<PathBuf>,
+    /// The wire ends at a QEMU's `-netdev stream`, which connects to this socket
+    #[arg(long, value_name = "PATH", group = "end")]
+    pub stream: Option<PathBuf>,
+    /// The emulated host's address
+    #[arg(long, default_value = "10.77.0.1")]
+    pub address: Ipv4Addr,
+    /// The address that the other end is told to take
+    #[arg(long, default_value = "10.77.0.2")]
+    pub peer: Ipv4Addr,
+    /// The emulated host's IPv6 address, which it has beside the IPv4 one
+    #[arg(long, value_name = "ADDRESS", default_value = "fd77::1")]
+    pub address6: Ipv6Addr,
+    /// The IPv6 address that the other end is told to take
+    #[arg(long, value_name = "PEER", default_value = "fd77::2")]
+    pub peer6: Ipv6Addr,
+    /// The neighbour by which the emulated host reaches other networks of IPv4
+    #[arg(long, value_name = "ADDRESS", requires = "end")]
+    pub gateway: Option<Ipv4Addr>,
+    /// The neighbour by which it reaches other networks of IPv6
+    #[arg(long, value_name = "ADDRESS", requires = "end", conflicts_with = "autoconf")]
+    pub gateway6: Option<Ipv6Addr>,
+    /// The emulated host takes its IPv6 addresses from what routers advertise, and uses none before it has asked whether
+    /// somebody has it
+    #[arg(long, requires = "end", conflicts_with = "address6")]
+    pub autoconf: bool,
+    /// Protect the packets of the emulated host with ESP, by SAs and policies in words of `ip xfrm`
+    #[arg(long, value_name = "FILE")]
+    pub keys: Option<PathBuf>,
+    /// The place of the numbers of ESP packets.
+    #[command(flatten)]
+    pub numbers: NumberOptions,
+    /// At each SIGHUP, read this file and do with SAs and policies what it says: `state rekey`, `state delete` and the like.
+    /// Not for https_client, which ends by itself
+    #[arg(long, value_name = "FILE", requires = "keys")]
+    pub key_changes: Option<PathBuf>,
+    /// Take SAs and policies from a Linux whose keying daemon speaks for the emulated host: `linux-mirror sa` there brings them to this socket,
+    /// which only this user may open. Not for programs that end by themselves
+    #[arg(long, value_name = "SOCKET", conflicts_with = "keys")]
+    pub mirror: Option<PathBuf>,
+    /// The network card of the Linux whose keying daemon speaks for the emulated host, a QEMU's `-netdev dgram`: the socket this side receives at, and
+    /// the other side's. It has the emulated host's addresses and hears IKE; nothing else of it leaves
+    #[arg(long, value_names = ["OURS", "THEIRS"], num_args = 2, requires = "mirror")]
+    pub daemon: Vec<PathBuf>,
+    /// How much of mirrored SAs the NIC is to do
+    #[arg(long, value_name = "KIND", default_value = "packet", requires = "mirror")]
+    pub mirror_offload: MirrorOffload,
+    /// Mirrored SAs are for the switch of the host's NIC, and not for the host.
+    #[arg(skip)]
+    pub lends: bool,
+    #[command(flatten)]
+    tcp: TcpOptions,
+}
+
+/// The place of the numbers of ESP packets, so that no key counts from one again.
+#[derive(Args, Clone, Debug, Default)]
+pub struct NumberOptions {
+    /// Keep the used numbers of the keys in this folder, by the keys themselves: the name of the key file does not matter. [default:
+    /// $XDG_STATE_HOME/nic-offload; else /var/lib/nic-offload for root, ~/.local/state/nic-offload for others]
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// Declare that the keys of --keys were never used. Otherwise keys older than the folder of --state, and without an entry there, are refused
+    #[arg(long, requires = "keys")]
+    pub new_keys: bool,
+}
+
+impl NumberOptions {
+    fn folder(&self) -> Result<PathBuf, String> {
+        self.state.clone().map_or_else(keys::default_store, Ok)
+    }
+}
+
+/// Where a wire ends, in one word: `tap:NAME`, `dgram:OURS,THEIRS` or `stream:PATH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndAt {
+    /// A TAP of this machine.
+    Tap(String),
+    /// A QEMU's `-netdev dgram`, or another program of ours: our socket, and theirs.
+    Dgram([PathBuf; 2]),
+    /// A QEMU's `-netdev stream`.
+    Stream(PathBuf),
+}
+
+impl FromStr for EndAt {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<EndAt, &'static str> {
+        let unknown = "the end of a wire is tap:NAME, dgram:OURS,THEIRS or stream:PATH";
+        let (kind, at) = text.split_once(':').filter(|(_, at)| !at.is_empty()).ok_or(unknown)?;
+        match (kind, at.split_once(',')) {
+            ("tap", _) => Ok(EndAt::Tap(at.into())),
+            ("dgram", Some((ours, theirs))) => Ok(EndAt::Dgram([ours.into(), theirs.into()])),
+            ("stream", _) => Ok(EndAt::Stream(at.into())),
+            _ => Err(unknown),
+        }
+    }
+}
+
+impl OutsideOptions {
+    /// Whether any end was asked for.
+    pub fn is_asked_for(&self) -> bool {
+        self.tap.is_some() || self.stream.is_some() || !self.dgram.is_empty()
+    }
+
+    /// The usual ones, for a wire that ends there.
+    pub fn ending_at(end: &EndAt) -> OutsideOptions {
+        #[derive(clap::Parser)]
+        struct Usual {
+            #[command(flatten)]
+            outside: OutsideOptions,
+        }
+        let usual = <Usual as clap::Parser>::parse_from([""]).outside;
+        match end.clone() {
+            EndAt::Tap(name) => OutsideOptions { tap: Some(name), ..usual },
+            EndAt::Dgram([ours, theirs]) => OutsideOptions { dgram: vec![ours, theirs], ..usual },
+            EndAt::Stream(path) => OutsideOptions { stream: Some(path), ..usual },
+        }
+    }
+
+    /// Refuses what cannot be of an emulated host with such a wire, or of a program that has none now.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn check(&self, wire: &WireOptions) -> Result<(), &'static str> {
+        if wire.virtual_time {
+            return Err("what is outside the emulation has no virtual time");
+        }
+        if !self.is_asked_for() && wire.are_given() {
+            return Err(NO_END);
+        }
+        Ok(())
+    }
+
+    /// The network device at the other end: a guest's first, unless it is a TAP.
+    fn device(&self) -> &str {
+        self.tap.as_deref().unwrap_or("eth0")
+    }
+
+    /// The emulated host's addresses, in words.
+    pub fn host(&self) -> String {
+        match self.autoconf {
+            true => format!("{}, and whatever routers make of IPv6,", self.address),
+            false => format!("{} and {}", self.address, self.address6),
+        }
+    }
+
+    /// As [`check`](Self::check), for a program that may run without an emulated host: there is no timeline then.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn check_with(&self, wire: &WireOptions, trace: &TraceOptions) -> Result<(), &'static str> {
+        self.check(wire)?;
+        if !self.is_asked_for() && (trace.trace.is_some() || trace.pcap.is_some()) {
+            return Err(
+                "--trace and --pcap show an emulated host, whose wire needs an end outside: --tap, --dgram or --stream",
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether keys change while the program runs.
+    pub fn changes_keys(&self) -> bool {
+        self.key_changes.is_some() || self.mirror.is_some()
+    }
+
+    /// Returns the files of used numbers, if there are keys: the store, and the files of earlier versions.
+    fn number_files(&self) -> Result<Vec<PathBuf>, String> {
+        let Some(keyed_by) = self.keys.as_deref().or(self.mirror.as_deref()) else { return Ok(Vec::new()) };
+        let mut earlier = keyed_by.as_os_str().to_owned();
+        earlier.push(".numbers");
+        let store = self.numbers.folder()?;
+        Ok(vec![store.join("numbers"), store.join("numbers.spent"), earlier.into()])
+    }
+
+    fn addresses(&self) -> [IpAddr; 2] {
+        [self.address.into(), self.address6.into()]
+    }
+
+    /// The keys can be read, if there are any.
+    fn check_keys(&self) -> Result<(), String> {
+        self.keys.as_deref().map_or(Ok(()), |path| keys::read(path, &self.addresses()).map(drop))
+    }
+
+    fn ipv6(&self) -> Ipv6Config {
+        match (self.autoconf, self.gateway6) {
+            (true, _) => Ipv6Config::unassigned().with_router_discovery().with_duplicate_detection(),
+            (false, Some(gateway)) => Ipv6Config::new(self.address6).with_gateway(gateway),
+            (false, None) => Ipv6Config::new(self.address6),
+        }
+    }
+
+    /// What makes the other end a neighbour, a line each.
+    pub fn set_up(&self, mtu: u16) -> String {
+        let (peer, peer6, device) = (self.peer, self.peer6, self.device());
+        format!(
+            "  ip addr add {peer}/24 dev {device}\n  ip addr add {peer6}/64 dev {device} nodad\n  \
+             ip link set {device} mtu {mtu} up\n"
+        )
+    }
+}
+
+/// What the wire leads to.
+struct Outside {
+    end: End,
+    /// The end's, or the front's before it.
+    port: Arc<Mutex<dyn Port>>,
+    front: Option<Arc<Mutex<Front>>>,
+    /// Where what a keying daemon says waits: at the front, or wherever else it comes by.
+    gate: Gate,
+}
+
+/// In front of an emulated host, with a Linux that negotiates for it beside it.
+type Front = KeyingFront<Arc<Mutex<dyn Port>>, DgramPort>;
+
+impl Outside {
+    /// Opens the end that was asked for.
+    ///
+    /// # Errors
+    /// In words, if it cannot be opened.
+    fn open(options: &OutsideOptions) -> Result<Outside, String> {
+        let end = Outside::end(options)?;
+        let mut outside = Outside { port: end.port(), end, front: None, gate: Gate::default() };
+        if let [ours, theirs] = &options.daemon[..] {
+            let daemon = DgramPort::bind(ours, theirs).map_err(|error| format!("{}: {error}", ours.display()))?;
+            let front = KeyingFront::new(outside.port, daemon);
+            outside.gate = front.gate();
+            let front = Arc::new(Mutex::new(front));
+            (outside.port, outside.front) = (front.clone(), Some(front));
+        }
+        Ok(outside)
+    }
+
+    /// The end itself.
+    fn end(options: &OutsideOptions) -> Result<End, String> {
+        if let [ours, theirs] = &options.dgram[..] {
+            return End::dgram(ours, theirs).map_err(|error| format!("{}: {error}", ours.display()));
+        }
+        if let Some(path) = &options.stream {
+            return End::stream(path).map_err(|error| format!("{}: {error}", path.display()));
+        }
+        match &options.tap {
+            Some(name) => End::tap(name).map_err(|error| error.to_string()),
+            None => Err(NO_END.into()),
+        }
+    }
+
+    /// Ready when the end of the wire has gone for good, with what to tell of that.
+    async fn gone(&self) -> io::Error {
+        self.end.gone().await
+    }
+
+    /// A testbed of one host, called `host`, with this at the other end of its wire; `behind` may add to the host.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    fn bed(
+        &self,
+        host: &str,
+        options: &OutsideOptions,
+        wire: &WireOptions,
+        (capture, tracer): (Option<&Capture>, Option<&Tracer>),
+        behind: impl FnOnce(Builder) -> io::Result<Builder>,
+    ) -> io::Result<Testbed> {
+        let nic = NicConfig {
+            mtu: wire.mtu,
+            delays: Delays::NONE,
+            line_rate: None,
+            // A host thread that waits for a core must not cost packets.
+            receive_ring: 8192,
+            ..NicConfig::default()
+        };
+        let wire = WireOptions { real: true, ..wire.clone() };
+        let mut builder = Testbed::builder(wire.seed());
+        if let Some(seed) = wire.seed {
+            say!(
+                "{host}: warning: with --seed {seed}, whoever knows the seed can guess sequence numbers, ports and cookies, \
+                 and break into connections. Leave --seed out unless all peers are trusted"
+            );
+            builder = builder.guessable();
+        }
+        let mut builder = builder
+            .clock(ClockKind::Real)
+            .traced(tracer)
+            .host(host, nic, options.tcp.config())
+            .address(options.address)
+            .ipv6(options.ipv6());
+        if let Some(gateway) = options.gateway {
+            builder = builder.gateway(gateway);
+        }
+        builder = behind(builder)?;
+        if let Some(path) = &options.keys {
+            let addresses = options.addresses();
+            let keys = keys::read(path, &addresses).map_err(io::Error::other)?;
+            let to_check = (!options.numbers.new_keys).then_some(&keys);
+            let store = options.numbers.folder().map_err(io::Error::other)?;
+            let memory = keys::memory(&store, path, to_check).map_err(io::Error::other)?;
+            for refused in keys::refused_after(&keys, &addresses, &memory).map_err(io::Error::other)? {
+                say!("{host}: {refused}");
+            }
+            for (destinations, way) in keys::routes(keys.policies()) {
+                builder = builder.route(destinations, way);
+            }
+            builder = builder.layer(move |queues| keys::tried(&keys, queues, &addresses, memory.clone()));
+        }
+        if let Some(path) = &options.mirror {
+            let store = options.numbers.folder().map_err(io::Error::other)?;
+            let memory = keys::memory(&store, path, None).map_err(io::Error::other)?;
+            builder = builder.layer(move |queues| SecureDevice::of_queues_with(queues, memory.clone()));
+        }
+        let mut builder = builder.attach(0, self.end.name(), self.port.clone(), wire.link());
+        if let Some(capture) = capture {
+            builder = builder.captured(capture);
+        }
+        builder.build()
+    }
+
+    /// Adds what passed to `set`.
+    fn count(&self, set: &mut CounterSet) {
+        set.add(&self.end.counters());
+        if let Some(front) = &self.front {
+            let front = front.lock().unwrap_or_else(PoisonError::into_inner);
+            set.add(&front.counters());
+            set.add(&front.gate_counters());
+        }
+    }
+}
+
+/// Has the host's packets go the ways that its policies say now.
+fn route_by_policies(host: &BedHost) {
+    let policies = host.stack().with_device(|device| Some(device.keying()?.policies(Direction::Transmit)));
+    host.set_routes(&keys::routes(&policies.unwrap_or_default()));
+}
+
+/// The file with the authority's certificate, as it may be called from here.
+pub fn authority_file() -> String {
+    let in_project = Path::new("crates/offload-testbed/identity/ca.pem");
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let file = project.join(in_project).canonicalize().unwrap_or(in_project.to_owned());
+    let here = std::env::current_dir().and_then(|here| here.canonicalize());
+    let file = here.ok().and_then(|here| file.strip_prefix(here).ok().map(Path::to_owned)).unwrap_or(file);
+    file.display().to_string()
+}
+
+/// Counters, a line each: TLS' as Linux' `/proc/net/tls_stat` shows them, if there was any TLS; then the others that moved.
+pub fn listed(counters: &CounterSet) -> String {
+    let is_tls = |name: &str| name.starts_with("Tls");
+    let tls =
+        if counters.moved().any(|(name, _)| is_tls(name)) { tls_stat(counters).to_string() } else { String::new() };
+    let others = counters.moved().filter(|(name, _)| !is_tls(name));
+    tls + &others.map(|(name, value)| format!("{name:32}\t{value}\n")).collect::<String>()
+}
+
+const NO_END: &str = "the wire needs an end outside: --tap NAME, --dgram OURS THEIRS or --stream PATH";
