@@ -4,7 +4,7 @@
 use super::kernel::{Kernel, Policy, Sa};
 use core::net::IpAddr;
 use core::time::Duration;
-use ipsec::SecureDevice;
+use ipsec::{KeyedDevice, Keying, KeyingError, SaAdded, SaEvent, SaId, SaUse, SecureDevice};
 use linux_mirror::sa::{
     Change, Decoder, Message, Mirror, MirroredPolicy, Refusal, Report, SaName, Unsupported, Used, Watcher, encode,
 };
