@@ -6,7 +6,7 @@
 //!   with it;
 //! - [`Server`]: serves a folder; [`tokens`]: the rights of users; [`credentials`]: a client's token for each server; crate `http_rules`:
 //!   preconditions, ranges and entity tags of requests;
-//! - [`copy`]: copies between folders and servers; [`remote`]: what connects to these; [`s3`]: buckets; [`tls`]: TLS 1.3 over the kernel's TCP; [`quic`]: HTTP/3 over its UDP; [`pin`]:
+//! - [`copy`]: copies between folders and servers; [`dial`]: what connects to these; [`remote`]: servers as a client sees them; [`s3`]: buckets; [`tls`]: TLS 1.3 over the kernel's TCP; [`quic`]: HTTP/3 over its UDP; [`pin`]:
 //!   trust in one certificate;
 //! - [`pace`]: rates; [`name`]: names below a root; [`Shell`]: timers, pool and tasks that all of it runs on.
 //!
@@ -24,6 +24,7 @@ pub mod blocks;
 mod body;
 pub mod copy;
 pub mod credentials;
+pub mod dial;
 pub mod digest;
 mod direct;
 mod http3;
@@ -37,6 +38,7 @@ pub mod name;
 pub mod pace;
 mod pack;
 pub mod pin;
+mod protocol;
 pub mod quic;
 pub mod remote;
 pub mod rooted;

@@ -1,13 +1,12 @@
 //! A server as a client sees it, and what it is asked.
 //!
-//! `dial`: connections; `version`: the version of a file; `asking`: requests, on connections that are kept for further ones; `answer`:
+//! `version`: the version of a file; `asking`: requests, on connections that are kept for further ones; `answer`:
 //! answers; `error`: errors;
 //! `bucket`: what is another's with buckets; `http3`: requests on one connection of QUIC; `third_party`: copies that servers make.
 
 mod answer;
 mod asking;
 mod bucket;
-mod dial;
 mod error;
 mod http3;
 mod third_party;
@@ -16,15 +15,14 @@ mod version;
 use answer::Answered;
 pub(crate) use answer::Reading;
 use asking::Idle;
-pub use dial::{Dial, Dialed, QuicDialed, Wire};
 pub use error::RemoteError;
-pub(crate) use third_party::TRANSFER_AUTHORIZATION;
 pub use third_party::ThirdParty;
 pub(crate) use version::Version;
 
 use crate::attributes::{self, Attributes, Preserve};
 use crate::blocks::{BlockSum, Blocks};
 use crate::body::{self, Body};
+use crate::dial::Dial;
 use crate::digest::{Algorithm, patience};
 use crate::journal;
 use crate::line::Line;
@@ -32,9 +30,10 @@ use crate::listing::Entry;
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
 use crate::pack;
+use crate::protocol::{
+    BLOCK, BLOCKS, CHECK, KIND, MAX_SHARES, MODE, MTIME, RESUME, SHARE, SPARSE, UPLOAD, VERIFY, is_reservoir,
+};
 use crate::s3::{self, Ask, Bucket};
-use crate::server::PRODUCT;
-use crate::server::write::{BLOCKS, CHECK, MODE, MOST_SHARES, MTIME, SHARE, SPARSE, UPLOAD};
 use crate::shell::Shell;
 use crate::storage::{About, Kind};
 use base64::Engine;
@@ -188,7 +187,7 @@ impl Remote {
 
     /// The servers that write a file of so many blocks together, that of its name first.
     pub(crate) fn writers(self: &Arc<Remote>, name: &Name, blocks: u64) -> Vec<Arc<Remote>> {
-        let all = (self.stripes.len() + 1).min(usize::from(MOST_SHARES));
+        let all = (self.stripes.len() + 1).min(usize::from(MAX_SHARES));
         let count = if blocks >= 2 * all as u64 { all } else { 1 };
         let first = usize::from(blake3::hash(name.to_url().as_bytes()).as_bytes()[0]);
         (first..first + count).map(|number| self.stripe(number).clone()).collect()
@@ -232,7 +231,7 @@ impl Remote {
         let fields = answer.headers();
         // A query may lead to any other server.
         let is_reservoir = !self.has_query(name) && field(fields, SERVER).is_some_and(is_reservoir);
-        let folder = field(fields, HeaderName::from_static("reservoir-kind")) == Some("folder");
+        let folder = field(fields, HeaderName::from_static(KIND)) == Some("folder");
         let kind = if folder { Kind::Folder } else { Kind::File };
         let size = field(fields, CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let size: Option<u64> = if folder { Some(0) } else { size };
@@ -437,7 +436,7 @@ impl Remote {
         request = version.put_in(request);
         if let Some(block) = block {
             request = request.header(TE, "trailers").header("connection", "TE");
-            request = request.header("want-content-digest", "crc32c=10").header("reservoir-block", block);
+            request = request.header("want-content-digest", "crc32c=10").header(BLOCK, block);
         }
         // Streams of HTTP/3 wait for nothing that was asked before.
         let answer = match line.filter(|_| !self.by_http3) {
@@ -496,7 +495,7 @@ impl Remote {
         let Beginning { resume, check, sparse, attributes } = beginning;
         let mut request = of.put_in(self.request(Method::POST, name)).header(CONTENT_LENGTH, 0);
         if resume {
-            request = request.header("reservoir-resume", "?1");
+            request = request.header(RESUME, "?1");
         }
         if check {
             request = request.header(CHECK, "?1");
@@ -579,7 +578,7 @@ impl Remote {
             request = request.header("repr-digest", Algorithm::Blake3.field(&root));
         }
         if verify {
-            request = request.header("reservoir-verify", "?1");
+            request = request.header(VERIFY, "?1");
         }
         // That there are none is told as well: a copy before this one may have had some.
         request = request.header(attributes::FIELD, attributes.to_text());
@@ -652,10 +651,6 @@ impl OfUpload<'_> {
 
 fn field(fields: &HeaderMap, name: HeaderName) -> Option<&str> {
     fields.get(name)?.to_str().ok()
-}
-
-fn is_reservoir(server: &str) -> bool {
-    server.split('/').next() == PRODUCT.split('/').next()
 }
 
 /// How long a server may take for the files of a pack.

@@ -1,8 +1,9 @@
 //! Where files are: in a folder of this machine, or on a server.
 
 use super::{Copy, CopyError};
+use crate::dial::{Dial, Dialed, Wire};
 use crate::name::Name;
-use crate::remote::{Dial, Dialed, Remote, Wire};
+use crate::remote::Remote;
 use crate::rooted::Rooted;
 use crate::storage::Folder;
 use std::collections::HashMap;

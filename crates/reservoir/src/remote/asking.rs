@@ -1,15 +1,14 @@
 //! A request to a server: on a connection that is kept for the next one, or on the line of a stream.
 
 use super::answer::Answer;
-use super::dial::Wire;
 use super::error::refused;
 use super::{Lines, MOST_OF_A_REFUSAL, Remote, RemoteError, STALL, field};
 use crate::body::{self, Body};
+use crate::dial::Wire;
 use crate::line::{self, Line};
 use crate::name::Name;
+use crate::protocol::{MISSING, PRODUCT};
 use crate::s3::Ask;
-use crate::server::PRODUCT;
-use crate::server::write::MISSING;
 use crate::watch::{Watch, Watched};
 use bytes::Buf;
 use core::time::Duration;

@@ -6,7 +6,7 @@ use hyper::{Method, StatusCode};
 
 /// What goes wrong with a request.
 ///
-/// See [`Dial`](super::Dial) for an example of what fails with it.
+/// See [`Dial`](crate::dial::Dial) for an example of what fails with it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {

@@ -20,12 +20,13 @@ mod refusal;
 mod third_party;
 mod turns;
 mod uploads;
-pub(crate) mod write;
+mod write;
 
 use crate::body::{self, Body};
+use crate::dial::Dial;
 use crate::name::Name;
 use crate::pack;
-use crate::remote::Dial;
+use crate::protocol::PRODUCT;
 use crate::shell::Shell;
 use crate::storage::Folder;
 use crate::tokens::{Grant, Right, Tokens};
@@ -428,7 +429,5 @@ struct Guest<'a> {
     share: Option<OwnedSemaphorePermit>,
 }
 
-/// What answers say they are from; clients look for its beginning.
-pub(crate) const PRODUCT: &str = concat!("nic-offload-reservoir/", env!("CARGO_PKG_VERSION"));
 /// The longest head of a request, and what is read ahead of a body.
 const MOST_BUFFERED: usize = 512 << 10;
