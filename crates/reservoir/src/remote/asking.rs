@@ -126,7 +126,7 @@ impl Remote {
     fn remedy(&self, status: StatusCode, fields: &HeaderMap) -> Option<String> {
         if status == StatusCode::UNAUTHORIZED && self.token.is_none() && self.bucket.is_none() {
             return Some(format!(
-                "no token was sent: add the line `{}:{} TOKEN` to --token-file",
+                "no token was sent: set RESERVOIR_TOKEN, or add the line `{}:{} TOKEN` to --token-file",
                 self.host, self.port
             ));
         }
