@@ -6,16 +6,23 @@
 
 mod answer;
 mod asking;
+#[cfg(feature = "s3")]
+mod bucket;
+#[cfg(not(feature = "s3"))]
+#[path = "remote/no_bucket.rs"]
 mod bucket;
 mod error;
 mod http3;
+#[cfg(feature = "third-party")]
 mod third_party;
 mod version;
 
 use answer::Answered;
 pub(crate) use answer::Reading;
 use asking::Idle;
+use bucket::Bucket;
 pub use error::RemoteError;
+#[cfg(feature = "third-party")]
 pub use third_party::ThirdParty;
 pub(crate) use version::Version;
 
@@ -33,11 +40,8 @@ use crate::pack;
 use crate::protocol::{
     BLOCK, BLOCKS, CHECK, KIND, MAX_SHARES, MODE, MTIME, RESUME, SHARE, SPARSE, UPLOAD, VERIFY, is_reservoir,
 };
-use crate::s3::{self, Ask, Bucket};
 use crate::shell::Shell;
 use crate::storage::{About, Kind};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::BytesMut;
 use core::ops::Range;
 use core::time::Duration;
@@ -144,6 +148,7 @@ pub(crate) struct UploadConditions {
 pub(crate) enum Expected {
     Nothing,
     Blake3([u8; 32]),
+    #[cfg(feature = "s3")]
     Md5(Vec<u8>),
 }
 
@@ -155,6 +160,7 @@ impl Remote {
         Remote { shell, dial, host, port, token, bucket, exact, stripes, is_reservoir, idle, by_http3, http3, lines }
     }
 
+    #[cfg(feature = "s3")]
     pub(crate) fn of_bucket(shell: Shell, dial: Arc<dyn Dial>, bucket: Bucket) -> Remote {
         let (host, port) = bucket.server();
         Remote { bucket: Some(bucket), by_http3: false, ..Remote::new(shell, dial, &host, port, None) }
@@ -244,7 +250,7 @@ impl Remote {
             let date = http_rules::date::parse(field(fields, LAST_MODIFIED)?)?;
             Some((date, Resolution::Seconds))
         };
-        let modified = exactly(s3::MTIME).or_else(|| exactly(MTIME)).or_else(last);
+        let modified = exactly(BUCKET_MTIME).or_else(|| exactly(MTIME)).or_else(last);
         let (modified, resolution) = modified.unwrap_or((SystemTime::UNIX_EPOCH, Resolution::Unknown));
         let (tag, version) = (field(fields, ETAG).map(str::to_owned), Version::from_answer(fields));
         let found = Found { about: About::without_inode(kind, size, modified), resolution, tag, version, is_reservoir };
@@ -599,9 +605,12 @@ impl Remote {
         (attributes, mode): (&Attributes, Option<u32>),
     ) -> Result<(), RemoteError> {
         let modified = modified.map(mtime::to_text);
-        let (mut request, field) = match self.is_bucket() {
-            true => (self.request_to(Method::PUT, self.target(Ask::Put(modified.as_deref()), name)), s3::MTIME),
-            false => (self.request(Method::PUT, name), MTIME),
+        let (mut request, field) = match &self.bucket {
+            Some(bucket) => {
+                let target = self.put_target(bucket, modified.as_deref(), name);
+                (self.request_to(Method::PUT, target), BUCKET_MTIME)
+            }
+            None => (self.request(Method::PUT, name), MTIME),
         };
         if let Some(modified) = modified {
             request = request.header(field, modified);
@@ -620,7 +629,8 @@ impl Remote {
         request = match conditions.digest {
             Expected::Nothing => request,
             Expected::Blake3(digest) => request.header("repr-digest", Algorithm::Blake3.field(&digest)),
-            Expected::Md5(md5) => request.header(bucket::CONTENT_MD5, STANDARD.encode(md5)),
+            #[cfg(feature = "s3")]
+            Expected::Md5(md5) => request.header(bucket::CONTENT_MD5, bucket::encode_md5(&md5)),
         };
         let answer = self.ask(request, body, name, Some(STALL)).await?;
         self.give_back(answer).await;
@@ -653,6 +663,8 @@ fn field(fields: &HeaderMap, name: HeaderName) -> Option<&str> {
     fields.get(name)?.to_str().ok()
 }
 
+/// The time of modification that a bucket keeps with an object.
+pub(crate) const BUCKET_MTIME: &str = "x-amz-meta-mtime";
 /// How long a server may take for the files of a pack.
 const PACK_STALL: Duration = Duration::from_secs(600);
 /// Bytes of the list of a pack's missing files: more than a reservoir sends.

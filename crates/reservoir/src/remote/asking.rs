@@ -8,7 +8,6 @@ use crate::dial::Wire;
 use crate::line::{self, Line};
 use crate::name::Name;
 use crate::protocol::{MISSING, PRODUCT};
-use crate::s3::Ask;
 use crate::watch::{Watch, Watched};
 use bytes::Buf;
 use core::time::Duration;
@@ -36,10 +35,9 @@ pub(super) type Idle = (SendRequest<Body>, Watch);
 
 impl Remote {
     pub(super) fn request(&self, method: Method, name: &Name) -> hyper::http::request::Builder {
-        let target = match (&self.bucket, &method) {
-            (None, _) => Some(self.path_of(name)),
-            (Some(_), &Method::HEAD) => self.target(Ask::Head, name),
-            (Some(_), _) => self.target(Ask::Get, name),
+        let target = match &self.bucket {
+            None => Some(self.path_of(name)),
+            Some(bucket) => self.target_of(bucket, &method, name),
         };
         self.request_to(method, target)
     }

@@ -1,7 +1,6 @@
 //! What goes wrong with a request.
 
 use crate::name::Name;
-use crate::s3;
 use hyper::{Method, StatusCode};
 
 /// What goes wrong with a request.
@@ -107,7 +106,7 @@ pub(super) fn refused(
     missing: Option<u64>,
     remedy: Option<String>,
 ) -> RemoteError {
-    let text = s3::refusal(text).unwrap_or_else(|| text.lines().next().unwrap_or_default().to_owned());
+    let text = super::bucket::refusal(text).unwrap_or_else(|| text.lines().next().unwrap_or_default().to_owned());
     let text = match (text.escape_debug().to_string(), remedy) {
         (text, None) => text,
         (text, Some(remedy)) if text.is_empty() => remedy,

@@ -17,12 +17,14 @@ mod http3;
 mod packs;
 mod read;
 mod refusal;
+#[cfg(feature = "third-party")]
 mod third_party;
 mod turns;
 mod uploads;
 mod write;
 
 use crate::body::{self, Body};
+#[cfg(feature = "third-party")]
 use crate::dial::Dial;
 use crate::name::Name;
 use crate::pack;
@@ -48,6 +50,7 @@ use offload_base::slots::{ConnectionSlot, ConnectionSlots};
 use refusal::Refusal;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
+#[cfg(feature = "third-party")]
 use third_party::ThirdParty;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -155,6 +158,7 @@ struct Inner {
     lists: Turns,
     closing: watch::Sender<bool>,
     log: Option<Log>,
+    #[cfg(feature = "third-party")]
     third_party: Option<ThirdParty>,
 }
 
@@ -175,6 +179,7 @@ impl Server {
             anonymous: None,
             closing: watch::Sender::new(false),
             log: None,
+            #[cfg(feature = "third-party")]
             third_party: None,
             folder,
             shell,
@@ -207,6 +212,7 @@ impl Server {
     ///
     /// # Panics
     /// If there are clones already.
+    #[cfg(feature = "third-party")]
     #[must_use]
     pub fn with_third_party(mut self, dial: Arc<dyn Dial>, at_a_time: usize) -> Server {
         let places = Arc::new(Semaphore::new(at_a_time));
@@ -330,6 +336,7 @@ impl Server {
         self.admit(guest)?;
         let name = Name::from_url(request.uri().path())?;
         declared::refuse_codings(request.method(), request.headers())?;
+        #[cfg(feature = "third-party")]
         if request.method().as_str() == "COPY" {
             return third_party::copy(self, &request.map(drop), name, &grant, watch).await;
         }

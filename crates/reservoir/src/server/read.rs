@@ -193,6 +193,9 @@ pub(super) fn ascii(text: &str) -> HeaderValue {
 }
 
 /// The methods of a server.
+#[cfg(feature = "third-party")]
 pub(super) const METHODS: &str = "COPY, GET, HEAD, MKCOL, OPTIONS, POST, PUT";
+#[cfg(not(feature = "third-party"))]
+pub(super) const METHODS: &str = "GET, HEAD, MKCOL, OPTIONS, POST, PUT";
 /// Entries of a list that are read in one turn: their lines are a fraction of a [`PIECE`](crate::body::PIECE).
 const LISTED_AT_ONCE: usize = 512;
