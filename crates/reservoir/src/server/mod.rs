@@ -53,7 +53,7 @@ use std::time::SystemTime;
 #[cfg(feature = "third-party")]
 use third_party::ThirdParty;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use turns::{Shares, Turns};
 use uploads::{Connection, Uploads};
 
@@ -170,7 +170,7 @@ impl Server {
     pub fn new(folder: Arc<dyn Folder>, shell: Shell, limits: Limits) -> Server {
         Server(Arc::new(Inner {
             uploads: Uploads::new(folder.clone(), shell.clone(), limits),
-            digests: Digests::new(shell.clone(), limits.hashing),
+            digests: Digests::new(shell.clone(), limits.hashing, Box::new(SystemTime::now)),
             lists: Turns::new(limits.listing),
             slots: ConnectionSlots::new(limits.connections),
             // One user leaves some slots to the others.
@@ -215,7 +215,7 @@ impl Server {
     #[cfg(feature = "third-party")]
     #[must_use]
     pub fn with_third_party(mut self, dial: Arc<dyn Dial>, at_a_time: usize) -> Server {
-        let places = Arc::new(Semaphore::new(at_a_time));
+        let places = Arc::new(tokio::sync::Semaphore::new(at_a_time));
         Arc::get_mut(&mut self.0).expect("no clones yet").third_party = Some(ThirdParty { dial, places });
         self
     }
