@@ -2,10 +2,11 @@
 //!
 //! - [`openmetrics`]: what a run counts, for Prometheus;
 //! - [`commands`]: what `nicbench` can be told to do;
-//! - [`sweep`]: any of its runs over a grid; `shard`: parts of it; `results`: what came of it; `report`: results and published figures as one page.
+//! - [`sweep`]: any of its runs over a grid; `shard`: parts of it; `results`: what came of it; `build`: which program made it; `report`: results and published figures as one page.
 
 #![forbid(unsafe_code)]
 
+mod build;
 pub mod commands;
 pub mod openmetrics;
 mod report;

@@ -2,6 +2,7 @@
 //! stands a line that says which part of which sweep they are.
 //! What a kill left of a last row is no row.
 
+use crate::build::Build;
 use crate::shard::Part;
 use crate::sweep::{Plot, Setting};
 use serde::{Deserialize, Serialize};
@@ -28,8 +29,9 @@ pub(crate) struct Row {
     pub(crate) seed: u64,
     /// `virtual` or `real`.
     pub(crate) clock: String,
-    /// The version of this crate.
-    pub(crate) version: String,
+    /// The program that made it. Results of older programs do not tell.
+    #[serde(default)]
+    pub(crate) build: Build,
     /// The machine.
     pub(crate) machine: Machine,
     /// How long the run took there.
@@ -214,7 +216,7 @@ mod tests {
             arguments: vec!["iperf".into()],
             seed: 1,
             clock: "virtual".into(),
-            version: "0".into(),
+            build: Build::default(),
             machine: Machine::this(),
             seconds: 0.0,
             run: serde_json::json!({ "goodput_gbps": 2.5, "tx": { "total": 1 } }),

@@ -3,6 +3,7 @@
 //! Invariant: the parts of a plan make every point, and what a part makes follows from the grid, the number of parts, the overlap
 //! and the costs alone, so that machines agree on it without a word to each other.
 
+use crate::build::Build;
 pub(crate) use offload_base::part::{Asked, MAX_PARTS as MAX_SHARDS, Part as Shard};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -78,8 +79,8 @@ pub(crate) struct Part {
     pub(crate) grid: String,
     /// SHA-256 of who makes which point.
     pub(crate) plan: String,
-    /// Of this crate.
-    pub(crate) version: String,
+    /// The program that makes it.
+    pub(crate) build: Build,
     /// Which part this is, from 1.
     pub(crate) shard: u32,
     pub(crate) of: u32,
@@ -110,7 +111,7 @@ impl Part {
         Part {
             grid: hexadecimal(&grid.finalize()),
             plan: hexadecimal(&who.finalize()),
-            version: env!("CARGO_PKG_VERSION").into(),
+            build: Build::this(),
             shard: shard.number,
             of: shard.of,
             points: (0..points.len()).filter(|point| plan.has(shard.number, *point)).count(),
@@ -121,8 +122,8 @@ impl Part {
 
     /// What keeps two files from being parts of one sweep.
     pub(crate) fn differs(&self, other: &Part) -> Option<&'static str> {
-        if self.version != other.version {
-            Some("they were made by different versions")
+        if self.build != other.build {
+            Some("they were made by different builds: build both from one commit, with one compiler")
         } else if self.grid != other.grid || self.studies != other.studies {
             Some("they are of different grids")
         } else if self.of != other.of {
@@ -198,7 +199,8 @@ mod tests {
         assert!(one.differs(&part(&[1.0, 2.0, 3.0], 3, 0.0)).unwrap().contains("numbers of parts"));
         assert!(one.differs(&part(&[1.0, 2.0, 3.0], 2, 0.5)).unwrap().contains("--overlap"));
         assert!(one.differs(&part(&[3.0, 2.0, 2.0], 2, 0.0)).unwrap().contains("--costs"));
-        assert!(one.differs(&Part { version: "9".into(), ..one.clone() }).unwrap().contains("versions"));
+        let build = Build { commit: "0123".into(), ..Build::this() };
+        assert!(one.differs(&Part { build, ..one.clone() }).unwrap().contains("builds"));
         assert_eq!((one.command_of(2), &one.studies[..]), ("x --shard 2/2".into(), &[("a".into(), 3)][..]));
     }
 }

@@ -174,6 +174,14 @@ impl Sweep {
                     return Err(InvalidSweep::NoValues { study: study.name.clone(), option: option.clone() });
                 }
             }
+            for field in &study.plot.y {
+                let field = Relation::parse(field).map_or(&field[..], |relation| relation.field);
+                let outer = field.split('.').next().unwrap_or(field);
+                if fields_of(&study.command).is_some_and(|mut fields| fields.all(|known| known != outer)) {
+                    let (command, field) = (study.command.clone(), field.into());
+                    return Err(InvalidSweep::NoSuchField { study: study.name.clone(), command, field });
+                }
+            }
             if let Some(field) = study.plot.published.keys().find(|field| !study.plot.y.contains(field)) {
                 return Err(InvalidSweep::NotDrawn { study: study.name.clone(), field: field.clone() });
             }
@@ -251,6 +259,18 @@ pub enum InvalidSweep {
         /// The option.
         option: String,
     },
+    /// A plot names a field that no run of the command has.
+    #[error(
+        "study `{study}`, plot.y: runs of `{command}` have no field `{field}`: `nicbench {command} --json` prints theirs"
+    )]
+    NoSuchField {
+        /// The study.
+        study: String,
+        /// The command.
+        command: String,
+        /// The field.
+        field: String,
+    },
     /// A published figure is to be set beside a field that is not drawn.
     #[error("study `{study}`: a published figure goes with `{field}`, which is not among `y`")]
     NotDrawn {
@@ -288,6 +308,49 @@ pub enum InvalidSweep {
     TooMany(String),
 }
 
+/// Returns the outer fields of a command's runs. `None` for an unknown command.
+fn fields_of(command: &str) -> Option<impl Iterator<Item = &'static str>> {
+    let (_, own) = FIELDS.iter().find(|(known, _)| *known == command)?;
+    let common = if matches!(command, "crypto" | "cipher") { "" } else { COMMON_FIELDS };
+    Some(common.split(' ').chain(own.split(' ')))
+}
+
+/// Outer fields of runs that send data between hosts.
+const COMMON_FIELDS: &str = "bytes counters device_ns_per_byte dma_bytes goodput_gbps mode packets rx_host_ns_per_byte sha256_ok tx_host_ns_per_byte";
+/// Other outer fields of runs, by command.
+const FIELDS: [(&str, &str); 10] = [
+    ("cipher", "cipher fastest_ns_per_byte gbps in_flight instructions lanes ns_per_byte ns_per_packet size"),
+    (
+        "crypto",
+        "host_ns_per_byte host_ns_per_job in_flight latency_us megabytes_per_second pcie_bytes_per_byte result_bytes_per_byte size transform units way",
+    ),
+    (
+        "fio",
+        "block_bytes copy_crc_share depth host_us_per_operation iops jobs latency_us offload operations pattern placed_share seconds target_us_per_operation",
+    ),
+    (
+        "http",
+        "client_us_per_request connections file_bytes files latency_us requests requests_per_second seconds server_us_per_request",
+    ),
+    ("iperf", "fairness fastest_gbps seconds slowest_gbps streams"),
+    (
+        "ipsec",
+        "datagrams packet_bytes rx_ns_per_packet rx_packets_per_cpu_second sas tx_ns_per_packet tx_packets_per_cpu_second",
+    ),
+    ("quic", ""),
+    (
+        "recovery",
+        "descriptors dumped full none partial questions resync resyncs retransmitted sealed share told transmit_resync trouble",
+    ),
+    (
+        "reservoir",
+        "average_gbps deviation_gbps disks fairness fastest_gbps law_gbps of_law pacing peak_gbps round_trip_s scale seconds_gbps seconds_to_90 slowest_gbps steady_gbps streams transport window",
+    ),
+    (
+        "vms",
+        "hypervisors_ns_per_byte mtu protected represented rx_guests_ns_per_byte tx_guests_ns_per_byte vms whole wrapped",
+    ),
+];
 /// The key that names options that vary together: no option itself.
 const NAME: &str = "name";
 const MOST_POINTS: usize = 100_000;
@@ -338,6 +401,8 @@ mod tests {
         assert!(wrong("bytes = \"1MiB\"", "loss = 0").contains("both fixed and in the grid"));
         assert!(wrong("y = [\"goodput_gbps", "y = [\"goodput_gbps, times more than tcpp").contains("`tcpp`"));
         assert!(wrong("goodput_gbps\"]", "goodput_gbps\"], published = { fairness = \"x\" }").contains("`fairness`"));
+        let no_field = wrong("y = [\"goodput_gbps", "y = [\"nonsense.total");
+        assert!(no_field.contains("study `a`, plot.y: runs of `iperf` have no field `nonsense.total`"), "{no_field}");
         let unknown = wrong("name", "nome");
         assert!(unknown.starts_with("line 3: ") && unknown.contains("`nome`") && unknown.lines().count() == 1);
         assert!(Sweep::parse(&(STUDY.to_string() + STUDY)).unwrap_err().to_string().contains("two studies"));

@@ -70,7 +70,7 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     let third = whole.lines().take(2).map(|line| line.len() + 1).sum::<usize>();
     fs::write(&results, &whole[..third + 40]).unwrap();
     let output = nicbench(&["sweep", text(&grid), "--jobs", "1"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("2 runs were there, 2 made"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("2 new runs, 2 already present"), "{output:?}");
     let after = fs::read_to_string(&results).unwrap();
     assert_eq!(after[..third], whole[..third]);
     let commands = |text: &str| {
@@ -82,8 +82,19 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     assert_eq!(commands(&after), commands(&whole));
 
     let (page, pictures) = (directory.join("page.html"), directory.join("pictures"));
-    let output = nicbench(&["report", text(&results), "--html", text(&page), "--svg", text(&pictures)]);
+    let to = ["--html", text(&page), "--svg", text(&pictures), "--csv", text(&pictures)];
+    let output = nicbench(&[&["report", text(&results)][..], &to].concat());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let values = fs::read_to_string(pictures.join("small-goodput_gbps.csv")).unwrap();
+    assert!(values.starts_with("streams,line,machine,median,") && values.lines().count() == 5, "{values}");
+    // Rows of another build are told.
+    let row: Value = serde_json::from_str(whole.lines().next().unwrap()).unwrap();
+    assert!(!row["build"]["rustc"].as_str().unwrap().is_empty() && row["machine"]["processor"].is_string(), "{row}");
+    let (mixed, commit) = (directory.join("mixed.jsonl"), row["build"]["commit"].to_string());
+    fs::write(&mixed, whole.replacen(&format!("\"commit\":{commit}"), "\"commit\":\"0123\"", 1)).unwrap();
+    let output = nicbench(&["sweep", text(&grid), "--out", text(&mixed)]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("of 2 builds") && said.contains("0123") && said.contains("another --out"), "{said}");
     let html = fs::read_to_string(&page).unwrap();
     assert!(html.contains("4 runs, virtual time") && html.contains("<svg"), "{html}");
     assert!(!html.contains("href=") && !html.contains("src="), "nothing comes from elsewhere");
@@ -103,7 +114,10 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     fs::write(&grid, GRID.replace("goodput_gbps", "fairness").replace("[1, 2]", "[2, 3]")).unwrap();
     let output = nicbench(&["sweep", text(&grid)]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("4 runs were there, 2 made") && said.contains("2 of them are not of this grid"), "{said}");
+    assert!(
+        said.contains("2 new runs, 4 already present") && said.contains("2 of them are not of this grid"),
+        "{said}"
+    );
     let output =
         nicbench(&["report", text(&results), "--html", text(&page), "--grid", text(&grid), "--svg", text(&pictures)]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -222,6 +236,19 @@ fn parts_agree_on_every_field_but_cpu_times() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("7 points of 2 parts; 7 were made twice"), "{said}");
     let rows = fs::read_to_string(&out).unwrap();
+    // A grid may draw each of these fields.
+    let study = |row: &str| {
+        let row: Value = serde_json::from_str(row).unwrap();
+        let (name, fields) =
+            (row["study"].as_str().unwrap(), row["run"].as_object().unwrap().keys().collect::<Vec<_>>());
+        let series = if name == "recovery" { "trouble = [\"loss\"]" } else { "mode = [\"tcp\"]" };
+        let series_name = series.split(' ').next().unwrap();
+        format!(
+            "[[study]]\nname = \"{name}\"\ncommand = \"{name}\"\ngrid = {{ {series}, seed = [1] }}\n\
+             plot = {{ x = \"seed\", series = \"{series_name}\", y = {fields:?} }}\n"
+        )
+    };
+    nicbench::sweep::Sweep::parse(&rows.lines().map(study).collect::<String>()).unwrap();
     for field in TIMED {
         assert!(rows.contains(&format!("\"{field}\":")), "no run has {field}");
     }
@@ -310,9 +337,11 @@ fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
     fs::write(&wrong_key, GRID.replace("command", "comand")).unwrap();
     let unknown_figure = directory.join("figure.toml");
     fs::write(&unknown_figure, GRID.replace("gbps\"] }", "gbps\"], published = { goodput_gbps = \"x21\" } }")).unwrap();
+    let no_field = directory.join("field.toml");
+    fs::write(&no_field, GRID.replace("goodput_gbps", "nonsense")).unwrap();
     let rubbish = directory.join("rubbish.jsonl");
     fs::write(&rubbish, "rubbish\n{}\n").unwrap();
-    let cases: [(&[&str], &str); 16] = [
+    let cases: [(&[&str], &str); 17] = [
         (&[], "--help"),
         (&["iperf", "--loss", "-1"], "--loss"),
         (&["iperf", "--time", "0"], "--time"),
@@ -321,6 +350,7 @@ fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
         (&["sweep", text(&all_modes)], "makes 3 runs"),
         (&["sweep", text(&wrong_key)], "line 4: unknown field `comand`"),
         (&["sweep", text(&unknown_figure)], "`x21`"),
+        (&["sweep", text(&no_field)], "field.toml: study `small`, plot.y: runs of `iperf` have no field `nonsense`"),
         (&["report", text(&rubbish), "--published", text(&wrong_key)], "unknown field `study`"),
         (&["report", text(&rubbish), "--published", "/nonexistent.toml"], "/nonexistent.toml"),
         (&["report", text(&rubbish), "--grid", text(&unknown_figure)], "`x21`"),

@@ -20,15 +20,15 @@ use quic_offload::http3::{Receiving, Sending};
 use std::io;
 use std::sync::Arc;
 
-/// A stream's end that brings a body: a client's or a server's.
-pub(crate) trait Brings: Send + Unpin {
+/// The receiving end of a request stream, at a client or at a server.
+pub(crate) trait BodySource: Send + Unpin {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamError>>;
     fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<HeaderMap>, StreamError>>;
     fn stop(&mut self, code: Code);
 }
 
-/// A stream's end that takes a body: a client's or a server's.
-pub(crate) trait Takes: Send {
+/// The sending end of a request stream, at a client or at a server.
+pub(crate) trait BodySink: Send {
     fn data(&mut self, data: Bytes) -> impl Future<Output = Result<(), StreamError>> + Send;
     fn trailers(&mut self, fields: HeaderMap) -> impl Future<Output = Result<(), StreamError>> + Send;
     fn end(&mut self) -> impl Future<Output = Result<(), StreamError>> + Send;
@@ -36,7 +36,7 @@ pub(crate) trait Takes: Send {
 
 macro_rules! ends_of {
     ($side:ident) => {
-        impl Brings for h3::$side::RequestStream<Receiving, Bytes> {
+        impl BodySource for h3::$side::RequestStream<Receiving, Bytes> {
             fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamError>> {
                 self.poll_recv_data(cx).map_ok(|data| data.map(|mut data| data.copy_to_bytes(data.remaining())))
             }
@@ -50,7 +50,7 @@ macro_rules! ends_of {
             }
         }
 
-        impl Takes for h3::$side::RequestStream<Sending<Bytes>, Bytes> {
+        impl BodySink for h3::$side::RequestStream<Sending<Bytes>, Bytes> {
             async fn data(&mut self, data: Bytes) -> Result<(), StreamError> {
                 self.send_data(data).await
             }
@@ -69,7 +69,7 @@ ends_of!(client);
 ends_of!(server);
 
 /// A body that arrives, at the pace that its watch wants.
-pub(crate) struct Arriving<S: Brings> {
+pub(crate) struct Arriving<S: BodySource> {
     stream: S,
     watch: Watch,
     alarm: Box<dyn Alarm>,
@@ -89,7 +89,7 @@ enum Stage {
     Ended,
 }
 
-impl<S: Brings> Arriving<S> {
+impl<S: BodySource> Arriving<S> {
     pub(crate) fn new(stream: S, watch: Watch, unwanted: Code) -> Arriving<S> {
         let alarm = watch.alarm();
         let (length, malformed) = (BodyLength::default(), Arc::default());
@@ -136,7 +136,7 @@ impl<S: Brings> Arriving<S> {
     }
 }
 
-impl<S: Brings> HttpBody for Arriving<S> {
+impl<S: BodySource> HttpBody for Arriving<S> {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -159,7 +159,7 @@ impl<S: Brings> HttpBody for Arriving<S> {
     }
 }
 
-impl<S: Brings> Drop for Arriving<S> {
+impl<S: BodySource> Drop for Arriving<S> {
     fn drop(&mut self) {
         if !matches!(self.stage, Stage::Ended) {
             self.stream.stop(self.unwanted);
@@ -168,7 +168,7 @@ impl<S: Brings> Drop for Arriving<S> {
 }
 
 /// Sends a body to its end, and waits until it is acknowledged.
-pub(crate) async fn send(stream: &mut impl Takes, mut body: Body, watch: &Watch) -> io::Result<()> {
+pub(crate) async fn send(stream: &mut impl BodySink, mut body: Body, watch: &Watch) -> io::Result<()> {
     while let Some(frame) = body.frame().await {
         match frame?.into_data() {
             Ok(mut data) => {

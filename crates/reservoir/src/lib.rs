@@ -6,7 +6,7 @@
 //!   with it;
 //! - [`Server`]: serves a folder; [`tokens`]: the rights of users; [`credentials`]: a client's token for each server; crate `http_rules`:
 //!   preconditions, ranges and entity tags of requests;
-//! - [`copy`]: copies between folders and servers; [`remote`]: what connects to these; [`s3`]: buckets; [`tls`]: TLS 1.3 over the kernel's TCP; [`quic`]: HTTP/3 over its UDP; [`pin`]:
+//! - [`copy`]: copies between folders and servers; [`dial`]: what connects to these; [`remote`]: servers as a client sees them; `s3`: buckets (feature `s3`); [`tls`]: TLS 1.3 over the kernel's TCP; [`quic`]: HTTP/3 over its UDP; [`pin`]:
 //!   trust in one certificate;
 //! - [`pace`]: rates; [`name`]: names below a root; [`Shell`]: timers, pool and tasks that all of it runs on.
 //!
@@ -16,6 +16,10 @@
 //! ```
 //! Over HTTP/3 all requests are on one connection of QUIC, each on a stream of its own, in the place of TLS and TCP.
 //! The engine works over any `AsyncRead` and `AsyncWrite`, and on any [`Shell`].
+//!
+//! # Features
+//! `s3` (buckets) and `third-party` (copies that servers make between them) are on by default, because the program `reservoir` has both.
+//! A library user who needs neither sets `default-features = false`.
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +28,7 @@ pub mod blocks;
 mod body;
 pub mod copy;
 pub mod credentials;
+pub mod dial;
 pub mod digest;
 mod direct;
 mod http3;
@@ -37,9 +42,11 @@ pub mod name;
 pub mod pace;
 mod pack;
 pub mod pin;
+mod protocol;
 pub mod quic;
 pub mod remote;
 pub mod rooted;
+#[cfg(feature = "s3")]
 pub mod s3;
 mod server;
 mod shell;

@@ -12,7 +12,8 @@
 //! ```
 
 use crate::body::Body;
-use crate::remote::{TRANSFER_AUTHORIZATION, Wire};
+use crate::dial::Wire;
+use crate::protocol::TRANSFER_AUTHORIZATION;
 use crate::watch::{Watch, Watched};
 use bytes::{Buf, Bytes, BytesMut};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

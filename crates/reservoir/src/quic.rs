@@ -1,10 +1,10 @@
 //! QUIC over the kernel's UDP, under HTTP/3: packets are sealed and opened by the CPU. On an emulated host its NIC does that.
 
+use crate::dial::{Dial, Dialed, QuicDialed};
 use crate::digest::hexadecimal;
 use crate::name::RESERVED;
 use crate::pace::Rate;
 use crate::pin::Pin;
-use crate::remote::{Dial, Dialed, QuicDialed};
 use crate::tls::{self, Tls};
 use core::num::NonZeroU64;
 use core::time::Duration;

@@ -1,30 +1,35 @@
 //! A server as a client sees it, and what it is asked.
 //!
-//! `dial`: connections; `version`: the version of a file; `asking`: requests, on connections that are kept for further ones; `answer`:
+//! `version`: the version of a file; `asking`: requests, on connections that are kept for further ones; `answer`:
 //! answers; `error`: errors;
 //! `bucket`: what is another's with buckets; `http3`: requests on one connection of QUIC; `third_party`: copies that servers make.
 
 mod answer;
 mod asking;
+#[cfg(feature = "s3")]
 mod bucket;
-mod dial;
+#[cfg(not(feature = "s3"))]
+#[path = "remote/no_bucket.rs"]
+mod bucket;
 mod error;
 mod http3;
+#[cfg(feature = "third-party")]
 mod third_party;
 mod version;
 
 use answer::Answered;
 pub(crate) use answer::Reading;
 use asking::Idle;
-pub use dial::{Dial, Dialed, QuicDialed, Wire};
+use bucket::Bucket;
 pub use error::RemoteError;
-pub(crate) use third_party::TRANSFER_AUTHORIZATION;
+#[cfg(feature = "third-party")]
 pub use third_party::ThirdParty;
 pub(crate) use version::Version;
 
 use crate::attributes::{self, Attributes, Preserve};
 use crate::blocks::{BlockSum, Blocks};
 use crate::body::{self, Body};
+use crate::dial::Dial;
 use crate::digest::{Algorithm, patience};
 use crate::journal;
 use crate::line::Line;
@@ -32,13 +37,11 @@ use crate::listing::Entry;
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
 use crate::pack;
-use crate::s3::{self, Ask, Bucket};
-use crate::server::PRODUCT;
-use crate::server::write::{BLOCKS, CHECK, MODE, MOST_SHARES, MTIME, SHARE, SPARSE, UPLOAD};
+use crate::protocol::{
+    BLOCK, BLOCKS, CHECK, KIND, MAX_SHARES, MODE, MTIME, RESUME, SHARE, SPARSE, UPLOAD, VERIFY, is_reservoir,
+};
 use crate::shell::Shell;
 use crate::storage::{About, Kind};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::BytesMut;
 use core::ops::Range;
 use core::time::Duration;
@@ -145,6 +148,7 @@ pub(crate) struct UploadConditions {
 pub(crate) enum Expected {
     Nothing,
     Blake3([u8; 32]),
+    #[cfg(feature = "s3")]
     Md5(Vec<u8>),
 }
 
@@ -156,6 +160,7 @@ impl Remote {
         Remote { shell, dial, host, port, token, bucket, exact, stripes, is_reservoir, idle, by_http3, http3, lines }
     }
 
+    #[cfg(feature = "s3")]
     pub(crate) fn of_bucket(shell: Shell, dial: Arc<dyn Dial>, bucket: Bucket) -> Remote {
         let (host, port) = bucket.server();
         Remote { bucket: Some(bucket), by_http3: false, ..Remote::new(shell, dial, &host, port, None) }
@@ -188,7 +193,7 @@ impl Remote {
 
     /// The servers that write a file of so many blocks together, that of its name first.
     pub(crate) fn writers(self: &Arc<Remote>, name: &Name, blocks: u64) -> Vec<Arc<Remote>> {
-        let all = (self.stripes.len() + 1).min(usize::from(MOST_SHARES));
+        let all = (self.stripes.len() + 1).min(usize::from(MAX_SHARES));
         let count = if blocks >= 2 * all as u64 { all } else { 1 };
         let first = usize::from(blake3::hash(name.to_url().as_bytes()).as_bytes()[0]);
         (first..first + count).map(|number| self.stripe(number).clone()).collect()
@@ -232,7 +237,7 @@ impl Remote {
         let fields = answer.headers();
         // A query may lead to any other server.
         let is_reservoir = !self.has_query(name) && field(fields, SERVER).is_some_and(is_reservoir);
-        let folder = field(fields, HeaderName::from_static("reservoir-kind")) == Some("folder");
+        let folder = field(fields, HeaderName::from_static(KIND)) == Some("folder");
         let kind = if folder { Kind::Folder } else { Kind::File };
         let size = field(fields, CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let size: Option<u64> = if folder { Some(0) } else { size };
@@ -245,7 +250,7 @@ impl Remote {
             let date = http_rules::date::parse(field(fields, LAST_MODIFIED)?)?;
             Some((date, Resolution::Seconds))
         };
-        let modified = exactly(s3::MTIME).or_else(|| exactly(MTIME)).or_else(last);
+        let modified = exactly(BUCKET_MTIME).or_else(|| exactly(MTIME)).or_else(last);
         let (modified, resolution) = modified.unwrap_or((SystemTime::UNIX_EPOCH, Resolution::Unknown));
         let (tag, version) = (field(fields, ETAG).map(str::to_owned), Version::from_answer(fields));
         let found = Found { about: About::without_inode(kind, size, modified), resolution, tag, version, is_reservoir };
@@ -437,7 +442,7 @@ impl Remote {
         request = version.put_in(request);
         if let Some(block) = block {
             request = request.header(TE, "trailers").header("connection", "TE");
-            request = request.header("want-content-digest", "crc32c=10").header("reservoir-block", block);
+            request = request.header("want-content-digest", "crc32c=10").header(BLOCK, block);
         }
         // Streams of HTTP/3 wait for nothing that was asked before.
         let answer = match line.filter(|_| !self.by_http3) {
@@ -496,7 +501,7 @@ impl Remote {
         let Beginning { resume, check, sparse, attributes } = beginning;
         let mut request = of.put_in(self.request(Method::POST, name)).header(CONTENT_LENGTH, 0);
         if resume {
-            request = request.header("reservoir-resume", "?1");
+            request = request.header(RESUME, "?1");
         }
         if check {
             request = request.header(CHECK, "?1");
@@ -579,7 +584,7 @@ impl Remote {
             request = request.header("repr-digest", Algorithm::Blake3.field(&root));
         }
         if verify {
-            request = request.header("reservoir-verify", "?1");
+            request = request.header(VERIFY, "?1");
         }
         // That there are none is told as well: a copy before this one may have had some.
         request = request.header(attributes::FIELD, attributes.to_text());
@@ -600,9 +605,12 @@ impl Remote {
         (attributes, mode): (&Attributes, Option<u32>),
     ) -> Result<(), RemoteError> {
         let modified = modified.map(mtime::to_text);
-        let (mut request, field) = match self.is_bucket() {
-            true => (self.request_to(Method::PUT, self.target(Ask::Put(modified.as_deref()), name)), s3::MTIME),
-            false => (self.request(Method::PUT, name), MTIME),
+        let (mut request, field) = match &self.bucket {
+            Some(bucket) => {
+                let target = self.put_target(bucket, modified.as_deref(), name);
+                (self.request_to(Method::PUT, target), BUCKET_MTIME)
+            }
+            None => (self.request(Method::PUT, name), MTIME),
         };
         if let Some(modified) = modified {
             request = request.header(field, modified);
@@ -621,7 +629,8 @@ impl Remote {
         request = match conditions.digest {
             Expected::Nothing => request,
             Expected::Blake3(digest) => request.header("repr-digest", Algorithm::Blake3.field(&digest)),
-            Expected::Md5(md5) => request.header(bucket::CONTENT_MD5, STANDARD.encode(md5)),
+            #[cfg(feature = "s3")]
+            Expected::Md5(md5) => request.header(bucket::CONTENT_MD5, bucket::encode_md5(&md5)),
         };
         let answer = self.ask(request, body, name, Some(STALL)).await?;
         self.give_back(answer).await;
@@ -654,10 +663,8 @@ fn field(fields: &HeaderMap, name: HeaderName) -> Option<&str> {
     fields.get(name)?.to_str().ok()
 }
 
-fn is_reservoir(server: &str) -> bool {
-    server.split('/').next() == PRODUCT.split('/').next()
-}
-
+/// The time of modification that a bucket keeps with an object.
+pub(crate) const BUCKET_MTIME: &str = "x-amz-meta-mtime";
 /// How long a server may take for the files of a pack.
 const PACK_STALL: Duration = Duration::from_secs(600);
 /// Bytes of the list of a pack's missing files: more than a reservoir sends.

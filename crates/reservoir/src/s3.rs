@@ -4,6 +4,7 @@
 //! Source: Amazon S3 API Reference, 2006-03-01.
 
 use crate::name::Name;
+use crate::remote::BUCKET_MTIME;
 use core::fmt;
 use core::time::Duration;
 use rusty_s3::actions::{
@@ -128,12 +129,16 @@ impl Bucket {
             Ask::Get => GetObject::new(bucket, credentials, &key).sign(VALID),
             Ask::Put(modified) => {
                 let mut action = PutObject::new(bucket, credentials, &key);
-                modified.into_iter().for_each(|modified| action.headers_mut().insert(MTIME, modified.to_owned()));
+                modified
+                    .into_iter()
+                    .for_each(|modified| action.headers_mut().insert(BUCKET_MTIME, modified.to_owned()));
                 action.sign(VALID)
             }
             Ask::Create(modified) => {
                 let mut action = CreateMultipartUpload::new(bucket, credentials, &key);
-                modified.into_iter().for_each(|modified| action.headers_mut().insert(MTIME, modified.to_owned()));
+                modified
+                    .into_iter()
+                    .for_each(|modified| action.headers_mut().insert(BUCKET_MTIME, modified.to_owned()));
                 action.sign(VALID)
             }
             Ask::Uploads => {
@@ -256,8 +261,6 @@ fn target(url: &url::Url) -> String {
     }
 }
 
-/// When the source was modified, in seconds since 1970: what rclone calls it.
-pub(crate) const MTIME: &str = "x-amz-meta-mtime";
 /// How long a signature is good for. Each attempt has one of its own, but may wait for a connection, and clocks differ.
 const VALID: Duration = Duration::from_secs(600);
 /// Of an upload.

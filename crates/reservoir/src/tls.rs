@@ -1,9 +1,9 @@
 //! TLS 1.3 with AES-256-GCM over the kernel's TCP, by rustls.
 
+use crate::dial::{Dial, Dialed, QuicDialed, Wire};
 use crate::pace::Rate;
 use crate::pin::{Pin, trust};
 use crate::quic::Quic;
-use crate::remote::{Dial, Dialed, QuicDialed, Wire};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -155,7 +155,7 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
 /// itself, or to its own link, is not followed there: those are reached only as addresses that are named, or as `localhost`.
 ///
 /// ```
-/// use offload_reservoir::remote::Dial;
+/// use offload_reservoir::dial::Dial;
 /// use offload_reservoir::tls::{Allowed, Host, Tls, client_config};
 /// use std::sync::Arc;
 ///

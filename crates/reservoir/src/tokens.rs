@@ -127,6 +127,10 @@ impl Grant {
         let about = |error: String| format!("token `{}`: {error}", line.name);
         let sha256 = from_hexadecimal(&line.sha256.to_ascii_lowercase()).and_then(|bytes| bytes.try_into().ok());
         let sha256 = sha256.ok_or_else(|| about("sha256 has 64 hexadecimal digits".into()))?;
+        if sha256 == <[u8; 32]>::from(Sha256::digest(b"")) {
+            let text = "sha256 is that of an empty token: set the token before you compute its SHA-256";
+            return Err(about(text.into()));
+        }
         let path = Name::from_url(&line.path).map_err(|error| about(error.to_string()))?;
         let expires = line.expires.as_deref().map(humantime::parse_rfc3339).transpose();
         let expires = expires.map_err(|error| about(format!("expires: {error}: write 2027-01-31T00:00:00Z")))?;
@@ -194,6 +198,7 @@ mod tests {
     fn a_bad_file_names_the_token() {
         for (bad, says) in [
             ("[[token]]\nname = \"x\"\nsha256 = \"12\"\nrights = []", "token `x`: sha256 has 64"),
+            (&line("x", "", ""), "token `x`: sha256 is that of an empty token: set the token before"),
             (&line("x", "t", "expires = \"tomorrow\""), "token `x`: expires"),
             (&line("x", "t", "rate = \"fast\""), "token `x`: `fast` is no rate"),
             (&line("x", "t", "path = \"/../etc\""), "token `x`: `..` has a component"),

@@ -7,7 +7,7 @@ use offload_base::RandomSource;
 use offload_base::cost::Meter;
 use offload_bench_tls::connection::Mode;
 use offload_reservoir::Server;
-use offload_reservoir::remote::{Dial, Dialed, QuicDialed};
+use offload_reservoir::dial::{Dial, Dialed, QuicDialed};
 use offload_testbed::bed::BedHost;
 use offload_testbed::identity::{Randomness, quic_client_config, quic_server_config, server_name};
 use quic_offload::http3::ALPN;

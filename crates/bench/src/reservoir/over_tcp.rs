@@ -8,7 +8,7 @@ use offload_base::Seed;
 use offload_base::cost::Meter;
 use offload_bench_tls::connection::Mode;
 use offload_reservoir::Server;
-use offload_reservoir::remote::{Dial, Dialed, Wire};
+use offload_reservoir::dial::{Dial, Dialed, Wire};
 use offload_testbed::bed::BedHost;
 use offload_testbed::identity::{Agreement, Randomness, server_name};
 use std::io;

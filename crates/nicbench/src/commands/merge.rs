@@ -3,6 +3,7 @@
 //! Invariant: two machines that made one point in virtual time agree on every fact but CPU times, or nothing is written.
 
 use super::report::about;
+use crate::build;
 use crate::results::{Results, Row, read_rows};
 use crate::shard::Part;
 use clap::Args;
@@ -67,6 +68,9 @@ pub(crate) fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, NotMerged> 
     let read = files.iter().map(PathBuf::as_path).collect();
     let claimed = Files { read, served: None, written: vec![out] }.claim().map_err(NotMerged::Unusable)?;
     let (points, merged) = gather(files)?;
+    if let Some(warning) = build::warning(points.values().map(|found| &found.row.build)) {
+        say!("{}: {warning}", out.display());
+    }
     let mut text = String::new();
     for row in points.into_values() {
         let line = serde_json::to_string(&row.row).map_err(|error| NotMerged::Unusable(error.to_string()))?;

@@ -28,6 +28,9 @@ pub(crate) struct ReportOptions {
     /// Puts each plot into this directory too, as SVG
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
+    /// Puts the values of each plot into this directory too, as CSV
+    #[arg(long, value_name = "DIR")]
+    csv: Option<PathBuf>,
 }
 
 pub(crate) fn run(options: &ReportOptions) -> ExitCode {
@@ -52,11 +55,15 @@ fn report(options: &ReportOptions) -> Result<(), String> {
             }
         }
     }
-    let (page, pictures) = page::page(&rows, &figures);
+    let (page, plots) = page::page(&rows, &figures);
     let mut made = vec![(options.html.clone(), page)];
-    if let Some(directory) = &options.svg {
+    for (directory, extension) in [(&options.svg, "svg"), (&options.csv, "csv")] {
+        let Some(directory) = directory else { continue };
         std::fs::create_dir_all(directory).map_err(|error| about(directory, &error))?;
-        made.extend(pictures.into_iter().map(|picture| (directory.join(picture.name + ".svg"), picture.svg)));
+        let text = |plot: &page::DrawnPlot| if extension == "svg" { plot.svg.clone() } else { Some(plot.csv.clone()) };
+        let files =
+            plots.iter().filter_map(|plot| Some((directory.join(format!("{}.{extension}", plot.name)), text(plot)?)));
+        made.extend(files);
     }
     let read = options.results.iter().chain(&options.grid).chain(&options.published).map(PathBuf::as_path).collect();
     Files { read, served: None, written: made.iter().map(|(path, _)| path.as_path()).collect() }.claim()?.keep();

@@ -9,6 +9,7 @@
 use super::report::{about, figures, grid_of};
 use super::runs::Runnable;
 use super::submit::{self, SubmitOptions};
+use crate::build::{self, Build};
 use crate::results::{Machine, Results, Row, first_line, read_rows};
 use crate::shard::{Asked, PLACE_OF_SHARD, Part, Plan, Planned, Shard};
 use crate::sweep::{Point, Study, Sweep};
@@ -84,7 +85,7 @@ who = [{ name = "CPU", mode = "tls-cpu", files = "nvme-cpu" }, { name = "NIC", m
 
 Each combination of the grid's values is one run. What is neither x nor series, as seeds are, is repetition: reports take the
 median. y names fields of runs[] as the command prints them with --json; inner ones with a dot. "F, times less than L" in y
-stands for how many times less of F there is than on the line L, for costs; "times more than", for speeds.
+plots L's F divided by this line's F, for costs; "times more than" the reverse, for speeds.
 published = { FIELD = "ID" } in plot sets a published figure beside a field."#;
 
 pub(crate) fn run(options: &SweepOptions) -> ExitCode {
@@ -192,7 +193,7 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
     work.progress.bar.finish_and_clear();
     let failed = work.failed.into_inner();
     let made = spread.len() + alone.len() - failed;
-    say!("{}: {} runs were there, {made} made", out.display(), done.len());
+    say!("{}: {made} new runs, {} already present", out.display(), done.len());
     if strangers > 0 {
         say!("{}: {strangers} of them are not of this grid; a report tells of them too", out.display());
     }
@@ -273,6 +274,10 @@ fn results(path: &Path, part: Option<&Part>) -> io::Result<(File, Done)> {
         }
         (None, None) => {}
     }
+    let this = Build::this();
+    if let Some(warning) = build::warning(rows.iter().map(|row| &row.build).chain([&this])) {
+        say!("{}: {warning}; another --out makes all of them anew", path.display());
+    }
     Ok((file, rows.into_iter().map(|row| (row.study, row.arguments)).collect()))
 }
 
@@ -342,7 +347,7 @@ impl Work {
                         seed: made.facts.seed,
                         // One that measures this machine, though it has virtual time inside, is no fact of virtual time.
                         clock: if job.run.about().is_real { Clock::Real } else { made.facts.clock }.to_string(),
-                        version: env!("CARGO_PKG_VERSION").into(),
+                        build: Build::this(),
                         machine: self.machine.clone(),
                         seconds,
                         run,

@@ -1,8 +1,9 @@
 //! Results as one self-contained page: a plot and a table for each field of each study, ours beside the published one.
 //!
-//! [`Curves`] sorts rows into lines; [`label`] says what they are; [`plot`] draws them; [`page`] puts all into HTML, with
+//! [`Curves`] sorts rows into lines; [`label`] says what they are; [`plot`] draws them; [`csv`] lists them; [`page`] puts all into HTML, with
 //! a first screen by [`summary`].
 
+pub(crate) mod csv;
 pub(crate) mod label;
 pub(crate) mod page;
 pub(crate) mod plot;
@@ -222,6 +223,7 @@ fn place<T: PartialEq>(known: &mut Vec<T>, item: T) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::Build;
     use crate::results::Machine;
     use crate::results::read_rows;
 
@@ -312,7 +314,7 @@ mod tests {
                 arguments: Vec::new(),
                 seed,
                 clock: "virtual".into(),
-                version: "0".into(),
+                build: Build::default(),
                 machine: Machine::this(),
                 seconds: 0.0,
                 run: serde_json::json!({ "goodput_gbps": gbps }),

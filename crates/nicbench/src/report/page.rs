@@ -1,23 +1,28 @@
 //! The page: HTML with everything inside, readable on a phone.
 
-use super::{Curves, Line, StudyRows, Value, label, plot, studies, summary};
-use crate::results::Row;
+use super::csv::csv;
+use super::{Curves, Line, Relation, StudyRows, Value, label, plot, studies, summary};
+use crate::build;
+use crate::results::{Row, is_timed};
 use core::fmt::Write;
 use offload_bench::published::Figure;
+use offload_bench_tls::table::noise_in;
 use std::collections::BTreeSet;
 
-/// A picture for people who write papers: its name, and the SVG.
+/// A plot as files beside the page.
 #[derive(Clone, Debug)]
-pub(crate) struct Picture {
+pub(crate) struct DrawnPlot {
     /// Study and field, fit for a file's name.
     pub(crate) name: String,
-    /// The picture.
-    pub(crate) svg: String,
+    /// The picture. `None` if no run has the field.
+    pub(crate) svg: Option<String>,
+    /// The values.
+    pub(crate) csv: String,
 }
 
-/// The page about `rows`, and its pictures.
-pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<Picture>) {
-    let mut pictures = Vec::new();
+/// The page about `rows`, and its plots.
+pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<DrawnPlot>) {
+    let mut plots = Vec::new();
     let mut body = String::from("<h1>What offload saves</h1>\n");
     if rows.is_empty() {
         body += "<p>No runs.</p>\n";
@@ -35,15 +40,17 @@ pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<Picture>) {
                 writeln!(body, "<h3>{} <small><code>{}</code></small></h3>", escape(&what), escape(field));
             // In the page the heading says what it is; a picture by itself says so in a caption.
             let drawn = plot::svg(&curves, &published, None);
-            match drawn.and_then(|inside| Ok((inside, plot::svg(&curves, &published, Some(&what))?))) {
+            let svg = match drawn.and_then(|inside| Ok((inside, plot::svg(&curves, &published, Some(&what))?))) {
                 Ok((inside, svg)) => {
                     let _infallible = writeln!(body, "<figure>{inside}</figure>");
-                    pictures.push(Picture { name, svg });
+                    Some(svg)
                 }
                 Err(error) => {
                     let _infallible = writeln!(body, "<p>Not drawn: {}.</p>", escape(&error.to_string()));
+                    None
                 }
-            }
+            };
+            plots.push(DrawnPlot { name, svg, csv: csv(&curves, &published) });
             body += &table(&curves, &published);
             if let Some(figure) = figure {
                 let _infallible = writeln!(
@@ -58,7 +65,7 @@ pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<Picture>) {
             }
         }
     }
-    (format!("{HEAD}{body}{FOOT}"), pictures)
+    (format!("{HEAD}{body}{FOOT}"), plots)
 }
 
 /// With what the runs of a study were made.
@@ -66,16 +73,28 @@ fn how(study: &StudyRows<'_>) -> String {
     let gather = |of: fn(&Row) -> String| study.rows.iter().map(|row| of(row)).collect::<BTreeSet<_>>();
     let seeds = gather(|row| row.seed.to_string()).into_iter().collect::<Vec<_>>().join(", ");
     let clocks = gather(|row| row.clock.clone()).into_iter().collect::<Vec<_>>().join(" and ");
-    let versions = gather(|row| row.version.clone()).into_iter().collect::<Vec<_>>().join(", ");
+    let builds = gather(|row| row.build.to_string()).into_iter().collect::<Vec<_>>().join("; ");
     let machines = gather(|row| row.machine.to_string()).into_iter().collect::<Vec<_>>().join("; ");
     let example = study.rows.first().map(|row| row.arguments.join(" ")).unwrap_or_default();
+    let warnings = build::warning(study.rows.iter().map(|row| &row.build)).into_iter().chain(noise(study));
+    let warnings: String = warnings.map(|text| format!("<p class=\"warning\">Note: {}</p>\n", escape(&text))).collect();
     format!(
-        "<p>{} runs, {clocks} time, seeds {seeds}, version {versions}, on {}. Of repeated ones medians, with the least and \
-         the most. The first: <code>nicbench {}</code></p>\n",
+        "<p>{} runs, {clocks} time, seeds {seeds}, build {}, on {}. Repeated runs: median (min to max, drawn as a bar). \
+         First command: <code>nicbench {}</code></p>\n{warnings}",
         study.rows.len(),
+        escape(&builds),
         escape(&machines),
         escape(&example)
     )
+}
+
+/// Returns a warning if the study draws CPU times of runs that are too short to measure them.
+fn noise(study: &StudyRows<'_>) -> Option<String> {
+    let mut fields =
+        study.plot.y.iter().map(|field| Relation::parse(field).map_or(&field[..], |relation| relation.field));
+    let fewest = study.rows.iter().filter_map(|row| row.number("bytes")).reduce(f64::min)?;
+    let warning = if fields.any(is_timed) { noise_in(fewest as u64, &[]) } else { "" };
+    (!warning.is_empty()).then(|| warning.trim_end().to_owned())
 }
 
 /// Medians; where runs were repeated and differ, with the least and the most. Published ones and the ratio ours / theirs beside.
@@ -163,6 +182,7 @@ th { vertical-align: bottom; }
 th:first-child { white-space: normal; min-width: 5rem; }
 h3::first-letter { text-transform: uppercase; }
 td small { display: block; font-size: .75rem; }
+.warning { border-left: 3px solid #c60; padding-left: .6rem; }
 .theirs, .source, small { color: var(--faint); }
 .source, small { font-size: .85rem; }
 code { overflow-wrap: anywhere; }
@@ -175,6 +195,7 @@ const FOOT: &str = "</body>\n</html>\n";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::Build;
     use crate::results::Machine;
     use crate::sweep::{Plot, Setting};
     use offload_bench::published;
@@ -194,7 +215,7 @@ mod tests {
             arguments: vec!["iperf".into()],
             seed: 1,
             clock: "virtual".into(),
-            version: "0".into(),
+            build: Build::default(),
             machine: Machine::this(),
             seconds: 0.0,
             run: serde_json::json!({ "goodput_gbps": gbps }),
@@ -203,18 +224,36 @@ mod tests {
 
     #[test]
     fn ours_stand_beside_the_published_ones() {
-        let (page, pictures) = page(&[row(0.01, 26.2), row(0.0, 39.8), row(0.7, 1.0)], &published::figures());
+        let (page, plots) = page(&[row(0.01, 26.2), row(0.0, 39.8), row(0.7, 1.0)], &published::figures());
         assert!(page.contains("<tr><td>0</td><td>39.8</td><td class=\"theirs\">39.8</td><td>1</td></tr>"), "{page}");
         assert!(page.contains("<tr><td>0.01</td><td>26.2</td><td class=\"theirs\">13.1</td><td>2</td></tr>"), "{page}");
         assert!(page.contains("<tr><td>0.7</td><td>1</td><td class=\"theirs\">-</td><td>-</td></tr>"), "{page}");
         assert!(page.contains("a&lt;b") && !page.contains("a<b"));
-        assert_eq!(pictures[0].name, "a_b-goodput_gbps");
+        assert_eq!(plots[0].name, "a_b-goodput_gbps");
     }
 
     #[test]
     fn a_page_without_runs_says_so() {
-        let (page, pictures) = page(&[], &[]);
-        assert!(page.contains("No runs") && pictures.is_empty());
+        let (page, plots) = page(&[], &[]);
+        assert!(page.contains("No runs") && plots.is_empty());
+    }
+
+    #[test]
+    fn short_runs_and_other_builds_are_flagged() {
+        let with = |commit: &str, bytes: u64, field: &str| {
+            let mut row = row(0.0, 1.0);
+            row.plot.y = vec![field.into()];
+            row.build.commit = commit.into();
+            row.run =
+                serde_json::json!({ "bytes": bytes, "tx_host_ns_per_byte": { "total": 0.5 }, "goodput_gbps": 1.0 });
+            row
+        };
+        let flags = |rows: &[Row]| page(rows, &[]).0.matches("class=\"warning\"").count();
+        let cost = "tx_host_ns_per_byte.total";
+        assert_eq!(flags(&[with("a", 16 << 20, cost), with("a", 32 << 20, cost)]), 0);
+        assert_eq!(flags(&[with("a", (16 << 20) - 1, cost), with("a", 32 << 20, cost)]), 1);
+        assert_eq!(flags(&[with("a", 1, "goodput_gbps")]), 0);
+        assert_eq!(flags(&[with("a", 16 << 20, cost), with("b", 16 << 20, cost)]), 1);
     }
 
     #[test]

@@ -11,11 +11,14 @@ use offload_reservoir::blocks::USUAL_BLOCK;
 use offload_reservoir::copy::plan::Plan;
 use offload_reservoir::copy::{Copy, CopyError, Item, Outcome, Pattern, Place, Sync};
 use offload_reservoir::credentials::{ServerAddress, ServerTokens};
+use offload_reservoir::dial::Dial;
 use offload_reservoir::pace::Rate;
 use offload_reservoir::pin::Pin;
 use offload_reservoir::quic::{self, Quic};
-use offload_reservoir::remote::{Dial, ThirdParty};
+#[cfg(feature = "third-party")]
+use offload_reservoir::remote::ThirdParty;
 use offload_reservoir::rustls::pki_types::CertificateDer;
+#[cfg(feature = "s3")]
 use offload_reservoir::s3::Account;
 use offload_reservoir::tls::{self, Tls};
 use std::collections::BTreeSet;
@@ -74,6 +77,7 @@ pub(crate) struct CopyOptions {
     #[arg(long, value_name = "WHAT")]
     preserve: Option<Preserve>,
     /// Have the servers of SRC and DST copy between them: DST's fetches (`pull`), or SRC's sends (`push`), as far as they may ask each other
+    #[cfg(feature = "third-party")]
     #[arg(long, value_name = "WAY", num_args = 0..=1, require_equals = true, default_missing_value = "pull", conflicts_with_all = ["plan", "verify", "sparse", "preserve", "stripe", "direct"])]
     third_party: Option<ThirdParty>,
     /// How often a block is tried again
@@ -139,9 +143,11 @@ struct Access {
     #[arg(long, value_name = "SIZE", default_value_t = HTTP3_WINDOW, value_parser = crate::serve::window, requires = "http3")]
     http3_window: bytesize::ByteSize,
     /// The server of s3:// buckets, asked by paths. Default: the variable AWS_ENDPOINT_URL, or else Amazon's of the region
+    #[cfg(feature = "s3")]
     #[arg(long, value_name = "URL")]
     s3_endpoint: Option<String>,
     /// The region of s3:// buckets. Default: the variable AWS_REGION, or else us-east-1
+    #[cfg(feature = "s3")]
     #[arg(long, value_name = "REGION")]
     s3_region: Option<String>,
 }
@@ -220,13 +226,18 @@ impl Access {
         ServerTokens::read(&text).and_then(|tokens| tokens.bind(servers)).map_err(|error| format!("{from}: {error}"))
     }
 
-    /// The same, if one of the places is a bucket: what the environment says of buckets is nobody's business else.
-    fn account_for(&self, places: &[OsString]) -> Result<Option<Account>, String> {
-        let is_bucket = |place: &OsString| place.to_str().is_some_and(|place| place.starts_with(BUCKETS));
-        if places.iter().any(is_bucket) { self.account() } else { Ok(None) }
+    /// Gives a copy the account, if it `has_buckets`. Without buckets, the environment's keys are not read.
+    fn with_account(&self, copy: Copy, has_buckets: bool) -> Result<Copy, String> {
+        #[cfg(feature = "s3")]
+        if has_buckets {
+            return Ok(copy.account(self.account()?));
+        }
+        let _no_key_is_needed = has_buckets;
+        Ok(copy)
     }
 
     /// Whose buckets are meant, as Amazon's own programs are told; `None`: nobody's.
+    #[cfg(feature = "s3")]
     fn account(&self) -> Result<Option<Account>, String> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let (Some(key), Some(secret)) = (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")) else {
@@ -304,7 +315,7 @@ async fn make_plan(options: &PlanOptions) -> Result<String, Stop> {
     let (sources, to) = places(&options.places).map_err(unusable)?;
     let tokens = options.access.tokens(&servers(sources.iter().chain([&to]), &[])).map_err(unusable)?;
     let copy = Copy::new(Shell::tokio(), options.access.dial(None, 1).map_err(unusable)?).tokens(tokens);
-    let copy = copy.account(options.access.account_for(&options.places).map_err(unusable)?);
+    let copy = options.access.with_account(copy, has_buckets(&options.places)).map_err(unusable)?;
     let copy = copy.exclude(options.choice.exclude.clone()).block(options.choice.block.0).map_err(unusable)?;
     let items = copy.list(&sources, &to).await.map_err(unlisted)?;
     Ok(Plan::new(&copy, &items, options.parts).await.map_err(failed)?.to_text())
@@ -346,7 +357,6 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
         (Streams::Auto, ..) => 8,
     };
     let copy = Copy::new(Shell::tokio(), options.access.dial(options.rate, streams).map_err(unusable)?)
-        .account(options.access.account_for(&options.places).map_err(unusable)?)
         .streams(streams)
         .rate(options.rate)
         // A part that is run again does what is left.
@@ -355,11 +365,13 @@ async fn copy(options: &CopyOptions) -> Result<Outcome, Stop> {
         .stripe(options.stripe.clone())
         .sparse(options.sparse)
         .direct(options.direct)
-        .third_party(options.third_party)
         .preserve(options.preserve.unwrap_or_default())
         .sync(options.sync.unwrap_or(Sync::Nothing))
         .exclude(options.choice.exclude.clone())
         .retries(options.retries);
+    #[cfg(feature = "third-party")]
+    let copy = copy.third_party(options.third_party);
+    let copy = options.access.with_account(copy, has_buckets(&options.places)).map_err(unusable)?;
     let (copy, items) = match (&options.plan, options.part) {
         (Some(file), Some(part)) => of_plan(copy, file, part, options)?,
         _ => {
@@ -398,15 +410,17 @@ fn of_plan(copy: Copy, file: &PathBuf, part: PartOption, options: &CopyOptions) 
     let text = std::fs::read_to_string(file).map_err(|error| about(error.to_string()))?;
     let plan = Plan::read(&text).map_err(about)?;
     let number = part.number(plan.parts()).map_err(unusable)?;
-    let mut copy = copy.block(plan.block()).map_err(about)?;
-    if text.contains(BUCKETS) {
-        copy = copy.account(access.account().map_err(unusable)?);
-    }
+    let copy = copy.block(plan.block()).map_err(about)?;
+    let copy = access.with_account(copy, text.contains(BUCKETS)).map_err(unusable)?;
     let mut all = plan.servers().map_err(unlisted)?;
     all.extend(servers([], &options.stripe));
     let copy = copy.tokens(access.tokens(&all).map_err(unusable)?);
     let items = plan.part(&copy, number).map_err(unlisted)?;
     Ok((copy, items))
+}
+
+fn has_buckets(places: &[OsString]) -> bool {
+    places.iter().any(|place| place.to_str().is_some_and(|place| place.starts_with(BUCKETS)))
 }
 
 /// What names of buckets begin with.

@@ -74,8 +74,8 @@ mod host {
     use crate::serve::{Door, Handshake, Http3, NobodyComes, ServeOptions, Stop, serve, unusable};
     use core::time::Duration;
     use ktls_offload::Offload;
+    use offload_reservoir::dial::Wire;
     use offload_reservoir::quic::quic_offload::{self, Endpoint};
-    use offload_reservoir::remote::Wire;
     use offload_reservoir::rustls::ServerConfig;
     use offload_testbed::attach::End;
     use offload_testbed::host_stack::{Ipv6Config, TcpListener};

@@ -7,10 +7,10 @@ use clap::Args;
 use core::num::NonZeroU64;
 use core::pin::Pin;
 use offload_reservoir::base::descriptors;
+use offload_reservoir::dial::Wire;
 use offload_reservoir::pace::Rate;
 use offload_reservoir::quic::quic_offload::{Config, Connection, Endpoint, ServerTls};
 use offload_reservoir::quic::{self, KeptKey, Quic};
-use offload_reservoir::remote::Wire;
 use offload_reservoir::rooted::Rooted;
 use offload_reservoir::rustls::ServerConfig;
 use offload_reservoir::rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -78,15 +78,19 @@ pub(crate) struct ServeOptions {
     #[arg(long)]
     log: bool,
     /// Copy files from and to this server when a client asks for it (COPY): HOST or HOST:PORT, an address of IPv6 in brackets; may be given several times
+    #[cfg(feature = "third-party")]
     #[arg(long, value_name = "HOST", conflicts_with = "end")]
     tpc_allow: Vec<tls::Host>,
     /// The authorities to trust with those servers (PEM). Default: those of this machine
+    #[cfg(feature = "third-party")]
     #[arg(long, value_name = "FILE", requires = "tpc_allow")]
     tpc_cacert: Option<PathBuf>,
     /// Ask those servers by HTTP/3, at the UDP port of the same number
+    #[cfg(feature = "third-party")]
     #[arg(long, requires = "tpc_allow")]
     tpc_http3: bool,
     /// Such copies at a time
+    #[cfg(feature = "third-party")]
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     tpc_copies: usize,
     /// Maximum of connections at a time. A further one replaces a connection without a token, or else one without a request under way
@@ -225,6 +229,7 @@ impl ServeOptions {
         if self.log {
             server = server.with_log(Arc::new(|line: &str| offload_console::say!("{line}")));
         }
+        #[cfg(feature = "third-party")]
         if !self.tpc_allow.is_empty() {
             let trusted = crate::copy::authorities(self.tpc_cacert.as_deref()).map_err(unusable)?;
             let wrong = |error| unusable(format!("the authorities: {error}"));

@@ -1,21 +1,32 @@
 //! Copies files between places: folders of this machine and servers, over many streams, block by block.
 //!
 //! - `place`: where files are; `list`: what is to be copied; `exclude`: what is not;
-//! - `work`: who copies which block when; `file`: one file from its first block to its name; `multipart`: one that goes to a bucket; `packs`: many small ones at once; `hash`: whether two
-//!   are the same;
+//! - `work`: who copies which block when; `packs`: many small files at once;
+//! - `file`: one file from its first block to its name; `source`, `target`: its two ends, by traits; `local`, `upload`, `request`, `multipart`
+//!   (feature `s3`), `third_party` (feature of that name): the targets;
+//! - `presence`: whether a file is at its destination already; `hash`: whether two files are the same;
 //! - `progress`: how far it is; [`plan`]: a copy in parts, for several machines.
 
 mod exclude;
 mod file;
 mod hash;
 mod list;
+mod local;
+#[cfg(feature = "s3")]
 mod multipart;
 mod packs;
 mod place;
 pub mod plan;
+mod presence;
 mod progress;
+mod request;
+mod source;
+mod target;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "third-party")]
+mod third_party;
+mod upload;
 mod work;
 
 pub use exclude::Pattern;
@@ -26,8 +37,12 @@ pub use progress::Progress;
 use crate::attributes::Preserve;
 use crate::blocks::USUAL_BLOCK;
 use crate::credentials::ServerTokens;
+use crate::dial::Dial;
 use crate::pace::{Pace, Rate};
-use crate::remote::{Dial, RemoteError, ThirdParty};
+use crate::remote::RemoteError;
+#[cfg(feature = "third-party")]
+use crate::remote::ThirdParty;
+#[cfg(feature = "s3")]
 use crate::s3::Account;
 use crate::shell::Shell;
 use crate::tls::Host;
@@ -36,6 +51,10 @@ use http_rules::Preconditions;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// Without the feature `third-party`, no copy has a value.
+#[cfg(not(feature = "third-party"))]
+type ThirdParty = core::convert::Infallible;
 
 /// A copy that is to be made.
 ///
@@ -52,6 +71,7 @@ pub struct Copy {
     sync: Sync,
     exclude: Vec<Pattern>,
     retries: u32,
+    #[cfg(feature = "s3")]
     account: Option<Account>,
     tokens: Arc<ServerTokens>,
     stripe: Vec<Host>,
@@ -178,6 +198,7 @@ impl Copy {
             sync: Sync::Nothing,
             exclude: Vec::new(),
             retries: 8,
+            #[cfg(feature = "s3")]
             account: None,
             tokens: Arc::default(),
             stripe: Vec::new(),
@@ -213,18 +234,6 @@ impl Copy {
     #[must_use]
     pub fn rate(mut self, rate: Option<Rate>) -> Copy {
         self.pace = rate.map(|rate| Arc::new(Pace::new(rate)));
-        self
-    }
-
-    /// No faster than what others are let through by, too.
-    pub(crate) fn shared_pace(mut self, pace: Option<Arc<Pace>>) -> Copy {
-        self.pace = pace;
-        self
-    }
-
-    /// Sets preconditions that must be met when a file in a folder of this machine gets its name.
-    pub(crate) fn preconditions(mut self, preconditions: Preconditions) -> Copy {
-        self.preconditions = preconditions;
         self
     }
 
@@ -264,6 +273,7 @@ impl Copy {
     }
 
     /// Asks for buckets as this account.
+    #[cfg(feature = "s3")]
     #[must_use]
     pub fn account(mut self, account: Option<Account>) -> Copy {
         self.account = account;
@@ -306,26 +316,6 @@ impl Copy {
         self
     }
 
-    /// Has servers copy between each other: one of two asks the other, and this machine only looks on.
-    #[must_use]
-    pub fn third_party(mut self, way: Option<ThirdParty>) -> Copy {
-        self.third_party = way;
-        self
-    }
-
-    /// Sets whether files of the destination are replaced. If not, an existing file fails the copy.
-    pub(crate) fn replaces(mut self, replaces: bool) -> Copy {
-        self.replaces = replaces;
-        self
-    }
-
-    /// Sets whether a digest of the other end is compared before a file gets its name, or after the upload to a server that does not check
-    /// digests. A file without such a digest fails.
-    pub(crate) fn proves(mut self, proves: bool) -> Copy {
-        self.proves = proves;
-        self
-    }
-
     /// How far it is.
     pub fn progress(&self) -> Arc<Progress> {
         self.progress.clone()
@@ -340,24 +330,6 @@ impl Copy {
         Ok(self.copy(items).await)
     }
 
-    /// Copies the file `source` to the name `to`. A folder at either end is an error.
-    ///
-    /// # Errors
-    /// If `source` is no file, or `to` cannot be one.
-    pub(crate) async fn run_file(&self, source: &Place, to: &Place) -> Result<Outcome, CopyError> {
-        let item = list::file(self, source, to).await?;
-        Ok(self.copy(vec![item]).await)
-    }
-
-    /// Tests whether `place` exists.
-    ///
-    /// # Errors
-    /// If its server does not answer.
-    pub(crate) async fn is_there(&self, place: &Place) -> Result<bool, CopyError> {
-        let (side, name) = place::Sides::new(self).open(place)?;
-        Ok(list::glance(self, &side, &name).await?.is_some())
-    }
-
     /// What [`run`](Self::run) copies, and where to.
     ///
     /// # Errors
@@ -369,6 +341,15 @@ impl Copy {
     /// Copies what was listed. What fails is in the outcome.
     pub async fn copy(&self, items: Vec<Item>) -> Outcome {
         work::copy(self, items).await
+    }
+
+    /// Waits until so many bytes may go.
+    async fn take_turn(&self, bytes: usize) {
+        if let Some(pace) = &self.pace
+            && let Some(turn) = pace.wait_after(self.shell.now(), bytes as u64)
+        {
+            self.shell.sleep_until(turn).await;
+        }
     }
 }
 

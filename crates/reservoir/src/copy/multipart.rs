@@ -1,11 +1,13 @@
 //! An upload to a bucket in parts, a block each. The server keeps the parts that have come, which stands for the journal of our own servers:
 //! a copy that goes on reads their blocks again. If the MD5 of one is another, the upload is that of another version of the file, and a new one is begun.
 
-use super::file::Source;
+use super::file::{Block, FileJob, Finished};
 use super::list::Item;
-use super::{Copy, CopyError};
+use super::presence::has_arrived;
+use super::source::{BlockSource, Pending, Put, unreadable};
+use super::target::BlockTarget;
+use super::{Copy, CopyError, Sync};
 use crate::blocks::{BlockHasher, BlockSum, Blocks};
-use crate::body::Body;
 use crate::digest::{Algorithm, Summer};
 use crate::direct::aligned;
 use crate::mtime;
@@ -13,6 +15,7 @@ use crate::remote::{Remote, RemoteError};
 use crate::s3::{LEAST_PART, MOST_PARTS, Part};
 use crate::storage::{Stored, read_exactly};
 use core::ops::Range;
+use hyper::StatusCode;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +34,7 @@ impl Multipart {
         copy: &Copy,
         item: &Item,
         blocks: Blocks,
-        source: &Source,
+        source: &dyn BlockSource,
         server: &Arc<Remote>,
     ) -> Result<(Multipart, BTreeMap<u64, BlockSum>), CopyError> {
         if blocks.count() > MOST_PARTS || blocks.block() < LEAST_PART {
@@ -44,8 +47,8 @@ impl Multipart {
         let (mut tags, mut present) = (BTreeMap::new(), BTreeMap::new());
         let name = &item.to.1;
         // What came by way of here from another server can be compared with nothing.
-        let before = match source {
-            Source::Local(file, _) if copy.resume => server.last_upload(name).await?.map(|upload| (upload, file)),
+        let before = match source.file() {
+            Some(file) if copy.resume => server.last_upload(name).await?.map(|upload| (upload, file)),
             _ => None,
         };
         let mut upload = None;
@@ -61,7 +64,7 @@ impl Multipart {
                 if let Some(block) = block {
                     let file = file.clone();
                     let summed = copy.shell.blocking(move || sums(&*file, blocks, block)).await;
-                    let (md5, sum) = summed.map_err(|error| CopyError::Local { path: item.source().into(), error })?;
+                    let (md5, sum) = summed.map_err(|error| unreadable(item, error))?;
                     let is_equal = tag.trim_matches('"').eq_ignore_ascii_case(&crate::digest::hexadecimal(&md5));
                     came = is_equal.then_some((block, sum));
                 }
@@ -86,38 +89,56 @@ impl Multipart {
         Ok((Multipart { server: server.clone(), upload, tags: Mutex::new(tags) }, present))
     }
 
-    /// Sends a block; the server checks its MD5, if that is given.
-    pub(super) async fn put(
-        &self,
-        item: &Item,
-        number: u64,
-        body: Body,
-        size: u64,
-        md5: Option<Vec<u8>>,
-    ) -> Result<(), RemoteError> {
-        let part = u16::try_from(number + 1).expect("there are at most 10,000");
-        let tag = self.server.put_part(&item.to.1, &self.upload, part, body, size, md5.as_deref()).await?;
-        self.tags().insert(number, tag);
-        Ok(())
-    }
-
-    /// All parts are there: they become the object.
-    pub(super) async fn finish(&self, item: &Item) -> Result<(), RemoteError> {
-        let tags: Vec<String> = self.tags().values().cloned().collect();
-        let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
-        self.server.complete_upload(&item.to.1, &self.upload, &tags).await
-    }
-
     fn tags(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, String>> {
         self.tags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The MD5 of a range.
-pub(super) fn md5(file: &dyn Stored, range: Range<u64>) -> io::Result<Vec<u8>> {
-    let mut summer = Summer::new(Algorithm::Md5);
-    each_piece(file, range, |piece| summer.update(piece))?;
-    Ok(summer.finish())
+impl BlockTarget for Multipart {
+    fn transfer<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, ()> {
+        Box::pin(async move {
+            let size = block.range.end - block.range.start;
+            // The server checks it, if the part can be read twice.
+            let md5 = md5(job, block.range.clone()).await?;
+            let (number, name) = (block.number, &job.item.to.1);
+            let put: Put<'a> = Box::new(move |body, _| {
+                Box::pin(async move {
+                    let part = u16::try_from(number + 1).expect("there are at most 10,000");
+                    let tag = self.server.put_part(name, &self.upload, part, body, size, md5.as_deref()).await?;
+                    self.tags().insert(number, tag);
+                    Ok(())
+                })
+            });
+            let _no_peer_compares = job.source.send(job, block, false, put).await?;
+            Ok(())
+        })
+    }
+
+    fn finish<'a>(&'a self, job: &'a FileJob) -> Pending<'a, Finished> {
+        Box::pin(async move {
+            let tags: Vec<String> = self.tags().values().cloned().collect();
+            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+            match self.server.complete_upload(&job.item.to.1, &self.upload, &tags).await {
+                // The answer of an earlier attempt was lost.
+                Err(gone @ RemoteError::Refused { status: StatusCode::NOT_FOUND, .. }) => {
+                    let there = has_arrived(&job.copy, &job.item, Sync::SizeTime).await?;
+                    if there { Ok(Finished::Done) } else { Err(gone.into()) }
+                }
+                done => Ok(done.map(|()| Finished::Done)?),
+            }
+        })
+    }
+}
+
+/// Returns the MD5 of a range of the source. `None` if the source is on a server.
+pub(super) async fn md5(job: &FileJob, range: Range<u64>) -> Result<Option<Vec<u8>>, CopyError> {
+    let Some(file) = job.source.file().cloned() else { return Ok(None) };
+    let summed = job.copy.shell.blocking(move || {
+        let mut summer = Summer::new(Algorithm::Md5);
+        each_piece(&*file, range, |piece| summer.update(piece))?;
+        Ok(summer.finish())
+    });
+    summed.await.map(Some).map_err(|error| unreadable(&job.item, error))
 }
 
 /// The MD5 of a block, and its own checksums.

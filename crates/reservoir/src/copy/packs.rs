@@ -1,8 +1,8 @@
 //! Small files of a tree in packs: to one of our servers or from one, hundreds in a request. What a pack leaves out is copied by itself.
 
-use super::file::has_arrived;
 use super::list::Item;
 use super::place::Side;
+use super::presence::has_arrived;
 use super::{Copy, CopyError, Sync};
 use crate::body::Relayed;
 use crate::mtime::Resolution;
@@ -172,7 +172,7 @@ async fn send(
             };
             wanted = rest;
             left_out.extend(gathered.left_out);
-            super::file::turn(copy, gathered.bytes.len()).await;
+            copy.take_turn(gathered.bytes.len()).await;
             copy.progress.moved(stream, gathered.content as usize);
             // The request itself tells why nobody takes them any more.
             if frames.send(Ok(Frame::data(gathered.bytes))).await.is_err() {
@@ -221,7 +221,7 @@ async fn fetch(
     loop {
         let piece = reading.some().await?;
         if let Some(piece) = &piece {
-            super::file::turn(copy, piece.len()).await;
+            copy.take_turn(piece.len()).await;
             unpacker.push(piece);
         }
         let mut is_full = false;
@@ -285,7 +285,7 @@ impl Known {
             Sync::Size | Sync::SizeTime => {
                 let listed = self.list(server, root, &item.to.1.folder()).await?;
                 let found = item.to.1.last().and_then(|last| listed.get(last));
-                Ok(found.is_some_and(|found| super::file::fits(found, Resolution::Nanoseconds, item, sync)))
+                Ok(found.is_some_and(|found| super::presence::fits(found, Resolution::Nanoseconds, item, sync)))
             }
         }
     }

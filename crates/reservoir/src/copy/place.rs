@@ -1,8 +1,9 @@
 //! Where files are: in a folder of this machine, or on a server.
 
 use super::{Copy, CopyError};
+use crate::dial::{Dial, Dialed, Wire};
 use crate::name::Name;
-use crate::remote::{Dial, Dialed, Remote, Wire};
+use crate::remote::Remote;
 use crate::rooted::Rooted;
 use crate::storage::Folder;
 use std::collections::HashMap;
@@ -48,6 +49,7 @@ enum At {
         token: Option<String>,
     },
     /// Of the copy's [account](Copy::account).
+    #[cfg(feature = "s3")]
     Bucket {
         bucket: String,
         name: Name,
@@ -57,7 +59,11 @@ enum At {
 impl Place {
     /// Whether it is a bucket, or in one.
     pub fn is_bucket(&self) -> bool {
-        matches!(self.at, At::Bucket { .. })
+        #[cfg(feature = "s3")]
+        let is_bucket = matches!(self.at, At::Bucket { .. });
+        #[cfg(not(feature = "s3"))]
+        let is_bucket = false;
+        is_bucket
     }
 
     /// Parses a URL that begins with `https://`, requested with `token`, or else with the copy's token for its server ([`Copy::tokens`]);
@@ -68,6 +74,11 @@ impl Place {
     /// If the URL is of another kind, has a password or a fragment, or its path is invalid. The message has neither password nor query.
     pub fn parse(text: &str, token: Option<&str>) -> Result<Place, CopyError> {
         let unusable = |what: &str| CopyError::Unusable(format!("{}: {what}", without_secrets(text)));
+        #[cfg(not(feature = "s3"))]
+        if text.starts_with("s3://") {
+            return Err(unusable("this program has no buckets: build it with the feature s3"));
+        }
+        #[cfg(feature = "s3")]
         if let Some(rest) = text.strip_prefix("s3://") {
             let (bucket, path) = rest.split_once('/').unwrap_or((rest, ""));
             if bucket.contains([':', '@']) {
@@ -165,9 +176,9 @@ impl Place {
     pub(super) fn last(&self) -> Option<OsString> {
         match &self.at {
             At::Local { shown, name, .. } => shown.file_name().or(name.last()).map(ToOwned::to_owned),
-            At::Folder { name, .. } | At::Remote { name, .. } | At::Bucket { name, .. } => {
-                name.last().map(ToOwned::to_owned)
-            }
+            At::Folder { name, .. } | At::Remote { name, .. } => name.last().map(ToOwned::to_owned),
+            #[cfg(feature = "s3")]
+            At::Bucket { name, .. } => name.last().map(ToOwned::to_owned),
         }
     }
 
@@ -195,6 +206,7 @@ impl core::fmt::Display for Place {
             At::Local { shown, .. } => shown.display().fmt(f),
             At::Folder { name, .. } => name.fmt(f),
             At::Remote { host, port, name, .. } => write!(f, "{}{name}", authority(host, *port)),
+            #[cfg(feature = "s3")]
             At::Bucket { bucket, name } => write!(f, "s3://{bucket}{name}"),
         }
     }
@@ -254,12 +266,18 @@ type ServerKey = (String, u16, Option<String>, Option<String>);
 pub(super) struct Sides<'a> {
     copy: &'a Copy,
     servers: HashMap<ServerKey, Arc<Remote>>,
+    #[cfg(feature = "s3")]
     buckets: HashMap<String, Arc<Remote>>,
 }
 
 impl Sides<'_> {
     pub(super) fn new(copy: &Copy) -> Sides<'_> {
-        Sides { copy, servers: HashMap::new(), buckets: HashMap::new() }
+        Sides {
+            copy,
+            servers: HashMap::new(),
+            #[cfg(feature = "s3")]
+            buckets: HashMap::new(),
+        }
     }
 
     pub(super) fn open(&mut self, place: &Place) -> Result<(Side, Name), CopyError> {
@@ -290,6 +308,7 @@ impl Sides<'_> {
                 });
                 Ok((Side::Remote(server.clone(), authority(host, *port).into()), name.clone()))
             }
+            #[cfg(feature = "s3")]
             At::Bucket { bucket, name } => {
                 let copy = self.copy;
                 let server = match self.buckets.get(bucket) {
@@ -310,6 +329,7 @@ impl Sides<'_> {
     }
 }
 
+#[cfg(feature = "s3")]
 const NO_ACCOUNT: &str = "a bucket needs a key: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
 
 /// Connects by a function, without TLS: to servers in the same process.

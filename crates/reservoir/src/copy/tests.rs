@@ -236,7 +236,7 @@ async fn redirect_is_told_without_its_query() {
     let told = copy.run(&[url("https://other/a")], &to).await.err().unwrap().to_string();
     assert!(told.contains("not followed: ask https://else/a itself") && !told.contains("SECRET"), "{told}");
     let told = copy.run(&[url("https://other/private")], &to).await.err().unwrap().to_string();
-    assert!(told.contains("no token was sent") && told.contains("`other:443 TOKEN`"), "{told}");
+    assert!(told.contains("no token was sent: set RESERVOIR_TOKEN") && told.contains("`other:443 TOKEN`"), "{told}");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use crate::blocks::BlockSum;
 use crate::body::{self, Body};
 use crate::line;
 use crate::name::Name;
-use crate::server::write::MODE;
+use crate::protocol::MODE;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::{HeaderMap, Response, StatusCode};

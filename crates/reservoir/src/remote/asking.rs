@@ -1,15 +1,13 @@
 //! A request to a server: on a connection that is kept for the next one, or on the line of a stream.
 
 use super::answer::Answer;
-use super::dial::Wire;
 use super::error::refused;
 use super::{Lines, MOST_OF_A_REFUSAL, Remote, RemoteError, STALL, field};
 use crate::body::{self, Body};
+use crate::dial::Wire;
 use crate::line::{self, Line};
 use crate::name::Name;
-use crate::s3::Ask;
-use crate::server::PRODUCT;
-use crate::server::write::MISSING;
+use crate::protocol::{MISSING, PRODUCT};
 use crate::watch::{Watch, Watched};
 use bytes::Buf;
 use core::time::Duration;
@@ -37,10 +35,9 @@ pub(super) type Idle = (SendRequest<Body>, Watch);
 
 impl Remote {
     pub(super) fn request(&self, method: Method, name: &Name) -> hyper::http::request::Builder {
-        let target = match (&self.bucket, &method) {
-            (None, _) => Some(self.path_of(name)),
-            (Some(_), &Method::HEAD) => self.target(Ask::Head, name),
-            (Some(_), _) => self.target(Ask::Get, name),
+        let target = match &self.bucket {
+            None => Some(self.path_of(name)),
+            Some(bucket) => self.target_of(bucket, &method, name),
         };
         self.request_to(method, target)
     }
@@ -127,7 +124,7 @@ impl Remote {
     fn remedy(&self, status: StatusCode, fields: &HeaderMap) -> Option<String> {
         if status == StatusCode::UNAUTHORIZED && self.token.is_none() && self.bucket.is_none() {
             return Some(format!(
-                "no token was sent: add the line `{}:{} TOKEN` to --token-file",
+                "no token was sent: set RESERVOIR_TOKEN, or add the line `{}:{} TOKEN` to --token-file",
                 self.host, self.port
             ));
         }

@@ -1,10 +1,12 @@
 //! A bucket as a server: its folders, which are beginnings of names, and uploads in parts.
 
-use super::{Listed, MOST_OF_A_REFUSAL, Remote, RemoteError, STALL};
+use super::{BUCKET_MTIME, Listed, MOST_OF_A_REFUSAL, Remote, RemoteError, STALL};
 use crate::body::{self, Body};
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
-use crate::s3::{self, Ask, Bucket, MTIME};
+pub(crate) use crate::s3::Bucket;
+pub(super) use crate::s3::refusal;
+use crate::s3::{self, Ask};
 use crate::storage::{About, Kind};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -108,7 +110,7 @@ impl Remote {
         let request = self.request_to(Method::POST, self.target(Ask::Create(modified.as_deref()), name));
         let mut request = request.header(CONTENT_LENGTH, 0);
         if let Some(modified) = modified {
-            request = request.header(MTIME, modified);
+            request = request.header(BUCKET_MTIME, modified);
         }
         let answer = self.ask(request, body::empty(), name, Some(STALL)).await?;
         let text = self.text(answer, name, MOST_OF_A_REFUSAL).await?;
@@ -148,7 +150,7 @@ impl Remote {
         let mut request = self.request_to(Method::PUT, self.target(Ask::Part(upload, number), name));
         request = request.header(CONTENT_LENGTH, size);
         if let Some(md5) = md5 {
-            request = request.header(CONTENT_MD5, STANDARD.encode(md5));
+            request = request.header(CONTENT_MD5, encode_md5(md5));
         }
         let answer = self.ask(request, body, name, Some(STALL)).await?;
         let tag = super::field(answer.headers(), ETAG).map(str::to_owned);
@@ -168,10 +170,25 @@ impl Remote {
         if s3::is_complete(&text) { Ok(()) } else { Err(failed) }
     }
 
+    /// Returns the signed target of a HEAD or GET request. `None` if the name is no key.
+    pub(super) fn target_of(&self, bucket: &Bucket, method: &Method, name: &Name) -> Option<String> {
+        bucket.target(if *method == Method::HEAD { Ask::Head } else { Ask::Get }, name).ok()
+    }
+
+    /// Returns the signed target of an object that is sent in one request. `None` if the name is no key.
+    pub(super) fn put_target(&self, bucket: &Bucket, modified: Option<&str>, name: &Name) -> Option<String> {
+        bucket.target(Ask::Put(modified), name).ok()
+    }
+
     /// What is asked of a bucket about a name; `None`: the name is no key, or this is no bucket.
-    pub(super) fn target(&self, ask: Ask<'_>, name: &Name) -> Option<String> {
+    fn target(&self, ask: Ask<'_>, name: &Name) -> Option<String> {
         self.bucket.as_ref()?.target(ask, name).ok()
     }
+}
+
+/// Encodes an MD5 for [`CONTENT_MD5`].
+pub(super) fn encode_md5(md5: &[u8]) -> String {
+    STANDARD.encode(md5)
 }
 
 /// RFC 1864; S3 refuses what differs.

@@ -1,12 +1,11 @@
 //! What goes wrong with a request.
 
 use crate::name::Name;
-use crate::s3;
 use hyper::{Method, StatusCode};
 
 /// What goes wrong with a request.
 ///
-/// See [`Dial`](super::Dial) for an example of what fails with it.
+/// See [`Dial`](crate::dial::Dial) for an example of what fails with it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
@@ -107,7 +106,7 @@ pub(super) fn refused(
     missing: Option<u64>,
     remedy: Option<String>,
 ) -> RemoteError {
-    let text = s3::refusal(text).unwrap_or_else(|| text.lines().next().unwrap_or_default().to_owned());
+    let text = super::bucket::refusal(text).unwrap_or_else(|| text.lines().next().unwrap_or_default().to_owned());
     let text = match (text.escape_debug().to_string(), remedy) {
         (text, None) => text,
         (text, Some(remedy)) if text.is_empty() => remedy,

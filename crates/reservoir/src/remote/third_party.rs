@@ -4,6 +4,7 @@ use super::answer::Answered;
 use super::{Reading, Remote, RemoteError, STALL};
 use crate::body;
 use crate::name::Name;
+use crate::protocol::TRANSFER_AUTHORIZATION;
 use hyper::Method;
 use hyper::header::HeaderValue;
 
@@ -95,8 +96,6 @@ impl Remote {
     }
 }
 
-/// What brings the token for the other server.
-pub(crate) const TRANSFER_AUTHORIZATION: &str = "transferheaderauthorization";
 const MOST_OF_A_LINE: usize = 64 << 10;
 /// Servers refuse more.
 const MOST_STREAMS: usize = 64;

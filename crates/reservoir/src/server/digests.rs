@@ -22,10 +22,15 @@ use tokio::sync::{self, Notify};
 pub(super) struct Digests {
     shell: Shell,
     turns: Turns,
+    /// The clock to which the file system's times are compared.
+    clock: Clock,
     under_way: Mutex<HashMap<Key, Weak<Computation>>>,
     /// The latest last.
     known: Mutex<VecDeque<(Key, Vec<u8>)>>,
 }
+
+/// Tells the time of day.
+pub(super) type Clock = Box<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// The name and the entity tag of a version of a file, and the algorithm.
 type Key = (Name, String, Algorithm);
@@ -46,8 +51,8 @@ struct Progress {
 }
 
 impl Digests {
-    pub(super) fn new(shell: Shell, turns: usize) -> Digests {
-        Digests { shell, turns: Turns::new(turns), under_way: Mutex::default(), known: Mutex::default() }
+    pub(super) fn new(shell: Shell, turns: usize, clock: Clock) -> Digests {
+        Digests { shell, turns: Turns::new(turns), clock, under_way: Mutex::default(), known: Mutex::default() }
     }
 
     /// Returns the digest of `file`, the version of `name` that `about` describes, for a request of `user`. `None` if the digest takes longer
@@ -64,7 +69,7 @@ impl Digests {
         if let Some(known) = self.known(&key) {
             return Ok(Some(known));
         }
-        let began = SystemTime::now();
+        let began = (self.clock)();
         let computed = self.shell.within(patience(about.size), self.compute(user, &key, file)).await;
         let Ok(digest) = computed else { return Ok(None) };
         let digest = digest?;
@@ -158,3 +163,27 @@ const READ_AT_ONCE: usize = 8 * PIECE;
 /// The longest tick of a file system's clock. Most clocks tick every few milliseconds, some every two seconds.
 const LONGEST_TICK: Duration = Duration::from_secs(2);
 const MOST_KNOWN: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rooted::Rooted;
+    use crate::storage::Folder;
+
+    /// A file that changed within a tick of its file system's clock may have changed once more at the same time.
+    #[tokio::test]
+    async fn digest_of_a_new_file_is_not_remembered() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("file"), "text").unwrap();
+        let (folder, name) = (Rooted::open(root.path()).unwrap(), Name::from_url("/file").unwrap());
+        let file = folder.open(&name).unwrap();
+        let about = file.about().unwrap();
+        for (age, is_known) in [(LONGEST_TICK, false), (LONGEST_TICK + Duration::from_nanos(1), true)] {
+            let now = about.changed + age;
+            let digests = Digests::new(Shell::tokio(), 1, Box::new(move || now));
+            assert!(digests.of("user", &name, &about, &file, Algorithm::Sha256).await.unwrap().is_some());
+            let key = (name.clone(), about.entity_tag(), Algorithm::Sha256);
+            assert_eq!(digests.known(&key).is_some(), is_known, "{age:?}");
+        }
+    }
+}

@@ -17,15 +17,18 @@ mod http3;
 mod packs;
 mod read;
 mod refusal;
+#[cfg(feature = "third-party")]
 mod third_party;
 mod turns;
 mod uploads;
-pub(crate) mod write;
+mod write;
 
 use crate::body::{self, Body};
+#[cfg(feature = "third-party")]
+use crate::dial::Dial;
 use crate::name::Name;
 use crate::pack;
-use crate::remote::Dial;
+use crate::protocol::PRODUCT;
 use crate::shell::Shell;
 use crate::storage::Folder;
 use crate::tokens::{Grant, Right, Tokens};
@@ -47,9 +50,10 @@ use offload_base::slots::{ConnectionSlot, ConnectionSlots};
 use refusal::Refusal;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
+#[cfg(feature = "third-party")]
 use third_party::ThirdParty;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use turns::{Shares, Turns};
 use uploads::{Connection, Uploads};
 
@@ -154,6 +158,7 @@ struct Inner {
     lists: Turns,
     closing: watch::Sender<bool>,
     log: Option<Log>,
+    #[cfg(feature = "third-party")]
     third_party: Option<ThirdParty>,
 }
 
@@ -165,7 +170,7 @@ impl Server {
     pub fn new(folder: Arc<dyn Folder>, shell: Shell, limits: Limits) -> Server {
         Server(Arc::new(Inner {
             uploads: Uploads::new(folder.clone(), shell.clone(), limits),
-            digests: Digests::new(shell.clone(), limits.hashing),
+            digests: Digests::new(shell.clone(), limits.hashing, Box::new(SystemTime::now)),
             lists: Turns::new(limits.listing),
             slots: ConnectionSlots::new(limits.connections),
             // One user leaves some slots to the others.
@@ -174,6 +179,7 @@ impl Server {
             anonymous: None,
             closing: watch::Sender::new(false),
             log: None,
+            #[cfg(feature = "third-party")]
             third_party: None,
             folder,
             shell,
@@ -206,9 +212,10 @@ impl Server {
     ///
     /// # Panics
     /// If there are clones already.
+    #[cfg(feature = "third-party")]
     #[must_use]
     pub fn with_third_party(mut self, dial: Arc<dyn Dial>, at_a_time: usize) -> Server {
-        let places = Arc::new(Semaphore::new(at_a_time));
+        let places = Arc::new(tokio::sync::Semaphore::new(at_a_time));
         Arc::get_mut(&mut self.0).expect("no clones yet").third_party = Some(ThirdParty { dial, places });
         self
     }
@@ -329,6 +336,7 @@ impl Server {
         self.admit(guest)?;
         let name = Name::from_url(request.uri().path())?;
         declared::refuse_codings(request.method(), request.headers())?;
+        #[cfg(feature = "third-party")]
         if request.method().as_str() == "COPY" {
             return third_party::copy(self, &request.map(drop), name, &grant, watch).await;
         }
@@ -428,7 +436,5 @@ struct Guest<'a> {
     share: Option<OwnedSemaphorePermit>,
 }
 
-/// What answers say they are from; clients look for its beginning.
-pub(crate) const PRODUCT: &str = concat!("nic-offload-reservoir/", env!("CARGO_PKG_VERSION"));
 /// The longest head of a request, and what is read ahead of a body.
 const MOST_BUFFERED: usize = 512 << 10;

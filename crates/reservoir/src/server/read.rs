@@ -2,7 +2,6 @@
 
 use super::Server;
 use super::refusal::Refusal;
-use super::write::{MODE, MTIME};
 use crate::attributes::{self, Preserve};
 use crate::blocks::{BlockHasher, Blocks, USUAL_BLOCK};
 use crate::body::{self, Body, FileBody};
@@ -10,6 +9,7 @@ use crate::digest::Algorithm;
 use crate::listing::Entry;
 use crate::mtime;
 use crate::name::Name;
+use crate::protocol::{BLOCK, KIND, MODE, MTIME};
 use crate::storage::{About, Entries, Kind, Stored};
 use crate::tokens::Grant;
 use crate::watch::Watch;
@@ -193,10 +193,9 @@ pub(super) fn ascii(text: &str) -> HeaderValue {
 }
 
 /// The methods of a server.
+#[cfg(feature = "third-party")]
 pub(super) const METHODS: &str = "COPY, GET, HEAD, MKCOL, OPTIONS, POST, PUT";
-/// Bytes of a block, where it is another number than the usual one.
-pub(crate) const BLOCK: &str = "reservoir-block";
-/// Says that a name is a folder's.
-pub(crate) const KIND: &str = "reservoir-kind";
+#[cfg(not(feature = "third-party"))]
+pub(super) const METHODS: &str = "GET, HEAD, MKCOL, OPTIONS, POST, PUT";
 /// Entries of a list that are read in one turn: their lines are a fraction of a [`PIECE`](crate::body::PIECE).
 const LISTED_AT_ONCE: usize = 512;

@@ -24,6 +24,9 @@ use crate::landing::{Begin, Landing, SyncEpoch};
 use crate::mtime;
 use crate::name::Name;
 use crate::pace::Pace;
+use crate::protocol::{
+    BLOCKS, CHECK, MAX_SHARES, MISSING, MODE, MTIME, PRESENT, RESUME, SHARE, SPARSE, UPLOAD, VERIFY,
+};
 use crate::sink::{Sink, Written};
 use crate::storage;
 use crate::tokens::Grant;
@@ -54,7 +57,7 @@ pub(super) async fn begin(
     let (attributes, declared) = (attributes(fields)?, without_content(fields)?);
     let preconditions = Preconditions::of(request.method(), fields);
     evaluate(server, &name, &preconditions).await?;
-    let begin = if field(fields, "reservoir-resume") == Some("?1") { Begin::Resume } else { Begin::Anew };
+    let begin = if field(fields, RESUME) == Some("?1") { Begin::Resume } else { Begin::Anew };
     // Every block that is there is read.
     watch.expect(None);
     let (upload, was_open) = server.0.uploads.enter(&name, writer, begin, connection(request)).await?;
@@ -75,7 +78,7 @@ pub(super) async fn begin(
     keep_or_leave(server, &name, &upload, attributes).await?;
     watch.expect(Some(server.0.limits.stall));
     let mut told = HeaderMap::new();
-    told.insert("reservoir-present", upload.landing()?.present().into());
+    told.insert(PRESENT, upload.landing()?.present().into());
     Ok(response(StatusCode::OK, told, body::full(upload.landing()?.lines())))
 }
 
@@ -241,7 +244,7 @@ impl Put<'_> {
             return self.settle(leftovers, modified).await;
         }
         let mut told = HeaderMap::new();
-        told.insert("reservoir-present", landing.present().into());
+        told.insert(PRESENT, landing.present().into());
         Ok(response(StatusCode::ACCEPTED, told, body::empty()))
     }
 
@@ -335,7 +338,7 @@ impl Put<'_> {
             let gathering = landing.clone();
             self.server.0.shell.blocking(move || Ok(gathering.gather(shares))).await??;
         }
-        if field(request.headers(), "reservoir-verify") == Some("?1") {
+        if field(request.headers(), VERIFY) == Some("?1") {
             landing.in_turn(&self.server.0.shell, |landing, _| landing.check()).await?;
         }
         let missing = landing.blocks().count() - landing.present();
@@ -516,7 +519,7 @@ fn shares(fields: &HeaderMap) -> Result<(u16, u16), Refusal> {
     let Some(text) = field(fields, SHARE) else { return Ok((0, 1)) };
     let read = text.split_once('/').and_then(|(share, all)| Some((share.parse().ok()?, all.parse().ok()?)));
     let wrong = || Refusal::new(StatusCode::BAD_REQUEST, "Reservoir-Share is written NUMBER/COUNT, from 0/1 to 63/64");
-    read.filter(|(share, all)| share < all && *all <= MOST_SHARES).ok_or_else(wrong)
+    read.filter(|(share, all)| share < all && *all <= MAX_SHARES).ok_or_else(wrong)
 }
 
 /// The time that a client wants the file to have been modified: seconds since 1970, as ownCloud's clients and rclone say it.
@@ -531,23 +534,5 @@ pub(super) fn refuse_folder(path: &str) -> Result<(), Refusal> {
 
 /// The number of the next upload in one request: each is an upload of its own.
 static REQUESTS: AtomicU64 = AtomicU64::new(0);
-/// What a client calls its upload.
-pub(crate) const UPLOAD: &str = "reservoir-upload";
-/// How it is cut.
-pub(crate) const BLOCKS: &str = "reservoir-blocks";
-/// Which share of the blocks this server writes, and how many there are.
-pub(crate) const SHARE: &str = "reservoir-share";
-/// Servers that write one file.
-pub(crate) const MOST_SHARES: u16 = 64;
-/// Asks for the blocks that are there to be read, though the upload is live.
-pub(crate) const CHECK: &str = "reservoir-check";
-/// The field of the source's rights: nine bits, octal.
-pub(crate) const MODE: &str = "reservoir-mode";
-/// Has runs of zeros become holes.
-pub(crate) const SPARSE: &str = "reservoir-sparse";
-/// How many blocks are missing.
-pub(crate) const MISSING: &str = "reservoir-missing";
-/// When the source was modified.
-pub(crate) const MTIME: &str = "x-oc-mtime";
 /// Each costs some hundred bytes of memory: 64 TiB by the usual block.
 const MOST_BLOCKS: u64 = 4 << 20;

@@ -1,4 +1,4 @@
-//! What connects to servers.
+//! Connections to servers: a program chooses how they are made.
 
 use core::pin::Pin;
 use quic_offload::Connection;
@@ -15,7 +15,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 /// What connects to servers.
 ///
 /// ```
-/// use offload_reservoir::remote::{Dial, Dialed, Wire};
+/// use offload_reservoir::dial::{Dial, Dialed, Wire};
 /// use std::io;
 ///
 /// /// Reaches nobody.

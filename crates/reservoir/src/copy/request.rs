@@ -1,0 +1,100 @@
+//! Targets on a server that get the whole file in one request.
+
+use super::file::{Block, FileJob, Finished};
+use super::source::{Pending, Put, unreadable};
+use super::target::BlockTarget;
+use super::{CopyError, hash};
+use crate::remote::{Expected, Remote, UploadConditions};
+use crate::storage::{Stored, read_exactly};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// A file in one request, to a server that knows nothing else.
+pub(super) struct SingleRequest(Arc<Remote>);
+
+impl SingleRequest {
+    pub(super) fn new(server: &Arc<Remote>) -> SingleRequest {
+        SingleRequest(server.clone())
+    }
+
+    /// Returns the digest that the server checks.
+    async fn expected(&self, job: &FileJob) -> Result<Expected, CopyError> {
+        #[cfg(feature = "s3")]
+        if self.0.is_bucket()
+            && let Some(md5) = super::multipart::md5(job, 0..job.blocks.size()).await?
+        {
+            return Ok(Expected::Md5(md5));
+        }
+        let _no_bucket = job;
+        Ok(Expected::Nothing)
+    }
+}
+
+impl BlockTarget for SingleRequest {
+    fn takes_whole_file(&self) -> bool {
+        true
+    }
+
+    fn transfer<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, ()> {
+        Box::pin(async move {
+            let conditions = UploadConditions { digest: self.expected(job).await?, replaces: job.copy.replaces };
+            let (name, size, modified) = (&job.item.to.1, job.blocks.size(), job.item.modified());
+            let attributes = (&job.attributes, None);
+            let put: Put<'a> =
+                Box::new(move |body, _| Box::pin(self.0.put_whole(name, body, size, modified, conditions, attributes)));
+            let _no_peer_compares = job.source.send(job, block, false, put).await?;
+            Ok(())
+        })
+    }
+
+    fn finish<'a>(&'a self, job: &'a FileJob) -> Pending<'a, Finished> {
+        Box::pin(async move {
+            if job.copy.proves && !hash::is_proved(&job.copy, &job.item).await? {
+                return Err(job.unproved("the server of the destination tells no digest, or another one"));
+            }
+            Ok(Finished::Done)
+        })
+    }
+}
+
+/// A small file of this machine, which is read whole, so that its digest goes ahead of it.
+pub(super) struct SmallFile {
+    server: Arc<Remote>,
+    file: Arc<dyn Stored>,
+}
+
+impl SmallFile {
+    pub(super) fn new(server: &Arc<Remote>, file: &Arc<dyn Stored>) -> SmallFile {
+        SmallFile { server: server.clone(), file: file.clone() }
+    }
+}
+
+impl BlockTarget for SmallFile {
+    fn takes_whole_file(&self) -> bool {
+        true
+    }
+
+    fn transfer<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, ()> {
+        Box::pin(async move {
+            let (file, size) = (self.file.clone(), job.blocks.size());
+            let read = job.copy.shell.blocking(move || {
+                let mut bytes = vec![0; size as usize];
+                read_exactly(&*file, &mut bytes, 0)?;
+                Ok((*blake3::hash(&bytes).as_bytes(), Bytes::from(bytes)))
+            });
+            let (digest, bytes) = read.await.map_err(|error| unreadable(&job.item, error))?;
+            job.source.check(job).await?;
+            job.copy.take_turn(bytes.len()).await;
+            let (body, modified) = (crate::body::full(bytes), job.item.modified());
+            let conditions = UploadConditions { digest: Expected::Blake3(digest), replaces: job.copy.replaces };
+            let attributes = (&job.attributes, job.mode.get().copied());
+            self.server.put_whole(&job.item.to.1, body, size, modified, conditions, attributes).await?;
+            job.copy.progress.moved(block.stream, size as usize);
+            Ok(())
+        })
+    }
+
+    fn finish<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, Finished> {
+        Box::pin(async { Ok(Finished::Done) })
+    }
+}

@@ -1,0 +1,360 @@
+//! The source of a file's blocks: a file of this machine, or of a server.
+
+use super::file::{Block, FileJob};
+use super::list::Item;
+use super::place::Side;
+use super::{Copy, CopyError};
+use crate::attributes::{Attributes, Preserve};
+use crate::blocks::{BlockHasher, BlockSum};
+use crate::body::{Body, FileBody, Relayed, fields_of, known, read_error};
+use crate::mtime;
+use crate::mtime::Resolution;
+use crate::remote::{Reading, Remote, RemoteError, Version};
+use crate::storage::{About, Folder, Stored};
+use bytes::Bytes;
+use core::pin::Pin;
+use http_body_util::BodyExt;
+use hyper::body::Frame;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::mpsc;
+
+/// The work of a source or a target.
+pub(super) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, CopyError>> + Send + 'a>>;
+
+/// The work of a request to the destination's server.
+pub(super) type Sending<'a> = Pin<Box<dyn Future<Output = Result<(), RemoteError>> + Send + 'a>>;
+
+/// Sends a body to the destination; over the line of a stream, if one is given.
+pub(super) type Put<'a> = Box<dyn FnOnce(Body, Option<usize>) -> Sending<'a> + Send + 'a>;
+
+/// The source of a file's blocks.
+pub(super) trait BlockSource: Send + Sync {
+    /// Tests whether several range requests are sure to read one version. If not, one request reads the whole file.
+    fn has_ranges(&self) -> bool;
+
+    /// Returns the open file. `None` if the source is on a server.
+    fn file(&self) -> Option<&Arc<dyn Stored>>;
+
+    /// Returns the server. `None` if the source is on this machine.
+    fn server(&self) -> Option<&Arc<Remote>>;
+
+    /// Reads the attributes that go with the file.
+    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a Item) -> Pending<'a, Attributes>;
+
+    /// Opens a block for a file of this machine.
+    fn open<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, Pieces>;
+
+    /// Sends a block by `put`, with its checksums behind it if `has_trailers`. Returns the block's checksums, if they were computed.
+    fn send<'a>(
+        &'a self,
+        job: &'a FileJob,
+        block: Block,
+        has_trailers: bool,
+        put: Put<'a>,
+    ) -> Pending<'a, Option<BlockSum>>;
+
+    /// Tests that the source is still the file that was opened.
+    ///
+    /// # Errors
+    /// If it was written to: the copy is neither the old file nor the new one.
+    fn check<'a>(&'a self, job: &'a FileJob) -> Pending<'a, ()>;
+}
+
+/// Opens the source of an item. If the source's rights are known, they are put into `mode`.
+pub(super) async fn open(copy: &Copy, item: &Item, mode: &OnceLock<u32>) -> Result<Box<dyn BlockSource>, CopyError> {
+    Ok(match &item.from.0 {
+        Side::Local(folder, _) => Box::new(LocalSource::open(copy, item, folder, mode).await?),
+        Side::Remote(server, _) => Box::new(RemoteSource::open(copy, item, server).await?),
+    })
+}
+
+/// A file of this machine.
+struct LocalSource {
+    file: Arc<dyn Stored>,
+    /// The file's state when it was opened.
+    before: About,
+}
+
+impl LocalSource {
+    async fn open(
+        copy: &Copy,
+        item: &Item,
+        folder: &Arc<dyn Folder>,
+        mode: &OnceLock<u32>,
+    ) -> Result<LocalSource, CopyError> {
+        let (folder, name) = (folder.clone(), item.from.1.clone());
+        let opened = copy.shell.blocking(move || {
+            let file = folder.open(&name)?;
+            let about = file.about()?;
+            let mode = file.attributes(Preserve { mode: true, extended: false })?.mode;
+            if about.size == 0 && file.read_at(&mut [0], 0)? > 0 {
+                let text = "the system does not tell its size (a file of /proc): copy the output of `cat`";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+            }
+            Ok((file, about, mode))
+        });
+        let (file, before, told) = opened.await.map_err(|error| unreadable(item, error))?;
+        told.into_iter().for_each(|told| _ = mode.set(told));
+        if item.tag.as_ref().is_none_or(|tag| *tag != before.entity_tag()) {
+            return Err(CopyError::Changed(item.source()));
+        }
+        Ok(LocalSource { file, before })
+    }
+
+    fn body(&self, job: &FileJob, block: &Block, has_trailers: bool) -> FileBody {
+        let hasher = BlockHasher::new(job.blocks, block.number);
+        let (progress, stream) = (job.copy.progress.clone(), block.stream);
+        FileBody::new(job.copy.shell.clone(), self.file.clone(), block.range.clone(), Some(hasher), has_trailers)
+            .paced(job.copy.pace.clone())
+            .telling(Arc::new(move |bytes| progress.moved(stream, bytes)))
+    }
+}
+
+impl BlockSource for LocalSource {
+    fn has_ranges(&self) -> bool {
+        true
+    }
+
+    fn file(&self) -> Option<&Arc<dyn Stored>> {
+        Some(&self.file)
+    }
+
+    fn server(&self) -> Option<&Arc<Remote>> {
+        None
+    }
+
+    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a Item) -> Pending<'a, Attributes> {
+        Box::pin(async move {
+            let (file, wanted) = (self.file.clone(), copy.preserve);
+            let read = copy.shell.blocking(move || file.attributes(wanted));
+            read.await.map_err(|error| unreadable(item, error))
+        })
+    }
+
+    fn open<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, Pieces> {
+        Box::pin(async move { Ok(Pieces::File(self.body(job, &block, false))) })
+    }
+
+    fn send<'a>(
+        &'a self,
+        job: &'a FileJob,
+        block: Block,
+        has_trailers: bool,
+        put: Put<'a>,
+    ) -> Pending<'a, Option<BlockSum>> {
+        Box::pin(async move {
+            let body = self.body(job, &block, has_trailers);
+            let sum = body.sum();
+            let sent = put(body.boxed_unsync(), Some(block.stream)).await;
+            // An error of reading the file is no fault of the server or of the way there.
+            if let Some(error) = read_error(&sum) {
+                return Err(unreadable(&job.item, error));
+            }
+            sent?;
+            self.check(job).await?;
+            Ok(known(&sum))
+        })
+    }
+
+    fn check<'a>(&'a self, job: &'a FileJob) -> Pending<'a, ()> {
+        Box::pin(async move {
+            let file = self.file.clone();
+            let now = job.copy.shell.blocking(move || file.about()).await;
+            let now = now.map_err(|error| unreadable(&job.item, error))?;
+            if now == self.before { Ok(()) } else { Err(CopyError::Changed(job.item.source())) }
+        })
+    }
+}
+
+/// A file of a server, of one version.
+struct RemoteSource {
+    server: Arc<Remote>,
+    version: Version,
+}
+
+impl RemoteSource {
+    /// Finds the version of the source. A list may have a weak tag or no tag of a file that itself has a date.
+    async fn open(copy: &Copy, item: &Item, server: &Arc<Remote>) -> Result<RemoteSource, CopyError> {
+        let server = server.clone();
+        let listed = Version::from_tag(item.tag.as_deref());
+        // Servers that copy between each other check the version themselves.
+        if listed.is_strong() || copy.third_party.is_some() {
+            return Ok(RemoteSource { server, version: listed });
+        }
+        let changed = || CopyError::Changed(item.source());
+        let found = server.head(&item.from.1).await?.ok_or_else(changed)?;
+        let is_same_time = item.resolution == Resolution::Unknown
+            || mtime::are_same(item.time(), (found.about.modified, found.resolution));
+        let is_same_tag = item.tag.is_none() || found.tag == item.tag;
+        let is_same = found.about.size == item.size() && is_same_time && is_same_tag;
+        if is_same { Ok(RemoteSource { server, version: found.version }) } else { Err(changed()) }
+    }
+
+    /// Requests a block; over the line of the block's stream, if `on_line` and the server is a reservoir.
+    async fn get(&self, job: &FileJob, block: &Block, on_line: bool) -> Result<Pieces, CopyError> {
+        let server = self.server.of_stream(block.stream);
+        let is_reservoir = job.item.is_reservoir;
+        let size = is_reservoir.then_some(job.blocks.block());
+        let line = (on_line && is_reservoir).then_some(block.stream);
+        let (name, range) = (&job.item.from.1, block.range.clone());
+        let reading = server.get(name, range, job.blocks.size(), &self.version, size, line).await?;
+        reading.mode().into_iter().for_each(|told| _ = job.mode.set(told));
+        Ok(Pieces::Net(Some(Box::new(reading)), server.clone()))
+    }
+}
+
+impl BlockSource for RemoteSource {
+    fn has_ranges(&self) -> bool {
+        self.version.is_strong()
+    }
+
+    fn file(&self) -> Option<&Arc<dyn Stored>> {
+        None
+    }
+
+    fn server(&self) -> Option<&Arc<Remote>> {
+        Some(&self.server)
+    }
+
+    fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a Item) -> Pending<'a, Attributes> {
+        Box::pin(async move {
+            if !item.is_reservoir {
+                return Err(keeps_no_attributes(&item.from));
+            }
+            let told = self.server.attributes(&item.from.1, copy.preserve).await?;
+            let wrong = "its server does not tell its attributes, or they are too many: leave xattrs out of --preserve";
+            told.ok_or_else(|| CopyError::Unusable(format!("{}: {wrong}", item.source())))
+        })
+    }
+
+    fn open<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, Pieces> {
+        Box::pin(async move { self.get(job, &block, true).await })
+    }
+
+    fn send<'a>(
+        &'a self,
+        job: &'a FileJob,
+        block: Block,
+        has_trailers: bool,
+        put: Put<'a>,
+    ) -> Pending<'a, Option<BlockSum>> {
+        Box::pin(async move {
+            let pieces = self.get(job, &block, false).await?;
+            let (into, frames) = mpsc::channel(2);
+            let length = (!has_trailers).then_some(block.range.end - block.range.start);
+            let sending = put(Relayed::new(frames, length).boxed_unsync(), None);
+            let (sent, relayed) = tokio::join!(sending, relay(job, &block, pieces, has_trailers, into));
+            relayed.sum(sent).map(Some)
+        })
+    }
+
+    fn check<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, ()> {
+        // Each request names the version.
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Passes a block from one server to the request to another, with its checksums behind it if `has_trailers`.
+async fn relay(
+    job: &FileJob,
+    block: &Block,
+    mut pieces: Pieces,
+    has_trailers: bool,
+    into: mpsc::Sender<io::Result<Frame<Bytes>>>,
+) -> RelayOutcome {
+    let mut hasher = BlockHasher::new(job.blocks, block.number);
+    loop {
+        let piece = match pieces.next(job, block.stream).await {
+            Ok(Some(piece)) => piece,
+            Ok(None) => break,
+            Err(error) => {
+                // Its end would be taken for the file's.
+                let _nobody_reads = into.send(Err(io::ErrorKind::UnexpectedEof.into())).await;
+                return RelayOutcome::Failed(error);
+            }
+        };
+        hasher.update(&piece);
+        if into.send(Ok(Frame::data(piece))).await.is_err() {
+            return RelayOutcome::Refused;
+        }
+    }
+    let sum = hasher.finish();
+    if pieces.end().is_some_and(|told| told != sum) {
+        let _nobody_reads = into.send(Err(io::ErrorKind::InvalidData.into())).await;
+        return RelayOutcome::Failed(CopyError::Differs(job.item.source(), block.number));
+    }
+    if has_trailers && into.send(Ok(Frame::trailers(fields_of(&sum)))).await.is_err() {
+        return RelayOutcome::Refused;
+    }
+    RelayOutcome::Whole(sum)
+}
+
+/// The outcome of reading from one server for a request to another.
+enum RelayOutcome {
+    Whole(BlockSum),
+    /// The request took no further bytes.
+    Refused,
+    Failed(CopyError),
+}
+
+impl RelayOutcome {
+    /// Returns the checksums if the request succeeded, else the error of the end that failed first.
+    fn sum(self, sent: Result<(), RemoteError>) -> Result<BlockSum, CopyError> {
+        match (self, sent) {
+            (RelayOutcome::Failed(error), _) => Err(error),
+            (_, Err(error)) => Err(error.into()),
+            (RelayOutcome::Whole(sum), Ok(())) => Ok(sum),
+            (RelayOutcome::Refused, Ok(())) => {
+                let (host, error) = ("the destination".into(), "it did not take all of the file".into());
+                Err(RemoteError::Connection { host, error }.into())
+            }
+        }
+    }
+}
+
+/// The bytes of a block, in pieces.
+pub(super) enum Pieces {
+    File(FileBody),
+    Net(Option<Box<Reading>>, Arc<Remote>),
+}
+
+impl Pieces {
+    pub(super) async fn next(&mut self, job: &FileJob, stream: usize) -> Result<Option<Bytes>, CopyError> {
+        match self {
+            Pieces::File(body) => match body.frame().await {
+                Some(frame) => Ok(frame.map_err(|error| unreadable(&job.item, error))?.into_data().ok()),
+                None => Ok(None),
+            },
+            Pieces::Net(reading, _) => {
+                let Some(open) = reading else { return Ok(None) };
+                let piece = open.next().await?;
+                if let Some(piece) = &piece {
+                    job.copy.take_turn(piece.len()).await;
+                    job.copy.progress.moved(stream, piece.len());
+                }
+                Ok(piece)
+            }
+        }
+    }
+
+    /// Returns the checksums that the source tells behind the last piece.
+    pub(super) fn end(self) -> Option<BlockSum> {
+        match self {
+            Pieces::File(body) => known(&body.sum()),
+            Pieces::Net(reading, server) => reading.and_then(|reading| reading.end(&server)),
+        }
+    }
+}
+
+/// Returns the error of a source that cannot be read.
+pub(super) fn unreadable(item: &Item, error: io::Error) -> CopyError {
+    CopyError::Local { path: PathBuf::from(item.source()), error }
+}
+
+/// Returns the error of an end that keeps no attributes.
+pub(super) fn keeps_no_attributes((side, name): &(Side, crate::name::Name)) -> CopyError {
+    let text = "this server keeps no modes and attributes: leave --preserve out";
+    CopyError::Unusable(format!("{}: {text}", side.shown(name)))
+}

@@ -1,0 +1,122 @@
+//! The target of a file's blocks. Which one it is depends on the destination, and on how the source can be read.
+//!
+//! | target | destination |
+//! |---|---|
+//! | [`LocalFile`] | a folder of this machine |
+//! | [`Upload`] | reservoir servers, block by block |
+//! | [`SmallFile`] | a reservoir server, in one request with the file's digest ahead |
+//! | [`SingleRequest`] | any server, in one request |
+//! | `Multipart` | a bucket, in parts |
+//! | `ThirdPartyCopy` | any server; two servers copy the file between them |
+
+use super::file::{Block, FileJob, Finished};
+use super::list::Item;
+use super::local::LocalFile;
+#[cfg(feature = "s3")]
+use super::multipart::Multipart;
+use super::place::Side;
+use super::request::{SingleRequest, SmallFile};
+use super::source::{BlockSource, Pending};
+#[cfg(feature = "third-party")]
+use super::third_party::ThirdPartyCopy;
+use super::upload::Upload;
+use super::{Copy, CopyError};
+use crate::attributes::Attributes;
+use crate::blocks::{BlockSum, Blocks};
+use crate::remote::Remote;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The target of a file's blocks.
+pub(super) trait BlockTarget: Send + Sync {
+    /// Tests whether the whole file is one transfer.
+    fn takes_whole_file(&self) -> bool {
+        false
+    }
+
+    /// Returns the server whose answers a stream waits for, if several blocks of the stream may be under way.
+    fn pipelined<'a>(&'a self, _job: &'a FileJob, _stream: usize) -> Option<&'a Arc<Remote>> {
+        None
+    }
+
+    /// Copies a block.
+    fn transfer<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, ()>;
+
+    /// Gives the file its name, unless some blocks are not there as they should be.
+    fn finish<'a>(&'a self, job: &'a FileJob) -> Pending<'a, Finished>;
+
+    /// Tests whether [`resume`](Self::resume) may help if the server has forgotten the file.
+    fn can_resume(&self) -> bool {
+        false
+    }
+
+    /// Has the server resume the file from its journal. Returns `true` if the file is there already.
+    fn resume<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, bool> {
+        Box::pin(async { Ok(false) })
+    }
+}
+
+/// An open target, and the checksums of the blocks that are there already.
+pub(super) type OpenTarget = (Box<dyn BlockTarget>, BTreeMap<u64, BlockSum>);
+
+/// Opens the target of an item.
+pub(super) async fn open(
+    copy: &Copy,
+    item: &Item,
+    blocks: Blocks,
+    source: &dyn BlockSource,
+    attributes: &Attributes,
+) -> Result<OpenTarget, CopyError> {
+    #[cfg(feature = "third-party")]
+    if let Some(way) = copy.third_party {
+        return Ok((Box::new(ThirdPartyCopy::new(copy, item, way)?), BTreeMap::new()));
+    }
+    if matches!(&item.to.0, Side::Remote(..)) {
+        let unusable = |why| CopyError::Unusable(format!("{}: {why}: leave xattrs out of --preserve", item.source()));
+        attributes.check().map_err(unusable)?;
+    }
+    let one_request = !source.has_ranges();
+    if one_request && item.blocks.is_some() {
+        return Err(CopyError::Changed(item.source()));
+    }
+    // The bytes that are there may belong to another version than the source's present one.
+    let resume = (copy.resume || item.blocks.is_some()) && !one_request;
+    let server = match &item.to.0 {
+        Side::Local(folder, _) => return LocalFile::open(copy, item, blocks, folder, attributes, resume).await,
+        Side::Remote(server, _) => server,
+    };
+    let name = &item.to.1;
+    if one_request {
+        if copy.verify {
+            return Err(CopyError::Unusable(format!(
+                "{}: its server does not tell its version, so that no block can be sent again: leave --verify out",
+                item.source()
+            )));
+        }
+        return Ok((Box::new(SingleRequest::new(server.of_name(name))), BTreeMap::new()));
+    }
+    #[cfg(feature = "s3")]
+    if server.is_bucket() && item.size() > copy.block {
+        let (upload, present) = Multipart::open(copy, item, blocks, source, server).await?;
+        return Ok((Box::new(upload), present));
+    }
+    if !server.is_reservoir().await? {
+        if copy.verify {
+            let shown = item.to.0.shown(name);
+            return Err(CopyError::Unusable(format!(
+                "{shown}: this server cannot be asked to read its medium: leave --verify out"
+            )));
+        }
+        return Ok((Box::new(SingleRequest::new(server.of_name(name))), BTreeMap::new()));
+    }
+    if let Some(file) = source.file()
+        && item.size() <= SMALL.min(copy.block)
+        && !copy.verify
+    {
+        return Ok((Box::new(SmallFile::new(server.of_name(name), file)), BTreeMap::new()));
+    }
+    Upload::open(copy, item, blocks, server, attributes, resume).await
+}
+
+/// Bytes of a file that goes in one request, with its digest ahead.
+const SMALL: u64 = 1 << 20;
