@@ -7,7 +7,7 @@
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
-use ktls_offload::TokioSegments;
+use nvme_tcp::api::TokioSegments;
 use nvme_tcp::{
     FileStorage, Host, HostConfig, HostIdentity, Namespace, Server, Target, TargetConfig, Threads, TokioTimers,
 };

@@ -6,10 +6,10 @@
 use bytesize::ByteSize;
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use ktls_offload::TokioSegments;
 use nicbench::options::{self, WireOptions};
 use nicbench::program;
 use nicbench::trace_options::TraceOptions;
+use nvme_tcp::api::TokioSegments;
 use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::{KeyedVolume, Task, discover};
 use nvme_tcp::wire::DiscoveryEntry;

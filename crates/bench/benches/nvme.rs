@@ -24,13 +24,13 @@ use core::time::Duration;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use ktls_offload::TokioSegments;
 use nic_sim::NicConfig;
 use nvme_tcp::wire::{DataHeader, Digest, Framing, Limits, Pdu, Received, Receiver, Side};
 use nvme_tcp::{
     Disk, FileStorage, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Server, Storage, Target, TargetConfig,
     Threads, TokioTimers,
 };
+use offload_api::TokioSegments;
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{RealClock, Seed, Seq};
 use offload_bench::bulk::Mode;

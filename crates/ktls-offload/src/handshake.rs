@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// software; [`KtlsStream::offload`] hands them to a device. Dropping the future gives the connection up.
 ///
 /// ```
-/// use ktls_offload::{TokioSegments, accept, connect};
+/// use ktls_offload::{accept, api::TokioSegments, connect};
 /// use rustls::pki_types::PrivatePkcs8KeyDer;
 /// use rustls::{ClientConfig, RootCertStore, ServerConfig};
 /// use std::sync::Arc;

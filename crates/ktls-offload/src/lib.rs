@@ -13,7 +13,7 @@
 //!       |           messages.rs: what comes after the handshake beside data
 //!   records         record/: made and taken apart; sealer.rs: seals what the device was to seal
 //!       |
-//!   SegmentStream   a TCP with metadata, or adapter.rs around any other stream
+//!   SegmentStream   a TCP with metadata, or TokioSegments around a socket
 //! ```
 //!
 //! [`connect`] has an example of a whole connection. TLS 1.2 and TLS 1.3, with AES-128-GCM, AES-256-GCM or
@@ -21,10 +21,10 @@
 //!
 //! With feature `file`, `send_file` sends files without copying them, and `SharedWrites` does it below an HTTP library.
 //!
-//! Over an ordinary socket, for which there is [`TokioSegments`], this is a TLS implementation like others, in software.
+//! Over an ordinary socket, for which there is [`TokioSegments`](offload_api::TokioSegments), this is a TLS implementation like others, in software.
 //!
 //! # Features
-//! - `tokio` (on by default): a [`KtlsStream`] reads and writes as tokio's streams do, and [`TokioSegments`] carry it over one. Without it
+//! - `tokio` (on by default): a [`KtlsStream`] reads and writes as tokio's streams do, and [`TokioSegments`](offload_api::TokioSegments) carry it over one. Without it
 //!   there are chunks ([`KtlsStream::next_chunk`], [`KtlsStream::send_chunk`]) over any [`SegmentStream`].
 //! - `file`: `send_file` and `SharedWrites`.
 //! - `lookaside`: `LookasideStream`, whose records an accelerator seals and opens by jobs.
@@ -36,8 +36,6 @@
 
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "tokio")]
-mod adapter;
 mod aead;
 mod alert;
 mod counters;
@@ -53,10 +51,7 @@ mod sealer;
 #[cfg(feature = "file")]
 mod send_file;
 mod stream;
-mod tasks;
 
-#[cfg(feature = "tokio")]
-pub use adapter::{ByteStream, TokioSegments};
 pub use alert::AlertDescription;
 pub use counters::{TlsCounters, tls_stat};
 pub use error::TlsError;

@@ -48,6 +48,8 @@ pub mod tls;
 #[cfg(all(feature = "tokio", target_os = "linux"))]
 mod tokio_datagrams;
 #[cfg(feature = "tokio")]
+mod tokio_segments;
+#[cfg(feature = "tokio")]
 mod tokio_timers;
 pub mod tx;
 pub mod unit;
@@ -83,6 +85,8 @@ pub use stream::{NextPiece, SegmentStream, SendTurn, SentBytes};
 pub use tls::{Direction, Refused, TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion};
 #[cfg(all(feature = "tokio", target_os = "linux"))]
 pub use tokio_datagrams::TokioDatagrams;
+#[cfg(feature = "tokio")]
+pub use tokio_segments::{ByteStream, TokioSegments};
 #[cfg(feature = "tokio")]
 pub use tokio_timers::TokioTimers;
 pub use tx::{DropReason, Header, PacketAsk, Sent, StreamAsk, TxAsk, TxPacket};

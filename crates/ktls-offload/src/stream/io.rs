@@ -5,7 +5,7 @@ use crate::record::send::Content;
 use bytes::Bytes;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
-use offload_api::{SegmentStream, TxTag};
+use offload_api::{ByteStream, SegmentStream, TokioSegments, TxTag};
 use offload_base::cost::{self, Work};
 use std::io;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};

@@ -40,7 +40,6 @@ use crate::record::ContentType;
 use crate::record::inbox::Inbox;
 use crate::record::receive::{Receiver, Record};
 use crate::record::send::{Content, Sender};
-use crate::tasks::{Task, Waiting};
 use above::Above;
 use bytes::{Buf, Bytes};
 use contexts::Contexts;
@@ -49,6 +48,7 @@ use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
 use offload_api::{NextPiece, SegmentStream, TxTag};
 use offload_base::Seq;
+use offload_base::tasks::{Task, WaitingTasks};
 use receive_half::ReceiveHalf;
 use receive_place::ReceivePlace;
 use records::{Cutter, Pieces};
@@ -69,7 +69,7 @@ use transmit_place::TransmitPlace;
 /// any time.
 ///
 /// ```
-/// use ktls_offload::{FixedKeys, KtlsStream, TokioSegments, TrafficKeys};
+/// use ktls_offload::{FixedKeys, KtlsStream, TrafficKeys, api::TokioSegments};
 /// use offload_api::{TlsKey, TlsSuite, TlsVersion};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -100,7 +100,7 @@ pub struct KtlsStream<S: SegmentStream> {
     rx: ReceivePlace,
     contexts: Contexts,
     above: Above,
-    waiting: Waiting,
+    waiting: WaitingTasks,
 }
 
 /// One half of the stream.
@@ -198,7 +198,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             rx: ReceivePlace::default(),
             contexts: Contexts::default(),
             above: Above::default(),
-            waiting: Waiting::default(),
+            waiting: WaitingTasks::default(),
         }
     }
 

@@ -6,10 +6,10 @@
 use super::KtlsStream;
 use super::policy::Verdict;
 use crate::record::receive::Record;
-use crate::tasks::Task;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
 use offload_api::{DeviceEvent, Direction, Handle, Refused, ResyncMode, SegmentStream, TypedContexts};
+use offload_base::tasks::Task;
 use std::io;
 
 /// Which directions a device is asked to take.

@@ -1,6 +1,7 @@
 //! Against rustls' own record layer over kernel sockets, in both roles, with every suite; and how handshakes fail.
 
-use ktls_offload::{AlertDescription, HandshakeError, KtlsStream, TlsError, TokioSegments, accept, connect};
+use ktls_offload::{AlertDescription, HandshakeError, KtlsStream, TlsError, accept, connect};
+use offload_api::TokioSegments;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{
