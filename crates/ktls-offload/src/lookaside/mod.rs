@@ -94,7 +94,7 @@ offload_base::counters! {
 /// client.send_chunk("hello".into()).await?;
 /// client.close().await?;
 /// assert_eq!(server.next_chunk().await?.as_deref(), Some(&b"hello"[..]));
-/// assert_eq!(client.transport().counters().sealed, 2, "the alert too");
+/// assert_eq!(client.get_ref().counters().sealed, 2, "the alert too");
 /// # Ok(())
 /// # }
 /// ```

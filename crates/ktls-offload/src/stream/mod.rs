@@ -319,8 +319,8 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.counters
     }
 
-    /// The transport below.
-    pub fn transport(&self) -> &S {
+    /// Borrows the transport below.
+    pub fn get_ref(&self) -> &S {
         &self.stream
     }
 
