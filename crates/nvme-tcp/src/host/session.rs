@@ -14,7 +14,9 @@ use super::looking::{Found, Looking};
 use super::serving::{Ended, Upkeep, serve};
 use super::{Association, HostConfig, Shared, events, lock};
 use crate::core::queue::{Buffer, Payload};
-use crate::wire::{CC_ENABLE, CSTS_READY, ConnectData, ControllerData, DISCOVERY_NQN, commands, identify, property};
+use crate::wire::{
+    CC_ENABLE, CSTS_READY, ConnectData, ControllerData, DISCOVERY_NQN, Status, commands, identify, property,
+};
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::sync::atomic::Ordering;
@@ -412,7 +414,14 @@ async fn connect(link: &mut Link, config: &HostConfig, id: u16, depth: u16, cont
     };
     let command = commands::connect(id, depth, config.keep_alive);
     let payload = Payload::Write(SmallVec::from_iter([data.to_bytes().into()]));
-    let finished = link.execute("a connection", command, payload).await?;
+    let finished = link.execute("a connection", command, payload).await.map_err(|error| match error {
+        HostError::Refused { status, result: SUBSYSTEM_AT_FAULT, .. }
+            if status.is_same_as(Status::CONNECT_INVALID_PARAMETERS) =>
+        {
+            HostError::NoSubsystem { subsystem: config.subsystem.clone(), status }
+        }
+        error => error,
+    })?;
     let result = finished.completion.result;
     if result & AUTHENTICATION_REQUIRED != 0 {
         return Err(HostError::Unsuitable(Unsuitable::Authentication));
@@ -443,6 +452,8 @@ const FATAL: u32 = 1 << 1;
 const CONTROLLER: u8 = 0x01;
 /// ATR and ASCR of Connect's result.
 const AUTHENTICATION_REQUIRED: u64 = 0b11 << 17;
+/// IATTR and IPO of a refused Connect: the fault is in its data, at SUBNQN (NVM Express Base Specification 2.1, section 6.3).
+const SUBSYSTEM_AT_FAULT: u64 = 1 << 16 | 256;
 /// How often a controller that is not ready is asked.
 const READY_POLL: Duration = Duration::from_millis(10);
 /// Of a controller that knows no limit.
