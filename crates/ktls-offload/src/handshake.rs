@@ -290,7 +290,10 @@ async fn run<S: SegmentStream, C: Connection>(
                 // If it is gone, what it said last is still to be read.
                 let _ = poll_fn(|cx| stream.poll_committed(cx)).await;
             }
-            Ok(KtlsStream::established(stream, established))
+            let stream = KtlsStream::established(stream, established);
+            let Negotiated { server_name, version, suite, kind, .. } = stream.negotiated();
+            tracing::debug!(role = ?C::ROLE, server_name, ?version, ?suite, ?kind, "handshake done");
+            Ok(stream)
         }
         Err(error) => give_up(stream, error).await,
     }
@@ -298,6 +301,7 @@ async fn run<S: SegmentStream, C: Connection>(
 
 /// Closes the stream behind the alert that was sent, if there is one.
 async fn give_up<S: SegmentStream, T>(mut stream: S, error: HandshakeError) -> Result<T, HandshakeError> {
+    tracing::debug!(%error, "handshake failed");
     stream.finish();
     // The error at hand says more than one about getting the alert out.
     let _ = poll_fn(|cx| stream.poll_committed(cx)).await;

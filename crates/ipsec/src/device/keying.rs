@@ -50,6 +50,7 @@ impl Keying for SecureDevice {
         self.queues[queue].used -= 1;
         self.sad.remove(id);
         self.changed();
+        tracing::debug!(sa = ?id, "SA deleted");
         Ok(())
     }
 
@@ -120,6 +121,7 @@ impl SecureDevice {
             self.release_held();
         }
         self.changed();
+        tracing::debug!(sa = ?id, spi = %format_args!("{spi:#x}"), receives, ?refused, "SA added");
         Ok(SaAdded { sa: id, spi, refused })
     }
 

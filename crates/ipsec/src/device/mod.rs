@@ -179,6 +179,7 @@ impl SecureDevice {
             _ => {}
         }
         if self.events.push(event) {
+            tracing::debug!(?event, "SA event");
             let Self { events, sad, .. } = self;
             events.keep_within(sad.len(), |sa| sad.find(sa).is_some());
             self.wake();

@@ -96,6 +96,7 @@ impl SecureDevice {
         let handle = device.add_sa(&params)?;
         sa.offload = Some(InDevice { handle, kind: sa.params.offload, selectors: SmallVec::new() });
         queue.sas.insert(handle, id);
+        tracing::debug!(sa = ?id, "SA offloaded");
         Ok(())
     }
 

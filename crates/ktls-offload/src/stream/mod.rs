@@ -53,6 +53,7 @@ use receive_half::ReceiveHalf;
 use receive_place::ReceivePlace;
 use records::{Cutter, Pieces};
 use send_half::{AtOnce, SendHalf};
+use tracing::{Span, debug};
 use transmit_place::TransmitPlace;
 
 /// A TLS stream over the transport `S`, each direction in software or on a device.
@@ -101,6 +102,8 @@ pub struct KtlsStream<S: SegmentStream> {
     contexts: Contexts,
     above: Above,
     waiting: WaitingTasks,
+    /// The parent of the stream's events.
+    span: Span,
 }
 
 /// One half of the stream.
@@ -199,6 +202,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             contexts: Contexts::default(),
             above: Above::default(),
             waiting: WaitingTasks::default(),
+            span: tracing::debug_span!("tls", ?role),
         }
     }
 
@@ -579,6 +583,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Ends the connection: the peer gets its alert, then the end of the stream; both sides tell why.
     fn fail(&mut self, error: TlsError) {
+        debug!(parent: &self.span, %error, "TLS failed");
         if self.send.is_open() {
             if let Some(description) = error.alert() {
                 self.alert(description);

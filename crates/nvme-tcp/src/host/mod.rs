@@ -220,6 +220,8 @@ struct Shared {
     given_up: Arc<GivenUp>,
     offloads: SharedCounters,
     central: Mutex<Central>,
+    /// The parent of the host's events.
+    span: tracing::Span,
 }
 
 #[derive(Default)]
@@ -327,7 +329,9 @@ impl Host {
         let config = HostConfig { queues: config.queues.max(1), ..config };
         let given_up = Arc::<GivenUp>::default();
         let lanes = (0..=usize::from(config.queues)).map(|_| Arc::new(Lane::new(given_up.clone()))).collect();
+        let span = tracing::debug_span!("nvme_host", subsystem = config.subsystem);
         let shared = Arc::new(Shared {
+            span,
             config,
             connector: Box::new(connector),
             timers,

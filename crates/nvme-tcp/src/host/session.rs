@@ -25,6 +25,7 @@ use core::time::Duration;
 use offload_base::{Instant, Timers};
 use smallvec::SmallVec;
 use std::sync::Arc;
+use tracing::debug;
 
 /// What does a part of a host's work: to be spawned, and left alone. If one is dropped before it ends, or panics, the
 /// host ends.
@@ -79,6 +80,7 @@ async fn keep_controller(task: HasTask) {
         delay = if lasted { Duration::ZERO } else { delay * 2 };
         delay = delay.max(shared.config.reconnect_delay).min(shared.config.reconnect_delay_max);
         let mut wait = delay.max(loss.wait);
+        debug!(parent: &shared.span, ?wait, "reconnect after a pause");
         while !wait.is_zero() {
             if shared.back_off(wait).await {
                 return shared.end(&HostError::Closed);
@@ -163,6 +165,7 @@ impl Shared {
             central.lost_since = None;
             central.live_since = Some(self.timers.now());
             central.stats.connects += 1;
+            debug!(parent: &self.span, queues = central.connected, connects = central.stats.connects, "connected");
             central.wake();
         }
     }
@@ -173,6 +176,7 @@ impl Shared {
         if central.generation != generation {
             return;
         }
+        debug!(parent: &self.span, %error, "queue lost");
         let now = self.timers.now();
         let is_first = central.lost != generation;
         let was_there = central.association.take().is_some();
@@ -208,6 +212,9 @@ impl Shared {
         let error = {
             let mut central = lock(&self.central);
             central.association = None;
+            if central.ended.is_none() {
+                debug!(parent: &self.span, reason = %error, "host ended");
+            }
             central.ended.get_or_insert_with(|| error.clone()).clone()
         };
         let held = self.given_up.end();
