@@ -14,7 +14,7 @@ mkdir -p "$folder"
 
 # The first Rust example of a README as a program: hidden lines are shown, and it may end with `?`, as rustdoc has it.
 program() {
-    awk '/^```rust/ { inside = 1; next } /^```/ { if (inside) exit } inside { sub(/^# ?/, ""); print }' "$1" > "$folder/example"
+    awk '/^```rust/ { inside = 1; next } /^```/ { if (inside) exit } inside { sub(/^#( |$)/, ""); print }' "$1" > "$folder/example"
     if ! [ -s "$folder/example" ]; then return 1; fi
     if grep -q 'fn main' "$folder/example"; then
         cat "$folder/example"

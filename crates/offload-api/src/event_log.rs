@@ -15,7 +15,7 @@ use tracing::{Event, Metadata, Subscriber};
 ///     tracing::debug!(port = 443, "connected");
 ///     1 + 1
 /// });
-/// assert_eq!((sum, lines), (2, vec!["port=443 message=connected".to_owned()]));
+/// assert_eq!((sum, lines), (2, vec!["message=connected port=443".to_owned()]));
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct EventLog {
