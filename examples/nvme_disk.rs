@@ -7,7 +7,7 @@
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
-use ktls_offload::TokioSegments;
+use nvme_tcp::api::TokioSegments;
 use nvme_tcp::{
     FileStorage, Host, HostConfig, HostIdentity, Namespace, Server, Target, TargetConfig, Threads, TokioTimers,
 };
@@ -45,7 +45,8 @@ async fn write_and_read(image: &Path) -> Result<()> {
         stream.set_nodelay(true)?; // small PDUs must not wait for acknowledgements
         io::Result::Ok(TokioSegments::new(stream))
     };
-    let config = HostConfig { data_digest: true, ..HostConfig::new(NAME, HostIdentity::of_uuid([7; 16])) };
+    let mut config = HostConfig::new(NAME, HostIdentity::of_uuid([7; 16]));
+    config.data_digest = true;
     let (host, tasks) = Host::new(connector, timers(), config);
     for task in tasks {
         tokio::spawn(task);

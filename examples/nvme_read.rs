@@ -74,7 +74,9 @@ async fn read(near: BedHost, far: SocketAddr, offload: Offload) -> Result<bool> 
         async move { near.stack().connect(None, far).await }
     };
     let identity = HostIdentity::of_uuid([7; 16]);
-    let config = HostConfig { data_digest: true, offload, ..HostConfig::new(NAME, identity) };
+    let mut config = HostConfig::new(NAME, identity);
+    config.data_digest = true;
+    config.offload = offload;
     let (host, tasks) = Host::new(connector, near.runtime(), config);
     for task in tasks {
         near.spawn("host", task);

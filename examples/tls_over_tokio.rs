@@ -7,7 +7,8 @@
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
-use ktls_offload::{Offload, TokioSegments, accept, connect};
+use ktls_offload::api::TokioSegments;
+use ktls_offload::{Offload, accept, connect};
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
 use std::io;
 use std::sync::Arc;

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Adds each library to a project of its own outside the workspace, as a user would, and runs the example of its README there.
-#   tests/outside.sh [FOLDER]     FOLDER: where the projects go (default: a temporary one). CARGO_TARGET_DIR is respected
-# Prints for each library which further crates its example needs.
+# Builds and runs programs in projects of their own outside the workspace, as a user would: the example of each library's README,
+# the README's own program with the dependencies that it shows, and the ESP tunnel of the examples.
+#   tests/outside.sh [FOLDER [NAME..]]     FOLDER: where the projects go (default: a temporary one). NAME: libraries, `readme`,
+#                                          `esp_tunnel` (default: all). CARGO_TARGET_DIR is respected.
+#   tests/outside.sh /tmp/outside readme ktls-offload nvme-tcp esp_tunnel quic-offload     a newcomer's five programs
+# Prints for each program which further crates it needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 here="$PWD"
@@ -11,7 +14,7 @@ mkdir -p "$folder"
 
 # The first Rust example of a README as a program: hidden lines are shown, and it may end with `?`, as rustdoc has it.
 program() {
-    awk '/^```rust/ { inside = 1; next } /^```/ { if (inside) exit } inside { sub(/^# ?/, ""); print }' "$1" > "$folder/example"
+    awk '/^```rust/ { inside = 1; next } /^```/ { if (inside) exit } inside { sub(/^#( |$)/, ""); print }' "$1" > "$folder/example"
     if ! [ -s "$folder/example" ]; then return 1; fi
     if grep -q 'fn main' "$folder/example"; then
         cat "$folder/example"
@@ -26,25 +29,13 @@ program() {
     fi
 }
 
-failed=0
-for manifest in crates/*/Cargo.toml; do
-    crate="$(dirname "$manifest")"
-    name="$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -1)"
-    if grep -q '^publish = false' "$manifest"; then continue; fi
-    if ! program "$crate/README.md" > "$folder/main.rs"; then
-        printf '%-20s has no example\n' "$name"
-        failed=1
-        continue
-    fi
-    project="$folder/with-$name"
-    rm -rf "$project"
-    cargo new --quiet --vcs none --name "with-$name" "$project"
+# Makes a project of $folder/main.rs, with the crates that $manifest of the project has and those that the program names, and runs it.
+run() {
+    local name="$1" project="$2" further=() used dashed path
     cp "$folder/main.rs" "$project/src/main.rs"
-    cargo add --quiet --manifest-path "$project/Cargo.toml" --path "$here/$crate"
-    further=()
     for used in $(grep -oE '(^|[^a-z_:])(use |pub use )?[a-z][a-z0-9_]*::' "$folder/main.rs" | grep -oE '[a-z][a-z0-9_]*' | sort -u || true); do
         dashed="${used//_/-}"
-        if [ "$dashed" = "$name" ]; then continue; fi
+        if grep -q "^$dashed = " "$project/Cargo.toml"; then continue; fi
         # One that another crate hands on, and has the features that it needs.
         if grep -qE "^ *use [a-z_]+::.*\b$used\b *[,;}]" "$folder/main.rs"; then continue; fi
         path="$(grep -lx "name = \"$dashed\"" crates/*/Cargo.toml | head -1 || true)"
@@ -68,5 +59,43 @@ for manifest in crates/*/Cargo.toml; do
         cat "$folder/output"
         failed=1
     fi
+}
+
+project() {
+    rm -rf "$folder/with-$1"
+    cargo new --quiet --vcs none --name "with-${1//_/-}" "$folder/with-$1"
+}
+
+wanted() {
+    [ "${#names[@]}" = 0 ] || [[ " ${names[*]} " == *" $1 "* ]]
+}
+
+failed=0
+names=("${@:2}")
+for manifest in crates/*/Cargo.toml; do
+    crate="$(dirname "$manifest")"
+    name="$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -1)"
+    if grep -q '^publish = false' "$manifest" || ! wanted "$name"; then continue; fi
+    if ! program "$crate/README.md" > "$folder/main.rs"; then
+        printf '%-20s has no example\n' "$name"
+        failed=1
+        continue
+    fi
+    project "$name"
+    cargo add --quiet --manifest-path "$folder/with-$name/Cargo.toml" --path "$here/$crate"
+    run "$name" "$folder/with-$name"
 done
+if wanted readme; then
+    program README.md > "$folder/main.rs"
+    project readme
+    # The lines below [dependencies] that the README shows, from this checkout.
+    awk '/^```toml/ { inside = 1; next } /^```/ { inside = 0 } inside && !/^\[/' README.md \
+        | sed "s|\.\./nic-offload|$here|" >> "$folder/with-readme/Cargo.toml"
+    run readme "$folder/with-readme"
+fi
+if wanted esp_tunnel; then
+    cp examples/esp_tunnel.rs "$folder/main.rs"
+    project esp_tunnel
+    run esp_tunnel "$folder/with-esp_tunnel"
+fi
 exit "$failed"

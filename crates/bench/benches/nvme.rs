@@ -24,13 +24,13 @@ use core::time::Duration;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use ktls_offload::TokioSegments;
 use nic_sim::NicConfig;
 use nvme_tcp::wire::{DataHeader, Digest, Framing, Limits, Pdu, Received, Receiver, Side};
 use nvme_tcp::{
     Disk, FileStorage, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Server, Storage, Target, TargetConfig,
     Threads, TokioTimers,
 };
+use offload_api::TokioSegments;
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{RealClock, Seed, Seq};
 use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
@@ -231,7 +231,9 @@ fn over_the_kernel<F: Future<Output = io::Result<()>>>(
         let runtime = tokio::runtime::Handle::current();
         let timers = Arc::new(TokioTimers::new(runtime.clone(), RealClock::new()));
         let identity = HostIdentity::drawn_from(&mut Seed(1).stream("nvme host"));
-        let config = HostConfig { depth: depth.max(2), data_digest: true, ..HostConfig::new(SUBSYSTEM, identity) };
+        let mut config = HostConfig::new(SUBSYSTEM, identity);
+        config.depth = depth.max(2);
+        config.data_digest = true;
         let (host, tasks) = Host::new(connector, timers, config);
         tasks.into_iter().for_each(|task| drop(runtime.spawn(task)));
         host.ready().await.map_err(io::Error::other)?;

@@ -305,14 +305,12 @@ struct Worked {
 }
 
 async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: Meter) -> io::Result<Worked> {
-    let config = HostConfig {
-        queues: plan.fio.jobs,
-        depth: plan.fio.depth.max(2),
-        header_digest: plan.fio.header_digest,
-        data_digest: plan.fio.data_digest,
-        offload: plan.fio.offload.of_host(),
-        ..HostConfig::new(SUBSYSTEM, HostIdentity::drawn_from(&mut plan.fio.seed.stream("nvme host")))
-    };
+    let mut config = HostConfig::new(SUBSYSTEM, HostIdentity::drawn_from(&mut plan.fio.seed.stream("nvme host")));
+    config.queues = plan.fio.jobs;
+    config.depth = plan.fio.depth.max(2);
+    config.header_digest = plan.fio.header_digest;
+    config.data_digest = plan.fio.data_digest;
+    config.offload = plan.fio.offload.of_host();
     let disk = plan.wire.open(&near, &far, config).await?;
     // Each queue is used once, so that what a first command brings about is over.
     for _ in 0..plan.fio.jobs {

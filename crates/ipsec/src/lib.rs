@@ -1,19 +1,20 @@
 //! IPsec (RFC 4301) below a host's stack: security associations, policies and ESP, in software or by an offload NIC.
 //!
 //! ```text
-//!   stack                      plain packets
-//!     | NetDevice
-//!   SecureDevice -- Spd: bypass, discard or protect -- Sad: by which SA     keys: Keying, or a KeyFile
-//!     | NetDevice              ESP packets; or plain ones that the device is to finish
+//!   stack
+//!     | NetDevice       plain packets
+//!   SecureDevice        Spd: bypass, discard or protect; Sad: by which SA
+//!     |                 keys: Keying, or a KeyFile
+//!     | NetDevice       ESP packets, or plain ones for the device to finish
 //!   driver
 //! ```
 //!
-//! - [`SecureDevice`] (`device/`): a [`NetDevice`](offload_api::NetDevice) around another one; or around each
+//! - [`SecureDevice`]: a [`NetDevice`](offload_api::NetDevice) around another one; or around each
 //!   queue of one that has several ([`SecureDevice::of_queues`]);
 //! - [`Spd`]: policies; [`Sad`]: security associations and what finds them;
-//! - [`KeyMemory`] (`memory/`): which keys were used, in this process and, with a [`NumberFile`], in those before;
-//! - [`Keying`] (`keying`): the trait by which a keying daemon adds SAs and policies;
-//! - [`KeyFile`] (`keyfile/`): both as text that reads like `ip xfrm` lines;
+//! - [`KeyMemory`]: which keys were used, in this process and, with a [`NumberFile`], in those before;
+//! - [`Keying`]: the trait by which a keying daemon adds SAs and policies;
+//! - [`KeyFile`]: both as text that reads like `ip xfrm` lines;
 //! - [`IpsecCounters`]: what is counted, under Linux's names.
 //!
 //! The packet formats, windows and lifetimes are in the crate [`offload_esp`], which a device's engine uses as well.
@@ -28,9 +29,11 @@
 //! use offload_base::Instant;
 //!
 //! let file: KeyFile = "
-//!     state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 0x1001 reqid 1 mode transport
+//!     state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 0x1001
+//!         reqid 1 mode transport
 //!         aead rfc4106(gcm(aes)) 0x000102030405060708090a0b0c0d0e0faabbccdd 128
-//!     policy add src 10.0.0.1 dst 10.0.0.2 dir out tmpl proto esp reqid 1 mode transport
+//!     policy add src 10.0.0.1 dst 10.0.0.2 dir out
+//!         tmpl proto esp reqid 1 mode transport
 //! ".parse()?;
 //! let (_device, driver) = nic(NicConfig::default());
 //! let mut secure = SecureDevice::new(Box::new(driver));

@@ -9,6 +9,7 @@ use crate::record::HEADER_LEN;
 use crate::record::inbox::Inbox;
 use crate::stream::{Established, KtlsStream};
 use bytes::Bytes;
+use core::fmt;
 use core::future::poll_fn;
 use offload_api::{SegmentStream, TlsKey, TlsSuite, TlsVersion, TxTag};
 use offload_base::Seq;
@@ -16,7 +17,9 @@ use offload_base::cost::{self, Work};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::server::{
+    Accepted, AcceptedAlert, Acceptor, ClientHello, ServerConnectionData, UnbufferedServerConnection,
+};
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 use rustls::{
     CipherSuite, ClientConfig, CommonState, ConnectionTrafficSecrets, ExtractedSecrets, HandshakeKind, ProtocolVersion,
@@ -31,7 +34,7 @@ use std::sync::Arc;
 /// software; [`KtlsStream::offload`] hands them to a device. Dropping the future gives the connection up.
 ///
 /// ```
-/// use ktls_offload::{TokioSegments, accept, connect};
+/// use ktls_offload::{accept, api::TokioSegments, connect};
 /// use rustls::pki_types::PrivatePkcs8KeyDer;
 /// use rustls::{ClientConfig, RootCertStore, ServerConfig};
 /// use std::sync::Arc;
@@ -74,7 +77,11 @@ pub async fn connect<S: SegmentStream>(
     if !config.enable_secret_extraction {
         return Err(HandshakeError::SecretExtractionDisabled);
     }
-    run(stream, UnbufferedClientConnection::new(config, name)?).await
+    let server_name = match &name {
+        ServerName::DnsName(name) if config.enable_sni => Some(name.as_ref().to_owned()),
+        _ => None, // RFC 6066 section 3: addresses are not sent
+    };
+    run(stream, UnbufferedClientConnection::new(config, name)?, Records::default(), server_name).await
 }
 
 /// Shakes hands as a server; see [`connect`].
@@ -83,14 +90,101 @@ pub async fn connect<S: SegmentStream>(
 ///
 /// # Errors
 /// As [`connect`]; [`HandshakeError::EarlyDataEnabled`].
-pub async fn accept<S: SegmentStream>(stream: S, config: Arc<ServerConfig>) -> Result<KtlsStream<S>, HandshakeError> {
+pub async fn accept<S: SegmentStream>(
+    mut stream: S,
+    config: Arc<ServerConfig>,
+) -> Result<KtlsStream<S>, HandshakeError> {
+    check(&config)?;
+    let mut records = Records::default();
+    match records.receive_hello(&mut stream).await {
+        // The connection finds the same fault in the records, and answers it as the configuration wants.
+        Ok(hello) => {
+            let server_name = hello.ok().and_then(|accepted| server_name(&accepted));
+            run(stream, UnbufferedServerConnection::new(config)?, records, server_name).await
+        }
+        Err(error) => give_up(stream, error).await,
+    }
+}
+
+/// A connection whose ClientHello was read and not answered yet, so that a server can choose its configuration by it.
+///
+/// ```
+/// use ktls_offload::{HandshakeError, KtlsStream, SegmentStream, StartHandshake};
+/// use rustls::ServerConfig;
+/// use std::sync::Arc;
+///
+/// async fn accept<S: SegmentStream>(
+///     stream: S,
+///     configs: [Arc<ServerConfig>; 2],
+/// ) -> Result<KtlsStream<S>, HandshakeError> {
+///     let start = StartHandshake::read(stream).await?;
+///     let [usual, internal] = configs;
+///     let is_internal = start.client_hello().server_name() == Some("internal.example");
+///     start.into_stream(if is_internal { internal } else { usual }).await
+/// }
+/// ```
+pub struct StartHandshake<S> {
+    stream: S,
+    accepted: Accepted,
+    records: Records,
+}
+
+impl<S: SegmentStream> StartHandshake<S> {
+    /// Reads the ClientHello.
+    ///
+    /// # Errors
+    /// [`HandshakeError`]; the peer gets the alert, and the connection is closed.
+    pub async fn read(mut stream: S) -> Result<StartHandshake<S>, HandshakeError> {
+        let mut records = Records::default();
+        let error = match records.receive_hello(&mut stream).await {
+            Ok(Ok(accepted)) => return Ok(StartHandshake { stream, accepted, records }),
+            Ok(Err((error, mut alert))) => {
+                let mut bytes = Vec::new();
+                if alert.write_all(&mut bytes).is_ok() && !bytes.is_empty() {
+                    records.send(&mut stream, bytes);
+                }
+                error.into()
+            }
+            Err(error) => error,
+        };
+        give_up(stream, error).await
+    }
+
+    /// The ClientHello: the server name, the application protocols and the suites that the client offers.
+    pub fn client_hello(&self) -> ClientHello<'_> {
+        self.accepted.client_hello()
+    }
+
+    /// Shakes hands with the chosen configuration.
+    ///
+    /// # Errors
+    /// As [`accept`].
+    pub async fn into_stream(self, config: Arc<ServerConfig>) -> Result<KtlsStream<S>, HandshakeError> {
+        check(&config)?;
+        let server_name = server_name(&self.accepted);
+        run(self.stream, UnbufferedServerConnection::new(config)?, self.records, server_name).await
+    }
+}
+
+impl<S> fmt::Debug for StartHandshake<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StartHandshake").field("server_name", &server_name(&self.accepted)).finish_non_exhaustive()
+    }
+}
+
+fn server_name(accepted: &Accepted) -> Option<String> {
+    accepted.client_hello().server_name().map(str::to_owned)
+}
+
+/// Checks that records can be taken over from a server's connection.
+fn check(config: &ServerConfig) -> Result<(), HandshakeError> {
     if !config.enable_secret_extraction {
         return Err(HandshakeError::SecretExtractionDisabled);
     }
     if config.max_early_data_size != 0 {
         return Err(HandshakeError::EarlyDataEnabled);
     }
-    run(stream, UnbufferedServerConnection::new(config)?).await
+    Ok(())
 }
 
 /// Why a handshake failed.
@@ -159,6 +253,8 @@ impl From<HandshakeError> for io::Error {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Negotiated {
+    /// The DNS name that the client asked for (SNI, RFC 6066). `None` if it asked for no name.
+    pub server_name: Option<String>,
     /// The protocol version.
     pub version: Option<ProtocolVersion>,
     /// The application protocol.
@@ -172,28 +268,40 @@ pub struct Negotiated {
 }
 
 /// Runs the handshake to its end; on failure tells the peer and closes.
-async fn run<S: SegmentStream, C: Connection>(mut stream: S, connection: C) -> Result<KtlsStream<S>, HandshakeError> {
-    let mut handshake =
-        Handshake { connection, inbox: Inbox::default(), early_credit: 0, incoming: Vec::new(), next: None };
+async fn run<S: SegmentStream, C: Connection>(
+    mut stream: S,
+    connection: C,
+    records: Records,
+    server_name: Option<String>,
+) -> Result<KtlsStream<S>, HandshakeError> {
+    let mut handshake = Handshake { connection, records };
     let concluded = match handshake.drive(&mut stream).await {
         Ok(()) => {
             // With TLS 1.2 either end may be the last to speak.
             let is_12 = handshake.connection.common().protocol_version() == Some(ProtocolVersion::TLSv1_2);
-            handshake.conclude().map(|established| (established, C::PEER_WAITS || is_12))
+            handshake.conclude(server_name).map(|established| (established, C::PEER_WAITS || is_12))
         }
         Err(error) => Err(error),
     };
-    let error = match concluded {
+    match concluded {
         Ok((established, peer_waits)) => {
             stream.flush();
             if peer_waits {
                 // If it is gone, what it said last is still to be read.
                 let _ = poll_fn(|cx| stream.poll_committed(cx)).await;
             }
-            return Ok(KtlsStream::established(stream, established));
+            let stream = KtlsStream::established(stream, established);
+            let Negotiated { server_name, version, suite, kind, .. } = stream.negotiated();
+            tracing::debug!(role = ?C::ROLE, server_name, ?version, ?suite, ?kind, "handshake done");
+            Ok(stream)
         }
-        Err(error) => error,
-    };
+        Err(error) => give_up(stream, error).await,
+    }
+}
+
+/// Closes the stream behind the alert that was sent, if there is one.
+async fn give_up<S: SegmentStream, T>(mut stream: S, error: HandshakeError) -> Result<T, HandshakeError> {
+    tracing::debug!(%error, "handshake failed");
     stream.finish();
     // The error at hand says more than one about getting the alert out.
     let _ = poll_fn(|cx| stream.poll_committed(cx)).await;
@@ -203,6 +311,12 @@ async fn run<S: SegmentStream, C: Connection>(mut stream: S, connection: C) -> R
 /// A handshake under way.
 struct Handshake<C> {
     connection: C,
+    records: Records,
+}
+
+/// The records of a handshake, in both directions.
+#[derive(Default)]
+struct Records {
     inbox: Inbox,
     /// Bytes of it that the transport was told are done with.
     early_credit: usize,
@@ -233,20 +347,20 @@ impl<C: Connection> Handshake<C> {
                 Err(error) => {
                     self.send_alerts(stream);
                     let disagrees = matches!(error, rustls::Error::PeerIncompatible(_) | rustls::Error::General(_));
-                    if C::ROLE == Role::Server && self.next.is_none() && disagrees {
+                    if C::ROLE == Role::Server && self.records.next.is_none() && disagrees {
                         // rustls says nothing to clients of TLS 1.2 that know no signature of the server's key. RFC 8446
                         // section 6.2: whoever cannot agree says so.
-                        self.send(stream, HANDSHAKE_FAILURE.to_vec());
+                        self.records.send(stream, HANDSHAKE_FAILURE.to_vec());
                     }
                     return Err(error.into());
                 }
                 Ok(Step::Again) => {}
-                Ok(Step::Send(bytes)) => self.send(stream, bytes),
+                Ok(Step::Send(bytes)) => self.records.send(stream, bytes),
                 // A server may write before the client's Finished; it is done after it.
                 Ok(Step::Traffic) if !self.connection.common().is_handshaking() => return Ok(()),
                 Ok(Step::Traffic | Step::Record) => {
                     stream.flush();
-                    self.receive_record(stream).await?;
+                    self.records.receive(stream).await?;
                 }
                 Ok(Step::Closed) => return Err(HandshakeError::Closed),
             }
@@ -256,7 +370,7 @@ impl<C: Connection> Handshake<C> {
     /// Has rustls do one thing.
     fn step(&mut self) -> Result<Step, rustls::Error> {
         let _crypto = cost::work(Work::Crypto);
-        let UnbufferedStatus { discard, state, .. } = self.connection.process(&mut self.incoming);
+        let UnbufferedStatus { discard, state, .. } = self.connection.process(&mut self.records.incoming);
         let step = match state {
             Ok(ConnectionState::EncodeTlsData(mut data)) => {
                 let mut bytes = Vec::new();
@@ -277,7 +391,7 @@ impl<C: Connection> Handshake<C> {
             Ok(_) => Err(rustls::Error::General("data inside the handshake".into())),
             Err(error) => Err(error),
         };
-        self.incoming.drain(..discard);
+        self.records.incoming.drain(..discard);
         step
     }
 
@@ -286,18 +400,75 @@ impl<C: Connection> Handshake<C> {
         // Asked for more than it has, it would look at the bad record again.
         while self.connection.common().wants_write() {
             let Ok(Step::Send(bytes)) = self.step() else { return };
-            self.send(stream, bytes);
+            self.records.send(stream, bytes);
         }
     }
 
+    /// Takes the keys over.
+    fn conclude(self, server_name: Option<String>) -> Result<Established, HandshakeError> {
+        if !self.records.incoming.is_empty() {
+            return Err(HandshakeError::Trailing);
+        }
+        let common = self.connection.common();
+        let suite = common.negotiated_cipher_suite().map(|suite| suite.suite());
+        let negotiated = Negotiated {
+            server_name,
+            version: common.protocol_version(),
+            alpn: common.alpn_protocol().map(<[u8]>::to_vec),
+            suite,
+            peer_certificates: common
+                .peer_certificates()
+                .map(|chain| chain.iter().map(|certificate| certificate.clone().into_owned()).collect())
+                .unwrap_or_default(),
+            kind: common.handshake_kind(),
+        };
+        let version = match common.protocol_version() {
+            Some(ProtocolVersion::TLSv1_2) => TlsVersion::Tls12,
+            Some(ProtocolVersion::TLSv1_3) => TlsVersion::Tls13,
+            other => return Err(HandshakeError::UnsupportedVersion(other.unwrap_or(ProtocolVersion::Unknown(0)))),
+        };
+        let unsupported = HandshakeError::UnsupportedSuite(suite.unwrap_or(CipherSuite::Unknown(0)));
+        let (secrets, schedule) = self.connection.into_keys()?;
+        let (Some(transmit), Some(receive)) = (traffic_key(version, secrets.tx.1), traffic_key(version, secrets.rx.1))
+        else {
+            return Err(unsupported);
+        };
+        let keys = TrafficKeys { transmit: (secrets.tx.0, transmit), receive: (secrets.rx.0, receive) };
+        Established::new(keys, schedule, Some(C::ROLE), self.records.inbox, self.records.next)
+            .map(|established| established.with_negotiated(negotiated))
+            .map_err(|UnsupportedKey { .. }| unsupported)
+    }
+}
+
+impl Records {
     fn send<S: SegmentStream>(&mut self, stream: &mut S, bytes: Vec<u8>) {
         let length = bytes.len();
         let sent = self.next.map_or(0, |(_, sent)| sent) + length as u64;
         self.next = Some((stream.send(Bytes::from(bytes), TxTag::PLAIN) + length as u32, sent));
     }
 
+    /// Receives the ClientHello, and keeps its records for the connection.
+    async fn receive_hello<S: SegmentStream>(
+        &mut self,
+        stream: &mut S,
+    ) -> Result<Result<Accepted, (rustls::Error, AcceptedAlert)>, HandshakeError> {
+        let mut acceptor = Acceptor::default();
+        loop {
+            let known = self.incoming.len();
+            self.receive(stream).await?;
+            let mut record = &self.incoming[known..];
+            while !record.is_empty() {
+                acceptor.read_tls(&mut record).map_err(|_| HandshakeError::TooLong)?;
+                let _crypto = cost::work(Work::Crypto);
+                if let Some(ended) = acceptor.accept().transpose() {
+                    return Ok(ended);
+                }
+            }
+        }
+    }
+
     /// Adds the next record to what rustls gets.
-    async fn receive_record<S: SegmentStream>(&mut self, stream: &mut S) -> Result<(), HandshakeError> {
+    async fn receive<S: SegmentStream>(&mut self, stream: &mut S) -> Result<(), HandshakeError> {
         loop {
             if let Some(header) = self.inbox.header_at(0) {
                 let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
@@ -332,40 +503,6 @@ impl<C: Connection> Handshake<C> {
                 None => return Err(HandshakeError::Closed),
             }
         }
-    }
-
-    /// Takes the keys over.
-    fn conclude(self) -> Result<Established, HandshakeError> {
-        if !self.incoming.is_empty() {
-            return Err(HandshakeError::Trailing);
-        }
-        let common = self.connection.common();
-        let suite = common.negotiated_cipher_suite().map(|suite| suite.suite());
-        let negotiated = Negotiated {
-            version: common.protocol_version(),
-            alpn: common.alpn_protocol().map(<[u8]>::to_vec),
-            suite,
-            peer_certificates: common
-                .peer_certificates()
-                .map(|chain| chain.iter().map(|certificate| certificate.clone().into_owned()).collect())
-                .unwrap_or_default(),
-            kind: common.handshake_kind(),
-        };
-        let version = match common.protocol_version() {
-            Some(ProtocolVersion::TLSv1_2) => TlsVersion::Tls12,
-            Some(ProtocolVersion::TLSv1_3) => TlsVersion::Tls13,
-            other => return Err(HandshakeError::UnsupportedVersion(other.unwrap_or(ProtocolVersion::Unknown(0)))),
-        };
-        let unsupported = HandshakeError::UnsupportedSuite(suite.unwrap_or(CipherSuite::Unknown(0)));
-        let (secrets, schedule) = self.connection.into_keys()?;
-        let (Some(transmit), Some(receive)) = (traffic_key(version, secrets.tx.1), traffic_key(version, secrets.rx.1))
-        else {
-            return Err(unsupported);
-        };
-        let keys = TrafficKeys { transmit: (secrets.tx.0, transmit), receive: (secrets.rx.0, receive) };
-        Established::new(keys, schedule, Some(C::ROLE), self.inbox, self.next)
-            .map(|established| established.with_negotiated(negotiated))
-            .map_err(|UnsupportedKey { .. }| unsupported)
     }
 }
 

@@ -1,45 +1,10 @@
-//! TLS records over a stream, on an offload device or on the CPU.
-//!
-//! rustls shakes hands; from there on this crate makes and opens the records itself, over any
-//! [`SegmentStream`]. If there is a NIC below that knows TLS, [`KtlsStream::offload`]
-//! hands it the keys, and the CPU no longer touches the payload; if there is none, or it refuses, or is lost half way,
-//! the same stream goes on in software, record by record. The peer cannot tell the difference: the bytes on the wire
-//! are the same.
-//!
-//! ```text
-//!   application     AsyncRead, AsyncWrite, zero-copy chunks, or a SegmentStream for a protocol above
-//!       |
-//!   KtlsStream      stream/: closing, alerts, key updates, contexts of the device
-//!       |           messages.rs: what comes after the handshake beside data
-//!   records         record/: made and taken apart; sealer.rs: seals what the device was to seal
-//!       |
-//!   SegmentStream   a TCP with metadata, or adapter.rs around any other stream
-//! ```
-//!
-//! [`connect`] has an example of a whole connection. TLS 1.2 and TLS 1.3, with AES-128-GCM, AES-256-GCM or
-//! ChaCha20-Poly1305. Who wants to negotiate anew (TLS 1.2) is told no.
-//!
-//! With feature `file`, `send_file` sends files without copying them, and `SharedWrites` does it below an HTTP library.
-//!
-//! Over an ordinary socket, for which there is [`TokioSegments`], this is a TLS implementation like others, in software.
-//!
-//! # Features
-//! - `tokio` (on by default): a [`KtlsStream`] reads and writes as tokio's streams do, and [`TokioSegments`] carry it over one. Without it
-//!   there are chunks ([`KtlsStream::next_chunk`], [`KtlsStream::send_chunk`]) over any [`SegmentStream`].
-//! - `file`: `send_file` and `SharedWrites`.
-//! - `lookaside`: `LookasideStream`, whose records an accelerator seals and opens by jobs.
-//! - `meter`: `base::cost::Meter` tells where the CPU time went. Without it that costs nothing.
-//! - `rustls` (on by default): `connect` and `accept`, which shake hands. Without it keys come from elsewhere ([`KtlsStream::new`]).
-//! - `ring` (on by default), `aws-lc-rs`: who seals and opens whole records, and what rustls has of cryptography. With both, ring seals, and
-//!   rustls wants to be told (`CryptoProvider::install_default`). With neither, the crate works with its own AEADs alone, and a
-//!   configuration of rustls needs a provider of yours.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "tokio")]
-mod adapter;
 mod aead;
 mod alert;
+#[cfg(feature = "rustls")]
+mod connector;
 mod counters;
 mod error;
 #[cfg(feature = "rustls")]
@@ -53,15 +18,14 @@ mod sealer;
 #[cfg(feature = "file")]
 mod send_file;
 mod stream;
-mod tasks;
 
-#[cfg(feature = "tokio")]
-pub use adapter::{ByteStream, TokioSegments};
 pub use alert::AlertDescription;
+#[cfg(feature = "rustls")]
+pub use connector::{TlsAcceptor, TlsConnector};
 pub use counters::{TlsCounters, tls_stat};
 pub use error::TlsError;
 #[cfg(feature = "rustls")]
-pub use handshake::{HandshakeError, Negotiated, accept, connect, traffic_key};
+pub use handshake::{HandshakeError, Negotiated, StartHandshake, accept, connect, traffic_key};
 pub use keys::{FixedKeys, KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
 #[cfg(feature = "lookaside")]
 pub use lookaside::{LookasideCounters, LookasideStream, RunLookaside};
@@ -76,8 +40,3 @@ pub use offload_base::counters::{CounterSet, Counters};
 pub use rustls;
 /// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
 pub use {bytes, offload_api as api, offload_base as base};
-
-/// The README's example runs with the others.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -56,6 +56,7 @@ impl Asking {
 
     /// The device gave up, unasked, the context that it had.
     pub(crate) fn note_lost(&mut self) {
+        tracing::debug!("NVMe/TCP context lost");
         lock(&self.counters).offload_lost += 1;
         self.again.note_lost();
     }
@@ -110,15 +111,18 @@ impl Asking {
         let mut counters = lock(&self.counters);
         counters.offload_retried += u64::from(again);
         match answer {
-            Ok(_) => {
+            Ok(handle) => {
+                tracing::debug!(?handle, "NVMe/TCP context installed");
                 counters.offload_later += u64::from(again);
                 self.again.end();
             }
             Err(reason) if reason.passes() => {
+                tracing::trace!(%reason, "NVMe/TCP context refused for now");
                 counters.offload_refused += u64::from(!again);
                 self.again.note_refused(reason);
             }
-            Err(_) => {
+            Err(reason) => {
+                tracing::debug!(%reason, "NVMe/TCP context refused");
                 counters.offload_refused += 1;
                 self.again.end();
             }

@@ -1,10 +1,13 @@
 //! What a protocol may ask of an offload NIC, and what the NIC tells about a packet: traits and plain types.
 //!
 //! ```text
-//!  protocol (TLS, NVMe/TCP)   -- SegmentStream -->   transport (TCP)   -- NetDevice -->   driver of a NIC
-//!        |                                              ^     |                              |
-//!        '-- Sealer: makes units safe to send ----------'     '--- RecordSource: what is ----'
-//!            when no device will                                   still to be acknowledged
+//!  protocol (TLS, NVMe/TCP)
+//!    |  SegmentStream            ^  Sealer: makes units safe to send
+//!    v                           |  when no device will
+//!  transport (TCP)
+//!    |  NetDevice                ^  RecordSource: the units that are
+//!    v                           |  not acknowledged yet
+//!  driver of a NIC
 //! ```
 //!
 //! - [`flow`], [`mod@unit`]: the names things go by: flows, device contexts, records and PDUs;
@@ -19,7 +22,7 @@
 //!   UDP.
 //!
 //! Nothing here does any work, and nothing here knows a particular device or transport. The exception is behind feature
-//! `tokio`: `TokioTimers` are a tokio runtime's timers, and `TokioDatagrams` makes a kernel's UDP socket a [`DatagramSocket`].
+//! `tokio`: `TokioTimers` are a tokio runtime's timers, `TokioSegments` makes a stream of tokio a [`SegmentStream`], and `TokioDatagrams` a kernel's UDP socket a [`DatagramSocket`].
 //! They are here because protocols need them to run without a device, and none of them is to know another, or a stack, for
 //! that.
 
@@ -30,6 +33,8 @@ pub mod contexts;
 pub mod datagram;
 pub mod device;
 mod direction;
+#[cfg(feature = "mock")]
+mod event_log;
 pub mod ipsec;
 pub mod job;
 pub mod key;
@@ -50,6 +55,8 @@ pub mod tls;
 #[cfg(all(feature = "tokio", target_os = "linux"))]
 mod tokio_datagrams;
 #[cfg(feature = "tokio")]
+mod tokio_segments;
+#[cfg(feature = "tokio")]
 mod tokio_timers;
 pub mod tx;
 mod typed;
@@ -62,6 +69,8 @@ pub use contexts::{
 pub use datagram::{Datagram, EcnCodepoint, TxDatagram};
 pub use device::{DeviceEvent, NetDevice, PathCaps};
 pub use direction::Direction;
+#[cfg(feature = "mock")]
+pub use event_log::EventLog;
 pub use ipsec::{
     Action, DontFragment, EspAsk, EspKey, EspMode, EspSuite, EspVerdict, IpsecDevice, Lifetime, Limit, Limits,
     OffloadKind, Policy, Prefix, Protection, SaParams, SaRefused, Selector, Template, UdpEncapsulation,
@@ -86,6 +95,8 @@ pub use stream::{NextPiece, SegmentStream, SendTurn, SentBytes};
 pub use tls::{TlsCapabilities, TlsContext, TlsContexts, TlsKey};
 #[cfg(all(feature = "tokio", target_os = "linux"))]
 pub use tokio_datagrams::TokioDatagrams;
+#[cfg(feature = "tokio")]
+pub use tokio_segments::{ByteStream, TokioSegments};
 #[cfg(feature = "tokio")]
 pub use tokio_timers::TokioTimers;
 pub use tx::{DropReason, Header, PacketAsk, Sent, StreamAsk, TxAsk, TxPacket};

@@ -7,6 +7,7 @@
 //! - [`quick_hash`]: for tables that nobody hostile fills;
 //! - [`random`]: one seed for a run, or the system's randomness; one independent generator for each component;
 //! - [`slots`]: the slots of a server's connections, which strangers and idle connections give up first;
+//! - [`tasks`]: the tasks that wait for a stream, woken together;
 //! - `descriptors`, with that feature: the limit of open files;
 //! - [`part`]: which part of a work in parts this process has, as schedulers tell it;
 //! - [`text`]: what people write and read: rates, errors with their causes;
@@ -26,6 +27,7 @@ pub mod quick_hash;
 pub mod random;
 pub mod seq;
 pub mod slots;
+pub mod tasks;
 pub mod text;
 pub mod time;
 

@@ -10,6 +10,7 @@ use offload_base::{Alarm, Clock, Instant, RealClock, Timers};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io;
+use tokio::runtime::Builder;
 
 /// A tokio runtime as a [`Runtime`].
 ///
@@ -51,12 +52,12 @@ impl TokioRuntime {
 /// See [`TokioRuntime`] for an example.
 ///
 /// # Errors
-/// If the system gives no threads.
+/// If the system gives no threads, or the crate was built without the feature `real-time`.
 ///
 /// # Panics
 /// If `threads` is zero.
 pub fn start(threads: usize, meter: Option<Meter>) -> io::Result<tokio::runtime::Runtime> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let mut builder = multi_thread()?;
     builder.worker_threads(threads).max_blocking_threads(BLOCKING_THREADS).thread_name("tokio").enable_all();
     if let Some(meter) = meter {
         builder
@@ -66,6 +67,17 @@ pub fn start(threads: usize, meter: Option<Meter>) -> io::Result<tokio::runtime:
             .on_thread_unpark(cost::unpark);
     }
     builder.build()
+}
+
+#[cfg(feature = "real-time")]
+fn multi_thread() -> io::Result<Builder> {
+    Ok(Builder::new_multi_thread())
+}
+
+#[cfg(not(feature = "real-time"))]
+fn multi_thread() -> io::Result<Builder> {
+    let missing = "real time needs the feature `real-time` of offload-testbed";
+    Err(io::Error::new(io::ErrorKind::Unsupported, missing))
 }
 
 impl Clock for TokioRuntime {

@@ -19,7 +19,7 @@ use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seed};
 use std::collections::{BinaryHeap, VecDeque};
 
-/// What a [`Link`] is like.
+/// The configuration of a [`Link`]. Build it from the default, as here, because later versions may add fields.
 ///
 /// ```
 /// use core::time::Duration;

@@ -121,6 +121,14 @@ fn the_readme_is_short_and_shows_an_example_whole() {
     assert_eq!(shown, lines, "README.md shows examples/tls_over_nic.rs");
 }
 
+#[test]
+fn ci_chapter_shows_a_test_that_runs() {
+    let chapter = page("docs/ci.md");
+    let shown = chapter.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let test = "crates/offload-testbed/tests/all/ci.rs";
+    assert!(page(test).starts_with(shown), "docs/ci.md shows the beginning of {test}");
+}
+
 const TEACHING: [&str; 9] = [
     "capture",
     "esp_tunnel",

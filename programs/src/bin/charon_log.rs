@@ -43,7 +43,8 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> io::Result<()> {
     let policies = policies(options.local, options.remote);
-    let (mut log, mut stream) = (opened(&options.log, |path| File::open(path))?, opened(&options.socket, |path| UnixStream::connect(path))?);
+    let (mut log, mut stream) =
+        (opened(&options.log, |path| File::open(path))?, opened(&options.socket, |path| UnixStream::connect(path))?);
     let mut reading = Reading::default();
     stream.set_read_timeout(Some(BETWEEN_LOOKS))?;
     let (mut line, mut decoder, mut bytes) = (Vec::new(), Decoder::new(), [0; 4096]);

@@ -6,7 +6,7 @@
 use bytesize::ByteSize;
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use ktls_offload::TokioSegments;
+use nvme_tcp::api::TokioSegments;
 use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::{KeyedVolume, Task, discover};
 use nvme_tcp::wire::DiscoveryEntry;
@@ -245,16 +245,14 @@ impl Connector for Opens {
 
 async fn run(options: &Options, network: &Network) -> Result<(), Box<dyn Error>> {
     let (mut address, timers) = (options.connect, network.timers());
-    let mut config = HostConfig {
-        queues: options.queues,
-        depth: options.depth,
-        header_digest: options.hdgst,
-        data_digest: options.ddgst,
-        requests: options.requests,
-        keep_alive: Duration::from_secs(options.keep_alive),
-        offload: options.offload.of_host(),
-        ..HostConfig::new(options.nqn.as_deref().unwrap_or_default(), identity(options)?)
-    };
+    let mut config = HostConfig::new(options.nqn.as_deref().unwrap_or_default(), identity(options)?);
+    config.queues = options.queues;
+    config.depth = options.depth;
+    config.header_digest = options.hdgst;
+    config.data_digest = options.ddgst;
+    config.requests = options.requests;
+    config.keep_alive = Duration::from_secs(options.keep_alive);
+    config.offload = options.offload.of_host();
     if let Some(name) = &options.hostnqn {
         config.host.clone_from(name);
     }

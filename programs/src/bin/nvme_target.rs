@@ -6,7 +6,7 @@
 use bytesize::ByteSize;
 use clap::Parser;
 use core::convert::Infallible;
-use ktls_offload::TokioSegments;
+use nvme_tcp::api::TokioSegments;
 use nvme_tcp::target::{TransportConfig, derived_serial};
 use nvme_tcp::{FileStorage, Namespace, Server, Storage, Target, TargetConfig, Threads, TokioTimers};
 use offload_api::SegmentStream;

@@ -72,7 +72,7 @@ impl Session {
             set.add(&stream.into_counters());
             set
         };
-        let state = |stream: &KtlsStream<TcpStream>| stream.transport().stats().state;
+        let state = |stream: &KtlsStream<TcpStream>| stream.get_ref().stats().state;
         Ok(Session { suite, ..Session::over(host, stream, authority, count, state).await? })
     }
 

@@ -28,7 +28,7 @@ impl Outstanding for TcpStream {
 
 impl Outstanding for KtlsStream<TcpStream> {
     fn outstanding(&self) -> usize {
-        self.transport().outstanding()
+        self.get_ref().outstanding()
     }
 }
 

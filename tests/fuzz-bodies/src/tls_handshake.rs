@@ -1,5 +1,6 @@
 //! Any bytes, instead of a client's or a server's handshake: a typed error, never a panic.
-use ktls_offload::{TokioSegments, accept, connect};
+use ktls_offload::api::TokioSegments;
+use ktls_offload::{accept, connect};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::future::Future;

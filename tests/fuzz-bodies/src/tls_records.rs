@@ -39,7 +39,7 @@ pub fn run(input: &[u8]) {
             1..=4 if what & 0x80 != 0 => {
                 let content = input.take_some();
                 let record = peer.record(23, content, usize::from(input.byte()) % 40);
-                spoilt |= stream.transport().arrive_in_pieces(&peer, record, &mut input);
+                spoilt |= stream.get_ref().arrive_in_pieces(&peer, record, &mut input);
                 if !spoilt {
                     sealed.extend_from_slice(content);
                 }
@@ -61,7 +61,7 @@ pub fn run(input: &[u8]) {
             6 => {
                 let ask = input.byte();
                 if ask & 4 != 0 {
-                    stream.transport().events.borrow().push(DeviceEvent::Reset);
+                    stream.get_ref().events.borrow().push(DeviceEvent::Reset);
                 }
                 let _ = stream.offload(Offload { tx: ask & 1 != 0, rx: ask & 2 != 0 });
                 Vec::new()
@@ -72,18 +72,18 @@ pub fn run(input: &[u8]) {
                 Vec::new()
             }
         };
-        stream.transport().arrive(&bytes, 1 + usize::from(input.byte()), input.byte());
+        stream.get_ref().arrive(&bytes, 1 + usize::from(input.byte()), input.byte());
         while let Poll::Ready(Ok(Some(chunk))) = stream.poll_chunk(&mut cx) {
             assert!(!chunk.is_empty());
             assert!(sealed[read..].starts_with(&chunk), "read what nobody sealed");
             read += chunk.len();
         }
-        stream.transport().note_contexts(peer.records);
+        stream.get_ref().note_contexts(peer.records);
         if input.0.is_empty() {
             break;
         }
     }
-    let transport = stream.transport();
+    let transport = stream.get_ref();
     assert!(transport.consumed.get() <= transport.received.get());
 }
 

@@ -51,12 +51,10 @@ impl Source {
         let wire = DiskWire::new(Mode::Tcp, ClockKind::Virtual, seed);
         let by_nic = files == Files::NvmeNic;
         wire.serve(far, Arc::new(storage), BLOCK, QUEUES, by_nic)?;
-        let config = HostConfig {
-            queues: QUEUES,
-            data_digest: true,
-            offload: if by_nic { Offload::PlaceAndCheck } else { Offload::None },
-            ..HostConfig::new(SUBSYSTEM, HostIdentity::drawn_from(&mut seed.stream("nvme host")))
-        };
+        let mut config = HostConfig::new(SUBSYSTEM, HostIdentity::drawn_from(&mut seed.stream("nvme host")));
+        config.queues = QUEUES;
+        config.data_digest = true;
+        config.offload = if by_nic { Offload::PlaceAndCheck } else { Offload::None };
         Ok(Source::Disk { disk: wire.open(server, far, config).await?, length })
     }
 

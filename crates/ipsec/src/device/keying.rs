@@ -39,6 +39,7 @@ impl Keying for SecureDevice {
         self.sas.find(id).ok_or(KeyingError::NotFound)?;
         self.offload.take_back(&mut self.queues, &mut self.sas, id);
         self.sas.remove(id);
+        tracing::debug!(sa = ?id, "SA deleted");
         Ok(())
     }
 
@@ -101,6 +102,7 @@ impl SecureDevice {
             self.counters.in_held_opened += self.held.release(self.sas.sad(), &mut self.queues);
         }
         self.sas.changed();
+        tracing::debug!(sa = ?id, spi = %format_args!("{spi:#x}"), receives, ?refused, "SA added");
         Ok(SaAdded { sa: id, spi, refused })
     }
 

@@ -148,6 +148,7 @@ impl Offload {
         let handle = device.add_sa(&params)?;
         sa.offload = Some(InDevice { handle, kind: sa.params.offload, selectors: SmallVec::new() });
         self.places[sa.queue].in_device.insert(handle, id);
+        tracing::debug!(sa = ?id, "SA offloaded");
         Ok(())
     }
 

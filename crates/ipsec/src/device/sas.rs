@@ -129,6 +129,7 @@ impl Sas {
             _ => {}
         }
         if self.events.push(event) {
+            tracing::debug!(?event, "SA event");
             let sad = &self.sad;
             self.events.keep_within(sad.len(), |sa| sad.find(sa).is_some());
             self.wake();

@@ -3,6 +3,7 @@
 mod answers;
 mod bad_wire;
 mod datagrams;
+mod events;
 mod fragments;
 mod held;
 mod hostile;

@@ -18,7 +18,6 @@ mod face;
 mod receive;
 mod send;
 
-use crate::tasks::{Task, Waiting};
 use bytes::Bytes;
 use core::fmt;
 use core::future::Future;
@@ -31,6 +30,7 @@ use offload_api::{
     TxTag, stream,
 };
 use offload_base::Seq;
+use offload_base::tasks::{Task, WaitingTasks};
 use offload_jobs::SharedQueue;
 use receive::ReceiveQueue;
 use send::SendQueue;
@@ -72,7 +72,7 @@ offload_base::counters! {
 /// already: [`sent`](SegmentStream::sent) says that nothing was sent again, for the accelerator has no work with it.
 ///
 /// ```
-/// use ktls_offload::{FixedKeys, KtlsStream, LookasideStream, Offload, RunLookaside, TokioSegments, TrafficKeys};
+/// use ktls_offload::{FixedKeys, KtlsStream, LookasideStream, Offload, RunLookaside, TrafficKeys, api::TokioSegments};
 /// use offload_api::{TlsKey, TlsSuite, TlsVersion, TokioTimers};
 /// use offload_jobs::{PoolQueue, SharedQueue};
 /// use std::sync::Arc;
@@ -94,7 +94,7 @@ offload_base::counters! {
 /// client.send_chunk("hello".into()).await?;
 /// client.close().await?;
 /// assert_eq!(server.next_chunk().await?.as_deref(), Some(&b"hello"[..]));
-/// assert_eq!(client.transport().counters().sealed, 2, "the alert too");
+/// assert_eq!(client.get_ref().counters().sealed, 2, "the alert too");
 /// # Ok(())
 /// # }
 /// ```
@@ -112,7 +112,7 @@ pub struct RunLookaside<S: SegmentStream> {
 
 struct Shared<S> {
     /// Who polls the stream above.
-    waiting: Waiting,
+    waiting: WaitingTasks,
     inner: Mutex<Inner<S>>,
 }
 
@@ -144,7 +144,7 @@ impl<S: SegmentStream> LookasideStream<S> {
             runner: Some(Waker::noop().clone()),
             is_used: true,
         };
-        let shared = Arc::new(Shared { waiting: Waiting::default(), inner: Mutex::new(inner) });
+        let shared = Arc::new(Shared { waiting: WaitingTasks::default(), inner: Mutex::new(inner) });
         (LookasideStream { shared: shared.clone() }, RunLookaside { shared })
     }
 

@@ -29,7 +29,7 @@ use std::io;
 /// another call goes on.
 ///
 /// ```
-/// use ktls_offload::{FilePieces, FixedKeys, InPlace, KtlsStream, TokioSegments, TrafficKeys, send_file};
+/// use ktls_offload::{FilePieces, FixedKeys, InPlace, KtlsStream, TrafficKeys, api::TokioSegments, send_file};
 /// use offload_api::{TlsKey, TlsSuite, TlsVersion};
 /// use std::sync::Arc;
 ///

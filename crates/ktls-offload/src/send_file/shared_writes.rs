@@ -65,7 +65,7 @@ fn end(slice: &[u8]) -> *const u8 {
 /// A stream that copies nothing of what it was lent. Everything else goes to `S`.
 ///
 /// ```
-/// use ktls_offload::{FixedKeys, KtlsStream, SharedWrites, TokioSegments, TrafficKeys};
+/// use ktls_offload::{FixedKeys, KtlsStream, SharedWrites, TrafficKeys, api::TokioSegments};
 /// use offload_api::{TlsKey, TlsSuite, TlsVersion};
 /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
 ///

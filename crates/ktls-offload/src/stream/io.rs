@@ -5,10 +5,53 @@ use crate::record::send::Content;
 use bytes::Bytes;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
-use offload_api::{SegmentStream, TxTag};
+use offload_api::{ByteStream, SegmentStream, TokioSegments, TxTag};
 use offload_base::cost::{self, Work};
 use std::io;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
+
+impl<S: SegmentStream> KtlsStream<S> {
+    /// Splits the stream into halves for two tasks. `ReadHalf::unsplit` puts them together again.
+    ///
+    /// ```
+    /// use ktls_offload::{KtlsStream, SegmentStream};
+    /// use std::io;
+    /// use tokio::io::{AsyncWriteExt, copy, sink};
+    ///
+    /// async fn say_while_reading(stream: KtlsStream<impl SegmentStream + 'static>) -> io::Result<u64> {
+    ///     let (mut read, mut write) = stream.into_split();
+    ///     let writer = tokio::spawn(async move { write.write_all(b"hello").await });
+    ///     let received = copy(&mut read, &mut sink()).await?;
+    ///     writer.await??;
+    ///     Ok(received)
+    /// }
+    /// ```
+    pub fn into_split(self) -> (ReadHalf<KtlsStream<S>>, WriteHalf<KtlsStream<S>>) {
+        tokio::io::split(self)
+    }
+}
+
+impl<T: ByteStream> KtlsStream<TokioSegments<T>> {
+    /// Ends the stream without a word to the peer, and returns the stream below. Received data that were not read, and data
+    /// that were not flushed, are lost. `None` if the transport was aborted.
+    ///
+    /// ```
+    /// use ktls_offload::KtlsStream;
+    /// use ktls_offload::api::TokioSegments;
+    /// use tokio::io::AsyncWriteExt;
+    /// use tokio::net::TcpStream;
+    ///
+    /// /// Leaves TLS, and keeps the connection for the plaintext protocol that both ends agreed on.
+    /// async fn leave(mut stream: KtlsStream<TokioSegments<TcpStream>>) -> std::io::Result<Option<TcpStream>> {
+    ///     stream.flush().await?;
+    ///     Ok(stream.into_inner())
+    /// }
+    /// ```
+    pub fn into_inner(mut self) -> Option<T> {
+        self.end();
+        self.stream.take()
+    }
+}
 
 impl<S: SegmentStream> AsyncRead for KtlsStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {

@@ -40,7 +40,6 @@ use crate::record::ContentType;
 use crate::record::inbox::Inbox;
 use crate::record::receive::{Receiver, Record};
 use crate::record::send::{Content, Sender};
-use crate::tasks::{Task, Waiting};
 use above::Above;
 use bytes::{Buf, Bytes};
 use contexts::Contexts;
@@ -49,10 +48,12 @@ use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
 use offload_api::{NextPiece, SegmentStream, TxTag};
 use offload_base::Seq;
+use offload_base::tasks::{Task, WaitingTasks};
 use receive_half::ReceiveHalf;
 use receive_place::ReceivePlace;
 use records::{Cutter, Pieces};
 use send_half::{AtOnce, SendHalf};
+use tracing::{Span, debug};
 use transmit_place::TransmitPlace;
 
 /// A TLS stream over the transport `S`, each direction in software or on a device.
@@ -69,7 +70,7 @@ use transmit_place::TransmitPlace;
 /// any time.
 ///
 /// ```
-/// use ktls_offload::{FixedKeys, KtlsStream, TokioSegments, TrafficKeys};
+/// use ktls_offload::{FixedKeys, KtlsStream, TrafficKeys, api::TokioSegments};
 /// use offload_api::{TlsKey, TlsSuite, TlsVersion};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -100,7 +101,9 @@ pub struct KtlsStream<S: SegmentStream> {
     rx: ReceivePlace,
     contexts: Contexts,
     above: Above,
-    waiting: Waiting,
+    waiting: WaitingTasks,
+    /// The parent of the stream's events.
+    span: Span,
 }
 
 /// One half of the stream.
@@ -198,7 +201,8 @@ impl<S: SegmentStream> KtlsStream<S> {
             rx: ReceivePlace::default(),
             contexts: Contexts::default(),
             above: Above::default(),
-            waiting: Waiting::default(),
+            waiting: WaitingTasks::default(),
+            span: tracing::debug_span!("tls", ?role),
         }
     }
 
@@ -319,8 +323,8 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.counters
     }
 
-    /// The transport below.
-    pub fn transport(&self) -> &S {
+    /// Borrows the transport below.
+    pub fn get_ref(&self) -> &S {
         &self.stream
     }
 
@@ -579,6 +583,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Ends the connection: the peer gets its alert, then the end of the stream; both sides tell why.
     fn fail(&mut self, error: TlsError) {
+        debug!(parent: &self.span, %error, "TLS failed");
         if self.send.is_open() {
             if let Some(description) = error.alert() {
                 self.alert(description);

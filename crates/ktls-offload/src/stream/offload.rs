@@ -6,11 +6,12 @@
 use super::KtlsStream;
 use super::policy::Verdict;
 use crate::record::receive::Record;
-use crate::tasks::Task;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
 use offload_api::{DeviceEvent, Direction, Handle, Refused, ResyncMode, SegmentStream, TlsContexts};
+use offload_base::tasks::Task;
 use std::io;
+use tracing::{debug, trace};
 
 /// Which directions a device is asked to take.
 ///
@@ -229,6 +230,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         match self.add_transmit_context() {
             Ok(handle) => Outcome::Device(handle),
             Err(reason) => {
+                debug!(parent: &self.span, %reason, "transmit offload refused");
                 self.counters.offload_refused += u64::from(reason != NotOffloaded::Closed);
                 self.tx.end_asking();
                 self.tx.note_refused(reason);
@@ -247,6 +249,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
         self.tx.note_asked(&mut self.counters);
         let handle = self.send.add_context(&mut self.stream, &mut self.contexts)?;
+        debug!(parent: &self.span, ?handle, "transmit direction offloaded");
         self.tx.note_taken(self.stream.sent(), &mut self.counters);
         self.note_places();
         Ok(handle)
@@ -262,6 +265,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         let mut able = Err(NotOffloaded::NoDevice);
         self.stream.control(&mut |_, device| able = TlsContexts::of(device).map(|_| ()).ok_or(NotOffloaded::NoTls));
         if let Err(reason) = able {
+            debug!(parent: &self.span, %reason, "receive offload refused");
             self.counters.offload_refused += 1;
             self.rx.refuse_unasked(reason);
             return Outcome::Refused(reason);
@@ -314,10 +318,12 @@ impl<S: SegmentStream> KtlsStream<S> {
             }
             // After a reset every flow comes at once, more than the device takes at a time.
             Err(NotOffloaded::Device(refused)) if refused.passes() => {
+                trace!(parent: &self.span, %refused, "receive offload refused for now");
                 self.rx.note_refused(refused);
                 Some(refused.into())
             }
             Err(reason) => {
+                debug!(parent: &self.span, %reason, "receive offload refused");
                 self.counters.offload_refused += 1;
                 self.rx.refuse(reason);
                 self.rx.keep_key_in_software(&mut self.counters);
@@ -339,6 +345,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             return;
         }
         if let Err(reason) = self.add_transmit_context() {
+            trace!(parent: &self.span, %reason, "transmit offload refused again");
             self.tx.note_refused(reason);
             if !reason.passes() {
                 self.counters.offload_refused += 1;
@@ -387,10 +394,15 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
         match event {
             DeviceEvent::Ready { handle, .. } if self.rx.state() == RxOffload::Adding(handle) => {
+                debug!(parent: &self.span, ?handle, "receive direction offloaded");
                 self.rx.note_ready(handle, &mut self.counters);
                 self.note_places();
             }
             DeviceEvent::Removed { handle, .. } => {
+                // Contexts that were given back come here too.
+                if [self.send.context(), self.rx.context()].contains(&Some(handle)) {
+                    debug!(parent: &self.span, ?handle, "device lost a context");
+                }
                 self.contexts.is_gone(handle);
                 self.receive.receiver().note_context_gone(handle, self.stream.furthest_seq());
                 self.tx.note_gone(handle);
@@ -405,6 +417,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             }
             DeviceEvent::Reset => {
                 // The news may be older than the contexts: then the device still has them.
+                debug!(parent: &self.span, "device was reset");
                 self.counters.device_resets += 1;
                 self.tx.note_reset(self.send.context().is_some());
                 let had_receive = self.rx.wants_context();
@@ -457,6 +470,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                 if self.send.come_back() {
                     self.give_back_unused();
                     self.count_transmit_software();
+                    debug!(parent: &self.span, "too many retransmissions: transmit direction left the device");
                     self.counters.tx_policy_sw += 1;
                 }
             }

@@ -10,6 +10,7 @@ use crate::counters::TlsCounters;
 use crate::record::receive::{Located, Receiver, Record};
 use offload_api::{AskAgain, DeviceEvent, Handle, Refused, ResyncMode, SegmentStream, TlsContexts};
 use offload_base::Seq;
+use tracing::debug;
 
 #[derive(Debug)]
 pub(super) struct ReceivePlace {
@@ -302,6 +303,7 @@ impl ReceivePlace {
             return;
         }
         counters.rx_device_resync += u64::from(number.is_some());
+        debug!(?handle, record = number, "device told where a record begins");
         stream.control(&mut |_, device| {
             if let Some(mut tls) = TlsContexts::of(device) {
                 tls.answer_resync(handle, header, number);

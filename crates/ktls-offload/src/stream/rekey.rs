@@ -14,6 +14,7 @@ use crate::messages;
 use crate::record::ContentType;
 use crate::record::send::{Content, Sender};
 use offload_api::SegmentStream;
+use tracing::debug;
 
 impl<S: SegmentStream> KtlsStream<S> {
     pub(super) fn receive_key_update(&mut self, requested: bool) -> Result<(), TlsError> {
@@ -27,6 +28,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             Err(_) => self.counters.rx_rekey_error += 1,
         }
         rekeyed?;
+        debug!(parent: &self.span, "receive key changed");
         self.rx.keep_key_in_software(&mut self.counters);
         let to_device = self.rx.wants_context();
         self.leave_receive_context();
@@ -50,6 +52,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             }
         }
         self.counters.tx_rekey_ok += 1;
+        debug!(parent: &self.span, "transmit key changed");
         if before.is_some() {
             self.give_back_unused();
             self.count_transmit_software();

@@ -3,7 +3,6 @@
 
 use super::above_contexts::{AboveTls, When};
 use super::{KtlsStream, Side, Turn};
-use crate::tasks::Task;
 use bytes::Bytes;
 use core::task::{Context, Poll, Waker, ready};
 use offload_api::{
@@ -11,6 +10,7 @@ use offload_api::{
     TxTag, engines,
 };
 use offload_base::Seq;
+use offload_base::tasks::Task;
 use std::io;
 
 impl<S: SegmentStream> SegmentStream for KtlsStream<S> {

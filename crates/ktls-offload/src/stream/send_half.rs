@@ -15,11 +15,11 @@ use crate::keys::UnsupportedKey;
 use crate::record::send::{Content, Sender};
 use crate::record::{CONTENT_MAX, ContentType};
 use crate::sealer::NoKey;
-use crate::tasks::Waiting;
 use bytes::Bytes;
 use core::task::{Context, Poll, ready};
 use offload_api::{DeviceEvent, Direction, Handle, Layer, NextPiece, SegmentStream, SendTurn, TlsKey, TxTag};
 use offload_base::Seq;
+use offload_base::tasks::WaitingTasks;
 use std::io;
 
 pub(super) struct SendHalf {
@@ -196,7 +196,7 @@ impl SendHalf {
         &mut self,
         stream: &mut S,
         cx: &mut Context<'_>,
-        waiting: &Waiting,
+        waiting: &WaitingTasks,
         policy: &mut RetransmitPolicy,
         counters: &mut TlsCounters,
         cutter: &mut Cutter<'_>,

@@ -4,8 +4,8 @@
 
 use crate::rig;
 
-use ktls_offload::{FixedKeys, KtlsStream, TokioSegments};
-use offload_api::TlsSuite;
+use ktls_offload::{FixedKeys, KtlsStream};
+use offload_api::{TlsSuite, TokioSegments};
 use offload_base::{Rng, Seed};
 use proptest::prelude::*;
 use rig::tasks::{Task, run, turn, within};

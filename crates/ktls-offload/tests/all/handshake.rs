@@ -2,11 +2,14 @@
 
 use crate::rig;
 
-use ktls_offload::{KtlsStream, accept, connect};
+use ktls_offload::{
+    HandshakeError, KtlsStream, SegmentStream, StartHandshake, TlsAcceptor, TlsConnector, accept, connect,
+};
 use rig::{End, Wire};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -28,6 +31,31 @@ fn configs(version: &'static SupportedProtocolVersion) -> (Arc<ClientConfig>, Ar
     (Arc::new(client), Arc::new(server))
 }
 
+/// Polls both ends until they are done; `None` if they wait for each other.
+fn both<A, B>(wire: &Wire, near: impl Future<Output = A>, far: impl Future<Output = B>) -> Option<(A, B)> {
+    let (mut near, mut far) = (pin!(near), pin!(far));
+    let mut cx = Context::from_waker(Waker::noop());
+    let (mut near_end, mut far_end) = (None, None);
+    // Each round moves at least a window of bytes.
+    for _ in 0..10_000 {
+        if near_end.is_none()
+            && let Poll::Ready(end) = near.as_mut().poll(&mut cx)
+        {
+            near_end = Some(end);
+        }
+        if far_end.is_none()
+            && let Poll::Ready(end) = far.as_mut().poll(&mut cx)
+        {
+            far_end = Some(end);
+        }
+        (0..2).for_each(|side| wire.pump(side, usize::MAX));
+        if near_end.is_some() && far_end.is_some() {
+            break;
+        }
+    }
+    Some((near_end?, far_end?))
+}
+
 /// Shakes hands with so many bytes under way at most; `None` if both wait for each other.
 fn shake(
     window: usize,
@@ -37,28 +65,8 @@ fn shake(
     wire.lock().iter_mut().for_each(|half| half.window = window);
     let (a, b) = wire.ends();
     let (client, server) = configs(version);
-    let mut connecting = pin!(connect(a, client, "localhost".try_into().unwrap()));
-    let mut accepting = pin!(accept(b, server));
-    let mut cx = Context::from_waker(Waker::noop());
-    let (mut near, mut far) = (None, None);
-    // Each round moves at least a window of bytes.
-    for _ in 0..10_000 {
-        if near.is_none()
-            && let Poll::Ready(ended) = connecting.as_mut().poll(&mut cx)
-        {
-            near = Some(ended.unwrap());
-        }
-        if far.is_none()
-            && let Poll::Ready(ended) = accepting.as_mut().poll(&mut cx)
-        {
-            far = Some(ended.unwrap());
-        }
-        (0..2).for_each(|side| wire.pump(side, usize::MAX));
-        if near.is_some() && far.is_some() {
-            break;
-        }
-    }
-    Some((wire, near?, far?))
+    let (near, far) = both(&wire, connect(a, client, "localhost".try_into().unwrap()), accept(b, server))?;
+    Some((wire, near.unwrap(), far.unwrap()))
 }
 
 #[test]
@@ -83,4 +91,62 @@ fn a_window_smaller_than_a_record_is_enough() {
             assert_eq!(halves[1].consumed, halves[1].received);
         }
     }
+}
+
+#[test]
+fn server_name_is_known_at_both_ends() {
+    for version in [&TLS12, &TLS13] {
+        let (client, server) = configs(version);
+        let (connector, acceptor) = (TlsConnector::from(client.clone()), TlsAcceptor::from(server.clone()));
+        let wire = Wire::new(1);
+        let (a, b) = wire.ends();
+        let (near, far) =
+            both(&wire, connector.connect("localhost".try_into().unwrap(), a), acceptor.accept(b)).expect("stuck");
+        let names = [near.unwrap(), far.unwrap()].map(|stream| stream.negotiated().server_name.clone());
+        assert_eq!(names, [Some("localhost".to_owned()), Some("localhost".to_owned())]);
+
+        let mut silent = ClientConfig::clone(&client);
+        silent.enable_sni = false;
+        let wire = Wire::new(1);
+        let (a, b) = wire.ends();
+        let (near, far) = both(&wire, connect(a, Arc::new(silent), "localhost".try_into().unwrap()), accept(b, server))
+            .expect("stuck");
+        let names = [near.unwrap(), far.unwrap()].map(|stream| stream.negotiated().server_name.clone());
+        assert_eq!(names, [None, None]);
+    }
+}
+
+#[test]
+fn server_chooses_its_configuration_by_the_hello() {
+    for version in [&TLS12, &TLS13] {
+        let (client, server) = configs(version);
+        let wire = Wire::new(1);
+        let (a, b) = wire.ends();
+        let accepting = async move {
+            let start = StartHandshake::read(b).await?;
+            assert_eq!(start.client_hello().server_name(), Some("localhost"));
+            let mut config = ServerConfig::clone(&server);
+            config.alpn_protocols = vec![b"chosen".to_vec()];
+            start.into_stream(Arc::new(config)).await
+        };
+        let mut offers = ClientConfig::clone(&client);
+        offers.alpn_protocols = vec![b"other".to_vec(), b"chosen".to_vec()];
+        let connecting = connect(a, Arc::new(offers), "localhost".try_into().unwrap());
+        let (near, far) = both(&wire, connecting, accepting).expect("stuck");
+        for stream in [near.unwrap(), far.unwrap()] {
+            assert_eq!(stream.negotiated().alpn.as_deref(), Some(&b"chosen"[..]));
+            assert_eq!(stream.negotiated().server_name.as_deref(), Some("localhost"));
+        }
+    }
+}
+
+#[test]
+fn start_answers_garbage_with_an_alert() {
+    let wire = Wire::new(1);
+    let (mut a, b) = wire.ends();
+    a.send(bytes::Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n"), offload_api::TxTag::PLAIN);
+    let alert = async { std::future::poll_fn(|cx| a.poll_segment(cx)).await.unwrap().unwrap().data.to_vec() };
+    let (alert, failed) = both(&wire, alert, StartHandshake::read(b)).expect("stuck");
+    assert!(matches!(failed, Err(HandshakeError::Tls(_))), "{failed:?}");
+    assert_eq!((alert[0], alert[5]), (21, 2), "a fatal alert: {alert:?}");
 }

@@ -1,6 +1,7 @@
 //! Against rustls' own record layer over kernel sockets, in both roles, with every suite; and how handshakes fail.
 
-use ktls_offload::{AlertDescription, HandshakeError, KtlsStream, TlsError, TokioSegments, accept, connect};
+use ktls_offload::{AlertDescription, HandshakeError, KtlsStream, TlsError, accept, connect};
+use offload_api::TokioSegments;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{
@@ -103,7 +104,7 @@ where
 async fn exercise(stream: KtlsStream<TokioSegments<TcpStream>>, bytes: usize) -> (u64, u64) {
     let payload: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
     let expected = payload.clone();
-    let (mut reader, mut writer) = tokio::io::split(stream);
+    let (mut reader, mut writer) = stream.into_split();
     let write = async move {
         for chunk in payload.chunks(33_333) {
             writer.write_all(chunk).await.unwrap();
@@ -171,6 +172,25 @@ async fn as_a_server_of_rustls() {
             assert_eq!(peer.join().unwrap().unwrap(), 1_000_000);
         }
     }
+}
+
+#[tokio::test]
+async fn inner_stream_goes_on_in_plaintext() {
+    let identity = Identity::new();
+    let (near, far) = tokio::io::duplex(1 << 16);
+    let (client, server) = tokio::join!(
+        connect(TokioSegments::new(near), Arc::new(identity.client(None)), name()),
+        accept(TokioSegments::new(far), Arc::new(identity.server())),
+    );
+    let (mut client, mut server) = (client.unwrap(), server.unwrap());
+    client.write_all(b"protected").await.unwrap();
+    client.flush().await.unwrap();
+    server.read_exact(&mut [0; 9]).await.unwrap();
+    let (mut near, mut far) = (client.into_inner().unwrap(), server.into_inner().unwrap());
+    near.write_all(b"plain").await.unwrap();
+    let mut plain = [0; 5];
+    far.read_exact(&mut plain).await.unwrap();
+    assert_eq!(&plain, b"plain");
 }
 
 #[tokio::test]

@@ -218,7 +218,7 @@ fn run(plan: &Plan) -> Run {
             }
         }
         near.close().await.unwrap();
-        *sender.borrow_mut() = near.transport().counters();
+        *sender.borrow_mut() = near.get_ref().counters();
         drop(near);
     };
     let read = async {
@@ -226,7 +226,7 @@ fn run(plan: &Plan) -> Run {
         while let Some(chunk) = far.next_chunk().await.unwrap() {
             plain.borrow_mut().0.extend_from_slice(&chunk);
         }
-        plain.borrow_mut().1 = far.transport().counters();
+        plain.borrow_mut().1 = far.get_ref().counters();
         drop(far);
     };
     let tasks: Vec<Task<'_>> =
@@ -361,7 +361,7 @@ fn without_its_runner_a_stream_goes_on_in_software() {
         near.offload(Offload { tx: true, rx: false });
         near.send_chunk(vec![1; 50_000].into()).await.unwrap();
         drop(sends);
-        assert_eq!(near.transport().counters().sealed_here, 4);
+        assert_eq!(near.get_ref().counters().sealed_here, 4);
         near.send_chunk(vec![2; 50_000].into()).await.unwrap();
         near.close().await.unwrap();
         drop(near);
@@ -392,7 +392,7 @@ fn a_forged_record_fails_the_stream() {
     let read = async {
         let error = far.next_chunk().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
-        assert_eq!(far.transport().counters().not_opened, 1);
+        assert_eq!(far.get_ref().counters().not_opened, 1);
         // It is told before the end of the stream is.
         poll_fn(|cx| far.poll_committed(cx)).await.unwrap();
         drop(far);

@@ -2,6 +2,7 @@
 
 mod cancelled;
 mod endings;
+mod events;
 mod handshake;
 mod kernel_loopback;
 mod lookaside;

@@ -214,13 +214,11 @@ fn run(options: &NvmeLoopback, mode: Mode, observers: &Observers) -> Result<Run,
         server = server.with_digests_by_device();
     }
     let _runs_on = there.spawn("target", serve(there.clone(), listener, server, mode, seed));
-    let config = HostConfig {
-        queues: options.queues,
-        depth: options.depth,
-        data_digest: true,
-        offload: mode.offload(),
-        ..HostConfig::new(NQN, HostIdentity::drawn_from(&mut seed.stream("nvme host")))
-    };
+    let mut config = HostConfig::new(NQN, HostIdentity::drawn_from(&mut seed.stream("nvme host")));
+    config.queues = options.queues;
+    config.depth = options.depth;
+    config.data_digest = true;
+    config.offload = mode.offload();
     let connects =
         Connects { near: here.clone(), far: (there.address(), PORT).into(), mode, seed, count: AtomicU64::new(0) };
     let (host, tasks) = Host::new(connects, here.runtime(), config);

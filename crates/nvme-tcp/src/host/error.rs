@@ -25,6 +25,14 @@ pub enum HostError {
         /// What it said beside it.
         result: u64,
     },
+    /// The target has no subsystem of this name for this host.
+    #[error("there is no subsystem `{subsystem}` at the target: check the NQN, or list those that exist by discovery")]
+    NoSubsystem {
+        /// The NQN that was asked for.
+        subsystem: String,
+        /// The answer to Connect.
+        status: Status,
+    },
     /// The controller cannot be used by this host.
     #[error("the controller cannot be used: {0}")]
     Unsuitable(Unsuitable),
@@ -86,7 +94,7 @@ impl HostError {
     /// Trying again would come to the same.
     pub(super) fn is_final(&self) -> bool {
         match self {
-            HostError::Refused { status, .. } => status.do_not_retry(),
+            HostError::Refused { status, .. } | HostError::NoSubsystem { status, .. } => status.do_not_retry(),
             HostError::Unsuitable(_) | HostError::Closed | HostError::TaskLost => true,
             _ => false,
         }

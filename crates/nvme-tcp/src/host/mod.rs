@@ -70,10 +70,13 @@ use std::sync::{Arc, Mutex};
 /// use offload_base::Seed;
 ///
 /// let identity = HostIdentity::drawn_from(&mut Seed(7).stream("host"));
-/// let config = HostConfig { queues: 4, data_digest: true, ..HostConfig::new("nqn.2026-01.example:disk", identity) };
+/// let mut config = HostConfig::new("nqn.2026-01.example:disk", identity);
+/// config.queues = 4;
+/// config.data_digest = true;
 /// assert_eq!(config.depth, 128);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HostConfig {
     /// The subsystem to connect to.
     pub subsystem: String,
@@ -130,8 +133,8 @@ pub struct HostConfig {
 /// ```
 /// use nvme_tcp::host::{HostConfig, HostIdentity, Offload};
 ///
-/// let of = |identity| HostConfig { offload: Offload::PlaceAndCheck, ..HostConfig::new("nqn.2026-01.example:disk", identity) };
-/// let config = of(HostIdentity::of_uuid([7; 16]));
+/// let mut config = HostConfig::new("nqn.2026-01.example:disk", HostIdentity::of_uuid([7; 16]));
+/// config.offload = Offload::PlaceAndCheck;
 /// assert_ne!(config.offload, Offload::default());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -217,6 +220,8 @@ struct Shared {
     given_up: Arc<GivenUp>,
     offloads: SharedCounters,
     central: Mutex<Central>,
+    /// The parent of the host's events.
+    span: tracing::Span,
 }
 
 #[derive(Default)]
@@ -324,7 +329,9 @@ impl Host {
         let config = HostConfig { queues: config.queues.max(1), ..config };
         let given_up = Arc::<GivenUp>::default();
         let lanes = (0..=usize::from(config.queues)).map(|_| Arc::new(Lane::new(given_up.clone()))).collect();
+        let span = tracing::debug_span!("nvme_host", subsystem = config.subsystem);
         let shared = Arc::new(Shared {
+            span,
             config,
             connector: Box::new(connector),
             timers,

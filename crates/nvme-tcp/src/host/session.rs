@@ -14,7 +14,9 @@ use super::looking::{Found, Looking};
 use super::serving::{Ended, Upkeep, serve};
 use super::{Association, HostConfig, Shared, events, lock};
 use crate::core::queue::{Buffer, Payload};
-use crate::wire::{CC_ENABLE, CSTS_READY, ConnectData, ControllerData, DISCOVERY_NQN, commands, identify, property};
+use crate::wire::{
+    CC_ENABLE, CSTS_READY, ConnectData, ControllerData, DISCOVERY_NQN, Status, commands, identify, property,
+};
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::sync::atomic::Ordering;
@@ -23,6 +25,7 @@ use core::time::Duration;
 use offload_base::{Instant, Timers};
 use smallvec::SmallVec;
 use std::sync::Arc;
+use tracing::debug;
 
 /// What does a part of a host's work: to be spawned, and left alone. If one is dropped before it ends, or panics, the
 /// host ends.
@@ -77,6 +80,7 @@ async fn keep_controller(task: HasTask) {
         delay = if lasted { Duration::ZERO } else { delay * 2 };
         delay = delay.max(shared.config.reconnect_delay).min(shared.config.reconnect_delay_max);
         let mut wait = delay.max(loss.wait);
+        debug!(parent: &shared.span, ?wait, "reconnect after a pause");
         while !wait.is_zero() {
             if shared.back_off(wait).await {
                 return shared.end(&HostError::Closed);
@@ -161,6 +165,7 @@ impl Shared {
             central.lost_since = None;
             central.live_since = Some(self.timers.now());
             central.stats.connects += 1;
+            debug!(parent: &self.span, queues = central.connected, connects = central.stats.connects, "connected");
             central.wake();
         }
     }
@@ -171,6 +176,7 @@ impl Shared {
         if central.generation != generation {
             return;
         }
+        debug!(parent: &self.span, %error, "queue lost");
         let now = self.timers.now();
         let is_first = central.lost != generation;
         let was_there = central.association.take().is_some();
@@ -206,6 +212,9 @@ impl Shared {
         let error = {
             let mut central = lock(&self.central);
             central.association = None;
+            if central.ended.is_none() {
+                debug!(parent: &self.span, reason = %error, "host ended");
+            }
             central.ended.get_or_insert_with(|| error.clone()).clone()
         };
         let held = self.given_up.end();
@@ -412,7 +421,14 @@ async fn connect(link: &mut Link, config: &HostConfig, id: u16, depth: u16, cont
     };
     let command = commands::connect(id, depth, config.keep_alive);
     let payload = Payload::Write(SmallVec::from_iter([data.to_bytes().into()]));
-    let finished = link.execute("a connection", command, payload).await?;
+    let finished = link.execute("a connection", command, payload).await.map_err(|error| match error {
+        HostError::Refused { status, result: SUBSYSTEM_AT_FAULT, .. }
+            if status.is_same_as(Status::CONNECT_INVALID_PARAMETERS) =>
+        {
+            HostError::NoSubsystem { subsystem: config.subsystem.clone(), status }
+        }
+        error => error,
+    })?;
     let result = finished.completion.result;
     if result & AUTHENTICATION_REQUIRED != 0 {
         return Err(HostError::Unsuitable(Unsuitable::Authentication));
@@ -443,6 +459,8 @@ const FATAL: u32 = 1 << 1;
 const CONTROLLER: u8 = 0x01;
 /// ATR and ASCR of Connect's result.
 const AUTHENTICATION_REQUIRED: u64 = 0b11 << 17;
+/// IATTR and IPO of a refused Connect: the fault is in its data, at SUBNQN (NVM Express Base Specification 2.1, section 6.3).
+const SUBSYSTEM_AT_FAULT: u64 = 1 << 16 | 256;
 /// How often a controller that is not ready is asked.
 const READY_POLL: Duration = Duration::from_millis(10);
 /// Of a controller that knows no limit.

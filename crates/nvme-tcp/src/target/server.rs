@@ -163,6 +163,7 @@ impl Server {
         let is_stranger = slot.is_some();
         let now = self.shared.timers.now();
         let connection = lock(&self.shared.target).accept(now);
+        tracing::debug!(connection = ?connection.id(), "stream accepted");
         let mailbox = Arc::<Mailbox>::default();
         lock(&self.shared.mailboxes.inner).insert(connection.id(), mailbox.clone());
         let alarm = self.shared.timers.alarm();
@@ -305,10 +306,14 @@ impl<S: SegmentStream> Future for Serve<S> {
         let this = self.get_mut();
         match this.poll_all(cx) {
             Poll::Ready(Err(error)) => {
+                tracing::debug!(connection = ?this.connection.id(), %error, "stream failed");
                 this.connection.handle_end(&mut lock(&this.shared.target));
                 Poll::Ready(Err(error.into()))
             }
-            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+            Poll::Ready(Ok(())) => {
+                tracing::debug!(connection = ?this.connection.id(), "stream ended");
+                Poll::Ready(Ok(()))
+            }
             Poll::Pending => Poll::Pending,
         }
     }

@@ -101,7 +101,9 @@ fn is_lost(error: &CommandError) -> bool {
 
 /// A host whose task `number` has that fate.
 fn doomed(bed: &Bed, number: usize, fate: Fate) -> (Host, Arc<Doom>) {
-    doomed_with(bed, HostConfig { queues: 2, ..bed.host_config() }, number, fate)
+    let mut config = bed.host_config();
+    config.queues = 2;
+    doomed_with(bed, config, number, fate)
 }
 
 fn doomed_with(bed: &Bed, config: HostConfig, number: usize, fate: Fate) -> (Host, Arc<Doom>) {
@@ -172,7 +174,10 @@ fn a_lost_task_gives_its_contexts_back() {
     for fate in [Fate::Dropped, Fate::Panics] {
         let mut bed = Bed::new(66, TransportConfig::default(), Layers::Tcp, 0.0);
         let (offload, data_digest) = (Offload::PlaceAndCheck, true);
-        let config = HostConfig { queues: 1, offload, data_digest, ..bed.host_config() };
+        let mut config = bed.host_config();
+        config.queues = 1;
+        config.offload = offload;
+        config.data_digest = data_digest;
         let (host, doom) = doomed_with(&bed, config, 1, fate);
         let runtime = bed.runtime();
         bed.run(async move {

@@ -6,6 +6,7 @@ mod bed;
 mod changed_namespaces;
 mod conformance;
 mod endurance;
+mod events;
 mod faulty;
 mod given_up;
 mod host;

@@ -2,7 +2,8 @@
 //!
 //! Code opens a scope where the kind of work changes; the driver of hosts, devices and wires opens a scope for
 //! the domain. With the feature `meter` a `Meter` collects the time of the threads that are attached to it; on
-//! any other thread a scope is one load and a branch. Without the feature a scope is nothing at all.
+//! any other thread a scope is one load and a branch. Without the feature a scope is nothing at all, and a `Meter` has no
+//! value, so that code which takes an `Option` of one needs no condition.
 //!
 //! `meter`: what keeps the time.
 
@@ -11,6 +12,8 @@ mod meter;
 
 #[cfg(feature = "meter")]
 pub use meter::{Attached, Meter, Report};
+#[cfg(not(feature = "meter"))]
+pub use unmetered::{Attached, Meter};
 
 use core::marker::PhantomData;
 
@@ -49,6 +52,24 @@ pub enum Work {
 
 /// All kinds of work, in the order of their declaration.
 pub const WORKS: [Work; 6] = [Work::Stack, Work::Copy, Work::Framing, Work::Crypto, Work::Digest, Work::Application];
+
+#[cfg(not(feature = "meter"))]
+mod unmetered {
+    /// A meter, of which there is no value in a build without the feature `meter`.
+    #[derive(Clone, Copy, Debug)]
+    pub enum Meter {}
+
+    /// The attachment of a thread to a [`Meter`].
+    #[derive(Debug)]
+    pub enum Attached {}
+
+    impl Meter {
+        /// Meters the calling thread.
+        pub fn attach(&self) -> Attached {
+            match *self {}
+        }
+    }
+}
 
 /// From here to the end of the guard's life the time is `domain`'s; its work starts as [`Work::Stack`].
 ///

@@ -117,7 +117,7 @@ struct Cost {
 }
 
 async fn write(stream: &mut KtlsStream<Counted>, how: How, data: Bytes) -> Cost {
-    let before = stream.transport().calls.get();
+    let before = stream.get_ref().calls.get();
     let mut polls = 0;
     {
         let mut write = pin!(async {
@@ -142,7 +142,7 @@ async fn write(stream: &mut KtlsStream<Counted>, how: How, data: Bytes) -> Cost 
         })
         .await;
     }
-    Cost { calls: stream.transport().calls.get() - before, polls }
+    Cost { calls: stream.get_ref().calls.get() - before, polls }
 }
 
 /// What each of the writes costs once all is settled, on a NIC or on the CPU.

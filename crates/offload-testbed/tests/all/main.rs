@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 
 mod attach;
+mod ci;
 mod crowded;
 mod datagram_sockets;
 mod datagrams;

@@ -139,7 +139,7 @@ impl Bed {
     }
 
     pub(crate) fn host_config(&self) -> HostConfig {
-        HostConfig { queues: 1, ..HostConfig::new(DISK, HostIdentity::drawn_from(&mut self.seed.stream("host"))) }
+        HostConfig::new(DISK, HostIdentity::drawn_from(&mut self.seed.stream("host")))
     }
 
     pub(crate) fn connector(&self) -> impl Connector + 'static {

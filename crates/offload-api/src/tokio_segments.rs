@@ -3,25 +3,31 @@
 //! Invariant: what was queued is written in order and once; `written + queued == sent`. Sequence numbers are stream
 //! offsets modulo 2^32, counted from zero in each direction.
 
-use crate::tasks::{Task, Waiting};
+use crate::contexts::Contexts;
+use crate::device::DeviceEvent;
+use crate::rx::{RxMeta, RxSegment};
+use crate::source::Sealer;
+use crate::stream::{self, NextPiece, SegmentStream, SendTurn, SentBytes};
+use crate::unit::{Handle, Layer, TxTag};
 use bytes::{Buf, Bytes, BytesMut};
 use core::future::Future;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker, ready};
-use offload_api::{
-    Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream, SendTurn,
-    SentBytes, TxTag, stream,
-};
 use offload_base::Seq;
+use offload_base::tasks::{Task, WaitingTasks};
+use offload_formats::FlowKey;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, Join};
 use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::UnixStream;
 
-/// What [`TokioSegments`] travel on.
+/// A byte stream below [`TokioSegments`]: a TCP or Unix socket of tokio, a duplex stream, or two halves put together by
+/// [`tokio::io::join`].
 ///
 /// ```
-/// use ktls_offload::ByteStream;
+/// use offload_api::ByteStream;
 /// use std::pin::Pin;
 /// use std::task::{Context, Poll};
 /// use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -51,8 +57,22 @@ use tokio::net::TcpStream;
 /// #         Pin::new(&mut self.0).poll_shutdown(cx)
 /// #     }
 /// # }
-/// # let _stream = |counted: Counted| ktls_offload::TokioSegments::new(counted);
+/// # let _stream = |counted: Counted| offload_api::TokioSegments::new(counted);
 /// ```
+///
+/// Any other stream of tokio is split and joined again:
+///
+/// ```
+/// # fn over_any(stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin) {
+/// let (read, write) = tokio::io::split(stream);
+/// let stream = offload_api::TokioSegments::new(tokio::io::join(read, write));
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a `ByteStream`, so `TokioSegments` cannot run on it",
+    note = "any `AsyncRead + AsyncWrite` can be split and joined: \
+            `let (read, write) = tokio::io::split(stream); TokioSegments::new(tokio::io::join(read, write))`"
+)]
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {
     /// It is dropped next, and what it was given to write is to be discarded then as far as that has not left, not
     /// delivered later. The other side sees a reset if there is such a thing.
@@ -66,12 +86,18 @@ impl ByteStream for TcpStream {
     }
 }
 
+/// The peer's receive buffer already has the bytes that were written.
+#[cfg(unix)]
+impl ByteStream for UnixStream {
+    fn reset_when_dropped(&mut self) {}
+}
+
 /// What was written is with the other side already.
 impl ByteStream for DuplexStream {
     fn reset_when_dropped(&mut self) {}
 }
 
-/// For tests: the two ways have nothing in common that could be reset.
+/// The halves have nothing in common that could be reset.
 impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> ByteStream for Join<R, W> {
     fn reset_when_dropped(&mut self) {}
 }
@@ -88,8 +114,7 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> ByteStream for J
 ///
 /// ```
 /// use bytes::Bytes;
-/// use ktls_offload::TokioSegments;
-/// use offload_api::{SegmentStream, TxTag};
+/// use offload_api::{SegmentStream, TokioSegments, TxTag};
 /// use std::future::poll_fn;
 /// use tokio::io::AsyncReadExt;
 ///
@@ -120,7 +145,7 @@ pub struct TokioSegments<T: ByteStream> {
     failed: Option<io::ErrorKind>,
     /// A stream has one waker for its write side. The writer waits for that, and so does a reader for as long as something
     /// is queued, which may go away without another word: they wait together.
-    waiting: Waiting,
+    waiting: WaitingTasks,
     /// Who waits for something to read, and is to hear of an abort.
     reader: Option<Waker>,
 }
@@ -147,14 +172,22 @@ impl<T: ByteStream> TokioSegments<T> {
             buffer: BytesMut::new(),
             closing: Closing::Open,
             failed: None,
-            waiting: Waiting::default(),
+            waiting: WaitingTasks::default(),
             reader: None,
         }
     }
 
-    /// The stream below, unless it was aborted.
-    pub fn io(&self) -> Option<&T> {
+    /// Borrows the stream below. `None` after an abort.
+    pub fn get_ref(&self) -> Option<&T> {
         self.io.as_ref()
+    }
+
+    /// Takes the stream below out; nothing can be read or written here after that. Bytes that are queued and not written are
+    /// dropped, so poll [`poll_committed`](SegmentStream::poll_committed) first. `None` after an abort.
+    pub fn take(&mut self) -> Option<T> {
+        let io = self.io.take();
+        self.abort();
+        io
     }
 
     /// Writes what is queued, and closes the write side if that is what is left to do; `task` waits for it.
@@ -421,6 +454,34 @@ mod tests {
         let mut rest = Vec::new();
         far.read_to_end(&mut rest).await.unwrap();
         assert_eq!(rest, b"last words");
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn unix_stream_carries_both_directions() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let mut stream = TokioSegments::new(near);
+        stream.send(Bytes::from_static(b"question"), TxTag::PLAIN);
+        poll_fn(|cx| stream.poll_committed(cx)).await.unwrap();
+        far.read_exact(&mut [0; 8]).await.unwrap();
+        far.write_all(b"answer").await.unwrap();
+        let segment = poll_fn(|cx| stream.poll_segment(cx)).await.unwrap().unwrap();
+        assert_eq!(segment.data.to_vec(), b"answer");
+    }
+
+    #[tokio::test]
+    async fn taken_stream_carries_on_by_itself() {
+        let (near, mut far) = tokio::io::duplex(64);
+        let mut stream = TokioSegments::new(near);
+        stream.send(Bytes::from_static(b"first"), TxTag::PLAIN);
+        poll_fn(|cx| stream.poll_committed(cx)).await.unwrap();
+        let mut near = stream.take().unwrap();
+        assert!(stream.take().is_none());
+        drop(stream);
+        near.write_all(b"second").await.unwrap();
+        let mut both = [0; 11];
+        far.read_exact(&mut both).await.unwrap();
+        assert_eq!(&both, b"firstsecond");
     }
 
     /// Over the kernel's TCP, with a peer that has little room and does not read.

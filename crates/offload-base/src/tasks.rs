@@ -9,40 +9,51 @@ use core::task::{Context, Waker};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
 
-/// Who waits.
+/// The wakers of the waiting tasks.
 #[derive(Debug, Default)]
-pub(crate) struct Tasks {
+struct Tasks {
     waiting: Mutex<[Option<Waker>; TASKS]>,
 }
 
-/// Who a task is to its stream.
+/// The role of a task that waits for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Task {
-    /// It takes what arrives.
+pub enum Task {
+    /// Receives.
     Reader,
-    /// It has something to send.
+    /// Sends.
     Writer,
-    /// It waits for news of the device.
+    /// Waits for news of the device.
     Listener,
 }
 
-/// [`Tasks`] together with the waker that wakes them.
+/// The waiting tasks of a stream, and one waker for all of them.
+///
+/// ```
+/// use core::task::{Context, Waker};
+/// use offload_base::tasks::{Task, WaitingTasks};
+///
+/// let tasks = WaitingTasks::default();
+/// tasks.wait(Task::Reader, &Context::from_waker(Waker::noop()));
+/// tasks.wait(Task::Writer, &Context::from_waker(Waker::noop()));
+/// // A transport that keeps one waker gets this one; waking it wakes both tasks.
+/// tasks.waker().wake();
+/// ```
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub struct WaitingTasks {
     tasks: Arc<Tasks>,
     waker: Waker,
 }
 
-impl Default for Waiting {
-    fn default() -> Waiting {
+impl Default for WaitingTasks {
+    fn default() -> WaitingTasks {
         let tasks = Arc::new(Tasks::default());
-        Waiting { waker: tasks.clone().into(), tasks }
+        WaitingTasks { waker: tasks.clone().into(), tasks }
     }
 }
 
-impl Waiting {
-    /// `task` waits from now on.
-    pub(crate) fn wait(&self, task: Task, cx: &Context<'_>) {
+impl WaitingTasks {
+    /// Notes that `task` waits from now on.
+    pub fn wait(&self, task: Task, cx: &Context<'_>) {
         let mut waiting = self.tasks.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = &mut waiting[task as usize];
         if !kept.as_ref().is_some_and(|kept| kept.will_wake(cx.waker())) {
@@ -50,29 +61,28 @@ impl Waiting {
         }
     }
 
-    /// Wakes all that wait, once it is woken itself.
-    pub(crate) fn waker(&self) -> Waker {
+    /// Returns a waker that wakes all waiting tasks.
+    pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// The same, lent.
-    pub(crate) fn waker_ref(&self) -> &Waker {
+    /// Borrows the waker that wakes all waiting tasks.
+    pub fn waker_ref(&self) -> &Waker {
         &self.waker
     }
 
-    /// Wakes all that wait.
-    pub(crate) fn wake_all(&self) {
+    /// Wakes all waiting tasks.
+    pub fn wake_all(&self) {
         self.tasks.wake_but(None, false);
     }
 
-    /// Wakes all that wait but for `task`, which knows already and goes on waiting.
-    pub(crate) fn wake_others(&self, task: Task) {
+    /// Wakes all waiting tasks except `task`, which goes on waiting.
+    pub fn wake_others(&self, task: Task) {
         self.tasks.wake_but(Some(task), true);
     }
 
-    /// `task` has what it waited for; the others are to look too.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn done(&self, task: Task) {
+    /// Notes that `task` no longer waits, and wakes the others.
+    pub fn done(&self, task: Task) {
         self.tasks.wake_but(Some(task), false);
     }
 }
@@ -120,7 +130,7 @@ mod tests {
     fn each_task_that_waits_is_woken_once() {
         let [reader, writer] = [(); 2].map(|()| Arc::new(Count::default()));
         let (reading, writing) = (Waker::from(reader.clone()), Waker::from(writer.clone()));
-        let waiting = Waiting::default();
+        let waiting = WaitingTasks::default();
         waiting.wait(Task::Writer, &Context::from_waker(&writing));
         waiting.wait(Task::Reader, &Context::from_waker(&reading));
         waiting.waker().wake();

@@ -1,0 +1,78 @@
+//! Collects the spans and events that libraries report by `tracing`.
+
+use core::fmt::{Debug, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// A collector of spans and events of all levels, for tests. (Feature `mock`.)
+///
+/// ```
+/// use offload_api::EventLog;
+///
+/// let (sum, lines) = EventLog::collect(|| {
+///     tracing::debug!(port = 443, "connected");
+///     1 + 1
+/// });
+/// assert_eq!((sum, lines), (2, vec!["message=connected port=443".to_owned()]));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct EventLog {
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl EventLog {
+    /// Runs `work`, and returns its result and the fields of each span and event that this thread reported meanwhile.
+    pub fn collect<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
+        let log = EventLog::default();
+        let result = tracing::subscriber::with_default(log.clone(), work);
+        (result, core::mem::take(&mut *log.lines()))
+    }
+
+    fn lines(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, record: impl FnOnce(&mut dyn Visit)) {
+        let mut line = Line::default();
+        record(&mut line);
+        self.lines().push(line.0);
+    }
+}
+
+impl Subscriber for EventLog {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        self.push(|line| span.record(line));
+        Id::from_u64(1) // nobody asks which span an event belongs to
+    }
+
+    fn record(&self, _: &Id, values: &Record<'_>) {
+        self.push(|line| values.record(line));
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        self.push(|line| event.record(line));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[derive(Default)]
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let space = if self.0.is_empty() { "" } else { " " };
+        // Writing into a string does not fail.
+        let _ = write!(self.0, "{space}{field}={value:?}");
+    }
+}
