@@ -66,6 +66,36 @@ pub struct TokioDatagrams {
 }
 
 impl TokioDatagrams {
+    /// Bytes that [`bind`](Self::bind) asks for in each of the socket's buffers.
+    pub const SOCKET_BUFFER: usize = 2 << 20;
+
+    /// Binds a socket, and asks the kernel for buffers of [`SOCKET_BUFFER`](Self::SOCKET_BUFFER) bytes
+    /// ([`set_buffers`](Self::set_buffers)).
+    ///
+    /// # Errors
+    /// If the address cannot be bound, or as [`new`](Self::new).
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn bind(address: SocketAddr) -> io::Result<TokioDatagrams> {
+        let socket = std::net::UdpSocket::bind(address)?;
+        socket.set_nonblocking(true)?;
+        let socket = TokioDatagrams::new(UdpSocket::from_std(socket)?)?;
+        socket.set_buffers(Self::SOCKET_BUFFER, Self::SOCKET_BUFFER)?;
+        Ok(socket)
+    }
+
+    /// Asks the kernel for buffers of so many bytes for received datagrams and for datagrams to be sent (`SO_RCVBUF`, `SO_SNDBUF`). Linux
+    /// grants at most `net.core.rmem_max` and `net.core.wmem_max`, 208 KiB by default, and says nothing if that is less; datagrams that find
+    /// the receive buffer full are lost.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn set_buffers(&self, receive: usize, send: usize) -> io::Result<()> {
+        setsockopt(&self.socket, sockopt::RcvBuf, &receive)?;
+        Ok(setsockopt(&self.socket, sockopt::SndBuf, &send)?)
+    }
+
     /// Has `socket` tell of each datagram what its kernel knows.
     ///
     /// # Errors
@@ -350,6 +380,21 @@ mod tests {
             single.extend(batch.drain(..).flat_map(Datagram::split));
         }
         single
+    }
+
+    #[tokio::test]
+    async fn socket_buffers_follow_the_wish() {
+        use nix::sys::socket::getsockopt;
+        let socket = TokioDatagrams::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let sizes = || {
+            let socket = socket.socket();
+            [getsockopt(socket, sockopt::RcvBuf).unwrap(), getsockopt(socket, sockopt::SndBuf).unwrap()]
+        };
+        let default = sizes();
+        socket.set_buffers(50_000, 60_000).unwrap();
+        // socket(7): the kernel doubles the value, for its own use.
+        assert_eq!(sizes(), [100_000, 120_000]);
+        assert!(default.iter().all(|size| *size > 120_000), "{default:?}");
     }
 
     #[tokio::test]

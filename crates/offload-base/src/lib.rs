@@ -11,6 +11,7 @@
 //! - `descriptors`, with that feature: the limit of open files;
 //! - [`part`]: which part of a work in parts this process has, as schedulers tell it;
 //! - [`text`]: what people write and read: rates, errors with their causes;
+//! - [`waking`]: a lock under which no task is woken;
 //! - [`cost`]: where the CPU time went, by domain (host, device, wire) and by kind of work.
 //!
 //! Nothing here knows a protocol, a device or a runtime.
@@ -30,12 +31,14 @@ pub mod slots;
 pub mod tasks;
 pub mod text;
 pub mod time;
+pub mod waking;
 
 pub use pool::BufferPool;
 pub use quick_hash::QuickHash;
 pub use random::{RandomSource, Rng, Seed};
 pub use seq::Seq;
 pub use time::{Alarm, Clock, Instant, RealClock, Timers};
+pub use waking::{WakeList, Wakes, WakingGuard, WakingMutex};
 
 /// The README's example runs with the others.
 #[cfg(doctest)]

@@ -1,0 +1,161 @@
+//! A lock under which no task is woken.
+//!
+//! A waker may run code of its executor at once: poll the task, or drop it with all of its futures. If such a future takes the lock that
+//! the caller of [`Waker::wake`] holds, the thread waits for itself. So state under a [`WakingMutex`] collects the tasks to be woken in a
+//! [`WakeList`], and the guard wakes them after it has unlocked the mutex.
+
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+use core::task::Waker;
+use smallvec::SmallVec;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Tasks to be woken, in the order in which they were added. Dropping the list wakes them.
+///
+/// See [`WakingMutex`] for an example.
+#[derive(Debug, Default)]
+pub struct WakeList(SmallVec<[Waker; 4]>);
+
+impl WakeList {
+    /// Adds tasks.
+    pub fn add(&mut self, tasks: impl IntoIterator<Item = Waker>) {
+        self.0.extend(tasks);
+    }
+}
+
+impl Drop for WakeList {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(Waker::wake);
+    }
+}
+
+/// State under a lock, with the list of tasks that its events wake.
+///
+/// See [`WakingMutex`] for an example.
+pub trait Wakes {
+    /// Returns the list of tasks to be woken after the unlock.
+    fn wake_list(&mut self) -> &mut WakeList;
+}
+
+/// A mutex whose guard first unlocks it, and then wakes the tasks of the state's [`WakeList`]. A panic under the lock does not poison it.
+///
+/// ```
+/// use offload_base::{WakeList, Wakes, WakingMutex};
+/// use std::task::Waker;
+///
+/// #[derive(Default)]
+/// struct Slot {
+///     value: Option<u32>,
+///     reader: Option<Waker>,
+///     woken: WakeList,
+/// }
+///
+/// impl Wakes for Slot {
+///     fn wake_list(&mut self) -> &mut WakeList {
+///         &mut self.woken
+///     }
+/// }
+///
+/// let slot = WakingMutex::new(Slot { reader: Some(Waker::noop().clone()), ..Slot::default() });
+/// let mut locked = slot.lock();
+/// locked.value = Some(7);
+/// let reader = locked.reader.take();
+/// locked.wake_list().add(reader);
+/// drop(locked); // unlocks the slot, then wakes the reader
+/// ```
+#[derive(Debug, Default)]
+pub struct WakingMutex<T>(Mutex<T>);
+
+impl<T: Wakes> WakingMutex<T> {
+    /// Wraps the state.
+    pub fn new(state: T) -> WakingMutex<T> {
+        WakingMutex(Mutex::new(state))
+    }
+
+    /// Locks the state.
+    pub fn lock(&self) -> WakingGuard<'_, T> {
+        WakingGuard { state: self.0.lock().unwrap_or_else(PoisonError::into_inner), woken: WakeList::default() }
+    }
+}
+
+/// The locked state of a [`WakingMutex`].
+///
+/// See [`WakingMutex`] for an example.
+pub struct WakingGuard<'a, T: Wakes> {
+    state: MutexGuard<'a, T>,
+    /// Behind the guard, because fields are dropped in order.
+    woken: WakeList,
+}
+
+impl<T: Wakes> Deref for WakingGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.state
+    }
+}
+
+impl<T: Wakes> DerefMut for WakingGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.state
+    }
+}
+
+impl<T: Wakes> Drop for WakingGuard<'_, T> {
+    fn drop(&mut self) {
+        let list = self.state.wake_list();
+        // Most guards wake nobody, and the list is 80 bytes long.
+        if !list.0.is_empty() {
+            self.woken = core::mem::take(list);
+        }
+    }
+}
+
+impl<T: Wakes + fmt::Debug> fmt::Debug for WakingGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.state.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct State(WakeList);
+
+    impl Wakes for State {
+        fn wake_list(&mut self) -> &mut WakeList {
+            &mut self.0
+        }
+    }
+
+    /// A task that counts how often it was woken while the state was unlocked.
+    #[derive(Default)]
+    struct Task {
+        state: WakingMutex<State>,
+        unlocked: AtomicUsize,
+    }
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.unlocked.fetch_add(self.state.0.try_lock().is_ok().into(), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn tasks_are_woken_after_the_unlock() {
+        let task = Arc::new(Task::default());
+        for count in [1, 9] {
+            let before = task.unlocked.load(Ordering::Relaxed);
+            let mut state = task.state.lock();
+            state.0.add((0..count).map(|_| Waker::from(task.clone())));
+            assert_eq!(task.unlocked.load(Ordering::Relaxed), before);
+            drop(state);
+            assert_eq!(task.unlocked.load(Ordering::Relaxed), before + count);
+        }
+    }
+}
