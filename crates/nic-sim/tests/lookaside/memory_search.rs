@@ -13,8 +13,6 @@ pub(crate) fn copies(byte: impl Fn(usize) -> u8) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mut memory = std::fs::File::open("/proc/self/mem").unwrap();
     let mut found = 0;
-    // 16 bytes of it are enough to know it by; those of an expanded key begin with the key.
-    let expected: [u8; 4] = core::array::from_fn(|at| byte(at) ^ 0xff);
     for line in maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|rights| rights.starts_with("rw"))) {
         let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
         let (start, end) = (u64::from_str_radix(start, 16).unwrap(), u64::from_str_radix(end, 16).unwrap());
@@ -22,9 +20,13 @@ pub(crate) fn copies(byte: impl Fn(usize) -> u8) -> usize {
         if memory.seek(SeekFrom::Start(start)).is_err() || memory.read_exact(&mut bytes).is_err() {
             continue;
         }
-        let begins = |window: &[u8]| window.iter().zip(expected).all(|(byte, expected)| byte ^ 0xff == expected);
-        let is_key = |window: &[u8]| window.iter().enumerate().all(|(at, found)| *found == byte(at));
-        found += bytes.windows(16).filter(|window| begins(&window[..4]) && is_key(window)).count();
+        // 16 bytes identify it; those of an expanded key begin with the key.
+        let is_key = |at: &usize| {
+            bytes
+                .get(*at..at + 16)
+                .is_some_and(|window| window.iter().enumerate().all(|(at, found)| *found == byte(at)))
+        };
+        found += memchr::memchr_iter(byte(0), &bytes).filter(is_key).count();
         // What was read may hold the key: it is not to be found by the next look.
         bytes.fill(0);
     }
