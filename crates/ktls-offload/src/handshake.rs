@@ -3,6 +3,7 @@
 //! Invariant: rustls gets one record at a time, and none after the one that ends the handshake, so every record of
 //! data, with its sequence number and what the device said about it, is left to the record layer.
 
+use crate::exporter::ExporterLog;
 use crate::keys::{KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
 use crate::messages::Role;
 use crate::record::HEADER_LEN;
@@ -81,7 +82,10 @@ pub async fn connect<S: SegmentStream>(
         ServerName::DnsName(name) if config.enable_sni => Some(name.as_ref().to_owned()),
         _ => None, // RFC 6066 section 3: addresses are not sent
     };
-    run(stream, UnbufferedClientConnection::new(config, name)?, Records::default(), server_name).await
+    let log = ExporterLog::around(&config.key_log);
+    let mut config = ClientConfig::clone(&config);
+    config.key_log = log.clone();
+    run(stream, UnbufferedClientConnection::new(Arc::new(config), name)?, Records::default(), server_name, log).await
 }
 
 /// Shakes hands as a server; see [`connect`].
@@ -100,7 +104,7 @@ pub async fn accept<S: SegmentStream>(
         // The connection finds the same fault in the records, and answers it as the configuration wants.
         Ok(hello) => {
             let server_name = hello.ok().and_then(|accepted| server_name(&accepted));
-            run(stream, UnbufferedServerConnection::new(config)?, records, server_name).await
+            serve(stream, config, records, server_name).await
         }
         Err(error) => give_up(stream, error).await,
     }
@@ -162,7 +166,7 @@ impl<S: SegmentStream> StartHandshake<S> {
     pub async fn into_stream(self, config: Arc<ServerConfig>) -> Result<KtlsStream<S>, HandshakeError> {
         check(&config)?;
         let server_name = server_name(&self.accepted);
-        run(self.stream, UnbufferedServerConnection::new(config)?, self.records, server_name).await
+        serve(self.stream, config, self.records, server_name).await
     }
 }
 
@@ -170,6 +174,19 @@ impl<S> fmt::Debug for StartHandshake<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StartHandshake").field("server_name", &server_name(&self.accepted)).finish_non_exhaustive()
     }
+}
+
+/// Shakes hands as a server, with the ClientHello in `records`.
+async fn serve<S: SegmentStream>(
+    stream: S,
+    config: Arc<ServerConfig>,
+    records: Records,
+    server_name: Option<String>,
+) -> Result<KtlsStream<S>, HandshakeError> {
+    let log = ExporterLog::around(&config.key_log);
+    let mut config = ServerConfig::clone(&config);
+    config.key_log = log.clone();
+    run(stream, UnbufferedServerConnection::new(Arc::new(config))?, records, server_name, log).await
 }
 
 fn server_name(accepted: &Accepted) -> Option<String> {
@@ -273,13 +290,14 @@ async fn run<S: SegmentStream, C: Connection>(
     connection: C,
     records: Records,
     server_name: Option<String>,
+    log: Arc<ExporterLog>,
 ) -> Result<KtlsStream<S>, HandshakeError> {
     let mut handshake = Handshake { connection, records };
     let concluded = match handshake.drive(&mut stream).await {
         Ok(()) => {
             // With TLS 1.2 either end may be the last to speak.
             let is_12 = handshake.connection.common().protocol_version() == Some(ProtocolVersion::TLSv1_2);
-            handshake.conclude(server_name).map(|established| (established, C::PEER_WAITS || is_12))
+            handshake.conclude(server_name, &log).map(|established| (established, C::PEER_WAITS || is_12))
         }
         Err(error) => Err(error),
     };
@@ -405,11 +423,12 @@ impl<C: Connection> Handshake<C> {
     }
 
     /// Takes the keys over.
-    fn conclude(self, server_name: Option<String>) -> Result<Established, HandshakeError> {
+    fn conclude(self, server_name: Option<String>, log: &ExporterLog) -> Result<Established, HandshakeError> {
         if !self.records.incoming.is_empty() {
             return Err(HandshakeError::Trailing);
         }
         let common = self.connection.common();
+        let exporter = log.exporter(common.negotiated_cipher_suite());
         let suite = common.negotiated_cipher_suite().map(|suite| suite.suite());
         let negotiated = Negotiated {
             server_name,
@@ -435,7 +454,7 @@ impl<C: Connection> Handshake<C> {
         };
         let keys = TrafficKeys { transmit: (secrets.tx.0, transmit), receive: (secrets.rx.0, receive) };
         Established::new(keys, schedule, Some(C::ROLE), self.records.inbox, self.records.next)
-            .map(|established| established.with_negotiated(negotiated))
+            .map(|established| established.with_negotiated(negotiated, exporter))
             .map_err(|UnsupportedKey { .. }| unsupported)
     }
 }

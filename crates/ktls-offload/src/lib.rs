@@ -8,6 +8,8 @@ mod connector;
 mod counters;
 mod error;
 #[cfg(feature = "rustls")]
+mod exporter;
+#[cfg(feature = "rustls")]
 mod handshake;
 mod keys;
 #[cfg(feature = "lookaside")]

@@ -33,6 +33,8 @@ use crate::alert::AlertDescription;
 use crate::counters::TlsCounters;
 use crate::error::TlsError;
 #[cfg(feature = "rustls")]
+use crate::exporter::Exporter;
+#[cfg(feature = "rustls")]
 use crate::handshake::Negotiated;
 use crate::keys::{KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
 use crate::messages::{self, Alert, Message, Messages, Role};
@@ -92,6 +94,8 @@ pub struct KtlsStream<S: SegmentStream> {
     stream: S,
     #[cfg(feature = "rustls")]
     negotiated: Negotiated,
+    #[cfg(feature = "rustls")]
+    exporter: Option<Box<Exporter>>,
     schedule: Box<dyn KeySchedule>,
     messages: Messages,
     counters: TlsCounters,
@@ -144,6 +148,8 @@ pub(crate) struct Established {
     next: Option<(Seq, u64)>,
     #[cfg(feature = "rustls")]
     negotiated: Negotiated,
+    #[cfg(feature = "rustls")]
+    exporter: Option<Box<Exporter>>,
 }
 
 impl Established {
@@ -166,13 +172,15 @@ impl Established {
             next,
             #[cfg(feature = "rustls")]
             negotiated: Negotiated::default(),
+            #[cfg(feature = "rustls")]
+            exporter: None,
         })
     }
 
     /// The same, and what the handshake agreed on.
     #[cfg(feature = "rustls")]
-    pub(crate) fn with_negotiated(self, negotiated: Negotiated) -> Established {
-        Established { negotiated, ..self }
+    pub(crate) fn with_negotiated(self, negotiated: Negotiated, exporter: Option<Box<Exporter>>) -> Established {
+        Established { negotiated, exporter, ..self }
     }
 }
 
@@ -192,6 +200,8 @@ impl<S: SegmentStream> KtlsStream<S> {
             stream,
             #[cfg(feature = "rustls")]
             negotiated: handshake.negotiated,
+            #[cfg(feature = "rustls")]
+            exporter: handshake.exporter,
             schedule,
             messages: Messages::new(receiver.key().version(), role),
             counters: TlsCounters { curr_tx_sw: 1, curr_rx_sw: 1, tx_sw: 1, rx_sw: 1, ..TlsCounters::default() },
@@ -310,6 +320,30 @@ impl<S: SegmentStream> KtlsStream<S> {
     #[cfg(feature = "rustls")]
     pub fn negotiated(&self) -> &Negotiated {
         &self.negotiated
+    }
+
+    /// Fills `output` with keying material that only both ends of this connection can make, for a protocol above (RFC 8446
+    /// section 7.5).
+    ///
+    /// ```
+    /// use ktls_offload::{KtlsStream, SegmentStream};
+    ///
+    /// /// Binds a login to the connection (RFC 9266).
+    /// fn channel_binding(stream: &KtlsStream<impl SegmentStream>) -> std::io::Result<[u8; 32]> {
+    ///     let mut binding = [0; 32];
+    ///     stream.export_keying_material(&mut binding, b"EXPORTER-Channel-Binding", b"")?;
+    ///     Ok(binding)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// `Unsupported` with TLS 1.2, and if the keys are not from a handshake of this crate; `InvalidInput` if label or output
+    /// are longer than the exporter allows.
+    #[cfg(feature = "rustls")]
+    pub fn export_keying_material(&self, output: &mut [u8], label: &[u8], context: &[u8]) -> std::io::Result<()> {
+        let missing =
+            || std::io::Error::new(std::io::ErrorKind::Unsupported, "only handshakes of TLS 1.3 have an exporter");
+        self.exporter.as_ref().ok_or_else(missing)?.export(output, label, context)
     }
 
     /// What happened so far.

@@ -175,6 +175,30 @@ async fn as_a_server_of_rustls() {
 }
 
 #[tokio::test]
+async fn exporter_agrees_with_that_of_rustls() {
+    let identity = Identity::new();
+    for (version, suite) in CIPHERS {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut client = ClientConnection::new(Arc::new(identity.client(Some(suite))), name()).unwrap();
+        let mut peer = listener.accept().unwrap().0;
+        let exporting = std::thread::spawn(move || {
+            while client.is_handshaking() {
+                client.complete_io(&mut peer).unwrap();
+            }
+            client.export_keying_material([0; 40], b"label", Some(b"context")).unwrap()
+        });
+        let stream = accept(TokioSegments::new(socket), Arc::new(identity.server())).await.unwrap();
+        let (mut ours, theirs) = ([0; 40], exporting.join().unwrap());
+        match stream.export_keying_material(&mut ours, b"label", b"context") {
+            Ok(()) => assert_eq!(ours, theirs),
+            Err(error) => assert_eq!((version, error.kind()), (ProtocolVersion::TLSv1_2, ErrorKind::Unsupported)),
+        }
+        assert!(stream.export_keying_material(&mut ours, &[b'x'; 300], b"").is_err());
+    }
+}
+
+#[tokio::test]
 async fn inner_stream_goes_on_in_plaintext() {
     let identity = Identity::new();
     let (near, far) = tokio::io::duplex(1 << 16);
