@@ -12,9 +12,9 @@ use offload_api::ipsec::Packet;
 use offload_api::{Direction, Protection};
 use offload_base::Instant;
 use offload_base::time::earliest;
-use offload_esp::IpView;
+use offload_formats::IpView;
 use offload_formats::Version;
-use offload_ip::{Limits, Reassembler, Taken};
+use offload_formats::reassembly::{Limits, Reassembler, Taken};
 
 /// Which way a fragment came.
 #[derive(Clone, Copy, Debug)]

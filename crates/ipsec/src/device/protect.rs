@@ -9,11 +9,13 @@ use super::{By, Decision, FRAME_BYTES, SecureDevice};
 use crate::keying::{SaEvent, SaId};
 use crate::sad::{Sa, Sequence};
 use bytes::{Buf, BytesMut};
+use offload_api::fragmentation::fragment;
 use offload_api::ipsec::Packet;
 use offload_api::{Action, DropReason, EspAsk, FlowKey, Handle, Limit, OffloadKind, Sent, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
-use offload_esp::{ETHERNET, IpView, Outer, Reached, WrapError, checksum};
+use offload_esp::{ETHERNET, Outer, Reached, WrapError, checksum};
+use offload_formats::IpView;
 
 /// How one packet is going to be protected.
 struct Plan {
@@ -186,7 +188,7 @@ impl SecureDevice {
             } else {
                 // RFC 4303 3.3.4: fragmented after ESP. Its number would not do: other SAs of these ends have it, too.
                 self.identification = self.identification.wrapping_add(1);
-                let fragments = offload_ip::fragment(wrapped_packet, ETHERNET, *mtu, self.identification);
+                let fragments = fragment(wrapped_packet, ETHERNET, *mtu, self.identification);
                 let Ok(fragments) = fragments else {
                     self.counters.out_state_mode_error += 1;
                     continue;

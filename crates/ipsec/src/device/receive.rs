@@ -21,11 +21,12 @@ use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, PacketMark, Rx
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 use offload_esp::inner::{NotEsp, shares_port};
-use offload_esp::{ETHERNET, EspAt, IpView, OpenError, ReplayWindow, Trailer, UnwrapError, unwrap};
+use offload_esp::{ETHERNET, EspAt, OpenError, ReplayWindow, Trailer, UnwrapError, unwrap};
+use offload_formats::IpView;
 use offload_formats::checksum::is_ipv4_header_right;
 use offload_formats::frame::ip_packet;
 use offload_formats::protocol;
-use offload_ip::Taken;
+use offload_formats::reassembly::Taken;
 
 impl SecureDevice {
     /// What the stack is to see of a received packet.
@@ -99,7 +100,7 @@ impl SecureDevice {
         if self.is_about_size(now, &packet.frame, &view) {
             return None;
         }
-        match self.action(Direction::Receive, &view.selectors(&packet.frame[ETHERNET..])) {
+        match self.action(Direction::Receive, &Packet::from_view(&view, &packet.frame[ETHERNET..])) {
             Some(Action::Bypass) => return Some(packet),
             Some(Action::Protect(_)) => self.counters.in_template_mismatch += 1,
             Some(Action::Discard) => self.counters.in_policy_block += 1,
@@ -238,11 +239,11 @@ impl SecureDevice {
     /// RFC 4301 5.2: lets a packet in if its policy asks for no other protection than it had.
     fn admit(&mut self, now: Instant, queue: usize, id: SaId, opened: Opened, view: &IpView) -> Option<RxPacket> {
         let Opened { mut frame, mut meta, packets: Packets { count, joined, .. } } = opened;
-        let (mut selectors, mut fragment) = (view.selectors(&frame[ETHERNET..]), view.fragment);
+        let (mut selectors, mut fragment) = (Packet::from_view(&view, &frame[ETHERNET..]), view.fragment);
         if view.fragment && self.must_be_whole(Direction::Receive, view, &selectors) {
             let (whole, view) = self.put_together(now, Origin::Sa(id), &frame)?;
             (frame, meta, fragment) = (whole, RxMeta::default(), view.fragment);
-            selectors = view.selectors(&frame[ETHERNET..]);
+            selectors = Packet::from_view(&view, &frame[ETHERNET..]);
         }
         let sa = self.sad.find(id)?;
         // RFC 4861 3.1: its hop limit is to show that it comes from a neighbour. Whoever fills a tunnel chooses it.
