@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use core::net::IpAddr;
 use core::ops::Range;
 use offload_formats::protocol::{ICMPV6, TCP, UDP};
-use offload_formats::{Headers, Protocol, Version, checksum};
+use offload_formats::{Headers, Protocol, Sum, Version, checksum};
 
 /// Puts a tag in front of the others.
 pub(crate) fn push_vlan(frame: &mut BytesMut, ether_type: u16, control: u16) {
@@ -108,7 +108,7 @@ fn set_address(frame: &mut [u8], headers: &Headers, address: IpAddr, which: usiz
     match address {
         IpAddr::V4(address) => {
             let at = network + 12 + 4 * which;
-            change(frame, at..at + 4, &address.octets(), &[Some(Sum::plain(network + 10)), upper]);
+            change(frame, at..at + 4, &address.octets(), &[Some(Field::plain(network + 10)), upper]);
         }
         IpAddr::V6(address) => {
             let at = network + 8 + 16 * which;
@@ -120,7 +120,7 @@ fn set_address(frame: &mut [u8], headers: &Headers, address: IpAddr, which: usiz
 fn set_class(frame: &mut [u8], headers: &Headers, version: Version, class: u8) {
     let Some((_, at)) = headers.network().filter(|(one, _)| *one == version) else { return };
     match version {
-        Version::Four => change(frame, at + 1..at + 2, &[class], &[Some(Sum::plain(at + 10))]),
+        Version::Four => change(frame, at + 1..at + 2, &[class], &[Some(Field::plain(at + 10))]),
         Version::Six => {
             frame[at] = frame[at] & 0xf0 | class >> 4;
             frame[at + 1] = frame[at + 1] & 0x0f | class << 4;
@@ -133,7 +133,7 @@ fn set_hops(frame: &mut [u8], headers: &Headers, version: Version, hops: impl Fn
     match version {
         Version::Four => {
             let hops = hops(frame[at + 8]);
-            change(frame, at + 8..at + 9, &[hops], &[Some(Sum::plain(at + 10))]);
+            change(frame, at + 8..at + 9, &[hops], &[Some(Field::plain(at + 10))]);
         }
         Version::Six => frame[at + 7] = hops(frame[at + 7]),
     }
@@ -145,57 +145,49 @@ fn has_upper_header(frame: &[u8], headers: &Headers) -> bool {
     !headers.is_fragment() || is_first(frame, version, network, upper)
 }
 
-/// A checksum in the frame.
+/// A checksum field of the frame.
 #[derive(Clone, Copy)]
-struct Sum {
+struct Field {
     at: usize,
     /// RFC 768: zero stands for none, and a sum of zero is sent as all ones.
     is_udp: bool,
 }
 
-impl Sum {
-    fn plain(at: usize) -> Sum {
-        Sum { at, is_udp: false }
+impl Field {
+    fn plain(at: usize) -> Field {
+        Field { at, is_udp: false }
     }
 }
 
 /// Where the checksum is of what IP carries, if that has one over the addresses.
-fn upper_checksum(frame: &[u8], headers: &Headers, protocol: u8, upper: usize) -> Option<Sum> {
-    let sum = match protocol {
-        TCP => Sum::plain(upper + 16),
-        UDP => Sum { at: upper + 6, is_udp: true },
-        ICMPV6 => Sum::plain(upper + 2),
+fn upper_checksum(frame: &[u8], headers: &Headers, protocol: u8, upper: usize) -> Option<Field> {
+    let field = match protocol {
+        TCP => Field::plain(upper + 16),
+        UDP => Field { at: upper + 6, is_udp: true },
+        ICMPV6 => Field::plain(upper + 2),
         _ => return None,
     };
-    let field = frame.get(sum.at..sum.at + 2).filter(|_| sum.at + 2 <= headers.end())?;
-    (!sum.is_udp || field != [0, 0]).then_some(sum)
+    let value = frame.get(field.at..field.at + 2).filter(|_| field.at + 2 <= headers.end())?;
+    (!field.is_udp || value != [0, 0]).then_some(field)
 }
 
 /// Overwrites the bytes at `at`, and mends the sums over them. Headers start at even offsets.
-fn change(frame: &mut [u8], at: Range<usize>, value: &[u8], sums: &[Option<Sum>]) {
+fn change(frame: &mut [u8], at: Range<usize>, value: &[u8], fields: &[Option<Field>]) {
     // In whole words, as they count in sums.
     let words = at.start & !1..(at.end + 1) & !1;
-    let before = sum_of(&frame[words.clone()]);
+    let (mut before, mut after) = (Sum::default(), Sum::default());
+    before.add(&frame[words.clone()]);
     frame[at].copy_from_slice(value);
-    let after = sum_of(&frame[words]);
-    for sum in sums.iter().flatten() {
-        let field = u16::from_be_bytes([frame[sum.at], frame[sum.at + 1]]);
-        // RFC 1624 3, equation 3: HC' = ~(~HC + ~m + m'), where ~m is the sum of as many words of ones, less theirs.
-        let mended = !fold(u64::from(!field) + u64::from(!fold(before)) + after);
-        let mended = if sum.is_udp && mended == 0 { u16::MAX } else { mended };
-        frame[sum.at..sum.at + 2].copy_from_slice(&mended.to_be_bytes());
+    after.add(&frame[words]);
+    for field in fields.iter().flatten() {
+        // RFC 1624 3, equation 3: HC' = ~(~HC + ~m + m').
+        let mut sum = after;
+        sum.add(&[!frame[field.at], !frame[field.at + 1]]);
+        sum.add(&before.finish().to_be_bytes());
+        let mended = sum.finish();
+        let mended = if field.is_udp && mended == 0 { u16::MAX } else { mended };
+        frame[field.at..field.at + 2].copy_from_slice(&mended.to_be_bytes());
     }
-}
-
-fn sum_of(words: &[u8]) -> u64 {
-    words.as_chunks::<2>().0.iter().map(|word| u64::from(u16::from_be_bytes(*word))).sum()
-}
-
-fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }
 
 /// Bytes of Ethernet's addresses, and of a tag.

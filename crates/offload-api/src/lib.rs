@@ -13,6 +13,7 @@
 //! - [`flow`], [`mod@unit`]: the names things go by: flows, device contexts, records and PDUs;
 //! - [`tx`], [`rx`]: a packet on its way out and in, with what is asked of or told by the device; [`mark`]: what its engines told; [`datagram`]: a
 //!   datagram, with what was asked or told of its packet;
+//! - [`fragmentation`]: a packet on its way out, cut into IP fragments;
 //! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`], [`nvme`], [`quic`], [`ipsec`], [`rss`]: its TLS, NVMe/TCP,
 //!   QUIC and IPsec faces, and the one that spreads packets over queues; [`record`]: how TLS records are made up;
 //! - [`job`]: [`JobQueue`], jobs for engines that work from memory to memory;
@@ -35,6 +36,7 @@ pub mod device;
 mod direction;
 #[cfg(feature = "mock")]
 mod event_log;
+pub mod fragmentation;
 pub mod ipsec;
 pub mod job;
 pub mod key;

@@ -1,8 +1,8 @@
 //! The Internet checksum (RFC 1071) where ESP touches it: UDP around ESP, and the transport checksum that
 //! a stack left to a device which will only see it encrypted.
 
-use crate::ip::IpView;
 use core::net::IpAddr;
+use offload_formats::IpView;
 use offload_formats::Sum;
 use offload_formats::protocol;
 

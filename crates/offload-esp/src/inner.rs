@@ -1,13 +1,13 @@
 //! Finding ESP in a frame, and what is left once it is taken off (RFC 4303 3.4, RFC 3948 3, RFC 6040 4.2).
 
 use crate::cipher::Trailer;
-use crate::ip::{IpView, set_traffic_class};
 use crate::outer::ECN;
 use crate::{ESP_AND_IV, ETHERNET, ICV, UDP_ENCAPSULATION_PORT};
 use bytes::{Buf, BytesMut};
 use offload_api::{EspMode, SaParams};
 use offload_formats::esp::{self, EspHeader};
 use offload_formats::protocol;
+use offload_formats::view::{IpView, set_traffic_class};
 use offload_formats::{Headers, Kind};
 
 /// Where ESP is in a frame.
@@ -78,7 +78,7 @@ fn udp_end(packet: &[u8], ip: &IpView) -> Option<usize> {
 }
 
 fn to_encapsulation_port(packet: &[u8], ip: &IpView) -> bool {
-    ip.selectors(packet).ports.is_some_and(|(_, to)| to == UDP_ENCAPSULATION_PORT)
+    ip.ports(packet).is_some_and(|(_, to)| to == UDP_ENCAPSULATION_PORT)
 }
 
 /// Why an authentic packet is not delivered: the peer made it so.

@@ -7,7 +7,7 @@
 //!                          SendNumber, ReplayWindow, Meter: may it be, and under which number
 //! ```
 //!
-//! - [`ip`]: the IP headers of a packet, and what policies look at; [`checksum`]: their checksums;
+//! - [`checksum`]: the checksums of a packet that is sealed or opened;
 //! - [`cipher`]: sealing and opening what is behind the IV;
 //! - [`outer`]: what stands in front of it; [`inner`]: what is left once that is gone;
 //! - [`selectors`]: what packets find by their addresses and ports;
@@ -45,7 +45,6 @@
 pub mod checksum;
 pub mod cipher;
 pub mod inner;
-pub mod ip;
 pub mod lifetime;
 pub mod number;
 pub mod outer;
@@ -53,7 +52,6 @@ pub mod selectors;
 
 pub use cipher::{Cipher, OpenError, Trailer};
 pub use inner::{EspAt, UnwrapError, unwrap};
-pub use ip::IpView;
 pub use lifetime::{Meter, Reached};
 pub use number::{NotNew, ReplayWindow, SendNumber};
 pub use outer::{Outer, WrapError};

@@ -1,11 +1,11 @@
 //! What stands in front of the ESP header: the packet's own IP header in transport mode, a new one in tunnel mode
 //! (RFC 4301 5.1.2, RFC 4303 3.1), and perhaps UDP (RFC 3948).
 
-use crate::ip::IpView;
 use crate::{Cipher, ESP_AND_IV, ETHERNET, checksum, trailer_len};
 use bytes::BytesMut;
 use core::net::IpAddr;
 use offload_api::{DontFragment, EspMode, SaParams, UdpEncapsulation};
+use offload_formats::IpView;
 use offload_formats::protocol;
 use smallvec::SmallVec;
 
@@ -244,7 +244,7 @@ impl Outer {
 ///
 /// ```
 /// use offload_esp::inner::{NotEsp, shares_port};
-/// use offload_esp::IpView;
+/// use offload_formats::IpView;
 /// use offload_api::{Direction, EspKey, EspSuite, SaParams, UdpEncapsulation};
 ///
 /// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();

@@ -1,7 +1,8 @@
 //! Published vectors: RFC 7634 appendix A, and draft-mcgrew-gcm-test-01 for AES-GCM (RFC 4106) and GMAC (RFC 4543).
 //! Their packets are opened, and with any bit of them changed are not.
 use offload_api::{Direction, EspKey, EspSuite, SaParams};
-use offload_esp::{Cipher, EspAt, IpView, OpenError, Trailer};
+use offload_esp::{Cipher, EspAt, OpenError, Trailer};
+use offload_formats::IpView;
 
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();

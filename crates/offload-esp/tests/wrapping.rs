@@ -3,7 +3,8 @@
 use bytes::BytesMut;
 use core::net::IpAddr;
 use offload_api::{Direction, DontFragment, EspKey, EspMode, EspSuite, SaParams, UdpEncapsulation};
-use offload_esp::{Cipher, EspAt, IpView, OpenError, Outer, Trailer, UnwrapError, WrapError, unwrap};
+use offload_esp::{Cipher, EspAt, OpenError, Outer, Trailer, UnwrapError, WrapError, unwrap};
+use offload_formats::IpView;
 use offload_formats::frame::ip_packet;
 use proptest::prelude::*;
 use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};
@@ -129,7 +130,7 @@ fn round_trip(sa: &SaParams, plain: &[u8], outer_class: Option<u8>) -> Result<By
     let mut frame = BytesMut::new();
     Outer::for_packet(sa, &plain[14..]).unwrap().wrap(&cipher, plain, 1, &mut frame);
     if let Some(class) = outer_class {
-        offload_esp::ip::set_traffic_class(&mut frame[14..], class);
+        offload_formats::view::set_traffic_class(&mut frame[14..], class);
     }
     let at = EspAt::find(&frame).unwrap();
     let trailer = cipher.open(&mut frame, &at, 1).unwrap();

@@ -3,7 +3,9 @@
 //! - [`frame`]: the headers of an Ethernet frame as a stack of layers, and the TCP or UDP payload in it;
 //! - [`protocol`]: the numbers of IP protocols;
 //! - [`ip`]: from an IP header over extension headers to the protocol that the packet carries;
-//! - [`fragments`]: what the first fragment of a packet shows of the others;
+//! - [`view`]: the IP headers of a packet as ESP and its policies use them;
+//! - [`fragments`]: what the first fragment of a packet shows of the others; [`reassembly`]: fragments put together again, within
+//!   bounds;
 //! - [`tunnel`], [`gtpu`], [`esp`], [`quic`]: what carries other packets, readable or encrypted;
 //! - [`tls`], [`nvme`]: the units of the streams that engines follow;
 //! - [`segment`]: packets cut into segments and joined of them: what is each one's own in the headers;
@@ -25,9 +27,11 @@ pub mod ip;
 pub mod nvme;
 pub mod protocol;
 pub mod quic;
+pub mod reassembly;
 pub mod segment;
 pub mod tls;
 pub mod tunnel;
+pub mod view;
 
 pub use checksum::{Sum, native_sum};
 pub use flow::{FlowKey, Protocol};
@@ -37,6 +41,7 @@ pub use gtpu::{Gtpu, GtpuMessage};
 pub use ip::{Fragment, HeaderError, IpHeaders, Problem, Report, Version};
 pub use segment::Segment;
 pub use tunnel::{Geneve, Gre, Vxlan};
+pub use view::IpView;
 
 /// The number at `at`, the higher byte first; `None` if it is not all there.
 pub(crate) fn number(bytes: &[u8], at: usize) -> Option<u16> {

@@ -11,6 +11,7 @@ use ipsec::{KeyedDevice, SecureDevice};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, NicConfig, nic};
+use offload_api::fragmentation::fragment;
 use offload_api::{
     Action, Direction, DontFragment, EspKey, EspMode, EspSuite, NetDevice, NoRecords, OffloadKind, Policy, SaParams,
     Selector, Template, TxAsk, TxPacket,
@@ -201,7 +202,7 @@ fn fragments(frame: &Frame) -> Vec<Frame> {
         fragments: [frame.data.slice(header_bytes..)].into_iter().collect(),
         ask: TxAsk::default(),
     };
-    let cut = offload_ip::fragment(packet, 14, 600, 1).unwrap_or_default();
+    let cut = fragment(packet, 14, 600, 1).unwrap_or_default();
     cut.into_iter().map(|piece| [&piece.header[..], &piece.fragments.concat()].concat().into()).collect()
 }
 

@@ -11,7 +11,7 @@ use offload_api::Protection;
 use offload_base::Instant;
 use offload_base::time::earliest;
 use offload_formats::Version;
-use offload_ip::{Limits, Reassembler, Taken};
+use offload_formats::reassembly::{Limits, Reassembler, Taken};
 
 /// Which way a fragment came.
 #[derive(Clone, Copy, Debug)]

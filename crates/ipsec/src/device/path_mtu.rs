@@ -8,7 +8,8 @@
 use crate::keying::SaId;
 use crate::sad::{Sa, Sad, Sequence};
 use offload_base::Instant;
-use offload_esp::{ETHERNET, IpView};
+use offload_esp::ETHERNET;
+use offload_formats::IpView;
 use offload_formats::Sum;
 use offload_formats::protocol::{self, ICMP, ICMPV6};
 

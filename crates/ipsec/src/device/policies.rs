@@ -6,7 +6,7 @@ use crate::spd::Spd;
 use core::cell::Cell;
 use offload_api::ipsec::Packet;
 use offload_api::{Action, Direction, Policy, Selector};
-use offload_esp::IpView;
+use offload_formats::IpView;
 
 /// The policies of both directions, and what is done with packets that no policy is about.
 ///

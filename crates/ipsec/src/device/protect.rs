@@ -13,7 +13,8 @@ use offload_api::ipsec::Packet;
 use offload_api::{Action, DropReason, EspAsk, FlowKey, Handle, OffloadKind, Sent, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
-use offload_esp::{ETHERNET, IpView, Outer, WrapError};
+use offload_esp::{ETHERNET, Outer, WrapError};
+use offload_formats::IpView;
 
 /// How one packet is going to be protected.
 pub(super) struct Plan {

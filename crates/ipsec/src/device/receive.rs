@@ -18,16 +18,18 @@ use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
 use core::num::NonZeroU16;
 use core::ops::RangeInclusive;
+use offload_api::ipsec::Packet;
 use offload_api::rx::Checksums;
 use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, PacketMark, RxMeta, RxPacket};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 use offload_esp::inner::{NotEsp, shares_port};
-use offload_esp::{ETHERNET, EspAt, IpView, OpenError, Trailer, UnwrapError, unwrap};
+use offload_esp::{ETHERNET, EspAt, OpenError, Trailer, UnwrapError, unwrap};
+use offload_formats::IpView;
 use offload_formats::checksum::is_ipv4_header_right;
 use offload_formats::frame::ip_packet;
 use offload_formats::protocol;
-use offload_ip::Taken;
+use offload_formats::reassembly::Taken;
 
 impl SecureDevice {
     /// What the stack is to see of a received packet.
@@ -102,7 +104,7 @@ impl SecureDevice {
             self.sas.note_too_big(now, too_big);
             return None;
         }
-        match self.policies.action(Direction::Receive, &view.selectors(&packet.frame[ETHERNET..])) {
+        match self.policies.action(Direction::Receive, &Packet::from_view(&view, &packet.frame[ETHERNET..])) {
             Some(Action::Bypass) => return Some(packet),
             Some(Action::Protect(_)) => self.counters.in_template_mismatch += 1,
             Some(Action::Discard) => self.counters.in_policy_block += 1,
@@ -245,11 +247,11 @@ impl SecureDevice {
     /// RFC 4301 5.2: lets a packet in if its policy asks for no other protection than it had.
     fn admit(&mut self, now: Instant, queue: usize, id: SaId, opened: Opened, view: &IpView) -> Option<RxPacket> {
         let Opened { mut frame, mut meta, packets: Packets { count, joined, .. } } = opened;
-        let (mut selectors, mut fragment) = (view.selectors(&frame[ETHERNET..]), view.fragment);
+        let (mut selectors, mut fragment) = (Packet::from_view(&view, &frame[ETHERNET..]), view.fragment);
         if view.fragment && self.policies.must_be_whole(Direction::Receive, view, &selectors) {
             let (whole, view) = self.put_together(now, Origin::Sa(id), &frame)?;
             (frame, meta, fragment) = (whole, RxMeta::default(), view.fragment);
-            selectors = view.selectors(&frame[ETHERNET..]);
+            selectors = Packet::from_view(&view, &frame[ETHERNET..]);
         }
         let sa = self.sas.find(id)?;
         // RFC 4861 3.1: its hop limit is to show that it comes from a neighbour. Whoever fills a tunnel chooses it.

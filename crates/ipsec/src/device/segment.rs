@@ -2,7 +2,8 @@
 //! so that the wire shows no difference.
 
 use offload_api::{Header, TxPacket};
-use offload_esp::{ETHERNET, IpView};
+use offload_esp::ETHERNET;
+use offload_formats::IpView;
 use offload_formats::{Headers, Transport, Version};
 use smallvec::SmallVec;
 

@@ -9,17 +9,19 @@ use crate::keying::SaId;
 use crate::sad::Sa;
 use bytes::BytesMut;
 use core::net::SocketAddr;
+use offload_api::fragmentation::fragment_own;
 use offload_api::ipsec::Packet;
 use offload_api::{
     Action, Direction, DontFragment, DropReason, EspMode, FlowKey, Layer, Lookup, PathCaps, Protection, Protocol,
     RecordSource, SaParams, Sent, TxAsk, TxPacket,
 };
 use offload_base::Instant;
-use offload_esp::{ETHERNET, IpView, checksum};
+use offload_esp::{ETHERNET, checksum};
 use offload_formats::IpHeaders;
+use offload_formats::IpView;
 use offload_formats::frame::ip_packet;
 use offload_formats::protocol;
-use offload_ip::Taken;
+use offload_formats::reassembly::Taken;
 
 impl SecureDevice {
     /// What a flow can have whose packets are protected.
@@ -72,7 +74,7 @@ impl SecureDevice {
         if view.is_neighbour_discovery(&packet.header[ETHERNET..]) {
             return self.queues[queue].inner.transmit(now, packet, source);
         }
-        let selectors = view.selectors(&packet.header[ETHERNET..]);
+        let selectors = Packet::from_view(&view, &packet.header[ETHERNET..]);
         if view.fragment && self.policies.must_be_whole(Direction::Transmit, &view, &selectors) {
             return self.gather(now, queue, &packet, shows);
         }
@@ -195,7 +197,7 @@ impl SecureDevice {
         let Some(view) = ip_packet(&whole).and_then(IpView::parse).filter(|view| !view.fragment) else {
             return self.refuse(|counters| &mut counters.out_error);
         };
-        let selectors = view.selectors(&whole[ETHERNET..]);
+        let selectors = Packet::from_view(&view, &whole[ETHERNET..]);
         let shown = HEADERS_SHOWN.max(ETHERNET + view.header + PORTS).min(whole.len());
         let header = whole.split_to(shown)[..].into();
         let fragments = [whole.freeze()].into_iter().collect();
@@ -228,7 +230,7 @@ impl SecureDevice {
         if packet.header.len() + packet.payload_len() - ETHERNET <= usize::from(mtu) {
             return Some(vec![packet]);
         }
-        let pieces = offload_ip::fragment_own(packet, ETHERNET, mtu, identification).ok();
+        let pieces = fragment_own(packet, ETHERNET, mtu, identification).ok();
         self.counters.out_error += u64::from(pieces.is_none());
         pieces
     }

@@ -5,10 +5,12 @@ use super::queues::Queue;
 use super::segment::{Segment, Segments};
 use crate::sad::Sa;
 use bytes::{Buf, BytesMut};
+use offload_api::fragmentation::fragment;
 use offload_api::{TxAsk, TxPacket};
 use offload_base::BufferPool;
 use offload_base::cost::{self, Work};
-use offload_esp::{ETHERNET, IpView, Outer, checksum};
+use offload_esp::{ETHERNET, Outer, checksum};
+use offload_formats::IpView;
 
 /// The buffers of wrapped packets, and the identifications of packets that are cut.
 ///
@@ -58,7 +60,7 @@ impl Wrapper {
                 continue;
             }
             // RFC 4303 3.3.4: fragmented after ESP. Its number would not do: other SAs of these ends have it, too.
-            match offload_ip::fragment(wrapped_packet, ETHERNET, *mtu, self.next_identification()) {
+            match fragment(wrapped_packet, ETHERNET, *mtu, self.next_identification()) {
                 Ok(fragments) => fragments.into_iter().for_each(|fragment| leaves_by.push(*flow, fragment)),
                 Err(_) => failed += 1,
             }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use nic_sim::NicConfig;
 use nic_sim::frame::Frame;
+use offload_api::fragmentation::fragment;
 use offload_api::{
     Action, Direction, DontFragment, EspMode, OffloadKind, Policy, SaParams, Selector, Template, TxPacket,
 };
@@ -187,7 +188,7 @@ fn echo_request(ipv6: bool, bytes: usize) -> Vec<TxPacket> {
     message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
     packet.fragments = [Bytes::from(message)].into_iter().collect();
     match packet.header.len() - 14 + packet.payload_len() > 1500 {
-        true => offload_ip::fragment(packet, 14, 1500, 77).unwrap(),
+        true => fragment(packet, 14, 1500, 77).unwrap(),
         false => vec![packet],
     }
 }

@@ -7,7 +7,7 @@ use offload_api::{
     Action, Direction, EspMode, NetDevice, NoRecords, OffloadKind, Policy, SaParams, Selector, Sent, Template, TxPacket,
 };
 use offload_formats::Version;
-use offload_ip::{Limits, Reassembler, Taken};
+use offload_formats::reassembly::{Limits, Reassembler, Taken};
 
 fn to_port(port: u16) -> Selector {
     Selector { protocol: Some(17), destination_port: Some(port), ..Selector::ANY }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use ipsec::{KeyingError, SaEvent, SaId};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
+use offload_api::fragmentation::fragment;
 use offload_api::{
     Action, DeviceEvent, Direction, EspKey, EspMode, EspSuite, Lifetime, Limit, Limits, NetDevice, NoRecords,
     OffloadKind, Policy, SaParams, Selector, Sent, Template, TxAsk, TxPacket, UdpEncapsulation,
@@ -310,7 +311,7 @@ fn esp_in_udp_that_would_not_be_known_is_refused() {
 fn in_fragments(frame: &Frame) -> Vec<Frame> {
     let header = frame.data[..34].into();
     let fragments = [frame.data.slice(34..)].into_iter().collect();
-    let pieces = offload_ip::fragment(TxPacket { header, fragments, ask: TxAsk::default() }, 14, 700, 1).unwrap();
+    let pieces = fragment(TxPacket { header, fragments, ask: TxAsk::default() }, 14, 700, 1).unwrap();
     let whole = |piece: &TxPacket| Bytes::from([&piece.header[..], &piece.fragments.concat()].concat());
     pieces.iter().map(|piece| Frame::new(whole(piece))).collect()
 }

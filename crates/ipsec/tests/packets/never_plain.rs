@@ -151,7 +151,7 @@ proptest! {
                 continue;
             }
             for frame in frames(&mut end) {
-                let view = ip_packet(&frame.data).and_then(offload_esp::IpView::parse).expect("an IP packet");
+                let view = ip_packet(&frame.data).and_then(offload_formats::IpView::parse).expect("an IP packet");
                 let is_esp = EspAt::find(&frame.data).is_some() || (view.fragment && view.protocol == offload_formats::protocol::ESP);
                 prop_assert!(is_esp && !frame.data.windows(6).any(|window| window == b"SSSSSS"));
                 // Each SPI has a key of its own, and the IV is the number.

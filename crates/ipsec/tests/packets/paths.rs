@@ -5,6 +5,7 @@ use bytes::Bytes;
 use core::time::Duration;
 use ipsec::KeyingError;
 use nic_sim::frame::Frame;
+use offload_api::fragmentation::fragment;
 use offload_api::{
     Direction, EspMode, NetDevice, NoRecords, OffloadKind, SaParams, Sent, TxAsk, TxPacket, UdpEncapsulation,
 };
@@ -14,7 +15,7 @@ pub(crate) fn fragments(frame: &Frame) -> Vec<Frame> {
     let header = frame.data[..34].into();
     let fragments = [frame.data.slice(34..)].into_iter().collect();
     let packet = TxPacket { header, fragments, ask: TxAsk::default() };
-    let cut = offload_ip::fragment(packet, 14, 700, 1).expect("it may be fragmented");
+    let cut = fragment(packet, 14, 700, 1).expect("it may be fragmented");
     assert!(cut.len() > 1);
     cut.into_iter()
         .map(|piece| Frame::new(Bytes::from([&piece.header[..], &piece.fragments.concat()].concat())))

@@ -9,6 +9,7 @@ use ipsec::{KeyedDevice, SecureDevice};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, NicConfig, multi_queue_nic};
+use offload_api::fragmentation::fragment;
 use offload_api::{
     Action, Direction, EspMode, FlowKey, NetDevice, NoRecords, OffloadKind, Policy, ResyncMode, SaParams, Selector,
     Sent, Template, TxAsk, TxPacket, TypedContexts, UdpEncapsulation,
@@ -211,7 +212,7 @@ fn in_fragments(mut sender: End, sa: SaParams, after: usize) -> Vec<Frame> {
     let (header, payload) = frame.data.split_at(34);
     let fragments = [Bytes::copy_from_slice(payload)].into_iter().collect();
     let packet = TxPacket { header: header.to_vec().into(), fragments, ask: TxAsk::default() };
-    offload_ip::fragment(packet, 14, 1500, 77).expect("it may be cut").iter().map(rig::frame).collect()
+    fragment(packet, 14, 1500, 77).expect("it may be cut").iter().map(rig::frame).collect()
 }
 
 #[test]

@@ -6,6 +6,7 @@ use ipsec::{KeyMemory, KeyedDevice, Keying, SaAdded, SaEvent, SecureDevice};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, NicConfig, nic};
+use offload_api::fragmentation::fragment;
 use offload_api::{
     Action, Direction, DontFragment, EspKey, EspMode, EspSuite, NetDevice, NoRecords, OffloadKind, Policy, SaParams,
     Selector, Sent, Template, TxAsk, TxPacket,
@@ -186,7 +187,7 @@ pub(crate) fn datagram(ipv6: bool, port: u16, payload: &[u8], mtu: u16) -> Vec<T
     if whole.header.len() - 14 + whole.payload_len() <= usize::from(mtu) {
         return vec![whole];
     }
-    offload_ip::fragment(whole, 14, mtu, 77).expect("UDP may be cut")
+    fragment(whole, 14, mtu, 77).expect("UDP may be cut")
 }
 
 /// A packet to be sent, as a frame that comes.

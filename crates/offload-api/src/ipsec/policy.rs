@@ -3,6 +3,7 @@
 use super::EspMode;
 use crate::direction::Direction;
 use core::net::IpAddr;
+use offload_formats::IpView;
 
 /// Addresses that share their first bits.
 ///
@@ -72,6 +73,24 @@ pub struct Packet {
     pub protocol: u8,
     /// Source and destination port, where the protocol has them and they are in this packet.
     pub ports: Option<(u16, u16)>,
+}
+
+impl Packet {
+    /// Returns the selectors of `packet`, from which `view` was read.
+    ///
+    /// ```
+    /// use offload_api::ipsec::Packet;
+    /// use offload_formats::IpView;
+    ///
+    /// let mut packet = vec![0x45, 0, 0, 28, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    /// packet.extend_from_slice(&[0x13, 0x88, 0, 53, 0, 8, 0, 0]);
+    /// let view = IpView::parse(&packet).unwrap();
+    /// assert_eq!(Packet::from_view(&view, &packet).ports, Some((5000, 53)));
+    /// ```
+    pub fn from_view(view: &IpView, packet: &[u8]) -> Packet {
+        let (source, destination, protocol) = (view.source, view.destination, view.protocol);
+        Packet { source, destination, protocol, ports: view.ports(packet) }
+    }
 }
 
 /// Which packets a policy is about. Source and destination are the packet's own, whichever way it goes.

@@ -6,11 +6,12 @@ use super::icmp::Refusal;
 use super::{ETHERNET_BYTES, Network};
 use crate::counters::{HostCounters, Ip};
 use bytes::BytesMut;
+use offload_api::fragmentation::fragment;
 use offload_api::{Protection, TxPacket};
 use offload_base::time::earliest;
 use offload_base::{Instant, Rng};
+use offload_formats::reassembly::{Limits, Reassembler, Taken};
 use offload_formats::{IpHeaders, Problem, Report, Version};
-use offload_ip::{Limits, Reassembler, Taken, fragment};
 
 /// What waits for the rest of its packet, of each IP.
 #[derive(Debug)]
@@ -63,8 +64,8 @@ impl Network {
             Taken::Refused(refusal) => {
                 counters.count(version, Ip::ReassemblyFails);
                 match refusal {
-                    offload_ip::Refusal::Overlap => counters.reassembly_overlaps += 1,
-                    offload_ip::Refusal::Impossible(problem) => {
+                    offload_formats::reassembly::Refusal::Overlap => counters.reassembly_overlaps += 1,
+                    offload_formats::reassembly::Refusal::Impossible(problem) => {
                         self.report_problem(now, &frame[ETHERNET_BYTES..], problem, false, reply, counters);
                     }
                     _ => {}

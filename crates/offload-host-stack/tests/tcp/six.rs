@@ -7,7 +7,7 @@ use core::net::Ipv6Addr;
 use core::time::Duration;
 use offload_base::Seed;
 use offload_formats::Version;
-use offload_ip::{Limits, Reassembler, Taken};
+use offload_formats::reassembly::{Limits, Reassembler, Taken};
 use smoltcp::wire::{Icmpv6Packet, IpProtocol, Ipv6Packet};
 use std::sync::{Arc, Mutex};
 

@@ -21,7 +21,8 @@ use offload_api::{
     CommandRing, ContextEvent, Direction, EngineInfo, Handle, Lifetime, OffloadKind, PacketAsk, SaParams, TxPacket,
 };
 use offload_base::Instant;
-use offload_esp::{Cipher, EspAt, IpView, Meter, Reached, ReplayWindow, SelectorTable, SendNumber};
+use offload_esp::{Cipher, EspAt, Meter, Reached, ReplayWindow, SelectorTable, SendNumber};
+use offload_formats::IpView;
 use offload_formats::frame::{ETHERNET_BYTES, ip_packet};
 use offload_formats::{Headers, IpHeaders};
 use std::collections::VecDeque;
@@ -187,7 +188,7 @@ impl PacketEngine for Esp {
         let Some((packet, view)) = packet.and_then(|packet| Some((packet, IpView::parse_headers(packet)?))) else {
             return Claim::Nobody;
         };
-        let selectors = view.selectors(packet);
+        let selectors = Packet::from_view(&view, packet);
         match self.find_policy(&selectors) {
             Some(sa) => Claim::Context(sa),
             None if view.may_hide_ports() && self.policies.asks_for_ports(&selectors) => Claim::Unclear,

@@ -8,8 +8,10 @@ use super::{Esp, Numbers, SaState};
 use crate::engine::Context;
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
+use offload_api::ipsec::Packet;
 use offload_api::{Direction, EspAsk, EspMode, OffloadKind, PacketAsk, SaParams, TxPacket};
-use offload_esp::{ESP_AND_IV, ETHERNET, IpView, Outer};
+use offload_esp::{ESP_AND_IV, ETHERNET, Outer};
+use offload_formats::IpView;
 use offload_formats::frame::ip_packet;
 
 /// What turns the segments of one packet into ESP.
@@ -69,7 +71,7 @@ impl Wrapper {
                 let ip = ip_packet(&packet.header).ok_or(EspDrop::NotIp)?;
                 let view = IpView::parse_headers(ip).ok_or(EspDrop::NotIp)?;
                 // The host counts the numbers of the SA that it names: those of another would be used twice.
-                let is_meant = view.may_hide_ports() || engine.find_policy(&view.selectors(ip)) == Some(sa);
+                let is_meant = view.may_hide_ports() || engine.find_policy(&Packet::from_view(&view, ip)) == Some(sa);
                 if !is_meant || params.offload != OffloadKind::Packet {
                     return Err(EspDrop::NoState);
                 }

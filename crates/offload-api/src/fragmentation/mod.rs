@@ -3,8 +3,8 @@
 //! Invariant: put together again, the fragments are the packet, byte for byte; each but the last carries a multiple
 //! of eight bytes, and none is longer than the path takes.
 
+use crate::tx::{Header, TxPacket};
 use bytes::Bytes;
-use offload_api::{Header, TxPacket};
 use offload_formats::checksum::fill_ipv4_header;
 use offload_formats::ip::{HeaderError, IpHeaders, Version};
 use offload_formats::protocol::FRAGMENT;
@@ -44,8 +44,8 @@ pub enum NotFragmentable {
 ///
 /// ```
 /// use bytes::Bytes;
-/// use offload_ip::fragment;
 /// use offload_api::TxPacket;
+/// use offload_api::fragmentation::fragment;
 ///
 /// let header = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
 /// let packet = TxPacket {
@@ -55,7 +55,7 @@ pub enum NotFragmentable {
 /// };
 /// let fragments = fragment(packet, 0, 1500, 77)?;
 /// assert_eq!(fragments.iter().map(TxPacket::payload_len).collect::<Vec<_>>(), [1480, 1480, 40]);
-/// # Ok::<(), offload_ip::NotFragmentable>(())
+/// # Ok::<(), offload_api::fragmentation::NotFragmentable>(())
 /// ```
 pub fn fragment(
     packet: TxPacket,
@@ -73,8 +73,8 @@ pub fn fragment(
 ///
 /// ```
 /// use bytes::Bytes;
-/// use offload_ip::{fragment, fragment_own};
 /// use offload_api::TxPacket;
+/// use offload_api::fragmentation::{fragment, fragment_own};
 ///
 /// let header = [&[0x60, 0, 0, 0, 0, 0, 17, 64][..], &[7; 32]].concat();
 /// let packet = TxPacket {
@@ -86,7 +86,7 @@ pub fn fragment(
 /// assert!(fragment(first.clone(), 0, 1400, 0).is_err(), "no router may");
 /// let sizes = fragment_own(first.clone(), 0, 1400, 0)?.iter().map(TxPacket::payload_len).collect::<Vec<_>>();
 /// assert_eq!((sizes, last.payload_len()), (vec![1352, 96], 552));
-/// # Ok::<(), offload_ip::NotFragmentable>(())
+/// # Ok::<(), offload_api::fragmentation::NotFragmentable>(())
 /// ```
 pub fn fragment_own(
     packet: TxPacket,
@@ -239,3 +239,6 @@ impl Rest {
 const FRAGMENT_HEADER_BYTES: usize = 8;
 const DONT_FRAGMENT: u8 = 0x40;
 const MORE_FRAGMENTS: u16 = 0x2000;
+
+#[cfg(test)]
+mod tests;

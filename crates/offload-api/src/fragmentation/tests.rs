@@ -1,13 +1,18 @@
 //! Cut and put together again, in any order and with whatever may be done to fragments on their way.
 
 use super::*;
-use crate::fragmentation::{NotFragmentable, fragment};
-use offload_api::TxPacket;
-use offload_base::Seed;
+use crate::datagram::EcnCodepoint;
+use crate::tx::TxAsk;
+use bytes::BytesMut;
+use core::time::Duration;
+use offload_base::{Instant, Seed};
+use offload_formats::ip::Problem;
+use offload_formats::reassembly::{Expired, Limits, Reassembler, Refusal, Taken};
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{IpAddress, IpProtocol, IpRepr, Ipv4Packet, Ipv6Address};
 
+const CONGESTION: u8 = EcnCodepoint::CongestionExperienced.bits();
 const LINK: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0xee, 0xee];
 
 /// A packet behind some link header, as smoltcp makes its own.
@@ -287,11 +292,11 @@ fn what_may_not_be_cut_is_not() {
         let packet = TxPacket { header: frame.into(), ask, ..TxPacket::default() };
         fragment(packet, LINK.len(), mtu, 1).map(|fragments| fragments.len())
     };
-    let plain = offload_api::TxAsk::default();
+    let plain = TxAsk::default();
     let mut four = packet(false, IpProtocol::Udp, &[], &[0; 100]);
     assert_eq!(try_cut(&four, 60, plain), Ok(3));
     assert_eq!(try_cut(&four, 27, plain), Err(NotFragmentable::Path(27)));
-    let offloaded = offload_api::TxAsk { checksum: true, ..plain };
+    let offloaded = TxAsk { checksum: true, ..plain };
     assert_eq!(try_cut(&four, 60, offloaded), Err(NotFragmentable::Offload));
     four[LINK.len() + 6] = 0x40;
     assert_eq!(try_cut(&four, 60, plain), Err(NotFragmentable::Forbidden));

@@ -7,19 +7,19 @@
 //! Invariants: the pieces of a packet do not overlap, and none lies behind its end once that is known; what all of
 //! them take, with what it takes to keep them, is at most what the limits say, and so is the number of packets.
 
+use crate::checksum::fill_ipv4_header;
+use crate::ip::{Fragment, HeaderError, IpHeaders, Problem, Report, Version, reaches_upper_layer};
 use bytes::{Bytes, BytesMut};
 use core::net::IpAddr;
 use core::time::Duration;
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
-use offload_formats::checksum::fill_ipv4_header;
-use offload_formats::ip::{Fragment, HeaderError, IpHeaders, Problem, Report, Version, reaches_upper_layer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How much waits at most for the rest of its packet, and how long.
 ///
 /// ```
-/// use offload_ip::Limits;
+/// use offload_formats::reassembly::Limits;
 /// use offload_formats::Version;
 ///
 /// let small = Limits { bytes: 64 << 10, ..Limits::of(Version::Six) };
@@ -49,7 +49,7 @@ impl Limits {
 /// Puts packets together again.
 ///
 /// ```
-/// use offload_ip::{Limits, Reassembler, Taken};
+/// use offload_formats::reassembly::{Limits, Reassembler, Taken};
 /// use offload_formats::{IpHeaders, Version};
 /// use offload_base::Instant;
 ///
@@ -97,7 +97,7 @@ pub enum Taken {
 /// Why a fragment is not kept.
 ///
 /// ```
-/// use offload_ip::{Limits, Reassembler, Refusal, Taken};
+/// use offload_formats::reassembly::{Limits, Reassembler, Refusal, Taken};
 /// use offload_formats::Version;
 /// use offload_base::Instant;
 ///
@@ -132,7 +132,7 @@ pub enum Refusal {
 /// ```
 /// use offload_base::Instant;
 /// use offload_formats::Version;
-/// use offload_ip::{Expired, Limits, Reassembler};
+/// use offload_formats::reassembly::{Expired, Limits, Reassembler};
 ///
 /// let mut reassembler = Reassembler::new(Limits::of(Version::Four));
 /// // The first eight bytes of a UDP datagram: more fragments are to come, and do not.
@@ -480,6 +480,3 @@ const NOT_CAPABLE: u8 = 0;
 /// What it takes to keep a packet, and each of its pieces, beside their bytes.
 const PACKET_OVERHEAD: usize = 384;
 const PIECE_OVERHEAD: usize = 128;
-
-#[cfg(test)]
-mod tests;

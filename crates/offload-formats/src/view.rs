@@ -1,24 +1,24 @@
-//! The IP headers of a packet as ESP and its policies look at them; walked by [`offload_ip`].
+//! The IP headers of a packet as ESP and its policies use them.
 //!
 //! Invariant: the offsets of a view lie in the bytes it was read from.
 
+use crate::checksum::fill_ipv4_header;
+use crate::frame::{ETHERNET_BYTES, Headers};
+use crate::ip::{IpHeaders, Version, is_extension};
+use crate::number;
+use crate::protocol::{DCCP, ICMPV6, SCTP, TCP, UDP, UDP_LITE};
 use core::net::IpAddr;
-use offload_api::ipsec::Packet;
-use offload_formats::frame::ETHERNET_BYTES;
-use offload_formats::ip::is_extension;
-use offload_formats::protocol;
-use offload_formats::{Headers, IpHeaders, Version};
 
 /// Where things are in an IP packet.
 ///
 /// ```
-/// use offload_esp::IpView;
+/// use offload_formats::IpView;
 ///
 /// let mut packet = vec![0x45, 0, 0, 28, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
 /// packet.extend_from_slice(&[0x13, 0x88, 0, 53, 0, 8, 0, 0]);
 /// let view = IpView::parse(&packet).unwrap();
 /// assert_eq!((view.header, view.total, view.protocol, view.dont_fragment), (20, 28, 17, true));
-/// assert_eq!(view.selectors(&packet).ports, Some((5000, 53)));
+/// assert_eq!(view.ports(&packet), Some((5000, 53)));
 /// assert!(IpView::parse(&packet[..27]).is_none(), "not all there");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,12 +101,12 @@ impl IpView {
         self.source.is_ipv6()
     }
 
-    /// What policies look at. Of a fragment, ports are nobody's.
-    pub fn selectors(&self, packet: &[u8]) -> Packet {
-        let ports =
-            if !self.fragment && has_ports(self.protocol) { packet.get(self.header..self.header + 4) } else { None };
-        let ports = ports.map(|at| (u16::from_be_bytes([at[0], at[1]]), u16::from_be_bytes([at[2], at[3]])));
-        Packet { source: self.source, destination: self.destination, protocol: self.protocol, ports }
+    /// Returns the source and destination port. `None` for a fragment, and for a protocol without ports.
+    pub fn ports(&self, packet: &[u8]) -> Option<(u16, u16)> {
+        if self.fragment || !has_ports(self.protocol) {
+            return None;
+        }
+        Some((number(packet, self.header)?, number(packet, self.header + 2)?))
     }
 
     /// Whether ports are in a fragment's packet, or what carries them: protocols with ports, and the extension headers
@@ -144,7 +144,7 @@ fn marks(version: Version, packet: &[u8]) -> (u8, bool) {
 pub fn set_traffic_class(packet: &mut [u8], class: u8) {
     if packet[0] >> 4 == 4 {
         packet[1] = class;
-        offload_formats::checksum::fill_ipv4_header(packet);
+        fill_ipv4_header(packet);
     } else {
         packet[0] = packet[0] & 0xf0 | class >> 4;
         packet[1] = packet[1] & 0x0f | class << 4;
@@ -152,17 +152,13 @@ pub fn set_traffic_class(packet: &mut [u8], class: u8) {
 }
 
 fn has_ports(protocol: u8) -> bool {
-    matches!(protocol, protocol::TCP | protocol::UDP | DCCP | SCTP | UDP_LITE)
+    matches!(protocol, TCP | UDP | DCCP | SCTP | UDP_LITE)
 }
-
-const ICMPV6: u8 = 58;
-const DCCP: u8 = 33;
-const SCTP: u8 = 132;
-const UDP_LITE: u8 = 136;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::ESP;
     use proptest::prelude::*;
 
     #[test]
@@ -170,12 +166,12 @@ mod tests {
         let mut packet = vec![0x60, 0x12, 0x34, 0x56, 0, 24, 0, 64];
         packet.extend_from_slice(&[0x20; 32]);
         packet.extend_from_slice(&[43, 0, 1, 4, 0, 0, 0, 0]);
-        packet.extend_from_slice(&[protocol::TCP, 0, 0, 0, 0, 0, 0, 0]);
+        packet.extend_from_slice(&[TCP, 0, 0, 0, 0, 0, 0, 0]);
         packet.extend_from_slice(&[0, 80, 1, 2, 3, 4, 5, 6]);
         let view = IpView::parse(&packet).unwrap();
-        assert_eq!((view.header, view.protocol, view.protocol_at, view.total), (56, protocol::TCP, 48, 64));
+        assert_eq!((view.header, view.protocol, view.protocol_at, view.total), (56, TCP, 48, 64));
         assert_eq!(view.traffic_class, 0x01);
-        assert_eq!(view.selectors(&packet).ports, Some((80, 0x0102)));
+        assert_eq!(view.ports(&packet), Some((80, 0x0102)));
         set_traffic_class(&mut packet, 0xab);
         assert_eq!((IpView::parse(&packet).unwrap().traffic_class, packet[1] & 0x0f), (0xab, 2));
     }
@@ -191,7 +187,7 @@ mod tests {
             (view.may_hide_ports(), view.hides_protocol())
         };
         // Destination options, a routing header.
-        let seen = [protocol::TCP, protocol::UDP, 60, 43, ICMPV6, protocol::ESP].map(&mut hidden);
+        let seen = [TCP, UDP, 60, 43, ICMPV6, ESP].map(&mut hidden);
         let (ports, all, nothing) = ((true, false), (true, true), (false, false));
         assert_eq!(seen, [ports, ports, all, all, nothing, nothing]);
     }
@@ -204,7 +200,7 @@ mod tests {
             }
             if let Some(view) = IpView::parse(&bytes) {
                 prop_assert!(view.header <= view.total && view.total <= bytes.len() && view.protocol_at < view.header);
-                view.selectors(&bytes);
+                view.ports(&bytes);
                 view.is_neighbour_discovery(&bytes);
             }
         }
