@@ -43,7 +43,8 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> io::Result<()> {
     let policies = policies(options.local, options.remote);
-    let (mut log, mut stream) = (opened(&options.log, File::open)?, opened(&options.socket, UnixStream::connect)?);
+    let (mut log, mut stream) =
+        (opened(&options.log, |path| File::open(path))?, opened(&options.socket, |path| UnixStream::connect(path))?);
     let mut reading = Reading::default();
     stream.set_read_timeout(Some(BETWEEN_LOOKS))?;
     let (mut line, mut decoder, mut bytes) = (Vec::new(), Decoder::new(), [0; 4096]);
@@ -203,7 +204,7 @@ const MATERIAL: usize = 36;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 
 /// Opens a file or a socket; an error names it.
-fn opened<T>(path: &Path, open: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
+fn opened<T>(path: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     open(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
