@@ -19,6 +19,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod bounded;
 pub mod cipher;
 mod crowd;
 mod disk;

@@ -186,6 +186,25 @@ pub fn check_family(ipv6: bool, wire: &WireOptions) -> Result<(), Failure> {
 }
 
 /// The modes of a scenario, one after the other, and the files that it writes of them.
+///
+/// ```
+/// use clap::Parser;
+/// use offload_bench_tls::bulk::Mode;
+/// use offload_cli::run_options::RunOptions;
+/// use offload_cli::scenario::{Modes, OutputFiles};
+///
+/// #[derive(Parser)]
+/// struct Options {
+///     #[command(flatten)]
+///     run: RunOptions,
+/// }
+///
+/// let options = Options::parse_from(["demo"]);
+/// let modes = Modes::new("demo", &options.run, &[Mode::Tcp, Mode::Tcp, Mode::TlsNic], OutputFiles::default())?;
+/// let made = modes.make(0, |mode, _, _| Ok(mode.to_string()))?;
+/// assert_eq!(made, ["tcp", "tls-nic"]);
+/// # Ok::<(), offload_cli::scenario::Failure>(())
+/// ```
 pub struct Modes<'a, M> {
     name: &'static str,
     run: &'a RunOptions,

@@ -204,7 +204,7 @@ const MATERIAL: usize = 36;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 
 /// Opens a file or a socket; an error names it.
-fn opened<T>(path: &Path, open: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
+fn opened<T>(path: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     open(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 

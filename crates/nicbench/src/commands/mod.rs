@@ -8,6 +8,19 @@
 //! - `wire`: the emulated wire between two TAPs, with feature `tap`;
 //! - `report`: a results file as one page;
 //! - `extcap`: a run that Wireshark captures.
+//!
+//! ```
+//! use nicbench::commands::{crypto::CryptoOptions, esp::IpsecLoopback, nvme::NvmeLoopback};
+//! use nicbench::commands::{pdcp::PdcpLoopback, quic::QuicOptions, vms::VmsOptions};
+//! use offload_cli::scenario::Scenario;
+//!
+//! /// Tests whether a program has an option.
+//! fn has<S: clap::Parser + Scenario>(option: &str) -> bool {
+//!     S::command().get_arguments().any(|argument| argument.get_long() == Some(option))
+//! }
+//! assert!(has::<NvmeLoopback>("depth") && has::<IpsecLoopback>("keys") && has::<QuicOptions>("paths"));
+//! assert!(has::<PdcpLoopback>("bearers") && has::<VmsOptions>("sas") && !has::<CryptoOptions>("loss"));
+//! ```
 
 mod cipher;
 pub mod crypto;

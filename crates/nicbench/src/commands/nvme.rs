@@ -17,8 +17,9 @@ use nvme_tcp::{
 };
 use offload_api::{Refused, SegmentStream};
 use offload_base::Seed;
-use offload_base::cost::{self, Domain, Meter, Report, WORKS, Work};
+use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::counters::CounterSet;
+use offload_bench_tls::facts::HostCost;
 use offload_bench_tls::observers::Observers;
 use offload_bench_tls::table;
 use offload_cli::options;
@@ -119,36 +120,11 @@ struct Run {
     bytes: u64,
     data_ok: bool,
     goodput_gbps: f64,
-    host_ns_per_byte: Cost,
-    target_ns_per_byte: Cost,
+    host_ns_per_byte: HostCost,
+    target_ns_per_byte: HostCost,
     device_ns_per_byte: f64,
     placed_share: f64,
     counters: BTreeMap<String, u64>,
-}
-
-/// CPU time of a host per byte read, in nanoseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Cost {
-    stack: f64,
-    copy: f64,
-    crc: f64,
-    crypto: f64,
-    framing: f64,
-    total: f64,
-}
-
-impl Cost {
-    fn of(report: &Report, host: Domain, bytes: u64) -> Cost {
-        let cost = |work| report.cpu(host, work).as_nanos() as f64 / bytes.max(1) as f64;
-        Cost {
-            stack: cost(Work::Stack),
-            copy: cost(Work::Copy),
-            crc: cost(Work::Digest),
-            crypto: cost(Work::Crypto),
-            framing: cost(Work::Framing),
-            total: WORKS.iter().filter(|work| **work != Work::Application).map(|work| cost(*work)).sum(),
-        }
-    }
 }
 
 impl Scenario for NvmeLoopback {
@@ -248,8 +224,8 @@ fn run(options: &NvmeLoopback, mode: Mode, observers: &Observers) -> Result<Run,
         bytes,
         data_ok,
         goodput_gbps: bytes as f64 * 8.0 / took.as_nanos().max(1) as f64,
-        host_ns_per_byte: Cost::of(&report, here.domain(), bytes),
-        target_ns_per_byte: Cost::of(&report, there.domain(), bytes),
+        host_ns_per_byte: HostCost::of(&report, here.domain(), bytes),
+        target_ns_per_byte: HostCost::of(&report, there.domain(), bytes),
         device_ns_per_byte: devices.as_nanos() as f64 / bytes.max(1) as f64,
         placed_share: of_host.value("rx_nvmeotcp_bytes") as f64 / bytes.max(1) as f64,
         counters: counters.moved().map(|(name, value)| (name.to_string(), value)).collect(),

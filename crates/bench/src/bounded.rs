@@ -1,11 +1,11 @@
 //! Runs over a wire that loses every packet end with an error.
 
+use crate::fio::{Fio, Pattern};
+use crate::http::{Files, Http};
+use crate::iperf::{Iperf, Until};
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Impairments, Share};
 use offload_base::Seed;
-use offload_bench::fio::{Fio, Pattern};
-use offload_bench::http::{Files, Http};
-use offload_bench::iperf::{Iperf, Until};
 use offload_bench_tls::bulk::{Bulk, Mode};
 use offload_bench_tls::payload::Payload;
 
