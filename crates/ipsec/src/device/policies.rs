@@ -4,7 +4,7 @@ use super::sas::Sas;
 use crate::spd::Spd;
 use core::cell::Cell;
 use offload_api::ipsec::Packet;
-use offload_api::{Action, Direction, KeyingError, Policy, SaId, Selector};
+use offload_api::{Action, Direction, SaId, Selector};
 use offload_esp::IpView;
 
 /// The policies of both directions, and what is done with packets that no policy is about.
@@ -39,12 +39,8 @@ impl Policies {
         &self.databases[direction as usize]
     }
 
-    pub(super) fn add(&mut self, policy: Policy) -> Result<(), KeyingError> {
-        self.databases[policy.direction as usize].add(policy)
-    }
-
-    pub(super) fn remove(&mut self, direction: Direction, selector: &Selector, priority: u32) -> Option<Policy> {
-        self.databases[direction as usize].remove(selector, priority)
+    pub(super) fn of_mut(&mut self, direction: Direction) -> &mut Spd {
+        &mut self.databases[direction as usize]
     }
 
     /// Sets whether packets pass that no policy is about.
