@@ -331,7 +331,7 @@ impl Fabric {
     ///
     /// # Panics
     /// If the packet's chain is of a fabric with more chains.
-    pub fn has_room(&self, packet: &Packet) -> bool {
+    pub(crate) fn has_room(&self, packet: &Packet) -> bool {
         let (ChainId(chain), knows_key) = (packet.chain, self.knows_key(packet));
         let pool = self.chains[chain].steps[self.chains[chain].next_step(0, knows_key)].1;
         self.pools[pool].tenants[chain].places < self.config.queue

@@ -27,7 +27,7 @@ pub struct Row {
 
 impl Row {
     /// By how much the FPGA is faster than the container from end to end, of 1.
-    pub fn reduction(&self) -> f64 {
+    pub(crate) fn reduction(&self) -> f64 {
         1.0 - self.fpga / self.container
     }
 

@@ -374,7 +374,7 @@ impl Sad {
     }
 
     /// Whether packets are sent from this address: nobody else's come from it.
-    pub fn is_own(&self, address: IpAddr) -> bool {
+    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
         self.own.contains_key(&address)
     }
 

@@ -63,7 +63,7 @@ impl Security {
     }
 
     /// Whether it does nothing: the null algorithms.
-    pub fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         self.ciphering.is_none() && self.integrity.is_none()
     }
 

@@ -57,14 +57,14 @@ impl Keying for SecureDevice {
     }
 
     fn add_policy(&mut self, policy: Policy) -> Result<(), KeyingError> {
-        self.policies.add(policy)?;
+        self.policies.of_mut(policy.direction).add(policy)?;
         self.lead_to_lent(&policy);
         self.sas.changed();
         Ok(())
     }
 
     fn delete_policy(&mut self, direction: Direction, selector: &Selector, priority: u32) -> Result<(), KeyingError> {
-        self.policies.remove(direction, selector, priority).ok_or(KeyingError::NotFound)?;
+        self.policies.of_mut(direction).remove(selector, priority).ok_or(KeyingError::NotFound)?;
         if direction == Direction::Transmit {
             self.offload.forget_policy(&mut self.queues, &mut self.sas, selector, priority);
         }

@@ -1,11 +1,11 @@
 //! Policies, and the decisions they lead to.
 
 use super::sas::Sas;
-use crate::keying::{KeyingError, SaId};
+use crate::keying::SaId;
 use crate::spd::Spd;
 use core::cell::Cell;
 use offload_api::ipsec::Packet;
-use offload_api::{Action, Direction, Policy, Selector};
+use offload_api::{Action, Direction, Selector};
 use offload_formats::IpView;
 
 /// The policies of both directions, and what is done with packets that no policy is about.
@@ -40,12 +40,8 @@ impl Policies {
         &self.databases[direction as usize]
     }
 
-    pub(super) fn add(&mut self, policy: Policy) -> Result<(), KeyingError> {
-        self.databases[policy.direction as usize].add(policy)
-    }
-
-    pub(super) fn remove(&mut self, direction: Direction, selector: &Selector, priority: u32) -> Option<Policy> {
-        self.databases[direction as usize].remove(selector, priority)
+    pub(super) fn of_mut(&mut self, direction: Direction) -> &mut Spd {
+        &mut self.databases[direction as usize]
     }
 
     /// Sets whether packets pass that no policy is about.

@@ -38,14 +38,13 @@ impl SecureDevice {
         // The verdict is for here; further up, packets of one stream are not to differ by it.
         let mut plain = meta;
         plain.marks.set_packet(PacketMark::None);
+        let packets = |number, count: u16| Packets { number, count: count.into(), joined };
         match meta.esp() {
-            EspVerdict::Unwrapped { sa, number, packets } => {
-                let opened = Opened { frame, meta: plain, packets: Packets { number, count: packets.into(), joined } };
-                self.take_unwrapped(now, queue, sa, opened)
+            EspVerdict::Unwrapped { sa, number, packets: count } => {
+                self.take_unwrapped(now, queue, sa, Opened { frame, meta: plain, packets: packets(number, count) })
             }
-            EspVerdict::Decrypted { sa, number, packets } => {
-                let opened = Opened { frame, meta: plain, packets: Packets { number, count: packets.into(), joined } };
-                self.take_decrypted(now, queue, sa, opened)
+            EspVerdict::Decrypted { sa, number, packets: count } => {
+                self.take_decrypted(now, queue, sa, Opened { frame, meta: plain, packets: packets(number, count) })
             }
             EspVerdict::None | EspVerdict::Failed | EspVerdict::Fragment => {
                 self.take_raw(now, queue, RxPacket { frame, meta, joined, placed })
@@ -261,22 +260,17 @@ impl SecureDevice {
         }
         // What is answered to it is not to leave in clear.
         meta.protection = meta.protection.max(sa.params.key.suite().protection());
-        match self.policies.action(Direction::Receive, &selectors) {
-            Some(Action::Protect(template)) if sa.fits(&template) => {}
+        let counter = match self.policies.action(Direction::Receive, &selectors) {
+            Some(Action::Protect(template)) if sa.fits(&template) => None,
             // More protection than asked for is no harm in transport mode; in a tunnel, anybody's packets could come.
-            Some(Action::Bypass) if sa.params.mode == EspMode::Transport => {}
-            Some(Action::Protect(_) | Action::Bypass) => {
-                self.counters.in_template_mismatch += count;
-                return None;
-            }
-            Some(Action::Discard) => {
-                self.counters.in_policy_block += count;
-                return None;
-            }
-            None => {
-                self.counters.in_no_policies += count;
-                return None;
-            }
+            Some(Action::Bypass) if sa.params.mode == EspMode::Transport => None,
+            Some(Action::Protect(_) | Action::Bypass) => Some(&mut self.counters.in_template_mismatch),
+            Some(Action::Discard) => Some(&mut self.counters.in_policy_block),
+            None => Some(&mut self.counters.in_no_policies),
+        };
+        if let Some(counter) = counter {
+            *counter += count;
+            return None;
         }
         self.hand_over(queue, id, RxPacket { joined, ..RxPacket::new(frame, meta) }, &selectors, fragment)
     }

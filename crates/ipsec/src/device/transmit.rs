@@ -68,8 +68,7 @@ impl SecureDevice {
         }
         show_headers(&mut packet);
         let Some(view) = ip_packet(&packet.header).and_then(IpView::parse_headers) else {
-            self.counters.out_error += 1;
-            return Sent::Dropped(DropReason::Policy);
+            return self.refuse(|counters| &mut counters.out_error);
         };
         if view.is_neighbour_discovery(&packet.header[ETHERNET..]) {
             return self.queues[queue].inner.transmit(now, packet, source);
@@ -94,10 +93,7 @@ impl SecureDevice {
                 }
                 self.protect_whole(now, packet, view, (&decision, &selectors), None)
             }
-            Some(Action::Discard) | None => {
-                self.counters.out_policy_block += 1;
-                Sent::Dropped(DropReason::Policy)
-            }
+            Some(Action::Discard) | None => self.refuse(|counters| &mut counters.out_policy_block),
         }
     }
 
@@ -161,10 +157,7 @@ impl SecureDevice {
         let lowest = lowest.find_map(|(layer, ask)| Some((layer, ask?.offset)));
         match lowest.map(|(layer, offset)| source.unit_at(layer, offset)) {
             Some(Lookup::In(unit)) => Sent::NeedsSoftware(unit),
-            _ => {
-                self.counters.out_policy_block += 1;
-                Sent::Dropped(DropReason::Policy)
-            }
+            _ => self.refuse(|counters| &mut counters.out_policy_block),
         }
     }
 
@@ -178,10 +171,7 @@ impl SecureDevice {
         match self.fragments.insert(now, Origin::Stack(queue, shows), &frame, ETHERNET) {
             Taken::Whole(whole) => self.send_gathered(now, queue, whole, identification, shows),
             Taken::Kept | Taken::Duplicate => Sent::Posted,
-            Taken::Refused(_) => {
-                self.counters.out_error += 1;
-                Sent::Dropped(DropReason::Policy)
-            }
+            Taken::Refused(_) => self.refuse(|counters| &mut counters.out_error),
         }
     }
 

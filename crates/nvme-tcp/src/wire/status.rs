@@ -153,7 +153,7 @@ impl Status {
 
     /// The command was not carried out, and may be before long: the path to the namespace is changing, the namespace is not
     /// ready, or the controller had no room for the command.
-    pub const fn is_passing(self) -> bool {
+    pub(crate) const fn is_passing(self) -> bool {
         let of_path = self.code_type() == PATH && !self.is_same_as(Status::ANA_PERSISTENT_LOSS);
         let of_controller = self.is_same_as(Status::NOT_READY) || self.is_same_as(Status::COMMAND_INTERRUPTED);
         !self.do_not_retry() && (of_path || of_controller)

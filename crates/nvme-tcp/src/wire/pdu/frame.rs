@@ -95,11 +95,6 @@ impl WirePdu {
         self.len == 0
     }
 
-    /// Where in the PDU the data begin.
-    pub fn data_start(&self) -> u32 {
-        self.head.len() as u32
-    }
-
     /// The same, its data still to be encrypted, if they are.
     pub(crate) fn with_sealing(self, sealing: Option<Sealing>) -> WirePdu {
         WirePdu { sealing, ..self }
