@@ -84,7 +84,7 @@ fn teaching_examples_refuse_options_and_know_help() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{name}: {said}");
         assert!(said.starts_with(&format!("{name}: unknown argument '--bogus'")), "{said}");
-        let help = printed(name, &["--help"]);
+        let help = String::from_utf8(program(name).arg("--help").output().unwrap().stdout).unwrap();
         assert!(help.contains(&format!("Usage: {name}")), "{help}");
     }
 }
