@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, ready};
 use h3::error::{Code, StreamError};
 use http_body_util::BodyExt;
-use http_rules::http3::{BodyLength, Malformed};
+use http_rules::http3::{BodyLength, MalformedRequest};
 use hyper::HeaderMap;
 use hyper::body::{Body as HttpBody, Frame};
 use hyper::header::{CONTENT_LENGTH, HeaderValue};
@@ -127,7 +127,7 @@ impl<S: Brings> Arriving<S> {
         Poll::Ready(self.well_formed(checked).map(|()| Some(Frame::trailers(fields))))
     }
 
-    fn well_formed(&mut self, checked: Result<(), Malformed>) -> io::Result<()> {
+    fn well_formed(&mut self, checked: Result<(), MalformedRequest>) -> io::Result<()> {
         checked.map_err(|malformed| {
             self.malformed.store(true, Ordering::Relaxed);
             self.stream.stop(Code::H3_MESSAGE_ERROR);
