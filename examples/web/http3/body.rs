@@ -10,7 +10,7 @@ use core::time::Duration;
 use h3::error::Code;
 use h3::server::RequestStream;
 use http_body_util::BodyExt;
-use http_rules::http3::{BodyLength, Malformed, check_trailers};
+use http_rules::http3::{BodyLength, MalformedRequest, check_trailers};
 use hyper::body::{Body as HttpBody, Frame};
 use offload_base::{Alarm, Instant};
 use offload_testbed::Runtime;
@@ -26,7 +26,7 @@ pub(super) struct RequestBody {
     since: Instant,
     moved: u64,
     length: BodyLength,
-    malformed: Option<Malformed>,
+    malformed: Option<MalformedRequest>,
     stage: Stage,
 }
 
@@ -77,7 +77,7 @@ impl RequestBody {
         Poll::Ready(Ok(None))
     }
 
-    fn well_formed(&mut self, checked: Result<(), Malformed>) -> Result<(), Malformed> {
+    fn well_formed(&mut self, checked: Result<(), MalformedRequest>) -> Result<(), MalformedRequest> {
         checked.inspect_err(|malformed| {
             self.malformed = Some(*malformed);
             self.stream.stop_sending(Code::H3_MESSAGE_ERROR);
@@ -85,7 +85,7 @@ impl RequestBody {
     }
 
     /// Returns the fault of the part of the body that was read.
-    pub(super) fn malformed(&self) -> Option<Malformed> {
+    pub(super) fn malformed(&self) -> Option<MalformedRequest> {
         self.malformed
     }
 }
