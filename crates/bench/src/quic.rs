@@ -158,21 +158,19 @@ impl QuicBulk {
 
     fn config(&self, end: &str) -> Config {
         let headers = if self.ipv6 || self.paths > 1 { 48 } else { 28 };
-        let usual = Config::default();
-        Config {
-            random: match self.clock {
+        Config::default().with(|c| {
+            c.random = match self.clock {
                 ClockKind::Virtual => Some(RandomSource::from(self.seed.derive(end))),
                 ClockKind::Real => None,
-            },
-            offload: self.mode.offload(),
-            paths: self.paths,
-            udp_payload: self.nic.mtu.saturating_sub(headers).max(1200),
-            stream_window: self.window(usual.stream_window),
-            receive_window: self.window(usual.receive_window),
-            send_window: self.window(usual.send_window),
-            qlog: self.qlog.clone().map(|folder| events(folder, self.mode)),
-            ..usual
-        }
+            };
+            c.offload = self.mode.offload();
+            c.paths = self.paths;
+            c.udp_payload = self.nic.mtu.saturating_sub(headers).max(1200);
+            c.stream_window = self.window(c.stream_window);
+            c.receive_window = self.window(c.receive_window);
+            c.send_window = self.window(c.send_window);
+            c.qlog = self.qlog.clone().map(|folder| events(folder, self.mode));
+        })
     }
 
     /// Room for what is under way on all wires, and for what waits meanwhile for what was lost on the slowest.

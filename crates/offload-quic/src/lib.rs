@@ -49,7 +49,7 @@ pub const TAG: usize = resumable_aead::TAG_LEN;
 /// Bytes of the sample that a mask is made from.
 pub const SAMPLE: usize = 16;
 /// Most bytes of a packet number in a header.
-pub const MAX_NUMBER_BYTES: usize = 4;
+const MAX_NUMBER_BYTES: usize = 4;
 
 /// The README's example runs with the others.
 #[cfg(doctest)]

@@ -1,23 +1,5 @@
 //! Packet numbers: cut to 1 to 4 bytes to be sent, and made whole again (RFC 9000 17.1, A.2, A.3).
 
-/// Bytes that `number` has to be sent with, if the peer is known to have `acknowledged` at least, or nothing at all.
-/// `None`: too many are under way.
-///
-/// ```
-/// use offload_quic::number::bytes_for;
-///
-/// // RFC 9000 A.2.
-/// assert_eq!(bytes_for(0xac5c02, Some(0xabe8b3)), Some(2));
-/// assert_eq!(bytes_for(0xace8fe, Some(0xabe8b3)), Some(3));
-/// ```
-pub fn bytes_for(number: u64, acknowledged: Option<u64>) -> Option<usize> {
-    let unacknowledged = match acknowledged {
-        Some(acknowledged) => number.checked_sub(acknowledged)?,
-        None => number + 1,
-    };
-    (1..=4).find(|bytes| unacknowledged <= 1 << (8 * bytes - 1))
-}
-
 /// The number whose lowest `bytes` bytes are `truncated`, next to the one behind `largest`, the largest that was opened so far
 /// (RFC 9000 A.3).
 ///
@@ -42,12 +24,27 @@ pub fn expand(largest: Option<u64>, truncated: u32, bytes: usize) -> u64 {
 }
 
 /// RFC 9000 17.1: packet numbers have 62 bits.
-pub const LIMIT: u64 = 1 << 62;
+const LIMIT: u64 = 1 << 62;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Returns the number of bytes that `number` has to be sent with, if the peer has acknowledged `acknowledged` at least, or nothing.
+    /// `None`: too many packets are under way (RFC 9000 A.2).
+    fn bytes_for(number: u64, acknowledged: Option<u64>) -> Option<usize> {
+        let unacknowledged = match acknowledged {
+            Some(acknowledged) => number.checked_sub(acknowledged)?,
+            None => number + 1,
+        };
+        (1..=4).find(|bytes| unacknowledged <= 1 << (8 * bytes - 1))
+    }
+
+    #[test]
+    fn example_of_the_rfc_is_truncated() {
+        assert_eq!((bytes_for(0xac5c02, Some(0xabe8b3)), bytes_for(0xace8fe, Some(0xabe8b3))), (Some(2), Some(3)));
+    }
 
     #[test]
     fn the_first_numbers_need_no_window_before_them() {

@@ -15,10 +15,11 @@ use rustls::quic::Suite;
 /// ```
 /// use quic_offload::Config;
 ///
-/// let config = Config { paths: 4, max_connections: 1000, ..Config::default() };
+/// let config = Config::default().with(|config| (config.paths, config.max_connections) = (4, 1000));
 /// assert_eq!(config.udp_payload, 1472);
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Where connection IDs, tokens and the rest come from; `None`: the system. A seed is for virtual time alone.
     pub random: Option<RandomSource>,
@@ -66,6 +67,9 @@ pub struct Config {
     pub grease: bool,
     /// How often keys may be used, by device and software together.
     pub limits: AeadLimits,
+    /// Whether each client waits for the application's decision ([`Endpoint::incoming`](crate::Endpoint::incoming)). Otherwise clients are
+    /// accepted as far as the limits above allow.
+    pub decides: bool,
     /// Where the events of connections are written, if anywhere.
     #[cfg(feature = "qlog")]
     pub qlog: Option<crate::Qlog>,
@@ -96,6 +100,7 @@ impl Default for AeadLimits {
 
 /// What a device is asked to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Offload {
     /// Seal and open packets.
     #[default]
@@ -106,8 +111,8 @@ pub enum Offload {
     Receive,
     /// Nothing: software does it.
     None,
-    /// Nothing, and software neither: packets leave as they are, with room for a tag. Both ends have to say so. It is there to
-    /// be compared with, and protects nothing.
+    /// Packets are not encrypted at all. For comparison only; both ends must choose it. (Feature `measure`.)
+    #[cfg(feature = "measure")]
     Unprotected,
 }
 
@@ -118,6 +123,13 @@ impl Offload {
 
     pub(crate) fn receive(self) -> bool {
         matches!(self, Offload::Both | Offload::Receive)
+    }
+
+    pub(crate) fn is_unprotected(self) -> bool {
+        #[cfg(feature = "measure")]
+        return self == Offload::Unprotected;
+        #[cfg(not(feature = "measure"))]
+        false
     }
 }
 
@@ -145,6 +157,7 @@ impl Default for Config {
             udp_payload: 1472,
             grease: true,
             limits: AeadLimits::default(),
+            decides: false,
             #[cfg(feature = "qlog")]
             qlog: None,
         }
@@ -152,6 +165,13 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Returns the configuration with other values of fields. A later version may have more fields, so no struct expression makes a `Config`.
+    #[must_use]
+    pub fn with<R>(mut self, change: impl FnOnce(&mut Config) -> R) -> Config {
+        change(&mut self);
+        self
+    }
+
     /// With the largest datagrams that IP packets of so many bytes carry, whether IPv4 or IPv6; no larger than those of which a stream may
     /// have any number of pieces that wait for one before them.
     ///

@@ -1,9 +1,11 @@
 //! A connection in an application's hands.
 
-use crate::core::{Awaited, Conn, Core, MAX_ACK_DELAY, SILENT, Stage, WaitFor, Waiter, probe_timeout};
+use crate::core::{Awaited, Conn, Core, MAX_ACK_DELAY, Record, SILENT, Stage, WaitFor, Waiter, probe_timeout};
 use crate::crypto::number_of;
+use crate::crypto::session::HandshakeData;
 use crate::endpoint::Shared;
 use crate::error::{Closed, DatagramError, PathError};
+use crate::statistics::{PathStatistics, Statistics};
 use crate::stream::{ReceiveStream, SendStream};
 use bytes::Bytes;
 use core::fmt;
@@ -11,8 +13,9 @@ use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};
 use core::task::{Context, Poll};
 use core::time::Duration;
-use noq_proto::{Dir, FourTuple, PathId, PathStatus, SendDatagramError, StreamId};
-use std::sync::{Arc, OnceLock};
+use noq_proto::{Dir, FourTuple, PathId, PathStatus, SendDatagramError, StreamId, VarInt};
+use offload_base::WakingGuard;
+use std::sync::Arc;
 
 /// A connection. Clones are the same one; when the last clone and the last stream are dropped, it is closed with code 0.
 pub struct Connection {
@@ -26,51 +29,12 @@ pub(crate) struct Held {
     pub(crate) shared: Arc<Shared>,
     pub(crate) at: usize,
     pub(crate) id: u64,
-    /// Why it ended, if it did.
-    ended: Arc<OnceLock<Closed>>,
-}
-
-/// What became of a connection so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Statistics {
-    /// The estimated round-trip time of the first path.
-    pub rtt: Duration,
-    /// Packets that were sent, and of those, declared lost.
-    pub sent: u64,
-    /// Packets declared lost.
-    pub lost: u64,
-    /// Bytes of the datagrams sent, and received.
-    pub bytes_sent: u64,
-    /// Bytes of the datagrams received.
-    pub bytes_received: u64,
-    /// Times that the keys changed.
-    pub key_updates: u64,
-    /// Paths that are open.
-    pub paths: usize,
-}
-
-/// What became of one path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PathStatistics {
-    /// The estimated round-trip time.
-    pub rtt: Duration,
-    /// The congestion window.
-    pub window: u64,
-    /// Packets sent.
-    pub sent: u64,
-    /// Packets declared lost.
-    pub lost: u64,
-    /// Bytes of the datagrams sent.
-    pub bytes_sent: u64,
-    /// Bytes of the largest datagram that the path is known to take.
-    pub udp_payload: u16,
+    record: Arc<Record>,
 }
 
 impl Connection {
-    pub(crate) fn new(shared: Arc<Shared>, at: usize, (id, ended): (u64, Arc<OnceLock<Closed>>)) -> Connection {
-        Connection { held: Arc::new(Held { shared, at, id, ended }), polled: Vec::new() }
+    pub(crate) fn new(shared: Arc<Shared>, at: usize, (id, record): (u64, Arc<Record>)) -> Connection {
+        Connection { held: Arc::new(Held { shared, at, id, record }), polled: Vec::new() }
     }
 
     /// Whether both are the same one.
@@ -288,7 +252,19 @@ impl Connection {
         })
     }
 
-    /// Sends on a path only while no other is there that may be used, or again like on any other.
+    /// Makes a path a backup, or one like the others again: both ends send on a backup only while there is no other path
+    /// (draft-ietf-quic-multipath-21 3.3). A server that does so changes its own sending alone.
+    ///
+    /// ```
+    /// use quic_offload::{Connection, PathError};
+    /// use std::net::{IpAddr, SocketAddr};
+    ///
+    /// /// Keeps a path over a metered network ready, in case the first path fails.
+    /// async fn fall_back(connection: &Connection, server: SocketAddr, metered: IpAddr) -> Result<(), PathError> {
+    ///     let path = connection.open_path(server, Some(metered)).await?;
+    ///     connection.set_backup(path, true)
+    /// }
+    /// ```
     ///
     /// # Errors
     /// If the connection ended, or there is no such path.
@@ -323,8 +299,11 @@ impl Connection {
     }
 
     /// Closes the connection, with a code and a reason of the application's. What was not acknowledged may be lost.
+    ///
+    /// # Panics
+    /// If the code is above 2^62 - 1 (RFC 9000 16).
     pub fn close(&self, code: u64, reason: impl Into<Bytes>) {
-        self.held.close(code, reason.into());
+        self.held.close(code_of(code), reason.into());
     }
 
     /// Why the connection ended, once it did.
@@ -341,6 +320,11 @@ impl Connection {
         .await
     }
 
+    /// Returns the reason of the connection's end. `None` while it is open.
+    pub fn close_reason(&self) -> Option<Closed> {
+        self.held.with(|_, _| ()).err()
+    }
+
     /// The peer's address, on the first path.
     ///
     /// # Errors
@@ -352,37 +336,56 @@ impl Connection {
         })?
     }
 
-    /// The protocol that the handshake agreed on, if any (ALPN).
-    pub fn protocol(&self) -> Option<Vec<u8>> {
-        let data = self.held.with(|_, conn| {
-            let data = conn.noq.crypto_session().handshake_data()?;
-            *data.downcast::<Option<Vec<u8>>>().ok()?
-        });
-        data.ok().flatten()
+    /// Returns the results of the handshake. They stay available after the connection has ended, unless the state machine failed.
+    ///
+    /// ```
+    /// use quic_offload::{Connection, HandshakeData};
+    ///
+    /// /// Closes connections of clients without a certificate.
+    /// fn is_known(connection: &Connection) -> bool {
+    ///     let HandshakeData { certificates, .. } = connection.handshake_data();
+    ///     if certificates.is_empty() {
+    ///         connection.close(403, "a certificate is needed");
+    ///     }
+    ///     !certificates.is_empty()
+    /// }
+    /// ```
+    pub fn handshake_data(&self) -> HandshakeData {
+        let mut core = self.held.core();
+        match self.held.get(&mut core) {
+            Ok(conn) => conn.handshake_data(),
+            Err(_) => self.held.record.last().map(|(data, _)| data.clone()).unwrap_or_default(),
+        }
     }
 
-    /// What became of it so far.
+    /// Derives `N` bytes, 1 to 8,160, from the secrets of the handshake (RFC 8446 7.5). Both ends derive the same bytes from the same label
+    /// and context, and nobody else does. Another `N` does not compile.
+    ///
+    /// ```
+    /// # fn example(connection: quic_offload::Connection) -> Result<(), quic_offload::Closed> {
+    /// let key: [u8; 32] = connection.export_keying_material(b"EXPERIMENTAL example.org token", b"")?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// If it is long over.
-    pub fn statistics(&self) -> Result<Statistics, Closed> {
-        let mut core = self.held.shared.lock();
-        let conn = self.held.get(&mut core)?;
-        let stats = conn.noq.stats();
-        let mut total = Statistics {
-            rtt: conn.noq.rtt(PathId::ZERO).unwrap_or_default(),
-            bytes_sent: stats.udp_tx.bytes,
-            bytes_received: stats.udp_rx.bytes,
-            key_updates: conn.key_updates,
-            paths: conn.paths.len(),
-            ..Statistics::default()
-        };
-        for path in conn.noq.paths() {
-            let Some(path) = conn.noq.path_stats(path) else { continue };
-            total.sent += path.sent_packets;
-            total.lost += path.lost_packets;
+    /// If the connection ended.
+    pub fn export_keying_material<const N: usize>(&self, label: &[u8], context: &[u8]) -> Result<[u8; N], Closed> {
+        const { assert!(N > 0 && N <= 255 * 32, "TLS exports 1 to 8,160 bytes") };
+        let mut output = [0; N];
+        let exported = self.held.with(|_, conn| {
+            conn.noq.crypto_session().export_keying_material(&mut output, label, context).map_err(|_| Closed::Failed)
+        });
+        exported?.map(|()| output)
+    }
+
+    /// Returns the connection's figures; of a connection that has ended, the last ones.
+    pub fn statistics(&self) -> Statistics {
+        let mut core = self.held.core();
+        match self.held.get(&mut core) {
+            Ok(conn) => conn.statistics(),
+            Err(_) => self.held.record.last().map(|(_, statistics)| *statistics).unwrap_or_default(),
         }
-        Ok(total)
     }
 
     /// What became of a path so far; `None`: no path has this number.
@@ -391,15 +394,7 @@ impl Connection {
             let id = conn.noq.paths().into_iter().find(|id| number_of(*id) == path)?;
             conn.noq.path_stats(id)
         });
-        let stats = found.ok()??;
-        Some(PathStatistics {
-            rtt: stats.rtt,
-            window: stats.cwnd,
-            sent: stats.sent_packets,
-            lost: stats.lost_packets,
-            bytes_sent: stats.udp_tx.bytes,
-            udp_payload: stats.current_mtu,
-        })
+        found.ok()?.map(Into::into)
     }
 }
 
@@ -455,6 +450,11 @@ impl Drop for Opening<'_> {
 /// Three probe timeouts of a path of unknown round-trip time (RFC 9002 6.2.2).
 const LEAST_PATH_PATIENCE: Duration = Duration::from_secs(3);
 
+/// Checks an application's error code.
+pub(crate) fn code_of(code: u64) -> VarInt {
+    VarInt::from_u64(code).expect("an error code of QUIC is at most 2^62 - 1")
+}
+
 /// The connection, unless it ended.
 pub(crate) fn open(conn: &mut Conn) -> Result<&mut Conn, Closed> {
     match &conn.closed {
@@ -478,10 +478,10 @@ impl Held {
 
     /// The connection, if it is there still.
     pub(crate) fn get<'a>(&self, core: &'a mut Core) -> Result<&'a mut Conn, Closed> {
-        core.get(self.at, self.id).ok_or_else(|| self.ended.get().cloned().unwrap_or(Closed::Endpoint))
+        core.get(self.at, self.id).ok_or_else(|| self.record.why().unwrap_or(Closed::Endpoint))
     }
 
-    pub(crate) fn core(&self) -> std::sync::MutexGuard<'_, Core> {
+    pub(crate) fn core(&self) -> WakingGuard<'_, Core> {
         self.shared.lock()
     }
 
@@ -493,7 +493,7 @@ impl Held {
         }
     }
 
-    fn close(&self, code: u64, reason: Bytes) {
+    fn close(&self, code: VarInt, reason: Bytes) {
         let now = self.shared.now();
         let mut core = self.shared.lock();
         if self.get(&mut core).is_ok_and(|conn| conn.closed.is_none()) {
@@ -510,7 +510,7 @@ impl Clone for Connection {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.close(0, Bytes::new());
+        self.close(VarInt::from_u32(0), Bytes::new());
     }
 }
 

@@ -1,9 +1,10 @@
 //! A socket's connections, and the task that runs them.
 
 use crate::config::{ClientTls, Config, ServerTls};
-use crate::connection::Connection;
+use crate::connection::{Connection, code_of};
 use crate::core::{Awaited, Core, Counters, Stage, WaitFor, Waiter};
 use crate::error::{Closed, ConnectError};
+use crate::incoming::Incoming;
 use bytes::Bytes;
 use core::fmt;
 use core::future::{Future, poll_fn};
@@ -11,9 +12,9 @@ use core::net::SocketAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use offload_api::{Datagram, DatagramSocket};
-use offload_base::{Alarm, Instant, RandomSource, Timers};
+use offload_base::{Alarm, Instant, RandomSource, Timers, WakingGuard, WakingMutex};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// QUIC at a UDP socket: connects, and accepts if it has a server's side of TLS. Clones are the same endpoint.
 ///
@@ -21,16 +22,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone)]
 pub struct Endpoint {
     pub(crate) shared: Arc<Shared>,
+    /// Shared by all clones.
+    _last: Arc<LastHandle>,
+}
+
+/// Tells the core that the last clone of an endpoint is dropped.
+struct LastHandle(Arc<Shared>);
+
+impl Drop for LastHandle {
+    fn drop(&mut self) {
+        let now = self.0.now();
+        self.0.lock().leave(now);
+    }
 }
 
 pub(crate) struct Shared {
-    core: Mutex<Core>,
+    core: WakingMutex<Core>,
     timers: Arc<dyn Timers>,
 }
 
 impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> WakingGuard<'_, Core> {
+        self.core.lock()
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -42,8 +55,8 @@ impl Shared {
     }
 }
 
-/// Runs an endpoint's connections: a future that ends when the endpoint is closed and its last connection drained, or with the
-/// socket's error. Dropped, all connections end at once.
+/// Runs an endpoint's connections: a future that ends with the socket's error, or when the last connection is drained after the endpoint
+/// was closed or its last handle dropped. Dropping the driver ends all connections at once.
 #[must_use = "nothing happens unless a task polls it"]
 pub struct Driver {
     shared: Arc<Shared>,
@@ -63,16 +76,17 @@ impl Endpoint {
         config: Config,
         server: Option<ServerTls>,
     ) -> io::Result<(Endpoint, Driver)> {
-        let port = DatagramSocket::local_addr(&socket)?.port();
+        let local = DatagramSocket::local_addr(&socket)?;
         let random = match &config.random {
             Some(random) => random.clone(),
             None => RandomSource::from_system()?,
         };
-        let core = Mutex::new(Core::new(config, server, &random, port));
+        let core = WakingMutex::new(Core::new(config, server, &random, local));
         let alarm = timers.alarm();
         let shared = Arc::new(Shared { core, timers });
         let driver = Driver { shared: shared.clone(), socket: Box::new(socket), alarm, batch: Vec::new() };
-        Ok((Endpoint { shared }, driver))
+        let _last = Arc::new(LastHandle(shared.clone()));
+        Ok((Endpoint { shared, _last }, driver))
     }
 
     /// Connects to `to`, which has to show a certificate of `name`.
@@ -109,13 +123,31 @@ impl Endpoint {
         waiter.wait(&mut core, cx)
     }
 
+    /// The next client that asks for a connection, if [`Config::decides`] leaves clients to the application. `None`: the endpoint is closed,
+    /// or has [failed](Self::failure).
+    pub async fn incoming(&self) -> Option<Incoming> {
+        let mut waiter = Waiter::new(self.shared.clone(), WaitFor::Incoming);
+        poll_fn(|cx| {
+            let mut core = self.shared.lock();
+            if let Some(client) = core.undecided.pop_front() {
+                return Poll::Ready(Some(Incoming::new(self.shared.clone(), client)));
+            }
+            if core.closing || core.dead {
+                return Poll::Ready(None);
+            }
+            waiter.wait(&mut core, cx)
+        })
+        .await
+    }
+
     /// Closes all connections, with a code and a reason of the application's, and takes no more.
+    ///
+    /// # Panics
+    /// If the code is above 2^62 - 1 (RFC 9000 16).
     pub fn close(&self, code: u64, reason: impl Into<Bytes>) {
+        let code = code_of(code);
         let mut core = self.shared.lock();
         core.close_all(self.shared.now(), code, &reason.into());
-        if let Some(driver) = core.waiting.driver.take() {
-            driver.wake();
-        }
     }
 
     /// Waits until no connection is left, not even one whose peer may not have heard that it is closed.
@@ -129,6 +161,25 @@ impl Endpoint {
             waiter.wait(&mut core, cx)
         })
         .await;
+    }
+
+    /// Returns the socket's address and port. The address is unspecified if the socket takes datagrams to any address of its host.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.shared.lock().local
+    }
+
+    /// Goes on at another socket, as after a change of the network. Connections of clients move their paths to it
+    /// (RFC 9000 9.2); peers of a server do not learn of its new address. Device contexts are made anew. The old socket is dropped.
+    ///
+    /// # Errors
+    /// If the socket has no address.
+    pub fn rebind(&self, socket: impl DatagramSocket + 'static) -> io::Result<()> {
+        let local = DatagramSocket::local_addr(&socket)?;
+        let mut core = self.shared.lock();
+        core.local = local;
+        core.rebound = Some(Box::new(socket));
+        core.wake_driver();
+        Ok(())
     }
 
     /// Why the driver ended, if its socket failed: the connections ended with the same words.
@@ -175,7 +226,6 @@ impl Future for Driver {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Driver { shared, socket, alarm, batch } = &mut *self;
-        let socket = &mut **socket;
         let mut turns = 0;
         loop {
             while let Poll::Ready(event) = socket.poll_device_event(cx) {
@@ -191,20 +241,30 @@ impl Future for Driver {
             };
             let mut core = shared.lock();
             let now = shared.timers.now();
+            let rebound = core.rebound.take();
+            let is_rebound = rebound.is_some();
+            if let Some(next) = rebound {
+                // Nothing has polled the new socket yet, so the loop goes round once more.
+                *socket = next;
+                core.note_rebound(now);
+            }
             for datagram in batch.drain(..) {
                 core.receive(now, datagram);
             }
             core.expire(now);
             let worked = core.work(now);
-            core.tell_device(now, socket);
-            let sent = core.poll_send(cx, socket);
-            core.give_back(socket);
+            // Tasks whose events occurred are woken before the socket may wake others.
+            drop(core);
+            let mut core = shared.lock();
+            core.tell_device(now, &mut **socket);
+            let sent = core.poll_send(cx, &mut **socket);
+            core.give_back(&mut **socket);
             if core.closing && !core.has_connections() && sent {
                 return Poll::Ready(Ok(()));
             }
             turns += 1;
             // What is received goes on, though nothing can be sent. Once all is sent, there is room for those who had none.
-            if received || sent && (worked || core.has_ready()) {
+            if received || is_rebound || sent && (worked || core.has_ready()) {
                 if turns == MOST_TURNS {
                     // Others have their turn.
                     cx.waker().wake_by_ref();

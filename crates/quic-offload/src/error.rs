@@ -116,6 +116,9 @@ pub enum StreamError {
     /// The peer will not read the rest.
     #[error("the peer stopped the stream with code {0}")]
     Stopped(u64),
+    /// The rest of the stream has more bytes than the caller takes: so many.
+    #[error("the stream has more than {0} bytes")]
+    TooLong(usize),
     /// It was finished, reset or stopped here before.
     #[error("the stream has ended here")]
     Ended,
@@ -127,6 +130,7 @@ impl From<StreamError> for io::Error {
             StreamError::Closed(closed) => return closed.clone().into(),
             StreamError::Reset(_) => io::ErrorKind::ConnectionReset,
             StreamError::Stopped(_) => io::ErrorKind::BrokenPipe,
+            StreamError::TooLong(_) => io::ErrorKind::FileTooLarge,
             StreamError::Ended => io::ErrorKind::NotConnected,
         };
         io::Error::new(kind, error)

@@ -1,19 +1,30 @@
-//! QUIC (RFC 9000, 9001, 9002, 9221; several paths by draft-ietf-quic-multipath-21) whose 1-RTT packets an offload NIC seals
-//! and opens, where there is one, and the CPU where there is none.
+#![doc = include_str!("../README.md")]
 //!
+//! # Parts
 //! ```text
-//!  application -- SendStream, ReceiveStream -- Connection -- Endpoint, Driver -- DatagramSocket (host stack, tokio)
-//!                                                |               |
-//!                                      noq-proto: the protocol   '-- asks, contexts, keys --> NIC
+//!  application: SendStream, ReceiveStream, Connection, Endpoint
+//!       |
+//!  Driver --- noq-proto: the protocol
+//!       |
+//!  DatagramSocket (host stack, tokio) --- contexts, keys, asks --> NIC
 //! ```
 //!
-//! - [`Endpoint`] (`endpoint.rs`): a socket's connections, and the [`Driver`] that runs them, for a task to poll;
-//! - [`Connection`], [`SendStream`], [`ReceiveStream`]: what an application works with;
-//! - `core/`: the endpoint without sockets, clocks and tasks; which packets a device seals, what it is told of connections;
-//! - `crypto/`: handshakes by rustls, and the keys that state machine and device share;
-//! - [`Config`], [`Offload`]: how it is set up; [`Closed`], [`StreamError`]: what goes wrong.
+//! - [`Endpoint`]: a socket's connections. Its [`Driver`] runs them, and a task
+//!   polls the driver; `TokioEndpoint` does both.
+//! - [`Connection`], [`SendStream`], [`ReceiveStream`]: an application's part.
+//! - [`Config`], [`Offload`]: the set-up. [`Closed`], [`StreamError`]: failures.
+//! - `core/`: the endpoint without sockets, clocks and tasks. `crypto/`: TLS
+//!   handshakes by rustls, and the keys that state machine and device share.
 //!
-//! Two hosts in virtual time, whose NICs seal and open; the second sends back what it gets:
+//! What the device refuses, loses or does not know, software does: the wire
+//! shows the same packets.
+//!
+//! Crate `tracing` gets a span for each connection and events when it is opened
+//! or closed, a path comes or goes, keys change, and the device takes, refuses
+//! or loses its contexts (level DEBUG).
+//!
+//! # On an emulated host
+//! The same endpoints run over its UDP, and its NIC seals and opens:
 //!
 //! ```
 //! use nic_sim::NicConfig;
@@ -22,33 +33,43 @@
 //! use offload_testbed::Testbed;
 //! use offload_testbed::identity::{self, Randomness, server_name};
 //! use offload_wire::LinkConfig;
-//! use quic_offload::{ClientTls, Config, Connecting, Connection, Driver, Endpoint, Offload, ServerTls};
-//! use quic_offload::{PathStatistics, ReceiveStream, SendStream, Statistics};
+//! use quic_offload::{ClientTls, Config, Connecting, Connection, Driver};
+//! use quic_offload::{Endpoint, Offload, PathStatistics, ReceiveStream};
+//! use quic_offload::{SendStream, ServerTls, Statistics, StreamError};
 //!
 //! let host = || (NicConfig::default(), TcpConfig::default());
-//! let bed = Testbed::builder(Seed(7)).host("near", host().0, host().1).host("far", host().0, host().1);
-//! let mut bed = bed.wires(0, 1, [LinkConfig::default()]).build()?;
+//! let mut bed = Testbed::builder(Seed(7))
+//!     .host("near", host().0, host().1)
+//!     .host("far", host().0, host().1)
+//!     .wires(0, 1, [LinkConfig::default()])
+//!     .build()?;
 //! let (near, far) = (bed.host(0).clone(), bed.host(1).clone());
+//! let seeded = |seed| Randomness::Seeded(Seed(seed));
 //!
-//! let tls = ServerTls::new(identity::server_config(Randomness::Seeded(Seed(1)), None))?;
+//! let tls = ServerTls::new(identity::server_config(seeded(1), None))?;
 //! let socket = far.stack().bind_udp(Some(4433))?;
-//! let (server, driver): (Endpoint, Driver) = Endpoint::new(socket, far.runtime(), Config::default(), Some(tls))?;
+//! let (server, driver): (Endpoint, Driver) =
+//!     Endpoint::new(socket, far.runtime(), Config::default(), Some(tls))?;
 //! let _runs = far.spawn("driver", driver);
 //! let _serves = far.spawn("server", async move {
-//!     let connection: Connection = server.accept().await.expect("the endpoint is open");
-//!     let (mut send, mut receive): (SendStream, ReceiveStream) = connection.accept_bi().await?;
+//!     let connection: Connection = server.accept().await.expect("it is open");
+//!     let (mut send, mut receive): (SendStream, ReceiveStream) =
+//!         connection.accept_bi().await?;
 //!     while let Some(data) = receive.receive(1 << 16).await? {
 //!         send.send(data).await?;
 //!     }
 //!     send.finish()?;
-//!     Ok::<_, quic_offload::StreamError>(connection.closed().await)
+//!     Ok::<_, StreamError>(connection.closed().await)
 //! });
 //!
-//! let tls = ClientTls::new(identity::client_config(Randomness::Seeded(Seed(2)), None))?;
-//! let config = Config { offload: Offload::Both, ..Config::default() };
-//! let (client, driver) = Endpoint::new(near.stack().bind_udp(None)?, near.runtime(), config, None)?;
+//! let tls = ClientTls::new(identity::client_config(seeded(2), None))?;
+//! let config = Config::default().with(|config| config.offload = Offload::Both);
+//! let socket = near.stack().bind_udp(None)?;
+//! let (client, driver) = Endpoint::new(socket, near.runtime(), config, None)?;
 //! let _runs = near.spawn("driver", driver);
-//! let connecting: Connecting = client.connect(&tls, (far.address(), 4433).into(), &server_name().to_str())?;
+//! let to = (far.address(), 4433).into();
+//! let connecting: Connecting =
+//!     client.connect(&tls, to, &server_name().to_str())?;
 //! let asked = near.spawn("client", async move {
 //!     let connection = connecting.await?;
 //!     let (mut send, mut receive) = connection.open_bi().await?;
@@ -56,16 +77,13 @@
 //!     send.finish()?;
 //!     let answer = receive.receive(100).await?;
 //!     let path: Option<PathStatistics> = connection.path_statistics(0);
-//!     Ok::<_, quic_offload::StreamError>((answer, connection.statistics()?, path))
+//!     Ok::<_, StreamError>((answer, connection.statistics(), path))
 //! });
-//! let (answer, statistics, path): (_, Statistics, _) = bed.run(asked)?;
+//! let (answer, total, path): (_, Statistics, _) = bed.run(asked)?;
 //! assert_eq!(answer.as_deref(), Some(&b"hello"[..]));
-//! assert!(statistics.lost == 0 && path.is_some_and(|path| path.sent == statistics.sent));
+//! assert!(total.lost == 0 && path.is_some_and(|path| path.sent == total.sent));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//!
-//! Whatever the device refuses, loses or does not know, software does: the wire shows the same packets. 0-RTT and version 2
-//! are left out.
 
 #![forbid(unsafe_code)]
 
@@ -77,30 +95,31 @@ mod endpoint;
 mod error;
 #[cfg(feature = "h3")]
 pub mod http3;
+mod incoming;
 #[cfg(feature = "qlog")]
 mod qlog;
+mod statistics;
 mod stream;
+#[cfg(all(feature = "tokio", target_os = "linux"))]
+mod tokio_endpoint;
 
 pub use crate::core::Counters;
 pub use config::{AeadLimits, ClientTls, Config, Offload, ServerTls};
-pub use connection::{Connection, PathStatistics, Statistics};
-pub use crypto::session::NoInitialSuite;
+pub use connection::Connection;
+pub use crypto::session::{HandshakeData, NoInitialSuite};
 pub use crypto::tokens::ResetKey;
 pub use endpoint::{Connecting, Driver, Endpoint};
 pub use error::{Closed, ConnectError, DatagramError, PathError, StreamError};
+pub use incoming::Incoming;
 #[cfg(feature = "qlog")]
 pub use qlog::{Qlog, QlogConnection};
+pub use statistics::{PathStatistics, Statistics};
 pub use stream::{ReceiveStream, SendStream};
 
-#[cfg(all(feature = "tokio", target_os = "linux"))]
-pub use offload_api::TokioDatagrams;
 #[cfg(feature = "tokio")]
 pub use offload_api::TokioTimers;
+#[cfg(all(feature = "tokio", target_os = "linux"))]
+pub use {offload_api::TokioDatagrams, tokio_endpoint::TokioEndpoint};
 
 /// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
 pub use {bytes, offload_api as api, offload_base as base, rustls};
-
-/// The README's example is run with the others.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

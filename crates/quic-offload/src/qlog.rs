@@ -19,7 +19,7 @@ use std::time::Instant;
 /// let clients = |of: &QlogConnection| -> Option<Box<dyn std::io::Write + Send + Sync>> {
 ///     of.is_client.then(|| Box::new(std::io::sink()) as _)
 /// };
-/// let config = Config { qlog: Some(Qlog::new(clients)), ..Config::default() };
+/// let config = Config::default().with(|config| config.qlog = Some(Qlog::new(clients)));
 /// assert!(config.qlog.is_some());
 /// ```
 #[derive(Clone)]

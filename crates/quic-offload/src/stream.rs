@@ -1,6 +1,6 @@
 //! Streams in an application's hands.
 
-use crate::connection::{Held, open};
+use crate::connection::{Held, code_of, open};
 use crate::core::{Conn, Next};
 use crate::error::StreamError;
 use bytes::Bytes;
@@ -127,14 +127,31 @@ impl SendStream {
         }
     }
 
+    /// Waits until the peer stops the stream, and returns the peer's code. Returns `None` if the peer has acknowledged all of a stream that is
+    /// finished.
+    ///
+    /// # Errors
+    /// If the connection ended.
+    pub async fn stopped(&mut self) -> Result<Option<u64>, StreamError> {
+        match self.acknowledged().await {
+            Ok(()) => Ok(None),
+            Err(StreamError::Stopped(code)) => Ok(Some(code)),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The rest does not follow; the peer is told why, in the application's own numbers.
+    ///
+    /// # Panics
+    /// If the code is above 2^62 - 1 (RFC 9000 16).
     pub fn reset(&mut self, code: u64) {
+        let code = code_of(code);
         if core::mem::replace(&mut self.ended, true) {
             return;
         }
         let mut core = self.held.core();
         if let Ok(conn) = self.held.get(&mut core) {
-            let _done = conn.noq.send_stream(self.id).reset(code_of(code));
+            let _done = conn.noq.send_stream(self.id).reset(code);
             core.touch(self.held.at);
         }
     }
@@ -202,6 +219,22 @@ impl ReceiveStream {
         poll_fn(|cx| self.poll_next(cx, most)).await
     }
 
+    /// Receives the whole rest of the stream, if it has at most `limit` bytes. Bytes received by a future that is dropped are lost.
+    ///
+    /// # Errors
+    /// [`StreamError::TooLong`] if there are more: the stream goes on, without the bytes that were received. Otherwise as for
+    /// [`receive`](Self::receive).
+    pub async fn read_to_end(&mut self, limit: usize) -> Result<Vec<u8>, StreamError> {
+        let mut all = Vec::new();
+        while let Some(data) = self.receive(MAX_READ).await? {
+            if data.len() > limit - all.len() {
+                return Err(StreamError::TooLong(limit));
+            }
+            all.extend_from_slice(&data);
+        }
+        Ok(all)
+    }
+
     /// [`receive`](Self::receive), polled.
     ///
     /// # Errors
@@ -239,21 +272,28 @@ impl ReceiveStream {
     }
 
     /// The rest is not wanted; the peer is told why, in the application's own numbers.
+    ///
+    /// # Panics
+    /// If the code is above 2^62 - 1 (RFC 9000 16).
     pub fn stop(&mut self, code: u64) {
+        let code = code_of(code);
         if self.end.is_some() {
             return;
         }
         self.end = Some(Err(StreamError::Ended));
-        self.forget(Some(code_of(code)));
+        self.forget(Some(code));
     }
 
     fn forget(&self, code: Option<VarInt>) {
         let now = self.held.shared.now();
         let mut core = self.held.core();
+        let mut removed = None;
         if let Ok(conn) = self.held.get(&mut core) {
-            conn.waiting.readers.remove(&self.id);
+            removed = conn.waiting.readers.remove(&self.id);
             core.forget_stream(self.held.at, now, self.id, code);
         }
+        drop(core);
+        drop(removed);
     }
 }
 
@@ -284,9 +324,8 @@ impl Drop for ReceiveStream {
     }
 }
 
-fn code_of(code: u64) -> VarInt {
-    VarInt::from_u64(code).unwrap_or(VarInt::MAX)
-}
+/// Bytes that [`ReceiveStream::read_to_end`] takes at a time.
+const MAX_READ: usize = 1 << 16;
 
 impl fmt::Debug for SendStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,9 +10,8 @@ use core::num::NonZeroU64;
 use core::time::Duration;
 use offload_base::RandomSource;
 use quic_offload::http3::ALPN;
-use quic_offload::{Closed, Config, Connection, Endpoint, ResetKey, ServerTls, TokioDatagrams, TokioTimers};
+use quic_offload::{Closed, Config, Connection, Endpoint, ResetKey, ServerTls, TokioDatagrams, TokioEndpoint};
 use rustix::fs::OFlags;
-use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::system::uname;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fs::{File, TryLockError};
@@ -20,8 +19,6 @@ use std::io::{self, Read, Seek, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
-use tokio::net::UdpSocket;
 
 pub use quic_offload::{self, ClientTls};
 
@@ -57,7 +54,8 @@ pub fn client_tls(authorities: Vec<CertificateDer<'static>>, pin: Option<Pin>) -
 /// assert_eq!(offload_reservoir::quic::config(64 << 20).receive_window, 64 << 20);
 /// ```
 pub fn config(window: u32) -> Config {
-    Config { streams: STREAMS, stream_window: window, receive_window: window, send_window: window, ..Config::default() }
+    Config::default()
+        .with(|c| (c.streams, c.stream_window, c.receive_window, c.send_window) = (STREAMS, window, window, window))
 }
 
 /// The key with which a server of the folder `root` at `address` of this machine resets the connections of one before it there: their clients
@@ -69,7 +67,7 @@ pub fn config(window: u32) -> Config {
 /// # let there = tempfile::tempdir()?;
 /// # let there = there.path();
 /// let kept = reset_key(there, "0.0.0.0:8443".parse().unwrap())?;
-/// let config = Config { reset_key: Some(kept.key.clone()), ..config(16 << 20) };
+/// let config = config(16 << 20).with(|c| c.reset_key = Some(kept.key.clone()));
 /// assert!(reset_key(there, "0.0.0.0:8443".parse().unwrap()).is_err(), "as long as a server has it, no other one gets it");
 /// # drop(config);
 /// # Ok::<(), std::io::Error>(())
@@ -130,7 +128,7 @@ fn secret_in(path: &Path) -> io::Result<(Secret, File)> {
 
 type Secret = [u8; 32];
 
-/// Listens at `address`; connections are taken while the runtime runs, until the endpoint is closed, or [fails](Endpoint::failure).
+/// Listens at `address`; connections are taken while the runtime runs, until the endpoint is closed or dropped, or [fails](Endpoint::failure).
 ///
 /// See [`Quic`] for an example.
 ///
@@ -139,22 +137,14 @@ type Secret = [u8; 32];
 ///
 /// # Panics
 /// Outside of a tokio runtime.
-pub async fn listen(address: SocketAddr, tls: ServerTls, config: Config) -> io::Result<Endpoint> {
-    run(UdpSocket::bind(address).await?, config, Some(tls))
+pub fn listen(address: SocketAddr, tls: ServerTls, config: Config) -> io::Result<Endpoint> {
+    run(address, config, Some(tls))
 }
 
-fn run(socket: UdpSocket, config: Config, tls: Option<ServerTls>) -> io::Result<Endpoint> {
-    // A wish, which the kernel grants as far as its limit: what comes in a burst, and is lost, comes again.
-    let _granted_in_part = set_socket_recv_buffer_size(&socket, BUFFER);
-    let timers = Arc::new(TokioTimers::current());
-    let (endpoint, driver) = Endpoint::new(TokioDatagrams::new(socket)?, timers, config, tls)?;
-    tokio::spawn(async move {
-        // Its connections are told as well.
-        if let Err(error) = driver.await {
-            tracing::error!(%error, "a UDP socket failed, and HTTP/3 ended on it");
-        }
-    });
-    Ok(endpoint)
+fn run(address: SocketAddr, config: Config, tls: Option<ServerTls>) -> io::Result<Endpoint> {
+    let socket = TokioDatagrams::bind(address)?;
+    socket.set_buffers(BUFFER, TokioDatagrams::SOCKET_BUFFER)?;
+    TokioEndpoint::over(socket, config, tls)
 }
 
 /// Connects by QUIC, and by TLS over TCP to what speaks no HTTP/3, such as buckets.
@@ -179,7 +169,7 @@ fn run(socket: UdpSocket, config: Config, tls: Option<ServerTls>) -> io::Result<
 /// let tls = server_tls(vec![certificate.clone()], key.into())?;
 /// // The port is one that is free.
 /// let address = std::net::UdpSocket::bind("127.0.0.1:0")?.local_addr()?;
-/// let endpoint = quic::listen(address, tls, quic::config(16 << 20)).await?;
+/// let endpoint = quic::listen(address, tls, quic::config(16 << 20))?;
 /// tokio::spawn(async move {
 ///     while let Some(connection) = endpoint.accept().await {
 ///         let server = server.clone();
@@ -241,20 +231,15 @@ impl Quic {
         };
         // A machine that is gone is told by silence alone. A slow disk is no silence.
         let (keep_alive, pacing_rate) = (Some(KEEP_ALIVE), self.pacing_rate);
-        let config = Config { keep_alive, idle: SILENCE, pacing_rate, ..config(self.window) };
-        let endpoint = run(UdpSocket::bind(any).await?, config, None)?;
+        let config =
+            config(self.window).with(|c| (c.keep_alive, c.idle, c.pacing_rate) = (keep_alive, SILENCE, pacing_rate));
+        let endpoint = run(any, config, None)?;
         let connection = endpoint.connect(&self.quic, address, host).map_err(io::Error::other)?.await;
-        let connection = connection.map_err(|closed| match closed {
+        connection.map_err(|closed| match closed {
             // Certificates that are wrong stay wrong.
             Closed::Protocol(_) => io::Error::new(io::ErrorKind::InvalidData, closed),
             closed => closed.into(),
-        })?;
-        let held = connection.clone();
-        tokio::spawn(async move {
-            held.closed().await;
-            endpoint.close(0, "");
-        });
-        Ok(connection)
+        })
     }
 }
 

@@ -54,12 +54,11 @@ fn serve(options: &Options) -> Result<String, Stop> {
     let (site, mut outside) = options.serving.open(NAME, "server", &options.folder)?;
     let limits = options.serving.limits.limits();
     // IPv6's and UDP's headers.
-    let config = Config {
-        paths: options.paths,
-        max_connections: options.serving.limits.max_connections(),
-        udp_payload: options.serving.wire.mtu.saturating_sub(48).max(1200),
-        ..Config::default()
-    };
+    let config = Config::default().with(|c| {
+        c.paths = options.paths;
+        c.max_connections = options.serving.limits.max_connections();
+        c.udp_payload = options.serving.wire.mtu.saturating_sub(48).max(1200);
+    });
     let servers = options.mode.iter().map(|mode| {
         let tls = identity::quic_server_config(options.suite, Randomness::System, outside.secrets());
         let server = Server::new(site.clone(), *mode, tls, config.clone()).map_err(unusable)?;

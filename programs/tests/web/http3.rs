@@ -256,16 +256,16 @@ fn over<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
         .build()
         .unwrap();
     let (host, near) = (bed.host(0).clone(), bed.host(1).clone());
-    let config = |end| Config { random: Some(RandomSource::from(Seed(2).derive(end))), ..Config::default() };
+    let config = |end| Config::default().with(|c| c.random = Some(RandomSource::from(Seed(2).derive(end))));
     let tls = identity::server_config(Randomness::Seeded(Seed(3)), None);
     let site = Site::new(&folder.0, Arc::new(InPlace)).unwrap();
     // The limit is that of the program.
-    let config_of_server = Config { max_connections: 1024, ..config("server") };
+    let config_of_server = config("server").with(|c| c.max_connections = 1024);
     let server = Server::new(site, mode, tls, config_of_server).unwrap().with_limits(limits);
     let _serves = server.listen(&host, mode.port()).unwrap();
     let socket = near.stack().bind_udp(None).unwrap();
     // The server is to lose its patience first.
-    let patient = Config { idle: Duration::from_secs(300), ..config("client") };
+    let patient = config("client").with(|c| c.idle = Duration::from_secs(300));
     let (endpoint, driver) = Endpoint::new(socket, near.runtime(), patient, None).unwrap();
     let _runs = near.spawn("quic", driver);
     let mut tls = identity::client_config(Randomness::Seeded(Seed(4)), None);

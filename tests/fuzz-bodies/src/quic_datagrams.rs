@@ -20,13 +20,12 @@ use std::sync::{Arc, OnceLock};
 /// One input.
 pub fn run(data: &[u8]) {
     let (clock, inbox) = (Arc::new(Still::default()), Inbox::default());
-    let config = Config {
-        random: Some(RandomSource::from(Seed(1))),
-        retry_above: 2,
-        max_handshakes: 4,
-        max_connections: 6,
-        ..Config::default()
-    };
+    let config = Config::default().with(|c| {
+        c.random = Some(RandomSource::from(Seed(1)));
+        c.retry_above = 2;
+        c.max_handshakes = 4;
+        c.max_connections = 6;
+    });
     let socket = Socket(inbox.clone());
     let Ok((endpoint, mut driver)) = Endpoint::new(socket, clock.clone(), config, Some(tls())) else { return };
     let mut cx = Context::from_waker(Waker::noop());

@@ -82,5 +82,7 @@ fn config(plan: &Reservoir, end: &str) -> Config {
     // All streams are on the one connection.
     let pace = plan.pace / plan.scale.max(1) / 8;
     let pacing_rate = if plan.pacing == Pacing::Paced { NonZeroU64::new(pace) } else { None };
-    Config { random, offload, pacing_rate, ..offload_reservoir::quic::config(window) }.for_mtu(plan.mtu)
+    offload_reservoir::quic::config(window)
+        .with(|c| (c.random, c.offload, c.pacing_rate) = (random, offload, pacing_rate))
+        .for_mtu(plan.mtu)
 }

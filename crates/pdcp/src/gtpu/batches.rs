@@ -6,7 +6,7 @@ use crate::{ClearPdu, Incoming, Security};
 use ::core::task::Context;
 use bytes::BytesMut;
 use offload_api::{DatagramSocket, Direction, Done, Handle, Job, JobQueue, JobStatus, NewContext, Outcome, Way};
-use offload_base::Instant;
+use offload_base::{Instant, WakeList};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A queue, the sessions there, and what is under way.
@@ -64,7 +64,14 @@ impl Batches {
 
     /// Opens PDUs. The PDUs of a bearer go up in the order of their arrival, as they do without an accelerator, so that slow or overtaking jobs
     /// do not move the window of COUNTs.
-    pub(super) fn open(&mut self, now: Instant, state: &mut State, pdus: Vec<Incoming>, counters: &mut GtpuCounters) {
+    pub(super) fn open(
+        &mut self,
+        now: Instant,
+        state: &mut State,
+        pdus: Vec<Incoming>,
+        counters: &mut GtpuCounters,
+        woken: &mut WakeList,
+    ) {
         let (sn, is_signalling) = (state.config.sn, state.config.kind == crate::BearerKind::Signalling);
         // A job needs its COUNTs now. Without losses, all PDUs under way come first. A wrong guess costs a second pass by the CPU.
         let next = state.entity.receiver().expected() + state.opening.pdus() as u64;
@@ -80,14 +87,14 @@ impl Batches {
                 other => others.push(other),
             }
         }
-        state.receive(now, others, &mut counters.unread);
+        state.receive(now, others, &mut counters.unread, woken);
         if closed.is_empty() {
             return;
         }
         if self.is_full() || state.opening.is_full(state.config.buffer) {
             let pdus = closed.into_iter().map(|(_, pdu)| Incoming::Pdu(pdu)).collect();
             match state.opening.push_ready(pdus, state.config.buffer) {
-                Ok(()) => state.take_opened(now, &mut counters.unread),
+                Ok(()) => state.take_opened(now, &mut counters.unread, woken),
                 Err(pdus) => counters.dropped += pdus as u64,
             }
             return;
@@ -192,7 +199,7 @@ impl Batches {
             false => Incoming::Rejected { count, pdu },
         });
         state.opening.complete(user, opened.collect());
-        state.take_opened(now, &mut core.counters.unread);
+        state.take_opened(now, &mut core.counters.unread, &mut core.woken);
         core.schedule(tunnel);
     }
 }

@@ -13,8 +13,8 @@ use crate::{Config, Entity, Incoming, Sdu, Security};
 use ::core::task::Waker;
 use bytes::Bytes;
 use offload_api::{Datagram, DatagramSocket, Handle, PacketMark, TxDatagram};
-use offload_base::Instant;
 use offload_base::cost::{self, Work};
+use offload_base::{Instant, WakeList, Wakes};
 use offload_formats::{Gtpu, GtpuMessage};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -100,6 +100,8 @@ pub(super) struct Core {
     pub(super) given_up: Vec<Handle>,
     pub(super) counters: GtpuCounters,
     pub(super) driver: Option<Waker>,
+    /// Tasks to be woken once the core is unlocked.
+    pub(super) woken: WakeList,
     /// There is no driver any more.
     pub(super) ended: bool,
     pub(super) outgoing: Outgoing,
@@ -142,24 +144,24 @@ impl State {
         self.peer_ended && self.opening.is_empty() && self.entity.receiver().next_event().is_none()
     }
 
-    pub(super) fn wake_sender(&mut self) {
-        self.senders.wake();
+    pub(super) fn wake_sender(&mut self, woken: &mut WakeList) {
+        self.senders.wake(woken);
     }
 
     /// Gives the receiver the PDUs that jobs opened, as far as no earlier ones are under way.
-    pub(super) fn take_opened(&mut self, now: Instant, unread: &mut u64) {
+    pub(super) fn take_opened(&mut self, now: Instant, unread: &mut u64, woken: &mut WakeList) {
         while let Some(pdus) = self.opening.pop() {
-            self.receive(now, pdus, unread);
+            self.receive(now, pdus, unread, woken);
         }
     }
 
     /// Takes PDUs in, and what they make ready.
-    pub(super) fn receive(&mut self, now: Instant, pdus: Vec<Incoming>, unread: &mut u64) {
+    pub(super) fn receive(&mut self, now: Instant, pdus: Vec<Incoming>, unread: &mut u64, woken: &mut WakeList) {
         self.entity.receive(now, pdus);
-        self.take_ready(unread);
+        self.take_ready(unread, woken);
     }
 
-    fn take_ready(&mut self, unread: &mut u64) {
+    fn take_ready(&mut self, unread: &mut u64, woken: &mut WakeList) {
         while let Some(sdu) = self.entity.poll_sdu() {
             if self.unread > 0 && self.unread + cost_of(sdu.data.len()) > self.config.buffer {
                 *unread += 1;
@@ -173,17 +175,23 @@ impl State {
             self.sdus.push_back(Sdu { data, ..sdu });
         }
         if !self.sdus.is_empty() || self.has_ended() {
-            self.receivers.wake();
+            self.receivers.wake(woken);
         }
         // A status report may have confirmed some.
-        self.wake_sender();
+        self.wake_sender(woken);
     }
 
     /// The program is told when it sends next.
-    pub(super) fn note_exhausted(&mut self) -> bool {
+    pub(super) fn note_exhausted(&mut self, woken: &mut WakeList) -> bool {
         self.exhausted = true;
-        self.wake_sender();
+        self.wake_sender(woken);
         false
+    }
+}
+
+impl Wakes for Core {
+    fn wake_list(&mut self) -> &mut WakeList {
+        &mut self.woken
     }
 }
 
@@ -204,6 +212,7 @@ impl Core {
             given_up: Vec::new(),
             counters: GtpuCounters::default(),
             driver: None,
+            woken: WakeList::default(),
             ended: false,
             outgoing: Outgoing::default(),
         }
@@ -255,6 +264,14 @@ impl Core {
         self.wake_driver();
     }
 
+    /// A bearer may have room for an SDU, and something to send.
+    pub(super) fn note_confirmed(&mut self, tunnel: u32) {
+        if let Some(state) = self.bearers.get_mut(&tunnel) {
+            state.wake_sender(&mut self.woken);
+        }
+        self.note_ready(tunnel);
+    }
+
     pub(super) fn reestablish(&mut self, tunnel: u32, sent: Security, received: Security) -> Result<(), BearerError> {
         self.get(tunnel).ok_or(BearerError::Ended)?;
         self.used_keys().insert(&sent)?;
@@ -265,7 +282,7 @@ impl Core {
         self.epochs += 1;
         state.opening = OpeningBatches::default();
         state.exhausted = false;
-        state.take_ready(&mut self.counters.unread);
+        state.take_ready(&mut self.counters.unread, &mut self.woken);
         self.given_up.extend(state.contexts.begin_again());
         self.outgoing.drop_clear(tunnel);
         self.note_unused(tunnel, old);
@@ -306,13 +323,13 @@ impl Core {
     pub(super) fn end(&mut self) {
         self.ended = true;
         for state in self.bearers.values_mut() {
-            state.senders.wake();
-            state.receivers.wake();
+            state.senders.wake(&mut self.woken);
+            state.receivers.wake(&mut self.woken);
         }
     }
 
     pub(super) fn wake_driver(&mut self) {
-        self.driver.take().into_iter().for_each(Waker::wake);
+        self.woken.add(self.driver.take());
     }
 
     pub(super) fn counters(&self) -> GtpuCounters {
@@ -341,8 +358,8 @@ impl Core {
         for (tunnel, pdus) in by_bearer {
             let Some(state) = self.bearers.get_mut(&tunnel) else { continue };
             match &mut jobs {
-                Some(jobs) => jobs.open(now, state, pdus, &mut self.counters),
-                None => state.receive(now, pdus, &mut self.counters.unread),
+                Some(jobs) => jobs.open(now, state, pdus, &mut self.counters, &mut self.woken),
+                None => state.receive(now, pdus, &mut self.counters.unread, &mut self.woken),
             }
             self.schedule(tunnel);
         }
@@ -384,7 +401,7 @@ impl Core {
             GtpuMessage::EndMarker => {
                 if let Some(state) = self.bearers.get_mut(&header.tunnel) {
                     state.peer_ended = true;
-                    state.receivers.wake();
+                    state.receivers.wake(&mut self.woken);
                 }
                 return;
             }
@@ -436,7 +453,7 @@ impl Core {
             let Some(state) = self.bearers.get_mut(&tunnel) else { continue };
             state.deadline = None;
             state.entity.handle_timeout(now);
-            state.take_ready(&mut self.counters.unread);
+            state.take_ready(&mut self.counters.unread, &mut self.woken);
             self.schedule(tunnel);
         }
     }

@@ -32,9 +32,9 @@ use ::core::pin::Pin;
 use ::core::task::{Context, Poll};
 use bytes::Bytes;
 use offload_api::{Datagram, DatagramSocket, JobQueue};
-use offload_base::{Alarm, Timers};
+use offload_base::{Alarm, Timers, WakingGuard, WakingMutex};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 pub use self::core::GtpuCounters;
 
@@ -84,13 +84,13 @@ pub struct Node {
 }
 
 struct Shared {
-    core: Mutex<Core>,
+    core: WakingMutex<Core>,
     timers: Arc<dyn Timers>,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> WakingGuard<'_, Core> {
+        self.core.lock()
     }
 }
 
@@ -229,7 +229,7 @@ impl Node {
         let used_keys = Arc::new(Mutex::new(UsedKeys::default()));
         let shared = parted.iter().enumerate().map(|(number, (_, is_device, jobs))| {
             let core = Core::new(Place::new(number, count), *is_device, jobs.is_some(), used_keys.clone());
-            Arc::new(Shared { core: Mutex::new(core), timers: timers.clone() })
+            Arc::new(Shared { core: WakingMutex::new(core), timers: timers.clone() })
         });
         let node = Node { queues: shared.collect() };
         let drivers = parted.into_iter().zip(&*node.queues).map(|((socket, _, jobs), shared)| Driver {
@@ -356,8 +356,7 @@ impl Bearer {
         let mut core = self.shared.lock();
         if let Some(state) = core.get(self.tunnel.local) {
             state.entity.confirm(count);
-            state.wake_sender();
-            core.note_ready(self.tunnel.local);
+            core.note_confirmed(self.tunnel.local);
         }
     }
 }
@@ -412,9 +411,14 @@ impl Future for Driver {
                 core = shared.lock();
             }
             core.expire(now);
+            // Tasks are woken before the socket may wake others.
+            drop(core);
+            core = shared.lock();
             core.tell_device(socket);
             let had_room = core.outgoing.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full());
             let made = core.make(now, socket, jobs.as_mut());
+            drop(core);
+            core = shared.lock();
             let sent = core.poll_send(cx, socket);
             let worked = jobs.as_mut().is_some_and(|jobs| jobs.complete(cx, now, &mut core, socket));
             let has_room = core.outgoing.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full());

@@ -121,25 +121,25 @@ impl Core {
             } else {
                 state.entity.take(A_TURN).map(|pdus| pdus.into_iter().map(Body::protected).collect())
             };
-            let Ok(bodies) = bodies else { return state.note_exhausted() };
+            let Ok(bodies) = bodies else { return state.note_exhausted(&mut self.woken) };
             if bodies.is_empty() {
                 return self.make_end_marker(tunnel);
             }
-            state.wake_sender();
+            state.wake_sender(&mut self.woken);
             self.counters.protected_by_software += bodies.len() as u64;
             let asks = state.contexts.note_sent(bodies.len());
             self.asking.extend(asks.then_some(tunnel));
             self.send(tunnel, bodies, None, socket);
             return true;
         }
-        let Ok(pdus) = state.entity.take_clear(A_TURN) else { return state.note_exhausted() };
+        let Ok(pdus) = state.entity.take_clear(A_TURN) else { return state.note_exhausted(&mut self.woken) };
         if pdus.is_empty() {
             if jobs.is_some_and(|jobs| jobs.is_sending(tunnel)) {
                 return false;
             }
             return self.make_end_marker(tunnel);
         }
-        state.wake_sender();
+        state.wake_sender(&mut self.woken);
         match (sealer, jobs) {
             (Some(context), _) => {
                 self.counters.protected_by_device += pdus.len() as u64;

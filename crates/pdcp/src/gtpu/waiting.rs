@@ -3,6 +3,7 @@
 use super::core::State;
 use super::{Bearer, Shared};
 use ::core::task::Waker;
+use offload_base::WakeList;
 use std::collections::BTreeMap;
 
 /// The wakers of tasks that wait for one event. The list holds one waker for each pending future, and no waker of a dropped future.
@@ -13,9 +14,9 @@ pub(super) struct WakerList {
 }
 
 impl WakerList {
-    /// Wakes all tasks, which register again if they have to wait on.
-    pub(super) fn wake(&mut self) {
-        ::core::mem::take(&mut self.wakers).into_values().for_each(Waker::wake);
+    /// Removes all tasks, which register again if they have to wait on, and adds them to those that are woken.
+    pub(super) fn wake(&mut self, woken: &mut WakeList) {
+        woken.add(::core::mem::take(&mut self.wakers).into_values());
     }
 }
 

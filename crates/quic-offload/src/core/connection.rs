@@ -8,11 +8,13 @@ use crate::crypto::acknowledgements::ASKED;
 use crate::crypto::asked::Asked;
 use crate::crypto::keyring::Keyring;
 use crate::crypto::number_of;
+use crate::crypto::session::HandshakeData;
 use crate::error::Closed;
+use crate::statistics::Statistics;
 use core::task::Waker;
 use core::time::Duration;
-use noq_proto::{EndpointEvent, Event, FourTuple, PathEvent, PathStatus, StreamEvent, StreamId};
-use offload_base::Instant;
+use noq_proto::{EndpointEvent, Event, FourTuple, PathEvent, PathId, PathStatus, StreamEvent, StreamId};
+use offload_base::{Instant, WakeList};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -33,8 +35,9 @@ pub(crate) struct Conn {
     was_open: bool,
     pub(crate) stage: Stage,
     pub(crate) closed: Option<Closed>,
-    /// The same, for those who ask when the connection is no more.
-    pub(crate) ended: Arc<OnceLock<Closed>>,
+    pub(crate) record: Arc<Record>,
+    /// The parent of all events of the connection.
+    pub(crate) span: tracing::Span,
     pub(crate) waiting: Waiting,
     /// Paths in use, and abandoned paths that the state machine still has.
     pub(crate) paths: Vec<u32>,
@@ -50,6 +53,26 @@ pub(crate) struct Conn {
     asked: Arc<Asked>,
     /// The state machine panicked: nothing is asked of it any more.
     pub(super) is_broken: bool,
+}
+
+/// Facts about a connection that its handles can read after the connection is gone.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    why: OnceLock<Closed>,
+    last: OnceLock<(HandshakeData, Statistics)>,
+}
+
+impl Record {
+    /// Returns the reason of the end. `None` before the end.
+    pub(crate) fn why(&self) -> Option<Closed> {
+        self.why.get().cloned()
+    }
+
+    /// Returns the results of the handshake and the last figures. `None` while the endpoint has the connection, and if the state machine
+    /// failed.
+    pub(crate) fn last(&self) -> Option<&(HandshakeData, Statistics)> {
+        self.last.get()
+    }
 }
 
 /// How far a connection is.
@@ -77,21 +100,19 @@ impl Waiting {
     }
 
     /// Wakes the tasks that wait for an event.
-    pub(super) fn wake(&mut self, event: Awaited) {
-        self.list(event).wake();
+    pub(super) fn wake(&mut self, event: Awaited, woken: &mut WakeList) {
+        self.list(event).wake(woken);
     }
 
-    fn wake_all(&mut self) {
+    fn wake_all(&mut self, woken: &mut WakeList) {
         let Waiting { readers, writers, finishers, lists } = self;
         // In the order of the streams, not of the table, or no run would be as the one before.
-        let mut all = Vec::new();
         for of in [readers, writers, finishers] {
             let mut wakers: Vec<_> = of.drain().collect();
             wakers.sort_unstable_by_key(|(id, _)| *id);
-            all.extend(wakers.into_iter().map(|(_, waker)| waker));
+            woken.add(wakers.into_iter().map(|(_, waker)| waker));
         }
-        all.into_iter().for_each(Waker::wake);
-        lists.iter_mut().for_each(WaitList::wake);
+        lists.iter_mut().for_each(|list| list.wake(woken));
     }
 }
 
@@ -114,18 +135,22 @@ impl Conn {
         if is_unordered {
             keyring.lock().sift = Some(reading.clone());
         }
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let is_client = noq.side().is_client();
+        let remote = noq.network_path(PathId::ZERO).ok().map(|path| path.remote());
         Conn {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            id,
+            span: tracing::debug_span!("connection", id, is_client, remote = ?remote),
             keyring,
             offload: offload::OfConnection::new(config),
             deadline: None,
             is_ready: false,
-            is_client: noq.side().is_client(),
+            is_client,
             handshake_until,
             was_open: false,
             stage: Stage::Handshake,
             closed: None,
-            ended: Arc::default(),
+            record: Arc::default(),
             waiting: Waiting::default(),
             paths: vec![0],
             abandoned: Vec::new(),
@@ -145,6 +170,11 @@ impl Conn {
         self.abandoned.contains(&path) || !self.noq.paths().into_iter().any(|known| number_of(known) == path)
     }
 
+    /// Tests whether this is a client's connection whose handshake is under way.
+    pub(super) fn is_half_open_client(&self) -> bool {
+        !self.is_client && self.stage == Stage::Handshake
+    }
+
     /// How many paths there are, or are being opened.
     pub(crate) fn open_paths(&self) -> usize {
         self.noq.paths().into_iter().filter(|path| !self.abandoned.contains(&number_of(*path))).count()
@@ -153,6 +183,12 @@ impl Conn {
     /// The round-trip time of the slowest path.
     pub(crate) fn slowest_path(&self) -> Duration {
         slowest_path(&self.noq)
+    }
+
+    /// Returns the results of the handshake.
+    pub(crate) fn handshake_data(&self) -> HandshakeData {
+        let data = self.noq.crypto_session().handshake_data();
+        data.and_then(|data| data.downcast().ok()).map(|data| *data).unwrap_or_default()
     }
 
     /// How long the peer may wait with an acknowledgement.
@@ -171,11 +207,15 @@ impl Conn {
     }
 
     /// Ends the connection.
-    pub(super) fn end(&mut self, why: Closed) {
+    pub(super) fn end(&mut self, why: Closed, woken: &mut WakeList) {
         reading::lock(&self.reading).release();
-        let why = self.closed.get_or_insert(why);
-        let _first = self.ended.set(why.clone());
-        self.waiting.wake_all();
+        let Conn { closed, span, .. } = self;
+        let why = closed.get_or_insert(why);
+        // The first reason counts.
+        if self.record.why.set(why.clone()).is_ok() {
+            tracing::debug!(parent: &*span, %why, "connection closed");
+        }
+        self.waiting.wake_all(woken);
         self.stage = Stage::Closed;
     }
 }
@@ -188,6 +228,7 @@ impl Core {
 
     fn take_all_events(&mut self, at: usize, now: Instant) {
         let Some(conn) = self.connections.get_mut(at) else { return };
+        let woken = &mut self.woken;
         while let Some(event) = conn.noq.poll_endpoint_events() {
             if let Some(answer) = self.noq.handle_event(noq_proto::ConnectionHandle(at), event) {
                 conn.noq.handle_event(answer);
@@ -201,28 +242,31 @@ impl Core {
                 Event::Connected if !conn.is_client && self.established >= self.config.max_connections => {
                     self.counters.refused += 1;
                     conn.noq.close(self.epoch + (now - Instant::ZERO), CONNECTION_REFUSED.into(), FULL.into());
-                    conn.end(Closed::Here);
+                    conn.end(Closed::Here, woken);
                 }
                 Event::Connected => {
                     (conn.stage, conn.was_open, conn.handshake_until) = (Stage::Open, true, None);
                     self.established += 1;
                     self.counters.connections += 1;
-                    conn.waiting.wake(Awaited::Stage);
+                    tracing::debug!(parent: &conn.span, "connection opened");
+                    conn.waiting.wake(Awaited::Stage, woken);
                     conn.offload.begin();
                     if !conn.is_client {
                         self.arrived.push_back(at);
-                        self.waiting.accept.wake();
+                        self.waiting.accept.wake(woken);
                     }
                 }
-                Event::ConnectionLost { reason } => conn.end(reason.into()),
-                Event::Stream(event) => conn.take_stream_event(event),
-                Event::DatagramReceived => conn.waiting.wake(Awaited::Datagram),
-                Event::DatagramsUnblocked => conn.waiting.wake(Awaited::DatagramRoom),
+                Event::ConnectionLost { reason } => conn.end(reason.into(), woken),
+                Event::Stream(event) => conn.take_stream_event(event, woken),
+                Event::DatagramReceived => conn.waiting.wake(Awaited::Datagram, woken),
+                Event::DatagramsUnblocked => conn.waiting.wake(Awaited::DatagramRoom, woken),
                 Event::Path(PathEvent::Established { id, .. }) => {
                     conn.paths.push(number_of(id));
-                    conn.waiting.wake(Awaited::Path);
+                    tracing::debug!(parent: &conn.span, path = number_of(id), "path opened");
+                    conn.waiting.wake(Awaited::Path, woken);
                 }
-                Event::Path(PathEvent::Abandoned { id, .. }) => {
+                Event::Path(PathEvent::Abandoned { id, reason, .. }) => {
+                    tracing::debug!(parent: &conn.span, path = number_of(id), ?reason, "path abandoned");
                     conn.paths.retain(|path| *path != number_of(id));
                     if conn.is_client {
                         conn.abandoned.push(number_of(id));
@@ -230,7 +274,7 @@ impl Core {
                             conn.reopening = conn.noq.network_path(id).ok();
                         }
                     }
-                    conn.waiting.wake(Awaited::Path);
+                    conn.waiting.wake(Awaited::Path, woken);
                 }
                 // RFC: late packets came until now, and were opened.
                 Event::Path(PathEvent::Discarded { id, .. }) => {
@@ -240,6 +284,14 @@ impl Core {
                 // The state machine changes keys for the first time after 10 to 1,000 packets, and takes those of other paths, under
                 // the keys before and with higher numbers, for packets under the next ones: they are lost. Here there is one path.
                 Event::HandshakeConfirmed if conn.is_client && self.config.paths > 1 => conn.noq.force_key_update(),
+                // draft-ietf-quic-multipath-21 3.3: the peer asks this end to prefer other paths, or not to any more. Only servers
+                // follow: two ends that followed each other could change places for ever.
+                Event::Path(PathEvent::RemoteStatus { id, .. }) if !conn.is_client => {
+                    // The event's own status may be older than the latest one.
+                    if let Some(status) = conn.noq.remote_path_status(id) {
+                        let _ = conn.noq.set_path_status(id, status); // the path may be gone
+                    }
+                }
                 Event::HandshakeDataReady | Event::HandshakeConfirmed | Event::Path(_) | Event::NatTraversal(_) => {}
             }
         }
@@ -259,7 +311,10 @@ impl Core {
         self.counters.opened_by_software += by_software;
         let (learned, generation) = (core::mem::take(&mut keys.learned), keys.opened_generation);
         drop(keys);
-        conn.key_updates = generation;
+        if conn.key_updates != generation {
+            conn.key_updates = generation;
+            tracing::debug!(parent: &conn.span, generation, "keys updated");
+        }
         let Conn { noq, offload, .. } = conn;
         offload.note_opened(learned, generation, || now + silence::probe_timeout(slowest_path(noq), ASKED));
     }
@@ -275,7 +330,7 @@ impl Core {
     /// Ends a connection without a close to its peer.
     pub(super) fn discard(&mut self, at: usize, why: Closed) {
         let Some(conn) = self.connections.get_mut(at) else { return };
-        conn.end(why);
+        conn.end(why, &mut self.woken);
         self.forget_by_noq(at);
         self.forget(at);
     }
@@ -287,7 +342,11 @@ impl Core {
 
     /// Frees the place of a connection that the state machine no longer has.
     pub(super) fn forget(&mut self, at: usize) {
-        let Some(conn) = self.connections.try_remove(at) else { return };
+        let Some(mut conn) = self.connections.try_remove(at) else { return };
+        if Arc::strong_count(&conn.record) > 1 && !conn.is_broken {
+            let last = (conn.handshake_data(), conn.statistics());
+            let _ = conn.record.last.set(last); // a connection is forgotten once
+        }
         self.established -= usize::from(conn.was_open);
         if conn.was_open && !conn.is_client {
             // No application accepted the connection, and another connection may get its place soon.
@@ -298,19 +357,19 @@ impl Core {
         }
         self.forget_contexts(&conn.offload);
         self.outgoing.forget(at);
-        self.waiting.drained.wake();
+        self.waiting.drained.wake(&mut self.woken);
     }
 }
 
 impl Conn {
-    fn take_stream_event(&mut self, event: StreamEvent) {
+    fn take_stream_event(&mut self, event: StreamEvent, woken: &mut WakeList) {
         let waiting = &mut self.waiting;
         let one = match event {
             StreamEvent::Opened { dir } => {
-                return waiting.wake(Awaited::Accept(dir));
+                return waiting.wake(Awaited::Accept(dir), woken);
             }
             StreamEvent::Available { dir } => {
-                return waiting.wake(Awaited::Open(dir));
+                return waiting.wake(Awaited::Open(dir), woken);
             }
             StreamEvent::Readable { id } => {
                 reading::lock(&self.reading).note_frame(id);
@@ -319,11 +378,11 @@ impl Conn {
             StreamEvent::Writable { id } => waiting.writers.remove(&id),
             StreamEvent::Finished { id } => waiting.finishers.remove(&id),
             StreamEvent::Stopped { id, .. } => {
-                waiting.finishers.remove(&id).into_iter().for_each(Waker::wake);
+                woken.add(waiting.finishers.remove(&id));
                 waiting.writers.remove(&id)
             }
         };
-        one.into_iter().for_each(Waker::wake);
+        woken.add(one);
     }
 }
 

@@ -24,21 +24,21 @@ use crate::crypto::keyring::{DeviceOpened, Keyring};
 use crate::crypto::session::{OneClient, OneServer};
 use crate::crypto::tokens::{ResetKey, TokenClock, TokenKey};
 use crate::error::{Closed, ConnectError};
-pub(crate) use connection::{Conn, Stage};
+pub(crate) use connection::{Conn, Record, Stage};
 use core::net::SocketAddr;
 use core::task::Waker;
 use noq_proto::{
     ConnectionEvent, ConnectionHandle, ConnectionId, ConnectionIdGenerator, DatagramEvent, EndpointConfig, FourTuple,
-    Incoming, Transmit, TransportConfig,
+    Incoming, Transmit, TransportConfig, VarInt,
 };
-use offload_api::{Datagram, Handle, QuicVerdict};
-use offload_base::{Instant, RandomSource, Rng};
+use offload_api::{Datagram, DatagramSocket, Handle, QuicVerdict};
+use offload_base::{Instant, RandomSource, Rng, WakeList, Wakes};
 pub(crate) use reading::{MOST_UNORDERED, Next};
 pub(crate) use silence::{MAX_ACK_DELAY, probe_timeout};
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(test)]
 use transmit::MOST_WAITING;
 use transmit::Outgoing;
@@ -66,10 +66,18 @@ pub(crate) struct Core {
     by_context: HashMap<Handle, usize>,
     /// Connections that came about, for those who accept them.
     pub(crate) arrived: VecDeque<usize>,
+    /// Clients that wait for the application's decision. The state machine bounds their number.
+    pub(crate) undecided: VecDeque<Incoming>,
     pub(crate) waiting: Waiting,
+    /// Tasks to be woken once the core is unlocked.
+    woken: WakeList,
     /// Number of connections whose handshake is done.
     established: usize,
     pub(crate) counters: Counters,
+    /// The socket's address.
+    pub(crate) local: SocketAddr,
+    /// The socket at which the driver is to go on.
+    pub(crate) rebound: Option<Box<dyn DatagramSocket>>,
     pub(crate) closing: bool,
     /// The driver is gone, and nothing happens any more.
     pub(crate) dead: bool,
@@ -77,11 +85,15 @@ pub(crate) struct Core {
     pub(crate) failure: Option<Closed>,
 }
 
+/// A way to deal with a client: [`Core::accept`], [`Core::refuse`] or [`Core::retry`].
+pub(crate) type Decision = fn(&mut Core, Instant, Incoming);
+
 /// Who waits for an endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     pub(crate) driver: Option<Waker>,
     pub(crate) accept: WaitList,
+    pub(crate) incoming: WaitList,
     pub(crate) drained: WaitList,
 }
 
@@ -141,8 +153,14 @@ offload_base::counters! {
     }
 }
 
+impl Wakes for Core {
+    fn wake_list(&mut self) -> &mut WakeList {
+        &mut self.woken
+    }
+}
+
 impl Core {
-    pub(crate) fn new(config: Config, server: Option<ServerTls>, random: &RandomSource, port: u16) -> Core {
+    pub(crate) fn new(config: Config, server: Option<ServerTls>, random: &RandomSource, local: SocketAddr) -> Core {
         // RFC 9000 17.2: a connection ID has at most 20 bytes, and a device needs one to find the connection.
         let config = Config { cid_bytes: config.cid_bytes.clamp(1, 20), ..config };
         let reset_key = config.reset_key.clone().unwrap_or_else(|| ResetKey::random(random));
@@ -190,11 +208,15 @@ impl Core {
             deadlines: BTreeSet::new(),
             ready: VecDeque::new(),
             outgoing: Outgoing::default(),
-            offload: offload::Port::new(port, config.cid_bytes),
+            offload: offload::Port::new(local.port(), config.cid_bytes),
+            local,
+            rebound: None,
             offload_leaving: Vec::new(),
             by_context: HashMap::new(),
             arrived: VecDeque::new(),
+            undecided: VecDeque::new(),
             waiting: Waiting::default(),
+            woken: WakeList::default(),
             established: 0,
             counters: Counters::default(),
             closing: false,
@@ -286,7 +308,7 @@ impl Core {
                     let opened = opened.filter(|(at, _)| *at == handle.0).map(|(_, opened)| opened);
                     self.hand_over(handle.0, now, event, opened);
                 }
-                Some(DatagramEvent::NewConnection(incoming)) => self.admit(now, incoming, answer),
+                Some(DatagramEvent::NewConnection(incoming)) => self.admit(now, incoming),
                 Some(DatagramEvent::Response(transmit)) => self.answer(&transmit, answer),
                 None => {}
             }
@@ -294,13 +316,16 @@ impl Core {
         match of {
             _ if done.is_ok() => {}
             Some(at) => self.note_broken(at),
-            None => {
-                self.counters.dropped += 1;
-                // The state machine may have given the connection its place before it failed.
-                if self.noq.open_connections() > self.connections.len() {
-                    self.forget_by_noq(self.connections.vacant_key());
-                }
-            }
+            None => self.note_unadmitted(),
+        }
+    }
+
+    /// Notes that the state machine panicked over a datagram of no connection.
+    fn note_unadmitted(&mut self) {
+        self.counters.dropped += 1;
+        // The state machine may have given the connection its place before it failed.
+        if self.noq.open_connections() > self.connections.len() {
+            self.forget_by_noq(self.connections.vacant_key());
         }
     }
 
@@ -313,7 +338,7 @@ impl Core {
         conn.keyring.lock().verdict = None;
         let (is_read, shakes_hands) = (conn.is_reading(), conn.handshake_until.is_some());
         // No event says that the peer has given connection IDs for a path.
-        conn.waiting.wake(Awaited::Path);
+        conn.waiting.wake(Awaited::Path, &mut self.woken);
         self.note_ready(at);
         // The next client's fate may depend on whether this connection takes a place.
         if is_read || shakes_hands {
@@ -329,7 +354,7 @@ impl Core {
         let Some(conn) = self.connections.get_mut(at) else { return };
         let Err(why) = conn.read_fresh() else { return };
         if conn.closed.is_none() {
-            conn.end(Closed::Protocol(why.clone()));
+            conn.end(Closed::Protocol(why.clone()), &mut self.woken);
             conn.noq.close(time, INTERNAL_ERROR.into(), why.into());
         }
     }
@@ -342,25 +367,64 @@ impl Core {
         }
     }
 
-    /// Takes a client in, has it prove its address, or refuses it.
-    fn admit(&mut self, now: Instant, incoming: Incoming, mut answer: Vec<u8>) {
-        // Half-open connections have limits of their own, so that clients without a handshake take no place of others.
-        let half_open = self.connections.len() - self.established;
-        let full =
-            self.established >= self.config.max_connections || half_open >= self.config.max_handshakes || self.closing;
-        let Some((tls, noq)) = self.server.as_ref().filter(|_| !full) else {
-            self.counters.refused += 1;
-            let transmit = self.noq.refuse(incoming, &mut answer);
-            return self.answer(&transmit, answer);
-        };
-        let unproven = !incoming.remote_address_validated() && incoming.may_retry();
-        if unproven && half_open >= self.config.retry_above {
-            self.counters.retries += 1;
-            if let Ok(transmit) = self.noq.retry(incoming, &mut answer) {
-                self.answer(&transmit, answer);
-            }
-            return;
+    /// Takes a client in, has it prove its address, or refuses it; or leaves that to the application.
+    fn admit(&mut self, now: Instant, incoming: Incoming) {
+        if self.config.decides && !self.closing {
+            self.undecided.push_back(incoming);
+            self.waiting.incoming.wake(&mut self.woken);
+        } else if !incoming.remote_address_validated() && self.half_open() >= self.config.retry_above && !self.is_full()
+        {
+            self.retry(now, incoming);
+        } else {
+            self.accept(now, incoming);
         }
+    }
+
+    /// Does with a client as the application decided.
+    pub(crate) fn decide(&mut self, now: Instant, incoming: Incoming, decision: Decision) {
+        if catch_unwind(AssertUnwindSafe(|| decision(self, now, incoming))).is_err() {
+            self.note_unadmitted();
+        }
+        self.wake_driver();
+    }
+
+    fn half_open(&self) -> usize {
+        self.connections.len() - self.established
+    }
+
+    /// Half-open connections have limits of their own, so that clients without a handshake take no place of others.
+    fn is_full(&self) -> bool {
+        let Config { max_connections, max_handshakes, .. } = self.config;
+        self.established >= max_connections || self.half_open() >= max_handshakes || self.closing
+    }
+
+    /// Refuses a client.
+    pub(crate) fn refuse(&mut self, _: Instant, incoming: Incoming) {
+        self.counters.refused += 1;
+        let mut answer = Vec::new();
+        let transmit = self.noq.refuse(incoming, &mut answer);
+        self.answer(&transmit, answer);
+    }
+
+    /// Has a client prove its address. Accepts a client that was asked before: its packet has the token.
+    pub(crate) fn retry(&mut self, now: Instant, incoming: Incoming) {
+        if !incoming.may_retry() {
+            return self.accept(now, incoming);
+        }
+        self.counters.retries += 1;
+        let mut answer = Vec::new();
+        if let Ok(transmit) = self.noq.retry(incoming, &mut answer) {
+            self.answer(&transmit, answer);
+        }
+    }
+
+    /// Begins a client's handshake, if there is room.
+    pub(crate) fn accept(&mut self, now: Instant, incoming: Incoming) {
+        let full = self.is_full();
+        let Some((tls, noq)) = self.server.as_ref().filter(|_| !full) else {
+            return self.refuse(now, incoming);
+        };
+        let mut answer = Vec::new();
         let keyring = self.keyring();
         let crypto = Arc::new(OneServer { tls: tls.tls.clone(), initial: tls.initial, keyring: keyring.clone() });
         let mut noq = noq.clone();
@@ -519,9 +583,11 @@ impl Core {
     /// The application changed something about a connection.
     pub(crate) fn touch(&mut self, at: usize) {
         self.note_ready(at);
-        if let Some(driver) = self.waiting.driver.take() {
-            driver.wake();
-        }
+        self.wake_driver();
+    }
+
+    pub(crate) fn wake_driver(&mut self) {
+        self.woken.add(self.waiting.driver.take());
     }
 
     /// The connection, if it is there still.
@@ -530,8 +596,8 @@ impl Core {
     }
 
     /// What names a connection, and tells of its end.
-    pub(crate) fn name_of(&self, at: usize) -> Option<(u64, Arc<OnceLock<Closed>>)> {
-        self.connections.get(at).map(|conn| (conn.id, conn.ended.clone()))
+    pub(crate) fn name_of(&self, at: usize) -> Option<(u64, Arc<Record>)> {
+        self.connections.get(at).map(|conn| (conn.id, conn.record.clone()))
     }
 
     /// The state machine's name for a time.
@@ -549,22 +615,45 @@ impl Core {
     }
 
     /// Closes all connections.
-    pub(crate) fn close_all(&mut self, now: Instant, code: u64, reason: &bytes::Bytes) {
-        self.closing = true;
+    pub(crate) fn close_all(&mut self, now: Instant, code: VarInt, reason: &bytes::Bytes) {
         let all: Vec<_> = self.connections.iter().map(|(at, _)| at).collect();
         for at in all {
             self.close(at, now, code, reason.clone());
         }
-        self.waiting.accept.wake();
+        self.end_admission(now);
+    }
+
+    /// Refuses clients, from now on and those that wait for a decision.
+    fn end_admission(&mut self, now: Instant) {
+        self.closing = true;
+        while let Some(incoming) = self.undecided.pop_front() {
+            self.decide(now, incoming, Core::refuse);
+        }
+        self.waiting.accept.wake(&mut self.woken);
+        self.waiting.incoming.wake(&mut self.woken);
+        self.wake_driver();
+    }
+
+    /// Closes the connections that no application has accepted, and takes no more: the last handle of the endpoint is gone. The driver ends
+    /// with the last connection.
+    pub(crate) fn leave(&mut self, now: Instant) {
+        if self.dead {
+            return;
+        }
+        let half_open = self.connections.iter().filter(|(_, conn)| conn.is_half_open_client()).map(|(at, _)| at);
+        let unaccepted: Vec<_> = self.arrived.drain(..).chain(half_open).collect();
+        for at in unaccepted {
+            self.close(at, now, VarInt::from_u32(0), bytes::Bytes::new());
+        }
+        self.end_admission(now);
     }
 
     /// Closes a connection.
-    pub(crate) fn close(&mut self, at: usize, now: Instant, code: u64, reason: bytes::Bytes) {
+    pub(crate) fn close(&mut self, at: usize, now: Instant, code: VarInt, reason: bytes::Bytes) {
         let time = self.noq_time(now);
         let Some(conn) = self.connections.get_mut(at) else { return };
-        let code = noq_proto::VarInt::from_u64(code).unwrap_or(noq_proto::VarInt::MAX);
         conn.noq.close(time, code, reason);
-        conn.end(Closed::Here);
+        conn.end(Closed::Here, &mut self.woken);
         self.touch(at);
     }
 
@@ -579,10 +668,12 @@ impl Core {
         self.dead = true;
         let why = self.failure.clone().unwrap_or(Closed::Endpoint);
         for (_, conn) in &mut self.connections {
-            conn.end(why.clone());
+            conn.end(why.clone(), &mut self.woken);
         }
-        self.waiting.accept.wake();
-        self.waiting.drained.wake();
+        self.undecided.drain(..).for_each(|incoming| self.noq.ignore(incoming));
+        self.waiting.accept.wake(&mut self.woken);
+        self.waiting.incoming.wake(&mut self.woken);
+        self.waiting.drained.wake(&mut self.woken);
     }
 
     /// What is told of a connection's way of sending, and whether its peer has agreed to acknowledge as fast as it is asked to.
@@ -595,8 +686,8 @@ impl Core {
     }
 
     fn keyring(&self) -> Arc<Keyring> {
-        let unprotected = self.config.offload == crate::Offload::Unprotected;
-        Arc::new(Keyring::new(self.config.cid_bytes.into(), unprotected, self.config.limits))
+        let Config { cid_bytes, offload, limits, .. } = self.config;
+        Arc::new(Keyring::new(cid_bytes.into(), offload.is_unprotected(), limits))
     }
 }
 

@@ -252,7 +252,7 @@ impl Core {
             contexts.listen(port.number, port.cid_bytes)?;
             port.is_known = true;
         }
-        let of = &mut conn.offload;
+        let (of, span) = (&mut conn.offload, &conn.span);
         let had = &mut of.had;
         for (place, direction, generation) in [
             (&mut of.transmit, Direction::Transmit, conn.transmit_generation),
@@ -268,13 +268,18 @@ impl Core {
                     place.keys[(generation & 1) as usize] = Some(generation);
                     place.again.end();
                     counters.contexts += 1;
+                    tracing::debug!(parent: span, ?direction, ?context, "offload installed");
                     by_context.insert(context, at);
                     if let Some(oldest) = had.note(context) {
                         by_context.remove(&oldest);
                     }
                 }
-                Err(Refused::Unsupported) => place.wanted = false,
+                Err(Refused::Unsupported) => {
+                    place.wanted = false;
+                    tracing::debug!(parent: span, ?direction, "offload unsupported");
+                }
                 Err(refused) => {
+                    tracing::debug!(parent: span, ?direction, ?refused, "offload refused");
                     counters.contexts_refused += 1;
                     place.again.note_refused(refused);
                 }
@@ -330,6 +335,17 @@ impl Core {
         }
     }
 
+    /// The endpoint has another socket. The contexts were the old socket's, which has given them back.
+    pub(crate) fn note_rebound(&mut self, now: Instant) {
+        (self.offload.number, self.offload.is_known) = (self.local.port(), false);
+        self.offload_leaving.clear();
+        let time = self.noq_time(now);
+        for at in self.all() {
+            self.lose_contexts(at, |_| true);
+            self.guarded(at, |core| core.connections[at].noq.handle_network_change(None, time));
+        }
+    }
+
     /// What the device has to tell.
     pub(crate) fn note_device(&mut self, event: SocketEvent) {
         match event {
@@ -352,10 +368,12 @@ impl Core {
 
     fn lose_contexts(&mut self, at: usize, is_lost: impl Fn(Handle) -> bool) {
         let Some(conn) = self.connections.get_mut(at) else { return };
+        let span = &conn.span;
         let OfConnection { transmit, receive, told, learned, .. } = &mut conn.offload;
         for place in [transmit, &mut *receive] {
             if place.context.is_some_and(&is_lost) && place.lose() {
                 place.again.note_lost();
+                tracing::debug!(parent: span, "offload lost");
             }
         }
         if receive.context.is_none() {

@@ -25,7 +25,7 @@ fn server() -> Core {
 pub(super) fn server_of(config: Config) -> Core {
     let tls = ServerTls::new(server_config(Randomness::Seeded(Seed(1)), None)).unwrap();
     let random = config.random.clone().unwrap();
-    Core::new(config, Some(tls), &random, 443)
+    Core::new(config, Some(tls), &random, address(443))
 }
 
 pub(super) fn client() -> Core {
@@ -34,7 +34,7 @@ pub(super) fn client() -> Core {
 
 pub(super) fn client_of(config: Config) -> Core {
     let random = config.random.clone().unwrap();
-    Core::new(config, None, &random, 5000)
+    Core::new(config, None, &random, address(5000))
 }
 
 pub(super) fn connect(client: &mut Core) -> usize {
@@ -189,7 +189,7 @@ fn a_connection_closed_before_its_handshake_is_heard_of_stays_closed() {
     }
     client.work(NOW);
     assert_eq!((client.established, client.connections[at].stage), (0, Stage::Handshake));
-    client.close(at, NOW, 0, bytes::Bytes::new());
+    client.close(at, NOW, VarInt::from_u32(0), bytes::Bytes::new());
     client.outgoing.batch.clear();
     client.work(NOW);
     assert_eq!((client.established, client.connections[at].stage), (0, Stage::Closed));
@@ -229,17 +229,17 @@ fn a_state_machine_that_panics_ends_its_connection_alone() {
         assert_eq!(client.connections[0].stage, Stage::Open);
     }
     assert_eq!(server.connections.len(), 2);
-    let ended = server.connections[0].ended.clone();
+    let ended = server.connections[0].record.clone();
     server.guarded(0, |_| panic!("as the state machine would"));
     server.work(NOW);
-    assert_eq!((ended.get(), server.counters.failed), (Some(&Closed::Failed), 1));
+    assert_eq!((ended.why().as_ref(), server.counters.failed), (Some(&Closed::Failed), 1));
     assert!(server.connections.get(0).is_none() && server.connections.get(1).is_some());
     // Its place is free for another, in both tables; and its client is told, once it sends something.
     let mut third = client_of(config(5));
     connect(&mut third);
     sent(&mut third).into_iter().for_each(|data| server.receive(NOW, datagram(5002, 443, data)));
     assert_eq!((server.connections.len(), server.established), (2, 1));
-    let told = clients[0].connections[0].ended.clone();
+    let told = clients[0].connections[0].record.clone();
     clients[0].connections[0].noq.ping();
     clients[0].note_ready(0);
     server.outgoing.batch.clear();
@@ -248,7 +248,7 @@ fn a_state_machine_that_panics_ends_its_connection_alone() {
         clients[0].receive(NOW, datagram(443, 5000, data));
     }
     clients[0].work(NOW);
-    assert_eq!(told.get(), Some(&Closed::Reset));
+    assert_eq!(told.why().as_ref(), Some(&Closed::Reset));
 }
 
 /// Makes a server, and clients that are connected with it, from ports 5000 on.
@@ -285,7 +285,7 @@ fn panic_anywhere_in_a_connection_ends_it_alone() {
     for spoil in spoil {
         let (mut server, clients) = connected::<2>();
         server.counters.opened_by_device = 0;
-        let ended = server.connections[0].ended.clone();
+        let ended = server.connections[0].record.clone();
         spoil(&mut server);
         for (mut client, port) in clients.into_iter().zip([5000, 5001]) {
             let conn = &mut client.connections[0];
@@ -294,7 +294,7 @@ fn panic_anywhere_in_a_connection_ends_it_alone() {
             client.note_ready(0);
             sent(&mut client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
             let _answers = sent(&mut server);
-            assert_eq!((ended.get(), server.counters.failed), (Some(&Closed::Failed), 1), "client at {port}");
+            assert_eq!((ended.why().as_ref(), server.counters.failed), (Some(&Closed::Failed), 1), "client at {port}");
             server.counters.opened_by_device = 0;
         }
         let id = server.connections[1].noq.streams().accept(noq_proto::Dir::Uni).unwrap();
@@ -318,7 +318,7 @@ fn panic_over_a_strangers_datagram_drops_it() {
     tls.cert_resolver = Arc::new(FailsOnce(tls.cert_resolver.clone(), Default::default()));
     let config = config(2);
     let random = config.random.clone().unwrap();
-    let mut server = Core::new(config, Some(ServerTls::new(tls).unwrap()), &random, 443);
+    let mut server = Core::new(config, Some(ServerTls::new(tls).unwrap()), &random, address(443));
     for (seed, dropped, connections) in [(3, 1, 0), (4, 1, 1), (5, 1, 2)] {
         let (mut client, port) = (client_of(self::config(seed)), 5000 + seed as u16);
         connect(&mut client);

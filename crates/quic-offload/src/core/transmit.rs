@@ -64,7 +64,7 @@ impl Core {
     /// Takes the packets that a connection has to send, as long as there is room. True: there may be more.
     pub(super) fn take_packets(&mut self, at: usize, now: Instant) -> bool {
         let time = self.noq_time(now);
-        let Core { connections, outgoing, counters, config, .. } = self;
+        let Core { connections, outgoing, counters, config, woken, .. } = self;
         let Some(conn) = connections.get_mut(at) else { return false };
         // Both ends may have given up different ones. The state machine asks for acknowledgements on a path that it counts on then,
         // and ends the program if there is none.
@@ -85,7 +85,7 @@ impl Core {
                 // RFC 9001 6.6: before no packet may be sealed any more.
                 counters.keys_used_up += 1;
                 let why = "a key has sealed as many packets as it may: AEAD_LIMIT_REACHED";
-                conn.end(Closed::Protocol(why.into()));
+                conn.end(Closed::Protocol(why.into()), woken);
                 conn.noq.close(time, AEAD_LIMIT_REACHED.into(), "AEAD limit reached".into());
             }
             if used_up == UsedUp::Yes {

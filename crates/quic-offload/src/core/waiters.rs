@@ -7,6 +7,7 @@ use super::Core;
 use crate::endpoint::Shared;
 use core::task::{Context, Poll, Waker};
 use noq_proto::Dir;
+use offload_base::WakeList;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -28,13 +29,13 @@ impl WaitList {
         self.next += 1;
     }
 
-    /// Wakes all tasks, and removes their entries.
-    pub(crate) fn wake(&mut self) {
+    /// Removes all entries, and adds their tasks to those that are woken.
+    pub(crate) fn wake(&mut self, woken: &mut WakeList) {
         // Each packet wakes the waiters of paths, and this list is almost always empty.
         if self.tasks.is_empty() {
             return;
         }
-        core::mem::take(&mut self.tasks).into_values().for_each(Waker::wake);
+        woken.add(core::mem::take(&mut self.tasks).into_values());
     }
 }
 
@@ -79,6 +80,8 @@ impl Awaited {
 pub(crate) enum WaitFor {
     /// The endpoint has a new connection.
     Accept,
+    /// A client waits for a decision.
+    Incoming,
     /// A connection of the endpoint is drained.
     Drained,
     /// An event of the connection at this place, with this number.
@@ -89,6 +92,7 @@ impl Core {
     fn wait_list(&mut self, event: WaitFor) -> Option<&mut WaitList> {
         match event {
             WaitFor::Accept => Some(&mut self.waiting.accept),
+            WaitFor::Incoming => Some(&mut self.waiting.incoming),
             WaitFor::Drained => Some(&mut self.waiting.drained),
             WaitFor::Connection(at, id, awaited) => Some(self.get(at, id)?.waiting.list(awaited)),
         }

@@ -10,6 +10,7 @@ use noq_proto::transport_parameters::TransportParameters;
 use noq_proto::{ConnectError, ConnectionId, Side, TransportError, TransportErrorCode};
 use offload_api::QuicCipher;
 use ring::aead;
+use rustls::pki_types::CertificateDer;
 use rustls::quic::{Connection, KeyChange, Suite, Version};
 use rustls::{CipherSuite, KeyLog};
 use std::any::Any;
@@ -34,6 +35,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("QUIC's first packets are protected by TLS13_AES_128_GCM_SHA256: leave it among the provider's cipher suites")]
 pub struct NoInitialSuite;
+
+/// Results of a handshake.
+///
+/// See [`Connection::handshake_data`](crate::Connection::handshake_data) for an example.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HandshakeData {
+    /// The application protocol (ALPN). `None` if the ends agreed on none.
+    pub alpn: Option<Vec<u8>>,
+    /// The server name that the client asked for (SNI). `None` at the client, and if the client asked for none.
+    pub server_name: Option<String>,
+    /// The peer's certificates, its own first. Empty if the peer showed none.
+    pub certificates: Vec<CertificateDer<'static>>,
+}
 
 /// The suite of Initial packets (RFC 9001 5.2).
 pub(crate) fn initial_suite(provider: &rustls::crypto::CryptoProvider) -> Result<Suite, NoInitialSuite> {
@@ -140,13 +155,20 @@ impl Session for TlsSession {
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        let protocol = self.inner.alpn_protocol().map(<[u8]>::to_vec);
-        self.told_data.then(|| -> Box<dyn Any> { Box::new(protocol) })
+        let certificates = self.inner.peer_certificates().unwrap_or_default();
+        Some(Box::new(HandshakeData {
+            alpn: self.inner.alpn_protocol().map(<[u8]>::to_vec),
+            server_name: match &self.inner {
+                Connection::Client(_) => None,
+                Connection::Server(server) => server.server_name().map(str::to_owned),
+            },
+            certificates: certificates.iter().map(|one| one.clone().into_owned()).collect(),
+        }))
     }
 
+    /// The handshake data have the certificates.
     fn peer_identity(&self) -> Option<Box<dyn Any>> {
-        let certificates = self.inner.peer_certificates()?;
-        Some(Box::new(certificates.iter().map(|one| one.clone().into_owned()).collect::<Vec<_>>()))
+        None
     }
 
     /// There is no 0-RTT.

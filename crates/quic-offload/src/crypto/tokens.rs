@@ -45,7 +45,7 @@ impl HandshakeTokenKey for TokenKey {
 /// use quic_offload::{Config, ResetKey};
 ///
 /// let (private_key, address) = ([7; 32], "192.0.2.1:443");
-/// let config = Config { reset_key: Some(ResetKey::derive(&private_key, address.as_bytes())), ..Config::default() };
+/// let config = Config::default().with(|c| c.reset_key = Some(ResetKey::derive(&private_key, address.as_bytes())));
 /// # let _shown_without_the_key = format!("{config:?}");
 /// ```
 #[derive(Clone)]

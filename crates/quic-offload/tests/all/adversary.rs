@@ -111,8 +111,10 @@ fn run(schedule: &Schedule) -> bool {
     // A client that does not know that its port changed, or that a stranger's copy of its packet came first, sends nothing, unless it is to.
     let keep_alive = (schedule.moves.0 > 0 || schedule.forged > 0).then_some(Duration::from_millis(100));
     let configs = [
-        Config { offload: near, device_cids_a_path: 1, paths, keep_alive, ..world.config("near") },
-        Config { offload: far, paths, ..world.config("far") },
+        world
+            .config("near")
+            .with(|c| (c.offload, c.device_cids_a_path, c.paths, c.keep_alive) = (near, 1, paths, keep_alive)),
+        world.config("far").with(|c| (c.offload, c.paths) = (far, paths)),
     ];
     let (hosts, count) = ([world.near.clone(), world.far.clone()], schedule.resets);
     let resets = world.near.spawn("resets", async move {
@@ -167,7 +169,7 @@ fn run(schedule: &Schedule) -> bool {
 /// The server forgets all that it knew, and another one, with the same keys, takes its place: the client is told, or hears nothing, and
 /// connects again.
 fn forget(world: &mut World, configs: [Config; 2], six: bool, after: u16) -> String {
-    let [near, far] = configs.map(|config| Config { idle: Duration::from_secs(2), ..config });
+    let [near, far] = configs.map(|config| config.with(|c| c.idle = Duration::from_secs(2)));
     let (client, driver) = world.client(near);
     let (server, stop) = rig::stoppable(&world.far, PORT, far.clone(), world.server_tls());
     let (tls, to, host, again) = (world.client_tls(), world.to(six), world.far.clone(), world.server_tls());

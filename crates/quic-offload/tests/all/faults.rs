@@ -63,7 +63,7 @@ fn what_was_lost_in_small_pieces_arrives_in_large_windows() {
         let mut every = [2, 1].into_iter();
         let span = at..at + Duration::from_millis(18);
         world.bed.cable(0).impair(|| Every { nth: every.next().unwrap(), ..Every::new(span.clone()) });
-        let config = |name| Config { stream_window: 16 << 20, offload, ..world.config(name) };
+        let config = |name| world.config(name).with(|c| (c.stream_window, c.offload) = (16 << 20, offload));
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = world.server(config("far"));
         let (tls, to, host) = (world.client_tls(), world.to(false), world.near.clone());
@@ -303,7 +303,7 @@ fn counted(host: &BedHost, port: u16, config: Config, tls: Option<ServerTls>) ->
 fn connection_ids_of_any_configured_length_work() {
     for cid_bytes in [20, 0, 1, 21, 22, 24, 255] {
         let mut world = World::new(1, [nic(), nic()], LinkConfig::default());
-        let config = |name: &str| Config { cid_bytes, ..world.config(name) };
+        let config = |name: &str| world.config(name).with(|c| c.cid_bytes = cid_bytes);
         let done = world.transfer([config("near"), config("far")], false, MEGABYTE, MEGABYTE);
         for end in [done.client, done.server] {
             assert!(end.opened_by_device > 500 && end.opened_by_software < 30, "{cid_bytes}: {end:?}");

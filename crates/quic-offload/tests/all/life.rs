@@ -3,8 +3,10 @@
 use crate::rig::{self, World, nic, without_quic};
 use bytes::Bytes;
 use core::time::Duration;
+use offload_base::Seed;
+use offload_testbed::identity::{Randomness, client_config, server_config};
 use offload_wire::LinkConfig;
-use quic_offload::{Closed, Config, ConnectError, StreamError};
+use quic_offload::{ClientTls, Closed, ConnectError, Offload, ServerTls, StreamError, TokioEndpoint};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn world() -> World {
@@ -14,7 +16,7 @@ fn world() -> World {
 #[test]
 fn clients_prove_their_address_where_many_shake_hands() {
     let mut world = world();
-    let far = Config { retry_above: 0, ..world.config("far") };
+    let far = world.config("far").with(|c| c.retry_above = 0);
     let done = world.transfer([world.config("near"), far], false, 10_000, 10_000);
     assert_eq!((done.server.retries, done.server.connections), (1, 1));
 }
@@ -22,8 +24,8 @@ fn clients_prove_their_address_where_many_shake_hands() {
 #[test]
 fn connections_beyond_the_limit_are_refused() {
     let mut world = world();
-    let (client, _driver) = world.client(Config { max_connections: 2, ..world.config("near") });
-    let (server, _server_driver) = world.server(Config { max_connections: 1, ..world.config("far") });
+    let (client, _driver) = world.client(world.config("near").with(|c| c.max_connections = 2));
+    let (server, _server_driver) = world.server(world.config("far").with(|c| c.max_connections = 1));
     let (tls, to) = (world.client_tls(), world.to(false));
     let near = world.near.spawn("client", async move {
         let first = rig::connect(&client, &tls, to).await;
@@ -199,7 +201,7 @@ fn a_connection_that_nobody_waits_for_is_given_up() {
 #[test]
 fn an_idle_connection_ends() {
     let mut world = world();
-    let (client, _driver) = world.client(Config { idle: Duration::from_secs(3), ..world.config("near") });
+    let (client, _driver) = world.client(world.config("near").with(|c| c.idle = Duration::from_secs(3)));
     let (_server, _server_driver) = world.server(world.config("far"));
     let (tls, to) = (world.client_tls(), world.to(false));
     let near = world.near.spawn("client", async move {
@@ -220,24 +222,200 @@ fn a_name_that_the_certificate_lacks_is_found_out() {
     assert!(matches!(failed, Err(Closed::Protocol(_))), "{failed:?}");
 }
 
+/// The last handle is, in turn, the endpoint, a connection, a stream.
+#[test]
+fn driver_ends_with_the_last_handle() {
+    for last in ["endpoint", "connection", "stream"] {
+        let mut world = world();
+        let (client, driver) = world.client(world.config("near"));
+        let (server, server_driver) = world.server(world.config("far"));
+        let (tls, to, host) = (world.client_tls(), world.to(false), world.far.clone());
+        let far = world.far.spawn("server", async move {
+            let closed = server.accept().await.unwrap().closed().await;
+            (closed, host.now())
+        });
+        let (host, settled) = (world.near.clone(), world.near.clone());
+        let near = world.near.spawn("client", async move {
+            let connection = rig::connect(&client, &tls, to).await.unwrap();
+            let stream = connection.open_uni().await.unwrap();
+            let mut handles: Vec<(&str, Box<dyn Send>)> = vec![
+                ("endpoint", Box::new(client)),
+                ("connection", Box::new(connection)),
+                ("stream", Box::new(stream)),
+            ];
+            handles.sort_by_key(|(name, _)| *name == last);
+            let mut times = Vec::new();
+            for (name, handle) in handles {
+                host.runtime().sleep(Duration::from_secs(1)).await;
+                times.push((name, host.now()));
+                drop(handle);
+            }
+            times.retain(|(name, _)| *name != "endpoint");
+            times.last().unwrap().1
+        });
+        let (dropped, (closed, at)) = world.bed.run_within(Duration::from_secs(20), async move {
+            let ends = (near.await, far.await);
+            driver.await.unwrap();
+            server_driver.await.unwrap();
+            // The device takes a while to give contexts back.
+            settled.runtime().sleep(Duration::from_micros(100)).await;
+            ends
+        });
+        assert_eq!(closed, Closed::ByPeer { code: 0, reason: Bytes::new() });
+        assert!(at > dropped, "{last}: an open connection goes on without its endpoint");
+        assert_eq!(world.near.device_contexts() + world.far.device_contexts(), 0, "contexts are given back");
+    }
+}
+
+#[test]
+fn unaccepted_connections_end_with_their_endpoint() {
+    for handshake_is_done in [false, true] {
+        let mut world = world();
+        let (client, _driver) = world.client(world.config("near"));
+        let (server, server_driver) = world.server(world.config("far"));
+        let (tls, to, host) = (world.client_tls(), world.to(false), world.near.clone());
+        let closed = world.bed.run_within(Duration::from_secs(20), async move {
+            let connection = rig::connect(&client, &tls, to).await.unwrap();
+            if handshake_is_done {
+                host.runtime().sleep(Duration::from_millis(100)).await;
+            }
+            drop(server);
+            let closed = connection.closed().await;
+            server_driver.await.unwrap();
+            closed
+        });
+        match closed {
+            Closed::ByPeer { code: 0, .. } => assert!(handshake_is_done),
+            // RFC 9000 10.2.3: a close during the handshake does not show the application's code.
+            Closed::PeerFound(_) => assert!(!handshake_is_done),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn rest_of_a_stream_is_read_up_to_a_limit() {
+    let mut world = world();
+    let (client, _driver) = world.client(world.config("near"));
+    let (server, _server_driver) = world.server(world.config("far"));
+    let (tls, to) = (world.client_tls(), world.to(false));
+    let far = world.far.spawn("server", async move {
+        let connection = server.accept().await.unwrap();
+        for code in [None, Some(9)] {
+            let mut stream = connection.accept_uni().await.unwrap();
+            let limit = if code.is_some() { 99_999 } else { 100_000 };
+            let read = stream.read_to_end(limit).await;
+            match code {
+                None => assert!(read.unwrap() == rig::body(0, limit)),
+                Some(code) => {
+                    assert_eq!(read, Err(StreamError::TooLong(limit)));
+                    stream.stop(code);
+                }
+            }
+        }
+        connection.closed().await;
+    });
+    let near = world.near.spawn("client", async move {
+        let connection = rig::connect(&client, &tls, to).await.unwrap();
+        let mut stops = Vec::new();
+        for finishes in [true, false] {
+            let mut stream = connection.open_uni().await.unwrap();
+            stream.send(rig::body(0, 100_000)).await.unwrap();
+            if finishes {
+                stream.finish().unwrap();
+            }
+            stops.push(stream.stopped().await);
+        }
+        connection.close(0, "");
+        stops
+    });
+    let stops = world.bed.run(async move {
+        let stops = near.await;
+        far.await;
+        stops
+    });
+    assert_eq!(stops, [Ok(None), Ok(Some(9))]);
+}
+
+#[test]
+#[should_panic(expected = "an error code of QUIC is at most 2^62 - 1")]
+fn error_code_that_quic_cannot_carry_panics() {
+    let world = world();
+    let (client, _driver) = world.client(world.config("near"));
+    client.close(1 << 62, "");
+}
+
+/// A client's network changes in the middle of a transfer.
+#[test]
+fn connections_follow_their_endpoint_to_another_socket() {
+    for (offload, paths) in [(Offload::Both, 1), (Offload::None, 1), (Offload::Both, 2)] {
+        let mut world =
+            World::new(2, [nic(), nic()], LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() });
+        let config = |name| world.config(name).with(|c| (c.offload, c.paths) = (offload, paths));
+        let (client, _driver) = world.client(config("near"));
+        let (server, _server_driver) = world.server(config("far"));
+        let (tls, to, near) = (world.client_tls(), world.to(false), world.near.clone());
+        let far = world.far.spawn("server", async move {
+            let connection = server.accept().await.unwrap();
+            let mut stream = connection.accept_uni().await.unwrap();
+            let bytes = rig::read_all(&mut stream).await;
+            (bytes, connection.remote_addr().map(|address| address.port()), connection.closed().await)
+        });
+        let asking = client.clone();
+        let asked = world.near.spawn("client", async move {
+            let connection = rig::connect(&asking, &tls, to).await.unwrap();
+            let mut stream = connection.open_uni().await.unwrap();
+            stream.send(rig::body(0, 4 << 20)).await.unwrap();
+            asking.rebind(near.stack().bind_udp(Some(6000)).unwrap()).unwrap();
+            assert_eq!(asking.local_addr().port(), 6000);
+            stream.send(rig::body(4 << 20, 4 << 20)).await.unwrap();
+            stream.finish().unwrap();
+            stream.acknowledged().await.unwrap();
+            // The port before is free.
+            drop(near.stack().bind_udp(Some(5000)).unwrap());
+            connection.close(7, "");
+        });
+        let (bytes, port, closed) = world.bed.run(async move {
+            asked.await;
+            far.await
+        });
+        assert_eq!((bytes, port), (8 << 20, Ok(6000)), "{offload:?}, {paths} paths: {closed:?}");
+        let counters = client.counters();
+        let made = if offload == Offload::Both { 4 } else { 0 };
+        let left = world.near.device_contexts();
+        assert_eq!((counters.contexts, left as u64), (made, made / 2), "the old socket's are gone: {counters:?}");
+        assert!(!world.wire.contains(rig::MARKER));
+    }
+}
+
+/// The last handle of an endpoint is dropped: its task ends, and the port is free.
+#[tokio::test]
+async fn tokio_endpoint_frees_its_port_with_the_last_handle() {
+    let tls = ServerTls::new(server_config(Randomness::Seeded(Seed(1)), None)).unwrap();
+    let server = TokioEndpoint::server("127.0.0.1:0".parse().unwrap(), tls).unwrap();
+    let client = TokioEndpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = server.local_addr();
+    let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(2)), None)).unwrap();
+    let connection = rig::connect(&client, &tls, address).await.unwrap();
+    drop(server.accept().await.unwrap());
+    assert_eq!(connection.closed().await, Closed::ByPeer { code: 0, reason: Bytes::new() });
+    server.drained().await;
+    let also = server.clone();
+    drop(server);
+    assert!(std::net::UdpSocket::bind(address).is_err(), "another handle is left");
+    drop(also);
+    // The driver's task is woken, and runs next.
+    tokio::task::yield_now().await;
+    std::net::UdpSocket::bind(address).unwrap();
+}
+
 /// The same over the kernel's sockets.
 #[tokio::test]
 async fn over_the_kernels_sockets() {
-    use offload_api::TokioTimers;
-    use offload_base::Seed;
-    use offload_testbed::identity::{Randomness, client_config, server_config};
-    use quic_offload::{ClientTls, Endpoint, ServerTls};
-    use std::sync::Arc;
-    let timers = Arc::new(TokioTimers::current());
-    let socket =
-        async || offload_api::TokioDatagrams::new(tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap()).unwrap();
     let tls = ServerTls::new(server_config(Randomness::Seeded(Seed(1)), None)).unwrap();
-    let listening = socket().await;
-    let to = offload_api::DatagramSocket::local_addr(&listening).unwrap();
-    let (server, driver) = Endpoint::new(listening, timers.clone(), Config::default(), Some(tls)).unwrap();
-    tokio::spawn(driver);
-    let (client, driver) = Endpoint::new(socket().await, timers, Config::default(), None).unwrap();
-    tokio::spawn(driver);
+    let server = TokioEndpoint::server("127.0.0.1:0".parse().unwrap(), tls).unwrap();
+    let to = server.local_addr();
+    let client = TokioEndpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     let serving = tokio::spawn(async move {
         let connection = server.accept().await.unwrap();
         let (mut send, mut receive) = connection.accept_bi().await.unwrap();

@@ -4,7 +4,7 @@ use crate::rig::{self, Plan, World, nic};
 use bytes::Bytes;
 use core::time::Duration;
 use offload_wire::LinkConfig;
-use quic_offload::{AeadLimits, Closed, Config, Offload};
+use quic_offload::{AeadLimits, Closed, Offload};
 
 const WAYS: [Offload; 2] = [Offload::Both, Offload::None];
 
@@ -15,7 +15,7 @@ fn keys_change_before_they_are_used_up() {
         let link = LinkConfig { rate: Some(50_000_000), ..LinkConfig::default() };
         let mut world = World::new(11, [nic(), nic()], link);
         let limits = AeadLimits { sealed: 12_000, ..AeadLimits::default() };
-        let config = |name| Config { offload, limits, ..world.config(name) };
+        let config = |name| world.config(name).with(|c| (c.offload, c.limits) = (offload, limits));
         let configs = [config("near"), config("far")];
         let done = world.transfer_without_looking(configs, Plan { bytes: [10_000_000, 1000], ..Plan::default() });
         assert!(done.updates >= 3, "{} updates by {offload:?}", done.updates);
@@ -29,7 +29,7 @@ fn a_connection_ends_when_its_key_is_used_up() {
     for offload in WAYS {
         let mut world = World::new(12, [nic(), nic()], LinkConfig::default());
         let limits = AeadLimits { sealed: 10_500, ..AeadLimits::default() };
-        let (client, _driver) = world.client(Config { offload, limits, ..world.config("near") });
+        let (client, _driver) = world.client(world.config("near").with(|c| (c.offload, c.limits) = (offload, limits)));
         let (server, _server_driver) = world.server(world.config("far"));
         let (tls, to) = (world.client_tls(), world.to(false));
         let far = world.far.spawn("server", async move {
@@ -62,9 +62,10 @@ fn a_connection_ends_when_its_key_is_used_up() {
 fn forged_packets_are_counted_once_and_end_the_connection() {
     for offload in WAYS {
         let mut world = World::new(13, [nic(), nic()], LinkConfig::default());
-        let (client, _driver) = world.client(Config { offload, ..world.config("near") });
+        let (client, _driver) = world.client(world.config("near").with(|c| c.offload = offload));
         let limits = AeadLimits { forged: 50, ..AeadLimits::default() };
-        let (server, _server_driver) = world.server(Config { offload, limits, ..world.config("far") });
+        let (server, _server_driver) =
+            world.server(world.config("far").with(|c| (c.offload, c.limits) = (offload, limits)));
         let (tls, to) = (world.client_tls(), world.to(false));
         let (sent, heard) = tokio::sync::oneshot::channel();
         let far = world.far.spawn("server", async move {

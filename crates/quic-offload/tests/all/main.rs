@@ -3,7 +3,9 @@
 #![allow(clippy::duplicate_mod, reason = "peer.rs is compiled with the types of each foreign state machine")]
 
 mod adversary;
+mod events;
 mod faults;
+mod handshake;
 mod life;
 mod limits;
 mod noq;

@@ -8,7 +8,7 @@ use nic_sim::NicConfig;
 use offload_base::Instant;
 use offload_wire::impairment::Cut;
 use offload_wire::{LinkConfig, Overflow};
-use quic_offload::{Closed, Config, Offload, PathError};
+use quic_offload::{Closed, Connection, Offload, PathError};
 
 /// IPv4 and IPv6 are two ways between the hosts.
 #[test]
@@ -17,7 +17,7 @@ fn two_paths_carry_one_stream_and_one_may_go() {
     for queues in [1, 4] {
         let nic = NicConfig { queues, ..nic() };
         let mut world = World::new(8, [nic.clone(), nic], link.clone());
-        let config = |name| Config { paths: 3, ..world.config(name) };
+        let config = |name| world.config(name).with(|c| c.paths = 3);
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = world.server(config("far"));
         let (tls, first, second) = (world.client_tls(), world.to(false), world.to(true));
@@ -46,10 +46,10 @@ fn two_paths_carry_one_stream_and_one_may_go() {
             };
             send().await;
             let sent = [0, 1].map(|path| connection.path_statistics(path).unwrap().sent);
-            assert_eq!(connection.statistics().unwrap().paths, 2);
+            assert_eq!(connection.statistics().paths, 2);
             connection.close_path(0).unwrap();
             send().await;
-            assert_eq!(connection.statistics().unwrap().paths, 1);
+            assert_eq!(connection.statistics().paths, 1);
             assert!(matches!(connection.close_path(9), Err(PathError::Refused(_))));
             connection.close(0, "");
             sent
@@ -67,6 +67,67 @@ fn two_paths_carry_one_stream_and_one_may_go() {
     }
 }
 
+/// The first wire is cut half-way; until then both ends leave the backup alone, though a client alone has declared it.
+#[test]
+fn backup_path_carries_nothing_until_the_other_fails() {
+    for offload in [Offload::Both, Offload::None] {
+        let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
+        let mut world = World::wired(15, [nic(), nic()], vec![link; 2]);
+        let config = |name| world.config(name).with(|c| (c.paths, c.offload) = (2, offload));
+        let (client, _driver) = world.client(config("near"));
+        let (server, _server_driver) = world.server(config("far"));
+        let (tls, first, second) = (world.client_tls(), world.to(false), world.to(true));
+        let (from, host): (IpAddr, _) = (world.near.ipv6_address().into(), world.near.clone());
+        let cut = Instant::from_nanos(1_000_000_000);
+        world.bed.cable(0).impair(|| Cut::new(cut..Instant::MAX));
+        let sent_on =
+            |connection: &Connection| [0, 1].map(|path| connection.path_statistics(path).map(|path| path.sent));
+        let far = world.far.spawn("server", async move {
+            let connection = server.accept().await.unwrap();
+            let (mut send, mut receive) = connection.accept_bi().await.unwrap();
+            while let Some(data) = receive.receive(1 << 20).await.unwrap() {
+                send.send(data).await.unwrap();
+            }
+            send.finish().unwrap();
+            connection.closed().await;
+            sent_on(&connection)
+        });
+        let near = world.near.spawn("client", async move {
+            let connection = rig::connect(&client, &tls, first).await.unwrap();
+            let backup = connection.open_path(second, Some(from)).await.unwrap();
+            connection.set_backup(backup, true).unwrap();
+            assert!(matches!(connection.set_backup(9, true), Err(PathError::Refused(_))));
+            host.runtime().sleep(Duration::from_millis(100)).await;
+            let mut sent = vec![sent_on(&connection)];
+            let (mut send, mut receive) = connection.open_bi().await.unwrap();
+            for half in 0..2 {
+                for at in (0..1 << 20).step_by(1 << 16) {
+                    send.send(rig::body((half << 20) + at, 1 << 16)).await.unwrap();
+                }
+                let mut left = 1 << 20;
+                while left > 0 {
+                    left -= receive.receive(left).await.unwrap().unwrap().len();
+                }
+                sent.push(sent_on(&connection));
+                if half == 0 {
+                    assert!(host.now() < cut);
+                    host.runtime().sleep(cut - host.now()).await;
+                }
+            }
+            let received = connection.statistics().bytes_received;
+            connection.close(0, "");
+            (sent, received)
+        });
+        let (sent, received) = world.bed.run(near);
+        drop(far);
+        let [before, half, after] = sent.try_into().unwrap();
+        let on_backup = |sent: [Option<u64>; 2]| sent[1].unwrap();
+        assert!(on_backup(half) - on_backup(before) < 10, "{offload:?}: {before:?} {half:?}");
+        assert!(on_backup(after) - on_backup(half) > 700, "{offload:?}: {half:?} {after:?}");
+        assert!(received > 2 << 20);
+    }
+}
+
 /// A path for each wire; one is cut, and the stream goes on over the others.
 #[test]
 fn a_cut_wire_is_survived() {
@@ -78,7 +139,7 @@ fn a_cut_wire_is_survived() {
             ..LinkConfig::default()
         };
         let mut world = World::wired(10, [nic(), nic()], vec![link; 3]);
-        let config = |name| Config { paths: 3, offload, ..world.config(name) };
+        let config = |name| world.config(name).with(|c| (c.paths, c.offload) = (3, offload));
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = world.server(config("far"));
         let (tls, first) = (world.client_tls(), world.to(false));
@@ -114,7 +175,7 @@ fn a_cut_wire_is_survived() {
             stream.finish().unwrap();
             stream.acknowledged().await.unwrap();
             let sent = [0, 2].map(|path| connection.path_statistics(path).unwrap().sent);
-            assert_eq!(connection.statistics().unwrap().paths, 2);
+            assert_eq!(connection.statistics().paths, 2);
             connection.close(0, "");
             sent
         });
@@ -139,7 +200,7 @@ fn a_path_that_never_answers_ends() {
         let mut world = World::wired(12, [nic(), nic()], vec![link; 3]);
         world.bed.cable(1).impair(|| Cut::new(Instant::ZERO..Instant::MAX));
         let keep_alive = Some(Duration::from_millis(100));
-        let config = |name| Config { paths: 2, keep_alive, offload, ..world.config(name) };
+        let config = |name| world.config(name).with(|c| (c.paths, c.keep_alive, c.offload) = (2, keep_alive, offload));
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = world.server(config("far"));
         let (tls, first, host) = (world.client_tls(), world.to(false), world.near.clone());
@@ -182,8 +243,8 @@ fn one_stream_fills_like_and_unlike_paths() {
         });
         let mut world = World::wired(11, [nic(), nic()], links);
         let config =
-            |name| Config { paths: 2, stream_window: 40 << 20, receive_window: 40 << 20, ..world.config(name) };
-        let (client, _driver) = world.client(Config { send_window: 40 << 20, ..config("near") });
+            |name| world.config(name).with(|c| (c.paths, c.stream_window, c.receive_window) = (2, 40 << 20, 40 << 20));
+        let (client, _driver) = world.client(config("near").with(|c| c.send_window = 40 << 20));
         let (server, _server_driver) = world.server(config("far"));
         let (tls, first, second) = (world.client_tls(), world.to(false), world.to(true));
         let from: IpAddr = world.near.ipv6_address().into();
@@ -219,7 +280,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(2 + 1 + 25);
 #[test]
 fn a_peer_without_multipath_says_so() {
     let mut world = World::new(9, [nic(), nic()], LinkConfig::default());
-    let (client, _driver) = world.client(Config { paths: 3, ..world.config("near") });
+    let (client, _driver) = world.client(world.config("near").with(|c| c.paths = 3));
     let (server, _server_driver) = world.server(world.config("far"));
     let (tls, to) = (world.client_tls(), world.to(false));
     let near = world.near.spawn("client", async move {
@@ -238,7 +299,7 @@ fn ends_that_give_up_different_paths_go_on_over_another() {
     for paths in [2, 3] {
         let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
         let mut world = World::new(13, [nic(), nic()], link);
-        let config = |name| Config { paths, ..world.config(name) };
+        let config = |name| world.config(name).with(|c| c.paths = paths);
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = world.server(config("far"));
         let (tls, first, second) = (world.client_tls(), world.to(false), world.to(true));
@@ -285,7 +346,7 @@ fn ends_that_give_up_different_paths_go_on_over_another() {
 fn a_connection_without_a_path_ends() {
     let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
     let mut world = World::new(14, [nic(), nic()], link);
-    let config = |name| Config { paths: 2, ..world.config(name) };
+    let config = |name| world.config(name).with(|c| c.paths = 2);
     let (client, _driver) = world.client(config("near"));
     let (server, _server_driver) = world.server(config("far"));
     let (tls, first, second) = (world.client_tls(), world.to(false), world.to(true));

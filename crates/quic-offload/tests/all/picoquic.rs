@@ -11,7 +11,7 @@ use offload_testbed::BedHost;
 use offload_testbed::identity::{self, Randomness};
 use offload_wire::LinkConfig;
 use offload_wire::impairment::{Impairments, Share};
-use quic_offload::{ClientTls, Config, Connection, Offload, ServerTls};
+use quic_offload::{ClientTls, Connection, Offload, ServerTls};
 use std::io::{BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -28,7 +28,7 @@ fn a_client_of_picoquic_is_served_by_devices() {
         let theirs = Picoquic::start(&world.near, 5000, &args);
         let mut tls = identity::server_config(Randomness::Seeded(world.seed.derive("server")), None);
         tls.alpn_protocols = vec![ALPN.to_vec()];
-        let config = Config { offload, paths: 3, ..world.config("far") };
+        let config = world.config("far").with(|c| (c.offload, c.paths) = (offload, 3));
         let (server, _driver) = rig::start(&world.far, rig::PORT, config, Some(ServerTls::new(tls).unwrap()));
         let (asking, counted) = (world.near.spawn("picoquic", theirs.run()), server.clone());
         let host = world.far.clone();
@@ -36,7 +36,7 @@ fn a_client_of_picoquic_is_served_by_devices() {
             let connection = server.accept().await.unwrap();
             let (mut send, mut receive) = connection.accept_bi().await.unwrap();
             assert_eq!(rig::read_all(&mut receive).await, SIZE);
-            assert_eq!(connection.statistics().unwrap().key_updates, 2, "as they asked");
+            assert_eq!(connection.statistics().key_updates, 2, "as they asked");
             send.send(rig::body(0, SIZE as usize)).await.unwrap();
             send.finish().unwrap();
             send.acknowledged().await.unwrap();
@@ -67,7 +67,7 @@ fn a_server_of_picoquic_understands_what_devices_seal() {
         let mut tls = identity::client_config(Randomness::Seeded(world.seed.derive("client")), None);
         tls.alpn_protocols = vec![ALPN.to_vec()];
         let tls = ClientTls::new(tls).unwrap();
-        let config = Config { offload, paths: 3, ..world.config("near") };
+        let config = world.config("near").with(|c| (c.offload, c.paths) = (offload, 3));
         let (client, _driver) = rig::start(&world.near, 5000, config, None);
         let (first, second) = (world.to(false), world.to(true));
         let (from, host, counted) = (world.near.ipv6_address().into(), world.near.clone(), client.clone());
@@ -83,7 +83,7 @@ fn a_server_of_picoquic_understands_what_devices_seal() {
             send.finish().unwrap();
             assert_eq!(rig::read_all(&mut receive).await, SIZE);
             left_with(&host, &connection, 1).await;
-            assert!(connection.statistics().unwrap().key_updates >= 2, "one of ours, one of theirs");
+            assert!(connection.statistics().key_updates >= 2, "one of ours, one of theirs");
             connection.close(0, "");
         });
         let theirs = world.bed.run(async move {
@@ -109,12 +109,12 @@ fn all() -> impl Iterator<Item = (LinkConfig, Offload)> {
 /// Waits until a connection has so many paths.
 async fn left_with(host: &BedHost, connection: &Connection, paths: usize) {
     for _ in 0..1000 {
-        if connection.statistics().unwrap().paths == paths {
+        if connection.statistics().paths == paths {
             return;
         }
         host.runtime().sleep(Duration::from_millis(1)).await;
     }
-    panic!("there are {} paths", connection.statistics().unwrap().paths);
+    panic!("there are {} paths", connection.statistics().paths);
 }
 
 /// The process, and the socket of a host that it has instead of its own.

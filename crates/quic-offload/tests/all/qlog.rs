@@ -2,7 +2,7 @@
 
 use crate::rig::{World, nic};
 use offload_wire::LinkConfig;
-use quic_offload::{Config, Qlog};
+use quic_offload::Qlog;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ fn run() -> BTreeMap<String, Vec<u8>> {
     let files = Files::default();
     let to = files.clone();
     let qlog = Qlog::new(move |of| Some(Box::new(OneFile(of.file_name(), to.clone()))));
-    let config = |name| Config { qlog: Some(qlog.clone()), ..world.config(name) };
+    let config = |name| world.config(name).with(|c| c.qlog = Some(qlog.clone()));
     let configs = [config("near"), config("far")];
     let done = world.transfer(configs, false, 300_000, 1000);
     assert!(done.server.opened_by_device > 100);

@@ -4,7 +4,7 @@ use crate::rig::{Plan, World, nic, without_quic};
 use core::time::Duration;
 use nic_sim::NicConfig;
 use offload_wire::LinkConfig;
-use quic_offload::{Config, Offload};
+use quic_offload::Offload;
 
 const MEGABYTE: usize = 1 << 20;
 
@@ -30,7 +30,7 @@ fn devices_seal_and_open_what_they_are_asked_to() {
     let all = [Offload::Both, Offload::Transmit, Offload::Receive, Offload::None];
     for (near, far) in all.into_iter().flat_map(|near| all.map(|far| (near, far))) {
         let mut world = world([nic(), nic()]);
-        let config = |name, offload| Config { offload, ..world.config(name) };
+        let config = |name, offload| world.config(name).with(|c| c.offload = offload);
         let configs = [config("near", near), config("far", far)];
         let done = world.transfer(configs, false, MEGABYTE, MEGABYTE / 2);
         for (end, offload) in [(done.client, near), (done.server, far)] {
@@ -78,7 +78,7 @@ fn several_queues_and_no_segmentation_change_nothing() {
 #[test]
 fn without_protection_bytes_are_there_for_all_to_see() {
     let mut world = world([nic(), nic()]);
-    let config = |name| Config { offload: Offload::Unprotected, ..world.config(name) };
+    let config = |name| world.config(name).with(|c| c.offload = Offload::Unprotected);
     let configs = [config("near"), config("far")];
     let done = world.transfer_without_looking(configs, Plan { bytes: [MEGABYTE, 1000], ..Plan::default() });
     assert!(world.wire.contains(crate::rig::MARKER));

@@ -7,7 +7,7 @@ use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use offload_wire::LinkConfig;
-use quic_offload::{Closed, Config};
+use quic_offload::Closed;
 use std::sync::{Arc, Weak};
 
 /// A task that is never run; the library keeps the task alive as long as it keeps the task's waker.
@@ -34,7 +34,7 @@ fn tasks_kept<'a, T>(count: usize, mut future: impl FnMut() -> Pin<Box<dyn Futur
 #[test]
 fn futures_that_are_dropped_leave_no_tasks_behind() {
     let mut world = World::new(1, [nic(), nic()], LinkConfig::default());
-    let config = |name| Config { streams: 1, paths: 3, ..world.config(name) };
+    let config = |name| world.config(name).with(|c| (c.streams, c.paths) = (1, 3));
     let (near, far) = (config("near"), config("far"));
     let (client, _near_driver) = world.client(near);
     let (server, _far_driver) = world.server(far);

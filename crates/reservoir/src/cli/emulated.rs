@@ -108,7 +108,7 @@ mod host {
                     let about = |error: io::Error| unusable(format!("UDP port {port}: {error}"));
                     let socket = host.stack().bind_udp(Some(port)).map_err(about)?;
                     let offload = if by_nic { quic_offload::Offload::Both } else { quic_offload::Offload::None };
-                    let config = quic_offload::Config { offload, ..config }.for_mtu(options.host.mtu);
+                    let config = config.with(|c| c.offload = offload).for_mtu(options.host.mtu);
                     let (endpoint, driver) = Endpoint::new(socket, host.runtime(), config, Some(tls)).map_err(about)?;
                     let _runs = host.spawn("quic", driver);
                     Some(endpoint)

@@ -139,7 +139,7 @@ pub(crate) async fn run(options: ServeOptions) -> ExitCode {
         let address = listener.local_addr().map_err(unusable)?;
         let http3 = match options.http3(address)? {
             Some(http3) => {
-                let listening = quic::listen(address, http3.tls, http3.config).await;
+                let listening = quic::listen(address, http3.tls, http3.config);
                 kept = http3.kept;
                 Some(listening.map_err(|error| unusable(format!("{address}, UDP: {error}")))?)
             }
@@ -294,7 +294,8 @@ impl ServeOptions {
         let tls = tls.map_err(|error| unusable(format!("{}: {error}", self.cert.display())))?;
         let max_connections = self.max_connections;
         let pacing_rate = self.pace.and_then(|rate| NonZeroU64::new(rate.as_bits() / 8));
-        let config = Config { max_connections, reset_key, pacing_rate, ..quic::config(self.http3_window.0 as u32) };
+        let config = quic::config(self.http3_window.0 as u32)
+            .with(|c| (c.max_connections, c.reset_key, c.pacing_rate) = (max_connections, reset_key, pacing_rate));
         Ok(Some(Http3 { tls, config, kept }))
     }
 

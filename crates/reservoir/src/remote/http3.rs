@@ -122,7 +122,7 @@ impl Remote {
 
     /// The connection's, if there is one.
     pub(super) async fn round_trip_of_http3(&self) -> Option<Duration> {
-        self.http3.lock().await.as_ref()?.connection.statistics().ok().map(|statistics| statistics.rtt)
+        Some(self.http3.lock().await.as_ref()?.connection.statistics().rtt)
     }
 
     /// A request as HTTP/3 has it: the server's name in its target, and no field that is about a connection (RFC 9114 4.2).

@@ -91,7 +91,7 @@ fn a_paced_start_loses_nothing() {
         let mut bed = bed(wire);
         let files = Files::new();
         std::fs::write(files.path().join("from/large"), content("large", 10 << 20)).unwrap();
-        let of = |end: &str| Config { pacing_rate, ..config(1500, offload, end) };
+        let of = |end: &str| config(1500, offload, end).with(|c| c.pacing_rate = pacing_rate);
         let dial = over_config(&of, &bed, &files, Server::open_to_all);
         let copy = Copy::new(shell(bed.host(1)), dial);
         let up = bed.run(copy.run(&[files.place("/from/large")], &url("/large"))).unwrap();
@@ -398,7 +398,7 @@ fn a_server_that_is_late_is_asked_over_a_new_connection() {
     let tokens = "[[token]]\nname = \"slow\"\nrights = [\"read\", \"write\"]\nrate = \"1k\"\nsha256 = \"".to_owned()
         + "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n"; // of "abc"
     let keep_alive = Some(Duration::from_secs(4));
-    let of = |end: &str| Config { keep_alive, ..config(1500, Offload::Both, end) };
+    let of = |end: &str| config(1500, Offload::Both, end).with(|c| c.keep_alive = keep_alive);
     let dial = over_config(&of, &bed, &files, |server| {
         server.set_tokens(Tokens::read(&tokens).unwrap());
         server
@@ -666,7 +666,7 @@ fn listen(host: &BedHost, config: Config, server: Arc<Mutex<Server>>) -> Arc<Not
     let socket = host.stack().bind_udp(Some(443)).unwrap();
     let tls = ServerTls::new(tls).unwrap();
     let reset_key = Some(ResetKey::derive(b"private key", b"server"));
-    let config = Config { reset_key, ..config };
+    let config = config.with(|c| c.reset_key = reset_key);
     let (endpoint, driver) = Endpoint::new(socket, host.runtime(), config, Some(tls)).unwrap();
     let killed = Arc::new(Notify::new());
     let (killing, shell) = (killed.clone(), shell(host));
@@ -687,7 +687,7 @@ fn listen(host: &BedHost, config: Config, server: Arc<Mutex<Server>>) -> Arc<Not
 
 fn config(mtu: u16, offload: Offload, end: &str) -> Config {
     let random = Some(RandomSource::from(Seed(4).derive(end)));
-    Config { random, offload, ..offload_reservoir::quic::config(8 << 20) }.for_mtu(mtu)
+    offload_reservoir::quic::config(8 << 20).with(|c| (c.random, c.offload) = (random, offload)).for_mtu(mtu)
 }
 
 struct ByQuic {

@@ -58,7 +58,7 @@ impl Server {
             site,
             mode,
             tls: ServerTls::new(tls).map_err(io::Error::other)?,
-            config: Config { offload, send_window: SEND_WINDOW, ..config },
+            config: config.with(|c| (c.offload, c.send_window) = (offload, SEND_WINDOW)),
             limits: Limits::default(),
             key_update_every: None,
             counted: Arc::default(),
@@ -252,7 +252,8 @@ impl Server {
     }
 
     fn update_keys(&self, connection: &Connection) {
-        let (Some(every), Ok(now)) = (self.key_update_every, connection.statistics()) else { return };
+        let Some(every) = self.key_update_every else { return };
+        let now = connection.statistics();
         if now.sent / every.max(1) > now.key_updates {
             connection.update_keys();
         }

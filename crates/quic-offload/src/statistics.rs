@@ -1,0 +1,79 @@
+//! Figures of connections and paths.
+
+use crate::core::Conn;
+use core::time::Duration;
+use noq_proto::{PathId, PathStats};
+
+/// Figures of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// The estimated round-trip time of the first path.
+    pub rtt: Duration,
+    /// Congestion windows of all paths together, in bytes.
+    pub window: u64,
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets declared lost.
+    pub lost: u64,
+    /// Bytes of the datagrams sent.
+    pub bytes_sent: u64,
+    /// Bytes of the datagrams received.
+    pub bytes_received: u64,
+    /// Times that the keys changed.
+    pub key_updates: u64,
+    /// Paths that are open.
+    pub paths: usize,
+}
+
+/// Figures of one path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PathStatistics {
+    /// The estimated round-trip time.
+    pub rtt: Duration,
+    /// The congestion window, in bytes.
+    pub window: u64,
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets declared lost.
+    pub lost: u64,
+    /// Bytes of the datagrams sent.
+    pub bytes_sent: u64,
+    /// Bytes of the largest datagram that the path is known to take.
+    pub udp_payload: u16,
+}
+
+impl Conn {
+    pub(crate) fn statistics(&mut self) -> Statistics {
+        let stats = self.noq.stats();
+        let mut total = Statistics {
+            rtt: self.noq.rtt(PathId::ZERO).unwrap_or_default(),
+            bytes_sent: stats.udp_tx.bytes,
+            bytes_received: stats.udp_rx.bytes,
+            key_updates: self.key_updates,
+            paths: self.paths.len(),
+            ..Statistics::default()
+        };
+        for path in self.noq.paths() {
+            let Some(path) = self.noq.path_stats(path) else { continue };
+            total.window += path.cwnd;
+            total.sent += path.sent_packets;
+            total.lost += path.lost_packets;
+        }
+        total
+    }
+}
+
+impl From<PathStats> for PathStatistics {
+    fn from(stats: PathStats) -> PathStatistics {
+        PathStatistics {
+            rtt: stats.rtt,
+            window: stats.cwnd,
+            sent: stats.sent_packets,
+            lost: stats.lost_packets,
+            bytes_sent: stats.udp_tx.bytes,
+            udp_payload: stats.current_mtu,
+        }
+    }
+}
