@@ -4,7 +4,7 @@ use core::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Metadata, Subscriber};
 
 /// A collector of spans and events of all levels, for tests. (Feature `mock`.)
 ///
@@ -26,7 +26,9 @@ impl EventLog {
     /// Runs `work`, and returns its result and the fields of each span and event that this thread reported meanwhile.
     pub fn collect<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
         let log = EventLog::default();
-        let result = tracing::subscriber::with_default(log.clone(), work);
+        // With only one dispatcher, an event that another thread reports first, a test beside this one, is disabled for all.
+        let dispatchers = [Dispatch::new(log.clone()), Dispatch::new(log.clone())];
+        let result = tracing::dispatcher::with_default(&dispatchers[0], work);
         (result, core::mem::take(&mut *log.lines()))
     }
 
