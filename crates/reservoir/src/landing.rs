@@ -14,8 +14,6 @@
 mod names;
 mod shares;
 mod syncs;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use names::{lock_journal, secure_name};
 pub use syncs::SyncEpoch;
@@ -499,3 +497,6 @@ impl Landing {
 const PAGE: usize = 16 << 10;
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests;

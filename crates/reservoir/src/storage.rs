@@ -288,13 +288,18 @@ pub(crate) fn evaluate(
         return Ok(Ok(()));
     }
     Ok(match folder.about(name) {
-        Ok(about) if about.kind == Kind::File => preconditions.evaluate(Current::Version(&about.version())),
+        Ok(about) if about.kind == Kind::File => evaluate_for(&about, preconditions),
         // A link that leads out of the root has the name too.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => preconditions.evaluate(Current::Unversioned),
         Ok(_) => preconditions.evaluate(Current::Unversioned),
         Err(error) if is_absent(&error) => preconditions.evaluate(Current::Absent),
         Err(error) => return Err(error),
     })
+}
+
+/// Evaluates preconditions for a file.
+pub(crate) fn evaluate_for(file: &About, preconditions: &Preconditions) -> Result<(), Unmet> {
+    preconditions.evaluate(Current::Version(&file.version()))
 }
 
 fn is_absent(error: &io::Error) -> bool {

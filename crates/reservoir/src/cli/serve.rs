@@ -10,13 +10,17 @@ use offload_reservoir::base::descriptors;
 use offload_reservoir::dial::Wire;
 use offload_reservoir::pace::Rate;
 use offload_reservoir::quic::quic_offload::{Config, Connection, Endpoint, ServerTls};
-use offload_reservoir::quic::{self, KeptKey, Quic};
+use offload_reservoir::quic::{self, KeptKey};
 use offload_reservoir::rooted::Rooted;
 use offload_reservoir::rustls::ServerConfig;
 use offload_reservoir::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use offload_reservoir::tls::{Allowed, Tls};
 use offload_reservoir::tokens::Tokens;
 use offload_reservoir::{Limits, Server, Shell, tls};
+#[cfg(feature = "third-party")]
+use offload_reservoir::{
+    quic::Quic,
+    tls::{Allowed, Tls},
+};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -140,6 +140,7 @@ pub(super) async fn list(copy: &Copy, sources: &[Place], to: &Place) -> Result<V
 }
 
 /// Returns the item that copies the file at `source` to the name `to` itself.
+#[cfg(feature = "third-party")]
 pub(super) async fn file(copy: &Copy, source: &Place, to: &Place) -> Result<Item, CopyError> {
     let mut sides = Sides::new(copy);
     let ((side, from), (to_side, to)) = (sides.open(source)?, sides.open(to)?);

@@ -77,6 +77,8 @@ pub struct Copy {
     stripe: Vec<Host>,
     /// Preconditions of files that arrive in a folder of this machine.
     preconditions: Preconditions,
+    /// Preconditions of files of this machine that are read.
+    source_preconditions: Preconditions,
     sparse: bool,
     preserve: Preserve,
     direct: bool,
@@ -167,6 +169,9 @@ pub enum CopyError {
     /// The source was written to.
     #[error("{0} was changed while it was copied: copy it again")]
     Changed(String),
+    /// The preconditions of the source are not met: another file has its name now.
+    #[error("{0}: {1}")]
+    Unmet(String, #[source] http_rules::Unmet),
     /// The destination exists, and must not be replaced.
     #[error("{0} exists already")]
     Exists(String),
@@ -203,6 +208,7 @@ impl Copy {
             tokens: Arc::default(),
             stripe: Vec::new(),
             preconditions: Preconditions::default(),
+            source_preconditions: Preconditions::default(),
             sparse: false,
             preserve: Preserve::default(),
             direct: false,

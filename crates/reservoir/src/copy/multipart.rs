@@ -4,7 +4,7 @@
 use super::file::{Block, FileJob, Finished};
 use super::list::Item;
 use super::presence::has_arrived;
-use super::source::{BlockSource, Pending, Put, unreadable};
+use super::source::{BlockSource, Pending, Put, SendBody, unreadable};
 use super::target::BlockTarget;
 use super::{Copy, CopyError, Sync};
 use crate::blocks::{BlockHasher, BlockSum, Blocks};
@@ -101,7 +101,7 @@ impl BlockTarget for Multipart {
             // The server checks it, if the part can be read twice.
             let md5 = md5(job, block.range.clone()).await?;
             let (number, name) = (block.number, &job.item.to.1);
-            let put: Put<'a> = Box::new(move |body, _| {
+            let send: SendBody<'a> = Box::new(move |body, _| {
                 Box::pin(async move {
                     let part = u16::try_from(number + 1).expect("there are at most 10,000");
                     let tag = self.server.put_part(name, &self.upload, part, body, size, md5.as_deref()).await?;
@@ -109,7 +109,7 @@ impl BlockTarget for Multipart {
                     Ok(())
                 })
             });
-            let _no_peer_compares = job.source.send(job, block, false, put).await?;
+            let _no_peer_compares = job.source.send(job, block, Put { has_trailers: false, send }).await?;
             Ok(())
         })
     }

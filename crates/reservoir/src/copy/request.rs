@@ -1,7 +1,7 @@
 //! Targets on a server that get the whole file in one request.
 
 use super::file::{Block, FileJob, Finished};
-use super::source::{Pending, Put, unreadable};
+use super::source::{Pending, Put, SendBody, unreadable};
 use super::target::BlockTarget;
 use super::{CopyError, hash};
 use crate::remote::{Expected, Remote, UploadConditions};
@@ -40,9 +40,9 @@ impl BlockTarget for SingleRequest {
             let conditions = UploadConditions { digest: self.expected(job).await?, replaces: job.copy.replaces };
             let (name, size, modified) = (&job.item.to.1, job.blocks.size(), job.item.modified());
             let attributes = (&job.attributes, None);
-            let put: Put<'a> =
+            let send: SendBody<'a> =
                 Box::new(move |body, _| Box::pin(self.0.put_whole(name, body, size, modified, conditions, attributes)));
-            let _no_peer_compares = job.source.send(job, block, false, put).await?;
+            let _no_peer_compares = job.source.send(job, block, Put { has_trailers: false, send }).await?;
             Ok(())
         })
     }
@@ -92,9 +92,5 @@ impl BlockTarget for SmallFile {
             job.copy.progress.moved(block.stream, size as usize);
             Ok(())
         })
-    }
-
-    fn finish<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, Finished> {
-        Box::pin(async { Ok(Finished::Done) })
     }
 }

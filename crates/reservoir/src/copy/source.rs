@@ -7,10 +7,10 @@ use super::{Copy, CopyError};
 use crate::attributes::{Attributes, Preserve};
 use crate::blocks::{BlockHasher, BlockSum};
 use crate::body::{Body, FileBody, Relayed, fields_of, known, read_error};
-use crate::mtime;
-use crate::mtime::Resolution;
+use crate::mtime::{self, Resolution};
+use crate::name::Name;
 use crate::remote::{Reading, Remote, RemoteError, Version};
-use crate::storage::{About, Folder, Stored};
+use crate::storage::{About, Folder, Stored, evaluate_for};
 use bytes::Bytes;
 use core::pin::Pin;
 use http_body_util::BodyExt;
@@ -26,8 +26,15 @@ pub(super) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, CopyError
 /// The work of a request to the destination's server.
 pub(super) type Sending<'a> = Pin<Box<dyn Future<Output = Result<(), RemoteError>> + Send + 'a>>;
 
-/// Sends a body to the destination; over the line of a stream, if one is given.
-pub(super) type Put<'a> = Box<dyn FnOnce(Body, Option<usize>) -> Sending<'a> + Send + 'a>;
+/// A request that takes a block to the destination.
+pub(super) struct Put<'a> {
+    /// Whether the block's checksums follow it.
+    pub(super) has_trailers: bool,
+    pub(super) send: SendBody<'a>,
+}
+
+/// Sends the body of a request; over the line of a stream, if one is given.
+pub(super) type SendBody<'a> = Box<dyn FnOnce(Body, Option<usize>) -> Sending<'a> + Send + 'a>;
 
 /// The source of a file's blocks.
 pub(super) trait BlockSource: Send + Sync {
@@ -35,10 +42,14 @@ pub(super) trait BlockSource: Send + Sync {
     fn has_ranges(&self) -> bool;
 
     /// Returns the open file. `None` if the source is on a server.
-    fn file(&self) -> Option<&Arc<dyn Stored>>;
+    fn file(&self) -> Option<&Arc<dyn Stored>> {
+        None
+    }
 
     /// Returns the server. `None` if the source is on this machine.
-    fn server(&self) -> Option<&Arc<Remote>>;
+    fn server(&self) -> Option<&Arc<Remote>> {
+        None
+    }
 
     /// Reads the attributes that go with the file.
     fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a Item) -> Pending<'a, Attributes>;
@@ -46,20 +57,16 @@ pub(super) trait BlockSource: Send + Sync {
     /// Opens a block for a file of this machine.
     fn open<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, Pieces>;
 
-    /// Sends a block by `put`, with its checksums behind it if `has_trailers`. Returns the block's checksums, if they were computed.
-    fn send<'a>(
-        &'a self,
-        job: &'a FileJob,
-        block: Block,
-        has_trailers: bool,
-        put: Put<'a>,
-    ) -> Pending<'a, Option<BlockSum>>;
+    /// Sends a block. Returns its checksums, if they were computed.
+    fn send<'a>(&'a self, job: &'a FileJob, block: Block, put: Put<'a>) -> Pending<'a, Option<BlockSum>>;
 
     /// Tests that the source is still the file that was opened.
     ///
     /// # Errors
-    /// If it was written to: the copy is neither the old file nor the new one.
-    fn check<'a>(&'a self, job: &'a FileJob) -> Pending<'a, ()>;
+    /// If it was written to: the copy is neither the old file nor the new one. Requests to a server name the version instead.
+    fn check<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// Opens the source of an item. If the source's rights are known, they are put into `mode`.
@@ -100,6 +107,8 @@ impl LocalSource {
         if item.tag.as_ref().is_none_or(|tag| *tag != before.entity_tag()) {
             return Err(CopyError::Changed(item.source()));
         }
+        // Another file may have taken the name since the request was checked. This one is read from now on.
+        evaluate_for(&before, &copy.source_preconditions).map_err(|unmet| CopyError::Unmet(item.source(), unmet))?;
         Ok(LocalSource { file, before })
     }
 
@@ -121,10 +130,6 @@ impl BlockSource for LocalSource {
         Some(&self.file)
     }
 
-    fn server(&self) -> Option<&Arc<Remote>> {
-        None
-    }
-
     fn attributes<'a>(&'a self, copy: &'a Copy, item: &'a Item) -> Pending<'a, Attributes> {
         Box::pin(async move {
             let (file, wanted) = (self.file.clone(), copy.preserve);
@@ -137,17 +142,11 @@ impl BlockSource for LocalSource {
         Box::pin(async move { Ok(Pieces::File(self.body(job, &block, false))) })
     }
 
-    fn send<'a>(
-        &'a self,
-        job: &'a FileJob,
-        block: Block,
-        has_trailers: bool,
-        put: Put<'a>,
-    ) -> Pending<'a, Option<BlockSum>> {
+    fn send<'a>(&'a self, job: &'a FileJob, block: Block, put: Put<'a>) -> Pending<'a, Option<BlockSum>> {
         Box::pin(async move {
-            let body = self.body(job, &block, has_trailers);
+            let body = self.body(job, &block, put.has_trailers);
             let sum = body.sum();
-            let sent = put(body.boxed_unsync(), Some(block.stream)).await;
+            let sent = (put.send)(body.boxed_unsync(), Some(block.stream)).await;
             // An error of reading the file is no fault of the server or of the way there.
             if let Some(error) = read_error(&sum) {
                 return Err(unreadable(&job.item, error));
@@ -210,10 +209,6 @@ impl BlockSource for RemoteSource {
         self.version.is_strong()
     }
 
-    fn file(&self) -> Option<&Arc<dyn Stored>> {
-        None
-    }
-
     fn server(&self) -> Option<&Arc<Remote>> {
         Some(&self.server)
     }
@@ -233,26 +228,15 @@ impl BlockSource for RemoteSource {
         Box::pin(async move { self.get(job, &block, true).await })
     }
 
-    fn send<'a>(
-        &'a self,
-        job: &'a FileJob,
-        block: Block,
-        has_trailers: bool,
-        put: Put<'a>,
-    ) -> Pending<'a, Option<BlockSum>> {
+    fn send<'a>(&'a self, job: &'a FileJob, block: Block, put: Put<'a>) -> Pending<'a, Option<BlockSum>> {
         Box::pin(async move {
             let pieces = self.get(job, &block, false).await?;
             let (into, frames) = mpsc::channel(2);
-            let length = (!has_trailers).then_some(block.range.end - block.range.start);
-            let sending = put(Relayed::new(frames, length).boxed_unsync(), None);
-            let (sent, relayed) = tokio::join!(sending, relay(job, &block, pieces, has_trailers, into));
+            let length = (!put.has_trailers).then_some(block.range.end - block.range.start);
+            let sending = (put.send)(Relayed::new(frames, length).boxed_unsync(), None);
+            let (sent, relayed) = tokio::join!(sending, relay(job, &block, pieces, put.has_trailers, into));
             relayed.sum(sent).map(Some)
         })
-    }
-
-    fn check<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, ()> {
-        // Each request names the version.
-        Box::pin(async { Ok(()) })
     }
 }
 
@@ -354,7 +338,7 @@ pub(super) fn unreadable(item: &Item, error: io::Error) -> CopyError {
 }
 
 /// Returns the error of an end that keeps no attributes.
-pub(super) fn keeps_no_attributes((side, name): &(Side, crate::name::Name)) -> CopyError {
+pub(super) fn keeps_no_attributes((side, name): &(Side, Name)) -> CopyError {
     let text = "this server keeps no modes and attributes: leave --preserve out";
     CopyError::Unusable(format!("{}: {text}", side.shown(name)))
 }

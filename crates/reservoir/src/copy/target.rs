@@ -43,7 +43,9 @@ pub(super) trait BlockTarget: Send + Sync {
     fn transfer<'a>(&'a self, job: &'a FileJob, block: Block) -> Pending<'a, ()>;
 
     /// Gives the file its name, unless some blocks are not there as they should be.
-    fn finish<'a>(&'a self, job: &'a FileJob) -> Pending<'a, Finished>;
+    fn finish<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, Finished> {
+        Box::pin(async { Ok(Finished::Done) })
+    }
 
     /// Tests whether [`resume`](Self::resume) may help if the server has forgotten the file.
     fn can_resume(&self) -> bool {

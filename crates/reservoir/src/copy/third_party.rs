@@ -1,7 +1,7 @@
 //! Copies that servers make between them: as a client that asks one of two servers, and the rules of a copy that a server makes for a
 //! client.
 
-use super::file::{Block, FileJob, Finished};
+use super::file::{Block, FileJob};
 use super::list::{self, Item, glance};
 use super::place::{self, Place, Side};
 use super::presence::fits;
@@ -32,6 +32,12 @@ impl Copy {
     /// Sets preconditions that must be met when a file in a folder of this machine gets its name.
     pub(crate) fn preconditions(mut self, preconditions: Preconditions) -> Copy {
         self.preconditions = preconditions;
+        self
+    }
+
+    /// Sets preconditions that must be met when a file in a folder of this machine is opened as a source.
+    pub(crate) fn source_preconditions(mut self, preconditions: Preconditions) -> Copy {
+        self.source_preconditions = preconditions;
         self
     }
 
@@ -122,9 +128,5 @@ impl BlockTarget for ThirdPartyCopy {
             tell(size);
             Ok(())
         })
-    }
-
-    fn finish<'a>(&'a self, _job: &'a FileJob) -> Pending<'a, Finished> {
-        Box::pin(async { Ok(Finished::Done) })
     }
 }

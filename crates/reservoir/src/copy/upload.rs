@@ -3,7 +3,7 @@
 use super::file::{Block, FileJob, Finished};
 use super::list::Item;
 use super::presence::has_arrived;
-use super::source::{Pending, Put};
+use super::source::{Pending, Put, SendBody};
 use super::target::{BlockTarget, OpenTarget};
 use super::{Copy, CopyError, Sync, hash};
 use crate::attributes::Attributes;
@@ -84,9 +84,9 @@ impl BlockTarget for Upload {
         Box::pin(async move {
             let (server, of) = self.of_stream(block.stream, job.blocks);
             let number = block.number;
-            let put: Put<'a> =
+            let send: SendBody<'a> =
                 Box::new(move |body, line| Box::pin(server.put_block(&job.item.to.1, of, number, body, line)));
-            if let Some(sum) = job.source.send(job, block, true, put).await? {
+            if let Some(sum) = job.source.send(job, block, Put { has_trailers: true, send }).await? {
                 job.add_sum(number, sum);
             }
             Ok(())

@@ -148,11 +148,12 @@ impl Landing {
     /// If that cannot be done.
     pub fn discard(&self) -> io::Result<()> {
         let mut end = self.end();
-        if matches!(*end, End::Finished | End::Discarded) {
+        // The journal of a file whose name may not last stays, so that a later caller secures the name.
+        if matches!(*end, End::Finished | End::Discarded | End::Renamed(_)) {
             return Ok(());
         }
         // The data are the first share's.
-        let data = (self.share == 0 && *end == End::Open).then(|| self.name.unfinished());
+        let data = (self.share == 0).then(|| self.name.unfinished());
         for name in data.into_iter().chain([self.name.journal_of(self.share)]) {
             match self.folder.remove(&name) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -43,6 +43,10 @@ pub(super) async fn give(
         },
         Kind::Other => Err(Refusal::new(StatusCode::NOT_FOUND, "not found")),
         Kind::File => {
+            if request.method() == Method::HEAD {
+                // By HEAD a client finds out whether a file has arrived. An upload may have failed after it gave the file its name.
+                server.0.uploads.secure(&name).await?;
+            }
             let (folder, at) = (server.0.folder.clone(), name.clone());
             let opened = server.0.shell.blocking(move || {
                 let file = folder.open(&at)?;

@@ -126,9 +126,10 @@ pub(super) async fn copy(
     // An interrupted COPY is resumed. Only an equal hash shows that the file at the destination is the same.
     copy = copy.resume(true).sync(Sync::Hash).replaces(replaces).proves(proves);
     copy = copy.shared_pace(grant.pace().cloned()).retries(RETRIES);
-    if way == Way::Pull {
-        copy = copy.preconditions(preconditions);
-    }
+    copy = match way {
+        Way::Pull => copy.preconditions(preconditions),
+        Way::Push => copy.source_preconditions(preconditions),
+    };
     // The other server may take any time.
     watch.expect(None);
     let here = Place::in_folder(server.0.folder.clone(), name.clone());

@@ -8,7 +8,7 @@ use super::Limits;
 use super::declared::Digests;
 use super::refusal::Refusal;
 use crate::blocks::Blocks;
-use crate::landing::{Begin, Landing};
+use crate::landing::{Begin, Landing, LandingError, secure_name};
 use crate::name::Name;
 use crate::shell::Shell;
 use crate::storage::Folder;
@@ -114,6 +114,7 @@ impl Uploads {
     }
 
     /// Frees the name for a file that is not uploaded, as [`enter`](Self::enter) does for an upload.
+    #[cfg(feature = "third-party")]
     pub(super) fn free_name(&self, name: &Name, user: &str, connection: &Connection) -> Result<(), Refusal> {
         let (now, mut live) = (self.shell.now(), self.live());
         match live.get(name) {
@@ -124,6 +125,23 @@ impl Uploads {
                 live.remove(name);
                 Ok(())
             }
+        }
+    }
+
+    /// Brings the name of a file to the medium, if an upload of it failed by that alone.
+    pub(super) async fn secure(&self, name: &Name) -> Result<(), Refusal> {
+        let live = self.live().get(name).and_then(|upload| upload.landing.get().cloned());
+        let secured = match live {
+            Some(landing) => landing.in_turn(&self.shell, |landing, _| Ok(landing.secure())).await?,
+            None => {
+                let (folder, name) = (self.folder.clone(), name.clone());
+                self.shell.blocking(move || Ok(secure_name(&*folder, &name))).await?
+            }
+        };
+        match secured {
+            // Another process writes the file now.
+            Err(LandingError::Taken(_)) => Ok(()),
+            secured => Ok(secured?),
         }
     }
 

@@ -92,6 +92,50 @@ fn pack_that_is_lost_is_written_again() {
     }
 }
 
+/// The client of an upload dies after a loss. The next client finds a file of the right size and time, whose name may be lost.
+#[test]
+fn file_that_a_later_client_finds_has_a_name_that_lasts() {
+    let name = Name::from_url("/file").unwrap();
+    for (size, restarts, calls) in [1000, (1 << 20) + 1]
+        .into_iter()
+        .flat_map(|size| [false, true].map(|restarts| (size, restarts)))
+        .flat_map(|(size, restarts)| (1..60).map(move |calls| (size, restarts, calls)))
+    {
+        let (here, there) = (Medium::new(Seed(1)), Medium::new(Seed(2)));
+        let content = vec![7; size];
+        here.put(&name, &content);
+        there.put(&name, b"old");
+        let mut executor = VirtualTime::new();
+        let shell = shell(Arc::new(executor.handle()));
+        let serve = || Server::new(Arc::new(there.mount(None)), shell.clone(), Limits::default()).open_to_all();
+        let (mut server, mut ends) = (serve(), Vec::new());
+        there.lose_in(Some(calls));
+        for retries in [0, 4] {
+            let (served, spawner) = (server.clone(), shell.clone());
+            let dial = Plain::new(move |_: &str, _| {
+                let (ours, theirs) = tokio::io::duplex(1 << 16);
+                let served = served.clone();
+                spawner.spawn(async move { served.serve(theirs, "client").await });
+                Ok(ours)
+            });
+            let copy = Copy::new(shell.clone(), Arc::new(dial)).streams(1).resume(true).retries(retries);
+            let from = Place::in_folder(Arc::new(here.mount(None)), name.clone());
+            let to = Place::parse("https://server/file", None).unwrap();
+            let ended = executor.block_on(copy.run(&[from], &to));
+            ends.push(ended.is_ok_and(|outcome| outcome.failed.is_empty()));
+            if restarts {
+                drop((copy, server));
+                server = serve();
+            }
+        }
+        if ends[1] {
+            let context = format!("{size} bytes, restarts: {restarts}, {calls} calls");
+            assert!(there.durable(name.path()).as_ref() == Some(&content), "{context}");
+            assert!(there.is_name_durable(&name), "{context}");
+        }
+    }
+}
+
 /// A copy that succeeds finds the file there, perhaps by an earlier copy that failed.
 #[test]
 fn copy_between_servers_succeeds_with_a_name_that_lasts() {
@@ -144,6 +188,44 @@ fn copy_between_servers_succeeds_with_a_name_that_lasts() {
                     break;
                 }
             }
+        }
+    }
+}
+
+/// A push sends the version that the client asked for, whenever another file takes its name.
+#[test]
+fn push_sends_the_version_that_its_precondition_names() {
+    let name = Name::from_url("/file").unwrap();
+    for calls in 1.. {
+        let (here, there) = (Medium::new(Seed(1)), Medium::new(Seed(2)));
+        here.put(&name, b"old");
+        let mut executor = VirtualTime::new();
+        let shell = shell(Arc::new(executor.handle()));
+        let serve =
+            |medium: &Medium| Server::new(Arc::new(medium.mount(None)), shell.clone(), Limits::default()).open_to_all();
+        let (other, spawner) = (serve(&there), shell.clone());
+        let dial = Plain::new(move |_: &str, _| {
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            let other = other.clone();
+            spawner.spawn(async move { other.serve(theirs, "server").await });
+            Ok(ours)
+        });
+        let server = serve(&here).with_third_party(Arc::new(dial), 4);
+        let connect = || {
+            let ((ours, theirs), server) = (tokio::io::duplex(1 << 16), server.clone());
+            shell.spawn(async move { server.serve(theirs, "client").await });
+            ours
+        };
+        let (_, head) = executor.block_on(ask(connect(), "HEAD", "/file", &[], b""));
+        let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap();
+        here.put_in(calls, &name, b"new version");
+        let fields = ["Destination: https://other/file", &format!("If-Match: {tag}")];
+        let (_, answer) = executor.block_on(ask(connect(), "COPY", "/file", &fields, b""));
+        let sent = there.get(name.path());
+        assert!(sent.as_deref().is_none_or(|sent| sent == b"old"), "{calls} calls: {answer}");
+        if here.awaits_a_file() {
+            assert!(answer.contains("success"), "{answer}");
+            break;
         }
     }
 }
