@@ -6,6 +6,7 @@ use crate::story::{Rebuilt, What};
 use core::task::Waker;
 use core::time::Duration;
 use nic_sim::frame::Frame;
+use nic_sim::stats::TlsCounters;
 use nic_sim::wire::{Crossing, Impairment, Port};
 use nic_sim::{Device, Driver};
 use offload_api::{
@@ -229,9 +230,9 @@ pub(super) struct WatchedPort {
 impl Port for WatchedPort {
     fn receive_frame(&mut self, now: Instant, frame: Frame) {
         let data = tcp_data(&frame).and_then(|(seq, bytes)| self.log.span(seq, bytes));
-        let before = self.device.counters();
+        let before: TlsCounters = self.device.engine_counters();
         self.device.receive_frame(now, frame);
-        let after = self.device.counters();
+        let after: TlsCounters = self.device.engine_counters();
         if let Some(bytes) = data {
             let moved = Moved {
                 decrypted: after.rx_tls_decrypted_packets > before.rx_tls_decrypted_packets,

@@ -37,6 +37,7 @@ pub use offload_wire::{self as wire, frame};
 
 /// What is counted, under the names of the mlx5 driver and of Linux where those exist.
 pub mod stats {
+    pub use nic_device::engine::{EspCounters, NvmeTcpCounters, QuicCounters, TlsCounters};
     pub use nic_device::stats::DeviceCounters;
     pub use nic_driver::stats::DriverCounters;
 }

@@ -1,5 +1,6 @@
 //! ESP and the device: what is not to leave.
 
+use nic_sim::stats::EspCounters;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Driver, NicConfig, nic};
 use offload_api::ipsec::DeviceSaEvent;
@@ -60,7 +61,7 @@ fn a_device_without_a_policy_for_it_drops_it() {
     driver.flush(Instant::ZERO);
     device.process(Instant::ZERO);
     assert!(device.poll_frame(Instant::ZERO).is_none());
-    let counters = device.counters();
+    let counters: EspCounters = device.engine_counters();
     assert_eq!((counters.ipsec_tx_drop_pkts, counters.ipsec_tx_drop_no_state), (2, 2));
 }
 

@@ -198,7 +198,10 @@ impl Bed {
             counters: self.bed.counters(),
             sent_by: self.keys.lock().unwrap().sent_by.clone(),
             accepted: accepted.collect(),
-            of_queues: of_queues.iter().map(|queue| (queue.ipsec_tx_pkts, queue.ipsec_rx_pkts)).collect(),
+            of_queues: of_queues
+                .iter()
+                .map(|queue| (queue.value("ipsec_tx_pkts"), queue.value("ipsec_rx_pkts")))
+                .collect(),
         }
     }
 }

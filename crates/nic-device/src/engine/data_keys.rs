@@ -7,7 +7,7 @@
 //! and as much for stages. What was expanded stays as long as the key is on the NIC. So the memory for a key is that of its image and of its place
 //! in the table, and of those in the cache that were used, one or two kilobytes more.
 
-use super::{Context, Engine, ImageReader, ImageWriter, JobEngine, Lent};
+use super::{Context, Engine, ImageReader, ImageWriter, JobEngine, Lent, NoCounters};
 use core::convert::Infallible;
 use offload_api::{Direction, Job, JobStatus, Outcome};
 use offload_jobs::{DATA_KEYS, DataKey, DataKeySpec, WrappingKey, perform};
@@ -88,6 +88,7 @@ impl Engine for DataKeys {
     /// Behind a pointer, so that it is nowhere else: what is moved leaves a copy behind.
     type State = Box<KeyOnNic>;
     type Held = ();
+    type Counters = NoCounters;
 
     fn create(&mut self, direction: Direction, spec: DataKeySpec) -> Option<(Box<KeyOnNic>, ())> {
         self.create_for(0, direction, spec)

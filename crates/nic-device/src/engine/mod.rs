@@ -13,8 +13,9 @@
 //!
 //! ```
 //! use core::convert::Infallible;
-//! use nic_sim::engine::{Context, Engine, Engines, ImageReader, ImageWriter, OutOfStep, Payload, StreamEngine};
-//! use nic_sim::stats::DeviceCounters;
+//! use nic_sim::engine::{
+//!     Context, Engine, Engines, ImageReader, ImageWriter, NoCounters, OutOfStep, Payload, StreamEngine,
+//! };
 //! use nic_sim::wire::Port;
 //! use nic_sim::{Delays, NicConfig, nic_with};
 //! use offload_api::{Direction, FlowKey, Key, Layer, NetDevice, NewContext, Verdict};
@@ -32,6 +33,7 @@
 //!     type Change = Infallible;
 //!     type State = u8;
 //!     type Held = ();
+//!     type Counters = NoCounters;
 //!
 //!     fn create(&mut self, _: Direction, mask: u8) -> Option<(u8, ())> {
 //!         Some((mask, ()))
@@ -47,7 +49,7 @@
 //! }
 //!
 //! impl StreamEngine for Unmask {
-//!     fn receive(at: Context<'_, Unmask>, payload: &mut Payload<'_>, _: &mut DeviceCounters) -> Option<Verdict> {
+//!     fn receive(at: Context<'_, Unmask>, payload: &mut Payload<'_>, _: &mut NoCounters) -> Option<Verdict> {
 //!         let opened = payload.open(|wire, buffer| {
 //!             buffer.extend(wire.iter().map(|byte| byte ^ *at.state));
 //!             (true, ())
@@ -60,7 +62,7 @@
 //! #   fn transmit(
 //! #       _: Context<'_, Unmask>, _: Seq, _: &[u8], _: &mut BytesMut,
 //! #   ) -> Result<u64, OutOfStep> { Err(OutOfStep) }
-//! #   fn note_sent(_: u64, _: &mut DeviceCounters) {}
+//! #   fn note_sent(_: u64, _: &mut NoCounters) {}
 //!     // It only receives: what it would have to say about sending is left out here.
 //! }
 //!
@@ -112,21 +114,26 @@ mod xts;
 
 use crate::context::Installed;
 pub use crate::context::{ImageReader, ImageWriter};
-use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::any::Any;
 use core::fmt;
+use core::ops::AddAssign;
 pub use data_keys::DataKeys;
+pub use esp::EspCounters;
 pub use job::JobEngine;
 use nic_rings::config::NicConfig;
+pub use nvme::NvmeTcpCounters;
 use offload_api::{
     ContextEvent, Direction, EngineInfo, Handle, KeyBytes, PacketAsk, PacketMark, Piece, TxPacket, Verdict,
 };
 use offload_base::Seq;
+use offload_base::counters::Counters;
 pub use offload_formats::Headers;
 use offload_formats::IpHeaders;
 pub use payload::{Content, Parts, Payload};
-pub use stage::{KeyPlace, Lent, Run, Stage, StageKeys, StageMakers, StageState, StageStates, Stages};
+pub use quic::QuicCounters;
+pub use stage::{KeyPlace, Lent, NamedStage, Run, Stage, StageKeys, StageMakers, StageState, StageStates, Stages};
+pub use tls::TlsCounters;
 pub use transform::Transforms;
 
 /// An engine, with what it keeps for all of its contexts together.
@@ -143,6 +150,8 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     type State: fmt::Debug + Send;
     /// What a state refers to, such as keys and buffers. It stays where it is.
     type Held: fmt::Debug + Send;
+    /// Counters of the engine. The device publishes them under their names, and keeps them over a reset.
+    type Counters: EngineCounters;
 
     /// A context; `None`: the engine cannot work by this.
     fn create(&mut self, direction: Direction, spec: Self::Spec) -> Option<(Self::State, Self::Held)>;
@@ -176,7 +185,7 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
 
     /// What software says about the header at `header`: the number of the unit that starts there, or that none does. Without
     /// a context it comes too late.
-    fn answer(&mut self, _: Option<Context<'_, Self>>, _: (Seq, Option<u64>), _: &mut DeviceCounters) {}
+    fn answer(&mut self, _: Option<Context<'_, Self>>, _: (Seq, Option<u64>), _: &mut Self::Counters) {}
 
     /// Takes a buffer, and the stages that its data pass. Pieces that are dropped go home.
     fn place(_: &mut Self::Held, _: u64, _: Vec<Piece>, _: Option<Self::Command>) {}
@@ -219,6 +228,23 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     fn forget(&mut self) {}
 }
 
+/// Counters of an engine: a struct that [`counters!`](offload_base::counters!) makes, or [`NoCounters`].
+pub trait EngineCounters: Counters + AddAssign + Copy + Default + fmt::Debug + Send + 'static {}
+
+impl<C: Counters + AddAssign + Copy + Default + fmt::Debug + Send + 'static> EngineCounters for C {}
+
+/// Counters of an engine that counts nothing itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoCounters;
+
+impl AddAssign for NoCounters {
+    fn add_assign(&mut self, _: NoCounters) {}
+}
+
+impl Counters for NoCounters {
+    fn visit(&self, _: &mut dyn FnMut(&'static str, u64)) {}
+}
+
 /// A context, while it is on the NIC.
 #[derive(Debug)]
 pub struct Context<'a, E: Engine> {
@@ -237,7 +263,7 @@ pub trait StreamEngine: Engine {
     const COUNTS_UNITS: bool = true;
 
     /// Works on the payload of a received packet. `None`: it has nothing to say about it.
-    fn receive(context: Context<'_, Self>, payload: &mut Payload<'_>, counters: &mut DeviceCounters)
+    fn receive(context: Context<'_, Self>, payload: &mut Payload<'_>, counters: &mut Self::Counters)
     -> Option<Verdict>;
 
     /// The next unit that a transmit context is told of has this number. False: it is no transmit context.
@@ -276,21 +302,20 @@ pub trait StreamEngine: Engine {
         _bytes: &[u8],
         _ahead: &[u8],
         _out: &mut BytesMut,
-        _: Option<&mut DeviceCounters>,
+        _: Option<&mut Self::Counters>,
     ) -> Result<(), OutOfStep> {
         Err(OutOfStep)
     }
 
     /// A frame leaves on which so much was done.
-    fn note_sent(worked: u64, counters: &mut DeviceCounters);
+    fn note_sent(worked: u64, counters: &mut Self::Counters);
 }
 
 /// An engine that makes packets of others, and opens those.
 ///
 /// ```
 /// use core::convert::Infallible;
-/// use nic_sim::engine::{Context, Engine, Headers, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
-/// use nic_sim::stats::DeviceCounters;
+/// use nic_sim::engine::{Context, Engine, Headers, ImageReader, ImageWriter, NoCounters, Opened, PacketEngine, Shown};
 /// use nic_sim::wire::Port;
 /// use nic_sim::{Delays, NicConfig, nic_with};
 /// use offload_api::{Direction, Key, KeyBytes, NetDevice, NewContext};
@@ -309,6 +334,7 @@ pub trait StreamEngine: Engine {
 /// #   type Change = Infallible;
 /// #   type State = ();
 /// #   type Held = ();
+/// #   type Counters = NoCounters;
 ///     // A context has no state here.
 /// #   fn create(&mut self, _: Direction, (): ()) -> Option<((), ())> { Some(((), ())) }
 /// #   fn save((): &(), _: &mut ImageWriter<'_>) {}
@@ -323,15 +349,14 @@ pub trait StreamEngine: Engine {
 ///         frame.get(6..12).map_or(Shown::Nothing, |address| Shown::Key(KeyBytes::of(&[address]), ()))
 ///     }
 ///
-///     fn open(&mut self, _: Context<'_, Ban>, _: &[u8], (): &(), _: &mut DeviceCounters) -> Opened {
+///     fn open(&mut self, _: Context<'_, Ban>, _: &[u8], (): &(), _: &mut NoCounters) -> Opened {
 ///         Opened::Dropped
 ///     }
 ///     // It wraps nothing.
-/// #   fn begin(&mut self, _: Context<'_, Ban>, _: PacketAsk, _: &mut TxPacket, _: &mut DeviceCounters) -> Option<()> { None }
+/// #   fn begin(&mut self, _: Context<'_, Ban>, _: PacketAsk, _: &mut TxPacket, _: &mut NoCounters) -> Option<()> { None }
 /// #   fn wrap(
-/// #       &mut self, _: Context<'_, Ban>, (): &mut (), _: &[u8], _: usize, _: &mut DeviceCounters,
+/// #       &mut self, _: Context<'_, Ban>, (): &mut (), _: &[u8], _: usize, _: &mut NoCounters,
 /// #   ) -> Option<BytesMut> { None }
-/// #   fn note_missing(_: &mut DeviceCounters) {}
 /// }
 ///
 /// let config = NicConfig { delays: Delays::NONE, ..NicConfig::default() };
@@ -374,11 +399,11 @@ pub trait PacketEngine: Engine {
         context: Context<'_, Self>,
         frame: &[u8],
         seen: &Self::Seen,
-        counters: &mut DeviceCounters,
+        counters: &mut Self::Counters,
     ) -> Opened;
 
     /// Takes note of fragments that no context is to be told of.
-    fn note_fragment(_: &mut DeviceCounters) {}
+    fn note_fragment(_: &mut Self::Counters) {}
 
     /// Whether a packet, which no driver has asked anything for, must not leave without one of the contexts. On a NIC with a
     /// switch, that is asked of all that leaves by the uplink.
@@ -393,7 +418,7 @@ pub trait PacketEngine: Engine {
         context: Context<'_, Self>,
         ask: PacketAsk,
         packet: &mut TxPacket,
-        counters: &mut DeviceCounters,
+        counters: &mut Self::Counters,
     ) -> Option<Self::Wrapping>;
 
     /// Begins with a whole frame that the device has found to be the context's: by a [claim](Self::claim), or as one of a network of
@@ -402,7 +427,7 @@ pub trait PacketEngine: Engine {
         &mut self,
         _context: Context<'_, Self>,
         _frame: &[u8],
-        _counters: &mut DeviceCounters,
+        _counters: &mut Self::Counters,
     ) -> Option<Self::Wrapping> {
         None
     }
@@ -414,11 +439,14 @@ pub trait PacketEngine: Engine {
         wrapping: &mut Self::Wrapping,
         plain: &[u8],
         longest: usize,
-        counters: &mut DeviceCounters,
+        counters: &mut Self::Counters,
     ) -> Option<BytesMut>;
 
-    /// A packet is dropped, for there is no context that it asks for.
-    fn note_missing(counters: &mut DeviceCounters);
+    /// Counts a packet that is dropped because the context that it asks for does not exist. False: the device counts it, as it does for
+    /// other engines.
+    fn note_missing(_: &mut Self::Counters) -> bool {
+        false
+    }
 }
 
 /// What a received frame shows of a context.
@@ -550,11 +578,11 @@ impl Engines {
 
     /// What a driver is told of them.
     pub fn infos(&self) -> Vec<EngineInfo> {
-        self.installed.iter().zip(0..).map(|(engine, number)| engine.info(number)).collect()
+        self.installed.iter().zip(0..).map(|(engine, number)| engine.any().info(number)).collect()
     }
 
     /// Adds a stage, for any engine that has some.
-    pub fn add_stage<S: Stage>(&mut self) {
+    pub fn add_stage<S: NamedStage>(&mut self) {
         self.stages = core::mem::take(&mut self.stages).with::<S>();
     }
 

@@ -4,7 +4,7 @@
 //!
 //! Invariant: true is said of bytes only if each block that ends in them was seen from its first byte on, in order.
 
-use super::{Run, Stage, StageState};
+use super::{NamedStage, Run, Stage, StageState};
 use offload_api::{Direction, PROTECTION_STAGE};
 use offload_transforms::Way;
 use offload_transforms::protection::{InPlace, Progress};
@@ -13,14 +13,16 @@ use offload_transforms::protection::{InPlace, Progress};
 #[derive(Debug)]
 pub(super) struct ProtectedBlocks(InPlace);
 
-impl Stage for ProtectedBlocks {
+impl NamedStage for ProtectedBlocks {
     const NAME: &'static str = PROTECTION_STAGE;
     type Spec = InPlace;
 
     fn new(blocks: InPlace) -> Option<ProtectedBlocks> {
         Some(ProtectedBlocks(blocks))
     }
+}
 
+impl Stage for ProtectedBlocks {
     fn pass(&self, run: Run, state: &mut StageState, bytes: &mut [u8]) -> bool {
         let way = match run.direction {
             Direction::Transmit => Way::Apply,

@@ -12,21 +12,23 @@
 //! Bytes pass the stages in the order in which they were named on their way out, and in the opposite order on their way in.
 //!
 //! ```
-//! use nic_sim::engine::{Run, Stage, StageMakers, StageState, StageStates, Stages};
+//! use nic_sim::engine::{Run, NamedStage, Stage, StageMakers, StageState, StageStates, Stages};
 //! use offload_api::{Direction, StageSpec};
 //!
 //! /// Adds a number to each byte.
 //! #[derive(Debug)]
 //! struct Add(u8);
 //!
-//! impl Stage for Add {
+//! impl NamedStage for Add {
 //!     const NAME: &'static str = "add";
 //!     type Spec = u8;
 //!
 //!     fn new(number: u8) -> Option<Add> {
 //!         Some(Add(number))
 //!     }
+//! }
 //!
+//! impl Stage for Add {
 //!     fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
 //!         for byte in bytes {
 //!             *byte = match run.direction {
@@ -54,18 +56,19 @@ use core::fmt;
 use offload_api::{Direction, Handle, Spec, StageSpec};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One thing that is done to the data in units.
-pub trait Stage: fmt::Debug + Send + 'static {
+/// A stage that contexts name.
+pub trait NamedStage: Stage + Sized + 'static {
     /// What it is called.
     const NAME: &'static str;
     /// What one is made from.
     type Spec: Any;
 
     /// A stage for one context; `None`: it cannot work by this.
-    fn new(spec: Self::Spec) -> Option<Self>
-    where
-        Self: Sized;
+    fn new(spec: Self::Spec) -> Option<Self>;
+}
 
+/// One thing that is done to the data in units.
+pub trait Stage: fmt::Debug + Send {
     /// The context that it needs on the NIC to work.
     fn key(&self) -> Option<Handle> {
         None
@@ -197,7 +200,7 @@ impl StageKeys {
 
 /// The stages of a context.
 #[derive(Debug, Default)]
-pub struct Stages(Vec<Box<dyn AnyStage>>);
+pub struct Stages(Vec<Box<dyn Stage>>);
 
 impl Stages {
     /// Has all stages work on the next data of a unit, in place. False: one found that they are not what they should be.
@@ -238,13 +241,13 @@ pub struct StageMakers(Arc<Vec<Maker>>);
 #[derive(Clone, Copy, Debug)]
 struct Maker {
     name: &'static str,
-    make: fn(Spec) -> Option<Box<dyn AnyStage>>,
+    make: fn(Spec) -> Option<Box<dyn Stage>>,
 }
 
 impl StageMakers {
     /// The same, and one more.
     #[must_use]
-    pub fn with<S: Stage>(self) -> StageMakers {
+    pub fn with<S: NamedStage>(self) -> StageMakers {
         let mut makers = self.0.to_vec();
         makers.push(Maker { name: S::NAME, make: |spec| Some(Box::new(S::new(*spec.downcast::<S::Spec>().ok()?)?)) });
         StageMakers(Arc::new(makers))
@@ -263,27 +266,6 @@ impl StageMakers {
     }
 }
 
-/// [`Stage`], with its spec erased.
-trait AnyStage: fmt::Debug + Send {
-    fn key(&self) -> Option<Handle>;
-    fn bind(&mut self, place: KeyPlace);
-    fn pass(&self, run: Run, state: &mut StageState, bytes: &mut [u8]) -> bool;
-}
-
-impl<S: Stage> AnyStage for S {
-    fn key(&self) -> Option<Handle> {
-        Stage::key(self)
-    }
-
-    fn bind(&mut self, place: KeyPlace) {
-        Stage::bind(self, place);
-    }
-
-    fn pass(&self, run: Run, state: &mut StageState, bytes: &mut [u8]) -> bool {
-        Stage::pass(self, run, state, bytes)
-    }
-}
-
 /// Stages that a context can have: of the 208 bytes of its state two thirds are its engine's.
 const STAGES_MAX: usize = 2;
 
@@ -296,14 +278,16 @@ mod tests {
     #[derive(Debug)]
     struct Difference;
 
-    impl Stage for Difference {
+    impl NamedStage for Difference {
         const NAME: &'static str = "difference";
         type Spec = ();
 
         fn new((): ()) -> Option<Difference> {
             Some(Difference)
         }
+    }
 
+    impl Stage for Difference {
         fn pass(&self, run: Run, state: &mut StageState, bytes: &mut [u8]) -> bool {
             if run.at == 0 && bytes.first() == Some(&0) {
                 return false;
@@ -323,14 +307,16 @@ mod tests {
     #[derive(Debug)]
     struct Place(u8);
 
-    impl Stage for Place {
+    impl NamedStage for Place {
         const NAME: &'static str = "place";
         type Spec = u8;
 
         fn new(key: u8) -> Option<Place> {
             (key != 0).then_some(Place(key))
         }
+    }
 
+    impl Stage for Place {
         fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
             bytes.iter_mut().zip(run.at..).for_each(|(byte, at)| *byte ^= self.0.wrapping_add(at as u8));
             true

@@ -1,6 +1,6 @@
 //! Transforms: AEADs, AES-CBC with HMAC, AES-XTS, protection information, compression, and chains of them, by jobs.
 
-use super::{Context, Engine, ImageReader, ImageWriter, JobEngine};
+use super::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 use core::convert::Infallible;
 use offload_api::{Capabilities, Direction, EngineInfo, Job, Outcome};
 use offload_jobs::{TransformCapabilities, perform};
@@ -44,6 +44,7 @@ impl Engine for Transforms {
     type Change = Infallible;
     type State = ();
     type Held = Session;
+    type Counters = NoCounters;
 
     fn describe(&self, info: &mut EngineInfo) {
         info.capabilities = Capabilities::new(self.capabilities);

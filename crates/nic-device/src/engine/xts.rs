@@ -5,7 +5,7 @@
 //! for, nothing is worked on.
 
 use super::data_keys::InlineKey;
-use super::{KeyPlace, Run, Stage, StageState};
+use super::{KeyPlace, NamedStage, Run, Stage, StageState};
 use offload_api::{Direction, Handle, XTS_STAGE, XtsStage};
 
 /// A volume that engines of units keep encrypted.
@@ -15,14 +15,16 @@ pub(super) struct Xts {
     key: KeyPlace,
 }
 
-impl Stage for Xts {
+impl NamedStage for Xts {
     const NAME: &'static str = XTS_STAGE;
     type Spec = XtsStage;
 
     fn new(spec: XtsStage) -> Option<Xts> {
         Some(Xts { spec, key: KeyPlace::default() })
     }
+}
 
+impl Stage for Xts {
     fn key(&self) -> Option<Handle> {
         Some(self.spec.key)
     }

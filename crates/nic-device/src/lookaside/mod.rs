@@ -130,7 +130,7 @@ impl Unit {
 /// ```
 /// use core::convert::Infallible;
 /// use bytes::BytesMut;
-/// use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine};
+/// use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 /// use nic_sim::lookaside::LookasideConfig;
 /// use nic_sim::lookaside;
 /// use offload_api::{Direction, Job, JobQueue, JobStatus, NewContext, Outcome};
@@ -147,6 +147,7 @@ impl Unit {
 ///     type Change = Infallible;
 ///     type State = u8;
 ///     type Held = ();
+///     type Counters = NoCounters;
 ///
 ///     fn create(&mut self, _: Direction, mask: u8) -> Option<(u8, ())> {
 ///         Some((mask, ()))

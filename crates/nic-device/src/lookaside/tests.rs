@@ -1,7 +1,7 @@
 //! Drivers that submit arbitrary entries, and drivers that are dropped.
 
 use super::*;
-use crate::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine};
+use crate::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 use bytes::BytesMut;
 use core::convert::Infallible;
 use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, job_rings};
@@ -74,6 +74,7 @@ impl Engine for Switchable {
     type Change = Infallible;
     type State = bool;
     type Held = ();
+    type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, (): ()) -> Option<(bool, ())> {
         Some((false, ()))

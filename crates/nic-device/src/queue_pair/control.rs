@@ -84,7 +84,7 @@ impl QueuePair {
                 ControlCompletion::Resync { handle, header }
             }
             ControlCommand::Answer { handle, header, number } => {
-                self.contexts.answer(handle, (header, number), &mut self.dma, &mut self.counters);
+                self.contexts.answer(handle, (header, number), &mut self.dma);
                 ControlCompletion::Answered(handle)
             }
             ControlCommand::Place { handle, buffer, pieces, stages } => {

@@ -1,8 +1,9 @@
 //! A device alone, its host's ends of the rings in the test's hands: what no driver of ours would ask for.
 
 use super::*;
-use crate::engine::tls::{Tls, TlsState};
-use crate::engine::{Context, Engine, ImageReader, ImageWriter, OutOfStep, Payload, StreamEngine};
+use crate::engine::{
+    Context, Engine, EspCounters, ImageReader, ImageWriter, NoCounters, OutOfStep, Payload, StreamEngine,
+};
 use bytes::{Bytes, BytesMut};
 use core::convert::Infallible;
 use nic_rings::DriverRings;
@@ -120,9 +121,9 @@ fn an_old_generation_names_no_receive_context() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Receive);
     // Behind a gap that hides a header, the context searches, and finds what may be one.
-    let context = rig.device.contexts.get::<Tls>(NEW, &mut DmaBytes::default()).expect("it is there");
-    let TlsState::Receive(engine) = context.state else { panic!("it receives") };
-    engine.receive(context.held, Seq(100), RECORD, &mut bytes::BytesMut::new());
+    let engine = rig.device.contexts.stream(NEW, &mut DmaBytes::default()).expect("it is there");
+    let (mut buffer, mut placed) = Default::default();
+    engine.receive(NEW, &mut Payload::new(Seq(100), RECORD, &mut buffer, &mut placed, false));
     for handle in OTHERS {
         let nothing = ControlCompletion::Resync { handle, header: None };
         assert_eq!(rig.command(ControlCommand::Query { handle }), Some(nothing));
@@ -221,7 +222,9 @@ fn an_old_generation_names_no_sa() {
         assert!(rig.send(ask(handle)).is_empty());
         rig.send(control(ControlCommand::Destroy { handle }));
     }
-    assert_eq!(rig.device.counters.ipsec_tx_drop_no_state, 2);
+    let mut counted = EspCounters::default();
+    rig.device.add_engine_counters(&mut counted);
+    assert_eq!(counted.ipsec_tx_drop_no_state, 2);
     assert_eq!(rig.device.dma().tx_parameters, 3 * dma::COMMAND_DESCRIPTOR, "each command on the send ring");
     assert_eq!(rig.send(ask(NEW_SA)).len(), 1, "it is still there");
 }
@@ -372,6 +375,7 @@ impl Engine for Miser {
     type Change = Infallible;
     type State = bool;
     type Held = ();
+    type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, whole: bool) -> Option<(bool, ())> {
         Some((whole, ()))
@@ -387,7 +391,7 @@ impl Engine for Miser {
 }
 
 impl StreamEngine for Miser {
-    fn receive(_: Context<'_, Miser>, _: &mut Payload<'_>, _: &mut DeviceCounters) -> Option<Verdict> {
+    fn receive(_: Context<'_, Miser>, _: &mut Payload<'_>, _: &mut NoCounters) -> Option<Verdict> {
         None
     }
 
@@ -418,12 +422,12 @@ impl StreamEngine for Miser {
         bytes: &[u8],
         _: &[u8],
         out: &mut BytesMut,
-        _: Option<&mut DeviceCounters>,
+        _: Option<&mut NoCounters>,
     ) -> Result<(), OutOfStep> {
         Miser::transmit(context, at, bytes, out).map(|_| ())
     }
 
-    fn note_sent(_: u64, _: &mut DeviceCounters) {}
+    fn note_sent(_: u64, _: &mut NoCounters) {}
 }
 
 /// An engine from outside may do what it should not.

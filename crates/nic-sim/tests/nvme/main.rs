@@ -6,6 +6,7 @@ mod stacked;
 use bytes::{Bytes, BytesMut};
 use core::cell::Cell;
 use nic_sim::frame::Frame;
+use nic_sim::stats::NvmeTcpCounters;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, TransmitResync, nic};
 use offload_api::rx::{NvmeVerdict, TlsVerdict};
@@ -243,7 +244,7 @@ fn only_what_holds_a_digest_is_followed_when_it_is_sent_again() {
     while at < all {
         at = send(&mut device, &mut driver, &mut stream, at, MSS, handle);
     }
-    assert_eq!(device.counters().tx_nvmeotcp_digests, 2);
+    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 2);
     assert_eq!(driver.counters().tx_nvmeotcp_ooo, 0);
     // A middle piece; then the last of the first PDU, which goes on into the second.
     send(&mut device, &mut driver, &mut stream, 3000, MSS, handle);
@@ -252,7 +253,7 @@ fn only_what_holds_a_digest_is_followed_when_it_is_sent_again() {
     let counters = driver.counters();
     assert_eq!((counters.tx_nvmeotcp_bypass, counters.tx_nvmeotcp_ooo), (1, 1));
     assert_eq!((counters.tx_nvmeotcp_dump_bytes, counters.tx_nvmeotcp_needs_software), (7300, 0));
-    assert_eq!(device.counters().tx_nvmeotcp_digests, 3);
+    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 3);
     // Too far into a PDU for DUMPs.
     let mut long = Stream::new(Seq(7 + all as u32), &[100_000]);
     let length = long.wire.len();
@@ -561,7 +562,7 @@ proptest! {
         }
         if !gaps {
             prop_assert_eq!(placed, lengths.iter().sum::<usize>());
-            prop_assert_eq!(device.counters().rx_nvmeotcp_drop, 0);
+            prop_assert_eq!(device.engine_counters::<NvmeTcpCounters>().rx_nvmeotcp_drop, 0);
         }
     }
 }
@@ -584,7 +585,13 @@ fn over_tls_a_gap_in_a_record_costs_that_record_and_not_the_place_in_the_pdu() {
     // Of the record with the gap, the rest; and the packet with the header behind it.
     assert!(placed > 70_000 - 5_000, "{placed}");
     assert!((9..30).contains(&vouched), "the first packets, and those of the second PDU: {vouched}");
-    assert_eq!((device.counters().rx_nvmeotcp_drop, device.counters().rx_nvmeotcp_resync), (0, 0));
+    assert_eq!(
+        (
+            device.engine_counters::<NvmeTcpCounters>().rx_nvmeotcp_drop,
+            device.engine_counters::<NvmeTcpCounters>().rx_nvmeotcp_resync
+        ),
+        (0, 0)
+    );
 }
 
 /// Segments are joined, and what is placed of each of them is told where it is in the packet that they became. A command's data

@@ -4,6 +4,7 @@
 use super::{Cipher, HEADERS, MSS, ciphers, config, events, flow, headers, key, leaves, pair, play};
 use bytes::Bytes;
 use core::cell::RefCell;
+use nic_sim::stats::NvmeTcpCounters;
 use nic_sim::wire::Port;
 use nic_sim::{Device, Driver, NicConfig, TransmitResync};
 use offload_api::{
@@ -431,7 +432,7 @@ fn dumps_of_records_bring_ciphertext() {
     while at < queue.wire.len() {
         at = send(&mut device, &mut driver, &mut queue, at, MSS + 1);
     }
-    assert_eq!(device.counters().tx_nvmeotcp_sealed_bytes, 16_000);
+    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_sealed_bytes, 16_000);
     for at in (0..queue.wire.len()).step_by(997).collect::<Vec<_>>() {
         send(&mut device, &mut driver, &mut queue, at, 700);
     }
@@ -472,7 +473,7 @@ fn records_go_on_where_a_key_was_missing() {
         let mut queue = Queue::new(cipher, Seq(7), &made, &[1000], handles);
         let mut lost = 0;
         // By next records, two contexts do not begin at one packet: the first PDU is software's.
-        while device.counters().tx_nvmeotcp_sealed_bytes == 0 {
+        while device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_sealed_bytes == 0 {
             lost = send(&mut device, &mut driver, &mut queue, lost, 1500);
         }
         let mut at = miss(&mut device, &mut driver, &queue, key, lost, 1500);
@@ -521,7 +522,7 @@ fn dumps_restore_both_layers_and_only_for_what_needs_them() {
     while at < queue.wire.len() {
         at = send(&mut device, &mut driver, &mut queue, at, MSS);
     }
-    assert_eq!(device.counters().tx_nvmeotcp_digests, 2);
+    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 2);
     assert_eq!((driver.counters().tx_nvmeotcp_ooo, driver.counters().tx_tls_ooo), (0, 0));
     // A piece without a digest, in the second record: its record is dumped, and the digest context is left alone.
     let record = 3022;
@@ -532,7 +533,7 @@ fn dumps_restore_both_layers_and_only_for_what_needs_them() {
     send(&mut device, &mut driver, &mut queue, 2 * record + 2500, 300);
     let counters = driver.counters();
     assert_eq!((counters.tx_nvmeotcp_ooo, counters.tx_nvmeotcp_dump_bytes, counters.tx_tls_ooo), (1, 6000, 2));
-    assert_eq!(device.counters().tx_nvmeotcp_digests, 2, "in a DUMP it is not sent");
+    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 2, "in a DUMP it is not sent");
     assert_eq!(counters.tx_nvmeotcp_needs_software + counters.tx_tls_needs_software, 0);
     // A record that software has to seal takes the digests of its PDUs with it, also of those that end in others.
     let packet = queue.packet(record + 5, 100);
@@ -557,5 +558,5 @@ fn without_the_digest_context_software_makes_the_digests_and_the_nic_still_encry
     }
     assert_eq!((driver.counters().tx_nvmeotcp_needs_software, driver.counters().tx_tls_needs_software), (2, 0));
     assert!(queue.chunks.iter().all(|chunk| chunk.needs_seal && !chunk.needs_digest || chunk.pdu.is_none()));
-    assert_eq!(device.counters().tx_nvmeotcp_digests, 0);
+    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 0);
 }

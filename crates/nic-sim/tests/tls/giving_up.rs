@@ -107,7 +107,7 @@ fn what_waits_behind_keys_for_pooled_contexts_is_done() {
     }
     host.run();
     assert_eq!((host.removed(), host.device.contexts()), (2, 7));
-    assert_eq!(host.device.counters().rx_tls_resync_res_skip, 3, "answers came, too");
+    assert_eq!(host.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip, 3, "answers came, too");
 }
 
 /// An application gives a context up while its last packet is with the device and the service sleeps.

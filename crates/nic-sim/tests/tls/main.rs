@@ -10,6 +10,7 @@ mod tags;
 use bytes::Bytes;
 use core::task::Waker;
 use nic_sim::frame::Frame;
+use nic_sim::stats::TlsCounters;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, TransmitResync, nic};
 use offload_api::rx::{Checksums, TlsVerdict};

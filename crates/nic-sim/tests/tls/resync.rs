@@ -17,7 +17,7 @@ fn an_answer_waits_for_a_place_on_the_control_ring() {
         while driver.poll_event().is_some() {}
     }
     assert_eq!(
-        device.counters().rx_tls_resync_res_skip,
+        device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip,
         3,
         "of those that waited the last one came, and none was of use"
     );
@@ -52,7 +52,7 @@ fn a_receive_context_finds_its_place_again_with_help() {
         // Frame 0; 3 is searched in vain; 4 holds the header at 3063 and 5 the one at 4084; from 6 on all is well.
         assert_eq!(verdicts[..4], [Decrypted, NotDecrypted, ResyncRequested, NotDecrypted]);
         assert!(verdicts[4..].iter().all(|verdict| *verdict == Decrypted), "{verdicts:?}");
-        let (counted, driver) = (rig.device.counters(), rig.driver.counters());
+        let (counted, driver) = (rig.device.engine_counters::<TlsCounters>(), rig.driver.counters());
         assert_eq!((counted.rx_tls_resync_req_pkt, counted.rx_tls_resync_res_ok, counted.rx_tls_found), (1, 1, 1));
         assert_eq!((driver.rx_tls_resync_req_start, driver.rx_tls_resync_req_end), (1, 1));
     }
@@ -81,10 +81,14 @@ fn a_hint_brings_a_receive_context_back_and_a_late_one_does_not() {
     let mut rig = Lossy::new(ResyncMode::CoreHint);
     assert_eq!(rig.deliver(0), Decrypted);
     rig.tell(rig.stream.units[2].start, Some(42));
-    assert_eq!(rig.device.counters().rx_tls_resync_res_skip, 1, "it knows its place");
+    assert_eq!(rig.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip, 1, "it knows its place");
     assert_eq!([3, 4].map(|number| rig.deliver(number)), [NotDecrypted; 2]);
     rig.tell(rig.stream.units[3].start, Some(43));
-    assert_eq!(rig.device.counters().rx_tls_resync_res_skip, 2, "3063 went by with the last packet");
+    assert_eq!(
+        rig.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip,
+        2,
+        "3063 went by with the last packet"
+    );
     assert_eq!(rig.deliver(5), NotDecrypted, "3500..4200");
     assert_eq!(rig.stream.units[5].start, rig.stream.start + 5105);
     rig.tell(rig.stream.units[5].start, Some(45));
@@ -92,7 +96,7 @@ fn a_hint_brings_a_receive_context_back_and_a_late_one_does_not() {
     assert_eq!(rig.deliver(7), NotDecrypted, "4900..5600 contains it");
     assert_eq!(rig.deliver(8), Decrypted);
     assert_eq!(rig.deliver(9), Decrypted);
-    let (counted, driver) = (rig.device.counters(), rig.driver.counters());
+    let (counted, driver) = (rig.device.engine_counters::<TlsCounters>(), rig.driver.counters());
     assert_eq!((counted.rx_tls_resync_req_pkt, counted.rx_tls_resync_res_ok, counted.rx_tls_found), (0, 1, 1));
     assert_eq!((driver.rx_tls_resync_req_start, driver.rx_tls_resync_req_skip), (0, 0));
     assert_eq!(rig.driver.poll_event(), None);
@@ -237,7 +241,7 @@ fn what_a_receive_context_does_is_counted() {
     rig.frames = segments(&rig.stream, 700);
     assert_eq!(rig.deliver(0), TlsVerdict::Decrypted);
     assert_eq!(rig.deliver(1), TlsVerdict::Error, "the tag of the first record");
-    let counted = rig.device.counters();
+    let counted: TlsCounters = rig.device.engine_counters();
     assert_eq!((counted.rx_tls_decrypted_packets, counted.rx_tls_decrypted_bytes), (1, 695));
     assert_eq!((counted.rx_tls_err, counted.rx_tls_lost), (1, 1));
     rig.driver.tls().unwrap().remove(rig.context);

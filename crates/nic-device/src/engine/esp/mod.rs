@@ -8,13 +8,14 @@
 //! Invariants: a handle finds its SA only while that very SA lives; a look-up costs the same however many there are; what
 //! happens to an SA is noted once, to be told when there is room.
 
+mod counters;
 mod receive;
 mod transmit;
 
 use super::{Claim, Context, Engine, Opened, PacketEngine, Shown};
 use crate::context::{ImageReader, ImageWriter};
-use crate::stats::DeviceCounters;
 use bytes::BytesMut;
+pub use counters::EspCounters;
 use offload_api::KeyBytes;
 use offload_api::ipsec::{DeviceSaEvent, Packet, PolicyChange, SaCommand};
 use offload_api::{
@@ -70,6 +71,7 @@ impl Engine for Esp {
     type Change = PolicyChange;
     type State = SaState;
     type Held = SaHeld;
+    type Counters = EspCounters;
 
     fn create(&mut self, _: Direction, params: SaParams) -> Option<(SaState, SaHeld)> {
         let SaParams { replay_window: size, esn, last_number: top, .. } = params;
@@ -169,11 +171,11 @@ impl PacketEngine for Esp {
         receive::key_of_first(packet, headers)
     }
 
-    fn open(&mut self, sa: Context<'_, Esp>, frame: &[u8], at: &EspAt, counters: &mut DeviceCounters) -> Opened {
+    fn open(&mut self, sa: Context<'_, Esp>, frame: &[u8], at: &EspAt, counters: &mut EspCounters) -> Opened {
         receive::open(self, sa, frame, at, counters)
     }
 
-    fn note_fragment(counters: &mut DeviceCounters) {
+    fn note_fragment(counters: &mut EspCounters) {
         counters.ipsec_rx_fragments += 1;
     }
 
@@ -195,7 +197,7 @@ impl PacketEngine for Esp {
         }
     }
 
-    fn begin_claimed(&mut self, sa: Context<'_, Esp>, frame: &[u8], counters: &mut DeviceCounters) -> Option<Wrapper> {
+    fn begin_claimed(&mut self, sa: Context<'_, Esp>, frame: &[u8], counters: &mut EspCounters) -> Option<Wrapper> {
         Wrapper::of_frame(&sa.held.params, frame).map_err(|why| why.count(counters)).ok()
     }
 
@@ -204,7 +206,7 @@ impl PacketEngine for Esp {
         sa: Context<'_, Esp>,
         ask: PacketAsk,
         packet: &mut TxPacket,
-        counters: &mut DeviceCounters,
+        counters: &mut EspCounters,
     ) -> Option<Wrapper> {
         Wrapper::new(self, &sa.held.params, ask, packet).map_err(|why| why.count(counters)).ok()
     }
@@ -215,7 +217,7 @@ impl PacketEngine for Esp {
         wrapper: &mut Wrapper,
         plain: &[u8],
         longest: usize,
-        counters: &mut DeviceCounters,
+        counters: &mut EspCounters,
     ) -> Option<BytesMut> {
         let frame = wrapper.wrap(self, sa, plain, longest).map_err(|why| why.count(counters)).ok()?;
         counters.ipsec_tx_pkts += 1;
@@ -223,8 +225,9 @@ impl PacketEngine for Esp {
         Some(frame)
     }
 
-    fn note_missing(counters: &mut DeviceCounters) {
+    fn note_missing(counters: &mut EspCounters) -> bool {
         EspDrop::NoState.count(counters);
+        true
     }
 }
 

@@ -3,10 +3,9 @@
 //! All or nothing: a packet in which anything failed is handed up as it was on the wire. Only what an SA's own rules
 //! forbid in packet offload (a replay, a dead SA, something that is not one of its packets) goes no further.
 
-use super::{Esp, Numbers, SaState};
+use super::{Esp, EspCounters, Numbers, SaState};
 use crate::engine::Within;
 use crate::engine::{Context, Opened, Shown};
-use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use offload_api::KeyBytes;
 use offload_api::{EspMode, EspVerdict, PacketMark};
@@ -29,7 +28,7 @@ enum Why {
 }
 
 impl Why {
-    fn dropped(self, counters: &mut DeviceCounters) -> Opened {
+    fn dropped(self, counters: &mut EspCounters) -> Opened {
         counters.ipsec_rx_drop_pkts += 1;
         *match self {
             Why::Replay => &mut counters.xfrm_in_state_seq_error,
@@ -77,7 +76,7 @@ pub(super) fn open(
     mut sa: Context<'_, Esp>,
     data: &[u8],
     at: &EspAt,
-    counters: &mut DeviceCounters,
+    counters: &mut EspCounters,
 ) -> Opened {
     let Context { handle, state, held } = &mut sa;
     let (context, whole) = (*handle, held.is_whole());

@@ -4,9 +4,8 @@
 //! all of it. Either way a packet is cut first, as if it were to leave plain, and each segment wrapped then, under a number
 //! of its own. So TSO and checksums are the same as without ESP.
 
-use super::{Esp, Numbers, SaState};
+use super::{Esp, EspCounters, Numbers, SaState};
 use crate::engine::Context;
-use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use offload_api::{Direction, EspAsk, EspMode, OffloadKind, PacketAsk, SaParams, TxPacket};
 use offload_esp::{ESP_AND_IV, ETHERNET, IpView, Outer};
@@ -36,7 +35,7 @@ pub(crate) enum EspDrop {
 }
 
 impl EspDrop {
-    pub(super) fn count(self, counters: &mut DeviceCounters) {
+    pub(super) fn count(self, counters: &mut EspCounters) {
         counters.ipsec_tx_drop_pkts += 1;
         *match self {
             EspDrop::NoState => &mut counters.xfrm_out_no_states,

@@ -11,6 +11,7 @@
 //!
 //! Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, and the ULP DDP series proposed for Linux.
 
+mod counters;
 mod cursor;
 mod framing;
 mod open_block;
@@ -23,10 +24,10 @@ mod transmit;
 
 use super::{Context, Engine, OutOfStep, Payload, StageKeys, StageMakers, Stages, StreamEngine};
 use crate::context::{ImageReader, ImageWriter};
-use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::convert::Infallible;
 use core::ops::Range;
+pub use counters::NvmeTcpCounters;
 use nic_rings::config::NicConfig;
 use nic_rings::packet::MAX_PIECES;
 use offload_api::rx::NvmeVerdict;
@@ -69,6 +70,7 @@ impl Engine for NvmeTcp {
     type State = NvmeState;
     /// The buffers of commands; of a transmit context there are none.
     type Held = Placement;
+    type Counters = NvmeTcpCounters;
 
     fn take_stages(&mut self, stages: &StageMakers) {
         self.stages = stages.clone();
@@ -130,7 +132,7 @@ impl Engine for NvmeTcp {
         &mut self,
         context: Option<Context<'_, NvmeTcp>>,
         (header, number): (Seq, Option<u64>),
-        counters: &mut DeviceCounters,
+        counters: &mut NvmeTcpCounters,
     ) {
         if let Some(Context { state: NvmeState::Receive(engine), .. }) = context {
             counters.rx_nvmeotcp_resync += u64::from(engine.answer(header, number.is_some()));
@@ -157,7 +159,7 @@ impl StreamEngine for NvmeTcp {
     fn receive(
         context: Context<'_, NvmeTcp>,
         payload: &mut Payload<'_>,
-        counters: &mut DeviceCounters,
+        counters: &mut NvmeTcpCounters,
     ) -> Option<Verdict> {
         let Context { state: NvmeState::Receive(engine), held: placement, .. } = context else { return None };
         let seq = payload.seq();
@@ -240,7 +242,7 @@ impl StreamEngine for NvmeTcp {
         bytes: &[u8],
         ahead: &[u8],
         out: &mut BytesMut,
-        counters: Option<&mut DeviceCounters>,
+        counters: Option<&mut NvmeTcpCounters>,
     ) -> Result<(), OutOfStep> {
         let NvmeState::Transmit(engine) = context.state else { return Err(OutOfStep) };
         let filled = engine.fill(at, bytes, out, context.held.seals(), Some(ahead))?;
@@ -251,7 +253,7 @@ impl StreamEngine for NvmeTcp {
         Ok(())
     }
 
-    fn note_sent(digests: u64, counters: &mut DeviceCounters) {
+    fn note_sent(digests: u64, counters: &mut NvmeTcpCounters) {
         counters.tx_nvmeotcp_digests += digests;
     }
 }

@@ -169,7 +169,7 @@ fn cut_of(start: u64, end: u64, piece_end: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Stage, StageState};
+    use crate::engine::{NamedStage, Stage, StageState};
     use bytes::BytesMut;
     use offload_api::{PieceHome, StageSpec};
     use proptest::prelude::*;
@@ -188,14 +188,16 @@ mod tests {
     #[derive(Debug)]
     struct Add;
 
-    impl Stage for Add {
+    impl NamedStage for Add {
         const NAME: &'static str = "add";
         type Spec = ();
 
         fn new((): ()) -> Option<Add> {
             Some(Add)
         }
+    }
 
+    impl Stage for Add {
         fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
             bytes.iter_mut().for_each(|byte| *byte += (run.unit + run.at) as u8);
             run.unit == 3

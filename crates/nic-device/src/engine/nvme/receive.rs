@@ -409,7 +409,7 @@ fn enter(mut cursor: Cursor, next: Seq, seq: Seq, length: usize) -> Option<(usiz
 mod tests {
     use super::*;
     use crate::context::ContextImage;
-    use crate::engine::{Run, Stage, StageMakers, StageState};
+    use crate::engine::{NamedStage, Run, Stage, StageMakers, StageState};
     use bytes::BytesMut;
     use offload_api::{NvmeTcpStages, Piece, PieceHome, StageSpec};
     use proptest::prelude::*;
@@ -430,14 +430,16 @@ mod tests {
     #[derive(Debug)]
     struct Turn;
 
-    impl Stage for Turn {
+    impl NamedStage for Turn {
         const NAME: &'static str = "turn";
         type Spec = ();
 
         fn new((): ()) -> Option<Turn> {
             Some(Turn)
         }
+    }
 
+    impl Stage for Turn {
         fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
             bytes.iter_mut().for_each(|byte| *byte = !*byte);
             run.at.is_multiple_of(Piece::BLOCK) && (bytes.len() as u64).is_multiple_of(Piece::BLOCK)

@@ -300,7 +300,7 @@ mod tests {
     use super::*;
     use crate::context::ContextImage;
     use crate::engine::nvme::placement::Placement;
-    use crate::engine::{Stage, StageMakers, StageState};
+    use crate::engine::{NamedStage, Stage, StageMakers, StageState};
     use offload_api::{NvmeTcpStages, StageSpec};
     use proptest::prelude::*;
 
@@ -361,14 +361,16 @@ mod tests {
     #[derive(Debug)]
     struct Add;
 
-    impl Stage for Add {
+    impl NamedStage for Add {
         const NAME: &'static str = "add";
         type Spec = ();
 
         fn new((): ()) -> Option<Add> {
             Some(Add)
         }
+    }
 
+    impl Stage for Add {
         fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
             assert!(run.at.is_multiple_of(16) && bytes.len().is_multiple_of(16));
             bytes.iter_mut().zip(run.unit + run.at..).for_each(|(byte, at)| *byte = byte.wrapping_add(at as u8));

@@ -8,14 +8,15 @@
 //! Invariants: no number of a path is sealed twice; a number counts as opened only after its tag was right; a packet that
 //! was not opened is as it came.
 
+mod counters;
 mod paths;
 mod receive;
 mod transmit;
 
 use super::{Context, Engine, Opened, PacketEngine, Shown};
 use crate::context::{ImageReader, ImageWriter};
-use crate::stats::DeviceCounters;
 use bytes::BytesMut;
+pub use counters::QuicCounters;
 use offload_api::quic::{QuicCommand, QuicContext, QuicPort};
 use offload_api::{Direction, KeyBytes, PacketAsk, QuicContexts, QuicKey, TxPacket};
 use offload_base::QuickHash;
@@ -64,6 +65,7 @@ impl Engine for Quic {
     type Change = QuicPort;
     type State = QuicState;
     type Held = QuicHeld;
+    type Counters = QuicCounters;
 
     fn create(&mut self, direction: Direction, context: QuicContext) -> Option<(QuicState, QuicHeld)> {
         let QuicContext { header, generation, key } = context;
@@ -125,7 +127,7 @@ impl PacketEngine for Quic {
         }
     }
 
-    fn open(&mut self, context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counters: &mut DeviceCounters) -> Opened {
+    fn open(&mut self, context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counters: &mut QuicCounters) -> Opened {
         receive::open(context, frame, seen, counters)
     }
 
@@ -134,7 +136,7 @@ impl PacketEngine for Quic {
         context: Context<'_, Quic>,
         ask: PacketAsk,
         packet: &mut TxPacket,
-        counters: &mut DeviceCounters,
+        counters: &mut QuicCounters,
     ) -> Option<Sealing> {
         Sealing::begin(&context, ask.into(), packet).map_err(|why| why.count(counters)).ok()
     }
@@ -145,13 +147,14 @@ impl PacketEngine for Quic {
         sealing: &mut Sealing,
         plain: &[u8],
         _longest: usize,
-        counters: &mut DeviceCounters,
+        counters: &mut QuicCounters,
     ) -> Option<BytesMut> {
         sealing.seal(context, plain, counters).map_err(|why| why.count(counters)).ok()
     }
 
-    fn note_missing(counters: &mut DeviceCounters) {
+    fn note_missing(counters: &mut QuicCounters) -> bool {
         transmit::QuicDrop::Context.count(counters);
+        true
     }
 }
 

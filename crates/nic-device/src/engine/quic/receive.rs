@@ -3,9 +3,8 @@
 //! All or nothing, so that nothing can be told from how long it took which part was wrong (RFC 9001 9.5): a packet that was
 //! not opened goes up as it came. A stateless reset is one of those, and is known by its last bytes.
 
-use super::{Quic, phase_of};
+use super::{Quic, QuicCounters, phase_of};
 use crate::engine::{Context, Opened};
-use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use offload_api::quic::quic_key;
 use offload_api::{Direction, KeyBytes, PacketMark, Protocol};
@@ -40,7 +39,7 @@ impl Quic {
 }
 
 /// Works on a packet of a connection.
-pub(super) fn open(context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counters: &mut DeviceCounters) -> Opened {
+pub(super) fn open(context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counters: &mut QuicCounters) -> Opened {
     let Context { handle, state, held } = context;
     let (Direction::Receive, Some(&path)) = (state.direction, held.cids.get(&seen.key)) else {
         return Opened::Untouched(PacketMark::None);

@@ -2,9 +2,8 @@
 //!
 //! A packet is cut first (USO), and each datagram sealed then, under the number that its header ends with.
 
-use super::{Quic, phase_of};
+use super::{Quic, QuicCounters, phase_of};
 use crate::engine::Context;
-use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use offload_api::{Direction, Protocol, QuicAsk, TxPacket};
 use offload_formats::quic::{MAX_CID_BYTES, ShortHeader};
@@ -36,7 +35,7 @@ pub(crate) enum QuicDrop {
 }
 
 impl QuicDrop {
-    pub(super) fn count(self, counters: &mut DeviceCounters) {
+    pub(super) fn count(self, counters: &mut QuicCounters) {
         counters.quic_tx_drop_pkts += 1;
         counters.quic_tx_drop_number += u64::from(self == QuicDrop::Number);
         counters.quic_tx_drop_key += u64::from(self == QuicDrop::Key);
@@ -63,7 +62,7 @@ impl Sealing {
         &mut self,
         Context { state, held, .. }: Context<'_, Quic>,
         plain: &[u8],
-        counters: &mut DeviceCounters,
+        counters: &mut QuicCounters,
     ) -> Result<BytesMut, QuicDrop> {
         let QuicAsk { path, cid_bytes, generation, number: least, .. } = self.ask;
         let mut frame = BytesMut::from(plain);

@@ -3,15 +3,16 @@
 //! - `record`: the walk over records that both directions share, a byte range at a time;
 //! - `transmit`, `receive`: what each direction makes of it.
 
+mod counters;
 mod receive;
 mod record;
 mod transmit;
 
 use super::{Context, Engine, OutOfStep, Payload, StreamEngine};
 use crate::context::{ImageReader, ImageWriter};
-use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::convert::Infallible;
+pub use counters::TlsCounters;
 use nic_rings::config::NicConfig;
 use offload_api::rx::TlsVerdict;
 use offload_api::{
@@ -51,6 +52,7 @@ impl Engine for Tls {
     type Change = Infallible;
     type State = TlsState;
     type Held = Key;
+    type Counters = TlsCounters;
 
     fn describe(&self, info: &mut EngineInfo) {
         info.resync = self.config.tls_resync;
@@ -107,7 +109,7 @@ impl Engine for Tls {
         &mut self,
         context: Option<Context<'_, Tls>>,
         (header, number): (Seq, Option<u64>),
-        counters: &mut DeviceCounters,
+        counters: &mut TlsCounters,
     ) {
         let of_use = match context {
             Some(Context { state: TlsState::Receive(engine), .. }) => engine.answer(header, number),
@@ -121,7 +123,7 @@ impl Engine for Tls {
 }
 
 impl StreamEngine for Tls {
-    fn receive(context: Context<'_, Tls>, payload: &mut Payload<'_>, counters: &mut DeviceCounters) -> Option<Verdict> {
+    fn receive(context: Context<'_, Tls>, payload: &mut Payload<'_>, counters: &mut TlsCounters) -> Option<Verdict> {
         let Context { state: TlsState::Receive(engine), held: key, .. } = context else { return None };
         let standing = if payload.is_looked_at() { engine.standing() } else { None };
         let seq = payload.seq();
@@ -174,7 +176,7 @@ impl StreamEngine for Tls {
         Ok(walked.body_bytes)
     }
 
-    fn note_sent(body_bytes: u64, counters: &mut DeviceCounters) {
+    fn note_sent(body_bytes: u64, counters: &mut TlsCounters) {
         counters.tx_tls_encrypted_packets += 1;
         counters.tx_tls_encrypted_bytes += body_bytes;
     }
