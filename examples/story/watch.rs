@@ -12,7 +12,7 @@ use nic_sim::{Device, Driver};
 use offload_api::{
     ContextNews, Contexts, DeviceEvent, EngineInfo, FlowKey, Handle, IpsecDevice, Key, Keying, Layer, Lookup,
     NetDevice, NewContext, PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, StreamAsk,
-    TxPacket,
+    TxPacket, engines,
 };
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::{Instant, Seq};
@@ -71,12 +71,12 @@ impl NetDevice for WatchedDriver {
             return self.driver.transmit(now, packet, source);
         };
         let records = records_of(source, ask);
-        let before = self.driver.counters();
+        let before = self.driver.context_counters(engines::TLS);
         let sent = self.driver.transmit(now, packet, source);
-        let after = self.driver.counters();
-        let rebuilt = (after.tx_tls_ooo > before.tx_tls_ooo).then(|| Rebuilt {
-            dumps: after.tx_tls_dump_packets - before.tx_tls_dump_packets,
-            dumped_bytes: after.tx_tls_dump_bytes - before.tx_tls_dump_bytes,
+        let after = self.driver.context_counters(engines::TLS);
+        let rebuilt = (after.ooo > before.ooo).then(|| Rebuilt {
+            dumps: after.dump_packets - before.dump_packets,
+            dumped_bytes: after.dump_bytes - before.dump_bytes,
         });
         self.log.note_posted(now, seq, &records, bytes, rebuilt);
         sent

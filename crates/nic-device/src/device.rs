@@ -1,10 +1,10 @@
 //! The device: a NIC as its port and the thread that runs it see it, with one function and no switch.
 
-use crate::engine::EngineCounters;
 use crate::function::Function;
 use crate::queue_pair::QueuePair;
 use crate::stats::DeviceCounters;
 use core::task::Waker;
+use nic_engine::EngineCounters;
 use nic_rings::config::NicConfig;
 use nic_rings::dma::DmaBytes;
 use offload_base::Instant;

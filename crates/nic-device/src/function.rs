@@ -10,12 +10,12 @@
 //!
 //! Invariant: it sends one frame at a time, the queues' in turn.
 
-use crate::engine::{Claim, EngineCounters};
 use crate::queue_pair::transmit::line_time;
 use crate::queue_pair::{Arrived, QueuePair};
 use crate::stats::DeviceCounters;
 use bytes::{Bytes, BytesMut};
 use core::task::Waker;
+use nic_engine::{Claim, EngineCounters};
 use nic_rings::config::NicConfig;
 use nic_rings::dma::DmaBytes;
 use nic_rings::rss::{Toeplitz, entry_of, first_queue};

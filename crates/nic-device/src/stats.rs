@@ -1,4 +1,4 @@
-//! What the device counts, under the names of the mlx5 driver and of Linux where those exist.
+//! What the device counts, but for its engines, under the names of the mlx5 driver and of Linux where those exist.
 
 offload_base::counters! {
     /// What the device counts.
@@ -8,7 +8,7 @@ offload_base::counters! {
     ///
     /// let (device, driver) = nic(NicConfig::default());
     /// assert_eq!(device.counters().rx_packets, 0);
-    /// assert_eq!(driver.counters().tx_tls_ooo, 0);
+    /// assert_eq!(driver.counters().doorbells, 0);
     /// ```
     pub struct DeviceCounters {
         /// Frames sent.

@@ -1,7 +1,7 @@
 //! PDUs from memory to memory.
 
 use core::convert::Infallible;
-use nic_device::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
+use nic_engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 use offload_api::{Direction, Job, Outcome};
 use pdcp::device::{BATCHES, PdcpContext, run_batch};
 

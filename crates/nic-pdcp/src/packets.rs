@@ -6,7 +6,7 @@
 use bytes::BytesMut;
 use core::convert::Infallible;
 use core::ops::Range;
-use nic_device::engine::{Context, Engine, Headers, ImageReader, ImageWriter, NoCounters, Opened, PacketEngine, Shown};
+use nic_engine::{Context, Engine, Headers, ImageReader, ImageWriter, NoCounters, Opened, PacketEngine, Shown};
 use offload_api::{Direction, PacketAsk, PacketMark, Protocol, TxPacket};
 use offload_esp::ReplayWindow;
 use offload_formats::{Gtpu, GtpuMessage, Transport};

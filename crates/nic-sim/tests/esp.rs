@@ -2,7 +2,7 @@
 
 use nic_sim::stats::EspCounters;
 use nic_sim::wire::Port;
-use nic_sim::{Delays, Driver, NicConfig, nic};
+use nic_sim::{Delays, Driver, EspEngineConfig, NicConfig, nic};
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
     DeviceEvent, Direction, DropReason, EspAsk, EspKey, EspSuite, Handle, IpsecDevice, Lifetime, NetDevice, NoRecords,
@@ -30,7 +30,7 @@ fn packet(ask: EspAsk) -> TxPacket {
 
 #[test]
 fn a_driver_refuses_what_its_device_cannot_protect() {
-    let (_device, mut driver) = nic(NicConfig { ipsec_sas: 0, ..NicConfig::default() });
+    let (_device, mut driver) = nic(NicConfig { engines: EspEngineConfig { sas: 0 }.into(), ..NicConfig::default() });
     assert!(driver.ipsec().is_none());
     for ask in [EspAsk::Protect { sa: SA }, FINISH] {
         let sent = driver.transmit(Instant::ZERO, packet(ask), &NoRecords);

@@ -90,7 +90,7 @@ impl EngineInfo {
 /// The ring of a driver that takes the commands for an engine's contexts.
 ///
 /// ```
-/// use nic_sim::{NicConfig, nic};
+/// use nic_sim::{NicConfig, NvmeTcpEngineConfig, nic};
 /// use offload_api::{CommandRing, NetDevice, engines};
 ///
 /// let (_device, mut driver) = nic(NicConfig::default());
@@ -293,7 +293,8 @@ pub trait Contexts {
 /// use nic_sim::{NicConfig, nic};
 /// use offload_api::{ResyncMode, TypedContexts};
 ///
-/// let (_device, mut driver) = nic(NicConfig { nvme_contexts: 0, ..NicConfig::default() });
+/// let engines = NvmeTcpEngineConfig { contexts: 0, ..NvmeTcpEngineConfig::default() }.into();
+/// let (_device, mut driver) = nic(NicConfig { engines, ..NicConfig::default() });
 /// assert_eq!(driver.tls().unwrap().resync(), ResyncMode::DriverRequest);
 /// assert!(driver.nvme().is_none());
 /// ```

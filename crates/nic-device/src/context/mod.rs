@@ -7,17 +7,10 @@
 //! Invariants: a handle finds its context only while that very context lives, an older generation finds nothing;
 //! there are never more contexts on the NIC than fit; nothing is steered to a context that is gone.
 
-mod hosted;
-mod image;
-mod slab;
-
-use crate::engine::{Lent, Payload, Shown, StageKeys};
 use crate::steering::Steering;
 use core::ops::Range;
-use hosted::AnyEngine;
-pub(crate) use hosted::{AnyPacket, AnyStream, Installed, Wrapping};
-pub(crate) use image::ContextImage;
-pub use image::{ImageReader, ImageWriter};
+use nic_engine::hosted::{AnyEngine, AnyPacket, AnyStream, Installed, Subject};
+use nic_engine::{ContextImage, Lent, Payload, Shown, StageKeys};
 use nic_rings::dma::DmaBytes;
 use offload_api::Key;
 use offload_api::Spec;
@@ -33,15 +26,6 @@ fn note_key(keys: &mut Keys, key: Handle) {
     if !keys.contains(&key) {
         keys.push(key);
     }
-}
-
-/// What a context is about.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Subject {
-    /// The flow, of one that follows a flow's bytes.
-    pub(crate) flow: Option<FlowKey>,
-    /// By what received packets find it.
-    pub(crate) keys: Vec<Key>,
 }
 
 /// All contexts of a device.

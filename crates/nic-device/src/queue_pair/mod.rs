@@ -18,12 +18,12 @@ pub(crate) mod transmit;
 mod uplink;
 
 use crate::context::ContextStore;
-use crate::engine::Engines;
 use crate::stats::DeviceCounters;
 use crate::steering::Steering;
 use core::any::Any;
 use core::task::Waker;
 use core::time::Duration;
+use nic_engine::Engines;
 use nic_rings::dma::DmaBytes;
 use nic_rings::signal::Signal;
 use nic_rings::{DeviceRings, NicConfig};

@@ -11,11 +11,11 @@
 
 mod opened;
 
-use crate::engine::Payload;
-use crate::engine::Within;
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::coalesce::{Joint, Wrapping};
 use bytes::BytesMut;
+use nic_engine::Payload;
+use nic_engine::Within;
 use nic_rings::dma;
 use nic_rings::packet::ReceiveCompletion;
 use offload_api::rx::Checksums;

@@ -1,11 +1,10 @@
 //! A device alone, its host's ends of the rings in the test's hands: what no driver of ours would ask for.
 
 use super::*;
-use crate::engine::{
-    Context, Engine, EspCounters, ImageReader, ImageWriter, NoCounters, OutOfStep, Payload, StreamEngine,
-};
 use bytes::{Bytes, BytesMut};
 use core::convert::Infallible;
+use nic_engine::{Context, Engine, ImageReader, ImageWriter, NoCounters, OutOfStep, Payload, StreamEngine};
+use nic_engines::{EngineConfigs, EspCounters};
 use nic_rings::DriverRings;
 use nic_rings::packet::{ControlCommand, ControlCompletion, ControlEntry, SendCompletion, SendDescriptor, SendEntry};
 use nic_rings::{Delays, NicConfig};
@@ -17,6 +16,11 @@ use offload_api::{
 };
 use offload_base::Seq;
 use offload_wire::frame::Frame;
+
+/// The engines that every NIC has.
+fn engines() -> Engines {
+    EngineConfigs::default().engines()
+}
 
 struct Rig {
     device: QueuePair,
@@ -32,7 +36,7 @@ impl Rig {
     fn with(add: impl FnOnce(&mut Engines)) -> Rig {
         let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
         let (device, host) = rings(&config);
-        let mut engines = Engines::of(&config);
+        let mut engines = engines();
         add(&mut engines);
         Rig { device: QueuePair::new(config, device, engines), host }
     }
@@ -142,7 +146,7 @@ fn an_old_generation_names_no_receive_context() {
 #[test]
 fn a_place_behind_an_engines_last_is_refused() {
     let mut rig = Rig::new();
-    let tls = &Engines::of(rig.device.config()).infos()[0];
+    let tls = &engines().infos()[0];
     let last = Handle { index: Handle::indices(tls.number, tls.contexts).end - 1, generation: 0 };
     rig.create(last, Direction::Transmit);
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).unwrap();
@@ -172,7 +176,7 @@ fn commands_do_not_wait_for_the_line() {
     let delays = Delays { doorbell: Duration::from_micros(1), ..Delays::NONE };
     let config = NicConfig { delays, line_rate: Some(1000), ..NicConfig::default() };
     let (device, host) = rings(&config);
-    let mut rig = Rig { device: QueuePair::new(config.clone(), device, Engines::of(&config)), host };
+    let mut rig = Rig { device: QueuePair::new(config.clone(), device, engines()), host };
     let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("it is one") };
     packet.ask.streams = [None; 2];
     for slot in 0..2 {
@@ -234,7 +238,7 @@ fn an_old_generation_names_no_sa() {
 fn contexts_in_use_take_the_place_of_others() {
     let config = NicConfig { context_cache_bytes: 4 * 208, delays: Delays::NONE, ..NicConfig::default() };
     let (device, host) = rings(&config);
-    let mut rig = Rig { device: QueuePair::new(config.clone(), device, Engines::of(&config)), host };
+    let mut rig = Rig { device: QueuePair::new(config.clone(), device, engines()), host };
     let handles: Vec<_> = (0..8).map(|index| Handle { index, generation: 7 }).collect();
     for handle in &handles {
         rig.create(*handle, Direction::Transmit);
@@ -493,7 +497,7 @@ fn a_doorbell_wakes_who_waits_for_it() {
     }
     let config = NicConfig { mtu: 9000, ..NicConfig::default() };
     let (device, host) = rings(&config);
-    let mut pair = QueuePair::new(config.clone(), device, Engines::of(&config));
+    let mut pair = QueuePair::new(config.clone(), device, engines());
     assert_eq!(pair.config().mtu, 9000);
     let woken = std::sync::Arc::new(Woken::default());
     pair.register_doorbell(&woken.clone().into());

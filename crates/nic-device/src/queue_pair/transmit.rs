@@ -5,13 +5,14 @@
 //! shaper instead, and so does everything of that flow for as long as something waits there; others pass it. Ring and
 //! shaper share the port frame by frame: a rate is a ceiling, not a claim.
 
-use crate::context::{AnyStream, ContextStore, Wrapping};
-use crate::engine::OutOfStep;
+use crate::context::ContextStore;
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::pacing::{Shaper, gap};
 use crate::queue_pair::segmentation::Segmenter;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
+use nic_engine::OutOfStep;
+use nic_engine::hosted::{AnyStream, Wrapping};
 use nic_rings::dma::{self, DmaBytes};
 use nic_rings::packet::{SendCompletion, SendDescriptor, SendEntry};
 use offload_api::{FlowKey, Handle, LAYERS, TxAsk, TxPacket};

@@ -1,10 +1,10 @@
 //! What a queue pair's engines do to packets that are not its driver's: on a NIC with a switch, those of the host's function
 //! work on all that leaves and comes by the uplink.
 
-use crate::engine::Claim;
 use crate::queue_pair::receive::is_for;
 use crate::queue_pair::{Arrived, QueuePair};
 use bytes::{Bytes, BytesMut};
+use nic_engine::Claim;
 use offload_api::Handle;
 use offload_base::Instant;
 use offload_formats::Headers;

@@ -3,7 +3,7 @@
 use super::runs::{Made, facts, value};
 use crate::options::{self, WireOptions};
 use clap::Args;
-use nic_sim::NicConfig;
+use nic_sim::{NicConfig, NvmeTcpEngineConfig};
 use offload_bench::bulk::Mode;
 use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
 use offload_bench::table;
@@ -94,7 +94,11 @@ impl FioOptions {
             seed: self.wire.seed(),
             nic: NicConfig {
                 mtu: self.wire.mtu,
-                nvme_io_threshold: usize::try_from(self.place_from).unwrap_or(usize::MAX),
+                engines: NvmeTcpEngineConfig {
+                    io_threshold: usize::try_from(self.place_from).unwrap_or(usize::MAX),
+                    ..NvmeTcpEngineConfig::default()
+                }
+                .into(),
                 ..NicConfig::default()
             },
             link: self.wire.link(),

@@ -8,10 +8,10 @@
 
 use super::Contents;
 use crate::context::Found;
-use crate::engine::{Opened, Within};
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::coalesce::Wrapping;
 use bytes::{Bytes, BytesMut};
+use nic_engine::{Opened, Within};
 use offload_api::rx::Checksums;
 use offload_api::{Handle, Marks, PacketMark, Placements, RxMeta};
 use offload_base::Instant;
