@@ -12,8 +12,7 @@ use bytes::BytesMut;
 use core::convert::Infallible;
 use core::future::poll_fn;
 use nic_sim::NicConfig;
-use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, OutOfStep, Payload, StreamEngine};
-use nic_sim::stats::DeviceCounters;
+use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, NoCounters, OutOfStep, Payload, StreamEngine};
 use nic_sim::wire::LinkConfig;
 use offload_api::{Direction, Handle, Key, Layer, NewContext, SegmentStream, Verdict};
 use offload_base::{Seed, Seq};
@@ -35,6 +34,7 @@ impl Engine for Unmask {
     /// What the context is: at most 208 bytes. The NIC writes it to host memory when it needs the place for others.
     type State = u8;
     type Held = ();
+    type Counters = NoCounters;
     type Command = Infallible;
     type Change = Infallible;
 
@@ -52,7 +52,7 @@ impl Engine for Unmask {
 }
 
 impl StreamEngine for Unmask {
-    fn receive(at: Context<'_, Unmask>, payload: &mut Payload<'_>, _: &mut DeviceCounters) -> Option<Verdict> {
+    fn receive(at: Context<'_, Unmask>, payload: &mut Payload<'_>, _: &mut NoCounters) -> Option<Verdict> {
         let opened = payload.open(|wire, buffer| {
             buffer.extend(wire.iter().map(|byte| byte ^ *at.state));
             (true, ())
@@ -77,7 +77,7 @@ impl StreamEngine for Unmask {
         Err(OutOfStep)
     }
 
-    fn note_sent(_: u64, _: &mut DeviceCounters) {}
+    fn note_sent(_: u64, _: &mut NoCounters) {}
 }
 
 fn main() -> io::Result<()> {

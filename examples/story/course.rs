@@ -9,7 +9,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use ktls_offload::{KtlsStream, Offload, TlsCounters};
 use nic_sim::wire::{Link, LinkConfig};
-use nic_sim::{Device, NicConfig, nic};
+use nic_sim::{Device, NicConfig, TlsEngineConfig, nic};
 use offload_api::ResyncMode;
 use offload_base::Seed;
 use offload_base::cost::Domain;
@@ -122,7 +122,13 @@ impl Course {
             Role::Client => (CLIENT, SERVER),
         };
         // Each packet is to be seen by itself, and when it would have come if nobody looked.
-        let config = NicConfig { mac, tls_resync: self.resync, pacing: false, lro: false, ..NicConfig::default() };
+        let config = NicConfig {
+            mac,
+            engines: TlsEngineConfig { resync: self.resync, ..TlsEngineConfig::default() }.into(),
+            pacing: false,
+            lro: false,
+            ..NicConfig::default()
+        };
         let (device, driver) = nic(config);
         let driver = WatchedDriver::new(driver, role, log.clone(), self.question_delay);
         let config = Config::new(own, mac, Seed(u64::from(mac[5]))).with_neighbour(IpAddr::from(other), other_mac);

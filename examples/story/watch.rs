@@ -7,11 +7,12 @@ use core::any::Any;
 use core::task::Waker;
 use core::time::Duration;
 use nic_sim::frame::Frame;
+use nic_sim::stats::TlsCounters;
 use nic_sim::wire::{Crossing, Impairment, Port};
 use nic_sim::{Device, Driver};
 use offload_api::{
     ContextNews, Contexts, DeviceEvent, EngineInfo, FlowKey, Handle, IpsecDevice, Key, Layer, Lookup, NetDevice,
-    NewContext, PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, StreamAsk, TxPacket,
+    NewContext, PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, StreamAsk, TxPacket, engines,
 };
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::{Instant, Seq};
@@ -70,12 +71,12 @@ impl NetDevice for WatchedDriver {
             return self.driver.transmit(now, packet, source);
         };
         let records = records_of(source, ask);
-        let before = self.driver.counters();
+        let before = self.driver.context_counters(engines::TLS);
         let sent = self.driver.transmit(now, packet, source);
-        let after = self.driver.counters();
-        let rebuilt = (after.tx_tls_ooo > before.tx_tls_ooo).then(|| Rebuilt {
-            dumps: after.tx_tls_dump_packets - before.tx_tls_dump_packets,
-            dumped_bytes: after.tx_tls_dump_bytes - before.tx_tls_dump_bytes,
+        let after = self.driver.context_counters(engines::TLS);
+        let rebuilt = (after.ooo > before.ooo).then(|| Rebuilt {
+            dumps: after.dump_packets - before.dump_packets,
+            dumped_bytes: after.dump_bytes - before.dump_bytes,
         });
         self.log.note_posted(now, seq, &records, bytes, rebuilt);
         sent
@@ -229,9 +230,9 @@ pub(super) struct WatchedPort {
 impl Port for WatchedPort {
     fn receive_frame(&mut self, now: Instant, frame: Frame) {
         let data = tcp_data(&frame).and_then(|(seq, bytes)| self.log.span(seq, bytes));
-        let before = self.device.counters();
+        let before: TlsCounters = self.device.engine_counters();
         self.device.receive_frame(now, frame);
-        let after = self.device.counters();
+        let after: TlsCounters = self.device.engine_counters();
         if let Some(bytes) = data {
             let moved = Moved {
                 decrypted: after.rx_tls_decrypted_packets > before.rx_tls_decrypted_packets,

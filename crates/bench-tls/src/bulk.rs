@@ -482,8 +482,8 @@ const KEPT: u64 = 256 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nic_sim::TransmitResync;
     use nic_sim::wire::Impairments;
+    use nic_sim::{EngineConfigs, TlsEngineConfig, TransmitResync};
     use offload_api::{ResyncMode, TlsSuite, TlsVersion};
 
     fn bulk(mode: Mode) -> Bulk {
@@ -576,9 +576,15 @@ mod tests {
         };
         let usual = lossy(NicConfig::default());
         assert!(usual("tx_tls_dump_packets") > 0 && usual("rx_tls_resync_req_pkt") > 0);
-        let sealed = lossy(NicConfig { tls_transmit_resync: TransmitResync::NextRecord, ..NicConfig::default() });
+        let sealed = lossy(NicConfig {
+            engines: EngineConfigs::default().with_transmit_resync(TransmitResync::NextRecord),
+            ..NicConfig::default()
+        });
         assert!(sealed("tx_tls_dump_packets") == 0 && sealed("tx_tls_needs_software") > 0);
-        let hinted = lossy(NicConfig { tls_resync: ResyncMode::CoreHint, ..NicConfig::default() });
+        let hinted = lossy(NicConfig {
+            engines: TlsEngineConfig { resync: ResyncMode::CoreHint, ..TlsEngineConfig::default() }.into(),
+            ..NicConfig::default()
+        });
         assert_eq!(hinted("rx_tls_resync_req_pkt"), 0);
     }
 }

@@ -16,8 +16,8 @@ use core::hint::black_box;
 use core::time::Duration;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use nic_sim::NicConfig;
 use nic_sim::frame::Frame;
+use nic_sim::{NicConfig, TlsEngineConfig};
 use offload_api::{DeviceEvent, NetDevice, TypedContexts};
 use offload_bench::workbench::{RECORD_OVERHEAD, Stream, Workbench, flow};
 use std::time::Instant;
@@ -56,8 +56,11 @@ fn steering(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(1024));
     let stream = Stream::plain(64);
     for rules in [1u32, 1_000, 100_000, 1_000_000] {
-        let config =
-            NicConfig { tls_contexts: rules, context_cache_bytes: rules as usize * 512, ..NicConfig::default() };
+        let config = NicConfig {
+            engines: TlsEngineConfig { contexts: rules, ..TlsEngineConfig::default() }.into(),
+            context_cache_bytes: rules as usize * 512,
+            ..NicConfig::default()
+        };
         let mut bench = Workbench::new(roomy(config));
         let mut sender = Workbench::new(NicConfig::default());
         for number in 0..rules {

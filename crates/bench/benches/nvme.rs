@@ -24,7 +24,7 @@ use core::time::Duration;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use nic_sim::NicConfig;
+use nic_sim::{NicConfig, NvmeTcpEngineConfig};
 use nvme_tcp::wire::{DataHeader, Digest, Framing, Limits, Pdu, Received, Receiver, Side};
 use nvme_tcp::{
     Disk, FileStorage, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Server, Storage, Target, TargetConfig,
@@ -195,7 +195,10 @@ fn flushes(criterion: &mut Criterion) {
 
 /// Random reads of so many bytes each, with data digests; what is placed is placed from 4 KiB on.
 fn reading(mode: Mode, offload: NvmeOffload, block_size: u32) -> Fio {
-    let nic = NicConfig { nvme_io_threshold: 4096, ..NicConfig::default() };
+    let nic = NicConfig {
+        engines: NvmeTcpEngineConfig { io_threshold: 4096, ..NvmeTcpEngineConfig::default() }.into(),
+        ..NicConfig::default()
+    };
     Fio { block_size, data_digest: true, offload, nic, disk_size: DISK, ..Fio::new(mode, Pattern::RandomRead) }
 }
 

@@ -379,6 +379,7 @@ const HOST: usize = 1;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nic_sim::NvmeTcpEngineConfig;
 
     #[test]
     fn every_command_moves_the_right_bytes_in_every_mode() {
@@ -405,7 +406,10 @@ mod tests {
     fn what_the_nic_places_is_right_and_counted() {
         for mode in Mode::ALL {
             for offload in NvmeOffload::ALL {
-                let nic = NicConfig { nvme_io_threshold: 4096, ..NicConfig::default() };
+                let nic = NicConfig {
+                    engines: NvmeTcpEngineConfig { io_threshold: 4096, ..NvmeTcpEngineConfig::default() }.into(),
+                    ..NicConfig::default()
+                };
                 let fio = Fio {
                     operations: 60,
                     depth: 4,

@@ -373,15 +373,19 @@ mod tests {
     /// Flows that no policy protects are the NIC's; it is helped to find its place in them as if there were no IPsec.
     #[test]
     fn tls_that_passes_ipsec_finds_its_place_again() {
+        use nic_sim::TlsEngineConfig;
         use nic_sim::wire::{Impairments, LinkConfig, Share};
         use offload_api::ResyncMode;
         use offload_bench_tls::bulk::{Bulk, Mode};
         use offload_bench_tls::payload::Payload;
         let lossy = Impairments { loss: Share::new(0.01).unwrap(), ..Impairments::default() };
-        for tls_resync in [ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous] {
+        for resync in [ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous] {
             let decrypted = |keys: Option<&str>| {
                 let layer = keys.map(|keys| layer(keys.parse().unwrap()));
-                let nic = NicConfig { tls_resync, ..NicConfig::default() };
+                let nic = NicConfig {
+                    engines: TlsEngineConfig { resync, ..TlsEngineConfig::default() }.into(),
+                    ..NicConfig::default()
+                };
                 let link = LinkConfig { impairments: lossy, ..LinkConfig::default() };
                 let run = Bulk { layer, nic, link, ..Bulk::new(Mode::TlsNic, Payload::seeded(Seed(1), 4_000_000)) };
                 let run = run.run().unwrap();
@@ -389,7 +393,7 @@ mod tests {
                 run.counters["rx_tls_decrypted_packets"]
             };
             let (below, without) = (decrypted(Some("policy setdefault in accept out accept")), decrypted(None));
-            assert_eq!(below, without, "packets that the NIC decrypted, {tls_resync:?}");
+            assert_eq!(below, without, "packets that the NIC decrypted, {resync:?}");
         }
     }
 

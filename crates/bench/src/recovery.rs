@@ -11,7 +11,7 @@ use futures_util::future::{join_all, try_join};
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
 use nic_sim::wire::impairment::{Loss, Reorder, Reordering};
 use nic_sim::wire::{Impairment, LinkConfig, Share};
-use nic_sim::{NicConfig, TransmitResync};
+use nic_sim::{EngineConfigs, NicConfig, TlsEngineConfig, TransmitResync};
 use offload_api::{ResyncMode, TlsKey, TlsSuite, TlsVersion};
 use offload_base::cost::{self, Meter, Work};
 use offload_base::counters::CounterSet;
@@ -94,8 +94,11 @@ impl Recovery {
     /// If the share is none.
     pub fn run(self) -> io::Result<RecoveryRun> {
         let meter = Meter::new();
-        let nic =
-            NicConfig { tls_resync: self.resync, tls_transmit_resync: self.transmit_resync, ..NicConfig::default() };
+        let nic = NicConfig {
+            engines: EngineConfigs::from(TlsEngineConfig { resync: self.resync, ..TlsEngineConfig::default() })
+                .with_transmit_resync(self.transmit_resync),
+            ..NicConfig::default()
+        };
         let mut bed = Testbed::builder(self.seed)
             .meter(&meter)
             .host("server", nic.clone(), TcpConfig::default())

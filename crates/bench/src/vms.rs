@@ -157,7 +157,7 @@ impl Vms {
         let after = bed.counters();
         let value = |name: &str| after.value(name) - before.value(name);
         let hosts = [overlay.left(), overlay.right()].map(|host| bed.host(host).queue_counters());
-        let represented = hosts.iter().flatten().map(|queue| queue.rx_packets).sum::<u64>();
+        let represented = hosts.iter().flatten().map(|queue| queue.value("rx_packets")).sum::<u64>();
         let counts = [
             value("eswitch_rx_steer_missed_packets") + represented,
             value("tx_packets_phy"),

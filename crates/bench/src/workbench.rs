@@ -15,6 +15,7 @@ use offload_base::{Instant, Seq};
 /// A device, its driver, and the stream that flows through them.
 ///
 /// ```
+/// use nic_sim::stats::TlsCounters;
 /// use offload_bench::workbench::{Stream, Workbench, flow};
 ///
 /// let stream = Stream::records(2, 16_384);
@@ -28,7 +29,8 @@ use offload_base::{Instant, Seq};
 /// receiver.receive_context(flow(0).reversed(), 0);
 /// frames.into_iter().for_each(|frame| receiver.arrive(frame));
 /// assert_eq!(receiver.drain(), stream.len());
-/// assert_eq!(receiver.device.counters().rx_tls_decrypted_bytes, 2 * 16_385, "the content type's byte is counted");
+/// let counted: TlsCounters = receiver.device.engine_counters();
+/// assert_eq!(counted.rx_tls_decrypted_bytes, 2 * 16_385, "the content type's byte is counted");
 /// ```
 #[derive(Debug)]
 pub struct Workbench {

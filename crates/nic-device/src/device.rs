@@ -4,6 +4,7 @@ use crate::function::Function;
 use crate::queue_pair::QueuePair;
 use crate::stats::DeviceCounters;
 use core::task::Waker;
+use nic_engine::EngineCounters;
 use nic_rings::config::NicConfig;
 use nic_rings::dma::DmaBytes;
 use offload_base::Instant;
@@ -46,12 +47,17 @@ impl Device {
         &self.config
     }
 
-    /// What all queue pairs counted, together.
+    /// What all queue pairs counted, together, but for engines.
     pub fn counters(&self) -> DeviceCounters {
         self.function.counters()
     }
 
-    /// Adds what all queue pairs counted to `set`.
+    /// What engines with counters of the type `C` counted at all queue pairs, together.
+    pub fn engine_counters<C: EngineCounters>(&self) -> C {
+        self.function.engine_counters()
+    }
+
+    /// Adds what all queue pairs counted to `set`, engines included.
     ///
     /// ```
     /// use nic_sim::base::Instant;

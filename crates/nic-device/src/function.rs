@@ -10,12 +10,12 @@
 //!
 //! Invariant: it sends one frame at a time, the queues' in turn.
 
-use crate::engine::Claim;
 use crate::queue_pair::transmit::line_time;
 use crate::queue_pair::{Arrived, QueuePair};
 use crate::stats::DeviceCounters;
 use bytes::{Bytes, BytesMut};
 use core::task::Waker;
+use nic_engine::{Claim, EngineCounters};
 use nic_rings::config::NicConfig;
 use nic_rings::dma::DmaBytes;
 use nic_rings::rss::{Toeplitz, entry_of, first_queue};
@@ -73,16 +73,23 @@ impl Function {
         &self.pairs
     }
 
-    /// What all queue pairs counted, together.
+    /// What all queue pairs counted, together, but for engines.
     pub fn counters(&self) -> DeviceCounters {
         let mut all = DeviceCounters::default();
         self.pairs.iter().for_each(|pair| all += pair.counters());
         all
     }
 
-    /// Adds what all queue pairs counted to `set`.
+    /// What engines with counters of the type `C` counted at all queue pairs, together.
+    pub fn engine_counters<C: EngineCounters>(&self) -> C {
+        let mut sum = C::default();
+        self.pairs.iter().for_each(|pair| pair.add_engine_counters(&mut sum));
+        sum
+    }
+
+    /// Adds what all queue pairs counted to `set`, engines included.
     pub fn count(&self, set: &mut CounterSet) {
-        self.pairs.iter().for_each(|pair| set.add(&pair.counters()));
+        self.pairs.iter().for_each(|pair| pair.count(set));
     }
 
     /// How many contexts there are, on the NIC and in host memory.

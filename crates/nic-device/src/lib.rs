@@ -1,5 +1,5 @@
-//! An offload NIC in software, as it is behind its rings: steering, contexts and their store, the engines that work on
-//! packets, segmentation and joining. It knows no driver.
+//! An offload NIC in software, as it is behind its rings: steering, contexts and their store, segmentation and joining. It knows
+//! no driver, and engines by the traits of [`nic_engine`] only.
 //!
 //! ```text
 //! wire - parse - steer - packet engines - stream engines - join (LRO) - queue - host        receive
@@ -9,7 +9,6 @@
 //! - [`Device`]: the device, seen from its port and from the thread that runs it; [`Function`]: what a host sees of it, and
 //!   which queue a packet comes to; [`QueuePair`]: the rings of one driver, and what is behind them;
 //! - [`eswitch`]: a device with a switch between its port and its functions;
-//! - [`engine`]: what the author of an engine writes, and the engines that every NIC has;
 //! - `context`: the store of all contexts, with its cache; `steering`: which contexts a packet finds;
 //! - [`lookaside`]: engines behind job queues, from memory to memory: a device that is no port;
 //! - [`stats`]: what is counted.
@@ -20,7 +19,6 @@
 
 mod context;
 mod device;
-pub mod engine;
 pub mod eswitch;
 mod function;
 pub mod lookaside;

@@ -11,7 +11,8 @@
 
 use crate::ordered::is_ordered;
 use crate::recovery::Sending;
-use offload_api::{Direction, EngineInfo, FlowKey, Handle, Slots};
+use nic_rings::EngineDescription;
+use offload_api::{Direction, FlowKey, Handle, Slots};
 use offload_base::Seq;
 
 /// All contexts, by place.
@@ -54,12 +55,12 @@ impl Shadow {
 }
 
 impl Contexts {
-    pub(super) fn new(infos: &[EngineInfo]) -> Contexts {
-        let of_engine = |info: &EngineInfo| {
-            let places = if is_ordered(info) { 0 } else { info.contexts };
-            OfEngine { slots: Slots::new(Handle::indices(info.number, places)), pool: Vec::new() }
+    pub(super) fn new(engines: &[EngineDescription]) -> Contexts {
+        let of_engine = |engine: &EngineDescription| {
+            let places = if is_ordered(engine) { 0 } else { engine.info.contexts };
+            OfEngine { slots: Slots::new(Handle::indices(engine.info.number, places)), pool: Vec::new() }
         };
-        Contexts { of_engines: infos.iter().map(of_engine).collect(), leaving: 0 }
+        Contexts { of_engines: engines.iter().map(of_engine).collect(), leaving: 0 }
     }
 
     /// Whether packets may name this context.
@@ -179,11 +180,12 @@ impl Contexts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offload_api::EngineInfo;
 
     const ENGINE: u8 = 0;
 
     fn contexts() -> Contexts {
-        Contexts::new(&[EngineInfo::new(ENGINE, "of this test", 2)])
+        Contexts::new(&[EngineDescription::new(EngineInfo::new(ENGINE, "of this test", 2))])
     }
 
     fn occupy(contexts: &mut Contexts, from_pool: bool) -> Option<(Handle, bool)> {

@@ -130,7 +130,7 @@ impl Driver {
     }
 
     fn resync_of(&self, handle: Handle) -> ResyncMode {
-        self.engines.get(usize::from(handle.engine())).map(|engine| engine.resync).unwrap_or_default()
+        self.description(handle.engine()).map(|engine| engine.info.resync).unwrap_or_default()
     }
 
     /// Gives the device a command, now or when there is room.
@@ -189,7 +189,7 @@ impl Driver {
         // The device may have refused it meanwhile.
         let Some(shadow) = self.contexts.shadow(handle) else { return Ok(()) };
         let transmits = shadow.direction == Direction::Transmit;
-        let pool = self.engines.get(usize::from(handle.engine())).map_or(0, |engine| engine.pool);
+        let pool = self.description(handle.engine()).map_or(0, |engine| engine.info.pool);
         if !transmits || self.contexts.pooled(handle.engine()) >= pool {
             self.command(ControlCommand::Destroy { handle })?;
             self.counts.of(handle).pool_free += u64::from(transmits);

@@ -4,19 +4,25 @@ use crate::Driver;
 use crate::contexts::Shadow;
 use crate::control::Waiting;
 use crate::ordered::is_ordered;
+use nic_rings::EngineDescription;
 use nic_rings::packet::{ControlCommand, MAX_PIECES};
 use offload_api::{ContextNews, Contexts, Direction, EngineInfo, Handle, Key, NewContext, Piece, Refused, Spec};
 use offload_base::Seq;
 
 impl Contexts for Driver {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
-        self.engines.iter().find(|engine| engine.name == name && has_contexts_here(engine)).cloned()
+        self.engines
+            .iter()
+            .find(|engine| engine.info.name == name && has_contexts_here(engine))
+            .map(|engine| engine.info.clone())
     }
 
     fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
         let (engine, direction) = (new.engine, new.direction);
         let created = self.create_context(new);
-        self.counts.of_engine(engine).note_created(direction, created.is_ok());
+        let counts = self.counts.of_engine(engine).direction(direction);
+        counts.created += u64::from(created.is_ok());
+        counts.refused += u64::from(created.is_err());
         created
     }
 
@@ -48,7 +54,7 @@ impl Contexts for Driver {
     }
 
     fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
-        if !self.engines.get(usize::from(engine)).is_some_and(has_contexts_here) {
+        if !self.description(engine).is_some_and(has_contexts_here) {
             return Err((Refused::Unsupported, change));
         }
         if !self.has_room_for_control() {
@@ -68,7 +74,9 @@ impl Contexts for Driver {
             // The stages need one more descriptor.
             && self.has_room_for_commands(1 + usize::from(stages.is_some()))
             && self.command(ControlCommand::Place { handle: context, buffer, pieces, stages }).is_ok();
-        self.counts.of(context).note_placed(taken);
+        let counts = self.counts.of(context);
+        counts.placed += u64::from(taken);
+        counts.not_placed += u64::from(!taken);
         self.ring_doorbell();
     }
 
@@ -91,7 +99,7 @@ impl Contexts for Driver {
 
     fn remove(&mut self, context: Handle) {
         let Some(direction) = self.contexts.live(context).map(|shadow| shadow.direction) else { return };
-        self.counts.of(context).note_removed(direction);
+        self.counts.of(context).direction(direction).removed += 1;
         match self.contexts.leave(context) {
             Some(true) => self.give_or_wait(Waiting::GiveUp(context)),
             Some(false) => {
@@ -113,7 +121,7 @@ impl Driver {
     fn create_context(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
         let NewContext { engine, direction, flow, keys, spec } = new;
         let has_foreign = keys.iter().any(|key| is_foreign(key, engine));
-        if !self.engines.get(usize::from(engine)).is_some_and(has_contexts_here) || has_foreign {
+        if !self.description(engine).is_some_and(has_contexts_here) || has_foreign {
             return Err((Refused::Unsupported, spec));
         }
         // What was parked takes what a flow's transmit context is: that needs no answer.
@@ -147,6 +155,6 @@ fn is_foreign(key: &Key, engine: u8) -> bool {
 }
 
 /// Contexts on the send ring have a face of their own.
-fn has_contexts_here(engine: &EngineInfo) -> bool {
-    !is_ordered(engine) && engine.contexts > 0
+fn has_contexts_here(engine: &EngineDescription) -> bool {
+    !is_ordered(engine) && engine.info.contexts > 0
 }

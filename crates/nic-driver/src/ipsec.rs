@@ -2,6 +2,7 @@
 
 use crate::Driver;
 use crate::ordered::{Ordered, OrderedContexts, OrderedNews};
+use nic_rings::EngineDescription;
 use nic_rings::packet::ControlCommand;
 use offload_api::engines;
 use offload_api::ipsec::{DeviceSaEvent, PolicyChange, SaCommand};
@@ -16,17 +17,22 @@ use offload_formats::frame::ETHERNET_BYTES;
 /// All SAs in the device, and which work it takes for each.
 pub(super) type DeviceSas = OrderedContexts<OffloadKind>;
 
-/// At most so many.
-pub(super) fn device_sas(limit: u32) -> DeviceSas {
-    OrderedContexts::new(engines::ESP, limit)
+/// No SAs, and as much room as the engine has.
+pub(super) fn device_sas(of: &[EngineDescription]) -> DeviceSas {
+    OrderedContexts::new(engines::ESP, of.get(usize::from(engines::ESP)).map_or(0, |engine| engine.info.contexts))
 }
 
 impl Driver {
     /// Whether the device can make of a packet what its SA is to make of it. What it cannot is counted.
     pub(super) fn can_protect(&mut self, packet: &TxPacket, ask: PacketAsk) -> bool {
         let can = !packet.ask.has_context() && packet.ask.rate.is_none() && self.takes(packet, ask.into());
-        self.counters.tx_ipsec_refused += u64::from(!can);
+        self.counts.of_engine(engines::ESP).not_wrapped += u64::from(!can);
         can
+    }
+
+    /// Whether the device has an engine with room for SAs.
+    pub(super) fn has_ipsec(&self) -> bool {
+        self.description(engines::ESP).is_some_and(|engine| engine.info.contexts > 0)
     }
 
     fn takes(&self, packet: &TxPacket, ask: EspAsk) -> bool {

@@ -38,14 +38,13 @@ pub use eswitch::EswitchDriver;
 use ipsec::{DeviceSas, device_sas};
 pub use jobs::JobDriver;
 use nic_rings::packet::ReceiveCompletion;
-use nic_rings::{DriverRings, NicConfig};
+use nic_rings::{ContextCounters, DriverRings, EngineDescription, NicConfig};
 use offload_api::{
-    ContextNews, DeviceEvent, EngineInfo, FlowKey, IpsecDevice, NetDevice, PathCaps, RecordSource, RssDevice, RxPacket,
-    Sent, TxPacket, Verdict,
+    ContextNews, DeviceEvent, FlowKey, IpsecDevice, NetDevice, PathCaps, RecordSource, RssDevice, RxPacket, Sent,
+    TxPacket, Verdict,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
-use recovery::Recoveries;
 use rss::RssQueue;
 use std::collections::VecDeque;
 use transmit::SendQueue;
@@ -72,8 +71,8 @@ pub struct Driver {
     ordered: DeviceSas,
     control: ControlQueue,
     rss: RssQueue,
-    /// What the NIC's engines are.
-    engines: Vec<EngineInfo>,
+    /// The engines of the NIC, by number.
+    engines: Vec<EngineDescription>,
     events: VecDeque<DeviceEvent>,
     /// What happened to contexts that follow no flow.
     news: VecDeque<ContextNews>,
@@ -81,23 +80,21 @@ pub struct Driver {
     buffers_out: usize,
     /// Moves at every reset.
     epoch: u64,
-    recoveries: Recoveries,
     counts: Counts,
     counters: DriverCounters,
 }
 
 impl Driver {
     /// The driver at these ends of the rings, of the queue pair with this number, for a device with these engines.
-    pub fn new(config: NicConfig, queue: u16, rings: DriverRings, engines: Vec<EngineInfo>) -> Driver {
+    pub fn new(config: NicConfig, queue: u16, rings: DriverRings, engines: Vec<EngineDescription>) -> Driver {
         let buffer_bytes = config.receive_buffer_bytes();
         let mut driver = Driver {
             buffers: BufferPool::new(buffer_bytes, (SLAB_BYTES / buffer_bytes).max(1)),
-            send: SendQueue::new(config.send_ring),
+            send: SendQueue::new(config.send_ring, recovery::descriptors_at_most(&config, &engines)),
             contexts: Contexts::new(&engines),
-            ordered: device_sas(config.ipsec_sas),
+            ordered: device_sas(&engines),
             control: ControlQueue::default(),
             rss: RssQueue::new(&config, queue),
-            recoveries: Recoveries::new(engines.len()),
             counts: Counts::new(engines.len()),
             engines,
             events: VecDeque::new(),
@@ -113,16 +110,30 @@ impl Driver {
     }
 
     /// Entries of the send ring that one packet may need, the longest resync included.
-    pub fn descriptors_at_most(config: &NicConfig) -> usize {
-        recovery::descriptors_at_most(config)
+    pub fn descriptors_at_most(config: &NicConfig, engines: &[EngineDescription]) -> usize {
+        recovery::descriptors_at_most(config, engines)
     }
 
-    /// What the driver counted.
+    /// What the driver counted, but of contexts.
     pub fn counters(&self) -> DriverCounters {
-        let mut counters = self.counters;
-        self.recoveries.add_to(&mut counters);
-        self.counts.add_to(&mut counters);
-        counters
+        self.counters
+    }
+
+    /// What the driver counted of the contexts of an engine, by the engine's number.
+    ///
+    /// ```
+    /// use nic_sim::{NicConfig, nic};
+    /// use offload_api::engines;
+    ///
+    /// let (_device, driver) = nic(NicConfig::default());
+    /// assert_eq!(driver.context_counters(engines::TLS).ooo, 0);
+    /// ```
+    pub fn context_counters(&self, engine: u8) -> ContextCounters {
+        self.counts.get(engine)
+    }
+
+    fn description(&self, number: u8) -> Option<&EngineDescription> {
+        self.engines.get(usize::from(number))
     }
 
     /// After a zero, has the task that serves interrupts woken when more descriptors are done.
@@ -243,7 +254,8 @@ impl NetDevice for Driver {
     fn handle_timeout(&mut self, _now: Instant) {}
 
     fn count(&self, set: &mut CounterSet) {
-        set.add(&self.counters());
+        set.add(&self.counters);
+        self.counts.add_to(&self.engines, set);
     }
 
     fn rss(&mut self) -> Option<&mut dyn RssDevice> {
@@ -251,7 +263,7 @@ impl NetDevice for Driver {
     }
 
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
-        if self.config.ipsec_sas == 0 { None } else { Some(self) }
+        if self.has_ipsec() { Some(self) } else { None }
     }
 
     fn contexts(&mut self) -> Option<&mut dyn offload_api::Contexts> {
@@ -274,6 +286,7 @@ struct Readme;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nic_engines::EngineConfigs;
     use nic_rings::{DeviceRings, rings};
 
     /// A driver, and the device's ends of the rings.
@@ -282,9 +295,12 @@ mod tests {
     }
 
     /// The same for a NIC with other engines.
-    pub(super) fn driver_with(config: NicConfig, change: impl FnOnce(&mut Vec<EngineInfo>)) -> (DeviceRings, Driver) {
+    pub(super) fn driver_with(
+        config: NicConfig,
+        change: impl FnOnce(&mut Vec<EngineDescription>),
+    ) -> (DeviceRings, Driver) {
         let (device, host) = rings(&config);
-        let mut engines = nic_device::engine::Engines::of(&config).infos();
+        let mut engines = EngineConfigs::default().engines().descriptions();
         change(&mut engines);
         (device, Driver::new(config, 0, host, engines))
     }

@@ -7,8 +7,9 @@
 //! Invariant: the driver names no context to the device that it has not told it of.
 
 use crate::Driver;
+use nic_rings::EngineDescription;
 use nic_rings::packet::{ControlCommand, SendDescriptor};
-use offload_api::{CommandRing, ContextEvent, Direction, EngineInfo, Handle, Slots};
+use offload_api::{CommandRing, ContextEvent, Direction, Handle, Slots};
 use std::collections::VecDeque;
 
 /// The contexts of one engine, by place.
@@ -136,7 +137,7 @@ impl<T> OrderedContexts<T> {
 impl Driver {
     /// Whether a context comes and goes on the send ring.
     pub(super) fn is_ordered(&self, context: Handle) -> bool {
-        self.engines.get(usize::from(context.engine())).is_some_and(is_ordered)
+        self.description(context.engine()).is_some_and(is_ordered)
     }
 
     /// Posts what waited for room.
@@ -174,6 +175,6 @@ impl Driver {
 }
 
 /// Whether the contexts of an engine come and go on the send ring.
-pub(super) fn is_ordered(engine: &EngineInfo) -> bool {
-    engine.ring == CommandRing::Send
+pub(super) fn is_ordered(engine: &EngineDescription) -> bool {
+    engine.info.ring == CommandRing::Send
 }

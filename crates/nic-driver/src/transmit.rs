@@ -6,7 +6,6 @@
 use crate::Driver;
 use crate::control::Waiting;
 use crate::ordered::Change;
-use crate::recovery::descriptors_at_most;
 use core::cell::Cell;
 use core::num::NonZeroU64;
 use nic_rings::config::NicConfig;
@@ -23,6 +22,8 @@ pub(super) struct SendQueue {
     /// Each descriptor that is not reported done, by the name its completion will have.
     slots: Vec<Option<Posted>>,
     free: Vec<u32>,
+    /// Descriptors that a packet may take, the longest resync included.
+    descriptors_at_most: usize,
     /// Payload bytes of those that ask for no rate.
     bytes: usize,
     /// Packets that ask for one, in all and by flow.
@@ -53,10 +54,11 @@ struct PacedFlow {
 }
 
 impl SendQueue {
-    pub(super) fn new(entries: usize) -> SendQueue {
+    pub(super) fn new(entries: usize, descriptors_at_most: usize) -> SendQueue {
         SendQueue {
             slots: vec![None; entries],
             free: (0..entries as u32).rev().collect(),
+            descriptors_at_most,
             bytes: 0,
             paced: 0,
             paced_flows: HashMap::new(),
@@ -67,7 +69,7 @@ impl SendQueue {
 
     /// How many packets fit, should each of them need a resync from the far end of the longest record.
     pub(super) fn room(&self, config: &NicConfig) -> usize {
-        let room = if self.bytes >= config.send_queue_bytes { 0 } else { self.packets(config) };
+        let room = if self.bytes >= config.send_queue_bytes { 0 } else { self.packets() };
         self.note_room(room)
     }
 
@@ -80,7 +82,7 @@ impl SendQueue {
             packets => packets,
         };
         let of_all = (config.send_ring / 4 * 3).saturating_sub(self.paced);
-        self.note_room(of_flow.min(of_all).min(self.packets(config)))
+        self.note_room(of_flow.min(of_all).min(self.packets()))
     }
 
     /// Whether there may be room again for those who were told that the ring is full. It is said once: a sender that
@@ -98,8 +100,8 @@ impl SendQueue {
         !self.free.is_empty()
     }
 
-    fn packets(&self, config: &NicConfig) -> usize {
-        self.free.len() / descriptors_at_most(config)
+    fn packets(&self) -> usize {
+        self.free.len() / self.descriptors_at_most
     }
 
     fn note_room(&self, room: usize) -> usize {
@@ -164,7 +166,7 @@ impl Driver {
             return Sent::Dropped(DropReason::Unsupported);
         }
         let has_context = packet.ask.has_context();
-        let fits = if has_context { self.send.packets(&self.config) > 0 } else { self.send.has_room() };
+        let fits = if has_context { self.send.packets() > 0 } else { self.send.has_room() };
         if !fits {
             self.counters.tx_queue_dropped += 1;
             return Sent::Dropped(DropReason::RingFull);

@@ -1,7 +1,7 @@
 //! PDUs from memory to memory.
 
 use core::convert::Infallible;
-use nic_device::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine};
+use nic_engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 use offload_api::{Direction, Job, Outcome};
 use pdcp::device::{BATCHES, PdcpContext, run_batch};
 
@@ -53,6 +53,7 @@ impl Engine for PdcpBatches {
     type Change = Infallible;
     type State = ();
     type Held = PdcpContext;
+    type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, context: PdcpContext) -> Option<((), PdcpContext)> {
         Some(((), context))

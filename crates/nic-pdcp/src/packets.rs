@@ -6,8 +6,7 @@
 use bytes::BytesMut;
 use core::convert::Infallible;
 use core::ops::Range;
-use nic_device::engine::{Context, Engine, Headers, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
-use nic_device::stats::DeviceCounters;
+use nic_engine::{Context, Engine, Headers, ImageReader, ImageWriter, NoCounters, Opened, PacketEngine, Shown};
 use offload_api::{Direction, PacketAsk, PacketMark, Protocol, TxPacket};
 use offload_esp::ReplayWindow;
 use offload_formats::{Gtpu, GtpuMessage, Transport};
@@ -119,6 +118,7 @@ impl Engine for PdcpPackets {
     type Change = Infallible;
     type State = PdcpState;
     type Held = PdcpHeld;
+    type Counters = NoCounters;
 
     fn create(&mut self, direction: Direction, context: PdcpContext) -> Option<(PdcpState, PdcpHeld)> {
         let PdcpContext { config, security, next, drops_duplicates } = context;
@@ -207,7 +207,7 @@ impl PacketEngine for PdcpPackets {
         Context { handle: context, state, held }: Context<'_, PdcpPackets>,
         frame: &[u8],
         seen: &Seen,
-        _: &mut DeviceCounters,
+        _: &mut NoCounters,
     ) -> Opened {
         let mut counts = self.counts.lock();
         let PdcpState::Receive { next, window } = state else { return Opened::Untouched(PacketMark::None) };
@@ -258,7 +258,7 @@ impl PacketEngine for PdcpPackets {
         context: Context<'_, PdcpPackets>,
         ask: PacketAsk,
         packet: &mut TxPacket,
-        _: &mut DeviceCounters,
+        _: &mut NoCounters,
     ) -> Option<Protecting> {
         let transport = Headers::parse_unfinished(&packet.header).transport();
         let transport = transport.filter(|transport| transport.protocol == Protocol::Udp);
@@ -277,7 +277,7 @@ impl PacketEngine for PdcpPackets {
         protecting: &mut Protecting,
         plain: &[u8],
         _: usize,
-        _: &mut DeviceCounters,
+        _: &mut NoCounters,
     ) -> Option<BytesMut> {
         let frame = protecting.wrap(held, plain);
         let mut counts = self.counts.lock();
@@ -286,10 +286,6 @@ impl PacketEngine for PdcpPackets {
             None => counts.not_protected += 1,
         }
         frame
-    }
-
-    fn note_missing(counters: &mut DeviceCounters) {
-        counters.tx_drop_unknown_context += 1;
     }
 }
 

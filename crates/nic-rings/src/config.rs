@@ -2,19 +2,18 @@
 
 use crate::rss::Toeplitz;
 use core::time::Duration;
-use offload_api::ResyncMode;
 use offload_formats::frame::ETHERNET_BYTES;
 
-/// A NIC's size, speed and delays.
+/// A NIC's size, speed and delays, and the configuration `E` of its engines. The device and its driver do not know `E`.
 ///
 /// ```
 /// use nic_rings::NicConfig;
 ///
-/// let config = NicConfig { mtu: 9000, ..NicConfig::default() };
+/// let config = NicConfig::<()> { mtu: 9000, ..NicConfig::default() };
 /// assert_eq!(config.line_rate, Some(100_000_000_000));
 /// ```
 #[derive(Clone, Debug)]
-pub struct NicConfig {
+pub struct NicConfig<E = ()> {
     /// Its Ethernet address. Frames to others are not received.
     pub mac: [u8; 6],
     /// Largest IP packet, in bytes.
@@ -60,28 +59,12 @@ pub struct NicConfig {
     /// 17th flow is to begin one. Zero: no longer than the host would not look anyway. It saves the host packets and
     /// acknowledgments, and what ends without PSH is late by as much.
     pub lro_wait: Duration,
-    /// TLS contexts there is room for, each with its key; 0: the device has no TLS face.
-    pub tls_contexts: u32,
-    /// IPsec security associations there is room for, and as many policies; 0: the device has no IPsec face. Of several
-    /// queues, each has room for its share, rounded up: a NIC that has IPsec at all has it at each of them.
-    pub ipsec_sas: u32,
-    /// NVMe/TCP contexts there is room for; 0: the device has no NVMe/TCP face.
-    pub nvme_contexts: u32,
-    /// QUIC contexts there is room for, one for each direction of a connection; 0: the device has no QUIC face.
-    pub quic_contexts: u32,
-    /// Commands that move fewer bytes are not worth placing.
-    pub nvme_io_threshold: usize,
     /// Memory on the NIC for the state of contexts, in bytes, 208 each; what does not fit lies in host memory.
     pub context_cache_bytes: usize,
-    /// TLS transmit contexts given up that the driver keeps for others, at most: those need a key only, and no answer from
-    /// the device; 0: each is created and destroyed.
-    pub tls_context_pool: usize,
-    /// What is done about a packet that a TLS transmit context does not stand at.
-    pub tls_transmit_resync: TransmitResync,
-    /// How TLS receive contexts that lost their place find it again.
-    pub tls_resync: ResyncMode,
     /// How long things take inside.
     pub delays: Delays,
+    /// Configuration of the engines.
+    pub engines: E,
 }
 
 impl NicConfig {
@@ -90,13 +73,60 @@ impl NicConfig {
         let share = u32::from(self.queues.max(1));
         NicConfig {
             line_rate: if share > 1 { None } else { self.line_rate },
-            tls_contexts: self.tls_contexts / share,
-            nvme_contexts: self.nvme_contexts / share,
-            quic_contexts: self.quic_contexts / share,
-            ipsec_sas: self.ipsec_sas.div_ceil(share),
             context_cache_bytes: self.context_cache_bytes / share as usize,
             ..self.clone()
         }
+    }
+}
+
+impl<E> NicConfig<E> {
+    /// Splits the engines' configuration off.
+    pub fn split(self) -> (NicConfig, E) {
+        let NicConfig {
+            mac,
+            mtu,
+            queues,
+            rss_key,
+            line_rate,
+            send_ring,
+            receive_ring,
+            control_ring,
+            send_queue_bytes,
+            tso_max_bytes,
+            udp_segmentation,
+            pacing,
+            checksum_offload,
+            lro,
+            lro_datagrams,
+            lro_max_bytes,
+            lro_wait,
+            context_cache_bytes,
+            delays,
+            engines,
+        } = self;
+        let config = NicConfig {
+            mac,
+            mtu,
+            queues,
+            rss_key,
+            line_rate,
+            send_ring,
+            receive_ring,
+            control_ring,
+            send_queue_bytes,
+            tso_max_bytes,
+            udp_segmentation,
+            pacing,
+            checksum_offload,
+            lro,
+            lro_datagrams,
+            lro_max_bytes,
+            lro_wait,
+            context_cache_bytes,
+            delays,
+            engines: (),
+        };
+        (config, engines)
     }
 
     /// Bytes of a receive buffer. Without LRO it takes one frame; with it many, for what is joined is to lie in one
@@ -105,8 +135,8 @@ impl NicConfig {
     /// ```
     /// use nic_rings::NicConfig;
     ///
-    /// assert_eq!(NicConfig::default().receive_buffer_bytes(), 128 << 10);
-    /// let joins_more = NicConfig { lro_max_bytes: 256 << 10, ..NicConfig::default() };
+    /// assert_eq!(NicConfig::<()>::default().receive_buffer_bytes(), 128 << 10);
+    /// let joins_more = NicConfig::<()> { lro_max_bytes: 256 << 10, ..NicConfig::default() };
     /// assert_eq!(joins_more.receive_buffer_bytes(), 512 << 10);
     /// ```
     pub fn receive_buffer_bytes(&self) -> usize {
@@ -126,8 +156,8 @@ impl NicConfig {
     }
 }
 
-impl Default for NicConfig {
-    fn default() -> NicConfig {
+impl<E: Default> Default for NicConfig<E> {
+    fn default() -> NicConfig<E> {
         NicConfig {
             mac: [0x02, 0, 0, 0, 0, 1],
             mtu: 1500,
@@ -146,38 +176,11 @@ impl Default for NicConfig {
             lro_datagrams: false,
             lro_max_bytes: u16::MAX as u32,
             lro_wait: Duration::ZERO,
-            tls_contexts: 1 << 18,
-            ipsec_sas: 1 << 14,
-            nvme_contexts: 1 << 12,
-            quic_contexts: 1 << 14,
-            nvme_io_threshold: 32 << 10,
             context_cache_bytes: 4 << 20,
-            tls_context_pool: 1024,
-            tls_transmit_resync: TransmitResync::Dump,
-            tls_resync: ResyncMode::DriverRequest,
             delays: Delays::default(),
+            engines: E::default(),
         }
     }
-}
-
-/// What a driver does about a packet that is not the next of its TLS transmit context: one that is sent again, or that
-/// comes after one.
-///
-/// ```
-/// use nic_rings::{NicConfig, TransmitResync};
-///
-/// let config = NicConfig { tls_transmit_resync: TransmitResync::NextRecord, ..NicConfig::default() };
-/// assert_ne!(config.tls_transmit_resync, TransmitResync::default());
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum TransmitResync {
-    /// It has the device go to that place: the bytes of the record before it are read once more (DUMPs). The host's CPU
-    /// has nothing to do, the bus has.
-    #[default]
-    Dump,
-    /// It has software seal the record, and the device goes on where it stood, or begins afresh at the next record. The
-    /// bus has nothing to do, the host's CPU has.
-    NextRecord,
 }
 
 /// Time that passes between host and wire, beside the line's own. Assumed figures of the order that PCIe 4
@@ -188,7 +191,7 @@ pub enum TransmitResync {
 ///
 /// let usual = Delays::default();
 /// assert!(usual.interrupt > usual.doorbell);
-/// let real_time = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
+/// let real_time = NicConfig::<()> { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
 /// assert!(real_time.delays.interrupt.is_zero());
 /// ```
 #[derive(Clone, Copy, Debug)]

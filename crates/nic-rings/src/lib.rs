@@ -2,6 +2,7 @@
 //! ring entries say, and what they weigh on the bus.
 //!
 //! - [`rings`](rings()): the rings and signals of a queue pair, by their two ends; [`config`]: what a NIC is built with;
+//! - [`EngineDescription`]: what the driver is told of an engine;
 //! - [`packet`]: what crosses PCIe; [`dma`]: what that weighs; [`job`]: the rings of a job queue;
 //!   [`eswitch`]: those by which a host manages the switch of its NIC;
 //! - [`ring`], [`signal`]: descriptor rings, doorbells and interrupts;
@@ -13,6 +14,7 @@
 
 pub mod config;
 pub mod dma;
+mod engine;
 pub mod eswitch;
 pub mod job;
 pub mod packet;
@@ -21,7 +23,8 @@ pub mod ring;
 pub mod rss;
 pub mod signal;
 
-pub use config::{Delays, NicConfig, TransmitResync};
+pub use config::{Delays, NicConfig};
+pub use engine::{ContextCounters, EngineDescription, Lifecycles, Publish, TransmitResync};
 pub use pair::{DeviceRings, DriverRings, rings};
 
 /// The README's example runs with the others.

@@ -9,7 +9,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use nic_sim::wire::Port;
-use nic_sim::{Delays, Device, Driver, NicConfig, nic};
+use nic_sim::{Delays, Device, Driver, NicConfig, TlsEngineConfig, nic};
 use offload_api::{Direction, FlowKey, Handle, NetDevice, TlsKey, TlsSuite, TlsVersion, TypedContexts};
 use offload_base::{Instant, Seq};
 use std::collections::VecDeque;
@@ -48,8 +48,12 @@ struct Rig {
 
 impl Rig {
     fn new(pool: usize) -> Rig {
-        let config =
-            NicConfig { delays: Delays::NONE, line_rate: None, tls_context_pool: pool, ..NicConfig::default() };
+        let config = NicConfig {
+            delays: Delays::NONE,
+            line_rate: None,
+            engines: TlsEngineConfig { context_pool: pool, ..TlsEngineConfig::default() }.into(),
+            ..NicConfig::default()
+        };
         let (device, driver) = nic(config);
         let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).expect("a key's length");
         let mut rig = Rig { device, driver, living: VecDeque::new(), key, port: 0, added: 0, control: 0 };

@@ -1,8 +1,9 @@
 //! A lookaside accelerator: a device and its drivers, joined by rings.
 
-use nic_device::engine::{DataKeys, Engines, Transforms};
 use nic_device::lookaside::{Lookaside, LookasideConfig};
 use nic_driver::JobDriver;
+use nic_engine::Engines;
+use nic_engines::{DataKeys, Transforms};
 use nic_rings::job::job_rings;
 use offload_api::Handle;
 

@@ -14,7 +14,8 @@
 //! - [`rss`]: how received packets are spread over queues;
 //! - [`frame`]: what crosses a wire; [`packet`]: what crosses PCIe; [`dma`]: what that weighs;
 //! - [`ring`], [`signal`]: descriptor rings, doorbells and interrupts;
-//! - [`device`]: the device; its `steering` table and `context` store; [`engine`]: what works on packets there;
+//! - [`device`]: the device; its `steering` table and `context` store;
+//! - [`engine`]: what the author of an engine writes; [`engines`]: the built-in ones;
 //! - [`driver`]: shadows what the device expects, and rebuilds it;
 //! - [`wire`]: links, impairments, taps, captures;
 //! - [`stats`]: what is counted.
@@ -29,16 +30,32 @@ mod nic;
 
 pub use accelerator::lookaside;
 pub use nic::{function, function_with, multi_queue_nic, multi_queue_nic_with, nic, nic_with, switched_nic};
-pub use nic_device::{self as device, Device, Function, QueuePair, SwitchedDevice, engine, lookaside};
+pub use nic_device::{self as device, Device, Function, QueuePair, SwitchedDevice, lookaside};
 pub use nic_driver::{self as driver, Driver, EswitchDriver, JobDriver};
-pub use nic_rings::{Delays, NicConfig, TransmitResync, config, dma, eswitch, packet, ring, rss, signal};
+pub use nic_engine::{self as engine};
+pub use nic_engines::{
+    self as engines, EngineConfigs, EspEngineConfig, NvmeTcpEngineConfig, QuicEngineConfig, TlsEngineConfig,
+};
+pub use nic_rings::{ContextCounters, Delays, TransmitResync, config, dma, eswitch, packet, ring, rss, signal};
 pub use nic_switch::{self as switch, SwitchConfig, Vport};
 pub use offload_wire::{self as wire, frame};
+
+/// A NIC's size, speed and delays, and the configuration of its engines.
+///
+/// ```
+/// use nic_sim::{NicConfig, QuicEngineConfig, nic};
+///
+/// let config = NicConfig { engines: QuicEngineConfig { contexts: 0 }.into(), mtu: 9000, ..NicConfig::default() };
+/// let (device, _driver) = nic(config);
+/// assert_eq!(device.config().mtu, 9000);
+/// ```
+pub type NicConfig = nic_rings::NicConfig<EngineConfigs>;
 
 /// What is counted, under the names of the mlx5 driver and of Linux where those exist.
 pub mod stats {
     pub use nic_device::stats::DeviceCounters;
     pub use nic_driver::stats::DriverCounters;
+    pub use nic_engines::{EspCounters, NvmeTcpCounters, QuicCounters, TlsCounters};
 }
 
 /// The crates whose types appear here, so that a program needs no other in its Cargo.toml.

@@ -1,10 +1,12 @@
 //! A NIC: a device and its driver, or its drivers, joined by rings.
 
-use nic_device::engine::Engines;
+use crate::NicConfig;
 use nic_device::{Device, Function, QueuePair, SwitchedDevice};
 use nic_driver::{Driver, EswitchDriver};
+use nic_engine::Engines;
+use nic_engines::EngineConfigs;
 use nic_rings::eswitch::eswitch_rings;
-use nic_rings::{NicConfig, rings};
+use nic_rings::rings;
 use nic_switch::SwitchConfig;
 
 /// Builds a NIC. The device goes to whatever runs it, the driver to a host; they share rings and signals only,
@@ -38,9 +40,8 @@ pub fn nic(config: NicConfig) -> (Device, Driver) {
 /// # Panics
 /// As [`nic`] does.
 pub fn nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (Device, Driver) {
-    let config = NicConfig { queues: 1, ..config };
-    let (pair, driver) = queue_pair(config.clone(), 0, &mut add);
-    (Device::new(&config, vec![pair]), driver)
+    let (config, pairs, mut drivers) = pairs(NicConfig { queues: 1, ..config }, &mut add);
+    (Device::new(&config, pairs), drivers.remove(0))
 }
 
 /// Builds a NIC with as many queue pairs as `config` says: a driver for each, and behind them one port.
@@ -71,7 +72,7 @@ pub fn multi_queue_nic(config: NicConfig) -> (Device, Vec<Driver>) {
 /// # Panics
 /// As [`multi_queue_nic`] does.
 pub fn multi_queue_nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (Device, Vec<Driver>) {
-    let (pairs, drivers) = pairs(&config, &mut add);
+    let (config, pairs, drivers) = pairs(config, &mut add);
     (Device::new(&config, pairs), drivers)
 }
 
@@ -109,7 +110,7 @@ pub fn multi_queue_nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)
 /// # Panics
 /// As [`multi_queue_nic`] does.
 pub fn switched_nic(config: NicConfig, switch: SwitchConfig) -> (SwitchedDevice, Vec<Driver>, EswitchDriver) {
-    let (pairs, drivers) = pairs(&config, &mut |_| ());
+    let (config, pairs, drivers) = pairs(config, &mut |_| ());
     let (device, rings) = eswitch_rings(ESWITCH_COMMANDS, REPRESENTED_FRAMES);
     (SwitchedDevice::new(&config, switch, device, pairs), drivers, EswitchDriver::new(rings))
 }
@@ -129,13 +130,19 @@ pub fn function(config: NicConfig) -> (Function, Vec<Driver>) {
 /// # Panics
 /// As [`multi_queue_nic`] does.
 pub fn function_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (Function, Vec<Driver>) {
-    let (pairs, drivers) = pairs(&config, &mut add);
+    let (config, pairs, drivers) = pairs(config, &mut add);
     (Function::new(&config, pairs), drivers)
 }
 
-fn pairs(config: &NicConfig, add: &mut dyn FnMut(&mut Engines)) -> (Vec<QueuePair>, Vec<Driver>) {
+type DeviceConfig = nic_rings::NicConfig;
+
+fn pairs(config: NicConfig, add: &mut dyn FnMut(&mut Engines)) -> (DeviceConfig, Vec<QueuePair>, Vec<Driver>) {
     assert!(config.queues > 0, "a NIC has a queue pair at least");
-    (0..config.queues).map(|queue| queue_pair(config.of_each_queue(), queue, add)).unzip()
+    let (config, engines) = config.split();
+    let engines = engines.of_each_queue(config.queues);
+    let pair = |queue| queue_pair(config.of_each_queue(), &engines, queue, add);
+    let (pairs, drivers) = (0..config.queues).map(pair).unzip();
+    (config, pairs, drivers)
 }
 
 /// Commands to a switch that may be without an answer.
@@ -143,16 +150,21 @@ const ESWITCH_COMMANDS: usize = 64;
 /// Frames of representors that may wait, each way.
 const REPRESENTED_FRAMES: usize = 1024;
 
-fn queue_pair(config: NicConfig, queue: u16, add: &mut dyn FnMut(&mut Engines)) -> (QueuePair, Driver) {
+fn queue_pair(
+    config: DeviceConfig,
+    engines: &EngineConfigs,
+    queue: u16,
+    add: &mut dyn FnMut(&mut Engines),
+) -> (QueuePair, Driver) {
+    let mut engines = engines.engines();
+    add(&mut engines);
+    let descriptions = engines.descriptions();
     assert!(
-        config.send_ring >= Driver::descriptors_at_most(&config),
+        config.send_ring >= Driver::descriptors_at_most(&config, &descriptions),
         "a send ring of {} entries has no room for a resync at an MTU of {} bytes",
         config.send_ring,
         config.mtu
     );
     let (device_rings, driver_rings) = rings(&config);
-    let mut engines = Engines::of(&config);
-    add(&mut engines);
-    let infos = engines.infos();
-    (QueuePair::new(config.clone(), device_rings, engines), Driver::new(config, queue, driver_rings, infos))
+    (QueuePair::new(config.clone(), device_rings, engines), Driver::new(config, queue, driver_rings, descriptions))
 }

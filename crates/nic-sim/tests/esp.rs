@@ -1,7 +1,8 @@
 //! ESP and the device: what is not to leave.
 
+use nic_sim::stats::EspCounters;
 use nic_sim::wire::Port;
-use nic_sim::{Delays, Driver, NicConfig, nic};
+use nic_sim::{Delays, Driver, EspEngineConfig, NicConfig, nic};
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
     DeviceEvent, Direction, DropReason, EspAsk, EspKey, EspSuite, Handle, IpsecDevice, Lifetime, NetDevice, NoRecords,
@@ -29,7 +30,7 @@ fn packet(ask: EspAsk) -> TxPacket {
 
 #[test]
 fn a_driver_refuses_what_its_device_cannot_protect() {
-    let (_device, mut driver) = nic(NicConfig { ipsec_sas: 0, ..NicConfig::default() });
+    let (_device, mut driver) = nic(NicConfig { engines: EspEngineConfig { sas: 0 }.into(), ..NicConfig::default() });
     assert!(driver.ipsec().is_none());
     for ask in [EspAsk::Protect { sa: SA }, FINISH] {
         let sent = driver.transmit(Instant::ZERO, packet(ask), &NoRecords);
@@ -60,7 +61,7 @@ fn a_device_without_a_policy_for_it_drops_it() {
     driver.flush(Instant::ZERO);
     device.process(Instant::ZERO);
     assert!(device.poll_frame(Instant::ZERO).is_none());
-    let counters = device.counters();
+    let counters: EspCounters = device.engine_counters();
     assert_eq!((counters.ipsec_tx_drop_pkts, counters.ipsec_tx_drop_no_state), (2, 2));
 }
 

@@ -6,9 +6,9 @@
 use bytes::BytesMut;
 use core::convert::Infallible;
 use nic_sim::engine::{
-    Context, Engine, Headers, ImageReader, ImageWriter, Opened, OutOfStep, PacketEngine, Payload, Shown, StreamEngine,
+    Context, Engine, Headers, ImageReader, ImageWriter, NoCounters, Opened, OutOfStep, PacketEngine, Payload, Shown,
+    StreamEngine,
 };
-use nic_sim::stats::DeviceCounters;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, multi_queue_nic_with, nic_with};
 use offload_api::rx::Checksums;
@@ -56,6 +56,7 @@ impl Engine for Shim {
     type Change = Infallible;
     type State = Highest;
     type Held = (u32, u64);
+    type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, spec: ShimSpec) -> Option<(Highest, (u32, u64))> {
         (spec.key != 0).then_some((0, (spec.id, spec.key)))
@@ -93,7 +94,7 @@ impl PacketEngine for Shim {
         }
     }
 
-    fn open(&mut self, context: Context<'_, Shim>, frame: &[u8], (): &(), _: &mut DeviceCounters) -> Opened {
+    fn open(&mut self, context: Context<'_, Shim>, frame: &[u8], (): &(), _: &mut NoCounters) -> Opened {
         let (_, key) = *context.held;
         let number = u32::from_be_bytes(frame[ADDRESSES + 6..ADDRESSES + SHIM].try_into().unwrap());
         let Some(end) = frame.len().checked_sub(TAG).filter(|end| *end >= ADDRESSES + SHIM) else {
@@ -113,7 +114,7 @@ impl PacketEngine for Shim {
         Opened::Another { inner, mark, vouched: false }
     }
 
-    fn begin(&mut self, _: Context<'_, Shim>, _: PacketAsk, _: &mut TxPacket, _: &mut DeviceCounters) -> Option<()> {
+    fn begin(&mut self, _: Context<'_, Shim>, _: PacketAsk, _: &mut TxPacket, _: &mut NoCounters) -> Option<()> {
         Some(())
     }
 
@@ -123,7 +124,7 @@ impl PacketEngine for Shim {
         (): &mut (),
         plain: &[u8],
         longest: usize,
-        _: &mut DeviceCounters,
+        _: &mut NoCounters,
     ) -> Option<BytesMut> {
         let (id, key) = *context.held;
         if plain.len() + SHIM + TAG > longest {
@@ -138,10 +139,6 @@ impl PacketEngine for Shim {
         masked(key, *context.state, &mut frame[ADDRESSES + SHIM..]);
         frame.extend_from_slice(&tag(key, &plain[ADDRESSES..]));
         Some(frame)
-    }
-
-    fn note_missing(counters: &mut DeviceCounters) {
-        counters.tx_drop_unknown_context += 1;
     }
 }
 
@@ -276,6 +273,7 @@ impl Engine for Greedy {
     type Change = Infallible;
     type State = ();
     type Held = ();
+    type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, (): ()) -> Option<((), ())> {
         Some(((), ()))
@@ -296,11 +294,11 @@ impl PacketEngine for Greedy {
         Shim::default().look(frame, headers)
     }
 
-    fn open(&mut self, _: Context<'_, Greedy>, _: &[u8], (): &(), _: &mut DeviceCounters) -> Opened {
+    fn open(&mut self, _: Context<'_, Greedy>, _: &[u8], (): &(), _: &mut NoCounters) -> Opened {
         Opened::Dropped
     }
 
-    fn begin(&mut self, _: Context<'_, Greedy>, _: PacketAsk, _: &mut TxPacket, _: &mut DeviceCounters) -> Option<()> {
+    fn begin(&mut self, _: Context<'_, Greedy>, _: PacketAsk, _: &mut TxPacket, _: &mut NoCounters) -> Option<()> {
         None
     }
 
@@ -310,12 +308,10 @@ impl PacketEngine for Greedy {
         (): &mut (),
         _: &[u8],
         _: usize,
-        _: &mut DeviceCounters,
+        _: &mut NoCounters,
     ) -> Option<BytesMut> {
         None
     }
-
-    fn note_missing(_: &mut DeviceCounters) {}
 }
 
 #[test]
@@ -466,6 +462,7 @@ impl Engine for Lost {
     type Change = Infallible;
     type State = ();
     type Held = ();
+    type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, (): ()) -> Option<((), ())> {
         Some(((), ()))
@@ -479,7 +476,7 @@ impl Engine for Lost {
 }
 
 impl StreamEngine for Lost {
-    fn receive(_: Context<'_, Lost>, _: &mut Payload<'_>, _: &mut DeviceCounters) -> Option<Verdict> {
+    fn receive(_: Context<'_, Lost>, _: &mut Payload<'_>, _: &mut NoCounters) -> Option<Verdict> {
         Some(Verdict::Asks)
     }
 
@@ -499,7 +496,7 @@ impl StreamEngine for Lost {
         Err(OutOfStep)
     }
 
-    fn note_sent(_: u64, _: &mut DeviceCounters) {}
+    fn note_sent(_: u64, _: &mut NoCounters) {}
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! QUIC packets on a NIC, beside what software makes of them: the same datagrams, both ways.
 
 use bytes::Bytes;
+use nic_sim::stats::QuicCounters;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, multi_queue_nic, nic};
 use offload_api::quic::QuicContext;
@@ -196,10 +197,10 @@ proptest! {
         for frame in &frames {
             prop_assert_eq!(Headers::parse(frame).transport().unwrap().are_checksums_right(frame), Some(true));
         }
-        prop_assert_eq!(nic.device.counters().quic_tx_pkts, packets.len() as u64);
+        prop_assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_tx_pkts, packets.len() as u64);
         // The same numbers once more: nothing leaves.
         prop_assert_eq!(nic.send(&plain[..1], six, packets[0].ask(context)).unwrap(), Vec::<Vec<u8>>::new());
-        prop_assert_eq!(nic.device.counters().quic_tx_drop_number, 1);
+        prop_assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_tx_drop_number, 1);
     }
 
     #[test]
@@ -280,7 +281,7 @@ fn packets_are_joined_by_their_numbers() {
     let shown: Vec<_> = nic.receive(&frames).iter().map(|packet| QuicVerdict::of(&packet.meta.marks)).collect();
     let opened = |first, packets| QuicVerdict::Opened { context, first, packets, generation: 0 };
     assert_eq!(shown, [opened(0, 3), opened(4, 2), opened(3, 1)]);
-    assert_eq!(nic.device.counters().quic_rx_pkts, 6);
+    assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_rx_pkts, 6);
 }
 
 /// RFC 9001 6: a packet of the other phase is opened by the next key if that is there; else it goes up as it came.
@@ -299,19 +300,25 @@ fn a_key_update_finds_the_next_key_in_place() {
             QuicVerdict::Opened { generation, .. } => Some(generation),
             verdict => {
                 assert_eq!(payload_of(&packet.frame), wire);
-                assert_eq!(matches!(verdict, QuicVerdict::Failed { .. }), nic.device.counters().quic_rx_auth_fail > 0);
+                assert_eq!(
+                    matches!(verdict, QuicVerdict::Failed { .. }),
+                    nic.device.engine_counters::<QuicCounters>().quic_rx_auth_fail > 0
+                );
                 None
             }
         }
     };
     assert_eq!(generation_of(&mut nic, 0, 0), Some(0));
-    assert_eq!((generation_of(&mut nic, 1, 1), nic.device.counters().quic_rx_no_key), (None, 1));
+    assert_eq!((generation_of(&mut nic, 1, 1), nic.device.engine_counters::<QuicCounters>().quic_rx_no_key), (None, 1));
     keys.set(&mut nic, context, 1);
     assert_eq!(generation_of(&mut nic, 2, 1), Some(1));
     assert_eq!(generation_of(&mut nic, 1, 0), Some(0), "late, by the key that is there still");
     keys.set(&mut nic, context, 2);
     assert_eq!(generation_of(&mut nic, 4, 2), Some(2));
-    assert_eq!((generation_of(&mut nic, 3, 0), nic.device.counters().quic_rx_auth_fail), (None, 1));
+    assert_eq!(
+        (generation_of(&mut nic, 3, 0), nic.device.engine_counters::<QuicCounters>().quic_rx_auth_fail),
+        (None, 1)
+    );
 }
 
 /// A peer that changes keys every 100 packets, far more often than RFC 9001 6.5 lets any, on three paths: packets that go up
@@ -354,7 +361,10 @@ fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
                 keys.set(&mut nic, context, known);
             }
         }
-        assert_eq!(nic.device.counters().quic_rx_pkts + unopened, UPDATES * 100 / u64::from(PATHS) * u64::from(PATHS));
+        assert_eq!(
+            nic.device.engine_counters::<QuicCounters>().quic_rx_pkts + unopened,
+            UPDATES * 100 / u64::from(PATHS) * u64::from(PATHS)
+        );
         unopened
     };
     for cipher in QuicCipher::ALL {
@@ -397,7 +407,7 @@ fn an_ask_that_cannot_be_met_is_dropped() {
     let mut is_dropped = |nic: &mut Nic, plain: Vec<u8>, ask: QuicAsk| {
         drops += 1;
         let sent = nic.send(&[plain], false, ask);
-        let counters = nic.device.counters();
+        let counters: QuicCounters = nic.device.engine_counters();
         assert_eq!((sent, counters.quic_tx_drop_pkts, counters.quic_tx_pkts), (Ok(Vec::new()), drops, 0));
         (counters.quic_tx_drop_key, counters.quic_tx_drop_number)
     };
@@ -418,7 +428,7 @@ fn an_ask_that_cannot_be_met_is_dropped() {
     );
     nic.device.reset(NOW);
     assert_eq!(nic.send(core::slice::from_ref(&plain), false, ask), Ok(Vec::new()), "the driver has not heard of it");
-    assert_eq!(nic.device.counters().quic_tx_drop_pkts, 7);
+    assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_tx_drop_pkts, 7);
     let told: Vec<_> = core::iter::from_fn(|| nic.driver.poll_event()).collect();
     assert_eq!(told, [offload_api::DeviceEvent::Reset]);
     assert_eq!(nic.send(&[plain], false, ask), Err(Sent::Dropped(DropReason::Unsupported)));
@@ -495,7 +505,7 @@ fn a_packet_with_a_wrong_checksum_goes_up_as_it_came() {
         assert_ne!(packet.meta.checksums, Checksums::Good);
         assert_eq!(payload_of(&packet.frame), wire);
     }
-    assert_eq!(nic.device.counters().quic_rx_pkts, 0);
+    assert_eq!(nic.device.engine_counters::<QuicCounters>().quic_rx_pkts, 0);
     let packet = nic.receive(&[frame(false, 1, &wire)]).remove(0);
     assert!(matches!(QuicVerdict::of(&packet.meta.marks), QuicVerdict::Opened { first: 5, .. }));
 }

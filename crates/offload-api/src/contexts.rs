@@ -90,7 +90,7 @@ impl EngineInfo {
 /// The ring of a driver that takes the commands for an engine's contexts.
 ///
 /// ```
-/// use nic_sim::{NicConfig, nic};
+/// use nic_sim::{NicConfig, NvmeTcpEngineConfig, nic};
 /// use offload_api::{CommandRing, NetDevice, engines};
 ///
 /// let (_device, mut driver) = nic(NicConfig::default());

@@ -310,13 +310,14 @@ impl QuicVerdict {
 /// as [`ContextNews`](crate::ContextNews).
 ///
 /// ```
-/// use nic_sim::{NicConfig, nic};
+/// use nic_sim::{NicConfig, QuicEngineConfig, nic};
 /// use offload_api::{NetDevice, QuicContexts};
 ///
 /// let (_device, mut driver) = nic(NicConfig::default());
 /// let mut contexts = QuicContexts::of(driver.contexts().unwrap()).expect("every NIC has them");
 /// contexts.listen(443, 8)?;
-/// let (_device, mut without) = nic(NicConfig { quic_contexts: 0, ..NicConfig::default() });
+/// let engines = QuicEngineConfig { contexts: 0 }.into();
+/// let (_device, mut without) = nic(NicConfig { engines, ..NicConfig::default() });
 /// assert!(QuicContexts::of(without.contexts().unwrap()).is_none());
 /// # Ok::<(), offload_api::Refused>(())
 /// ```

@@ -1,7 +1,7 @@
 //! A packet on its way in, and a range of a stream with what the device said about it.
 
 use crate::ipsec::{EspVerdict, Protection};
-use crate::mark::{Marks, Verdict};
+use crate::mark::{Mark, Marks, PacketMark, Verdict};
 use crate::unit::{Handle, engines};
 use bytes::{Buf, Bytes, BytesMut};
 use core::fmt;
@@ -113,6 +113,17 @@ impl RxMeta {
     /// What the ESP engine did.
     pub fn esp(&self) -> EspVerdict {
         self.marks.packet().into()
+    }
+
+    /// Tests whether an engine opened the packet for a protocol above IP. (An IPsec layer looks at the packets that ESP protected.)
+    pub fn is_opened(&self) -> bool {
+        matches!(self.marks.packet(), PacketMark::Opened { context, .. } if context.engine() != engines::ESP)
+    }
+
+    /// Tests whether an engine changed the payload. The NVMe/TCP engine changes nothing but the place of bytes.
+    pub fn is_changed(&self) -> bool {
+        let changes = |mark: Mark| mark.verdict == Verdict::Done && mark.context.engine() != engines::NVME_TCP;
+        self.marks.iter().any(changes) || self.is_opened()
     }
 
     /// What the NVMe/TCP engine found out about digests.

@@ -7,10 +7,11 @@ use crate::tls::TlsContexts;
 /// The face of a device's contexts in the words of those engines that every NIC has.
 ///
 /// ```
-/// use nic_sim::{NicConfig, nic};
+/// use nic_sim::{NicConfig, NvmeTcpEngineConfig, nic};
 /// use offload_api::{ResyncMode, TypedContexts};
 ///
-/// let (_device, mut driver) = nic(NicConfig { nvme_contexts: 0, ..NicConfig::default() });
+/// let engines = NvmeTcpEngineConfig { contexts: 0, ..NvmeTcpEngineConfig::default() }.into();
+/// let (_device, mut driver) = nic(NicConfig { engines, ..NicConfig::default() });
 /// assert_eq!(driver.tls().unwrap().resync(), ResyncMode::DriverRequest);
 /// assert!(driver.nvme().is_none());
 /// ```

@@ -21,7 +21,7 @@ use offload_testbed::identity::Agreement;
 /// }
 ///
 /// let options = Options::parse_from(["demo", "--tls", "1.2", "--transmit-resync", "next-record"]);
-/// assert_eq!(options.tls.nic(NicConfig::default()).tls_transmit_resync, TransmitResync::NextRecord);
+/// assert_eq!(options.tls.nic(NicConfig::default()).engines.tls.transmit_resync, TransmitResync::NextRecord);
 /// assert!(options.tls.check().is_ok());
 /// let options = Options::parse_from(["demo", "--tls", "1.2", "--padding", "512"]);
 /// assert!(options.tls.check().is_err(), "there is no padding in TLS 1.2");
@@ -64,7 +64,9 @@ impl TlsOptions {
 
     /// `nic` with what is asked of it.
     pub fn nic(&self, nic: NicConfig) -> NicConfig {
-        NicConfig { tls_resync: self.resync, tls_transmit_resync: self.transmit_resync, ..nic }
+        let mut engines = nic.engines.with_transmit_resync(self.transmit_resync);
+        engines.tls.resync = self.resync;
+        NicConfig { engines, ..nic }
     }
 
     /// The options that another run needs to be the same, by name.

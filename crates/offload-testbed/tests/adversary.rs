@@ -25,7 +25,7 @@ use ktls_offload::{KtlsStream, Offload, TlsCounters};
 use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
 use nic_sim::wire::tap::Seen;
 use nic_sim::wire::{Crossing, Direction, Impairment, LinkConfig, Recorder};
-use nic_sim::{NicConfig, TransmitResync};
+use nic_sim::{EngineConfigs, NicConfig, TlsEngineConfig, TransmitResync};
 use offload_api::{Direction as Half, FlowKey, ResyncMode, TlsKey, TlsSuite, TlsVersion, TypedContexts};
 use offload_base::counters::Counters;
 use offload_base::{Rng, Seed, Seq};
@@ -140,11 +140,14 @@ impl Schedule {
         let nic = NicConfig {
             mtu: self.mtu,
             tso_max_bytes: if self.tso { 65_536 } else { 0 },
-            tls_contexts: self.contexts,
             context_cache_bytes: self.cached * 208,
-            tls_context_pool: self.pooled,
-            tls_resync: self.resync,
-            tls_transmit_resync: self.transmit_resync,
+            engines: EngineConfigs::from(TlsEngineConfig {
+                contexts: self.contexts,
+                context_pool: self.pooled,
+                resync: self.resync,
+                ..TlsEngineConfig::default()
+            })
+            .with_transmit_resync(self.transmit_resync),
             ..NicConfig::default()
         };
         let recorder = Recorder::default();

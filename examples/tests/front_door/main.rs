@@ -2,6 +2,7 @@
 
 mod book;
 mod commands;
+mod engines;
 mod shown;
 mod teaching;
 mod types;

@@ -10,7 +10,7 @@ use crate::tcp_frame::tcp_frame;
 use bytes::Bytes;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
-use nic_sim::{Delays, Device, Driver, NicConfig, nic};
+use nic_sim::{Delays, Device, Driver, NicConfig, TlsEngineConfig, nic};
 use offload_api::rx::TlsVerdict;
 use offload_api::{
     DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Sent, StreamAsk,
@@ -24,8 +24,12 @@ pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let config = NicConfig {
         context_cache_bytes: 208 * (1 + usize::from(input.byte() % 2)),
-        tls_context_pool: usize::from(input.byte() % 3),
-        tls_contexts: 4,
+        engines: TlsEngineConfig {
+            context_pool: usize::from(input.byte() % 3),
+            contexts: 4,
+            ..TlsEngineConfig::default()
+        }
+        .into(),
         control_ring: 8,
         delays: Delays::NONE,
         line_rate: None,

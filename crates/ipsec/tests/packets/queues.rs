@@ -8,7 +8,7 @@ use core::task::Waker;
 use ipsec::{KeyedDevice, SecureDevice};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
-use nic_sim::{Delays, Device, NicConfig, multi_queue_nic};
+use nic_sim::{Delays, Device, EspEngineConfig, NicConfig, TlsEngineConfig, multi_queue_nic};
 use offload_api::fragmentation::fragment;
 use offload_api::{
     Action, Direction, EspMode, FlowKey, NetDevice, NoRecords, OffloadKind, Policy, ResyncMode, SaParams, Selector,
@@ -153,7 +153,12 @@ fn fragments_overtake_nothing_of_their_sa() {
         let params = |direction, kind, spi| SaParams { spi, encapsulation, ..sa(direction, kind, mode, false) };
         for (lro, first) in (0..QUEUES).flat_map(|first| [(false, first), (true, first)]) {
             let what = format!("{kind:?} {mode:?}, UDP: {udp}, LRO: {lro}, queue {first} first");
-            let config = NicConfig { lro, queues: QUEUES as u16, ipsec_sas: 64, ..NicConfig::default() };
+            let config = NicConfig {
+                lro,
+                queues: QUEUES as u16,
+                engines: EspEngineConfig { sas: 64 }.into(),
+                ..NicConfig::default()
+            };
             let config = NicConfig { mac: [2, 0, 0, 0, 0, 2], delays: Delays::NONE, line_rate: None, ..config };
             let (mut device, drivers) = multi_queue_nic(config);
             let mut queues = SecureDevice::of_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
@@ -217,12 +222,16 @@ fn in_fragments(mut sender: End, sa: SaParams, after: usize) -> Vec<Frame> {
 
 #[test]
 fn a_layer_says_how_the_device_finds_its_places() {
-    for tls_resync in [ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous] {
+    for resync in [ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous] {
         for queues in [1, 2] {
-            let (_device, drivers) = multi_queue_nic(NicConfig { tls_resync, queues, ..NicConfig::default() });
+            let (_device, drivers) = multi_queue_nic(NicConfig {
+                engines: TlsEngineConfig { resync, ..TlsEngineConfig::default() }.into(),
+                queues,
+                ..NicConfig::default()
+            });
             let drivers = drivers.into_iter().map(|driver| Box::new(driver) as Box<dyn NetDevice>).collect();
             for mut queue in SecureDevice::of_queues(drivers) {
-                assert_eq!(queue.tls().unwrap().resync(), tls_resync, "{queues} queues");
+                assert_eq!(queue.tls().unwrap().resync(), resync, "{queues} queues");
             }
         }
     }

@@ -3,7 +3,7 @@
 use crate::rig::{End, NOW, address, datagram, frame, sa, tcp};
 use crate::{KINDS, MODES};
 use ipsec::KeyingError;
-use nic_sim::NicConfig;
+use nic_sim::{EspEngineConfig, NicConfig};
 use offload_api::{
     Action, Direction, EspKey, EspMode, EspSuite, Lifetime, Limits, NetDevice, NoRecords, OffloadKind, Policy,
     SaParams, SaRefused, Selector, Sent, Template, TxAsk, TxPacket, UdpEncapsulation,
@@ -34,7 +34,7 @@ fn a_device_says_what_it_cannot_take_and_software_takes_it() {
     let of = |direction, offload, mode| sa(direction, offload, mode, false);
     let packets = |packets| Limits { packets: Some(packets), ..Limits::default() };
     let bytes = |bytes| Limits { bytes: Some(bytes), ..Limits::default() };
-    let none = NicConfig { ipsec_sas: 0, ..NicConfig::default() };
+    let none = NicConfig { engines: EspEngineConfig { sas: 0 }.into(), ..NicConfig::default() };
     let mut cases = Vec::new();
     for direction in [out, into] {
         for mode in MODES {
@@ -79,7 +79,8 @@ fn a_device_says_what_it_cannot_take_and_software_takes_it() {
 fn a_device_is_full_some_time() {
     for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
         let params = sa(Direction::Receive, kind, EspMode::Transport, false);
-        let (mut end, refused) = end(NicConfig { ipsec_sas: 1, ..NicConfig::default() }, &params);
+        let (mut end, refused) =
+            end(NicConfig { engines: EspEngineConfig { sas: 1 }.into(), ..NicConfig::default() }, &params);
         assert_eq!(refused, None);
         let second = end.keying().add_sa(NOW, SaParams { spi: 0x2001, ..params }).unwrap();
         assert_eq!(second.refused, Some(SaRefused::NoSpace), "{kind:?}");
@@ -91,7 +92,8 @@ fn a_device_is_full_some_time() {
 fn an_sa_that_found_the_device_full_gets_it_when_another_leaves() {
     for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
         let params = sa(Direction::Transmit, kind, EspMode::Transport, false);
-        let (mut end, refused) = end(NicConfig { ipsec_sas: 1, ..NicConfig::default() }, &params);
+        let (mut end, refused) =
+            end(NicConfig { engines: EspEngineConfig { sas: 1 }.into(), ..NicConfig::default() }, &params);
         assert_eq!(refused, None);
         let first = end.keying().find_sa(Direction::Transmit, params.spi, params.source, params.destination).unwrap();
         let add = |end: &mut End, number: u8| {

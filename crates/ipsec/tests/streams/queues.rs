@@ -6,9 +6,9 @@ use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use ipsec::{KeyedDevice, Keying, SaEvent, SaId, SecureDevice};
-use nic_sim::NicConfig;
 use nic_sim::wire::tap::Seen;
 use nic_sim::wire::{Direction as Way, LinkConfig, Recorder};
+use nic_sim::{EspEngineConfig, NicConfig};
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{
     Action, Direction, EspKey, EspMode, EspSuite, Lifetime, Limits, OffloadKind, Policy, SaParams, Selector, Template,
@@ -126,7 +126,12 @@ fn policies(pair: &Pair, host: usize) -> Vec<Policy> {
 impl Bed {
     fn new(pair: &Pair, course: Course) -> Bed {
         let recorder = Recorder::default();
-        let nic = NicConfig { mtu: pair.mtu, ipsec_sas: 1024, queues: QUEUES, ..NicConfig::default() };
+        let nic = NicConfig {
+            mtu: pair.mtu,
+            engines: EspEngineConfig { sas: 1024 }.into(),
+            queues: QUEUES,
+            ..NicConfig::default()
+        };
         let bed = Testbed::builder(Seed(pair.seed))
             .clock(if course.real { ClockKind::Real } else { ClockKind::Virtual })
             .host("server", nic.clone(), TcpConfig::default())
@@ -197,7 +202,10 @@ impl Bed {
             counters: self.bed.counters(),
             sent_by: self.keys.lock().unwrap().sent_by.clone(),
             accepted: accepted.collect(),
-            of_queues: of_queues.iter().map(|queue| (queue.ipsec_tx_pkts, queue.ipsec_rx_pkts)).collect(),
+            of_queues: of_queues
+                .iter()
+                .map(|queue| (queue.value("ipsec_tx_pkts"), queue.value("ipsec_rx_pkts")))
+                .collect(),
         }
     }
 }

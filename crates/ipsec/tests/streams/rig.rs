@@ -4,9 +4,9 @@ use crate::router::Router;
 use core::net::IpAddr;
 use core::time::Duration;
 use ipsec::{KeyedDevice, Keying, SaEvent, SaId, SaUse, SecureDevice};
-use nic_sim::NicConfig;
 use nic_sim::wire::tap::Seen;
 use nic_sim::wire::{Impairments, LinkConfig, Recorder, Reorder, Share};
+use nic_sim::{EspEngineConfig, NicConfig};
 use offload_api::{
     Action, Direction, DontFragment, EspKey, EspMode, EspSuite, Lifetime, OffloadKind, Policy, SaParams, SaRefused,
     Selector, Template, UdpEncapsulation,
@@ -203,7 +203,7 @@ impl Pair {
         let recorder = Recorder::default();
         let nic = NicConfig {
             mtu: self.mtu,
-            ipsec_sas: self.sas,
+            engines: EspEngineConfig { sas: self.sas }.into(),
             context_cache_bytes: self.cached * CONTEXT_BYTES * usize::from(self.queues),
             queues: self.queues,
             ..NicConfig::default()

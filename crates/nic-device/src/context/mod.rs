@@ -7,19 +7,10 @@
 //! Invariants: a handle finds its context only while that very context lives, an older generation finds nothing;
 //! there are never more contexts on the NIC than fit; nothing is steered to a context that is gone.
 
-mod hosted;
-mod image;
-mod job;
-mod slab;
-
-use crate::engine::{Lent, Payload, Shown, StageKeys};
-use crate::stats::DeviceCounters;
 use crate::steering::Steering;
 use core::ops::Range;
-use hosted::AnyEngine;
-pub(crate) use hosted::{AnyPacket, AnyStream, Installed, Wrapping};
-pub(crate) use image::ContextImage;
-pub use image::{ImageReader, ImageWriter};
+use nic_engine::hosted::{AnyEngine, AnyPacket, AnyStream, Installed, Subject};
+use nic_engine::{ContextImage, Lent, Payload, Shown, StageKeys};
 use nic_rings::dma::DmaBytes;
 use offload_api::Key;
 use offload_api::Spec;
@@ -35,15 +26,6 @@ fn note_key(keys: &mut Keys, key: Handle) {
     if !keys.contains(&key) {
         keys.push(key);
     }
-}
-
-/// What a context is about.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Subject {
-    /// The flow, of one that follows a flow's bytes.
-    pub(crate) flow: Option<FlowKey>,
-    /// By what received packets find it.
-    pub(crate) keys: Vec<Key>,
 }
 
 /// All contexts of a device.
@@ -107,6 +89,11 @@ impl ContextStore {
         self.counters
     }
 
+    /// All engines, by number.
+    pub(crate) fn engines(&self) -> impl Iterator<Item = &dyn AnyEngine> {
+        self.engines.iter().map(Installed::any)
+    }
+
     /// How many contexts there are.
     pub(crate) fn len(&self) -> usize {
         self.contexts
@@ -122,7 +109,7 @@ impl ContextStore {
         for (engine, places) in places.iter().enumerate() {
             let Some(engine) = self.engines.get_mut(engine).map(Installed::any_mut) else { continue };
             engine.forget_queue(queue);
-            let contexts = engine.in_places(places.clone());
+            let contexts = engine.slab().in_places(places.clone());
             contexts.into_iter().for_each(|handle| self.remove(handle, steering));
         }
     }
@@ -144,17 +131,6 @@ impl ContextStore {
             self.put(handle, subject, steering, dma);
         }
         made
-    }
-
-    /// The context, on the NIC.
-    #[cfg(test)]
-    pub(crate) fn get<E: crate::engine::Engine>(
-        &mut self,
-        handle: Handle,
-        dma: &mut DmaBytes,
-    ) -> Option<crate::engine::Context<'_, E>> {
-        self.bring(handle, dma)?;
-        self.engine_mut(handle)?.as_any().downcast_mut::<hosted::Hosted<E>>()?.slab.get(handle)
     }
 
     /// The engine of a context that follows a flow, for a call about that: the context is on the NIC.
@@ -219,9 +195,9 @@ impl ContextStore {
     }
 
     /// A frame leaves on which the context's engine did so much.
-    pub(crate) fn note_sent(&self, handle: Handle, worked: u64, counters: &mut DeviceCounters) {
-        if let Some(Installed::Stream(engine)) = self.engines.get(usize::from(handle.engine())) {
-            engine.note_sent(worked, counters);
+    pub(crate) fn note_sent(&mut self, handle: Handle, worked: u64) {
+        if let Some(Installed::Stream(engine)) = self.engines.get_mut(usize::from(handle.engine())) {
+            engine.note_sent(worked);
         }
     }
 
@@ -250,17 +226,11 @@ impl ContextStore {
 
     /// Which engine that works on whole packets a received frame is for. Several may take it for theirs: the first to which a
     /// key was steered has it.
-    pub(crate) fn look(
-        &mut self,
-        frame: &[u8],
-        headers: &Headers,
-        steering: &Steering,
-        counters: &mut DeviceCounters,
-    ) -> Found {
+    pub(crate) fn look(&mut self, frame: &[u8], headers: &Headers, steering: &Steering) -> Found {
         let mut found = Found::Nothing;
         for (engine, number) in self.engines.iter_mut().zip(0..) {
             let Installed::Packet(engine) = engine else { continue };
-            match engine.look(frame, headers, counters) {
+            match engine.look(frame, headers) {
                 Shown::Nothing => {}
                 Shown::Key(key, ()) => match steering.opener(number, key) {
                     Some(opener) => return Found::Opener(opener),
@@ -275,7 +245,9 @@ impl ContextStore {
 
     /// Has packets with `key` go to a context, or no longer.
     pub(crate) fn steer(&mut self, handle: Handle, key: Key, to_it: bool, steering: &mut Steering) {
-        let Some(subject) = self.engine_mut(handle).and_then(|engine| engine.subject_mut(handle)) else { return };
+        let Some(subject) = self.engine_mut(handle).and_then(|engine| engine.slab_mut().subject_mut(handle)) else {
+            return;
+        };
         subject.keys.retain(|known| *known != key);
         if to_it {
             subject.keys.push(key);
@@ -333,16 +305,10 @@ impl ContextStore {
     }
 
     /// Tells a context what software says about a header.
-    pub(crate) fn answer(
-        &mut self,
-        handle: Handle,
-        answer: (Seq, Option<u64>),
-        dma: &mut DmaBytes,
-        counters: &mut DeviceCounters,
-    ) {
+    pub(crate) fn answer(&mut self, handle: Handle, answer: (Seq, Option<u64>), dma: &mut DmaBytes) {
         self.bring(handle, dma);
         if let Some(engine) = self.engine_mut(handle) {
-            engine.answer(handle, answer, counters);
+            engine.answer(handle, answer);
         }
     }
 
@@ -362,12 +328,14 @@ impl ContextStore {
 
     /// The flow of a context.
     pub(crate) fn flow_of(&self, handle: Handle) -> Option<FlowKey> {
-        self.engines.get(usize::from(handle.engine()))?.any().subject(handle)?.flow
+        self.engines.get(usize::from(handle.engine()))?.any().slab().subject(handle)?.flow
     }
 
     /// Gives up a context, if it is there: nothing is steered to it any more.
     pub(crate) fn remove(&mut self, handle: Handle, steering: &mut Steering) {
-        let Some((subject, at)) = self.engine_mut(handle).and_then(|engine| engine.remove(handle)) else { return };
+        let Some((subject, at)) = self.engine_mut(handle).and_then(|engine| engine.slab_mut().remove(handle)) else {
+            return;
+        };
         self.contexts -= 1;
         if let Some(at) = at {
             self.leave_circle(at);
@@ -399,7 +367,7 @@ impl ContextStore {
 
     /// Puts the context that an engine made in its place.
     fn put(&mut self, handle: Handle, subject: Subject, steering: &mut Steering, dma: &mut DmaBytes) {
-        if let Some(before) = self.engine_mut(handle).and_then(|engine| engine.in_place(handle.place())) {
+        if let Some(before) = self.engine_mut(handle).and_then(|engine| engine.slab().in_place(handle.place())) {
             self.remove(before, steering);
         }
         subject.keys.iter().for_each(|key| steering.insert(*key, handle));
@@ -414,7 +382,7 @@ impl ContextStore {
 
     /// Sees to it that a context is on the NIC; `None`: there is no such context.
     fn bring(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<()> {
-        let is_there = self.engines.get(usize::from(handle.engine()))?.is_there(handle)?;
+        let is_there = self.engines.get(usize::from(handle.engine()))?.any().slab().is_there(handle)?;
         (is_there || self.fetch(handle, dma)).then_some(())
     }
 
@@ -422,7 +390,7 @@ impl ContextStore {
     fn fetch(&mut self, handle: Handle, dma: &mut DmaBytes) -> bool {
         self.make_room(dma);
         let at = self.on_nic.len();
-        if !self.engine_mut(handle).is_some_and(|engine| engine.read_back(handle, at)) {
+        if !self.engine_mut(handle).is_some_and(|engine| engine.slab_mut().read_back(handle, at)) {
             return false;
         }
         self.on_nic.push(handle);
@@ -437,7 +405,7 @@ impl ContextStore {
         while self.on_nic.len() >= self.fits {
             self.hand = (self.hand + 1) % self.on_nic.len();
             let handle = self.on_nic[self.hand];
-            if self.engine_mut(handle).is_some_and(|engine| engine.write_out_if_unused(handle)) {
+            if self.engine_mut(handle).is_some_and(|engine| engine.slab_mut().write_out_if_unused(handle)) {
                 self.leave_circle(self.hand);
                 self.counters.evicted += 1;
                 dma.context += ContextImage::BYTES as u64;
@@ -451,7 +419,7 @@ impl ContextStore {
         if let Some(moved) = self.on_nic.get(at).copied()
             && let Some(engine) = self.engine_mut(moved)
         {
-            engine.moved(moved, at);
+            engine.slab_mut().moved(moved, at);
         }
     }
 }

@@ -204,11 +204,17 @@ impl SwitchedDevice {
         &self.counters
     }
 
-    /// What all functions counted, together.
+    /// What all functions counted, together, but for engines.
     pub fn counters(&self) -> DeviceCounters {
         let mut all = self.host.counters();
         self.plugged().for_each(|function| all += function.counters());
         all
+    }
+
+    /// Adds what all functions counted to `set`, engines included.
+    pub fn count_functions(&self, set: &mut CounterSet) {
+        self.host.count(set);
+        self.plugged().for_each(|function| function.count(set));
     }
 
     /// Adds what the switch, its uplink and the host's function counted to `set`: other functions are counted by

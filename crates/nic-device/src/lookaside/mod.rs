@@ -5,7 +5,7 @@
 //! driver == job ring ==> fetched --'           each runs any of the engines
 //! ```
 //!
-//! An engine ([`JobEngine`](crate::engine::JobEngine)) says what is done; a [`Unit`] is hardware that does it, with a stated
+//! An engine ([`JobEngine`](nic_engine::JobEngine)) says what is done; a [`Unit`] is hardware that does it, with a stated
 //! latency and rate. A queue's entries are fetched a while after the doorbell. When a unit is free, the queues have turns: each
 //! may have its share of bytes started, so one that floods its queue does not starve another. What a unit has started ends
 //! after its time; jobs on several units overtake each other.
@@ -20,11 +20,11 @@ mod queue;
 mod run;
 
 use crate::context::ContextStore;
-use crate::engine::Engines;
 use crate::steering::Steering;
 use core::ops::Range;
 use core::task::Waker;
 use core::time::Duration;
+use nic_engine::Engines;
 use nic_rings::Delays;
 use nic_rings::dma::DmaBytes;
 use nic_rings::job::DeviceJobRings;
@@ -130,7 +130,7 @@ impl Unit {
 /// ```
 /// use core::convert::Infallible;
 /// use bytes::BytesMut;
-/// use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine};
+/// use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 /// use nic_sim::lookaside::LookasideConfig;
 /// use nic_sim::lookaside;
 /// use offload_api::{Direction, Job, JobQueue, JobStatus, NewContext, Outcome};
@@ -147,6 +147,7 @@ impl Unit {
 ///     type Change = Infallible;
 ///     type State = u8;
 ///     type Held = ();
+///     type Counters = NoCounters;
 ///
 ///     fn create(&mut self, _: Direction, mask: u8) -> Option<(u8, ())> {
 ///         Some((mask, ()))

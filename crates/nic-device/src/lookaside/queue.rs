@@ -4,9 +4,9 @@
 //! completion ring, which has room for it, since the driver submits no more than that. Dropping the queue completes them all.
 
 use super::{Sessions, Unit};
-use crate::context::Subject;
 use core::ops::Range;
 use core::task::Waker;
+use nic_engine::hosted::Subject;
 use nic_rings::Delays;
 use nic_rings::dma::{self, DmaBytes};
 use nic_rings::job::{DeviceJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot};

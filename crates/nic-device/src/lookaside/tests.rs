@@ -1,9 +1,9 @@
 //! Drivers that submit arbitrary entries, and drivers that are dropped.
 
 use super::*;
-use crate::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine};
 use bytes::BytesMut;
 use core::convert::Infallible;
+use nic_engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, job_rings};
 use nic_rings::packet::{ControlCommand, ControlCompletion};
 use offload_api::{Direction, Handle, Job, JobStatus, Outcome};
@@ -14,7 +14,7 @@ fn two_queues() -> (Lookaside, [DriverJobRings; 2]) {
     let (units, delays) = (vec![Unit::NO_TIME], Delays::NONE);
     let config = LookasideConfig { shares: vec![1, 1], units, delays, ..LookasideConfig::default() };
     let mut engines = Engines::none();
-    engines.add_job(crate::engine::Transforms::with(config.transforms), 100);
+    engines.add_job(nic_engines::Transforms::with(config.transforms), 100);
     let ((first, own), (second, other)) = (job_rings(8), job_rings(8));
     (Lookaside::new(&config, vec![first, second], engines), [own, other])
 }
@@ -74,6 +74,7 @@ impl Engine for Switchable {
     type Change = Infallible;
     type State = bool;
     type Held = ();
+    type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, (): ()) -> Option<(bool, ())> {
         Some((false, ()))

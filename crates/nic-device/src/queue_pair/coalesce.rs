@@ -12,8 +12,8 @@
 //!
 //! Invariant: the length of what is joined is what the IP header says, or more than that can say, and then it says zero.
 
-use crate::engine::Within;
 use bytes::BytesMut;
+use nic_engine::Within;
 use offload_api::Protocol;
 use offload_base::Seq;
 use offload_formats::frame::ETHERNET_BYTES as ETHERNET;

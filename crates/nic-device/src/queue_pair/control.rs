@@ -3,8 +3,8 @@
 //! Commands are carried out a while after the doorbell, whether or not the port can take a frame; and before the next
 //! descriptor that is fetched, for it may depend on those that were given before it.
 
-use crate::context::Subject;
 use crate::queue_pair::QueuePair;
+use nic_engine::hosted::Subject;
 use nic_rings::dma;
 use nic_rings::packet::{ControlCommand, ControlCompletion};
 use offload_api::Spec;
@@ -84,7 +84,7 @@ impl QueuePair {
                 ControlCompletion::Resync { handle, header }
             }
             ControlCommand::Answer { handle, header, number } => {
-                self.contexts.answer(handle, (header, number), &mut self.dma, &mut self.counters);
+                self.contexts.answer(handle, (header, number), &mut self.dma);
                 ControlCompletion::Answered(handle)
             }
             ControlCommand::Place { handle, buffer, pieces, stages } => {

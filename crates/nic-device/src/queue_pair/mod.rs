@@ -18,16 +18,18 @@ pub(crate) mod transmit;
 mod uplink;
 
 use crate::context::ContextStore;
-use crate::engine::Engines;
 use crate::stats::DeviceCounters;
 use crate::steering::Steering;
+use core::any::Any;
 use core::task::Waker;
 use core::time::Duration;
+use nic_engine::Engines;
 use nic_rings::dma::DmaBytes;
 use nic_rings::signal::Signal;
 use nic_rings::{DeviceRings, NicConfig};
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{FlowKey, Handle, KeyBytes};
+use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
 use offload_base::{BufferPool, Instant};
 use offload_formats::frame::ETHERNET_BYTES;
@@ -91,10 +93,21 @@ impl QueuePair {
         }
     }
 
-    /// What was counted here.
+    /// What was counted here, but by engines.
     pub fn counters(&self) -> DeviceCounters {
         let cache = self.contexts.counters();
         DeviceCounters { ctx_fetched: cache.fetched, ctx_evicted: cache.evicted, ..self.counters }
+    }
+
+    /// Adds its counters and those of its engines to `set`.
+    pub fn count(&self, set: &mut CounterSet) {
+        set.add(&self.counters());
+        self.contexts.engines().for_each(|engine| set.add(engine.counters()));
+    }
+
+    /// Adds the counters of its engines that are of the type of `sum`.
+    pub(crate) fn add_engine_counters(&self, sum: &mut dyn Any) {
+        self.contexts.engines().for_each(|engine| engine.add_counters(sum));
     }
 
     /// How many contexts are here, on the NIC and in host memory.

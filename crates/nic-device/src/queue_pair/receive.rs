@@ -11,11 +11,11 @@
 
 mod opened;
 
-use crate::engine::Payload;
-use crate::engine::Within;
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::coalesce::{Joint, Wrapping};
 use bytes::BytesMut;
+use nic_engine::Payload;
+use nic_engine::Within;
 use nic_rings::dma;
 use nic_rings::packet::ReceiveCompletion;
 use offload_api::rx::Checksums;
@@ -396,9 +396,9 @@ impl QueuePair {
         for (layer, handle) in followers.into_iter().enumerate() {
             // Without what the one below it saw, an engine has nothing to work on.
             let Some(handle) = handle.filter(|_| layer == 0 || payload.content().is_some()) else { continue };
-            let QueuePair { contexts, dma, counters, .. } = self;
+            let QueuePair { contexts, dma, .. } = self;
             let keys = contexts.keys_to_receive(handle, &payload, dma);
-            let said = contexts.with_stream(handle, dma, keys, |engine| engine.receive(handle, &mut payload, counters));
+            let said = contexts.with_stream(handle, dma, keys, |engine| engine.receive(handle, &mut payload));
             if let Some((Some(verdict), _)) = said {
                 meta.marks.set(handle, verdict);
             }

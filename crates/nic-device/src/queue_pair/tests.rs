@@ -1,10 +1,10 @@
 //! A device alone, its host's ends of the rings in the test's hands: what no driver of ours would ask for.
 
 use super::*;
-use crate::engine::tls::{Tls, TlsState};
-use crate::engine::{Context, Engine, ImageReader, ImageWriter, OutOfStep, Payload, StreamEngine};
 use bytes::{Bytes, BytesMut};
 use core::convert::Infallible;
+use nic_engine::{Context, Engine, ImageReader, ImageWriter, NoCounters, OutOfStep, Payload, StreamEngine};
+use nic_engines::{EngineConfigs, EspCounters};
 use nic_rings::DriverRings;
 use nic_rings::packet::{ControlCommand, ControlCompletion, ControlEntry, SendCompletion, SendDescriptor, SendEntry};
 use nic_rings::{Delays, NicConfig};
@@ -16,6 +16,11 @@ use offload_api::{
 };
 use offload_base::Seq;
 use offload_wire::frame::Frame;
+
+/// The engines that every NIC has.
+fn engines() -> Engines {
+    EngineConfigs::default().engines()
+}
 
 struct Rig {
     device: QueuePair,
@@ -31,7 +36,7 @@ impl Rig {
     fn with(add: impl FnOnce(&mut Engines)) -> Rig {
         let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
         let (device, host) = rings(&config);
-        let mut engines = Engines::of(&config);
+        let mut engines = engines();
         add(&mut engines);
         Rig { device: QueuePair::new(config, device, engines), host }
     }
@@ -120,9 +125,9 @@ fn an_old_generation_names_no_receive_context() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Receive);
     // Behind a gap that hides a header, the context searches, and finds what may be one.
-    let context = rig.device.contexts.get::<Tls>(NEW, &mut DmaBytes::default()).expect("it is there");
-    let TlsState::Receive(engine) = context.state else { panic!("it receives") };
-    engine.receive(context.held, Seq(100), RECORD, &mut bytes::BytesMut::new());
+    let engine = rig.device.contexts.stream(NEW, &mut DmaBytes::default()).expect("it is there");
+    let (mut buffer, mut placed) = Default::default();
+    engine.receive(NEW, &mut Payload::new(Seq(100), RECORD, &mut buffer, &mut placed, false));
     for handle in OTHERS {
         let nothing = ControlCompletion::Resync { handle, header: None };
         assert_eq!(rig.command(ControlCommand::Query { handle }), Some(nothing));
@@ -141,7 +146,7 @@ fn an_old_generation_names_no_receive_context() {
 #[test]
 fn a_place_behind_an_engines_last_is_refused() {
     let mut rig = Rig::new();
-    let tls = &Engines::of(rig.device.config()).infos()[0];
+    let tls = &engines().infos()[0];
     let last = Handle { index: Handle::indices(tls.number, tls.contexts).end - 1, generation: 0 };
     rig.create(last, Direction::Transmit);
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).unwrap();
@@ -171,7 +176,7 @@ fn commands_do_not_wait_for_the_line() {
     let delays = Delays { doorbell: Duration::from_micros(1), ..Delays::NONE };
     let config = NicConfig { delays, line_rate: Some(1000), ..NicConfig::default() };
     let (device, host) = rings(&config);
-    let mut rig = Rig { device: QueuePair::new(config.clone(), device, Engines::of(&config)), host };
+    let mut rig = Rig { device: QueuePair::new(config.clone(), device, engines()), host };
     let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("it is one") };
     packet.ask.streams = [None; 2];
     for slot in 0..2 {
@@ -221,7 +226,9 @@ fn an_old_generation_names_no_sa() {
         assert!(rig.send(ask(handle)).is_empty());
         rig.send(control(ControlCommand::Destroy { handle }));
     }
-    assert_eq!(rig.device.counters.ipsec_tx_drop_no_state, 2);
+    let mut counted = EspCounters::default();
+    rig.device.add_engine_counters(&mut counted);
+    assert_eq!(counted.ipsec_tx_drop_no_state, 2);
     assert_eq!(rig.device.dma().tx_parameters, 3 * dma::COMMAND_DESCRIPTOR, "each command on the send ring");
     assert_eq!(rig.send(ask(NEW_SA)).len(), 1, "it is still there");
 }
@@ -231,7 +238,7 @@ fn an_old_generation_names_no_sa() {
 fn contexts_in_use_take_the_place_of_others() {
     let config = NicConfig { context_cache_bytes: 4 * 208, delays: Delays::NONE, ..NicConfig::default() };
     let (device, host) = rings(&config);
-    let mut rig = Rig { device: QueuePair::new(config.clone(), device, Engines::of(&config)), host };
+    let mut rig = Rig { device: QueuePair::new(config.clone(), device, engines()), host };
     let handles: Vec<_> = (0..8).map(|index| Handle { index, generation: 7 }).collect();
     for handle in &handles {
         rig.create(*handle, Direction::Transmit);
@@ -372,6 +379,7 @@ impl Engine for Miser {
     type Change = Infallible;
     type State = bool;
     type Held = ();
+    type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, whole: bool) -> Option<(bool, ())> {
         Some((whole, ()))
@@ -387,7 +395,7 @@ impl Engine for Miser {
 }
 
 impl StreamEngine for Miser {
-    fn receive(_: Context<'_, Miser>, _: &mut Payload<'_>, _: &mut DeviceCounters) -> Option<Verdict> {
+    fn receive(_: Context<'_, Miser>, _: &mut Payload<'_>, _: &mut NoCounters) -> Option<Verdict> {
         None
     }
 
@@ -418,12 +426,12 @@ impl StreamEngine for Miser {
         bytes: &[u8],
         _: &[u8],
         out: &mut BytesMut,
-        _: Option<&mut DeviceCounters>,
+        _: Option<&mut NoCounters>,
     ) -> Result<(), OutOfStep> {
         Miser::transmit(context, at, bytes, out).map(|_| ())
     }
 
-    fn note_sent(_: u64, _: &mut DeviceCounters) {}
+    fn note_sent(_: u64, _: &mut NoCounters) {}
 }
 
 /// An engine from outside may do what it should not.
@@ -489,7 +497,7 @@ fn a_doorbell_wakes_who_waits_for_it() {
     }
     let config = NicConfig { mtu: 9000, ..NicConfig::default() };
     let (device, host) = rings(&config);
-    let mut pair = QueuePair::new(config.clone(), device, Engines::of(&config));
+    let mut pair = QueuePair::new(config.clone(), device, engines());
     assert_eq!(pair.config().mtu, 9000);
     let woken = std::sync::Arc::new(Woken::default());
     pair.register_doorbell(&woken.clone().into());

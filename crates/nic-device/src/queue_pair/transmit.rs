@@ -5,13 +5,14 @@
 //! shaper instead, and so does everything of that flow for as long as something waits there; others pass it. Ring and
 //! shaper share the port frame by frame: a rate is a ceiling, not a claim.
 
-use crate::context::{AnyStream, ContextStore, Wrapping};
-use crate::engine::OutOfStep;
+use crate::context::ContextStore;
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::pacing::{Shaper, gap};
 use crate::queue_pair::segmentation::Segmenter;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
+use nic_engine::OutOfStep;
+use nic_engine::hosted::{AnyStream, Wrapping};
 use nic_rings::dma::{self, DmaBytes};
 use nic_rings::packet::{SendCompletion, SendDescriptor, SendEntry};
 use offload_api::{FlowKey, Handle, LAYERS, TxAsk, TxPacket};
@@ -133,7 +134,7 @@ fn work(
         let ahead = ahead.take();
         worked[layer] = through(contexts, dma, handle, source, |engine| match ahead {
             Some(ahead) if engine.works_on_whole_packets(handle) => {
-                engine.transmit_whole(handle, places[layer], source, ahead, to, None).map(|()| 0)
+                engine.transmit_whole(handle, places[layer], source, ahead, to, false).map(|()| 0)
             }
             _ => engine.transmit(handle, places[layer], source, to),
         })?;
@@ -423,9 +424,8 @@ impl QueuePair {
         let ask = packet.ask;
         let mut wrapping = None;
         if let Some(asked) = ask.packet {
-            let QueuePair { contexts, dma, counters, .. } = self;
-            let begun = match contexts.packet(asked.context, dma) {
-                Some(engine) => engine.begin(asked, &mut packet, counters),
+            let begun = match self.contexts.packet(asked.context, &mut self.dma) {
+                Some(engine) => engine.begin(asked, &mut packet),
                 None => {
                     self.note_missing(asked.context);
                     None
@@ -443,7 +443,7 @@ impl QueuePair {
     fn work_whole(&mut self, packet: &mut TxPacket, ahead: &[Bytes; LAYERS]) -> Result<(), GivenUp> {
         for layer in (0..LAYERS).rev() {
             let Some(ask) = packet.ask.streams[layer] else { continue };
-            let QueuePair { contexts, dma, counters, .. } = self;
+            let QueuePair { contexts, dma, .. } = self;
             let engine = contexts.stream(ask.context, dma).ok_or(GivenUp::UnknownContext)?;
             if !engine.works_on_whole_packets(ask.context) {
                 continue;
@@ -460,7 +460,7 @@ impl QueuePair {
             let mut made = BytesMut::with_capacity(bytes.len());
             let at = places(&packet.ask)[layer];
             through(contexts, dma, ask.context, &bytes, |engine| {
-                engine.transmit_whole(ask.context, at, &bytes, &ahead[layer], &mut made, Some(counters))
+                engine.transmit_whole(ask.context, at, &bytes, &ahead[layer], &mut made, true)
             })?;
             as_many(bytes.len(), made.len())?;
             let mut made = made.freeze();
@@ -501,9 +501,8 @@ impl QueuePair {
         };
         if let Some((handle, wrapping)) = wrapping {
             let longest = self.longest_frame();
-            let QueuePair { contexts, dma, counters, .. } = self;
-            let wrapped = match contexts.packet(*handle, dma) {
-                Some(engine) => engine.wrap(*handle, wrapping, &frame, longest, counters),
+            let wrapped = match self.contexts.packet(*handle, &mut self.dma) {
+                Some(engine) => engine.wrap(*handle, wrapping, &frame, longest),
                 None => {
                     self.note_missing(*handle);
                     None
@@ -514,7 +513,7 @@ impl QueuePair {
         }
         for (handle, worked) in stages.into_iter().zip(worked) {
             if let Some(handle) = handle {
-                self.contexts.note_sent(handle, worked, &mut self.counters);
+                self.contexts.note_sent(handle, worked);
             }
         }
         if ask.checksum && segmenter.has_transport() {
@@ -554,10 +553,8 @@ impl QueuePair {
 
     /// A packet asks for a context that there is not.
     pub(super) fn note_missing(&mut self, handle: Handle) {
-        match self.contexts.packet_engine(handle.engine()) {
-            Some(engine) => engine.note_missing(&mut self.counters),
-            None => self.counters.tx_drop_unknown_context += 1,
-        }
+        let counted = self.contexts.packet_engine(handle.engine()).is_some_and(|engine| engine.note_missing());
+        self.counters.tx_drop_unknown_context += u64::from(!counted);
     }
 
     fn set_parameters(&mut self, handle: Handle, set: impl FnOnce(&mut dyn AnyStream) -> bool) -> bool {

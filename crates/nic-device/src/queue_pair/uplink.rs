@@ -1,10 +1,10 @@
 //! What a queue pair's engines do to packets that are not its driver's: on a NIC with a switch, those of the host's function
 //! work on all that leaves and comes by the uplink.
 
-use crate::engine::Claim;
 use crate::queue_pair::receive::is_for;
 use crate::queue_pair::{Arrived, QueuePair};
 use bytes::{Bytes, BytesMut};
+use nic_engine::Claim;
 use offload_api::Handle;
 use offload_base::Instant;
 use offload_formats::Headers;
@@ -19,13 +19,12 @@ impl QueuePair {
     /// Wraps a packet by a context. `None`: it must not leave; why, is counted.
     pub(crate) fn wrap(&mut self, context: Handle, frame: &Bytes) -> Option<BytesMut> {
         let longest = self.longest_frame();
-        let QueuePair { contexts, dma, counters, .. } = self;
-        let Some(engine) = contexts.packet(context, dma) else {
+        let Some(engine) = self.contexts.packet(context, &mut self.dma) else {
             self.note_missing(context);
             return None;
         };
-        let mut wrapping = engine.begin_claimed(context, frame, counters)?;
-        engine.wrap(context, &mut wrapping, frame, longest, counters)
+        let mut wrapping = engine.begin_claimed(context, frame)?;
+        engine.wrap(context, &mut wrapping, frame, longest)
     }
 
     /// Takes a frame that no rule of the switch took, and for which engines have done what they can.

@@ -27,13 +27,11 @@
 //! an engine changes leaves, or is sealed by an engine below, but as the context in step made it, or software.
 
 use crate::Driver;
-use crate::stats::DriverCounters;
 use bytes::{Bytes, BytesMut};
-use nic_rings::config::{NicConfig, TransmitResync};
 use nic_rings::packet::SendDescriptor;
+use nic_rings::{EngineDescription, NicConfig, TransmitResync};
 use offload_api::{
     DropReason, Handle, LAYERS, Layer, Lookup, QueuedBytes, RecordSource, Sent, StreamAsk, TxPacket, TxTag, Unit,
-    engines,
 };
 use offload_base::Seq;
 
@@ -144,7 +142,7 @@ impl Driver {
     /// # Errors
     /// The unit, if that is not there as it was queued.
     fn ahead(&self, layer: Layer, context: Handle, end: u64, source: &dyn RecordSource) -> Result<Bytes, Unit> {
-        let looks_ahead = self.engines.get(usize::from(context.engine())).map_or(0, |engine| engine.looks_ahead);
+        let looks_ahead = self.description(context.engine()).map_or(0, |engine| engine.info.looks_ahead);
         if looks_ahead == 0 {
             return Ok(Bytes::new());
         }
@@ -187,7 +185,7 @@ impl Driver {
                 Step::Ready => {}
                 Step::Bypass => {
                     let ask = packet.ask.streams[layer.index()].take();
-                    ask.into_iter().for_each(|ask| self.recoveries.of(ask.context).bypass += 1);
+                    ask.into_iter().for_each(|ask| self.counts.of(ask.context).bypass += 1);
                 }
                 Step::Begin(begin) => {
                     let fence_follows = lower.iter().any(|step| matches!(step, Step::Begin(_)));
@@ -227,7 +225,7 @@ impl Driver {
             None => match needed {
                 Some(unit) => {
                     let context = brought.first().copied().or(within).map(|part| part.context);
-                    context.into_iter().for_each(|context| self.recoveries.of(context).needs_software += 1);
+                    context.into_iter().for_each(|context| self.counts.of(context).needs_software += 1);
                     Err(Sent::NeedsSoftware(unit))
                 }
                 None => Ok(Step::Bypass),
@@ -255,14 +253,16 @@ impl Driver {
         }
         let sending = self.contexts.sending(first.context).copied()?;
         let Lookup::In(unit) = source.unit_at(layer, first.offset) else { return None };
-        if self.config.tls_transmit_resync == TransmitResync::NextRecord {
+        let resync = self.transmit_resync(first.context);
+        if resync == TransmitResync::NextRecord {
             let is_ahead = sending.stands_at.is_none_or(|stands_at| first.offset > stands_at);
             if !is_ahead || first.offset != unit.offset {
-                self.recoveries.of(first.context).ooo += 1;
+                self.counts.of(first.context).ooo += 1;
                 return None;
             }
         }
-        let dumps = self.dumps_of(unit, first.offset, source)?;
+        let most = dumps_at_most(&self.config, resync);
+        let dumps = self.dumps_of(unit, first.offset, most, source)?;
         let until = brought.last().map_or(first.offset, |last| last.end());
         let begin = Beginning { context: first.context, unit, dumps, from: first.offset, until };
         let lower = below.iter().filter_map(|step| match step {
@@ -270,12 +270,12 @@ impl Driver {
             _ => None,
         });
         let lower: usize = lower.sum();
-        (lower == 0 || begin.dumps.len() + lower <= dumps_at_most(&self.config)).then_some(begin)
+        (lower == 0 || begin.dumps.len() + lower <= most).then_some(begin)
     }
 
     /// The bytes of `unit` before `until`, each DUMP at most an MTU of them. `None`: they are not all there, or too many.
-    fn dumps_of(&self, unit: Unit, until: u64, source: &dyn RecordSource) -> Option<Vec<Dumped>> {
-        let (longest, most) = (usize::from(self.config.mtu), dumps_at_most(&self.config));
+    fn dumps_of(&self, unit: Unit, until: u64, most: usize, source: &dyn RecordSource) -> Option<Vec<Dumped>> {
+        let longest = usize::from(self.config.mtu);
         let missing = usize::try_from(until - unit.offset).ok().filter(|bytes| *bytes <= most * longest)?;
         if missing == 0 {
             return Some(Vec::new());
@@ -318,7 +318,7 @@ impl Driver {
 
     /// The transport does not know the unit of a byte that a context is to work on.
     fn drop_without_unit(&mut self, context: Handle, lookup: Lookup) -> Sent {
-        let recovery = self.recoveries.of(context);
+        let recovery = self.counts.of(context);
         match lookup {
             Lookup::Released => recovery.no_sync_data += 1,
             _ => recovery.no_unit += 1,
@@ -331,8 +331,9 @@ impl Driver {
     fn begin(&mut self, layer: Layer, begin: &mut Beginning, higher: &[Step], fence_follows: bool, bytes: usize) {
         let Beginning { context, unit, from, until, .. } = *begin;
         let begun = self.stands_at(context).is_some();
-        let recovery = self.recoveries.of(context);
-        match self.config.tls_transmit_resync {
+        let resync = self.transmit_resync(context);
+        let recovery = self.counts.of(context);
+        match resync {
             TransmitResync::NextRecord => recovery.next_record += u64::from(begun),
             TransmitResync::Dump => {
                 recovery.dump_packets += begin.dumps.len() as u64;
@@ -369,7 +370,7 @@ impl Driver {
 
     /// Puts a context at the first byte of `unit`.
     fn post_parameters(&mut self, handle: Handle, unit: Unit) {
-        let counts = self.engines.get(usize::from(handle.engine())).is_some_and(|engine| engine.counts_units);
+        let counts = self.description(handle.engine()).is_some_and(|engine| engine.info.counts_units);
         if counts
             && let Some(sending) = self.contexts.sending_mut(handle)
             && sending.counts_from.replace(unit.number) != Some(unit.number)
@@ -384,6 +385,10 @@ impl Driver {
         if let Some(sending) = self.contexts.sending_mut(context) {
             sending.stands_at = None;
         }
+    }
+
+    fn transmit_resync(&self, context: Handle) -> TransmitResync {
+        self.description(context.engine()).and_then(|engine| engine.transmit_resync).unwrap_or_default()
     }
 
     fn stands_at(&self, context: Handle) -> Option<u64> {
@@ -415,65 +420,17 @@ impl Beginning {
     }
 }
 
-/// What was counted of the recovery of contexts, by engine.
-#[derive(Debug)]
-pub(super) struct Recoveries(Vec<Recovery>);
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Recovery {
-    ooo: u64,
-    next_record: u64,
-    dump_packets: u64,
-    dump_bytes: u64,
-    resync_bytes: u64,
-    bypass: u64,
-    no_sync_data: u64,
-    no_unit: u64,
-    needs_software: u64,
-}
-
-impl Recoveries {
-    pub(super) fn new(engines: usize) -> Recoveries {
-        // What names an engine that there is none of is counted at the end.
-        Recoveries(vec![Recovery::default(); engines + 1])
-    }
-
-    fn of(&mut self, context: Handle) -> &mut Recovery {
-        let last = self.0.len() - 1;
-        &mut self.0[usize::from(context.engine()).min(last)]
-    }
-
-    /// Adds them under the names that the engines of every NIC have for them.
-    pub(super) fn add_to(&self, counters: &mut DriverCounters) {
-        let tls = &self.0[usize::from(engines::TLS)];
-        counters.tx_tls_ooo += tls.ooo;
-        counters.tx_tls_next_record += tls.next_record;
-        counters.tx_tls_dump_packets += tls.dump_packets;
-        counters.tx_tls_dump_bytes += tls.dump_bytes;
-        counters.tx_tls_resync_bytes += tls.resync_bytes;
-        counters.tx_tls_drop_no_sync_data += tls.no_sync_data;
-        counters.tx_tls_drop_bypass_req += tls.no_unit;
-        counters.tx_tls_needs_software += tls.needs_software;
-        let nvme = &self.0[usize::from(engines::NVME_TCP)];
-        counters.tx_nvmeotcp_ooo += nvme.ooo;
-        counters.tx_nvmeotcp_dump_packets += nvme.dump_packets;
-        counters.tx_nvmeotcp_dump_bytes += nvme.dump_bytes;
-        counters.tx_nvmeotcp_bypass += nvme.bypass;
-        counters.tx_nvmeotcp_drop_no_sync_data += nvme.no_sync_data + nvme.no_unit;
-        counters.tx_nvmeotcp_needs_software += nvme.needs_software;
-    }
-}
-
 /// Descriptors that a packet and what it may need before it take, what follows it included.
-pub(super) fn descriptors_at_most(config: &NicConfig) -> usize {
-    PARAMETERS + dumps_at_most(config) + 2
+pub(super) fn descriptors_at_most(config: &NicConfig, engines: &[EngineDescription]) -> usize {
+    let dumps = engines.iter().filter_map(|engine| Some(dumps_at_most(config, engine.transmit_resync?))).max();
+    PARAMETERS + dumps.unwrap_or_default() + 2
 }
 
 /// DUMPs are cut at the MTU and at the ends of what was queued. A record comes as header, payload and trailer;
 /// its payload may be of several pieces, and what has more of them than this is cheaper to seal in software. (PDUs of
 /// NVMe/TCP may be longer: what comes late in them is software's.)
-fn dumps_at_most(config: &NicConfig) -> usize {
-    match config.tls_transmit_resync {
+fn dumps_at_most(config: &NicConfig, resync: TransmitResync) -> usize {
+    match resync {
         TransmitResync::Dump => LONGEST_UNIT.div_ceil(usize::from(config.mtu)) + PIECES_OF_A_UNIT,
         TransmitResync::NextRecord => 0,
     }

@@ -2,11 +2,13 @@
 //! strictly in order needs no fence, and would not miss one.
 
 use super::*;
+use nic_engines::EngineConfigs;
 use nic_rings::DeviceRings;
 use nic_rings::packet::SendDescriptor;
 use offload_api::{
-    Direction, EngineInfo, FlowKey, NetDevice, TlsKey, TlsSuite, TlsVersion, TxAsk, TypedContexts, UnitTag,
+    Direction, EngineInfo, FlowKey, NetDevice, TlsKey, TlsSuite, TlsVersion, TxAsk, TypedContexts, UnitTag, engines,
 };
+use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
 
 /// Units of [`RECORD`] bytes, one after the other; the engine changes those from this byte on.
@@ -55,8 +57,10 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(tls_transmit_resync: TransmitResync) -> Rig {
-        let (device, driver) = crate::tests::driver(NicConfig { tls_transmit_resync, ..NicConfig::default() });
+    fn new(resync: TransmitResync) -> Rig {
+        let (device, driver) = crate::tests::driver_with(NicConfig::default(), |engines| {
+            engines.iter_mut().for_each(|engine| engine.transmit_resync = Some(resync));
+        });
         Rig { driver, device }
     }
 
@@ -179,11 +183,12 @@ impl Rig {
     /// With an engine from outside that counts units, and a ring with space for one packet that needs all there may be.
     fn tight() -> (Rig, Handle, Handle) {
         let mut config = NicConfig::default();
-        config.send_ring = descriptors_at_most(&config);
+        config.send_ring = descriptors_at_most(&config, &EngineConfigs::default().engines().descriptions());
         let (device, driver) = crate::tests::driver_with(config, |engines| {
             let number = engines.len() as u8;
             let tls = engines[usize::from(engines::TLS)].clone();
-            engines.push(EngineInfo { number, name: "counts", contexts: 4, counts_units: true, pool: 0, ..tls });
+            let info = EngineInfo { number, name: "counts", contexts: 4, counts_units: true, pool: 0, ..tls.info };
+            engines.push(EngineDescription { info, ..tls });
         });
         let mut rig = Rig { driver, device };
         let number = engines::STANDARD;
@@ -268,21 +273,24 @@ fn recoveries_are_counted_by_engine() {
             "not all is there"
         );
     }
-    let counters = rig.driver.counters();
-    assert_eq!((counters.tx_tls_ooo, counters.tx_tls_resync_bytes), (2, 2000));
-    assert_eq!((counters.tx_tls_dump_packets, counters.tx_tls_dump_bytes), (3, 2501));
-    assert_eq!((counters.tx_tls_drop_no_sync_data, counters.tx_tls_drop_bypass_req), (2, 1));
-    assert_eq!((counters.tx_tls_needs_software, counters.tx_nvmeotcp_needs_software), (1, 1));
-    assert_eq!((counters.tx_nvmeotcp_ooo, counters.tx_nvmeotcp_bypass), (1, 0));
-    assert_eq!((counters.tx_nvmeotcp_dump_packets, counters.tx_nvmeotcp_dump_bytes), (4, 6000));
-    assert_eq!(counters.tx_nvmeotcp_drop_no_sync_data, 3, "for whatever reason");
+    let [tls, nvme] = [engines::TLS, engines::NVME_TCP].map(|engine| rig.driver.context_counters(engine));
+    assert_eq!((tls.ooo, tls.resync_bytes), (2, 2000));
+    assert_eq!((tls.dump_packets, tls.dump_bytes), (3, 2501));
+    assert_eq!((tls.no_sync_data, tls.no_unit), (2, 1));
+    assert_eq!((tls.needs_software, nvme.needs_software), (1, 1));
+    assert_eq!((nvme.ooo, nvme.bypass), (1, 0));
+    assert_eq!((nvme.dump_packets, nvme.dump_bytes), (4, 6000));
+    let mut set = CounterSet::default();
+    rig.driver.count(&mut set);
+    assert_eq!(set.value("tx_nvmeotcp_drop_no_sync_data"), 3, "for whatever reason");
+    assert_eq!((set.value("tx_tls_ooo"), set.value("tx_tls_drop_bypass_req")), (2, 1));
 
     let mut rig = Rig::new(TransmitResync::NextRecord);
     let tls = rig.tls();
     for seq in [0, 3 * RECORD, 5 * RECORD] {
         rig.post(tls, seq);
     }
-    assert_eq!(rig.driver.counters().tx_tls_next_record, 2);
+    assert_eq!(rig.driver.context_counters(engines::TLS).next_record, 2);
 }
 
 /// Handles come from protocols: one of an engine that there is not is refused like any that is gone.
@@ -298,7 +306,8 @@ fn a_context_of_no_engine_is_gone() {
 /// 3 for the context, 12 MTUs of the longest record, 15 pieces, the packet and what follows it.
 #[test]
 fn a_packet_takes_no_more_of_the_ring_than_it_may_need() {
-    assert_eq!(descriptors_at_most(&NicConfig::default()), 32);
+    let engines = EngineConfigs::default().engines().descriptions();
+    assert_eq!(descriptors_at_most(&NicConfig::default(), &engines), 32);
 }
 
 /// A transport that knows no units.

@@ -59,7 +59,7 @@ fn a_nic_steers_by_port_and_tunnel() {
         let by_queue = world.ends[1].0.queue_counters();
         assert_eq!(by_queue.len(), queues.into());
         // Of eight bearers each queue has as many as another.
-        let fewest = by_queue.iter().map(|queue| queue.rx_packets).min().unwrap();
+        let fewest = by_queue.iter().map(|queue| queue.value("rx_packets")).min().unwrap();
         assert!(fewest >= 800 / u64::from(queues) * 9 / 10, "{queues} queues: {by_queue:?}");
     }
 }

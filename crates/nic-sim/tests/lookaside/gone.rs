@@ -7,7 +7,7 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use nic_sim::engine::{self, Engine, ImageReader, ImageWriter, JobEngine};
+use nic_sim::engine::{self, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 use nic_sim::lookaside::{Lookaside, LookasideConfig};
 use nic_sim::{JobDriver, lookaside};
 use offload_api::{ContextNews, Direction, Handle, Job, JobQueue, JobStatus, NewContext, Outcome};
@@ -196,6 +196,7 @@ impl Engine for Keyless {
     type Change = Infallible;
     type State = ();
     type Held = Arc<()>;
+    type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, key: Arc<()>) -> Option<((), Arc<()>)> {
         Some(((), key))

@@ -3,7 +3,7 @@
 use crate::{job, run};
 use core::convert::Infallible;
 use core::task::Waker;
-use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine};
+use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 use nic_sim::lookaside;
 use nic_sim::lookaside::{LookasideConfig, Stop};
 use offload_api::{Direction, Handle, Job, JobQueue, JobStatus, NewContext, Outcome};
@@ -22,6 +22,7 @@ impl Engine for Adder {
     type Change = Infallible;
     type State = u64;
     type Held = ();
+    type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, start: u64) -> Option<(u64, ())> {
         (start < 1000).then_some((start, ()))

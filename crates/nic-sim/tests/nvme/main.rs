@@ -6,13 +6,14 @@ mod stacked;
 use bytes::{Bytes, BytesMut};
 use core::cell::Cell;
 use nic_sim::frame::Frame;
+use nic_sim::stats::NvmeTcpCounters;
 use nic_sim::wire::Port;
-use nic_sim::{Delays, Device, Driver, NicConfig, TransmitResync, nic};
+use nic_sim::{Delays, Device, Driver, EngineConfigs, NicConfig, NvmeTcpEngineConfig, TransmitResync, nic};
 use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{
     DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, NoRecords, NvmeTcpConfig, NvmeTcpStages, Piece,
     PieceHome, QueuedBytes, RecordSource, Sent, StageSpec, StreamAsk, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket,
-    TxTag, TypedContexts, Unit, XTS_STAGE,
+    TxTag, TypedContexts, Unit, XTS_STAGE, engines,
 };
 use offload_base::{Instant, Seq};
 use offload_jobs::WrappingKey;
@@ -176,8 +177,12 @@ fn events() -> impl Strategy<Value = Events> {
 
 /// A NIC that recovers in one of both ways, with room for so many contexts.
 fn config(next_record: bool, cached: usize) -> NicConfig {
-    let tls_transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
-    NicConfig { tls_transmit_resync, context_cache_bytes: cached * 208, ..NicConfig::default() }
+    let transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
+    NicConfig {
+        engines: EngineConfigs::default().with_transmit_resync(transmit_resync),
+        context_cache_bytes: cached * 208,
+        ..NicConfig::default()
+    }
 }
 
 /// Has the next bytes of a stream of `len` bytes sent, or others again, by `send`, which says where they ended; and the device reset, after which
@@ -243,29 +248,35 @@ fn only_what_holds_a_digest_is_followed_when_it_is_sent_again() {
     while at < all {
         at = send(&mut device, &mut driver, &mut stream, at, MSS, handle);
     }
-    assert_eq!(device.counters().tx_nvmeotcp_digests, 2);
-    assert_eq!(driver.counters().tx_nvmeotcp_ooo, 0);
+    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 2);
+    assert_eq!(driver.context_counters(engines::NVME_TCP).ooo, 0);
     // A middle piece; then the last of the first PDU, which goes on into the second.
     send(&mut device, &mut driver, &mut stream, 3000, MSS, handle);
-    assert_eq!((driver.counters().tx_nvmeotcp_bypass, driver.counters().tx_nvmeotcp_dump_packets), (1, 0));
+    assert_eq!(
+        (driver.context_counters(engines::NVME_TCP).bypass, driver.context_counters(engines::NVME_TCP).dump_packets),
+        (1, 0)
+    );
     send(&mut device, &mut driver, &mut stream, 7300, MSS, handle);
-    let counters = driver.counters();
-    assert_eq!((counters.tx_nvmeotcp_bypass, counters.tx_nvmeotcp_ooo), (1, 1));
-    assert_eq!((counters.tx_nvmeotcp_dump_bytes, counters.tx_nvmeotcp_needs_software), (7300, 0));
-    assert_eq!(device.counters().tx_nvmeotcp_digests, 3);
+    let counters = driver.context_counters(engines::NVME_TCP);
+    assert_eq!((counters.bypass, counters.ooo), (1, 1));
+    assert_eq!((counters.dump_bytes, counters.needs_software), (7300, 0));
+    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 3);
     // Too far into a PDU for DUMPs.
     let mut long = Stream::new(Seq(7 + all as u32), &[100_000]);
     let length = long.wire.len();
     send(&mut device, &mut driver, &mut long, 0, 50_000, handle);
     send(&mut device, &mut driver, &mut long, 50_000, length, handle);
     send(&mut device, &mut driver, &mut long, length - 3, 3, handle);
-    assert_eq!(driver.counters().tx_nvmeotcp_needs_software, 1);
+    assert_eq!(driver.context_counters(engines::NVME_TCP).needs_software, 1);
     assert_eq!(long.sealed, [true]);
 }
 
 #[test]
 fn a_context_goes_after_its_last_packet() {
-    let (mut device, mut driver) = pair(NicConfig { nvme_contexts: 1, ..NicConfig::default() });
+    let (mut device, mut driver) = pair(NicConfig {
+        engines: NvmeTcpEngineConfig { contexts: 1, ..NvmeTcpEngineConfig::default() }.into(),
+        ..NicConfig::default()
+    });
     let handle = context(&mut driver);
     let stream = Stream::new(Seq(7), &[100]);
     assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 132, handle), &stream), Sent::Posted);
@@ -283,7 +294,7 @@ fn a_context_goes_after_its_last_packet() {
     assert_eq!(events(&mut driver), [DeviceEvent::Removed { flow: flow(), handle }]);
     let next = context(&mut driver);
     assert_eq!((next.index, next.generation), (handle.index, handle.generation + 1));
-    assert_eq!(driver.counters().tx_nvmeotcp_sk_del, 1);
+    assert_eq!(driver.context_counters(engines::NVME_TCP).transmit.removed, 1);
 }
 
 #[derive(Default)]
@@ -437,8 +448,12 @@ impl PieceHome for Nowhere {
 
 /// A receiving NIC with a context for each layer, and the buffers of all commands.
 fn receiver(cipher: Cipher, records: &Records, lengths: &[usize]) -> (Device, Driver, Handle, Handle) {
-    let (mut device, mut driver) =
-        pair(NicConfig { lro: false, mac: [0xff; 6], nvme_io_threshold: 0, ..NicConfig::default() });
+    let (mut device, mut driver) = pair(NicConfig {
+        lro: false,
+        mac: [0xff; 6],
+        engines: NvmeTcpEngineConfig { io_threshold: 0, ..NvmeTcpEngineConfig::default() }.into(),
+        ..NicConfig::default()
+    });
     let here = flow().reversed();
     let tls = driver.tls().unwrap().add(&here, Direction::Receive, records.start, 0, &key(cipher)).unwrap();
     let config = NvmeTcpConfig { data_digest: true, check: true, ..NvmeTcpConfig::default() };
@@ -561,7 +576,7 @@ proptest! {
         }
         if !gaps {
             prop_assert_eq!(placed, lengths.iter().sum::<usize>());
-            prop_assert_eq!(device.counters().rx_nvmeotcp_drop, 0);
+            prop_assert_eq!(device.engine_counters::<NvmeTcpCounters>().rx_nvmeotcp_drop, 0);
         }
     }
 }
@@ -584,7 +599,13 @@ fn over_tls_a_gap_in_a_record_costs_that_record_and_not_the_place_in_the_pdu() {
     // Of the record with the gap, the rest; and the packet with the header behind it.
     assert!(placed > 70_000 - 5_000, "{placed}");
     assert!((9..30).contains(&vouched), "the first packets, and those of the second PDU: {vouched}");
-    assert_eq!((device.counters().rx_nvmeotcp_drop, device.counters().rx_nvmeotcp_resync), (0, 0));
+    assert_eq!(
+        (
+            device.engine_counters::<NvmeTcpCounters>().rx_nvmeotcp_drop,
+            device.engine_counters::<NvmeTcpCounters>().rx_nvmeotcp_resync
+        ),
+        (0, 0)
+    );
 }
 
 /// Segments are joined, and what is placed of each of them is told where it is in the packet that they became. A command's data
@@ -618,7 +639,11 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
         starts.push(content.len());
         content.extend(&data[offset as usize..][..length]);
     }
-    let (mut far, mut receiver) = pair(NicConfig { mac: [0xff; 6], nvme_io_threshold: 0, ..NicConfig::default() });
+    let (mut far, mut receiver) = pair(NicConfig {
+        mac: [0xff; 6],
+        engines: NvmeTcpEngineConfig { io_threshold: 0, ..NvmeTcpEngineConfig::default() }.into(),
+        ..NicConfig::default()
+    });
     let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![9; 32]) };
     let contexts = receiver.contexts().unwrap();
     let key = tenant.import(contexts, 1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
@@ -680,7 +705,11 @@ enum Before {
 fn stages_go_with_their_buffer() {
     let rooms = (0..4).map(Before::Room);
     for before in rooms.chain([1, 31, 32, 33, 100].map(Before::Pieces)).chain([Before::Released]) {
-        let config = NicConfig { control_ring: 8, nvme_io_threshold: 0, ..NicConfig::default() };
+        let config = NicConfig {
+            control_ring: 8,
+            engines: NvmeTcpEngineConfig { io_threshold: 0, ..NvmeTcpEngineConfig::default() }.into(),
+            ..NicConfig::default()
+        };
         let (mut far, mut receiver) = pair(NicConfig { mac: [0xff; 6], lro: false, ..config });
         let mut settle = |receiver: &mut Driver| {
             run(&mut far);

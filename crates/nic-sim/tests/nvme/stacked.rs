@@ -4,11 +4,13 @@
 use super::{Cipher, HEADERS, MSS, ciphers, config, events, flow, headers, key, leaves, pair, play};
 use bytes::Bytes;
 use core::cell::RefCell;
+use nic_sim::stats::NvmeTcpCounters;
 use nic_sim::wire::Port;
-use nic_sim::{Device, Driver, NicConfig, TransmitResync};
+use nic_sim::{Device, Driver, EngineConfigs, NicConfig, TransmitResync};
 use offload_api::{
     DeviceEvent, Direction, Handle, Layer, Lookup, MarkedData, NetDevice, NvmeTcpStages, QueuedBytes, RecordSource,
     Sent, StageSpec, StreamAsk, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit, UnitTag, XTS_STAGE,
+    engines,
 };
 use offload_base::{Instant, Seq};
 use offload_jobs::WrappingKey;
@@ -431,13 +433,13 @@ fn dumps_of_records_bring_ciphertext() {
     while at < queue.wire.len() {
         at = send(&mut device, &mut driver, &mut queue, at, MSS + 1);
     }
-    assert_eq!(device.counters().tx_nvmeotcp_sealed_bytes, 16_000);
+    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_sealed_bytes, 16_000);
     for at in (0..queue.wire.len()).step_by(997).collect::<Vec<_>>() {
         send(&mut device, &mut driver, &mut queue, at, 700);
     }
-    let counters = driver.counters();
-    assert!(counters.tx_tls_ooo > 10 && counters.tx_nvmeotcp_ooo > 10);
-    assert_eq!(counters.tx_nvmeotcp_needs_software + counters.tx_tls_needs_software, 0);
+    let [tls, nvme] = [engines::TLS, engines::NVME_TCP].map(|engine| driver.context_counters(engine));
+    assert!(tls.ooo > 10 && nvme.ooo > 10);
+    assert_eq!(nvme.needs_software + tls.needs_software, 0);
     assert_eq!(device.counters().tx_stale_parameters, 0);
 }
 
@@ -462,9 +464,12 @@ fn miss(device: &mut Device, driver: &mut Driver, queue: &Queue, key: Handle, at
 /// same, and the NIC goes on sealing.
 #[test]
 fn records_go_on_where_a_key_was_missing() {
-    for tls_transmit_resync in [TransmitResync::Dump, TransmitResync::NextRecord] {
+    for transmit_resync in [TransmitResync::Dump, TransmitResync::NextRecord] {
         let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
-        let (mut device, mut driver) = pair(NicConfig { tls_transmit_resync, ..NicConfig::default() });
+        let (mut device, mut driver) = pair(NicConfig {
+            engines: EngineConfigs::default().with_transmit_resync(transmit_resync),
+            ..NicConfig::default()
+        });
         let handles = contexts(&mut driver, cipher, Seq(7));
         let keyed = Keyed::new(64, 512);
         let key = keyed.import(&mut device, &mut driver, handles.nvme);
@@ -472,7 +477,7 @@ fn records_go_on_where_a_key_was_missing() {
         let mut queue = Queue::new(cipher, Seq(7), &made, &[1000], handles);
         let mut lost = 0;
         // By next records, two contexts do not begin at one packet: the first PDU is software's.
-        while device.counters().tx_nvmeotcp_sealed_bytes == 0 {
+        while device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_sealed_bytes == 0 {
             lost = send(&mut device, &mut driver, &mut queue, lost, 1500);
         }
         let mut at = miss(&mut device, &mut driver, &queue, key, lost, 1500);
@@ -521,19 +526,19 @@ fn dumps_restore_both_layers_and_only_for_what_needs_them() {
     while at < queue.wire.len() {
         at = send(&mut device, &mut driver, &mut queue, at, MSS);
     }
-    assert_eq!(device.counters().tx_nvmeotcp_digests, 2);
-    assert_eq!((driver.counters().tx_nvmeotcp_ooo, driver.counters().tx_tls_ooo), (0, 0));
+    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 2);
+    assert_eq!((driver.context_counters(engines::NVME_TCP).ooo, driver.context_counters(engines::TLS).ooo), (0, 0));
     // A piece without a digest, in the second record: its record is dumped, and the digest context is left alone.
     let record = 3022;
     send(&mut device, &mut driver, &mut queue, record + 1000, 500);
-    let counters = driver.counters();
-    assert_eq!((counters.tx_nvmeotcp_bypass, counters.tx_nvmeotcp_dump_packets, counters.tx_tls_ooo), (1, 0, 1));
+    let [tls, nvme] = [engines::TLS, engines::NVME_TCP].map(|engine| driver.context_counters(engine));
+    assert_eq!((nvme.bypass, nvme.dump_packets, tls.ooo), (1, 0, 1));
     // What follows a digest in its record: for the tag, the digest is made again of the whole PDU.
     send(&mut device, &mut driver, &mut queue, 2 * record + 2500, 300);
-    let counters = driver.counters();
-    assert_eq!((counters.tx_nvmeotcp_ooo, counters.tx_nvmeotcp_dump_bytes, counters.tx_tls_ooo), (1, 6000, 2));
-    assert_eq!(device.counters().tx_nvmeotcp_digests, 2, "in a DUMP it is not sent");
-    assert_eq!(counters.tx_nvmeotcp_needs_software + counters.tx_tls_needs_software, 0);
+    let [tls, nvme] = [engines::TLS, engines::NVME_TCP].map(|engine| driver.context_counters(engine));
+    assert_eq!((nvme.ooo, nvme.dump_bytes, tls.ooo), (1, 6000, 2));
+    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 2, "in a DUMP it is not sent");
+    assert_eq!(nvme.needs_software + tls.needs_software, 0);
     // A record that software has to seal takes the digests of its PDUs with it, also of those that end in others.
     let packet = queue.packet(record + 5, 100);
     let offset = packet.ask.streams[0].unwrap().offset;
@@ -541,7 +546,7 @@ fn dumps_restore_both_layers_and_only_for_what_needs_them() {
     queue.seal(unit);
     assert!(queue.chunks.iter().all(|chunk| chunk.pdu.is_none_or(|pdu| chunk.needs_digest == (pdu.number == 1))));
     send(&mut device, &mut driver, &mut queue, 2 * record, 1400);
-    assert_eq!(driver.counters().tx_nvmeotcp_ooo, 1, "what has its digest asks for none");
+    assert_eq!(driver.context_counters(engines::NVME_TCP).ooo, 1, "what has its digest asks for none");
 }
 
 #[test]
@@ -555,7 +560,13 @@ fn without_the_digest_context_software_makes_the_digests_and_the_nic_still_encry
     while at < queue.wire.len() {
         at = send(&mut device, &mut driver, &mut queue, at, MSS);
     }
-    assert_eq!((driver.counters().tx_nvmeotcp_needs_software, driver.counters().tx_tls_needs_software), (2, 0));
+    assert_eq!(
+        (
+            driver.context_counters(engines::NVME_TCP).needs_software,
+            driver.context_counters(engines::TLS).needs_software
+        ),
+        (2, 0)
+    );
     assert!(queue.chunks.iter().all(|chunk| chunk.needs_seal && !chunk.needs_digest || chunk.pdu.is_none()));
-    assert_eq!(device.counters().tx_nvmeotcp_digests, 0);
+    assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 0);
 }

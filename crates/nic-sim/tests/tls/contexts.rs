@@ -5,7 +5,10 @@ use super::*;
 #[test]
 fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
     let stream = Stream::new(Seq(0), 0, &[3000]);
-    let config = NicConfig { tls_contexts: 1, tls_context_pool: 0, ..NicConfig::default() };
+    let config = NicConfig {
+        engines: TlsEngineConfig { contexts: 1, context_pool: 0, ..TlsEngineConfig::default() }.into(),
+        ..NicConfig::default()
+    };
     let (mut device, mut driver) = nic(fast(config));
     let first = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     assert_eq!(driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()), Err(Refused::NoSpace));
@@ -28,9 +31,11 @@ fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
 #[test]
 fn a_context_from_the_pool_needs_a_key_only() {
     let stream = Stream::new(Seq(0), 0, &[3000]);
-    let control = [0, 1].map(|tls_context_pool| {
-        let (mut device, mut driver) =
-            nic(fast(NicConfig { tls_contexts: 1, tls_context_pool, ..NicConfig::default() }));
+    let control = [0, 1].map(|context_pool| {
+        let (mut device, mut driver) = nic(fast(NicConfig {
+            engines: TlsEngineConfig { contexts: 1, context_pool, ..TlsEngineConfig::default() }.into(),
+            ..NicConfig::default()
+        }));
         for generation in 0..5 {
             let handle = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
             assert_eq!(handle, Handle { index: 0, generation });
@@ -44,25 +49,25 @@ fn a_context_from_the_pool_needs_a_key_only() {
             assert_eq!(device.contexts(), 0, "no key is left there");
             let gone = Some(DeviceEvent::Removed { flow: sender(), handle });
             assert_eq!(pooled.or_else(|| driver.poll_event()), gone);
-            assert_eq!(pooled.is_some(), tls_context_pool == 1, "there is nothing to wait for");
+            assert_eq!(pooled.is_some(), context_pool == 1, "there is nothing to wait for");
         }
-        let counted = driver.counters();
-        let made = if tls_context_pool == 1 { (1, 0) } else { (5, 5) };
-        assert_eq!((counted.tx_tls_pool_alloc, counted.tx_tls_pool_free), made);
-        assert_eq!((counted.tx_tls_ctx, counted.tx_tls_del), (5, 5));
+        let counted = driver.context_counters(engines::TLS);
+        let made = if context_pool == 1 { (1, 0) } else { (5, 5) };
+        assert_eq!((counted.pool_alloc, counted.pool_free), made);
+        assert_eq!((counted.transmit.created, counted.transmit.removed), (5, 5));
         // What is in the pool is there for receive contexts too, and a reset empties it.
         let flow = sender().reversed();
         let handle = driver.tls().unwrap().add(&flow, Direction::Receive, Seq(0), 0, &key()).unwrap();
         frames(&mut device);
         assert_eq!(driver.poll_event(), Some(DeviceEvent::Ready { flow, handle }));
-        assert_eq!(driver.counters().tx_tls_pool_free, made.1 + tls_context_pool as u64);
+        assert_eq!(driver.context_counters(engines::TLS).pool_free, made.1 + context_pool as u64);
         driver.tls().unwrap().remove(handle);
         frames(&mut device);
         device.reset(Instant::ZERO);
         while driver.poll_event().is_some() {}
-        let alloc = driver.counters().tx_tls_pool_alloc;
+        let alloc = driver.context_counters(engines::TLS).pool_alloc;
         driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
-        assert_eq!(driver.counters().tx_tls_pool_alloc, alloc + 1);
+        assert_eq!(driver.context_counters(engines::TLS).pool_alloc, alloc + 1);
         (device.dma().control, device.dma().completions)
     });
     assert!(control[1].0 * 2 < control[0].0 && control[1].1 < control[0].1, "{control:?}");

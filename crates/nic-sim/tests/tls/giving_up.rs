@@ -64,8 +64,11 @@ impl Host {
 #[test]
 fn contexts_given_up_at_once_all_leave() {
     for direction in [Direction::Transmit, Direction::Receive] {
-        for (count, tls_context_pool) in [(200, 1024), (600, 0), (600, 300), (600, 1024)] {
-            let mut host = Host::new(NicConfig { tls_context_pool, ..NicConfig::default() });
+        for (count, context_pool) in [(200, 1024), (600, 0), (600, 300), (600, 1024)] {
+            let mut host = Host::new(NicConfig {
+                engines: TlsEngineConfig { context_pool, ..TlsEngineConfig::default() }.into(),
+                ..NicConfig::default()
+            });
             host.driver.arm(&host.wakes.clone().into());
             let mut handles = Vec::new();
             for number in 0..count {
@@ -76,7 +79,7 @@ fn contexts_given_up_at_once_all_leave() {
             handles.into_iter().for_each(|handle| host.driver.tls().unwrap().remove(handle));
             host.run();
             let left = (host.removed(), host.device.contexts());
-            assert_eq!(left, (count, 0), "{count} to {direction:?}, a pool of {tls_context_pool}");
+            assert_eq!(left, (count, 0), "{count} to {direction:?}, a pool of {context_pool}");
         }
     }
 }
@@ -107,15 +110,18 @@ fn what_waits_behind_keys_for_pooled_contexts_is_done() {
     }
     host.run();
     assert_eq!((host.removed(), host.device.contexts()), (2, 7));
-    assert_eq!(host.device.counters().rx_tls_resync_res_skip, 3, "answers came, too");
+    assert_eq!(host.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip, 3, "answers came, too");
 }
 
 /// An application gives a context up while its last packet is with the device and the service sleeps.
 #[test]
 fn a_context_leaves_after_its_last_packet() {
-    for tls_context_pool in [0, 8] {
+    for context_pool in [0, 8] {
         let stream = Stream::new(Seq(0), 0, &[3000]);
-        let mut host = Host::new(NicConfig { tls_context_pool, ..NicConfig::default() });
+        let mut host = Host::new(NicConfig {
+            engines: TlsEngineConfig { context_pool, ..TlsEngineConfig::default() }.into(),
+            ..NicConfig::default()
+        });
         host.driver.arm(&host.wakes.clone().into());
         let context = host.add(0, Direction::Transmit);
         host.falls_asleep();

@@ -10,12 +10,13 @@ mod tags;
 use bytes::Bytes;
 use core::task::Waker;
 use nic_sim::frame::Frame;
+use nic_sim::stats::TlsCounters;
 use nic_sim::wire::Port;
-use nic_sim::{Delays, Device, Driver, NicConfig, TransmitResync, nic};
+use nic_sim::{Delays, Device, Driver, EngineConfigs, NicConfig, TlsEngineConfig, TransmitResync, nic};
 use offload_api::rx::{Checksums, TlsVerdict};
 use offload_api::{
     DeviceEvent, Direction, DropReason, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Refused,
-    ResyncMode, Sent, StreamAsk, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit,
+    ResyncMode, Sent, StreamAsk, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit, engines,
 };
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
@@ -210,8 +211,8 @@ proptest! {
         sends in prop::collection::vec((any::<prop::sample::Index>(), 1usize..9000, 100u16..1460, 0u8..20), 1..40),
     ) {
         let mut stream = Stream::sealed_with(cipher, Seq(start), first_number, &lengths);
-        let tls_transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
-        let (mut device, mut driver) = nic(fast(NicConfig { tls_transmit_resync, ..NicConfig::default() }));
+        let transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
+        let (mut device, mut driver) = nic(fast(NicConfig { engines: EngineConfigs::default().with_transmit_resync(transmit_resync), ..NicConfig::default() }));
         let mut context = driver.tls().unwrap().add(&sender(), Direction::Transmit, stream.start, first_number, &key_for(cipher)).unwrap();
         let mut seen = 0;
         for (at, bytes, mss, fate) in sends {

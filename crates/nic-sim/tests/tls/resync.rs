@@ -11,17 +11,17 @@ fn an_answer_waits_for_a_place_on_the_control_ring() {
     for at in 5..10 {
         driver.tls().unwrap().answer_resync(handle, Seq(at), None);
     }
-    assert_eq!(driver.counters().rx_tls_resync_res_retry, 1, "with the command before them, two had a place");
+    assert_eq!(driver.context_counters(engines::TLS).retried, 1, "with the command before them, two had a place");
     for _ in 0..4 {
         frames(&mut device);
         while driver.poll_event().is_some() {}
     }
     assert_eq!(
-        device.counters().rx_tls_resync_res_skip,
+        device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip,
         3,
         "of those that waited the last one came, and none was of use"
     );
-    assert_eq!(driver.counters().rx_tls_resync_req_skip, 0);
+    assert_eq!(driver.context_counters(engines::TLS).skipped, 0);
 }
 
 /// The whole way: a gap over a header, the question, the answer, and offload again.
@@ -52,9 +52,10 @@ fn a_receive_context_finds_its_place_again_with_help() {
         // Frame 0; 3 is searched in vain; 4 holds the header at 3063 and 5 the one at 4084; from 6 on all is well.
         assert_eq!(verdicts[..4], [Decrypted, NotDecrypted, ResyncRequested, NotDecrypted]);
         assert!(verdicts[4..].iter().all(|verdict| *verdict == Decrypted), "{verdicts:?}");
-        let (counted, driver) = (rig.device.counters(), rig.driver.counters());
+        let (counted, driver) =
+            (rig.device.engine_counters::<TlsCounters>(), rig.driver.context_counters(engines::TLS));
         assert_eq!((counted.rx_tls_resync_req_pkt, counted.rx_tls_resync_res_ok, counted.rx_tls_found), (1, 1, 1));
-        assert_eq!((driver.rx_tls_resync_req_start, driver.rx_tls_resync_req_end), (1, 1));
+        assert_eq!((driver.asked, driver.told), (1, 1));
     }
 }
 
@@ -71,7 +72,7 @@ fn an_asynchronous_request_is_cancelled_when_the_device_no_longer_waits() {
     assert!(frames(&mut rig.device).is_empty());
     let cancelled = DeviceEvent::ResyncCancelled { flow: rig.flow, handle: rig.context };
     assert_eq!(rig.driver.poll_event(), Some(cancelled));
-    assert_eq!(rig.driver.counters().rx_tls_resync_req_skip, 1);
+    assert_eq!(rig.driver.context_counters(engines::TLS).skipped, 1);
 }
 
 /// Nobody is asked; what comes late, or for a context that is not lost, is passed over and counted.
@@ -81,10 +82,14 @@ fn a_hint_brings_a_receive_context_back_and_a_late_one_does_not() {
     let mut rig = Lossy::new(ResyncMode::CoreHint);
     assert_eq!(rig.deliver(0), Decrypted);
     rig.tell(rig.stream.units[2].start, Some(42));
-    assert_eq!(rig.device.counters().rx_tls_resync_res_skip, 1, "it knows its place");
+    assert_eq!(rig.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip, 1, "it knows its place");
     assert_eq!([3, 4].map(|number| rig.deliver(number)), [NotDecrypted; 2]);
     rig.tell(rig.stream.units[3].start, Some(43));
-    assert_eq!(rig.device.counters().rx_tls_resync_res_skip, 2, "3063 went by with the last packet");
+    assert_eq!(
+        rig.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip,
+        2,
+        "3063 went by with the last packet"
+    );
     assert_eq!(rig.deliver(5), NotDecrypted, "3500..4200");
     assert_eq!(rig.stream.units[5].start, rig.stream.start + 5105);
     rig.tell(rig.stream.units[5].start, Some(45));
@@ -92,9 +97,9 @@ fn a_hint_brings_a_receive_context_back_and_a_late_one_does_not() {
     assert_eq!(rig.deliver(7), NotDecrypted, "4900..5600 contains it");
     assert_eq!(rig.deliver(8), Decrypted);
     assert_eq!(rig.deliver(9), Decrypted);
-    let (counted, driver) = (rig.device.counters(), rig.driver.counters());
+    let (counted, driver) = (rig.device.engine_counters::<TlsCounters>(), rig.driver.context_counters(engines::TLS));
     assert_eq!((counted.rx_tls_resync_req_pkt, counted.rx_tls_resync_res_ok, counted.rx_tls_found), (0, 1, 1));
-    assert_eq!((driver.rx_tls_resync_req_start, driver.rx_tls_resync_req_skip), (0, 0));
+    assert_eq!((driver.asked, driver.skipped), (0, 0));
     assert_eq!(rig.driver.poll_event(), None);
 }
 
@@ -109,10 +114,13 @@ struct Lossy {
 }
 
 impl Lossy {
-    fn new(tls_resync: ResyncMode) -> Lossy {
+    fn new(resync: ResyncMode) -> Lossy {
         let stream = Stream::new(Seq(7_000), 40, &[1000; 8]);
         let frames = segments(&stream, 700);
-        let (mut device, mut driver) = nic(fast(NicConfig { tls_resync, ..NicConfig::default() }));
+        let (mut device, mut driver) = nic(fast(NicConfig {
+            engines: TlsEngineConfig { resync, ..TlsEngineConfig::default() }.into(),
+            ..NicConfig::default()
+        }));
         let flow = sender().reversed();
         let context = driver.tls().unwrap().add(&flow, Direction::Receive, stream.start, 40, &key()).unwrap();
         device.process(Instant::ZERO);
@@ -145,14 +153,14 @@ fn a_retransmitted_segment_has_all_before_it_in_its_record_read_again() {
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     let mut send = |at: usize| {
-        let before = (device.dma(), driver.counters());
+        let before = (device.dma(), driver.context_counters(engines::TLS));
         assert_eq!(driver.transmit(Instant::ZERO, stream.packet(at, MSS, MSS as u16, context), &stream), Sent::Posted);
         driver.flush(Instant::ZERO);
         let sent = frames(&mut device);
         assert_eq!(sent[0].data[HEADERS..], stream.wire[at..at + MSS]);
         let dma = device.dma();
         assert_eq!(dma.tx_payload - before.0.tx_payload, MSS as u64);
-        let dumps = driver.counters().tx_tls_dump_packets - before.1.tx_tls_dump_packets;
+        let dumps = driver.context_counters(engines::TLS).dump_packets - before.1.dump_packets;
         dma.tx_resync - before.0.tx_resync - dumps * nic_sim::dma::DUMP_DESCRIPTOR
     };
     send(record);
@@ -170,7 +178,10 @@ fn a_retransmitted_segment_has_all_before_it_in_its_record_read_again() {
 #[test]
 fn next_record_sync_reads_nothing_twice() {
     let mut stream = Stream::new(Seq(0), 0, &[2000; 4]);
-    let config = NicConfig { tls_transmit_resync: TransmitResync::NextRecord, ..NicConfig::default() };
+    let config = NicConfig {
+        engines: EngineConfigs::default().with_transmit_resync(TransmitResync::NextRecord),
+        ..NicConfig::default()
+    };
     let (mut device, mut driver) = nic(fast(config));
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     let mut send = |stream: &Stream, at: usize, bytes: usize| {
@@ -193,9 +204,9 @@ fn next_record_sync_reads_nothing_twice() {
     stream.seal(stream.units[1]);
     assert_eq!(send(&stream, 2021, 2021), (Sent::Posted, false, 2021));
     assert_eq!(send(&stream, 4042, 4042), (Sent::Posted, true, 4042), "afresh at the third");
-    let (counted, dma) = (driver.counters(), device.dma());
-    assert_eq!((counted.tx_tls_ooo, counted.tx_tls_needs_software, counted.tx_tls_next_record), (2, 2, 1));
-    assert_eq!((counted.tx_tls_dump_packets, dma.tx_resync), (0, 0));
+    let (counted, dma) = (driver.context_counters(engines::TLS), device.dma());
+    assert_eq!((counted.ooo, counted.needs_software, counted.next_record), (2, 2, 1));
+    assert_eq!((counted.dump_packets, dma.tx_resync), (0, 0));
     assert_eq!(device.counters().tx_drop_out_of_sync, 0);
 }
 
@@ -225,8 +236,8 @@ fn what_cannot_be_encrypted_is_dropped_and_counted() {
     }
     driver.flush(Instant::ZERO);
     assert!(frames(&mut device).is_empty());
-    let counted = driver.counters();
-    assert_eq!((counted.tx_tls_drop_no_sync_data, counted.tx_tls_drop_bypass_req), (2, 2));
+    let counted = driver.context_counters(engines::TLS);
+    assert_eq!((counted.no_sync_data, counted.no_unit), (2, 2));
 }
 
 /// Packets, contexts and errors as the device counts them.
@@ -237,13 +248,13 @@ fn what_a_receive_context_does_is_counted() {
     rig.frames = segments(&rig.stream, 700);
     assert_eq!(rig.deliver(0), TlsVerdict::Decrypted);
     assert_eq!(rig.deliver(1), TlsVerdict::Error, "the tag of the first record");
-    let counted = rig.device.counters();
+    let counted: TlsCounters = rig.device.engine_counters();
     assert_eq!((counted.rx_tls_decrypted_packets, counted.rx_tls_decrypted_bytes), (1, 695));
     assert_eq!((counted.rx_tls_err, counted.rx_tls_lost), (1, 1));
     rig.driver.tls().unwrap().remove(rig.context);
     rig.driver.flush(Instant::ZERO);
     frames(&mut rig.device);
     assert!(matches!(rig.driver.poll_event(), Some(DeviceEvent::Removed { .. })));
-    let driver = rig.driver.counters();
-    assert_eq!((driver.rx_tls_ctx, driver.rx_tls_del), (1, 1));
+    let driver = rig.driver.context_counters(engines::TLS);
+    assert_eq!((driver.receive.created, driver.receive.removed), (1, 1));
 }

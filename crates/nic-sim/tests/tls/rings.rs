@@ -22,8 +22,8 @@ fn a_ring_that_is_full_has_no_room_until_the_device_catches_up() {
     driver.poll_event();
     assert!(driver.arm(Waker::noop()), "who was told that there is no room may be gone: it is not said for ever");
     assert!(driver.room(&sender()) > 0);
-    assert_eq!(driver.counters().tx_tls_ooo, 2, "the first is where the context begins");
-    assert_eq!(driver.counters().tx_tls_dump_bytes, 3 * 8000);
+    assert_eq!(driver.context_counters(engines::TLS).ooo, 2, "the first is where the context begins");
+    assert_eq!(driver.context_counters(engines::TLS).dump_bytes, 3 * 8000);
     assert_eq!(device.counters().interrupts, 2, "one for the context, one for the room");
 }
 

@@ -1,7 +1,7 @@
 //! `nicbench fio`.
 
 use clap::Args;
-use nic_sim::NicConfig;
+use nic_sim::{NicConfig, NvmeTcpEngineConfig};
 use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
 use offload_bench_tls::bulk::Mode;
 use offload_bench_tls::table;
@@ -85,7 +85,11 @@ impl FioOptions {
             seed: self.run.wire.seed(),
             nic: NicConfig {
                 mtu: self.run.wire.mtu,
-                nvme_io_threshold: usize::try_from(self.place_from).unwrap_or(usize::MAX),
+                engines: NvmeTcpEngineConfig {
+                    io_threshold: usize::try_from(self.place_from).unwrap_or(usize::MAX),
+                    ..NvmeTcpEngineConfig::default()
+                }
+                .into(),
                 ..NicConfig::default()
             },
             link: self.run.wire.link(),

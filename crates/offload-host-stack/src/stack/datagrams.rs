@@ -9,10 +9,7 @@ use crate::udp::SendError;
 use bytes::{Buf, Bytes, BytesMut};
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
-use offload_api::{
-    Contexts, Datagram, FlowKey, NetDevice, PacketMark, Protocol, RxMeta, RxPacket, SendLimits, SocketEvent,
-    TxDatagram, engines,
-};
+use offload_api::{Contexts, Datagram, FlowKey, NetDevice, Protocol, RxPacket, SendLimits, SocketEvent, TxDatagram};
 use offload_base::Instant;
 
 impl Stack {
@@ -163,7 +160,7 @@ impl Stack {
             }
             let mut frame = packet.frame;
             self.counters.udp_no_ports += 1;
-            if is_opened(&packet.meta) {
+            if packet.meta.is_opened() {
                 // An answer quotes it, and what came sealed is not to leave in clear.
                 return;
             }
@@ -182,9 +179,4 @@ impl Stack {
             self.counters.udp_receive_drops += count;
         }
     }
-}
-
-/// Whether an engine opened the packet that is a protocol's above. (What ESP protected, an IPsec layer says.)
-pub(super) fn is_opened(meta: &RxMeta) -> bool {
-    matches!(meta.marks.packet(), PacketMark::Opened { context, .. } if context.engine() != engines::ESP)
 }

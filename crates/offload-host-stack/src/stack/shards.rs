@@ -11,11 +11,10 @@
 //! that is gone is handed to nobody, and no verdict of a queue's context leaves its shard.
 
 use super::Stack;
-use super::datagrams::is_opened;
 use crate::config::{Config, TcpConfig};
 use crate::network::{Arrival, Parsed, ParsedDatagram, concerns_all_shards};
 use bytes::BytesMut;
-use offload_api::{Mark, Marks, NetDevice, RxPacket, Verdict, engines};
+use offload_api::{Marks, NetDevice, RxPacket};
 use offload_base::Instant;
 
 /// A stack's place among the shards of its host.
@@ -135,10 +134,7 @@ impl Stack {
 
     fn pass_on(&mut self, what: What, mut packet: RxPacket, left: u16) {
         let Some(place) = &mut self.place else { return };
-        // NVMe/TCP's engine changes nothing but where bytes are.
-        let changes = |mark: Mark| mark.verdict == Verdict::Done && mark.context.engine() != engines::NVME_TCP;
-        let was_changed = packet.meta.marks.iter().any(changes) || is_opened(&packet.meta);
-        if was_changed || !packet.placed.is_empty() {
+        if packet.meta.is_changed() || !packet.placed.is_empty() {
             self.counters.shard_drops += 1;
             return;
         }
@@ -162,7 +158,7 @@ mod tests {
     use core::time::Duration;
     use offload_api::mock::MockDevice;
     use offload_api::rx::Checksums;
-    use offload_api::{Handle, RxMeta};
+    use offload_api::{Handle, RxMeta, Verdict, engines};
     use offload_base::{Seed, Seq};
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];

@@ -25,7 +25,6 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use nic::Nic;
 use nic_sim::dma::DmaBytes;
-use nic_sim::stats::DeviceCounters;
 use offload_api::Prefix;
 use offload_base::cost::{Domain, Meter};
 use offload_base::counters::CounterSet;
@@ -279,8 +278,8 @@ impl BedHost {
         self.nic.contexts()
     }
 
-    /// What each queue of its NIC counted.
-    pub fn queue_counters(&self) -> Vec<DeviceCounters> {
+    /// What each queue of its NIC counted, engines included.
+    pub fn queue_counters(&self) -> Vec<CounterSet> {
         self.nic.queue_counters()
     }
 

@@ -1,7 +1,6 @@
 //! The NIC of a host, or the function that it has of another's.
 
 use crate::runtime::lock;
-use nic_sim::device::stats::DeviceCounters;
 use nic_sim::dma::DmaBytes;
 use nic_sim::{Device, Function, QueuePair, SwitchedDevice, Vport};
 use offload_base::Instant;
@@ -32,8 +31,13 @@ impl Nic {
         self.ask(Function::contexts).unwrap_or_default()
     }
 
-    pub(super) fn queue_counters(&self) -> Vec<DeviceCounters> {
-        let of_each = |function: &Function| function.queue_pairs().iter().map(QueuePair::counters).collect();
+    pub(super) fn queue_counters(&self) -> Vec<CounterSet> {
+        let of_queue = |queue: &QueuePair| {
+            let mut set = CounterSet::default();
+            queue.count(&mut set);
+            set
+        };
+        let of_each = |function: &Function| function.queue_pairs().iter().map(of_queue).collect();
         self.ask(of_each).unwrap_or_default()
     }
 

@@ -7,30 +7,31 @@ use core::task::Waker;
 use core::time::Duration;
 use nic_sim::dma::DmaBytes;
 use nic_sim::frame::Frame;
-use nic_sim::stats::DeviceCounters;
 use nic_sim::wire::Port;
 use nic_sim::{Device, SwitchedDevice};
 use offload_base::Instant;
-use offload_base::counters::Counters;
+use offload_base::counters::{CounterSet, Counters};
 use std::sync::{Arc, Mutex};
 
 /// A NIC, and what it has counted.
 pub(crate) trait TracedNic: Port {
     /// What all its queues counted, and what was moved over PCIe.
-    fn counted(&self) -> (DeviceCounters, DmaBytes);
+    fn counted(&self) -> (CounterSet, DmaBytes);
 }
 
 impl TracedNic for Arc<Mutex<Device>> {
-    fn counted(&self) -> (DeviceCounters, DmaBytes) {
-        let device = lock(self);
-        (device.counters(), device.dma())
+    fn counted(&self) -> (CounterSet, DmaBytes) {
+        let (device, mut set) = (lock(self), CounterSet::default());
+        device.count(&mut set);
+        (set, device.dma())
     }
 }
 
 impl TracedNic for Arc<Mutex<SwitchedDevice>> {
-    fn counted(&self) -> (DeviceCounters, DmaBytes) {
-        let device = lock(self);
-        (device.counters(), device.dma())
+    fn counted(&self) -> (CounterSet, DmaBytes) {
+        let (device, mut set) = (lock(self), CounterSet::default());
+        device.count_functions(&mut set);
+        (set, device.dma())
     }
 }
 
@@ -46,7 +47,7 @@ pub(crate) struct TracedPort<N> {
     /// Bits per second; `None`: frames take no time on the line.
     rate: Option<u64>,
     line_free_at: Instant,
-    counted: DeviceCounters,
+    counted: CounterSet,
     dma: DmaBytes,
 }
 
@@ -66,7 +67,7 @@ impl<N: TracedNic> TracedPort<N> {
             wire,
             rate,
             line_free_at: Instant::ZERO,
-            counted: DeviceCounters::default(),
+            counted: CounterSet::default(),
             dma: DmaBytes::default(),
         }
     }
@@ -74,7 +75,8 @@ impl<N: TracedNic> TracedPort<N> {
     /// Tells what the NIC counted since the last time.
     fn tell(&mut self, now: Instant) {
         let (counted, dma) = self.device.counted();
-        let work = moved(&counted, &self.counted);
+        let by = |(name, value): (&'static str, u64)| (name, value.saturating_sub(self.counted.value(name)));
+        let work: Vec<Note<'_>> = counted.iter().map(by).filter(|(_, by)| *by > 0).collect();
         for (engine, belongs) in ENGINES {
             let notes: Vec<Note<'_>> = work.iter().copied().filter(|(name, _)| belongs(name)).collect();
             self.slice(self.engines, engine, now, &notes);

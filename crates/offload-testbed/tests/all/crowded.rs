@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use futures_util::future::join_all;
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
-use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
+use nic_sim::{NicConfig, TlsEngineConfig};
 use offload_api::{TlsKey, TlsSuite, TlsVersion};
 use offload_base::Seed;
 use offload_host_stack::{TcpConfig, TcpStream};
@@ -120,8 +120,11 @@ fn check(ends: &Ends) -> u64 {
 #[test]
 fn streams_that_end_make_room_for_those_that_found_none() {
     // A context has a place for its key: with a pool the places stay with the device, and only keys come and go.
-    for tls_context_pool in [0, NicConfig::default().tls_context_pool] {
-        let ends = crowd(&NicConfig { tls_contexts: ROOM as u32, tls_context_pool, ..NicConfig::default() });
+    for context_pool in [0, TlsEngineConfig::default().context_pool] {
+        let ends = crowd(&NicConfig {
+            engines: TlsEngineConfig { contexts: ROOM as u32, context_pool, ..TlsEngineConfig::default() }.into(),
+            ..NicConfig::default()
+        });
         assert_eq!(check(&ends), 2 * (STREAMS - ROOM) as u64);
         for counters in ends.servers.iter().chain(&ends.clients) {
             // 600 records at most, one of 32 asked with.

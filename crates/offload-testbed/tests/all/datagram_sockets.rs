@@ -12,8 +12,7 @@ use core::num::NonZeroU16;
 use core::task::Poll;
 use core::time::Duration;
 use nic_sim::NicConfig;
-use nic_sim::engine::{Context, Engine, Headers, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
-use nic_sim::stats::DeviceCounters;
+use nic_sim::engine::{Context, Engine, Headers, ImageReader, ImageWriter, NoCounters, Opened, PacketEngine, Shown};
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
 use nic_sim::wire::{LinkConfig, Recorder};
 use offload_api::{
@@ -82,6 +81,7 @@ impl Engine for Hush {
     type Change = Infallible;
     type State = u64;
     type Held = u64;
+    type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, key: u64) -> Option<(u64, u64)> {
         Some((0, key))
@@ -139,7 +139,7 @@ impl PacketEngine for Hush {
         }
     }
 
-    fn open(&mut self, context: Context<'_, Hush>, frame: &[u8], at: &usize, _: &mut DeviceCounters) -> Opened {
+    fn open(&mut self, context: Context<'_, Hush>, frame: &[u8], at: &usize, _: &mut NoCounters) -> Opened {
         let mut inner = BytesMut::from(frame);
         let number = number_of(&frame[*at..]);
         if !open(*context.held, &mut inner[*at..]) {
@@ -151,7 +151,7 @@ impl PacketEngine for Hush {
         Opened::Another { inner, mark, vouched: false }
     }
 
-    fn begin(&mut self, _: Context<'_, Hush>, ask: PacketAsk, _: &mut TxPacket, _: &mut DeviceCounters) -> Option<u64> {
+    fn begin(&mut self, _: Context<'_, Hush>, ask: PacketAsk, _: &mut TxPacket, _: &mut NoCounters) -> Option<u64> {
         assert_eq!(ask.args, 77, "what was asked comes here");
         Some(ask.number)
     }
@@ -162,7 +162,7 @@ impl PacketEngine for Hush {
         next: &mut u64,
         plain: &[u8],
         longest: usize,
-        _: &mut DeviceCounters,
+        _: &mut NoCounters,
     ) -> Option<BytesMut> {
         let at = payload_at(plain).expect("nothing else asks for it");
         assert_eq!(u64::from(number_of(&plain[at..])), *next, "each segment has the next number");
@@ -172,10 +172,6 @@ impl PacketEngine for Hush {
         seal(*context.held, &mut frame[at..]);
         fill_checksum(&mut frame);
         Some(frame)
-    }
-
-    fn note_missing(counters: &mut DeviceCounters) {
-        counters.tx_drop_unknown_context += 1;
     }
 }
 

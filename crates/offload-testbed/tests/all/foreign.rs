@@ -12,10 +12,9 @@ use core::time::Duration;
 use ktls_offload::{KtlsStream, Offload};
 use nic_sim::NicConfig;
 use nic_sim::engine::{
-    Context, Engine, ImageReader, ImageWriter, OutOfStep, Payload, Run, Stage, StageMakers, StageState, StageStates,
-    Stages, StreamEngine,
+    Context, Engine, ImageReader, ImageWriter, NamedStage, NoCounters, OutOfStep, Payload, Run, Stage, StageMakers,
+    StageState, StageStates, Stages, StreamEngine,
 };
-use nic_sim::stats::DeviceCounters;
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
 use offload_api::{
@@ -140,14 +139,16 @@ fn header_at(bytes: &[u8], at: usize) -> Option<usize> {
 #[derive(Debug)]
 struct Chain(u8);
 
-impl Stage for Chain {
+impl NamedStage for Chain {
     const NAME: &'static str = "chain";
     type Spec = u8;
 
     fn new(first: u8) -> Option<Chain> {
         Some(Chain(first))
     }
+}
 
+impl Stage for Chain {
     fn pass(&self, run: Run, StageState(state): &mut StageState, bytes: &mut [u8]) -> bool {
         for byte in bytes {
             let became = *byte ^ state[0] ^ self.0;
@@ -246,6 +247,7 @@ impl Engine for Veil {
     type Change = Infallible;
     type State = VeilState;
     type Held = Veiling;
+    type Counters = NoCounters;
 
     fn take_stages(&mut self, stages: &StageMakers) {
         self.stages = stages.clone();
@@ -311,12 +313,7 @@ impl Engine for Veil {
         if let Place::Tracking { asked, .. } = state.place { Some(asked) } else { None }
     }
 
-    fn answer(
-        &mut self,
-        context: Option<Context<'_, Veil>>,
-        (header, number): (Seq, Option<u64>),
-        _: &mut DeviceCounters,
-    ) {
+    fn answer(&mut self, context: Option<Context<'_, Veil>>, (header, number): (Seq, Option<u64>), _: &mut NoCounters) {
         let Some(Context { state, .. }) = context else { return };
         if let Place::Tracking { asked, next, passed, end } = state.place
             && asked == header
@@ -333,7 +330,7 @@ impl StreamEngine for Veil {
     fn receive(
         Context { state, held, .. }: Context<'_, Veil>,
         payload: &mut Payload<'_>,
-        _: &mut DeviceCounters,
+        _: &mut NoCounters,
     ) -> Option<Verdict> {
         if payload.content().is_some() {
             // In the content of other units it only transmits.
@@ -423,7 +420,7 @@ impl StreamEngine for Veil {
         Ok(bytes.len() as u64)
     }
 
-    fn note_sent(_: u64, _: &mut DeviceCounters) {}
+    fn note_sent(_: u64, _: &mut NoCounters) {}
 }
 
 // ---- the protocol

@@ -110,7 +110,8 @@ fn a_thousand_connections_are_spread_over_four_shards() {
     // A binomial distribution has a standard deviation of 13.7 here.
     assert!(passive.iter().all(|opened| (200..=300).contains(opened)), "{passive:?}");
     for (queue, opened) in server.queue_counters().iter().zip(passive) {
-        assert!(queue.rx_packets >= 5 * opened, "{} packets of {opened} connections", queue.rx_packets);
+        let packets = queue.value("rx_packets");
+        assert!(packets >= 5 * opened, "{packets} packets of {opened} connections");
     }
 }
 
@@ -232,8 +233,8 @@ fn fetch_eight(who: Who, bytes: usize, table: Option<[u16; 128]>) -> Fetched {
         // Every byte of them is looked at: of a few there are enough.
         streams: ports.iter().filter(|_| bytes < 1 << 20).map(of_port).collect(),
         counters: bed.counters(),
-        decrypted: client.queue_counters().iter().map(|queue| queue.rx_tls_decrypted_packets).collect(),
-        encrypted: server.queue_counters().iter().map(|queue| queue.tx_tls_encrypted_packets).collect(),
+        decrypted: client.queue_counters().iter().map(|queue| queue.value("rx_tls_decrypted_packets")).collect(),
+        encrypted: server.queue_counters().iter().map(|queue| queue.value("tx_tls_encrypted_packets")).collect(),
     }
 }
 

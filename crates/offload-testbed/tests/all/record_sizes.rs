@@ -10,7 +10,7 @@ use keyed::{Cipher, Side, accept, connect};
 use ktls_offload::{KtlsStream, Offload, TlsCounters};
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
 use nic_sim::wire::{LinkConfig, Recorder};
-use nic_sim::{NicConfig, TransmitResync};
+use nic_sim::{EngineConfigs, NicConfig, TransmitResync};
 use offload_api::{TlsSuite, TlsVersion};
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
@@ -53,7 +53,10 @@ impl Exchange {
     }
 
     fn run(&self, who: Who) -> Left {
-        let nic = NicConfig { tls_transmit_resync: self.transmit_resync, ..NicConfig::default() };
+        let nic = NicConfig {
+            engines: EngineConfigs::default().with_transmit_resync(self.transmit_resync),
+            ..NicConfig::default()
+        };
         let share = |share| Share::new(share).unwrap();
         let reorder = Reorder { share: share(self.reorder), hold: Duration::from_micros(30) };
         let impairments = Impairments { loss: share(self.loss), reorder: Some(reorder), ..Impairments::default() };

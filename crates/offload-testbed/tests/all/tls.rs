@@ -7,7 +7,7 @@ use bytes::Bytes;
 use core::time::Duration;
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
-use nic_sim::{NicConfig, TransmitResync};
+use nic_sim::{EngineConfigs, NicConfig, TlsEngineConfig, TransmitResync};
 use offload_base::Seed;
 use offload_base::cost::{Domain, Meter, Work};
 use offload_host_stack::TcpConfig;
@@ -70,10 +70,13 @@ fn dumps_and_next_record_sync_make_the_same_wire() {
         for seed in 0..3 {
             let cpu = Transfer { record_size, ..Transfer::new(Who::Cpu, seed, writes.clone()) };
             let by_cpu = cpu.run();
-            let runs = [TransmitResync::Dump, TransmitResync::NextRecord].map(|tls_transmit_resync| {
-                let nic = NicConfig { tls_transmit_resync, ..NicConfig::default() };
+            let runs = [TransmitResync::Dump, TransmitResync::NextRecord].map(|transmit_resync| {
+                let nic = NicConfig {
+                    engines: EngineConfigs::default().with_transmit_resync(transmit_resync),
+                    ..NicConfig::default()
+                };
                 let outcome = Transfer { who: Who::Nic, link: rough(0.02, 0.01), nic, ..cpu.clone() }.run();
-                assert!(outcome.received == cpu.sent(), "{tls_transmit_resync:?}, seed {seed}");
+                assert!(outcome.received == cpu.sent(), "{transmit_resync:?}, seed {seed}");
                 outcome
             });
             let expected = streams(&by_cpu.seen);
@@ -188,13 +191,19 @@ fn a_stream_lives_on_after_its_application() {
 
 #[test]
 fn a_nic_without_room_leaves_the_flow_to_software() {
-    let nic = NicConfig { tls_contexts: 1, ..NicConfig::default() };
+    let nic = NicConfig {
+        engines: TlsEngineConfig { contexts: 1, ..TlsEngineConfig::default() }.into(),
+        ..NicConfig::default()
+    };
     let transfer = Transfer { nic, ..Transfer::new(Who::Nic, 1, vec![random(1, 200_000)]) };
     let outcome = transfer.run();
     assert_eq!(outcome.received, transfer.sent());
     let refused = outcome.client_tls.offload_refused + outcome.server_tls.unwrap().offload_refused;
     assert_eq!(refused, 2, "one direction of each end");
-    let without = NicConfig { tls_contexts: 0, ..NicConfig::default() };
+    let without = NicConfig {
+        engines: TlsEngineConfig { contexts: 0, ..TlsEngineConfig::default() }.into(),
+        ..NicConfig::default()
+    };
     let transfer = Transfer { nic: without, ..transfer };
     assert_eq!(transfer.run().received, transfer.sent());
 }
@@ -291,7 +300,8 @@ proptest! {
         transfer.writes.retain(|write| { left = left.saturating_sub(write.len()); left > 0 });
         transfer.record_size = record_size;
         transfer.nic.mtu = mtu;
-        transfer.nic.tls_transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
+        let transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
+        transfer.nic.engines = transfer.nic.engines.with_transmit_resync(transmit_resync);
         transfer.nic.tso_max_bytes = tso;
         if tso > 65_536 {
             transfer.nic.lro_max_bytes = tso;

@@ -7,7 +7,7 @@
 use crate::rig::{self, PORT, Plan, World, nic, without_quic};
 use bytes::Bytes;
 use core::time::Duration;
-use nic_sim::NicConfig;
+use nic_sim::{NicConfig, QuicEngineConfig};
 use offload_base::Seed;
 use offload_wire::impairment::{Impairments, Reorder, Share};
 use offload_wire::{LinkConfig, Recorder};
@@ -82,7 +82,7 @@ fn schedules() -> impl Strategy<Value = Schedule> {
 fn nic_of(kind: u8) -> NicConfig {
     match kind % 6 {
         0 => without_quic(),
-        1 => NicConfig { quic_contexts: 1, ..nic() },
+        1 => NicConfig { engines: QuicEngineConfig { contexts: 1 }.into(), ..nic() },
         2 => NicConfig { context_cache_bytes: 208, ..nic() },
         3 => NicConfig { udp_segmentation: false, ..nic() },
         4 => NicConfig { queues: 3, ..nic() },

@@ -3,7 +3,7 @@
 use crate::rig::{World, connect, nic};
 use core::fmt::{Debug, Write};
 use core::time::Duration;
-use nic_sim::NicConfig;
+use nic_sim::{NicConfig, QuicEngineConfig};
 use offload_wire::LinkConfig;
 use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
@@ -60,7 +60,14 @@ fn life_of_a_connection_is_traced() {
     let events = Collector::default();
     let lines = tracing::subscriber::with_default(events.clone(), || {
         // One context is too few for the client: one of its directions is refused.
-        let mut world = World::new(7, [NicConfig { quic_contexts: 1, ..nic() }, nic()], LinkConfig::default());
+        let mut world = World::new(
+            7,
+            [
+                NicConfig { engines: QuicEngineConfig { contexts: 1, ..QuicEngineConfig::default() }.into(), ..nic() },
+                nic(),
+            ],
+            LinkConfig::default(),
+        );
         let config = |name| world.config(name).with(|c| c.paths = 2);
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = world.server(config("far"));

@@ -2,7 +2,7 @@
 
 use crate::rig::{Plan, World, nic, without_quic};
 use core::time::Duration;
-use nic_sim::NicConfig;
+use nic_sim::{NicConfig, QuicEngineConfig};
 use offload_wire::LinkConfig;
 use quic_offload::Offload;
 
@@ -88,7 +88,7 @@ fn without_protection_bytes_are_there_for_all_to_see() {
 /// A context of one connection has no room while others have: it is sealed in software, and comes back.
 #[test]
 fn a_full_device_is_asked_again() {
-    let mut world = world([NicConfig { quic_contexts: 2, ..nic() }, nic()]);
+    let mut world = world([NicConfig { engines: QuicEngineConfig { contexts: 2 }.into(), ..nic() }, nic()]);
     let (client, _driver) = world.client(world.config("near"));
     let (server, _server_driver) = world.server(world.config("far"));
     let (tls, to) = (world.client_tls(), world.to(false));

@@ -8,10 +8,10 @@
 
 use super::Contents;
 use crate::context::Found;
-use crate::engine::{Opened, Within};
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::coalesce::Wrapping;
 use bytes::{Bytes, BytesMut};
+use nic_engine::{Opened, Within};
 use offload_api::rx::Checksums;
 use offload_api::{Handle, Marks, PacketMark, Placements, RxMeta};
 use offload_base::Instant;
@@ -65,8 +65,8 @@ impl OpenedPacket {
 impl QueuePair {
     /// Runs a received frame through the engine that it is for, if any is.
     pub(crate) fn open(&mut self, data: &[u8], headers: &Headers) -> Arrived {
-        let QueuePair { contexts, steering, dma, counters, .. } = self;
-        let opener = match contexts.look(data, headers, steering, counters) {
+        let QueuePair { contexts, steering, dma, .. } = self;
+        let opener = match contexts.look(data, headers, steering) {
             Found::Nothing => return Arrived::AsItWas,
             Found::Opener(handle) => handle,
             Found::Unknown => return Arrived::Unopened(PacketMark::None),
@@ -79,7 +79,7 @@ impl QueuePair {
                 return Arrived::AsItWas;
             }
         };
-        let opened = contexts.packet(opener, dma).map(|engine| engine.open(opener, data, counters));
+        let opened = contexts.packet(opener, dma).map(|engine| engine.open(opener, data));
         let (frame, inner, mark, (checksums, transport)) = match opened {
             None => return Arrived::Unopened(PacketMark::None),
             Some(Opened::Untouched(mark)) => return Arrived::Unopened(mark),

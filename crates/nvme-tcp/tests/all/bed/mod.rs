@@ -5,11 +5,11 @@
 use bytes::{Bytes, BytesMut};
 use core::future::Future;
 use core::time::Duration;
-use nic_sim::NicConfig;
 use nic_sim::jobs::WrappingKey;
 use nic_sim::transforms::{Secret, Tweak};
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
+use nic_sim::{NicConfig, NvmeTcpEngineConfig};
 use nvme_tcp::host::{Connecting, Connector, Host, HostConfig, HostIdentity, KeyedVolume};
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
 use nvme_tcp::target::{Server, Target, TargetConfig, Threads, TransportConfig};
@@ -72,7 +72,10 @@ impl Bed {
 
     /// One with a host whose NIC has room for so many NVMe/TCP contexts.
     pub(crate) fn with_contexts(seed: u64, contexts: u32) -> Bed {
-        let nic = NicConfig { nvme_contexts: contexts, ..NicConfig::default() };
+        let nic = NicConfig {
+            engines: NvmeTcpEngineConfig { contexts, ..NvmeTcpEngineConfig::default() }.into(),
+            ..NicConfig::default()
+        };
         Bed::build(seed, TransportConfig::default(), Layers::Tcp, 0.0, nic, None, 512)
     }
 
@@ -114,11 +117,7 @@ impl Bed {
             Impairments { loss: Share::new(loss).unwrap(), reorder: Some(reorder), ..Impairments::default() };
         let link = LinkConfig { rate: Some(2_000_000_000), impairments, ..LinkConfig::default() };
         let mut builder = Testbed::builder(seed)
-            .host(
-                "target",
-                NicConfig { nvme_contexts: NicConfig::default().nvme_contexts, ..nic.clone() },
-                TcpConfig::default(),
-            )
+            .host("target", NicConfig { engines: NicConfig::default().engines, ..nic.clone() }, TcpConfig::default())
             .host("host", nic, TcpConfig::default())
             .wire(0, 1, link);
         if let Some(capture) = &capture {

@@ -6,7 +6,7 @@ use core::future::{Future, poll_fn};
 use core::net::{IpAddr, SocketAddr};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use nic_sim::NicConfig;
+use nic_sim::{NicConfig, QuicEngineConfig};
 use offload_api::{Contexts, Datagram, DatagramSocket, SendLimits, SendRefused, SocketEvent, TxDatagram};
 use offload_base::counters::CounterSet;
 use offload_base::{RandomSource, Seed, Timers};
@@ -39,7 +39,7 @@ pub(crate) fn nic() -> NicConfig {
 }
 
 pub(crate) fn without_quic() -> NicConfig {
-    NicConfig { quic_contexts: 0, ..nic() }
+    NicConfig { engines: QuicEngineConfig { contexts: 0 }.into(), ..nic() }
 }
 
 impl World {

@@ -1,0 +1,70 @@
+//! The list of a NIC's engines.
+
+use crate::hosted::Installed;
+use crate::{EngineDescription, JobEngine, NamedStage, PacketEngine, StageMakers, StreamEngine};
+use offload_api::EngineInfo;
+
+/// The engines of a NIC, in the order of their numbers.
+///
+/// ```
+/// use nic_engine::Engines;
+/// use nic_sim::engines::DataKeys;
+///
+/// let mut engines = Engines::none();
+/// engines.add_job(DataKeys::default(), 16);
+/// assert_eq!((engines.infos()[0].name, engines.infos()[0].contexts), ("data keys", 16));
+/// let [installed] = &engines.into_installed()[..] else { panic!("it is one") };
+/// assert!(matches!(installed, nic_engine::hosted::Installed::Job(_)));
+/// ```
+#[derive(Debug)]
+pub struct Engines {
+    installed: Vec<Installed>,
+    stages: StageMakers,
+}
+
+impl Engines {
+    /// None at all.
+    pub fn none() -> Engines {
+        Engines { installed: Vec::new(), stages: StageMakers::default() }
+    }
+
+    /// Adds an engine that follows the bytes of flows, with so many contexts at most. To come back to the middle of a unit, a
+    /// driver runs the unit through the context from its first byte on.
+    pub fn add_stream<E: StreamEngine>(&mut self, engine: E, contexts: u32) {
+        self.installed.push(Installed::stream(engine, contexts));
+    }
+
+    /// Adds an engine that works on whole packets, with so many contexts at most.
+    pub fn add_packet<E: PacketEngine>(&mut self, engine: E, contexts: u32) {
+        self.installed.push(Installed::packet(engine, contexts));
+    }
+
+    /// Adds an engine that works from memory to memory, with so many contexts at most. Only a lookaside
+    /// accelerator has job queues that lead to it.
+    pub fn add_job<E: JobEngine>(&mut self, engine: E, contexts: u32) {
+        self.installed.push(Installed::job(engine, contexts));
+    }
+
+    /// What a driver is told of them.
+    pub fn descriptions(&self) -> Vec<EngineDescription> {
+        self.installed.iter().zip(0..).map(|(engine, number)| engine.any().description(number)).collect()
+    }
+
+    /// What protocols are told of them.
+    pub fn infos(&self) -> Vec<EngineInfo> {
+        self.descriptions().into_iter().map(|engine| engine.info).collect()
+    }
+
+    /// Adds a stage, for any engine that has some.
+    pub fn add_stage<S: NamedStage>(&mut self) {
+        self.stages = core::mem::take(&mut self.stages).with::<S>();
+    }
+
+    /// Hands the engines to a device, with the stages.
+    pub fn into_installed(mut self) -> Vec<Installed> {
+        for engine in &mut self.installed {
+            engine.any_mut().take_stages(&self.stages);
+        }
+        self.installed
+    }
+}

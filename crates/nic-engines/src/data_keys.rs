@@ -1,0 +1,185 @@
+//! Data-encryption keys, as many as host memory holds: AES-XTS with a key for each tenant and volume.
+//!
+//! Jobs name a key as their session; stages of engines that work on packets name it by its handle, and are lent it while
+//! they work ([`InlineKey`]).
+//!
+//! A key's image in host memory is the key; it is fetched when a job or a packet needs it, and expanded for that: about a kilobyte for jobs,
+//! and as much for stages. What was expanded stays as long as the key is on the NIC. So the memory for a key is that of its image and of its place
+//! in the table, and of those in the cache that were used, one or two kilobytes more.
+
+use core::convert::Infallible;
+use nic_engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, Lent, NoCounters};
+use offload_api::{Direction, Job, JobStatus, Outcome};
+use offload_jobs::{DATA_KEYS, DataKey, DataKeySpec, WrappingKey, perform};
+use offload_transforms::{Secret, Tweak};
+use resumable_aead::{DataUnits, Volume, XtsKey};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The engine [`DATA_KEYS`](offload_jobs::DATA_KEYS). It is changed by a [`WrappingKey`], and makes contexts from a
+/// [`DataKeySpec`] of the same tenant.
+///
+/// ```
+/// use nic_engine::Engines;
+/// use nic_engines::DataKeys;
+///
+/// let mut engines = Engines::none();
+/// engines.add_job(DataKeys::default(), 16);
+/// assert_eq!((engines.infos()[0].name, engines.infos()[0].contexts), ("data keys", 16));
+/// ```
+#[derive(Debug, Default)]
+pub struct DataKeys {
+    /// The wrapping keys, by queue and tenant. A queue uses only its own.
+    tenants: BTreeMap<(usize, u32), WrappingKey>,
+}
+
+/// A key on the NIC. See [`DataKeys`] for an example.
+#[derive(Debug)]
+pub struct KeyOnNic {
+    key: DataKey,
+    /// For stages, once one asked for it.
+    inline: Option<Arc<InlineKey>>,
+}
+
+impl KeyOnNic {
+    fn new(key: DataKey) -> Box<KeyOnNic> {
+        Box::new(KeyOnNic { key, inline: None })
+    }
+
+    /// `None`: stages cannot work on units of this size, which are not whole blocks.
+    fn inline(&mut self) -> Option<&Arc<InlineKey>> {
+        if self.inline.is_none() {
+            let DataKey { tenant, volume, unit, tweak, ref key, .. } = self.key;
+            let units = match tweak {
+                Tweak::Sectors512 => DataUnits::counting_512(unit as usize),
+                _ => DataUnits::new(unit as usize),
+            };
+            let blocks = Volume::new(XtsKey::new(key.bytes()).ok()?, units.ok()?);
+            self.inline = Some(Arc::new(InlineKey { tenant, volume, blocks }));
+        }
+        self.inline.as_ref()
+    }
+}
+
+/// A key as a stage has it.
+#[derive(Debug)]
+pub(super) struct InlineKey {
+    tenant: u32,
+    volume: u64,
+    blocks: Volume,
+}
+
+impl InlineKey {
+    /// Whether it is this tenant's, for this volume.
+    pub(super) fn is_of(&self, tenant: u32, volume: u64) -> bool {
+        (self.tenant, self.volume) == (tenant, volume)
+    }
+
+    /// What works on blocks.
+    pub(super) fn volume(&self) -> &Volume {
+        &self.blocks
+    }
+}
+
+impl Engine for DataKeys {
+    const NAME: &'static str = DATA_KEYS;
+    type Spec = DataKeySpec;
+    type Command = Infallible;
+    type Change = WrappingKey;
+    /// Behind a pointer, so that it is nowhere else: what is moved leaves a copy behind.
+    type State = Box<KeyOnNic>;
+    type Held = ();
+    type Counters = NoCounters;
+
+    fn create(&mut self, direction: Direction, spec: DataKeySpec) -> Option<(Box<KeyOnNic>, ())> {
+        self.create_for(0, direction, spec)
+    }
+
+    fn create_for(&mut self, queue: usize, _: Direction, spec: DataKeySpec) -> Option<(Box<KeyOnNic>, ())> {
+        let key = self.tenants.get(&(queue, spec.tenant))?.unwrap(&spec).ok()?;
+        Some((KeyOnNic::new(key), ()))
+    }
+
+    fn save(state: &Box<KeyOnNic>, image: &mut ImageWriter<'_>) {
+        let key = &state.key;
+        image.put_u32(key.tenant);
+        image.put_u64(key.volume);
+        image.put_u32(key.unit);
+        image.put_u8(u8::from(key.tweak == Tweak::Sectors512));
+        let bytes = key.key.bytes();
+        image.put_u8(bytes.len() as u8);
+        image.put(bytes);
+    }
+
+    fn load(image: &mut ImageReader<'_>) -> Option<Box<KeyOnNic>> {
+        let (tenant, volume, unit) = (image.take_u32()?, image.take_u64()?, image.take_u32()?);
+        let tweak = if image.take_u8()? == 1 { Tweak::Sectors512 } else { Tweak::Unit };
+        let len = usize::from(image.take_u8()?);
+        let key = Secret::new(image.rest().get(..len)?.to_vec());
+        Some(KeyOnNic::new(DataKey::again(tenant, volume, unit, tweak, key)))
+    }
+
+    fn change(&mut self, tenant: WrappingKey) {
+        self.change_for(0, tenant);
+    }
+
+    /// Sets the wrapping key of a tenant of `queue`. An empty key removes it.
+    fn change_for(&mut self, queue: usize, tenant: WrappingKey) {
+        if tenant.key.bytes().is_empty() {
+            self.tenants.remove(&(queue, tenant.tenant));
+        } else {
+            self.tenants.insert((queue, tenant.tenant), tenant);
+        }
+    }
+
+    fn forget_queue(&mut self, queue: usize) {
+        self.tenants.retain(|(of, _), _| *of != queue);
+    }
+
+    fn lend(context: Context<'_, DataKeys>) -> Option<Lent> {
+        Some(context.state.inline()?.clone())
+    }
+
+    fn forget(&mut self) {
+        self.tenants.clear();
+    }
+}
+
+impl JobEngine for DataKeys {
+    fn run(&mut self, context: Context<'_, DataKeys>, job: &mut Job) -> Outcome {
+        match context.state.key.session() {
+            Ok(session) => perform(session, job),
+            Err(_) => Outcome::failed(JobStatus::NoSession),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic_engine::ContextImage;
+
+    #[test]
+    fn wrapping_keys_go_with_their_queue() {
+        let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![1; 32]) };
+        let spec = tenant.wrap(1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
+        let mut keys = DataKeys::default();
+        for queue in [0, 1] {
+            keys.change_for(queue, tenant.clone());
+        }
+        keys.forget_queue(1);
+        let mut opens = |queue| keys.create_for(queue, Direction::Transmit, spec.clone()).is_some();
+        assert_eq!([0, 1, 2].map(&mut opens), [true, false, false]);
+    }
+
+    /// Evicted, and fetched again, a key makes of a block what it made of it before.
+    #[test]
+    fn a_key_comes_back_from_host_memory_as_it_was() {
+        for tweak in [Tweak::Unit, Tweak::Sectors512] {
+            let key = KeyOnNic::new(DataKey::again(7, 9, 4096, tweak, Secret::new((0..64).collect())));
+            let back = ContextImage::of(|image| DataKeys::save(&key, image)).read(DataKeys::load).unwrap();
+            let known = |key: &DataKey| (key.tenant, key.volume, key.unit, key.tweak, key.key.bytes().to_vec());
+            assert_eq!(known(&back.key), known(&key.key));
+        }
+    }
+}

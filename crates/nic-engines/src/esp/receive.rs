@@ -1,0 +1,137 @@
+//! The ESP receive engine (RFC 4303 3.4).
+//!
+//! All or nothing: a packet in which anything failed is handed up as it was on the wire. Only what an SA's own rules
+//! forbid in packet offload (a replay, a dead SA, something that is not one of its packets) goes no further.
+
+use super::{Esp, EspCounters, Numbers, SaState};
+use bytes::BytesMut;
+use nic_engine::Within;
+use nic_engine::{Context, Opened, Shown};
+use offload_api::KeyBytes;
+use offload_api::{EspMode, EspVerdict, PacketMark};
+use offload_esp::{ESP_AND_IV, ETHERNET, EspAt, UDP_ENCAPSULATION_PORT, UnwrapError, unwrap};
+use offload_formats::checksum::is_ipv4_header_right;
+use offload_formats::protocol;
+use offload_formats::{Headers, IpHeaders, Kind};
+
+/// Why a packet goes no further.
+enum Why {
+    /// It was there before, or is too old.
+    Replay,
+    /// The SA is used up.
+    Expired,
+    /// It is authentic, and nothing that its SA carries.
+    Mode,
+    /// It was made to be discarded.
+    Dummy,
+}
+
+impl Why {
+    fn dropped(self, counters: &mut EspCounters) -> Opened {
+        counters.ipsec_rx_drop_pkts += 1;
+        *match self {
+            Why::Replay => &mut counters.xfrm_in_state_seq_error,
+            Why::Expired => &mut counters.xfrm_in_state_expired,
+            Why::Mode => &mut counters.xfrm_in_state_mode_error,
+            Why::Dummy => &mut counters.ipsec_rx_dummy,
+        } += 1;
+        Opened::Dropped
+    }
+}
+
+/// The SA that a frame shows.
+pub(super) fn look(frame: &[u8], headers: &Headers) -> Shown<EspAt> {
+    // As most are.
+    if headers.find(Kind::Esp).is_none() && !headers.is_fragment() {
+        return Shown::Nothing;
+    }
+    if let Some(at) = EspAt::of(headers, frame) {
+        return Shown::Key(KeyBytes::of_addresses(at.spi, at.ip.source, at.ip.destination), at);
+    }
+    let is_untagged = headers.network().is_some_and(|(_, at)| at == ETHERNET);
+    match headers.upper().filter(|_| headers.is_fragment() && is_untagged).map(|(protocol, _)| protocol) {
+        Some(protocol::ESP) => Shown::Fragment,
+        // ESP may be in it.
+        Some(protocol::UDP) => Shown::PerhapsFragment,
+        _ => Shown::Nothing,
+    }
+}
+
+/// The SA of the first fragment of an ESP packet, or of one in UDP.
+pub(super) fn key_of_first(packet: &[u8], headers: &IpHeaders) -> Option<KeyBytes> {
+    let upper = packet.get(headers.upper..)?;
+    let esp = match headers.protocol {
+        protocol::ESP => upper,
+        protocol::UDP if upper.get(2..4)? == UDP_ENCAPSULATION_PORT.to_be_bytes() => upper.get(UDP_BYTES..)?,
+        _ => return None,
+    };
+    let spi = esp.first_chunk().copied().map(u32::from_be_bytes)?;
+    Some(KeyBytes::of_addresses(spi, headers.source(packet), headers.destination(packet)))
+}
+
+/// Works on a frame of an SA.
+pub(super) fn open(
+    engine: &mut Esp,
+    mut sa: Context<'_, Esp>,
+    data: &[u8],
+    at: &EspAt,
+    counters: &mut EspCounters,
+) -> Opened {
+    let Context { handle, state, held } = &mut sa;
+    let (context, whole) = (*handle, held.is_whole());
+    let SaState { numbers, meter, .. } = &mut **state;
+    let window = match numbers {
+        Numbers::Receive(window) => Some(window),
+        Numbers::ReceiveWide => held.wide.as_mut(),
+        Numbers::Send(_) => None,
+    };
+    let Some(window) = window else { return Opened::Untouched(PacketMark::None) };
+    if held.params.encapsulation.is_some() != at.udp {
+        return Opened::Untouched(PacketMark::None);
+    }
+    let number = if whole { window.check(at.low) } else { window.whole(at.low) };
+    let number = match number {
+        Ok(number) if !whole || meter.allows(1) => number,
+        Ok(_) => return Why::Expired.dropped(counters),
+        Err(_) if whole => return Why::Replay.dropped(counters),
+        Err(_) => return Opened::Untouched(PacketMark::None),
+    };
+    // RFC 1122 3.2.1.2. What is made of it would have a checksum that is right.
+    if !at.ip.is_ipv6() && !is_ipv4_header_right(&data[ETHERNET..]) {
+        return Opened::Untouched(PacketMark::None);
+    }
+    let mut frame = BytesMut::from(data);
+    let Ok(trailer) = held.cipher.open(&mut frame, at, number) else {
+        counters.ipsec_rx_auth_fail += 1;
+        return Opened::Untouched(PacketMark::Failed { context });
+    };
+    let before = window.top();
+    let new = window.accept(number);
+    let mode = held.params.mode;
+    let opened = if whole {
+        let unwrapped = unwrap(frame, at, &trailer, &held.params);
+        engine.spend(&mut sa, before, number, trailer.payload as u64);
+        let inner = match unwrapped {
+            Ok(inner) => inner,
+            Err(UnwrapError::Dummy) => return Why::Dummy.dropped(counters),
+            Err(_) => return Why::Mode.dropped(counters),
+        };
+        let mark = PacketMark::Opened { context, number, packets: 1, code: EspVerdict::UNWRAPPED };
+        // RFC 3948 3.1.2: what a translator changed under the checksum, ESP makes up for.
+        Opened::Another { inner, mark, vouched: at.udp && mode == EspMode::Transport }
+    } else {
+        let in_front = match mode {
+            EspMode::Transport => ETHERNET + at.ip.header,
+            EspMode::Tunnel => ETHERNET,
+        };
+        let within = Within { headers: at.esp, opened: at.esp + ESP_AND_IV, in_front };
+        let inner = unwrap(frame.clone(), at, &trailer, &held.params).ok().map(|inner| (inner, within));
+        let mark = PacketMark::Opened { context, number, packets: 1, code: 0 };
+        Opened::InPlace { frame, inner, mark, new }
+    };
+    counters.ipsec_rx_pkts += 1;
+    counters.ipsec_rx_bytes += data.len() as u64;
+    opened
+}
+
+const UDP_BYTES: usize = 8;

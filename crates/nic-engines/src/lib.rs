@@ -1,0 +1,111 @@
+//! The built-in engines of an offload NIC in software. Each is a folder or a file, and brings its configuration and its counters.
+//!
+//! - `tls`: TLS records of a flow; `nvme`: PDUs of NVMe/TCP, with `xts` and `protection` as stages for their data;
+//! - `esp`: IPsec; `quic`: QUIC packets;
+//! - [`Transforms`], [`DataKeys`]: jobs from memory to memory.
+//!
+//! They stand on `nic-engine` as an engine from outside does. [`EngineConfigs::engines`] lists those that every NIC has.
+
+#![forbid(unsafe_code)]
+
+mod data_keys;
+mod esp;
+mod nvme;
+mod protection;
+mod quic;
+mod tls;
+mod transform;
+mod xts;
+
+pub use data_keys::DataKeys;
+pub use esp::{EspCounters, EspEngineConfig};
+use nic_engine::{Engines, TransmitResync};
+pub use nvme::{NvmeTcpCounters, NvmeTcpEngineConfig};
+use offload_api::Handle;
+pub use quic::{QuicCounters, QuicEngineConfig};
+pub use tls::{TlsCounters, TlsEngineConfig};
+pub use transform::Transforms;
+
+/// Configuration of the engines that every NIC has.
+///
+/// ```
+/// use nic_engines::{EngineConfigs, TlsEngineConfig};
+///
+/// let configs = EngineConfigs::from(TlsEngineConfig { contexts: 8, ..TlsEngineConfig::default() });
+/// let names: Vec<_> = configs.engines().infos().iter().map(|info| (info.name, info.contexts)).collect();
+/// assert_eq!(names[0], ("tls", 8));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct EngineConfigs {
+    /// TLS.
+    pub tls: TlsEngineConfig,
+    /// ESP.
+    pub esp: EspEngineConfig,
+    /// NVMe/TCP.
+    pub nvme_tcp: NvmeTcpEngineConfig,
+    /// QUIC.
+    pub quic: QuicEngineConfig,
+}
+
+impl EngineConfigs {
+    /// The engines that every NIC has, in the order of [`engines`](offload_api::engines).
+    pub fn engines(&self) -> Engines {
+        let mut engines = Engines::none();
+        engines.add_stream(tls::Tls::new(&self.tls), self.tls.contexts);
+        engines.add_packet(esp::Esp::default(), self.esp.sas);
+        engines.add_stream(nvme::NvmeTcp::new(&self.nvme_tcp), self.nvme_tcp.contexts);
+        engines.add_packet(quic::Quic::default(), self.quic.contexts);
+        engines.add_job(DataKeys::default(), Handle::PLACES);
+        engines.add_stage::<xts::Xts>();
+        engines.add_stage::<protection::ProtectedBlocks>();
+        engines
+    }
+
+    /// The same, with one way to restore the transmit contexts of all engines.
+    #[must_use]
+    pub fn with_transmit_resync(mut self, resync: TransmitResync) -> EngineConfigs {
+        self.tls.transmit_resync = resync;
+        self.nvme_tcp.transmit_resync = resync;
+        self
+    }
+
+    /// Configuration of each of `queues` queues, which share the room for contexts.
+    #[must_use]
+    pub fn of_each_queue(mut self, queues: u16) -> EngineConfigs {
+        let share = u32::from(queues.max(1));
+        self.tls.contexts /= share;
+        self.nvme_tcp.contexts /= share;
+        self.quic.contexts /= share;
+        self.esp.sas = self.esp.sas.div_ceil(share);
+        self
+    }
+}
+
+impl From<TlsEngineConfig> for EngineConfigs {
+    fn from(tls: TlsEngineConfig) -> EngineConfigs {
+        EngineConfigs { tls, ..EngineConfigs::default() }
+    }
+}
+
+impl From<EspEngineConfig> for EngineConfigs {
+    fn from(esp: EspEngineConfig) -> EngineConfigs {
+        EngineConfigs { esp, ..EngineConfigs::default() }
+    }
+}
+
+impl From<NvmeTcpEngineConfig> for EngineConfigs {
+    fn from(nvme_tcp: NvmeTcpEngineConfig) -> EngineConfigs {
+        EngineConfigs { nvme_tcp, ..EngineConfigs::default() }
+    }
+}
+
+impl From<QuicEngineConfig> for EngineConfigs {
+    fn from(quic: QuicEngineConfig) -> EngineConfigs {
+        EngineConfigs { quic, ..EngineConfigs::default() }
+    }
+}
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,612 @@
+//! A stream of PDUs from a controller, followed packet by packet.
+//!
+//! ```text
+//!            the next packet: placed, checked              a gap that hides a header
+//!   Known ----------------------------------> Known   Known -------------------------> Searching
+//!            a gap inside data: goes on placing, the digest of that PDU is software's
+//!   Searching --- something that looks like a header: ask software --> Tracking
+//!   Tracking  --- lengths lead to no header, or software says no --> Searching
+//!   Tracking  --- software says yes --> Known
+//! ```
+//!
+//! Over TLS the stream is the content of records that the TLS engine opened, packet by packet; its bytes keep the TCP
+//! sequence numbers that they have on the wire, so between records the numbers jump. Behind a gap the TLS engine opens
+//! nothing before the next record, and can tell how much content it passed over.
+//!
+//! Invariant: nothing is held back, changed or dropped; a packet from the past passes by. The state is of constant size.
+
+use super::cursor::{Cursor, Data};
+use super::open_block::OpenBlock;
+use super::placement::Placement;
+use nic_engine::Content;
+use nic_engine::{ImageReader, ImageWriter};
+use offload_api::rx::NvmeVerdict;
+use offload_api::{NvmeTcpConfig, Placements};
+use offload_base::Seq;
+use offload_formats::nvme::PduHeader;
+
+/// A receive context's state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NvmeReceive {
+    config: NvmeTcpConfig,
+    place: Place,
+    /// Over TLS: the end of the last packet that the TLS engine went through.
+    shown_to: Option<Seq>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// `next` is the next byte of the stream, the cursor stands there, and `open` came before it.
+    Known { next: Seq, cursor: Cursor, open: OpenBlock },
+    /// Somewhere: looking for what may be a header.
+    Searching { end: Seq, have: u8, bytes: [u8; PduHeader::BYTES] },
+    /// Following lengths from what may be a header.
+    Tracking { asked: Seq, next: Seq, cursor: Cursor },
+}
+
+impl Place {
+    fn known(next: Seq, cursor: Cursor) -> Place {
+        Place::Known { next, cursor, open: OpenBlock::default() }
+    }
+}
+
+/// What the engine made of a packet's payload.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    pub(crate) verdict: NvmeVerdict,
+    pub(crate) placed: Placements,
+    /// The context lost its place with this packet.
+    pub(crate) lost: bool,
+}
+
+impl NvmeReceive {
+    /// A context that waits for the PDU that begins at `start`.
+    pub(crate) fn new(config: NvmeTcpConfig, start: Seq) -> NvmeReceive {
+        NvmeReceive { config, place: Place::known(start, Cursor::START), shown_to: None }
+    }
+
+    /// Writes the state out.
+    pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
+        let NvmeTcpConfig { header_digest, data_digest, alignment, check } = self.config;
+        let flags = [header_digest, data_digest, check, self.shown_to.is_some()];
+        image.put_u8(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
+        image.put_u8(alignment);
+        image.put_seq(self.shown_to.unwrap_or(Seq(0)));
+        match &self.place {
+            Place::Known { next, cursor, open } => {
+                image.put_u8(KNOWN);
+                image.put_seq(*next);
+                cursor.write(image);
+                open.write(image);
+            }
+            Place::Searching { end, have, bytes } => {
+                image.put_u8(SEARCHING);
+                image.put_seq(*end);
+                image.put_u8(*have);
+                image.put(bytes);
+            }
+            Place::Tracking { asked, next, cursor } => {
+                image.put_u8(TRACKING);
+                image.put_seq(*asked);
+                image.put_seq(*next);
+                cursor.write(image);
+            }
+        }
+    }
+
+    /// Reads back what [`write`](Self::write) wrote.
+    pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<NvmeReceive> {
+        let bits = image.take_u8()?;
+        let flag = |bit: u8| bits >> bit & 1 == 1;
+        let config =
+            NvmeTcpConfig { header_digest: flag(0), data_digest: flag(1), check: flag(2), alignment: image.take_u8()? };
+        let shown_to = Some(image.take_seq()?).filter(|_| flag(3));
+        let place = match image.take_u8()? {
+            KNOWN => {
+                let (next, cursor) = (image.take_seq()?, Cursor::read(image, &config)?);
+                Place::Known { next, cursor, open: OpenBlock::read(image)? }
+            }
+            SEARCHING => Place::Searching { end: image.take_seq()?, have: image.take_u8()?, bytes: image.take()? },
+            TRACKING => {
+                let (asked, next) = (image.take_seq()?, image.take_seq()?);
+                Place::Tracking { asked, next, cursor: Cursor::read(image, &config)? }
+            }
+            _ => return None,
+        };
+        Some(NvmeReceive { config, place, shown_to })
+    }
+
+    /// Works on the payload at `seq`.
+    pub(crate) fn receive(&mut self, seq: Seq, payload: &[u8], placement: &mut Placement) -> Received {
+        match self.place {
+            Place::Known { next, cursor, open } => self.follow(seq, payload, next, cursor, open, placement),
+            Place::Searching { .. } => self.search(seq, payload),
+            Place::Tracking { asked, next, cursor } => self.track(seq, payload, asked, next, cursor),
+        }
+    }
+
+    /// Works on the content of TLS records in the packet at `seq`: the parts `content` of `plain`, its payload opened.
+    pub(crate) fn receive_content(
+        &mut self,
+        seq: Seq,
+        content: &[(usize, usize)],
+        plain: &[u8],
+        placement: &mut Placement,
+    ) -> Received {
+        let follows = self.shown_to == Some(seq);
+        let first = self.shown_to.is_none();
+        self.shown_to = Some(seq + plain.len() as u32);
+        let mut all = Received { verdict: NvmeVerdict::NotChecked, ..Received::default() };
+        if !follows && !first {
+            all.lost = self.lose_content();
+        }
+        let mut vouched = self.config.check && !content.is_empty();
+        for (number, &(mut at, mut length)) in content.iter().enumerate() {
+            let mut start = seq + at as u32;
+            if first && let Place::Known { next, .. } = self.place {
+                // It may have been told of a PDU that begins further on, in this packet or behind it.
+                let before = if start.before(next) { next.distance_from(start) } else { 0 };
+                let before = length.min(before as usize);
+                (at, length, start) = (at + before, length - before, start + before as u32);
+                vouched &= before == 0;
+                if length == 0 {
+                    continue;
+                }
+                all.lost |= start.after(next) && number == 0 && self.lose_content();
+            }
+            if follows || !first || number > 0 {
+                // Between two parts of the content there is nothing of it.
+                self.move_to(start);
+            }
+            let part = self.receive(start, &plain[at..at + length], placement);
+            all.lost |= part.lost;
+            all.placed.extend(part.placed.into_iter().map(|(offset, piece)| (at + offset, piece)));
+            vouched &= part.verdict == NvmeVerdict::Good;
+            if part.verdict == NvmeVerdict::ResyncRequested {
+                all.verdict = NvmeVerdict::ResyncRequested;
+            }
+        }
+        if vouched {
+            all.verdict = NvmeVerdict::Good;
+        }
+        all
+    }
+
+    /// The commands of which data are in the payload at `seq`, as far as that is known.
+    pub(crate) fn commands(&self, seq: Seq, payload: &[u8], command: &mut dyn FnMut(u16)) {
+        let Place::Known { next, cursor, .. } = self.place else { return };
+        if seq.before(next) {
+            return;
+        }
+        if let Some((from, mut cursor)) = enter(cursor, next, seq, payload.len()) {
+            // What is no PDU is found out when it is received.
+            let _passed = cursor.pass(&self.unchecked(), &payload[from..], &mut |data| command(data.command));
+        }
+    }
+
+    /// The same of the content of records.
+    pub(crate) fn commands_in_content(
+        &self,
+        seq: Seq,
+        content: &[(usize, usize)],
+        plain: &[u8],
+        command: &mut dyn FnMut(u16),
+    ) {
+        let Place::Known { next, mut cursor, .. } = self.place else { return };
+        if self.shown_to.is_some_and(|shown_to| shown_to != seq) {
+            return;
+        }
+        for &(at, length) in content {
+            let start = seq + at as u32;
+            // Nothing was shown yet: it may have been told of a PDU that begins further on.
+            let is_before = self.shown_to.is_none() && start.before(next);
+            let before = if is_before { length.min(next.distance_from(start) as usize) } else { 0 };
+            let part = &plain[at + before..at + length];
+            if cursor.pass(&self.unchecked(), part, &mut |data| command(data.command)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// For passing bytes that are passed once more.
+    fn unchecked(&self) -> NvmeTcpConfig {
+        NvmeTcpConfig { check: false, ..self.config }
+    }
+
+    /// Goes on with what the TLS engine saw of a packet up to `end` that is handed on as it is on the wire: nothing is
+    /// placed. `plain` is what it opened.
+    pub(crate) fn pass_over(&mut self, content: &Content, end: Seq, plain: &[u8]) -> Received {
+        let follows = self.shown_to == Some(content.last);
+        self.shown_to = Some(end);
+        let config = self.config;
+        if let Place::Known { open, .. } = &mut self.place {
+            open.forget();
+        }
+        let leads_on = match &mut self.place {
+            Place::Known { cursor, .. } | Place::Tracking { cursor, .. } => {
+                let parts = || content.parts.iter().map(|(at, length)| &plain[*at..at + length]);
+                follows
+                    && (content.skipped == 0 || cursor.skip(content.skipped))
+                    && parts().all(|part| cursor.pass(&config, part, &mut |_| ()).is_ok())
+            }
+            Place::Searching { .. } => false,
+        };
+        Received { lost: !leads_on && self.lose_content(), ..Received::default() }
+    }
+
+    /// Content was missed that may have hidden a header. True if the place was known.
+    fn lose_content(&mut self) -> bool {
+        let known = matches!(self.place, Place::Known { .. });
+        self.place = Place::Searching { end: Seq(0), have: 0, bytes: [0; PduHeader::BYTES] };
+        known
+    }
+
+    /// The next byte of the stream is at `seq`.
+    fn move_to(&mut self, seq: Seq) {
+        match &mut self.place {
+            Place::Known { next, .. } | Place::Tracking { next, .. } => *next = seq,
+            Place::Searching { end, .. } => *end = seq,
+        }
+    }
+
+    /// Where software is to say whether a PDU begins, if the context waits for that.
+    pub(crate) fn question(&self) -> Option<Seq> {
+        match self.place {
+            Place::Tracking { asked, .. } => Some(asked),
+            Place::Known { .. } | Place::Searching { .. } => None,
+        }
+    }
+
+    /// What software says about the header at `asked`. True if it was of use.
+    pub(crate) fn answer(&mut self, header: Seq, is_header: bool) -> bool {
+        let Place::Tracking { asked, next, mut cursor } = self.place else { return false };
+        if asked != header {
+            return false;
+        }
+        self.place = if is_header {
+            // What has passed meanwhile was not summed up.
+            cursor.forget_sum();
+            Place::known(next, cursor)
+        } else {
+            Place::Searching { end: next, have: 0, bytes: [0; PduHeader::BYTES] }
+        };
+        is_header
+    }
+
+    fn follow(
+        &mut self,
+        seq: Seq,
+        payload: &[u8],
+        next: Seq,
+        cursor: Cursor,
+        mut open: OpenBlock,
+        placement: &mut Placement,
+    ) -> Received {
+        let end = seq + payload.len() as u32;
+        if seq.before(next) {
+            // From the past. What is new in it, if anything, is not worth the trouble: a gap, as if it were lost.
+            return Received::default();
+        }
+        if seq != next {
+            open.forget();
+        }
+        let Some((from, mut cursor)) = enter(cursor, next, seq, payload.len()) else { return self.lose(seq, payload) };
+        let mut received = Received::default();
+        let passed = cursor.pass(&self.config, &payload[from..], &mut |data: Data| {
+            place(placement, &payload[from..], from, data, &mut open, &mut received.placed);
+        });
+        match passed {
+            Ok(passed) => {
+                // A packet that was not followed from its first byte is not vouched for.
+                let vouched = self.config.check && !passed.unchecked && from == 0;
+                received.verdict = if vouched { NvmeVerdict::Good } else { NvmeVerdict::NotChecked };
+                self.place = Place::Known { next: end, cursor, open };
+                received
+            }
+            Err(_) => {
+                self.place = Place::Searching { end, have: 0, bytes: [0; PduHeader::BYTES] };
+                Received { verdict: NvmeVerdict::NotChecked, lost: true, ..received }
+            }
+        }
+    }
+
+    /// A header was missed.
+    fn lose(&mut self, seq: Seq, payload: &[u8]) -> Received {
+        self.place = Place::Searching { end: seq, have: 0, bytes: [0; PduHeader::BYTES] };
+        Received { lost: true, ..self.search(seq, payload) }
+    }
+
+    /// Looks for a header in a packet, and in what it continues.
+    fn search(&mut self, seq: Seq, payload: &[u8]) -> Received {
+        let Place::Searching { end, mut have, mut bytes } = self.place else { return Received::default() };
+        if seq != end {
+            have = 0;
+        }
+        let packet_end = seq + payload.len() as u32;
+        for (offset, byte) in payload.iter().enumerate() {
+            bytes.rotate_left(1);
+            bytes[PduHeader::BYTES - 1] = *byte;
+            have = (have + 1).min(PduHeader::BYTES as u8);
+            if usize::from(have) < PduHeader::BYTES {
+                continue;
+            }
+            let Some(mut cursor) = Cursor::behind(&bytes, &self.config) else { continue };
+            let next = seq + offset as u32 + 1;
+            let asked = cursor.start(next);
+            if cursor.pass(&self.config, &payload[offset + 1..], &mut |_| ()).is_ok() {
+                self.place = Place::Tracking { asked, next: packet_end, cursor };
+                return Received { verdict: NvmeVerdict::ResyncRequested, ..Received::default() };
+            }
+        }
+        self.place = Place::Searching { end: packet_end, have, bytes };
+        Received::default()
+    }
+
+    /// Follows lengths through a packet.
+    fn track(&mut self, seq: Seq, payload: &[u8], asked: Seq, next: Seq, mut cursor: Cursor) -> Received {
+        if seq.before(next) {
+            return Received::default();
+        }
+        let gap = seq.distance_from(next);
+        let leads_on = (gap == 0 || cursor.skip(gap)) && cursor.pass(&self.config, payload, &mut |_| ()).is_ok();
+        if !leads_on {
+            self.place = Place::Searching { end: seq, have: 0, bytes: [0; PduHeader::BYTES] };
+            return self.search(seq, payload);
+        }
+        self.place = Place::Tracking { asked, next: seq + payload.len() as u32, cursor };
+        Received::default()
+    }
+}
+
+/// Puts data where they belong, as far as that is here; neighbours are joined.
+fn place(
+    placement: &mut Placement,
+    bytes: &[u8],
+    from: usize,
+    data: Data,
+    open: &mut OpenBlock,
+    placed: &mut Placements,
+) {
+    let mut done = 0;
+    while done < data.length {
+        let rest = &bytes[data.at + done..data.at + data.length];
+        let offset = data.offset + done as u32;
+        let Some(piece) = placement.place(data.command, offset, rest, data.is_settled, open) else { return };
+        let at = from + data.at + done;
+        done += piece.len();
+        match placed.last_mut() {
+            Some((start, last)) if *start + last.len() == at => {
+                if let Err(piece) = last.join(piece) {
+                    placed.push((at, piece));
+                }
+            }
+            _ => placed.push((at, piece)),
+        }
+    }
+}
+
+const KNOWN: u8 = 1;
+const SEARCHING: u8 = 2;
+const TRACKING: u8 = 3;
+
+/// Where in a packet of `length` bytes at `seq` it is known what comes, and the place in a PDU that is there. `None`: the gap behind
+/// `next`, where the cursor stands, hides a header.
+fn enter(mut cursor: Cursor, next: Seq, seq: Seq, length: usize) -> Option<(usize, Cursor)> {
+    let left = cursor.bytes_left();
+    if seq == next {
+        return Some((0, cursor));
+    }
+    let gap = seq.distance_from(next);
+    if left.is_some_and(|left| gap <= left) && cursor.skip(gap) {
+        return Some((0, cursor));
+    }
+    // The gap ends in another PDU than it began in: the header of that is seen if it is in this packet.
+    let header = next + left?;
+    header.within(seq, seq + length as u32).then(|| (header.distance_from(seq) as usize, Cursor::START))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::BytesMut;
+    use nic_engine::ContextImage;
+    use nic_engine::{NamedStage, Run, Stage, StageMakers, StageState};
+    use offload_api::{NvmeTcpStages, Piece, PieceHome, StageSpec};
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::{Arc, Mutex};
+
+    /// Where the memory of one command comes back to: byte by byte, the last.
+    #[derive(Default)]
+    struct Home(Mutex<BTreeMap<u64, u8>>);
+
+    impl PieceHome for Home {
+        fn take_back(&self, offset: u64, bytes: BytesMut) {
+            self.0.lock().unwrap().extend((offset..).zip(bytes));
+        }
+    }
+
+    /// Turns all bits of whole blocks over, and wants to be told where they are.
+    #[derive(Debug)]
+    struct Turn;
+
+    impl NamedStage for Turn {
+        const NAME: &'static str = "turn";
+        type Spec = ();
+
+        fn new((): ()) -> Option<Turn> {
+            Some(Turn)
+        }
+    }
+
+    impl Stage for Turn {
+        fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
+            bytes.iter_mut().for_each(|byte| *byte = !*byte);
+            run.at.is_multiple_of(Piece::BLOCK) && (bytes.len() as u64).is_multiple_of(Piece::BLOCK)
+        }
+    }
+
+    const CONFIG: NvmeTcpConfig = NvmeTcpConfig { header_digest: true, data_digest: true, alignment: 1, check: true };
+
+    /// PDUs with data of these lengths for commands 0, 1, 2 ..., each followed by a response; where each PDU begins, and
+    /// where data lie in the stream.
+    fn stream(lengths: &[usize], spoilt: Option<usize>) -> (Vec<u8>, Vec<u32>, Vec<(usize, usize)>) {
+        let (mut bytes, mut starts, mut data) = (Vec::new(), Vec::new(), Vec::new());
+        for (command, length) in lengths.iter().enumerate() {
+            let mut pdu = |kind: u8, payload: &[u8]| {
+                starts.push(bytes.len() as u32);
+                let start = if payload.is_empty() { 0 } else { 32 };
+                let length = if payload.is_empty() { 28 } else { 32 + payload.len() + 4 };
+                let mut header = vec![kind, if start == 0 { 1 } else { 3 }, 24, start];
+                header.extend((length as u32).to_le_bytes());
+                header.extend((command as u16).to_le_bytes());
+                header.extend([0; 6]);
+                header.extend((payload.len() as u32).to_le_bytes());
+                header.extend([0; 4]);
+                let digest = crc32c::crc32c(&header).to_le_bytes();
+                bytes.extend(header);
+                bytes.extend(digest);
+                if !payload.is_empty() {
+                    bytes.extend([0; 4]);
+                    data.push((bytes.len(), payload.len()));
+                    bytes.extend(payload);
+                    bytes.extend((crc32c::crc32c(payload) ^ u32::from(spoilt == Some(command))).to_le_bytes());
+                }
+            };
+            let payload: Vec<u8> = (0..*length).map(|at| (at * 7 + command * 31) as u8).collect();
+            pdu(0x07, &payload);
+            pdu(0x05, &[]);
+        }
+        (bytes, starts, data)
+    }
+
+    /// Buffers of commands for so many bytes, and where they come back to.
+    fn buffers(lengths: &[usize], passes: bool) -> (Placement, Vec<Arc<Home>>) {
+        let mut placement = Placement::with(StageMakers::default().with::<Turn>());
+        let homes: Vec<Arc<Home>> = lengths.iter().map(|_| Arc::default()).collect();
+        for ((command, length), home) in (0u16..).zip(lengths).zip(&homes) {
+            let stages = || NvmeTcpStages { command, unit: 0, stages: vec![StageSpec::new("turn", ())] };
+            let pieces = vec![Piece::new(0, BytesMut::zeroed(*length), home.clone())];
+            placement.insert(command, pieces, passes.then(stages));
+        }
+        (placement, homes)
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_lost_what_is_placed_and_vouched_for_is_right(
+            lengths in prop::collection::vec(1usize..900, 1..12),
+            spoilt in prop::option::of(0usize..12),
+            cut in 20usize..400,
+            fates in prop::collection::vec(0u8..10, 64),
+            late: bool,
+            passes: bool,
+        ) {
+            let (bytes, starts, data) = stream(&lengths, spoilt);
+            let start = Seq(u32::MAX - 300);
+            let mut engine = NvmeReceive::new(CONFIG, start);
+            let (mut placement, homes) = buffers(&lengths, passes);
+            let mut opened = vec![BTreeSet::new(); lengths.len()];
+            let mut held = None;
+            let mut gaps = false;
+            for (number, packet) in bytes.chunks(cut).enumerate() {
+                let at = number * cut;
+                let mut arrivals = vec![(at, packet)];
+                match fates[number % fates.len()] {
+                    0 => {
+                        gaps = true;
+                        continue; // lost
+                    }
+                    1 if held.is_none() => {
+                        (held, gaps) = (Some((at, packet)), true);
+                        continue; // late
+                    }
+                    2 => arrivals.push((at, packet)), // twice
+                    3 => arrivals.extend(held.take()),
+                    _ => {}
+                }
+                for (at, packet) in arrivals {
+                    // Wherever it stands, it may be written to host memory and read back.
+                    engine = ContextImage::of(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
+                    let received = engine.receive(start + at as u32, packet, &mut placement);
+                    for (offset, piece) in received.placed {
+                        let from = at + offset;
+                        let is_here = |(start, length): &(usize, usize)| (*start..start + length).contains(&from);
+                        let command = data.iter().position(is_here).expect("only data are placed");
+                        let (data_at, length) = data[command];
+                        prop_assert_eq!(piece.offset() as usize, from - data_at);
+                        prop_assert!(piece.offset() as usize + piece.len() <= length);
+                        opened[command].extend(piece.opened());
+                        // What it brings is what came, and what became of that.
+                        let (start, end) = (piece.offset() - piece.lead() as u64, piece.offset() + piece.len() as u64);
+                        drop(piece);
+                        let home = homes[command].0.lock().unwrap();
+                        for (place, byte) in home.range(start..end) {
+                            let came = bytes[data_at + *place as usize];
+                            let is_opened = opened[command].contains(place);
+                            prop_assert_eq!(*byte, if is_opened { !came } else { came }, "{} of {}", place, command);
+                        }
+                    }
+                    if received.verdict == NvmeVerdict::Good
+                        && let Some((spoilt_at, length)) = spoilt.and_then(|spoilt| data.get(spoilt))
+                    {
+                        let digest = spoilt_at + length;
+                        prop_assert!(!(at..at + packet.len()).contains(&(digest + 3)), "a wrong digest");
+                    }
+                    if let Some(asked) = engine.question() {
+                        let header = asked.distance_from(start);
+                        if !late || number % 3 == 0 {
+                            engine.answer(asked, starts.contains(&header));
+                        }
+                    }
+                }
+            }
+            if !gaps {
+                // The last byte followed: everything was placed, and vouched for.
+                let end = start + bytes.len() as u32;
+                let followed = matches!(engine.place, Place::Known { next, .. } if next == end);
+                prop_assert!(followed);
+                for (command, length) in lengths.iter().enumerate() {
+                    let nothing = vec![0; *length];
+                    prop_assert!(placement.place(command as u16, 0, &nothing, true, &mut OpenBlock::default()).is_none());
+                    let blocks = if passes { length - length % Piece::BLOCK as usize } else { 0 };
+                    prop_assert_eq!(opened[command].len(), blocks, "all whole blocks passed the stage");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_packet_behind_a_gap_in_data_is_placed_and_not_vouched_for() {
+        let (bytes, _, _) = stream(&[600, 100], None);
+        let mut engine = NvmeReceive::new(CONFIG, Seq(0));
+        let (mut placement, _) = buffers(&[600, 100], false);
+        assert_eq!(engine.receive(Seq(0), &bytes[..200], &mut placement).verdict, NvmeVerdict::Good);
+        let behind = engine.receive(Seq(400), &bytes[400..500], &mut placement);
+        assert_eq!((behind.verdict, behind.placed[0].1.offset()), (NvmeVerdict::NotChecked, 400 - 32));
+        // So it stays to the end of that PDU, wherever the state was meanwhile; then the next is whole.
+        engine = ContextImage::of(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
+        for (from, to) in [(500, 600), (600, 636)] {
+            let received = engine.receive(Seq(from as u32), &bytes[from..to], &mut placement);
+            assert_eq!(received.verdict, NvmeVerdict::NotChecked);
+        }
+        assert_eq!(engine.receive(Seq(636), &bytes[636..], &mut placement).verdict, NvmeVerdict::Good);
+        assert!(engine.receive(Seq(200), &bytes[200..400], &mut placement).placed.is_empty(), "from the past");
+    }
+
+    /// The gap hides the rest of a header, and the packet begins with data whose digest is wrong and was not computed.
+    #[test]
+    fn a_packet_that_begins_behind_half_a_header_is_not_vouched_for() {
+        let (bytes, _, data) = stream(&[300, 300], Some(0));
+        let (data_at, length) = data[0];
+        let start = Seq(77);
+        for (cut, begin) in (8..data_at).flat_map(|cut| (data_at..data_at + length + 4).map(move |begin| (cut, begin)))
+        {
+            let mut engine = NvmeReceive::new(CONFIG, start);
+            let (mut placement, _homes) = buffers(&[300, 300], false);
+            engine.receive(start, &bytes[..cut], &mut placement);
+            let rest = engine.receive(start + begin as u32, &bytes[begin..], &mut placement);
+            assert_ne!(rest.verdict, NvmeVerdict::Good, "{cut} bytes, and from {begin} on");
+        }
+    }
+}

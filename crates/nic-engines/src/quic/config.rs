@@ -1,0 +1,21 @@
+//! Configuration of the QUIC engine.
+
+/// Configuration of the QUIC engine.
+///
+/// ```
+/// use nic_engines::QuicEngineConfig;
+///
+/// let config = QuicEngineConfig { contexts: 2 };
+/// assert!(config.contexts < QuicEngineConfig::default().contexts);
+/// ```
+#[derive(Clone, Debug)]
+pub struct QuicEngineConfig {
+    /// Contexts that there is room for, one for each direction of a connection. 0: the device has no QUIC face.
+    pub contexts: u32,
+}
+
+impl Default for QuicEngineConfig {
+    fn default() -> QuicEngineConfig {
+        QuicEngineConfig { contexts: 1 << 14 }
+    }
+}

@@ -1,0 +1,172 @@
+//! QUIC packets with short headers (RFC 9001 5): sealed on their way out, opened on their way in.
+//!
+//! A connection has a context in each direction, whatever paths and connection IDs it has. Its state are the numbers on
+//! those paths; keys, and which path a connection ID is of, are what that refers to.
+//!
+//! - `transmit`, `receive`: what each direction makes of packets; `paths`: numbers.
+//!
+//! Invariants: no number of a path is sealed twice; a number counts as opened only after its tag was right; a packet that
+//! was not opened is as it came.
+
+mod config;
+mod counters;
+mod paths;
+mod receive;
+mod transmit;
+
+use bytes::BytesMut;
+pub use config::QuicEngineConfig;
+pub use counters::QuicCounters;
+use nic_engine::{Context, Engine, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
+use offload_api::quic::{QuicCommand, QuicContext, QuicPort};
+use offload_api::{Direction, KeyBytes, PacketAsk, QuicContexts, QuicKey, TxPacket};
+use offload_base::QuickHash;
+use offload_formats::Headers;
+use offload_quic::{HeaderKey, PacketKey};
+use paths::Paths;
+use receive::Seen;
+use std::collections::HashMap;
+use transmit::Sealing;
+
+/// Seals and opens QUIC packets.
+#[derive(Debug, Default)]
+pub(crate) struct Quic {
+    /// Bytes of the connection IDs at a port of the host.
+    ports: HashMap<u16, u8, QuickHash>,
+}
+
+/// Where a connection stands, in one direction.
+#[derive(Debug)]
+pub(crate) struct QuicState {
+    direction: Direction,
+    paths: Paths,
+}
+
+/// What it refers to.
+#[derive(Debug)]
+pub(crate) struct QuicHeld {
+    header: HeaderKey,
+    /// By key phase.
+    keys: [Option<Generation>; 2],
+    /// The paths of the connection IDs by which packets come. The host chose them.
+    cids: HashMap<KeyBytes, u32, QuickHash>,
+}
+
+/// A key, and the generation it is of.
+#[derive(Debug)]
+struct Generation {
+    number: u64,
+    key: PacketKey,
+}
+
+impl Engine for Quic {
+    const NAME: &'static str = QuicContexts::ENGINE;
+    type Spec = QuicContext;
+    type Command = QuicCommand;
+    type Change = QuicPort;
+    type State = QuicState;
+    type Held = QuicHeld;
+    type Counters = QuicCounters;
+
+    fn create(&mut self, direction: Direction, context: QuicContext) -> Option<(QuicState, QuicHeld)> {
+        let QuicContext { header, generation, key } = context;
+        if header.cipher() != key.cipher() {
+            return None;
+        }
+        let mut held = QuicHeld { header: HeaderKey::new(&header), keys: [None, None], cids: HashMap::default() };
+        held.set_key(generation, &key);
+        Some((QuicState { direction, paths: Paths::default() }, held))
+    }
+
+    fn save(state: &QuicState, image: &mut ImageWriter<'_>) {
+        image.put_u8(u8::from(state.direction == Direction::Receive));
+        state.paths.save(image);
+    }
+
+    fn load(image: &mut ImageReader<'_>) -> Option<QuicState> {
+        let direction = if image.take_u8()? == 0 { Direction::Transmit } else { Direction::Receive };
+        Some(QuicState { direction, paths: Paths::load(image)? })
+    }
+
+    fn command(Context { state, held, .. }: Context<'_, Quic>, command: QuicCommand) {
+        match command {
+            QuicCommand::SetKey { generation, key } => held.set_key(generation, &key),
+            QuicCommand::Learn { key, path, largest } => {
+                held.cids.insert(key, path);
+                state.paths.learn(path, largest);
+            }
+            QuicCommand::Forget { key } => {
+                if let Some(path) = held.cids.remove(&key)
+                    && held.cids.values().all(|of| *of != path)
+                {
+                    state.paths.forget(path);
+                }
+            }
+        }
+    }
+
+    fn change(&mut self, QuicPort { port, cid_bytes }: QuicPort) {
+        match cid_bytes {
+            Some(bytes) => self.ports.insert(port, bytes),
+            None => self.ports.remove(&port),
+        };
+    }
+
+    fn forget(&mut self) {
+        *self = Quic::default();
+    }
+}
+
+impl PacketEngine for Quic {
+    type Seen = Seen;
+    type Wrapping = Sealing;
+
+    fn look(&self, frame: &[u8], headers: &Headers) -> Shown<Seen> {
+        match self.find(frame, headers) {
+            Some((key, seen)) => Shown::Key(key, seen),
+            None => Shown::Nothing,
+        }
+    }
+
+    fn open(&mut self, context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counters: &mut QuicCounters) -> Opened {
+        receive::open(context, frame, seen, counters)
+    }
+
+    fn begin(
+        &mut self,
+        context: Context<'_, Quic>,
+        ask: PacketAsk,
+        packet: &mut TxPacket,
+        counters: &mut QuicCounters,
+    ) -> Option<Sealing> {
+        Sealing::begin(&context, ask.into(), packet).map_err(|why| why.count(counters)).ok()
+    }
+
+    fn wrap(
+        &mut self,
+        context: Context<'_, Quic>,
+        sealing: &mut Sealing,
+        plain: &[u8],
+        _longest: usize,
+        counters: &mut QuicCounters,
+    ) -> Option<BytesMut> {
+        sealing.seal(context, plain, counters).map_err(|why| why.count(counters)).ok()
+    }
+
+    fn note_missing(counters: &mut QuicCounters) -> bool {
+        transmit::QuicDrop::Context.count(counters);
+        true
+    }
+}
+
+impl QuicHeld {
+    fn set_key(&mut self, generation: u64, key: &QuicKey) {
+        let slot = Generation { number: generation, key: PacketKey::new(key) };
+        self.keys[phase_of(generation)] = Some(slot);
+    }
+}
+
+/// RFC 9001 6.1: it begins with 0, and each generation has the other.
+fn phase_of(generation: u64) -> usize {
+    (generation & 1) as usize
+}

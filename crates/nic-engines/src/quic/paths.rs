@@ -1,0 +1,106 @@
+//! The largest packet number of each path of a connection.
+//!
+//! Invariant: there are [`Paths::MOST`] at most, so that they fit into the NIC's memory with their context; the one that was
+//! used longest ago makes room.
+
+use nic_engine::{ImageReader, ImageWriter};
+use smallvec::SmallVec;
+
+/// The paths of a connection in one direction, the one used last at the end.
+#[derive(Debug, Default)]
+pub(super) struct Paths(SmallVec<[Path; Paths::MOST]>);
+
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    id: u32,
+    /// The first number that nothing was sealed or opened under, nor any after it.
+    next: u64,
+}
+
+impl Paths {
+    /// How many there are at most: 12 bytes each.
+    pub(super) const MOST: usize = 16;
+
+    /// The first number that is not used up on a path; `None`: the path is unknown.
+    pub(super) fn next(&self, path: u32) -> Option<u64> {
+        // Mostly it is the one that was used last.
+        self.0.iter().rev().find(|known| known.id == path).map(|known| known.next)
+    }
+
+    /// A number was used.
+    pub(super) fn use_up(&mut self, path: u32, number: u64) {
+        let next = self.next(path).unwrap_or(0).max(number + 1);
+        match self.0.last_mut() {
+            Some(last) if last.id == path => last.next = next,
+            _ => self.put(Path { id: path, next }),
+        }
+    }
+
+    /// What is known of a path. What the device knows of it counts, if that is more.
+    pub(super) fn learn(&mut self, path: u32, largest: Option<u64>) {
+        let told = largest.map_or(0, |largest| largest + 1);
+        self.put(Path { id: path, next: self.next(path).unwrap_or(0).max(told) });
+    }
+
+    pub(super) fn forget(&mut self, path: u32) {
+        self.0.retain(|known| known.id != path);
+    }
+
+    pub(super) fn save(&self, image: &mut ImageWriter<'_>) {
+        image.put_u8(self.0.len() as u8);
+        for path in &self.0 {
+            image.put_u32(path.id);
+            image.put_u64(path.next);
+        }
+    }
+
+    pub(super) fn load(image: &mut ImageReader<'_>) -> Option<Paths> {
+        let count = image.take_u8()?;
+        (0..count)
+            .map(|_| Some(Path { id: image.take_u32()?, next: image.take_u64()? }))
+            .collect::<Option<_>>()
+            .map(Paths)
+    }
+
+    fn put(&mut self, path: Path) {
+        self.forget(path.id);
+        if self.0.len() == Paths::MOST {
+            self.0.remove(0);
+        }
+        self.0.push(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic_engine::ContextImage;
+
+    #[test]
+    fn the_path_that_was_used_longest_ago_makes_room_and_all_fit_into_an_image() {
+        let mut paths = Paths::default();
+        for path in 0..Paths::MOST as u32 {
+            paths.use_up(path, u64::from(path) << 40);
+        }
+        paths.use_up(0, 5);
+        assert_eq!(paths.next(0), Some(6));
+        paths.use_up(0, 3);
+        assert_eq!(paths.next(0), Some(6), "numbers never fall");
+        paths.learn(99, Some(7));
+        assert_eq!((paths.next(1), paths.next(2)), (None, Some((2 << 40) + 1)));
+        paths.learn(99, None);
+        assert_eq!(paths.next(99), Some(8));
+        let image = ContextImage::of(|image| {
+            image.put_u8(0);
+            paths.save(image);
+        });
+        let came_back = image.read(|image| {
+            image.take_u8()?;
+            Paths::load(image)
+        });
+        let came_back = came_back.unwrap();
+        let all = [0, 2, 15, 99, 1].map(|path| came_back.next(path));
+        assert_eq!(all, [Some(6), Some((2 << 40) + 1), Some((15 << 40) + 1), Some(8), None]);
+        assert_eq!(came_back.0.len(), Paths::MOST);
+    }
+}

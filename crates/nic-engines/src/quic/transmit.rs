@@ -1,0 +1,89 @@
+//! Sealing packets: what is handed over is complete and plain, with room for the tag.
+//!
+//! A packet is cut first (USO), and each datagram sealed then, under the number that its header ends with.
+
+use super::{Quic, QuicCounters, phase_of};
+use bytes::BytesMut;
+use nic_engine::Context;
+use offload_api::{Direction, Protocol, QuicAsk, TxPacket};
+use offload_formats::quic::{MAX_CID_BYTES, ShortHeader};
+use offload_formats::{Headers, Transport};
+use offload_quic::number::expand;
+use offload_quic::packet::{key_phase_of, truncated_number};
+use offload_quic::seal;
+
+/// What seals the datagrams of one packet.
+#[derive(Debug)]
+pub(crate) struct Sealing {
+    ask: QuicAsk,
+    transport: Transport,
+    /// Whether checksums are to be filled in, once the datagram is sealed.
+    checksum: bool,
+}
+
+/// Why a packet cannot be sealed; nothing of it leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QuicDrop {
+    /// There is no context for it, or one that opens.
+    Context,
+    /// It is no packet with a short header in a datagram of its own.
+    NotQuic,
+    /// Its number was used before, or is before the one that was asked for.
+    Number,
+    /// There is no key of its generation.
+    Key,
+}
+
+impl QuicDrop {
+    pub(super) fn count(self, counters: &mut QuicCounters) {
+        counters.quic_tx_drop_pkts += 1;
+        counters.quic_tx_drop_number += u64::from(self == QuicDrop::Number);
+        counters.quic_tx_drop_key += u64::from(self == QuicDrop::Key);
+    }
+}
+
+impl Sealing {
+    /// Begins with a packet.
+    pub(super) fn begin(context: &Context<'_, Quic>, ask: QuicAsk, packet: &mut TxPacket) -> Result<Sealing, QuicDrop> {
+        if context.state.direction != Direction::Transmit {
+            return Err(QuicDrop::Context);
+        }
+        let transport = Headers::parse_unfinished(&packet.header).transport();
+        let transport = transport
+            .filter(|transport| transport.protocol == Protocol::Udp && usize::from(ask.cid_bytes) <= MAX_CID_BYTES);
+        let transport = transport.ok_or(QuicDrop::NotQuic)?;
+        // Of what is sealed, not of what is to be.
+        let checksum = core::mem::take(&mut packet.ask.checksum);
+        Ok(Sealing { ask, transport, checksum })
+    }
+
+    /// Seals the next datagram.
+    pub(super) fn seal(
+        &mut self,
+        Context { state, held, .. }: Context<'_, Quic>,
+        plain: &[u8],
+        counters: &mut QuicCounters,
+    ) -> Result<BytesMut, QuicDrop> {
+        let QuicAsk { path, cid_bytes, generation, number: least, .. } = self.ask;
+        let mut frame = BytesMut::from(plain);
+        let packet = frame.get_mut(self.transport.payload..).ok_or(QuicDrop::NotQuic)?;
+        let ShortHeader { number_at } =
+            ShortHeader::parse_greased(packet, cid_bytes.into()).ok_or(QuicDrop::NotQuic)?;
+        let (truncated, bytes) = truncated_number(packet, number_at).ok_or(QuicDrop::NotQuic)?;
+        let number = expand(least.checked_sub(1), truncated, bytes);
+        if number < least || state.paths.next(path).is_some_and(|next| number < next) {
+            return Err(QuicDrop::Number);
+        }
+        let slot = &held.keys[phase_of(key_phase_of(packet[0]).into())];
+        let slot = slot.as_ref().filter(|slot| slot.number as u16 == generation as u16).ok_or(QuicDrop::Key)?;
+        seal(&slot.key, &held.header, packet, number_at, path, number).map_err(|_| QuicDrop::NotQuic)?;
+        counters.quic_tx_pkts += 1;
+        counters.quic_tx_bytes += packet.len() as u64;
+        state.paths.use_up(path, number);
+        self.ask.number = number + 1;
+        if self.checksum {
+            Transport { end: frame.len(), ..self.transport }.fill_checksums(&mut frame);
+        }
+        Ok(frame)
+    }
+}

@@ -1,0 +1,123 @@
+//! The stage "xts": AES-XTS, for engines that have stages. The number of the unit in a run is that of the first unit of the
+//! volume, and where the run begins is counted from there. The key is a context of the engine of data-encryption keys.
+//!
+//! Invariants: blocks are worked on one by one, wherever they are: nothing is remembered. Without the very key that it was made
+//! for, nothing is worked on.
+
+use super::data_keys::InlineKey;
+use nic_engine::{KeyPlace, NamedStage, Run, Stage, StageState};
+use offload_api::{Direction, Handle, XTS_STAGE, XtsStage};
+
+/// A volume that engines of units keep encrypted.
+#[derive(Debug)]
+pub(super) struct Xts {
+    spec: XtsStage,
+    key: KeyPlace,
+}
+
+impl NamedStage for Xts {
+    const NAME: &'static str = XTS_STAGE;
+    type Spec = XtsStage;
+
+    fn new(spec: XtsStage) -> Option<Xts> {
+        Some(Xts { spec, key: KeyPlace::default() })
+    }
+}
+
+impl Stage for Xts {
+    fn key(&self) -> Option<Handle> {
+        Some(self.spec.key)
+    }
+
+    fn bind(&mut self, place: KeyPlace) {
+        self.key = place;
+    }
+
+    fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
+        let XtsStage { tenant, volume, .. } = self.spec;
+        let Some(key) = self.key.get::<InlineKey>().filter(|key| key.is_of(tenant, volume)) else {
+            self.key.refuse();
+            return false;
+        };
+        match run.direction {
+            Direction::Transmit => key.volume().encrypt(run.unit, run.at, bytes).is_ok(),
+            Direction::Receive => key.volume().decrypt(run.unit, run.at, bytes).is_ok(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data_keys::DataKeys;
+    use nic_engine::{Context, Engine, Lent, StageKeys, StageMakers, StageStates, Stages};
+    use offload_api::StageSpec;
+    use offload_jobs::WrappingKey;
+    use offload_transforms::{Secret, Tweak};
+    use resumable_aead::{DataUnits, Volume, XtsKey};
+
+    const KEY: Handle = Handle { index: 9, generation: 2 };
+
+    fn key_bytes() -> Vec<u8> {
+        (0..64).collect()
+    }
+
+    /// A key of tenant 7 and volume 1, as an engine has it.
+    fn context() -> <DataKeys as Engine>::State {
+        let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![3; 32]) };
+        let spec = tenant.wrap(1, &Secret::new(key_bytes()), 512, Tweak::Unit).unwrap();
+        let mut engine = DataKeys::default();
+        engine.change(tenant);
+        engine.create(Direction::Transmit, spec).unwrap().0
+    }
+
+    fn stages(tenant: u32, volume: u64, keys: &mut StageKeys) -> Stages {
+        let spec = StageSpec::new(XTS_STAGE, XtsStage { key: KEY, tenant, volume });
+        StageMakers::default().with::<Xts>().make(vec![spec]).unwrap().bound_to(keys)
+    }
+
+    fn lent(state: &mut <DataKeys as Engine>::State) -> Option<Lent> {
+        DataKeys::lend(Context { handle: KEY, state, held: &mut () })
+    }
+
+    #[test]
+    fn blocks_pass_wherever_they_are_and_parts_of_them_do_not() {
+        let volume = Volume::new(XtsKey::new(&key_bytes()).unwrap(), DataUnits::new(512).unwrap());
+        let (mut keys, mut state) = (StageKeys::default(), context());
+        let stages = stages(7, 1, &mut keys);
+        assert!(stages.keys().eq([KEY]) && !keys.is_empty());
+        keys.lend(KEY, lent(&mut state));
+        let mut states = StageStates::default();
+        let mut pass =
+            |direction, at, bytes: &mut [u8]| stages.pass(Run { direction, unit: 7, at }, &mut states, bytes);
+        let (mut made, mut expected) = ([5; 1024], [5; 1024]);
+        volume.encrypt(7, 0, &mut expected).unwrap();
+        assert!(pass(Direction::Transmit, 0, &mut made));
+        assert_eq!(made, expected);
+        assert!(pass(Direction::Receive, 496, &mut made[496..544]));
+        assert_eq!(made[496..544], [5; 48]);
+        assert!(!pass(Direction::Receive, 8, &mut made[8..24]));
+        assert!(StageMakers::default().with::<Xts>().make(vec![StageSpec::new(XTS_STAGE, ())]).is_none());
+    }
+
+    #[test]
+    fn without_its_own_key_nothing_passes() {
+        let (mut keys, mut state) = (StageKeys::default(), context());
+        let of = [(7, 1, true), (8, 1, false), (7, 2, false)];
+        let all = of.map(|(tenant, volume, works)| (stages(tenant, volume, &mut keys), works));
+        let pass = |stages: &Stages| {
+            let mut bytes = [5; 32];
+            let run = Run { direction: Direction::Transmit, unit: 7, at: 0 };
+            let passed = stages.pass(run, &mut StageStates::default(), &mut bytes);
+            assert_eq!(passed, bytes != [5; 32]);
+            passed
+        };
+        assert!(all.iter().all(|(stages, _)| !pass(stages)), "nobody lends it");
+        assert!(keys.lend(KEY, lent(&mut state)), "they said so");
+        assert!(pass(&all[0].0));
+        assert!(!keys.lend(KEY, lent(&mut state)), "it works");
+        assert!(all.iter().all(|(stages, works)| pass(stages) == *works), "another tenant's, or another volume's");
+        assert!(keys.lend(KEY, None));
+        assert!(all.iter().all(|(stages, _)| !pass(stages)), "it was taken back");
+    }
+}
