@@ -62,7 +62,8 @@ mod tests {
             let (_, page) = pages.iter().find(|(file, _)| file == name).unwrap_or_else(|| panic!("no {name}"));
             String::from_utf8(page.clone()).unwrap().replace("\\-", "-")
         };
-        assert!(text("reservoir.1").contains("Exit status") && text("reservoir-serve.1").contains("--tpc-allow"));
+        assert!(text("reservoir.1").contains("Exit status") && text("reservoir-serve.1").contains("--max-uploads"));
+        assert_eq!(text("reservoir-serve.1").contains("--tpc-allow"), cfg!(feature = "third-party"));
         assert!(text("reservoir-copy.1").contains("--resume") && text("reservoir-plan.1").contains("--parts"));
     }
 }
