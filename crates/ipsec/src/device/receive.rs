@@ -16,6 +16,7 @@ use crate::keying::SaId;
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
 use core::num::NonZeroU16;
+use offload_api::ipsec::Packet;
 use offload_api::rx::Checksums;
 use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, PacketMark, RxMeta, RxPacket};
 use offload_base::Instant;
@@ -239,7 +240,7 @@ impl SecureDevice {
     /// RFC 4301 5.2: lets a packet in if its policy asks for no other protection than it had.
     fn admit(&mut self, now: Instant, queue: usize, id: SaId, opened: Opened, view: &IpView) -> Option<RxPacket> {
         let Opened { mut frame, mut meta, packets: Packets { count, joined, .. } } = opened;
-        let (mut selectors, mut fragment) = (Packet::from_view(&view, &frame[ETHERNET..]), view.fragment);
+        let (mut selectors, mut fragment) = (Packet::from_view(view, &frame[ETHERNET..]), view.fragment);
         if view.fragment && self.must_be_whole(Direction::Receive, view, &selectors) {
             let (whole, view) = self.put_together(now, Origin::Sa(id), &frame)?;
             (frame, meta, fragment) = (whole, RxMeta::default(), view.fragment);
