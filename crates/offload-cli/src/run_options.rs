@@ -13,6 +13,9 @@ use offload_testbed::bed::ClockKind;
 use serde_json::Value;
 use std::sync::Arc;
 
+/// Sees the counters of each step of a run.
+pub type StepObserver = Arc<dyn Fn(&Sample) + Send + Sync>;
+
 /// The output, the observers and the wire of a run. An option for all NICs belongs here.
 ///
 /// ```
@@ -74,7 +77,7 @@ impl RunOptions {
     }
 
     /// Returns the observer of the counters, if there is one: `--watch`, or `also`.
-    pub fn live(&self, also: Option<Arc<dyn Fn(&Sample) + Send + Sync>>) -> Option<Live> {
+    pub fn live(&self, also: Option<StepObserver>) -> Option<Live> {
         let watch = self.watch.then(Watch::on_standard_error);
         if watch.is_none() && also.is_none() {
             return None;

@@ -4,14 +4,13 @@ use crate::files::{self, Files};
 use crate::options::WireOptions;
 use crate::output::OutputOptions;
 use crate::program;
-use crate::run_options::RunOptions;
+use crate::run_options::{RunOptions, StepObserver};
 use crate::trace_options::TraceFile;
 use clap::Parser;
 use core::fmt;
 use indicatif::{ProgressBar, ProgressStyle};
 use offload_base::Seed;
 use offload_bench_tls::facts::{Clock, Facts, Run};
-use offload_bench_tls::live::Sample;
 use offload_bench_tls::observers::Observers;
 use offload_bench_tls::payload::{Checksum, Payload};
 use offload_bench_tls::table;
@@ -210,7 +209,7 @@ pub struct Modes<'a, M> {
     run: &'a RunOptions,
     modes: Vec<M>,
     files: OutputFiles<'a>,
-    also: Option<Arc<dyn Fn(&Sample) + Send + Sync>>,
+    also: Option<StepObserver>,
 }
 
 /// Files that are read, and files that are written, beside captures and timelines.
@@ -253,7 +252,7 @@ impl<'a, M: Copy + PartialEq + fmt::Display> Modes<'a, M> {
     }
 
     /// Has the counters of each step shown to `also` too.
-    pub fn showing(self, also: Option<Arc<dyn Fn(&Sample) + Send + Sync>>) -> Modes<'a, M> {
+    pub fn showing(self, also: Option<StepObserver>) -> Modes<'a, M> {
         Modes { also, ..self }
     }
 

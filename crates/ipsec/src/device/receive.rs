@@ -246,7 +246,7 @@ impl SecureDevice {
     /// RFC 4301 5.2: lets a packet in if its policy asks for no other protection than it had.
     fn admit(&mut self, now: Instant, queue: usize, id: SaId, opened: Opened, view: &IpView) -> Option<RxPacket> {
         let Opened { mut frame, mut meta, packets: Packets { count, joined, .. } } = opened;
-        let (mut selectors, mut fragment) = (Packet::from_view(&view, &frame[ETHERNET..]), view.fragment);
+        let (mut selectors, mut fragment) = (Packet::from_view(view, &frame[ETHERNET..]), view.fragment);
         if view.fragment && self.policies.must_be_whole(Direction::Receive, view, &selectors) {
             let (whole, view) = self.put_together(now, Origin::Sa(id), &frame)?;
             (frame, meta, fragment) = (whole, RxMeta::default(), view.fragment);

@@ -62,10 +62,7 @@ fn life_of_a_connection_is_traced() {
         // One context is too few for the client: one of its directions is refused.
         let mut world = World::new(
             7,
-            [
-                NicConfig { engines: QuicEngineConfig { contexts: 1, ..QuicEngineConfig::default() }.into(), ..nic() },
-                nic(),
-            ],
+            [NicConfig { engines: QuicEngineConfig { contexts: 1 }.into(), ..nic() }, nic()],
             LinkConfig::default(),
         );
         let config = |name| world.config(name).with(|c| c.paths = 2);

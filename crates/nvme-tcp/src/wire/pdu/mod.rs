@@ -293,7 +293,7 @@ impl PduType {
     }
 
     /// The host sends it.
-    pub(crate) const fn from_host(self) -> bool {
+    pub(crate) const fn is_from_host(self) -> bool {
         matches!(self, PduType::InitializeRequest | PduType::HostTermination | PduType::Command | PduType::HostData)
     }
 

@@ -289,7 +289,7 @@ impl Receiver {
         let wrong = |offset| Err(FatalError::new(FatalStatus::InvalidHeaderField, offset, header));
         let common = self.common();
         let kind = match PduType::from_u8(common.kind) {
-            Some(kind) if kind.from_host() == (self.side == Side::Controller) => kind,
+            Some(kind) if kind.is_from_host() == (self.side == Side::Controller) => kind,
             _ => return wrong(0),
         };
         if usize::from(common.header_len) != kind.header_len() {
