@@ -36,7 +36,7 @@ use std::collections::{BTreeSet, HashMap};
 /// let id = sad.add(Instant::ZERO, SaParams::new(Direction::Transmit, 0x1001, here, there, key))?;
 /// let sa: &Sa = sad.find(id).unwrap();
 /// assert_eq!((sa.params.spi, sa.number()), (0x1001, 0), "nothing was sent yet");
-/// # Ok::<(), crate::keying::KeyingError>(())
+/// # Ok::<(), ipsec::KeyingError>(())
 /// ```
 #[derive(Debug)]
 pub struct Sa {
@@ -201,7 +201,7 @@ impl Sa {
 /// let special = sad.add(Instant::ZERO, SaParams::new(Direction::Receive, 0x1000, there, here, key))?;
 /// assert_eq!(sad.find_received(0x1000, there, here), Some(special));
 /// assert_eq!(sad.find_received(0x1000, "10.0.0.9".parse().unwrap(), here), Some(any_source));
-/// # Ok::<(), crate::keying::KeyingError>(())
+/// # Ok::<(), ipsec::KeyingError>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct Sad {

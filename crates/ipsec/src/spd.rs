@@ -22,7 +22,7 @@ use offload_esp::SelectorTable;
 ///     source: "10.0.0.1".parse().unwrap(), destination: "10.0.0.2".parse().unwrap(), protocol: 17, ports: Some((5000, 53)),
 /// };
 /// assert_eq!(policies.find(&packet).unwrap().action, Action::Bypass, "the more specific one");
-/// # Ok::<(), crate::keying::KeyingError>(())
+/// # Ok::<(), ipsec::KeyingError>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct Spd(SelectorTable<Rest>);

@@ -104,7 +104,7 @@ impl End {
     pub(crate) fn counted(&self, name: &str) -> u64 {
         let mut set = CounterSet::default();
         self.secure.count(&mut set);
-        set.add(&self.device.counters());
+        self.device.count(&mut set);
         set.value(name)
     }
 }

@@ -67,7 +67,7 @@ struct Options {
 #[derive(Debug, Subcommand)]
 enum Command {
     #[command(flatten)]
-    Run(Runnable),
+    Run(Box<Runnable>),
     Sweep(sweep::SweepOptions),
     Merge(merge::MergeOptions),
     Report(report::ReportOptions),
@@ -79,7 +79,7 @@ enum Command {
 /// The tool: reads its options, does what they say, and tells what to exit with.
 pub fn main() -> ExitCode {
     program::main(NAME, |options: &Options| match &options.command {
-        Command::Run(run) => scenario::finish(NAME, &**run),
+        Command::Run(run) => scenario::finish(NAME, &***run),
         Command::Sweep(options) => sweep::run(options),
         Command::Merge(options) => merge::run(options),
         Command::Report(options) => report::run(options),

@@ -46,6 +46,7 @@ offload_base::counters! {
 /// What could not be replayed as it is, and why. Nothing of it is secret.
 ///
 /// ```
+/// use ipsec::KeyingError;
 /// use linux_mirror::sa::{Refusal, SaName};
 ///
 /// let name = SaName { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), spi: 0x1001 };
