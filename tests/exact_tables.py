@@ -49,7 +49,7 @@ def switch(programs):
 
 def messages(_):
     # A test holds the snapshot.
-    snapshots = ROOT / "crates/offload-host-stack/tests/messages/snapshots"
+    snapshots = ROOT / "crates/offload-host-stack/tests/all/snapshots"
     (snapshot,) = snapshots.glob("*takes.snap")
     for row in re.findall(r"^ +\d[\d ]+$", snapshot.read_text(), re.MULTILINE):
         connections, *counts = row.split()

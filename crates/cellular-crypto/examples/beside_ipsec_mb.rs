@@ -9,7 +9,7 @@
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
-#[path = "../tests/ipsec_mb/mod.rs"]
+#[path = "../tests/all/ipsec_mb/mod.rs"]
 mod ipsec_mb;
 
 use std::collections::BTreeMap;

@@ -103,7 +103,7 @@
 //! - [`Engines`]: the engines of a NIC; [`hosted`]: how a device calls them. An author needs nothing of that.
 //!
 //! Two tests have larger ones, with everything that an offload has to handle: `crates/offload-testbed/tests/all/foreign.rs` (units that the
-//! NIC follows, loses and finds again, both ways, and the protocol above), `crates/nic-sim/tests/foreign.rs` (whole packets).
+//! NIC follows, loses and finds again, both ways, and the protocol above), `crates/nic-sim/tests/all/foreign.rs` (whole packets).
 
 #![forbid(unsafe_code)]
 

@@ -14,6 +14,7 @@ mod host_conformance;
 mod jobs;
 mod lost_tasks;
 mod made_by_hand;
+mod memory;
 mod offload;
 mod oracle;
 mod pair;

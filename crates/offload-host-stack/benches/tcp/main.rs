@@ -6,7 +6,7 @@
 //! - `messages_large_nic`: the same with NICs that cut and join up to 256 KiB, and have segments wait for others for 32 us:
 //!   there a message is a packet and an acknowledgment.
 //!
-//! `cargo test -p offload-host-stack --test messages` counts what the latter take: packets, acknowledgments, turns.
+//! `cargo test -p offload-host-stack --test all messages` counts what the latter take: packets, acknowledgments, turns.
 //!
 //! Times are CPU time of the thread, so that other programs hardly matter. Compare figures of one run only.
 //!

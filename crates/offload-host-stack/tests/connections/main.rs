@@ -2,13 +2,13 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 
-#[path = "../tcp/nic.rs"]
+#[path = "../all/nic.rs"]
 #[expect(dead_code, reason = "it does more for others")]
 mod nic;
-#[path = "../tcp/pair.rs"]
+#[path = "../all/pair.rs"]
 #[expect(dead_code, reason = "it does more for others")]
 mod pair;
-#[path = "../tcp/wire.rs"]
+#[path = "../all/wire.rs"]
 mod wire;
 
 use core::time::Duration;

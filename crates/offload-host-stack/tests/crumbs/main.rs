@@ -2,16 +2,16 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 
-#[path = "../tcp/nic.rs"]
+#[path = "../all/nic.rs"]
 #[expect(dead_code, reason = "it does more for others")]
 mod nic;
-#[path = "../tcp/packets.rs"]
+#[path = "../all/packets.rs"]
 #[expect(dead_code, reason = "it does more for others")]
 mod packets;
-#[path = "../tcp/pair.rs"]
+#[path = "../all/pair.rs"]
 #[expect(dead_code, reason = "it does more for others")]
 mod pair;
-#[path = "../tcp/wire.rs"]
+#[path = "../all/wire.rs"]
 mod wire;
 
 use offload_host_stack::TcpConfig;

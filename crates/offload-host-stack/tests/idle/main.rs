@@ -5,13 +5,13 @@
 // The global allocator is an unsafe trait; it hands everything on to the system's, and only counts.
 #![allow(unsafe_code)]
 
-#[path = "../tcp/nic.rs"]
+#[path = "../all/nic.rs"]
 #[expect(dead_code, reason = "it does more for others")]
 mod nic;
-#[path = "../tcp/pair.rs"]
+#[path = "../all/pair.rs"]
 #[expect(dead_code, reason = "it does more for others")]
 mod pair;
-#[path = "../tcp/wire.rs"]
+#[path = "../all/wire.rs"]
 mod wire;
 
 use core::sync::atomic::{AtomicIsize, Ordering};

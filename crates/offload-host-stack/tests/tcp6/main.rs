@@ -1,33 +1,33 @@
-//! The tests of `tests/tcp` that are not of IPv4's own, over IPv6.
+//! The tests of `tests/all` that are not of IPv4's own, over IPv6.
 
-#[path = "../tcp/nic.rs"]
+#[path = "../all/nic.rs"]
 mod nic;
-#[path = "../tcp/packets.rs"]
+#[path = "../all/packets.rs"]
 mod packets;
-#[path = "../tcp/pair.rs"]
+#[path = "../all/pair.rs"]
 mod pair;
-#[path = "../tcp/wire.rs"]
+#[path = "../all/wire.rs"]
 mod wire;
 
-#[path = "../tcp/ecn.rs"]
+#[path = "../all/ecn.rs"]
 mod ecn;
-#[path = "../tcp/hostile.rs"]
+#[path = "../all/hostile.rs"]
 mod hostile;
-#[path = "../tcp/path_mtu.rs"]
+#[path = "../all/path_mtu.rs"]
 mod path_mtu;
-#[path = "../tcp/records.rs"]
+#[path = "../all/records.rs"]
 mod records;
-#[path = "../tcp/room.rs"]
+#[path = "../all/room.rs"]
 mod room;
-#[path = "../tcp/shell.rs"]
+#[path = "../all/shell.rs"]
 mod shell;
-#[path = "../tcp/smoltcp_peer.rs"]
+#[path = "../all/smoltcp_peer.rs"]
 mod smoltcp_peer;
-#[path = "../tcp/states.rs"]
+#[path = "../all/states.rs"]
 mod states;
-#[path = "../tcp/transfer.rs"]
+#[path = "../all/transfer.rs"]
 mod transfer;
-#[path = "../tcp/udp.rs"]
+#[path = "../all/udp.rs"]
 mod udp;
 
 const OVER_SIX: bool = true;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 
+mod adversary;
 mod attach;
 mod ci;
 mod crowded;

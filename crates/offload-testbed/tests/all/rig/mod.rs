@@ -18,7 +18,6 @@ use offload_base::counters::CounterSet;
 use offload_host_stack::{TcpConfig, TcpStream};
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
 use offload_testbed::{BedHost, Capture, Testbed};
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -220,7 +219,7 @@ fn reset_after(host: &BedHost, delay: Duration) {
 /// SYN and FIN. Bytes that passed twice must have been the same both times.
 pub(crate) fn streams(seen: &[Seen]) -> [Vec<u8>; 2] {
     [Direction::Outbound, Direction::Inbound].map(|direction| {
-        let mut bytes = BTreeMap::new();
+        let mut bytes: Vec<Option<u8>> = Vec::new();
         let mut first = None;
         for seen in seen.iter().filter(|seen| seen.direction == direction) {
             let Some((seq, syn, payload)) = tcp(&seen.frame.data) else { continue };
@@ -229,12 +228,17 @@ pub(crate) fn streams(seen: &[Seen]) -> [Vec<u8>; 2] {
             }
             let Some(first) = first else { continue };
             let at = seq.wrapping_add(u32::from(syn)).wrapping_sub(first);
-            for (offset, byte) in payload.iter().enumerate() {
-                let before = bytes.insert(at + offset as u32, *byte);
+            if payload.is_empty() {
+                continue;
+            }
+            let (at, end) = (at as usize, at as usize + payload.len());
+            bytes.resize(bytes.len().max(end), None);
+            for (sent, byte) in bytes[at..end].iter_mut().zip(payload) {
+                let before = sent.replace(*byte);
                 assert!(before.is_none_or(|before| before == *byte), "a byte was sent again as another");
             }
         }
-        bytes.into_values().collect()
+        bytes.into_iter().flatten().collect()
     })
 }
 

@@ -1,0 +1,168 @@
+//! Whatever becomes of SAs, policies and the device: what is to be protected leaves as ESP, or not at all, and never under a
+//! nonce that was used before.
+
+use super::rig::{End, NOW, datagram, sa, tcp};
+use super::{KINDS, MODES};
+use core::time::Duration;
+use ipsec::{KeyingError, SaId};
+use nic_sim::wire::Port;
+use offload_api::{
+    Action, Direction, EspKey, EspMode, EspSuite, Lifetime, Limits, NetDevice, NoRecords, OffloadKind, Policy,
+    SaParams, Selector, Template,
+};
+use offload_esp::EspAt;
+use offload_formats::frame::ip_packet;
+use proptest::prelude::*;
+use std::collections::HashSet;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Bytes, and of how many each packet is.
+    Stream(usize, u16),
+    /// A datagram of so many bytes, in fragments of a path.
+    Datagram(usize, u16),
+    Add(OffloadKind, Option<u64>),
+    Rekey(prop::sample::Index),
+    Update(prop::sample::Index, u64),
+    Delete(prop::sample::Index),
+    /// A policy that names ports, and one that does not.
+    AddPolicy(bool),
+    DeletePolicy(bool),
+    Reset,
+    /// The device does nothing meanwhile.
+    Stall(bool),
+    Time(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let kind = prop::sample::select(KINDS.to_vec());
+    prop_oneof![
+        4 => (0usize..4000, 100u16..1400).prop_map(|(bytes, mss)| Step::Stream(bytes, mss)),
+        3 => (0usize..4000, prop::sample::select(vec![600u16, 1400, 1500])).prop_map(|(bytes, mtu)| Step::Datagram(bytes, mtu)),
+        2 => (kind, prop::option::of(1u64..8)).prop_map(|(kind, hard)| Step::Add(kind, hard)),
+        1 => any::<prop::sample::Index>().prop_map(Step::Rekey),
+        1 => (any::<prop::sample::Index>(), 1u64..5).prop_map(|(which, hard)| Step::Update(which, hard)),
+        2 => any::<prop::sample::Index>().prop_map(Step::Delete),
+        1 => any::<bool>().prop_map(Step::AddPolicy),
+        1 => any::<bool>().prop_map(Step::DeletePolicy),
+        1 => Just(Step::Reset),
+        1 => any::<bool>().prop_map(Step::Stall),
+        1 => (0u64..100).prop_map(Step::Time),
+    ]
+}
+
+fn hard(packets: u64) -> Lifetime {
+    let limits = Limits { packets: Some(packets), time: Some(Duration::from_secs(50)), ..Limits::default() };
+    Lifetime { hard: limits, ..Lifetime::default() }
+}
+
+/// The key of one SPI.
+fn key(spi: u32) -> EspKey {
+    EspKey::new(EspSuite::Aes128Gcm, &[spi as u8; 20]).unwrap()
+}
+
+/// Frames that leave, all of them.
+fn frames(end: &mut End) -> Vec<nic_sim::frame::Frame> {
+    let mut frames = Vec::new();
+    for _ in 0..20 {
+        end.secure.flush(NOW);
+        end.device.process(NOW);
+        frames.extend(core::iter::from_fn(|| end.device.poll_frame(NOW)));
+        let _reset = end.secure.poll_event();
+    }
+    frames
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn nothing_leaves_plain(
+        steps in prop::collection::vec(step(), 1..60),
+        mode in prop::sample::select(MODES.to_vec()),
+        ipv6: bool,
+        first in prop::sample::select(vec![0u64, 0xffff_fff0]),
+    ) {
+        let mut end = End::new(1);
+        let template = match mode {
+            EspMode::Transport => Template::transport(1),
+            EspMode::Tunnel => Template::tunnel(super::rig::address(ipv6, 1), super::rig::address(ipv6, 2), 1),
+        };
+        let policy = |ported: bool| Policy {
+            direction: Direction::Transmit,
+            selector: if ported { Selector { protocol: Some(17), destination_port: Some(53), ..Selector::ANY } } else { Selector::ANY },
+            priority: 0,
+            action: Action::Protect(template),
+        };
+        let (mut spi, mut sas, mut stalled, mut sent, mut seconds) = (0x1001, Vec::<SaId>::new(), false, 0, 0);
+        let mut nonces = HashSet::new();
+        for step in steps {
+            let of = |which: prop::sample::Index, sas: &[SaId]| (!sas.is_empty()).then(|| *which.get(sas));
+            match step {
+                Step::Stream(bytes, mss) => {
+                    let _or_refused = end.secure.transmit(NOW, tcp(ipv6, &vec![b'S'; bytes], Some(mss)), &NoRecords);
+                }
+                Step::Datagram(bytes, mtu) => {
+                    for piece in datagram(ipv6, 53, &vec![b'S'; bytes], mtu) {
+                        let _or_refused = end.secure.transmit(NOW, piece, &NoRecords);
+                    }
+                }
+                Step::Add(kind, limit) => {
+                    spi += 1;
+                    let lifetime = limit.map(hard).unwrap_or_default();
+                    // Without extended numbers, those near the end are soon used up.
+                    let params = SaParams { spi, key: key(spi), lifetime, last_number: first, esn: first == 0, ..sa(Direction::Transmit, kind, mode, ipv6) };
+                    sas.push(end.keying().add_sa(NOW, params).unwrap().sa);
+                }
+                Step::Rekey(which) => {
+                    if let Some(old) = of(which, &sas) {
+                        spi += 1;
+                        let used = end.secure.sad().find(sas[0]).unwrap().params.key.clone();
+                        prop_assert_eq!(end.keying().rekey_sa(NOW, old, spi, used), Err(KeyingError::KeyReused));
+                        sas.push(end.keying().rekey_sa(NOW, old, spi, key(spi)).unwrap().sa);
+                    }
+                }
+                Step::Update(which, limit) => {
+                    if let Some(which) = of(which, &sas) {
+                        let _used_up = end.keying().update_sa(NOW, which, hard(limit));
+                    }
+                }
+                Step::Delete(which) => {
+                    if let Some(gone) = of(which, &sas) {
+                        sas.retain(|sa| *sa != gone);
+                        end.keying().delete_sa(gone).unwrap();
+                    }
+                }
+                Step::AddPolicy(ported) => {
+                    let _there_already = end.keying().add_policy(policy(ported));
+                }
+                Step::DeletePolicy(ported) => {
+                    let selector = policy(ported).selector;
+                    let _there_is_none = end.keying().delete_policy(Direction::Transmit, &selector, 0);
+                }
+                Step::Reset => end.device.reset(NOW),
+                Step::Stall(now) => stalled = now,
+                Step::Time(more) => {
+                    seconds += more;
+                    end.secure.handle_timeout(NOW + Duration::from_secs(seconds));
+                }
+            }
+            if stalled {
+                continue;
+            }
+            for frame in frames(&mut end) {
+                let view = ip_packet(&frame.data).and_then(offload_formats::IpView::parse).expect("an IP packet");
+                let is_esp = EspAt::find(&frame.data).is_some() || (view.fragment && view.protocol == offload_formats::protocol::ESP);
+                prop_assert!(is_esp && !frame.data.windows(6).any(|window| window == b"SSSSSS"));
+                // Each SPI has a key of its own, and the IV is the number.
+                if let Some(at) = EspAt::find(&frame.data) {
+                    let iv: [u8; 8] = frame.data[at.esp + 8..at.esp + 16].try_into().unwrap();
+                    prop_assert!(nonces.insert((at.spi, iv)), "the nonce {:?} was used before", (at.spi, iv));
+                }
+                sent += 1;
+            }
+        }
+        let counted = end.counted("ipsec_tx_pkts") + end.counted("ipsec_sw_tx_pkts");
+        prop_assert!(stalled || counted > 0 || sent == 0);
+    }
+}

@@ -1,0 +1,353 @@
+//! What hosts can make a target hold, counted by the allocator: no more than it says, however they cut their data, however
+//! many connections they open, and whatever they do not read.
+
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+use crate::rig::storage::File;
+use crate::rig::{Came, DISK, Wire, connect_command, host_data, segment, target};
+use bytes::{Bytes, BytesMut};
+use core::cell::Cell;
+use nic_sim::NicConfig;
+use nvme_tcp::core::controller::Job;
+use nvme_tcp::namespace::Namespace;
+use nvme_tcp::target::{Target, TargetConfig, TargetError, TransportConfig};
+use nvme_tcp::wire::{
+    Command, DataHeader, FabricsType, Framing, InitializeRequest, IoOpcode, Pdu, ReadyToTransfer, Sgl, Status,
+};
+use offload_api::{RxMeta, RxSegment};
+use offload_base::{BufferPool, Instant, Seq};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+
+/// Counts what this thread has allocated and not freed: tests run beside each other.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+}
+
+// SAFETY: all it does beside counting is to call the system.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD.set(HELD.get() + layout.size().max(16) as isize);
+        // SAFETY: as this was called.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        HELD.set(HELD.get() - layout.size().max(16) as isize);
+        // SAFETY: as this was called.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn framed(wire: &Wire, pdu: &Pdu, data: &[u8]) -> Vec<u8> {
+    wire.framing.frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat()
+}
+
+const MIB: usize = 1 << 20;
+
+/// A queue that has asked for 1 MiB of a write, and its admin queue.
+fn asked(target: &mut Target) -> (Wire, Wire, ReadyToTransfer) {
+    let (mut wire, admin) = Wire::io(target, false);
+    let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_u32(12, 2047);
+    let came = wire.send(target, &Pdu::Command(write.with_sgl(Sgl::transport(MIB as u32))), &[]);
+    let [Came(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
+    (wire, admin, request)
+}
+
+#[test]
+fn data_in_segments_of_one_byte_take_what_they_are() {
+    let mut target = target(TransportConfig::default());
+    let (mut wire, _admin, request) = asked(&mut target);
+    let bytes = framed(&wire, &Pdu::HostData(host_data(&request)), &vec![1; MIB]);
+    let before = HELD.get();
+    for byte in &bytes[..bytes.len() - 1] {
+        wire.connection.handle_segment(wire.now, segment(&[*byte]), &mut target);
+    }
+    let held = HELD.get() - before;
+    assert!(held < 2 * MIB as isize, "{held} bytes of heap for 1 MiB of payload");
+    let came = wire.send_bytes(&mut target, &bytes[bytes.len() - 1..]);
+    assert!(matches!(came[..], [Came(Pdu::Response(completion), _)] if completion.status.is_success()), "{came:?}");
+}
+
+#[test]
+fn commands_in_segments_of_one_byte_take_what_they_are() {
+    let mut target = target(TransportConfig::default());
+    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let before = HELD.get();
+    let write = |id| Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 15);
+    for id in 0..32 {
+        let bytes = framed(&wire, &Pdu::Command(write(id).with_sgl(Sgl::in_capsule(8192))), &[1; 8192]);
+        for byte in bytes {
+            wire.connection.handle_segment(wire.now, segment(&[byte]), &mut target);
+        }
+    }
+    let held = HELD.get() - before;
+    assert!(held < 32 * 10_000, "{held} bytes of heap for {} of payload", 32 * 8192);
+}
+
+/// One byte of data in each buffer that the stream was received in; the rest of it is refused.
+#[test]
+fn a_byte_does_not_keep_the_buffer_it_came_in() {
+    let mut target = target(TransportConfig::default());
+    let (mut wire, _admin, request) = asked(&mut target);
+    let refused = Command::new(IoOpcode::Write as u8, 9).with_namespace(77).with_sgl(Sgl::in_capsule(8192));
+    let refused = framed(&wire, &Pdu::Command(refused), &[0; 8192]);
+    let before = HELD.get();
+    for offset in 0..512 {
+        let ReadyToTransfer { command, tag, .. } = request;
+        let header = DataHeader { command, tag, offset, length: 1, last: false, success: false };
+        let mut bytes = framed(&wire, &Pdu::HostData(header), &[offset as u8]);
+        for _ in 0..7 {
+            bytes.extend(&refused);
+        }
+        let mut buffer = BytesMut::with_capacity(64 << 10);
+        buffer.extend_from_slice(&bytes);
+        let segment = RxSegment { seq: Seq(0), data: buffer.into(), meta: RxMeta::default() };
+        wire.connection.handle_segment(wire.now, segment, &mut target);
+        while wire.connection.poll_transmit().is_some() {}
+    }
+    let held = HELD.get() - before;
+    assert!(held < MIB as isize, "{held} bytes of heap for 512 of payload");
+}
+
+/// Does all work that there is; returns what was handed to the stream, which lets nothing go.
+fn work_and_transmit(wire: &mut Wire, target: &mut Target) -> Vec<Bytes> {
+    while let Some(job) = wire.connection.poll_job() {
+        wire.connection.complete(wire.now, Job::run(job), target);
+    }
+    core::iter::from_fn(|| wire.connection.poll_transmit()).flat_map(|pdu| pdu.into_pieces()).collect()
+}
+
+#[test]
+fn what_all_hosts_together_hold_is_bounded() {
+    // For 15 hosts' I/O queues, and one more stream.
+    const STREAM: usize = 152 << 10;
+    let limit = min_memory() + 14 * (min_memory() - STREAM) + STREAM;
+    let mut target = target_with(limit, 4096);
+    let before = HELD.get();
+    let (admin, controller) = Wire::admin(&mut target);
+    let mut queues = Vec::new();
+    let refused = loop {
+        let mut wire = Wire::open(&mut target, false);
+        let completion = wire.connect(&mut target, queues.len() as u16 + 1, controller);
+        if !completion.status.is_success() {
+            break completion.status;
+        }
+        queues.push((wire, Vec::new()));
+    };
+    assert_eq!((refused, target.stats().refused_connections), (Status::CONNECT_BUSY, 1));
+    assert_eq!(queues.len(), 15);
+    // Each reads 16 MiB, and lets the data lie in its streams.
+    let read = |id| Command::new(IoOpcode::Read as u8, id).with_namespace(1).with_u32(12, 255);
+    for (wire, taken) in &mut queues {
+        for id in 0..16 {
+            let bytes = framed(wire, &Pdu::Command(read(id).with_sgl(Sgl::transport(MIB as u32))), &[]);
+            wire.connection.handle_segment(wire.now, segment(&bytes), &mut target);
+            taken.extend(work_and_transmit(wire, &mut target));
+        }
+        let read: usize = taken.iter().map(Bytes::len).sum();
+        assert!(read >= MIB, "each gets one of the largest commands done");
+    }
+    let held = HELD.get() - before;
+    assert!(target.stats().memory <= limit && held <= limit as isize, "{held} bytes of heap");
+    assert!(held >= (queues.len() * MIB) as isize);
+    let write = |id| Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 0);
+    // Who waits is called as soon as there is room.
+    let (called, waits) = (queues[1].0.connection.id(), queues[0].0.connection.id());
+    let _before = target.take_wakeups();
+    queues[0].1.clear();
+    let wakeups = target.take_wakeups();
+    assert!(wakeups.contains(&waits), "its own data are gone");
+    let (mut ended, _) = queues.pop().unwrap();
+    ended.connection.handle_end(&mut target);
+    drop(ended);
+    assert!(target.take_wakeups().contains(&called));
+    let (wire, taken) = &mut queues[0];
+    taken.extend(work_and_transmit(wire, &mut target));
+    assert!(taken.iter().map(Bytes::len).sum::<usize>() >= MIB);
+    taken.clear();
+    while {
+        let more = work_and_transmit(wire, &mut target);
+        !more.is_empty()
+    } {}
+    let written = wire.command(&mut target, write(1), &[7; 4096]).status;
+    assert!(written.is_success());
+    drop((queues, admin, target));
+    let held = HELD.get() - before;
+    assert!(held <= 0, "{held} bytes are left");
+}
+
+/// Memory for a host with one I/O queue, and no more.
+fn min_memory() -> usize {
+    match Target::new(TargetConfig { memory: 0, ..TargetConfig::default() }) {
+        Err(TargetError::Memory { memory: 0, needed }) => needed,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn target_with(memory: usize, block_bytes: u32) -> Target {
+    let mut target = Target::new(TargetConfig { memory, ..TargetConfig::default() }).unwrap();
+    target.add_subsystem(DISK, None).unwrap();
+    target.add_namespace(DISK, Namespace::new(1, block_bytes, Arc::new(File)).unwrap()).unwrap();
+    target
+}
+
+#[test]
+fn a_target_without_memory_for_any_host_is_refused() {
+    let needed = min_memory();
+    let error = Target::new(TargetConfig { memory: needed - 1, ..TargetConfig::default() }).unwrap_err();
+    assert!(error.to_string().contains(&format!("needs {needed}: give the target more `memory`")), "{error}");
+    let transport = TransportConfig { max_transfer: 20, ..TransportConfig::default() };
+    assert!(Target::new(TargetConfig { transport, ..TargetConfig::default() }).is_err(), "4 GiB of 1");
+    let mut target = target_with(needed, 512);
+    let (_io, _admin) = Wire::io(&mut target, false);
+}
+
+/// While data are on their way, nothing of what comes before them can be left lying.
+#[test]
+fn what_comes_in_capsules_has_room_whatever_a_host_was_asked_for() {
+    let mut target = target_with(min_memory(), 512);
+    let (mut wire, mut admin, request) = asked(&mut target);
+    let write = |id| {
+        let write = Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 15);
+        Pdu::Command(write.with_sgl(Sgl::in_capsule(8192)))
+    };
+    let before = (HELD.get(), target.stats().memory);
+    // As many as the queue has entries, and none is carried out yet.
+    for id in 100..131 {
+        assert!(wire.connection.wants_input());
+        let bytes = framed(&wire, &write(id), &vec![1; 8192]);
+        wire.connection.handle_segment(wire.now, segment(&bytes), &mut target);
+    }
+    assert!(wire.collect().is_empty());
+    let held = (HELD.get() - before.0, target.stats().memory);
+    assert!(held.0 > 31 * 8192 && held.0 < 32 * 10_000 && held.1 == before.1, "{held:?}");
+    let came = wire.send(&mut target, &Pdu::HostData(host_data(&request)), &vec![1; MIB]);
+    let written = |came: &Came| matches!(came.0, Pdu::Response(written) if written.status.is_success());
+    assert!(came.len() == 32 && came.iter().all(written), "{came:?}");
+    // A stream that there is no room for is refused, and the admin queue goes on.
+    assert_eq!(target.stats().memory, min_memory());
+    assert!(target.accept(wire.now).is_refused());
+    let disconnect = Command::fabrics(FabricsType::Disconnect, 9);
+    assert_eq!(admin.command(&mut target, disconnect, &[]).status, Status::INVALID_QUEUE_TYPE);
+}
+
+/// Pieces that are worth their buffers, each in one of a NIC's.
+#[test]
+fn a_piece_is_charged_with_the_buffer_of_the_nic_that_it_keeps() {
+    for lro_max_bytes in [NicConfig::default().lro_max_bytes, 256 << 10] {
+        let buffer = NicConfig { lro_max_bytes, ..NicConfig::default() }.receive_buffer_bytes();
+        let mut transport = TransportConfig::default();
+        transport.receive_buffer = transport.receive_buffer.max(buffer);
+        let mut target = target(transport);
+        let (mut wire, _admin, request) = asked(&mut target);
+        let (before, charged) = (HELD.get(), target.stats().memory);
+        for offset in (0..MIB as u32).step_by(16 << 10).take(63) {
+            let ReadyToTransfer { command, tag, .. } = request;
+            let header = DataHeader { command, tag, offset, length: 16 << 10, last: false, success: false };
+            let mut pool = BufferPool::new(buffer, 1);
+            let mut data = pool.take();
+            data.extend_from_slice(&framed(&wire, &Pdu::HostData(header), &[1; 16 << 10]));
+            let segment = RxSegment { seq: Seq(0), data: data.into(), meta: RxMeta::default() };
+            wire.connection.handle_segment(wire.now, segment, &mut target);
+        }
+        let (held, charged) = (HELD.get() - before, target.stats().memory - charged);
+        // The data themselves were charged when they were asked for, and what else a connection holds when it began.
+        assert!(
+            held as usize <= charged + MIB + MIB / 16,
+            "{held} bytes of heap, {charged} charged, in buffers of {buffer}"
+        );
+        assert!(held as usize >= 63 * buffer, "they were copied");
+    }
+}
+
+#[test]
+fn streams_cost_little_before_their_hosts_have_said_anything() {
+    let mut target = target_with(min_memory() + 20 * (8 << 10), 512);
+    let silent: Vec<_> = (0..20).map(|_| target.accept(Instant::ZERO)).collect();
+    assert!(silent.iter().all(|connection| !connection.is_closing()));
+    let (_wire, _admin, _) = asked(&mut target);
+    let icreq = Pdu::InitializeRequest(InitializeRequest::default());
+    let refused = silent.into_iter().filter_map(|mut connection| {
+        let bytes = Framing::default().frame(&icreq, []).into_pieces().collect::<Vec<_>>().concat();
+        connection.handle_segment(Instant::ZERO, segment(&bytes), &mut target);
+        connection.is_refused().then_some(connection)
+    });
+    let refused: Vec<_> = refused.collect();
+    assert_eq!((refused.len(), target.stats().refused_connections), (20, 20), "there is no room for any of them");
+    assert!(refused.into_iter().all(|mut connection| connection.is_closing() && connection.poll_transmit().is_none()));
+}
+
+/// Whatever the entries of a queue are used for.
+#[test]
+fn a_queue_takes_no_more_than_it_is_charged_for() {
+    let reads = |id| (Command::new(IoOpcode::Read as u8, id).with_u32(12, 7).with_sgl(Sgl::transport(4096)), 0);
+    let asked = |id| (Command::new(IoOpcode::Write as u8, id).with_u32(12, 7).with_sgl(Sgl::transport(4096)), 0);
+    let writes = |id| (Command::new(IoOpcode::Write as u8, id).with_sgl(Sgl::in_capsule(512)), 512);
+    let flushes = |id| (Command::new(IoOpcode::Flush as u8, id), 0);
+    let unknown = |id| (Command::new(0x7f, id), 0);
+    type Make = fn(u16) -> (Command, usize);
+    let rows: [(&str, Make); 5] =
+        [("reads", reads), ("writes", asked), ("capsules", writes), ("flushes", flushes), ("refused", unknown)];
+    for (name, make) in rows {
+        for (entries, carries_out) in [(1023u16, false), (1023, true), (2, true)] {
+            let transport = TransportConfig { in_capsule: 512, ..TransportConfig::default() };
+            let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() }).unwrap();
+            target.add_subsystem(DISK, None).unwrap();
+            target.add_namespace(DISK, Namespace::new(1, 512, Arc::new(File)).unwrap()).unwrap();
+            let (_admin, controller) = Wire::admin(&mut target);
+            let mut wire = Wire::open(&mut target, false);
+            let (command, data) = connect_command(1, controller);
+            let before = (HELD.get(), target.stats().memory);
+            let size = u32::from(entries - 1);
+            assert!(wire.command(&mut target, command.with_u32(11, size), &data.to_bytes()).status.is_success());
+            let mut sent = 0;
+            while wire.connection.wants_input() && (carries_out || sent < entries) && sent < 3000 {
+                let (command, bytes) = make(sent);
+                let bytes = framed(&wire, &Pdu::Command(command.with_namespace(1)), &vec![1; bytes]);
+                wire.connection.handle_segment(wire.now, segment(&bytes), &mut target);
+                if carries_out {
+                    while let Some(job) = wire.connection.poll_job() {
+                        wire.connection.complete(wire.now, Job::run(job), &mut target);
+                    }
+                }
+                sent += 1;
+                if name == "writes" && sent == entries {
+                    // Their data do not come.
+                    break;
+                }
+            }
+            let held = (HELD.get() - before.0, target.stats().memory - before.1);
+            // What is promised for data is theirs.
+            let charged = held.1 as isize - if name == "reads" && carries_out { 0 } else { MIB as isize };
+            assert!(held.0 <= charged, "{name}, {entries} entries, {sent} sent: {} held, {charged} charged", held.0);
+        }
+    }
+}
+
+/// Pieces that are worth their buffers, as long as those can be charged; here they cannot.
+#[test]
+fn buffers_that_cannot_be_charged_are_not_kept() {
+    let mut target = target_with(min_memory(), 512);
+    let (mut wire, _admin, request) = asked(&mut target);
+    let refused = Command::new(IoOpcode::Write as u8, 9).with_namespace(77).with_sgl(Sgl::in_capsule(8192));
+    let refused = framed(&wire, &Pdu::Command(refused), &[0; 8192]);
+    let before = HELD.get();
+    for offset in (0..MIB as u32).step_by(16 << 10).take(63) {
+        let ReadyToTransfer { command, tag, .. } = request;
+        let header = DataHeader { command, tag, offset, length: 16 << 10, last: false, success: false };
+        let mut buffer = BytesMut::with_capacity(64 << 10);
+        buffer.extend_from_slice(&framed(&wire, &Pdu::HostData(header), &[1; 16 << 10]));
+        (0..5).for_each(|_| buffer.extend_from_slice(&refused));
+        let segment = RxSegment { seq: Seq(0), data: buffer.into(), meta: RxMeta::default() };
+        wire.connection.handle_segment(wire.now, segment, &mut target);
+        while wire.connection.poll_transmit().is_some() {}
+    }
+    let held = HELD.get() - before;
+    assert!(held < 5 * MIB as isize / 4, "{held} bytes of heap for less than 1 MiB of payload");
+}

@@ -1,0 +1,796 @@
+//! Everything that can go wrong at once, at random: a wire that loses, reorders, doubles, spoils, overlaps and cuts to
+//! shreds; sequence numbers that pass 2^31 and 2^32; NICs that are reset and have little room; ends that change keys, once
+//! or many times at once, ask for offload again and again, give up writes and reads under way, drop their stream or a half of
+//! it, or stop polling it. In all of it:
+//!
+//! - each end reads what the other wrote, to the byte and to the end, or a TLS error where the wire changed bytes so
+//!   that TCP's checksum could not tell;
+//! - what became of changed keys adds up;
+//! - the wire never shows plaintext, and never a byte that was sent again as another;
+//! - in the end no device and no driver has a context left, no stack a connection, and what was written belongs to its
+//!   writer alone again.
+//!
+//! `PROPTEST_CASES` says how many schedules are tried.
+
+use crate::keyed::{Cipher, Side, accept, connect};
+use bytes::Bytes;
+use core::future::poll_fn;
+use core::pin::{Pin, pin};
+use core::task::Poll;
+use core::time::Duration;
+use ktls_offload::{KtlsStream, Offload, TlsCounters};
+use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
+use nic_sim::wire::tap::Seen;
+use nic_sim::wire::{Crossing, Direction, Impairment, LinkConfig, Recorder};
+use nic_sim::{EngineConfigs, NicConfig, TlsEngineConfig, TransmitResync};
+use offload_api::{Direction as Half, FlowKey, ResyncMode, TlsKey, TlsSuite, TlsVersion, TypedContexts};
+use offload_base::counters::Counters;
+use offload_base::{Rng, Seed, Seq};
+use offload_host_stack::{TcpConfig, TcpStream};
+use offload_testbed::{BedHost, Testbed};
+use proptest::prelude::*;
+use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, TcpPacket, TcpSeqNumber};
+use std::io;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
+
+/// One schedule.
+#[derive(Clone, Debug)]
+struct Schedule {
+    seed: u64,
+    cipher: Cipher,
+    mtu: u16,
+    tso: bool,
+    contexts: u32,
+    cached: usize,
+    pooled: usize,
+    resync: ResyncMode,
+    transmit_resync: TransmitResync,
+    impairments: Impairments,
+    overlap: f64,
+    /// Segments in which two words change places, which TCP's checksum does not see.
+    swap: f64,
+    /// Segments that arrive in several, down to one byte.
+    shred: f64,
+    /// The sequence number of both SYNs.
+    initial_sequence: Option<u32>,
+    /// When the NIC of either side is reset, in microseconds from the start.
+    resets: [Vec<u64>; 2],
+    plans: [Plan; 2],
+}
+
+/// What one end does.
+#[derive(Clone, Debug)]
+struct Plan {
+    record_size: usize,
+    limit: Option<f64>,
+    steps: Vec<Step>,
+    end: End,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write(usize),
+    /// Writes, and gives up after so many wake-ups.
+    AbandonWrite {
+        bytes: usize,
+        wakes: usize,
+    },
+    Rekey {
+        both: bool,
+    },
+    /// Changes keys so often, with nothing in between.
+    Flood {
+        times: usize,
+        both: bool,
+    },
+    Offload(Offload),
+    /// Neither reads nor writes for so many microseconds.
+    Sleep(u64),
+    /// Reads what is there, up to so many chunks.
+    Read(usize),
+    /// Looks whether the device has the receive direction.
+    Ready,
+}
+
+/// What an end does after its last step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It closes, and reads until the other end has closed.
+    Close,
+    /// It drops its stream.
+    Drop,
+    /// It closes its stream, and never polls it again.
+    Forget,
+    /// It begins to read, drops the half that does, writes on and closes.
+    DropReader,
+    /// It closes, drops the half that writes, and reads until the other end has closed.
+    DropWriter,
+}
+
+/// What became of one end.
+#[derive(Default)]
+struct Ended {
+    written: Vec<Written>,
+    /// Everything was written.
+    all_written: bool,
+    read: Vec<u8>,
+    /// How reading ended, if it went on to the end.
+    read_to_end: Option<io::Result<()>>,
+    forgotten: Option<Box<dyn Send>>,
+    /// What a stream that was closed had counted.
+    counters: Option<TlsCounters>,
+}
+
+/// What an end wrote at once.
+struct Written {
+    data: Bytes,
+    /// Perhaps only the first part of it. Its bytes are all alike, and none next to it is like them.
+    abandoned: bool,
+}
+
+impl Schedule {
+    /// Plays it.
+    ///
+    /// # Errors
+    /// In words, if anything is not as it has to be.
+    fn play(&self) -> Result<(), TestCaseError> {
+        let nic = NicConfig {
+            mtu: self.mtu,
+            tso_max_bytes: if self.tso { 65_536 } else { 0 },
+            context_cache_bytes: self.cached * 208,
+            engines: EngineConfigs::from(TlsEngineConfig {
+                contexts: self.contexts,
+                context_pool: self.pooled,
+                resync: self.resync,
+                ..TlsEngineConfig::default()
+            })
+            .with_transmit_resync(self.transmit_resync),
+            ..NicConfig::default()
+        };
+        let recorder = Recorder::default();
+        let tcp = TcpConfig { initial_sequence: self.initial_sequence, ..patient() };
+        let mut bed = Testbed::builder(Seed(self.seed))
+            .host("server", nic.clone(), tcp.clone())
+            .host("client", nic, tcp)
+            .wire(0, 1, LinkConfig { impairments: self.impairments, ..LinkConfig::default() })
+            .recorded(&recorder)
+            .build()?;
+        for (number, link) in [&bed.cable(0).left_to_right, &bed.cable(0).right_to_left].into_iter().enumerate() {
+            let seed = Seed(self.seed).derive(&format!("direction {number}"));
+            let mut link = link.lock().unwrap();
+            link.impair(Box::new(Overlap::new(self.overlap, self.mtu, seed.stream("overlap"))));
+            link.impair(Box::new(Swap::new(self.swap, seed.stream("swap"))));
+            link.impair(Box::new(Shred::new(self.shred, seed.stream("shred"))));
+        }
+        let hosts = Side::BOTH.map(|side| bed.host(side as usize).clone());
+        for (host, resets) in hosts.iter().zip(&self.resets) {
+            for at in resets {
+                let (host, at) = (host.clone(), Duration::from_micros(*at));
+                let _runs_on = host.clone().spawn("reset", async move {
+                    host.runtime().sleep(at).await;
+                    host.reset_device();
+                });
+            }
+        }
+        let [serving, fetching] = Side::BOTH.map(|side| {
+            let host = hosts[side as usize].clone();
+            host.clone().spawn("application", run_end(self.clone(), side, host, hosts[0].clone()))
+        });
+        let mut ends = [bed.run_within(ENOUGH, serving)?, bed.run_within(ENOUGH, fetching)?];
+        for end in &mut ends {
+            end.forgotten = None;
+        }
+        bed.run_within(ENOUGH, settle(hosts.clone()))?;
+        let swapped = bed.counters().value("wire_swapped") > 0;
+        for side in Side::BOTH {
+            self.check_read(side, &ends[side as usize], &ends[side.peer() as usize], swapped)?;
+            check_rekeys(&ends[side as usize])?;
+        }
+        check_wire(&recorder.take(), swapped)?;
+        for (host, end) in hosts.iter().zip(&ends) {
+            prop_assert_eq!(host.device_contexts(), 0, "contexts are left on a device");
+            prop_assert_eq!(free_places(host, self.contexts), self.contexts, "contexts are left in a driver");
+            let free = end.written.iter().all(|written| written.data.is_unique());
+            prop_assert!(free, "somebody still holds what was written");
+        }
+        Ok(())
+    }
+
+    fn check_read(&self, side: Side, reader: &Ended, writer: &Ended, swapped: bool) -> Result<(), TestCaseError> {
+        let last = follow(&reader.read, &writer.written);
+        prop_assert!(last.is_some(), "{side:?} read what was not written");
+        if swapped {
+            return Ok(());
+        }
+        // An end that was dropped answers with a reset to what it will not read: then the rest is not written.
+        let peer_drops = self.plans[side as usize].end == End::Drop;
+        prop_assert!(writer.all_written || peer_drops, "{:?} could not write", side.peer());
+        let writer_drops = self.plans[side.peer() as usize].end == End::Drop;
+        match &reader.read_to_end {
+            None => {}
+            // All arrives, and nothing says that this was all.
+            Some(Err(error)) if writer_drops && error.kind() == io::ErrorKind::UnexpectedEof => {
+                prop_assert!(last == Some(true), "{side:?} read less than was written");
+            }
+            Some(Ok(())) if writer_drops => prop_assert!(false, "{side:?} takes a drop for a close"),
+            Some(Ok(())) => prop_assert!(last == Some(true), "{side:?} read less than was written"),
+            Some(Err(error)) => prop_assert!(false, "{side:?} could not read on: {error}"),
+        }
+        Ok(())
+    }
+}
+
+async fn run_end(schedule: Schedule, side: Side, host: BedHost, server: BedHost) -> io::Result<Ended> {
+    let (seed, cipher) = (schedule.seed, schedule.cipher);
+    let plan = schedule.plans[side as usize].clone();
+    let mut stream = match side {
+        Side::Server => accept(&host, seed, cipher).await?,
+        Side::Client => connect(&host, &server, seed, cipher).await?,
+    };
+    stream.set_record_size(plan.record_size);
+    stream.set_retransmit_limit(plan.limit);
+    let mut content = Seed(seed).stream(&format!("{side:?} writes"));
+    let mut ended = Ended::default();
+    ended.all_written = take_steps(&plan, &host, &mut stream, &mut content, &mut ended).await.is_ok();
+    match plan.end {
+        End::Drop => {}
+        End::Forget => {
+            // What went wrong, if anything did, the other end shows.
+            let _ = stream.close().await;
+            ended.counters = Some(*stream.counters());
+            ended.forgotten = Some(Box::new(stream));
+        }
+        End::DropReader => {
+            let (mut reader, mut writer) = tokio::io::split(stream);
+            let mut some = [0; 100];
+            let mut some = ReadBuf::new(&mut some);
+            // It may be told of more, and will not be there.
+            poll_fn(|cx| Poll::Ready(Pin::new(&mut reader).poll_read(cx, &mut some).map(|_| ()))).await.is_ready();
+            ended.read.extend_from_slice(some.filled());
+            drop(reader);
+            let data = nibbles(&mut content, 3_000);
+            ended.all_written &= writer.write_all(&data).await.is_ok();
+            ended.written.push(Written { data, abandoned: false });
+            let _ = writer.shutdown().await;
+            ended.forgotten = Some(Box::new(writer));
+        }
+        End::DropWriter => {
+            let (mut reader, mut writer) = tokio::io::split(stream);
+            let _ = writer.shutdown().await;
+            drop(writer);
+            ended.read_to_end = Some(reader.read_to_end(&mut ended.read).await.map(|_| ()));
+        }
+        End::Close => {
+            let _ = stream.close().await;
+            ended.read_to_end = Some(read_to_end(&mut stream, &mut ended.read).await);
+            ended.counters = Some(*stream.counters());
+        }
+    }
+    Ok(ended)
+}
+
+async fn take_steps(
+    plan: &Plan,
+    host: &BedHost,
+    stream: &mut KtlsStream<TcpStream>,
+    content: &mut Rng,
+    ended: &mut Ended,
+) -> io::Result<()> {
+    for step in &plan.steps {
+        match step {
+            Step::Write(bytes) => {
+                write(stream, content, ended, *bytes).await?;
+            }
+            Step::AbandonWrite { bytes, wakes } => {
+                // After one of the four kinds comes another.
+                let begun = ended.written.iter().filter(|written| written.data.first() >= Some(&ABANDONED)).count();
+                let kind = ABANDONED + (begun % 4) as u8;
+                let data = Bytes::from(vec![kind; *bytes]);
+                ended.written.push(Written { data: data.clone(), abandoned: true });
+                if let Some(sent) = give_up_after(*wakes, stream.send_chunk(data)).await {
+                    // It was not given up: all of it has to arrive.
+                    ended.written.last_mut().expect("it was just put there").abandoned = false;
+                    sent?;
+                }
+            }
+            Step::Rekey { both } => update_keys(stream, *both)?,
+            Step::Flood { times, both } => {
+                // An end bears no more than so many without data in between.
+                write(stream, content, ended, 1).await?;
+                (0..*times).try_for_each(|_| update_keys(stream, *both))?;
+                write(stream, content, ended, 1).await?;
+            }
+            Step::Offload(ask) => {
+                stream.offload(*ask);
+            }
+            Step::Sleep(micros) => host.runtime().sleep(Duration::from_micros(*micros)).await,
+            Step::Read(chunks) => {
+                for _ in 0..*chunks {
+                    let chunk = poll_fn(|cx| match stream.poll_chunk(cx) {
+                        Poll::Ready(chunk) => Poll::Ready(chunk),
+                        Poll::Pending => Poll::Ready(Ok(None)),
+                    });
+                    let Some(chunk) = chunk.await? else { break };
+                    ended.read.extend_from_slice(&chunk);
+                }
+            }
+            Step::Ready => {
+                // Whether it is or not: only what is there is looked at.
+                let _ = poll_fn(|cx| Poll::Ready(stream.poll_ready(cx))).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn write(
+    stream: &mut KtlsStream<TcpStream>,
+    content: &mut Rng,
+    ended: &mut Ended,
+    bytes: usize,
+) -> io::Result<()> {
+    let data = nibbles(content, bytes);
+    ended.written.push(Written { data: data.clone(), abandoned: false });
+    stream.send_chunk(data).await
+}
+
+fn update_keys(stream: &mut KtlsStream<TcpStream>, both: bool) -> io::Result<()> {
+    match stream.update_keys(both) {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()), // TLS 1.2 has none
+        updated => updated,
+    }
+}
+
+/// What comes of `future`; it is dropped if it is not done after `wakes` wake-ups.
+async fn give_up_after<T>(wakes: usize, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut wakes) = (pin!(future), wakes);
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if wakes == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            wakes -= 1;
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// Whether what was read can be all of what was written; `None`: not even the beginning.
+fn follow(read: &[u8], written: &[Written]) -> Option<bool> {
+    let mut rest = read;
+    for Written { data, abandoned } in written {
+        let taken = match abandoned {
+            true => rest.iter().take(data.len()).take_while(|byte| **byte == data[0]).count(),
+            false => data.len().min(rest.len()),
+        };
+        let (part, behind) = rest.split_at(taken);
+        if part != &data[..taken] {
+            return None;
+        }
+        if !abandoned && taken < data.len() {
+            return Some(false);
+        }
+        rest = behind;
+    }
+    rest.is_empty().then_some(true)
+}
+
+async fn read_to_end(stream: &mut KtlsStream<TcpStream>, read: &mut Vec<u8>) -> io::Result<()> {
+    while let Some(chunk) = stream.next_chunk().await? {
+        read.extend_from_slice(&chunk);
+    }
+    Ok(())
+}
+
+/// Each changed key was taken by the device, or stayed in software, or was the last of a direction that ended.
+fn check_rekeys(ended: &Ended) -> Result<(), TestCaseError> {
+    let Some(counters) = ended.counters else { return Ok(()) };
+    let settled = counters.tx_rekey_device + counters.tx_rekey_sw + counters.tx_rekey_aborted;
+    prop_assert_eq!(settled, counters.tx_rekey_ok);
+    prop_assert!(counters.tx_rekey_aborted <= 1);
+    // Reading ended in order or not: what was under way is settled.
+    if ended.read_to_end.is_some() {
+        let settled = counters.rx_rekey_device + counters.rx_rekey_sw + counters.rx_rekey_aborted;
+        prop_assert_eq!(settled, counters.rx_rekey_ok);
+        prop_assert!(counters.rx_rekey_aborted <= 1);
+    }
+    Ok(())
+}
+
+/// Waits until the stacks have no connections, and whatever contexts there were have had time to go.
+async fn settle(hosts: [BedHost; 2]) -> Result<(), TestCaseError> {
+    for host in hosts {
+        let mut rounds = 0;
+        while host.stack().connections() > 0 {
+            rounds += 1;
+            prop_assert!(rounds < 10_000, "a connection never ends");
+            host.runtime().sleep(Duration::from_millis(500)).await;
+        }
+        host.runtime().sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
+/// How many of `contexts` places the driver has free.
+fn free_places(host: &BedHost, contexts: u32) -> u32 {
+    let flow = FlowKey::tcp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
+    let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[1; 16], [2; 12]).unwrap();
+    host.stack().with_device(|driver| {
+        let mut tls = driver.tls().expect("the NIC does TLS");
+        (0..contexts).filter(|_| tls.add(&flow, Half::Transmit, Seq(0), 0, &key).is_ok()).count() as u32
+    })
+}
+
+/// Looks for plaintext, which is all nibbles, and for bytes that were sent twice and differently: then a nonce was
+/// used twice. What arrived may have been spoilt on the way; what left was not.
+fn check_wire(seen: &[Seen], swapped: bool) -> Result<(), TestCaseError> {
+    for direction in [Direction::Outbound, Direction::Inbound] {
+        let mut first = None;
+        let mut stream: Vec<Option<u8>> = Vec::new();
+        for seen in seen.iter().filter(|seen| seen.direction == direction) {
+            let Some(segment) = Segment::of(&seen.frame.data) else { continue };
+            let payload = &seen.frame.data[segment.payload..segment.end];
+            let longest = payload.split(|byte| *byte > 0x0f).map(<[u8]>::len).max().unwrap_or(0);
+            prop_assert!(longest < 16, "{longest} bytes of plaintext at {:?}", seen.at);
+            if segment.syn && segment.intact {
+                first = Some(segment.seq + 1);
+            }
+            let (Some(first), true) = (first, segment.intact && !(swapped && direction == Direction::Inbound)) else {
+                continue;
+            };
+            let at = segment.seq.distance_from(first) as usize;
+            if at > 1 << 24 {
+                continue; // a SYN's own place, or a window probe's
+            }
+            if stream.len() < at + payload.len() {
+                stream.resize(at + payload.len(), None);
+            }
+            for (kept, byte) in stream[at..].iter_mut().zip(payload) {
+                prop_assert!(
+                    kept.is_none_or(|kept| kept == *byte),
+                    "a byte was sent again as another, at {:?}",
+                    seen.at
+                );
+                *kept = Some(*byte);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where things are in a TCP segment.
+struct Segment {
+    seq: Seq,
+    syn: bool,
+    fin: bool,
+    payload: usize,
+    end: usize,
+    /// The checksums are right.
+    intact: bool,
+}
+
+impl Segment {
+    fn of(frame: &[u8]) -> Option<Segment> {
+        let ip = Ipv4Packet::new_checked(EthernetFrame::new_checked(frame).ok()?.payload()).ok()?;
+        let (source, destination) = (IpAddress::from(ip.src_addr()), ip.dst_addr().into());
+        let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
+        let end = ETHERNET + usize::from(ip.total_len());
+        Some(Segment {
+            seq: Seq(tcp.seq_number().0 as u32),
+            syn: tcp.syn(),
+            fin: tcp.fin(),
+            payload: end - tcp.payload().len(),
+            end,
+            intact: ip.verify_checksum() && tcp.verify_checksum(&source, &destination),
+        })
+    }
+
+    /// A segment with `length` bytes of its payload, those of the frame from `at` on.
+    fn part(&self, frame: &[u8], at: usize, length: usize) -> Vec<u8> {
+        let mut part = frame[..self.payload].to_vec();
+        part.extend_from_slice(&frame[at..at + length]);
+        let total = (part.len() - ETHERNET) as u16;
+        let mut ip = Ipv4Packet::new_unchecked(&mut part[ETHERNET..]);
+        ip.set_total_len(total);
+        ip.fill_checksum();
+        let (source, destination) = (ip.src_addr().into(), ip.dst_addr().into());
+        let mut tcp = TcpPacket::new_unchecked(ip.payload_mut());
+        tcp.set_seq_number(TcpSeqNumber((self.seq + (at - self.payload) as u32).0 as i32));
+        tcp.fill_checksum(&source, &destination);
+        part
+    }
+}
+
+offload_base::counters! {
+    /// What the test's own impairments count.
+    struct Spoilt {
+        /// Segments that overlap with the one before.
+        pub overlapped: "wire_overlapped",
+        /// Segments changed so that the checksum does not tell.
+        pub swapped: "wire_swapped",
+        /// Segments cut into several.
+        pub shredded: "wire_shredded",
+    }
+}
+
+/// Sends segments that begin within the one before, besides the original: a peer that cuts its stream anew.
+#[derive(Debug)]
+struct Overlap {
+    share: f64,
+    mtu: usize,
+    rng: Rng,
+    /// The last segment's payload, and where it ends.
+    last: Option<(Seq, Vec<u8>)>,
+    counters: Spoilt,
+}
+
+impl Overlap {
+    fn new(share: f64, mtu: u16, rng: Rng) -> Overlap {
+        Overlap { share, mtu: mtu.into(), rng, last: None, counters: Spoilt::default() }
+    }
+
+    /// The segment again, with some of the one before in front of it, and as much of its end as fits.
+    fn overlapping(&mut self, frame: &[u8], segment: &Segment) -> Option<Vec<u8>> {
+        let (end, before) = self.last.as_ref().filter(|(end, before)| *end == segment.seq && !before.is_empty())?;
+        let back = 1 + self.rng.below(before.len() as u64) as usize;
+        let mut cut = frame[..segment.payload].to_vec();
+        cut.extend_from_slice(&before[before.len() - back..]);
+        cut.extend_from_slice(&frame[segment.payload..segment.end]);
+        cut.truncate(ETHERNET + self.mtu);
+        let seq = *end - back as u32;
+        let length = (cut.len() - ETHERNET) as u16;
+        let mut ip = Ipv4Packet::new_unchecked(&mut cut[ETHERNET..]);
+        ip.set_total_len(length);
+        ip.fill_checksum();
+        let (source, destination) = (ip.src_addr().into(), ip.dst_addr().into());
+        let mut tcp = TcpPacket::new_unchecked(ip.payload_mut());
+        tcp.set_seq_number(TcpSeqNumber(seq.0 as i32));
+        tcp.fill_checksum(&source, &destination);
+        Some(cut)
+    }
+}
+
+impl Impairment for Overlap {
+    fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
+        let frame = crossing.frame.data.clone();
+        let plain = Segment::of(&frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
+        if let Some(segment) = plain.filter(|segment| segment.payload < segment.end) {
+            if self.rng.chance(self.share)
+                && let Some(cut) = self.overlapping(&frame, &segment)
+            {
+                self.counters.overlapped += 1;
+                let again = Crossing { frame: cut.into(), arrives: crossing.arrives };
+                if self.rng.chance(0.5) {
+                    onward(again);
+                    onward(crossing);
+                } else {
+                    onward(crossing);
+                    onward(again);
+                }
+            } else {
+                onward(crossing);
+            }
+            let payload = frame[segment.payload..segment.end].to_vec();
+            self.last = Some((segment.seq + payload.len() as u32, payload));
+        } else {
+            onward(crossing);
+        }
+    }
+
+    fn counters(&self) -> &dyn Counters {
+        &self.counters
+    }
+}
+
+/// Has two words of a segment's payload change places: what the sum of RFC 1071 cannot see.
+#[derive(Debug)]
+struct Swap {
+    share: f64,
+    rng: Rng,
+    counters: Spoilt,
+}
+
+impl Swap {
+    fn new(share: f64, rng: Rng) -> Swap {
+        Swap { share, rng, counters: Spoilt::default() }
+    }
+}
+
+impl Impairment for Swap {
+    fn pass(&mut self, mut crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
+        let segment = Segment::of(&crossing.frame.data).filter(|segment| segment.intact);
+        if let Some(segment) = segment.filter(|segment| segment.end - segment.payload >= 4)
+            && self.rng.chance(self.share)
+        {
+            let mut frame = crossing.frame.data.to_vec();
+            let words = (segment.end - segment.payload) as u64 / 2;
+            let mut word = || segment.payload + 2 * self.rng.below(words) as usize;
+            let (one, other) = (word(), word());
+            if frame[one..one + 2] != frame[other..other + 2] {
+                frame.swap(one, other);
+                frame.swap(one + 1, other + 1);
+                self.counters.swapped += 1;
+                crossing.frame = frame.into();
+            }
+        }
+        onward(crossing);
+    }
+
+    fn counters(&self) -> &dyn Counters {
+        &self.counters
+    }
+}
+
+/// Cuts segments into several, some of a byte: a peer, or something on the way, with a mind of its own.
+#[derive(Debug)]
+struct Shred {
+    share: f64,
+    rng: Rng,
+    counters: Spoilt,
+}
+
+impl Shred {
+    fn new(share: f64, rng: Rng) -> Shred {
+        Shred { share, rng, counters: Spoilt::default() }
+    }
+}
+
+impl Impairment for Shred {
+    fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
+        let frame = &crossing.frame.data;
+        let segment = Segment::of(frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
+        let Some(segment) = segment.filter(|segment| segment.end - segment.payload > 1) else {
+            return onward(crossing);
+        };
+        if !self.rng.chance(self.share) {
+            return onward(crossing);
+        }
+        self.counters.shredded += 1;
+        let mut at = segment.payload;
+        for left in (0..SHREDS).rev() {
+            let rest = segment.end - at;
+            let most = if self.rng.chance(0.5) { 4 } else { rest };
+            let length = if left == 0 { rest } else { 1 + self.rng.below(rest.min(most) as u64) as usize };
+            let shred = segment.part(frame, at, length);
+            onward(Crossing { frame: shred.into(), arrives: crossing.arrives });
+            at += length;
+            if at == segment.end {
+                break;
+            }
+        }
+    }
+
+    fn counters(&self) -> &dyn Counters {
+        &self.counters
+    }
+}
+
+/// A TCP that does not give up, and ends soon.
+fn patient() -> TcpConfig {
+    TcpConfig {
+        syn_retries: 100,
+        syn_ack_retries: 100,
+        retries: 100,
+        orphan_retries: 100,
+        max_rto: Duration::from_secs(1),
+        time_wait: Duration::from_millis(10),
+        fin_timeout: Duration::from_secs(5),
+        ..TcpConfig::default()
+    }
+}
+
+/// Data no byte of which has an upper half, for a run of such bytes is no ciphertext; and none is like [`ABANDONED`] or
+/// above.
+fn nibbles(rng: &mut Rng, bytes: usize) -> Bytes {
+    let mut data = vec![0; bytes];
+    rng.fill(&mut data);
+    data.iter_mut().for_each(|byte| *byte %= ABANDONED);
+    data.into()
+}
+
+fn share(share: f64) -> Share {
+    Share::new(share).expect("a share")
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let ask = (any::<bool>(), any::<bool>()).prop_map(|(tx, rx)| Step::Offload(Offload { tx, rx }));
+    let step = prop_oneof![
+        4 => prop_oneof![1usize..40, 40usize..4_000, 4_000usize..40_000].prop_map(Step::Write),
+        1 => (prop_oneof![1usize..4_000, 4_000usize..40_000], 0usize..4)
+            .prop_map(|(bytes, wakes)| Step::AbandonWrite { bytes, wakes }),
+        1 => any::<bool>().prop_map(|both| Step::Rekey { both }),
+        1 => (2usize..13, any::<bool>()).prop_map(|(times, both)| Step::Flood { times, both }),
+        2 => Just(Step::Offload(Offload::BOTH)),
+        1 => ask,
+        2 => prop_oneof![1u64..30, 30u64..1_000, Just(250_000)].prop_map(Step::Sleep),
+        2 => (1usize..30).prop_map(Step::Read),
+        1 => Just(Step::Ready),
+    ];
+    prop::collection::vec(step, 1..14)
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    let record_size = prop_oneof![100usize..1_000, 1_000usize..16_384, Just(16_384)];
+    let limit = prop_oneof![Just(None), Just(Some(0.02)), Just(Some(0.0))];
+    let halves = prop::sample::select(vec![End::DropReader, End::DropWriter]);
+    let end = prop_oneof![3 => Just(End::Close), 1 => Just(End::Drop), 1 => Just(End::Forget), 1 => halves];
+    (record_size, limit, steps(), end).prop_map(|(record_size, limit, steps, end)| Plan {
+        record_size,
+        limit,
+        steps,
+        end,
+    })
+}
+
+fn impairments() -> impl Strategy<Value = Impairments> {
+    (0.0..0.08f64, 0.0..0.1f64, 0.0..0.05f64, 0.0..0.03f64, 0.0..0.02f64).prop_map(
+        |(loss, reorder, duplicate, corrupt, burst)| Impairments {
+            loss: share(loss),
+            duplicate: share(duplicate),
+            corrupt: share(corrupt),
+            burst_loss: Some(Burst { share: share(burst), mean_length: 3.0 }),
+            reorder: Some(Reorder { share: share(reorder), hold: Duration::from_micros(25) }),
+            ..Impairments::default()
+        },
+    )
+}
+
+fn schedule() -> impl Strategy<Value = Schedule> {
+    let version = prop::sample::select(vec![TlsVersion::Tls12, TlsVersion::Tls13]);
+    let suite = prop::sample::select(vec![TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305]);
+    let cipher = (version, suite);
+    let resets = || prop::collection::vec(prop_oneof![0u64..300, 300u64..300_000], 0..3);
+    let resync = prop::sample::select(vec![ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous]);
+    let transmit_resync = prop::sample::select(vec![TransmitResync::Dump, TransmitResync::NextRecord]);
+    let nic = (576u16..3_000, any::<bool>(), 1u32..8, 0usize..3, 0usize..4, resync, transmit_resync);
+    let swap = prop_oneof![3 => Just(0.0), 1 => 0.0..0.05f64];
+    let shred = prop_oneof![2 => Just(0.0), 1 => 0.0..0.2f64];
+    let edge = (prop::sample::select(vec![1u32 << 31, 0]), 0u32..400_000);
+    let initial_sequence = prop_oneof![Just(None), edge.prop_map(|(edge, before)| Some(edge.wrapping_sub(before)))];
+    let wire = (impairments(), 0.0..0.1f64, swap, shred, initial_sequence);
+    (any::<u64>(), cipher, nic, wire, [resets(), resets()], [plan(), plan()]).prop_map(
+        |(seed, cipher, nic, wire, resets, plans)| {
+            let (impairments, overlap, swap, shred, initial_sequence) = wire;
+            let (mtu, tso, contexts, cached, pooled, resync, transmit_resync) = nic;
+            Schedule {
+                seed,
+                cipher,
+                mtu,
+                tso,
+                contexts,
+                cached,
+                pooled,
+                resync,
+                transmit_resync,
+                impairments,
+                overlap,
+                swap,
+                shred,
+                initial_sequence,
+                resets,
+                plans,
+            }
+        },
+    )
+}
+
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(10_000)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens(schedule in schedule()) {
+        schedule.play()?;
+    }
+}
+
+/// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
+const ENOUGH: Duration = Duration::from_secs(3600);
+const ETHERNET: usize = 14;
+/// Pieces that a segment is cut into at most.
+const SHREDS: usize = 12;
+/// Bytes from here on, and below 16, are of writes that were given up.
+const ABANDONED: u8 = 12;

@@ -1,0 +1,535 @@
+//! Copies that are killed at any call of a medium and at any byte of a wire, at either end, again and again, in virtual time: no
+//! byte is wrong, no block that the journal vouches for is sent or written twice, and no journal is believed over its medium. Media fail at any
+//! call and lose unsynced bytes; nevertheless, each block that a copy or a journal vouches for is on the medium.
+//!
+//! `RESERVOIR_SEEDS=10000 cargo test --release -p offload-reservoir --test all kill` runs as many schedules.
+
+mod forgotten;
+mod lost;
+mod medium;
+mod names;
+mod patience;
+mod rights;
+mod rules;
+mod shares;
+mod third_party;
+mod uploads;
+
+use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::{Context, Poll};
+use core::time::Duration;
+use ktls_offload::InPlace;
+use medium::{Medium, Mounted};
+use offload_base::{Clock, Rng, Seed};
+use offload_reservoir::attributes::Preserve;
+use offload_reservoir::blocks::Blocks;
+use offload_reservoir::copy::{Copy, CopyError, Outcome, Place, Plain};
+use offload_reservoir::name::Name;
+use offload_reservoir::{Limits, Server, Shell, Task};
+use offload_testbed::{Runtime, VirtualTime};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::sync::Notify;
+
+#[test]
+fn kills_cost_no_byte_and_no_block_twice() {
+    let number = |name: &str, otherwise: u64| std::env::var(name).map_or(otherwise, |text| text.parse().unwrap());
+    let (first, seeds) = (number("RESERVOIR_FIRST_SEED", 0), number("RESERVOIR_SEEDS", 1500));
+    let mut told = Told::default();
+    for seed in first..first + seeds {
+        Schedule::new(Seed(seed)).run(&mut told);
+    }
+    println!("{seeds} schedules: {told:?}");
+    // Else something here kills nobody.
+    assert!(told.kills > seeds && told.vouched > seeds && told.healed > 0 && told.power > 0, "{told:?}");
+    assert!(told.losses > seeds / 4, "{told:?}");
+}
+
+/// A full disk is told, and what was there is not lost: with room, the copy goes on.
+#[test]
+fn a_full_disk_is_told_and_the_copy_goes_on() {
+    for (way, says) in [(Way::Pull, "no storage space"), (Way::Push, "disk is full"), (Way::Here, "no storage space")] {
+        let schedule = Schedule::with(Seed(7), way, vec![vec![7; 30 << 10]]);
+        let mut executor = VirtualTime::new();
+        let shell = shell(Arc::new(executor.handle()));
+        schedule.destination().set_room(20 << 10);
+        let outcome = schedule.whole_run(&mut executor, &shell);
+        let told = &outcome.failed[0].1;
+        assert!(told.to_lowercase().contains(says), "{told}");
+        schedule.destination().set_room(u64::MAX);
+        let outcome = schedule.whole_run(&mut executor, &shell);
+        assert!(outcome.failed.is_empty() && outcome.resumed > 0, "{way:?}: {outcome:?}");
+        schedule.check_files();
+    }
+}
+
+/// A source that cannot be read fails by name, and the other files are copied.
+#[test]
+fn a_file_that_cannot_be_read_fails_alone() {
+    for way in [Way::Pull, Way::Push, Way::Here] {
+        let schedule = Schedule::with(Seed(8), way, vec![vec![1; 9000], vec![2; 9000], vec![3; 9000]]);
+        let source = if way == Way::Pull { &schedule.there } else { &schedule.here };
+        source.spoil(schedule.files[1].0.path(), 5000);
+        let mut executor = VirtualTime::new();
+        let timers = executor.handle();
+        let shell = shell(Arc::new(executor.handle()));
+        let began = timers.now();
+        let outcome = schedule.whole_run(&mut executor, &shell);
+        assert_eq!((outcome.copied, outcome.failed.len()), (2, 1), "{way:?}: {outcome:?}");
+        // An error of this end is reported at once, and in its own words.
+        if way != Way::Pull {
+            assert!(outcome.failed[0].1.ends_with("file-1: a sector cannot be read"), "{outcome:?}");
+            assert!(timers.now() - began < Duration::from_secs(1), "{way:?} waits for an answer");
+        }
+        assert!(outcome.failed[0].0.ends_with("file-1"), "{outcome:?}");
+        assert_eq!(schedule.destination().get(schedule.target(&schedule.files[1].0).path()), None);
+    }
+}
+
+/// Some files of the system have bytes and no size. A copy without the bytes is not made.
+#[test]
+fn file_without_a_size_is_refused() {
+    let there = tempfile::tempdir().unwrap();
+    let mut executor = VirtualTime::new();
+    let shell = shell(Arc::new(executor.handle()));
+    let nowhere = Plain::new(|_: &str, _| Err::<DuplexStream, _>(io::ErrorKind::NotFound.into()));
+    let copy = Copy::new(shell, Arc::new(nowhere));
+    let (from, to) = (Path::new("/proc/self/status"), there.path().join("copy"));
+    let outcome = executor.block_on(copy.run(&[Place::local(from).unwrap()], &Place::local(&to).unwrap())).unwrap();
+    assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains("does not tell its size"), "{outcome:?}");
+    assert!(!to.exists());
+}
+
+/// A source that is written to under the copy is told: the file does not appear.
+#[test]
+fn a_file_that_changes_meanwhile_is_told() {
+    for way in [Way::Pull, Way::Push, Way::Here] {
+        let schedule = Schedule::with(Seed(9), way, vec![vec![1; 30 << 10]]);
+        let source = if way == Way::Pull { &schedule.there } else { &schedule.here };
+        source.touch_after(schedule.files[0].0.path(), 8);
+        let mut executor = VirtualTime::new();
+        let shell = shell(Arc::new(executor.handle()));
+        let outcome = schedule.whole_run(&mut executor, &shell);
+        assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains("was changed"), "{way:?}: {outcome:?}");
+        assert_eq!(schedule.destination().get(schedule.target(&schedule.files[0].0).path()), None);
+    }
+}
+
+/// Extended attributes that a server does not carry, or that the destination's medium does not have, are told before a byte is copied.
+#[test]
+fn attributes_that_cannot_be_are_told_at_once() {
+    let preserve = Preserve { mode: false, extended: true };
+    // A byte takes three as HTTP has it.
+    let cases = [
+        (Way::Push, 1000, "leave xattrs out"),
+        (Way::Pull, 1000, "leave xattrs out"),
+        (Way::Here, 1000, "leave xattrs out"),
+        (Way::Push, 60_000, "go with a file"),
+        (Way::Pull, 60_000, "too many"),
+    ];
+    for (way, bytes, says) in cases {
+        let schedule = Schedule::with(Seed(10), way, vec![vec![1; 30 << 10]]);
+        let source = if way == Way::Pull { &schedule.there } else { &schedule.here };
+        source.give_attribute(schedule.files[0].0.path(), b"user.a", &vec![0xff; bytes]);
+        let mut executor = VirtualTime::new();
+        let shell = shell(Arc::new(executor.handle()));
+        let (server, client) = (schedule.server(&shell, None), schedule.here.mount(None));
+        let copy = schedule.copy(&shell, &server.0, &schedule.wire(&client, &server.1), false).preserve(preserve);
+        let (sources, to) = schedule.places(&client);
+        let outcome = executor.block_on(copy.run(&sources, &to)).unwrap();
+        assert!(outcome.failed.len() == 1 && outcome.failed[0].1.contains(says), "{way:?}: {outcome:?}");
+        assert_eq!(outcome.bytes, 0, "{way:?}: {outcome:?}");
+        let left = schedule.destination().paths();
+        assert_eq!(left.len(), usize::from(way == Way::Here), "{way:?}: {left:?}");
+    }
+}
+
+/// What all schedules came to.
+#[derive(Debug, Default)]
+struct Told {
+    kills: u64,
+    power: u64,
+    /// Blocks that a journal vouched for after a kill.
+    vouched: u64,
+    healed: u64,
+    /// Schedules in which the medium lost bytes or names that were not synced.
+    losses: u64,
+}
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Pull,
+    Push,
+    Relay,
+    Here,
+}
+
+struct Schedule {
+    seed: Seed,
+    random: Rng,
+    way: Way,
+    block: u64,
+    streams: usize,
+    files: Vec<(Name, Vec<u8>)>,
+    /// The client's disk, and the server's. Sources are on the one, destinations on the other, or both on one.
+    here: Medium,
+    there: Medium,
+    /// Blocks that the medium has lost once.
+    lost: BTreeSet<(PathBuf, u64)>,
+}
+
+impl Schedule {
+    fn new(seed: Seed) -> Schedule {
+        let mut random = seed.stream("schedule");
+        let way = [Way::Pull, Way::Push, Way::Relay, Way::Here][random.below(4) as usize];
+        let block = 1024 << random.below(3);
+        let streams = 1 + random.below(4) as usize;
+        let files = (0..1 + random.below(3)).map(|number| {
+            let size = match random.below(5) {
+                0 => random.below(3) * block,
+                1 => random.below(1024),
+                _ => random.below(40 << 10),
+            };
+            let mut bytes = vec![0; size as usize];
+            random.fill(&mut bytes);
+            (Name::from_url(&format!("/file-{number}")).unwrap(), bytes)
+        });
+        let files: Vec<_> = files.collect();
+        Schedule { random, ..Schedule::of(seed, way, block, streams, files) }
+    }
+
+    /// Blocks of 1 KiB, two streams, these files.
+    fn with(seed: Seed, way: Way, files: Vec<Vec<u8>>) -> Schedule {
+        let named = files.into_iter().enumerate();
+        let named = named.map(|(number, bytes)| (Name::from_url(&format!("/file-{number}")).unwrap(), bytes));
+        Schedule::of(seed, way, 1024, 2, named.collect())
+    }
+
+    fn of(seed: Seed, way: Way, block: u64, streams: usize, files: Vec<(Name, Vec<u8>)>) -> Schedule {
+        let random = seed.stream("rounds");
+        let (here, there) = (Medium::new(seed.derive("here")), Medium::new(seed.derive("there")));
+        for (name, bytes) in &files {
+            if matches!(way, Way::Push | Way::Here) { &here } else { &there }.put(name, bytes);
+        }
+        Schedule { seed, random, way, block, streams, files, here, there, lost: BTreeSet::new() }
+    }
+
+    /// What a file is called where it is copied to.
+    fn target(&self, name: &Name) -> Name {
+        Name::from_url(&format!("/to{}", name.to_url())).unwrap()
+    }
+
+    fn destination(&self) -> &Medium {
+        if matches!(self.way, Way::Pull | Way::Here) { &self.here } else { &self.there }
+    }
+
+    /// A copy that nobody kills.
+    fn whole_run(&self, executor: &mut VirtualTime, shell: &Shell) -> Outcome {
+        let (server, client) = (self.server(shell, None), self.here.mount(None));
+        let copy = self.copy(shell, &server.0, &self.wire(&client, &server.1), false).retries(2);
+        let (sources, to) = self.places(&client);
+        let outcome = executor.block_on(copy.run(&sources, &to)).unwrap();
+        self.here.crash(false);
+        self.there.crash(false);
+        outcome
+    }
+
+    /// A wire that does not break.
+    fn wire(&self, client: &Mounted, server: &Mounted) -> Arc<Fate> {
+        let bytes = AtomicU64::new(u64::MAX);
+        Arc::new(Fate { bytes, ends: [client.clone(), server.clone()], died: Notify::new() })
+    }
+
+    fn run(mut self, told: &mut Told) {
+        let verify = self.random.below(3) == 0;
+        let mut executor = VirtualTime::new();
+        let runtime = Arc::new(executor.handle());
+        let shell = shell(runtime);
+        let mut server = self.server(&shell, None);
+        let kills = self.random.below(6);
+        for round in 0.. {
+            let last = round >= kills;
+            let lied = self.destination().lied();
+            self.lost.extend(lied.into_iter().map(|(path, offset)| (path, offset / self.block)));
+            let vouched = self.vouched();
+            told.vouched += vouched.len() as u64;
+            self.destination().take_written();
+            let calls = |random: &mut Rng| (!last && random.below(3) == 0).then(|| 1 + random.below(60));
+            let client = self.here.mount(calls(&mut self.random));
+            let calls = calls(&mut self.random);
+            // Sometimes the server lives through the client's death, with all that it remembers.
+            if calls.is_some() || self.there.kills() || server.1.is_dead() || self.random.below(2) == 0 {
+                self.there.crash(false);
+                server = self.server(&shell, calls);
+            }
+            if verify && self.random.below(2) == 0 {
+                let writes = 1 + self.random.below(20);
+                self.destination().lie(writes);
+            }
+            let bytes = if last { u64::MAX } else { 1 + self.random.below(60 << 10) };
+            // A copy that a failed medium ends is made again on one that works.
+            let fails = round <= kills && self.random.below(3) == 0;
+            let calls = fails.then(|| 1 + self.random.below(150));
+            self.destination().lose_in(calls);
+            let wire = Arc::new(Fate {
+                bytes: AtomicU64::new(bytes),
+                ends: [client.clone(), server.1.clone()],
+                died: Notify::new(),
+            });
+            let copy = self.copy(&shell, &server.0, &wire, verify);
+            let (sources, to) = self.places(&client);
+            let ended = executor.block_on(async {
+                tokio::select! {
+                    biased;
+                    () = wire.died.notified() => None,
+                    outcome = copy.run(&sources, &to) => Some(outcome),
+                }
+            });
+            let dead = wire.is_dead();
+            // Everything that had heard nothing yet hears of the end.
+            executor.run_for(core::time::Duration::from_secs(1));
+            self.destination().lose_in(None);
+            // A file that is opened after a loss may still get its error.
+            let has_lost = self.destination().losses() > 0;
+            self.check_written(&vouched);
+            let whole =
+                |outcome: &Result<Outcome, CopyError>| outcome.as_ref().is_ok_and(|outcome| outcome.failed.is_empty());
+            if last && has_lost && !ended.as_ref().is_some_and(whole) {
+                assert!(round < kills + 10, "{}: {ended:?}", self.what());
+                continue;
+            }
+            if last {
+                let outcome =
+                    ended.expect("nobody was killed").unwrap_or_else(|error| panic!("{}: {error}", self.what()));
+                assert!(outcome.failed.is_empty(), "{}: {:?}", self.what(), outcome.failed);
+                told.healed += outcome.healed;
+                if !has_lost {
+                    self.check_moved(&vouched, &copy, &outcome);
+                }
+                if round == 0 {
+                    self.check_names();
+                }
+                told.losses += u64::from(has_lost);
+                break;
+            }
+            assert!(dead || has_lost || ended.as_ref().is_some_and(whole), "{}: {ended:?}", self.what());
+            told.kills += u64::from(dead);
+            let (power_here, power_there) = (self.random.below(4) == 0, self.random.below(4) == 0);
+            self.here.crash(power_here);
+            if server.1.is_dead() || power_there {
+                self.there.crash(power_there);
+            }
+            told.power += u64::from(power_here) + u64::from(power_there);
+            self.corrupt_sometimes();
+        }
+        self.check_files();
+    }
+
+    fn what(&self) -> String {
+        format!("seed {}, {:?}, blocks of {}, {} streams", self.seed.0, self.way, self.block, self.streams)
+    }
+
+    fn server(&self, shell: &Shell, calls: Option<u64>) -> (Server, Mounted) {
+        let mounted = self.there.mount(calls);
+        (Server::new(Arc::new(mounted.clone()), shell.clone(), Limits::default()).open_to_all(), mounted)
+    }
+
+    fn copy(&self, shell: &Shell, server: &Server, wire: &Arc<Fate>, verify: bool) -> Copy {
+        let (server, wire, spawner) = (server.clone(), wire.clone(), shell.clone());
+        let dial = Plain::new(move |_: &str, _| {
+            let (ours, theirs) = tokio::io::duplex(1 << 12);
+            let (server, theirs) = (server.clone(), Cable { stream: theirs, fate: wire.clone() });
+            spawner.spawn(async move { server.serve(theirs, "client").await });
+            Ok(Cable { stream: ours, fate: wire.clone() })
+        });
+        let copy = Copy::new(shell.clone(), Arc::new(dial)).streams(self.streams).resume(true).verify(verify);
+        copy.block(self.block).unwrap()
+    }
+
+    fn places(&self, client: &Mounted) -> (Vec<Place>, Place) {
+        let on_server = |name: &Name| Place::parse(&format!("https://server{}", name.to_url()), None).unwrap();
+        let on_client = |name: &Name| Place::in_folder(Arc::new(client.clone()), name.clone());
+        let to = Name::from_url("/to").unwrap();
+        let sources = self.files.iter().map(|(name, _)| match self.way {
+            Way::Pull | Way::Relay => on_server(name),
+            Way::Push | Way::Here => on_client(name),
+        });
+        // One file would be given the name of the folder.
+        let to = if self.files.len() == 1 { self.target(&self.files[0].0) } else { to };
+        let to = if matches!(self.way, Way::Pull | Way::Here) { on_client(&to) } else { on_server(&to) };
+        (sources.collect(), to)
+    }
+
+    /// Blocks that a journal vouches for, and the medium has: all the time, for a server that lives on knows which it had lost.
+    fn vouched(&self) -> BTreeSet<(PathBuf, u64)> {
+        let mut vouched = BTreeSet::new();
+        for (name, bytes) in &self.files {
+            let target = self.target(name);
+            let blocks = Blocks::new(bytes.len() as u64, self.block).unwrap();
+            let (journal, data) = (hidden(&target, "journal"), hidden(&target, "part"));
+            let medium = self.destination();
+            let (Some(text), Some(there)) = (medium.get(&journal), medium.get(&data)) else { continue };
+            // A later line of a block may withdraw an earlier one.
+            let mut lines = BTreeMap::new();
+            for line in text.split(|byte| *byte == b'\n').skip(1) {
+                let line = str::from_utf8(line).ok().and_then(|line| line.rsplit_once(' '));
+                let Some((text, check)) = line else { continue };
+                if check == format!("{:08x}", crc32c::crc32c(text.as_bytes())) {
+                    let mut words = text.split(' ');
+                    let number: u64 = words.next().unwrap().parse().unwrap();
+                    lines.insert(number, words.next().unwrap());
+                }
+            }
+            for (number, crc) in lines {
+                let range = blocks.range(number);
+                let there = there.get(range.start as usize..range.end as usize);
+                let was_lost = self.lost.contains(&(data.clone(), number));
+                if !was_lost && there.is_some_and(|there| format!("{:08x}", crc32c::crc32c(there)) == crc) {
+                    let durable = medium.durable(&data).unwrap_or_default();
+                    let durable = durable.get(range.start as usize..range.end as usize);
+                    assert!(durable == there, "{}: block {number} is not on the medium", self.what());
+                    vouched.insert((data.clone(), number));
+                }
+            }
+        }
+        vouched
+    }
+
+    /// No write of the last round touched a block that was vouched for at its beginning.
+    fn check_written(&self, vouched: &BTreeSet<(PathBuf, u64)>) {
+        for (name, range) in self.destination().take_written() {
+            for block in range.start / self.block..range.end.div_ceil(self.block) {
+                assert!(!vouched.contains(&(name.clone(), block)), "{}: block {block} is written twice", self.what());
+            }
+        }
+    }
+
+    /// Nor was one sent again.
+    fn check_moved(&self, vouched: &BTreeSet<(PathBuf, u64)>, copy: &Copy, outcome: &Outcome) {
+        let mut needed = 0;
+        for (name, bytes) in &self.files {
+            let blocks = Blocks::new(bytes.len() as u64, self.block).unwrap();
+            let data = hidden(&self.target(name), "part");
+            let is_vouched = |number: &u64| vouched.contains(&(data.clone(), *number));
+            let missing = (0..blocks.count()).filter(|number| !is_vouched(number)).map(|number| blocks.range(number));
+            needed += missing.map(|range| range.end - range.start).sum::<u64>();
+        }
+        let moved = copy.progress().bytes();
+        assert!(moved <= needed + outcome.healed * self.block, "{}: {moved} bytes, not {needed}", self.what());
+    }
+
+    /// A bit of a block that the journal vouches for turns.
+    fn corrupt_sometimes(&mut self) {
+        if self.random.below(4) != 0 {
+            return;
+        }
+        if let Some((name, number)) = self.vouched().pop_first() {
+            self.destination().corrupt(&name, (number * self.block) as usize);
+            self.lost.insert((name, number));
+        }
+    }
+
+    /// Checks the names after a run without a kill: a loss of power leaves the files their names.
+    fn check_names(&self) {
+        for (name, _) in &self.files {
+            let is_durable = self.destination().is_name_durable(&self.target(name));
+            assert!(is_durable, "{}: the name {name} is not on the medium", self.what());
+        }
+    }
+
+    fn check_files(&self) {
+        for (name, bytes) in &self.files {
+            let target = self.target(name);
+            let there = self.destination().get(target.path());
+            assert!(there.as_ref() == Some(bytes), "{}: {name} is wrong", self.what());
+            let durable = self.destination().durable(target.path());
+            assert!(durable.as_ref() == Some(bytes), "{}: {name} is not on the medium", self.what());
+        }
+        // An upload may have begun again because its name was lost. If a kill ends that upload, the earlier file counts as present.
+        if self.destination().losses() > 0 {
+            return;
+        }
+        // A kill between the file's name and the end of its journal leaves that, which the next copy of the name takes over.
+        let left = self.destination().paths();
+        let parts = left.iter().filter(|path| path.extension().is_some_and(|kind| kind == "part")).count();
+        assert_eq!(parts, 0, "{}: {left:?}", self.what());
+    }
+}
+
+/// A hidden file beside a target.
+fn hidden(target: &Name, kind: &str) -> PathBuf {
+    let hash: String = blake3::hash(target.last().unwrap().as_encoded_bytes()).to_hex().as_str()[..24].into();
+    target.folder().path().join(format!(".reservoir-{hash}.{kind}"))
+}
+
+fn shell(runtime: Arc<dyn Runtime>) -> Shell {
+    let timers = runtime.clone();
+    Shell::new(timers, Arc::new(InPlace), Arc::new(move |task: Task| runtime.spawn_task("task".into(), task)))
+}
+
+/// Both ends of all connections, and the byte at which one of them dies.
+struct Fate {
+    bytes: AtomicU64,
+    ends: [Mounted; 2],
+    died: Notify,
+}
+
+impl Fate {
+    fn is_dead(&self) -> bool {
+        let dead = self.bytes.load(Ordering::Relaxed) == 0 || self.ends.iter().any(Mounted::is_dead);
+        if dead {
+            self.died.notify_one();
+        }
+        dead
+    }
+
+    /// So many bytes pass: as many as the end still sends.
+    fn pass(&self, bytes: usize) -> io::Result<usize> {
+        if self.is_dead() {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        let left = self.bytes.load(Ordering::Relaxed);
+        let passed = left.min(bytes as u64);
+        self.bytes.store(left - passed, Ordering::Relaxed);
+        Ok(passed as usize)
+    }
+}
+
+struct Cable {
+    stream: DuplexStream,
+    fate: Arc<Fate>,
+}
+
+impl AsyncRead for Cable {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.fate.is_dead() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Cable {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        if self.fate.is_dead() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        let left = usize::try_from(self.fate.bytes.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        let data = &data[..data.len().min(left)];
+        let written = core::task::ready!(Pin::new(&mut self.stream).poll_write(cx, data))?;
+        Poll::Ready(self.fate.pass(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
