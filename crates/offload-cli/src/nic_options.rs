@@ -42,10 +42,10 @@ use std::collections::BTreeMap;
 pub struct NicOptions {
     /// Take values of all NICs from a file, such as `context_cache_bytes = "1MiB"`. In real time delays, line_rate and
     /// receive_ring have no effect
-    #[arg(long = "nic", value_name = "FILE", value_parser = read_file, value_hint = ValueHint::FilePath)]
+    #[arg(id = "nic", long, value_name = "FILE", value_parser = read_file, value_hint = ValueHint::FilePath)]
     file: Option<NicModel>,
     /// Set one value of all NICs, such as delays.dma=2us; may be given several times
-    #[arg(long = "nic-set", value_name = "KEY=VALUE")]
+    #[arg(id = "nic_set", long = "nic-set", value_name = "KEY=VALUE")]
     values: Vec<NicValue>,
 }
 
@@ -208,6 +208,9 @@ const KEYS: &[Key] = keys! {
     "lro_max_bytes": lro_max_bytes, options::size(9216..=512 << 10), ToString::to_string;
     "lro_wait": lro_wait, options::time, show_time;
     "context_cache_bytes": context_cache_bytes, options::size(208..=1 << 40), ToString::to_string;
+    "pcie_rate": costs.pcie_rate, rate, show_rate;
+    "context_fetch": costs.context_fetch, options::time, show_time;
+    "crypto_rate": costs.crypto_rate, rate, show_rate;
     "delays.doorbell": delays.doorbell, options::time, show_time;
     "delays.dma": delays.dma, options::time, show_time;
     "delays.engine": delays.engine, options::time, show_time;
