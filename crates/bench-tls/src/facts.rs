@@ -22,13 +22,23 @@ pub struct Facts<R = Run> {
     pub clock: Clock,
     /// The options that matter for the outcome, as they were given or stand.
     pub options: BTreeMap<String, String>,
+    /// The values of the NICs by name, where the options can set them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub nic: BTreeMap<String, String>,
     /// The runs, in the order they were made.
     pub runs: Vec<R>,
 }
 
 impl<R> Default for Facts<R> {
     fn default() -> Facts<R> {
-        Facts { command: String::new(), seed: 0, clock: Clock::Virtual, options: BTreeMap::new(), runs: Vec::new() }
+        Facts {
+            command: String::new(),
+            seed: 0,
+            clock: Clock::Virtual,
+            options: BTreeMap::new(),
+            nic: BTreeMap::new(),
+            runs: Vec::new(),
+        }
     }
 }
 

@@ -374,6 +374,7 @@ const PORT: u16 = 5201;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nic_sim::Costs;
 
     #[test]
     fn a_byte_that_differs_is_seen_wherever_it_stands() {
@@ -426,6 +427,31 @@ mod tests {
         assert_eq!((counted("TlsTxDevice"), counted("TlsRxDevice")), (256, 256), "{:?}", made.run.counters);
         assert_eq!(counted("TlsOffloadRefused"), counted("TlsOffloadLater"));
         assert!(counted("TlsOffloadLater") > 0, "nobody found it full");
+    }
+
+    /// Neither the bus nor a fetch nor an engine takes time, unless a NIC says so.
+    #[test]
+    fn bus_fetches_and_engines_bound_goodput() {
+        let goodput = |context_cache_bytes, costs| {
+            let nic = NicConfig { context_cache_bytes, costs, ..NicConfig::default() };
+            let until = Until::Bytes(2_000_000);
+            let made =
+                Iperf { streams: 8, until, nic, message_size: 65_536, ..Iperf::new(Mode::TlsNic) }.run().unwrap();
+            assert!(made.run.sha256_ok && made.run.bytes == 16_000_000, "{made:?}");
+            (made.run.goodput_gbps, made.run.counters["tx_tls_encrypted_bytes"])
+        };
+        let (one_context, all) = (208, 4 << 20);
+        let usual = goodput(all, Costs::default());
+        assert_eq!(goodput(one_context, Costs::default()), usual);
+        let fetch = Costs { context_fetch: Duration::from_micros(5), ..Costs::default() };
+        let (few, many) = (goodput(all, fetch), goodput(one_context, fetch));
+        assert!(few.0 > 0.99 * usual.0 && many.0 < 0.9 * usual.0, "{usual:?} {few:?} {many:?}");
+        let limit = Some(20_000_000_000);
+        let costs = [Costs { pcie_rate: limit, ..Costs::default() }, Costs { crypto_rate: limit, ..Costs::default() }];
+        for costs in costs {
+            let bound = goodput(all, costs).0;
+            assert!((15.0..20.0).contains(&bound), "{costs:?}: {bound}");
+        }
     }
 
     #[test]

@@ -63,6 +63,8 @@ pub struct NicConfig<E = ()> {
     pub context_cache_bytes: usize,
     /// How long things take inside.
     pub delays: Delays,
+    /// What the bus, fetches and engines cost.
+    pub costs: Costs,
     /// Configuration of the engines.
     pub engines: E,
 }
@@ -74,6 +76,7 @@ impl NicConfig {
         NicConfig {
             line_rate: if share > 1 { None } else { self.line_rate },
             context_cache_bytes: self.context_cache_bytes / share as usize,
+            costs: self.costs.of_each_queue(share),
             ..self.clone()
         }
     }
@@ -102,6 +105,7 @@ impl<E> NicConfig<E> {
             lro_wait,
             context_cache_bytes,
             delays,
+            costs,
             engines,
         } = self;
         let config = NicConfig {
@@ -124,6 +128,7 @@ impl<E> NicConfig<E> {
             lro_wait,
             context_cache_bytes,
             delays,
+            costs,
             engines: (),
         };
         (config, engines)
@@ -178,6 +183,7 @@ impl<E: Default> Default for NicConfig<E> {
             lro_wait: Duration::ZERO,
             context_cache_bytes: 4 << 20,
             delays: Delays::default(),
+            costs: Costs::default(),
             engines: E::default(),
         }
     }
@@ -220,6 +226,51 @@ impl Default for Delays {
             engine: Duration::from_nanos(200),
             interrupt: Duration::from_micros(3),
         }
+    }
+}
+
+/// What work inside a NIC takes, beside the fixed [`Delays`]. Each direction has its own bus and its own engines, and its
+/// next packet waits until they are free. By default nothing of it takes time.
+///
+/// ```
+/// use core::time::Duration;
+/// use nic_rings::Costs;
+///
+/// let costs = Costs { pcie_rate: Some(64_000_000_000), context_fetch: Duration::from_micros(1), ..Costs::default() };
+/// // 8,000 bytes over the bus, two contexts, and 1,448 bytes through an engine.
+/// assert_eq!(costs.time(8000, 2, 1448), Duration::from_micros(3));
+/// assert!(Costs::default().is_none());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// Bits per second of the bus, for packets, their descriptors, DUMPs and contexts; `None`: no limit.
+    pub pcie_rate: Option<u64>,
+    /// How long a packet waits for each context that lies in host memory.
+    pub context_fetch: Duration,
+    /// Bits per second of the engines, which encrypt, decrypt and digest; `None`: no limit. Bytes on which several engines
+    /// work count once for each.
+    pub crypto_rate: Option<u64>,
+}
+
+impl Costs {
+    /// Tests whether nothing takes time.
+    pub fn is_none(&self) -> bool {
+        *self == Costs::default()
+    }
+
+    /// Returns the time for bytes over the bus and through engines, which overlap, and for fetches of contexts.
+    pub fn time(&self, pcie_bytes: u64, fetches: u64, engine_bytes: u64) -> Duration {
+        let time = |bytes: u64, rate: Option<u64>| {
+            rate.map_or(0, |rate| u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1)))
+        };
+        let moving = time(pcie_bytes, self.pcie_rate).max(time(engine_bytes, self.crypto_rate));
+        let fetching = self.context_fetch.as_nanos() * u128::from(fetches);
+        Duration::from_nanos(u64::try_from(moving + fetching).unwrap_or(u64::MAX))
+    }
+
+    fn of_each_queue(self, queues: u32) -> Costs {
+        let share = |rate: Option<u64>| rate.map(|rate| rate / u64::from(queues));
+        Costs { pcie_rate: share(self.pcie_rate), crypto_rate: share(self.crypto_rate), ..self }
     }
 }
 

@@ -23,7 +23,7 @@ pub mod ring;
 pub mod rss;
 pub mod signal;
 
-pub use config::{Delays, NicConfig};
+pub use config::{Costs, Delays, NicConfig};
 pub use engine::{ContextCounters, EngineDescription, Lifecycles, Publish, TransmitResync};
 pub use pair::{DeviceRings, DriverRings, rings};
 

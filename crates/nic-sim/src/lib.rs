@@ -36,7 +36,7 @@ pub use nic_engine::{self as engine};
 pub use nic_engines::{
     self as engines, EngineConfigs, EspEngineConfig, NvmeTcpEngineConfig, QuicEngineConfig, TlsEngineConfig,
 };
-pub use nic_rings::{ContextCounters, Delays, TransmitResync, config, dma, eswitch, packet, ring, rss, signal};
+pub use nic_rings::{ContextCounters, Costs, Delays, TransmitResync, config, dma, eswitch, packet, ring, rss, signal};
 pub use nic_switch::{self as switch, SwitchConfig, Vport};
 pub use offload_wire::{self as wire, frame};
 

@@ -29,6 +29,9 @@ pub(crate) struct Row {
     pub(crate) seed: u64,
     /// `virtual` or `real`.
     pub(crate) clock: String,
+    /// The values of the NICs by name, where the command has options for them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) nic: BTreeMap<String, String>,
     /// The program that made it. Results of older programs do not tell.
     #[serde(default)]
     pub(crate) build: Build,
@@ -216,6 +219,7 @@ mod tests {
             arguments: vec!["iperf".into()],
             seed: 1,
             clock: "virtual".into(),
+            nic: BTreeMap::new(),
             build: Build::default(),
             machine: Machine::this(),
             seconds: 0.0,

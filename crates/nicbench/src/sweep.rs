@@ -13,13 +13,15 @@
 //! Options that vary together are one option of the grid, whose values are tables with a name, which is no option:
 //! `who = [{ name = "CPU", mode = "tls-cpu", files = "nvme-cpu" }, { name = "NIC", mode = "tls-nic", files = "nvme-nic" }]`.
 //!
+//! `nic.KEY` is a value of the NICs, by the name that a file for `--nic` has: `nic.delays.dma = ["600ns", "2us"]`.
+//!
 //! Every combination is a point: the arguments of one command. What is neither `x` nor `series` of the plot, seeds for
 //! one, is repetition, of which reports take the median.
 
 use crate::report::Relation;
 use offload_bench::published::{Figure, toml_error};
 use offload_cli::options;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
 /// A file of studies.
@@ -62,7 +64,8 @@ pub struct Study {
     /// Options that stay.
     #[serde(default)]
     pub fixed: BTreeMap<String, Setting>,
-    /// Options that vary, each with its values.
+    /// Options that vary, each with its values; `nic.KEY` is a value of the NICs.
+    #[serde(deserialize_with = "grid")]
     pub grid: BTreeMap<String, Vec<Setting>>,
     /// What a report draws.
     pub plot: Plot,
@@ -98,6 +101,9 @@ impl Setting {
 
     /// What stands on the command line for this option.
     fn arguments(&self, option: &str) -> Vec<String> {
+        if let (Some(key), false) = (option.strip_prefix("nic."), matches!(self, Setting::Together(_))) {
+            return vec!["--nic-set".to_owned(), format!("{key}={}", self.text())];
+        }
         match self {
             Setting::Flag(false) => Vec::new(),
             Setting::Flag(true) => vec![format!("--{option}")],
@@ -130,6 +136,30 @@ impl Setting {
             }
         }
     }
+}
+
+/// Reads a grid, whose options may be in tables of tables: TOML reads `nic.delays.dma = [..]` so.
+fn grid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Vec<Setting>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Values {
+        List(Vec<Setting>),
+        Table(BTreeMap<String, Values>),
+    }
+
+    fn flatten(prefix: &str, table: BTreeMap<String, Values>, grid: &mut BTreeMap<String, Vec<Setting>>) {
+        for (name, values) in table {
+            let name = format!("{prefix}{name}");
+            match values {
+                Values::List(values) => drop(grid.insert(name, values)),
+                Values::Table(table) => flatten(&format!("{name}."), table, grid),
+            }
+        }
+    }
+
+    let mut grid = BTreeMap::new();
+    flatten("", BTreeMap::deserialize(deserializer)?, &mut grid);
+    Ok(grid)
 }
 
 /// What a report draws of a study.
@@ -391,6 +421,16 @@ mod tests {
         assert_eq!(points[0].arguments(), first);
         let path = &points[0].settings["path"];
         assert_eq!((path.text(), path.number()), ("274ms".into(), Some(0.274)));
+    }
+
+    #[test]
+    fn values_of_nics_vary_as_options_do() {
+        let values = r#"nic.lro = [false], nic.tls.contexts = [8, 9]"#;
+        let sweep = STUDY.replace("loss = [0, 0.5]", values).replace("x = \"loss\"", "x = \"nic.tls.contexts\"");
+        let points = Sweep::parse(&sweep).unwrap().studies[0].points();
+        assert_eq!(points.len(), 12);
+        let arguments = points[0].arguments().join(" ");
+        assert!(arguments.contains("--nic-set lro=false --nic-set tls.contexts=8"), "{arguments}");
     }
 
     #[test]

@@ -341,7 +341,10 @@ fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
     fs::write(&no_field, GRID.replace("goodput_gbps", "nonsense")).unwrap();
     let rubbish = directory.join("rubbish.jsonl");
     fs::write(&rubbish, "rubbish\n{}\n").unwrap();
-    let cases: [(&[&str], &str); 17] = [
+    let (nic, nic_grid) = (directory.join("nic.toml"), directory.join("nic_grid.toml"));
+    fs::write(&nic, "lro = true\n[delays]\ndna = 1\n").unwrap();
+    fs::write(&nic_grid, GRID.replace("streams = [1, 2]", "streams = [1], nic.tls.colour = [1]")).unwrap();
+    let cases: [(&[&str], &str); 19] = [
         (&[], "--help"),
         (&["iperf", "--loss", "-1"], "--loss"),
         (&["iperf", "--time", "0"], "--time"),
@@ -359,6 +362,8 @@ fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
         (&["sweep", text(&wrong_option)], "bites"),
         (&["report", text(&rubbish)], "line 1"),
         (&["report"], "RESULTS"),
+        (&["iperf", "--nic", text(&nic)], "nic.toml' for '--nic <FILE>': line 3: a NIC has no value `delays.dna`"),
+        (&["sweep", text(&nic_grid)], "nic_grid.toml: study `small`"),
     ];
     for (arguments, about) in cases {
         let output = nicbench(arguments);

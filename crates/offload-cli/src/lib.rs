@@ -1,7 +1,7 @@
 //! The command line of the programs of this workspace, and the first of them: the TLS loopback.
 //!
 //! - [`program`]: options, exit statuses, one clear line for each error;
-//! - [`options`], [`tls_options`], [`own_wires`], [`trace_options`]: groups of options that several programs take;
+//! - [`options`], [`nic_options`], [`tls_options`], [`own_wires`], [`trace_options`]: groups of options that several programs take;
 //! - [`files`]: files that a program writes are neither its inputs nor each other;
 //! - [`run_options`], [`output`]: the options of every scenario: its form of output, its observers, its wire;
 //! - [`scenario`]: the modes of a scenario, one after the other; [`tls`]: the TLS loopback.
@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod files;
+pub mod nic_options;
 pub mod options;
 pub mod output;
 pub mod own_wires;

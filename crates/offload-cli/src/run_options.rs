@@ -1,5 +1,6 @@
 //! The options that every scenario between emulated hosts takes.
 
+use crate::nic_options::{self, NicOptions};
 use crate::options::{self, WireOptions};
 use crate::output::OutputOptions;
 use crate::scenario::About;
@@ -7,6 +8,7 @@ use crate::trace_options::TraceOptions;
 use crate::watch::Watch;
 use clap::Args;
 use core::time::Duration;
+use nic_sim::NicConfig;
 use offload_bench_tls::facts::{Clock, Facts};
 use offload_bench_tls::live::{Live, Sample};
 use offload_testbed::bed::ClockKind;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 /// Sees the counters of each step of a run.
 pub type StepObserver = Arc<dyn Fn(&Sample) + Send + Sync>;
 
-/// The output, the observers and the wire of a run. An option for all NICs belongs here.
+/// The output, the observers, the NICs and the wire of a run.
 ///
 /// ```
 /// use clap::Parser;
@@ -47,6 +49,9 @@ pub struct RunOptions {
     /// The step of --watch, on the run's clock. Default: 1ms, in real time 1s
     #[arg(long, value_name = "TIME", value_parser = options::some_time)]
     pub every: Option<Duration>,
+    /// The model of the NICs.
+    #[command(flatten)]
+    pub nic: NicOptions,
     /// The wire between the hosts, and the clock.
     #[command(flatten)]
     pub wire: WireOptions,
@@ -68,12 +73,29 @@ impl RunOptions {
         self.output.json || self.output.csv || self.watch
     }
 
+    /// Returns `usual` with the wire's MTU and the values that the options give.
+    pub fn nic(&self, usual: NicConfig) -> NicConfig {
+        self.nic.apply(NicConfig { mtu: self.wire.mtu, ..usual })
+    }
+
     /// Returns facts without runs. `own` are the options of `command` that another run needs to be the same.
-    pub fn facts(&self, command: &str, own: impl IntoIterator<Item = (&'static str, String)>) -> Facts<Value> {
+    pub fn facts(
+        &self,
+        command: &str,
+        nic: &NicConfig,
+        own: impl IntoIterator<Item = (&'static str, String)>,
+    ) -> Facts<Value> {
         let all = own.into_iter().chain(self.wire.facts());
         let options = all.map(|(name, value)| (name.to_string(), value)).collect();
         let clock = if self.wire.real { Clock::Real } else { Clock::Virtual };
-        Facts { command: command.into(), seed: self.wire.seed().0, clock, options, runs: Vec::new() }
+        Facts {
+            command: command.into(),
+            seed: self.wire.seed().0,
+            clock,
+            options,
+            nic: nic_options::values(nic),
+            runs: Vec::new(),
+        }
     }
 
     /// Returns the observer of the counters, if there is one: `--watch`, or `also`.

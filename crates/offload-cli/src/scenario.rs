@@ -157,7 +157,7 @@ impl From<String> for Failure {
 /// be the same.
 pub fn facts(command: &str, seed: u64, own: impl IntoIterator<Item = (&'static str, String)>) -> Facts<Value> {
     let options = own.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
-    Facts { command: command.into(), seed, clock: Clock::Virtual, options, runs: Vec::new() }
+    Facts { command: command.into(), seed, clock: Clock::Virtual, options, ..Facts::default() }
 }
 
 /// Returns `runs` as text: a narrow table and `remarks`; if `wide`, all columns, `details` and the counters too.

@@ -79,7 +79,7 @@ impl Scenario for TlsLoopback {
             ("record_size", self.record_size.to_string()),
             ("ipv6", self.ipv6.to_string()),
         ];
-        let facts = self.run.facts(NAME, own.into_iter().chain(self.tls.facts()));
+        let facts = self.run.facts(NAME, &self.nic(), own.into_iter().chain(self.tls.facts(&self.nic())));
         let remarks = table::timeouts(&runs) + &table::saved(&runs) + table::noise(&runs);
         let text = scenario::text(&runs, self.run.output.wide, "", &remarks);
         Ok(Made::new(facts, &runs, runs.iter().all(|run| run.sha256_ok), text))
@@ -87,12 +87,16 @@ impl Scenario for TlsLoopback {
 }
 
 impl TlsLoopback {
+    fn nic(&self) -> NicConfig {
+        self.tls.nic(self.run.nic(NicConfig::default()))
+    }
+
     fn bulk(&self, mode: TlsWay, payload: Payload) -> Bulk {
         let (mode, accelerator) = mode.parts();
         Bulk {
             record_size: usize::from(self.record_size),
             seed: self.run.wire.seed(),
-            nic: self.tls.nic(NicConfig { mtu: self.run.wire.mtu, ..NicConfig::default() }),
+            nic: self.nic(),
             accelerator,
             agreement: self.tls.agreement(),
             padding: self.tls.padding.into(),

@@ -34,12 +34,12 @@ pub struct TlsOptions {
     /// The cipher suite
     #[arg(long, value_parser = SUITES.parser(), default_value = "aes-128-gcm")]
     pub suite: TlsSuite,
-    /// How a receiving NIC that lost its place finds it again
-    #[arg(long, value_parser = RESYNCS.parser(), default_value = "driver-request")]
-    pub resync: ResyncMode,
-    /// How a sending NIC goes on after a retransmission
-    #[arg(long, value_parser = TRANSMIT_RESYNCS.parser(), default_value = "dump")]
-    pub transmit_resync: TransmitResync,
+    /// How a receiving NIC that lost its place finds it again. Default: driver-request
+    #[arg(long, value_parser = RESYNCS.parser())]
+    pub resync: Option<ResyncMode>,
+    /// How a sending NIC goes on after a retransmission. Default: dump
+    #[arg(long, value_parser = TRANSMIT_RESYNCS.parser())]
+    pub transmit_resync: Option<TransmitResync>,
     /// Pad records, so that the encrypted part of each is a multiple of this size (TLS 1.3)
     #[arg(long, value_name = "SIZE", default_value = "1", value_parser = options::size::<u16>(1..=16384))]
     pub padding: u16,
@@ -64,18 +64,21 @@ impl TlsOptions {
 
     /// `nic` with what is asked of it.
     pub fn nic(&self, nic: NicConfig) -> NicConfig {
-        let mut engines = nic.engines.with_transmit_resync(self.transmit_resync);
-        engines.tls.resync = self.resync;
+        let mut engines = nic.engines;
+        if let Some(resync) = self.transmit_resync {
+            engines = engines.with_transmit_resync(resync);
+        }
+        engines.tls.resync = self.resync.unwrap_or(engines.tls.resync);
         NicConfig { engines, ..nic }
     }
 
-    /// The options that another run needs to be the same, by name.
-    pub fn facts(&self) -> [(&'static str, String); 5] {
+    /// The options that another run needs to be the same, by name, and what `nic` has of them.
+    pub fn facts(&self, nic: &NicConfig) -> [(&'static str, String); 5] {
         [
             ("tls", VERSIONS.name(&self.tls)),
             ("suite", SUITES.name(&self.suite)),
-            ("resync", RESYNCS.name(&self.resync)),
-            ("transmit_resync", TRANSMIT_RESYNCS.name(&self.transmit_resync)),
+            ("resync", RESYNCS.name(&nic.engines.tls.resync)),
+            ("transmit_resync", TRANSMIT_RESYNCS.name(&nic.engines.tls.transmit_resync)),
             ("padding", self.padding.to_string()),
         ]
     }

@@ -68,6 +68,8 @@ pub(crate) struct CacheCounters {
     pub(crate) fetched: u64,
     /// Contexts written there to make room.
     pub(crate) evicted: u64,
+    /// Bytes that engines worked on.
+    pub(crate) worked_bytes: u64,
 }
 
 impl ContextStore {
@@ -87,6 +89,11 @@ impl ContextStore {
 
     pub(crate) fn counters(&self) -> CacheCounters {
         self.counters
+    }
+
+    /// Notes that an engine works on so many bytes.
+    pub(crate) fn note_work(&mut self, bytes: usize) {
+        self.counters.worked_bytes += bytes as u64;
     }
 
     /// All engines, by number.

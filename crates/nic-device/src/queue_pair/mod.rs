@@ -150,6 +150,26 @@ impl QueuePair {
         self.steering.opens_nothing()
     }
 
+    /// What packets have used so far.
+    fn used(&self) -> Used {
+        let (dma, cache) = (&self.dma, self.contexts.counters());
+        let sent = dma.tx_descriptors + dma.tx_parameters + dma.tx_resync + dma.tx_payload - self.transmit.unread;
+        let received = dma.rx_descriptors + dma.rx_payload;
+        Used { bytes: sent + received + dma.context, fetched: cache.fetched, worked_bytes: cache.worked_bytes }
+    }
+
+    /// Returns the time that bus, fetches and engines took since `before`. A packet's payload to be sent counts
+    /// when its frame is made.
+    fn cost_since(&self, before: &Used) -> Duration {
+        if self.config.costs.is_none() {
+            return Duration::ZERO;
+        }
+        let used = self.used();
+        let [bytes, fetched, worked] =
+            [used.bytes - before.bytes, used.fetched - before.fetched, used.worked_bytes - before.worked_bytes];
+        self.config.costs.time(bytes, fetched, worked)
+    }
+
     /// The longest frame there is.
     fn longest_frame(&self) -> usize {
         usize::from(self.config.mtu) + ETHERNET_BYTES
@@ -192,6 +212,16 @@ impl QueuePair {
         let delay = self.config.delays.interrupt;
         self.counters.interrupts += u64::from(self.send_interrupt.start(now, delay, &self.rings.send_interrupt));
     }
+}
+
+/// What packets used of the bus and of engines.
+struct Used {
+    /// Bytes over the bus.
+    bytes: u64,
+    /// Contexts fetched.
+    fetched: u64,
+    /// Bytes that engines worked on.
+    worked_bytes: u64,
 }
 
 /// An interrupt that may be on its way to the host.

@@ -36,6 +36,8 @@ pub(super) struct ReceiveSide {
     open: Vec<Session>,
     /// Packets on their way into host memory, in the order of their times.
     under_way: VecDeque<(Instant, ReceiveCompletion)>,
+    /// When bus and engines are done with what came.
+    busy_until: Instant,
 }
 
 /// Segments being joined.
@@ -120,8 +122,11 @@ impl QueuePair {
             self.counters.rx_oversize_pkts_phy += 1;
             return;
         }
+        let now = now.max(self.receive.busy_until);
+        let used = self.used();
         let arrived = if self.can_take() { self.open(data, headers) } else { Arrived::AsItWas };
         self.take_arrived(now, data, headers, arrived);
+        self.receive.busy_until = now + self.cost_since(&used);
     }
 
     /// Takes a frame for which engines have done what they can.
@@ -397,6 +402,7 @@ impl QueuePair {
             // Without what the one below it saw, an engine has nothing to work on.
             let Some(handle) = handle.filter(|_| layer == 0 || payload.content().is_some()) else { continue };
             let QueuePair { contexts, dma, .. } = self;
+            contexts.note_work(transport.payload_len());
             let keys = contexts.keys_to_receive(handle, &payload, dma);
             let said = contexts.with_stream(handle, dma, keys, |engine| engine.receive(handle, &mut payload));
             if let Some((Some(verdict), _)) = said {

@@ -34,6 +34,8 @@ pub(super) struct TransmitSide {
     shaper_is_next: bool,
     /// When the port has sent what it was given.
     port_free_at: Instant,
+    /// Payload of packets begun that the bus has still to carry, in bytes.
+    pub(super) unread: u64,
     /// Descriptors done and not yet reported.
     done: Vec<u32>,
     /// Which of these failed.
@@ -168,6 +170,7 @@ fn through<R>(
     bytes: &[u8],
     transmit: impl FnOnce(&mut dyn AnyStream) -> Result<R, OutOfStep>,
 ) -> Result<R, GivenUp> {
+    contexts.note_work(bytes.len());
     let keys = contexts.keys_to_transmit(context, bytes, dma);
     let (done, refused) = contexts.with_stream(context, dma, keys, transmit).ok_or(GivenUp::UnknownContext)?;
     done.map_err(|OutOfStep| refused.map_or(GivenUp::OutOfSync, |key| GivenUp::NoKey { context, key }))
@@ -197,6 +200,7 @@ impl QueuePair {
         if self.transmit.port_free_at > now {
             return None;
         }
+        let used = self.used();
         let mut frame = None;
         for _ in 0..2 {
             self.transmit.shaper_is_next = !self.transmit.shaper_is_next;
@@ -208,9 +212,18 @@ impl QueuePair {
         match &frame {
             Some(frame) => {
                 let line_time = line_time(frame, self.config.line_rate);
-                self.transmit.port_free_at = self.transmit.port_free_at.max(now) + line_time;
+                self.transmit.unread = self.transmit.unread.saturating_sub(frame.len() as u64);
+                let busy = line_time.max(self.cost_since(&used));
+                self.transmit.port_free_at = self.transmit.port_free_at.max(now) + busy;
             }
-            None => self.show_sent(now),
+            None => {
+                self.show_sent(now);
+                self.transmit.unread = 0;
+                let busy = self.cost_since(&used);
+                if !busy.is_zero() {
+                    self.transmit.port_free_at = self.transmit.port_free_at.max(now) + busy;
+                }
+            }
         }
         self.report_lost(now);
         frame
@@ -403,6 +416,7 @@ impl QueuePair {
     fn start_packet(&mut self, slot: u32, mut packet: TxPacket) -> Option<Box<Job>> {
         self.dma.tx_descriptors += dma::packet_descriptor_bytes(packet.header.len(), packet.fragments.len());
         self.dma.tx_payload += packet.payload_len() as u64;
+        self.transmit.unread += packet.payload_len() as u64;
         let ask = packet.ask;
         if ask.mss.is_some() {
             self.counters.tx_tso_packets += 1;
@@ -501,6 +515,7 @@ impl QueuePair {
         };
         if let Some((handle, wrapping)) = wrapping {
             let longest = self.longest_frame();
+            self.contexts.note_work(frame.len());
             let wrapped = match self.contexts.packet(*handle, &mut self.dma) {
                 Some(engine) => engine.wrap(*handle, wrapping, &frame, longest),
                 None => {

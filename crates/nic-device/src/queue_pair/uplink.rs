@@ -24,7 +24,9 @@ impl QueuePair {
             return None;
         };
         let mut wrapping = engine.begin_claimed(context, frame)?;
-        engine.wrap(context, &mut wrapping, frame, longest)
+        let wrapped = engine.wrap(context, &mut wrapping, frame, longest);
+        self.contexts.note_work(frame.len());
+        wrapped
     }
 
     /// Takes a frame that no rule of the switch took, and for which engines have done what they can.

@@ -89,6 +89,7 @@ fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
         ("ipv6", options.ipv6.to_string()),
         ("services", options.services.map_or_else(|| "none".into(), |area| format!("{area} {}", options.controller))),
     ];
+    let nic = options.run.nic(NicConfig::default());
     let runs = modes.make(payload.len(), |mode, observers, out| {
         say_what_is_refused(mode, &keys)?;
         let by_nic = matches!(mode, Mode::EspCrypto | Mode::EspPacket);
@@ -101,7 +102,7 @@ fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
             checksum: Some(checksum),
             clock: options.run.clock(),
             seed,
-            nic: NicConfig { mtu: options.run.wire.mtu, ..NicConfig::default() },
+            nic: nic.clone(),
             link: options.run.wire.link(),
             ipv6: options.ipv6,
             layer: mode.offload().map(|kind| ipsec::layer(keys.clone().offloaded(kind))),
@@ -123,7 +124,7 @@ fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
         &table::timeouts(&runs),
     );
     let whole = runs.iter().all(|run| run.sha256_ok);
-    Ok(Made::new(options.run.facts(NAME, own), &runs, whole, text))
+    Ok(Made::new(options.run.facts(NAME, &nic, own), &runs, whole, text))
 }
 
 /// A line for each SA that this way is to have done by a NIC, which will not: the figures are software's then.

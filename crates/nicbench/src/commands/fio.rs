@@ -1,7 +1,7 @@
 //! `nicbench fio`.
 
 use clap::Args;
-use nic_sim::{NicConfig, NvmeTcpEngineConfig};
+use nic_sim::NicConfig;
 use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
 use offload_bench_tls::bulk::Mode;
 use offload_bench_tls::table;
@@ -46,9 +46,9 @@ pub(crate) struct FioOptions {
     /// reads skip copies and digests as if they did
     #[arg(long, value_parser = options::choice::<NvmeOffload>(), default_value_t = NvmeOffload::None)]
     offload: NvmeOffload,
-    /// Commands that move fewer bytes are not placed
-    #[arg(long, value_name = "SIZE", value_parser = options::bytes, default_value = "32KiB")]
-    place_from: u64,
+    /// Commands that move fewer bytes are not placed. Default: 32KiB
+    #[arg(long, value_name = "SIZE", value_parser = options::size::<usize>(0..=1 << 40))]
+    place_from: Option<usize>,
     #[command(flatten)]
     run: RunOptions,
 }
@@ -63,14 +63,22 @@ impl Scenario for FioOptions {
         let runs = modes.make(0, |mode, observers, _| {
             Fio { observers, ..self.fio(mode) }.run().map_err(|error| Failure::of(mode, error))
         })?;
-        let own =
-            own!(self: pattern, block_size, depth, jobs, operations, disk_size, hdgst, ddgst, offload, place_from);
+        let nic = self.nic();
+        let own = own!(self: pattern, block_size, depth, jobs, operations, disk_size, hdgst, ddgst, offload);
+        let own = own.into_iter().chain([("place_from", nic.engines.nvme_tcp.io_threshold.to_string())]);
         let whole = runs.iter().all(|run| run.run.sha256_ok);
-        Ok(Made::new(self.run.facts("fio", own), &runs, whole, text(&runs, self.run.output.wide)))
+        Ok(Made::new(self.run.facts("fio", &nic, own), &runs, whole, text(&runs, self.run.output.wide)))
     }
 }
 
 impl FioOptions {
+    fn nic(&self) -> NicConfig {
+        let mut nic = self.run.nic(NicConfig::default());
+        let of_nvme = &mut nic.engines.nvme_tcp;
+        of_nvme.io_threshold = self.place_from.unwrap_or(of_nvme.io_threshold);
+        nic
+    }
+
     fn fio(&self, mode: Mode) -> Fio {
         Fio {
             block_size: self.block_size,
@@ -83,15 +91,7 @@ impl FioOptions {
             offload: self.offload,
             clock: self.run.clock(),
             seed: self.run.wire.seed(),
-            nic: NicConfig {
-                mtu: self.run.wire.mtu,
-                engines: NvmeTcpEngineConfig {
-                    io_threshold: usize::try_from(self.place_from).unwrap_or(usize::MAX),
-                    ..NvmeTcpEngineConfig::default()
-                }
-                .into(),
-                ..NicConfig::default()
-            },
+            nic: self.nic(),
             link: self.run.wire.link(),
             ..Fio::new(mode, self.pattern)
         }

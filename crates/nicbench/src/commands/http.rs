@@ -53,11 +53,15 @@ impl Scenario for HttpOptions {
         })?;
         let own = own!(self: connections, requests, files, file_size, record_size, queues);
         let whole = runs.iter().all(|run| run.run.sha256_ok);
-        Ok(Made::new(self.run.facts("http", own), &runs, whole, text(&runs, self.run.output.wide)))
+        Ok(Made::new(self.run.facts("http", &self.nic(), own), &runs, whole, text(&runs, self.run.output.wide)))
     }
 }
 
 impl HttpOptions {
+    fn nic(&self) -> NicConfig {
+        NicConfig { queues: self.queues, ..self.run.nic(NicConfig::default()) }
+    }
+
     fn http(&self, mode: Mode) -> Http {
         Http {
             connections: self.connections,
@@ -67,7 +71,7 @@ impl HttpOptions {
             record_size: usize::from(self.record_size),
             clock: self.run.clock(),
             seed: self.run.wire.seed(),
-            nic: NicConfig { mtu: self.run.wire.mtu, queues: self.queues, ..NicConfig::default() },
+            nic: self.nic(),
             link: self.run.wire.link(),
             ..Http::new(mode)
         }

@@ -91,7 +91,7 @@ impl Scenario for IperfOptions {
             ("suite", SUITES.name(&self.suite)),
         ]);
         let whole = runs.iter().all(|run| run.run.sha256_ok);
-        Ok(Made::new(self.run.facts("iperf", own), &runs, whole, text(&runs, self.run.output.wide)))
+        Ok(Made::new(self.run.facts("iperf", &self.nic(), own), &runs, whole, text(&runs, self.run.output.wide)))
     }
 }
 
@@ -99,6 +99,10 @@ impl Scenario for IperfOptions {
 type Show = Arc<dyn Fn(&Sample) + Send + Sync>;
 
 impl IperfOptions {
+    fn nic(&self) -> NicConfig {
+        NicConfig { queues: self.queues, ..self.run.nic(NicConfig::default()) }
+    }
+
     /// Serves the counters, if that is asked for.
     fn served(&self) -> Result<Option<Show>, Failure> {
         let Some(address) = self.openmetrics else { return Ok(None) };
@@ -126,7 +130,7 @@ impl IperfOptions {
             suite: self.suite,
             clock: self.run.clock(),
             seed: self.run.wire.seed(),
-            nic: NicConfig { mtu: self.run.wire.mtu, queues: self.queues, ..NicConfig::default() },
+            nic: self.nic(),
             link: self.run.wire.link(),
             ..Iperf::new(mode)
         }

@@ -159,13 +159,13 @@ fn run_all(options: &NvmeLoopback) -> Result<Made, Failure> {
     })?;
     let whole = runs.iter().all(|run| run.data_ok);
     let text = table(&runs, options.run.output.wide) + table::noise_in(options.size, &[]);
-    Ok(Made::new(options.run.facts(NAME, own), &runs, whole, text))
+    Ok(Made::new(options.run.facts(NAME, &options.run.nic(NicConfig::default()), own), &runs, whole, text))
 }
 
 fn run(options: &NvmeLoopback, mode: Mode, observers: &Observers) -> Result<Run, Box<dyn Error>> {
     let seed = options.run.wire.seed();
     let meter = Meter::new();
-    let mut nic = NicConfig { mtu: options.run.wire.mtu, ..NicConfig::default() };
+    let mut nic = options.run.nic(NicConfig::default());
     if options.run.wire.real {
         (nic.delays, nic.line_rate) = (nic_sim::Delays::NONE, None);
     }

@@ -117,7 +117,8 @@ fn run(options: &PdcpLoopback) -> Result<Made, Failure> {
         bulk.run().map_err(|error| Failure::of(mode, error))
     })?;
     let whole = runs.iter().all(|run| run.sha256_ok);
-    Ok(Made::new(options.run.facts(NAME, own), &runs, whole, report(&runs, options.run.output.wide)))
+    let nic = bulk(options, Mode::PdcpCpu, payload).nic;
+    Ok(Made::new(options.run.facts(NAME, &nic, own), &runs, whole, report(&runs, options.run.output.wide)))
 }
 
 fn bulk(options: &PdcpLoopback, mode: Mode, payload: Payload) -> PdcpBulk {
@@ -130,7 +131,7 @@ fn bulk(options: &PdcpLoopback, mode: Mode, payload: Payload) -> PdcpBulk {
         sdu: options.sdu,
         bearers: options.bearers,
         seed: options.run.wire.seed(),
-        nic: NicConfig { mtu: options.run.wire.mtu, queues: options.queues, ..usual.nic },
+        nic: NicConfig { queues: options.queues, ..options.run.nic(usual.nic) },
         ipv6: options.ipv6,
         ..usual
     }

@@ -116,13 +116,15 @@ impl Scenario for QuicOptions {
             ("joining", (!self.no_joining).to_string()),
         ]);
         let whole = runs.iter().all(|run| run.sha256_ok);
-        Ok(Made::new(self.run.facts("quic", own), &runs, whole, text(&runs, self.run.output.wide)))
+        let nic = self.bulk(Mode::QuicCpu, payload).nic;
+        Ok(Made::new(self.run.facts("quic", &nic, own), &runs, whole, text(&runs, self.run.output.wide)))
     }
 }
 
 impl QuicOptions {
     fn bulk(&self, mode: Mode, payload: Payload) -> QuicBulk {
         let usual = QuicBulk::new(mode, payload);
+        let nic = self.run.nic(usual.nic);
         QuicBulk {
             suite: self.suite,
             connections: self.connections,
@@ -131,11 +133,10 @@ impl QuicOptions {
             key_update_every: self.key_update_every,
             seed: self.run.wire.seed(),
             nic: NicConfig {
-                mtu: self.run.wire.mtu,
                 queues: self.queues,
-                udp_segmentation: !self.no_uso,
-                lro_datagrams: !self.no_joining,
-                ..usual.nic
+                udp_segmentation: nic.udp_segmentation && !self.no_uso,
+                lro_datagrams: nic.lro_datagrams && !self.no_joining,
+                ..nic
             },
             ipv6: self.ipv6,
             ..usual

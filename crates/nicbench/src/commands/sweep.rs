@@ -83,6 +83,9 @@ plot = { x = "loss", series = "mode", y = ["goodput_gbps", "tx_host_ns_per_byte.
 Options that vary together are one of the grid, whose values are tables with a name:
 who = [{ name = "CPU", mode = "tls-cpu", files = "nvme-cpu" }, { name = "NIC", mode = "tls-nic", files = "nvme-nic" }]
 
+Values of the NICs vary as options do, by the names that a file for --nic has:
+grid = { nic.context_cache_bytes = [208, "4MiB"], nic.delays.dma = ["600ns", "2us"], mode = ["tls-nic"] }
+
 Each combination of the grid's values is one run. What is neither x nor series, as seeds are, is repetition: reports take the
 median. y names fields of runs[] as the command prints them with --json; inner ones with a dot. "F, times less than L" in y
 plots L's F divided by this line's F, for costs; "times more than" the reverse, for speeds.
@@ -347,6 +350,7 @@ impl Work {
                         seed: made.facts.seed,
                         // One that measures this machine, though it has virtual time inside, is no fact of virtual time.
                         clock: if job.run.about().is_real { Clock::Real } else { made.facts.clock }.to_string(),
+                        nic: made.facts.nic.clone(),
                         build: Build::this(),
                         machine: self.machine.clone(),
                         seconds,

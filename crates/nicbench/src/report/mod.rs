@@ -314,6 +314,7 @@ mod tests {
                 arguments: Vec::new(),
                 seed,
                 clock: "virtual".into(),
+                nic: BTreeMap::new(),
                 build: Build::default(),
                 machine: Machine::this(),
                 seconds: 0.0,

@@ -215,6 +215,7 @@ mod tests {
             arguments: vec!["iperf".into()],
             seed: 1,
             clock: "virtual".into(),
+            nic: BTreeMap::new(),
             build: Build::default(),
             machine: Machine::this(),
             seconds: 0.0,

@@ -79,6 +79,7 @@ impl QueuePair {
                 return Arrived::AsItWas;
             }
         };
+        contexts.note_work(data.len());
         let opened = contexts.packet(opener, dma).map(|engine| engine.open(opener, data));
         let (frame, inner, mark, (checksums, transport)) = match opened {
             None => return Arrived::Unopened(PacketMark::None),
