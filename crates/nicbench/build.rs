@@ -7,8 +7,11 @@ use std::{env, fs};
 fn main() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let git = |arguments: &[&str]| output(Command::new("git").arg("-C").arg(&workspace).args(arguments));
-    let commit = git(&["rev-parse", "--short=12", "HEAD"]);
-    let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", "crates", "Cargo.toml", "Cargo.lock"]);
+    // A copy of this package may lie in another project's repository.
+    let is_ours = git(&["ls-files", "--error-unmatch", "crates/nicbench/build.rs"]).is_some();
+    let ours = |arguments: &[&str]| if is_ours { git(arguments) } else { None };
+    let commit = ours(&["rev-parse", "--short=12", "HEAD"]);
+    let changes = ours(&["status", "--porcelain", "--untracked-files=no", "--", "crates", "Cargo.toml", "Cargo.lock"]);
     set("COMMIT", commit.as_deref().unwrap_or(""));
     set("DIRTY", &changes.is_some_and(|changes| !changes.is_empty()).to_string());
     set("RUSTC", &output(Command::new(variable("RUSTC")).arg("--version")).unwrap_or_default());
@@ -20,10 +23,12 @@ fn main() {
     let mut features: Vec<String> = features.collect();
     features.sort();
     set("FEATURES", &features.join(","));
-    // A commit, or a change of any crate's source.
+    // A commit, or a change of any crate.
     let head = git(&["rev-parse", "--git-path", "logs/HEAD"]).map(|head| workspace.join(head));
     let sources = fs::read_dir(workspace.join("crates")).into_iter().flatten().flatten();
-    let sources = sources.map(|entry| entry.path().join("src")).chain(head).filter(|path| path.exists());
+    let sources = sources.flat_map(|entry| ["src", "Cargo.toml", "build.rs"].map(|name| entry.path().join(name)));
+    let locks = ["Cargo.toml", "Cargo.lock"].map(|name| workspace.join(name));
+    let sources = sources.chain(locks).chain(head).filter(|path| path.exists());
     sources.for_each(|path| println!("cargo::rerun-if-changed={}", path.display()));
     println!("cargo::rerun-if-changed=build.rs");
 }

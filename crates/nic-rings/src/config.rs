@@ -230,7 +230,8 @@ impl Default for Delays {
 }
 
 /// What work inside a NIC takes, beside the fixed [`Delays`]. Each direction has its own bus and its own engines, and its
-/// next packet waits until they are free. By default nothing of it takes time.
+/// next packet waits until they are free. By default nothing of it takes time. Frames that the host function of a NIC with a switch
+/// receives cost nothing.
 ///
 /// ```
 /// use core::time::Duration;
@@ -245,7 +246,7 @@ impl Default for Delays {
 pub struct Costs {
     /// Bits per second of the bus, for packets, their descriptors, DUMPs and contexts; `None`: no limit.
     pub pcie_rate: Option<u64>,
-    /// How long a packet waits for each context that lies in host memory.
+    /// How long the packets behind one wait for each context of its that lies in host memory.
     pub context_fetch: Duration,
     /// Bits per second of the engines, which encrypt, decrypt and digest; `None`: no limit. Bytes on which several engines
     /// work count once for each.

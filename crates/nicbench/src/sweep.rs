@@ -21,6 +21,7 @@
 use crate::report::Relation;
 use offload_bench::published::{Figure, toml_error};
 use offload_cli::options;
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
@@ -101,6 +102,10 @@ impl Setting {
 
     /// What stands on the command line for this option.
     fn arguments(&self, option: &str) -> Vec<String> {
+        // TOML reads `nic.lro = false` as a table `nic`.
+        if let (Setting::Together(all), true) = (self, option == "nic" || option.starts_with("nic.")) {
+            return all.iter().flat_map(|(key, value)| value.arguments(&format!("{option}.{key}"))).collect();
+        }
         if let (Some(key), false) = (option.strip_prefix("nic."), matches!(self, Setting::Together(_))) {
             return vec!["--nic-set".to_owned(), format!("{key}={}", self.text())];
         }
@@ -140,25 +145,25 @@ impl Setting {
 
 /// Reads a grid, whose options may be in tables of tables: TOML reads `nic.delays.dma = [..]` so.
 fn grid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Vec<Setting>>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Values {
-        List(Vec<Setting>),
-        Table(BTreeMap<String, Values>),
-    }
-
-    fn flatten(prefix: &str, table: BTreeMap<String, Values>, grid: &mut BTreeMap<String, Vec<Setting>>) {
+    fn flatten(prefix: &str, table: toml::Table, grid: &mut BTreeMap<String, Vec<Setting>>) -> Result<(), String> {
         for (name, values) in table {
             let name = format!("{prefix}{name}");
-            match values {
-                Values::List(values) => drop(grid.insert(name, values)),
-                Values::Table(table) => flatten(&format!("{name}."), table, grid),
+            let values = match values {
+                toml::Value::Table(table) => {
+                    flatten(&format!("{name}."), table, grid)?;
+                    continue;
+                }
+                values => Vec::deserialize(values).map_err(|_| format!("`{name}` takes a list of values"))?,
+            };
+            if grid.insert(name.clone(), values).is_some() {
+                return Err(format!("`{name}` stands twice"));
             }
         }
+        Ok(())
     }
 
     let mut grid = BTreeMap::new();
-    flatten("", BTreeMap::deserialize(deserializer)?, &mut grid);
+    flatten("", toml::Table::deserialize(deserializer)?, &mut grid).map_err(D::Error::custom)?;
     Ok(grid)
 }
 

@@ -136,6 +136,8 @@ pub struct TokioSegments<T: ByteStream> {
     io: Option<T>,
     queue: VecDeque<Bytes>,
     queued: usize,
+    /// The stream below may still hold bytes that it took.
+    is_unflushed: bool,
     sent: u64,
     written: u64,
     received: u64,
@@ -166,6 +168,7 @@ impl<T: ByteStream> TokioSegments<T> {
             io: Some(io),
             queue: VecDeque::new(),
             queued: 0,
+            is_unflushed: false,
             sent: 0,
             written: 0,
             received: 0,
@@ -212,7 +215,7 @@ impl<T: ByteStream> TokioSegments<T> {
         if let Poll::Ready(Err(error)) = &result {
             self.failed = Some(error.kind());
             self.queue.clear();
-            self.queued = 0;
+            (self.queued, self.is_unflushed) = (0, false);
         }
         result
     }
@@ -244,6 +247,7 @@ impl<T: ByteStream> TokioSegments<T> {
         }
         let io = self.io.as_mut().ok_or(io::ErrorKind::ConnectionAborted)?;
         ready!(Pin::new(&mut *io).poll_flush(cx))?;
+        self.is_unflushed = false;
         if self.closing == Closing::Finishing {
             ready!(Pin::new(io).poll_shutdown(cx))?;
             self.closing = Closing::Finished;
@@ -253,6 +257,7 @@ impl<T: ByteStream> TokioSegments<T> {
 
     fn drop_written(&mut self, written: usize) {
         self.queued -= written;
+        self.is_unflushed = true;
         self.written += written as u64;
         let mut left = written;
         while left > 0 {
@@ -269,7 +274,7 @@ impl<T: ByteStream> TokioSegments<T> {
 
 impl<T: ByteStream> SegmentStream for TokioSegments<T> {
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
-        if self.queued > 0 || self.closing == Closing::Finishing {
+        if self.queued > 0 || self.is_unflushed || self.closing == Closing::Finishing {
             // Whoever only reads keeps the writing going too. Its errors are the writer's.
             let _ = self.poll_written(Task::Reader, cx);
         }

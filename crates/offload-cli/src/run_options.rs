@@ -9,6 +9,7 @@ use crate::watch::Watch;
 use clap::Args;
 use core::time::Duration;
 use nic_sim::NicConfig;
+use offload_bench_tls::connection::nic_on;
 use offload_bench_tls::facts::{Clock, Facts};
 use offload_bench_tls::live::{Live, Sample};
 use offload_testbed::bed::ClockKind;
@@ -93,7 +94,7 @@ impl RunOptions {
             seed: self.wire.seed().0,
             clock,
             options,
-            nic: nic_options::values(nic),
+            nic: nic_options::values(&nic_on(self.clock(), nic)),
             runs: Vec::new(),
         }
     }

@@ -63,6 +63,7 @@ impl Security {
     }
 
     /// Whether it does nothing: the null algorithms.
+    #[cfg(feature = "offload")]
     pub(crate) fn is_null(&self) -> bool {
         self.ciphering.is_none() && self.integrity.is_none()
     }

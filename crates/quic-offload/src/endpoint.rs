@@ -168,20 +168,6 @@ impl Endpoint {
         self.shared.lock().local
     }
 
-    /// Goes on at another socket, as after a change of the network. Connections of clients move their paths to it
-    /// (RFC 9000 9.2); peers of a server do not learn of its new address. Device contexts are made anew. The old socket is dropped.
-    ///
-    /// # Errors
-    /// If the socket has no address.
-    pub fn rebind(&self, socket: impl DatagramSocket + 'static) -> io::Result<()> {
-        let local = DatagramSocket::local_addr(&socket)?;
-        let mut core = self.shared.lock();
-        core.local = local;
-        core.rebound = Some(Box::new(socket));
-        core.wake_driver();
-        Ok(())
-    }
-
     /// Why the driver ended, if its socket failed: the connections ended with the same words.
     pub fn failure(&self) -> Option<Closed> {
         self.shared.lock().failure.clone()
@@ -241,18 +227,13 @@ impl Future for Driver {
             };
             let mut core = shared.lock();
             let now = shared.timers.now();
-            let rebound = core.rebound.take();
-            let is_rebound = rebound.is_some();
-            if let Some(next) = rebound {
-                // Nothing has polled the new socket yet, so the loop goes round once more.
-                *socket = next;
-                core.note_rebound(now);
-            }
             for datagram in batch.drain(..) {
                 core.receive(now, datagram);
             }
             core.expire(now);
             let worked = core.work(now);
+            // A handle that does something while the lock is free wakes this task.
+            core.waiting.driver = Some(cx.waker().clone());
             // Tasks whose events occurred are woken before the socket may wake others.
             drop(core);
             let mut core = shared.lock();
@@ -264,7 +245,7 @@ impl Future for Driver {
             }
             turns += 1;
             // What is received goes on, though nothing can be sent. Once all is sent, there is room for those who had none.
-            if received || is_rebound || sent && (worked || core.has_ready()) {
+            if received || sent && (worked || core.has_ready()) {
                 if turns == MOST_TURNS {
                     // Others have their turn.
                     cx.waker().wake_by_ref();

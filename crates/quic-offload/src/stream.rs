@@ -21,11 +21,12 @@ pub struct SendStream {
     id: StreamId,
     /// Finished or reset.
     ended: bool,
+    is_reset: bool,
 }
 
 impl SendStream {
     pub(crate) fn new(held: Arc<Held>, id: StreamId) -> SendStream {
-        SendStream { held, id, ended: false }
+        SendStream { held, id, ended: false, is_reset: false }
     }
 
     /// The stream's number.
@@ -104,7 +105,7 @@ impl SendStream {
     /// Waits until the peer has acknowledged all of a stream that is finished.
     ///
     /// # Errors
-    /// If the peer will not read it, or the connection ended.
+    /// If the peer will not read it, it was [reset](Self::reset), or the connection ended.
     pub async fn acknowledged(&mut self) -> Result<(), StreamError> {
         poll_fn(|cx| self.poll_acknowledged(cx)).await
     }
@@ -118,6 +119,8 @@ impl SendStream {
         let conn = open(self.held.get(&mut core)?)?;
         match conn.noq.send_stream(self.id).stopped() {
             Ok(Some(code)) => Poll::Ready(Err(StreamError::Stopped(code.into_inner()))),
+            // The state machine does not tell when a peer acknowledges a reset.
+            Ok(None) | Err(_) if self.is_reset => Poll::Ready(Err(StreamError::Ended)),
             Ok(None) => {
                 conn.waiting.finishers.insert(self.id, cx.waker().clone());
                 Poll::Pending
@@ -131,7 +134,7 @@ impl SendStream {
     /// finished.
     ///
     /// # Errors
-    /// If the connection ended.
+    /// If the stream was [reset](Self::reset), or the connection ended.
     pub async fn stopped(&mut self) -> Result<Option<u64>, StreamError> {
         match self.acknowledged().await {
             Ok(()) => Ok(None),
@@ -149,6 +152,7 @@ impl SendStream {
         if core::mem::replace(&mut self.ended, true) {
             return;
         }
+        self.is_reset = true;
         let mut core = self.held.core();
         if let Ok(conn) = self.held.get(&mut core) {
             let _done = conn.noq.send_stream(self.id).reset(code);

@@ -19,6 +19,7 @@ use offload_api::{Refused, SegmentStream};
 use offload_base::Seed;
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::counters::CounterSet;
+use offload_bench_tls::connection::nic_on;
 use offload_bench_tls::facts::HostCost;
 use offload_bench_tls::observers::Observers;
 use offload_bench_tls::table;
@@ -165,10 +166,7 @@ fn run_all(options: &NvmeLoopback) -> Result<Made, Failure> {
 fn run(options: &NvmeLoopback, mode: Mode, observers: &Observers) -> Result<Run, Box<dyn Error>> {
     let seed = options.run.wire.seed();
     let meter = Meter::new();
-    let mut nic = options.run.nic(NicConfig::default());
-    if options.run.wire.real {
-        (nic.delays, nic.line_rate) = (nic_sim::Delays::NONE, None);
-    }
+    let nic = nic_on(options.run.clock(), &options.run.nic(NicConfig::default()));
     let builder = Testbed::builder(seed)
         .clock(options.run.clock())
         .meter(&meter)

@@ -72,6 +72,7 @@ impl Disk {
     }
 
     /// Whether it is that of a [volume](Self::with_volume).
+    #[cfg(feature = "measure")]
     pub(crate) fn has_volume(&self) -> bool {
         self.volume.is_some()
     }

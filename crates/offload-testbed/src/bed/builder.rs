@@ -170,6 +170,7 @@ impl Builder {
     }
 
     /// With every thread of the run metered.
+    #[cfg(feature = "meter")]
     #[must_use]
     pub fn meter(mut self, meter: &Meter) -> Builder {
         self.meter = Some(meter.clone());

@@ -76,6 +76,7 @@ impl VirtualThreads {
     }
 
     /// The same, charged to `domain`.
+    #[cfg(feature = "meter")]
     pub fn metered(runtime: Arc<dyn Runtime>, meter: &Meter, domain: Domain) -> VirtualThreads {
         let metered = Some((meter.clone(), domain));
         VirtualThreads(Arc::new(Inner { runtime, metered, idle: Mutex::default(), threads: Mutex::default() }))

@@ -411,6 +411,8 @@ impl Future for Driver {
                 core = shared.lock();
             }
             core.expire(now);
+            // A handle that does something while the lock is free wakes this task.
+            core.driver = Some(cx.waker().clone());
             // Tasks are woken before the socket may wake others.
             drop(core);
             core = shared.lock();

@@ -31,7 +31,7 @@ use noq_proto::{
     ConnectionEvent, ConnectionHandle, ConnectionId, ConnectionIdGenerator, DatagramEvent, EndpointConfig, FourTuple,
     Incoming, Transmit, TransportConfig, VarInt,
 };
-use offload_api::{Datagram, DatagramSocket, Handle, QuicVerdict};
+use offload_api::{Datagram, Handle, QuicVerdict};
 use offload_base::{Instant, RandomSource, Rng, WakeList, Wakes};
 pub(crate) use reading::{MOST_UNORDERED, Next};
 pub(crate) use silence::{MAX_ACK_DELAY, probe_timeout};
@@ -76,8 +76,6 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     /// The socket's address.
     pub(crate) local: SocketAddr,
-    /// The socket at which the driver is to go on.
-    pub(crate) rebound: Option<Box<dyn DatagramSocket>>,
     pub(crate) closing: bool,
     /// The driver is gone, and nothing happens any more.
     pub(crate) dead: bool,
@@ -210,7 +208,6 @@ impl Core {
             outgoing: Outgoing::default(),
             offload: offload::Port::new(local.port(), config.cid_bytes),
             local,
-            rebound: None,
             offload_leaving: Vec::new(),
             by_context: HashMap::new(),
             arrived: VecDeque::new(),
@@ -395,7 +392,7 @@ impl Core {
     /// Half-open connections have limits of their own, so that clients without a handshake take no place of others.
     fn is_full(&self) -> bool {
         let Config { max_connections, max_handshakes, .. } = self.config;
-        self.established >= max_connections || self.half_open() >= max_handshakes || self.closing
+        self.established >= max_connections || self.half_open() >= max_handshakes || self.closing || self.dead
     }
 
     /// Refuses a client.

@@ -335,17 +335,6 @@ impl Core {
         }
     }
 
-    /// The endpoint has another socket. The contexts were the old socket's, which has given them back.
-    pub(crate) fn note_rebound(&mut self, now: Instant) {
-        (self.offload.number, self.offload.is_known) = (self.local.port(), false);
-        self.offload_leaving.clear();
-        let time = self.noq_time(now);
-        for at in self.all() {
-            self.lose_contexts(at, |_| true);
-            self.guarded(at, |core| core.connections[at].noq.handle_network_change(None, time));
-        }
-    }
-
     /// What the device has to tell.
     pub(crate) fn note_device(&mut self, event: SocketEvent) {
         match event {

@@ -56,6 +56,11 @@ impl Landing {
         Ok(())
     }
 
+    /// Tests without waiting whether the name may have to be [secured](Self::secure): also while the file gets it.
+    pub(crate) fn may_be_renamed(&self) -> bool {
+        self.end.try_lock().map_or(true, |end| matches!(*end, End::Renamed(_)))
+    }
+
     /// Brings the file's name to the medium, if an attempt to [finish](Self::finish) gave the name and failed to do so.
     ///
     /// # Errors

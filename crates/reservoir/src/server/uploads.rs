@@ -132,7 +132,11 @@ impl Uploads {
     pub(super) async fn secure(&self, name: &Name) -> Result<(), Refusal> {
         let live = self.live().get(name).and_then(|upload| upload.landing.get().cloned());
         let secured = match live {
-            Some(landing) => landing.in_turn(&self.shell, |landing, _| Ok(landing.secure())).await?,
+            Some(landing) if landing.may_be_renamed() => {
+                landing.in_turn(&self.shell, |landing, _| Ok(landing.secure())).await?
+            }
+            // An upload goes on, and readers do not wait for its blocks.
+            Some(_) => Ok(()),
             None => {
                 let (folder, name) = (self.folder.clone(), name.clone());
                 self.shell.blocking(move || Ok(secure_name(&*folder, &name))).await?
