@@ -1,6 +1,6 @@
 //! An engine with its contexts, whatever engine it is: what the author wrote for contexts of one type is called by handle.
 //!
-//! A face is a trait without the author's types, so that a device keeps engines of all types in one list. [`face!`] declares
+//! A face is a trait without the author's types, so that a device keeps engines of all types in one list. `face!` declares
 //! each face together with its only implementation.
 
 pub use crate::slab::AnySlab;

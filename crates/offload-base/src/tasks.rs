@@ -1,7 +1,7 @@
 //! The tasks that wait for a stream: its reader, its writer, and a protocol above that waits for news of the device.
 //!
 //! A transport keeps one waker for each thing that can be waited for. What more than one task waits for is therefore asked
-//! for in the name of all of them: [`Tasks`] is the waker, and wakes each that is waiting.
+//! for in the name of all of them: `Tasks` is the waker, and wakes each that is waiting.
 //!
 //! Invariant: a task that said that it waits is woken by the next wake, whichever task polled last.
 
