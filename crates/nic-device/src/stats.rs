@@ -1,7 +1,7 @@
 //! What the device counts, but for its engines, under the names of the mlx5 driver and of Linux where those exist.
 
 offload_base::counters! {
-    /// What the device counts.
+    /// Counters of the device.
     ///
     /// ```
     /// use nic_sim::{NicConfig, nic};

@@ -10,19 +10,19 @@ use offload_base::counters::Counters;
 
 /// An engine, with what it keeps for all of its contexts together.
 pub trait Engine: fmt::Debug + Send + Sized + 'static {
-    /// What it is called.
+    /// The name by which protocols find the engine.
     const NAME: &'static str;
-    /// What a context is made from.
+    /// The description from which a context is made.
     type Spec: Any;
-    /// What a context can be told.
+    /// A command to a context.
     type Command: Any;
-    /// How what the engine knows that is of no context can be changed.
+    /// A change of state that the engine keeps outside contexts.
     type Change: Any;
     /// What is written to host memory: 208 bytes at most.
     type State: fmt::Debug + Send;
     /// What a state refers to, such as keys and buffers. It stays where it is.
     type Held: fmt::Debug + Send;
-    /// Counters of the engine. The device publishes them under their names, and keeps them over a reset.
+    /// Counters of the engine. The device publishes them under their names, and keeps them over a reset. A lookaside accelerator publishes none.
     type Counters: EngineCounters;
 
     /// A context; `None`: the engine cannot work by this.
@@ -144,6 +144,6 @@ pub struct Context<'a, E: Engine> {
     pub handle: Handle,
     /// Where it stands.
     pub state: &'a mut E::State,
-    /// What that refers to.
+    /// The objects to which the state refers.
     pub held: &'a mut E::Held,
 }

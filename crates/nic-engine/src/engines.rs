@@ -50,7 +50,7 @@ impl Engines {
         self.installed.iter().zip(0..).map(|(engine, number)| engine.any().description(number)).collect()
     }
 
-    /// What protocols are told of them.
+    /// Describes the engines to protocols.
     pub fn infos(&self) -> Vec<EngineInfo> {
         self.descriptions().into_iter().map(|engine| engine.info).collect()
     }

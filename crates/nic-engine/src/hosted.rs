@@ -110,8 +110,8 @@ struct Hosted<E: Engine, S = ()> {
     slab: Slab<E>,
     counters: E::Counters,
     places: u32,
-    /// For an engine that follows flows: whether it counts units.
-    follows: Option<bool>,
+    /// `None`: the engine follows no flow.
+    counts_units: Option<bool>,
     /// A context that was made and has no place yet.
     made: Option<(E::State, E::Held)>,
     /// What an engine for whole packets saw in the frame that it looked at last.
@@ -119,23 +119,28 @@ struct Hosted<E: Engine, S = ()> {
 }
 
 impl<E: Engine, S> Hosted<E, S> {
-    fn new(engine: E, places: u32, follows: Option<bool>) -> Hosted<E, S> {
+    fn new(engine: E, places: u32, counts_units: Option<bool>) -> Hosted<E, S> {
         let counters = E::Counters::default();
-        Hosted { engine, slab: Slab::default(), counters, places, follows, made: None, seen: None }
+        Hosted { engine, slab: Slab::default(), counters, places, counts_units, made: None, seen: None }
     }
 }
 
 face! {
     /// The face of any engine.
     pub trait AnyEngine for [E: Engine, S: fmt::Debug + Send] Hosted<E, S> {
-        /// What a driver is told of it; `number`: as handles name it.
+        /// Describes the engine to a driver; handles name it by `number`.
         fn description(&self, number: u8) -> EngineDescription {
             let info = EngineInfo::new(number, E::NAME, self.places);
-            let info = EngineInfo { counts_units: self.follows == Some(true), ..info };
-            let transmit_resync = self.follows.map(|_| TransmitResync::default());
+            let info = EngineInfo { counts_units: self.counts_units == Some(true), ..info };
+            let transmit_resync = self.counts_units.map(|_| TransmitResync::default());
             let mut description = EngineDescription { transmit_resync, ..EngineDescription::new(info) };
             self.engine.describe(&mut description);
             description
+        }
+
+        /// Whether the state of a context is on the NIC; `None`: there is no such context.
+        fn is_there(&self, handle: Handle) -> Option<bool> {
+            self.slab.is_there(handle)
         }
 
         /// Its contexts.

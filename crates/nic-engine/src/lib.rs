@@ -2,8 +2,7 @@
 //!
 //! An engine is a type that says how its contexts are made, written to host memory and read back ([`Engine`]), and what it
 //! does with the bytes of a flow ([`StreamEngine`]), with whole packets ([`PacketEngine`]), or with jobs from memory to memory
-//! ([`JobEngine`]). The device knows engines by
-//! number, and calls them by handle: it names none of them but where it installs them. `nic_sim::nic_with` takes
+//! ([`JobEngine`]). The device knows engines by number, calls them by handle, and names none of them. `nic_sim::nic_with` takes
 //! others beside its own, and [`Contexts`](offload_api::Contexts) gives a protocol access to them.
 //!
 //! Stream engines see the payload of one flow as it arrives; those of a flow work one above the other, each on the content of

@@ -80,7 +80,7 @@ pub trait PacketEngine: Engine {
     /// What is the same for all segments of a packet that it wraps.
     type Wrapping: fmt::Debug + Send;
 
-    /// What a received frame, whose headers are `headers`, shows of a context.
+    /// Finds the context that a received frame with these headers names.
     fn look(&self, frame: &[u8], headers: &Headers) -> Shown<Self::Seen>;
 
     /// By what the first fragment of a packet leads to a context: `headers` are those of `packet`.
@@ -177,7 +177,7 @@ pub enum Claim {
 /// See [`PacketEngine`] for an example.
 #[derive(Debug)]
 pub enum Opened {
-    /// Nothing: it is as it was.
+    /// The packet is unchanged.
     Untouched(PacketMark),
     /// Its payload is plain, all around it is there still. And the packet in it, as it would be without.
     /// `new`: as far as the device can tell; the host, whose window it is, refuses what is not.
@@ -186,7 +186,7 @@ pub enum Opened {
         frame: BytesMut,
         /// The packet in it as it would be by itself, and where it is in the frame.
         inner: Option<(BytesMut, Within)>,
-        /// What the engine says.
+        /// The engine's verdict.
         mark: PacketMark,
         /// It was not there before.
         new: bool,
@@ -195,7 +195,7 @@ pub enum Opened {
     Another {
         /// That packet, as a frame.
         inner: BytesMut,
-        /// What the engine says.
+        /// The engine's verdict.
         mark: PacketMark,
         /// Nobody is to look at its checksums.
         vouched: bool,

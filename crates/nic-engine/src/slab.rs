@@ -52,11 +52,6 @@ face! {
             used.filter_map(|place| self.in_place(place)).collect()
         }
 
-        /// Whether the state of a context is on the NIC; `None`: there is no such context.
-        fn is_there(&self, handle: Handle) -> Option<bool> {
-            Some(matches!(self.entry(handle)?.state, Stored::OnNic(..)))
-        }
-
         /// What a context is about, if it is about anything.
         fn subject(&self, handle: Handle) -> Option<&Subject> {
             self.entry(handle)?.subject.as_deref()
@@ -116,6 +111,11 @@ impl<E: Engine> Slab<E> {
         }
         let subject = (subject != Subject::default()).then(|| Box::new(subject));
         self.places[place] = Some(Entry { handle, subject, state: Stored::OnNic(state, at), held, used: true });
+    }
+
+    /// Whether the state of a context is on the NIC; `None`: there is no such context.
+    pub(crate) fn is_there(&self, handle: Handle) -> Option<bool> {
+        Some(matches!(self.entry(handle)?.state, Stored::OnNic(..)))
     }
 
     /// The context, if it is on the NIC.

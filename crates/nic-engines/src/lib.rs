@@ -61,7 +61,7 @@ impl EngineConfigs {
         engines
     }
 
-    /// The same, with one way to restore the transmit contexts of all engines.
+    /// The same, with one way to restore the transmit contexts of TLS and NVMe/TCP.
     #[must_use]
     pub fn with_transmit_resync(mut self, resync: TransmitResync) -> EngineConfigs {
         self.tls.transmit_resync = resync;

@@ -85,53 +85,30 @@ impl NicConfig {
 impl<E> NicConfig<E> {
     /// Splits the engines' configuration off.
     pub fn split(self) -> (NicConfig, E) {
-        let NicConfig {
-            mac,
-            mtu,
-            queues,
-            rss_key,
-            line_rate,
-            send_ring,
-            receive_ring,
-            control_ring,
-            send_queue_bytes,
-            tso_max_bytes,
-            udp_segmentation,
-            pacing,
-            checksum_offload,
-            lro,
-            lro_datagrams,
-            lro_max_bytes,
-            lro_wait,
-            context_cache_bytes,
-            delays,
-            costs,
-            engines,
-        } = self;
         let config = NicConfig {
-            mac,
-            mtu,
-            queues,
-            rss_key,
-            line_rate,
-            send_ring,
-            receive_ring,
-            control_ring,
-            send_queue_bytes,
-            tso_max_bytes,
-            udp_segmentation,
-            pacing,
-            checksum_offload,
-            lro,
-            lro_datagrams,
-            lro_max_bytes,
-            lro_wait,
-            context_cache_bytes,
-            delays,
-            costs,
+            mac: self.mac,
+            mtu: self.mtu,
+            queues: self.queues,
+            rss_key: self.rss_key,
+            line_rate: self.line_rate,
+            send_ring: self.send_ring,
+            receive_ring: self.receive_ring,
+            control_ring: self.control_ring,
+            send_queue_bytes: self.send_queue_bytes,
+            tso_max_bytes: self.tso_max_bytes,
+            udp_segmentation: self.udp_segmentation,
+            pacing: self.pacing,
+            checksum_offload: self.checksum_offload,
+            lro: self.lro,
+            lro_datagrams: self.lro_datagrams,
+            lro_max_bytes: self.lro_max_bytes,
+            lro_wait: self.lro_wait,
+            context_cache_bytes: self.context_cache_bytes,
+            delays: self.delays,
+            costs: self.costs,
             engines: (),
         };
-        (config, engines)
+        (config, self.engines)
     }
 
     /// Bytes of a receive buffer. Without LRO it takes one frame; with it many, for what is joined is to lie in one
@@ -231,7 +208,7 @@ impl Default for Delays {
 
 /// What work inside a NIC takes, beside the fixed [`Delays`]. Each direction has its own bus and its own engines, and its
 /// next packet waits until they are free. By default nothing of it takes time. Frames that the host function of a NIC with a switch
-/// receives cost nothing.
+/// receives, and ESP at its uplink, cost nothing.
 ///
 /// ```
 /// use core::time::Duration;

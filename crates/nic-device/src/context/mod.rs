@@ -389,7 +389,7 @@ impl ContextStore {
 
     /// Sees to it that a context is on the NIC; `None`: there is no such context.
     fn bring(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<()> {
-        let is_there = self.engines.get(usize::from(handle.engine()))?.any().slab().is_there(handle)?;
+        let is_there = self.engines.get(usize::from(handle.engine()))?.any().is_there(handle)?;
         (is_there || self.fetch(handle, dma)).then_some(())
     }
 

@@ -150,21 +150,22 @@ impl QueuePair {
         self.steering.opens_nothing()
     }
 
-    /// What packets have used so far.
-    fn used(&self) -> Used {
+    /// Returns what packets have used so far. `None` if it costs no time.
+    fn used(&self) -> Option<Used> {
+        if self.config.costs.is_none() {
+            return None;
+        }
         let (dma, cache) = (&self.dma, self.contexts.counters());
-        let sent = dma.tx_descriptors + dma.tx_parameters + dma.tx_resync + dma.tx_payload - self.transmit.unread;
+        let sent = dma.tx_descriptors + dma.tx_parameters + dma.tx_resync + self.transmit.framed;
         let received = dma.rx_descriptors + dma.rx_payload;
-        Used { bytes: sent + received + dma.context, fetched: cache.fetched, worked_bytes: cache.worked_bytes }
+        let bytes = sent + received + dma.context;
+        Some(Used { bytes, fetched: cache.fetched, worked_bytes: cache.worked_bytes })
     }
 
-    /// Returns the time that bus, fetches and engines took since `before`. A packet's payload to be sent counts
-    /// when its frame is made.
-    fn cost_since(&self, before: &Used) -> Duration {
-        if self.config.costs.is_none() {
-            return Duration::ZERO;
-        }
-        let used = self.used();
+    /// Returns the time that bus, fetches and engines took since `before`. Payload to be sent counts when it is put into
+    /// a frame.
+    fn cost_since(&self, before: Option<Used>) -> Duration {
+        let (Some(before), Some(used)) = (before, self.used()) else { return Duration::ZERO };
         let [bytes, fetched, worked] =
             [used.bytes - before.bytes, used.fetched - before.fetched, used.worked_bytes - before.worked_bytes];
         self.config.costs.time(bytes, fetched, worked)

@@ -126,7 +126,7 @@ impl QueuePair {
         let used = self.used();
         let arrived = if self.can_take() { self.open(data, headers) } else { Arrived::AsItWas };
         self.take_arrived(now, data, headers, arrived);
-        self.receive.busy_until = now + self.cost_since(&used);
+        self.receive.busy_until = now + self.cost_since(used);
     }
 
     /// Takes a frame for which engines have done what they can.

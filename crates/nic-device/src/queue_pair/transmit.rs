@@ -34,8 +34,8 @@ pub(super) struct TransmitSide {
     shaper_is_next: bool,
     /// When the port has sent what it was given.
     port_free_at: Instant,
-    /// Payload of packets begun that the bus has still to carry, in bytes.
-    pub(super) unread: u64,
+    /// Payload bytes put into frames.
+    pub(super) framed: u64,
     /// Descriptors done and not yet reported.
     done: Vec<u32>,
     /// Which of these failed.
@@ -212,14 +212,12 @@ impl QueuePair {
         match &frame {
             Some(frame) => {
                 let line_time = line_time(frame, self.config.line_rate);
-                self.transmit.unread = self.transmit.unread.saturating_sub(frame.len() as u64);
-                let busy = line_time.max(self.cost_since(&used));
+                let busy = line_time.max(self.cost_since(used));
                 self.transmit.port_free_at = self.transmit.port_free_at.max(now) + busy;
             }
             None => {
                 self.show_sent(now);
-                self.transmit.unread = 0;
-                let busy = self.cost_since(&used);
+                let busy = self.cost_since(used);
                 if !busy.is_zero() {
                     self.transmit.port_free_at = self.transmit.port_free_at.max(now) + busy;
                 }
@@ -416,7 +414,6 @@ impl QueuePair {
     fn start_packet(&mut self, slot: u32, mut packet: TxPacket) -> Option<Box<Job>> {
         self.dma.tx_descriptors += dma::packet_descriptor_bytes(packet.header.len(), packet.fragments.len());
         self.dma.tx_payload += packet.payload_len() as u64;
-        self.transmit.unread += packet.payload_len() as u64;
         let ask = packet.ask;
         if ask.mss.is_some() {
             self.counters.tx_tso_packets += 1;
@@ -494,8 +491,9 @@ impl QueuePair {
         let stages = stages(&ask);
         let works = ask.has_context();
         let mut worked = Worked::default();
-        let QueuePair { frames, contexts, dma, transmit: TransmitSide { scratch, .. }, .. } = self;
+        let QueuePair { frames, contexts, dma, transmit: TransmitSide { scratch, framed, .. }, .. } = self;
         let made = segmenter.next_frame(frames, |seq, fragment, bytes, frame| {
+            *framed += bytes.len() as u64;
             if !works {
                 frame.extend_from_slice(bytes);
                 return Ok(());

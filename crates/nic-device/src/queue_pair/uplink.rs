@@ -24,9 +24,7 @@ impl QueuePair {
             return None;
         };
         let mut wrapping = engine.begin_claimed(context, frame)?;
-        let wrapped = engine.wrap(context, &mut wrapping, frame, longest);
-        self.contexts.note_work(frame.len());
-        wrapped
+        engine.wrap(context, &mut wrapping, frame, longest)
     }
 
     /// Takes a frame that no rule of the switch took, and for which engines have done what they can.

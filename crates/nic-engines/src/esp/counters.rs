@@ -23,7 +23,7 @@ offload_base::counters! {
         pub ipsec_tx_drop_not_ip: "ipsec_tx_drop_not_ip",
         /// There is no room for the trailer: the frame would be too long.
         pub ipsec_tx_drop_trailer: "ipsec_tx_drop_trailer",
-        /// Of those dropped, the SA is used up.
+        /// Dropped packets of an SA that is used up.
         pub xfrm_out_state_expired: "XfrmOutStateExpired",
         /// Of those dropped, the SA's numbers are used up.
         pub xfrm_out_state_seq_error: "XfrmOutStateSeqError",
@@ -35,11 +35,11 @@ offload_base::counters! {
         pub ipsec_rx_bytes: "ipsec_rx_bytes",
         /// Packets dropped: replays, what an SA that is used up is sent, and what is no packet of its SA.
         pub ipsec_rx_drop_pkts: "ipsec_rx_drop_pkts",
-        /// Of those dropped, replays, and those that are too old.
+        /// Dropped packets that were replays or too old.
         pub xfrm_in_state_seq_error: "XfrmInStateSeqError",
-        /// Of those dropped, the SA is used up.
+        /// Dropped packets of an SA that is used up.
         pub xfrm_in_state_expired: "XfrmInStateExpired",
-        /// Of those dropped, authentic ones that are not what the SA carries.
+        /// Dropped packets that were authentic, but not of the kind that the SA carries.
         pub xfrm_in_state_mode_error: "XfrmInStateModeError",
         /// Dummy packets discarded.
         pub ipsec_rx_dummy: "ipsec_rx_dummy",
