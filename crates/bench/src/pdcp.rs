@@ -151,9 +151,8 @@ impl PdcpBulk {
         }
         let (meter, nic) = (Meter::new(), nic_on(self.clock, &self.nic));
         let mut builder = Testbed::builder(self.seed).clock(self.clock).meter(&meter);
-        let counted = [(); 2].map(|()| PdcpPackets::default());
-        for (name, packets) in ["sender", "receiver"].into_iter().zip(counted.clone()) {
-            let add = move |engines: &mut Engines| engines.add_packet(packets.clone(), CONTEXTS);
+        for name in ["sender", "receiver"] {
+            let add = |engines: &mut Engines| engines.add_packet(PdcpPackets, CONTEXTS);
             builder = builder.host(name, nic.clone(), tcp()).engines(add);
             if self.mode == Mode::PdcpJobs {
                 let config = LookasideConfig::default();
@@ -177,7 +176,6 @@ impl PdcpBulk {
         bulk.observers.finish()?;
         let mut counters = CounterSet::default();
         [sends, receives].iter().for_each(|node| counters.add(&node.counters()));
-        counted.iter().for_each(|engine| counters.add(&engine.counts().get()));
         let lossless = bulk.link.impairments == Default::default();
         let whole = arrived.iter().all(|one| one.right && (!lossless || one.bytes == bulk.payload.len()));
         let bytes = arrived.iter().map(|one| one.bytes).sum();

@@ -11,7 +11,7 @@ mod batches;
 mod packets;
 
 pub use batches::PdcpBatches;
-pub use packets::{Counts, PdcpCounters, PdcpHeld, PdcpPackets, PdcpState, Protecting, Seen};
+pub use packets::{PdcpCounters, PdcpHeld, PdcpPackets, PdcpState, Protecting, Seen};
 
 /// The README's example runs with the others.
 #[cfg(doctest)]

@@ -6,16 +6,15 @@
 use bytes::BytesMut;
 use core::convert::Infallible;
 use core::ops::Range;
-use nic_engine::{Context, Engine, Headers, ImageReader, ImageWriter, NoCounters, Opened, PacketEngine, Shown};
+use nic_engine::{Context, Engine, Headers, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
 use offload_api::{Direction, PacketAsk, PacketMark, Protocol, TxPacket};
 use offload_esp::ReplayWindow;
 use offload_formats::{Gtpu, GtpuMessage, Transport};
 use pdcp::device::{PACKETS, PdcpContext, REMEMBERED, tunnel_key};
 use pdcp::{BearerKind, Config, Security};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 offload_base::counters! {
-    /// What [`PdcpPackets`] counts.
+    /// What [`PdcpPackets`] counters.
     ///
     /// ```
     /// use nic_pdcp::PdcpCounters;
@@ -39,45 +38,17 @@ offload_base::counters! {
     }
 }
 
-/// What an engine counted, while its NIC has it.
-///
-/// See [`PdcpPackets`] for an example.
-#[derive(Clone, Debug, Default)]
-pub struct Counts(Arc<Mutex<PdcpCounters>>);
-
-impl Counts {
-    /// As it stands.
-    pub fn get(&self) -> PdcpCounters {
-        *self.lock()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PdcpCounters> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The packet engine [`PACKETS`]. Clones, for the queues of a NIC say, count together.
+/// The packet engine [`PACKETS`].
 ///
 /// ```
-/// use nic_pdcp::{Counts, PdcpPackets};
+/// use nic_pdcp::{PdcpCounters, PdcpPackets};
 /// use nic_sim::NicConfig;
 ///
-/// let packets = PdcpPackets::default();
-/// let counts: Counts = packets.counts();
-/// let (_device, _driver) = nic_sim::nic_with(NicConfig::default(), |engines| engines.add_packet(packets.clone(), 1000));
-/// assert_eq!(counts.get().protected, 0);
+/// let (device, _driver) = nic_sim::nic_with(NicConfig::default(), |engines| engines.add_packet(PdcpPackets, 1000));
+/// assert_eq!(device.engine_counters::<PdcpCounters>().protected, 0);
 /// ```
-#[derive(Clone, Debug, Default)]
-pub struct PdcpPackets {
-    counts: Counts,
-}
-
-impl PdcpPackets {
-    /// What it counts.
-    pub fn counts(&self) -> Counts {
-        self.counts.clone()
-    }
-}
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PdcpPackets;
 
 /// Where a direction of a bearer stands.
 ///
@@ -118,7 +89,7 @@ impl Engine for PdcpPackets {
     type Change = Infallible;
     type State = PdcpState;
     type Held = PdcpHeld;
-    type Counters = NoCounters;
+    type Counters = PdcpCounters;
 
     fn create(&mut self, direction: Direction, context: PdcpContext) -> Option<(PdcpState, PdcpHeld)> {
         let PdcpContext { config, security, next, drops_duplicates } = context;
@@ -207,9 +178,8 @@ impl PacketEngine for PdcpPackets {
         Context { handle: context, state, held }: Context<'_, PdcpPackets>,
         frame: &[u8],
         seen: &Seen,
-        _: &mut NoCounters,
+        counters: &mut PdcpCounters,
     ) -> Opened {
-        let mut counts = self.counts.lock();
         let PdcpState::Receive { next, window } = state else { return Opened::Untouched(PacketMark::None) };
         if seen.message != GtpuMessage::Data {
             return Opened::Untouched(PacketMark::None);
@@ -221,7 +191,7 @@ impl PacketEngine for PdcpPackets {
         let is_spoilt = seen.transport.are_checksums_right(frame) == Some(false);
         let count = held.config.sn.count_near(*next, pdu).filter(|_| !is_control && !is_spoilt);
         let Some(count) = count.filter(|_| pdu.len() >= held.least()) else {
-            counts.passed += 1;
+            counters.passed += 1;
             return Opened::Untouched(PacketMark::None);
         };
         let number = u64::from(count) + 1;
@@ -229,7 +199,7 @@ impl PacketEngine for PdcpPackets {
             && number + u64::from(REMEMBERED) > window.top()
             && !window.is_new(number)
         {
-            counts.duplicates += 1;
+            counters.duplicates += 1;
             return Opened::Dropped;
         }
         let mut inner = BytesMut::from(frame);
@@ -238,7 +208,7 @@ impl PacketEngine for PdcpPackets {
         let mut pdus = [(count, tail)];
         let authentic = held.security.open(held.config.clear_bytes(), &mut pdus)[0];
         if !authentic {
-            counts.failed += 1;
+            counters.failed += 1;
             return Opened::Untouched(PacketMark::Failed { context });
         }
         let [(_, tail)] = pdus;
@@ -248,7 +218,7 @@ impl PacketEngine for PdcpPackets {
         if let Some(window) = window {
             window.accept(number);
         }
-        counts.opened += 1;
+        counters.opened += 1;
         let mark = PacketMark::Opened { context, number: count.into(), packets: 1, code: 0 };
         Opened::Another { inner, mark, vouched: true }
     }
@@ -258,13 +228,13 @@ impl PacketEngine for PdcpPackets {
         context: Context<'_, PdcpPackets>,
         ask: PacketAsk,
         packet: &mut TxPacket,
-        _: &mut NoCounters,
+        counters: &mut PdcpCounters,
     ) -> Option<Protecting> {
         let transport = Headers::parse_unfinished(&packet.header).transport();
         let transport = transport.filter(|transport| transport.protocol == Protocol::Udp);
         let transport = transport.filter(|_| matches!(context.state, PdcpState::Transmit));
         if transport.is_none() {
-            self.counts.lock().not_protected += 1;
+            counters.not_protected += 1;
         }
         // Of what is protected, not of what is to be.
         let checksum = core::mem::take(&mut packet.ask.checksum);
@@ -277,13 +247,12 @@ impl PacketEngine for PdcpPackets {
         protecting: &mut Protecting,
         plain: &[u8],
         _: usize,
-        _: &mut NoCounters,
+        counters: &mut PdcpCounters,
     ) -> Option<BytesMut> {
         let frame = protecting.wrap(held, plain);
-        let mut counts = self.counts.lock();
         match &frame {
-            Some(_) => counts.protected += 1,
-            None => counts.not_protected += 1,
+            Some(_) => counters.protected += 1,
+            None => counters.not_protected += 1,
         }
         frame
     }

@@ -72,8 +72,7 @@ impl World {
         let nic = NicConfig { lro_datagrams: true, context_cache_bytes: 3 * 208, queues, ..NicConfig::default() };
         let mut builder = Testbed::builder(Seed(seed));
         for name in ["near", "far"] {
-            let packets = PdcpPackets::default();
-            let add = move |engines: &mut Engines| engines.add_packet(packets.clone(), contexts);
+            let add = move |engines: &mut Engines| engines.add_packet(PdcpPackets, contexts);
             builder = builder.host(name, nic.clone(), TcpConfig::default()).engines(add);
             builder = builder.accelerator_with(accelerator.clone(), |engines| engines.add_job(PdcpBatches, 64));
         }
