@@ -74,7 +74,8 @@ impl<T: Wakes> WakingMutex<T> {
 
     /// Locks the state.
     pub fn lock(&self) -> WakingGuard<'_, T> {
-        WakingGuard { state: self.0.lock().unwrap_or_else(PoisonError::into_inner), woken: WakeList::default() }
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        WakingGuard { mutex: self, state, woken: WakeList::default() }
     }
 }
 
@@ -82,9 +83,22 @@ impl<T: Wakes> WakingMutex<T> {
 ///
 /// See [`WakingMutex`] for an example.
 pub struct WakingGuard<'a, T: Wakes> {
+    mutex: &'a WakingMutex<T>,
     state: MutexGuard<'a, T>,
     /// Behind the guard, because fields are dropped in order.
     woken: WakeList,
+}
+
+impl<'a, T: Wakes> WakingGuard<'a, T> {
+    /// Wakes the tasks of the list with the state unlocked meanwhile. Keeps the lock if there are none.
+    pub fn relock(mut guard: Self) -> WakingGuard<'a, T> {
+        if guard.state.wake_list().0.is_empty() {
+            return guard;
+        }
+        let mutex = guard.mutex;
+        drop(guard);
+        mutex.lock()
+    }
 }
 
 impl<T: Wakes> Deref for WakingGuard<'_, T> {
@@ -154,8 +168,11 @@ mod tests {
             let mut state = task.state.lock();
             state.0.add((0..count).map(|_| Waker::from(task.clone())));
             assert_eq!(task.unlocked.load(Ordering::Relaxed), before);
-            drop(state);
+            let mut state = WakingGuard::relock(state);
             assert_eq!(task.unlocked.load(Ordering::Relaxed), before + count);
+            state.0.add([Waker::from(task.clone())]);
+            drop(state);
+            assert_eq!(task.unlocked.load(Ordering::Relaxed), before + count + 1);
         }
     }
 }

@@ -39,6 +39,7 @@ impl Drop for LastHandle {
 pub(crate) struct Shared {
     core: WakingMutex<Core>,
     timers: Arc<dyn Timers>,
+    local: SocketAddr,
 }
 
 impl Shared {
@@ -81,9 +82,9 @@ impl Endpoint {
             Some(random) => random.clone(),
             None => RandomSource::from_system()?,
         };
-        let core = WakingMutex::new(Core::new(config, server, &random, local));
+        let core = WakingMutex::new(Core::new(config, server, &random, local.port()));
         let alarm = timers.alarm();
-        let shared = Arc::new(Shared { core, timers });
+        let shared = Arc::new(Shared { core, timers, local });
         let driver = Driver { shared: shared.clone(), socket: Box::new(socket), alarm, batch: Vec::new() };
         let _last = Arc::new(LastHandle(shared.clone()));
         Ok((Endpoint { shared, _last }, driver))
@@ -165,7 +166,7 @@ impl Endpoint {
 
     /// Returns the socket's address and port. The address is unspecified if the socket takes datagrams to any address of its host.
     pub fn local_addr(&self) -> SocketAddr {
-        self.shared.lock().local
+        self.shared.local
     }
 
     /// Why the driver ended, if its socket failed: the connections ended with the same words.
@@ -212,6 +213,7 @@ impl Future for Driver {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Driver { shared, socket, alarm, batch } = &mut *self;
+        let socket = &mut **socket;
         let mut turns = 0;
         loop {
             while let Poll::Ready(event) = socket.poll_device_event(cx) {
@@ -235,11 +237,10 @@ impl Future for Driver {
             // A handle that does something while the lock is free wakes this task.
             core.waiting.driver = Some(cx.waker().clone());
             // Tasks whose events occurred are woken before the socket may wake others.
-            drop(core);
-            let mut core = shared.lock();
-            core.tell_device(now, &mut **socket);
-            let sent = core.poll_send(cx, &mut **socket);
-            core.give_back(&mut **socket);
+            let mut core = WakingGuard::relock(core);
+            core.tell_device(now, socket);
+            let sent = core.poll_send(cx, socket);
+            core.give_back(socket);
             if core.closing && !core.has_connections() && sent {
                 return Poll::Ready(Ok(()));
             }
@@ -253,7 +254,6 @@ impl Future for Driver {
                 }
                 continue;
             }
-            core.waiting.driver = Some(cx.waker().clone());
             if alarm.poll(cx, core.next_event()).is_pending() {
                 return Poll::Pending;
             }

@@ -414,13 +414,11 @@ impl Future for Driver {
             // A handle that does something while the lock is free wakes this task.
             core.driver = Some(cx.waker().clone());
             // Tasks are woken before the socket may wake others.
-            drop(core);
-            core = shared.lock();
+            core = WakingGuard::relock(core);
             core.tell_device(socket);
             let had_room = core.outgoing.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full());
             let made = core.make(now, socket, jobs.as_mut());
-            drop(core);
-            core = shared.lock();
+            core = WakingGuard::relock(core);
             let sent = core.poll_send(cx, socket);
             let worked = jobs.as_mut().is_some_and(|jobs| jobs.complete(cx, now, &mut core, socket));
             let has_room = core.outgoing.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full());
@@ -428,7 +426,6 @@ impl Future for Driver {
             if received || is_handed || worked || made && sent || has_room && !had_room {
                 continue;
             }
-            core.driver = Some(cx.waker().clone());
             // What has ended is not taken before there is room for it.
             let of_jobs = jobs.as_ref().filter(|_| core.outgoing.has_room()).and_then(|jobs| jobs.next_event());
             let due = offload_base::time::earliest(core.next_event(), of_jobs);

@@ -74,8 +74,6 @@ pub(crate) struct Core {
     /// Number of connections whose handshake is done.
     established: usize,
     pub(crate) counters: Counters,
-    /// The socket's address.
-    pub(crate) local: SocketAddr,
     pub(crate) closing: bool,
     /// The driver is gone, and nothing happens any more.
     pub(crate) dead: bool,
@@ -158,7 +156,7 @@ impl Wakes for Core {
 }
 
 impl Core {
-    pub(crate) fn new(config: Config, server: Option<ServerTls>, random: &RandomSource, local: SocketAddr) -> Core {
+    pub(crate) fn new(config: Config, server: Option<ServerTls>, random: &RandomSource, port: u16) -> Core {
         // RFC 9000 17.2: a connection ID has at most 20 bytes, and a device needs one to find the connection.
         let config = Config { cid_bytes: config.cid_bytes.clamp(1, 20), ..config };
         let reset_key = config.reset_key.clone().unwrap_or_else(|| ResetKey::random(random));
@@ -206,8 +204,7 @@ impl Core {
             deadlines: BTreeSet::new(),
             ready: VecDeque::new(),
             outgoing: Outgoing::default(),
-            offload: offload::Port::new(local.port(), config.cid_bytes),
-            local,
+            offload: offload::Port::new(port, config.cid_bytes),
             offload_leaving: Vec::new(),
             by_context: HashMap::new(),
             arrived: VecDeque::new(),

@@ -25,7 +25,7 @@ fn server() -> Core {
 pub(super) fn server_of(config: Config) -> Core {
     let tls = ServerTls::new(server_config(Randomness::Seeded(Seed(1)), None)).unwrap();
     let random = config.random.clone().unwrap();
-    Core::new(config, Some(tls), &random, address(443))
+    Core::new(config, Some(tls), &random, 443)
 }
 
 pub(super) fn client() -> Core {
@@ -34,7 +34,7 @@ pub(super) fn client() -> Core {
 
 pub(super) fn client_of(config: Config) -> Core {
     let random = config.random.clone().unwrap();
-    Core::new(config, None, &random, address(5000))
+    Core::new(config, None, &random, 5000)
 }
 
 pub(super) fn connect(client: &mut Core) -> usize {
@@ -318,7 +318,7 @@ fn panic_over_a_strangers_datagram_drops_it() {
     tls.cert_resolver = Arc::new(FailsOnce(tls.cert_resolver.clone(), Default::default()));
     let config = config(2);
     let random = config.random.clone().unwrap();
-    let mut server = Core::new(config, Some(ServerTls::new(tls).unwrap()), &random, address(443));
+    let mut server = Core::new(config, Some(ServerTls::new(tls).unwrap()), &random, 443);
     for (seed, dropped, connections) in [(3, 1, 0), (4, 1, 1), (5, 1, 2)] {
         let (mut client, port) = (client_of(self::config(seed)), 5000 + seed as u16);
         connect(&mut client);
