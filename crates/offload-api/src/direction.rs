@@ -3,8 +3,8 @@
 /// Which half of a connection a context works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// What this end sends.
+    /// Data that this end sends.
     Transmit,
-    /// What this end receives.
+    /// Data that this end receives.
     Receive,
 }

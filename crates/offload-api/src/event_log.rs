@@ -1,7 +1,7 @@
 //! Collects the spans and events that libraries report by `tracing`.
 
 use core::fmt::{Debug, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Dispatch, Event, Metadata, Subscriber};
@@ -20,10 +20,12 @@ use tracing::{Dispatch, Event, Metadata, Subscriber};
 #[derive(Clone, Debug, Default)]
 pub struct EventLog {
     lines: Arc<Mutex<Vec<String>>>,
+    spans: Arc<Mutex<Vec<String>>>,
 }
 
 impl EventLog {
-    /// Runs `work`, and returns its result and the fields of each span and event that this thread reported meanwhile.
+    /// Runs `work`, and returns its result and the fields of each span and event that this thread reported meanwhile. An event's
+    /// line begins with the fields of its span, if the event names one.
     pub fn collect<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
         let log = EventLog::default();
         // With only one dispatcher, an event that another thread reports first, a test beside this one, is disabled for all.
@@ -32,14 +34,18 @@ impl EventLog {
         (result, core::mem::take(&mut *log.lines()))
     }
 
-    fn lines(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+    fn lines(&self) -> MutexGuard<'_, Vec<String>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, record: impl FnOnce(&mut dyn Visit)) {
-        let mut line = Line::default();
+    fn spans(&self) -> MutexGuard<'_, Vec<String>> {
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, mut line: Line, record: impl FnOnce(&mut dyn Visit)) -> String {
         record(&mut line);
-        self.lines().push(line.0);
+        self.lines().push(line.0.clone());
+        line.0
     }
 }
 
@@ -49,18 +55,21 @@ impl Subscriber for EventLog {
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        self.push(|line| span.record(line));
-        Id::from_u64(1) // nobody asks which span an event belongs to
+        let line = self.push(Line::default(), |line| span.record(line));
+        let mut spans = self.spans();
+        spans.push(line);
+        Id::from_u64(spans.len() as u64)
     }
 
     fn record(&self, _: &Id, values: &Record<'_>) {
-        self.push(|line| values.record(line));
+        self.push(Line::default(), |line| values.record(line));
     }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        self.push(|line| event.record(line));
+        let span = event.parent().map(|id| self.spans()[id.into_u64() as usize - 1].clone());
+        self.push(Line(span.unwrap_or_default()), |line| event.record(line));
     }
 
     fn enter(&self, _: &Id) {}

@@ -22,9 +22,10 @@
 //! - [`stream`]: [`SegmentStream`], what a protocol over TCP sees of a transport; [`socket`]: [`DatagramSocket`], the same over
 //!   UDP.
 //!
-//! Nothing here does any work, and nothing here knows a particular device or transport. The exception is behind feature
-//! `tokio`: `TokioTimers` are a tokio runtime's timers, `TokioSegments` makes a stream of tokio a [`SegmentStream`], and `TokioDatagrams` a kernel's UDP socket a [`DatagramSocket`].
-//! They are here because protocols need them to run without a device, and none of them is to know another, or a stack, for
+//! Nothing here does any work, except [`fragmentation`], which an IPsec layer and a stack share; and nothing here knows a
+//! particular device or transport. Behind feature `tokio` there are adapters: `TokioTimers` are a tokio runtime's timers,
+//! `TokioSegments` makes a stream of tokio a [`SegmentStream`], and `TokioDatagrams` a kernel's UDP socket a
+//! [`DatagramSocket`]. They are here because protocols need them to run without a device, and none of them is to know another, or a stack, for
 //! that.
 
 #![forbid(unsafe_code)]

@@ -623,7 +623,6 @@ fn fill_checksums(header: &mut [u8], version: Version, source: IpAddr, destinati
 
 /// Ethernet header, without a VLAN tag.
 pub(crate) const ETHERNET_BYTES: usize = 14;
-/// What the protocols are called.
 /// Routers that a packet may pass.
 const HOP_LIMIT: u8 = 64;
 /// RFC 3168 5: ECT(0), and CE.

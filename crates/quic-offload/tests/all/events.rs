@@ -1,64 +1,14 @@
 //! Events of `tracing`.
 
 use crate::rig::{World, connect, nic};
-use core::fmt::{Debug, Write};
 use core::time::Duration;
 use nic_sim::{NicConfig, QuicEngineConfig};
+use offload_api::EventLog;
 use offload_wire::LinkConfig;
-use std::sync::{Arc, Mutex};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
-
-/// Collects the events of this workspace's QUIC, a line each, and the fields of their spans.
-#[derive(Clone, Default)]
-struct Collector {
-    lines: Arc<Mutex<Vec<String>>>,
-    spans: Arc<Mutex<Vec<String>>>,
-}
-
-struct Line(String);
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, " {field}={value:?}").unwrap();
-    }
-}
-
-impl Subscriber for Collector {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("quic_offload")
-    }
-
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let mut line = Line(String::new());
-        span.record(&mut line);
-        let mut spans = self.spans.lock().unwrap();
-        spans.push(line.0);
-        Id::from_u64(spans.len() as u64)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let parent =
-            event.parent().map_or(String::new(), |id| self.spans.lock().unwrap()[id.into_u64() as usize - 1].clone());
-        let mut line = Line(parent);
-        event.record(&mut line);
-        self.lines.lock().unwrap().push(line.0);
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
 
 #[test]
 fn life_of_a_connection_is_traced() {
-    let events = Collector::default();
-    let lines = tracing::subscriber::with_default(events.clone(), || {
+    let ((), lines) = EventLog::collect(|| {
         // One context is too few for the client: one of its directions is refused.
         let mut world = World::new(
             7,
@@ -81,7 +31,6 @@ fn life_of_a_connection_is_traced() {
             connection.close(7, "done");
             serving.await
         });
-        events.lines.lock().unwrap().join("\n")
     });
     let expected: [(bool, &[&str]); 10] = [
         (true, &["connection opened"]),
@@ -97,7 +46,7 @@ fn life_of_a_connection_is_traced() {
     ];
     for (is_client, parts) in expected {
         let side = format!("is_client={is_client} ");
-        let is_found = |line: &str| line.contains(&side) && parts.iter().all(|part| line.contains(part));
-        assert!(lines.lines().any(is_found), "no {parts:?} with {side}in:\n{lines}");
+        let is_found = |line: &String| line.contains(&side) && parts.iter().all(|part| line.contains(part));
+        assert!(lines.iter().any(is_found), "no {parts:?} with {side}in:\n{}", lines.join("\n"));
     }
 }
