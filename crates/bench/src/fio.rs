@@ -325,7 +325,6 @@ async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: Meter) -> io:
     let mut all = Worked { started, ended: started, equal: true, written: Vec::new() };
     for worked in join_all(working).await {
         let worked = worked?;
-        plan.fio.observers.finish()?;
         all.ended = all.ended.max(worked.ended);
         all.equal &= worked.equal;
         all.written.extend(worked.written);
@@ -363,6 +362,7 @@ async fn one_after_the_other(plan: Arc<Plan>, host: BedHost, disk: Disk, number:
             }
         }
         plan.latencies.record(worked.ended - asked);
+        fio.observers.arrived(fio.block_size.into());
     }
     Ok(worked)
 }
@@ -379,6 +379,7 @@ const HOST: usize = 1;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::Ordering;
     use nic_sim::NvmeTcpEngineConfig;
 
     #[test]
@@ -394,7 +395,9 @@ mod tests {
                     data_digest: digests,
                     ..Fio::new(mode, pattern)
                 };
+                let observers = fio.observers.clone();
                 let made = Fio { block_size: 8192, ..fio }.run().unwrap();
+                assert_eq!(observers.received.load(Ordering::Relaxed), 41 * 8192);
                 assert!(made.run.sha256_ok, "{made:?}");
                 assert_eq!((made.operations, made.run.bytes), (41, 41 * 8192), "{mode} {pattern}");
                 assert!(made.latency_us.p50 > 10.0, "a round trip is 10 us: {made:?}");

@@ -272,6 +272,7 @@ async fn ask_often(plan: Arc<Plan>, host: BedHost, server: BedHost, number: u16)
         done.equal &= whole_answer(&mut connection, &plan.file).await?;
         done.ended = host.now();
         plan.latencies.record(done.ended - asked);
+        plan.http.observers.arrived(plan.file.len() as u64);
     }
     connection.close().await?;
     done.tls = connection.counters();
@@ -328,14 +329,18 @@ const PORT: u16 = 80;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::Ordering;
 
     #[test]
     fn every_request_is_answered_whole_in_every_mode() {
         let ways = Mode::ALL.into_iter().flat_map(|mode| Files::ALL.map(|files| (mode, files)));
         for (mode, files) in ways {
             for (connections, requests, file_size) in [(1, 3, 0), (3, 10, 1), (5, 7, 40_000), (2, 3, 600_000)] {
-                let made = Http { connections, requests, files, file_size, ..Http::new(mode) }.run().unwrap();
+                let http = Http { connections, requests, files, file_size, ..Http::new(mode) };
+                let observers = http.observers.clone();
+                let made = http.run().unwrap();
                 assert!(made.run.sha256_ok, "{made:?}");
+                assert_eq!(observers.received.load(Ordering::Relaxed), requests * file_size as u64);
                 let placed = made.run.counters.get("rx_nvmeotcp_bytes").is_some_and(|bytes| *bytes > 0);
                 // What is too short is not worth the setting up, as in Linux.
                 assert_eq!(placed, files == Files::NvmeNic && file_size >= 40_000, "{made:?}");
