@@ -429,6 +429,22 @@ mod tests {
     }
 
     #[test]
+    fn fixed_values_of_nics_are_set() {
+        let sweep = Sweep::parse(&STUDY.replace("ipv6 = false", "nic.lro = false, nic.tls.contexts = 8")).unwrap();
+        let arguments = sweep.studies[0].points()[0].arguments();
+        let set: Vec<_> = arguments.iter().filter(|argument| argument.contains('=')).collect();
+        assert_eq!(set, ["lro=false", "tls.contexts=8"]);
+    }
+
+    #[test]
+    fn errors_of_a_grid_name_the_option() {
+        let wrong = |values: &str| Sweep::parse(&STUDY.replace("loss = [0, 0.5]", values)).unwrap_err().to_string();
+        assert!(wrong("loss = 0.5").contains("`loss` takes a list of values"), "{}", wrong("loss = 0.5"));
+        let twice = r#""nic.lro" = [true], nic.lro = [false]"#;
+        assert!(wrong(twice).contains("`nic.lro` stands twice"), "{}", wrong(twice));
+    }
+
+    #[test]
     fn values_of_nics_vary_as_options_do() {
         let values = r#"nic.lro = [false], nic.tls.contexts = [8, 9]"#;
         let sweep = STUDY.replace("loss = [0, 0.5]", values).replace("x = \"loss\"", "x = \"nic.tls.contexts\"");

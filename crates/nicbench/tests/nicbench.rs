@@ -373,6 +373,17 @@ fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn file_names_need_not_be_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let name = std::ffi::OsStr::from_bytes(b"/nonexistent/caf\xe9");
+    let output = Command::new(env!("CARGO_BIN_EXE_nicbench")).arg("tls").arg(name).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(said.contains("/nonexistent/caf") && said.lines().count() == 1, "{said}");
+}
+
 #[test]
 fn wireshark_captures_a_run_with_its_secrets() {
     let list = nicbench(&["extcap", "--extcap-interfaces", "--extcap-version=4.4"]);

@@ -1,6 +1,7 @@
 //! The model of the NICs as data: values of `NicConfig` by name, from a file or from the command line.
 //!
-//! A file has the lines `key = value` and `[section]` of TOML, and comments:
+//! A file has the lines `key = value` and `[section]` of TOML, and comments. It is read here rather than by the crate `toml`,
+//! which the first example would have to build:
 //!
 //! ```toml
 //! context_cache_bytes = "1MiB"

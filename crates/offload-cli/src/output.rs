@@ -84,7 +84,11 @@ fn flatten(value: &Value, name: String, row: &mut BTreeMap<String, String>) {
     }
 }
 
-/// RFC 4180 2: a field with a comma, a quote or a line break is quoted.
-fn cell(text: &str) -> String {
+/// Returns a field of CSV: quoted, if it has a comma, a quote or a line break (RFC 4180 2).
+///
+/// ```
+/// assert_eq!(offload_cli::output::cell("1,448"), "\"1,448\"");
+/// ```
+pub fn cell(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }

@@ -40,9 +40,9 @@ pub fn main<O: Parser>(program: &'static str, run: impl FnOnce(&O) -> ExitCode) 
 /// # Errors
 /// The exit status, when there is nothing to go on with.
 fn options<O: Parser>(program: &'static str) -> Result<O, ExitCode> {
-    let arguments: Vec<String> = std::env::args().skip(1).take(2).collect();
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let command = || O::command().name(program).after_help(PAGES);
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+    match arguments.iter().map(|argument| argument.to_str().unwrap_or_default()).collect::<Vec<_>>()[..] {
         ["--manual"] => return Err(write_out(program, &manual(command()))),
         ["--completions", shell] => return Err(completions(program, command(), shell)),
         _ => {}

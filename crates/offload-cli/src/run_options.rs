@@ -47,7 +47,7 @@ pub struct RunOptions {
     /// Show how the run goes, on standard error: rates, retransmits, resyncs, contexts, and on a terminal every counter that moves
     #[arg(long)]
     pub watch: bool,
-    /// The step of --watch, on the run's clock. Default: 1ms, in real time 1s
+    /// The step of --watch and --openmetrics, on the run's clock. Default: 1ms, in real time 1s
     #[arg(long, value_name = "TIME", value_parser = options::some_time)]
     pub every: Option<Duration>,
     /// The model of the NICs.

@@ -304,22 +304,27 @@ impl<'a, M: Copy + PartialEq + fmt::Display> Modes<'a, M> {
     }
 }
 
-/// Returns a file's bytes, or `size` seeded bytes, and their checksum, under a bar that tells that they are being made.
+/// Returns a file's bytes, or `size` seeded bytes.
 ///
 /// # Errors
 /// If the file cannot be read.
-pub fn payload(file: Option<&Path>, seed: Seed, size: u64, run: &RunOptions) -> Result<(Payload, Checksum), Failure> {
-    let bar = progress_bar("data", size, run.is_quiet());
+pub fn payload(file: Option<&Path>, seed: Seed, size: u64) -> Result<Payload, Failure> {
+    match file {
+        Some(file) => Payload::file(file).map_err(|error| Failure::about(file, &error)),
+        None => Ok(Payload::seeded(seed, size)),
+    }
+}
+
+/// Returns the checksum of a payload, under a bar: a file may be read, or seeded bytes made, for a while.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn checksum(payload: &Payload, run: &RunOptions) -> Result<Checksum, Failure> {
+    let bar = progress_bar("data", payload.len(), run.is_quiet());
     bar.tick();
-    let payload = match file {
-        Some(file) => Payload::file(file).map_err(|error| Failure::about(file, &error))?,
-        None => Payload::seeded(seed, size),
-    };
     let checksum = payload.checksum();
     bar.finish_and_clear();
-    let checksum =
-        checksum.map_err(|error| Failure::Unusable(format!("what is to be sent cannot be read: {error}")))?;
-    Ok((payload, checksum))
+    checksum.map_err(|error| Failure::Unusable(format!("what is to be sent cannot be read: {error}")))
 }
 
 /// Returns a path as an option of a run.

@@ -51,13 +51,14 @@ impl Scenario for TlsLoopback {
     fn run(&self) -> Result<Made, Failure> {
         self.tls.check().map_err(Failure::Unusable)?;
         scenario::check_family(self.ipv6, &self.run.wire)?;
-        let (payload, checksum) = scenario::payload(self.file.as_deref(), self.run.wire.seed(), self.size, &self.run)?;
+        let payload = scenario::payload(self.file.as_deref(), self.run.wire.seed(), self.size)?;
         let files = OutputFiles {
             read: self.file.iter().map(PathBuf::as_path).collect(),
             out: self.out.as_deref(),
             ..OutputFiles::default()
         };
         let modes = Modes::new(NAME, &self.run, &self.mode, files)?;
+        let checksum = scenario::checksum(&payload, &self.run)?;
         for mode in modes.modes() {
             // The first run pays for memory and code that no run used before: this one does, and is not reported.
             let little = Payload::seeded(self.run.wire.seed(), payload.len().min(WARM_UP_BYTES));

@@ -69,7 +69,7 @@ impl Scenario for IpsecLoopback {
 fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
     scenario::check_family(options.ipv6, &options.run.wire)?;
     let seed = options.run.wire.seed();
-    let (payload, checksum) = scenario::payload(options.file.as_deref(), seed, options.size, &options.run)?;
+    let payload = scenario::payload(options.file.as_deref(), seed, options.size)?;
     let keys = match &options.keys {
         Some(path) => {
             let hosts = [&addresses(0)[..], &addresses(1)];
@@ -83,6 +83,7 @@ fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
         ..OutputFiles::default()
     };
     let modes = Modes::new(NAME, &options.run, &options.mode, files)?;
+    let checksum = scenario::checksum(&payload, &options.run)?;
     let own = [
         ("file", scenario::named(options.file.as_ref())),
         ("keys", scenario::named(options.keys.as_ref())),

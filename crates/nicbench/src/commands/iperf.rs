@@ -8,11 +8,10 @@ use nic_sim::NicConfig;
 use offload_api::TlsSuite;
 use offload_bench::iperf::{Ends, Iperf, IperfRun, Until};
 use offload_bench_tls::bulk::Mode;
-use offload_bench_tls::live::Sample;
 use offload_bench_tls::table;
 use offload_cli::options::{self, name};
 use offload_cli::own;
-use offload_cli::run_options::RunOptions;
+use offload_cli::run_options::{RunOptions, StepObserver};
 use offload_cli::scenario::{self, About, Failure, Made, Modes, OutputFiles, Scenario};
 use offload_cli::tls_options::SUITES;
 use offload_console::say;
@@ -95,16 +94,13 @@ impl Scenario for IperfOptions {
     }
 }
 
-/// Takes the counters of each step.
-type Show = Arc<dyn Fn(&Sample) + Send + Sync>;
-
 impl IperfOptions {
     fn nic(&self) -> NicConfig {
         NicConfig { queues: self.queues, ..self.run.nic(NicConfig::default()) }
     }
 
     /// Serves the counters, if that is asked for.
-    fn served(&self) -> Result<Option<Show>, Failure> {
+    fn served(&self) -> Result<Option<StepObserver>, Failure> {
         let Some(address) = self.openmetrics else { return Ok(None) };
         let server = Server::bind(address).map_err(|error| format!("--openmetrics {address}: {error}"))?;
         say!("nicbench: metrics are at http://{}/metrics", server.address());

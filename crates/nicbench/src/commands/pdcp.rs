@@ -82,8 +82,8 @@ impl Scenario for PdcpLoopback {
 }
 
 fn run(options: &PdcpLoopback) -> Result<Made, Failure> {
-    let (payload, _) = scenario::payload(options.file.as_deref(), options.run.wire.seed(), options.size, &options.run)?;
     scenario::check_family(options.ipv6, &options.run.wire)?;
+    let payload = scenario::payload(options.file.as_deref(), options.run.wire.seed(), options.size)?;
     let most = bulk(options, Mode::PdcpCpu, payload.clone()).most_sdu();
     if options.sdu > most {
         return Err(Failure::Unusable(format!("--sdu {}: the MTU takes SDUs of {most} bytes", options.sdu)));

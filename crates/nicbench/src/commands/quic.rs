@@ -83,7 +83,7 @@ impl Scenario for QuicOptions {
             return Err(Failure::Unusable(format!("{} is no folder: make it, for --qlog", folder.display())));
         }
         let wires = self.own_wires.links(self.paths, &self.run.wire).map_err(Failure::Unusable)?;
-        let (payload, _) = scenario::payload(self.file.as_deref(), self.run.wire.seed(), self.size, &self.run)?;
+        let payload = scenario::payload(self.file.as_deref(), self.run.wire.seed(), self.size)?;
         let read = self.file.iter().map(PathBuf::as_path).collect();
         let modes = Modes::new("quic", &self.run, &self.mode, OutputFiles { read, ..OutputFiles::default() })?;
         for mode in modes.modes().iter().filter(|_| self.connections == 1 && self.streams == 1) {

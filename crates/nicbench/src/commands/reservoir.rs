@@ -28,7 +28,7 @@ pub(crate) struct ReservoirOptions {
     #[arg(long, value_parser = options::choice::<Transport>(), value_delimiter = ',', default_value = "tcp")]
     transport: Vec<Transport>,
     /// From one host to the other and back, comma-separated
-    #[arg(long, value_name = "TIME", value_parser = round_trip, value_delimiter = ',', default_value = "274ms,444ms,806ms")]
+    #[arg(long, value_name = "TIME", value_parser = options::some_time, value_delimiter = ',', default_value = "274ms,444ms,806ms")]
     round_trip: Vec<Duration>,
     /// Whether the sender paces, its NIC for TCP and itself for QUIC, comma-separated: unpaced, paced
     #[arg(long, value_parser = options::choice::<Pacing>(), value_delimiter = ',', default_values_t = Pacing::ALL)]
@@ -221,11 +221,6 @@ fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
-}
-
-fn round_trip(text: &str) -> Result<Duration, String> {
-    let time = options::time(text)?;
-    if time > Duration::ZERO { Ok(time) } else { Err("a round trip takes 1ns at least".into()) }
 }
 
 /// RFC 7323 2.3: a window has no more than 2^30 bytes.

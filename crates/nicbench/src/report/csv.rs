@@ -1,6 +1,7 @@
 //! The values of a plot as CSV (RFC 4180), a row for each point of each line.
 
 use super::{Curves, Line};
+use offload_cli::output;
 
 /// Returns the text of a plot's file. Values of repeated runs are a median, the least and the most; a published value has no spread.
 pub(crate) fn csv(curves: &Curves, published: &[Line]) -> String {
@@ -22,11 +23,7 @@ pub(crate) fn csv(curves: &Curves, published: &[Line]) -> String {
 }
 
 fn record(fields: [String; 8]) -> String {
-    let quoted = fields.map(|field| match field.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", field.replace('"', "\"\"")),
-        false => field,
-    });
-    quoted.join(",") + "\n"
+    fields.map(|field| output::cell(&field)).join(",") + "\n"
 }
 
 #[cfg(test)]
