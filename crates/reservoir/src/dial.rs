@@ -12,7 +12,7 @@ pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 
-/// What connects to servers.
+/// Connects to servers.
 ///
 /// ```
 /// use offload_reservoir::dial::{Dial, Dialed, Wire};

@@ -195,6 +195,10 @@ pub(crate) fn secure_name(folder: &dyn Folder, name: &Name) -> Result<(), Landin
         return Ok(());
     }
     let _lock = lock_journal(folder, name, 0)?;
+    // Before it was locked, another process may have left an upload there.
+    if folder.about(&name.unfinished()).is_ok() {
+        return Ok(());
+    }
     let secured = folder.open_folder(&name.folder()).and_then(|above| {
         // A sync of names that nobody changes would write nothing.
         folder.rename(name, &name.unfinished())?;

@@ -22,15 +22,10 @@ use tokio::sync::{self, Notify};
 pub(super) struct Digests {
     shell: Shell,
     turns: Turns,
-    /// The clock to which the file system's times are compared.
-    clock: Clock,
     under_way: Mutex<HashMap<Key, Weak<Computation>>>,
     /// The latest last.
     known: Mutex<VecDeque<(Key, Vec<u8>)>>,
 }
-
-/// Tells the time of day.
-pub(super) type Clock = Box<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// The name and the entity tag of a version of a file, and the algorithm.
 type Key = (Name, String, Algorithm);
@@ -51,12 +46,12 @@ struct Progress {
 }
 
 impl Digests {
-    pub(super) fn new(shell: Shell, turns: usize, clock: Clock) -> Digests {
-        Digests { shell, turns: Turns::new(turns), clock, under_way: Mutex::default(), known: Mutex::default() }
+    pub(super) fn new(shell: Shell, turns: usize) -> Digests {
+        Digests { shell, turns: Turns::new(turns), under_way: Mutex::default(), known: Mutex::default() }
     }
 
     /// Returns the digest of `file`, the version of `name` that `about` describes, for a request of `user`. `None` if the digest takes longer
-    /// than [`patience`] says, or if the file has changed meanwhile.
+    /// than [`patience`] says, or if the file has changed meanwhile. `began` is the time of day, to which the file system's times are compared.
     pub(super) async fn of(
         &self,
         user: &str,
@@ -64,12 +59,12 @@ impl Digests {
         about: &About,
         file: &Arc<dyn Stored>,
         algorithm: Algorithm,
+        began: SystemTime,
     ) -> Result<Option<Vec<u8>>, Refusal> {
         let key = (name.clone(), about.entity_tag(), algorithm);
         if let Some(known) = self.known(&key) {
             return Ok(Some(known));
         }
-        let began = (self.clock)();
         let computed = self.shell.within(patience(about.size), self.compute(user, &key, file)).await;
         let Ok(digest) = computed else { return Ok(None) };
         let digest = digest?;
@@ -180,8 +175,8 @@ mod tests {
         let about = file.about().unwrap();
         for (age, is_known) in [(LONGEST_TICK, false), (LONGEST_TICK + Duration::from_nanos(1), true)] {
             let now = about.changed + age;
-            let digests = Digests::new(Shell::tokio(), 1, Box::new(move || now));
-            assert!(digests.of("user", &name, &about, &file, Algorithm::Sha256).await.unwrap().is_some());
+            let digests = Digests::new(Shell::tokio(), 1);
+            assert!(digests.of("user", &name, &about, &file, Algorithm::Sha256, now).await.unwrap().is_some());
             let key = (name.clone(), about.entity_tag(), Algorithm::Sha256);
             assert_eq!(digests.known(&key).is_some(), is_known, "{age:?}");
         }

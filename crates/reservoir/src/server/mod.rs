@@ -170,7 +170,7 @@ impl Server {
     pub fn new(folder: Arc<dyn Folder>, shell: Shell, limits: Limits) -> Server {
         Server(Arc::new(Inner {
             uploads: Uploads::new(folder.clone(), shell.clone(), limits),
-            digests: Digests::new(shell.clone(), limits.hashing, Box::new(SystemTime::now)),
+            digests: Digests::new(shell.clone(), limits.hashing),
             lists: Turns::new(limits.listing),
             slots: ConnectionSlots::new(limits.connections),
             // One user leaves some slots to the others.

@@ -96,13 +96,17 @@ async fn give_file(
     watch.expect(None);
     if let Some(algorithm) = field(asked, "want-repr-digest").and_then(Algorithm::wanted) {
         // RFC 9530 4: the field is a wish, so an answer may come without the digest.
-        if let Some(digest) = server.0.digests.of(grant.name(), name, &about, &file, algorithm).await? {
+        if let Some(digest) =
+            server.0.digests.of(grant.name(), name, &about, &file, algorithm, SystemTime::now()).await?
+        {
             fields.insert("repr-digest", ascii(&algorithm.field(&digest)));
         }
     }
     if let Some(algorithm) = field(asked, "want-digest").and_then(Algorithm::wanted_by_rfc3230) {
         // RFC 9530 4: the field is a wish, so an answer may come without the digest.
-        if let Some(digest) = server.0.digests.of(grant.name(), name, &about, &file, algorithm).await? {
+        if let Some(digest) =
+            server.0.digests.of(grant.name(), name, &about, &file, algorithm, SystemTime::now()).await?
+        {
             fields.insert("digest", ascii(&algorithm.field_of_rfc3230(&digest)));
         }
     }
