@@ -35,7 +35,7 @@ pub use socket::{Listener, is_of_owner};
 pub use supervise::supervise;
 
 /// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
-pub use {nic_switch as switch, offload_api as api, offload_base as base};
+pub use {ipsec, nic_switch as switch, offload_api as api, offload_base as base};
 
 /// The README's examples run with the others.
 #[cfg(doctest)]

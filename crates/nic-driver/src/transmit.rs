@@ -297,6 +297,7 @@ mod tests {
     use crate::tests::driver;
     use bytes::Bytes;
     use offload_api::{NetDevice, NoRecords, TxAsk};
+    use offload_formats::protocol::{ICMP, TCP, UDP};
 
     /// Headers of TCP or UDP, whose lengths and checksums the device fills in, and so many bytes behind them.
     fn packet(protocol: u8, payload: usize, ask: TxAsk) -> TxPacket {
@@ -343,8 +344,4 @@ mod tests {
             assert_eq!(driver.counters().tx_drop_unsupported, u64::from(!is_sent));
         }
     }
-
-    const ICMP: u8 = 1;
-    const TCP: u8 = 6;
-    const UDP: u8 = 17;
 }

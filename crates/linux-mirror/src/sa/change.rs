@@ -28,7 +28,7 @@ impl fmt::Display for SaName {
     }
 }
 
-/// What an SA did.
+/// The use of an SA so far.
 ///
 /// ```
 /// use linux_mirror::sa::Used;

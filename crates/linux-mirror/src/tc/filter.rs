@@ -11,6 +11,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nic_switch::matching::ClassMatch;
 use nic_switch::{Action, Device, EtherMatch, Mac, Match, Ports, Rule, Selection};
 use offload_api::Prefix;
+use offload_formats::protocol;
 use std::collections::BTreeMap;
 
 /// What a message says of a filter.
@@ -153,10 +154,14 @@ impl Read {
     }
 
     fn ports(&mut self, keys: &mut Keys<'_>) {
-        let of = |protocol: u8| match protocol {
-            6 => Some([(key::TCP_SOURCE, key::TCP_SOURCE_MASK), (key::TCP_DESTINATION, key::TCP_DESTINATION_MASK)]),
-            17 => Some([(key::UDP_SOURCE, key::UDP_SOURCE_MASK), (key::UDP_DESTINATION, key::UDP_DESTINATION_MASK)]),
-            132 => {
+        let of = |number: u8| match number {
+            protocol::TCP => {
+                Some([(key::TCP_SOURCE, key::TCP_SOURCE_MASK), (key::TCP_DESTINATION, key::TCP_DESTINATION_MASK)])
+            }
+            protocol::UDP => {
+                Some([(key::UDP_SOURCE, key::UDP_SOURCE_MASK), (key::UDP_DESTINATION, key::UDP_DESTINATION_MASK)])
+            }
+            protocol::SCTP => {
                 Some([(key::SCTP_SOURCE, key::SCTP_SOURCE_MASK), (key::SCTP_DESTINATION, key::SCTP_DESTINATION_MASK)])
             }
             _ => None,

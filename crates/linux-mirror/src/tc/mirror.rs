@@ -68,7 +68,7 @@ struct Told {
 }
 
 offload_base::counters! {
-    /// What a mirror counts.
+    /// Counters of a mirror of filters.
     ///
     /// ```
     /// assert_eq!(linux_mirror::tc::Mirror::new().counters().snapshots, 0);

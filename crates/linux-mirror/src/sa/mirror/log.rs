@@ -9,7 +9,7 @@ use offload_api::SaRefused;
 use std::collections::VecDeque;
 
 offload_base::counters! {
-    /// What a mirror counts.
+    /// Counters of a mirror of SAs.
     ///
     /// ```
     /// let mirror = linux_mirror::sa::Mirror::new(&[]);

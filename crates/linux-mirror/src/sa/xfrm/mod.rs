@@ -7,8 +7,6 @@ pub(crate) mod policy;
 pub(crate) mod request;
 pub(crate) mod state;
 
-pub(crate) const ESP: u8 = 50;
-
 /// Kinds of messages.
 pub(crate) mod kind {
     pub(crate) const NEW_SA: u16 = 0x10;

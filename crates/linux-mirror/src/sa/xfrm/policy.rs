@@ -1,9 +1,10 @@
 //! Policies: `struct xfrm_userpolicy_info` and its attributes.
 
-use super::{ESP, attribute};
+use super::attribute;
 use crate::netlink::{Bytes, attributes};
 use crate::sa::change::{MirroredPolicy, Unsupported};
 use offload_api::{Action, Direction, EspMode, Prefix, Selector, Template};
+use offload_formats::protocol::ESP;
 
 /// Reads `struct xfrm_userpolicy_info` with attributes behind it. Outer `None`: this is no such message; inner: the policy is about
 /// packets that are forwarded, or about one socket, and a host does neither here.

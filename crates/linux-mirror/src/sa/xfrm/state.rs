@@ -1,12 +1,13 @@
 //! SAs: `struct xfrm_usersa_info` and its attributes.
 
-use super::{ESP, attribute};
+use super::attribute;
 use crate::netlink::{Bytes, INET, INET6, attributes};
 use crate::sa::change::{Change, MirroredSa, SaName, Unsupported, Used};
 use core::net::IpAddr;
 use core::time::Duration;
 use offload_api::ipsec::Limits;
 use offload_api::{Direction, DontFragment, EspKey, EspMode, EspSuite, Lifetime, SaParams, UdpEncapsulation};
+use offload_formats::protocol::ESP;
 
 /// An SA as a message tells of it: what the mirror is to know, and what only the kernel's side needs.
 pub(crate) struct Told {
