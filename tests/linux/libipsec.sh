@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two strongSwans on this machine, without a guest and without ESP in any kernel, in network namespaces: the peer, whose ESP is strongSwan's own
 # (plugin kernel-libipsec, tunnels of ESP in UDP), and the daemon of an emulated host, which has the host's address and carries nothing.
-# A front tells IKE and ESP apart, both of UDP port 4500; the example `charon_log` beside the daemon mirrors its SAs to the NIC. The peer fetches
+# A front tells IKE and ESP apart, both of UDP port 4500; the program `charon_log` beside the daemon mirrors its SAs to the NIC. The peer fetches
 # a file and pings while keys change, as either side wants; peer and daemon are killed and come back. tshark sees ESP in UDP only.
 #   tests/linux/libipsec.sh [LEAST]      of 60 pings while keys change, this many are to be answered: 58
 least=${1:-58}
