@@ -89,7 +89,7 @@ pub enum KeyingError {
     NotWritten,
 }
 
-/// What happened to SAs.
+/// An event of an SA, for the keying daemon.
 ///
 /// ```
 /// use ipsec::{SaEvent, SaId};

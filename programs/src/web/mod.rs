@@ -27,7 +27,7 @@ pub use offload_reservoir::pin;
 use core::fmt;
 use core::str::FromStr;
 
-/// Who does the TLS.
+/// The end that encrypts: CPU or NIC.
 ///
 /// ```
 /// use offload_programs::web::Mode;

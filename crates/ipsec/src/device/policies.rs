@@ -27,7 +27,7 @@ pub(super) struct Policies {
 pub(super) struct Decision {
     /// When it was decided.
     epoch: u64,
-    /// What policies say.
+    /// The action of the policy that matches, or the default.
     pub(super) action: Option<Action>,
     /// Which one: its selector and priority.
     pub(super) policy: Option<(Selector, u32)>,

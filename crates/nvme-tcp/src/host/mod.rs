@@ -63,7 +63,7 @@ use scope::Scope;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// Who a host is, whom it connects to, and how.
+/// The identity of a host, its target, and the parameters of the connections.
 ///
 /// ```
 /// use nvme_tcp::host::{HostConfig, HostIdentity};

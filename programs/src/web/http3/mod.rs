@@ -8,7 +8,7 @@ pub mod server;
 use core::fmt;
 use core::str::FromStr;
 
-/// Who protects the packets.
+/// The end that protects the packets: CPU or NIC.
 ///
 /// ```
 /// use offload_programs::web::http3::Mode;
