@@ -3,6 +3,7 @@
 mod book;
 mod commands;
 mod engines;
+mod prose;
 mod shown;
 mod teaching;
 mod types;
