@@ -9,7 +9,7 @@ use core::net::IpAddr;
 use offload_api::{EspMode, Template};
 use std::collections::{HashSet, VecDeque};
 
-/// Events in the order they happened.
+/// Events in the order of occurrence.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     queue: VecDeque<SaEvent>,

@@ -60,7 +60,7 @@ fn a_packet_that_comes_by_both_paths_is_delivered_once() {
     }
 }
 
-/// The hazard: fragments wait for each other while whole packets overtake them through the device, and move the window
+/// The hazard: fragments wait for each other while whole packets overtake them through the device, and move the replay window
 /// past them.
 #[test]
 fn fragments_that_are_overtaken_by_more_than_the_window_are_lost() {
