@@ -90,11 +90,11 @@ pub enum Taken {
     /// filled in;
     /// no other checksum is checked or changed.
     Whole(BytesMut),
-    /// It waits for others.
+    /// The fragment waits for others.
     Kept,
-    /// It was there already.
+    /// The fragment was already there.
     Duplicate,
-    /// It goes nowhere.
+    /// The fragment was dropped.
     Refused(Refusal),
 }
 

@@ -1,10 +1,10 @@
-//! AES with a key of 16 or of 32 bytes.
+//! AES with a key of 16 or 32 bytes.
 
 use crate::{Secret, SpecError};
 use aes::cipher::KeyInit;
 use aes::{Aes128, Aes256};
 
-/// An expanded key. It is wiped when dropped.
+/// An expanded key, wiped on drop.
 pub(crate) enum AesKey {
     Aes128(Box<Aes128>),
     Aes256(Box<Aes256>),
@@ -21,7 +21,7 @@ impl AesKey {
     }
 }
 
-/// Evaluates an expression with the cipher of either key length under one name.
+/// Evaluates an expression with the cipher, for either size of key.
 macro_rules! with_aes {
     ($key:expr, $aes:ident => $body:expr) => {
         match $key {

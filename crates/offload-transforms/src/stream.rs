@@ -10,7 +10,8 @@ use cmac::{Cmac, Mac};
 use ctr::{Ctr128BE, CtrCore};
 use subtle::ConstantTimeEq;
 
-/// Encrypts or decrypts, which is the same: the IV is the first counter block, counted up as a big-endian number.
+/// Encrypts or decrypts, which is the same operation. The IV is the first counter block, incremented as a big-endian
+/// number.
 pub(crate) fn counter_mode(key: &AesKey, iv: &[u8; 16], source: &[Bytes], room: &mut Room<'_>) -> Result<(), Fault> {
     room.append_all(source)?;
     with_aes!(key, aes => {
@@ -20,7 +21,7 @@ pub(crate) fn counter_mode(key: &AesKey, iv: &[u8; 16], source: &[Bytes], room: 
     Ok(())
 }
 
-/// Adds the MAC behind the message, or checks and takes it off.
+/// Appends the MAC to the message, or verifies and removes it.
 pub(crate) fn cmac(key: &AesKey, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<(), Fault> {
     room.append_all(source)?;
     match way {

@@ -1,18 +1,18 @@
-//! Cut again, what was joined is what came.
+//! Joined packets, cut again, equal the original frames.
 
 use super::*;
 use crate::attach::Resegmenter;
 use offload_formats::Sum;
 use proptest::prelude::*;
 
-/// What a segment is made from.
+/// The choices for one generated segment.
 #[derive(Clone, Debug)]
 struct Plan {
     flow: u8,
     six: bool,
     payload: usize,
     flags: u8,
-    /// Does not follow the one before of its flow.
+    /// Whether the segment does not continue its flow.
     skip: bool,
     acknowledgment: u32,
     window: u16,
@@ -38,7 +38,7 @@ fn plan() -> impl Strategy<Value = Plan> {
         prop_oneof![20 => Just(0u8), 1 => Just(3u8)],
     )
         .prop_map(|(flow, six, payload, flags, skip, acknowledgment, window, timestamp, corrupt, tos)| {
-            // Most of the time nothing but the place in the flow differs.
+            // Mostly, segments differ only in their position in the flow.
             let quiet = payload % 3 == 2;
             let keep = |value: u32| if quiet { 0 } else { value };
             Plan {
@@ -56,7 +56,7 @@ fn plan() -> impl Strategy<Value = Plan> {
         })
 }
 
-/// Where each flow stands.
+/// The state of one flow.
 #[derive(Default)]
 struct Flow {
     seq: u32,
@@ -112,7 +112,7 @@ fn frames(plans: &[Plan]) -> Vec<Frame> {
     plans.iter().map(|plan| frame(plan, &mut flows[usize::from(plan.flow) + 3 * usize::from(plan.six)])).collect()
 }
 
-/// What a frame's flow is known by in these tests.
+/// Returns the identity of a frame's flow in these tests.
 fn flow_of(frame: &Frame) -> (u8, u8) {
     let six = frame.data[12] == 0x86;
     (frame.data[12], frame.data[if six { 57 } else { 37 }])
@@ -231,7 +231,7 @@ fn whatever_differs_is_not_joined() {
 fn a_checksum_written_as_the_other_zero_stays_as_it_is() {
     let mut frames = frames(&bulk(2));
     let mut second = frames[1].data.to_vec();
-    // The payload's last word takes the checksum up: what is left of it is zero.
+    // The payload's last word makes the checksum zero.
     let end = second.len() - 2;
     let mut sum = Sum::default();
     sum.add(&second[end..]);
@@ -247,7 +247,7 @@ fn a_checksum_written_as_the_other_zero_stays_as_it_is() {
     }
 }
 
-/// Writes a number at `at`, the higher byte first.
+/// Writes a big-endian number at `at`.
 fn set_number(bytes: &mut [u8], at: usize, number: u16) {
     bytes[at..at + 2].copy_from_slice(&number.to_be_bytes());
 }

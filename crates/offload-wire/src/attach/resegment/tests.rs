@@ -1,4 +1,4 @@
-//! Against the device's own segmentation, against smoltcp's reading, and against rubbish.
+//! Comparison with the device's segmentation and with smoltcp's parser, and random input.
 
 use super::*;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use offload_base::{Instant, Seq};
 use proptest::prelude::*;
 use smoltcp::wire::{IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
 
-/// A packet as a kernel hands it over: headers by hand, payload, the sum of the pseudo header in place of the checksum.
+/// A packet from a kernel: the headers, the payload, and the sum of the pseudo header in the checksum field.
 fn packet(ip: &[u8], transport: &[u8], payload: &[u8]) -> Vec<u8> {
     let ether_type: [u8; 2] = if ip[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
     [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], &ether_type[..], ip, transport, payload].concat()
@@ -43,7 +43,7 @@ fn udp(payload: usize) -> Vec<u8> {
     header
 }
 
-/// Puts the sum of the pseudo header where the checksum goes.
+/// Writes the sum of the pseudo header into the checksum field.
 fn half_done(packet: &mut [u8], transport: usize) {
     let headers = Headers::parse_unfinished(packet).transport().unwrap();
     assert_eq!(headers.header, transport);
@@ -51,7 +51,7 @@ fn half_done(packet: &mut [u8], transport: usize) {
     set_number(packet, headers.checksum(), sum);
 }
 
-/// Writes a number at `at`, the higher byte first.
+/// Writes a big-endian number at `at`.
 fn set_number(bytes: &mut [u8], at: usize, number: u16) {
     bytes[at..at + 2].copy_from_slice(&number.to_be_bytes());
 }
@@ -70,7 +70,7 @@ fn gso(kind: GsoKind, segment_bytes: u16, start: u16, offset: u16) -> VnetHeader
     VnetHeader { checksum, gso: Some(Gso { kind, segment_bytes, header_bytes: 0 }) }
 }
 
-/// What a NIC's own TSO makes of it.
+/// Cuts the packet with the NIC's own segmentation.
 fn by_the_device(packet: &[u8], header_bytes: usize, mss: u16) -> Vec<Bytes> {
     let config = NicConfig { mtu: 9000, line_rate: None, delays: Delays::NONE, ..NicConfig::default() };
     let (mut device, mut driver) = nic_sim::nic(config);
@@ -210,8 +210,8 @@ fn what_contradicts_itself_is_refused() {
     let tcp = tcp(5, 0x10);
     let packet = packet(&ipv4(6, 3, tcp.len() + 3000), &tcp, &[9; 3000]);
     for header in [
-        gso(GsoKind::Tcp6, 1448, 34, 16),     // it is IPv4
-        gso(GsoKind::Tcp4, 1448, 34, 6),      // that is no checksum of TCP's
+        gso(GsoKind::Tcp6, 1448, 34, 16),     // the packet is IPv4
+        gso(GsoKind::Tcp4, 1448, 34, 6),      // not the offset of TCP's checksum
         gso(GsoKind::Tcp4, 1448, 33, 16),     // inside the IP header
         gso(GsoKind::Tcp4, 1448, 60_000, 16), // behind the end
         VnetHeader { checksum: None, ..gso(GsoKind::Tcp4, 1448, 34, 16) },
