@@ -34,8 +34,7 @@ impl BufferPool {
     pub fn new(buffer_bytes: usize, buffers_per_slab: usize) -> BufferPool {
         assert!(buffer_bytes > 0 && buffers_per_slab > 0, "an empty buffer or slab serves nobody");
         // The slab needs space to align its start, and one byte more than the buffers occupy: through this rest the
-        // pool
-        // keeps a handle, with which it reclaims the slab.
+        // pool keeps a handle, with which it reclaims the slab.
         let slab_bytes = CACHE_LINE - 1 + buffer_bytes * buffers_per_slab + 1;
         BufferPool { buffer_bytes, slab_bytes, current: BytesMut::new(), spent: VecDeque::new() }
     }

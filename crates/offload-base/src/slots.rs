@@ -2,8 +2,7 @@
 //!
 //! Invariant: at most `limit` connections hold a slot, and a connection with a request in progress is never revoked.
 //! Strangers are connections without an authenticated request so far. Strangers are revoked before idle connections,
-//! and
-//! of each kind the network with the most slots loses one first, so one address cannot shut out the others.
+//! and of each kind the network with the most slots loses one first, so one address cannot shut out the others.
 
 use core::cmp::Reverse;
 use core::future::poll_fn;
@@ -110,8 +109,7 @@ impl ConnectionSlots {
     }
 
     /// Takes a slot, and returns it with the waker of the revoked connection, if any. The caller wakes and drops wakers
-    /// after
-    /// unlocking, because a waker may be the last owner of a task that owns a slot.
+    /// after unlocking, because a waker may be the last owner of a task that owns a slot.
     fn take(&self, state: &mut State, address: IpAddr) -> Option<(ConnectionSlot, Option<Waker>)> {
         let mut revoked = None;
         if state.held.len() >= self.0.limit {

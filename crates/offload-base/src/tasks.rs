@@ -1,8 +1,7 @@
 //! The tasks that wait for one stream: its reader, its writer, and a protocol layer that listens for device events.
 //!
 //! A transport stores one waker per event, but several tasks may wait for the same event. The transport is therefore
-//! given
-//! the waker of `Tasks`, which wakes all waiting tasks.
+//! given the waker of `Tasks`, which wakes all waiting tasks.
 //!
 //! Invariant: every task that registered is woken by the next wake, no matter which task polled last.
 

@@ -89,8 +89,7 @@ pub trait Clock: Send + Sync {
 }
 
 /// The machine's monotonic clock, with the moment of its creation as zero. Copies agree, so all parts of a real-time
-/// run
-/// use copies of one clock.
+/// run use copies of one clock.
 ///
 /// ```
 /// use offload_base::{Clock, RealClock};
@@ -169,9 +168,8 @@ pub trait Timers: Clock {
 /// The wait of one task for a point in time. Each poll sets the time anew.
 pub trait Alarm: Send {
     /// Returns `Ready` once `deadline` has come. Otherwise wakes the task at the deadline, and no longer at the
-    /// deadline of an
-    /// earlier call. `None` never wakes the task. An alarm may be late, by a millisecond in real time, but is never
-    /// early.
+    /// deadline of an earlier call. `None` never wakes the task. An alarm may be late, by a millisecond in real time,
+    /// but is never early.
     fn poll(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()>;
 }
 

@@ -1,10 +1,8 @@
 //! A mutex that wakes tasks only after it is unlocked.
 //!
 //! A waker may run its executor's code at once: it may poll the task, or drop the task with all its futures. If such a
-//! future
-//! locks the mutex that the caller of [`Wake::wake`] holds, the thread deadlocks. State under a [`WakingMutex`]
-//! therefore
-//! collects tasks in a [`WakeList`], and the guard wakes these tasks after unlocking.
+//! future locks the mutex that the caller of [`Waker::wake`] holds, the thread deadlocks. State under a [`WakingMutex`]
+//! therefore collects tasks in a [`WakeList`], and the guard wakes these tasks after unlocking.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};

@@ -143,8 +143,7 @@ impl Transport {
 }
 
 /// Returns the ones' complement sum of the bytes as 16-bit words in this machine's byte order. An odd last byte counts
-/// as
-/// if a zero followed. The byte order does not matter until the end (RFC 1071 2 (B)).
+/// as if a zero followed. The byte order does not matter until the end (RFC 1071 2 (B)).
 ///
 /// ```
 /// assert_eq!(offload_formats::native_sum(&[0x00, 0x01, 0xf2, 0x03]), u16::from_ne_bytes([0xf2, 0x04]));
@@ -188,8 +187,7 @@ fn words_in_lanes(bytes: &[u8]) -> u64 {
 /// # Safety of this module
 ///
 /// A function compiled for AVX2 may only be called on a processor with AVX2. The only function here that other modules
-/// can
-/// call checks that first. All else is safe code.
+/// can call checks that first. All else is safe code.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod wide {

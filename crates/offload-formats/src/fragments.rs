@@ -2,8 +2,7 @@
 //! a tunnel.
 //!
 //! A fact is remembered while its packet is among the most recent ones. Fragments that arrive before their first
-//! fragment, or
-//! much later, are unknown: the network reordered them, or an attacker made them up.
+//! fragment, or much later, are unknown: the network reordered them, or an attacker made them up.
 //!
 //! Invariant: at most the configured number of packets is remembered, each once.
 
@@ -52,8 +51,8 @@ impl<T: Copy> Fragments<T> {
     }
 
     /// Returns the fact about the packet of `frame`, or `None` if `frame` is not a fragment. `of_first` extracts the
-    /// fact from a
-    /// first fragment; its last argument is the fact about an earlier packet with equal fields, if one is remembered.
+    /// fact from a first fragment; its last argument is the fact about an earlier packet with equal fields, if one is
+    /// remembered.
     pub fn of_packet(
         &mut self,
         frame: &[u8],

@@ -1,8 +1,7 @@
 //! The headers of an Ethernet frame, found once and remembered as offsets.
 //!
 //! Invariant: the offsets of [`Headers`] lie in the parsed frame, in ascending order. The offsets of a [`Transport`]
-//! enclose a
-//! payload, and its headers agree on the payload's length.
+//! enclose a payload, and its headers agree on the payload's length.
 //!
 //! If a host must refuse an option or extension header, the rest of the packet is not parsed: the IP header is then the
 //! last one on the stack.
@@ -96,8 +95,7 @@ pub struct Headers {
 
 impl Headers {
     /// Parses a complete frame. Never fails: the stack ends before a header that is truncated or contradicts itself. A
-    /// tunnel's
-    /// inner packet is not parsed; see [`enter`](Self::enter).
+    /// tunnel's inner packet is not parsed; see [`enter`](Self::enter).
     pub fn parse(frame: &[u8]) -> Headers {
         let mut headers = Headers::EMPTY;
         let _ = headers.push_frame(frame, 0, Lengths::Checked);
@@ -112,8 +110,7 @@ impl Headers {
     }
 
     /// Parses the packet inside a tunnel (VXLAN to port 4789, or GRE), and returns its headers on top of these. Returns
-    /// `None` if
-    /// there is no tunnel, no readable packet in it, or no room on the stack.
+    /// `None` if there is no tunnel, no readable packet in it, or no room on the stack.
     ///
     /// ```
     /// use offload_formats::{Headers, Kind};
@@ -179,8 +176,7 @@ impl Headers {
     }
 
     /// Returns the offset of the byte that holds the protocol number; in a fragment, the byte that announces the
-    /// fragment
-    /// header. Without IP, the value has no meaning.
+    /// fragment header. Without IP, the value has no meaning.
     pub fn protocol_at(&self) -> usize {
         self.protocol_at.into()
     }

@@ -69,8 +69,7 @@ impl Gtpu {
     }
 
     /// Parses the header at the start of a complete datagram payload. Refuses versions other than 1, and GTP'
-    /// (charging). Bytes
-    /// behind the header's length are ignored.
+    /// (charging). Bytes behind the header's length are ignored.
     pub fn parse(datagram: &[u8]) -> Option<Gtpu> {
         let [flags, message, _, _, tunnel @ ..] = *datagram.first_chunk::<{ Gtpu::BYTES }>()?;
         if flags & (VERSION | IS_GTP) != VERSION_1 | IS_GTP {

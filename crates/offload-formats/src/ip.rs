@@ -1,8 +1,8 @@
 //! The layout of IP packets (RFC 791, RFC 8200).
 //!
 //! Invariant: the offsets of an [`IpHeaders`] returned by [`IpHeaders::parse`] lie in the packet, in ascending order,
-//! and every
-//! header before [`upper`](IpHeaders::upper) is complete. Unknown options are treated as their type bits demand.
+//! and every header before [`upper`](IpHeaders::upper) is complete. Unknown options are treated as their type bits
+//! demand.
 
 use crate::protocol::{DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ICMPV6, ROUTING, TCP, UDP};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -59,9 +59,8 @@ impl Version {
     }
 
     /// Writes the length of a packet, `bytes` including the header, into the header. The header checksum is not
-    /// updated. If the
-    /// field cannot hold the length, zero is written. Such packets exist only inside a host, where the length is passed
-    /// along.
+    /// updated. If the field cannot hold the length, zero is written. Such packets exist only inside a host, where the
+    /// length is passed along.
     ///
     /// # Panics
     /// If the field is missing, or `bytes` is less than a header.
@@ -281,10 +280,8 @@ impl IpHeaders {
     }
 
     /// Parses a packet that a device joined from several. If the packet is too long for its length field, the field is
-    /// zero and
-    /// the packet ends with `packet`. A packet from the wire is never that long, and a zero length is then an error, as
-    /// in
-    /// [`parse`](Self::parse).
+    /// zero and the packet ends with `packet`. A packet from the wire is never that long, and a zero length is then an
+    /// error, as in [`parse`](Self::parse).
     ///
     /// # Errors
     /// If the packet is incomplete or its headers are invalid.
@@ -479,8 +476,7 @@ pub const fn is_extension(protocol: u8) -> bool {
 }
 
 /// Tests whether `data`, which starts with a header of kind `next`, contains a complete transport header. A first
-/// fragment without
-/// one is dropped (RFC 8200 4.5).
+/// fragment without one is dropped (RFC 8200 4.5).
 pub fn reaches_upper_layer(mut next: u8, mut data: &[u8]) -> bool {
     for _ in 0..=MOST_EXTENSIONS {
         let header_bytes = match next {

@@ -19,8 +19,7 @@ pub struct ShortHeader {
 
 impl ShortHeader {
     /// Parses the packet at the start of a datagram's payload. The packet does not tell the size of its destination
-    /// connection ID:
-    /// the receiver chose the ID and passes `cid_bytes`.
+    /// connection ID: the receiver chose the ID and passes `cid_bytes`.
     pub fn parse(packet: &[u8], cid_bytes: usize) -> Option<ShortHeader> {
         let is_short = packet.first()? & (LONG | FIXED) == FIXED;
         (is_short && packet.len() > cid_bytes).then_some(ShortHeader { number_at: 1 + cid_bytes })
@@ -69,8 +68,7 @@ pub struct LongHeader {
 
 impl LongHeader {
     /// Parses the Initial, 0-RTT or Handshake packet at the start of `packet`. Returns `None` for other packets (Retry,
-    /// Version
-    /// Negotiation, other versions), which always fill their datagram.
+    /// Version Negotiation, other versions), which always fill their datagram.
     pub fn parse(packet: &[u8]) -> Option<LongHeader> {
         let [first, version @ .., _] = *packet.first_chunk::<6>()?;
         let version = u32::from_be_bytes(version);

@@ -1,14 +1,11 @@
 //! Bounded reassembly of IP fragments (RFC 791 3.2, RFC 8200 4.5).
 //!
 //! Overlapping fragments are never merged, because a sender of such fragments hides something (RFC 5722; the same rule
-//! is
-//! applied to IPv4). The packet is given up, and its further fragments are refused until its timeout. An exact
-//! duplicate of a
-//! fragment is not an overlap (RFC 8200 4.5).
+//! is applied to IPv4). The packet is given up, and its further fragments are refused until its timeout. An exact
+//! duplicate of a fragment is not an overlap (RFC 8200 4.5).
 //!
 //! Invariants: the pieces of a packet do not overlap, and no piece lies behind a known end. The memory of all pieces,
-//! with the
-//! bookkeeping, and the number of packets stay within the limits.
+//! with the bookkeeping, and the number of packets stay within the limits.
 
 use crate::checksum::fill_ipv4_header;
 use crate::ip::{Fragment, HeaderError, IpHeaders, Problem, Report, Version, reaches_upper_layer};
@@ -87,8 +84,7 @@ pub struct Reassembler {
 #[must_use]
 pub enum Taken {
     /// The complete packet, behind the bytes in front of its first fragment's IP header. The IPv4 header checksum is
-    /// filled in;
-    /// no other checksum is checked or changed.
+    /// filled in; no other checksum is checked or changed.
     Whole(BytesMut),
     /// The fragment waits for others.
     Kept,
@@ -149,8 +145,8 @@ pub enum Refusal {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expired {
-    /// First fragment, if it arrived, with the bytes in front of its IP header. It can be quoted to the sender
-    /// (RFC 792, RFC 8200 4.5).
+    /// First fragment, if it arrived, with the bytes in front of its IP header. It can be quoted to the sender (RFC
+    /// 792, RFC 8200 4.5).
     pub first: Option<Bytes>,
     /// Separate space of the fragments; see [`Reassembler::insert_among`].
     pub among: u64,
@@ -195,15 +191,13 @@ impl Reassembler {
     }
 
     /// Inserts the fragment with its IP header at `network` in `frame`. If there is no space, the packet with the
-    /// earliest
-    /// deadline is given up.
+    /// earliest deadline is given up.
     pub fn insert(&mut self, now: Instant, frame: &[u8], network: usize) -> Taken {
         self.insert_among(now, frame, network, 0)
     }
 
     /// Inserts like [`insert`](Self::insert), but in a separate space: only fragments with an equal `among` form a
-    /// packet. For
-    /// callers that separate fragments by more than their headers.
+    /// packet. For callers that separate fragments by more than their headers.
     pub fn insert_among(&mut self, now: Instant, frame: &[u8], network: usize, among: u64) -> Taken {
         match self.try_insert(now, frame, network, among) {
             Ok(taken) => taken,

@@ -1,10 +1,8 @@
 //! Header fields of segments: the fields that differ between the segments of a packet, and the fields that all share.
-//! Devices,
-//! IPsec layers and attachments cut and join packets by these rules.
+//! Devices, IPsec layers and attachments cut and join packets by these rules.
 //!
 //! Invariant: headers made by [`Transport::make_segment`] are equal, in the sense of [`Transport::says_the_same`], for
-//! all
-//! segments of a packet. Checksums are not updated here.
+//! all segments of a packet. Checksums are not updated here.
 
 use crate::flow::Protocol;
 use crate::frame::Transport;
@@ -27,10 +25,8 @@ pub struct Segment {
 
 impl Transport {
     /// Rewrites the packet headers at the start of `frame` so that they describe one segment with `payload_bytes` bytes
-    /// of
-    /// payload. The segment gets its own length, IPv4 identification and sequence number. FIN and PSH are kept only in
-    /// the last
-    /// segment (RFC 9293 3.8.3), CWR only in the first (RFC 3168 6.1.2).
+    /// of payload. The segment gets its own length, IPv4 identification and sequence number. FIN and PSH are kept only
+    /// in the last segment (RFC 9293 3.8.3), CWR only in the first (RFC 3168 6.1.2).
     ///
     /// # Panics
     /// If `frame` does not hold the headers.
@@ -93,8 +89,7 @@ impl Transport {
     }
 
     /// Tests whether `frame`, with headers at the offsets of `first`, can be joined with `first`: all headers are
-    /// equal, except
-    /// lengths, IPv4 identification, checksums, and TCP's sequence number, FIN and PSH.
+    /// equal, except lengths, IPv4 identification, checksums, and TCP's sequence number, FIN and PSH.
     ///
     /// # Panics
     /// If a frame does not hold the headers.
@@ -157,8 +152,7 @@ impl Transport {
     }
 
     /// Tests whether other segments may be joined behind this one. True for TCP with ACK and optionally ECE, because a
-    /// segment
-    /// with any other flag must be delivered separately.
+    /// segment with any other flag must be delivered separately.
     ///
     /// ```
     /// # let mut frame = vec![2; 12];

@@ -149,8 +149,7 @@ impl Geneve {
     pub const BYTES: usize = 8;
 
     /// Parses the header at the start of a datagram's payload that contains all its options. Refuses versions other
-    /// than 0.
-    /// Reserved bits are ignored (RFC 8926 3.4).
+    /// than 0. Reserved bits are ignored (RFC 8926 3.4).
     pub fn parse(payload: &[u8]) -> Option<Geneve> {
         let [first, flags, high_type, low_type, high, middle, low, _] = *payload.first_chunk::<{ Geneve::BYTES }>()?;
         let option_bytes = (first & 0x3f) * 4;

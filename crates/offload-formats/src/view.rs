@@ -28,8 +28,8 @@ pub struct IpView {
     /// Destination address.
     pub destination: IpAddr,
     /// Size in bytes of the headers in front of the data that a transport mode SA protects: the IP header, and for IPv6
-    /// the
-    /// hop-by-hop, routing and destination options (RFC 4303 3.1.1). For a fragment: the headers in front of its data.
+    /// the hop-by-hop, routing and destination options (RFC 4303 3.1.1). For a fragment: the headers in front of its
+    /// data.
     pub header: usize,
     /// Size of the packet in bytes.
     pub total: usize,
@@ -123,8 +123,7 @@ impl IpView {
     }
 
     /// Tests for neighbour discovery (RFC 4861), IPv6's counterpart of ARP. Like ARP, it is exempt from policies. Its
-    /// hop limit of
-    /// 255 proves that no router forwarded it.
+    /// hop limit of 255 proves that no router forwarded it.
     pub fn is_neighbour_discovery(&self, packet: &[u8]) -> bool {
         let discovers = |kind: Option<&u8>| kind.is_some_and(|kind| (133..=137).contains(kind));
         self.is_ipv6()

@@ -2,10 +2,8 @@
 //! offload-transforms --example transform_throughput`.
 //!
 //! Prints GB/s (1e9 bytes) of the fastest of many short runs, in blocks of 512 and 4096 bytes, over 64 KiB, which fit
-//! into
-//! the processor's caches, and over 64 MiB, which do not. The columns of a row are measured in turns, so that other
-//! load on
-//! the machine affects all of them alike.
+//! into the processor's caches, and over 64 MiB, which do not. The columns of a row are measured in turns, so that
+//! other load on the machine affects all of them alike.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 

@@ -1,12 +1,9 @@
 //! Verification of MAC-then-encrypt records (TLS 1.2) in a time that does not depend on the padding.
 //!
 //! After decryption, the last byte states the length of the padding, and thereby the position of the MAC and the length
-//! of the
-//! plaintext. Before the MAC is verified, this byte may be forged, so the running time must not depend on it (Lucky
-//! Thirteen,
-//! AlFardan and Paterson 2013). The number of iterations of all loops follows from the length of the ciphertext alone,
-//! each
-//! byte and each block of the hash is touched for any padding, and values are selected by masks.
+//! of the plaintext. Before the MAC is verified, this byte may be forged, so the running time must not depend on it
+//! (Lucky Thirteen, AlFardan and Paterson 2013). The number of iterations of all loops follows from the length of the
+//! ciphertext alone, each byte and each block of the hash is touched for any padding, and values are selected by masks.
 
 use crate::hash::{BLOCK, HmacKey, LONGEST, Tag};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq, ConstantTimeGreater};
@@ -19,8 +16,7 @@ pub(crate) const HEADER: usize = 13;
 pub(crate) const AAD: usize = HEADER - 2;
 
 /// Checks decrypted bytes: plaintext, MAC and padding. Returns the length of the plaintext if all are valid. Returns
-/// `None` at
-/// once if `data` is too short, because the length is public.
+/// `None` at once if `data` is too short, because the length is public.
 pub(crate) fn check(key: &HmacKey, aad: &[u8; AAD], data: &[u8]) -> Option<usize> {
     let mac_len = key.hash.len();
     // The longest possible plaintext has one byte of padding.

@@ -2,9 +2,8 @@
 //!
 //! A [`Transform`] is a specification with its keys. A [`Session`] is a transform with expanded keys, and runs in both
 //! directions: [`Way::Apply`] seals, encrypts, compresses or adds protection information, and [`Way::Undo`] reverses
-//! this.
-//! The source is a list of pieces. The result is appended to a target, which never grows: a longer result fails with
-//! [`Fault::OutOfSpace`], so a few bytes of compressed data cannot exhaust the memory.
+//! this. The source is a list of pieces. The result is appended to a target, which never grows: a longer result fails
+//! with [`Fault::OutOfSpace`], so a few bytes of compressed data cannot exhaust the memory.
 //!
 //! - `session.rs`: [`Transform`], [`Session`], and chains;
 //! - `aead.rs`, `cbc_hmac.rs` (with `constant_time.rs` and `hash.rs`), `stream.rs` (AES-CTR and AES-CMAC), `xts.rs`: ciphers;

@@ -12,8 +12,7 @@ pub(crate) fn len(source: &[Bytes]) -> usize {
 /// The part of a target to which a run appends its result.
 ///
 /// Invariant: the target never grows beyond its initial capacity. Without [`keep`](Self::keep), dropping this restores
-/// the target's
-/// length and wipes the result.
+/// the target's length and wipes the result.
 pub(crate) struct Room<'a> {
     target: &'a mut BytesMut,
     start: usize,

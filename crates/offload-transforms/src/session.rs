@@ -113,7 +113,7 @@ pub enum Way {
     /// Seal, encrypt, compress or add: from memory to the wire.
     #[default]
     Apply,
-    /// Open, decrypt, decompress, verify: from the wire to memory.
+    /// Open, decrypt, decompress or verify: from the wire to memory.
     Undo,
 }
 

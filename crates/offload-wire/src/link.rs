@@ -5,12 +5,11 @@
 //! ```
 //!
 //! Invariants: frames leave the line in the order they were sent, back to back while the queue is not empty.
-//! [`Link::poll`]
-//! returns frames in the order of their arrival; frames that arrive at the same instant keep the order of the line.
+//! [`Link::poll`] returns frames in the order of their arrival; frames that arrive at the same instant keep the order
+//! of the line.
 //!
 //! The queue itself holds no frames. The line is first come, first served, so the time at which a frame leaves the line
-//! is
-//! known when the frame is sent. The frame therefore joins the frames in flight at once, and the queue is merely the
+//! is known when the frame is sent. The frame therefore joins the frames in flight at once, and the queue is merely the
 //! line's reserved time.
 
 use super::impairment::{Crossing, Impairment, ImpairmentChain, Impairments};
@@ -43,8 +42,7 @@ pub struct LinkConfig {
     /// Delay behind the line, equal for all frames: propagation, for example.
     pub delay: Duration,
     /// Maximum number of bytes in the queue, measured on the line with gaps. The frame that reaches the limit is still
-    /// accepted, so
-    /// an idle line accepts any frame.
+    /// accepted, so an idle line accepts any frame.
     pub queue_limit: usize,
     /// Treatment of a sender that exceeds the rate.
     pub overflow: Overflow,
@@ -207,8 +205,7 @@ struct Line {
     /// Time at which the last frame leaves the line.
     free_at: Instant,
     /// Fraction of a nanosecond that `free_at` omits, in units of 1 / `bits_per_second` nanoseconds. With the fraction,
-    /// a busy line
-    /// is exact over any number of frames.
+    /// a busy line is exact over any number of frames.
     remainder: u64,
 }
 
@@ -243,8 +240,7 @@ impl Line {
 }
 
 /// Frames in flight, in the order of their arrival. Most frames arrive in the order they were sent, and are merely
-/// appended to
-/// a queue. The others are sorted in a heap.
+/// appended to a queue. The others are sorted in a heap.
 #[derive(Debug, Default)]
 struct InFlight {
     in_order: VecDeque<Arrival>,

@@ -2,19 +2,16 @@
 //!
 //! Blocks are written as events happen: one section header, a description of each interface, then packets and secrets.
 //! Source: draft-ietf-opsawg-pcapng, sections 4.1 (section header), 4.2 (interface description), 4.3 (enhanced packet)
-//! and
-//! 4.7 (decryption secrets).
+//! and 4.7 (decryption secrets).
 //!
 //! **Position of secrets.** A reader applies a secrets block to the packets behind it, and tshark reads a file once. A
-//! secrets
-//! block must therefore precede the first packet that needs it: the ServerHello. A TLS server derives the handshake and
-//! traffic secrets before it sends the ServerHello, so secrets from *the server's* key log are written in time, and
-//! nothing
-//! has to be delayed or rewritten. A client derives the same secrets only from the ServerHello, which is too late.
+//! secrets block must therefore precede the first packet that needs it: the ServerHello. A TLS server derives the
+//! handshake and traffic secrets before it sends the ServerHello, so secrets from *the server's* key log are written in
+//! time, and nothing has to be delayed or rewritten. A client derives the same secrets only from the ServerHello, which
+//! is too late.
 //!
 //! Invariant: the output is a valid file at the end of every block. It is always little-endian, so the same run makes
-//! the same
-//! bytes on every machine. Times count from the start of the run: a capture begins in 1970.
+//! the same bytes on every machine. Times count from the start of the run: a capture begins in 1970.
 
 use super::tap::Direction;
 use crate::frame::Frame;

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 /// A device's connection to a wire, such as a NIC's network port, or a bridge to another network. Sans-IO.
 ///
 /// The runner of a port repeats these steps: call [`register_doorbell`](Self::register_doorbell); pass every arrived
-/// frame to
-/// [`receive_frame`](Self::receive_frame); call [`process`](Self::process); call [`poll_frame`](Self::poll_frame) while the
-/// wire accepts frames and the port returns some. The runner then sleeps until a frame arrives, the doorbell rings, the
-/// wire accepts frames again, or the time of [`next_event`](Self::next_event).
+/// frame to [`receive_frame`](Self::receive_frame); call [`process`](Self::process); call
+/// [`poll_frame`](Self::poll_frame) while the wire accepts frames and the port returns some. The runner then sleeps
+/// until a frame arrives, the doorbell rings, the wire accepts frames again, or the time of
+/// [`next_event`](Self::next_event).
 ///
 /// ```
 /// use core::task::Waker;
@@ -63,8 +63,7 @@ pub trait Port: Send {
     fn next_event(&self) -> Option<Instant>;
 
     /// Registers `waker` for new work from the other side (a driver). Work that arrived before this call is found by
-    /// the next
-    /// [`process`](Self::process).
+    /// the next [`process`](Self::process).
     fn register_doorbell(&mut self, waker: &Waker);
 }
 

@@ -1,14 +1,12 @@
 //! Metering of CPU time: one table per metered thread, summed in a report.
 //!
 //! A thread counts ticks of the cycle counter by domain and work. The total comes from the thread's CPU time, and the
-//! ticks
-//! only divide it. The cycle counter does not stop while a thread is preempted. After every span that is long enough to
-//! contain a preemption, the meter therefore reads the thread's CPU time and removes the ticks in which the thread did
-//! not run.
+//! ticks only divide it. The cycle counter does not stop while a thread is preempted. After every span that is long
+//! enough to contain a preemption, the meter therefore reads the thread's CPU time and removes the ticks in which the
+//! thread did not run.
 //!
 //! Opening or closing a scope reads the counter, which takes some 20 ns and can exceed the measured work. On attaching,
-//! the
-//! thread measures this overhead and charges it to [`Domain::Outside`] for every scope.
+//! the thread measures this overhead and charges it to [`Domain::Outside`] for every scope.
 //!
 //! Invariant: at any moment exactly one (domain, work) slot of a metered thread is running.
 
@@ -98,8 +96,7 @@ impl Meter {
     }
 
     /// Discards all measurements so far, on every thread, such as the warm-up of a benchmark. A thread inside a scope
-    /// discards
-    /// that scope's past when it opens or closes its next scope.
+    /// discards that scope's past when it opens or closes its next scope.
     pub fn restart(&self) {
         let mut report = self.shared.report();
         *report = Report::default();

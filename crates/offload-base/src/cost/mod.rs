@@ -1,10 +1,9 @@
 //! The cost meter: CPU time by domain and by kind of work.
 //!
 //! Code opens a scope where the kind of work changes. The code that drives hosts, devices and wires opens a scope for
-//! the
-//! domain. With the feature `meter`, a `Meter` collects the time of its attached threads; on any other thread a scope
-//! costs one load and one branch. Without the feature a scope is empty, and `Meter` is a type without values, so code
-//! that takes an `Option<Meter>` compiles unconditionally.
+//! the domain. With the feature `meter`, a `Meter` collects the time of its attached threads; on any other thread a
+//! scope costs one load and one branch. Without the feature a scope is empty, and `Meter` is a type without values, so
+//! code that takes an `Option<Meter>` compiles unconditionally.
 //!
 //! `meter`: the measurement itself.
 
@@ -96,8 +95,7 @@ pub fn work(work: Work) -> Scope {
 }
 
 /// Stops charging this thread until [`unpark`]. For a runtime's hooks around its waits, which cannot keep a guard.
-/// Other
-/// code opens [`Domain::Parked`] as a scope.
+/// Other code opens [`Domain::Parked`] as a scope.
 ///
 /// ```
 /// use offload_base::cost;

@@ -112,8 +112,7 @@ impl InPlace {
     ///
     /// # Errors
     /// Returns the first [`RunFault`]. The caller may continue with the next run, because another block may begin in
-    /// this run.
-    /// [`Way::Undo`] leaves `bytes` unchanged.
+    /// this run. [`Way::Undo`] leaves `bytes` unchanged.
     pub fn run(
         &self,
         way: Way,

@@ -12,8 +12,7 @@
 //! | a format | another | verify and transform |
 //!
 //! The IV holds the location. Its first eight bytes are the LBA of the first block, little-endian. For types 2 and 3,
-//! which have
-//! a separate reference tag, the last eight bytes are the reference tag of the first block.
+//! which have a separate reference tag, the last eight bytes are the reference tag of the first block.
 
 mod in_place;
 
@@ -121,8 +120,7 @@ pub struct Format {
     /// Bytes covered by one guard: a block, with the metadata in front of the protection information, if any.
     pub interval: u32,
     /// Application tag. In types 1 and 2 it must not be 0xffff, which turns off the checks of a block (by T10 and NVMe;
-    /// in type 3
-    /// this needs a reference tag of all ones as well).
+    /// in type 3 this needs a reference tag of all ones as well).
     pub application: u16,
     /// Number of high bits of the reference tag that form the storage tag. 0 for no storage tag.
     pub storage_bits: u8,

@@ -1,6 +1,5 @@
 //! Framing on a byte stream: each frame follows its length, a big-endian number of four bytes. QEMU's `-netdev stream`
-//! (and
-//! `-netdev socket`) use this format.
+//! (and `-netdev socket`) use this format.
 //!
 //! Invariant: a [`FrameReader`] buffers less than one frame of the maximum length, plus the bytes of one push.
 

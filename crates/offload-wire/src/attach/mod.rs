@@ -1,6 +1,5 @@
 //! Attachments of a wire to other programs: framing on a byte stream, and conversion between the frames of a wire and
-//! the
-//! super-segments of a kernel.
+//! the super-segments of a kernel.
 //!
 //! ```text
 //!  socket, device file --bytes--> FrameReader, Resegmenter --Frame--> Port --> wire

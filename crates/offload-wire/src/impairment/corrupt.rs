@@ -14,8 +14,7 @@ offload_base::counters! {
 }
 
 /// An impairment that flips one bit, anywhere, in a share of the frames. The frame check sequence detects flips on a
-/// line, and
-/// the frame is lost. This impairment models flips behind that check, in the memory of a switch.
+/// line, and the frame is lost. This impairment models flips behind that check, in the memory of a switch.
 ///
 /// ```
 /// use offload_wire::impairment::{Corrupt, Crossing, Impairment, Share};

@@ -1,13 +1,11 @@
 //! Loss: frames that never arrive, independently or in bursts.
 //!
 //! Bursts follow Gilbert's two-state model (Bell System Technical Journal 39, 1960): every frame is lost in the bad
-//! state, no
-//! frame in the good state. This is also Elliott's and netem's model with the other parameters at their limits. The
-//! parameters here are the measurable ones: the share of lost frames and the mean length of a run of losses. Like that
-//! of a
-//! radio channel, the state also advances in time: a millisecond without frames is a step, just like a frame. A burst
-//! is
-//! therefore over when a sender returns after a timeout, and retransmissions are lost no more often than other frames.
+//! state, no frame in the good state. This is also Elliott's and netem's model with the other parameters at their
+//! limits. The parameters here are the measurable ones: the share of lost frames and the mean length of a run of
+//! losses. Like that of a radio channel, the state also advances in time: a millisecond without frames is a step, just
+//! like a frame. A burst is therefore over when a sender returns after a timeout, and retransmissions are lost no more
+//! often than other frames.
 
 use super::{Crossing, Impairment, Share};
 use core::time::Duration;
@@ -77,10 +75,8 @@ pub struct Burst {
     /// Share of lost frames.
     pub share: Share,
     /// Mean number of frames lost in a row, at least 1, if the frames follow each other within a millisecond. With
-    /// fewer frames, a
-    /// burst lasts as many milliseconds instead. If bursts of this length cannot reach the share, even with a single
-    /// good frame
-    /// between two bursts, bursts are longer.
+    /// fewer frames, a burst lasts as many milliseconds instead. If bursts of this length cannot reach the share, even
+    /// with a single good frame between two bursts, bursts are longer.
     pub mean_length: f64,
 }
 

@@ -22,8 +22,7 @@ offload_base::counters! {
 }
 
 /// An impairment that delays each frame by a uniformly random time up to a limit, but never lets a frame overtake
-/// another one:
-/// the model of a busy queue on the way.
+/// another one: the model of a busy queue on the way.
 ///
 /// ```
 /// use core::time::Duration;

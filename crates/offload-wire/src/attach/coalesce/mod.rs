@@ -1,11 +1,9 @@
 //! Joining of frames for a kernel: consecutive frames of one TCP flow become one packet, behind a virtio header that
-//! describes
-//! how to cut the packet again.
+//! describes how to cut the packet again.
 //!
 //! Invariant: cutting a packet as its header describes yields the original frames, byte for byte, and the frames of one
-//! flow
-//! keep their order. Frames are therefore joined only if they differ in nothing but their position in the flow, and if
-//! their checksums are right, so that a corrupted frame stays corrupted.
+//! flow keep their order. Frames are therefore joined only if they differ in nothing but their position in the flow,
+//! and if their checksums are right, so that a corrupted frame stays corrupted.
 
 use super::vnet_header::{Gso, GsoKind, PartialChecksum, VnetHeader};
 use crate::frame::Frame;
@@ -176,8 +174,7 @@ impl Segment {
     }
 
     /// Tests whether the checksums are right and can be recreated exactly: a computed checksum field never holds all
-    /// ones, the
-    /// other of the two zeros of one's complement (RFC 1624 3).
+    /// ones, the other of the two zeros of one's complement (RFC 1624 3).
     fn is_right(&self) -> bool {
         let data = &self.frame.data;
         let is_all_ones = |at: usize| data[at..at + 2] == [0xff, 0xff];
