@@ -50,15 +50,15 @@ pub struct NicConfig<E = ()> {
     /// Whether the device also joins datagrams of one sender and one size (UDP receive offload, as of NICs under
     /// Windows). The host is told the size, and splits them.
     pub lro_datagrams: bool,
-    /// Most bytes of the IP packet that segments are joined to. Of one with more than 65,535 the header does not say how
-    /// long it is: its length is zero, as in Linux with such a `gro_max_size`. Receive buffers are twice as long, 128 KiB at
-    /// least, and each flow that is being joined fills one of its own: `receive_ring` says what memory there is for them.
+    /// Maximum size of a joined IP packet in bytes. The header of a packet with more than 65,535 bytes cannot hold its
+    /// length, which is then zero, as in Linux with such a `gro_max_size`. Receive buffers are twice as long, at least
+    /// 128 KiB, and each flow that is being joined occupies a buffer of its own, from the memory set by `receive_ring`.
     pub lro_max_bytes: u32,
-    /// How long segments that were received wait for others to be joined to, from the first one on, whatever the host looks
-    /// at meanwhile. A segment with PSH or FIN, or shorter than the first, ends the wait when it is joined; one of the
-    /// flow that cannot be joined, since the packet is full, say, ends it when it comes; and the oldest wait ends when a
-    /// 17th flow is to begin one. Zero: no longer than the host would not look anyway. It saves the host packets and
-    /// acknowledgments, and what ends without PSH is late by as much.
+    /// Time for which a received segment waits for others to be joined to, even if the host polls meanwhile. The wait
+    /// ends early when a segment with PSH or FIN, or one shorter than the first, is joined; when a segment of the flow
+    /// arrives that cannot be joined, for example because the packet is full; and for the oldest flow, when a 17th flow
+    /// begins to wait. Zero: segments wait only until the host would look anyway. Waiting saves the host packets and
+    /// acknowledgments, and delays data that end without PSH.
     pub lro_wait: Duration,
     /// Memory of the NIC for contexts of 208 bytes each, in bytes. Further contexts lie in host memory.
     pub context_cache_bytes: usize,

@@ -19,9 +19,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// An entry of a job ring.
 #[derive(Debug)]
 pub struct JobEntry {
-    /// Resets that the driver knew of.
+    /// Number of resets that the driver had seen at the submission.
     pub epoch: u64,
-    /// What is to be done.
+    /// Job or command.
     pub descriptor: JobDescriptor,
 }
 
@@ -60,9 +60,9 @@ pub enum JobDescriptor {
 /// A completion on the ring.
 #[derive(Debug)]
 pub enum JobCompletion {
-    /// Of a job.
+    /// Completion of a job.
     Done(Box<JobSlot>),
-    /// Of a command.
+    /// Completion of a command.
     Control(ControlCompletion),
 }
 
@@ -103,7 +103,7 @@ impl Resets {
 /// The device's ends of the job rings.
 #[derive(Debug)]
 pub struct DeviceJobRings {
-    /// Jobs and commands.
+    /// Submitted jobs and commands.
     pub submitted: Submitted,
     /// Completions of jobs and commands.
     pub completions: Producer<JobCompletion>,

@@ -54,11 +54,11 @@ pub enum SendDescriptor {
         /// Bytes that follow in the stream of the highest context, if that context needs them.
         ahead: Bytes,
     },
-    /// What follows the next packet in the stream of a context that needs to know.
+    /// Bytes that follow the next packet in the stream of a context that needs them.
     Ahead {
-        /// The context.
+        /// Context that needs the bytes.
         context: Handle,
-        /// The bytes.
+        /// Bytes in the order of the stream.
         bytes: Bytes,
     },
     /// A command of the control ring that takes effect between two packets. The completion is that of a send
@@ -230,37 +230,37 @@ pub enum ControlCommand {
         /// Identifier of the buffer.
         buffer: u64,
     },
-    /// Tell a context something, in its engine's own words.
+    /// Sends a context a command that its engine defines.
     Command {
-        /// Which one.
+        /// Context to command.
         handle: Handle,
-        /// Of a type that the engine says.
+        /// Command, of a type defined by the engine.
         command: Spec,
     },
-    /// Have received packets with a key go to a context, or no longer.
+    /// Starts or stops steering received packets with a key to a context.
     Steer {
-        /// Which one.
+        /// Context to receive the packets.
         handle: Handle,
-        /// What packets show.
+        /// Key shown by the packets.
         key: Key,
-        /// They go there from now on.
+        /// Whether to start steering.
         to_it: bool,
     },
-    /// Change what an engine knows that is of no context.
+    /// Changes the state of an engine that belongs to no context.
     Change {
-        /// Its number.
+        /// Number of the engine.
         engine: u8,
-        /// Of a type that the engine says.
+        /// Change, of a type defined by the engine.
         change: Spec,
     },
-    /// Spread received packets over the queues by another table.
+    /// Sets the table that spreads received packets over the queues.
     SetIndirection {
-        /// The queue for each value of a hash's last bits.
+        /// Queue for each value of a hash's low bits.
         table: Box<[u16; INDIRECTION_ENTRIES]>,
     },
-    /// Give up a context.
+    /// Removes a context.
     Destroy {
-        /// Which one.
+        /// Context to remove.
         handle: Handle,
     },
 }
