@@ -49,7 +49,7 @@ struct Posted {
 struct PacedFlow {
     packets: usize,
     bytes: u64,
-    /// The last packet's, in bytes a second.
+    /// Rate of the last packet, in bytes per second.
     rate: u64,
 }
 

@@ -67,7 +67,7 @@ impl Part {
 
 /// The action at a layer before a packet is posted.
 enum Step {
-    /// Nothing, because the context is in position, or there is none.
+    /// No action, because the context is in position, or there is no context.
     Ready,
     /// The packet is sent without the context.
     Bypass,
