@@ -159,6 +159,7 @@ impl fmt::Display for Lines<'_> {
             return self.names.iter().try_for_each(|name| writeln!(f, "{name:<32}\t{}", self.set.value(name)));
         }
         writeln!(f, "NIC statistics:")?;
+        // `ethtool -S` also lists counters that are zero, so no counter is filtered out by its value.
         let mut named = self.set.iter().filter(|(name, _)| self.names.iter().any(|prefix| name.starts_with(prefix)));
         named.try_for_each(|(name, value)| writeln!(f, "     {name}: {value}"))
     }

@@ -35,6 +35,7 @@ impl core::str::FromStr for Asked {
 
     fn from_str(text: &str) -> Result<Asked, String> {
         let number = |text: &str| text.parse::<u32>().map_err(|_| format!("`{text}` is not a number of parts"));
+        // The number of parts is checked before `auto`, so that `auto/0` is refused like `1/0`.
         let (part, of) = match text.split_once('/') {
             None if text == "auto" => return Ok(Asked::Auto(None)),
             None => return Err("a part is I/N, such as 3/64, or auto, or auto/N".into()),
@@ -139,12 +140,16 @@ fn from_variables(of: Option<u32>, variable: impl Fn(&str) -> Option<String>) ->
     let first = optional(task.first, if task.scheduler == "LSF" { 1 } else { 0 })?;
     let step = optional(task.step, 1)?.max(1);
     // HyperQueue and PBS tell neither a count nor a last index, so the user has to.
+    // LSF and SGE tell the last index. With a step, the last index need not be a multiple of the step, so the
+    // division rounds down.
     let told = match (task.count.and_then(&number), task.last.and_then(&number)) {
         (Some(count), _) => Some(count),
         (None, Some(last)) if last >= first => Some((last - first) / step + 1),
         (None, _) => None,
     };
     let of = match (of, told) {
+        // A contradiction means that the job was submitted with another array size. Working on would leave
+        // parts undone.
         (Some(of), Some(told)) if of != told => {
             return Err(format!("{} has an array of {told} tasks, not {of}", task.scheduler));
         }

@@ -41,6 +41,7 @@ impl BufferPool {
 
     /// Takes an empty buffer with the pool's capacity.
     pub fn take(&mut self) -> BytesMut {
+        // `<=`, because the last byte of a slab is the pool's own handle and is never given out.
         if self.current.capacity() <= self.buffer_bytes {
             self.next_slab();
         }
@@ -68,6 +69,7 @@ impl BufferPool {
             }
             self.spent.push_back(oldest);
         }
+        // A user that keeps every buffer would otherwise make the queue, and its cost, grow without bound.
         if self.spent.len() > SLABS_KEPT {
             // The buffers stay valid, but their slabs will be freed instead of reused.
             self.spent.clear();

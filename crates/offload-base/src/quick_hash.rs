@@ -77,6 +77,7 @@ impl Hasher for QuickHasher {
     #[inline]
     fn write_u64(&mut self, value: u64) {
         // The rotation makes the hash depend on the order of the words.
+        // The multiplier is odd, so the low half of the product alone already is a permutation of the input.
         self.0 = folded(self.0.rotate_left(23) ^ value, MULTIPLIER);
     }
 
@@ -86,6 +87,7 @@ impl Hasher for QuickHasher {
 
     #[inline]
     fn finish(&self) -> u64 {
+        // One more multiplication, because hash tables use the upper and the lower bits of the result.
         folded(self.0, START)
     }
 }

@@ -28,6 +28,7 @@ impl Seed {
     pub fn stream(self, name: &str) -> Rng {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&self.0.to_le_bytes());
+        // The name is part of the key, so streams of different names are independent for any seed.
         key[8..16].copy_from_slice(&fingerprint(name).to_le_bytes());
         Rng(ChaCha8Rng::from_seed(key))
     }
@@ -95,6 +96,7 @@ impl RandomSource {
 
     /// Derives a key for `name`. One derived key reveals nothing about the others.
     fn key(&self, name: &str) -> [u8; 32] {
+        // Both callers have matched `Secret`; the zero key is never used.
         let Origin::Secret(secret) = &self.0 else { return [0; 32] };
         // ChaCha20 with one stream per name is a pseudorandom function of the name.
         let mut rng = ChaCha20Rng::from_seed(*secret);

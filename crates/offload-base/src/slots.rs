@@ -113,6 +113,7 @@ impl ConnectionSlots {
     fn take(&self, state: &mut State, address: IpAddr) -> Option<(ConnectionSlot, Option<Waker>)> {
         let mut revoked = None;
         if state.held.len() >= self.0.limit {
+            // Strangers come first: an idle connection has proved that it belongs to a known client.
             let victim = state.strangers.first().or_else(|| state.idle.first())?;
             revoked = state.remove(victim)?.revoke();
         }

@@ -20,6 +20,7 @@ pub fn bits_per_second(text: &str) -> Option<u64> {
         _ => (text, 1.0),
     };
     let bits = number.parse::<f64>().ok()? * factor;
+    // The upper bound is below 2^53, so the conversion from `f64` loses no digit.
     (1.0..=1e15).contains(&bits).then_some(bits as u64)
 }
 
@@ -35,6 +36,7 @@ pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let more = error.to_string();
+        // Many error types print their source themselves. Repeating it would read like two faults.
         if !text.contains(&more) {
             text += &format!(": {more}");
         }

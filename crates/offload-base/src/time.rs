@@ -57,6 +57,7 @@ impl Instant {
 impl Add<Duration> for Instant {
     type Output = Instant;
     fn add(self, span: Duration) -> Instant {
+        // A span beyond 584 years ends at `Instant::MAX`, which is never reached anyway.
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         Instant(self.0.saturating_add(nanos))
     }

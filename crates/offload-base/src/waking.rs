@@ -96,6 +96,7 @@ impl<'a, T: Wakes> WakingGuard<'a, T> {
         if guard.state.wake_list().0.is_empty() {
             return guard;
         }
+        // Dropping the guard unlocks first and wakes then, so the woken tasks may take the lock.
         let mutex = guard.mutex;
         drop(guard);
         mutex.lock()

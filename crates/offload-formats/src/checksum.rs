@@ -42,6 +42,7 @@ impl Sum {
 
     /// Adds the next bytes.
     pub fn add(&mut self, bytes: &[u8]) {
+        // Summing in native byte order needs no swap per word. `finish` swaps the result once.
         let sum = native_sum(bytes);
         // RFC 1071 2 (B): at an odd position, the sum of the bytes counts with its two bytes swapped.
         self.sum += u64::from(if self.odd { sum.swap_bytes() } else { sum });
@@ -130,6 +131,7 @@ impl Transport {
         if self.protocol == Protocol::Udp && frame[field..field + 2] == [0, 0] {
             return None;
         }
+        // IPv6 has no header checksum: the transport's pseudo header covers its addresses.
         let right_header = self.version == Version::Six || is_ipv4_header_right(&frame[self.network..]);
         Some(right_header && self.sum(frame).is_right())
     }
@@ -168,6 +170,8 @@ fn words(bytes: &[u8]) -> u64 {
 /// 2^32 blocks.
 #[inline(always)]
 fn words_in_lanes(bytes: &[u8]) -> u64 {
+    // Each lane is 64 bits wide for 32-bit words, so carries accumulate in the upper half and are folded once
+    // at the end.
     let (blocks, rest) = bytes.as_chunks::<BLOCK>();
     let mut sums = [0u64; BLOCK / 4];
     for block in blocks {
@@ -176,6 +180,7 @@ fn words_in_lanes(bytes: &[u8]) -> u64 {
         }
     }
     let (rest, end) = rest.as_chunks::<4>();
+    // The tail is padded with zeros behind, which do not change the sum in either byte order.
     let mut last = [0; 4];
     last[..end.len()].copy_from_slice(end);
     let rest = rest.iter().chain([&last]).map(|word| u64::from(u32::from_ne_bytes(*word)));

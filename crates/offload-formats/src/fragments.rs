@@ -73,6 +73,7 @@ impl<T: Copy> Fragments<T> {
             vlans,
             source: headers.source(packet),
             destination: headers.destination(packet),
+            // RFC 791 counts identifications per protocol, RFC 8200 does not.
             protocol: (version == Version::Four).then_some(headers.protocol),
             identification: fragment.identification,
         };
@@ -83,6 +84,7 @@ impl<T: Copy> Fragments<T> {
         // A first fragment with a known identification belongs to a new packet: the sender's counter has wrapped.
         let before = known.and_then(|place| self.packets.remove(place)).map(|(_, shown)| shown);
         let shown = of_first(packet, &headers, before)?;
+        // The oldest fact is forgotten first, because its fragments have most likely arrived.
         if self.packets.len() == self.most {
             self.packets.pop_front();
         }

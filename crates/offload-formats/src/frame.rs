@@ -127,6 +127,7 @@ impl Headers {
     /// ```
     pub fn enter(&self, frame: &[u8]) -> Option<Headers> {
         let last = *self.stack().last()?;
+        // Bytes behind the outer packet are padding and must not be taken for an inner packet.
         let (frame, mut inner) = (frame.get(..self.end())?, *self);
         // The depth shows how far the parser came, so its result is not needed.
         let _ = match last.kind {
@@ -157,6 +158,7 @@ impl Headers {
     /// Returns the offset of the innermost header of this kind.
     #[inline]
     pub fn find(&self, kind: Kind) -> Option<usize> {
+        // Most look-ups are for kinds that the frame does not have, and end here.
         if self.kinds & kind.bit() == 0 {
             return None;
         }
@@ -196,6 +198,8 @@ impl Headers {
     #[inline]
     pub fn transport(&self) -> Option<Transport> {
         let (version, network) = self.network()?;
+        // Searched from the inside, because behind a tunnel the innermost transport is the one with the
+        // payload.
         let place = self.stack().iter().rposition(|header| matches!(header.kind, Kind::Tcp | Kind::Udp))?;
         // A transport header in front of the innermost IP header belongs to the tunnel.
         if place < usize::from(self.network?) {
@@ -227,6 +231,7 @@ impl Headers {
         let start = self.depth;
         self.push(Kind::Ethernet, at)?;
         let mut behind = at + ETHERNET_BYTES;
+        // The bound on tags keeps a frame full of tags from filling the stack, which has a fixed size.
         while matches!(ether_type, VLAN | SERVICE_VLAN) && self.depth - start <= MAX_TAGS {
             ether_type = number(frame, behind + 2)?;
             self.push(Kind::Vlan, behind)?;
@@ -270,6 +275,8 @@ impl Headers {
         let packet = frame.get(..end)?;
         match self.protocol {
             TCP => {
+                // The data offset counts 32-bit words, and options may reach up to the payload but not beyond
+                // the packet.
                 let bytes = usize::from(packet.get(at + TCP_DATA_OFFSET)? >> 4) * 4;
                 if bytes < TCP_BYTES || at + bytes > end {
                     return None;

@@ -77,6 +77,7 @@ impl Version {
     pub fn set_length(self, packet: &mut [u8], bytes: usize) {
         let (at, told) = match self {
             Version::Four => (2, bytes),
+            // IPv6's payload length does not count the fixed header, IPv4's total length does.
             Version::Six => (4, bytes - IPV6_BYTES),
         };
         packet[at..at + 2].copy_from_slice(&u16::try_from(told).unwrap_or(0).to_be_bytes());
@@ -354,6 +355,7 @@ impl IpHeaders {
         if self.end > packet.len() {
             return Err(HeaderError::Truncated);
         }
+        // The stated end lies inside the headers, so the packet contradicts itself.
         if self.upper > self.end {
             return Err(HeaderError::Length);
         }
@@ -397,8 +399,11 @@ fn check_options_of_four(mut options: &[u8]) -> Result<(), HeaderError> {
             [NO_OPERATION, rest @ ..] => rest,
             [kind, length, ..] => {
                 let length = usize::from(*length);
+                // The length counts the kind and itself, so a smaller value could never be skipped.
                 let option = options.get(..length).filter(|_| length >= 2).ok_or(HeaderError::Option)?;
                 let is_route = matches!(*kind, LOOSE_ROUTE | STRICT_ROUTE);
+                // The pointer beyond the option's end means that the route is complete, and the packet has
+                // arrived.
                 if is_route && option.get(2).is_none_or(|next| usize::from(*next) <= length) {
                     return Err(HeaderError::Option);
                 }
@@ -457,6 +462,7 @@ fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
         headers.protocol = start[0];
         headers.named_at = at;
         headers.upper = at + bytes;
+        // Headers before the fragment header are repeated in every fragment.
         headers.unfragmentable = headers.upper;
     }
     Err(HeaderError::TooManyExtensions)
@@ -515,6 +521,7 @@ fn check_options(header: &[u8], header_at: usize) -> Result<(), HeaderError> {
         }
         at += 2 + bytes;
     }
+    // Options must fill the extension header exactly; an option that overruns it is a forgery.
     if at == header.len() { Ok(()) } else { Err(HeaderError::Length) }
 }
 

@@ -72,6 +72,7 @@ impl LongHeader {
     pub fn parse(packet: &[u8]) -> Option<LongHeader> {
         let [first, version @ .., _] = *packet.first_chunk::<6>()?;
         let version = u32::from_be_bytes(version);
+        // Version 2 renumbers the packet types, so that a middlebox cannot rely on them (RFC 9369 3.2).
         let [initial, retry] = match version {
             1 => [0, 3],
             VERSION_2 => [1, 0],
@@ -87,6 +88,7 @@ impl LongHeader {
             // RFC 9000 17.2: longer connection IDs belong to other versions.
             at = (bytes <= MAX_CID_BYTES).then_some(at + 1 + bytes)?;
         }
+        // Only Initial packets carry a token in front of the length.
         if kind == initial {
             let (token, bytes) = variable(packet.get(at..)?)?;
             at = at.checked_add(bytes)?.checked_add(token.try_into().ok()?)?;

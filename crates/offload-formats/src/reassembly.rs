@@ -214,6 +214,8 @@ impl Reassembler {
     /// silently.
     pub fn expire(&mut self, now: Instant) -> Option<Expired> {
         while let Some((_, key)) = self.deadlines.first().filter(|(at, _)| *at <= now).copied() {
+            // Packets with bad fragments are not reported: an answer would help whoever probes with such
+            // fragments.
             if let Some(partial) = self.remove(&key)
                 && partial.spoilt.is_none()
             {
@@ -257,6 +259,7 @@ impl Reassembler {
             identification: fragment.identification,
             protocol: (headers.version == Version::Four).then_some(headers.protocol),
         };
+        // The first fragment to arrive starts the timeout, no matter which part of the packet it is.
         if !self.packets.contains_key(&key) {
             self.begin(now, key, network);
         }
@@ -267,6 +270,7 @@ impl Reassembler {
         let (start, data) = (fragment.offset, &packet[headers.upper..headers.end]);
         match partial.place(start, data, fragment.more) {
             Place::Free => {}
+            // A duplicate is common after a retransmission at the link layer, and harmless (RFC 8200 4.5).
             Place::Taken => return Ok(Taken::Duplicate),
             Place::Contested => return Err(self.spoil(&key, Refusal::Overlap)),
         }
@@ -374,6 +378,7 @@ impl Partial {
             let same_end = if more { self.total != Some(end) } else { self.total == Some(end) };
             return if same_end { Place::Taken } else { Place::Contested };
         }
+        // Pieces never overlap each other, so only the two neighbours can overlap the new one.
         let before = self.pieces.range(..=start).next_back();
         let behind = self.pieces.range(start..).next();
         let overlaps = before.is_some_and(|(at, piece)| at + piece.len() > start)
@@ -454,6 +459,7 @@ fn assemble<'a>(
     pieces: impl Iterator<Item = &'a Bytes> + Clone,
     congestion: bool,
 ) -> BytesMut {
+    // The fragment header itself is dropped: the whole packet has none.
     let header_bytes = network + headers.unfragmentable();
     let mut whole = BytesMut::with_capacity(header_bytes + pieces.clone().map(Bytes::len).sum::<usize>());
     whole.extend_from_slice(&first[..header_bytes]);

@@ -49,6 +49,8 @@ impl Transport {
         self.set_lengths(frame, payload_bytes);
         if self.version == Version::Four {
             let at = self.network + IDENTIFICATION;
+            // RFC 6864 4 requires unique identifications only for packets that may be fragmented; counting up
+            // satisfies both kinds.
             let identification = self.identification(frame).wrapping_add(segment.number as u16);
             frame[at..at + 2].copy_from_slice(&identification.to_be_bytes());
         }
@@ -111,6 +113,8 @@ impl Transport {
     pub fn says_the_same(&self, first: &[u8], frame: &[u8]) -> bool {
         let same = |from: usize, to: usize| first[from..to] == frame[from..to];
         let (ip, tcp) = (self.network, self.header);
+        // Compared are all bytes except length, identification and checksum, which `set_lengths` and
+        // `make_segment` write.
         let network = match self.version {
             Version::Four => same(ip, ip + 2) && same(ip + 6, ip + 10) && same(ip + 12, tcp),
             Version::Six => same(ip, ip + 4) && same(ip + 6, tcp),
@@ -120,6 +124,7 @@ impl Transport {
             _ => {
                 same(tcp, tcp + 4)
                     && same(tcp + 8, tcp + FLAGS)
+                    // FIN and PSH may differ, because only the last segment carries them.
                     && first[tcp + FLAGS] & !LAST_ONLY == frame[tcp + FLAGS] & !LAST_ONLY
                     && same(tcp + FLAGS + 1, tcp + CHECKSUM)
                     && same(tcp + CHECKSUM + 2, self.payload)
@@ -165,6 +170,7 @@ impl Transport {
     /// ```
     #[inline]
     pub fn may_be_first(&self, frame: &[u8]) -> bool {
+        // SYN, RST, URG and CWR change the receiver's state, and must be seen at their exact position.
         self.protocol == Protocol::Tcp && frame[self.header + FLAGS] & !ECE == ACK
     }
 

@@ -70,6 +70,7 @@ impl Gre {
         }
         let protocol = number(packet, 2)?;
         let mut at = 4;
+        // RFC 2890 2: optional fields follow each other in the order of their flags, each with four bytes.
         let mut field = |flag: u16| {
             if flags & flag == 0 {
                 return Some(None);

@@ -87,6 +87,7 @@ impl AeadKey {
         let wrong_length = |takes| Fault::SourceLength { name: "the AEAD", found, takes };
         match way {
             Way::Apply => {
+                // Checked before sealing, because a failure afterwards would leave ciphertext without a tag.
                 room.needs(TAG_LEN)?;
                 let sealed = self.0.seal_in_place(nonce, with.aad, room.result());
                 room.append(&sealed.map_err(|_| wrong_length("less under one nonce"))?)

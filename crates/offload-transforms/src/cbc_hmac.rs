@@ -75,10 +75,12 @@ impl CbcHmac {
             }
             (Way::Undo, Order::EncryptThenMac) => {
                 let mac_len = self.mac.hash.len();
+                // Only whole blocks can be decrypted, and padding needs at least one.
                 let data = room.written().checked_sub(mac_len).filter(|data| *data >= BLOCK && data % BLOCK == 0);
                 let data = data.ok_or(self.wrong_length(room.written()))?;
                 let (data, tag) = room.result().split_at(data);
                 let expected = self.mac_of_ciphertext(with, data);
+                // Constant time: the position of the first difference would help to forge a tag.
                 if !bool::from(expected[..mac_len].ct_eq(tag)) {
                     return Err(Fault::NotAuthentic);
                 }
@@ -96,6 +98,7 @@ impl CbcHmac {
             }
             (Way::Undo, Order::MacThenEncrypt) => {
                 let found = room.written();
+                // The length of the ciphertext is public, so refusing it early reveals nothing.
                 if !found.is_multiple_of(BLOCK) || found <= self.mac.hash.len() || found > LONGEST_RECORD {
                     return Err(self.wrong_length(found));
                 }
@@ -112,6 +115,7 @@ impl CbcHmac {
     fn header(&self, with: Parameters<'_>, plain: usize) -> Result<[u8; HEADER], Fault> {
         let too_long = Fault::SourceLength { name: "AES-CBC with HMAC", found: plain, takes: "up to 16,640 bytes" };
         let aad: &[u8; AAD] = with.aad.try_into().map_err(|_| self.wrong_aad(with.aad.len()))?;
+        // The largest padding is 256 bytes, and the opener refuses longer records.
         if plain + self.mac.hash.len() + 256 > LONGEST_RECORD {
             return Err(too_long);
         }

@@ -77,6 +77,7 @@ impl Compressor {
         let (mut reader, mut sums, mut buffer) = (Reader::new(source), Sums::new(), [0; BUFFER]);
         loop {
             let mut part = reader.next(usize::MAX).unwrap_or_default();
+            // An empty part marks the end of the source.
             let flush = if part.is_empty() { FlushCompress::Finish } else { FlushCompress::None };
             sums.source.update(part);
             // A part may need several output buffers. It is done when it is consumed and the last buffer is not full.
@@ -119,6 +120,7 @@ impl Compressor {
                 if status == Status::StreamEnd {
                     return Ok((inflate.total_in() as usize, sums.finish()));
                 }
+                // No progress: the decoder needs the next part.
                 if taken.is_empty() && new.is_empty() {
                     break;
                 }
@@ -132,6 +134,7 @@ impl Compressor {
 
 fn compress_lz4(source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
     let (mut reader, mut sums) = (Reader::new(source), Sums::new());
+    // Taken before the encoder borrows the room, which it reports as a mere I/O error.
     let (full, mut taken) = (room.full(), 0);
     let mut frame = FrameEncoder::with_frame_info(FrameInfo::new().content_checksum(true), &mut *room);
     while let Some(part) = reader.next(usize::MAX) {

@@ -9,6 +9,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 pub(crate) fn copy(source: &[Bytes], room: &mut Room<'_>) -> Result<Checksums, Fault> {
     room.needs(pieces::len(source))?;
     let (mut reader, mut crc) = (Reader::new(source), Digest::new(CrcAlgorithm::Crc32IsoHdlc));
+    // Small parts, so that the CRC reads the bytes from the first-level cache.
     while let Some(part) = reader.next(IN_CACHE) {
         room.append(part)?;
         crc.update(part);

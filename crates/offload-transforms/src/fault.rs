@@ -42,6 +42,7 @@ pub enum SpecError {
     Domains,
     /// The storage tag needs more bits than the format has.
     #[error("a storage tag of {found} bits: this format has room for {room}")]
+    // The tag shares its field with the reference tag, so its size is limited by the guard's format.
     StorageTag {
         /// Bits of the tag.
         found: u8,

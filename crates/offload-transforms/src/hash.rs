@@ -59,6 +59,7 @@ enum Keyed {
 impl HmacKey {
     pub(crate) fn new(hash: Hash, key: &Secret) -> Result<HmacKey, SpecError> {
         let bytes = key.bytes();
+        // A longer key would have to be hashed first (RFC 2104 2), which no protocol here needs.
         if bytes.is_empty() || bytes.len() > BLOCK {
             return Err(SpecError::KeyLength { name: "HMAC", found: bytes.len(), takes: "1 to 64" });
         }
@@ -72,6 +73,7 @@ impl HmacKey {
             block.iter_mut().zip(bytes).for_each(|(byte, key)| *byte ^= key);
             let mut chain = Chain::new(hash);
             chain.compress(&block);
+            // The padded key must not stay on the stack.
             block.zeroize();
             chain
         };

@@ -62,6 +62,7 @@ impl<'a> Room<'a> {
     /// Removes and wipes the last `by` bytes of the result.
     pub(crate) fn shorten(&mut self, by: usize) {
         let left = self.target.len() - by;
+        // Truncating alone would leave the bytes in the spare capacity, where a later owner could read them.
         self.target[left..].fill(0);
         self.target.truncate(left);
     }

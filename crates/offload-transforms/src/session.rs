@@ -235,6 +235,7 @@ impl Session {
         let last = self.steps.len() - 1;
         let mut between: Option<Bytes> = None;
         for turn in 0..=last {
+            // A chain is undone from its last step to its first.
             let step = &self.steps[if way == Way::Apply { turn } else { last - turn }];
             let source = between.as_ref().map_or(source, core::slice::from_ref);
             let mut buffer = BytesMut::new();
@@ -244,6 +245,7 @@ impl Session {
                 // An intermediate result may be as long as the target, or longer by the bytes that a later step
                 // removes.
                 let most = pieces::len(source).max(room.left()).saturating_mul(2).saturating_add(SLACK);
+                // A bound is needed even for decompression, so that a small source cannot exhaust the memory.
                 buffer.reserve(step.most(way, pieces::len(source)).unwrap_or(most));
                 let mut room = Room::new(&mut buffer);
                 let used = step.run(way, with, source, &mut room)?;

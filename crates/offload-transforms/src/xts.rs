@@ -77,6 +77,7 @@ impl Xts {
             return Err(length("whole units"));
         }
         let first = u128::from_le_bytes(with.iv);
+        // The fast path fails, before it changes anything, if the numbers exceed 64 bits on the way.
         if let (Some(units), Ok(first)) = (self.whole, u64::try_from(first)) {
             let done = match way {
                 Way::Apply => self.key.encrypt(units, first, room.result()),
@@ -101,6 +102,7 @@ impl Xts {
 
     fn encrypt(&self, number: u128, unit: &mut [u8]) -> Result<(), NotWholeUnits> {
         let (blocks, rest) = (unit.len() / 16, unit.len() % 16);
+        // The partial block reuses the last full block's ciphertext, so the full blocks come first.
         self.key.encrypt_blocks(number, 0, &mut unit[..16 * blocks])?;
         if rest > 0 {
             // Ciphertext stealing: the partial block takes the first bytes of the last full block's ciphertext, and the

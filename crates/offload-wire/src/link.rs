@@ -144,6 +144,7 @@ impl Link {
         let left_line = match &mut self.line {
             None => now,
             Some(line) => {
+                // At least one byte, so that an idle line accepts a frame even with a limit of zero.
                 if line.backlog(now) >= self.queue_limit.max(1) {
                     self.counters.queue_drops += 1;
                     return;
@@ -220,6 +221,7 @@ impl Line {
         if self.free_at < now {
             (self.free_at, self.remainder) = (now, 0);
         }
+        // 128 bits, so that no frame length can overflow the product.
         let work = bytes as u128 * BIT_NANOS_PER_BYTE + u128::from(self.remainder);
         let rate = u128::from(self.bits_per_second);
         self.free_at += Duration::from_nanos(u64::try_from(work / rate).unwrap_or(u64::MAX));
@@ -229,11 +231,13 @@ impl Line {
 
     fn backlog(&self, now: Instant) -> usize {
         let nanos = u128::from(self.free_at.as_nanos().saturating_sub(now.as_nanos()));
+        // Rounded up: a byte counts until its last bit has left.
         (nanos * u128::from(self.bits_per_second)).div_ceil(BIT_NANOS_PER_BYTE) as usize
     }
 
     /// Returns the first instant at which fewer than `bytes` bytes are queued.
     fn backlog_under_at(&self, bytes: usize) -> Instant {
+        // Rounded down, so that the sender never starts while the queue is still full.
         let allowed = (bytes - 1) as u128 * BIT_NANOS_PER_BYTE / u128::from(self.bits_per_second);
         Instant::from_nanos(self.free_at.as_nanos().saturating_sub(u64::try_from(allowed).unwrap_or(u64::MAX)))
     }
@@ -253,6 +257,8 @@ impl InFlight {
         let arrival = Arrival { at: crossing.arrives, number: self.next_number, frame: crossing.frame };
         self.next_number += 1;
         match self.in_order.back() {
+            // Only a frame that overtakes pays for the heap. A held frame waits in the queue and is overtaken
+            // through the heap.
             Some(last) if arrival.at < last.at => self.out_of_order.push(Reverse(arrival)),
             _ => self.in_order.push_back(arrival),
         }
@@ -343,7 +349,7 @@ mod tests {
         let mut arrived = Vec::new();
         while let Some(at) = link.next_event() {
             assert!(link.poll(Instant::from_nanos(at.as_nanos().saturating_sub(1))).is_none(), "nothing is early");
-            let frame = link.poll(at).expect("what was announced");
+            let frame = link.poll(at).expect("the announced frame");
             arrived.push((at, number(&frame)));
         }
         arrived
@@ -359,7 +365,7 @@ mod tests {
         }
         let mut last = Instant::ZERO;
         while let Some(at) = link.next_event() {
-            link.poll(at).expect("what was announced");
+            link.poll(at).expect("the announced frame");
             last = at;
         }
         assert_eq!(last, Instant::from_nanos(672_000));
@@ -381,6 +387,7 @@ mod tests {
     fn a_full_queue_drops_its_tail_and_counts() {
         let config = LinkConfig {
             rate: Some(1_000_000_000),
+            // A frame of 1514 bytes occupies 1538 byte times.
             queue_limit: 3 * 1538,
             overflow: Overflow::Drop,
             ..LinkConfig::default()
@@ -392,6 +399,7 @@ mod tests {
         assert_eq!(link.counters().queue_drops, 2);
         assert_eq!(link.backlog(Instant::ZERO), 3 * 1538);
         assert_eq!(link.backlog(Instant::from_nanos(12_304)), 2 * 1538);
+        // One frame has left the line by now, so there is room for one more.
         link.send(Instant::from_nanos(12_304), numbered(5));
         let order: Vec<u32> = drain(&mut link).into_iter().map(|(_, number)| number).collect();
         assert_eq!(order, [0, 1, 2, 5]);
@@ -411,6 +419,7 @@ mod tests {
         }
         let arrived = drain(&mut link);
         assert_eq!((arrived.len(), link.counters().queue_drops), (1000, 0));
+        // The rate does not divide a frame's bits evenly, so rounding errors would accumulate over the frames.
         let full = 1000u128 * 1538 * BIT_NANOS_PER_BYTE / 3_333_333_333;
         assert_eq!(u128::from(arrived[999].0.as_nanos()), full);
     }
@@ -424,6 +433,7 @@ mod tests {
         let config = LinkConfig { delay: Duration::ZERO, rate: None, ..LinkConfig::default() };
         let mut link = Link::new(&LinkConfig { impairments, ..config }, Seed(0));
         link.send(Instant::ZERO, numbered(0));
+        // Only the first frame is held back.
         link.impairments = ImpairmentChain::default();
         link.send(Instant::from_nanos(10), numbered(1));
         link.send(Instant::from_nanos(40_000), numbered(2));
@@ -443,7 +453,7 @@ mod tests {
             expected.sort_unstable();
             let mut seen = Vec::new();
             while let Some(at) = in_flight.next_arrival() {
-                let frame = in_flight.take(at).expect("what was announced");
+                let frame = in_flight.take(at).expect("the announced frame");
                 seen.push((at.as_nanos(), number(&frame)));
             }
             prop_assert_eq!(seen, expected);

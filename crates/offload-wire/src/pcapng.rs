@@ -71,6 +71,7 @@ impl<W: Write> Writer<W> {
         body.extend_from_slice(&LINK_ETHERNET.to_le_bytes());
         body.extend_from_slice(&0u16.to_le_bytes()); // reserved
         body.extend_from_slice(&0u32.to_le_bytes()); // no limit on captured bytes
+        // The length field of an option has 16 bits, so a longer name is cut.
         option(&mut body, OPTION_INTERFACE_NAME, &name.as_bytes()[..name.len().min(usize::from(u16::MAX))]);
         option(&mut body, OPTION_TIME_RESOLUTION, &[9]); // 10^-9 s
         option(&mut body, OPTION_END, &[]);
@@ -86,6 +87,7 @@ impl<W: Write> Writer<W> {
     pub fn frame(&mut self, interface: Interface, at: Instant, direction: Direction, frame: &Frame) -> io::Result<()> {
         let nanos = at.as_nanos();
         let len = length(frame.len())?;
+        // Fixed-size head and tail: a capture of many frames should not allocate per frame.
         let mut head = [0; 20];
         let fields = [interface.0, (nanos >> 32) as u32, nanos as u32, len, len];
         for (place, field) in head.chunks_exact_mut(4).zip(fields) {
@@ -135,6 +137,7 @@ impl<W: Write> Writer<W> {
 fn block(output: &mut impl Write, kind: u32, parts: &[&[u8]]) -> io::Result<()> {
     let body: usize = parts.iter().map(|part| part.len()).sum();
     debug_assert_eq!(body % 4, 0, "blocks are padded to 32 bits");
+    // The length stands at both ends, so that a reader can also walk backwards.
     let total = length(body + BLOCK_OVERHEAD)?.to_le_bytes();
     output.write_all(&kind.to_le_bytes())?;
     output.write_all(&total)?;

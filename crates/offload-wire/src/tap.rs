@@ -69,6 +69,7 @@ impl Recorder {
 
     /// Returns the frames recorded since the last call, in order.
     pub fn take(&self) -> Vec<Seen> {
+        // Long runs take the record piece by piece, so that it does not grow without bound.
         core::mem::take(&mut *self.lock())
     }
 

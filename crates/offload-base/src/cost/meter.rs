@@ -63,6 +63,8 @@ impl Meter {
     /// # Panics
     /// If this thread is already metered.
     pub fn attach(&self) -> Attached {
+        // The slot starts as `Outside`, because scopes opened before the attachment have no record to return
+        // to.
         LOCAL.with_borrow_mut(|local| {
             assert!(local.is_none(), "a thread is metered once at a time");
             *local = Some(Local {
@@ -153,6 +155,7 @@ pub(super) fn close(outer: Slot) {
 pub(super) fn park() {
     LOCAL.with_borrow_mut(|local| {
         if let Some(local) = local
+            // A runtime may park twice in a row. The slot before the first park is the one to resume.
             && local.before_park.is_none()
         {
             local.before_park = Some(local.run(Slot { domain: Domain::Parked, work: Work::Stack }));
@@ -292,10 +295,12 @@ impl Local {
         let charged = |row: usize| row != PARKED_ROW;
         let total: u64 =
             self.ticks.rows.iter().enumerate().filter(|(row, _)| charged(*row)).flat_map(|(_, row)| row).sum();
+        // No tick was counted, so there is no proportion by which to divide the CPU time.
         if total == 0 {
             return;
         }
         let mut report = self.shared.report();
+        // The report grows to the highest domain of any thread.
         if report.nanos.rows.len() < self.ticks.rows.len() {
             report.nanos.rows.resize(self.ticks.rows.len(), Default::default());
         }
@@ -320,6 +325,7 @@ impl Asked {
 
     /// Returns the ticks since `earlier` in which the thread did not run.
     fn not_spent_since(&self, earlier: &Asked) -> u64 {
+        // Saturating, because counters of different cores may differ slightly after a migration.
         let ticks = self.ticks.saturating_sub(earlier.ticks);
         let passed = CLOCK.delta_as_nanos(earlier.ticks, self.ticks) as f64;
         let spent = self.cpu.saturating_sub(earlier.cpu).as_nanos() as f64;

@@ -125,6 +125,7 @@ impl InPlace {
         let before = core::mem::take(progress);
         let (mut at, mut rest) = (at, bytes);
         // The guard of a block is known only if the block was seen from its beginning.
+        // A run that does not continue the last one cannot know the beginning of its block.
         let mut sum = (before.to == (at, first)).then(|| Sum::again(self.format.guard, before.sum));
         let mut fault = None;
         while !rest.is_empty() {
@@ -132,6 +133,7 @@ impl InPlace {
             if within == 0 {
                 sum = Some(Sum::new(self.format.guard));
             } else if sum.is_none() {
+                // The first fault is kept: later ones may only follow from it.
                 fault.get_or_insert(RunFault::BeginningUnseen);
             }
             let taken = if within < interval {
@@ -167,6 +169,8 @@ impl InPlace {
     ) -> Result<(), Mismatch> {
         let format = &self.format;
         let reference = match format.kind {
+            // Type 2 counts from the reference tag of LBA 0, so the transfer's first block is `first` further
+            // on.
             super::Kind::Type2 => self.reference.wrapping_add(first),
             _ => self.reference,
         };

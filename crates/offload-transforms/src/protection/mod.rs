@@ -314,6 +314,7 @@ impl Protection {
             return Err(Fault::SourceLength { name: "protection information", found, takes: "whole blocks" });
         }
         let blocks = found / block_in;
+        // Checked as a whole before the first block, so that a short target fails early.
         room.needs(blocks.checked_mul(block_out).ok_or(room.full())?)?;
         let half = u128::from_le_bytes(with.iv);
         let place = Place { lba: half as u64, reference: (half >> 64) as u64 };
@@ -357,6 +358,7 @@ impl Protection {
 
     /// Verifies guard, application tag, storage tag and reference tag, in the order of NVMe.
     fn verify(&self, format: &Format, tags: &Tags, guard: u64, reference: u128, block: Block) -> Result<(), Mismatch> {
+        // An escaped block has no protection, for example because it was never written.
         if tags.escaped(format) {
             return Ok(());
         }
@@ -373,6 +375,7 @@ impl Protection {
         if self.check.storage && format.storage_bits > 0 {
             differ(Tag::Storage, reference >> bits, tags.reference >> bits)?;
         }
+        // In type 3 the reference tag belongs to the application.
         if self.check.reference && format.kind != Kind::Type3 {
             differ(Tag::Reference, reference & ones(bits), tags.reference & ones(bits))?;
         }
@@ -482,6 +485,7 @@ impl Sum {
             Some(algorithm) => Sum::Crc(Box::new(Digest::new_with_init_state(algorithm, state))),
             None => {
                 let mut sum = InternetSum::default();
+                // The state is a folded sum, and one more word with that value continues it.
                 sum.add(&(state as u16).to_be_bytes());
                 Sum::Internet(sum)
             }

@@ -52,6 +52,7 @@ impl FrameReader {
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameTooLong> {
         while let Some(prefix) = self.unread.first_chunk::<4>() {
             let announced = u32::from_be_bytes(*prefix);
+            // Checked before the bytes arrive: a forged length must not make the buffer grow.
             if announced > MOST {
                 return Err(FrameTooLong(announced));
             }
@@ -118,6 +119,7 @@ mod tests {
     #[test]
     fn a_length_nobody_has_is_an_error_and_stays_one() {
         let mut reader = FrameReader::default();
+        // 0x11000 is the maximum of 64 KiB and 4 KiB.
         reader.push(&[0, 1, 0x10, 1]);
         assert_eq!(reader.next_frame(), Err(FrameTooLong(MOST + 1)));
         assert_eq!(reader.next_frame(), Err(FrameTooLong(MOST + 1)));

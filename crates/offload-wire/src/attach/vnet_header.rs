@@ -98,6 +98,7 @@ impl VnetHeader {
             _ => return Err(invalid),
         };
         let gso = Gso { kind, segment_bytes: number(4), header_bytes: number(2) };
+        // Cutting into segments without payload would never finish.
         if gso.segment_bytes == 0 {
             return Err(invalid);
         }

@@ -69,6 +69,7 @@ mod tests {
         let sent = Frame::from(vec![0; 4]);
         let mut corrupt = Corrupt::new(Share::ALWAYS, Seed(1).stream("corrupt"));
         let mut flipped = 0;
+        // Enough draws to hit each of the 32 bits almost certainly; the seed is fixed.
         for _ in 0..1000 {
             corrupt.pass(Crossing { frame: sent.clone(), arrives: Instant::ZERO }, &mut |arrived| {
                 flipped |= u32::from_be_bytes(arrived.frame.data[..].try_into().expect("four bytes"));

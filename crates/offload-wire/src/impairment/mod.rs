@@ -234,6 +234,7 @@ mod tests {
 
     #[test]
     fn one_more_impairment_does_not_change_what_the_others_draw() {
+        // Jitter and reordering come last in the chain, and only change times. The order of the output is the same.
         let without = Impairments { corrupt: Share::NEVER, jitter: Duration::ZERO, reorder: None, ..all() };
         let with = Impairments { corrupt: Share::NEVER, ..all() };
         let numbers = |run: (Vec<(u64, Frame)>, CounterSet)| run.0.into_iter().map(|(_, frame)| frame).collect();
@@ -254,6 +255,7 @@ mod tests {
             "wire_corrupted",
             "wire_reordered",
         ] {
+            // Each impairment must have acted, or the sum above would prove nothing.
             assert!(set.value(name) > 1000, "{name}: {}", set.value(name));
         }
     }

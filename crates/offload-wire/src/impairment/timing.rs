@@ -54,6 +54,7 @@ impl Impairment for Jitter {
         let most = u64::try_from(self.most.as_nanos()).unwrap_or(u64::MAX - 1);
         let on_time = crossing.arrives;
         let delayed = on_time + Duration::from_nanos(self.rng.below(most.saturating_add(1)));
+        // A frame never arrives before the previous one, so jitter keeps the order.
         self.last_arrival = self.last_arrival.max(delayed);
         crossing.arrives = self.last_arrival;
         self.counters.delayed += u64::from(crossing.arrives > on_time);

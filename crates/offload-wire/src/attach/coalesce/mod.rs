@@ -133,6 +133,8 @@ impl Segment {
     /// Parses a frame. Returns the frame itself if it is not TCP, or has extension headers or padding.
     fn of(frame: Frame) -> Result<Segment, Frame> {
         let is_bare = |tcp: &Transport| {
+            // Padding and extension headers would be lost in the joined packet, so such frames pass
+            // separately.
             tcp.end == frame.len()
                 && (tcp.version == Version::Four || tcp.header == tcp.network + Version::Six.header_bytes())
         };
@@ -205,12 +207,15 @@ impl Growing {
     fn takes(&self, segment: &Segment) -> bool {
         let Transport { version, network, payload, .. } = self.first.tcp;
         let bytes = segment.tcp.payload_len();
+        // Cutting the packet again counts the identification up from the first segment's.
         let identification = match version {
             Version::Four => self.first.identification().wrapping_add(self.payloads.len() as u16),
             Version::Six => 0,
         };
         segment.seq() == self.first.seq() + self.payload_bytes as u32
+            // Cutting yields segments as long as the first one, and a shorter last one.
             && (1..=self.first.tcp.payload_len()).contains(&bytes)
+            // The length field of the joined IP packet has 16 bits.
             && payload - network + self.payload_bytes + bytes <= usize::from(u16::MAX)
             && segment.identification() == identification
             && segment.is_like(&self.first)
@@ -224,11 +229,13 @@ impl Growing {
         self.payload_bytes += payload.len();
         self.payloads.push(payload);
         self.last_flags = segment.tcp.last_flags(&segment.frame.data);
+        // A short segment, FIN or PSH can only be the last, so the packet is complete.
         is_short || self.last_flags != 0 || self.payloads.len() == MOST_SEGMENTS
     }
 
     fn into_packet(self) -> OutPacket {
         let Segment { frame, tcp } = self.first;
+        // A single frame is passed on unchanged, with its own checksum.
         if self.payloads.len() == 1 {
             return OutPacket::whole(frame);
         }

@@ -65,6 +65,7 @@ struct Flow {
 
 fn frame(plan: &Plan, flow: &mut Flow) -> Frame {
     if plan.skip {
+        // A gap in the sequence numbers, as after a lost segment.
         flow.seq = flow.seq.wrapping_add(7);
         flow.identification = flow.identification.wrapping_add(2);
     }
@@ -87,6 +88,7 @@ fn frame(plan: &Plan, flow: &mut Flow) -> Frame {
     bytes.extend(&tcp);
     let transport = bytes.len() - tcp.len();
     let packet_bytes = bytes.len();
+    // The length is still zero here, so a checked parse would refuse the packet.
     let headers = Headers::parse_unfinished(&bytes).transport().unwrap();
     headers.version.set_length(&mut bytes[14..], packet_bytes - 14);
     if !plan.six {
@@ -107,6 +109,7 @@ fn frame(plan: &Plan, flow: &mut Flow) -> Frame {
 
 fn frames(plans: &[Plan]) -> Vec<Frame> {
     let mut flows: [Flow; 6] = Default::default();
+    // This flow's sequence numbers wrap within the test.
     flows[1].seq = u32::MAX - 3000;
     flows[2].identification = u16::MAX - 2;
     plans.iter().map(|plan| frame(plan, &mut flows[usize::from(plan.flow) + 3 * usize::from(plan.six)])).collect()
@@ -190,6 +193,7 @@ fn shape(plans: &[Plan]) -> Vec<usize> {
 
 #[test]
 fn bulk_is_joined_as_far_as_an_ip_packet_goes() {
+    // 45 segments of 1448 bytes fill an IP packet of 64 KiB; small segments are limited by their number.
     assert_eq!(shape(&bulk(100)), [45, 45, 10]);
     let small: Vec<Plan> = bulk(100).into_iter().map(|plan| Plan { payload: 100, ..plan }).collect();
     assert_eq!(shape(&small), [64, 36]);
@@ -212,6 +216,7 @@ fn whatever_differs_is_not_joined() {
         shape(&plans)
     };
     assert_eq!(changed(|_| {}), [10]);
+    // A change in any other header field ends the packet, and starts another one.
     assert_eq!(changed(|plan| plan.acknowledgment = 2), [5, 5]);
     assert_eq!(changed(|plan| plan.window = 2), [5, 5]);
     assert_eq!(changed(|plan| plan.timestamp = 2), [5, 5]);
@@ -238,6 +243,7 @@ fn a_checksum_written_as_the_other_zero_stays_as_it_is() {
     sum.add(&second[50..52]);
     let word = !sum.finish();
     set_number(&mut second, end, word);
+    // Both values verify, but only zero can be recreated by computing the checksum.
     for (zero, packets) in [(0, 1), (0xffff, 2)] {
         set_number(&mut second, 50, zero);
         frames[1] = Frame::from(second.clone());

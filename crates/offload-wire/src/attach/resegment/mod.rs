@@ -76,6 +76,8 @@ impl Resegmenter {
         let Some((header, packet)) = self.buffer.get(..bytes).and_then(|filled| filled.split_first_chunk()) else {
             return Err(MalformedPacket::Length(bytes));
         };
+        // A packet that fills the buffer may have been cut by the read. The buffer has a byte more than any
+        // packet.
         if packet.len() < ETHERNET_BYTES || bytes == self.buffer.len() {
             return Err(MalformedPacket::Length(bytes));
         }
@@ -136,6 +138,7 @@ impl Cut {
     fn plan(packet: &[u8], header: VnetHeader) -> Option<Cut> {
         let VnetHeader { checksum, gso: Some(Gso { kind, segment_bytes, .. }) } = header else {
             if let Some(PartialChecksum { start, offset }) = header.checksum
+                // The field must lie in the packet, because `complete` writes there without a further check.
                 && usize::from(start) + usize::from(offset) + 2 > packet.len()
             {
                 return None;
@@ -144,12 +147,15 @@ impl Cut {
         };
         // A request for segments includes the checksum offsets, because every segment needs its own checksum.
         let PartialChecksum { start, offset } = checksum?;
+        // A super-segment may be too long for its length fields, so these are ignored.
         let transport = Headers::parse_unfinished(packet).transport()?;
         let is_of_kind = match kind {
             GsoKind::Tcp4 => (transport.protocol, transport.version) == (Protocol::Tcp, Version::Four),
             GsoKind::Tcp6 => (transport.protocol, transport.version) == (Protocol::Tcp, Version::Six),
             GsoKind::Udp => transport.protocol == Protocol::Udp,
         };
+        // The kernel's offsets must agree with the headers. Otherwise the packet is of another kind than
+        // announced.
         let field = transport.checksum() - transport.header;
         if !is_of_kind || usize::from(start) != transport.header || usize::from(offset) != field {
             return None;

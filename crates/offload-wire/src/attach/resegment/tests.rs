@@ -72,6 +72,7 @@ fn gso(kind: GsoKind, segment_bytes: u16, start: u16, offset: u16) -> VnetHeader
 
 /// Cuts the packet with the NIC's own segmentation.
 fn by_the_device(packet: &[u8], header_bytes: usize, mss: u16) -> Vec<Bytes> {
+    // The device must not be limited by its MTU or delayed, so that all segments come out at once.
     let config = NicConfig { mtu: 9000, line_rate: None, delays: Delays::NONE, ..NicConfig::default() };
     let (mut device, mut driver) = nic_sim::nic(config);
     let seq = Seq(u32::from_be_bytes(packet[38..42].try_into().unwrap()));
@@ -143,6 +144,7 @@ proptest! {
             };
             let udp = UdpPacket::new_checked(body).unwrap();
             prop_assert_eq!(usize::from(udp.len()), body.len());
+            // A checksum of zero would mean that the datagram has none.
             prop_assert!(udp.checksum() != 0 && udp.verify_checksum(&source, &destination));
             received.extend_from_slice(udp.payload());
         }
@@ -171,6 +173,7 @@ proptest! {
     ) {
         let mut packet = bytes;
         let mut header = header;
+        // Random bytes alone would seldom pass the first checks, so half of the cases get plausible headers.
         if sensible {
             header[0] = 1;
             header[1] = [0, 1, 4, 5][usize::from(header[1] % 4)];
@@ -187,6 +190,7 @@ proptest! {
             let mut frames = 0;
             while let Some(frame) = resegmenter.next_frame() {
                 frames += 1;
+                // A hostile packet must not be amplified.
                 prop_assert!(frame.len() <= packet.len());
             }
             prop_assert!((1..=packet.len().max(1)).contains(&frames));
@@ -202,6 +206,7 @@ fn a_tag_in_front_changes_nothing_behind_it() {
     half_done(&mut tagged, 38);
     let frames = cut(gso(GsoKind::Tcp4, 1448, 38, 16), &tagged).unwrap();
     let untagged: Vec<Bytes> = frames.iter().map(|frame| [&frame[..12], &frame[16..]].concat().into()).collect();
+    // The device segments the untagged packet. The tag must be the only difference.
     assert_eq!(untagged, by_the_device(&plain, 66, 1448));
 }
 
