@@ -91,6 +91,7 @@ impl Contexts {
     pub(super) fn note_done(&mut self, handle: Handle) -> bool {
         let Some(shadow) = self.shadow_mut(handle) else { return false };
         shadow.under_way -= 1;
+        // The device may still refer to a context while a descriptor of it is in flight.
         let unused = shadow.leaving && shadow.under_way == 0;
         self.leaving -= usize::from(unused);
         unused
@@ -134,6 +135,8 @@ impl Contexts {
         let shadow = if from_pool && !pool.is_empty() {
             shadow
         } else {
+            // Without `from_pool`, a parked place is the last resort: it serves a flow's transmit context
+            // without a confirmation.
             match slots.insert(shadow) {
                 Ok(handle) => return Some((handle, false)),
                 Err(shadow) => shadow,
@@ -213,6 +216,7 @@ mod tests {
 
     #[test]
     fn the_last_descriptor_of_what_leaves_is_waited_for() {
+        // Each way in which a leaving context can end must also end the wait for it.
         for way in ["done", "vacated", "parked", "reset"] {
             let mut contexts = contexts();
             let (handle, _) = occupy(&mut contexts, false).unwrap();

@@ -48,6 +48,7 @@ impl Driver {
     pub(super) fn reap_control(&mut self) {
         while let Some(completion) = self.rings.control_completions.pop() {
             if completion.is_answer() {
+                // Saturating, because the report of a reset clears the count.
                 self.control.under_way = self.control.under_way.saturating_sub(1);
             }
             match completion {
@@ -88,6 +89,7 @@ impl Driver {
 
     fn note_created(&mut self, handle: Handle) {
         let Some(shadow) = self.contexts.shadow(handle) else { return };
+        // A transmit context is usable at once, so its creation is no news.
         if shadow.direction == Direction::Receive {
             match shadow.flow {
                 Some(flow) => self.events.push_back(DeviceEvent::Ready { flow, handle }),
@@ -139,6 +141,7 @@ impl Driver {
 
     /// Gives the device a command, now or once there is room.
     pub(super) fn give_or_wait(&mut self, command: Waiting) {
+        // Commands that wait go first, to keep the order of a context's commands.
         if self.control.is_waiting() || !self.has_room_for_control() {
             if self.control.waits.insert(command) {
                 self.control.waiting.push_back(command);
@@ -192,6 +195,8 @@ impl Driver {
     fn give_up(&mut self, handle: Handle) -> Result<(), Refused> {
         // The device may have refused the context meanwhile.
         let Some(shadow) = self.contexts.shadow(handle) else { return Ok(()) };
+        // Only transmit contexts are parked: a receive context must be confirmed, because packets may still
+        // arrive for it.
         let transmits = shadow.direction == Direction::Transmit;
         let pool = self.description(handle.engine()).map_or(0, |engine| engine.info.pool);
         if !transmits || self.contexts.pooled(handle.engine()) >= pool {

@@ -102,8 +102,10 @@ impl Contexts for Driver {
         self.counts.of(context).direction(direction).removed += 1;
         match self.contexts.leave(context) {
             Some(true) => self.give_or_wait(Waiting::GiveUp(context)),
+            // Descriptors are in flight. The last completion will remove the context.
             Some(false) => {
                 self.wake_when_sent();
+                // The last completion may have arrived before the wake-up was requested.
                 self.reap_sent();
             }
             None => {}
@@ -120,6 +122,7 @@ impl Contexts for Driver {
 impl Driver {
     fn create_context(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
         let NewContext { engine, direction, flow, keys, spec } = new;
+        // A key of another engine would divert its packets to this context.
         let has_foreign = keys.iter().any(|key| is_foreign(key, engine));
         if !self.description(engine).is_some_and(has_contexts_here) || has_foreign {
             return Err((Refused::Unsupported, spec));

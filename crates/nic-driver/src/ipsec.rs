@@ -41,6 +41,7 @@ impl Driver {
             EspAsk::Finish { sa, at, .. } => {
                 let known = self.ordered.sending(sa) == Some(&OffloadKind::Crypto);
                 let payload = packet.ask.mss.map_or(packet.payload_len(), usize::from);
+                // The offset comes from the caller, and may lie beyond the packet.
                 let encrypted = (packet.header.len() + payload).checked_sub(usize::from(at) + offload_esp::ESP_AND_IV);
                 let longest = usize::from(self.config.mtu) + ETHERNET_BYTES;
                 known
@@ -94,6 +95,7 @@ impl IpsecDevice for Driver {
 
     fn remove_sa(&mut self, sa: Handle) {
         let Some(context) = self.ordered.slots.get_mut(sa) else { return };
+        // A repeated removal must not post a second command.
         if !core::mem::replace(&mut context.leaving, true) {
             self.post_or_wait(ControlCommand::Destroy { handle: sa });
         }

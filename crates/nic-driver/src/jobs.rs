@@ -219,6 +219,7 @@ impl JobQueue for JobDriver {
             return Ok(());
         }
         if self.session(job.session).is_none_or(|session| session.leaving) {
+            // The session is gone or never existed, so the device need not see the job.
             self.ended.push_back(job.done(Outcome::failed(JobStatus::NoSession)));
             return Ok(());
         }
@@ -245,6 +246,7 @@ impl JobQueue for JobDriver {
 
     fn arm(&mut self, waker: &Waker) -> bool {
         self.rings.interrupt.arm(waker);
+        // A reset without any completion must also wake the task, because it ends the sessions.
         let is_reset = self.rings.resets.read() != self.epoch;
         let nothing_here = self.ended.is_empty() && self.news.is_empty();
         // Read before the completion ring, so that entries that the device pushed before it disappeared are still

@@ -199,6 +199,7 @@ impl NetDevice for Driver {
             self.post_buffers();
             return None;
         };
+        // A buffer holds several packets. Only the completion of its last packet frees its entry.
         self.buffers_out -= usize::from(completion.ends_buffer);
         // Buffers are given in batches, at the latest when the device has used half of them.
         if self.buffers_out * 2 < self.config.receive_buffers() {
@@ -227,6 +228,7 @@ impl NetDevice for Driver {
         let waits_for_sends =
             self.send.is_starved() || self.contexts.waits_for_sends() || self.ordered.waits_for_sends();
         // Register before the checks below, so that an event between check and sleep still wakes the task.
+        // Registered even if unused now: `wake_when_sent` may arm the interrupt while the task is asleep.
         self.rings.send_interrupt.register(waker);
         if waits_for_sends {
             self.rings.send_interrupt.rearm();

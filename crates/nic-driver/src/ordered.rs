@@ -152,6 +152,7 @@ impl Driver {
     }
 
     pub(super) fn post_command(&mut self, command: ControlCommand) {
+        // Only creations and removals have completions that somebody waits for.
         if Change::by(&command).is_some() {
             self.ordered.under_way += 1;
             self.wake_when_sent();
@@ -161,6 +162,7 @@ impl Driver {
 
     /// Posts a command now, or once there is room. For removals and changes, which must not fail.
     pub(super) fn post_or_wait(&mut self, command: ControlCommand) {
+        // Always queued first, so that a later command cannot overtake one that waits for room.
         self.ordered.waiting.push_back(command);
         self.post_waiting_commands();
         if !self.ordered.waiting.is_empty() {

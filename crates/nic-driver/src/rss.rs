@@ -38,6 +38,7 @@ impl RssDevice for Driver {
     }
 
     fn set_indirection(&mut self, table: &[u16; INDIRECTION_ENTRIES]) -> Result<(), Refused> {
+        // The device would index a queue that does not exist.
         if table.iter().any(|queue| *queue >= self.rss.queues) {
             return Err(Refused::Unsupported);
         }

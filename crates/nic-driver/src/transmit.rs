@@ -82,6 +82,7 @@ impl SendQueue {
             0 => usize::from(held.bytes < held.rate / PACED_SHARE_OF_A_SECOND),
             packets => packets,
         };
+        // Paced packets may wait for long. The last quarter keeps the ring usable for all others.
         let of_all = (config.send_ring / 4 * 3).saturating_sub(self.paced);
         self.note_room(of_flow.min(of_all).min(self.packets()))
     }
@@ -148,6 +149,7 @@ impl SendQueue {
             }
             None => self.bytes -= posted.bytes as usize,
         }
+        // One completion is enough to announce room, because the caller asks for the exact amount itself.
         if self.starved.take() {
             self.room_again.set(true);
         }
@@ -168,6 +170,7 @@ impl Driver {
             return Sent::Dropped(DropReason::Unsupported);
         }
         let has_context = packet.ask.has_context();
+        // A packet with contexts may need a resync in front, so it requires the room of the worst case.
         let fits = if has_context { self.send.packets() > 0 } else { self.send.has_room() };
         if !fits {
             self.counters.tx_queue_dropped += 1;
@@ -236,6 +239,7 @@ impl Driver {
             Some(mss) => {
                 let segment = packet.header.len() + usize::from(mss);
                 mss > 0
+                    // Only UDP datagrams need this capability.
                     && (self.config.udp_segmentation
                         || sender(packet).is_none_or(|flow| flow.protocol != Protocol::Udp))
                     && payload <= self.config.tso_max_bytes as usize
@@ -317,6 +321,7 @@ mod tests {
     #[test]
     fn what_its_device_cannot_send_a_driver_refuses() {
         let able = NicConfig::default;
+        // Each row of the table changes one capability or one request, so that a failure names its cause.
         let cut = |mss| TxAsk { mss: Some(mss), ..TxAsk::default() };
         let checked = TxAsk { checksum: true, ..TxAsk::default() };
         let paced = TxAsk { rate: NonZeroU64::new(1_000_000), ..TxAsk::default() };

@@ -62,6 +62,7 @@ impl Engines {
 
     /// Converts the list into a device's engines, and gives them the stages.
     pub fn into_installed(mut self) -> Vec<Installed> {
+        // Done last, so that stages work in any engine no matter in which order both were added.
         for engine in &mut self.installed {
             engine.any_mut().take_stages(&self.stages);
         }

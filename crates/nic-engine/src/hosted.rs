@@ -162,6 +162,7 @@ face! {
         /// Adds the counters to `sum`, if it is a struct of their type.
         fn add_counters(&self, sum: &mut dyn Any) {
             if let Some(sum) = sum.downcast_mut::<E::Counters>() {
+                // A sum of another type belongs to another engine.
                 *sum += self.counters;
             }
         }
@@ -174,6 +175,8 @@ face! {
         /// Creates a context, to be stored by [`put`](Self::put). Returns false if the handle is beyond the capacity,
         /// or the engine refuses.
         fn make(&mut self, queue: usize, handle: Handle, direction: Direction, spec: Spec) -> bool {
+            // A handle comes from the driver, so its place is checked against the capacity before anything is
+            // allocated.
             let spec = if handle.place() < self.places { spec.downcast::<E::Spec>().ok() } else { None };
             self.made = spec.and_then(|spec| self.engine.create_for(queue, direction, *spec));
             self.made.is_some()
@@ -232,6 +235,7 @@ face! {
 
         /// Calls [`Engine::command`] for a context that is on the NIC.
         fn command(&mut self, handle: Handle, command: Spec) {
+            // A command of another engine's type is ignored: a driver must not be able to stop the device.
             if let (Some(context), Ok(command)) = (self.slab.get(handle), command.downcast()) {
                 E::command(context, *command);
             }
@@ -332,6 +336,7 @@ face! {
     pub trait AnyPacket: AnyEngine for [E: PacketEngine] Hosted<E, E::Seen> {
         /// Calls [`PacketEngine::look`], and keeps the result for [`open`](Self::open).
         fn look(&mut self, frame: &[u8], headers: &Headers) -> Shown<()> {
+            // The result is kept here, because the device calls `open` only after it has fetched the context.
             match self.engine.look(frame, headers) {
                 Shown::Nothing => Shown::Nothing,
                 Shown::Key(key, seen) => {
@@ -361,6 +366,7 @@ face! {
 
         /// Calls [`PacketEngine::open`] for the last frame that was looked at.
         fn open(&mut self, handle: Handle, frame: &[u8]) -> Opened {
+            // Taken, so that the result of one frame can never be used for another.
             let (Some(context), Some(seen)) = (self.slab.get(handle), self.seen.take()) else {
                 return Opened::Untouched(PacketMark::None);
             };

@@ -29,6 +29,7 @@ impl ContextImage {
     /// # Panics
     /// If the values exceed the size of an image.
     pub fn of(write: impl FnOnce(&mut ImageWriter<'_>)) -> ContextImage {
+        // Wiped on drop: a state may contain key material, such as keystream.
         let mut bytes = Zeroizing::new([0; ContextImage::BYTES]);
         let mut writer = ImageWriter { rest: &mut bytes[..] };
         write(&mut writer);
@@ -39,6 +40,7 @@ impl ContextImage {
     /// Reads values from the image.
     pub fn read<T>(&self, read: impl FnOnce(&mut ImageReader<'_>) -> Option<T>) -> Option<T> {
         let mut bytes = Zeroizing::new([0; ContextImage::BYTES]);
+        // The unused rest reads as zeros, like the memory that hardware would have written.
         bytes[..self.used.len()].copy_from_slice(&self.used);
         read(&mut ImageReader { rest: &bytes[..] })
     }

@@ -94,8 +94,10 @@ impl<'a> Payload<'a> {
         if self.is_opened {
             return None;
         }
+        // An engine below may have appended a result that it then rejected.
         self.buffer.truncate(self.start);
         let (is_opened, result) = f(self.wire, self.buffer);
+        // A result of another length would shift the following bytes of the stream.
         self.is_opened = is_opened && self.buffer.len() == self.start + self.wire.len();
         Some(result)
     }
@@ -130,6 +132,7 @@ impl<'a> Payload<'a> {
             return;
         }
         buffer.truncate(start);
+        // The common case: the bytes of the wire are contiguous.
         if placed.is_empty() {
             return buffer.extend_from_slice(wire);
         }

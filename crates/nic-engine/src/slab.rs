@@ -68,6 +68,7 @@ face! {
         fn read_back(&mut self, handle: Handle, at: usize) -> bool {
             let Some(entry) = self.entry_mut(handle) else { return false };
             let Stored::InHost(image) = &entry.state else { return false };
+            // `load` refuses an image that `save` cannot have written.
             let Some(state) = image.read(E::load) else { return false };
             entry.state = Stored::OnNic(state, at);
             true
@@ -77,6 +78,7 @@ face! {
         /// moved.
         fn write_out_if_unused(&mut self, handle: Handle) -> bool {
             let Some(entry) = self.entry_mut(handle) else { return false };
+            // A second chance: a context that was used since the last round stays, as in the CLOCK algorithm.
             if core::mem::take(&mut entry.used) {
                 return false;
             }
@@ -112,6 +114,7 @@ impl<E: Engine> Slab<E> {
         if place >= self.places.len() {
             self.places.resize_with(place + 1, || None);
         }
+        // Sessions of jobs take no memory for a flow that they do not have.
         let subject = (subject != Subject::default()).then(|| Box::new(subject));
         self.places[place] = Some(Entry { handle, subject, state: Stored::OnNic(state, at), held, used: true });
     }

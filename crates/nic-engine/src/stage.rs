@@ -184,6 +184,7 @@ impl StageKeys {
     /// meanwhile.
     pub fn lend(&mut self, key: Handle, lent: Option<Lent>) -> bool {
         let Some((_, place)) = self.0.iter().find(|(known, _)| *known == key) else { return false };
+        // The refusal is reset with every change, because it concerns only the object that was lent last.
         let before = core::mem::replace(&mut *place.place(), Place { lent, is_refused: false });
         before.is_refused
     }
@@ -207,6 +208,7 @@ pub struct Stages(Vec<Box<dyn Stage>>);
 impl Stages {
     /// Passes the next data of a unit through all stages, in place. Returns false if a stage found the data invalid.
     pub fn pass(&self, run: Run, states: &mut StageStates, bytes: &mut [u8]) -> bool {
+        // The first stage that finds an error ends the run: later ones would work on wrong data.
         let mut stages = self.0.iter().zip(&mut states.0);
         match run.direction {
             Direction::Transmit => stages.all(|(stage, state)| stage.pass(run, state, bytes)),
@@ -262,6 +264,8 @@ impl StageMakers {
             return None;
         }
         let stages = specs.into_iter().map(|StageSpec { name, spec }| {
+            // One unknown stage refuses the whole context. Silently omitting it would put other bytes on the
+            // wire.
             let maker = self.0.iter().find(|maker| maker.name == name)?;
             (maker.make)(spec)
         });
@@ -335,6 +339,7 @@ mod tests {
         runs.iter_mut().all(|run| {
             let here = Run { direction, unit: 3, at };
             at += run.len() as u64;
+            // The context may move to host memory between any two runs.
             let image = ContextImage::of(|image| states.put(image));
             assert_eq!(image.read(StageStates::take), Some(states));
             stages.pass(here, &mut states, run)

@@ -75,7 +75,10 @@ impl NicConfig {
     pub fn of_each_queue(&self) -> NicConfig {
         let share = u32::from(self.queues.max(1));
         NicConfig {
+            // Only the shared port knows all frames on the line, so a single queue cannot keep the line's
+            // time.
             line_rate: if share > 1 { None } else { self.line_rate },
+            // The cache and the bus are one device's, divided evenly.
             context_cache_bytes: self.context_cache_bytes / share as usize,
             costs: self.costs.of_each_queue(share),
             ..self.clone()
@@ -124,6 +127,7 @@ impl<E> NicConfig<E> {
     /// ```
     pub fn receive_buffer_bytes(&self) -> usize {
         let frame = (usize::from(self.mtu) + ETHERNET_BYTES).next_multiple_of(64);
+        // Twice the largest packet, so that at least half of a buffer is used before its rest is too short.
         let joined = LRO_BUFFER_BYTES.max(2 * self.lro_max_bytes as usize);
         if self.lro { joined.max(frame) } else { frame }
     }
@@ -133,6 +137,7 @@ impl<E> NicConfig<E> {
         if !self.lro {
             return self.receive_ring;
         }
+        // With LRO the buffers are larger, and fewer of them give the same memory as without.
         let bytes = self.receive_ring * (usize::from(self.mtu) + ETHERNET_BYTES);
         // At least two: one is being filled while the host has the other.
         bytes.div_ceil(self.receive_buffer_bytes()).max(2).min(self.receive_ring)
@@ -242,6 +247,7 @@ impl Costs {
         let time = |bytes: u64, rate: Option<u64>| {
             rate.map_or(0, |rate| u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1)))
         };
+        // Bus and engines work as a pipeline: the slower one determines the time.
         let moving = time(pcie_bytes, self.pcie_rate).max(time(engine_bytes, self.crypto_rate));
         let fetching = self.context_fetch.as_nanos() * u128::from(fetches);
         Duration::from_nanos(u64::try_from(moving + fetching).unwrap_or(u64::MAX))

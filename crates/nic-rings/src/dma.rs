@@ -46,6 +46,7 @@ offload_base::counters! {
 /// Returns the size of a send descriptor in bytes: control segment, Ethernet segment with inlined headers, and one
 /// segment per fragment, rounded up to whole blocks.
 pub const fn packet_descriptor_bytes(header_bytes: usize, fragments: usize) -> u64 {
+    // Headers are inlined, so that the device needs no second fetch for them.
     let segments = CONTROL_SEGMENT + ETHERNET_SEGMENT + header_bytes + fragments * DATA_SEGMENT;
     (segments.div_ceil(SEND_BLOCK) * SEND_BLOCK) as u64
 }

@@ -91,6 +91,7 @@ pub struct Resets(Arc<AtomicU64>);
 impl Resets {
     /// Counts one reset.
     pub fn count(&self) {
+        // Pairs with the acquiring load in `read`: the completions pushed before are then visible.
         self.0.fetch_add(1, Ordering::Release);
     }
 
@@ -175,6 +176,7 @@ pub fn job_rings(depth: usize) -> (DeviceJobRings, DriverJobRings) {
     let (device_completions, completions) = ring(depth);
     let resets = Resets::default();
     let (doorbell, interrupt) = (Signal::new(), Signal::new());
+    // Both ends share the consumer, so that the driver can take back the entries of a device that is gone.
     let submitted = Submitted(Arc::new(Mutex::new(submitted)));
     let device = DeviceJobRings {
         submitted: submitted.clone(),

@@ -309,6 +309,7 @@ impl ControlCompletion {
     /// Tests whether this answers a command. Other reports are spontaneous.
     pub fn is_answer(&self) -> bool {
         match self {
+            // Listed without a wildcard, so that a new completion must be assigned to one of the two kinds.
             ControlCompletion::Event(_) | ControlCompletion::KeyMissing { .. } | ControlCompletion::Reset { .. } => {
                 false
             }

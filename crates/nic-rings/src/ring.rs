@@ -39,6 +39,7 @@ pub struct Producer<T> {
 impl<T> Producer<T> {
     /// Returns the number of entries that can be staged now.
     pub fn room(&self) -> usize {
+        // Staged entries have room reserved, so that publishing cannot fail.
         self.published.slots() - self.staged.len()
     }
 
@@ -62,6 +63,7 @@ impl<T> Producer<T> {
     /// Publishes all staged entries at once, and returns their number.
     pub fn publish(&mut self) -> usize {
         let count = self.staged.len();
+        // One chunk makes all entries visible with a single store, as one doorbell announces them.
         if let Ok(chunk) = self.published.write_chunk_uninit(count) {
             chunk.fill_from_iter(self.staged.drain(..));
         }
@@ -137,6 +139,7 @@ mod tests {
             for (number, step) in steps.into_iter().enumerate() {
                 match step {
                     Step::Stage => {
+                        // Staged entries count, although the consumer cannot see them.
                         let fits = staged.len() + visible.len() < capacity;
                         prop_assert_eq!(producer.stage(number).is_ok(), fits);
                         if fits {
@@ -172,6 +175,7 @@ mod tests {
             }
         });
         for mut entry in 0..count {
+            // The ring is much smaller than the number of entries, so both ends must wait for each other.
             while let Err(back) = producer.push(entry) {
                 entry = back;
                 std::thread::yield_now();

@@ -39,6 +39,7 @@ impl Toeplitz {
     /// Creates the hash with `key`.
     pub fn new(key: &[u8; 40]) -> Toeplitz {
         let mut sums = Box::new([[0; 16]; 2 * LONGEST_INPUT]);
+        // The hash is linear without carry, so the contribution of each half byte can be tabulated.
         for (place, of_place) in sums.iter_mut().enumerate() {
             for (value, sum) in of_place.iter_mut().enumerate() {
                 let bits = (0..4).filter(|bit| value >> (3 - bit) & 1 == 1);
@@ -51,6 +52,7 @@ impl Toeplitz {
     /// Hashes the packets of `flow` that the local end receives.
     pub fn of_flow(&self, flow: &FlowKey) -> u32 {
         let mut input = Input::new();
+        // A received packet has the remote address as its source.
         for address in [flow.remote.ip(), flow.local.ip()] {
             match address {
                 IpAddr::V4(address) => input.extend_from_slice(&address.octets()),
@@ -71,6 +73,7 @@ impl Toeplitz {
             Version::Six => network + 8..network + 40,
         };
         let mut input = Input::from_slice(frame.get(addresses)?);
+        // Only the first fragment has ports. Hashing addresses alone keeps all fragments on one queue.
         if !headers.is_fragment() && matches!(protocol, TCP | UDP) {
             input.extend_from_slice(frame.get(upper..upper + 4)?);
         }
@@ -97,6 +100,7 @@ pub fn first_queue(hash: u32, queues: u16) -> u16 {
 /// Returns the 32 bits of the key at `bit`.
 fn window(key: &[u8; 40], bit: usize) -> u32 {
     let first = bit / 8;
+    // Eight bytes cover 32 bits at any bit offset. Behind the key's end only unused bits are read.
     let bytes: [u8; 8] = core::array::from_fn(|at| key.get(first + at).copied().unwrap_or(0));
     (u64::from_be_bytes(bytes) << (bit % 8) >> 32) as u32
 }
@@ -179,6 +183,7 @@ mod tests {
             assert_eq!(hash.of_flow(&FlowKey::tcp(destination, source)), ports);
             assert_eq!(of_frame(&hash, &frame(source, destination, true)), Some(addresses), "a fragment has no ports");
             let mut other = whole;
+            // Replaces the protocol number by that of ESP.
             other[if source.is_ipv4() { ETHERNET_BYTES + 9 } else { ETHERNET_BYTES + 6 }] = 50;
             assert_eq!(of_frame(&hash, &other), Some(addresses), "nor has ESP");
         }
@@ -193,6 +198,7 @@ mod tests {
         for (destination, source, ..) in VECTORS {
             let whole = frame(source.parse().unwrap(), destination.parse().unwrap(), false);
             for cut in 0..whole.len() {
+                // A truncated packet would otherwise be steered by bytes that the sender did not write.
                 assert_eq!(of_frame(&hash, &whole[..cut]), None, "{cut} bytes of it");
             }
             assert!(of_frame(&hash, &whole).is_some());

@@ -56,6 +56,7 @@ impl Signal {
     /// Arms the signal with the waker of the last [`arm`](Self::arm) or [`register`](Self::register). After this call,
     /// the caller must check for entries published before.
     pub fn rearm(&self) {
+        // The fence orders this store before the consumer's next look at the ring.
         self.shared.armed.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
     }
@@ -67,6 +68,7 @@ impl Signal {
 
     /// Tests whether a raise would wake the consumer. The producer must publish first.
     pub fn is_armed(&self) -> bool {
+        // The fence orders the producer's publishing before this look at the flag.
         fence(Ordering::SeqCst);
         self.shared.armed.load(Ordering::Relaxed)
     }
@@ -74,6 +76,7 @@ impl Signal {
     /// Wakes the consumer if the signal is armed, and returns whether it was.
     pub fn raise(&self) -> bool {
         fence(Ordering::SeqCst);
+        // The swap lets only one of several raises wake the consumer.
         let armed = self.shared.armed.swap(false, Ordering::Acquire);
         if armed {
             self.shared.waker.wake();

@@ -149,6 +149,7 @@ impl Driver {
     /// # Errors
     /// Returns the unit if its bytes are not in the queue as they were first queued.
     fn ahead(&self, layer: Layer, context: Handle, end: u64, source: &dyn RecordSource) -> Result<Bytes, Unit> {
+        // Most engines need no bytes ahead, and then the transport is not asked.
         let looks_ahead = self.description(context.engine()).map_or(0, |engine| engine.info.looks_ahead);
         if looks_ahead == 0 {
             return Ok(Bytes::new());
@@ -161,6 +162,7 @@ impl Driver {
         let mut bytes = BytesMut::new();
         let mut is_queued = true;
         source.pieces(layer, end, until, &mut |piece| {
+            // Bytes that software has sealed meanwhile are ciphertext, which the engine cannot use as content.
             is_queued &= piece.tag.context(layer) == Some(context);
             bytes.extend_from_slice(&piece.bytes);
         });
@@ -223,6 +225,8 @@ impl Driver {
             if sending.is_some_and(|sending| sending.stands_at == Some(part.offset)) {
                 return Ok(Step::Ready);
             }
+            // A first transmission moves the context along even without changed bytes, or it would be out of
+            // place for the next one.
             let is_new = sending.is_some_and(|at| at.sent_to.is_none_or(|sent_to| part.offset >= sent_to));
             needed = self.first_touched(layer, &[part], source)?;
             if needed.is_none() && !is_new {
@@ -254,6 +258,7 @@ impl Driver {
     ) -> Option<Beginning> {
         let first = brought.first().copied().or(within)?;
         let parts = brought.iter().chain(&within);
+        // One restart serves one context. A packet with bytes of two needs software.
         if parts.clone().any(|part| part.context != first.context) {
             return None;
         }
@@ -266,6 +271,7 @@ impl Driver {
         let Lookup::In(unit) = source.unit_at(layer, first.offset) else { return None };
         let resync = self.transmit_resync(first.context);
         if resync == TransmitResync::NextRecord {
+            // Going back would need the bytes in between again, which this method never reads twice.
             let is_ahead = sending.stands_at.is_none_or(|stands_at| first.offset > stands_at);
             if !is_ahead || first.offset != unit.offset {
                 self.counts.of(first.context).ooo += 1;
@@ -281,6 +287,7 @@ impl Driver {
             _ => None,
         });
         let lower: usize = lower.sum();
+        // The room on the ring was checked for one restart. A second one must fit into the same room.
         (lower == 0 || begin.dumps.len() + lower <= most).then_some(begin)
     }
 
@@ -358,6 +365,7 @@ impl Driver {
         }
         self.post_parameters(context, unit);
         // The fence of a lower layer serves this layer too, if no descriptor depends on its parameters in between.
+        // Without DUMPs, nothing depends on these parameters before the lower layer's fence.
         if !fence_follows || !begin.dumps.is_empty() {
             self.post(SendDescriptor::Fence);
         }

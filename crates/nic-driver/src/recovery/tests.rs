@@ -70,6 +70,7 @@ impl Rig {
     }
 
     fn post(&mut self, context: Handle, seq: u32) -> String {
+        // TLS changes every byte, NVMe/TCP only the digest at the end of its unit.
         let touched_from = if context.engine() == engines::TLS { 0 } else { RECORD - 4 };
         self.post_with(seq, [Some(context), None], &Records(touched_from))
     }
@@ -109,6 +110,7 @@ fn a_fence_stands_between_parameters_and_what_goes_by_them() {
     let context = rig.tls();
     assert_eq!(rig.post(context, 0), "PPF.", "a context's first parameters");
     assert_eq!(rig.post(context, 1000), ".");
+    // A retransmission in the same record: the static parameters still hold.
     assert_eq!(rig.post(context, 1000), "PFd.", "the record number is the one it counts from");
     assert_eq!(rig.post(context, 2 * RECORD + 1501), "PPFdd.");
 
@@ -183,6 +185,7 @@ impl Rig {
     /// Creates a rig with a counting engine, and a ring with exactly the space for the most expensive packet.
     fn tight() -> (Rig, Handle, Handle) {
         let mut config = NicConfig::default();
+        // A ring of exactly this size fails if any packet needs more.
         config.send_ring = descriptors_at_most(&config, &EngineConfigs::default().engines().descriptions());
         let (device, driver) = crate::tests::driver_with(config, |engines| {
             let number = engines.len() as u8;
@@ -231,6 +234,7 @@ fn what_two_contexts_need_at_most_finds_room() {
         posted +=
             usize::from(matches!(entries.last(), Some(last) if matches!(last.descriptor, SendDescriptor::Packet(_))));
     }
+    // Most positions must be restored by the device, or the test would only exercise software.
     assert!(posted > 20, "{posted}");
 }
 
