@@ -101,6 +101,7 @@ impl Preconditions {
         if self.is_empty() {
             return Ok(());
         }
+        // Something without a version has neither tag nor date, so only `*` can match it.
         let version = if let Current::Version(version) = current { Some(version) } else { None };
         let tag = version.map(FileVersion::entity_tag);
         let is_present = !matches!(current, Current::Absent);
@@ -153,6 +154,7 @@ impl Preconditions {
 
 /// Returns the value of a field, if it is a single line of ASCII.
 pub(crate) fn single<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    // A repeated field is ambiguous, so it counts as missing.
     let mut lines = fields.get_all(name).iter();
     let line = lines.next()?.to_str().ok()?;
     lines.next().is_none().then_some(line.trim_ascii())

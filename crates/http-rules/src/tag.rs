@@ -66,6 +66,7 @@ impl TagField {
     ) -> TagField {
         let (mut stars, mut tags, mut has) = (0, 0, false);
         for line in lines {
+            // Bytes instead of text, because a tag may contain bytes beyond ASCII.
             let mut rest = line.as_bytes();
             loop {
                 rest = rest.trim_ascii_start();

@@ -133,6 +133,7 @@ face! {
         fn description(&self, number: u8) -> EngineDescription {
             let info = EngineInfo::new(number, E::NAME, self.places);
             let info = EngineInfo { counts_units: self.counts_units == Some(true), ..info };
+            // Only engines that follow flows count units or not, so this tells them apart.
             let transmit_resync = self.counts_units.map(|_| TransmitResync::default());
             let mut description = EngineDescription { transmit_resync, ..EngineDescription::new(info) };
             self.engine.describe(&mut description);
@@ -243,6 +244,7 @@ face! {
 
         /// Calls [`Engine::change_for`].
         fn change(&mut self, queue: usize, change: Spec) {
+            // Like a command, a change of another engine's type is ignored.
             if let Ok(change) = change.downcast() {
                 self.engine.change_for(queue, *change);
             }
@@ -386,6 +388,7 @@ face! {
 
         /// Calls [`PacketEngine::begin`].
         fn begin(&mut self, ask: PacketAsk, packet: &mut TxPacket) -> Option<Wrapping> {
+            // Boxed, so that the device can keep the state without knowing its type.
             let wrapping = self.engine.begin(self.slab.get(ask.context)?, ask, packet, &mut self.counters)?;
             Some(Box::new(wrapping))
         }

@@ -33,6 +33,8 @@ impl ContextImage {
         let mut bytes = Zeroizing::new([0; ContextImage::BYTES]);
         let mut writer = ImageWriter { rest: &mut bytes[..] };
         write(&mut writer);
+        // Only the written part is stored. A million idle contexts should not hold a million zero-filled
+        // tails.
         let left = writer.rest.len();
         ContextImage { used: bytes[..ContextImage::BYTES - left].into() }
     }

@@ -120,6 +120,7 @@ impl<'a> Payload<'a> {
 
     /// Sets the pieces that were filled with bytes of the payload, with their offsets in the payload, in order.
     pub fn place(&mut self, pieces: Placements) {
+        // An engine that placed nothing must not discard the pieces of the engine below.
         if !pieces.is_empty() {
             *self.placed = pieces;
         }

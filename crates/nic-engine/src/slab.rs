@@ -111,6 +111,7 @@ impl<E: Engine> Slab<E> {
     /// Stores a context in its handle's place. `at` is its position in the clock.
     pub(crate) fn insert(&mut self, handle: Handle, subject: Subject, state: E::State, held: E::Held, at: usize) {
         let place = handle.place() as usize;
+        // Grown on demand: an engine may have room for a million contexts that never come.
         if place >= self.places.len() {
             self.places.resize_with(place + 1, || None);
         }

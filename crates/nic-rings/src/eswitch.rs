@@ -138,6 +138,7 @@ pub fn eswitch_rings(commands: usize, frames: usize) -> (EswitchDeviceRings, Esw
     // As many answers as commands: the device never waits for room.
     let (to_device, taken) = ring(commands);
     let (answers, answered) = ring(commands);
+    // A full ring of frames drops frames, as a slow port does. It never blocks commands.
     let (up, represented) = ring(frames);
     let (injected, down) = ring(frames);
     let (doorbell, interrupt) = (Signal::new(), Signal::new());

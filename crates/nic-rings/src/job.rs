@@ -187,6 +187,7 @@ pub fn job_rings(depth: usize) -> (DeviceJobRings, DriverJobRings) {
         // The driver that this wakes finds the completion ring abandoned.
         _last: RaisedByDrop(interrupt.clone()),
     };
+    // Likewise, the device that this wakes finds the submission ring abandoned.
     let last = RaisedByDrop(doorbell.clone());
     (device, DriverJobRings { submit, submitted, completions, resets, doorbell, interrupt, _last: last })
 }

@@ -105,6 +105,7 @@ impl Console {
     }
 
     fn write(&mut self, out: &mut impl Output, text: &[u8]) -> io::Result<()> {
+        // A ready pipe takes one piece of this size without waiting. A larger write could block in the middle.
         for piece in text.chunks(MAX_ATOMIC) {
             let patience = if self.is_stuck { Duration::ZERO } else { self.patience };
             self.is_stuck = !is_ready(out, patience);

@@ -12,6 +12,7 @@ pub fn fill(packet: &mut [u8], view: &IpView) {
     if !view.is_ipv6() {
         offload_formats::checksum::fill_ipv4_header(packet);
     }
+    // A fragment's transport checksum covers data in other fragments.
     if !view.fragment {
         fill_transport(&mut packet[view.header..view.total], view.protocol, view.source, view.destination);
     }
@@ -24,6 +25,7 @@ pub fn fill_transport(text: &mut [u8], protocol: u8, source: IpAddr, destination
         protocol::UDP => 6,
         _ => return,
     };
+    // A truncated header has no field to fill in.
     if field + 2 > text.len() {
         return;
     }

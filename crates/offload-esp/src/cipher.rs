@@ -41,6 +41,7 @@ impl Trailer {
     /// Parses the trailer at the end of `data`.
     fn of(data: &[u8]) -> Result<Trailer, OpenError> {
         let [.., pad_length, next_header] = *data else { return Err(OpenError::Padding) };
+        // The pad length is authentic but chosen by the peer, so it may exceed the data.
         let payload = data.len().checked_sub(2 + usize::from(pad_length)).ok_or(OpenError::Padding)?;
         // RFC 4303 2.4: these algorithms specify no padding of their own, so the padding is 1, 2, 3 and so on, and is
         // verified.
@@ -91,6 +92,7 @@ impl Cipher {
         let suite = sa.key.suite();
         let algorithm = match sa.key.key().len() {
             16 => Algorithm::Aes128Gcm,
+            // Keys of 32 bytes belong to two algorithms, so the suite decides.
             _ if suite == EspSuite::ChaCha20Poly1305 => Algorithm::ChaCha20Poly1305,
             _ => Algorithm::Aes256Gcm,
         };
@@ -139,6 +141,7 @@ impl Cipher {
             let (aad, aad_len) = self.aad(head, number);
             self.key.open_in_place(&nonce, &aad[..aad_len], data, &icv).map_err(|_| OpenError::Icv)?;
         } else {
+            // GMAC authenticates the payload as additional data and encrypts nothing (RFC 4543 3.3).
             let aad = self.gmac_aad(head, number, data);
             self.key.open_in_place(&nonce, &aad, &mut [], &icv).map_err(|_| OpenError::Icv)?;
         }

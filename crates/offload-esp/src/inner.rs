@@ -41,6 +41,7 @@ impl EspAt {
         let esp = headers.find(Kind::Esp)?;
         let ip = IpView::of_frame(headers, frame)?;
         let end = headers.end();
+        // Shorter packets have no room for a trailer, and the offsets below would overlap.
         if end < esp + ESP_AND_IV + 2 + ICV {
             return None;
         }
@@ -129,9 +130,11 @@ pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams)
         return Err(UnwrapError::Dummy);
     }
     let payload_at = at.esp + ESP_AND_IV;
+    // Trailer and ICV come off first, so that the lengths below are those of the plain packet.
     frame.truncate(payload_at + trailer.payload);
     match sa.mode {
         EspMode::Transport => {
+            // Moving the headers up is cheaper than moving the payload down.
             let gap = payload_at - (ETHERNET + at.ip.header);
             frame.copy_within(..ETHERNET + at.ip.header, gap);
             frame.advance(gap);
@@ -147,6 +150,8 @@ pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams)
         }
         EspMode::Tunnel => {
             let inner = IpView::parse(&frame[payload_at..]).ok_or(UnwrapError::Mode)?;
+            // The trailer is authentic but may contradict the payload; a receiver must not guess which is
+            // right.
             let announced = if inner.is_ipv6() { protocol::IPV6 } else { protocol::IPV4 };
             if announced != trailer.next_header {
                 return Err(UnwrapError::Mode);
@@ -160,6 +165,7 @@ pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams)
             let outer = at.ip.traffic_class;
             let class = if sa.dscp_out { outer & !ECN | inner.traffic_class & ECN } else { inner.traffic_class };
             let class = if sa.ecn { with_ecn_of(outer & ECN, class)? } else { class };
+            // Rewriting the class needs a new header checksum, so it is only done for a change.
             if class != inner.traffic_class {
                 set_traffic_class(&mut frame[ETHERNET..], class);
             }

@@ -49,6 +49,7 @@ impl Meter {
     /// Starts a new lifetime. The counts in [`bytes`](Self::bytes) and [`packets`](Self::packets) continue, and the new
     /// limits are added to them.
     pub fn renew(&mut self, now: Instant, lifetime: Lifetime) {
+        // The counts continue, so the new limits start where the old ones were reached.
         let above = |limits: Limits| Limits {
             bytes: limits.bytes.map(|bytes| bytes.saturating_add(self.bytes)),
             packets: limits.packets.map(|packets| packets.saturating_add(self.packets)),
@@ -127,6 +128,7 @@ impl Meter {
         let reached = |limits: &Limits| {
             let over = |limit: Option<u64>, spent: u64| limit.is_some_and(|limit| spent >= limit);
             match () {
+                // If several limits are reached at once, one report suffices: it makes the peer rekey.
                 () if over(limits.bytes, self.bytes) => Some(Limit::Bytes),
                 () if over(limits.packets, self.packets) => Some(Limit::Packets),
                 () => None,

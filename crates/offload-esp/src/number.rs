@@ -120,6 +120,8 @@ impl ReplayWindow {
     /// ```
     pub fn remembering(size: u32, memory: u32, esn: bool, top: u64) -> ReplayWindow {
         let memory = memory.min(size);
+        // A window that continues after a restart does not know which numbers were accepted, so it refuses all
+        // of them.
         let seen = if top == 0 { 0 } else { u64::MAX };
         let mut window = ReplayWindow { top, size, memory, esn, words: vec![seen; words_of(memory)].into() };
         // The bits ahead of the top in the top's own word belong to later numbers.
@@ -208,6 +210,7 @@ impl ReplayWindow {
         if number > self.top {
             return true;
         }
+        // Older numbers are not remembered, and count as accepted.
         self.top - number < u64::from(self.memory) && !self.get(number)
     }
 
@@ -218,6 +221,7 @@ impl ReplayWindow {
         }
         if number > self.top {
             let (old, new) = (self.top / 64, number / 64);
+            // A jump beyond the window clears each word once, not once per skipped number.
             for word in (old + 1..=new).take(self.words.len()) {
                 let at = self.at(word);
                 self.words[at] = 0;
@@ -234,6 +238,7 @@ impl ReplayWindow {
             return Ok(u64::from(low));
         }
         let (top_high, top_low) = (self.top >> 32, self.top as u32);
+        // RFC 4303 A2.2 distinguishes whether the window lies within one value of the upper half or spans two.
         let bottom = top_low.wrapping_sub(self.size - 1);
         let high = if top_low >= self.size - 1 {
             if low >= bottom { Some(top_high) } else { top_high.checked_add(1) }

@@ -67,6 +67,7 @@ impl Outer {
             outer.udp = true;
             outer.bytes.extend_from_slice(&source_port.to_be_bytes());
             outer.bytes.extend_from_slice(&destination_port.to_be_bytes());
+            // Length and checksum are filled in per packet.
             outer.bytes.extend_from_slice(&[0; 4]);
         }
         Ok(outer)
@@ -78,6 +79,7 @@ impl Outer {
         let bytes = frame.get(ETHERNET..esp)?;
         let view = IpView::parse_headers(bytes)?;
         let udp = sa.encapsulation.is_some();
+        // The headers come from a packet, and must end exactly where ESP begins.
         if view.header + if udp { 8 } else { 0 } != bytes.len() {
             return None;
         }
@@ -121,6 +123,7 @@ impl Outer {
     /// Returns the maximum size of a plain packet that fits into `mtu` bytes when encapsulated, or 0 if there is none.
     pub fn plain_len(&self, mtu: usize) -> usize {
         let room = mtu.saturating_sub(self.bytes.len() + ESP_AND_IV + crate::ICV);
+        // The encrypted part is a multiple of four bytes, and ends with pad length and next header.
         (room - room % 4).checked_sub(2).map_or(0, |payload| payload + self.taken)
     }
 
@@ -150,6 +153,7 @@ impl Outer {
     pub fn wrap(&self, cipher: &Cipher, plain: &[u8], number: u64, frame: &mut BytesMut) {
         self.write_headers(plain, frame);
         let packet = &plain[ETHERNET..];
+        // Ethernet pads short packets. The padding must not be encrypted as payload.
         let total = IpView::parse(packet).map_or(packet.len(), |view| view.total);
         frame.extend_from_slice(&packet[self.taken..total]);
         self.finish(cipher, number, frame);
@@ -182,6 +186,7 @@ impl Outer {
             }
         } else {
             packet[2..4].copy_from_slice(&(total as u16).to_be_bytes());
+            // In transport mode the packet keeps its own identification.
             if self.tunnel {
                 packet[4..6].copy_from_slice(&(number as u16).to_be_bytes());
             }
@@ -220,6 +225,8 @@ impl Outer {
                 bytes.extend_from_slice(&source.octets());
                 bytes.extend_from_slice(&destination.octets());
             }
+            // An IPv4 address in an IPv6 header is written in its mapped form, which only a mistaken SA
+            // contains.
             (source, destination) => {
                 let octets = |address: IpAddr| match address {
                     IpAddr::V4(address) => address.to_ipv6_mapped().octets(),

@@ -146,6 +146,7 @@ impl<T> SelectorTable<T> {
                 self.ported.len() - 1
             }
         };
+        // Counted, because several selectors may differ in their ports only.
         *self.ported[at].1.entry(portless).or_default() += 1;
     }
 
@@ -170,6 +171,7 @@ impl<T> SelectorTable<T> {
         let at = match self.shapes.iter().position(|(other, _)| *other == shape) {
             Some(at) => at,
             None => {
+                // The order by specificity makes `find` prefer the more specific of two equal priorities.
                 let at = self.shapes.partition_point(|(other, _)| other.order() < shape.order());
                 self.shapes.insert(at, (shape, HashMap::default()));
                 at
@@ -231,6 +233,8 @@ impl Shape {
             |prefix: Option<(bool, u8)>| prefix.map_or(0, |(ipv6, bits)| 1 + u32::from(ipv6) * 33 + u32::from(bits));
         let parts = [self.protocol, self.source_port, self.destination_port];
         let parts = parts.into_iter().fold(0, |code, part| code << 1 | u32::from(part));
+        // Specificity in the upper bits, then all other properties, so that different shapes never compare
+        // equal.
         (MOST_SPECIFIC - self.specificity()) << 19 | code(self.source) << 11 | code(self.destination) << 3 | parts
     }
 
@@ -252,6 +256,7 @@ impl Shape {
     fn selector(&self, packet: &Packet) -> Option<Selector> {
         let prefix = |shape: Option<(bool, u8)>, address: core::net::IpAddr| match shape {
             None => Some(None),
+            // The packet's address, masked to the shape's prefix length, is the only prefix that can match.
             Some((ipv6, bits)) if ipv6 == address.is_ipv6() => Prefix::new(masked(address, bits), bits).map(Some),
             Some(_) => None,
         };

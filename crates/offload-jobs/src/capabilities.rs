@@ -39,6 +39,7 @@ impl TransformCapabilities {
     pub fn include(&self, transform: &Transform) -> bool {
         match transform {
             Transform::Aead { aead, .. } => self.aeads.contains(aead),
+            // One missing step makes the whole chain impossible, because an engine runs it as a unit.
             Transform::Chain(all) => all.iter().all(|one| self.include(one)),
             _ => true,
         }

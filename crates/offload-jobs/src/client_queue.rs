@@ -25,6 +25,7 @@ impl JobQueue for JobClient {
     }
 
     fn complete(&mut self, _: Instant) -> Option<Done> {
+        // No waker: a caller of this interface waits through `arm`.
         match self.poll_done(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(done) => done,
             Poll::Pending => None,

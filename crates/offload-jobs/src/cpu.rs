@@ -84,11 +84,13 @@ impl JobQueue for CpuQueue {
             return Err(job);
         }
         let Some(session) = self.sessions.get(job.session) else {
+            // Completed at once, because the cores have nothing to do for it.
             self.under_way.push_front((now, job.done(Outcome::failed(JobStatus::NoSession))));
             return Ok(());
         };
         let nanos = (job.read_len() as u128 * 1_000_000_000).div_ceil(u128::from(self.config.rate.max(1)));
         let takes = self.config.per_job + Duration::from_nanos(nanos as u64);
+        // The work is done immediately. Only its completion is delayed in virtual time.
         let outcome = perform(session, &mut job);
         self.host_time += takes;
         // The job goes to the core that becomes free first.
@@ -102,6 +104,7 @@ impl JobQueue for CpuQueue {
     fn flush(&mut self, _: Instant) {}
 
     fn complete(&mut self, now: Instant) -> Option<Done> {
+        // With several cores, a later job may end first.
         let first = (0..self.under_way.len()).min_by_key(|at| self.under_way[*at].0)?;
         if self.under_way[first].0 > now {
             return None;

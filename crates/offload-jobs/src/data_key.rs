@@ -93,6 +93,7 @@ impl DataKey {
     /// If the key is not an AES-XTS key, or the size of the units is not allowed.
     pub fn new(tenant: u32, volume: u64, unit: u32, tweak: Tweak, key: Secret) -> Result<DataKey, SpecError> {
         let mut made = DataKey::again(tenant, volume, unit, tweak, key);
+        // Expanding checks the key. The expanded form is dropped again until a job needs it.
         made.session()?;
         made.session = None;
         Ok(made)
@@ -204,7 +205,9 @@ impl WrappingKey {
     /// # Errors
     /// If the wrapping key is not an AES key.
     pub fn wrap(&self, volume: u64, key: &Secret, unit: u32, tweak: Tweak) -> Result<DataKeySpec, ImportError> {
+        // The plain key is part of this buffer, so the buffer is wiped.
         let content = Zeroizing::new([&purpose(self.tenant, volume, unit, tweak)[..], key.bytes()].concat());
+        // AES-KWP pads to eight bytes, and adds eight for the integrity check (RFC 5649 4.1).
         let mut wrapped = vec![0; content.len().next_multiple_of(8) + 8];
         let done = match self.key.bytes() {
             short if short.len() == 16 => {
@@ -224,6 +227,7 @@ impl WrappingKey {
     /// If the key belongs to another tenant, was wrapped with another key or for another volume, unit or tweak, or is
     /// invalid.
     pub fn unwrap(&self, spec: &DataKeySpec) -> Result<DataKey, ImportError> {
+        // Checked before unwrapping, for a better error. The wrapped purpose would fail anyway.
         if spec.tenant != self.tenant {
             return Err(ImportError::Tenant { tenant: self.tenant, found: spec.tenant });
         }
@@ -236,6 +240,8 @@ impl WrappingKey {
         };
         let content = done.map_err(|_| ImportError::WrappingKey(self.key.bytes().len()))?;
         let purpose = purpose(spec.tenant, spec.volume, spec.unit, spec.tweak);
+        // A failed unwrap and a wrong purpose give the same error, so that an importer learns nothing from the
+        // difference.
         let key = content.and_then(|content| content.strip_prefix(&purpose)).ok_or(ImportError::NotAuthentic)?;
         Ok(DataKey::new(spec.tenant, spec.volume, spec.unit, spec.tweak, Secret::new(key.to_vec()))?)
     }

@@ -89,5 +89,6 @@ pub(crate) fn open<S: core::any::Any + Send>(
     let Some(engine) = contexts.engine(name) else { return Err((Refused::Unsupported, Some(spec))) };
     let spec: Spec = Box::new(spec);
     let new = NewContext { engine: engine.number, direction: Direction::Transmit, flow: None, keys: Vec::new(), spec };
+    // The transform is lost with a device that is gone.
     contexts.create(new).map_err(|(refused, spec)| (refused, spec.downcast().ok().map(|spec| *spec)))
 }

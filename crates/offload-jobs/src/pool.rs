@@ -90,6 +90,7 @@ impl PoolQueue {
     /// Waits until a job has ended. Returns at once if no job is in progress.
     pub fn wait(&self) {
         let mut state = self.shared.state();
+        // Jobs that were not flushed cannot end, and waiting for them would never return.
         while state.ended.is_empty() && self.under_way > self.staged.len() {
             state = self.shared.end.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -110,6 +111,7 @@ impl JobQueue for PoolQueue {
             return Err(job);
         }
         self.under_way += 1;
+        // The job keeps the session alive, so the session can be closed behind it.
         self.staged.push((self.sessions.get(job.session).cloned(), job));
         Ok(())
     }
@@ -118,6 +120,7 @@ impl JobQueue for PoolQueue {
         let count = self.staged.len();
         self.shared.state().waiting.extend(self.staged.drain(..));
         match count {
+            // Waking all threads for one job would only make them compete for it.
             0 => {}
             1 => self.shared.work.notify_one(),
             _ => self.shared.work.notify_all(),
@@ -166,6 +169,7 @@ fn work(shared: &Shared) {
             // Unwind-safe, because the target is truncated below, and a session is never modified.
             Some(session) => std::panic::catch_unwind(AssertUnwindSafe(|| perform(session, &mut job))),
         };
+        // A panic must not lose the job: its buffers belong to the caller.
         let outcome = outcome.unwrap_or_else(|_| {
             job.target.truncate(before);
             Outcome::failed(JobStatus::EngineLost)

@@ -39,6 +39,7 @@ impl Contexts for Sessions {
         };
         let Ok(session) = session else { return Err((Refused::Unsupported, new.spec)) };
         let Ok(handle) = self.slots.insert(Arc::new(session)) else { return Err((Refused::NoSpace, new.spec)) };
+        // Reported like a device's answer, so that callers need not distinguish the two.
         self.news.push_back(ContextNews::Ready(handle));
         Ok(handle)
     }

@@ -166,6 +166,7 @@ impl JobClient {
         inner.serial += 1;
         let serial = inner.serial;
         let ticket = inner.tickets.insert(Ticket { client: Some(self.id), user: job.user, serial });
+        // The queue sees the ticket's number, and the client gets its own number back.
         let user = core::mem::replace(&mut job.user, ticket as u64);
         match inner.queue.submit(now, job) {
             Ok(()) => {
@@ -190,6 +191,7 @@ impl JobClient {
     /// already.
     pub(crate) fn wait(&mut self, waker: &Waker) -> bool {
         let mut inner = self.shared.lock();
+        // A client with room to submit need not be woken for more.
         let is_full = inner.queue.room() == 0;
         let client = &mut inner.clients[self.id];
         client.waits_for_done = Some(waker.clone());
@@ -289,6 +291,7 @@ impl Drop for JobClient {
                 inner.queue.contexts().remove(session);
             }
             for (_, ticket) in &mut inner.tickets {
+                // The jobs continue in the device. Without an owner, they are dropped when they end.
                 if ticket.client == Some(self.id) {
                     ticket.client = None;
                 }
@@ -306,6 +309,7 @@ impl Future for RunQueue {
         let now = shared.timers.now();
         let mut inner = shared.lock();
         let wakers = inner.hand_out(now);
+        // Jobs of dropped clients still use buffers, so the queue runs until all are back.
         let ended = inner.users == 0 && inner.tickets.is_empty();
         let sleeps = inner.queue.arm(cx.waker());
         let deadline = inner.queue.next_event();
@@ -350,6 +354,7 @@ impl Inner {
         while self.queue.contexts().poll_news().is_some() {}
         while let Some(mut done) = self.queue.complete(now) {
             any = true;
+            // A queue that returns an unknown job is faulty, but must not stop the others.
             let Some(ticket) = self.tickets.try_remove(done.user as usize) else { continue };
             done.user = ticket.user;
             if let Some(client) = ticket.client.and_then(|id| self.clients.get_mut(id)) {
@@ -495,6 +500,7 @@ mod tests {
         let mut future = Box::pin(client.run(copy_job(session, 2, "kept")));
         assert!(future.as_mut().poll(cx).is_pending());
         assert!(runs_on(&mut runs, &time).is_pending());
+        // The dropped future's job comes back through the client, not through a later future.
         let Poll::Ready(done) = future.as_mut().poll(cx) else { panic!("it has ended") };
         assert_eq!(&done.target[..], b"kept");
         drop(future);

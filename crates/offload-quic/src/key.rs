@@ -25,6 +25,7 @@ impl PacketKey {
     /// (draft-ietf-quic-multipath-21 2.4). On path 0 the nonce equals that of RFC 9001 5.3.
     pub fn nonce(&self, path: u32, number: u64) -> [u8; 12] {
         let mut nonce = self.iv;
+        // Each path counts its own packet numbers, so the path makes the nonce unique.
         let over = path.to_be_bytes().into_iter().chain(number.to_be_bytes());
         nonce.iter_mut().zip(over).for_each(|(byte, over)| *byte ^= over);
         nonce
@@ -77,6 +78,7 @@ impl fmt::Debug for PacketKey {
 
 impl Drop for PacketKey {
     fn drop(&mut self) {
+        // The AEAD key wipes itself. The IV is secret as well, because it masks the nonces.
         zeroize::Zeroize::zeroize(&mut self.iv);
     }
 }

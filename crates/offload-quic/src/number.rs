@@ -13,6 +13,7 @@ pub fn expand(largest: Option<u64>, truncated: u32, bytes: usize) -> u64 {
     let expected = largest.map_or(0, |largest| largest + 1);
     let window = 1u64 << (8 * bytes);
     let half = window / 2;
+    // The candidate has the upper bits of the expected number; the closest one may be a window above or below.
     let candidate = expected & !(window - 1) | u64::from(truncated);
     if candidate + half <= expected && candidate < LIMIT - window {
         candidate + window

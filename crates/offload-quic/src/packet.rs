@@ -31,11 +31,13 @@ pub fn seal(
 ) -> Result<(), TooShort> {
     let number_bytes = number_bytes(*packet.first().ok_or(TooShort)?);
     let payload_at = number_at + number_bytes;
+    // The receiver takes the sample before it knows the number's length, so the position is fixed.
     let has_sample = packet.len() >= number_at + MAX_NUMBER_BYTES + SAMPLE;
     let tag_at = packet.len().checked_sub(TAG).filter(|at| has_sample && *at >= payload_at).ok_or(TooShort)?;
     let (header, rest) = packet.split_at_mut(payload_at);
     let (payload, tag) = rest.split_at_mut(tag_at - payload_at);
     tag.copy_from_slice(&key.seal(path, number, header, payload));
+    // The mask depends on the ciphertext, so header protection comes after encryption (RFC 9001 5.4.1).
     let mask = header_key.mask(&sample(packet, number_at)?);
     packet[0] ^= mask[0] & SHORT_MASK;
     packet[number_at..payload_at].iter_mut().zip(&mask[1..]).for_each(|(byte, mask)| *byte ^= mask);
@@ -58,6 +60,7 @@ impl Unmasked {
     pub fn read(header_key: &HeaderKey, packet: &[u8], number_at: usize) -> Result<Unmasked, TooShort> {
         let mask = header_key.mask(&sample(packet, number_at)?);
         let first = packet[0] ^ mask[0] & SHORT_MASK;
+        // The length of the number is itself masked, so the first byte must be unmasked before the number.
         let number = packet[number_at..].iter().zip(&mask[1..]).take(number_bytes(first));
         let truncated = number.fold(0, |number, (byte, mask)| number << 8 | u32::from(byte ^ mask));
         Ok(Unmasked { first, truncated, number_at })
@@ -84,6 +87,8 @@ impl Unmasked {
     /// If the packet is not authentic. The header is then unchanged, and the payload must be discarded.
     pub fn open(&self, key: &PacketKey, packet: &mut [u8], path: u32, number: u64) -> Result<(), OpenError> {
         let tag_at = packet.len().checked_sub(TAG).filter(|at| *at >= self.payload_at()).ok_or(TooShort)?;
+        // The additional data is the plain header. It is built aside, so that a packet that fails keeps its
+        // masked header.
         let mut header = [0; 1 + offload_formats::quic::MAX_CID_BYTES + MAX_NUMBER_BYTES];
         let header = header.get_mut(..self.payload_at()).ok_or(TooShort)?;
         header.copy_from_slice(&packet[..self.payload_at()]);

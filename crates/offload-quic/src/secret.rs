@@ -94,6 +94,7 @@ impl Secret {
     fn expand(&self, label: &[u8], out: &mut [u8]) {
         let length = (out.len() as u16).to_be_bytes();
         let label_length = [(PREFIX.len() + label.len()) as u8];
+        // The structure `HkdfLabel` with an empty context.
         let info = [&length[..], &label_length, PREFIX, label, &[0]];
         let secret = hkdf::Prk::new_less_safe(hash(self.cipher), &self.bytes);
         let made = secret.expand(&info, Bytes(out.len())).and_then(|made| made.fill(out));
@@ -119,6 +120,7 @@ impl hkdf::KeyType for Bytes {
 fn hash(cipher: QuicCipher) -> hkdf::Algorithm {
     match cipher {
         QuicCipher::Aes256Gcm => hkdf::HKDF_SHA384,
+        // All other suites use SHA-256, also AES-128-CCM.
         _ => hkdf::HKDF_SHA256,
     }
 }

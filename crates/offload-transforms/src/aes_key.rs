@@ -16,6 +16,7 @@ impl AesKey {
         let wrong = |_| SpecError::KeyLength { name, found: key.len(), takes: "16 or 32" };
         Ok(match key.len() {
             16 => AesKey::Aes128(Box::new(Aes128::new_from_slice(key).map_err(wrong)?)),
+            // Any other length is refused by this constructor.
             _ => AesKey::Aes256(Box::new(Aes256::new_from_slice(key).map_err(wrong)?)),
         })
     }

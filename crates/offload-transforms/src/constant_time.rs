@@ -23,6 +23,7 @@ pub(crate) fn check(key: &HmacKey, aad: &[u8; AAD], data: &[u8]) -> Option<usize
     let most = data.len().checked_sub(mac_len + 1)?;
     let last = *data.last()?;
     let padding = u32::from(last);
+    // An impossible padding is replaced by none, and the check goes on as if nothing had happened.
     let fits = !padding.ct_gt(&(most as u32));
     let padding = u32::conditional_select(&0, &padding, fits);
     let plain = most as u32 - padding;

@@ -29,6 +29,7 @@ impl Secret {
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The length is public, and tells a wrong key from a right one in a log.
         write!(f, "Secret({} bytes)", self.0.len())
     }
 }

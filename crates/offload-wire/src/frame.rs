@@ -66,6 +66,7 @@ impl From<BytesMut> for Frame {
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Frame({} bytes", self.len())?;
+        // The Ethernet header identifies the frame, and contains no payload.
         if let Some(header) = self.data.first_chunk::<14>() {
             f.write_str(",")?;
             for byte in header {

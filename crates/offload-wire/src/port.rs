@@ -48,6 +48,7 @@ pub trait Port: Send {
 
     /// Takes several frames in order, and leaves `frames` empty. Equivalent to single calls, but cheaper.
     fn receive_frames(&mut self, now: Instant, frames: &mut Vec<Frame>) {
+        // Ports that take locks or look up state per frame override this.
         frames.drain(..).for_each(|frame| self.receive_frame(now, frame));
     }
 

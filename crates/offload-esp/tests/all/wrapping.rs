@@ -141,6 +141,7 @@ fn round_trip(sa: &SaParams, plain: &[u8], outer_class: Option<u8>) -> Result<By
 /// RFC 6040 figure 4 completely: arriving inner header, arriving outer header, outgoing header.
 #[test]
 fn ecn_is_passed_on() {
+    // No ECN field has this value.
     const DROP: u8 = 0xff;
     let figure = [
         // outer:  Not-ECT ECT(1) ECT(0) CE

@@ -108,7 +108,7 @@ proptest! {
         let tag_at = theirs.len() - 16;
         prop_assert_eq!(&ours, &theirs);
 
-        // In the other direction: expected number one below, and one above.
+        // In the other direction, with the largest opened number just below, far below, and equal.
         for largest in [number.checked_sub(1), number.checked_sub(100), Some(number)] {
             let header = Unmasked::read(&secret.header_key(), &ours, number_at).unwrap();
             prop_assert_eq!(header.key_phase(), first & 4 != 0);
@@ -140,6 +140,7 @@ proptest! {
         let opened = header.open(&key, &mut packet, 0, header.number(Some(number - 1)));
         // A change of the number's length bits never yields the same number.
         prop_assert_eq!(opened, Err(OpenError::Tag));
+        // The payload may be garbage after a failure, but the header must allow another attempt.
         prop_assert_eq!(&packet[..header.payload_at()], &came[..header.payload_at()], "the header is as it came");
     }
 

@@ -25,6 +25,7 @@ fn the_short_header_packet() {
     let header = Unmasked::read(&header_key, &packet, 1).unwrap();
     assert_eq!((header.number(Some(654_360_000)), header.payload_at(), header.key_phase()), (654_360_564, 4, false));
     let number = header.number(Some(654_360_000));
+    // Path and number enter the nonce, so a wrong one must make the tag fail.
     assert!(header.open(&key, &mut packet.clone(), 1, number).is_err(), "another path");
     assert!(header.open(&key, &mut packet.clone(), 0, number + 1).is_err(), "another number");
     header.open(&key, &mut packet, 0, number).unwrap();

@@ -92,6 +92,7 @@ impl InPlace {
     /// If the format is invalid, or if its protection information would not lie at multiples of its size.
     pub fn new(format: Format, check: Check, reference: u64) -> Result<InPlace, SpecError> {
         format.check()?;
+        // Runs are cut at multiples of the tags' size, and must never cut through tags.
         if !(format.interval as usize).is_multiple_of(format.guard.bytes()) {
             return Err(SpecError::Unit {
                 name: "protection information in place",

@@ -54,6 +54,7 @@ impl FromStr for Share {
     type Err = InvalidShare;
     fn from_str(text: &str) -> Result<Share, InvalidShare> {
         let invalid = || InvalidShare { given: text.to_owned() };
+        // The error shows the text as given, not the number as parsed.
         Share::new(text.parse().map_err(|_| invalid())?).map_err(|_| invalid())
     }
 }
