@@ -97,7 +97,7 @@ impl Contexts {
         unused
     }
 
-    /// Stops new uses of the context. Returns whether it can be removed now, or `None` if it was leaving already.
+    /// Stops new uses of the context. Returns whether it can be removed now, or `None` if a removal was requested before.
     pub(super) fn leave(&mut self, handle: Handle) -> Option<bool> {
         let shadow = self.shadow_mut(handle).filter(|shadow| !shadow.leaving)?;
         shadow.leaving = true;
@@ -135,8 +135,8 @@ impl Contexts {
         let shadow = if from_pool && !pool.is_empty() {
             shadow
         } else {
-            // Without `from_pool`, a parked place is the last resort: it serves a flow's transmit context
-            // without a confirmation.
+            // Without `from_pool`, a parked place is the last resort: it serves a flow's transmit context without a
+            // confirmation.
             match slots.insert(shadow) {
                 Ok(handle) => return Some((handle, false)),
                 Err(shadow) => shadow,

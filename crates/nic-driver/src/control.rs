@@ -195,8 +195,8 @@ impl Driver {
     fn give_up(&mut self, handle: Handle) -> Result<(), Refused> {
         // The device may have refused the context meanwhile.
         let Some(shadow) = self.contexts.shadow(handle) else { return Ok(()) };
-        // Only transmit contexts are parked: a receive context must be confirmed, because packets may still
-        // arrive for it.
+        // Only transmit contexts are parked: a receive context must be confirmed, because packets may still arrive for
+        // it.
         let transmits = shadow.direction == Direction::Transmit;
         let pool = self.description(handle.engine()).map_or(0, |engine| engine.info.pool);
         if !transmits || self.contexts.pooled(handle.engine()) >= pool {

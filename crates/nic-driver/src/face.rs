@@ -127,7 +127,7 @@ impl Driver {
         if !self.description(engine).is_some_and(has_contexts_here) || has_foreign {
             return Err((Refused::Unsupported, spec));
         }
-        // A parked context can become any transmit context of a flow, and the device does not report it.
+        // A parked context can become any transmit context of a flow, and the device does not report the reuse.
         let reused = flow.filter(|_| direction == Direction::Transmit && keys.is_empty());
         let reused = reused.filter(|_| self.contexts.pooled(engine) > 0);
         if !(self.has_room_for_control() || reused.is_some() && self.rings.control.room() > 0) {

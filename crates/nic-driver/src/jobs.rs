@@ -1,7 +1,6 @@
 //! The driver of a lookaside accelerator: a [`JobQueue`].
 //!
-//! For the host, a session exists at once, because its command precedes its jobs on the same ring. It is removed behind
-//! its jobs, and its place is reused, with the next generation, after the device has confirmed the removal.
+//! For the host, a session exists at once, because its command precedes its jobs on the same ring. The session is removed behind its jobs, and its place is reused, with the next generation, after the device has confirmed the removal.
 //!
 //! Invariant: jobs and commands in flight never exceed the entries of the ring. A submitted job is in flight until
 //! `complete` returns it, once. `arm` lets the caller sleep only if neither `complete` nor `poll_news` has a result,
@@ -153,7 +152,7 @@ impl JobDriver {
 
     fn note(&mut self, completion: ControlCompletion) {
         self.commands_under_way = self.commands_under_way.saturating_sub(1);
-        // The completion made room for a removal, and there may be no further job to trigger it.
+        // The completion made room for a removal, and there may be no further job to trigger the removal.
         self.give_leaving();
         match completion {
             ControlCompletion::Created(handle) => self.news.push_back(ContextNews::Ready(handle)),
@@ -168,11 +167,10 @@ impl JobDriver {
         }
     }
 
-    /// Returns the next job that the device has completed, or has left behind when it disappeared.
+    /// Returns the next job that the device has completed, or has left behind on disappearing.
     fn next_of_device(&mut self) -> Option<Done> {
         loop {
-            // Read first: entries that the device pushed before it disappeared or was reset are then still found on the
-            // ring.
+            // Read first: entries that the device pushed before disappearing or being reset are then still found on the ring.
             let (is_gone, resets) = (self.is_gone(), self.rings.resets.read());
             match self.rings.completions.pop() {
                 Some(JobCompletion::Done(slot)) => return Some(slot.done()),
@@ -249,8 +247,7 @@ impl JobQueue for JobDriver {
         // A reset without any completion must also wake the task, because it ends the sessions.
         let is_reset = self.rings.resets.read() != self.epoch;
         let nothing_here = self.ended.is_empty() && self.news.is_empty();
-        // Read before the completion ring, so that entries that the device pushed before it disappeared are still
-        // found.
+        // Read before the completion ring, so that entries that the device pushed before disappearing are still found.
         let has_lost = self.has_lost();
         nothing_here && !has_lost && !is_reset && self.rings.completions.is_empty()
     }

@@ -227,8 +227,8 @@ impl NetDevice for Driver {
         self.reap_sent();
         let waits_for_sends =
             self.send.is_starved() || self.contexts.waits_for_sends() || self.ordered.waits_for_sends();
-        // Register before the checks below, so that an event between check and sleep still wakes the task.
-        // Registered even if unused now: `wake_when_sent` may arm the interrupt while the task is asleep.
+        // Register before the checks below, so that an event between check and sleep still wakes the task. Registered
+        // even if unused now: `wake_when_sent` may arm the interrupt while the task is asleep.
         self.rings.send_interrupt.register(waker);
         if waits_for_sends {
             self.rings.send_interrupt.rearm();

@@ -229,8 +229,7 @@ impl Driver {
         can
     }
 
-    /// Tests whether the device can send a packet. Refused here, because the device could no longer report it to the
-    /// caller.
+    /// Tests whether the device can send a packet. Refused here, because the device could no longer tell the caller.
     fn can_send(&self, packet: &TxPacket) -> bool {
         let payload = packet.payload_len();
         let frame = packet.header.len() + payload;
@@ -289,13 +288,12 @@ impl Driver {
     }
 }
 
-/// Returns the flow of a packet, as its sender sees it, or `None` if it has no flow.
+/// Returns the flow of a packet, as its sender sees it, or `None` for a packet without a flow.
 fn sender(packet: &TxPacket) -> Option<FlowKey> {
     Some(Headers::parse_unfinished(&packet.header).transport()?.flow_of_receiver(&packet.header).reversed())
 }
 
-/// Packets of one paced flow that may be in the device: the one that leaves and the next one. More are allowed if
-/// together they are less than a millisecond's worth, as with Linux's TCP small queues.
+/// Packets of one paced flow that may be in the device: the one that leaves and the next one. More are allowed if all together are less than a millisecond's worth, as with Linux's TCP small queues.
 const PACED_PACKETS: usize = 2;
 const PACED_SHARE_OF_A_SECOND: u64 = 1000;
 

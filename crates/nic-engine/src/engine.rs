@@ -20,9 +20,9 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     type Change: Any;
     /// State of a context that can move to host memory: 208 bytes at most.
     type State: fmt::Debug + Send;
-    /// Objects to which a state refers, such as keys and buffers. They never move to host memory.
+    /// Objects to which a state refers, such as keys and buffers, which never move to host memory.
     type Held: fmt::Debug + Send;
-    /// Counters of the engine. The device publishes them by name, and keeps them over a reset. A lookaside accelerator
+    /// Counters of the engine. The device publishes the counters by name, and keeps the values over a reset. A lookaside accelerator
     /// publishes no counters.
     type Counters: EngineCounters;
 

@@ -60,7 +60,7 @@ impl Engines {
         self.stages = core::mem::take(&mut self.stages).with::<S>();
     }
 
-    /// Converts the list into a device's engines, and gives them the stages.
+    /// Converts the list into a device's engines, and gives the stages to each engine.
     pub fn into_installed(mut self) -> Vec<Installed> {
         // Done last, so that stages work in any engine no matter in which order both were added.
         for engine in &mut self.installed {

@@ -133,7 +133,7 @@ face! {
         fn description(&self, number: u8) -> EngineDescription {
             let info = EngineInfo::new(number, E::NAME, self.places);
             let info = EngineInfo { counts_units: self.counts_units == Some(true), ..info };
-            // Only engines that follow flows count units or not, so this tells them apart.
+            // Only engines that follow flows count units or not, so `counts_units` tells the kinds apart.
             let transmit_resync = self.counts_units.map(|_| TransmitResync::default());
             let mut description = EngineDescription { transmit_resync, ..EngineDescription::new(info) };
             self.engine.describe(&mut description);
@@ -160,7 +160,7 @@ face! {
             &self.counters
         }
 
-        /// Adds the counters to `sum`, if it is a struct of their type.
+        /// Adds the counters to `sum`, if `sum` is a struct of the same type.
         fn add_counters(&self, sum: &mut dyn Any) {
             if let Some(sum) = sum.downcast_mut::<E::Counters>() {
                 // A sum of another type belongs to another engine.
@@ -295,7 +295,7 @@ face! {
             self.slab.get(handle).is_some_and(|context| E::works_on_whole_packets(&context))
         }
 
-        /// Calls [`StreamEngine::transmit_whole`]. A packet is counted if it leaves.
+        /// Calls [`StreamEngine::transmit_whole`]. A packet that leaves is counted.
         fn transmit_whole(
             &mut self,
             handle: Handle,
@@ -330,7 +330,7 @@ face! {
     }
 }
 
-/// The state of a packet engine for a packet that it encapsulates.
+/// The state of a packet engine for one packet in encapsulation.
 pub type Wrapping = Box<dyn Any + Send>;
 
 face! {

@@ -7,7 +7,7 @@ use core::fmt;
 use offload_base::Seq;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// The state of a context as bytes. Never printed, because it contains keystream.
+/// The state of a context as bytes. Never printed, because the state contains keystream.
 ///
 /// ```
 /// use nic_engine::ContextImage;
@@ -33,8 +33,7 @@ impl ContextImage {
         let mut bytes = Zeroizing::new([0; ContextImage::BYTES]);
         let mut writer = ImageWriter { rest: &mut bytes[..] };
         write(&mut writer);
-        // Only the written part is stored. A million idle contexts should not hold a million zero-filled
-        // tails.
+        // Only the written part is stored. A million idle contexts should not hold a million zero-filled tails.
         let left = writer.rest.len();
         ContextImage { used: bytes[..ContextImage::BYTES - left].into() }
     }

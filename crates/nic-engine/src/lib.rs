@@ -1,16 +1,16 @@
 //! The traits of a NIC's engines, which process packets in the device, with a state of constant size for every flow or
 //! association.
 //!
-//! An engine is a type that creates contexts, writes them to host memory and reads them back ([`Engine`]), and that
+//! An engine is a type that creates contexts, saves contexts to host memory and loads saved ones ([`Engine`]), and that
 //! processes the bytes of a flow ([`StreamEngine`]), whole packets ([`PacketEngine`]), or jobs from memory to memory
 //! ([`JobEngine`]). The device knows engines by number, calls them by handle, and names no engine in its code.
 //! `nic_sim::nic_with` adds engines to the built-in ones, and [`Contexts`](offload_api::Contexts) gives protocols
 //! access.
 //!
-//! Stream engines process the payload of one flow as it arrives. The engines of a flow are layered: each processes the
+//! Stream engines process the payload of one flow in the order of arrival. The engines of a flow are layered: each processes the
 //! content of the units of the layer below.
 //!
-//! A minimal engine removes a mask from all bytes that a flow receives. Without units, it never loses its position:
+//! A minimal engine removes a mask from all bytes that a flow receives. Without units, this engine never loses its position:
 //!
 //! ```
 //! use core::convert::Infallible;

@@ -100,7 +100,7 @@ pub trait PacketEngine: Engine {
     /// Counts fragments that are passed to no context.
     fn note_fragment(_: &mut Self::Counters) {}
 
-    /// Decides whether a packet for which no driver requested encapsulation may leave without it. On a NIC with a
+    /// Decides whether a packet for which no driver requested encapsulation may leave in plain. On a NIC with a
     /// switch, called for all packets that leave through the uplink.
     fn claim(&self, _frame: &[u8], _headers: &Headers) -> Claim {
         Claim::Nobody
@@ -138,8 +138,7 @@ pub trait PacketEngine: Engine {
         counters: &mut Self::Counters,
     ) -> Option<BytesMut>;
 
-    /// Counts a packet that is dropped because its context does not exist. Returns false if the device shall count it,
-    /// as for other engines.
+    /// Counts a packet that is dropped because its context does not exist. Returns false to let the device count the packet, as for other engines.
     fn note_missing(_: &mut Self::Counters) -> bool {
         false
     }
@@ -169,7 +168,7 @@ pub enum Claim {
     Nobody,
     /// The packet may leave only encapsulated by this context.
     Context(Handle),
-    /// The packet does not show enough to decide, such as a fragment without ports. It must not leave.
+    /// The packet does not show enough to decide, such as a fragment without ports. The packet must not leave.
     Unclear,
 }
 
@@ -180,7 +179,7 @@ pub enum Claim {
 pub enum Opened {
     /// The packet is unchanged.
     Untouched(PacketMark),
-    /// The payload was decrypted in place, with all headers and trailers kept around it.
+    /// The payload was decrypted in place, with all headers and trailers kept around the payload.
     InPlace {
         /// Frame with the decrypted payload.
         frame: BytesMut,
@@ -206,7 +205,7 @@ pub enum Opened {
     Dropped,
 }
 
-/// The position of an opened packet in the frame that carried it.
+/// The position of an opened packet in the surrounding frame.
 ///
 /// ```
 /// use nic_engine::Within;

@@ -2,7 +2,7 @@
 //! the host.
 //!
 //! Invariant: the host gets as many bytes as there were on the wire, for any behaviour of the engines: either bytes
-//! that an engine made from all of them, or the bytes of the wire, with holes for bytes that an engine placed in other
+//! that an engine made from all bytes, or the bytes of the wire, with holes for bytes that an engine placed in other
 //! buffers.
 
 use bytes::BytesMut;
@@ -107,8 +107,7 @@ impl<'a> Payload<'a> {
         self.is_looked_at
     }
 
-    /// Returns the content described by the engine below. Returns `None` if there is no such engine, or if it could not
-    /// relate the content to the previous one.
+    /// Returns the content described by the engine below. Returns `None` if there is no engine below, or if that engine could not relate the content to the previous one.
     pub fn content(&self) -> Option<&Content> {
         self.content.as_ref()
     }
@@ -126,7 +125,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Finishes the payload. If no engine opened it, the bytes of the wire are appended.
+    /// Finishes the payload. If no engine opened the payload, the bytes of the wire are appended.
     pub fn finish(self) {
         let Payload { wire, buffer, start, is_opened, placed, .. } = self;
         if is_opened {

@@ -21,7 +21,7 @@ struct Entry<E: Engine> {
     subject: Option<Box<Subject>>,
     state: Stored<E::State>,
     held: E::Held,
-    /// Whether the context was used since the clock hand last passed it.
+    /// Whether the context was used since the last round of the clock hand.
     used: bool,
 }
 
@@ -53,12 +53,12 @@ face! {
             used.filter_map(|place| self.in_place(place)).collect()
         }
 
-        /// Returns the flow and keys of a context, if it has any.
+        /// Returns the flow and keys of a context. Returns `None` if there are no flow and keys.
         fn subject(&self, handle: Handle) -> Option<&Subject> {
             self.entry(handle)?.subject.as_deref()
         }
 
-        /// Returns the flow and keys of a context for modification, empty if it had none. Returns `None` if there is no
+        /// Returns the flow and keys of a context for modification, and creates empty ones if needed. Returns `None` if there is no
         /// such context.
         fn subject_mut(&mut self, handle: Handle) -> Option<&mut Subject> {
             self.entry_mut(handle).map(|entry| &mut **entry.subject.get_or_insert_default())
@@ -94,7 +94,7 @@ face! {
             }
         }
 
-        /// Removes a context. Returns its flow and keys, and its position in the clock if it was on the NIC.
+        /// Removes a context. Returns its flow and keys, and the position in the clock of a context on the NIC.
         fn remove(&mut self, handle: Handle) -> Option<(Subject, Option<usize>)> {
             self.entry(handle)?;
             let entry = self.places[handle.place() as usize].take()?;
@@ -115,7 +115,7 @@ impl<E: Engine> Slab<E> {
         if place >= self.places.len() {
             self.places.resize_with(place + 1, || None);
         }
-        // Sessions of jobs take no memory for a flow that they do not have.
+        // Sessions of jobs have no flow, and should take no memory for one.
         let subject = (subject != Subject::default()).then(|| Box::new(subject));
         self.places[place] = Some(Entry { handle, subject, state: Stored::OnNic(state, at), held, used: true });
     }

@@ -1,13 +1,11 @@
 //! Stages: processing of the data in units, in addition to the work of the engine that follows the flow.
 //!
-//! A protocol names stages in the specification of a context ([`StageSpec`]). The engine creates them with the context,
-//! from the [`StageMakers`] passed to [`Engine::take_stages`](super::Engine::take_stages). It keeps the stages with the
+//! A protocol names stages in the specification of a context ([`StageSpec`]). The engine creates the stages with the context, from the [`StageMakers`] passed to [`Engine::take_stages`](super::Engine::take_stages). The engine keeps the stages with the
 //! objects of the context ([`Stages`]), and their memory in the context's state ([`StageStates`]). A stage therefore
 //! works in any engine that supports stages, and an engine depends on no particular stage.
 //!
 //! A stage may need a key that is a context of its own ([`Stage::key`]). The engine keeps a list of these keys
-//! ([`StageKeys`]), and tells which of them the bytes of a packet need. The device moves these contexts to the NIC, and
-//! lends them for the duration of a call to the engine ([`KeyPlace`]). No stage keeps a key.
+//! ([`StageKeys`]), and tells which of them the bytes of a packet need. The device moves these contexts to the NIC, and lends these for the duration of a call to the engine ([`KeyPlace`]). No stage keeps a key.
 //!
 //! Outgoing bytes pass the stages in the order of the specification, incoming bytes in the reverse order.
 //!
@@ -130,7 +128,7 @@ pub type Lent = Arc<dyn Any + Send + Sync>;
 /// ```
 /// use nic_engine::KeyPlace;
 ///
-/// assert!(KeyPlace::default().get::<u32>().is_none(), "nobody lends it one");
+/// assert!(KeyPlace::default().get::<u32>().is_none(), "no key is lent");
 /// ```
 #[derive(Clone, Default)]
 pub struct KeyPlace(Arc<Mutex<Place>>);
@@ -180,11 +178,11 @@ impl StageKeys {
         self.0.is_empty()
     }
 
-    /// Lends a key, or takes it back with `None`. Returns whether a stage has [refused](KeyPlace::refuse) the key
+    /// Lends a key, or takes the key back with `None`. Returns whether a stage has [refused](KeyPlace::refuse) the key
     /// meanwhile.
     pub fn lend(&mut self, key: Handle, lent: Option<Lent>) -> bool {
         let Some((_, place)) = self.0.iter().find(|(known, _)| *known == key) else { return false };
-        // The refusal is reset with every change, because it concerns only the object that was lent last.
+        // The refusal is reset with every change, because a refusal concerns only the object that was lent last.
         let before = core::mem::replace(&mut *place.place(), Place { lent, is_refused: false });
         before.is_refused
     }
@@ -264,7 +262,7 @@ impl StageMakers {
             return None;
         }
         let stages = specs.into_iter().map(|StageSpec { name, spec }| {
-            // One unknown stage refuses the whole context. Silently omitting it would put other bytes on the
+            // One unknown stage refuses the whole context. Silently omitting a stage would put other bytes on the
             // wire.
             let maker = self.0.iter().find(|maker| maker.name == name)?;
             (maker.make)(spec)

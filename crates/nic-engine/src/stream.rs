@@ -38,8 +38,8 @@ pub trait StreamEngine: Engine {
     /// Calls `key` for each key that stages need for the next bytes of a transmit context.
     fn keys_to_transmit(_: Context<'_, Self>, _bytes: &[u8], _key: &mut dyn FnMut(Handle)) {}
 
-    /// Tests whether a transmit context must process a packet before it is cut into segments, by
-    /// [`transmit_whole`](Self::transmit_whole), because it needs the bytes that follow.
+    /// Tests whether a transmit context must process a packet before segmentation, by
+    /// [`transmit_whole`](Self::transmit_whole), because the engine needs the bytes that follow.
     fn works_on_whole_packets(_: &Context<'_, Self>) -> bool {
         false
     }

@@ -2,7 +2,7 @@
 //!
 //! `println!` and `eprintln!` panic if the write fails, and wait forever for a pipe that nobody reads.
 //!
-//! Invariant: [`say!`] never panics and never fails. It waits at most 200 ms for a reader, and does not wait again
+//! Invariant: [`say!`] never panics and never fails. The wait for a reader takes at most 200 ms, and is not repeated
 //! until the reader is back. Lost lines are counted, and the next line written is preceded by their number.
 
 #![forbid(unsafe_code)]
@@ -84,7 +84,7 @@ struct Console {
     patience: Duration,
     /// Number of lines lost since the last written line.
     lost: u64,
-    /// Whether the reader was late, so that writes no longer wait for it.
+    /// Whether the reader was late, so that writes no longer wait.
     is_stuck: bool,
 }
 

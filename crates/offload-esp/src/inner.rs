@@ -150,8 +150,7 @@ pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams)
         }
         EspMode::Tunnel => {
             let inner = IpView::parse(&frame[payload_at..]).ok_or(UnwrapError::Mode)?;
-            // The trailer is authentic but may contradict the payload; a receiver must not guess which is
-            // right.
+            // The trailer is authentic but may contradict the payload; a receiver must not guess which is right.
             let announced = if inner.is_ipv6() { protocol::IPV6 } else { protocol::IPV4 };
             if announced != trailer.next_header {
                 return Err(UnwrapError::Mode);

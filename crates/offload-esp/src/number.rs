@@ -120,8 +120,7 @@ impl ReplayWindow {
     /// ```
     pub fn remembering(size: u32, memory: u32, esn: bool, top: u64) -> ReplayWindow {
         let memory = memory.min(size);
-        // A window that continues after a restart does not know which numbers were accepted, so it refuses all
-        // of them.
+        // A window that continues after a restart does not know which numbers were accepted, so it refuses all of them.
         let seen = if top == 0 { 0 } else { u64::MAX };
         let mut window = ReplayWindow { top, size, memory, esn, words: vec![seen; words_of(memory)].into() };
         // The bits ahead of the top in the top's own word belong to later numbers.

@@ -225,8 +225,7 @@ impl Outer {
                 bytes.extend_from_slice(&source.octets());
                 bytes.extend_from_slice(&destination.octets());
             }
-            // An IPv4 address in an IPv6 header is written in its mapped form, which only a mistaken SA
-            // contains.
+            // An IPv4 address in an IPv6 header is written in its mapped form, which only a mistaken SA contains.
             (source, destination) => {
                 let octets = |address: IpAddr| match address {
                     IpAddr::V4(address) => address.to_ipv6_mapped().octets(),

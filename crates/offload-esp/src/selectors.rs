@@ -233,8 +233,7 @@ impl Shape {
             |prefix: Option<(bool, u8)>| prefix.map_or(0, |(ipv6, bits)| 1 + u32::from(ipv6) * 33 + u32::from(bits));
         let parts = [self.protocol, self.source_port, self.destination_port];
         let parts = parts.into_iter().fold(0, |code, part| code << 1 | u32::from(part));
-        // Specificity in the upper bits, then all other properties, so that different shapes never compare
-        // equal.
+        // Specificity in the upper bits, then all other properties, so that different shapes never compare equal.
         (MOST_SPECIFIC - self.specificity()) << 19 | code(self.source) << 11 | code(self.destination) << 3 | parts
     }
 

@@ -5,8 +5,7 @@
 //!
 //! A wrapped key is AES-KWP (RFC 5649) over the key's purpose and the key: tenant (4 bytes), volume (8), size of a unit
 //! in bytes (4), all big-endian, tweak (1: 0 counts units, 1 sectors of 512 bytes), and the key of 32 or 64 bytes. The
-//! purpose binds the key to a tenant, a volume and a unit, and the plain fields beside a wrapped key must be equal to
-//! it.
+//! purpose binds the key to a tenant, a volume and a unit, and the plain fields beside a wrapped key must equal the purpose.
 
 use crate::perform::open;
 use aes_kw::cipher::KeyInit;
@@ -20,7 +19,7 @@ use zeroize::Zeroizing;
 /// Name of the engine for data-encryption keys.
 pub const DATA_KEYS: &str = "data keys";
 
-/// A wrapped data-encryption key with its purpose. Opened on a device, it becomes a session that encrypts and decrypts
+/// A wrapped data-encryption key with its purpose. Opened on a device, the key becomes a session that encrypts and decrypts
 /// with AES-XTS. The IV of a job is the LBA.
 ///
 /// ```
@@ -87,19 +86,19 @@ pub struct DataKey {
 }
 
 impl DataKey {
-    /// Creates a key, and checks it.
+    /// Creates and checks a key.
     ///
     /// # Errors
     /// If the key is not an AES-XTS key, or the size of the units is not allowed.
     pub fn new(tenant: u32, volume: u64, unit: u32, tweak: Tweak, key: Secret) -> Result<DataKey, SpecError> {
         let mut made = DataKey::again(tenant, volume, unit, tweak, key);
-        // Expanding checks the key. The expanded form is dropped again until a job needs it.
+        // Expanding checks the key. The expanded form is dropped again until the first job.
         made.session()?;
         made.session = None;
         Ok(made)
     }
 
-    /// Recreates a key that was [created](Self::new) before, without checking it.
+    /// Recreates a key that was [created](Self::new) before, without a check.
     ///
     /// ```
     /// use offload_jobs::DataKey;
@@ -135,7 +134,7 @@ impl fmt::Debug for DataKey {
     }
 }
 
-/// A tenant's wrapping key. The engine [`DATA_KEYS`] receives it as a [change](offload_api::Contexts::change). See
+/// A tenant's wrapping key. The engine [`DATA_KEYS`] receives the key as a [change](offload_api::Contexts::change). See
 /// [`DataKeySpec`] for an example.
 #[derive(Clone, Debug)]
 pub struct WrappingKey {

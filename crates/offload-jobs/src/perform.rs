@@ -62,7 +62,7 @@ fn status_of(fault: Fault) -> JobStatus {
 ///
 /// See the crate's README for an example.
 pub trait Opens: JobQueue {
-    /// Opens a session of the engine [`TRANSFORM`]. If the engine cannot create it, the queue reports
+    /// Opens a session of the engine [`TRANSFORM`]. If the engine refuses the transform, the queue reports
     /// [`Removed`](offload_api::ContextNews::Removed), and the session's jobs end with [`JobStatus::NoSession`].
     ///
     /// # Errors

@@ -120,7 +120,7 @@ impl JobQueue for PoolQueue {
         let count = self.staged.len();
         self.shared.state().waiting.extend(self.staged.drain(..));
         match count {
-            // Waking all threads for one job would only make them compete for it.
+            // Waking all threads for one job would only cause contention.
             0 => {}
             1 => self.shared.work.notify_one(),
             _ => self.shared.work.notify_all(),

@@ -45,15 +45,15 @@ pub struct SharedQueue {
 
 /// A client of a [`SharedQueue`].
 ///
-/// Dropping it closes its sessions, and discards its jobs in progress when they end.
+/// Dropping a client closes its sessions. Jobs in progress are discarded when they end.
 #[derive(Debug)]
 pub struct JobClient {
     shared: Arc<Shared>,
     id: usize,
 }
 
-/// The future that runs a [`SharedQueue`]: it delivers completed jobs to their clients, and wakes these. Poll it in a
-/// task of its own. It ends when the queue and all clients are dropped, and the last job has ended.
+/// The future that runs a [`SharedQueue`]: delivers completed jobs to their clients, and wakes the clients. Poll it in a
+/// task of its own. The future ends when the queue and all clients are dropped, and the last job has ended.
 pub struct RunQueue {
     shared: Arc<Shared>,
     alarm: Box<dyn Alarm>,
@@ -259,7 +259,7 @@ impl JobClient {
         ended.await.expect("it is under way")
     }
 
-    /// Polls for the completed job that `pick` selects. Returns `None` if it selects no job, and no job is in progress.
+    /// Polls for the completed job that `pick` selects. Returns `None` if `pick` selects no job, and no job is in progress.
     fn poll_ended(
         &mut self,
         cx: &mut Context<'_>,

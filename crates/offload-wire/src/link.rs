@@ -73,7 +73,7 @@ pub enum Overflow {
 }
 
 offload_base::counters! {
-    /// Counters of a link, without those of its impairments.
+    /// Counters of a link, without its impairments.
     pub struct LinkCounters {
         /// Frames that left the line.
         pub sent_frames: "wire_tx_packets",
@@ -187,7 +187,7 @@ impl Link {
         }
     }
 
-    /// Returns the counters of the link, without those of its impairments.
+    /// Returns the counters of the link, without its impairments.
     pub fn counters(&self) -> &LinkCounters {
         &self.counters
     }
@@ -257,8 +257,8 @@ impl InFlight {
         let arrival = Arrival { at: crossing.arrives, number: self.next_number, frame: crossing.frame };
         self.next_number += 1;
         match self.in_order.back() {
-            // Only a frame that overtakes pays for the heap. A held frame waits in the queue and is overtaken
-            // through the heap.
+            // Only a frame that overtakes pays for the heap. A held frame waits in the queue and is overtaken through
+            // the heap.
             Some(last) if arrival.at < last.at => self.out_of_order.push(Reverse(arrival)),
             _ => self.in_order.push_back(arrival),
         }

@@ -1,9 +1,8 @@
 //! Copies for another core to read, past this core's caches.
 //!
-//! Before a core writes to memory that another core has read last, it must acquire each cache line, which takes some 30
+//! Before a core writes to memory that another core has read last, the core must acquire each cache line, which takes some 30
 //! ns between cores without a shared cache: more than any other step in processing a frame. A streaming store acquires
-//! no ownership and reads nothing. It takes 3 ns per line, and the core that reads the line next prefetches it like any
-//! other.
+//! no ownership and reads nothing. The store takes 3 ns per line, and the core that reads the line next prefetches like from any other.
 //!
 //! Streaming stores are not ordered with other stores before a fence, and the first instruction that waits for memory
 //! waits for all of them, which takes longer than copying a frame. [`append_lines`] therefore makes many copies, and
@@ -50,10 +49,10 @@ pub const LINE: usize = 64;
 ///
 /// SSE2, which contains the instructions, is part of x86-64. All stores go to the spare capacity of an exclusively
 /// borrowed buffer, within bounds that are checked, and come from a slice that outlives the call. Streamed bytes may
-/// arrive late and out of order until a [`Fence`] has waited, which happens at the latest when it is dropped. Before
-/// that, neither another core nor (by the contract of the intrinsics) this one may read or write these bytes again.
-/// [`append_lines`](super::append_lines) ensures this: it borrows the buffer beyond the fence, writes each line once,
-/// and waits before it moves streamed bytes.
+/// arrive late and out of order until a [`Fence`] has waited, at the latest in its `drop`. Before that, neither another
+/// core nor (by the contract of the intrinsics) this one may read or write these bytes again.
+/// [`append_lines`](super::append_lines) ensures this: the function borrows the buffer beyond the fence, writes each
+/// line once, and waits before moving streamed bytes.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod write {
@@ -76,7 +75,7 @@ mod write {
         }
         let to = room.as_mut_ptr();
         for (index, line) in lines.iter().enumerate() {
-            // SAFETY: `room` has 64 bytes for each line and is aligned to a line, so the target is a line within it.
+            // SAFETY: `room` has 64 bytes for each line and is aligned to a line, so the target is a line of `room`.
             unsafe { stream(line, to.add(LINE * index)) };
         }
         if !tail.is_empty() {

@@ -3,9 +3,8 @@
 //! - **DUMP** rebuilds the context at the packet, with descriptors on the packet's own ring: static parameters (omitted
 //!   if the device counts from the unit's number already, or the engine does not count), progress parameters, a fence,
 //!   and DUMPs with the unit's bytes before the packet.
-//! - **Next record** leaves packets behind the context, or in the middle of a unit, to software. It restarts at a
-//!   packet ahead of the context that begins a unit, with parameters and a fence. No bytes are read twice. A unit
-//!   sealed by software stays sealed in the send queue, so repeated retransmissions seal it only once.
+//! - **Next record** leaves packets behind the context, or in the middle of a unit, to software. The context restarts at a packet ahead of the context that begins a unit, with parameters and a fence. No bytes are read twice. A unit
+//!   sealed by software stays sealed in the send queue, so repeated retransmissions cause the work only once.
 //!
 //! If units of one layer lie in the content of another, a packet has two contexts, and either may be out of place. The
 //! lower context is examined first, because the bytes of its DUMPs may need the higher one. A DUMP passes through its
@@ -24,7 +23,7 @@
 //! existed request none. If a transport contradicts this, its packet is dropped, because a packet that requests
 //! encryption never leaves without it.
 //!
-//! If the device reports that it could not send a packet, for example without a key, all contexts of the packet are
+//! If the device reports a packet as not sent, for example because of a missing key, all contexts of the packet are
 //! restarted.
 //!
 //! Invariants: the driver's position of a context moves only when all descriptors are posted, and not if the packet is
@@ -225,8 +224,8 @@ impl Driver {
             if sending.is_some_and(|sending| sending.stands_at == Some(part.offset)) {
                 return Ok(Step::Ready);
             }
-            // A first transmission moves the context along even without changed bytes, or it would be out of
-            // place for the next one.
+            // A first transmission moves the context along even without changed bytes, or it would be out of place for
+            // the next one.
             let is_new = sending.is_some_and(|at| at.sent_to.is_none_or(|sent_to| part.offset >= sent_to));
             needed = self.first_touched(layer, &[part], source)?;
             if needed.is_none() && !is_new {

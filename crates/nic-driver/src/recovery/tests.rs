@@ -325,7 +325,7 @@ impl RecordSource for Lost {
     fn pieces(&self, _: Layer, _: u64, _: u64, _: &mut dyn FnMut(QueuedBytes)) {}
 }
 
-/// A transport that knows units, but has no bytes of them.
+/// A transport that knows units, but has no bytes.
 struct Torn;
 
 impl RecordSource for Torn {

@@ -168,7 +168,7 @@ fn ecn_is_passed_on() {
     }
 }
 
-/// As with Linux's `noecn`, an inner packet keeps its ECN field; with `decap-dscp`, the inner packet gets the outer
+/// Like with Linux's `noecn`, an inner packet keeps its ECN field; with `decap-dscp`, the inner packet gets the outer
 /// DSCP.
 #[test]
 fn ecn_and_dscp_come_out_as_the_sa_says() {

@@ -120,8 +120,7 @@ impl BurstLoss {
         let begin = end * share / (1.0 - share);
         // A probability above one means that the share needs longer bursts than requested.
         let (begin, end) = if begin <= 1.0 { (begin, end) } else { (1.0, (1.0 - share) / share) };
-        // The chain starts in its stationary distribution, so that the first frames are lost as often as later
-        // ones.
+        // The chain starts in its stationary distribution, so that the first frames are lost as often as later ones.
         let bad = rng.chance(share);
         let counters = BurstLossCounters { bursts: u64::from(bad), lost: 0 };
         BurstLoss { begin, end, bad, last: None, rng, counters }
@@ -216,8 +215,7 @@ mod tests {
     fn a_burst_is_over_when_a_timeout_is() {
         let burst = || Burst { share: Share::new(0.05).expect("a share"), mean_length: 20.0 };
         let loss = || BurstLoss::new(burst(), Seed(1).stream("burst loss"));
-        // A burst lasts 20 ms on average. Frames farther apart meet fewer lost ones in a row, down to a single
-        // one.
+        // A burst lasts 20 ms on average. Frames farther apart meet fewer lost ones in a row, down to a single one.
         for (between, expected) in [(0, 20.0), (1, 20.0), (2, 10.5), (20, 1.6), (200, 1.05)] {
             let (measured, length) = measure_at(&mut loss(), 400_000, Duration::from_millis(between));
             assert!(near(measured, 0.05), "{measured} lost of 0.05, {between} ms apart");

@@ -1,7 +1,7 @@
 //! Impairments: composable faults of a wire.
 //!
 //! An impairment receives a frame that has left the line, with its arrival time, and passes on the resulting frames:
-//! the same frame, a changed one, several or none at all. [`Impairments`] is the configuration of the usual
+//! the same frame, a changed one, several frames or no frame. [`Impairments`] is the configuration of the usual
 //! impairments, and [`ImpairmentChain`] is their running instance. Each draws from its own random stream, so that
 //! adding one does not change the others. All are off by default, and each has counters.
 //!

@@ -133,8 +133,7 @@ impl Segment {
     /// Parses a frame. Returns the frame itself if it is not TCP, or has extension headers or padding.
     fn of(frame: Frame) -> Result<Segment, Frame> {
         let is_bare = |tcp: &Transport| {
-            // Padding and extension headers would be lost in the joined packet, so such frames pass
-            // separately.
+            // Padding and extension headers would be lost in the joined packet, so such frames pass separately.
             tcp.end == frame.len()
                 && (tcp.version == Version::Four || tcp.header == tcp.network + Version::Six.header_bytes())
         };

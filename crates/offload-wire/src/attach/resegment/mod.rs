@@ -76,8 +76,7 @@ impl Resegmenter {
         let Some((header, packet)) = self.buffer.get(..bytes).and_then(|filled| filled.split_first_chunk()) else {
             return Err(MalformedPacket::Length(bytes));
         };
-        // A packet that fills the buffer may have been cut by the read. The buffer has a byte more than any
-        // packet.
+        // A packet that fills the buffer may have been cut by the read. The buffer has a byte more than any packet.
         if packet.len() < ETHERNET_BYTES || bytes == self.buffer.len() {
             return Err(MalformedPacket::Length(bytes));
         }
@@ -120,8 +119,7 @@ impl Resegmenter {
                 let is_last = to == transport.end;
                 let segment = Segment { number: *number, offset: from - transport.payload, is_last };
                 transport.make_segment(&mut frame, to - from, segment);
-                // The segment's lengths differ from those of the whole packet, so its checksum covers the end of the
-                // frame.
+                // The segment is shorter than the whole packet, so its checksum covers the end of the frame.
                 Transport { end: frame.len(), ..*transport }.fill_checksums(&mut frame);
                 if is_last {
                     self.work = None;
@@ -154,8 +152,7 @@ impl Cut {
             GsoKind::Tcp6 => (transport.protocol, transport.version) == (Protocol::Tcp, Version::Six),
             GsoKind::Udp => transport.protocol == Protocol::Udp,
         };
-        // The kernel's offsets must agree with the headers. Otherwise the packet is of another kind than
-        // announced.
+        // The kernel's offsets must agree with the headers. Otherwise the packet is of another kind than announced.
         let field = transport.checksum() - transport.header;
         if !is_of_kind || usize::from(start) != transport.header || usize::from(offset) != field {
             return None;
