@@ -43,7 +43,7 @@ pub enum Current<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unmet {
     /// The client's copy of the file is fresh: 304.
-    #[error("the file is the version that the client has")]
+    #[error("the client's copy of the file is up to date")]
     NotModified,
     /// The method must not be carried out: 412.
     #[error("a precondition of the request is not met: the file has another version now, or its presence differs")]

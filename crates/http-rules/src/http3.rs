@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, Method, Request};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedRequest {
     /// A field that is specific to HTTP/1.1 connections (section 4.2).
-    #[error("the request has a field of a connection of HTTP/1.1")]
+    #[error("the request has a field that only HTTP/1.1 connections have")]
     ConnectionField,
     /// A `TE` with another value than `trailers` (section 4.2).
     #[error("the request's TE is not `trailers`")]
@@ -20,7 +20,7 @@ pub enum MalformedRequest {
     #[error("the request's Content-Length is not one number")]
     Length,
     /// A body with a length that differs from `Content-Length`.
-    #[error("the request's body does not have the length that Content-Length tells")]
+    #[error("the length of the request's body differs from Content-Length")]
     BodyLength,
     /// A malformed path, authority or `Host` (section 4.3.1).
     #[error("the request's path or authority is malformed")]

@@ -98,7 +98,7 @@ fn is_same(asked: &HeaderMap, version: &FileVersion, now: SystemTime) -> bool {
 }
 
 fn ascii(text: String) -> HeaderValue {
-    HeaderValue::try_from(text).expect("digits and a few signs")
+    HeaderValue::try_from(text).expect("the value consists of ASCII digits and signs")
 }
 
 #[cfg(test)]

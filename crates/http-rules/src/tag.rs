@@ -21,7 +21,10 @@ impl EntityTag {
     /// # Panics
     /// If `opaque` contains other characters.
     pub fn strong(opaque: &str) -> EntityTag {
-        assert!(opaque.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{opaque:?} has other characters");
+        assert!(
+            opaque.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+            "{opaque:?} contains other characters than letters and digits"
+        );
         EntityTag { opaque: opaque.into() }
     }
 

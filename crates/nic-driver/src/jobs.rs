@@ -106,7 +106,7 @@ impl JobDriver {
     fn give(&mut self, command: ControlCommand) {
         let entry = JobEntry { epoch: self.epoch, descriptor: JobDescriptor::Control(command) };
         let staged = self.rings.submit.stage(entry);
-        debug_assert!(staged.is_ok(), "there are never more on their way than the ring has entries");
+        debug_assert!(staged.is_ok(), "jobs and commands in flight never exceed the ring's entries");
         self.commands_under_way += 1;
         self.ring();
     }

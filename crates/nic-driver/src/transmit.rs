@@ -281,7 +281,7 @@ impl Driver {
         let rate = if let SendDescriptor::Packet(packet) = &descriptor { packet.ask.rate } else { None };
         let slot = self.send.note_posted(Posted { bytes, contexts, paced, change }, rate);
         let staged = slot.map(|slot| self.rings.send.stage(SendEntry { slot, descriptor }).is_ok());
-        debug_assert_eq!(staged, Some(true), "room for the worst case was made sure of");
+        debug_assert_eq!(staged, Some(true), "the caller has checked the room for the worst case");
         for handle in contexts.into_iter().flatten() {
             self.contexts.note_posted(handle);
         }

@@ -20,7 +20,10 @@ pub struct SendEntry {
 
 /// The work of a send ring entry. Entries of one flow are processed strictly in order, and so are all others, except
 /// that a packet with a rate may wait for its time and be overtaken.
-#[expect(clippy::large_enum_variant, reason = "packets are what the ring is for; a box would cost each an allocation")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all entries are packets, and a box would cost each an allocation"
+)]
 #[derive(Debug)]
 pub enum SendDescriptor {
     /// Sends a packet.

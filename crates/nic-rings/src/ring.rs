@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 /// # Panics
 /// If `capacity` is zero.
 pub fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
-    assert!(capacity > 0, "a ring without entries carries nothing");
+    assert!(capacity > 0, "a ring needs at least one entry");
     let (producer, consumer) = rtrb::RingBuffer::new(capacity);
     (Producer { published: producer, staged: VecDeque::new() }, Consumer { published: consumer })
 }
@@ -67,7 +67,7 @@ impl<T> Producer<T> {
         if let Ok(chunk) = self.published.write_chunk_uninit(count) {
             chunk.fill_from_iter(self.staged.drain(..));
         }
-        debug_assert!(self.staged.is_empty(), "stage() counts staged entries as taken room");
+        debug_assert!(self.staged.is_empty(), "staged entries have reserved room");
         count
     }
 

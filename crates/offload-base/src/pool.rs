@@ -32,7 +32,10 @@ impl BufferPool {
     /// # Panics
     /// If an argument is zero.
     pub fn new(buffer_bytes: usize, buffers_per_slab: usize) -> BufferPool {
-        assert!(buffer_bytes > 0 && buffers_per_slab > 0, "an empty buffer or slab serves nobody");
+        assert!(
+            buffer_bytes > 0 && buffers_per_slab > 0,
+            "a pool needs buffers of at least one byte, and slabs of at least one buffer"
+        );
         // The slab needs space to align its start, and one byte more than the buffers occupy: through this rest the
         // pool keeps a handle, with which it reclaims the slab.
         let slab_bytes = CACHE_LINE - 1 + buffer_bytes * buffers_per_slab + 1;

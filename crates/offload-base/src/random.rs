@@ -162,7 +162,7 @@ impl Rng {
     /// # Panics
     /// If `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
-        assert!(bound > 0, "there is no number below zero");
+        assert!(bound > 0, "the bound must not be zero");
         // Multiply-shift. Its bias is below bound / 2^64, too small for any simulation to show.
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }

@@ -96,7 +96,7 @@ impl Cipher {
             _ if suite == EspSuite::ChaCha20Poly1305 => Algorithm::ChaCha20Poly1305,
             _ => Algorithm::Aes256Gcm,
         };
-        let key = Key::new(algorithm, sa.key.key()).expect("a key is as long as its suite wants");
+        let key = Key::new(algorithm, sa.key.key()).expect("the key has the length that its suite requires");
         Cipher { key, salt: *sa.key.salt(), encrypts: suite.encrypts(), spi: sa.spi, esn: sa.esn }
     }
 

@@ -113,7 +113,7 @@ pub enum UnwrapError {
     #[error("a dummy packet")]
     Dummy,
     /// The trailer announces a protocol that the SA does not carry, or contradicts the payload.
-    #[error("the packet is not what the SA carries")]
+    #[error("the packet's protocol is not one that the SA carries")]
     Mode,
     /// RFC 6040 4.2: there was congestion on the way, and the inner packet cannot carry the mark.
     #[error("the outer header is marked with congestion (ECN CE), and the inner packet is without ECN")]

@@ -37,7 +37,7 @@ impl SendNumber {
     /// # Panics
     /// If fewer numbers are left, because a repeated number would reveal the key.
     pub fn take(&mut self, packets: u32) {
-        assert!(self.peek(packets).is_some(), "sequence numbers must be left");
+        assert!(self.peek(packets).is_some(), "the sequence numbers are used up");
         self.last += u64::from(packets);
     }
 

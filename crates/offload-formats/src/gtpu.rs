@@ -64,7 +64,7 @@ impl Gtpu {
     /// # Panics
     /// If the payload does not fit into a length of 16 bits.
     pub fn new(message: GtpuMessage, tunnel: u32, payload_bytes: usize) -> Gtpu {
-        assert!(payload_bytes <= usize::from(u16::MAX), "{payload_bytes} bytes are more than a datagram holds");
+        assert!(payload_bytes <= usize::from(u16::MAX), "{payload_bytes} bytes do not fit into a datagram");
         Gtpu { message, tunnel, number: None, header_bytes: Gtpu::BYTES, payload_bytes }
     }
 

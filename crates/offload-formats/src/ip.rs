@@ -232,13 +232,13 @@ pub enum HeaderError {
     #[error("there is no IP version {0}")]
     Version(u8),
     /// A length field has an impossible value.
-    #[error("a length in the IP header makes no sense")]
+    #[error("a length in the IP header is invalid")]
     Length,
     /// The packet has too many extension headers.
     #[error("too many extension headers")]
     TooManyExtensions,
     /// An IPv4 option is truncated, or is a source route with further hops, for which this host is not the destination.
-    #[error("an option in the IPv4 header makes no sense here")]
+    #[error("an option in the IPv4 header is invalid at this host")]
     Option,
     /// An extension header is not acceptable (RFC 8200 4).
     #[error("an extension header is not acceptable: {0:?}")]

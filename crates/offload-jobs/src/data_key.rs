@@ -152,7 +152,7 @@ pub enum ImportError {
     #[error("a wrapping key has 16 or 32 bytes, not {0}")]
     WrappingKey(usize),
     /// The key belongs to another tenant.
-    #[error("the key is tenant {found}'s, and was to be unwrapped with tenant {tenant}'s")]
+    #[error("the key belongs to tenant {found}: it cannot be unwrapped with tenant {tenant}'s wrapping key")]
     Tenant {
         /// Tenant of the wrapping key.
         tenant: u32,
@@ -166,7 +166,7 @@ pub enum ImportError {
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// The device refused the key.
-    #[error("the device does not take the key: {0}")]
+    #[error("the device refused the key: {0}")]
     Refused(#[from] Refused),
 }
 

@@ -151,12 +151,12 @@ impl JobClient {
     ///
     /// # Errors
     /// Returns the job if there is no room: see [`poll_room`](Self::poll_room).
-    #[expect(clippy::result_large_err, reason = "the job comes back whole, as it went")]
+    #[expect(clippy::result_large_err, reason = "a refused job is returned by value, with its buffers")]
     pub fn submit(&mut self, job: Job) -> Result<(), Job> {
         self.submit_one(job).map(|_serial| ())
     }
 
-    #[expect(clippy::result_large_err, reason = "the job comes back whole, as it went")]
+    #[expect(clippy::result_large_err, reason = "a refused job is returned by value, with its buffers")]
     fn submit_one(&mut self, mut job: Job) -> Result<u64, Job> {
         let now = self.shared.timers.now();
         let mut inner = self.shared.lock();

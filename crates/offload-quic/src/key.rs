@@ -18,7 +18,7 @@ impl PacketKey {
     /// Never, because a [`QuicKey`] has the length that its cipher requires.
     pub fn new(key: &QuicKey) -> PacketKey {
         let aead = Key::new(algorithm(key.cipher()), key.key());
-        PacketKey { aead: aead.expect("a key is as long as its cipher wants"), iv: *key.iv() }
+        PacketKey { aead: aead.expect("the key has the length that its cipher requires"), iv: *key.iv() }
     }
 
     /// Returns the nonce of a packet: the IV combined with path and number by exclusive or

@@ -16,7 +16,7 @@ impl HeaderKey {
     /// Never, because a [`QuicHeaderKey`] has the length that its cipher requires.
     pub fn new(key: &QuicHeaderKey) -> HeaderKey {
         let key = MaskKey::new(algorithm(key.cipher()), key.key());
-        HeaderKey(key.expect("a key is as long as its cipher wants"))
+        HeaderKey(key.expect("the key has the length that its cipher requires"))
     }
 
     /// Returns the mask for a sample of the ciphertext.

@@ -57,7 +57,7 @@ impl Secret {
         let key = &mut key[..self.cipher.key_len()];
         self.expand(b"quic key", key);
         self.expand(b"quic iv", &mut iv);
-        QuicKey::new(self.cipher, key, iv).expect("as long as the cipher wants")
+        QuicKey::new(self.cipher, key, iv).expect("the derived key has the length that the cipher requires")
     }
 
     /// Derives the header key for a device. Derived from the first generation's secret, and never changed (RFC 9001
@@ -69,7 +69,7 @@ impl Secret {
         let mut key = Zeroizing::new([0; 32]);
         let key = &mut key[..self.cipher.key_len()];
         self.expand(b"quic hp", key);
-        QuicHeaderKey::new(self.cipher, key).expect("as long as the cipher wants")
+        QuicHeaderKey::new(self.cipher, key).expect("the derived key has the length that the cipher requires")
     }
 
     /// Derives and expands key and IV.
@@ -98,7 +98,7 @@ impl Secret {
         let info = [&length[..], &label_length, PREFIX, label, &[0]];
         let secret = hkdf::Prk::new_less_safe(hash(self.cipher), &self.bytes);
         let made = secret.expand(&info, Bytes(out.len())).and_then(|made| made.fill(out));
-        made.expect("HKDF gives 255 hashes at most, and a key is two");
+        made.expect("a key is at most two hashes long, and HKDF gives 255");
     }
 }
 

@@ -56,7 +56,7 @@ pub enum SpecError {
     #[error("compression level {0}: levels are 0 to 9")]
     Level(u8),
     /// The chain is empty, or contains another chain.
-    #[error("a chain has one step at least, and no chain among them")]
+    #[error("a chain needs at least one step, and cannot contain another chain")]
     Chain,
 }
 
@@ -76,7 +76,7 @@ pub enum SpecError {
 #[non_exhaustive]
 pub enum Fault {
     /// The result does not fit into the target.
-    #[error("the target has room for {room} bytes, the result is longer: give it more, or refuse the data")]
+    #[error("the result does not fit into the target's {room} bytes: enlarge the target, or refuse the data")]
     OutOfSpace {
         /// Capacity of the target in bytes.
         room: usize,
@@ -92,10 +92,10 @@ pub enum Fault {
         takes: &'static str,
     },
     /// The tag, or the MAC and padding, do not match the data.
-    #[error("the data are not authentic: another key, or they were changed")]
+    #[error("the data are not authentic: the key is wrong, or the data were changed")]
     NotAuthentic,
     /// The compressed or padded data are damaged or truncated.
-    #[error("the data are damaged or cut short: they cannot be taken back")]
+    #[error("the data are damaged or truncated: nothing can be restored")]
     Corrupt,
     /// The protection information does not match the data or their location.
     #[error(transparent)]

@@ -212,7 +212,7 @@ struct Line {
 
 impl Line {
     fn new(bits_per_second: u64) -> Line {
-        assert!(bits_per_second > 0, "a line without a rate never sends");
+        assert!(bits_per_second > 0, "a line needs a rate above zero");
         Line { bits_per_second, free_at: Instant::ZERO, remainder: 0 }
     }
 

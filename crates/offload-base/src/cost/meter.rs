@@ -66,7 +66,7 @@ impl Meter {
         // The slot starts as `Outside`, because scopes opened before the attachment have no record to return
         // to.
         LOCAL.with_borrow_mut(|local| {
-            assert!(local.is_none(), "a thread is metered once at a time");
+            assert!(local.is_none(), "this thread is metered already");
             *local = Some(Local {
                 ticks: Table::default(),
                 running: OUTSIDE,

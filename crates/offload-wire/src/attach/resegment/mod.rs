@@ -41,7 +41,7 @@ pub struct Resegmenter {
 #[non_exhaustive]
 pub enum MalformedPacket {
     /// The packet is shorter than its headers, or fills the whole buffer and may have been truncated.
-    #[error("a packet of {0} bytes is too short or too long")]
+    #[error("a packet of {0} bytes is too short for its headers, or too long for the buffer")]
     Length(usize),
     /// The virtio header is invalid.
     #[error(transparent)]
