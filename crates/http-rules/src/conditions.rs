@@ -7,7 +7,7 @@ use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SIN
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use std::time::SystemTime;
 
-/// The preconditions of one request, to be evaluated as often as needed.
+/// The preconditions of one request, which can be evaluated repeatedly.
 ///
 /// ```
 /// use http_rules::http::{HeaderMap, Method};
@@ -39,11 +39,11 @@ pub enum Current<'a> {
     Version(&'a FileVersion),
 }
 
-/// The outcome of preconditions that are not met.
+/// The reason that preconditions are not met, and thereby the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unmet {
     /// The client's copy of the file is fresh: 304.
-    #[error("the file is the version that the client has")]
+    #[error("the client's copy of the file is up to date")]
     NotModified,
     /// The method must not be carried out: 412.
     #[error("a precondition of the request is not met: the file has another version now, or its presence differs")]
@@ -93,7 +93,7 @@ impl Preconditions {
         self.tags(&IF_NONE_MATCH, None, Comparison::Weak) == Some(TagField::Any)
     }
 
-    /// Evaluates the preconditions, in the order of RFC 9110 section 13.2.2.
+    /// Evaluates the preconditions in the order of RFC 9110 section 13.2.2.
     ///
     /// # Errors
     /// If one of them is not met.
@@ -101,6 +101,7 @@ impl Preconditions {
         if self.is_empty() {
             return Ok(());
         }
+        // Something without a version has neither tag nor date, so only `*` can match it.
         let version = if let Current::Version(version) = current { Some(version) } else { None };
         let tag = version.map(FileVersion::entity_tag);
         let is_present = !matches!(current, Current::Absent);
@@ -123,7 +124,8 @@ impl Preconditions {
         match self.tags(&IF_NONE_MATCH, tag.as_ref(), Comparison::Weak) {
             Some(TagField::Any) if is_present => Err(unmet),
             Some(TagField::List { has: true }) => Err(unmet),
-            // To read is harmless; a write must not lose the version that the client meant.
+            // Ignoring the field is harmless for a read, but a write could overwrite a version that the client wants to
+            // keep.
             Some(TagField::Malformed) if !self.is_read => Err(Unmet::Malformed),
             Some(_) => Ok(()),
             None => match (self.date(&IF_MODIFIED_SINCE), modified) {
@@ -136,21 +138,23 @@ impl Preconditions {
         }
     }
 
-    /// Reads a field of tags. `None`: the request does not have it.
+    /// Reads a field of tags. Returns `None` if the request does not have the field.
     fn tags(&self, name: &HeaderName, present: Option<&crate::EntityTag>, comparison: Comparison) -> Option<TagField> {
         let mut lines = self.fields.get_all(name).iter().peekable();
         lines.peek()?;
         Some(TagField::read(lines, present, comparison))
     }
 
-    /// Reads a field of a date. `None` if the field is missing, repeated or no date: the precondition is ignored then.
+    /// Reads a field with a date. Returns `None` if the field is missing, repeated or malformed. The precondition is
+    /// then ignored.
     fn date(&self, name: &HeaderName) -> Option<SystemTime> {
         single(&self.fields, name).and_then(date::parse)
     }
 }
 
-/// Returns the value of a field that has one line, of ASCII.
+/// Returns the value of a field, if it is a single line of ASCII.
 pub(crate) fn single<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    // A repeated field is ambiguous, so it counts as missing.
     let mut lines = fields.get_all(name).iter();
     let line = lines.next()?.to_str().ok()?;
     lines.next().is_none().then_some(line.trim_ascii())
@@ -166,7 +170,8 @@ mod tests {
         FileVersion { inode: 1, size: 10, modified, changed: modified }
     }
 
-    /// Evaluates for every kind of method and every state of the target: `0` for a met one, else the status.
+    /// Evaluates for each kind of method and each state of the target. Returns 0 if all preconditions are met, or else
+    /// the status.
     fn statuses(lines: &[(&str, &str)], state: Current<'_>) -> Vec<u16> {
         let mut fields = HeaderMap::new();
         let tag = version().entity_tag().to_string();
@@ -182,7 +187,7 @@ mod tests {
         vec![evaluated[0], evaluated[2]]
     }
 
-    /// Each line: the fields; then GET and PUT of a file, of a folder, of nothing.
+    /// Each row: the fields; then the statuses of GET and PUT for a file, a folder, and a missing name.
     #[test]
     fn every_precondition_is_evaluated_in_every_form() {
         const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
@@ -234,7 +239,7 @@ mod tests {
             (&[(unmodified, "Fri, 01 Jan 1960 00:00:00 GMT")], failed, met, met),
             (&[(unmodified, "Sun, 06 Nov 1994 08:49:36")], met, met, met),
             (&[(unmodified, BEFORE), (unmodified, BEFORE)], met, met, met),
-            // RFC 9110 13.2.2: tags go before dates, and If-Match before If-None-Match.
+            // RFC 9110 13.2.2: tags are evaluated before dates, and If-Match before If-None-Match.
             (&[(if_match, "TAG"), (unmodified, BEFORE)], met, failed, failed),
             (&[(if_match, "\"x\""), (unmodified, AFTER)], failed, failed, failed),
             (&[(if_match, "\"x\""), (if_none, "TAG")], failed, failed, failed),
@@ -266,7 +271,7 @@ mod tests {
         assert!(Preconditions::default().for_new_file().is_for_new_file());
     }
 
-    /// Both sides of 1970, and far from it.
+    /// Times before and after 1970, and far away.
     #[test]
     fn old_and_late_times_are_compared() {
         for modified in [-315_619_200_i64, 300_000_000_000] {

@@ -1,10 +1,10 @@
 //! Dates of HTTP (RFC 9110 section 5.6.7), and times as numbers, for any year.
 //!
-//! Crate `httpdate` panics on times outside the years 1970 to 9999 and parses none before 1970.
+//! Crate `httpdate` panics on times outside the years 1970 to 9999, and parses no dates before 1970.
 
 use std::time::{Duration, SystemTime};
 
-/// Parses a date in any of the three formats, from year 0 on. `None`: it is no date.
+/// Parses a date in any of the three formats, from year 0 on. Returns `None` if the text is not a date.
 ///
 /// ```
 /// use http_rules::date::parse;
@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 /// ```
 pub fn parse(text: &str) -> Option<SystemTime> {
     parse_exact(text).or_else(|| {
-        // The wrong day of the week does not make another time. A precondition must not be ignored because of one.
+        // A wrong day of the week does not change the time, and a precondition must not be ignored because of it.
         let end = text.find([',', ' '])?;
         let days = DAYS.iter().find(|days| days.contains(&&text[..end]))?;
         days.iter().find_map(|day| parse_exact(&format!("{day}{}", &text[end..])))
@@ -27,7 +27,8 @@ fn parse_exact(text: &str) -> Option<SystemTime> {
     if let Ok(time) = httpdate::parse_http_date(text) {
         return Some(time);
     }
-    // IMF-fixdate and asctime have years of four digits. 400 years always have the same number of days, and of weeks.
+    // IMF-fixdate and asctime have years of four digits. 400 years always have the same number of days and of weeks, so
+    // shifting the year keeps the day of the week.
     let at = if text.ends_with(" GMT") { 12 } else { 20 };
     let year = text.get(at..at + 4).filter(|year| year.bytes().all(|byte| byte.is_ascii_digit()))?;
     let year: u16 = year.parse().ok().filter(|year| *year < 1970)?;
@@ -35,7 +36,8 @@ fn parse_exact(text: &str) -> Option<SystemTime> {
     httpdate::parse_http_date(&later).ok()?.checked_sub(SHIFT)
 }
 
-/// Formats a time as an IMF-fixdate. `None`: its year is not within 0 to 9999, and no date can tell it.
+/// Formats a time as an IMF-fixdate. Returns `None` if the year is not within 0 to 9999, which the format cannot
+/// express.
 ///
 /// ```
 /// use http_rules::date::format;
@@ -58,7 +60,7 @@ pub fn format(time: SystemTime) -> Option<String> {
     }
 }
 
-/// Returns the nanoseconds from 1970 to `time`, negative before.
+/// Returns the nanoseconds from 1970 to `time`, negative for earlier times.
 ///
 /// ```
 /// use http_rules::date::nanoseconds;
@@ -67,14 +69,14 @@ pub fn format(time: SystemTime) -> Option<String> {
 /// assert_eq!(nanoseconds(SystemTime::UNIX_EPOCH - Duration::from_nanos(5)), -5);
 /// ```
 pub fn nanoseconds(time: SystemTime) -> i128 {
-    // A duration has less than 2^64 seconds.
+    // A duration has fewer than 2^64 seconds, so the conversion to `i128` is exact.
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => since.as_nanos() as i128,
         Err(before) => -(before.duration().as_nanos() as i128),
     }
 }
 
-/// Returns the time so many nanoseconds after 1970. `None`: the system has no such time.
+/// Returns the time that many nanoseconds after 1970. Returns `None` if the system cannot represent the time.
 ///
 /// ```
 /// use http_rules::date::{from_nanoseconds, nanoseconds};
@@ -91,7 +93,7 @@ pub fn from_nanoseconds(nanoseconds: i128) -> Option<SystemTime> {
     }
 }
 
-/// Returns the seconds from 1970 to `time`, rounded down, as dates of HTTP have them.
+/// Returns the seconds from 1970 to `time`, rounded down, like dates of HTTP.
 pub(crate) fn seconds(time: SystemTime) -> i128 {
     nanoseconds(time).div_euclid(SECOND)
 }
@@ -104,7 +106,7 @@ const SECOND: i128 = 1_000_000_000;
 const END_OF_9999: i128 = 253_402_300_800;
 const START_OF_0: i128 = -62_167_219_200;
 const SHIFT_YEARS: u16 = 2000;
-/// Five times 400 years.
+/// The shift in years as a duration: five times 400 years.
 const SHIFT: Duration = Duration::from_secs(5 * 146_097 * 86_400);
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! Malformed requests of HTTP/3 (RFC 9114 section 4.1.2), as far as crate `http` shows them.
+//! Malformed requests of HTTP/3 (RFC 9114 section 4.1.2), as far as the types of crate `http` show the fault.
 //!
-//! A server resets the stream of a malformed request with H3_MESSAGE_ERROR. Order and repetition of pseudo-header fields do not show here.
+//! A server resets the stream of a malformed request with H3_MESSAGE_ERROR. The types do not show order and repetition
+//! of pseudo-header fields.
 
 use crate::target::{check_path, is_authority};
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING, UPGRADE};
@@ -9,35 +10,35 @@ use http::{HeaderMap, HeaderName, Method, Request};
 /// The fault of a malformed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedRequest {
-    /// A field that belongs to a connection of HTTP/1.1 (section 4.2).
-    #[error("the request has a field of a connection of HTTP/1.1")]
+    /// A field that is specific to HTTP/1.1 connections (section 4.2).
+    #[error("the request has a field that only HTTP/1.1 connections have")]
     ConnectionField,
-    /// `TE` with another value than `trailers` (section 4.2).
+    /// A `TE` with another value than `trailers` (section 4.2).
     #[error("the request's TE is not `trailers`")]
     Te,
-    /// More than one `Content-Length`, or no number.
+    /// More than one `Content-Length`, or a value that is not a number.
     #[error("the request's Content-Length is not one number")]
     Length,
-    /// A body of another length than `Content-Length` tells.
-    #[error("the request's body does not have the length that Content-Length tells")]
+    /// A body with a length that differs from `Content-Length`.
+    #[error("the length of the request's body differs from Content-Length")]
     BodyLength,
     /// A malformed path, authority or `Host` (section 4.3.1).
     #[error("the request's path or authority is malformed")]
     Target,
 }
 
-/// The length that a request's body has to have.
+/// The expected length of a request's body.
 ///
 /// See [`check_head`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BodyLength {
-    /// The number in `Content-Length`. `None`: any length will do.
+    /// Number in `Content-Length`. `None` if any length is allowed.
     declared: Option<u64>,
     received: u64,
 }
 
 impl BodyLength {
-    /// Returns the number in `Content-Length`.
+    /// Returns the number in `Content-Length`, if the request has one.
     pub fn declared(&self) -> Option<u64> {
         self.declared
     }
@@ -68,7 +69,7 @@ impl BodyLength {
     }
 }
 
-/// Checks the head of a request; returns the length that its body has to have.
+/// Checks the head of a request. Returns the expected length of its body.
 ///
 /// ```
 /// use http_rules::http::Request;
@@ -90,7 +91,7 @@ pub fn check_head<B>(request: &Request<B>) -> Result<BodyLength, MalformedReques
     let fields = request.headers();
     check_fields(fields)?;
     let uri = request.uri();
-    // 4.4: CONNECT has an authority and no path.
+    // RFC 9114 4.4: CONNECT has an authority and no path.
     if *request.method() != Method::CONNECT {
         check_path(request.method(), uri.path()).map_err(|_| MalformedRequest::Target)?;
     }
@@ -111,7 +112,7 @@ pub fn check_head<B>(request: &Request<B>) -> Result<BodyLength, MalformedReques
 /// Checks the trailers of a request.
 ///
 /// # Errors
-/// If they are malformed.
+/// If the trailers are malformed.
 pub fn check_trailers(fields: &HeaderMap) -> Result<(), MalformedRequest> {
     check_fields(fields)
 }
@@ -125,7 +126,7 @@ fn check_fields(fields: &HeaderMap) -> Result<(), MalformedRequest> {
     if fields.get_all(TE).iter().all(is_trailers) { Ok(()) } else { Err(MalformedRequest::Te) }
 }
 
-/// Parses a number of decimal digits alone.
+/// Parses a number of decimal digits only.
 fn number(text: &[u8]) -> Option<u64> {
     let text = core::str::from_utf8(text).ok()?;
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?

@@ -1,7 +1,7 @@
 //! The rules of HTTP for servers of files: preconditions, ranges, entity tags, `Host`, malformed HTTP/3 requests.
 //!
-//! - [`FileVersion`]: one version of a file, with its entity tag and its date; [`EntityTag`]; [`date`]: dates of any year;
-//! - [`Preconditions`]: `If-Match` and its kin (RFC 9110 section 13), for reads and for writes;
+//! - [`FileVersion`]: one version of a file, with entity tag and date; [`EntityTag`]; [`date`]: dates of any year;
+//! - [`Preconditions`]: `If-Match` and related fields (RFC 9110 section 13), for reads and writes;
 //! - [`range`]: `Range` and `Content-Range`; [`reply`]: status, range and fields of the answer to a GET or HEAD;
 //! - [`check_target`]: the request target and `Host` of HTTP/1.1 (RFC 9112 section 3);
 //! - [`http3`]: requests that RFC 9114 calls malformed.
@@ -9,7 +9,7 @@
 //! ```text
 //! request > check_target or http3::check_head > reply (GET, HEAD), Preconditions::evaluate (writes)
 //! ```
-//! Nothing here reads a clock or a file, except [`FileVersion::of`] out of metadata.
+//! No function reads a clock or a file. [`FileVersion::of`] reads metadata that the caller provides.
 
 #![forbid(unsafe_code)]
 
@@ -23,14 +23,14 @@ mod target;
 mod version;
 
 pub use conditions::{Current, Preconditions, Unmet};
-/// Crate `http`, for its types in this interface.
+/// Crate `http`, re-exported for its types in this interface.
 pub use http;
 pub use reply::{Reply, reply};
 pub use tag::EntityTag;
 pub use target::{BadTarget, check_target};
 pub use version::FileVersion;
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -5,15 +5,15 @@ use core::ops::Range;
 /// The part of a file that a `Range` field selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selected {
-    /// All of the file: the field is malformed, or its unit is unknown, or it has several ranges.
+    /// The whole file, because the field is malformed, has an unknown unit, or lists several ranges.
     Whole,
     /// A part of the file.
     Part(Range<u64>),
-    /// Bytes that the file does not have.
+    /// A range of bytes outside the file.
     Nothing,
 }
 
-/// Reads a `Range` field for a file of `length` bytes. Several ranges may be ignored (section 14.2), and are.
+/// Reads a `Range` field for a file of `length` bytes. A field with several ranges is ignored, as section 14.2 allows.
 ///
 /// ```
 /// use http_rules::range::{Selected, select};
@@ -31,9 +31,9 @@ pub fn select(header: &str, length: u64) -> Selected {
     }
 }
 
-/// Splits a `Range` field of bytes into its ranges, without empty elements of the list (section 5.6.1.2).
+/// Splits a `Range` field of bytes into its ranges, and skips empty list elements (section 5.6.1.2).
 fn ranges(header: &str) -> impl Iterator<Item = &str> {
-    // 14.1: names of units are case-insensitive.
+    // RFC 9110 14.1: names of units are case-insensitive.
     let (unit, ranges) = header.split_once('=').unwrap_or_default();
     let ranges = if unit.eq_ignore_ascii_case("bytes") { ranges } else { "" };
     ranges.split(',').map(|range| range.trim_matches([' ', '\t'])).filter(|range| !range.is_empty())
@@ -44,7 +44,8 @@ fn select_one(range: &str, length: u64) -> Selected {
     let range = match (number(first), number(last)) {
         (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),
         (Some(first), None) if last.is_empty() => first..length,
-        // The last bytes of the file (section 14.1.2), or all of a shorter file. An empty file has no last bytes, and no 206 can tell an empty range.
+        // A suffix: the last bytes of the file, or all of a shorter file (section 14.1.2). An empty file has no last
+        // bytes, and a 206 cannot express an empty range.
         (None, Some(1..)) if first.is_empty() && length == 0 => return Selected::Whole,
         (None, Some(count)) if first.is_empty() => length.saturating_sub(count)..length,
         _ => return Selected::Whole,
@@ -52,7 +53,7 @@ fn select_one(range: &str, length: u64) -> Selected {
     if range.start >= range.end { Selected::Nothing } else { Selected::Part(range) }
 }
 
-/// Tests whether a field asks for bytes in a form that RFC 9110 section 14.1 has, which may be several ranges.
+/// Tests whether a field requests bytes in the form of RFC 9110 section 14.1, possibly several ranges.
 ///
 /// ```
 /// use http_rules::range::is_range;
@@ -76,9 +77,9 @@ pub fn is_range(header: &str) -> bool {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContentRange {
-    /// The bytes in the message. `None`: the message has none, and tells the size.
+    /// Range of the bytes in the message. `None` if the message only states the size.
     pub bytes: Option<Range<u64>>,
-    /// The size of the whole file.
+    /// Size of the whole file.
     pub size: u64,
 }
 
@@ -103,13 +104,13 @@ impl core::str::FromStr for ContentRange {
     }
 }
 
-/// Digits and nothing else; a number too long for any file stands for one that is.
+/// Parses digits only. A number too large for any file is replaced by the maximum.
 fn number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-/// No file is larger: sums of two offsets never overflow.
+/// Upper bound for the size of a file, so that the sum of two offsets never overflows.
 pub const MOST_BYTES: u64 = 1 << 62;
 
 #[cfg(test)]

@@ -15,15 +15,16 @@ use std::time::SystemTime;
 /// See [`reply`] for an example.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// 200, 206, 304, 400, 412 or 416.
+    /// Status of the answer: 200, 206, 304, 400, 412 or 416.
     pub status: StatusCode,
-    /// The bytes of the file to send; empty unless the status is 200 or 206.
+    /// Bytes of the file to send. Empty unless the status is 200 or 206.
     pub range: Range<u64>,
-    /// The fields that follow from the version and the range. `Content-Length` and `Content-Type` are the caller's.
+    /// Fields that follow from the version and the range. The caller adds `Content-Length` and `Content-Type`.
     pub fields: HeaderMap,
 }
 
-/// Decides the answer to a GET or HEAD at `now`: evaluates the preconditions, then `If-Range` and `Range` (RFC 9110 section 13.2.2).
+/// Decides the answer to a GET or HEAD at `now`: evaluates the preconditions, then `If-Range` and `Range` (RFC 9110
+/// section 13.2.2).
 ///
 /// ```
 /// use http_rules::http::{HeaderMap, Method, StatusCode};
@@ -36,7 +37,7 @@ pub struct Reply {
 /// fields.insert("range", "bytes=90-".parse()?);
 /// let part = reply(&Method::GET, &fields, &version, SystemTime::now());
 /// assert_eq!((part.status, part.range), (StatusCode::PARTIAL_CONTENT, 90..100));
-/// // A range is for GET alone.
+/// // A range is only valid for GET.
 /// let head = reply(&Method::HEAD, &fields, &version, SystemTime::now());
 /// assert_eq!((head.status, head.range), (StatusCode::OK, 0..100));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
@@ -44,7 +45,7 @@ pub struct Reply {
 pub fn reply(method: &Method, asked: &HeaderMap, version: &FileVersion, now: SystemTime) -> Reply {
     let mut fields = HeaderMap::new();
     fields.insert(ETAG, version.entity_tag().to_value());
-    // 15.4.5: a 304 has the fields that a 200 would have.
+    // RFC 9110 15.4.5: a 304 has the fields that a 200 would have.
     if let Some(date) = version.last_modified(now) {
         fields.insert(LAST_MODIFIED, date);
     }
@@ -70,7 +71,7 @@ pub fn reply(method: &Method, asked: &HeaderMap, version: &FileVersion, now: Sys
 }
 
 fn selected(method: &Method, asked: &HeaderMap, version: &FileVersion, now: SystemTime) -> Selected {
-    // 14.2: a range is defined for GET alone, and two of them are malformed.
+    // RFC 9110 14.2: a range is only defined for GET, and two `Range` fields are malformed.
     let range = if *method == Method::GET { single(asked, &RANGE) } else { None };
     match range {
         Some(range) if is_same(asked, version, now) => select(range, version.size),
@@ -78,7 +79,7 @@ fn selected(method: &Method, asked: &HeaderMap, version: &FileVersion, now: Syst
     }
 }
 
-/// Tests whether the client has a part of this very version, if it says so by `If-Range` (section 13.1.5).
+/// Tests whether `If-Range`, if present, names exactly this version (section 13.1.5).
 fn is_same(asked: &HeaderMap, version: &FileVersion, now: SystemTime) -> bool {
     if !asked.contains_key(IF_RANGE) {
         return true;
@@ -86,7 +87,7 @@ fn is_same(asked: &HeaderMap, version: &FileVersion, now: SystemTime) -> bool {
     let Some(known) = single(asked, &IF_RANGE) else { return false };
     match date::parse(known) {
         Some(known) => version.has_strong_date(now) && date::seconds(known) == date::seconds(version.modified),
-        // One tag: neither `*` nor a list.
+        // The field holds one tag, neither `*` nor a list.
         None if known.contains(',') => false,
         None => {
             let tag = version.entity_tag();
@@ -97,7 +98,7 @@ fn is_same(asked: &HeaderMap, version: &FileVersion, now: SystemTime) -> bool {
 }
 
 fn ascii(text: String) -> HeaderValue {
-    HeaderValue::try_from(text).expect("digits and a few signs")
+    HeaderValue::try_from(text).expect("the value consists of ASCII digits and signs")
 }
 
 #[cfg(test)]
@@ -145,7 +146,7 @@ mod tests {
             (&[("range", "bytes=10-19"), ("if-range", "Sun, 06 Nov 1994 08:49:38 GMT")], whole.clone()),
             (&[("range", "bytes=100-"), ("if-range", "\"x\"")], whole.clone()),
             (&[("if-range", "TAG")], whole),
-            // Preconditions go before ranges.
+            // Preconditions are evaluated before ranges.
             (&[("range", "bytes=10-19"), ("if-none-match", "TAG")], (304, 0..0)),
             (&[("range", "bytes=10-19"), ("if-modified-since", DATE)], (304, 0..0)),
             (&[("range", "bytes=10-19"), ("if-match", "\"x\"")], (412, 0..0)),
@@ -160,13 +161,14 @@ mod tests {
         }
     }
 
-    /// A user has set the time, or the second is not over: the date does not tell versions apart.
+    /// A user may have set the date, and within the current second another write may follow, so the date does not
+    /// identify a version.
     #[test]
     fn a_weak_date_gives_no_range() {
         let lines = [("range", "bytes=10-19"), ("if-range", DATE)];
         let set = FileVersion { changed: FileVersion::change_time(NOW - 100, 0), ..version() };
         assert_eq!(answer(&Method::GET, &lines, &set, NOW).status, StatusCode::OK);
-        // The client may have had a version of the same time, and of the second before.
+        // The client may have a version with the same date, or of the second before.
         let next = FileVersion { changed: FileVersion::change_time(784_111_778, 0), ..version() };
         assert_eq!(answer(&Method::GET, &lines, &next, NOW).status, StatusCode::OK);
         assert_eq!(answer(&Method::GET, &lines, &version(), 784_111_778).status, StatusCode::OK);

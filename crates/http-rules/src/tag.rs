@@ -1,4 +1,4 @@
-//! Entity tags, and lists of them in fields (RFC 9110 section 8.8.3).
+//! Entity tags, and fields with lists of tags (RFC 9110 section 8.8.3).
 
 use core::fmt;
 use http::HeaderValue;
@@ -16,16 +16,19 @@ pub struct EntityTag {
 }
 
 impl EntityTag {
-    /// Makes a strong tag from letters and digits.
+    /// Creates a strong tag from letters and digits.
     ///
     /// # Panics
-    /// If there are other characters.
+    /// If `opaque` contains other characters.
     pub fn strong(opaque: &str) -> EntityTag {
-        assert!(opaque.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{opaque:?} has other characters");
+        assert!(
+            opaque.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+            "{opaque:?} contains other characters than letters and digits"
+        );
         EntityTag { opaque: opaque.into() }
     }
 
-    /// Returns the tag as fields have it.
+    /// Returns the tag as a field value.
     pub fn to_value(&self) -> HeaderValue {
         HeaderValue::try_from(self.to_string()).expect("letters, digits and quotes")
     }
@@ -37,7 +40,7 @@ impl fmt::Display for EntityTag {
     }
 }
 
-/// How two tags are compared (RFC 9110 section 8.8.3.2).
+/// The comparison of two tags (RFC 9110 section 8.8.3.2).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Comparison {
     /// Strong comparison: a weak tag equals no tag.
@@ -46,14 +49,14 @@ pub(crate) enum Comparison {
     Weak,
 }
 
-/// A field of tags, read for one present tag.
+/// A field of tags, compared with the present tag.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum TagField {
-    /// `*`.
+    /// The value `*`.
     Any,
-    /// A list, and whether the present tag is in it.
+    /// A list of tags. `has` tells whether the present tag is listed.
     List { has: bool },
-    /// Neither `*` nor a list of tags.
+    /// A value that is neither `*` nor a list of tags.
     Malformed,
 }
 
@@ -66,12 +69,13 @@ impl TagField {
     ) -> TagField {
         let (mut stars, mut tags, mut has) = (0, 0, false);
         for line in lines {
+            // Bytes instead of text, because a tag may contain bytes beyond ASCII.
             let mut rest = line.as_bytes();
             loop {
                 rest = rest.trim_ascii_start();
                 match rest {
                     [] => break,
-                    // RFC 9110 5.6.1.2: empty elements do not count.
+                    // RFC 9110 5.6.1.2: empty list elements are ignored.
                     [b',', behind @ ..] => {
                         rest = behind;
                         continue;
@@ -101,14 +105,14 @@ impl TagField {
     }
 }
 
-/// Splits a tag off `text`. Returns whether the tag is weak, the bytes between its quotes, and the rest.
+/// Splits a tag off `text`. Returns whether the tag is weak, the bytes between its quotes, and the rest of the text.
 fn next_tag(text: &[u8]) -> Option<(bool, &[u8], &[u8])> {
-    // `W` is upper case.
+    // RFC 9110 8.8.3: the `W` is case-sensitive.
     let strong = text.strip_prefix(b"W/");
     let quoted = strong.unwrap_or(text).strip_prefix(b"\"")?;
     let end = quoted.iter().position(|byte| *byte == b'"')?;
     let (opaque, rest) = (&quoted[..end], &quoted[end + 1..]);
-    // etagc: no space, no control character.
+    // RFC 9110 8.8.3: a tag contains neither spaces nor control characters.
     opaque.iter().all(|byte| *byte > b' ' && *byte != 0x7f).then_some((strong.is_some(), opaque, rest))
 }
 
@@ -155,7 +159,7 @@ mod tests {
             assert_eq!(read(lines, Comparison::Strong), strong, "{lines:?}, strong");
             assert_eq!(read(lines, Comparison::Weak), weak, "{lines:?}, weak");
         }
-        // Bytes beyond ASCII are allowed in a tag.
+        // A tag may contain bytes beyond ASCII.
         let value = HeaderValue::from_bytes(b"\"\xe4\", \"a\"").unwrap();
         assert_eq!(TagField::read([&value].into_iter(), Some(&EntityTag::strong("a")), Comparison::Strong), with);
         assert_eq!(TagField::read([&value].into_iter(), None, Comparison::Weak), without);

@@ -4,25 +4,25 @@ use core::net::Ipv6Addr;
 use http::header::HOST;
 use http::{Method, Request, Version};
 
-/// A fault of a request's target or `Host`: the answer is 400.
+/// A fault of a request's target or `Host`. The answer is status 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTarget {
-    /// HTTP/1.1 without `Host`.
+    /// An HTTP/1.1 request has no `Host`.
     #[error("a request of HTTP/1.1 needs a Host")]
     NoHost,
-    /// More than one `Host`.
+    /// The request has more than one `Host`.
     #[error("the request has more than one Host")]
     ManyHosts,
-    /// Not a host with an optional port.
+    /// The `Host` is not a host with an optional port.
     #[error("the Host is not a name or an address with an optional port")]
     Host,
-    /// Not a path, or not one that the method may have.
+    /// The target is not a path that the method allows.
     #[error("the request target is not a path that begins with a slash")]
     Target,
 }
 
-/// Checks the target and `Host` of a request of HTTP/1.0 or HTTP/1.1. [`http3::check_head`](crate::http3::check_head) checks requests of
-/// HTTP/3.
+/// Checks the target and `Host` of an HTTP/1.0 or HTTP/1.1 request. Use [`http3::check_head`](crate::http3::check_head)
+/// for HTTP/3.
 ///
 /// ```
 /// use http_rules::http::Request;
@@ -35,9 +35,9 @@ pub enum BadTarget {
 /// ```
 ///
 /// # Errors
-/// If the target or `Host` is malformed, or HTTP/1.1 has no `Host`.
+/// If the target or `Host` is malformed, or an HTTP/1.1 request has no `Host`.
 pub fn check_target<B>(request: &Request<B>) -> Result<(), BadTarget> {
-    // RFC 9112 3.2: also where the target has an authority, which then counts instead.
+    // RFC 9112 3.2: `Host` is also required if the target contains an authority, which then takes precedence.
     let mut hosts = request.headers().get_all(HOST).iter();
     match hosts.next() {
         None if request.version() == Version::HTTP_10 => {}
@@ -53,9 +53,9 @@ pub fn check_target<B>(request: &Request<B>) -> Result<(), BadTarget> {
     match (uri.scheme(), uri.authority()) {
         (None, None) => check_path(request.method(), uri.path()),
         (Some(_), Some(authority)) if !is_authority(authority.as_str().as_bytes()) => Err(BadTarget::Host),
-        // Without a path, the target is the root (RFC 9112 3.2.2).
+        // RFC 9112 3.2.2: a target without a path means the root.
         (Some(_), _) => Ok(()),
-        // 3.2.3: an authority alone is for CONNECT.
+        // RFC 9112 3.2.3: a bare authority is only valid for CONNECT.
         (None, Some(_)) if is_connect => Ok(()),
         (None, Some(_)) => Err(BadTarget::Target),
     }
@@ -67,7 +67,7 @@ pub(crate) fn check_path(method: &Method, path: &str) -> Result<(), BadTarget> {
     if path.starts_with('/') || is_star { Ok(()) } else { Err(BadTarget::Target) }
 }
 
-/// Tests whether this is a non-empty `uri-host [":" port]`, without user information (RFC 9110 section 7.2, RFC 3986 section 3.2.2).
+/// Tests for a non-empty `uri-host [":" port]` without user information (RFC 9110 section 7.2, RFC 3986 section 3.2.2).
 pub(crate) fn is_authority(text: &[u8]) -> bool {
     let Ok(text) = core::str::from_utf8(text) else { return false };
     let (is_host, port) = if let Some(literal) = text.strip_prefix('[') {
@@ -87,7 +87,7 @@ pub(crate) fn is_authority(text: &[u8]) -> bool {
     is_host && is_port
 }
 
-/// Tests for a non-empty reg-name: unreserved characters, sub-delims and percent signs with two digits.
+/// Tests for a non-empty reg-name: unreserved characters, sub-delims, and percent signs with two hexadecimal digits.
 fn is_name(name: &[u8]) -> bool {
     let mut rest = name;
     while let [first, behind @ ..] = rest {

@@ -1,4 +1,4 @@
-//! One version of a file, and its entity tag.
+//! Versions of a file, and their entity tags.
 
 use crate::date;
 use crate::tag::EntityTag;
@@ -6,9 +6,10 @@ use http::HeaderValue;
 use std::fs::Metadata;
 use std::time::{Duration, SystemTime};
 
-/// The attributes of one version of a file, as the system tells them.
+/// The attributes of one version of a file, as reported by the system.
 ///
-/// Users set the time of modification, so two versions may have the same one. They cannot set the time of the last change of the inode.
+/// Users can set the time of modification, so two versions may share it. Users cannot set the time of the inode's last
+/// change.
 ///
 /// ```
 /// use http_rules::FileVersion;
@@ -21,18 +22,18 @@ use std::time::{Duration, SystemTime};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileVersion {
-    /// Number of the inode.
+    /// Inode number.
     pub inode: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// Time of the last modification of the bytes (mtime), as users may have set it.
+    /// Time of the last modification (mtime), which users may have set.
     pub modified: SystemTime,
-    /// Time of the last change of the inode (ctime), or a counter of changes where a medium has no such time.
+    /// Time of the inode's last change (ctime), or a change counter if the medium has no such time.
     pub changed: SystemTime,
 }
 
 impl FileVersion {
-    /// Reads the version out of a file's metadata.
+    /// Reads the version from a file's metadata.
     #[cfg(unix)]
     pub fn of(metadata: &Metadata) -> FileVersion {
         use std::os::unix::fs::MetadataExt;
@@ -44,13 +45,13 @@ impl FileVersion {
         }
     }
 
-    /// Puts a ctime together out of the seconds and nanoseconds that the system tells.
+    /// Converts a ctime, reported as seconds and nanoseconds.
     pub fn change_time(seconds: i64, nanoseconds: i64) -> SystemTime {
         let time = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
         date::from_nanoseconds(time).unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
-    /// Returns the strong entity tag. Its length is constant, and it does not tell the inode's number.
+    /// Returns the strong entity tag. The tag has a constant length, and does not reveal the inode number.
     pub fn entity_tag(&self) -> EntityTag {
         let mut hash = blake3::Hasher::new();
         hash.update(&self.inode.to_be_bytes()).update(&self.size.to_be_bytes());
@@ -60,22 +61,24 @@ impl FileVersion {
         EntityTag::strong(&hash[..TAG_DIGITS])
     }
 
-    /// Returns the `Last-Modified` of an answer that is sent at `now`. `None`: dates of HTTP do not reach to the time of modification.
+    /// Returns the `Last-Modified` of an answer sent at `now`. Returns `None` if dates of HTTP cannot express the time
+    /// of modification.
     pub fn last_modified(&self, now: SystemTime) -> Option<HeaderValue> {
-        // RFC 9110 8.8.2.1: no later than the time of the answer.
+        // RFC 9110 8.8.2.1: the date must not be later than the answer.
         let date = date::format(self.modified.min(now))?;
         HeaderValue::try_from(date).ok()
     }
 
-    /// Tests whether no other version can have had the same `Last-Modified` (RFC 9110 8.8.2.2): the bytes were written in the second in which
-    /// the inode changed last, and that second is over. A change in the second after it may be another write, whose time was put back.
+    /// Tests whether no other version can have had the same `Last-Modified` (RFC 9110 8.8.2.2). This requires that the
+    /// bytes were written in the second of the inode's last change, and that this second is over. A change in the
+    /// second after it may be another write with a reset time.
     pub(crate) fn has_strong_date(&self, now: SystemTime) -> bool {
         let is_own = date::seconds(self.modified) == date::seconds(self.changed);
         is_own && now.checked_sub(Duration::from_secs(2)).is_some_and(|before| before >= self.changed)
     }
 }
 
-/// Half of a BLAKE3 hash.
+/// Number of hexadecimal digits in a tag: half of a BLAKE3 hash.
 const TAG_DIGITS: usize = 32;
 
 #[cfg(test)]
@@ -105,7 +108,7 @@ mod tests {
         assert!(tags.iter().all(|tag| tag.len() == 34 && tag.starts_with('"')), "{tags:?}");
     }
 
-    /// If a user puts the time of modification back, the ctime still differs.
+    /// The ctime still differs after a user has reset the time of modification.
     #[test]
     fn restored_time_does_not_restore_the_tag() {
         let there = tempfile::tempdir().unwrap();
@@ -115,7 +118,7 @@ mod tests {
         let long_ago = FileTimes::new().set_modified(at(1_000_000_000, 0));
         file.set_times(long_ago).unwrap();
         let before = FileVersion::of(&file.metadata().unwrap());
-        // The clock of the file system has ticks of some milliseconds.
+        // The file system's clock has ticks of several milliseconds.
         loop {
             std::fs::write(&path, "two").unwrap();
             file.set_times(long_ago).unwrap();

@@ -1,13 +1,12 @@
-//! Contexts as the driver knows them, whichever engines they are of: which exist, and where the device stands in the stream of
-//! each.
+//! The driver's view of contexts of any engine: the existing contexts, and the device's position in the stream of each.
 //!
-//! A context is created at once as far as the host is concerned; commands and packets reach the device in order.
-//! It is given up only after everything posted with it is done, and its place is used again, under the next
-//! generation, only after the device has said that it is gone. A transmit context may also go to a pool instead: the
-//! device forgets its key and keeps its place, and the next flow's key goes there, in the order of the control ring,
-//! with nothing to wait for.
+//! For the host, a context exists at once, because commands and packets reach the device in order. The context is
+//! removed only after everything posted with it is done. Its place is reused, with the next generation, only after the
+//! device has confirmed the removal. A transmit context may instead go to a pool: the device erases the key and keeps
+//! the place, and the next flow's key is put there, in the order of the control ring, without waiting for a
+//! confirmation.
 //!
-//! (Those of an engine whose commands go on the send ring are in `ordered`.)
+//! Contexts of an engine with commands on the send ring are in `ordered`.
 
 use crate::ordered::is_ordered;
 use crate::recovery::Sending;
@@ -15,11 +14,11 @@ use nic_rings::EngineDescription;
 use offload_api::{Direction, FlowKey, Handle, Slots};
 use offload_base::Seq;
 
-/// All contexts, by place.
+/// All contexts, by engine and place.
 #[derive(Debug)]
 pub(super) struct Contexts {
     of_engines: Vec<OfEngine>,
-    /// How many contexts are to be given up when their last descriptor is done.
+    /// Number of contexts that will be removed when their last descriptor is done.
     leaving: usize,
 }
 
@@ -27,20 +26,20 @@ pub(super) struct Contexts {
 #[derive(Debug)]
 struct OfEngine {
     slots: Slots<Shadow>,
-    /// Places where the device keeps a context without a key, for transmission.
+    /// Parked transmit contexts: places where the device keeps a context without a key.
     pool: Vec<Handle>,
 }
 
-/// What the driver remembers of a context.
+/// The driver's record of a context.
 #[derive(Debug)]
 pub(super) struct Shadow {
     pub(super) flow: Option<FlowKey>,
     pub(super) direction: Direction,
     pub(super) leaving: bool,
-    /// Where software was asked whether a unit starts, and what it said last.
+    /// Last answer of software: the position of the question, and the number of the unit that starts there, if any.
     pub(super) answer: Option<(Seq, Option<u64>)>,
     sending: Sending,
-    /// Descriptors under way that use the context.
+    /// Number of posted descriptors that use the context and are not done.
     under_way: u32,
 }
 
@@ -57,18 +56,19 @@ impl Shadow {
 impl Contexts {
     pub(super) fn new(engines: &[EngineDescription]) -> Contexts {
         let of_engine = |engine: &EngineDescription| {
+            // The places of such an engine are managed by `OrderedContexts`.
             let places = if is_ordered(engine) { 0 } else { engine.info.contexts };
             OfEngine { slots: Slots::new(Handle::indices(engine.info.number, places)), pool: Vec::new() }
         };
         Contexts { of_engines: engines.iter().map(of_engine).collect(), leaving: 0 }
     }
 
-    /// Whether packets may name this context.
+    /// Tests whether packets may use this context.
     pub(super) fn can_transmit(&self, handle: Handle) -> bool {
         self.shadow(handle).is_some_and(Shadow::can_transmit)
     }
 
-    /// A transmit context that packets may name.
+    /// Returns the sending state of a context that packets may use.
     pub(super) fn sending(&self, handle: Handle) -> Option<&Sending> {
         let shadow = self.shadow(handle).filter(|shadow| shadow.can_transmit())?;
         Some(&shadow.sending)
@@ -79,24 +79,25 @@ impl Contexts {
         Some(&mut shadow.sending)
     }
 
-    /// A descriptor that uses the context was posted.
+    /// Counts a posted descriptor that uses the context.
     pub(super) fn note_posted(&mut self, handle: Handle) {
         if let Some(shadow) = self.shadow_mut(handle) {
             shadow.under_way += 1;
         }
     }
 
-    /// One was done. True: nothing needs the context any more.
+    /// Counts a completed descriptor. Returns whether the context can be removed now.
     #[must_use]
     pub(super) fn note_done(&mut self, handle: Handle) -> bool {
         let Some(shadow) = self.shadow_mut(handle) else { return false };
         shadow.under_way -= 1;
+        // The device may still refer to a context while a descriptor of it is in flight.
         let unused = shadow.leaving && shadow.under_way == 0;
         self.leaving -= usize::from(unused);
         unused
     }
 
-    /// Nothing new is to use the context. True: nothing needs it any more; `None`: that was said before.
+    /// Stops new uses of the context. Returns whether it can be removed now, or `None` if a removal was requested before.
     pub(super) fn leave(&mut self, handle: Handle) -> Option<bool> {
         let shadow = self.shadow_mut(handle).filter(|shadow| !shadow.leaving)?;
         shadow.leaving = true;
@@ -109,7 +110,7 @@ impl Contexts {
         self.leaving > 0
     }
 
-    /// A context that nobody has given up.
+    /// Returns a context that is not being removed.
     pub(super) fn live(&self, handle: Handle) -> Option<&Shadow> {
         self.shadow(handle).filter(|shadow| !shadow.leaving)
     }
@@ -122,17 +123,20 @@ impl Contexts {
         self.of_engine(handle.engine())?.slots.get_mut(handle)
     }
 
-    /// How many places of an engine are in its pool.
+    /// Returns the number of parked contexts of an engine.
     pub(super) fn pooled(&self, engine: u8) -> usize {
         self.of_engines.get(usize::from(engine)).map_or(0, |of_engine| of_engine.pool.len())
     }
 
-    /// Takes a place of an engine: one from the pool, if `from_pool` or there is no other. True if it came from there.
+    /// Occupies a place of an engine: a parked one if `from_pool` is set or no other is free. Returns whether the place
+    /// was parked.
     pub(super) fn occupy(&mut self, engine: u8, shadow: Shadow, from_pool: bool) -> Option<(Handle, bool)> {
         let OfEngine { slots, pool } = self.of_engine(engine)?;
         let shadow = if from_pool && !pool.is_empty() {
             shadow
         } else {
+            // Without `from_pool`, a parked place is the last resort: it serves a flow's transmit context without a
+            // confirmation.
             match slots.insert(shadow) {
                 Ok(handle) => return Some((handle, false)),
                 Err(shadow) => shadow,
@@ -142,14 +146,14 @@ impl Contexts {
         slots.fill(handle, shadow).ok().map(|()| (handle, true))
     }
 
-    /// Empties a place; it is used again under the next generation.
+    /// Frees a place, which will be reused with the next generation.
     pub(super) fn vacate(&mut self, handle: Handle) -> Option<Shadow> {
         let shadow = self.of_engine(handle.engine())?.slots.remove(handle)?;
         self.leaving -= usize::from(shadow.leaving && shadow.under_way > 0);
         Some(shadow)
     }
 
-    /// The same, and the device keeps a context there.
+    /// Frees a place in which the device keeps a parked context.
     pub(super) fn park(&mut self, handle: Handle) -> Option<Shadow> {
         let of_engine = self.of_engine(handle.engine())?;
         let (shadow, next) = of_engine.slots.reserve(handle)?;
@@ -158,7 +162,7 @@ impl Contexts {
         Some(shadow)
     }
 
-    /// Empties all places: a reset is the one thing that costs as much as there are contexts.
+    /// Frees all places. Only a reset takes time proportional to the number of contexts.
     pub(super) fn vacate_all(&mut self) {
         for OfEngine { slots, pool } in &mut self.of_engines {
             let all: Vec<Handle> = slots.handles().collect();
@@ -212,6 +216,7 @@ mod tests {
 
     #[test]
     fn the_last_descriptor_of_what_leaves_is_waited_for() {
+        // Each way in which a leaving context can end must also end the wait for it.
         for way in ["done", "vacated", "parked", "reset"] {
             let mut contexts = contexts();
             let (handle, _) = occupy(&mut contexts, false).unwrap();

@@ -1,6 +1,7 @@
-//! The control ring: commands given, or kept until there is room, and what the device reports.
+//! The control ring: commands, given at once or queued for room, and the device's reports.
 //!
-//! Invariant: whatever a peer sends, no command waits twice; so no more wait than there are contexts and buffers of theirs.
+//! Invariant: a command is never queued twice, no matter what a peer sends. The queue is therefore bounded by the
+//! number of contexts and their buffers.
 
 use crate::Driver;
 use crate::contexts::Shadow;
@@ -10,19 +11,19 @@ use offload_base::Seq;
 use offload_formats::Headers;
 use std::collections::{HashSet, VecDeque};
 
-/// What the driver keeps of the control ring.
+/// The driver's state of the control ring.
 #[derive(Debug, Default)]
 pub(super) struct ControlQueue {
-    /// Commands whose completion is to come.
+    /// Number of commands with an outstanding completion.
     under_way: usize,
-    /// For when the ring has room; each once.
+    /// Commands queued until the ring has room, each once.
     waiting: VecDeque<Waiting>,
-    /// What is in `waiting`.
+    /// The elements of `waiting`.
     waits: HashSet<Waiting>,
 }
 
-/// A command that waits for room. Given a second time meanwhile, it would say nothing new: a query asks for what is so when
-/// it is carried out, of answers the last one counts, and no buffer is given while something waits.
+/// A command that can wait for room. Queueing it a second time would add nothing: a query reports the state at its
+/// execution, only the last answer counts, and no buffer is given while a command waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Waiting {
     Query(Handle),
@@ -32,7 +33,7 @@ pub(super) enum Waiting {
 }
 
 impl ControlQueue {
-    /// Whether something waits for room.
+    /// Tests whether a command waits for room.
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -43,10 +44,11 @@ impl ControlQueue {
 }
 
 impl Driver {
-    /// Takes note of what the device reports on the control ring.
+    /// Processes the device's reports on the control ring.
     pub(super) fn reap_control(&mut self) {
         while let Some(completion) = self.rings.control_completions.pop() {
             if completion.is_answer() {
+                // Saturating, because the report of a reset clears the count.
                 self.control.under_way = self.control.under_way.saturating_sub(1);
             }
             match completion {
@@ -70,6 +72,8 @@ impl Driver {
                 }
                 ControlCompletion::Event(event) if self.is_ordered(event.context) => self.ordered.note(event),
                 ControlCompletion::Event(event) => self.news.push_back(ContextNews::Event(event)),
+                // The device has discarded its contexts and the commands from before, so no completion for these will
+                // come.
                 ControlCompletion::Reset { resets } => {
                     self.contexts.vacate_all();
                     self.control.clear();
@@ -79,11 +83,13 @@ impl Driver {
                 }
             }
         }
+        // Each completion makes room for a command.
         self.give_waiting();
     }
 
     fn note_created(&mut self, handle: Handle) {
         let Some(shadow) = self.contexts.shadow(handle) else { return };
+        // A transmit context is usable at once, so its creation is no news.
         if shadow.direction == Direction::Receive {
             match shadow.flow {
                 Some(flow) => self.events.push_back(DeviceEvent::Ready { flow, handle }),
@@ -99,7 +105,7 @@ impl Driver {
         }
     }
 
-    /// Asks the device where a context thinks a unit starts, after the packet in `frame`.
+    /// Queries the position at which a context expects a unit, after the packet in `frame`.
     pub(super) fn query_resync(&mut self, handle: Handle, frame: &[u8]) {
         let Some(flow) = self.contexts.live(handle).and_then(|shadow| shadow.flow) else {
             self.counts.of(handle).skipped += 1;
@@ -115,7 +121,7 @@ impl Driver {
         }
     }
 
-    /// The device told where it thinks a unit starts, or that it does not wait for an answer any more.
+    /// Processes the device's report of a context's expected unit, or of the end of its wait.
     fn end_query(&mut self, handle: Handle, header: Option<Seq>) {
         let flow = self.contexts.live(handle).and_then(|shadow| shadow.flow);
         if let (Some(flow), Some(header)) = (flow, header) {
@@ -133,8 +139,9 @@ impl Driver {
         self.description(handle.engine()).map(|engine| engine.info.resync).unwrap_or_default()
     }
 
-    /// Gives the device a command, now or when there is room.
+    /// Gives the device a command, now or once there is room.
     pub(super) fn give_or_wait(&mut self, command: Waiting) {
+        // Commands that wait go first, to keep the order of a context's commands.
         if self.control.is_waiting() || !self.has_room_for_control() {
             if self.control.waits.insert(command) {
                 self.control.waiting.push_back(command);
@@ -144,12 +151,12 @@ impl Driver {
             }
             return self.give_waiting();
         }
-        // There is room.
+        // The room was checked above.
         let _given = self.give(command);
         self.ring_doorbell();
     }
 
-    /// Gives the device what waits for room.
+    /// Gives the device the queued commands, as far as there is room.
     pub(super) fn give_waiting(&mut self) {
         let mut any = false;
         while let Some(command) = self.control.waiting.front().copied()
@@ -164,7 +171,7 @@ impl Driver {
         }
     }
 
-    /// Gives the device a command. If its context has gone meanwhile, it says nothing to the device.
+    /// Gives the device a command. Does nothing if the command's context is gone meanwhile.
     fn give(&mut self, command: Waiting) -> Result<(), Refused> {
         match command {
             Waiting::Query(handle) if self.contexts.live(handle).is_some() => {
@@ -184,10 +191,12 @@ impl Driver {
         Ok(())
     }
 
-    /// Has the device destroy a context that nothing needs, or keep its place for another flow.
+    /// Lets the device destroy an unused context, or park it for another flow.
     fn give_up(&mut self, handle: Handle) -> Result<(), Refused> {
-        // The device may have refused it meanwhile.
+        // The device may have refused the context meanwhile.
         let Some(shadow) = self.contexts.shadow(handle) else { return Ok(()) };
+        // Only transmit contexts are parked: a receive context must be confirmed, because packets may still arrive for
+        // it.
         let transmits = shadow.direction == Direction::Transmit;
         let pool = self.description(handle.engine()).map_or(0, |engine| engine.info.pool);
         if !transmits || self.contexts.pooled(handle.engine()) >= pool {
@@ -198,7 +207,7 @@ impl Driver {
         self.command_unreported(ControlCommand::Park { handle })?;
         if let Some(shadow) = self.contexts.park(handle) {
             self.note_removed(&shadow, handle);
-            // Whoever serves interrupts may be asleep, and the device will not report this.
+            // The device does not report this command, and the task that serves interrupts may be asleep.
             self.rings.interrupt.raise();
         }
         Ok(())
@@ -209,11 +218,11 @@ impl Driver {
     }
 
     pub(super) fn has_room_for_commands(&self, commands: usize) -> bool {
-        // One place is kept for the report of a reset.
+        // One entry is reserved for the report of a reset.
         self.control.under_way + commands < self.config.control_ring && self.rings.control.room() >= commands
     }
 
-    /// Stages a command, if its completion will have room.
+    /// Stages a command if there is room for its completion.
     pub(super) fn command(&mut self, command: ControlCommand) -> Result<(), Refused> {
         if !self.has_room_for_control() {
             return Err(Refused::Busy);
@@ -221,8 +230,9 @@ impl Driver {
         self.stage_command(command, true)
     }
 
-    /// Stages a command that needs no completion. It gets one if it takes the last place: a task that waits for a place
-    /// would not hear of it otherwise. (Where there is no room for a completion, one is to come.)
+    /// Stages a command that needs no completion. If the command takes the last entry, a completion is requested,
+    /// because a task that waits for room would otherwise not be woken. (Without room for another completion, one is
+    /// outstanding anyway.)
     pub(super) fn command_unreported(&mut self, command: ControlCommand) -> Result<(), Refused> {
         let report = self.rings.control.room() == 1 && self.has_room_for_control();
         self.stage_command(command, report)
@@ -243,7 +253,7 @@ mod tests {
     use nic_rings::config::NicConfig;
     use offload_api::{FlowKey, NetDevice, NvmeTcpConfig, TypedContexts};
 
-    /// While the device does not come to look at its control ring, a peer has it lose its place again and again.
+    /// A peer makes the device lose its position repeatedly, while the device does not read its control ring.
     #[test]
     fn what_waits_for_the_control_ring_waits_once() {
         let (mut device, mut driver) = driver(NicConfig { control_ring: 4, ..NicConfig::default() });
@@ -265,7 +275,7 @@ mod tests {
             }
             carried_out
         };
-        // A query and an answer had a place at once.
+        // The first query and answer found room at once.
         let [_create, _query, _answer, rest @ ..] = &carry_out(&mut driver)[..] else { panic!("few commands") };
         let [
             ControlCommand::Unplace { buffer: 7, .. },

@@ -1,10 +1,10 @@
-//! Counters of contexts, by engine.
+//! Counters of contexts, per engine.
 
 use nic_rings::{ContextCounters, EngineDescription};
 use offload_api::Handle;
 use offload_base::counters::CounterSet;
 
-/// Counters of all engines' contexts, by number, and at the end those of numbers that no engine has.
+/// Counters of all engines' contexts, by engine number. The last element counts for unknown engine numbers.
 #[derive(Debug)]
 pub(super) struct Counts(Vec<ContextCounters>);
 
@@ -26,7 +26,7 @@ impl Counts {
         self.0.get(usize::from(engine)).copied().unwrap_or_default()
     }
 
-    /// Adds the counters to `set`, under the names that each engine has for its own.
+    /// Adds the counters to `set`, under the names published by each engine.
     pub(super) fn add_to(&self, engines: &[EngineDescription], set: &mut CounterSet) {
         engines.iter().zip(&self.0).for_each(|(engine, counters)| set.add(&engine.published(counters)));
     }

@@ -1,13 +1,13 @@
-//! The driver of the switch of a NIC: what a host asks of it, and the frames of representors.
+//! The driver of a NIC's switch: the host's commands, and the frames of representors.
 //!
-//! Invariant: answers are handed out in the order of the commands.
+//! Invariant: answers are returned in the order of the commands.
 
 use bytes::Bytes;
 use core::task::{Context, Poll, Waker};
 use nic_rings::eswitch::{EswitchAnswer, EswitchCommand, EswitchDriverRings, Represented};
 use nic_switch::Vport;
 
-/// The management of a NIC's switch, the host's side. Made by `nic_sim::switched_nic`.
+/// The host's driver of a NIC's switch. Created by `nic_sim::switched_nic`.
 ///
 /// ```
 /// use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
@@ -29,21 +29,21 @@ use nic_switch::Vport;
 #[derive(Debug)]
 pub struct EswitchDriver {
     rings: EswitchDriverRings,
-    /// Commands of which the answer was not handed out.
+    /// Number of commands without a returned answer.
     asked: usize,
     commands: usize,
 }
 
 impl EswitchDriver {
-    /// For `nic-sim`, which makes the device as well.
+    /// Creates the driver. Called by `nic-sim`, which also creates the device.
     pub fn new(rings: EswitchDriverRings) -> EswitchDriver {
         EswitchDriver { commands: rings.commands.room(), rings, asked: 0 }
     }
 
-    /// Asks something of the switch.
+    /// Sends a command to the switch.
     ///
     /// # Errors
-    /// If there are as many questions without an answer as there is room for: gives the command back.
+    /// Returns the command if the maximum number of commands is unanswered.
     pub fn command(&mut self, command: EswitchCommand) -> Result<(), Box<EswitchCommand>> {
         if self.asked == self.commands {
             return Err(Box::new(command));
@@ -54,32 +54,33 @@ impl EswitchDriver {
         Ok(())
     }
 
-    /// The answer to the oldest command that has none yet, if it is there.
+    /// Returns the answer to the oldest unanswered command, if it has arrived.
     pub fn answer(&mut self) -> Option<EswitchAnswer> {
         let answer = self.rings.answers.pop()?;
         self.asked -= 1;
         Some(answer)
     }
 
-    /// The same, waiting.
+    /// Polls for the answer to the oldest unanswered command.
     pub fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<EswitchAnswer> {
         self.rings.interrupt.arm(cx.waker());
         self.answer().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// A frame that no rule took, with the port it came in by.
+    /// Returns a frame that matched no rule, with the port by which it arrived.
     pub fn receive(&mut self) -> Option<(Vport, Bytes)> {
         self.rings.represented.pop().map(|Represented { port, frame }| (port, frame))
     }
 
-    /// Sends a frame by the representor of a port: it leaves by the port. False: there is no room.
+    /// Sends a frame through the representor of a port: the frame leaves by the port. Returns false if there is no
+    /// room.
     pub fn send(&mut self, port: Vport, frame: Bytes) -> bool {
         let sent = self.rings.injected.push(Represented { port, frame }).is_ok();
         self.rings.doorbell.raise();
         sent
     }
 
-    /// Has `waker` woken when there is an answer or a frame.
+    /// Registers `waker` for the next answer or frame.
     pub fn register(&self, waker: &Waker) {
         self.rings.interrupt.arm(waker);
     }

@@ -1,4 +1,4 @@
-//! The face of contexts, whichever engines they are of.
+//! The interface of protocols to contexts of any engine.
 
 use crate::Driver;
 use crate::contexts::Shadow;
@@ -34,7 +34,7 @@ impl Contexts for Driver {
             return Err(Refused::Busy);
         }
         if self.contexts.shadow(context).is_some() {
-            // There is room.
+            // The room was checked above.
             let _given = self.command(ControlCommand::Steer { handle: context, key, to_it });
             self.ring_doorbell();
         }
@@ -46,7 +46,7 @@ impl Contexts for Driver {
             return Err((Refused::Busy, command));
         }
         if self.contexts.shadow(context).is_some() {
-            // There is room.
+            // The room was checked above.
             let _given = self.command(ControlCommand::Command { handle: context, command });
             self.ring_doorbell();
         }
@@ -60,14 +60,14 @@ impl Contexts for Driver {
         if !self.has_room_for_control() {
             return Err((Refused::Busy, change));
         }
-        // There is room.
+        // The room was checked above.
         let _given = self.command(ControlCommand::Change { engine, change });
         self.ring_doorbell();
         Ok(())
     }
 
     fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
-        // Behind what waits it might come later than the peer's data.
+        // A queued command might reach the device after the peer's data. Such a buffer is refused instead.
         let taken = self.contexts.live(context).is_some()
             && pieces.len() <= MAX_PIECES
             && !self.control.is_waiting()
@@ -102,8 +102,10 @@ impl Contexts for Driver {
         self.counts.of(context).direction(direction).removed += 1;
         match self.contexts.leave(context) {
             Some(true) => self.give_or_wait(Waiting::GiveUp(context)),
+            // Descriptors are in flight. The last completion will remove the context.
             Some(false) => {
                 self.wake_when_sent();
+                // The last completion may have arrived before the wake-up was requested.
                 self.reap_sent();
             }
             None => {}
@@ -120,11 +122,12 @@ impl Contexts for Driver {
 impl Driver {
     fn create_context(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
         let NewContext { engine, direction, flow, keys, spec } = new;
+        // A key of another engine would divert its packets to this context.
         let has_foreign = keys.iter().any(|key| is_foreign(key, engine));
         if !self.description(engine).is_some_and(has_contexts_here) || has_foreign {
             return Err((Refused::Unsupported, spec));
         }
-        // What was parked takes what a flow's transmit context is: that needs no answer.
+        // A parked context can become any transmit context of a flow, and the device does not report the reuse.
         let reused = flow.filter(|_| direction == Direction::Transmit && keys.is_empty());
         let reused = reused.filter(|_| self.contexts.pooled(engine) > 0);
         if !(self.has_room_for_control() || reused.is_some() && self.rings.control.room() > 0) {
@@ -134,7 +137,7 @@ impl Driver {
         let Some((handle, from_pool)) = self.contexts.occupy(engine, shadow, reused.is_some()) else {
             return Err((Refused::NoSpace, spec));
         };
-        // There is room.
+        // The room was checked above.
         let _given = match reused {
             Some(flow) => self.command_unreported(ControlCommand::Reuse { handle, flow, spec }),
             None => {
@@ -149,12 +152,12 @@ impl Driver {
     }
 }
 
-/// What another engine's keys lead to is that engine's.
+/// Tests whether a key belongs to another engine, to whose contexts it leads.
 fn is_foreign(key: &Key, engine: u8) -> bool {
     matches!(key, Key::Engine(of, _) if *of != engine)
 }
 
-/// Contexts on the send ring have a face of their own.
+/// Tests whether an engine's contexts are accessible here. Contexts on the send ring have an interface of their own.
 fn has_contexts_here(engine: &EngineDescription) -> bool {
     !is_ordered(engine) && engine.info.contexts > 0
 }

@@ -1,4 +1,4 @@
-//! Security associations: the face of the ESP engine's contexts, which come and go on the send ring.
+//! Security associations: the interface to the ESP engine's contexts, which are commanded on the send ring.
 
 use crate::Driver;
 use crate::ordered::{Ordered, OrderedContexts, OrderedNews};
@@ -14,23 +14,23 @@ use offload_api::{Key, KeyBytes};
 use offload_esp::trailer_len;
 use offload_formats::frame::ETHERNET_BYTES;
 
-/// All SAs in the device, and which work it takes for each.
+/// All SAs in the device, with the kind of offload of each.
 pub(super) type DeviceSas = OrderedContexts<OffloadKind>;
 
-/// No SAs, and as much room as the engine has.
+/// Creates an empty table with the engine's capacity.
 pub(super) fn device_sas(of: &[EngineDescription]) -> DeviceSas {
     OrderedContexts::new(engines::ESP, of.get(usize::from(engines::ESP)).map_or(0, |engine| engine.info.contexts))
 }
 
 impl Driver {
-    /// Whether the device can make of a packet what its SA is to make of it. What it cannot is counted.
+    /// Tests whether the device can protect a packet with its SA. A failure is counted.
     pub(super) fn can_protect(&mut self, packet: &TxPacket, ask: PacketAsk) -> bool {
         let can = !packet.ask.has_context() && packet.ask.rate.is_none() && self.takes(packet, ask.into());
         self.counts.of_engine(engines::ESP).not_wrapped += u64::from(!can);
         can
     }
 
-    /// Whether the device has an engine with room for SAs.
+    /// Tests whether the device has an engine with room for SAs.
     pub(super) fn has_ipsec(&self) -> bool {
         self.description(engines::ESP).is_some_and(|engine| engine.info.contexts > 0)
     }
@@ -41,6 +41,7 @@ impl Driver {
             EspAsk::Finish { sa, at, .. } => {
                 let known = self.ordered.sending(sa) == Some(&OffloadKind::Crypto);
                 let payload = packet.ask.mss.map_or(packet.payload_len(), usize::from);
+                // The offset comes from the caller, and may lie beyond the packet.
                 let encrypted = (packet.header.len() + payload).checked_sub(usize::from(at) + offload_esp::ESP_AND_IV);
                 let longest = usize::from(self.config.mtu) + ETHERNET_BYTES;
                 known
@@ -50,7 +51,7 @@ impl Driver {
         }
     }
 
-    /// A sending SA whose packets the device makes as a whole.
+    /// Checks that a transmit SA exists, and encapsulates whole packets in the device.
     fn has_packet_sa(&self, sa: Handle) -> Result<(), SaRefused> {
         self.ordered.sending(sa).filter(|kind| **kind == OffloadKind::Packet).map(|_| ()).ok_or(SaRefused::UnknownSa)
     }
@@ -94,6 +95,7 @@ impl IpsecDevice for Driver {
 
     fn remove_sa(&mut self, sa: Handle) {
         let Some(context) = self.ordered.slots.get_mut(sa) else { return };
+        // A repeated removal must not post a second command.
         if !core::mem::replace(&mut context.leaving, true) {
             self.post_or_wait(ControlCommand::Destroy { handle: sa });
         }
@@ -139,7 +141,7 @@ fn to_policies(change: PolicyChange) -> ControlCommand {
     ControlCommand::Change { engine: engines::ESP, change: Box::new(change) }
 }
 
-/// What the device can take: what ConnectX devices do, and AES-GMAC, tunnels in UDP and wider windows besides.
+/// Checks that the device supports an SA: like ConnectX devices, and also AES-GMAC, tunnels in UDP and larger windows.
 fn check(sa: &SaParams) -> Result<(), SaRefused> {
     if sa.offload == OffloadKind::None {
         return Err(SaRefused::NoDevice);
@@ -161,11 +163,11 @@ fn check(sa: &SaParams) -> Result<(), SaRefused> {
     Ok(())
 }
 
-/// Whether neither is zero, and the hard limit above the soft one.
+/// Tests that no limit is zero, and that the hard limit is above the soft one.
 fn in_order(soft: &Limits, hard: &Limits, of: impl Fn(&Limits) -> Option<u64>) -> bool {
     let (soft, hard) = (of(soft), of(hard));
     soft != Some(0) && hard != Some(0) && soft.zip(hard).is_none_or(|(soft, hard)| soft < hard)
 }
 
-/// Replay windows of a device, in packets.
+/// Sizes of a device's replay window, in packets.
 const WINDOWS: [u32; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];

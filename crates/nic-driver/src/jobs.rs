@@ -1,10 +1,9 @@
 //! The driver of a lookaside accelerator: a [`JobQueue`].
 //!
-//! A session is created at once as far as the host is concerned: its command is in front of its jobs on the same ring. It is
-//! given up behind them, and its place is used again, under the next generation, after the device has said that it is gone.
+//! For the host, a session exists at once, because its command precedes its jobs on the same ring. The session is removed behind its jobs, and its place is reused, with the next generation, after the device has confirmed the removal.
 //!
-//! Invariant: there are never more jobs and commands on their way than the ring has entries; each job that was taken is on its
-//! way until it is handed out by `complete`, once. `arm` sleeps only if neither `complete` nor `poll_news` has anything to give,
+//! Invariant: jobs and commands in flight never exceed the entries of the ring. A submitted job is in flight until
+//! `complete` returns it, once. `arm` lets the caller sleep only if neither `complete` nor `poll_news` has a result,
 //! with a device or without one.
 
 use core::task::Waker;
@@ -17,7 +16,7 @@ use offload_api::{
 use offload_base::Instant;
 use std::collections::VecDeque;
 
-/// A job queue of a lookaside accelerator, the host's side. Made by `nic_sim::lookaside`, where there is an example.
+/// The host's driver of an accelerator's job queue. Created by `nic_sim::lookaside`, which has an example.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -26,7 +25,7 @@ use std::collections::VecDeque;
 /// use offload_api::{Handle, Job, JobQueue, JobStatus};
 /// use offload_base::Instant;
 ///
-/// // The device has no engine, so there is no session: a job comes back without having been there.
+/// // The device has no engine, so there is no session, and the job comes back without reaching the device.
 /// let (_device, rings) = job_rings(4);
 /// let mut queue = JobDriver::new(rings, 4, Vec::new(), &[]);
 /// let job = Job::new(Handle { index: 0, generation: 0 }, "bytes".into(), BytesMut::new());
@@ -39,18 +38,18 @@ pub struct JobDriver {
     rings: DriverJobRings,
     depth: usize,
     engines: Vec<EngineInfo>,
-    /// By engine: sessions that there are, and whether they were given up.
+    /// Existing sessions by engine, with a mark on those being removed.
     sessions: Vec<Slots<Session>>,
     jobs_under_way: usize,
     commands_under_way: usize,
     /// Jobs that ended without the device.
     ended: VecDeque<Done>,
     news: VecDeque<ContextNews>,
-    /// Sessions given up, of which the device is to be told when there is room.
+    /// Sessions to be removed in the device once there is room for the commands.
     leaving: VecDeque<Handle>,
-    /// Resets that the driver knows of.
+    /// Number of resets that the driver has seen.
     epoch: u64,
-    /// Whether the device is gone and all its jobs and commands came back.
+    /// Whether the device is gone and all jobs and commands have come back.
     is_over: bool,
 }
 
@@ -60,8 +59,8 @@ struct Session {
 }
 
 impl JobDriver {
-    /// For `nic-sim`, which makes the device as well: `engines` are the device's, and `places` by engine those that this queue
-    /// numbers its sessions by; `depth` is that of the rings.
+    /// Creates the driver. Called by `nic-sim`, which also creates the device: `engines` are the device's engines,
+    /// `places` are the places of this queue's sessions by engine, and `depth` is the size of the rings.
     pub fn new(
         rings: DriverJobRings,
         depth: usize,
@@ -95,7 +94,7 @@ impl JobDriver {
         self.rings.completions.is_abandoned()
     }
 
-    /// Why no command can be given now; `None`: there is room for one.
+    /// Returns the reason that no command can be given now, or `None` if there is room.
     fn refuses(&self) -> Option<Refused> {
         if self.is_gone() {
             return Some(Refused::Resetting);
@@ -103,16 +102,16 @@ impl JobDriver {
         (self.room() == 0).then_some(Refused::Busy)
     }
 
-    /// Gives a command, at once: others wait for its effect. There is room.
+    /// Gives a command at once, because jobs depend on it. The caller has checked for room.
     fn give(&mut self, command: ControlCommand) {
         let entry = JobEntry { epoch: self.epoch, descriptor: JobDescriptor::Control(command) };
         let staged = self.rings.submit.stage(entry);
-        debug_assert!(staged.is_ok(), "there are never more on their way than the ring has entries");
+        debug_assert!(staged.is_ok(), "jobs and commands in flight never exceed the ring's entries");
         self.commands_under_way += 1;
         self.ring();
     }
 
-    /// Tells the device of sessions that were given up, as far as there is room.
+    /// Removes leaving sessions in the device, as far as there is room.
     fn give_leaving(&mut self) {
         while self.refuses().is_none()
             && let Some(handle) = self.leaving.pop_front()
@@ -153,7 +152,7 @@ impl JobDriver {
 
     fn note(&mut self, completion: ControlCompletion) {
         self.commands_under_way = self.commands_under_way.saturating_sub(1);
-        // The command that ended made room, and no job may ever come.
+        // The completion made room for a removal, and there may be no further job to trigger the removal.
         self.give_leaving();
         match completion {
             ControlCompletion::Created(handle) => self.news.push_back(ContextNews::Ready(handle)),
@@ -168,10 +167,10 @@ impl JobDriver {
         }
     }
 
-    /// The next job that the device has ended, or that it never took and never will.
+    /// Returns the next job that the device has completed, or has left behind on disappearing.
     fn next_of_device(&mut self) -> Option<Done> {
         loop {
-            // Asked first: what it pushed before it was gone, or reset, is found after that.
+            // Read first: entries that the device pushed before disappearing or being reset are then still found on the ring.
             let (is_gone, resets) = (self.is_gone(), self.rings.resets.read());
             match self.rings.completions.pop() {
                 Some(JobCompletion::Done(slot)) => return Some(slot.done()),
@@ -181,7 +180,7 @@ impl JobDriver {
                 None => {
                     self.rings.submit.publish();
                     match self.rings.submitted.pop().map(|entry| entry.descriptor) {
-                        // Nobody has said anything of it: it is gone.
+                        // The device never reported this job, so its outcome is `Gone`.
                         Some(JobDescriptor::Job(slot)) => return Some(slot.done()),
                         Some(JobDescriptor::Control(_)) => {}
                         None => self.note_gone(),
@@ -203,7 +202,7 @@ impl JobQueue for JobDriver {
     }
 
     fn room(&self) -> usize {
-        // A device that is gone answers no command, so none keeps its place.
+        // A device that is gone answers no command, so commands then occupy no room.
         let commands = if self.is_gone() { 0 } else { self.commands_under_way };
         self.depth - self.jobs_under_way - commands
     }
@@ -218,6 +217,7 @@ impl JobQueue for JobDriver {
             return Ok(());
         }
         if self.session(job.session).is_none_or(|session| session.leaving) {
+            // The session is gone or never existed, so the device need not see the job.
             self.ended.push_back(job.done(Outcome::failed(JobStatus::NoSession)));
             return Ok(());
         }
@@ -244,9 +244,10 @@ impl JobQueue for JobDriver {
 
     fn arm(&mut self, waker: &Waker) -> bool {
         self.rings.interrupt.arm(waker);
+        // A reset without any completion must also wake the task, because it ends the sessions.
         let is_reset = self.rings.resets.read() != self.epoch;
         let nothing_here = self.ended.is_empty() && self.news.is_empty();
-        // The state is read before the ring, so that entries which the device pushed before it went are still found.
+        // Read before the completion ring, so that entries that the device pushed before disappearing are still found.
         let has_lost = self.has_lost();
         nothing_here && !has_lost && !is_reset && self.rings.completions.is_empty()
     }
@@ -294,7 +295,7 @@ impl Contexts for JobDriver {
         Ok(())
     }
 
-    /// A job has no buffers to place: the pieces go home at once.
+    /// Jobs place no buffers, so the pieces are dropped and return to their owner at once.
     fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>, _: Option<Spec>) {}
 
     fn remove(&mut self, handle: Handle) {
@@ -307,7 +308,7 @@ impl Contexts for JobDriver {
 
     fn poll_news(&mut self) -> Option<ContextNews> {
         if self.news.is_empty() && self.ended.is_empty() {
-            // Only news: a job that ended waits for `complete`.
+            // Only news are returned here. A completed job waits for `complete`.
             if let Some(done) = self.next_of_device() {
                 self.ended.push_back(done);
             }

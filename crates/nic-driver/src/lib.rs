@@ -1,17 +1,17 @@
-//! The driver: the host's side of the rings, a [`NetDevice`].
+//! The host's driver of the NIC, a [`NetDevice`].
 //!
-//! - `contexts`: contexts as the driver shadows them, whichever engines they are of; `face`: what protocols may ask of them;
-//!   `control`: commands on the control ring, and what the device reports there; `counts`: what is counted of them;
-//! - `ordered`: contexts that come and go on the send ring;
-//! - `ipsec`: SAs and policies, the face of such an engine;
-//! - `rss`: which packets come to this queue;
-//! - `jobs`: [`JobDriver`], the driver of a lookaside accelerator, which is apart from the rest;
-//! - `eswitch`: [`EswitchDriver`], by which a host manages the switch of its NIC;
-//! - `transmit`: packets to descriptors; `recovery`: what comes before a packet that is not what the device expects next, on
-//!   the same ring, whichever engines are to work on it.
+//! - `contexts`: the driver's view of contexts of any engine; `face`: the interface of protocols to contexts;
+//!   `control`: the control ring; `counts`: counters of contexts;
+//! - `ordered`: contexts that are commanded on the send ring;
+//! - `ipsec`: SAs and policies, the interface to such an engine;
+//! - `rss`: distribution of packets over queues;
+//! - `jobs`: [`JobDriver`], the separate driver of a lookaside accelerator;
+//! - `eswitch`: [`EswitchDriver`], the host's control of its NIC's switch;
+//! - `transmit`: conversion of packets to descriptors; `recovery`: restoration of contexts in front of a packet that is
+//!   not the device's next one, on the same ring, for any engines.
 //!
-//! Invariant: a descriptor is on its way as long as it is not reported done, and there are never more on their
-//! way than the ring has entries; so nothing the device reports lacks room.
+//! Invariant: a descriptor is in flight until it is reported as done, and the descriptors in flight never exceed the
+//! entries of the ring. The device therefore always has room for its completions.
 
 #![forbid(unsafe_code)]
 
@@ -49,7 +49,7 @@ use rss::RssQueue;
 use std::collections::VecDeque;
 use transmit::SendQueue;
 
-/// A NIC's driver, one queue pair. Made by `nic_sim::nic`, or one of several made by
+/// The driver of one queue pair of a NIC. Created by `nic_sim::nic`, or with its siblings by
 /// `nic_sim::multi_queue_nic`.
 ///
 /// ```
@@ -71,21 +71,21 @@ pub struct Driver {
     ordered: DeviceSas,
     control: ControlQueue,
     rss: RssQueue,
-    /// The engines of the NIC, by number.
+    /// Engines of the NIC, by number.
     engines: Vec<EngineDescription>,
     events: VecDeque<DeviceEvent>,
-    /// What happened to contexts that follow no flow.
+    /// News of contexts that follow no flow.
     news: VecDeque<ContextNews>,
-    /// Receive buffers with the device, or in completions not looked at.
+    /// Number of receive buffers in the device, or in unread completions.
     buffers_out: usize,
-    /// Moves at every reset.
+    /// Number of resets seen.
     epoch: u64,
     counts: Counts,
     counters: DriverCounters,
 }
 
 impl Driver {
-    /// The driver at these ends of the rings, of the queue pair with this number, for a device with these engines.
+    /// Creates the driver of queue pair `queue` at these ends of the rings, for a device with these engines.
     pub fn new(config: NicConfig, queue: u16, rings: DriverRings, engines: Vec<EngineDescription>) -> Driver {
         let buffer_bytes = config.receive_buffer_bytes();
         let mut driver = Driver {
@@ -109,17 +109,17 @@ impl Driver {
         driver
     }
 
-    /// Entries of the send ring that one packet may need, the longest resync included.
+    /// Returns the maximum number of send ring entries that one packet needs, with the longest resync.
     pub fn descriptors_at_most(config: &NicConfig, engines: &[EngineDescription]) -> usize {
         recovery::descriptors_at_most(config, engines)
     }
 
-    /// What the driver counted, but of contexts.
+    /// Returns the counters of the driver, without those of contexts.
     pub fn counters(&self) -> DriverCounters {
         self.counters
     }
 
-    /// What the driver counted of the contexts of an engine, by the engine's number.
+    /// Returns the driver's counters of an engine's contexts. `engine` is the engine's number.
     ///
     /// ```
     /// use nic_sim::{NicConfig, nic};
@@ -136,7 +136,7 @@ impl Driver {
         self.engines.get(usize::from(number))
     }
 
-    /// After a zero, has the task that serves interrupts woken when more descriptors are done.
+    /// If the room is zero, requests a wake-up of the interrupt task when more descriptors are done.
     fn or_wake_later(&self, room: usize) -> usize {
         if room == 0 {
             self.wake_when_sent();
@@ -144,8 +144,8 @@ impl Driver {
         room
     }
 
-    /// Has the task that serves interrupts woken when more descriptors are done. Another task may have begun to wait for
-    /// that, while the one that armed the interrupt is asleep already.
+    /// Requests a wake-up of the interrupt task when more descriptors are done. Needed because another task may start
+    /// to wait for room while the interrupt task is already asleep.
     fn wake_when_sent(&self) {
         self.rings.send_interrupt.rearm();
         if !self.rings.send_completions.is_empty() {
@@ -153,7 +153,7 @@ impl Driver {
         }
     }
 
-    /// Gives the device as many receive buffers as it has places for.
+    /// Gives the device as many receive buffers as it can hold.
     fn post_buffers(&mut self) {
         while self.buffers_out < self.config.receive_buffers() {
             if self.rings.receive.stage(self.buffers.take()).is_err() {
@@ -199,8 +199,9 @@ impl NetDevice for Driver {
             self.post_buffers();
             return None;
         };
+        // A buffer holds several packets. Only the completion of its last packet frees its entry.
         self.buffers_out -= usize::from(completion.ends_buffer);
-        // Buffers go out in batches; before the device has used half of them is early enough.
+        // Buffers are given in batches, at the latest when the device has used half of them.
         if self.buffers_out * 2 < self.config.receive_buffers() {
             self.post_buffers();
         }
@@ -226,6 +227,8 @@ impl NetDevice for Driver {
         self.reap_sent();
         let waits_for_sends =
             self.send.is_starved() || self.contexts.waits_for_sends() || self.ordered.waits_for_sends();
+        // Register before the checks below, so that an event between check and sleep still wakes the task. Registered
+        // even if unused now: `wake_when_sent` may arm the interrupt while the task is asleep.
         self.rings.send_interrupt.register(waker);
         if waits_for_sends {
             self.rings.send_interrupt.rearm();
@@ -275,10 +278,10 @@ impl NetDevice for Driver {
     }
 }
 
-/// Buffers are allocated so many bytes at a time, or one by one if they are larger.
+/// Size of a slab of buffers in bytes. Larger buffers are allocated one by one.
 const SLAB_BYTES: usize = 96 << 10;
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
@@ -289,12 +292,12 @@ mod tests {
     use nic_engines::EngineConfigs;
     use nic_rings::{DeviceRings, rings};
 
-    /// A driver, and the device's ends of the rings.
+    /// Creates a driver, and the device's ends of the rings.
     pub(super) fn driver(config: NicConfig) -> (DeviceRings, Driver) {
         driver_with(config, |_| ())
     }
 
-    /// The same for a NIC with other engines.
+    /// Creates the same for a NIC with other engines.
     pub(super) fn driver_with(
         config: NicConfig,
         change: impl FnOnce(&mut Vec<EngineDescription>),

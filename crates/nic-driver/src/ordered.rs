@@ -1,10 +1,10 @@
-//! Contexts that come and go on the send ring, in order with packets ([`CommandRing::Send`]).
+//! Contexts that are commanded on the send ring, in order with packets ([`CommandRing::Send`]).
 //!
-//! A context can be used at once, and is given up after all that was posted before. Its place is used again, under the next
-//! generation, after the device has given it up. What may be asked of a context is its engine's: the engine has a face of its
-//! own, which keeps a `T` of each.
+//! A context can be used at once, and is removed behind everything posted before. Its place is reused, with the next
+//! generation, after the device has removed the context. The engine has an interface of its own, which keeps a `T` for
+//! each context.
 //!
-//! Invariant: the driver names no context to the device that it has not told it of.
+//! Invariant: the device receives the command that creates a context before any descriptor that names the context.
 
 use crate::Driver;
 use nic_rings::EngineDescription;
@@ -16,38 +16,38 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub(super) struct OrderedContexts<T> {
     pub(super) slots: Slots<Ordered<T>>,
-    /// Commands on the ring whose end somebody waits for.
+    /// Number of commands on the ring with an awaited completion.
     under_way: usize,
-    /// What there was no room for; each context is given up only once.
+    /// Commands that wait for room. A context's removal appears only once.
     waiting: VecDeque<ControlCommand>,
     news: VecDeque<OrderedNews>,
-    /// Some came since it was last asked.
+    /// Whether news were added since the last check.
     fresh: bool,
 }
 
-/// What the driver remembers of a context.
+/// The driver's record of a context.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ordered<T> {
     pub(super) direction: Direction,
     pub(super) leaving: bool,
-    /// What its engine's face needs to know of it.
+    /// Data of the engine's interface.
     pub(super) of_engine: T,
 }
 
-/// Something that happened to a context.
+/// News of a context.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OrderedNews {
-    /// A receive context works from now on.
+    /// The receive context works from now on.
     Ready(Handle),
-    /// It is gone.
+    /// The context was removed.
     Removed(Handle),
-    /// It is gone: the device was reset.
+    /// The context was lost in a reset of the device.
     Lost(Handle),
-    /// What its engine has to tell.
+    /// The engine reported an event.
     Event(ContextEvent),
 }
 
-/// What a command does to a context's being there.
+/// The creation or removal of a context by a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     Added(Handle),
@@ -79,7 +79,8 @@ impl<T> OrderedContexts<T> {
         self.under_way > 0 || !self.waiting.is_empty()
     }
 
-    /// Whether there are news since this was last asked: if nobody wants them, nobody is to stay awake for them.
+    /// Tests whether news were added since the last call. Without interest in the news, a task may then sleep although
+    /// some remain.
     pub(super) fn has_fresh_news(&mut self) -> bool {
         core::mem::take(&mut self.fresh) && !self.news.is_empty()
     }
@@ -93,7 +94,7 @@ impl<T> OrderedContexts<T> {
         self.news.pop_front()
     }
 
-    /// The device has done it.
+    /// Processes the completion of a command.
     pub(super) fn note_done(&mut self, change: Change) {
         self.under_way = self.under_way.saturating_sub(1);
         match change {
@@ -111,12 +112,12 @@ impl<T> OrderedContexts<T> {
         }
     }
 
-    /// The device has told of something.
+    /// Processes an event of the device.
     pub(super) fn note(&mut self, event: ContextEvent) {
         self.tell(OrderedNews::Event(event));
     }
 
-    /// The device has none any more.
+    /// Notes that the device has lost all contexts.
     pub(super) fn vacate_all(&mut self) {
         let all: Vec<Handle> = self.slots.handles().collect();
         for handle in all {
@@ -127,7 +128,7 @@ impl<T> OrderedContexts<T> {
         self.waiting.clear();
     }
 
-    /// A transmit context that is not being given up.
+    /// Returns the data of a transmit context that is not being removed.
     pub(super) fn sending(&self, handle: Handle) -> Option<&T> {
         let context = self.slots.get(handle).filter(|context| !context.leaving)?;
         (context.direction == Direction::Transmit).then_some(&context.of_engine)
@@ -135,12 +136,12 @@ impl<T> OrderedContexts<T> {
 }
 
 impl Driver {
-    /// Whether a context comes and goes on the send ring.
+    /// Tests whether a context is commanded on the send ring.
     pub(super) fn is_ordered(&self, context: Handle) -> bool {
         self.description(context.engine()).is_some_and(is_ordered)
     }
 
-    /// Posts what waited for room.
+    /// Posts the commands that waited for room.
     pub(super) fn post_waiting_commands(&mut self) {
         while self.send.has_room()
             && let Some(command) = self.ordered.waiting.pop_front()
@@ -151,6 +152,7 @@ impl Driver {
     }
 
     pub(super) fn post_command(&mut self, command: ControlCommand) {
+        // Only creations and removals have completions that somebody waits for.
         if Change::by(&command).is_some() {
             self.ordered.under_way += 1;
             self.wake_when_sent();
@@ -158,8 +160,9 @@ impl Driver {
         self.post(SendDescriptor::Control { epoch: self.epoch, command: Box::new(command) });
     }
 
-    /// Posts a command, now or when there is room: it takes something away, or changes it.
+    /// Posts a command now, or once there is room. For removals and changes, which must not fail.
     pub(super) fn post_or_wait(&mut self, command: ControlCommand) {
+        // Always queued first, so that a later command cannot overtake one that waits for room.
         self.ordered.waiting.push_back(command);
         self.post_waiting_commands();
         if !self.ordered.waiting.is_empty() {
@@ -174,7 +177,7 @@ impl Driver {
     }
 }
 
-/// Whether the contexts of an engine come and go on the send ring.
+/// Tests whether the contexts of an engine are commanded on the send ring.
 pub(super) fn is_ordered(engine: &EngineDescription) -> bool {
     engine.info.ring == CommandRing::Send
 }

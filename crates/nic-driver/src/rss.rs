@@ -1,4 +1,4 @@
-//! Which packets come to this queue, and the table that says so.
+//! The distribution of packets over queues, and its table.
 
 use super::Driver;
 use nic_rings::config::NicConfig;
@@ -7,12 +7,12 @@ use nic_rings::rss::{Toeplitz, first_queue};
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{FlowKey, Refused, RssDevice};
 
-/// Which of the NIC's queues this is, and which flows' packets come to it.
+/// The number of this queue, and the means to tell its flows.
 #[derive(Debug)]
 pub(super) struct RssQueue {
     queue: u16,
     queues: u16,
-    /// With one queue there is nothing to hash.
+    /// Hash of flows. `None` with a single queue.
     hash: Option<Box<Toeplitz>>,
 }
 
@@ -22,7 +22,7 @@ impl RssQueue {
         RssQueue { queue, queues: config.queues, hash }
     }
 
-    /// By the table the device began with: what is chosen by it stays apart, whatever the table is later.
+    /// Uses the initial table, so that flows chosen for a queue stay apart if the table changes later.
     pub(super) fn serves(&self, flow: &FlowKey) -> bool {
         self.hash.as_ref().is_none_or(|hash| first_queue(hash.of_flow(flow), self.queues) == self.queue)
     }
@@ -38,6 +38,7 @@ impl RssDevice for Driver {
     }
 
     fn set_indirection(&mut self, table: &[u16; INDIRECTION_ENTRIES]) -> Result<(), Refused> {
+        // The device would index a queue that does not exist.
         if table.iter().any(|queue| *queue >= self.rss.queues) {
             return Err(Refused::Unsupported);
         }

@@ -1,7 +1,7 @@
-//! What the driver counts, under the names of the mlx5 driver and of Linux where those exist.
+//! Counters of the driver, under the names of the mlx5 driver and of Linux where such names exist.
 
 offload_base::counters! {
-    /// What the driver counts, but of contexts.
+    /// Counters of the driver, without those of contexts.
     ///
     /// ```
     /// use nic_sim::{NicConfig, nic};
@@ -12,9 +12,9 @@ offload_base::counters! {
     pub struct DriverCounters {
         /// Doorbells rung.
         pub doorbells: "tx_doorbells",
-        /// Packets refused: too large, too many fragments, or an offload the device lacks.
+        /// Packets refused because of their size, their number of fragments, or an unsupported offload.
         pub tx_drop_unsupported: "tx_drop_unsupported",
-        /// Packets dropped: the ring was full, and nobody had asked for room.
+        /// Packets dropped because the ring was full, and the caller had not asked for room.
         pub tx_queue_dropped: "tx_queue_dropped",
     }
 }

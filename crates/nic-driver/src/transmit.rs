@@ -1,7 +1,7 @@
-//! Packets to descriptors.
+//! Conversion of packets to descriptors.
 //!
-//! The driver shadows, for every transmit context, where in its stream the device goes on. A packet that begins there is posted
-//! as it is; what any other takes is in `recovery`.
+//! For every transmit context, the driver tracks the device's position in the stream. A packet at that position is
+//! posted unchanged. For any other packet, `recovery` first restores the context.
 
 use crate::Driver;
 use crate::control::Waiting;
@@ -16,32 +16,32 @@ use offload_formats::Headers;
 use offload_formats::frame::ETHERNET_BYTES;
 use std::collections::HashMap;
 
-/// What is on its way to the device.
+/// The descriptors in flight to the device.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    /// Each descriptor that is not reported done, by the name its completion will have.
+    /// Descriptors in flight, by the identifier in their completion.
     slots: Vec<Option<Posted>>,
     free: Vec<u32>,
-    /// Descriptors that a packet may take, the longest resync included.
+    /// Maximum number of descriptors for one packet, with the longest resync.
     descriptors_at_most: usize,
-    /// Payload bytes of those that ask for no rate.
+    /// Payload bytes of packets without a rate.
     bytes: usize,
-    /// Packets that ask for one, in all and by flow.
+    /// Number of packets with a rate, in total and by flow.
     paced: usize,
     paced_flows: HashMap<FlowKey, PacedFlow>,
-    /// Somebody was told that there is no room, and nothing was done since.
+    /// Whether a caller was told that there is no room, and no descriptor was done since.
     starved: Cell<bool>,
-    /// Somebody was, and something was done since.
+    /// Whether a caller was told that there is no room, and a descriptor was done since.
     room_again: Cell<bool>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     bytes: u32,
-    /// Of stream engines, and of the engine that wraps it.
+    /// Contexts of the stream engines, and of the engine that encapsulates the packet.
     contexts: [Option<Handle>; LAYERS + 1],
     paced: Option<FlowKey>,
-    /// It changed the being there of a context on this ring.
+    /// Creation or removal of a context on this ring.
     change: Option<Change>,
 }
 
@@ -49,7 +49,7 @@ struct Posted {
 struct PacedFlow {
     packets: usize,
     bytes: u64,
-    /// The last packet's, in bytes a second.
+    /// Rate of the last packet, in bytes per second.
     rate: u64,
 }
 
@@ -67,26 +67,28 @@ impl SendQueue {
         }
     }
 
-    /// How many packets fit, should each of them need a resync from the far end of the longest record.
+    /// Returns the number of packets that fit, even if each needs the longest resync.
     pub(super) fn room(&self, config: &NicConfig) -> usize {
         let room = if self.bytes >= config.send_queue_bytes { 0 } else { self.packets() };
         self.note_room(room)
     }
 
-    /// How many packets of `flow` that ask for a rate do: some that the flow can go on with while others are made, as
-    /// with Linux's small queues, and a part of the ring is for those that ask for none.
+    /// Returns the number of packets of `flow` with a rate that fit. A flow gets enough to continue while further
+    /// packets are built, as with Linux's small queues, and a quarter of the ring is reserved for packets without a
+    /// rate.
     pub(super) fn room_paced(&self, flow: &FlowKey, config: &NicConfig) -> usize {
         let held = self.paced_flows.get(flow).copied().unwrap_or_default();
         let of_flow = match PACED_PACKETS.saturating_sub(held.packets) {
             0 => usize::from(held.bytes < held.rate / PACED_SHARE_OF_A_SECOND),
             packets => packets,
         };
+        // Paced packets may wait for long. The last quarter keeps the ring usable for all others.
         let of_all = (config.send_ring / 4 * 3).saturating_sub(self.paced);
         self.note_room(of_flow.min(of_all).min(self.packets()))
     }
 
-    /// Whether there may be room again for those who were told that the ring is full. It is said once: a sender that
-    /// was told may be gone; one that still wants to send asks for room, and is told again.
+    /// Tests whether there may be room again for callers that were told otherwise. Returns true only once: such a
+    /// caller may have gone, and one that still wants to send asks for room again.
     pub(super) fn take_room_again(&self) -> bool {
         self.room_again.take()
     }
@@ -95,7 +97,7 @@ impl SendQueue {
         self.starved.get()
     }
 
-    /// Whether one descriptor fits that needs nothing before it.
+    /// Tests whether there is room for a descriptor that needs no others in front.
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
@@ -105,6 +107,7 @@ impl SendQueue {
     }
 
     fn note_room(&self, room: usize) -> usize {
+        // Cleared on every question: the caller has now learned about the room that was announced.
         self.room_again.set(false);
         if room == 0 {
             self.starved.set(true);
@@ -112,7 +115,7 @@ impl SendQueue {
         room
     }
 
-    /// Takes a slot for a descriptor; there is one, for its room was made sure of.
+    /// Occupies a slot for a descriptor. The caller has checked for room.
     fn note_posted(&mut self, posted: Posted, rate: Option<NonZeroU64>) -> Option<u32> {
         let slot = self.free.pop()?;
         match (posted.paced, rate) {
@@ -129,7 +132,7 @@ impl SendQueue {
         Some(slot)
     }
 
-    /// Frees the slot of a descriptor that is done, and says what it was.
+    /// Frees the slot of a completed descriptor, and returns the descriptor's record.
     fn note_done(&mut self, slot: u32) -> Option<Posted> {
         let posted = self.slots.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
@@ -146,6 +149,7 @@ impl SendQueue {
             }
             None => self.bytes -= posted.bytes as usize,
         }
+        // One completion is enough to announce room, because the caller asks for the exact amount itself.
         if self.starved.take() {
             self.room_again.set(true);
         }
@@ -154,7 +158,7 @@ impl SendQueue {
 }
 
 impl Driver {
-    /// Posts a packet, with whatever its context needs before it.
+    /// Posts a packet, with the descriptors that its contexts need in front.
     pub(super) fn post_packet(&mut self, _now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
         if !self.can_send(&packet) {
             self.counters.tx_drop_unsupported += 1;
@@ -166,6 +170,7 @@ impl Driver {
             return Sent::Dropped(DropReason::Unsupported);
         }
         let has_context = packet.ask.has_context();
+        // A packet with contexts may need a resync in front, so it requires the room of the worst case.
         let fits = if has_context { self.send.packets() > 0 } else { self.send.has_room() };
         if !fits {
             self.counters.tx_queue_dropped += 1;
@@ -178,7 +183,7 @@ impl Driver {
         Sent::Posted
     }
 
-    /// Rings the doorbell if there is something to see.
+    /// Rings the doorbell if there are new entries.
     pub(super) fn ring_doorbell(&mut self) {
         let published = self.rings.send.publish() + self.rings.control.publish();
         if published > 0 {
@@ -187,13 +192,14 @@ impl Driver {
         }
     }
 
-    /// Takes note of descriptors that are done.
+    /// Processes the completions of descriptors.
     pub(super) fn reap_sent(&mut self) {
         let mut any = false;
         while let Some(completion) = self.rings.send_completions.pop() {
             for (place, slot) in completion.slots.iter().enumerate() {
                 let Some(Posted { contexts, change, .. }) = self.send.note_done(*slot) else { continue };
                 for handle in contexts.into_iter().flatten() {
+                    // The device could not bring the context to the packet, so its position is unknown.
                     if completion.has_failed(place) {
                         self.lose_place(handle);
                     }
@@ -213,7 +219,7 @@ impl Driver {
         }
     }
 
-    /// Whether the device can make of a packet what it is to be. What it cannot is counted.
+    /// Tests whether the device can encapsulate a packet as requested. A failure is counted.
     fn can_wrap(&mut self, packet: &TxPacket, ask: PacketAsk) -> bool {
         if self.is_ordered(ask.context) {
             return self.can_protect(packet, ask);
@@ -223,7 +229,7 @@ impl Driver {
         can
     }
 
-    /// What the device could not do is refused here, where it can still be told.
+    /// Tests whether the device can send a packet. Refused here, because the device could no longer tell the caller.
     fn can_send(&self, packet: &TxPacket) -> bool {
         let payload = packet.payload_len();
         let frame = packet.header.len() + payload;
@@ -232,6 +238,7 @@ impl Driver {
             Some(mss) => {
                 let segment = packet.header.len() + usize::from(mss);
                 mss > 0
+                    // Only UDP datagrams need this capability.
                     && (self.config.udp_segmentation
                         || sender(packet).is_none_or(|flow| flow.protocol != Protocol::Udp))
                     && payload <= self.config.tso_max_bytes as usize
@@ -251,7 +258,7 @@ impl Driver {
                 for (context, ask) in contexts.iter_mut().zip(packet.ask.streams) {
                     *context = ask.map(|ask| ask.context);
                 }
-                // A context on this ring is given up in order.
+                // Contexts commanded on this ring are removed in order, so their descriptors need not be counted.
                 let wraps = packet.ask.packet.map(|ask| ask.context);
                 contexts[LAYERS] = wraps.filter(|context| !self.is_ordered(*context));
                 packet.payload_len() as u32
@@ -274,20 +281,19 @@ impl Driver {
         let rate = if let SendDescriptor::Packet(packet) = &descriptor { packet.ask.rate } else { None };
         let slot = self.send.note_posted(Posted { bytes, contexts, paced, change }, rate);
         let staged = slot.map(|slot| self.rings.send.stage(SendEntry { slot, descriptor }).is_ok());
-        debug_assert_eq!(staged, Some(true), "room for the worst case was made sure of");
+        debug_assert_eq!(staged, Some(true), "the caller has checked the room for the worst case");
         for handle in contexts.into_iter().flatten() {
             self.contexts.note_posted(handle);
         }
     }
 }
 
-/// The flow of a packet, as its sender sees it, if the device can tell.
+/// Returns the flow of a packet, as its sender sees it, or `None` for a packet without a flow.
 fn sender(packet: &TxPacket) -> Option<FlowKey> {
     Some(Headers::parse_unfinished(&packet.header).transport()?.flow_of_receiver(&packet.header).reversed())
 }
 
-/// Packets that ask for a rate, of one flow in the device: one that leaves and one behind it. More if both together are
-/// less than a millisecond's worth, as Linux's TCP small queues have it.
+/// Packets of one paced flow that may be in the device: the one that leaves and the next one. More are allowed if all together are less than a millisecond's worth, as with Linux's TCP small queues.
 const PACED_PACKETS: usize = 2;
 const PACED_SHARE_OF_A_SECOND: u64 = 1000;
 
@@ -299,7 +305,7 @@ mod tests {
     use offload_api::{NetDevice, NoRecords, TxAsk};
     use offload_formats::protocol::{ICMP, TCP, UDP};
 
-    /// Headers of TCP or UDP, whose lengths and checksums the device fills in, and so many bytes behind them.
+    /// Builds TCP or UDP headers, in which the device fills in lengths and checksums, and `payload` bytes.
     fn packet(protocol: u8, payload: usize, ask: TxAsk) -> TxPacket {
         let mut header = vec![2; 12];
         header.extend_from_slice(&[8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
@@ -313,12 +319,13 @@ mod tests {
     #[test]
     fn what_its_device_cannot_send_a_driver_refuses() {
         let able = NicConfig::default;
+        // Each row of the table changes one capability or one request, so that a failure names its cause.
         let cut = |mss| TxAsk { mss: Some(mss), ..TxAsk::default() };
         let checked = TxAsk { checksum: true, ..TxAsk::default() };
         let paced = TxAsk { rate: NonZeroU64::new(1_000_000), ..TxAsk::default() };
         let cuts_no_datagrams = || NicConfig { udp_segmentation: false, ..able() };
         for (config, protocol, payload, ask, is_sent) in [
-            // An MTU of 1,500 bytes, of which TCP's headers are 40.
+            // An MTU of 1,500 bytes, with 40 bytes for the TCP and IP headers.
             (able(), TCP, 1460, TxAsk::default(), true),
             (able(), TCP, 1461, TxAsk::default(), false),
             (able(), TCP, 5000, cut(1460), true),

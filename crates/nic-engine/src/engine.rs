@@ -8,67 +8,69 @@ use offload_api::{ContextEvent, Direction, Handle, Piece};
 use offload_base::Seq;
 use offload_base::counters::Counters;
 
-/// An engine, with what it keeps for all of its contexts together.
+/// An engine, with the state that all of its contexts share.
 pub trait Engine: fmt::Debug + Send + Sized + 'static {
-    /// The name by which protocols find the engine.
+    /// Name by which protocols find the engine.
     const NAME: &'static str;
-    /// The description from which a context is made.
+    /// Specification of a new context.
     type Spec: Any;
-    /// A command to a context.
+    /// Command to a context.
     type Command: Any;
-    /// A change of state that the engine keeps outside contexts.
+    /// Change of state that belongs to no context.
     type Change: Any;
-    /// What is written to host memory: 208 bytes at most.
+    /// State of a context that can move to host memory: 208 bytes at most.
     type State: fmt::Debug + Send;
-    /// What a state refers to, such as keys and buffers. It stays where it is.
+    /// Objects to which a state refers, such as keys and buffers, which never move to host memory.
     type Held: fmt::Debug + Send;
-    /// Counters of the engine. The device publishes them under their names, and keeps them over a reset. A lookaside accelerator publishes none.
+    /// Counters of the engine. The device publishes the counters by name, and keeps the values over a reset. A lookaside accelerator
+    /// publishes no counters.
     type Counters: EngineCounters;
 
-    /// A context; `None`: the engine cannot work by this.
+    /// Creates a context. Returns `None` if the engine cannot work by the specification.
     fn create(&mut self, direction: Direction, spec: Self::Spec) -> Option<(Self::State, Self::Held)>;
 
-    /// Writes a state out.
+    /// Writes a state to an image.
     fn save(state: &Self::State, image: &mut ImageWriter<'_>);
 
-    /// Reads back what [`save`](Self::save) wrote; `None`: `save` cannot have written it.
+    /// Reads a state written by [`save`](Self::save). Returns `None` if `save` cannot have written the image.
     fn load(image: &mut ImageReader<'_>) -> Option<Self::State>;
 
-    /// Adds to what a driver is told of it: beside name, number and room, how its contexts find their places again, say.
+    /// Completes the engine's description for drivers, which already has name, number and capacity. For example, sets
+    /// the method of resynchronization.
     fn describe(&self, _: &mut EngineDescription) {}
 
-    /// The stages that the NIC has, once, before any context is made.
+    /// Takes the stages that the NIC offers. Called once, before any context is created.
     fn take_stages(&mut self, _: &StageMakers) {}
 
-    /// Where keys are lent to the stages of a context.
+    /// Returns the list in which the device lends keys to the context's stages.
     fn stage_keys(_: &mut Self::Held) -> Option<&mut StageKeys> {
         None
     }
 
-    /// What stages of other contexts, which name this one as their key, are lent of it while they work.
+    /// Lends an object to stages of other contexts that name this context as their key.
     fn lend(_: Context<'_, Self>) -> Option<Lent> {
         None
     }
 
-    /// Where software is to say whether a unit starts, if the context waits for that.
+    /// Returns the position for which the context waits, until software tells whether a unit starts there.
     fn question(_: &Self::State) -> Option<Seq> {
         None
     }
 
-    /// What software says about the header at `header`: the number of the unit that starts there, or that none does. Without
-    /// a context it comes too late.
+    /// Takes software's answer about the header at a position: the number of the unit that starts there, or `None` if
+    /// no unit does. The context is `None` if the answer comes too late.
     fn answer(&mut self, _: Option<Context<'_, Self>>, _: (Seq, Option<u64>), _: &mut Self::Counters) {}
 
-    /// Takes a buffer, and the stages that its data pass. Pieces that are dropped go home.
+    /// Takes a buffer, and the stages for its data. Dropped pieces return to their owner.
     fn place(_: &mut Self::Held, _: u64, _: Vec<Piece>, _: Option<Self::Command>) {}
 
-    /// Sends home what is left of a buffer.
+    /// Returns the rest of a buffer to its owner.
     fn unplace(_: &mut Self::Held, _: u64) {}
 
-    /// Does what a context is told.
+    /// Carries out a command to a context.
     fn command(_: Context<'_, Self>, _: Self::Command) {}
 
-    /// Changes what is of no context.
+    /// Changes state that belongs to no context.
     fn change(&mut self, _: Self::Change) {}
 
     /// Does [`create`](Self::create) for one of the queues that share the engine, such as the queues of an accelerator.
@@ -81,26 +83,27 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
         self.create(direction, spec)
     }
 
-    /// Does [`change`](Self::change) for one of the queues that share the engine. An engine keeps a setting by queue if it must not reach the
-    /// contexts of other queues.
+    /// Does [`change`](Self::change) for one of the queues that share the engine. An engine keeps a setting per queue
+    /// if it must not reach the contexts of other queues.
     fn change_for(&mut self, _queue: usize, change: Self::Change) {
         self.change(change);
     }
 
-    /// Forgets the changes of a queue, which has lost its driver and its contexts.
+    /// Discards the changes of a queue that has lost its driver and its contexts.
     fn forget_queue(&mut self, _queue: usize) {}
 
-    /// What is to be told next. There is room for it. It is asked for after calls that have the engine itself or change its
-    /// contexts, not after those that pass a flow's bytes: what a stream engine finds there, its verdicts say.
+    /// Returns the next event for the driver. The device has room for it. Called after methods with `self` and after
+    /// changes of contexts, but not after methods that pass a flow's bytes: a stream engine reports those in its
+    /// verdicts.
     fn pop_event(&mut self) -> Option<ContextEvent> {
         None
     }
 
-    /// All contexts are gone, and so is whatever else was told.
+    /// Discards pending events, because all contexts are gone.
     fn forget(&mut self) {}
 }
 
-/// Counters of an engine: a struct that [`counters!`](offload_base::counters!) makes, or [`NoCounters`].
+/// Counters of an engine: a struct declared by [`counters!`](offload_base::counters!), or [`NoCounters`].
 ///
 /// ```
 /// use nic_engine::{EngineCounters, NoCounters};
@@ -125,7 +128,7 @@ pub trait EngineCounters: Counters + AddAssign + Copy + Default + fmt::Debug + S
 
 impl<C: Counters + AddAssign + Copy + Default + fmt::Debug + Send + 'static> EngineCounters for C {}
 
-/// Counters of an engine that counts nothing itself.
+/// Counters of an engine without counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoCounters;
 
@@ -137,13 +140,13 @@ impl Counters for NoCounters {
     fn visit(&self, _: &mut dyn FnMut(&'static str, u64)) {}
 }
 
-/// A context, while it is on the NIC.
+/// A context that is on the NIC.
 #[derive(Debug)]
 pub struct Context<'a, E: Engine> {
-    /// Its name.
+    /// Handle of the context.
     pub handle: Handle,
-    /// Where it stands.
+    /// State of the context.
     pub state: &'a mut E::State,
-    /// The objects to which the state refers.
+    /// Objects to which the state refers.
     pub held: &'a mut E::Held,
 }

@@ -23,45 +23,46 @@ pub struct Engines {
 }
 
 impl Engines {
-    /// None at all.
+    /// Creates an empty list.
     pub fn none() -> Engines {
         Engines { installed: Vec::new(), stages: StageMakers::default() }
     }
 
-    /// Adds an engine that follows the bytes of flows, with so many contexts at most. To come back to the middle of a unit, a
-    /// driver runs the unit through the context from its first byte on.
+    /// Adds an engine that follows the bytes of flows, with at most `contexts` contexts. To return to the middle of a
+    /// unit, a driver passes the unit through the context from its first byte.
     pub fn add_stream<E: StreamEngine>(&mut self, engine: E, contexts: u32) {
         self.installed.push(Installed::stream(engine, contexts));
     }
 
-    /// Adds an engine that works on whole packets, with so many contexts at most.
+    /// Adds an engine that processes whole packets, with at most `contexts` contexts.
     pub fn add_packet<E: PacketEngine>(&mut self, engine: E, contexts: u32) {
         self.installed.push(Installed::packet(engine, contexts));
     }
 
-    /// Adds an engine that works from memory to memory, with so many contexts at most. Only a lookaside
-    /// accelerator has job queues that lead to it.
+    /// Adds an engine that works from memory to memory, with at most `contexts` contexts. Only a lookaside accelerator
+    /// has job queues for such an engine.
     pub fn add_job<E: JobEngine>(&mut self, engine: E, contexts: u32) {
         self.installed.push(Installed::job(engine, contexts));
     }
 
-    /// What a driver is told of them.
+    /// Returns the descriptions for a driver.
     pub fn descriptions(&self) -> Vec<EngineDescription> {
         self.installed.iter().zip(0..).map(|(engine, number)| engine.any().description(number)).collect()
     }
 
-    /// Describes the engines to protocols.
+    /// Returns the descriptions for protocols.
     pub fn infos(&self) -> Vec<EngineInfo> {
         self.descriptions().into_iter().map(|engine| engine.info).collect()
     }
 
-    /// Adds a stage, for any engine that has some.
+    /// Adds a stage, which is offered to all engines.
     pub fn add_stage<S: NamedStage>(&mut self) {
         self.stages = core::mem::take(&mut self.stages).with::<S>();
     }
 
-    /// Hands the engines to a device, with the stages.
+    /// Converts the list into a device's engines, and gives the stages to each engine.
     pub fn into_installed(mut self) -> Vec<Installed> {
+        // Done last, so that stages work in any engine no matter in which order both were added.
         for engine in &mut self.installed {
             engine.any_mut().take_stages(&self.stages);
         }

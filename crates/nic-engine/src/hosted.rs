@@ -1,6 +1,7 @@
-//! An engine with its contexts, whatever engine it is: what the author wrote for contexts of one type is called by handle.
+//! Engines with their contexts, independent of the engine's types: the device calls by handle, the author writes for
+//! contexts of one type.
 //!
-//! A face is a trait without the author's types, so that a device keeps engines of all types in one list. `face!` declares
+//! A face is a trait without the author's types, so that a device can keep all engines in one list. `face!` declares
 //! each face together with its only implementation.
 
 pub use crate::slab::AnySlab;
@@ -20,7 +21,7 @@ use offload_base::Seq;
 use offload_base::counters::Counters;
 use offload_formats::{Headers, IpHeaders};
 
-/// Declares a trait and implements it for a generic type. The methods are written once.
+/// Declares a trait and implements it for a generic type, so that each method is written once.
 macro_rules! face {
     (
         $(#[$meta:meta])*
@@ -49,42 +50,42 @@ pub(crate) use face;
 /// ```
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Subject {
-    /// The flow of a context that follows a flow's bytes.
+    /// Flow that the context follows, if its engine follows flows.
     pub flow: Option<FlowKey>,
-    /// The keys by which received packets find the context.
+    /// Keys by which received packets select the context.
     pub keys: Vec<Key>,
 }
 
-/// An engine, by what it can do.
+/// An engine, by its kind.
 ///
 /// See [`Engines`](crate::Engines) for an example.
 #[derive(Debug)]
 pub enum Installed {
-    /// It follows the bytes of flows.
+    /// An engine that follows the bytes of flows.
     Stream(Box<dyn AnyStream>),
-    /// It works on whole packets.
+    /// An engine that processes whole packets.
     Packet(Box<dyn AnyPacket>),
-    /// It works from memory to memory.
+    /// An engine that works from memory to memory.
     Job(Box<dyn AnyJob>),
 }
 
 impl Installed {
-    /// An engine that follows flows, with so many contexts at most.
+    /// Hosts an engine that follows flows, with at most `places` contexts.
     pub fn stream<E: StreamEngine>(engine: E, places: u32) -> Installed {
         Installed::Stream(Box::new(Hosted::<E>::new(engine, places, Some(E::COUNTS_UNITS))))
     }
 
-    /// One that works on whole packets, with so many contexts at most.
+    /// Hosts an engine that processes whole packets, with at most `places` contexts.
     pub fn packet<E: PacketEngine>(engine: E, places: u32) -> Installed {
         Installed::Packet(Box::new(Hosted::<E, E::Seen>::new(engine, places, None)))
     }
 
-    /// One that works from memory to memory, with so many contexts at most.
+    /// Hosts an engine that works from memory to memory, with at most `places` contexts.
     pub fn job<E: JobEngine>(engine: E, places: u32) -> Installed {
         Installed::Job(Box::new(Hosted::<E>::new(engine, places, None)))
     }
 
-    /// The engine, as the face that all kinds have.
+    /// Returns the face that all kinds share.
     pub fn any(&self) -> &dyn AnyEngine {
         match self {
             Installed::Stream(engine) => &**engine,
@@ -93,7 +94,7 @@ impl Installed {
         }
     }
 
-    /// The engine, as the face that all kinds have.
+    /// Returns the face that all kinds share.
     pub fn any_mut(&mut self) -> &mut dyn AnyEngine {
         match self {
             Installed::Stream(engine) => &mut **engine,
@@ -103,18 +104,18 @@ impl Installed {
     }
 }
 
-/// An engine, its contexts and its counters.
+/// An engine with its contexts and counters.
 #[derive(Debug)]
 struct Hosted<E: Engine, S = ()> {
     engine: E,
     slab: Slab<E>,
     counters: E::Counters,
     places: u32,
-    /// `None`: the engine follows no flow.
+    /// Whether the engine counts units. `None` if the engine follows no flow.
     counts_units: Option<bool>,
-    /// A context that was made and has no place yet.
+    /// A context that was created, but not yet stored.
     made: Option<(E::State, E::Held)>,
-    /// What an engine for whole packets saw in the frame that it looked at last.
+    /// Result of a packet engine's last look at a frame.
     seen: Option<S>,
 }
 
@@ -128,39 +129,41 @@ impl<E: Engine, S> Hosted<E, S> {
 face! {
     /// The face of any engine.
     pub trait AnyEngine for [E: Engine, S: fmt::Debug + Send] Hosted<E, S> {
-        /// Describes the engine to a driver; handles name it by `number`.
+        /// Describes the engine to a driver. Handles contain the engine's `number`.
         fn description(&self, number: u8) -> EngineDescription {
             let info = EngineInfo::new(number, E::NAME, self.places);
             let info = EngineInfo { counts_units: self.counts_units == Some(true), ..info };
+            // Only engines that follow flows count units or not, so `counts_units` tells the kinds apart.
             let transmit_resync = self.counts_units.map(|_| TransmitResync::default());
             let mut description = EngineDescription { transmit_resync, ..EngineDescription::new(info) };
             self.engine.describe(&mut description);
             description
         }
 
-        /// Whether the state of a context is on the NIC; `None`: there is no such context.
+        /// Tests whether the state of a context is on the NIC. Returns `None` if there is no such context.
         fn is_there(&self, handle: Handle) -> Option<bool> {
             self.slab.is_there(handle)
         }
 
-        /// Its contexts.
+        /// Returns the contexts.
         fn slab(&self) -> &dyn AnySlab {
             &self.slab
         }
 
-        /// Its contexts.
+        /// Returns the contexts.
         fn slab_mut(&mut self) -> &mut dyn AnySlab {
             &mut self.slab
         }
 
-        /// Its counters.
+        /// Returns the counters.
         fn counters(&self) -> &dyn Counters {
             &self.counters
         }
 
-        /// Adds its counters to `sum`, if that is a struct of their type.
+        /// Adds the counters to `sum`, if `sum` is a struct of the same type.
         fn add_counters(&self, sum: &mut dyn Any) {
             if let Some(sum) = sum.downcast_mut::<E::Counters>() {
+                // A sum of another type belongs to another engine.
                 *sum += self.counters;
             }
         }
@@ -170,21 +173,24 @@ face! {
             self.engine.take_stages(stages);
         }
 
-        /// Makes a context, to be [put](Self::put) in its place. False: there is no such place, or the engine cannot.
+        /// Creates a context, to be stored by [`put`](Self::put). Returns false if the handle is beyond the capacity,
+        /// or the engine refuses.
         fn make(&mut self, queue: usize, handle: Handle, direction: Direction, spec: Spec) -> bool {
+            // A handle comes from the driver, so its place is checked against the capacity before anything is
+            // allocated.
             let spec = if handle.place() < self.places { spec.downcast::<E::Spec>().ok() } else { None };
             self.made = spec.and_then(|spec| self.engine.create_for(queue, direction, *spec));
             self.made.is_some()
         }
 
-        /// Puts the context that was made in its handle's place, with its place in the circle of those on the NIC.
+        /// Stores the created context in its handle's place. `at` is its position in the clock of contexts on the NIC.
         fn put(&mut self, handle: Handle, subject: Subject, at: usize) {
             if let Some((state, held)) = self.made.take() {
                 self.slab.insert(handle, subject, state, held, at);
             }
         }
 
-        /// Gives up all contexts.
+        /// Removes all contexts.
         fn clear(&mut self) {
             self.slab = Slab::default();
             self.engine.forget();
@@ -195,12 +201,12 @@ face! {
             E::stage_keys(self.slab.held(handle)?)
         }
 
-        /// Calls [`Engine::lend`], of a context that is on the NIC.
+        /// Calls [`Engine::lend`] for a context that is on the NIC.
         fn lend(&mut self, handle: Handle) -> Option<Lent> {
             E::lend(self.slab.get(handle)?)
         }
 
-        /// Calls [`Engine::question`], of a context that is on the NIC.
+        /// Calls [`Engine::question`] for a context that is on the NIC.
         fn question(&mut self, handle: Handle) -> Option<Seq> {
             E::question(self.slab.get(handle)?.state)
         }
@@ -212,7 +218,8 @@ face! {
 
         /// Calls [`Engine::place`].
         fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>) {
-            // Pieces without a context, or with stages of another engine, are dropped and so go home.
+            // Without a context, or with stages of another engine, the pieces are dropped, and thereby return to their
+            // owner.
             if let Some(held) = self.slab.held(handle)
                 && let Ok(stages) = stages.map(|stages| stages.downcast()).transpose()
             {
@@ -227,8 +234,9 @@ face! {
             }
         }
 
-        /// Calls [`Engine::command`], of a context that is on the NIC.
+        /// Calls [`Engine::command`] for a context that is on the NIC.
         fn command(&mut self, handle: Handle, command: Spec) {
+            // A command of another engine's type is ignored: a driver must not be able to stop the device.
             if let (Some(context), Ok(command)) = (self.slab.get(handle), command.downcast()) {
                 E::command(context, *command);
             }
@@ -236,6 +244,7 @@ face! {
 
         /// Calls [`Engine::change_for`].
         fn change(&mut self, queue: usize, change: Spec) {
+            // Like a command, a change of another engine's type is ignored.
             if let Ok(change) = change.downcast() {
                 self.engine.change_for(queue, *change);
             }
@@ -254,9 +263,9 @@ face! {
 }
 
 face! {
-    /// The face of an engine that follows flows. Contexts are on the NIC.
+    /// The face of an engine that follows flows. All methods need a context that is on the NIC.
     pub trait AnyStream: AnyEngine for [E: StreamEngine] Hosted<E> {
-        /// Calls [`StreamEngine::receive`]; `None` without a context.
+        /// Calls [`StreamEngine::receive`]. Returns `None` without a context.
         fn receive(&mut self, handle: Handle, payload: &mut Payload<'_>) -> Option<Verdict> {
             E::receive(self.slab.get(handle)?, payload, &mut self.counters)
         }
@@ -281,7 +290,7 @@ face! {
             E::transmit(self.slab.get(handle).ok_or(OutOfStep)?, at, bytes, out)
         }
 
-        /// Calls [`StreamEngine::works_on_whole_packets`]; false without a context.
+        /// Calls [`StreamEngine::works_on_whole_packets`]. Returns false without a context.
         fn works_on_whole_packets(&mut self, handle: Handle) -> bool {
             self.slab.get(handle).is_some_and(|context| E::works_on_whole_packets(&context))
         }
@@ -321,14 +330,15 @@ face! {
     }
 }
 
-/// What an engine keeps of a packet that it wraps.
+/// The state of a packet engine for one packet in encapsulation.
 pub type Wrapping = Box<dyn Any + Send>;
 
 face! {
-    /// The face of an engine that works on whole packets. Contexts are on the NIC.
+    /// The face of an engine that processes whole packets. All methods need a context that is on the NIC.
     pub trait AnyPacket: AnyEngine for [E: PacketEngine] Hosted<E, E::Seen> {
-        /// Calls [`PacketEngine::look`], and keeps what that saw for [`open`](Self::open).
+        /// Calls [`PacketEngine::look`], and keeps the result for [`open`](Self::open).
         fn look(&mut self, frame: &[u8], headers: &Headers) -> Shown<()> {
+            // The result is kept here, because the device calls `open` only after it has fetched the context.
             match self.engine.look(frame, headers) {
                 Shown::Nothing => Shown::Nothing,
                 Shown::Key(key, seen) => {
@@ -343,7 +353,7 @@ face! {
             }
         }
 
-        /// The key that a frame shows.
+        /// Returns the key that a frame shows.
         fn key(&self, frame: &[u8], headers: &Headers) -> Option<KeyBytes> {
             match self.engine.look(frame, headers) {
                 Shown::Key(key, _) => Some(key),
@@ -356,8 +366,9 @@ face! {
             E::key_of_first(packet, headers)
         }
 
-        /// Calls [`PacketEngine::open`], of the frame that was looked at last.
+        /// Calls [`PacketEngine::open`] for the last frame that was looked at.
         fn open(&mut self, handle: Handle, frame: &[u8]) -> Opened {
+            // Taken, so that the result of one frame can never be used for another.
             let (Some(context), Some(seen)) = (self.slab.get(handle), self.seen.take()) else {
                 return Opened::Untouched(PacketMark::None);
             };
@@ -377,6 +388,7 @@ face! {
 
         /// Calls [`PacketEngine::begin`].
         fn begin(&mut self, ask: PacketAsk, packet: &mut TxPacket) -> Option<Wrapping> {
+            // Boxed, so that the device can keep the state without knowing its type.
             let wrapping = self.engine.begin(self.slab.get(ask.context)?, ask, packet, &mut self.counters)?;
             Some(Box::new(wrapping))
         }
@@ -395,9 +407,9 @@ face! {
 }
 
 face! {
-    /// The face of an engine that works from memory to memory. Contexts are on the NIC.
+    /// The face of an engine that works from memory to memory. All methods need a context that is on the NIC.
     pub trait AnyJob: AnyEngine for [E: JobEngine] Hosted<E> {
-        /// Calls [`JobEngine::run`]; `None` without a context.
+        /// Calls [`JobEngine::run`]. Returns `None` without a context.
         fn run(&mut self, job: &mut Job) -> Option<Outcome> {
             Some(self.engine.run(self.slab.get(job.session)?, job))
         }

@@ -1,14 +1,16 @@
-//! The traits of a NIC's engines: what works on packets in the device, each with a state of constant size for every flow or association.
+//! The traits of a NIC's engines, which process packets in the device, with a state of constant size for every flow or
+//! association.
 //!
-//! An engine is a type that says how its contexts are made, written to host memory and read back ([`Engine`]), and what it
-//! does with the bytes of a flow ([`StreamEngine`]), with whole packets ([`PacketEngine`]), or with jobs from memory to memory
-//! ([`JobEngine`]). The device knows engines by number, calls them by handle, and names none of them. `nic_sim::nic_with` takes
-//! others beside its own, and [`Contexts`](offload_api::Contexts) gives a protocol access to them.
+//! An engine is a type that creates contexts, saves contexts to host memory and loads saved ones ([`Engine`]), and that
+//! processes the bytes of a flow ([`StreamEngine`]), whole packets ([`PacketEngine`]), or jobs from memory to memory
+//! ([`JobEngine`]). The device knows engines by number, calls them by handle, and names no engine in its code.
+//! `nic_sim::nic_with` adds engines to the built-in ones, and [`Contexts`](offload_api::Contexts) gives protocols
+//! access.
 //!
-//! Stream engines see the payload of one flow as it arrives; those of a flow work one above the other, each on the content of
-//! the units of the one below.
+//! Stream engines process the payload of one flow in the order of arrival. The engines of a flow are layered: each processes the
+//! content of the units of the layer below.
 //!
-//! The smallest one there is takes a mask off all that a flow receives; it has no units, so it never loses its place:
+//! A minimal engine removes a mask from all bytes that a flow receives. Without units, this engine never loses its position:
 //!
 //! ```
 //! use core::convert::Infallible;
@@ -62,12 +64,12 @@
 //! #       _: Context<'_, Unmask>, _: Seq, _: &[u8], _: &mut BytesMut,
 //! #   ) -> Result<u64, OutOfStep> { Err(OutOfStep) }
 //! #   fn note_sent(_: u64, _: &mut NoCounters) {}
-//!     // It only receives: what it would have to say about sending is left out here.
+//! //!     // Receives only: the methods for sending are hidden here.
 //! }
 //!
 //! let config = NicConfig { delays: Delays::NONE, ..NicConfig::default() };
 //! let (mut device, mut driver) = nic_with(config, |engines: &mut Engines| engines.add_stream(Unmask, 100));
-//! // A protocol finds it by name, and has it follow a flow.
+//! //! // A protocol finds the engine by name, and creates a context for a flow.
 //! let flow = FlowKey::tcp("10.0.0.2:5000".parse()?, "10.0.0.1:443".parse()?);
 //! let contexts = driver.contexts().expect("there is one from outside");
 //! let engine = contexts.engine("unmask").expect("this one").number;
@@ -87,7 +89,7 @@
 //! # sender.flush(now);
 //! # far.process(now);
 //! # let frame = far.poll_frame(now).expect("it leaves");
-//! // A segment arrives with "hEADER" in it.
+//! //! // A segment with "hEADER" arrives.
 //! device.receive_frame(now, frame);
 //! device.process(now);
 //! let packet = driver.receive(now).expect("it came");
@@ -96,13 +98,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - [`Engine`]: contexts of any engine; [`StreamEngine`], [`PacketEngine`], [`JobEngine`]: what is done with bytes, packets, jobs;
-//! - [`Payload`]: a packet's payload on its way through stream engines; [`Stages`]: what else is done to data in units;
+//! - [`Engine`]: contexts of any engine; [`StreamEngine`], [`PacketEngine`], [`JobEngine`]: processing of bytes,
+//!   packets and jobs;
+//! - [`Payload`]: a packet's payload on its way through stream engines; [`Stages`]: further processing of the data in
+//!   units;
 //! - [`ImageWriter`], [`ImageReader`]: a context's state in host memory;
-//! - [`Engines`]: the engines of a NIC; [`hosted`]: how a device calls them. An author needs nothing of that.
+//! - [`Engines`]: the engines of a NIC; [`hosted`]: the device's interface to them, not needed by authors of engines.
 //!
-//! Two tests have larger ones, with everything that an offload has to handle: `crates/offload-testbed/tests/all/foreign.rs` (units that the
-//! NIC follows, loses and finds again, both ways, and the protocol above), `crates/nic-sim/tests/all/foreign.rs` (whole packets).
+//! Two tests contain larger engines, with everything that an offload must handle:
+//! `crates/offload-testbed/tests/all/foreign.rs` (units that the NIC follows, loses and finds again in both directions,
+//! and the protocol above) and `crates/nic-sim/tests/all/foreign.rs` (whole packets).
 
 #![forbid(unsafe_code)]
 
@@ -128,7 +133,7 @@ pub use payload::{Content, Parts, Payload};
 pub use stage::{KeyPlace, Lent, NamedStage, Run, Stage, StageKeys, StageMakers, StageState, StageStates, Stages};
 pub use stream::{OutOfStep, StreamEngine};
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

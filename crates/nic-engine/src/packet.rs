@@ -1,4 +1,4 @@
-//! Engines that work on whole packets.
+//! Engines that process whole packets.
 
 use crate::{Context, Engine};
 use bytes::BytesMut;
@@ -6,7 +6,7 @@ use core::fmt;
 use offload_api::{Handle, KeyBytes, PacketAsk, PacketMark, TxPacket};
 use offload_formats::{Headers, IpHeaders};
 
-/// An engine that makes packets of others, and opens those.
+/// An engine that encapsulates packets, and opens encapsulated packets.
 ///
 /// ```
 /// use core::convert::Infallible;
@@ -18,7 +18,7 @@ use offload_formats::{Headers, IpHeaders};
 /// # use offload_api::{PacketAsk, TxPacket};
 /// # use offload_base::Instant;
 ///
-/// /// Drops what comes from Ethernet addresses that it was told.
+/// /// Drops frames from the banned Ethernet addresses.
 /// #[derive(Debug)]
 /// struct Ban;
 ///
@@ -30,7 +30,7 @@ use offload_formats::{Headers, IpHeaders};
 /// #   type State = ();
 /// #   type Held = ();
 /// #   type Counters = NoCounters;
-///     // A context has no state here.
+/// // A context has no state here.
 /// #   fn create(&mut self, _: Direction, (): ()) -> Option<((), ())> { Some(((), ())) }
 /// #   fn save((): &(), _: &mut ImageWriter<'_>) {}
 /// #   fn load(_: &mut ImageReader<'_>) -> Option<()> { Some(()) }
@@ -47,7 +47,7 @@ use offload_formats::{Headers, IpHeaders};
 ///     fn open(&mut self, _: Context<'_, Ban>, _: &[u8], (): &(), _: &mut NoCounters) -> Opened {
 ///         Opened::Dropped
 ///     }
-///     // It wraps nothing.
+/// // Encapsulates nothing.
 /// #   fn begin(&mut self, _: Context<'_, Ban>, _: PacketAsk, _: &mut TxPacket, _: &mut NoCounters) -> Option<()> { None }
 /// #   fn wrap(
 /// #       &mut self, _: Context<'_, Ban>, (): &mut (), _: &[u8], _: usize, _: &mut NoCounters,
@@ -75,20 +75,20 @@ use offload_formats::{Headers, IpHeaders};
 /// # Ok::<(), offload_api::Refused>(())
 /// ```
 pub trait PacketEngine: Engine {
-    /// What it found out about a received packet before it has the context.
+    /// Facts about a received packet, found before its context is known.
     type Seen: fmt::Debug + Send;
-    /// What is the same for all segments of a packet that it wraps.
+    /// State that all segments of an encapsulated packet share.
     type Wrapping: fmt::Debug + Send;
 
-    /// Finds the context that a received frame with these headers names.
+    /// Finds the context that a received frame with these headers selects.
     fn look(&self, frame: &[u8], headers: &Headers) -> Shown<Self::Seen>;
 
-    /// By what the first fragment of a packet leads to a context: `headers` are those of `packet`.
+    /// Returns the key of a packet from its first fragment. `headers` are the headers of `packet`.
     fn key_of_first(_packet: &[u8], _headers: &IpHeaders) -> Option<KeyBytes> {
         None
     }
 
-    /// Works on a received frame that showed the key of a context.
+    /// Opens a received frame that showed the key of a context.
     fn open(
         &mut self,
         context: Context<'_, Self>,
@@ -97,17 +97,17 @@ pub trait PacketEngine: Engine {
         counters: &mut Self::Counters,
     ) -> Opened;
 
-    /// Takes note of fragments that no context is to be told of.
+    /// Counts fragments that are passed to no context.
     fn note_fragment(_: &mut Self::Counters) {}
 
-    /// Whether a packet, which no driver has asked anything for, must not leave without one of the contexts. On a NIC with a
-    /// switch, that is asked of all that leaves by the uplink.
+    /// Decides whether a packet for which no driver requested encapsulation may leave in plain. On a NIC with a
+    /// switch, called for all packets that leave through the uplink.
     fn claim(&self, _frame: &[u8], _headers: &Headers) -> Claim {
         Claim::Nobody
     }
 
-    /// Begins with a packet, whose headers it makes those that segments have before they are wrapped. `None`: it cannot, which
-    /// is counted.
+    /// Begins a packet, and rewrites its headers to those of the segments before encapsulation. Returns `None` on
+    /// failure, which the engine counts.
     fn begin(
         &mut self,
         context: Context<'_, Self>,
@@ -116,8 +116,8 @@ pub trait PacketEngine: Engine {
         counters: &mut Self::Counters,
     ) -> Option<Self::Wrapping>;
 
-    /// Begins with a whole frame that the device has found to be the context's: by a [claim](Self::claim), or as one of a network of
-    /// its switch. `None`: it cannot, which is counted.
+    /// Begins a whole frame that the device has assigned to the context: by a [claim](Self::claim), or because it
+    /// belongs to a network of the device's switch. Returns `None` on failure, which the engine counts.
     fn begin_claimed(
         &mut self,
         _context: Context<'_, Self>,
@@ -127,7 +127,8 @@ pub trait PacketEngine: Engine {
         None
     }
 
-    /// Wraps the next segment into a frame of at most `longest` bytes. `None`: it cannot, which is counted.
+    /// Encapsulates the next segment in a frame of at most `longest` bytes. Returns `None` on failure, which the engine
+    /// counts.
     fn wrap(
         &mut self,
         context: Context<'_, Self>,
@@ -137,88 +138,89 @@ pub trait PacketEngine: Engine {
         counters: &mut Self::Counters,
     ) -> Option<BytesMut>;
 
-    /// Counts a packet that is dropped because the context that it asks for does not exist. False: the device counts it, as it does for
-    /// other engines.
+    /// Counts a packet that is dropped because its context does not exist. Returns false to let the device count the packet, as for other engines.
     fn note_missing(_: &mut Self::Counters) -> bool {
         false
     }
 }
 
-/// What a received frame shows of a context.
+/// The result of looking at a received frame.
 ///
 /// See [`PacketEngine`] for an example.
 #[derive(Debug)]
 pub enum Shown<S> {
-    /// Nothing: the frame is not the engine's.
+    /// The frame does not concern the engine.
     Nothing,
-    /// The key that leads there.
+    /// The frame shows the key of a context.
     Key(KeyBytes, S),
-    /// It is a fragment of a packet of the engine's.
+    /// The frame is a fragment of a packet for the engine.
     Fragment,
-    /// It is a fragment, of a packet of the engine's or another.
+    /// The frame is a fragment, possibly of a packet for the engine.
     PerhapsFragment,
 }
 
-/// What an engine has to say before a packet leaves a NIC with a switch.
+/// An engine's decision about a packet that leaves a NIC with a switch.
 ///
 /// See [`PacketEngine`] for an example of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It may leave as it is.
+    /// The packet may leave unchanged.
     Nobody,
-    /// It must not leave but wrapped by this context.
+    /// The packet may leave only encapsulated by this context.
     Context(Handle),
-    /// It does not show whether it may: a fragment without ports, for example. It must not leave.
+    /// The packet does not show enough to decide, such as a fragment without ports. The packet must not leave.
     Unclear,
 }
 
-/// What became of a received frame.
+/// The result of opening a received frame.
 ///
 /// See [`PacketEngine`] for an example.
 #[derive(Debug)]
 pub enum Opened {
     /// The packet is unchanged.
     Untouched(PacketMark),
-    /// Its payload is plain, all around it is there still. And the packet in it, as it would be without.
-    /// `new`: as far as the device can tell; the host, whose window it is, refuses what is not.
+    /// The payload was decrypted in place, with all headers and trailers kept around the payload.
     InPlace {
-        /// The frame.
+        /// Frame with the decrypted payload.
         frame: BytesMut,
-        /// The packet in it as it would be by itself, and where it is in the frame.
+        /// Inner packet as it would be without encapsulation, and its position in the frame.
         inner: Option<(BytesMut, Within)>,
-        /// The engine's verdict.
+        /// Verdict of the engine.
         mark: PacketMark,
-        /// It was not there before.
+        /// Whether the packet is no replay, as far as the device can tell. The host owns the window, and refuses
+        /// replays.
         new: bool,
     },
-    /// The packet that was in it. `vouched`: its checksums are of no use, for the engine knows that it is as it was sent.
+    /// The inner packet replaces the frame. `vouched`: the engine has authenticated the packet, so its checksums need
+    /// no check.
     Another {
-        /// That packet, as a frame.
+        /// Inner packet as a frame.
         inner: BytesMut,
-        /// The engine's verdict.
+        /// Verdict of the engine.
         mark: PacketMark,
-        /// Nobody is to look at its checksums.
+        /// Whether the checksums need no check.
         vouched: bool,
     },
-    /// It goes no further.
+    /// The frame is dropped.
     Dropped,
 }
 
-/// Where an engine that opened a packet leaves it in the frame that it came in.
+/// The position of an opened packet in the surrounding frame.
 ///
 /// ```
 /// use nic_engine::Within;
 ///
-/// // ESP in transport mode: Ethernet's and IPv4's headers, then 16 bytes of SPI, number and IV in front of what was opened.
+/// // ESP in transport mode: Ethernet's and IPv4's headers, then 16 bytes of SPI, number and IV in front of the opened
+/// bytes.
 /// let within = Within { headers: 34, opened: 50, in_front: 34 };
 /// assert_eq!(within.opened - within.headers, 16);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Within {
-    /// Where the headers around it end that packets have in common, but for what IP's say of one packet.
+    /// End of the outer headers that packets of a flow share, apart from IP fields that vary per packet.
     pub headers: usize,
-    /// Where it goes on behind what is its own alone.
+    /// Offset of the opened bytes, behind the encapsulation's own header.
     pub opened: usize,
-    /// Bytes of the plain packet that are in front of that.
+    /// Bytes of the plain packet in front of `opened`.
     pub in_front: usize,
 }

@@ -1,34 +1,35 @@
-//! A packet's payload on its way through the stream engines of its flow: as it was on the wire, then in the buffer in which
-//! the host gets it.
+//! A packet's payload on its way through the stream engines of its flow, from the bytes of the wire to the buffer for
+//! the host.
 //!
-//! Invariant: whatever the engines did, the host gets as many bytes as there were on the wire: those an engine made of all of
-//! them, or else those of the wire. In place of what was put into buffers of its own, the latter have a hole.
+//! Invariant: the host gets as many bytes as there were on the wire, for any behaviour of the engines: either bytes
+//! that an engine made from all bytes, or the bytes of the wire, with holes for bytes that an engine placed in other
+//! buffers.
 
 use bytes::BytesMut;
 use offload_api::{Piece, Placements};
 use offload_base::Seq;
 use smallvec::SmallVec;
 
-/// Parts of a range of bytes: where each begins, and how long it is.
+/// Parts of a byte range, as (offset, length).
 pub type Parts = SmallVec<[(usize, usize); 2]>;
 
-/// What an engine saw of its units' content in a packet, for the engine above.
+/// The content of an engine's units in a packet, described for the engine above.
 ///
 /// ```
 /// use nic_engine::{Content, Parts};
 /// use offload_base::Seq;
 ///
-/// // Behind 5 bytes of a unit's header there are 100 bytes of content.
+/// // 100 bytes of content follow the 5 bytes of a unit's header.
 /// let content = Content { last: Seq(1000), skipped: 0, parts: Parts::from_iter([(5, 100)]) };
 /// assert_eq!(content.parts.iter().map(|(_, bytes)| bytes).sum::<usize>(), 100);
 /// ```
 #[derive(Debug)]
 pub struct Content {
-    /// Where in the stream the engine stood before.
+    /// Position of the engine in its stream before this packet.
     pub last: Seq,
-    /// Bytes of content from there on that it passed over.
+    /// Bytes of content from there that were skipped.
     pub skipped: u32,
-    /// Where content lies in what it opened then.
+    /// Parts of the opened bytes that are content.
     pub parts: Parts,
 }
 
@@ -38,18 +39,18 @@ pub struct Payload<'a> {
     seq: Seq,
     wire: &'a [u8],
     buffer: &'a mut BytesMut,
-    /// Where in the buffer it begins.
+    /// Offset of the payload in the buffer.
     start: usize,
     is_opened: bool,
     content: Option<Content>,
-    /// Whether there is an engine above to look at the content.
+    /// Whether an engine above reads the content.
     is_looked_at: bool,
     placed: &'a mut Placements,
 }
 
 impl<'a> Payload<'a> {
-    /// The bytes `wire` at `seq`, which are to be appended to `buffer` one way or another; what is put elsewhere goes to
-    /// `placed`, which is empty.
+    /// Creates the payload from the bytes `wire` at `seq`. The result will be appended to `buffer`. Pieces placed
+    /// elsewhere are listed in `placed`, which must be empty.
     pub fn new(
         seq: Seq,
         wire: &'a [u8],
@@ -61,76 +62,81 @@ impl<'a> Payload<'a> {
         Payload { seq, wire, buffer, start, is_opened: false, content: None, is_looked_at, placed }
     }
 
-    /// Sequence number of its first byte.
+    /// Returns the sequence number of the first byte.
     pub fn seq(&self) -> Seq {
         self.seq
     }
 
-    /// Sequence number behind its last byte.
+    /// Returns the sequence number behind the last byte.
     pub fn end(&self) -> Seq {
         self.seq + self.wire.len() as u32
     }
 
-    /// The bytes as they were on the wire.
+    /// Returns the bytes of the wire.
     pub fn wire(&self) -> &[u8] {
         self.wire
     }
 
-    /// What `open` appended, as a whole or in part.
+    /// Returns the bytes that `open` appended so far.
     pub fn opened(&self) -> &[u8] {
         &self.buffer[self.start..]
     }
 
-    /// Whether the host gets what an engine made of it.
+    /// Tests whether the host gets bytes made by an engine.
     pub fn is_opened(&self) -> bool {
         self.is_opened
     }
 
-    /// Has `f` append what it makes of the bytes of the wire. It says whether that is to be handed on in their place, which
-    /// needs as many bytes; other engines may look at it if not. `None`, without a call of `f`: an engine below opened them.
+    /// Lets `f` process the bytes of the wire and append the result. If `f` returns true and as many bytes as the wire
+    /// had, the host gets the result; otherwise other engines may try. Returns `None` without calling `f` if an engine
+    /// below has opened the payload.
     pub fn open<T>(&mut self, f: impl FnOnce(&[u8], &mut BytesMut) -> (bool, T)) -> Option<T> {
         if self.is_opened {
             return None;
         }
+        // An engine below may have appended a result that it then rejected.
         self.buffer.truncate(self.start);
         let (is_opened, result) = f(self.wire, self.buffer);
+        // A result of another length would shift the following bytes of the stream.
         self.is_opened = is_opened && self.buffer.len() == self.start + self.wire.len();
         Some(result)
     }
 
-    /// Whether there is an engine above that may want to know of content.
+    /// Tests whether an engine above may read the content.
     pub fn is_looked_at(&self) -> bool {
         self.is_looked_at
     }
 
-    /// What the engine below saw of content; `None`: nothing that could be set in relation to what was seen before, or there
-    /// is no such engine.
+    /// Returns the content described by the engine below. Returns `None` if there is no engine below, or if that engine could not relate the content to the previous one.
     pub fn content(&self) -> Option<&Content> {
         self.content.as_ref()
     }
 
-    /// Shows the engine above this.
+    /// Sets the content for the engine above.
     pub fn show(&mut self, content: Option<Content>) {
         self.content = content;
     }
 
-    /// Notes pieces that were filled with bytes of the payload, each with where it begins there, in order.
+    /// Sets the pieces that were filled with bytes of the payload, with their offsets in the payload, in order.
     pub fn place(&mut self, pieces: Placements) {
+        // An engine that placed nothing must not discard the pieces of the engine below.
         if !pieces.is_empty() {
             *self.placed = pieces;
         }
     }
 
-    /// The work is done: what no engine made goes to the buffer as it was.
+    /// Finishes the payload. If no engine opened the payload, the bytes of the wire are appended.
     pub fn finish(self) {
         let Payload { wire, buffer, start, is_opened, placed, .. } = self;
         if is_opened {
             return;
         }
         buffer.truncate(start);
+        // The common case: the bytes of the wire are contiguous.
         if placed.is_empty() {
             return buffer.extend_from_slice(wire);
         }
+        // Placed ranges stay zero: the host reads these bytes from the pieces.
         buffer.resize(start + wire.len(), 0);
         let mut at = 0;
         for (offset, piece) in placed.iter() {
@@ -145,7 +151,7 @@ impl<'a> Payload<'a> {
 mod tests {
     use super::*;
 
-    /// What the host gets of `wire` behind a segment that is there, after these engines, each with what it makes of it.
+    /// Returns the host's bytes for `wire` behind an earlier segment, after engines with the given results.
     fn handed_on(wire: &[u8], engines: &[(bool, &[u8])]) -> (Vec<bool>, Vec<u8>) {
         let (mut buffer, mut placed) = (BytesMut::from(&b"before "[..]), Placements::new());
         let mut payload = Payload::new(Seq(1), wire, &mut buffer, &mut placed, false);

@@ -1,6 +1,7 @@
-//! The contexts of one engine, by place.
+//! The contexts of one engine, indexed by place.
 //!
-//! Invariant: an entry has its state, and a place in the circle of those on the NIC; or an image.
+//! Invariant: an entry has either its state and a position in the clock of contexts on the NIC, or an image in host
+//! memory.
 
 use crate::hosted::{Subject, face};
 use crate::{Context, ContextImage, Engine};
@@ -16,18 +17,18 @@ pub(crate) struct Slab<E: Engine> {
 #[derive(Debug)]
 struct Entry<E: Engine> {
     handle: Handle,
-    /// `None`: nothing. Sessions of jobs are about nothing, and there may be a million of them.
+    /// Flow and keys. `None` for sessions of jobs, which have neither, and of which there may be a million.
     subject: Option<Box<Subject>>,
     state: Stored<E::State>,
     held: E::Held,
-    /// Used since the hand last came by.
+    /// Whether the context was used since the last round of the clock hand.
     used: bool,
 }
 
-/// The NIC's memory is made for states that lie in it, not behind a pointer.
+/// A state, on the NIC or in host memory. Not boxed, because the NIC's memory holds the states themselves.
 #[derive(Debug)]
 enum Stored<S> {
-    /// With its place in the circle.
+    /// State, and its position in the clock.
     OnNic(S, usize),
     InHost(ContextImage),
 }
@@ -39,9 +40,9 @@ impl<E: Engine> Default for Slab<E> {
 }
 
 face! {
-    /// The contexts of an engine, whatever engine it is.
+    /// The contexts of any engine.
     pub trait AnySlab for [E: Engine] Slab<E> {
-        /// The context in a place.
+        /// Returns the context in a place.
         fn in_place(&self, place: u32) -> Option<Handle> {
             Some(self.places.get(place as usize)?.as_ref()?.handle)
         }
@@ -52,28 +53,32 @@ face! {
             used.filter_map(|place| self.in_place(place)).collect()
         }
 
-        /// What a context is about, if it is about anything.
+        /// Returns the flow and keys of a context. Returns `None` if there are no flow and keys.
         fn subject(&self, handle: Handle) -> Option<&Subject> {
             self.entry(handle)?.subject.as_deref()
         }
 
-        /// The same, to be changed; nothing, of one that is about nothing yet. `None`: there is no such context.
+        /// Returns the flow and keys of a context for modification, and creates empty ones if needed. Returns `None` if there is no
+        /// such context.
         fn subject_mut(&mut self, handle: Handle) -> Option<&mut Subject> {
             self.entry_mut(handle).map(|entry| &mut **entry.subject.get_or_insert_default())
         }
 
-        /// Reads a state back from its image. False: there is none.
+        /// Restores a state from its image. Returns false if there is no image.
         fn read_back(&mut self, handle: Handle, at: usize) -> bool {
             let Some(entry) = self.entry_mut(handle) else { return false };
             let Stored::InHost(image) = &entry.state else { return false };
+            // `load` refuses an image that `save` cannot have written.
             let Some(state) = image.read(E::load) else { return false };
             entry.state = Stored::OnNic(state, at);
             true
         }
 
-        /// Writes a state out, unless it was used since this was last asked. True: it is in host memory now.
+        /// Moves a state to host memory, unless the context was used since the last call. Returns whether the state was
+        /// moved.
         fn write_out_if_unused(&mut self, handle: Handle) -> bool {
             let Some(entry) = self.entry_mut(handle) else { return false };
+            // A second chance: a context that was used since the last round stays, as in the CLOCK algorithm.
             if core::mem::take(&mut entry.used) {
                 return false;
             }
@@ -82,14 +87,14 @@ face! {
             true
         }
 
-        /// Its place in the circle is another.
+        /// Sets the context's position in the clock.
         fn moved(&mut self, handle: Handle, at: usize) {
             if let Some(Entry { state: Stored::OnNic(_, place), .. }) = self.entry_mut(handle) {
                 *place = at;
             }
         }
 
-        /// Gives up a context: what it was about, and its place in the circle.
+        /// Removes a context. Returns its flow and keys, and the position in the clock of a context on the NIC.
         fn remove(&mut self, handle: Handle) -> Option<(Subject, Option<usize>)> {
             self.entry(handle)?;
             let entry = self.places[handle.place() as usize].take()?;
@@ -103,22 +108,24 @@ face! {
 }
 
 impl<E: Engine> Slab<E> {
-    /// Puts a context in its handle's place, with its place in the circle.
+    /// Stores a context in its handle's place. `at` is its position in the clock.
     pub(crate) fn insert(&mut self, handle: Handle, subject: Subject, state: E::State, held: E::Held, at: usize) {
         let place = handle.place() as usize;
+        // Grown on demand: an engine may have room for a million contexts that never come.
         if place >= self.places.len() {
             self.places.resize_with(place + 1, || None);
         }
+        // Sessions of jobs have no flow, and should take no memory for one.
         let subject = (subject != Subject::default()).then(|| Box::new(subject));
         self.places[place] = Some(Entry { handle, subject, state: Stored::OnNic(state, at), held, used: true });
     }
 
-    /// Whether the state of a context is on the NIC; `None`: there is no such context.
+    /// Tests whether the state of a context is on the NIC. Returns `None` if there is no such context.
     pub(crate) fn is_there(&self, handle: Handle) -> Option<bool> {
         Some(matches!(self.entry(handle)?.state, Stored::OnNic(..)))
     }
 
-    /// The context, if it is on the NIC.
+    /// Returns the context if it is on the NIC.
     pub(crate) fn get(&mut self, handle: Handle) -> Option<Context<'_, E>> {
         let entry = self.entry_mut(handle)?;
         entry.used = true;

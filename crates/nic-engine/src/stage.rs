@@ -1,15 +1,13 @@
-//! Stages: what an engine that follows flows has done to the data in its units, beside its own work.
+//! Stages: processing of the data in units, in addition to the work of the engine that follows the flow.
 //!
-//! A protocol names stages in the spec of a context ([`StageSpec`]); the engine has them made when it makes the context
-//! ([`StageMakers`], which it was given with [`Engine::take_stages`](super::Engine::take_stages)), keeps them with what its state refers to
-//! ([`Stages`]), and what they have to remember in the state itself ([`StageStates`]). So a stage works in any engine that has some, and
-//! an engine knows none of them.
+//! A protocol names stages in the specification of a context ([`StageSpec`]). The engine creates the stages with the context, from the [`StageMakers`] passed to [`Engine::take_stages`](super::Engine::take_stages). The engine keeps the stages with the
+//! objects of the context ([`Stages`]), and their memory in the context's state ([`StageStates`]). A stage therefore
+//! works in any engine that supports stages, and an engine depends on no particular stage.
 //!
-//! A stage may need a key that is a context of its own ([`Stage::key`]): the engine keeps a list of those ([`StageKeys`]) and says which ones
-//! the bytes of a packet need; the device brings these to the NIC and lends them for as long as it calls the engine ([`KeyPlace`]): no
-//! stage keeps one.
+//! A stage may need a key that is a context of its own ([`Stage::key`]). The engine keeps a list of these keys
+//! ([`StageKeys`]), and tells which of them the bytes of a packet need. The device moves these contexts to the NIC, and lends these for the duration of a call to the engine ([`KeyPlace`]). No stage keeps a key.
 //!
-//! Bytes pass the stages in the order in which they were named on their way out, and in the opposite order on their way in.
+//! Outgoing bytes pass the stages in the order of the specification, incoming bytes in the reverse order.
 //!
 //! ```
 //! use nic_sim::engine::{Run, NamedStage, Stage, StageMakers, StageState, StageStates, Stages};
@@ -41,7 +39,7 @@
 //! }
 //!
 //! let makers = StageMakers::default().with::<Add>();
-//! let stages: Stages = makers.make(vec![StageSpec::new("add", 7u8)]).expect("there is one of this name");
+//! //! let makers = StageMakers::default().with::<Add>();
 //! let (mut states, mut bytes) = (StageStates::default(), *b"data");
 //! assert!(stages.pass(Run { direction: Direction::Transmit, unit: 0, at: 0 }, &mut states, &mut bytes));
 //! assert_ne!(&bytes, b"data");
@@ -56,62 +54,63 @@ use core::fmt;
 use offload_api::{Direction, Handle, Spec, StageSpec};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A stage that contexts name.
+/// A stage that a context can name.
 pub trait NamedStage: Stage + Sized + 'static {
-    /// What it is called.
+    /// Name of the stage.
     const NAME: &'static str;
-    /// What one is made from.
+    /// Specification of the stage.
     type Spec: Any;
 
-    /// A stage for one context; `None`: it cannot work by this.
+    /// Creates a stage for one context. Returns `None` if the stage cannot work by the specification.
     fn new(spec: Self::Spec) -> Option<Self>;
 }
 
-/// One thing that is done to the data in units.
+/// One step of processing for the data in units.
 pub trait Stage: fmt::Debug + Send {
-    /// The context that it needs on the NIC to work.
+    /// Returns the context that must be on the NIC while the stage works.
     fn key(&self) -> Option<Handle> {
         None
     }
 
-    /// Where that is found then.
+    /// Sets the place in which the key is lent.
     fn bind(&mut self, _: KeyPlace) {}
 
-    /// Works on the next data of a unit, in place. False: they are not what they should be, and nothing of the unit is.
+    /// Processes the next data of a unit in place. Returns false if the data are invalid; the whole unit is then
+    /// invalid.
     fn pass(&self, run: Run, state: &mut StageState, bytes: &mut [u8]) -> bool;
 }
 
-/// Which data a stage works on.
+/// The data of one call of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// On their way out, or in.
+    /// Direction of the data.
     pub direction: Direction,
-    /// The number of their unit.
+    /// Number of the unit.
     pub unit: u64,
-    /// Where in the data of the unit they begin.
+    /// Offset of the data in the unit's data.
     pub at: u64,
 }
 
-/// What a stage remembers from one run of a unit to the next: zeros at its first.
+/// The memory of a stage within one unit. All zeros at the unit's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageState(pub [u8; StageState::BYTES]);
 
 impl StageState {
-    /// Bytes that a stage can remember.
+    /// Size of the memory in bytes.
     pub const BYTES: usize = 32;
 }
 
-/// What all stages of a context remember: a part of the state of its engine.
+/// The memory of all stages of a context: a part of its engine's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageStates([StageState; STAGES_MAX]);
 
 impl StageStates {
-    /// Writes them out.
+    /// Writes the memory to an image.
     pub fn put(&self, image: &mut ImageWriter<'_>) {
         self.0.iter().for_each(|state| image.put(&state.0));
     }
 
-    /// Reads back what [`put`](Self::put) wrote.
+    /// Reads the memory written by [`put`](Self::put).
     pub fn take(image: &mut ImageReader<'_>) -> Option<StageStates> {
         let mut states = StageStates::default();
         for state in &mut states.0 {
@@ -121,15 +120,15 @@ impl StageStates {
     }
 }
 
-/// What a context lends to stages of others: what it is, these agree upon.
+/// An object that a context lends to stages of others. Lender and borrower agree on its type.
 pub type Lent = Arc<dyn Any + Send + Sync>;
 
-/// Where a stage finds the key that it needs. Clones are the same place.
+/// A place in which a stage finds its key. Clones share the place.
 ///
 /// ```
 /// use nic_engine::KeyPlace;
 ///
-/// assert!(KeyPlace::default().get::<u32>().is_none(), "nobody lends it one");
+/// assert!(KeyPlace::default().get::<u32>().is_none(), "no key is lent");
 /// ```
 #[derive(Clone, Default)]
 pub struct KeyPlace(Arc<Mutex<Place>>);
@@ -137,17 +136,17 @@ pub struct KeyPlace(Arc<Mutex<Place>>);
 #[derive(Default)]
 struct Place {
     lent: Option<Lent>,
-    /// A stage could not work by what was lent, or there was nothing.
+    /// Whether a stage could not work with the lent object, or found no object.
     is_refused: bool,
 }
 
 impl KeyPlace {
-    /// The key, while there is one and the engine is called.
+    /// Returns the key, if one is lent at the moment.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         self.place().lent.as_ref()?.clone().downcast().ok()
     }
 
-    /// It is not the key that the stage needs: what is to leave never will.
+    /// Refuses the lent object, because it is not the expected key. The packet can then never be sent.
     pub fn refuse(&self) {
         self.place().is_refused = true;
     }
@@ -163,7 +162,7 @@ impl fmt::Debug for KeyPlace {
     }
 }
 
-/// The keys that the stages of a context need, each once.
+/// The keys that the stages of a context need, each listed once.
 ///
 /// ```
 /// use nic_engine::StageKeys;
@@ -174,14 +173,16 @@ impl fmt::Debug for KeyPlace {
 pub struct StageKeys(Vec<(Handle, KeyPlace)>);
 
 impl StageKeys {
-    /// Whether there are none.
+    /// Tests whether no stage needs a key.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Lends a key, or takes it back. True: a stage has [refused](KeyPlace::refuse) it meanwhile.
+    /// Lends a key, or takes the key back with `None`. Returns whether a stage has [refused](KeyPlace::refuse) the key
+    /// meanwhile.
     pub fn lend(&mut self, key: Handle, lent: Option<Lent>) -> bool {
         let Some((_, place)) = self.0.iter().find(|(known, _)| *known == key) else { return false };
+        // The refusal is reset with every change, because a refusal concerns only the object that was lent last.
         let before = core::mem::replace(&mut *place.place(), Place { lent, is_refused: false });
         before.is_refused
     }
@@ -190,7 +191,7 @@ impl StageKeys {
         if let Some((_, place)) = self.0.iter().find(|(known, _)| *known == key) {
             return place.clone();
         }
-        // Those of stages that are gone.
+        // Only this list still refers to the place, because its stages are gone.
         self.0.retain(|(_, place)| Arc::strong_count(&place.0) > 1);
         let place = KeyPlace::default();
         self.0.push((key, place.clone()));
@@ -203,8 +204,9 @@ impl StageKeys {
 pub struct Stages(Vec<Box<dyn Stage>>);
 
 impl Stages {
-    /// Has all stages work on the next data of a unit, in place. False: one found that they are not what they should be.
+    /// Passes the next data of a unit through all stages, in place. Returns false if a stage found the data invalid.
     pub fn pass(&self, run: Run, states: &mut StageStates, bytes: &mut [u8]) -> bool {
+        // The first stage that finds an error ends the run: later ones would work on wrong data.
         let mut stages = self.0.iter().zip(&mut states.0);
         match run.direction {
             Direction::Transmit => stages.all(|(stage, state)| stage.pass(run, state, bytes)),
@@ -212,7 +214,7 @@ impl Stages {
         }
     }
 
-    /// Enters the keys that they need, and tells them where these are found.
+    /// Enters the stages' keys into the list, and binds the stages to their places.
     #[must_use]
     pub fn bound_to(mut self, keys: &mut StageKeys) -> Stages {
         for stage in &mut self.0 {
@@ -223,18 +225,18 @@ impl Stages {
         self
     }
 
-    /// The keys that they need.
+    /// Returns the keys that the stages need.
     pub fn keys(&self) -> impl Iterator<Item = Handle> {
         self.0.iter().filter_map(|stage| stage.key())
     }
 
-    /// Whether nothing is done to data.
+    /// Tests whether there are no stages.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// What makes stages, by name. Clones share it.
+/// The constructors of stages, by name. Clones share the list.
 #[derive(Clone, Debug, Default)]
 pub struct StageMakers(Arc<Vec<Maker>>);
 
@@ -245,7 +247,7 @@ struct Maker {
 }
 
 impl StageMakers {
-    /// The same, and one more.
+    /// Adds a stage.
     #[must_use]
     pub fn with<S: NamedStage>(self) -> StageMakers {
         let mut makers = self.0.to_vec();
@@ -253,12 +255,15 @@ impl StageMakers {
         StageMakers(Arc::new(makers))
     }
 
-    /// Stages for a context. `None`: a name is unknown, a stage cannot work by its spec, or they are more than two.
+    /// Creates stages for a context. Returns `None` if a name is unknown, a stage refuses its specification, or there
+    /// are more than two.
     pub fn make(&self, specs: Vec<StageSpec>) -> Option<Stages> {
         if specs.len() > STAGES_MAX {
             return None;
         }
         let stages = specs.into_iter().map(|StageSpec { name, spec }| {
+            // One unknown stage refuses the whole context. Silently omitting a stage would put other bytes on the
+            // wire.
             let maker = self.0.iter().find(|maker| maker.name == name)?;
             (maker.make)(spec)
         });
@@ -266,7 +271,7 @@ impl StageMakers {
     }
 }
 
-/// Stages that a context can have: of the 208 bytes of its state two thirds are its engine's.
+/// Maximum number of stages in a context. The engine itself needs two thirds of the 208 bytes of state.
 const STAGES_MAX: usize = 2;
 
 #[cfg(test)]
@@ -274,7 +279,7 @@ mod tests {
     use super::*;
     use crate::ContextImage;
 
-    /// Replaces each byte by its difference to the one before it, and finds a zero at the beginning wrong.
+    /// Replaces each byte by its difference to the previous byte. A zero at the beginning counts as invalid.
     #[derive(Debug)]
     struct Difference;
 
@@ -303,7 +308,7 @@ mod tests {
         }
     }
 
-    /// Xors each byte with its place: what comes before the differences matters.
+    /// Combines each byte with its offset by exclusive or, so that the order with `Difference` matters.
     #[derive(Debug)]
     struct Place(u8);
 
@@ -332,6 +337,7 @@ mod tests {
         runs.iter_mut().all(|run| {
             let here = Run { direction, unit: 3, at };
             at += run.len() as u64;
+            // The context may move to host memory between any two runs.
             let image = ContextImage::of(|image| states.put(image));
             assert_eq!(image.read(StageStates::take), Some(states));
             stages.pass(here, &mut states, run)
@@ -344,7 +350,7 @@ mod tests {
         let plain: Vec<u8> = (1..=200).collect();
         let mut whole = plain.clone();
         assert!(pass(&stages, Direction::Transmit, &mut [&mut whole]));
-        // In the other order the wire would show something else.
+        // In the other order, the wire would show other bytes.
         let other = makers().make(vec![StageSpec::new("difference", ()), StageSpec::new("place", 9u8)]).unwrap();
         let mut swapped = plain.clone();
         assert!(pass(&other, Direction::Transmit, &mut [&mut swapped]));

@@ -7,44 +7,46 @@ use offload_base::Seq;
 
 /// An engine that follows the bytes of flows.
 pub trait StreamEngine: Engine {
-    /// Whether it counts units: then a transmit context is told the number of each that it is to begin at and that is not the
-    /// next ([`count_from`](Self::count_from)).
+    /// Whether the engine counts units. If so, a transmit context is told the number of each unit that is not the next
+    /// one ([`count_from`](Self::count_from)).
     const COUNTS_UNITS: bool = true;
 
-    /// Works on the payload of a received packet. `None`: it has nothing to say about it.
+    /// Processes the payload of a received packet. Returns `None` if the engine has no verdict.
     fn receive(context: Context<'_, Self>, payload: &mut Payload<'_>, counters: &mut Self::Counters)
     -> Option<Verdict>;
 
-    /// The next unit that a transmit context is told of has this number. False: it is no transmit context.
+    /// Sets the number of the next unit that a transmit context is told of. Returns false if the context does not
+    /// transmit.
     fn count_from(context: Context<'_, Self>, number: u64) -> bool;
 
-    /// A unit starts at `start`, and is the next to come. False: it is no transmit context. Places here and below are TCP sequence
-    /// numbers of units that lie in none of another engine; in those of others, they count the bytes of the engine's own stream, up to
-    /// 2^32 likewise.
+    /// Moves a transmit context to a unit that starts at `start`, and comes next. Returns false if the context does not
+    /// transmit. For a flow's lowest engine, positions are TCP sequence numbers. For an engine in the units of another,
+    /// positions count the bytes of the engine's own stream, modulo 2^32.
     fn begin(context: Context<'_, Self>, start: Seq) -> bool;
 
-    /// Whether the byte at `at` is the next of a transmit context; `None`: the context does not transmit.
+    /// Tests whether the byte at `at` is the next one of a transmit context. Returns `None` if the context does not
+    /// transmit.
     fn expects(state: &Self::State, at: Seq) -> Option<bool>;
 
-    /// Makes of `bytes`, which are at `at`, what belongs on the wire, and appends it to `out`, as many as they are. Says how much it
-    /// did, in the engine's own measure.
+    /// Converts `bytes` at `at` to the bytes of the wire, and appends equally many to `out`. Returns the amount of work
+    /// in the engine's own measure.
     fn transmit(context: Context<'_, Self>, at: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep>;
 
-    /// The keys that stages of a context need for the payload of a received packet.
+    /// Calls `key` for each key that stages of a context need for the payload of a received packet.
     fn keys_to_receive(_: Context<'_, Self>, _: &Payload<'_>, _key: &mut dyn FnMut(Handle)) {}
 
-    /// And for bytes that are the next of a transmit context.
+    /// Calls `key` for each key that stages need for the next bytes of a transmit context.
     fn keys_to_transmit(_: Context<'_, Self>, _bytes: &[u8], _key: &mut dyn FnMut(Handle)) {}
 
-    /// Whether a transmit context works on a packet before that is cut into segments, by
-    /// [`transmit_whole`](Self::transmit_whole): because it has to know what follows.
+    /// Tests whether a transmit context must process a packet before segmentation, by
+    /// [`transmit_whole`](Self::transmit_whole), because the engine needs the bytes that follow.
     fn works_on_whole_packets(_: &Context<'_, Self>) -> bool {
         false
     }
 
-    /// The same as [`transmit`](Self::transmit) for all bytes of a packet, and then counts what it did; or for those that a resync
-    /// brings an engine below, which is not counted. `ahead` is what follows in the unit, up to
-    /// [`EngineInfo::looks_ahead`](offload_api::EngineInfo::looks_ahead) bytes.
+    /// Does [`transmit`](Self::transmit) for all bytes of a packet. Counts the work if counters are given; the bytes of
+    /// a resync for an engine below are not counted. `ahead` holds the bytes that follow in the unit, up to
+    /// [`EngineInfo::looks_ahead`](offload_api::EngineInfo::looks_ahead) of them.
     fn transmit_whole(
         _: Context<'_, Self>,
         _at: Seq,
@@ -56,10 +58,10 @@ pub trait StreamEngine: Engine {
         Err(OutOfStep)
     }
 
-    /// A frame leaves on which so much was done.
+    /// Counts the work on a frame that leaves.
     fn note_sent(worked: u64, counters: &mut Self::Counters);
 }
 
-/// The bytes are not the next of an engine's stream, or not framed as it should be.
+/// The error for bytes that are not the next ones of an engine's stream, or are not framed correctly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfStep;

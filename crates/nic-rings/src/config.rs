@@ -1,10 +1,11 @@
-//! What a NIC is built with.
+//! The configuration of a NIC.
 
 use crate::rss::Toeplitz;
 use core::time::Duration;
 use offload_formats::frame::ETHERNET_BYTES;
 
-/// A NIC's size, speed and delays, and the configuration `E` of its engines. The device and its driver do not know `E`.
+/// A NIC's sizes, speeds and delays, with the configuration `E` of its engines, which device and driver do not look
+/// into.
 ///
 /// ```
 /// use nic_rings::NicConfig;
@@ -14,67 +15,70 @@ use offload_formats::frame::ETHERNET_BYTES;
 /// ```
 #[derive(Clone, Debug)]
 pub struct NicConfig<E = ()> {
-    /// Its Ethernet address. Frames to others are not received.
+    /// Ethernet address. Frames to other addresses are not received.
     pub mac: [u8; 6],
-    /// Largest IP packet, in bytes.
+    /// Maximum size of an IP packet in bytes.
     pub mtu: u16,
-    /// Queue pairs, each for a shard of the host (`nic_sim::multi_queue_nic`). Contexts and the memory for
-    /// them are shared out among them; rings are of the size given here each.
+    /// Number of queue pairs, each for a shard of the host (`nic_sim::multi_queue_nic`). Contexts and their memory are
+    /// divided among the pairs. Each pair has rings of the sizes given here.
     pub queues: u16,
-    /// The key of the hash by which received packets are spread over the queues.
+    /// Key of the hash that spreads received packets over the queues.
     pub rss_key: [u8; 40],
-    /// Bits per second the port sends at; `None`: as fast as it can.
+    /// Rate of the port in bits per second. `None`: unlimited.
     pub line_rate: Option<u64>,
-    /// Entries of a send ring.
+    /// Number of entries in a send ring.
     pub send_ring: usize,
-    /// Received packets that may wait for the host, and frames of the MTU that there is memory for.
+    /// Maximum number of received packets that wait for the host. The receive memory holds as many frames of the MTU.
     pub receive_ring: usize,
-    /// Entries of the control ring.
+    /// Number of entries in the control ring.
     pub control_ring: usize,
-    /// Payload bytes, of packets that ask for no rate, that may be on a send ring before the driver says there is no room: what keeps the queue
-    /// in the device short, as byte queue limits do in Linux.
+    /// Maximum payload on a send ring in bytes, beyond which the driver reports no room. Packets with a rate of their
+    /// own do not count. The limit keeps the device's queue short, like byte queue limits in Linux.
     pub send_queue_bytes: usize,
-    /// Most payload bytes of a packet to be cut into segments; 0: the device does not segment. More than 64 KiB is for
-    /// hosts that leave the IP header's length zero then, as Linux does for devices with such a `gso_max_size`.
+    /// Maximum payload of a packet for segmentation in bytes. 0: the device does not segment. More than 64 KiB needs a
+    /// host that writes zero into the IP header's length, as Linux does for devices with such a `gso_max_size`.
     pub tso_max_bytes: u32,
-    /// Whether what it cuts may be UDP datagrams as well.
+    /// Whether the device also segments UDP datagrams.
     pub udp_segmentation: bool,
-    /// Whether the device sends a flow's frames no faster than its packets ask.
+    /// Whether the device paces flows, so that a flow's frames do not exceed the rate in its packets.
     pub pacing: bool,
     /// Whether the device fills in and checks checksums.
     pub checksum_offload: bool,
-    /// Whether the device joins segments of a flow that the host would see at the same time anyway (large receive
+    /// Whether the device joins the segments of a flow that would reach the host at the same time anyway (large receive
     /// offload). Needs `checksum_offload`.
     pub lro: bool,
-    /// Whether it joins datagrams of one sender and one size as well (UDP receive offload, as of NICs under Windows): the
-    /// host is told the size, and takes them apart.
+    /// Whether the device also joins datagrams of one sender and one size (UDP receive offload, as of NICs under
+    /// Windows). The host is told the size, and splits them.
     pub lro_datagrams: bool,
-    /// Most bytes of the IP packet that segments are joined to. Of one with more than 65,535 the header does not say how
-    /// long it is: its length is zero, as in Linux with such a `gro_max_size`. Receive buffers are twice as long, 128 KiB at
-    /// least, and each flow that is being joined fills one of its own: `receive_ring` says what memory there is for them.
+    /// Maximum size of a joined IP packet in bytes. The header of a packet with more than 65,535 bytes cannot hold its
+    /// length, which is then zero, as in Linux with such a `gro_max_size`. Receive buffers are twice as long, at least
+    /// 128 KiB, and each flow that is being joined occupies a buffer of its own, from the memory set by `receive_ring`.
     pub lro_max_bytes: u32,
-    /// How long segments that were received wait for others to be joined to, from the first one on, whatever the host looks
-    /// at meanwhile. A segment with PSH or FIN, or shorter than the first, ends the wait when it is joined; one of the
-    /// flow that cannot be joined, since the packet is full, say, ends it when it comes; and the oldest wait ends when a
-    /// 17th flow is to begin one. Zero: no longer than the host would not look anyway. It saves the host packets and
-    /// acknowledgments, and what ends without PSH is late by as much.
+    /// Time for which a received segment waits for others to be joined to, even if the host polls meanwhile. The wait
+    /// ends early when a segment with PSH or FIN, or one shorter than the first, is joined; when a segment of the flow
+    /// arrives that cannot be joined, for example because the packet is full; and for the oldest flow, when a 17th flow
+    /// begins to wait. Zero: segments wait only until the host would look anyway. Waiting saves the host packets and
+    /// acknowledgments, and delays data that end without PSH.
     pub lro_wait: Duration,
-    /// Memory on the NIC for the state of contexts, in bytes, 208 each; what does not fit lies in host memory.
+    /// Memory of the NIC for contexts of 208 bytes each, in bytes. Further contexts lie in host memory.
     pub context_cache_bytes: usize,
-    /// How long things take inside.
+    /// Delays inside the NIC.
     pub delays: Delays,
-    /// What the bus, fetches and engines cost.
+    /// Costs of the bus, of fetches and of engines.
     pub costs: Costs,
     /// Configuration of the engines.
     pub engines: E,
 }
 
 impl NicConfig {
-    /// What each of the queues is built with. With several, the port is theirs together, and keeps the line's time.
+    /// Returns the configuration of each single queue. Several queues share the port, which then keeps the line's time.
     pub fn of_each_queue(&self) -> NicConfig {
         let share = u32::from(self.queues.max(1));
         NicConfig {
+            // Only the shared port knows all frames on the line, so a single queue cannot keep the line's
+            // time.
             line_rate: if share > 1 { None } else { self.line_rate },
+            // The cache and the bus are one device's, divided evenly.
             context_cache_bytes: self.context_cache_bytes / share as usize,
             costs: self.costs.of_each_queue(share),
             ..self.clone()
@@ -83,7 +87,7 @@ impl NicConfig {
 }
 
 impl<E> NicConfig<E> {
-    /// Splits the engines' configuration off.
+    /// Separates the engines' configuration from the rest.
     pub fn split(self) -> (NicConfig, E) {
         let config = NicConfig {
             mac: self.mac,
@@ -111,8 +115,8 @@ impl<E> NicConfig<E> {
         (config, self.engines)
     }
 
-    /// Bytes of a receive buffer. Without LRO it takes one frame; with it many, for what is joined is to lie in one
-    /// piece. Any part of what was received keeps all of it.
+    /// Returns the size of a receive buffer in bytes. Without LRO a buffer holds one frame. With LRO it holds many,
+    /// because a joined packet must be contiguous. Any part of a buffer that the host keeps holds the whole buffer.
     ///
     /// ```
     /// use nic_rings::NicConfig;
@@ -123,17 +127,19 @@ impl<E> NicConfig<E> {
     /// ```
     pub fn receive_buffer_bytes(&self) -> usize {
         let frame = (usize::from(self.mtu) + ETHERNET_BYTES).next_multiple_of(64);
+        // Twice the largest packet, so that at least half of a buffer is used before its rest is too short.
         let joined = LRO_BUFFER_BYTES.max(2 * self.lro_max_bytes as usize);
         if self.lro { joined.max(frame) } else { frame }
     }
 
-    /// How many of them the device has.
+    /// Returns the number of receive buffers of the device.
     pub fn receive_buffers(&self) -> usize {
         if !self.lro {
             return self.receive_ring;
         }
+        // With LRO the buffers are larger, and fewer of them give the same memory as without.
         let bytes = self.receive_ring * (usize::from(self.mtu) + ETHERNET_BYTES);
-        // One is being filled while the host has the other.
+        // At least two: one is being filled while the host has the other.
         bytes.div_ceil(self.receive_buffer_bytes()).max(2).min(self.receive_ring)
     }
 }
@@ -166,8 +172,8 @@ impl<E: Default> Default for NicConfig<E> {
     }
 }
 
-/// Time that passes between host and wire, beside the line's own. Assumed figures of the order that PCIe 4
-/// devices show, not measurements of one.
+/// Delays between host and wire, without the line's own. The figures are assumptions in the range of PCIe 4 devices,
+/// not measurements.
 ///
 /// ```
 /// use nic_rings::{Delays, NicConfig};
@@ -179,18 +185,18 @@ impl<E: Default> Default for NicConfig<E> {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Delays {
-    /// From the doorbell to the device acting on it.
+    /// Time from the doorbell until the device acts on it.
     pub doorbell: Duration,
-    /// Reading or writing host memory, once for a burst: later transfers follow in its wake.
+    /// Time of reading or writing host memory, once per burst, because transfers are pipelined.
     pub dma: Duration,
-    /// Through a crypto engine.
+    /// Time in a crypto engine.
     pub engine: Duration,
-    /// From a completion to the host's interrupt handler, moderation included.
+    /// Time from a completion to the host's interrupt handler, with moderation.
     pub interrupt: Duration,
 }
 
 impl Delays {
-    /// None at all: for real time, where the machine has its own.
+    /// No delays, for real time, where the machine has delays of its own.
     pub const NONE: Delays =
         Delays { doorbell: Duration::ZERO, dma: Duration::ZERO, engine: Duration::ZERO, interrupt: Duration::ZERO };
 }
@@ -206,9 +212,9 @@ impl Default for Delays {
     }
 }
 
-/// What work inside a NIC takes, beside the fixed [`Delays`]. Each direction has its own bus and its own engines, and its
-/// next packet waits until they are free. By default nothing of it takes time. Frames that the host function of a NIC with a switch
-/// receives, and ESP at its uplink, cost nothing.
+/// The costs of work inside a NIC, in addition to the fixed [`Delays`]. Each direction has its own bus and its own
+/// engines, and the next packet waits until both are free. By default nothing takes time. Frames received by the host
+/// function of a NIC with a switch, and ESP at the uplink of a switch, cost nothing.
 ///
 /// ```
 /// use core::time::Duration;
@@ -221,26 +227,27 @@ impl Default for Delays {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// Bits per second of the bus, for packets, their descriptors, DUMPs and contexts; `None`: no limit.
+    /// Rate of the bus in bits per second, for packets, descriptors, DUMPs and contexts. `None`: unlimited.
     pub pcie_rate: Option<u64>,
-    /// How long the packets behind one wait for each context of its that lies in host memory.
+    /// Time for which later packets wait, for each context of a packet that must be fetched from host memory.
     pub context_fetch: Duration,
-    /// Bits per second of the engines, which encrypt, decrypt and digest; `None`: no limit. Bytes on which several engines
-    /// work count once for each.
+    /// Rate of the engines in bits per second, for encryption, decryption and digests. `None`: unlimited. Bytes that
+    /// pass several engines count once for each engine.
     pub crypto_rate: Option<u64>,
 }
 
 impl Costs {
-    /// Tests whether nothing takes time.
+    /// Tests whether all work is free.
     pub fn is_none(&self) -> bool {
         *self == Costs::default()
     }
 
-    /// Returns the time for bytes over the bus and through engines, which overlap, and for fetches of contexts.
+    /// Returns the time of bytes on the bus and in engines, which overlap, plus the time of context fetches.
     pub fn time(&self, pcie_bytes: u64, fetches: u64, engine_bytes: u64) -> Duration {
         let time = |bytes: u64, rate: Option<u64>| {
             rate.map_or(0, |rate| u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1)))
         };
+        // Bus and engines work as a pipeline: the slower one determines the time.
         let moving = time(pcie_bytes, self.pcie_rate).max(time(engine_bytes, self.crypto_rate));
         let fetching = self.context_fetch.as_nanos() * u128::from(fetches);
         Duration::from_nanos(u64::try_from(moving + fetching).unwrap_or(u64::MAX))
@@ -252,5 +259,5 @@ impl Costs {
     }
 }
 
-/// Two of the largest packets that IP headers tell the length of: segments are parted where a buffer ends.
+/// Two of the largest packets with a length in their IP header, because a segment is split where a buffer ends.
 const LRO_BUFFER_BYTES: usize = 128 << 10;

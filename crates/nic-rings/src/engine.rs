@@ -1,9 +1,9 @@
-//! What a driver is told of a device's engines, and what it counts of their contexts.
+//! The description of a device's engines for its driver, and the driver's counters of their contexts.
 
 use offload_api::{Direction, EngineInfo};
 use offload_base::counters::Counters;
 
-/// An engine as the driver of its NIC knows it.
+/// An engine, as described to the driver of its NIC.
 ///
 /// ```
 /// use nic_rings::{ContextCounters, EngineDescription};
@@ -20,25 +20,25 @@ use offload_base::counters::Counters;
 /// ```
 #[derive(Clone, Debug)]
 pub struct EngineDescription {
-    /// The part that protocols are told, too.
+    /// Part of the description that protocols also see.
     pub info: EngineInfo,
-    /// How the driver restores a transmit context that does not stand at a packet. `None`: the engine follows no flow.
+    /// Method of restoring a transmit context that is out of sequence. `None` if the engine follows no flow.
     pub transmit_resync: Option<TransmitResync>,
-    /// Visits the driver's counters of the engine's contexts under the names that they are published by. At first there are no names,
-    /// so that nothing is published.
+    /// Visits the driver's counters of the engine's contexts under their published names. The default publishes
+    /// nothing.
     pub publish: Publish,
 }
 
-/// A function that visits counters of contexts under their published names.
+/// A function that visits the counters of contexts under their published names.
 pub type Publish = fn(&ContextCounters, &mut dyn FnMut(&'static str, u64));
 
 impl EngineDescription {
-    /// An engine that is usual in all but its `info`, and follows no flow.
+    /// Creates a description with defaults for everything but `info`. The engine follows no flow.
     pub fn new(info: EngineInfo) -> EngineDescription {
         EngineDescription { info, transmit_resync: None, publish: |_, _| () }
     }
 
-    /// The counters of the engine's contexts under their published names.
+    /// Returns the counters of the engine's contexts under their published names.
     pub fn published<'a>(&'a self, counters: &'a ContextCounters) -> impl Counters + 'a {
         Published { publish: self.publish, counters }
     }
@@ -51,6 +51,7 @@ struct Published<'a> {
 
 impl Counters for Published<'_> {
     fn visit(&self, visitor: &mut dyn FnMut(&'static str, u64)) {
+        // The engine names its own counters, so the driver depends on no engine.
         (self.publish)(self.counters, visitor);
     }
 }
@@ -64,27 +65,27 @@ pub struct ContextCounters {
     pub transmit: Lifecycles,
     /// Receive contexts.
     pub receive: Lifecycles,
-    /// Transmit contexts created in the device; the others came from the driver's pool.
+    /// Transmit contexts created in the device. All others came from the driver's pool.
     pub pool_alloc: u64,
-    /// Transmit contexts destroyed in the device; the others went to the driver's pool.
+    /// Transmit contexts destroyed in the device. All others went to the driver's pool.
     pub pool_free: u64,
-    /// Buffers given to the device.
+    /// Buffers given to the device for placement.
     pub placed: u64,
-    /// Buffers that the device did not take.
+    /// Buffers refused by the device.
     pub not_placed: u64,
-    /// Buffers asked back before they were full.
+    /// Buffers reclaimed before they were full.
     pub released: u64,
-    /// Times a context was asked where it thinks a unit starts.
+    /// Queries to contexts about the start of a unit.
     pub asked: u64,
-    /// Times it told, and the protocol was asked.
+    /// Answers of contexts, each passed to the protocol as a question.
     pub told: u64,
-    /// Questions and answers that came to nothing.
+    /// Queries and answers without effect.
     pub skipped: u64,
-    /// Answers that waited for room on the control ring.
+    /// Answers delayed by a full control ring.
     pub retried: u64,
-    /// Packets that were not the next of their context, so that it had to be rebuilt, or they to be sealed in software.
+    /// Packets out of sequence for their context, which was rebuilt, or replaced by software.
     pub ooo: u64,
-    /// Times a context began afresh at a unit, and the bytes before it were sealed in software.
+    /// Restarts of a context at the next unit, with the bytes before sealed in software.
     pub next_record: u64,
     /// DUMPs posted.
     pub dump_packets: u64,
@@ -92,20 +93,20 @@ pub struct ContextCounters {
     pub dump_bytes: u64,
     /// Payload bytes of packets that needed a resync.
     pub resync_bytes: u64,
-    /// Packets that were not the next, and left without the context because it changes no byte of them.
+    /// Packets out of sequence that were sent without their context, because it changes none of their bytes.
     pub bypass: u64,
     /// Packets dropped because their unit is no longer in the send queue.
     pub no_sync_data: u64,
-    /// Packets dropped because the transport says that they are of no unit.
+    /// Packets dropped because the transport finds no unit for them.
     pub no_unit: u64,
-    /// Packets sent back to be sealed in software.
+    /// Packets returned for sealing in software.
     pub needs_software: u64,
-    /// Packets refused because the device cannot wrap them.
+    /// Packets refused because the device cannot encapsulate them.
     pub not_wrapped: u64,
 }
 
 impl ContextCounters {
-    /// The lifecycles of one direction.
+    /// Returns the lifecycle counters of one direction.
     pub fn direction(&mut self, direction: Direction) -> &mut Lifecycles {
         match direction {
             Direction::Transmit => &mut self.transmit,
@@ -114,7 +115,7 @@ impl ContextCounters {
     }
 }
 
-/// Contexts made and given up.
+/// Counters of created and removed contexts.
 ///
 /// See [`EngineDescription`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,8 +128,8 @@ pub struct Lifecycles {
     pub removed: u64,
 }
 
-/// What a driver does about a packet that is not the next of its transmit context: one that is sent again, or that
-/// comes after one.
+/// A driver's treatment of a packet that is not the next one of its transmit context: a retransmission, or the first
+/// packet after one.
 ///
 /// ```
 /// use nic_rings::TransmitResync;
@@ -137,11 +138,11 @@ pub struct Lifecycles {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TransmitResync {
-    /// It has the device go to that place: the bytes of the unit before it are read once more (DUMPs). The host's CPU
-    /// has nothing to do, the bus has.
+    /// The device is moved to the packet's position: it reads the bytes of the unit in front of the packet again
+    /// (DUMPs). This costs bus transfers, but no CPU time.
     #[default]
     Dump,
-    /// It has software seal the unit, and the device goes on where it stood, or begins afresh at the next unit. The
-    /// bus has nothing to do, the host's CPU has.
+    /// Software seals the unit. The device continues where it was, or restarts at the next unit. This costs CPU time,
+    /// but no bus transfers.
     NextRecord,
 }

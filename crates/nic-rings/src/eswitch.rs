@@ -1,6 +1,6 @@
-//! How the host manages the switch of its NIC: commands, their answers in the same order, and the frames of representors.
+//! The host's control of its NIC's switch: commands, answers in the same order, and the frames of representors.
 //!
-//! Invariant: there is room for the answer of every command that the ring took.
+//! Invariant: there is room for the answer to every command on the ring.
 
 use crate::ring::{Consumer, Producer, ring};
 use crate::signal::Signal;
@@ -11,7 +11,7 @@ use nic_switch::{
     Change, ChangeError, FunctionConfig, Mode, NextHop, Protection, Rule, RuleReport, Tunnel, TunnelDevice, Vport,
 };
 
-/// What the switch is told.
+/// A command to the switch.
 ///
 /// ```
 /// use nic_rings::eswitch::EswitchCommand;
@@ -21,36 +21,36 @@ use nic_switch::{
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum EswitchCommand {
-    /// Sets up a function.
+    /// Creates a function.
     Function(Vport, FunctionConfig),
-    /// Removes a function. What its driver still sends goes nowhere.
+    /// Removes a function. Frames that its driver still sends are dropped.
     Remove(Vport),
-    /// Resets a function: its contexts and what it was to send are gone.
+    /// Resets a function: its contexts and its queued packets are discarded.
     Reset(Vport),
-    /// Sets who decides where frames go.
+    /// Selects the component that decides about forwarding.
     Mode(Mode),
-    /// Changes rules, all or none.
+    /// Changes rules, all or none of them.
     Change(Vec<Change>),
-    /// Puts rules in place of all that there are.
+    /// Replaces all rules.
     Replace(Vec<Rule>),
     /// Adds a tunnel.
     Tunnel(Tunnel),
-    /// Tells the way to a tunnel's other end, or that there is none any more.
+    /// Sets or removes the next hop towards a tunnel's remote end.
     NextHop(IpAddr, Option<NextHop>),
-    /// Has rules leave a frame to their representor as often as this; `None`: never.
+    /// Sets the interval at which rules pass a frame to their representor. `None`: never.
     Sampling(Option<Duration>),
-    /// Says by which SAs of the first queue of the host's function a network of a tunnel is protected, or that it is not.
+    /// Sets or removes the SAs, of the first queue of the host's function, that protect a network of a tunnel.
     Protect(TunnelDevice, Option<u32>, Option<Protection>),
-    /// Says whether packets of tunnels pass only under an SA, whatever networks are named.
+    /// Sets whether tunnel packets pass only under an SA, even for networks without a protection of their own.
     ProtectAll(bool),
-    /// Says whether what no rule takes of the wire's frames goes to the uplink's representor on the rings, as that of other ports does. The
-    /// host's own function gets of it only what finds neighbours.
+    /// Sets whether frames from the wire that match no rule go to the uplink's representor on the rings, as for other
+    /// ports. The host's own function then receives only frames for neighbour discovery.
     RepresentUplink(bool),
-    /// Asks for the rules and what they have seen.
+    /// Requests the rules with their counters.
     Report,
 }
 
-/// What the switch answers.
+/// An answer of the switch.
 ///
 /// ```
 /// use nic_rings::eswitch::EswitchAnswer;
@@ -59,13 +59,13 @@ pub enum EswitchCommand {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum EswitchAnswer {
-    /// It is done.
+    /// The command was carried out.
     Done,
-    /// Nothing has changed.
+    /// The command was refused, and nothing has changed.
     Refused(ChangeError),
-    /// There is no function at this port.
+    /// The port has no function.
     NoFunction(Vport),
-    /// The rules.
+    /// The rules with their counters.
     Rules(Vec<RuleReport>),
 }
 
@@ -81,51 +81,51 @@ pub enum EswitchAnswer {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Represented {
-    /// The port that the frame came in by, or is to leave by.
+    /// Port by which the frame arrived, or will leave.
     pub port: Vport,
     /// The frame.
     pub frame: Bytes,
 }
 
-/// The device's ends.
+/// The device's ends of the switch rings.
 ///
 /// See [`eswitch_rings`] for an example.
 #[derive(Debug)]
 pub struct EswitchDeviceRings {
-    /// Commands.
+    /// Commands from the host.
     pub commands: Consumer<EswitchCommand>,
-    /// Their answers.
+    /// Answers to the commands.
     pub answers: Producer<EswitchAnswer>,
-    /// Frames that no rule took.
+    /// Frames that matched no rule.
     pub represented: Producer<Represented>,
-    /// Frames that the host sends by representors.
+    /// Frames that the host sends through representors.
     pub injected: Consumer<Represented>,
-    /// Host to device.
+    /// Doorbell from host to device.
     pub doorbell: Signal,
-    /// Device to host.
+    /// Interrupt from device to host.
     pub interrupt: Signal,
 }
 
-/// The host's ends.
+/// The host's ends of the switch rings.
 ///
 /// See [`eswitch_rings`] for an example.
 #[derive(Debug)]
 pub struct EswitchDriverRings {
-    /// Commands.
+    /// Commands to the switch.
     pub commands: Producer<EswitchCommand>,
-    /// Their answers.
+    /// Answers to the commands.
     pub answers: Consumer<EswitchAnswer>,
-    /// Frames that no rule took.
+    /// Frames that matched no rule.
     pub represented: Consumer<Represented>,
-    /// Frames that the host sends by representors.
+    /// Frames that the host sends through representors.
     pub injected: Producer<Represented>,
-    /// Host to device.
+    /// Doorbell from host to device.
     pub doorbell: Signal,
-    /// Device to host.
+    /// Interrupt from device to host.
     pub interrupt: Signal,
 }
 
-/// Makes the rings of a switch, for so many commands, and so many frames of representors each way.
+/// Creates the rings of a switch for `commands` commands, and `frames` frames of representors in each direction.
 ///
 /// ```
 /// use nic_rings::eswitch::{EswitchCommand, eswitch_rings};
@@ -135,8 +135,10 @@ pub struct EswitchDriverRings {
 /// assert_eq!(device.commands.pop(), Some(EswitchCommand::Report));
 /// ```
 pub fn eswitch_rings(commands: usize, frames: usize) -> (EswitchDeviceRings, EswitchDriverRings) {
+    // As many answers as commands: the device never waits for room.
     let (to_device, taken) = ring(commands);
     let (answers, answered) = ring(commands);
+    // A full ring of frames drops frames, as a slow port does. It never blocks commands.
     let (up, represented) = ring(frames);
     let (injected, down) = ring(frames);
     let (doorbell, interrupt) = (Signal::new(), Signal::new());

@@ -1,12 +1,13 @@
-//! The rings of a job queue: what its driver and its device share.
+//! The rings of a job queue, shared by driver and device.
 //!
-//! Jobs and commands about their sessions go on one ring, so a session is there before its jobs and is given up behind them.
+//! Jobs and commands about their sessions share one ring, so a session exists before its jobs run, and is removed after
+//! them.
 //!
-//! A job goes by reference, as a descriptor of hardware does: the same memory goes there and comes back, so that entries are small
-//! and neither side copies what it does not look at.
+//! A job travels as a reference, like a hardware descriptor: the same allocation goes to the device and comes back.
+//! Ring entries are therefore small, and no side copies a job.
 //!
-//! Invariant: what was put on the ring comes back, even from a device that is gone: its driver then takes from the ring what the
-//! device did not.
+//! Invariant: every submitted entry comes back, even if the device is gone. The driver then takes the remaining entries
+//! from the ring itself.
 
 use crate::packet::{ControlCommand, ControlCompletion};
 use crate::ring::{Consumer, Producer, ring};
@@ -18,105 +19,106 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// An entry of a job ring.
 #[derive(Debug)]
 pub struct JobEntry {
-    /// Resets that the driver knew of.
+    /// Number of resets that the driver had seen at the submission.
     pub epoch: u64,
-    /// What is to be done.
+    /// Job or command.
     pub descriptor: JobDescriptor,
 }
 
-/// A job on its way, and what came of it.
+/// A job in transit, with its outcome.
 ///
 /// See [`job_rings`] for an example.
 #[derive(Debug)]
 pub struct JobSlot {
     /// The job.
     pub job: Job,
-    /// The device's word; [`Gone`](JobStatus::Gone) until it has said something.
+    /// Outcome reported by the device. [`Gone`](JobStatus::Gone) until the device has reported one.
     pub outcome: Outcome,
 }
 
 impl JobSlot {
-    /// A job that the device has not heard of.
+    /// Wraps a job for submission.
     pub fn new(job: Job) -> Box<JobSlot> {
         Box::new(JobSlot { job, outcome: Outcome::failed(JobStatus::Gone) })
     }
 
-    /// The job, ended as its slot says.
+    /// Returns the job with the outcome of its slot.
     pub fn done(self) -> Done {
         self.job.done(self.outcome)
     }
 }
 
-/// What a job ring carries.
+/// A job or a command on the ring.
 #[derive(Debug)]
 pub enum JobDescriptor {
     /// A job.
     Job(Box<JobSlot>),
-    /// Something about a session.
+    /// A command about a session.
     Control(ControlCommand),
 }
 
-/// What comes back.
+/// A completion on the ring.
 #[derive(Debug)]
 pub enum JobCompletion {
-    /// Of a job.
+    /// Completion of a job.
     Done(Box<JobSlot>),
-    /// Of a command.
+    /// Completion of a command.
     Control(ControlCompletion),
 }
 
-/// What was submitted: the end that entries are taken out at. The device does that, and the driver when there is no device.
+/// The consumer's end of the submission ring. Used by the device, and by the driver once the device is gone.
 #[derive(Clone, Debug)]
 pub struct Submitted(Arc<Mutex<Consumer<JobEntry>>>);
 
 impl Submitted {
-    /// The oldest entry.
+    /// Takes the oldest entry.
     pub fn pop(&self) -> Option<JobEntry> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// Whether there is none.
+    /// Tests whether the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 }
 
-/// How often the device was reset: a register that the driver reads.
+/// The number of resets of the device, in a register that the driver reads.
 ///
-/// What the device had completed before is on the completion ring when the register says so.
+/// Completions from before a reset are on the completion ring when the register shows that reset.
 #[derive(Clone, Debug, Default)]
 pub struct Resets(Arc<AtomicU64>);
 
 impl Resets {
-    /// One more.
+    /// Counts one reset.
     pub fn count(&self) {
+        // Pairs with the acquiring load in `read`: the completions pushed before are then visible.
         self.0.fetch_add(1, Ordering::Release);
     }
 
-    /// So many.
+    /// Reads the number of resets.
     pub fn read(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// The device's ends.
+/// The device's ends of the job rings.
 #[derive(Debug)]
 pub struct DeviceJobRings {
-    /// Jobs and commands.
+    /// Submitted jobs and commands.
     pub submitted: Submitted,
-    /// What came of them.
+    /// Completions of jobs and commands.
     pub completions: Producer<JobCompletion>,
-    /// Resets so far.
+    /// Number of resets.
     pub resets: Resets,
-    /// Driver to device: an entry was submitted, or the driver is gone.
+    /// Doorbell from driver to device: an entry was submitted, or the driver is gone.
     pub doorbell: Signal,
-    /// Device to driver: a job ended, or the device is gone.
+    /// Interrupt from device to driver: a job was completed, or the device is gone.
     pub interrupt: Signal,
     /// Declared last, because fields are dropped in the order of declaration.
     _last: RaisedByDrop,
 }
 
-/// Raises a line when it is dropped.
+/// A guard that raises a signal on drop.
 #[derive(Debug)]
 struct RaisedByDrop(Signal);
 
@@ -126,26 +128,26 @@ impl Drop for RaisedByDrop {
     }
 }
 
-/// The driver's ends.
+/// The driver's ends of the job rings.
 #[derive(Debug)]
 pub struct DriverJobRings {
-    /// Jobs and commands.
+    /// Submission of jobs and commands.
     pub submit: Producer<JobEntry>,
-    /// The other end of that, for when there is no device.
+    /// Consumer's end of the submission ring, for use once the device is gone.
     pub submitted: Submitted,
-    /// What came of them.
+    /// Completions of jobs and commands.
     pub completions: Consumer<JobCompletion>,
-    /// Resets so far.
+    /// Number of resets.
     pub resets: Resets,
-    /// Driver to device: an entry was submitted, or the driver is gone.
+    /// Doorbell from driver to device: an entry was submitted, or the driver is gone.
     pub doorbell: Signal,
-    /// Device to driver: something ended.
+    /// Interrupt from device to driver: an entry was completed, or the device is gone.
     pub interrupt: Signal,
     /// Declared last, because fields are dropped in the order of declaration.
     _last: RaisedByDrop,
 }
 
-/// Makes the rings of a job queue with room for `depth` jobs and commands.
+/// Creates the rings of a job queue with room for `depth` jobs and commands.
 ///
 /// ```
 /// use nic_rings::job::{DeviceJobRings, DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, Resets, Submitted, job_rings};
@@ -174,6 +176,7 @@ pub fn job_rings(depth: usize) -> (DeviceJobRings, DriverJobRings) {
     let (device_completions, completions) = ring(depth);
     let resets = Resets::default();
     let (doorbell, interrupt) = (Signal::new(), Signal::new());
+    // Both ends share the consumer, so that the driver can take back the entries of a device that is gone.
     let submitted = Submitted(Arc::new(Mutex::new(submitted)));
     let device = DeviceJobRings {
         submitted: submitted.clone(),
@@ -184,6 +187,7 @@ pub fn job_rings(depth: usize) -> (DeviceJobRings, DriverJobRings) {
         // The driver that this wakes finds the completion ring abandoned.
         _last: RaisedByDrop(interrupt.clone()),
     };
+    // Likewise, the device that this wakes finds the submission ring abandoned.
     let last = RaisedByDrop(doorbell.clone());
     (device, DriverJobRings { submit, submitted, completions, resets, doorbell, interrupt, _last: last })
 }

@@ -1,14 +1,14 @@
-//! What an offload NIC and its driver share, and nothing else of the two: descriptor rings, doorbells and interrupts, what
-//! ring entries say, and what they weigh on the bus.
+//! The interface between an offload NIC and its driver: descriptor rings, doorbells and interrupts, the entries on the
+//! rings, and their sizes on the bus.
 //!
-//! - [`rings`](rings()): the rings and signals of a queue pair, by their two ends; [`config`]: what a NIC is built with;
-//! - [`EngineDescription`]: what the driver is told of an engine;
-//! - [`packet`]: what crosses PCIe; [`dma`]: what that weighs; [`job`]: the rings of a job queue;
-//!   [`eswitch`]: those by which a host manages the switch of its NIC;
+//! - [`rings`](rings()): creates both ends of a queue pair's rings and signals; [`config`]: the configuration of a NIC;
+//! - [`EngineDescription`]: the description of an engine for the driver;
+//! - [`packet`]: entries of the rings; [`dma`]: their sizes on PCIe; [`job`]: the rings of a job queue; [`eswitch`]:
+//!   the rings by which a host controls its NIC's switch;
 //! - [`ring`], [`signal`]: descriptor rings, doorbells and interrupts;
-//! - [`rss`]: the hash by which received packets are spread over queues, which both ends compute.
+//! - [`rss`]: the hash that spreads received packets over queues, computed by both ends.
 //!
-//! Most users want `nic-sim`, which puts a device and its driver together.
+//! Most users want `nic-sim`, which connects a device with its driver.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ pub use config::{Costs, Delays, NicConfig};
 pub use engine::{ContextCounters, EngineDescription, Lifecycles, Publish, TransmitResync};
 pub use pair::{DeviceRings, DriverRings, rings};
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,6 +1,6 @@
-//! What crosses PCIe: the entries of send, receive, control and completion rings.
+//! Entries of send, receive, control and completion rings.
 //!
-//! Each entry is a typed value that cannot be malformed; what it weighs on the bus is in [`crate::dma`].
+//! Each entry is a typed value that cannot be malformed. The sizes of entries on the bus are in [`crate::dma`].
 
 use bytes::{Bytes, BytesMut};
 use core::num::NonZeroU16;
@@ -12,61 +12,64 @@ use smallvec::SmallVec;
 /// An entry of a send ring.
 #[derive(Debug)]
 pub struct SendEntry {
-    /// What its completion will call it.
+    /// Identifier of the entry in its completion.
     pub slot: u32,
-    /// What is to be done.
+    /// Work to do.
     pub descriptor: SendDescriptor,
 }
 
-/// What a send ring asks for. What concerns one flow is worked on strictly in order, and so is everything else but for
-/// packets that ask for a rate: others pass them while they wait for their time.
-#[expect(clippy::large_enum_variant, reason = "packets are what the ring is for; a box would cost each an allocation")]
+/// The work of a send ring entry. Entries of one flow are processed strictly in order, and so are all others, except
+/// that a packet with a rate may wait for its time and be overtaken.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all entries are packets, and a box would cost each an allocation"
+)]
 #[derive(Debug)]
 pub enum SendDescriptor {
-    /// Send a packet.
+    /// Sends a packet.
     Packet(TxPacket),
-    /// Static parameters of a context: the unit number that counting starts from.
+    /// Static parameters of a context: the number of the first unit.
     StaticParameters {
-        /// The context.
+        /// Context to change.
         handle: Handle,
-        /// Number of the unit that the next progress parameters point at.
+        /// Number of the unit at which the next progress parameters point.
         number: u64,
     },
-    /// Progress parameters: a unit starts at this place of its layer's stream, and it is the next to come. Places are as in
+    /// Progress parameters: the next unit starts at this position of its layer's stream. Positions are as in
     /// [`Dump`](Self::Dump).
     ProgressParameters {
-        /// The context.
+        /// Context to change.
         handle: Handle,
-        /// Where the unit starts.
+        /// Position of the unit's start.
         start: Seq,
     },
-    /// Go on only after everything before has taken effect.
+    /// Waits until all earlier entries have taken effect.
     Fence,
-    /// Run these bytes, which come next in the streams of contexts, through those without sending them.
+    /// Passes bytes through contexts without sending them. The bytes come next in the contexts' streams.
     Dump {
-        /// The contexts, by layer; that of the highest works first.
+        /// Contexts by layer. The context of the highest layer processes the bytes first.
         contexts: [Option<Handle>; LAYERS],
-        /// Where the first byte is, by layer: its TCP sequence number, and in the streams of layers above, the low bits of its
-        /// offset.
+        /// Position of the first byte by layer: its TCP sequence number, or for a higher layer the low bits of its
+        /// stream offset.
         places: [Seq; LAYERS],
-        /// The bytes, at most an MTU of them.
+        /// Bytes to process, at most an MTU.
         bytes: Bytes,
-        /// What follows them in the stream of the highest context, if that needs to know.
+        /// Bytes that follow in the stream of the highest context, if that context needs them.
         ahead: Bytes,
     },
-    /// What follows the next packet in the stream of a context that needs to know.
+    /// Bytes that follow the next packet in the stream of a context that needs them.
     Ahead {
-        /// The context.
+        /// Context that needs the bytes.
         context: Handle,
-        /// The bytes.
+        /// Bytes in the order of the stream.
         bytes: Bytes,
     },
-    /// What the control ring asks for, taking effect between the packets that it was given between. It is reported as done
-    /// like any descriptor.
+    /// A command of the control ring that takes effect between two packets. The completion is that of a send
+    /// descriptor.
     Control {
-        /// As in [`ControlEntry`].
+        /// Number of resets, as in [`ControlEntry`].
         epoch: u64,
-        /// What to do.
+        /// Command to carry out.
         command: Box<ControlCommand>,
     },
 }
@@ -85,28 +88,28 @@ pub enum SendDescriptor {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendCompletion {
-    /// Which ones are done, a few at a time.
+    /// Completed descriptors, a few at a time.
     pub slots: SmallVec<[u32; SendCompletion::BATCH]>,
-    /// Which of these did not do what they were to, a bit each from the lowest on: the contexts that they name do not stand where
-    /// they would.
+    /// Descriptors that failed, as a bit mask by position in `slots`: the contexts that they name are not at the
+    /// expected position.
     pub failed: u8,
 }
 
 impl SendCompletion {
-    /// Descriptors that one completion reports at most.
+    /// Maximum number of descriptors in one completion.
     pub const BATCH: usize = 8;
 
-    /// Whether the descriptor of the slot at this place failed.
+    /// Tests whether the descriptor at this position failed.
     pub const fn has_failed(&self, place: usize) -> bool {
         self.failed & 1 << place != 0
     }
 }
 
-/// An entry of a receive ring: an empty buffer given to the device. It takes one packet after the other, each cut off
-/// as it is completed, for as long as there is room for a frame.
+/// An entry of a receive ring: an empty buffer for the device. The device fills a buffer with one packet after the
+/// other, and splits each packet off, as long as there is room for another frame.
 pub type ReceiveDescriptor = BytesMut;
 
-/// A receive completion: a part of a buffer comes back with a packet in it.
+/// A receive completion: a packet, in a part split off from a buffer.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -129,15 +132,15 @@ pub type ReceiveDescriptor = BytesMut;
 /// ```
 #[derive(Debug)]
 pub struct ReceiveCompletion {
-    /// The packet, Ethernet header first.
+    /// Received packet, starting with the Ethernet header.
     pub frame: BytesMut,
-    /// What the device found out about it.
+    /// Results of the device's checks and engines.
     pub meta: RxMeta,
-    /// If it was joined of several segments: payload bytes of each, but for the last.
+    /// Payload bytes of each joined segment except the last. `None` if the packet is a single segment.
     pub joined: Option<NonZeroU16>,
-    /// Parts of the payload that are in buffers of commands.
+    /// Parts of the payload that were placed in buffers of commands.
     pub placed: Placements,
-    /// The rest of the buffer it came in is too small for another: one more may be given to the device.
+    /// Whether the rest of the buffer is too small for another frame. The driver then gives the device another buffer.
     pub ends_buffer: bool,
 }
 
@@ -157,158 +160,159 @@ pub struct ReceiveCompletion {
 /// ```
 #[derive(Debug)]
 pub struct ControlEntry {
-    /// How many resets the driver had heard of when it gave the command. The device forgets commands from
-    /// before its last reset, whenever they come.
+    /// Number of resets that the driver had seen at the submission. The device discards commands from before its last
+    /// reset.
     pub epoch: u64,
-    /// Report also a command that is not reported otherwise.
+    /// Whether to report a command that is otherwise not reported.
     pub report: bool,
     /// The command.
     pub command: ControlCommand,
 }
 
-/// What the control ring asks for.
+/// A command of the control ring.
 #[derive(Debug)]
 pub enum ControlCommand {
-    /// Create a context.
+    /// Creates a context.
     Create {
-        /// What it will be called.
+        /// Handle of the new context.
         handle: Handle,
-        /// The flow that it follows, as the host sees it.
+        /// Flow of the context, as the host sees it.
         flow: Option<FlowKey>,
-        /// Which half of that, or which packets.
+        /// Direction of the packets.
         direction: Direction,
-        /// What received packets find it by.
+        /// Keys by which received packets select the context.
         keys: Vec<Key>,
-        /// What its engine makes it from.
+        /// Specification for the engine.
         spec: Spec,
     },
-    /// Make a transmit context of one that was parked, in the same place. It is of a kind that the engine knows, and is reported only if the entry
-    /// asks for that.
+    /// Turns a parked transmit context into a new one, in the same slot. The engine knows the kind of context. Reported
+    /// only if the entry requests it.
     Reuse {
-        /// What it will be called.
+        /// Handle of the new context.
         handle: Handle,
-        /// The flow, as the host sees it.
+        /// Flow of the context, as the host sees it.
         flow: FlowKey,
-        /// What its engine makes it from.
+        /// Specification for the engine.
         spec: Spec,
     },
-    /// Take the key from a transmit context, and keep its place for [`Reuse`](Self::Reuse). It is reported only if the entry
-    /// asks for that.
+    /// Removes the key from a transmit context, and keeps its slot for [`Reuse`](Self::Reuse). Reported only if the
+    /// entry requests it.
     Park {
-        /// Which one.
+        /// Context to park.
         handle: Handle,
     },
-    /// Tell where a receive context thinks a unit starts.
+    /// Requests the position at which a receive context expects a unit.
     Query {
-        /// Which one.
+        /// Context to query.
         handle: Handle,
     },
-    /// Tell a receive context whether a unit starts where it thinks.
+    /// Tells a receive context whether a unit starts at the expected position.
     Answer {
-        /// Which one.
+        /// Context that expects a unit.
         handle: Handle,
-        /// Where it was asked about.
+        /// Position of the query.
         header: Seq,
-        /// The number of the unit that starts there, zero where units have none; `None`: none does.
+        /// Number of the unit at that position, zero if units have no numbers. `None` if no unit starts there.
         number: Option<u64>,
     },
-    /// Take a buffer, and place there what is meant for it.
+    /// Provides a buffer, into which the device places the data for it.
     Place {
-        /// The flow's context.
+        /// Context of the flow.
         handle: Handle,
-        /// What the buffer is called: the command whose data belong there, say.
+        /// Identifier of the buffer, such as the number of the command that reads into it.
         buffer: u64,
-        /// Its pieces, in order. A dropped piece goes home.
+        /// Pieces of the buffer, in order. Dropping a piece returns it to its owner.
         pieces: Vec<Piece>,
-        /// The stages that the data pass on their way, as the engine defines them. `None` if there are none.
+        /// Stages for the data on their way, as defined by the engine. `None` if there are none.
         stages: Option<Spec>,
     },
-    /// Send home what is left of a buffer.
+    /// Returns the rest of a buffer to its owner.
     Unplace {
-        /// The flow's context.
+        /// Context of the flow.
         handle: Handle,
-        /// The buffer.
+        /// Identifier of the buffer.
         buffer: u64,
     },
-    /// Tell a context something, in its engine's own words.
+    /// Sends a context a command that its engine defines.
     Command {
-        /// Which one.
+        /// Context to command.
         handle: Handle,
-        /// Of a type that the engine says.
+        /// Command, of a type defined by the engine.
         command: Spec,
     },
-    /// Have received packets with a key go to a context, or no longer.
+    /// Starts or stops steering received packets with a key to a context.
     Steer {
-        /// Which one.
+        /// Context to receive the packets.
         handle: Handle,
-        /// What packets show.
+        /// Key shown by the packets.
         key: Key,
-        /// They go there from now on.
+        /// Whether to start steering.
         to_it: bool,
     },
-    /// Change what an engine knows that is of no context.
+    /// Changes the state of an engine that belongs to no context.
     Change {
-        /// Its number.
+        /// Number of the engine.
         engine: u8,
-        /// Of a type that the engine says.
+        /// Change, of a type defined by the engine.
         change: Spec,
     },
-    /// Spread received packets over the queues by another table.
+    /// Sets the table that spreads received packets over the queues.
     SetIndirection {
-        /// The queue for each value of a hash's last bits.
+        /// Queue for each value of a hash's low bits.
         table: Box<[u16; INDIRECTION_ENTRIES]>,
     },
-    /// Give up a context.
+    /// Removes a context.
     Destroy {
-        /// Which one.
+        /// Context to remove.
         handle: Handle,
     },
 }
 
-/// What the device reports besides completions of packets.
+/// A report of the device on the control ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlCompletion {
-    /// The context exists and works.
+    /// The context was created and works.
     Created(Handle),
     /// The context could not be created.
     Refused(Handle),
-    /// Where the context thinks a unit starts; `None`: it does not wait for an answer any more.
+    /// The position at which a context expects a unit.
     Resync {
-        /// The context.
+        /// Context that was queried.
         handle: Handle,
-        /// The header's first byte.
+        /// Position of the header's first byte. `None` if the context no longer waits for an answer.
         header: Option<Seq>,
     },
-    /// The answer was taken.
+    /// The answer was processed.
     Answered(Handle),
-    /// A context was parked, or made of one that was, and the entry asked for a report.
+    /// A context was parked or reused, and the entry requested a report.
     Done(Handle),
-    /// Packets are spread by the new table.
+    /// The new table is in effect.
     IndirectionSet,
-    /// The context is gone.
+    /// The context was removed.
     Destroyed(Handle),
     /// The engine of this number was changed.
     Changed(u8),
-    /// A context has something to tell.
+    /// An event of a context.
     Event(ContextEvent),
-    /// A transmit context is gone, which nobody had asked for: what it was to send needs a key that is not there.
+    /// A transmit context was removed without a command, because the key for its packets is missing.
     KeyMissing {
-        /// The context.
+        /// Context that was removed.
         handle: Handle,
-        /// The context that the key is, or was.
+        /// Context that has, or had, the key.
         key: Handle,
     },
-    /// The device was reset: all contexts are gone, and commands from before are forgotten.
+    /// The device was reset. All contexts are gone, and earlier commands are discarded.
     Reset {
-        /// How often it was, in all.
+        /// Number of resets so far.
         resets: u64,
     },
 }
 
 impl ControlCompletion {
-    /// Whether it answers a command: the others come by themselves.
+    /// Tests whether this answers a command. Other reports are spontaneous.
     pub fn is_answer(&self) -> bool {
         match self {
+            // Listed without a wildcard, so that a new completion must be assigned to one of the two kinds.
             ControlCompletion::Event(_) | ControlCompletion::KeyMissing { .. } | ControlCompletion::Reset { .. } => {
                 false
             }
@@ -324,5 +328,5 @@ impl ControlCompletion {
     }
 }
 
-/// Most pieces of a buffer.
+/// Maximum number of pieces in a buffer.
 pub const MAX_PIECES: usize = 256;

@@ -1,61 +1,61 @@
-//! The rings and signals of a queue pair, by their two ends.
+//! Both ends of a queue pair's rings and signals.
 
 use crate::config::NicConfig;
 use crate::packet::{ControlCompletion, ControlEntry, ReceiveCompletion, ReceiveDescriptor, SendCompletion, SendEntry};
 use crate::ring::{Consumer, Producer, ring};
 use crate::signal::Signal;
 
-/// The device's ends of the rings it shares with its driver.
+/// The device's ends of the rings that it shares with its driver.
 ///
 /// See [`rings`] for an example.
 #[derive(Debug)]
 pub struct DeviceRings {
-    /// What is to be sent, and done in order with it.
+    /// Packets to send, and other work in their order.
     pub send: Consumer<SendEntry>,
-    /// The descriptors that are done.
+    /// Completions of send entries.
     pub send_completions: Producer<SendCompletion>,
     /// Empty buffers.
     pub receive: Consumer<ReceiveDescriptor>,
     /// Received packets.
     pub receive_completions: Producer<ReceiveCompletion>,
-    /// Commands.
+    /// Commands from the driver.
     pub control: Consumer<ControlEntry>,
-    /// Answers, and what happens without a command.
+    /// Answers to commands, and spontaneous reports.
     pub control_completions: Producer<ControlCompletion>,
-    /// Driver to device: something was published.
+    /// Doorbell from driver to device: entries were published.
     pub doorbell: Signal,
-    /// Device to driver: something was received or happened.
+    /// Interrupt from device to driver: a packet was received, or a report is ready.
     pub interrupt: Signal,
-    /// Device to driver: send descriptors are done.
+    /// Interrupt from device to driver: send entries are completed.
     pub send_interrupt: Signal,
 }
 
-/// The driver's ends of the rings it shares with its device.
+/// The driver's ends of the rings that it shares with its device.
 ///
 /// See [`rings`] for an example.
 #[derive(Debug)]
 pub struct DriverRings {
-    /// What is to be sent, and done in order with it.
+    /// Packets to send, and other work in their order.
     pub send: Producer<SendEntry>,
-    /// The descriptors that are done.
+    /// Completions of send entries.
     pub send_completions: Consumer<SendCompletion>,
     /// Empty buffers.
     pub receive: Producer<ReceiveDescriptor>,
     /// Received packets.
     pub receive_completions: Consumer<ReceiveCompletion>,
-    /// Commands.
+    /// Commands to the device.
     pub control: Producer<ControlEntry>,
-    /// Answers, and what happens without a command.
+    /// Answers to commands, and spontaneous reports.
     pub control_completions: Consumer<ControlCompletion>,
-    /// Driver to device: something was published.
+    /// Doorbell from driver to device: entries were published.
     pub doorbell: Signal,
-    /// Device to driver: something was received or happened.
+    /// Interrupt from device to driver: a packet was received, or a report is ready.
     pub interrupt: Signal,
-    /// Device to driver: send descriptors are done.
+    /// Interrupt from device to driver: send entries are completed.
     pub send_interrupt: Signal,
 }
 
-/// Makes the rings and signals of a queue pair.
+/// Creates the rings and signals of a queue pair.
 ///
 /// ```
 /// use nic_rings::packet::{SendDescriptor, SendEntry};
@@ -72,7 +72,7 @@ pub fn rings(config: &NicConfig) -> (DeviceRings, DriverRings) {
     let (receive, device_receive) = ring(config.receive_ring);
     let (device_receive_completions, receive_completions) = ring(config.receive_ring);
     let (control, device_control) = ring(config.control_ring);
-    // One half is for answers to commands, the other for what happens without one.
+    // Half of the ring is for answers to commands, the other half for spontaneous reports.
     let (device_control_completions, control_completions) = ring(2 * config.control_ring);
     let (doorbell, interrupt, send_interrupt) = (Signal::new(), Signal::new(), Signal::new());
     let device_rings = DeviceRings {

@@ -1,13 +1,13 @@
-//! Descriptor rings: one producer, one consumer, ownership of an entry passes with it.
+//! Descriptor rings: one producer, one consumer, and ownership passes with the entry.
 //!
-//! The producer stages entries, which nobody sees, and publishes them all at once: that is the batch a doorbell
-//! announces. Who rings whom is not the ring's affair (see [`crate::signal`]).
+//! The producer stages entries invisibly, and publishes all staged entries at once: the batch that a doorbell
+//! announces. Signals are separate (see [`crate::signal`]).
 //!
-//! Invariant: entries come out in the order they were staged, each exactly once.
+//! Invariant: entries come out in the order of their staging, each exactly once.
 
 use std::collections::VecDeque;
 
-/// Makes a ring with room for `capacity` entries.
+/// Creates a ring with room for `capacity` entries.
 ///
 /// ```
 /// use nic_rings::ring::ring;
@@ -24,12 +24,12 @@ use std::collections::VecDeque;
 /// # Panics
 /// If `capacity` is zero.
 pub fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
-    assert!(capacity > 0, "a ring without entries carries nothing");
+    assert!(capacity > 0, "a ring needs at least one entry");
     let (producer, consumer) = rtrb::RingBuffer::new(capacity);
     (Producer { published: producer, staged: VecDeque::new() }, Consumer { published: consumer })
 }
 
-/// The end of a ring that entries are put in at. See [`ring`] for an example.
+/// The end of a ring at which entries are added. See [`ring`] for an example.
 #[derive(Debug)]
 pub struct Producer<T> {
     published: rtrb::Producer<T>,
@@ -37,15 +37,16 @@ pub struct Producer<T> {
 }
 
 impl<T> Producer<T> {
-    /// How many entries can be staged now.
+    /// Returns the number of entries that can be staged now.
     pub fn room(&self) -> usize {
+        // Staged entries have room reserved, so that publishing cannot fail.
         self.published.slots() - self.staged.len()
     }
 
-    /// Puts an entry behind the others, unseen until it is published.
+    /// Adds an entry, which stays invisible until it is published.
     ///
     /// # Errors
-    /// Gives the entry back if the ring is full.
+    /// Returns the entry if the ring is full.
     pub fn stage(&mut self, entry: T) -> Result<(), T> {
         if self.room() == 0 {
             return Err(entry);
@@ -54,22 +55,23 @@ impl<T> Producer<T> {
         Ok(())
     }
 
-    /// How many entries wait to be published.
+    /// Returns the number of entries that wait to be published.
     pub fn staged(&self) -> usize {
         self.staged.len()
     }
 
-    /// Shows all staged entries to the consumer at once, and says how many those were.
+    /// Publishes all staged entries at once, and returns their number.
     pub fn publish(&mut self) -> usize {
         let count = self.staged.len();
+        // One chunk makes all entries visible with a single store, as one doorbell announces them.
         if let Ok(chunk) = self.published.write_chunk_uninit(count) {
             chunk.fill_from_iter(self.staged.drain(..));
         }
-        debug_assert!(self.staged.is_empty(), "stage() counts staged entries as taken room");
+        debug_assert!(self.staged.is_empty(), "staged entries have reserved room");
         count
     }
 
-    /// Tests whether the consumer is gone, so that nobody takes published entries.
+    /// Tests whether the consumer is gone, so that published entries stay on the ring.
     pub fn is_abandoned(&self) -> bool {
         self.published.is_abandoned()
     }
@@ -77,7 +79,7 @@ impl<T> Producer<T> {
     /// Stages and publishes one entry.
     ///
     /// # Errors
-    /// Gives the entry back if the ring is full.
+    /// Returns the entry if the ring is full.
     pub fn push(&mut self, entry: T) -> Result<(), T> {
         self.stage(entry)?;
         self.publish();
@@ -85,29 +87,29 @@ impl<T> Producer<T> {
     }
 }
 
-/// The end of a ring that entries are taken out at. See [`ring`] for an example.
+/// The end of a ring at which entries are removed. See [`ring`] for an example.
 #[derive(Debug)]
 pub struct Consumer<T> {
     published: rtrb::Consumer<T>,
 }
 
 impl<T> Consumer<T> {
-    /// The oldest published entry.
+    /// Takes the oldest published entry.
     pub fn pop(&mut self) -> Option<T> {
         self.published.pop().ok()
     }
 
-    /// How many published entries there are.
+    /// Returns the number of published entries.
     pub fn len(&self) -> usize {
         self.published.slots()
     }
 
-    /// Whether there is no published entry.
+    /// Tests whether there is no published entry.
     pub fn is_empty(&self) -> bool {
         self.published.is_empty()
     }
 
-    /// Whether the producer is gone. What it published is still there.
+    /// Tests whether the producer is gone. Its published entries remain.
     pub fn is_abandoned(&self) -> bool {
         self.published.is_abandoned()
     }
@@ -126,7 +128,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the simplest ring there is: two queues.
+        /// Compares the ring with a model of two queues.
         #[test]
         fn behaves_like_two_queues(
             capacity in 1usize..9,
@@ -137,6 +139,7 @@ mod tests {
             for (number, step) in steps.into_iter().enumerate() {
                 match step {
                     Step::Stage => {
+                        // Staged entries count, although the consumer cannot see them.
                         let fits = staged.len() + visible.len() < capacity;
                         prop_assert_eq!(producer.stage(number).is_ok(), fits);
                         if fits {
@@ -172,6 +175,7 @@ mod tests {
             }
         });
         for mut entry in 0..count {
+            // The ring is much smaller than the number of entries, so both ends must wait for each other.
             while let Err(back) = producer.push(entry) {
                 entry = back;
                 std::thread::yield_now();

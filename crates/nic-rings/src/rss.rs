@@ -1,8 +1,8 @@
-//! Receive-side scaling: the hash by which received packets are spread over queues.
+//! Receive-side scaling: the hash that spreads received packets over queues.
 //!
-//! Whole TCP and UDP packets are hashed by addresses and ports; fragments, which do not all have ports, and everything
-//! else in IP (ICMP, ESP) by addresses only; what is not IP has no hash. Source: Microsoft, "RSS hashing types" and
-//! "Verifying the RSS hash calculation", whose vectors are this module's tests.
+//! Complete TCP and UDP packets are hashed by addresses and ports. Fragments, which may lack ports, and other IP
+//! protocols (ICMP, ESP) are hashed by addresses only. Other frames have no hash. Source: Microsoft, "RSS hashing
+//! types" and "Verifying the RSS hash calculation", with the vectors used in this module's tests.
 
 use core::net::IpAddr;
 use offload_api::FlowKey;
@@ -11,34 +11,35 @@ use offload_formats::protocol::{TCP, UDP};
 use offload_formats::{Headers, Version};
 use smallvec::SmallVec;
 
-/// The Toeplitz hash under a key: for each bit of the input that is set, the 32 bits of the key that begin at its place,
-/// all added without carry.
+/// The Toeplitz hash: for each set bit of the input, the 32 bits of the key at the bit's position, all added without
+/// carry.
 ///
 /// ```
 /// use nic_rings::rss::Toeplitz;
 /// use offload_api::FlowKey;
 ///
-/// // The first of Microsoft's vectors, as the host sees it that receives the packet.
+/// // The first of Microsoft's vectors, from the view of the receiving host.
 /// let flow = FlowKey::tcp("161.142.100.80:1766".parse().unwrap(), "66.9.149.187:2794".parse().unwrap());
 /// assert_eq!(Toeplitz::new(&Toeplitz::MICROSOFT_KEY).of_flow(&flow), 0x51cc_c178);
 /// ```
 #[derive(Debug)]
 pub struct Toeplitz {
-    /// What each value of each half byte of the input adds.
+    /// Contribution of each value of each half byte of the input.
     sums: Box<[[u32; 16]; 2 * LONGEST_INPUT]>,
 }
 
 impl Toeplitz {
-    /// The key of the published vectors, and of many a driver.
+    /// Key of the published vectors, used by many drivers.
     pub const MICROSOFT_KEY: [u8; 40] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca,
         0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b,
         0xbe, 0xac, 0x01, 0xfa,
     ];
 
-    /// The hash under `key`.
+    /// Creates the hash with `key`.
     pub fn new(key: &[u8; 40]) -> Toeplitz {
         let mut sums = Box::new([[0; 16]; 2 * LONGEST_INPUT]);
+        // The hash is linear without carry, so the contribution of each half byte can be tabulated.
         for (place, of_place) in sums.iter_mut().enumerate() {
             for (value, sum) in of_place.iter_mut().enumerate() {
                 let bits = (0..4).filter(|bit| value >> (3 - bit) & 1 == 1);
@@ -48,9 +49,10 @@ impl Toeplitz {
         Toeplitz { sums }
     }
 
-    /// Of the packets of `flow` that its local end receives.
+    /// Hashes the packets of `flow` that the local end receives.
     pub fn of_flow(&self, flow: &FlowKey) -> u32 {
         let mut input = Input::new();
+        // A received packet has the remote address as its source.
         for address in [flow.remote.ip(), flow.local.ip()] {
             match address {
                 IpAddr::V4(address) => input.extend_from_slice(&address.octets()),
@@ -62,7 +64,7 @@ impl Toeplitz {
         self.of(&input)
     }
 
-    /// Of a received frame that has these headers, if there is IP among them.
+    /// Hashes a received frame with these headers. Returns `None` without IP.
     pub fn of_frame(&self, frame: &[u8], headers: &Headers) -> Option<u32> {
         let (version, network) = headers.network()?;
         let (protocol, upper) = headers.upper()?;
@@ -71,39 +73,41 @@ impl Toeplitz {
             Version::Six => network + 8..network + 40,
         };
         let mut input = Input::from_slice(frame.get(addresses)?);
+        // Only the first fragment has ports. Hashing addresses alone keeps all fragments on one queue.
         if !headers.is_fragment() && matches!(protocol, TCP | UDP) {
             input.extend_from_slice(frame.get(upper..upper + 4)?);
         }
         Some(self.of(&input))
     }
 
-    /// Of addresses and ports as they are in a packet: source, destination, source port, destination port.
+    /// Hashes addresses and ports in the order of a packet: source, destination, source port, destination port.
     fn of(&self, input: &[u8]) -> u32 {
         let halves = input.iter().flat_map(|byte| [byte >> 4, byte & 15]);
         self.sums.iter().zip(halves).fold(0, |sum, (of_place, half)| sum ^ of_place[usize::from(half)])
     }
 }
 
-/// The entry of an indirection table for a hash.
+/// Returns the index of a hash in the indirection table.
 pub fn entry_of(hash: u32) -> usize {
     hash as usize % INDIRECTION_ENTRIES
 }
 
-/// The queue for a hash by the table that a device begins with: the queues in turn.
+/// Returns the queue of a hash in the initial table, which uses the queues in turn.
 pub fn first_queue(hash: u32, queues: u16) -> u16 {
     (entry_of(hash) % usize::from(queues)) as u16
 }
 
-/// The 32 bits of the key that begin at `bit`.
+/// Returns the 32 bits of the key at `bit`.
 fn window(key: &[u8; 40], bit: usize) -> u32 {
     let first = bit / 8;
+    // Eight bytes cover 32 bits at any bit offset. Behind the key's end only unused bits are read.
     let bytes: [u8; 8] = core::array::from_fn(|at| key.get(first + at).copied().unwrap_or(0));
     (u64::from_be_bytes(bytes) << (bit % 8) >> 32) as u32
 }
 
 type Input = SmallVec<[u8; LONGEST_INPUT]>;
 
-/// Two IPv6 addresses and two ports.
+/// Maximum size of the input in bytes: two IPv6 addresses and two ports.
 const LONGEST_INPUT: usize = 36;
 
 #[cfg(test)]
@@ -124,7 +128,7 @@ mod tests {
         ("[fe80::200:f8ff:fe21:67cf]:38024", "[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251", 0x4b61_e985, 0x02d1_feef),
     ];
 
-    /// A packet from `source` to `destination`, in Ethernet: of TCP, or a fragment of it.
+    /// A packet from `source` to `destination` in an Ethernet frame: TCP, or a fragment.
     fn frame(source: SocketAddr, destination: SocketAddr, fragment: bool) -> Vec<u8> {
         let mut frame = vec![2; 12];
         match (source.ip(), destination.ip()) {
@@ -179,6 +183,7 @@ mod tests {
             assert_eq!(hash.of_flow(&FlowKey::tcp(destination, source)), ports);
             assert_eq!(of_frame(&hash, &frame(source, destination, true)), Some(addresses), "a fragment has no ports");
             let mut other = whole;
+            // Replaces the protocol number by that of ESP.
             other[if source.is_ipv4() { ETHERNET_BYTES + 9 } else { ETHERNET_BYTES + 6 }] = 50;
             assert_eq!(of_frame(&hash, &other), Some(addresses), "nor has ESP");
         }
@@ -193,6 +198,7 @@ mod tests {
         for (destination, source, ..) in VECTORS {
             let whole = frame(source.parse().unwrap(), destination.parse().unwrap(), false);
             for cut in 0..whole.len() {
+                // A truncated packet would otherwise be steered by bytes that the sender did not write.
                 assert_eq!(of_frame(&hash, &whole[..cut]), None, "{cut} bytes of it");
             }
             assert!(of_frame(&hash, &whole).is_some());

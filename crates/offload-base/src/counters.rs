@@ -1,20 +1,20 @@
 //! Counters under the names that hardware and Linux use.
 //!
-//! A component owns a plain struct of `u64` fields and adds to them where things happen; a report asks
-//! for the names. [`CounterSet`] collects many such structs into one sorted list.
+//! A component owns a plain struct of `u64` fields and increments them. A report reads the values by name.
+//! [`CounterSet`] adds up many such structs in one sorted list.
 
 use core::fmt;
 use std::collections::BTreeMap;
 
-/// Declares a struct of counters: a field each, with the name it is reported under.
+/// Declares a struct of counters. Each field states the name under which its value is reported.
 ///
 /// ```
 /// offload_base::counters! {
-///     /// What a port counts.
+///     /// Counters of a port.
 ///     pub struct PortCounters {
-///         /// Frames that left.
+///         /// Frames sent.
 ///         pub frames: "tx_packets",
-///         /// Bytes that left.
+///         /// Bytes sent.
 ///         pub octets: "tx_bytes",
 ///     }
 /// }
@@ -52,13 +52,13 @@ macro_rules! counters {
     };
 }
 
-/// A struct of named counters, as [`counters!`](crate::counters!) makes it.
+/// A struct of named counters, declared by [`counters!`](crate::counters!).
 ///
 /// ```
 /// use offload_base::counters::Counters;
 ///
 /// offload_base::counters! {
-///     /// What a port counts.
+///     /// Counters of a port.
 ///     struct Port {
 ///         /// Frames.
 ///         pub frames: "tx_packets",
@@ -70,7 +70,7 @@ macro_rules! counters {
 /// assert_eq!(seen, [("tx_packets", 9)]);
 /// ```
 pub trait Counters {
-    /// Calls `visitor` with the reported name and the value of every counter, in the order declared.
+    /// Calls `visitor` with the reported name and the value of every counter, in the order of declaration.
     fn visit(&self, visitor: &mut dyn FnMut(&'static str, u64));
 }
 
@@ -93,18 +93,18 @@ impl CounterSet {
         other.iter().for_each(|(name, value)| *self.values.entry(name).or_default() += value);
     }
 
-    /// The value under `name`; zero if nothing by that name was ever added.
+    /// Returns the value under `name`, or zero if no counter of that name was ever added.
     pub fn value(&self, name: &str) -> u64 {
         self.values.get(name).copied().unwrap_or(0)
     }
 
-    /// The counters that are not zero, in the order of their names.
+    /// Returns the counters that are not zero, in the order of their names.
     pub fn moved(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.values.iter().map(|(name, value)| (*name, *value)).filter(|(_, value)| *value != 0)
     }
 
-    /// The counters called `names`, in that order, as a file under `/proc/net` has them: a name, padded to 32, a tab, the
-    /// value. What was never added is zero.
+    /// Formats the counters called `names`, in that order, like a file under `/proc/net`: the name padded to 32
+    /// columns, a tab, the value. A counter that was never added is zero.
     ///
     /// ```
     /// use offload_base::counters::CounterSet;
@@ -116,13 +116,13 @@ impl CounterSet {
         Lines { set: self, names, padded: true }
     }
 
-    /// All counters whose names begin with one of `prefixes`, as `ethtool -S` prints them.
+    /// Formats all counters with one of `prefixes`, like `ethtool -S`.
     ///
     /// ```
     /// use offload_base::counters::CounterSet;
     ///
     /// offload_base::counters! {
-    ///     /// A port's.
+    ///     /// Counters of a port.
     ///     struct Port {
     ///         /// Frames.
     ///         pub frames: "tx_packets",
@@ -138,26 +138,28 @@ impl CounterSet {
         Lines { set: self, names: prefixes, padded: false }
     }
 
-    /// All counters, in the order of their names.
+    /// Returns all counters, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.values.iter().map(|(name, value)| (*name, *value))
     }
 }
 
-/// Counters as text, a line each.
+/// Counters as text, one per line.
 struct Lines<'a> {
     set: &'a CounterSet,
     names: &'a [&'a str],
-    /// As under `/proc/net`, by name; else as of ethtool, by prefix.
+    /// Format: like `/proc/net`, selected by name, or else like `ethtool`, selected by prefix.
     padded: bool,
 }
 
 impl fmt::Display for Lines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.padded {
+            // A file under `/proc/net` lists every counter, so names that were never counted are printed as zero.
             return self.names.iter().try_for_each(|name| writeln!(f, "{name:<32}\t{}", self.set.value(name)));
         }
         writeln!(f, "NIC statistics:")?;
+        // `ethtool -S` also lists counters that are zero, so no counter is filtered out by its value.
         let mut named = self.set.iter().filter(|(name, _)| self.names.iter().any(|prefix| name.starts_with(prefix)));
         named.try_for_each(|(name, value)| writeln!(f, "     {name}: {value}"))
     }

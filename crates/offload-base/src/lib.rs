@@ -1,20 +1,20 @@
-//! What every crate of nic-offload stands on.
+//! Utilities that all crates of nic-offload share.
 //!
-//! - [`time`]: nanosecond [`Instant`]s, the [`Clock`] that tells them and the [`Timers`] to wait on, virtual or real;
-//! - [`seq`]: TCP sequence numbers that wrap;
+//! - [`time`]: nanosecond [`Instant`]s, the [`Clock`] that measures them, and [`Timers`] for waiting, virtual or real;
+//! - [`seq`]: wrapping TCP sequence numbers;
 //! - [`counters!`]: structs of counters under the names that hardware and Linux use;
 //! - [`pool`]: receive buffers carved from recycled slabs;
-//! - [`quick_hash`]: for tables that nobody hostile fills;
+//! - [`quick_hash`]: a fast hash for tables that no attacker can fill;
 //! - [`random`]: one seed for a run, or the system's randomness; one independent generator for each component;
-//! - [`slots`]: the slots of a server's connections, which strangers and idle connections give up first;
-//! - [`tasks`]: the tasks that wait for a stream, woken together;
-//! - `descriptors`, with that feature: the limit of open files;
-//! - [`part`]: which part of a work in parts this process has, as schedulers tell it;
-//! - [`text`]: what people write and read: rates, errors with their causes;
-//! - [`waking`]: a lock under which no task is woken;
-//! - [`cost`]: where the CPU time went, by domain (host, device, wire) and by kind of work.
+//! - [`slots`]: a server's connection slots, with rules for revoking one when all are taken;
+//! - [`tasks`]: the tasks that wait for one stream, woken together;
+//! - `descriptors` (a feature): the limit of open files;
+//! - [`part`]: this process's share of a divided job, as set by a scheduler;
+//! - [`text`]: parsing of rates, formatting of errors with their causes;
+//! - [`waking`]: a mutex that wakes tasks only after it is unlocked;
+//! - [`cost`]: CPU time by domain (host, device, wire) and by kind of work.
 //!
-//! Nothing here knows a protocol, a device or a runtime.
+//! The crate depends on no protocol, device or runtime.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,7 @@ pub use seq::Seq;
 pub use time::{Alarm, Clock, Instant, RealClock, Timers};
 pub use waking::{WakeList, Wakes, WakingGuard, WakingMutex};
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,19 +1,19 @@
-//! Work in parts, one for each machine or task of a scheduler: which part this process has.
+//! The share of one process in a job that is divided over machines or over the tasks of a scheduler.
 //!
-//! Slurm, HyperQueue, Kubernetes, PBS, LSF and SGE tell a task of an array its index in variables of the environment.
+//! Slurm, HyperQueue, Kubernetes, PBS, LSF and SGE pass an array task its index in environment variables.
 
-/// Which part: `3/64` is the third of 64.
+/// One part of a job: `3/64` is the third of 64.
 ///
 /// See [`Asked`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// From 1.
+    /// Index of the part, from 1.
     pub number: u32,
-    /// How many there are.
+    /// Number of parts.
     pub of: u32,
 }
 
-/// Which part a command line asks for.
+/// A part argument of a command line.
 ///
 /// ```
 /// use offload_base::part::{Asked, Part};
@@ -24,9 +24,9 @@ pub struct Part {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// That one.
+    /// An explicit part.
     This(Part),
-    /// The one that the scheduler's variables name, of so many where they do not tell how many there are.
+    /// The part named by the scheduler's variables. The number of parts is needed if the scheduler does not tell it.
     Auto(Option<u32>),
 }
 
@@ -35,6 +35,7 @@ impl core::str::FromStr for Asked {
 
     fn from_str(text: &str) -> Result<Asked, String> {
         let number = |text: &str| text.parse::<u32>().map_err(|_| format!("`{text}` is not a number of parts"));
+        // The number of parts is checked before `auto`, so that `auto/0` is refused like `1/0`.
         let (part, of) = match text.split_once('/') {
             None if text == "auto" => return Ok(Asked::Auto(None)),
             None => return Err("a part is I/N, such as 3/64, or auto, or auto/N".into()),
@@ -55,10 +56,10 @@ impl core::str::FromStr for Asked {
 }
 
 impl Asked {
-    /// The part, by the variables of this process.
+    /// Returns the part, read from the environment of this process if it is `Auto`.
     ///
     /// # Errors
-    /// In words, if no scheduler says which it is, or how many there are.
+    /// If no scheduler is found, or if its variables do not yield the part. The text names the variables.
     pub fn part(self) -> Result<Part, String> {
         match self {
             Asked::This(part) => Ok(part),
@@ -67,15 +68,15 @@ impl Asked {
     }
 }
 
-/// The variables in which a scheduler tells a task of an array which one it is.
+/// The environment variables in which a scheduler describes an array task.
 struct Variables {
     scheduler: &'static str,
     index: &'static str,
-    /// Of the first task, where the array need not begin with 0.
+    /// Index of the first task. `None` if arrays always begin with 0 (LSF: 1).
     first: Option<&'static str>,
-    /// Between one and the next.
+    /// Distance between two indices. `None` if the distance is always 1.
     step: Option<&'static str>,
-    /// How many there are, or the index of the last.
+    /// Number of tasks. Some schedulers set `last`, the index of the last task, instead.
     count: Option<&'static str>,
     last: Option<&'static str>,
 }
@@ -99,7 +100,7 @@ const SCHEDULERS: [Variables; 6] = [
         last: None,
     },
     Variables { scheduler: "PBS", index: "PBS_ARRAY_INDEX", first: None, step: None, count: None, last: None },
-    // LSF numbers from 1, and says so nowhere.
+    // LSF numbers its tasks from 1, but sets no variable for the first index.
     Variables {
         scheduler: "LSF",
         index: "LSB_JOBINDEX",
@@ -119,7 +120,7 @@ const SCHEDULERS: [Variables; 6] = [
 ];
 
 fn from_variables(of: Option<u32>, variable: impl Fn(&str) -> Option<String>) -> Result<Part, String> {
-    // LSF and SGE set theirs to 0 or `undefined` for jobs that are no arrays.
+    // LSF and SGE also set their index, to 0 or `undefined`, for a job that is not an array.
     let number = |name: &str| variable(name).and_then(|text| text.parse::<u32>().ok());
     let present = |of: &&Variables| match of.scheduler {
         "LSF" | "SGE" => number(of.index).is_some_and(|index| index > 0),
@@ -138,12 +139,17 @@ fn from_variables(of: Option<u32>, variable: impl Fn(&str) -> Option<String>) ->
     let index = number(task.index).ok_or_else(|| wrong(task.index))?;
     let first = optional(task.first, if task.scheduler == "LSF" { 1 } else { 0 })?;
     let step = optional(task.step, 1)?.max(1);
+    // HyperQueue and PBS tell neither a count nor a last index, so the user has to.
+    // LSF and SGE tell the last index. With a step, the last index need not be a multiple of the step, so the
+    // division rounds down.
     let told = match (task.count.and_then(&number), task.last.and_then(&number)) {
         (Some(count), _) => Some(count),
         (None, Some(last)) if last >= first => Some((last - first) / step + 1),
         (None, _) => None,
     };
     let of = match (of, told) {
+        // A contradiction means that the job was submitted with another array size. Working on would leave
+        // parts undone.
         (Some(of), Some(told)) if of != told => {
             return Err(format!("{} has an array of {told} tasks, not {of}", task.scheduler));
         }
@@ -151,13 +157,14 @@ fn from_variables(of: Option<u32>, variable: impl Fn(&str) -> Option<String>) ->
             .or(told)
             .ok_or_else(|| format!("{} does not tell how many parts there are: say auto/N", task.scheduler))?,
     };
+    // An index below the first one, or past the last, comes from variables of another job.
     let place = index.checked_sub(first).map(|behind| behind / step).filter(|place| *place < of && of <= MAX_PARTS);
     let place = place
         .ok_or_else(|| format!("{}: {} is {index}, and {of} parts begin with {first}", task.scheduler, task.index))?;
     Ok(Part { number: place + 1, of })
 }
 
-/// More parts than these are a mistake.
+/// Maximum number of parts. A larger number is taken for a typing error.
 pub const MAX_PARTS: u32 = 100_000;
 
 #[cfg(test)]
@@ -175,7 +182,7 @@ mod tests {
         }
     }
 
-    /// What each of them sets for a task of an array.
+    /// Parses the variables that each scheduler sets for an array task.
     #[test]
     fn each_scheduler_is_understood() {
         let of_task = |of: Option<u32>, variables: &[(&str, &str)]| {
@@ -201,7 +208,7 @@ mod tests {
             assert!(of_task(Some(64), &[(index, "64")]).unwrap_err().contains("64 parts begin with 0"));
             assert!(of_task(Some(64), &[(index, "x")]).unwrap_err().contains("is not a number"));
         }
-        // A job of LSF or SGE that is no array.
+        // LSF and SGE jobs that are not arrays.
         let none = [("LSB_JOBINDEX", "0"), ("SGE_TASK_ID", "undefined")];
         assert!(of_task(Some(2), &none).unwrap_err().contains("no scheduler"));
     }

@@ -1,15 +1,15 @@
 //! Receive buffers carved from recycled slabs.
 //!
-//! Invariant: a slab is handed out again only after every buffer carved from it was dropped, so a buffer is
-//! unique for as long as it lives, however long and wherever that is.
+//! Invariant: a slab is reused only after every buffer carved from it was dropped. A live buffer is therefore never
+//! shared, no matter how long it is kept.
 //!
-//! Slabs begin at a cache line, and so do buffers whose size is a multiple of one: what is written to one does not take
-//! a line from a neighbour that another core has.
+//! Slabs begin at a cache line, and so do buffers if their size is a multiple of a line. Two cores that write to
+//! neighbouring buffers then never share a line.
 
 use bytes::BytesMut;
 use std::collections::VecDeque;
 
-/// Gives buffers of one size, in slabs, and takes a slab back by itself once all its buffers are gone.
+/// A pool of equal-sized buffers, carved from slabs. A slab returns to the pool when all its buffers are dropped.
 ///
 /// ```
 /// use offload_base::BufferPool;
@@ -27,20 +27,24 @@ pub struct BufferPool {
 }
 
 impl BufferPool {
-    /// A pool of buffers of `buffer_bytes` bytes, allocated `buffers_per_slab` at a time.
+    /// Creates a pool of buffers of `buffer_bytes` bytes, which allocates `buffers_per_slab` buffers at a time.
     ///
     /// # Panics
-    /// If either is zero.
+    /// If an argument is zero.
     pub fn new(buffer_bytes: usize, buffers_per_slab: usize) -> BufferPool {
-        assert!(buffer_bytes > 0 && buffers_per_slab > 0, "an empty buffer or slab serves nobody");
-        // Room to begin at a cache line; and one byte more than the buffers need: the pool's own handle on the slab, by
-        // which it gets it back.
+        assert!(
+            buffer_bytes > 0 && buffers_per_slab > 0,
+            "a pool needs buffers of at least one byte, and slabs of at least one buffer"
+        );
+        // The slab needs space to align its start, and one byte more than the buffers occupy: through this rest the
+        // pool keeps a handle, with which it reclaims the slab.
         let slab_bytes = CACHE_LINE - 1 + buffer_bytes * buffers_per_slab + 1;
         BufferPool { buffer_bytes, slab_bytes, current: BytesMut::new(), spent: VecDeque::new() }
     }
 
-    /// An empty buffer with room for the pool's buffer size.
+    /// Takes an empty buffer with the pool's capacity.
     pub fn take(&mut self) -> BytesMut {
+        // `<=`, because the last byte of a slab is the pool's own handle and is never given out.
         if self.current.capacity() <= self.buffer_bytes {
             self.next_slab();
         }
@@ -48,17 +52,18 @@ impl BufferPool {
         core::mem::replace(&mut self.current, rest)
     }
 
-    /// The size of each buffer in bytes.
+    /// Returns the capacity of each buffer in bytes.
     pub fn buffer_bytes(&self) -> usize {
         self.buffer_bytes
     }
 
-    /// Puts the used-up slab in the queue and takes the oldest one whose buffers are all gone, or a new one.
+    /// Retires the used-up slab. Takes the oldest retired slab that has no live buffers, or allocates one.
     fn next_slab(&mut self) {
         let used_up = core::mem::take(&mut self.current);
         if used_up.capacity() > 0 {
             self.spent.push_back(used_up);
         }
+        // Buffers are dropped roughly in the order of their creation, so a few of the oldest slabs are worth a look.
         for _ in 0..self.spent.len().min(SLABS_TRIED) {
             let Some(mut oldest) = self.spent.pop_front() else { break };
             if oldest.try_reclaim(self.slab_bytes) {
@@ -67,27 +72,28 @@ impl BufferPool {
             }
             self.spent.push_back(oldest);
         }
+        // A user that keeps every buffer would otherwise make the queue, and its cost, grow without bound.
         if self.spent.len() > SLABS_KEPT {
-            // Their buffers live on with those who hold them; the pool just stops waiting for them.
+            // The buffers stay valid, but their slabs will be freed instead of reused.
             self.spent.clear();
         }
         self.current = aligned(BytesMut::with_capacity(self.slab_bytes));
     }
 }
 
-/// The slab from its first cache line on.
+/// Cuts off the bytes in front of the slab's first cache line.
 fn aligned(mut slab: BytesMut) -> BytesMut {
     let skipped = slab.as_ptr().align_offset(CACHE_LINE);
-    // The allocator may be one that aligns to nothing: then neither does this.
+    // `align_offset` may give up and return `usize::MAX`. The slab then stays unaligned, which is only slower.
     if skipped < CACHE_LINE { slab.split_off(skipped) } else { slab }
 }
 
-/// Bytes of a cache line.
+/// Size of a cache line in bytes.
 const CACHE_LINE: usize = 64;
 
-/// How many used-up slabs are looked at before a new one is allocated.
+/// Retired slabs tried before a new slab is allocated.
 const SLABS_TRIED: usize = 4;
-/// How many used-up slabs a pool waits for at most.
+/// Maximum number of retired slabs. More are given up.
 const SLABS_KEPT: usize = 256;
 
 #[cfg(test)]

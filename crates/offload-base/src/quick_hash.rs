@@ -1,12 +1,12 @@
-//! A quick hash for tables whose keys nobody hostile chooses.
+//! A fast hash for tables with keys that no attacker chooses.
 //!
-//! What an administrator or a keying daemon puts into a table may be looked up by anybody's packets: a look-up that finds
-//! nothing ends at the first free place, for any key. So such tables need no secret, and a few multiplications do.
-//! Tables that packets *fill* are for a keyed hash, such as the standard library's.
+//! Such a table is filled by an administrator or a keying daemon, while anybody's packets may look up keys in it. A
+//! look-up of an absent key ends at the first free slot, so an attacker gains nothing by choosing keys. The hash
+//! therefore needs no secret. A table that packets *fill* needs a keyed hash, such as the standard library's.
 
 use core::hash::{BuildHasher, Hasher};
 
-/// Builds [`QuickHasher`]s. All are alike: the same keys give the same table in every run.
+/// A builder of [`QuickHasher`]s. All hashers are alike, so equal keys give equal tables in every run.
 ///
 /// ```
 /// use offload_base::quick_hash::QuickHash;
@@ -19,7 +19,8 @@ use core::hash::{BuildHasher, Hasher};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QuickHash;
 
-/// Folds words into a state, each by one multiplication of 64 by 64 bits whose halves are added without carry.
+/// A hasher that folds each word into its state by one 64 by 64 bit multiplication, and adds the product's halves
+/// without carry.
 ///
 /// ```
 /// use core::hash::{BuildHasher, Hasher};
@@ -56,6 +57,7 @@ impl Hasher for QuickHasher {
         let rest = words.remainder();
         if !rest.is_empty() {
             let word = rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            // The length in the top byte keeps trailing zero bytes significant.
             self.write_u64(word ^ (rest.len() as u64) << 56);
         }
     }
@@ -74,6 +76,8 @@ impl Hasher for QuickHasher {
 
     #[inline]
     fn write_u64(&mut self, value: u64) {
+        // The rotation makes the hash depend on the order of the words.
+        // The multiplier is odd, so the low half of the product alone already is a permutation of the input.
         self.0 = folded(self.0.rotate_left(23) ^ value, MULTIPLIER);
     }
 
@@ -83,6 +87,7 @@ impl Hasher for QuickHasher {
 
     #[inline]
     fn finish(&self) -> u64 {
+        // One more multiplication, because hash tables use the upper and the lower bits of the result.
         folded(self.0, START)
     }
 }
@@ -93,7 +98,7 @@ fn folded(one: u64, other: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Digits of pi and of the golden ratio, made odd: nobody's choice.
+/// Start and multiplier: digits of pi and of the golden ratio, made odd.
 const START: u64 = 0x2437_85a3_0888_68d3;
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -102,7 +107,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Hash tables take places by the lower bits and tell neighbours apart by the upper seven.
+    /// A hash table takes the slot from the lower bits, and compares the upper seven before it compares keys.
     #[test]
     fn keys_that_are_counted_up_spread() {
         let hashes: Vec<u64> =
@@ -121,7 +126,7 @@ mod tests {
         let different = [&[][..], &[0], &[0, 0], &[0, 1], &[1, 0], &[0; 8], &[0; 9], &[1, 0, 0, 0, 0, 0, 0, 0, 0]];
         let hashes: HashSet<u64> = different.into_iter().map(hash).collect();
         assert_eq!(hashes.len(), different.len());
-        // Written alone, without the length that goes before a slice.
+        // `write` alone, because hashing a slice writes its length first.
         let alone = |bytes: &[u8]| {
             let mut hasher = QuickHash.build_hasher();
             hasher.write(bytes);

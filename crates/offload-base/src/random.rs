@@ -1,14 +1,15 @@
-//! One source of randomness for a run, an independent generator for each component.
+//! Randomness for a run: one source, and an independent generator for each component.
 //!
-//! A component that draws more numbers does not shift another's: every stream is keyed by its own name. The source is a
-//! [`Seed`], so that the run can be repeated, or a secret of the system's, so that nobody can guess what is drawn.
+//! Each generator is keyed by the component's name, so a component that draws more numbers does not shift the numbers
+//! of another one. The source is a [`Seed`], which makes a run repeatable, or a secret from the system, which nobody
+//! can guess.
 
 use core::fmt;
 use rand_chacha::{ChaCha8Rng, ChaCha20Rng};
 use rand_core::{Rng as _, SeedableRng};
 use std::io;
 
-/// The seed of a run. Print it: with it, a run is repeated to the byte.
+/// The seed of a run. Print the seed, because it repeats the run byte for byte.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -23,21 +24,22 @@ use std::io;
 pub struct Seed(pub u64);
 
 impl Seed {
-    /// The generator of the component called `name`.
+    /// Returns the generator of the component called `name`.
     pub fn stream(self, name: &str) -> Rng {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&self.0.to_le_bytes());
+        // The name is part of the key, so streams of different names are independent for any seed.
         key[8..16].copy_from_slice(&fingerprint(name).to_le_bytes());
         Rng(ChaCha8Rng::from_seed(key))
     }
 
-    /// A seed for the part of the run called `name`, to derive further streams from.
+    /// Derives a seed for the part of the run called `name`.
     pub fn derive(self, name: &str) -> Seed {
         Seed(self.stream(name).next_u64())
     }
 }
 
-/// Where the random numbers of a component come from: a seed that repeats them, or the system.
+/// The source of a component's random numbers: a seed, or the system.
 ///
 /// ```
 /// use offload_base::{RandomSource, Seed};
@@ -56,22 +58,22 @@ pub struct RandomSource(Origin);
 #[derive(Clone, PartialEq, Eq)]
 enum Origin {
     Seeded(Seed),
-    /// A key that nobody else knows.
+    /// A key from the system's generator.
     Secret([u8; 32]),
 }
 
 impl RandomSource {
-    /// A source that nobody can guess: 256 bits of the system's generator.
+    /// Creates a source that nobody can guess, keyed with 256 bits of the system's generator.
     ///
     /// # Errors
-    /// If the system has none to give.
+    /// If the system provides no randomness.
     pub fn from_system() -> io::Result<RandomSource> {
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(io::Error::from)?;
         Ok(RandomSource(Origin::Secret(key)))
     }
 
-    /// The generator of the component called `name`.
+    /// Returns the generator of the component called `name`.
     pub fn stream(&self, name: &str) -> Rng {
         match &self.0 {
             Origin::Seeded(seed) => seed.stream(name),
@@ -79,7 +81,7 @@ impl RandomSource {
         }
     }
 
-    /// A source for the part called `name`, to derive further streams from.
+    /// Derives a source for the part called `name`.
     pub fn derive(&self, name: &str) -> RandomSource {
         RandomSource(match &self.0 {
             Origin::Seeded(seed) => Origin::Seeded(seed.derive(name)),
@@ -87,14 +89,16 @@ impl RandomSource {
         })
     }
 
-    /// Whether the seed tells everything drawn from this.
+    /// Tests whether the numbers follow from a seed.
     pub fn is_seeded(&self) -> bool {
         matches!(self.0, Origin::Seeded(_))
     }
 
-    /// A key of its own for each name: who knows one learns nothing of the others.
+    /// Derives a key for `name`. One derived key reveals nothing about the others.
     fn key(&self, name: &str) -> [u8; 32] {
+        // Both callers have matched `Secret`; the zero key is never used.
         let Origin::Secret(secret) = &self.0 else { return [0; 32] };
+        // ChaCha20 with one stream per name is a pseudorandom function of the name.
         let mut rng = ChaCha20Rng::from_seed(*secret);
         rng.set_stream(fingerprint(name));
         let mut key = [0; 32];
@@ -109,7 +113,7 @@ impl From<Seed> for RandomSource {
     }
 }
 
-/// Without the secret.
+/// Omits the secret.
 impl fmt::Debug for RandomSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
@@ -119,30 +123,30 @@ impl fmt::Debug for RandomSource {
     }
 }
 
-/// A generator: portable, and with a seed the same on every machine. For keys of real connections only from the
-/// [system](RandomSource::from_system).
+/// A portable random number generator: with a seed, it draws the same numbers on every machine. Generate keys of real
+/// connections only from the [system](RandomSource::from_system).
 ///
 /// See [`RandomSource`] for an example.
 #[derive(Clone, Debug)]
 pub struct Rng(ChaCha8Rng);
 
 impl Rng {
-    /// 64 random bits.
+    /// Draws 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// 32 random bits.
+    /// Draws 32 bits.
     pub fn next_u32(&mut self) -> u32 {
         self.0.next_u32()
     }
 
-    /// Fills `bytes` with random ones.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         self.0.fill_bytes(bytes);
     }
 
-    /// True with `probability`: 0 never, 1 always. Draws nothing at either end.
+    /// Returns true with the given probability. Draws nothing if the probability is 0 or 1.
     pub fn chance(&mut self, probability: f64) -> bool {
         if probability <= 0.0 {
             false
@@ -153,23 +157,23 @@ impl Rng {
         }
     }
 
-    /// A number from `0..bound`.
+    /// Draws a number from `0..bound`.
     ///
     /// # Panics
     /// If `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
-        assert!(bound > 0, "there is no number below zero");
-        // Multiply-shift: its bias is under bound / 2^64, far beneath what a simulation could show.
+        assert!(bound > 0, "the bound must not be zero");
+        // Multiply-shift. Its bias is below bound / 2^64, too small for any simulation to show.
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from `0.0..1.0`, in steps of 2^-53.
+    /// Draws a number from `0.0..1.0`, in steps of 2^-53.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// FNV-1a, 64 bits: names to stream keys.
+/// Hashes a name to a stream key (FNV-1a, 64 bits).
 fn fingerprint(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -1,7 +1,7 @@
 //! TCP sequence numbers.
 //!
-//! Invariant: comparisons are only meaningful between numbers less than 2^31 apart (RFC 9293 3.4), so `Seq`
-//! has no total order; it offers `before` and `after` instead.
+//! Invariant: a comparison is only meaningful between numbers less than 2^31 apart (RFC 9293 3.4). `Seq` therefore has
+//! no total order, but the methods `before` and `after`.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
@@ -22,42 +22,42 @@ use core::ops::{Add, AddAssign, Sub};
 pub struct Seq(pub u32);
 
 impl Seq {
-    /// Whether this byte comes before `other` in the stream.
+    /// Tests whether this byte comes before `other` in the stream.
     pub const fn before(self, other: Seq) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 
-    /// Whether this byte comes after `other` in the stream.
+    /// Tests whether this byte comes after `other` in the stream.
     pub const fn after(self, other: Seq) -> bool {
         other.before(self)
     }
 
-    /// `self` is before `other` or the same.
+    /// Tests whether `self` is before `other` or equal.
     pub const fn at_or_before(self, other: Seq) -> bool {
         !other.before(self)
     }
 
-    /// `self` is after `other` or the same.
+    /// Tests whether `self` is after `other` or equal.
     pub const fn at_or_after(self, other: Seq) -> bool {
         !self.before(other)
     }
 
-    /// Whether `self` lies in the half-open range `start..end`.
+    /// Tests whether `self` lies in the half-open range `start..end`.
     pub const fn within(self, start: Seq, end: Seq) -> bool {
         self.at_or_after(start) && self.before(end)
     }
 
-    /// Bytes from `earlier` up to here, going forward, modulo 2^32.
+    /// Returns the number of bytes from `earlier` up to `self`, modulo 2^32.
     pub const fn distance_from(self, earlier: Seq) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 
-    /// The earlier of the two.
+    /// Returns the earlier of two numbers.
     pub const fn min(self, other: Seq) -> Seq {
         if other.before(self) { other } else { self }
     }
 
-    /// The later of the two.
+    /// Returns the later of two numbers.
     pub const fn max(self, other: Seq) -> Seq {
         if other.after(self) { other } else { self }
     }
@@ -83,7 +83,7 @@ impl Sub<u32> for Seq {
     }
 }
 
-/// The signed distance, negative if the left-hand number comes first.
+/// Computes the signed distance. It is negative if the left-hand number comes first.
 impl Sub for Seq {
     type Output = i32;
     fn sub(self, other: Seq) -> i32 {

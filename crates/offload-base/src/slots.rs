@@ -1,8 +1,8 @@
-//! The slots of a server's connections, and which connection gives way when none is free.
+//! The connection slots of a server, and the choice of a connection to revoke when no slot is free.
 //!
-//! Invariant: at most `limit` connections hold a slot. A connection that has a request under way is never revoked. Strangers, the
-//! connections without a request that counts so far, give way before idle connections, and the network with the most of them first:
-//! one address cannot shut out the others.
+//! Invariant: at most `limit` connections hold a slot, and a connection with a request in progress is never revoked.
+//! Strangers are connections without an authenticated request so far. Strangers are revoked before idle connections,
+//! and of each kind the network with the most slots loses one first, so one address cannot shut out the others.
 
 use core::cmp::Reverse;
 use core::future::poll_fn;
@@ -12,7 +12,7 @@ use core::task::{Context, Poll, Waker};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The slots of a server's connections. A clone shares them.
+/// The connection slots of a server. Clones share the slots.
 ///
 /// ```
 /// use offload_base::slots::ConnectionSlots;
@@ -41,9 +41,9 @@ struct State {
     held: HashMap<u64, Holder>,
     strangers: Crowd,
     idle: Crowd,
-    /// Callers that wait for a slot, first come first.
+    /// Wakers of callers that wait for a slot, first come first served.
     waiting: BTreeMap<u64, Waker>,
-    /// The number of the next slot, waiting caller or idle period.
+    /// Number of the next slot, waiting caller or idle period.
     next: u64,
 }
 
@@ -54,14 +54,14 @@ struct Holder {
     revocation: Arc<Mutex<Revocation>>,
 }
 
-/// Tells a connection that its slot was revoked.
+/// A flag that tells a connection that its slot was revoked.
 #[derive(Debug, Default)]
 struct Revocation {
     is_revoked: bool,
     waker: Option<Waker>,
 }
 
-/// The state of a connection. The number is the age of its entry in the crowd of its kind.
+/// The state of a connection. The number is the age of the connection's entry in its crowd.
 #[derive(Clone, Copy, Debug)]
 enum Standing {
     Stranger(u64),
@@ -75,8 +75,8 @@ impl ConnectionSlots {
         ConnectionSlots(Arc::new(Shared { limit, state: Mutex::default() }))
     }
 
-    /// Takes a slot for a stranger from `address`, revoking another connection's slot if none is free. `None` if every connection has a
-    /// request under way.
+    /// Takes a slot for a stranger from `address`, and revokes another connection's slot if no slot is free. Returns
+    /// `None` if every connection has a request in progress.
     pub fn acquire(&self, address: IpAddr) -> Option<ConnectionSlot> {
         let (slot, revoked) = {
             let mut state = self.0.lock();
@@ -86,11 +86,12 @@ impl ConnectionSlots {
         Some(slot)
     }
 
-    /// Takes a slot as [`acquire`](ConnectionSlots::acquire) does, and waits for one if there is none.
+    /// Takes a slot like [`acquire`](ConnectionSlots::acquire), but waits until one can be had.
     pub async fn acquire_waiting(&self, address: IpAddr) -> ConnectionSlot {
         let ticket = Ticket { slots: self, number: self.0.lock().number() };
         poll_fn(|cx| {
             let mut state = self.0.lock();
+            // Only the caller that has waited longest may take a slot, so a later caller cannot overtake it.
             if state.waiting.first_key_value().is_none_or(|(first, _)| *first >= ticket.number)
                 && let Some((slot, revoked)) = self.take(&mut state, address)
             {
@@ -100,17 +101,19 @@ impl ConnectionSlots {
             }
             let replaced = state.waiting.insert(ticket.number, cx.waker().clone());
             drop(state);
+            // A waker may be the last owner of its task, and the task may own a slot: drop it without the lock.
             drop(replaced);
             Poll::Pending
         })
         .await
     }
 
-    /// Takes a slot. Returns the waker of the connection whose slot was revoked, too. Wakers are woken and dropped without the lock: one may be the
-    /// last of a task that has a slot.
+    /// Takes a slot, and returns it with the waker of the revoked connection, if any. The caller wakes and drops wakers
+    /// after unlocking, because a waker may be the last owner of a task that owns a slot.
     fn take(&self, state: &mut State, address: IpAddr) -> Option<(ConnectionSlot, Option<Waker>)> {
         let mut revoked = None;
         if state.held.len() >= self.0.limit {
+            // Strangers come first: an idle connection has proved that it belongs to a known client.
             let victim = state.strangers.first().or_else(|| state.idle.first())?;
             revoked = state.remove(victim)?.revoke();
         }
@@ -134,12 +137,12 @@ pub struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    /// Notes that a request of a known client is under way: the slot cannot be revoked.
+    /// Notes that a request of an authenticated client is in progress. The slot cannot be revoked.
     pub fn set_busy(&self) {
         self.shared.lock().set(self.number, |_| Standing::Busy);
     }
 
-    /// Notes that a busy connection waits for its next request: the slot can be revoked. A stranger stays one.
+    /// Notes that a busy connection waits for its next request. The slot can be revoked. A stranger remains a stranger.
     pub fn set_idle(&self) {
         let mut state = self.shared.lock();
         if state.held.get(&self.number).is_some_and(|holder| matches!(holder.standing, Standing::Busy)) {
@@ -148,12 +151,12 @@ impl ConnectionSlot {
         }
     }
 
-    /// Tests whether the slot was given to another connection.
+    /// Tests whether the slot was revoked.
     pub fn is_revoked(&self) -> bool {
         lock(&self.revocation).is_revoked
     }
 
-    /// Polls until the slot was given to another connection: this one has to end.
+    /// Polls until the slot is revoked. The connection must then be closed.
     pub fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut revocation = lock(&self.revocation);
         if revocation.is_revoked {
@@ -165,12 +168,12 @@ impl ConnectionSlot {
         Poll::Pending
     }
 
-    /// Waits until the slot was given to another connection: this one has to end.
+    /// Waits until the slot is revoked. The connection must then be closed.
     pub async fn revoked(&self) {
         poll_fn(|cx| self.poll_revoked(cx)).await;
     }
 
-    /// Runs `work`. Returns `None` if the slot is given to another connection first.
+    /// Runs `work`. Returns `None` if the slot is revoked first.
     pub async fn unless_revoked<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -190,7 +193,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// A waiting caller's place in the queue, given up when the caller enters or is dropped.
+/// A waiting caller's place in the queue, released when the caller takes a slot or is dropped.
 struct Ticket<'a> {
     slots: &'a ConnectionSlots,
     number: u64,
@@ -200,7 +203,8 @@ impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let mut state = self.slots.0.lock();
         let removed = state.waiting.remove(&self.number);
-        // The caller may have been woken for a slot that it did not take.
+        // The caller may have been woken for a slot and dropped before taking it. The slot then goes to the next
+        // caller.
         state.wake_first();
         drop(state);
         drop(removed);
@@ -262,7 +266,8 @@ impl State {
     }
 }
 
-/// The slots of one kind, ordered for revocation: first the network with the most slots, and of equal networks the one with the oldest.
+/// The slots of one kind, ordered for revocation: the network with the most slots comes first, and of equal networks
+/// the one with the oldest slot.
 #[derive(Debug, Default)]
 struct Crowd {
     /// Slot numbers by age, per network.
@@ -297,14 +302,15 @@ impl Crowd {
         }
     }
 
-    /// Returns the slot that gives way first.
+    /// Returns the slot to revoke first.
     fn first(&self) -> Option<u64> {
         let (_, Reverse(age), network) = self.ranks.last()?;
         self.networks.get(network)?.get(age).copied()
     }
 }
 
-/// Returns the network that one host can choose its addresses from: an IPv4 address, or an IPv6 subnet of 64 bits (RFC 4291 2.5.1).
+/// Returns the network within which one host can choose its address: an IPv4 address, or a 64-bit IPv6 prefix (RFC 4291
+/// 2.5.1).
 fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
@@ -337,11 +343,11 @@ mod tests {
         assert_eq!((revoked(&many), idle.is_revoked(), early.is_revoked()), (902, false, false));
         let late = slots.acquire(other).unwrap();
         assert_eq!((revoked(&many), late.is_revoked()), (903, false));
-        // The oldest connections go first.
+        // The oldest connections are revoked first.
         assert!(many[..903].iter().all(ConnectionSlot::is_revoked));
     }
 
-    /// A task that is never run, and ends with its last waker.
+    /// A task that is never polled, and is freed with its last waker.
     struct Task {
         slot: ConnectionSlot,
     }
@@ -362,7 +368,7 @@ mod tests {
         let busy = slots.acquire(address("192.0.2.2")).unwrap();
         assert_eq!(known.strong_count(), 0);
         busy.set_busy();
-        // A future that waits for a slot is dropped, or another task polls it.
+        // The future of a waiting caller is dropped, or polled by another task.
         for moves in [false, true] {
             let twice = ConnectionSlots::new(1);
             let task = Arc::new(Task { slot: twice.acquire(address("192.0.2.1")).unwrap() });
@@ -393,7 +399,7 @@ mod tests {
         first.set_idle();
         let new = slots.acquire(other).unwrap();
         assert_eq!([&first, &second, &busy, &new].map(ConnectionSlot::is_revoked), [false, true, false, false]);
-        // A revoked connection changes nothing any more.
+        // A revoked connection no longer affects the slots.
         second.set_busy();
         drop(second);
         new.set_busy();
@@ -436,7 +442,7 @@ mod tests {
         assert_eq!(woken(), 0);
         first.set_idle();
         assert_eq!(woken(), 1);
-        // The woken caller goes away, and the next caller has its turn.
+        // The woken caller is dropped, and the next caller is served.
         assert!(two.as_mut().poll(cx).is_pending());
         drop(one);
         assert_eq!(woken(), 1);
@@ -444,7 +450,7 @@ mod tests {
         assert!(woken() >= 1 && first.poll_revoked(cx).is_ready() && !second.is_revoked());
     }
 
-    /// Any sequence of events keeps the limit, and the crowds hold the same slots as the table.
+    /// Keeps the limit under any sequence of events. The crowds list the same slots as the table.
     #[test]
     fn any_course_keeps_the_limit() {
         let mut random = crate::Seed(7).stream("slots");

@@ -1,28 +1,28 @@
-//! The tasks that wait for a stream: its reader, its writer, and a protocol above that waits for news of the device.
+//! The tasks that wait for one stream: its reader, its writer, and a protocol layer that listens for device events.
 //!
-//! A transport keeps one waker for each thing that can be waited for. What more than one task waits for is therefore asked
-//! for in the name of all of them: `Tasks` is the waker, and wakes each that is waiting.
+//! A transport stores one waker per event, but several tasks may wait for the same event. The transport is therefore
+//! given the waker of `Tasks`, which wakes all waiting tasks.
 //!
-//! Invariant: a task that said that it waits is woken by the next wake, whichever task polled last.
+//! Invariant: every task that registered is woken by the next wake, no matter which task polled last.
 
 use core::task::{Context, Waker};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
 
-/// The wakers of the waiting tasks.
+/// The wakers of the waiting tasks, by [`Task`].
 #[derive(Debug, Default)]
 struct Tasks {
     waiting: Mutex<[Option<Waker>; TASKS]>,
 }
 
-/// The role of a task that waits for a stream.
+/// The role of a task at a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Receives.
     Reader,
     /// Sends.
     Writer,
-    /// Waits for news of the device.
+    /// Waits for device events.
     Listener,
 }
 
@@ -52,10 +52,11 @@ impl Default for WaitingTasks {
 }
 
 impl WaitingTasks {
-    /// Notes that `task` waits from now on.
+    /// Registers `task` as waiting.
     pub fn wait(&self, task: Task, cx: &Context<'_>) {
         let mut waiting = self.tasks.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = &mut waiting[task as usize];
+        // Cloning a waker costs an atomic operation, and most polls come from the same task as before.
         if !kept.as_ref().is_some_and(|kept| kept.will_wake(cx.waker())) {
             *kept = Some(cx.waker().clone());
         }
@@ -76,7 +77,7 @@ impl WaitingTasks {
         self.tasks.wake_but(None, false);
     }
 
-    /// Wakes all waiting tasks except `task`, which goes on waiting.
+    /// Wakes all waiting tasks except `task`, which keeps waiting.
     pub fn wake_others(&self, task: Task) {
         self.tasks.wake_but(Some(task), true);
     }
@@ -95,7 +96,7 @@ impl Tasks {
             let kept = woken[task as usize].take();
             waiting[task as usize] = kept.filter(|_| waits_on);
         }
-        drop(waiting); // a waker may do anything, such as poll
+        drop(waiting); // A waker may poll its task at once, and the task may register again.
         woken.into_iter().flatten().for_each(Waker::wake);
     }
 }

@@ -1,8 +1,9 @@
-//! What people write and read: rates, and errors with their causes.
+//! Text for people: parsing of rates, formatting of errors.
 
 use core::error::Error;
 
-/// Bits per second, as people write them: `9G`, `2.5M`, `400`; from 1 to 10^15. `None`: the text is no rate.
+/// Parses a rate in bits per second, such as `9G`, `2.5M` or `400`, from 1 to 10^15. Returns `None` if the text is not
+/// a rate.
 ///
 /// ```
 /// use offload_base::text::bits_per_second;
@@ -19,10 +20,11 @@ pub fn bits_per_second(text: &str) -> Option<u64> {
         _ => (text, 1.0),
     };
     let bits = number.parse::<f64>().ok()? * factor;
+    // The upper bound is below 2^53, so the conversion from `f64` loses no digit.
     (1.0..=1e15).contains(&bits).then_some(bits as u64)
 }
 
-/// An error with its causes, each told once.
+/// Formats an error with its causes. A cause that is already part of the text is left out.
 ///
 /// ```
 /// use offload_base::text::with_causes;
@@ -34,6 +36,7 @@ pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let more = error.to_string();
+        // Many error types print their source themselves. Repeating it would read like two faults.
         if !text.contains(&more) {
             text += &format!(": {more}");
         }

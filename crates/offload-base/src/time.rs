@@ -1,14 +1,14 @@
-//! Time as the cores see it: nanoseconds since the start of a run.
+//! Time for state machines: nanoseconds since the start of a run.
 //!
-//! State machines take `now: Instant` and answer with the `Instant` of their next event. They never ask a
-//! clock; only the shells around them hold a [`Clock`].
+//! State machines take `now: Instant` and return the `Instant` of their next event. They never read a clock. Only the
+//! shells around them own a [`Clock`].
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 use core::task::{Context, Poll};
 use core::time::Duration;
 
-/// A point in time, in nanoseconds since the start of the run. It lasts 584 years before it saturates.
+/// A point in time, in nanoseconds since the start of the run. Saturates after 584 years.
 ///
 /// ```
 /// use core::time::Duration;
@@ -24,30 +24,30 @@ pub struct Instant(u64);
 impl Instant {
     /// The start of the run.
     pub const ZERO: Instant = Instant(0);
-    /// Later than every event: a deadline that never comes.
+    /// An instant later than every event: a deadline that never comes.
     pub const MAX: Instant = Instant(u64::MAX);
 
-    /// The instant `nanos` nanoseconds after the start.
+    /// Creates the instant `nanos` nanoseconds after the start.
     pub const fn from_nanos(nanos: u64) -> Instant {
         Instant(nanos)
     }
 
-    /// Nanoseconds since the start of the run.
+    /// Returns the nanoseconds since the start of the run.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole microseconds since the start of the run.
+    /// Returns the whole microseconds since the start of the run.
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// Whole milliseconds since the start of the run.
+    /// Returns the whole milliseconds since the start of the run.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// The time from `earlier` to here; zero if `earlier` is the later one.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
     pub const fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -57,6 +57,7 @@ impl Instant {
 impl Add<Duration> for Instant {
     type Output = Instant;
     fn add(self, span: Duration) -> Instant {
+        // A span beyond 584 years ends at `Instant::MAX`, which is never reached anyway.
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         Instant(self.0.saturating_add(nanos))
     }
@@ -68,7 +69,7 @@ impl AddAssign<Duration> for Instant {
     }
 }
 
-/// The time from the right-hand instant to the left-hand one; zero if that would be negative.
+/// Returns the time from the right-hand instant to the left-hand one, or zero if it would be negative.
 impl Sub for Instant {
     type Output = Duration;
     fn sub(self, earlier: Instant) -> Duration {
@@ -82,14 +83,14 @@ impl fmt::Debug for Instant {
     }
 }
 
-/// Tells the time to the shells around the cores: a virtual clock that jumps from event to event, or a real one.
+/// A clock for the shells around the state machines: virtual, jumping from event to event, or real.
 pub trait Clock: Send + Sync {
-    /// The present instant; never earlier than one told before.
+    /// Returns the present instant, which never decreases.
     fn now(&self) -> Instant;
 }
 
-/// The machine's monotonic clock, counted from the moment this was made. Copies agree: give all parts of a
-/// real-time run copies of one.
+/// The machine's monotonic clock, with the moment of its creation as zero. Copies agree, so all parts of a real-time
+/// run use copies of one clock.
 ///
 /// ```
 /// use offload_base::{Clock, RealClock};
@@ -104,12 +105,12 @@ pub struct RealClock {
 }
 
 impl RealClock {
-    /// A clock that shows zero now.
+    /// Creates a clock that shows zero now.
     pub fn new() -> RealClock {
         RealClock { start: std::time::Instant::now() }
     }
 
-    /// When the machine's clock shows what is `instant` here; `None` if it never will.
+    /// Converts `instant` to the machine's clock. Returns `None` if it cannot represent the instant.
     pub fn to_std(self, instant: Instant) -> Option<std::time::Instant> {
         self.start.checked_add(instant - Instant::ZERO)
     }
@@ -127,14 +128,14 @@ impl Clock for RealClock {
     }
 }
 
-/// Makes alarms on a clock: what a runtime, virtual or real, gives to the shells that wait.
+/// A clock that also makes alarms. A runtime, virtual or real, provides it to the shells that wait.
 ///
 /// ```
 /// use core::task::{Context, Poll, Waker};
 /// use offload_base::Instant;
 /// use offload_base::time::{Alarm, Clock, Timers};
 ///
-/// /// A clock that stands still, for a test of what is late already.
+/// /// A clock that stands still, for a test of past deadlines.
 /// struct Stopped(Instant);
 ///
 /// impl Clock for Stopped {
@@ -161,18 +162,19 @@ impl Clock for RealClock {
 /// assert!(alarm.poll(&mut cx, Some(Instant::from_nanos(6))).is_pending());
 /// ```
 pub trait Timers: Clock {
-    /// A new alarm, for one waiting task.
+    /// Creates an alarm for one waiting task.
     fn alarm(&self) -> Box<dyn Alarm>;
 }
 
-/// One task's wait for a point in time, set anew at each poll.
+/// The wait of one task for a point in time. Each poll sets the time anew.
 pub trait Alarm: Send {
-    /// Ready when `deadline` has come. Otherwise the task is woken then, and no longer at an earlier call's
-    /// deadline; `None` waits for nothing. A runtime may be late, by a millisecond in real time; never early.
+    /// Returns `Ready` once `deadline` has come. Otherwise wakes the task at the deadline, and no longer at the
+    /// deadline of an earlier call. `None` never wakes the task. An alarm may be late, by a millisecond in real time,
+    /// but is never early.
     fn poll(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()>;
 }
 
-/// The earlier of two optional deadlines.
+/// Returns the earlier of two optional deadlines.
 ///
 /// ```
 /// use offload_base::{Instant, time::earliest};

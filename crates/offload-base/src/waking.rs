@@ -1,8 +1,8 @@
-//! A lock under which no task is woken.
+//! A mutex that wakes tasks only after it is unlocked.
 //!
-//! A waker may run code of its executor at once: poll the task, or drop it with all of its futures. If such a future takes the lock that
-//! the caller of [`Waker::wake`] holds, the thread waits for itself. So state under a [`WakingMutex`] collects the tasks to be woken in a
-//! [`WakeList`], and the guard wakes them after it has unlocked the mutex.
+//! A waker may run its executor's code at once: it may poll the task, or drop the task with all its futures. If such a
+//! future locks the mutex that the caller of [`Waker::wake`] holds, the thread deadlocks. State under a [`WakingMutex`]
+//! therefore collects tasks in a [`WakeList`], and the guard wakes these tasks after unlocking.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -10,14 +10,14 @@ use core::task::Waker;
 use smallvec::SmallVec;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Tasks to be woken, in the order in which they were added. Dropping the list wakes them.
+/// A list of tasks to wake, in the order of their addition. Dropping the list wakes the tasks.
 ///
 /// See [`WakingMutex`] for an example.
 #[derive(Debug, Default)]
 pub struct WakeList(SmallVec<[Waker; 4]>);
 
 impl WakeList {
-    /// Adds tasks.
+    /// Adds tasks to the list.
     pub fn add(&mut self, tasks: impl IntoIterator<Item = Waker>) {
         self.0.extend(tasks);
     }
@@ -29,15 +29,16 @@ impl Drop for WakeList {
     }
 }
 
-/// State under a lock, with the list of tasks that its events wake.
+/// State that lists the tasks to wake after the unlock.
 ///
 /// See [`WakingMutex`] for an example.
 pub trait Wakes {
-    /// Returns the list of tasks to be woken after the unlock.
+    /// Returns the list of tasks to wake after the unlock.
     fn wake_list(&mut self) -> &mut WakeList;
 }
 
-/// A mutex whose guard first unlocks it, and then wakes the tasks of the state's [`WakeList`]. A panic under the lock does not poison it.
+/// A mutex with a guard that wakes the tasks in the state's [`WakeList`] after unlocking. A panic does not poison the
+/// mutex.
 ///
 /// ```
 /// use offload_base::{WakeList, Wakes, WakingMutex};
@@ -85,16 +86,17 @@ impl<T: Wakes> WakingMutex<T> {
 pub struct WakingGuard<'a, T: Wakes> {
     mutex: &'a WakingMutex<T>,
     state: MutexGuard<'a, T>,
-    /// Behind the guard, because fields are dropped in order.
+    /// The tasks to wake. Declared after the lock's guard, because fields are dropped in the order of declaration.
     woken: WakeList,
 }
 
 impl<'a, T: Wakes> WakingGuard<'a, T> {
-    /// Wakes the tasks of the list with the state unlocked meanwhile. Keeps the lock if there are none.
+    /// Unlocks the state, wakes the listed tasks and locks again. Keeps the lock if the list is empty.
     pub fn relock(mut guard: Self) -> WakingGuard<'a, T> {
         if guard.state.wake_list().0.is_empty() {
             return guard;
         }
+        // Dropping the guard unlocks first and wakes then, so the woken tasks may take the lock.
         let mutex = guard.mutex;
         drop(guard);
         mutex.lock()
@@ -118,7 +120,7 @@ impl<T: Wakes> DerefMut for WakingGuard<'_, T> {
 impl<T: Wakes> Drop for WakingGuard<'_, T> {
     fn drop(&mut self) {
         let list = self.state.wake_list();
-        // Most guards wake nobody, and the list is 80 bytes long.
+        // Most guards wake nobody, and moving an empty list would copy 80 bytes.
         if !list.0.is_empty() {
             self.woken = core::mem::take(list);
         }
@@ -147,7 +149,7 @@ mod tests {
         }
     }
 
-    /// A task that counts how often it was woken while the state was unlocked.
+    /// A task that counts the wakes that happened while the state was unlocked.
     #[derive(Default)]
     struct Task {
         state: WakingMutex<State>,

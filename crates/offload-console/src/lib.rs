@@ -1,9 +1,9 @@
 //! Output of programs: lines on standard error that never stop the program, and results on standard output.
 //!
-//! `println!` and `eprintln!` panic if the write fails, and wait for ever for a pipe that nobody reads.
+//! `println!` and `eprintln!` panic if the write fails, and wait forever for a pipe that nobody reads.
 //!
-//! Invariant: [`say!`] never panics, never fails, and waits 200 ms at most for a reader, once until the reader is back. Lost lines are
-//! counted, and the next line that can be written is preceded by their number.
+//! Invariant: [`say!`] never panics and never fails. The wait for a reader takes at most 200 ms, and is not repeated
+//! until the reader is back. Lost lines are counted, and the next line written is preceded by their number.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Writes a line to standard error, as `eprintln!` does. A line that cannot be written is lost.
+/// Writes a line to standard error, like `eprintln!`. A line that cannot be written is lost.
 ///
 /// ```
 /// let peer = "10.0.0.1";
@@ -32,13 +32,14 @@ macro_rules! say {
 pub fn say_line(line: fmt::Arguments<'_>) {
     static CONSOLE: Mutex<Console> = Mutex::new(Console::new(PATIENCE));
     let mut text = String::new();
-    // A value that cannot be formatted ends the line. Formatted before the lock: a value may say something itself.
+    // Formatted before the lock, because formatting a value may call `say!`. A value that fails to format ends the
+    // line.
     let _ = fmt::write(&mut text, line);
     let mut console = CONSOLE.lock().unwrap_or_else(PoisonError::into_inner);
     console.say(&mut io::stderr().lock(), format_args!("{text}"));
 }
 
-/// Writes all results of a program to standard output. A reader that has closed its end is no error.
+/// Writes the results of a program to standard output. It is no error if the reader has closed its end.
 ///
 /// ```
 /// offload_console::write_out("12 files copied\n")?;
@@ -55,8 +56,8 @@ pub fn write_out(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes the results of a program called `program` to standard output, and returns the exit status. If the results did not arrive, the
-/// status is 1 and a line on standard error says so.
+/// Writes the results of a program called `program` to standard output, and returns the exit status. If the write
+/// fails, the status is 1, and a line on standard error reports the error.
 ///
 /// ```
 /// use std::process::ExitCode;
@@ -73,7 +74,7 @@ pub fn show(program: &str, text: &str) -> ExitCode {
     }
 }
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
@@ -81,9 +82,9 @@ struct Readme;
 /// The state of standard error.
 struct Console {
     patience: Duration,
-    /// Lines that were lost since the last written line.
+    /// Number of lines lost since the last written line.
     lost: u64,
-    /// Whether the reader is so late that nobody waits for it again.
+    /// Whether the reader was late, so that writes no longer wait.
     is_stuck: bool,
 }
 
@@ -104,6 +105,7 @@ impl Console {
     }
 
     fn write(&mut self, out: &mut impl Output, text: &[u8]) -> io::Result<()> {
+        // A ready pipe takes one piece of this size without waiting. A larger write could block in the middle.
         for piece in text.chunks(MAX_ATOMIC) {
             let patience = if self.is_stuck { Duration::ZERO } else { self.patience };
             self.is_stuck = !is_ready(out, patience);
@@ -119,7 +121,7 @@ impl Console {
 #[cfg(unix)]
 use std::os::fd::AsFd as Descriptor;
 
-/// Without `poll`, writes wait.
+/// Without `poll`, writes may wait.
 #[cfg(not(unix))]
 trait Descriptor {}
 #[cfg(not(unix))]
@@ -133,7 +135,7 @@ impl<T: Write + Descriptor> Output for T {}
 fn is_ready(out: &impl Descriptor, patience: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let Ok(patience) = Timespec::try_from(patience) else { return true };
-    // An error of `poll` says nothing about the output.
+    // A failing `poll` tells nothing about the output, so the write is tried.
     poll(&mut [PollFd::new(out, PollFlags::OUT)], Some(&patience)).map_or(true, |ready| ready > 0)
 }
 
@@ -142,7 +144,7 @@ fn is_ready(_: &impl Descriptor, _: Duration) -> bool {
     true
 }
 
-/// Bytes that a ready pipe takes without waiting (`PIPE_BUF` of Linux, pipe(7)).
+/// Number of bytes that a ready pipe accepts without waiting (`PIPE_BUF` of Linux, pipe(7)).
 const MAX_ATOMIC: usize = 4096;
 const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -162,7 +164,7 @@ mod tests {
         }
         let mut reader = BufReader::new(reader);
         let mut line = String::new();
-        // It may end in the middle of a line.
+        // The output may end in the middle of a line.
         while console.lost > 0 {
             line.clear();
             reader.read_line(&mut line).unwrap();

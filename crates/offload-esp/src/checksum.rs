@@ -1,29 +1,31 @@
-//! The Internet checksum (RFC 1071) where ESP touches it: UDP around ESP, and the transport checksum that
-//! a stack left to a device which will only see it encrypted.
+//! The Internet checksum (RFC 1071) in ESP: of the UDP header around ESP, and of a transport packet that its sender
+//! left to a device. The device sees the packet only encrypted, so the checksum must be filled in before.
 
 use core::net::IpAddr;
 use offload_formats::IpView;
 use offload_formats::Sum;
 use offload_formats::protocol;
 
-/// Fills in the TCP or UDP checksum of a whole packet that `view` was read from, and that of its IPv4 header. Other
-/// protocols are left alone.
+/// Fills in the TCP or UDP checksum of a whole packet parsed as `view`, and the checksum of its IPv4 header. Packets of
+/// other protocols are not changed behind the IP header.
 pub fn fill(packet: &mut [u8], view: &IpView) {
     if !view.is_ipv6() {
         offload_formats::checksum::fill_ipv4_header(packet);
     }
+    // A fragment's transport checksum covers data in other fragments.
     if !view.fragment {
         fill_transport(&mut packet[view.header..view.total], view.protocol, view.source, view.destination);
     }
 }
 
-/// Fills in the checksum of what is behind an IP header, if it is TCP or UDP.
+/// Fills in the checksum of an IP payload, if it is TCP or UDP.
 pub fn fill_transport(text: &mut [u8], protocol: u8, source: IpAddr, destination: IpAddr) {
     let field = match protocol {
         protocol::TCP => 16,
         protocol::UDP => 6,
         _ => return,
     };
+    // A truncated header has no field to fill in.
     if field + 2 > text.len() {
         return;
     }
@@ -31,7 +33,7 @@ pub fn fill_transport(text: &mut [u8], protocol: u8, source: IpAddr, destination
     let mut sum = Sum::pseudo_header(protocol, source, destination, text.len());
     sum.add(text);
     let sum = match sum.finish() {
-        0 if protocol == protocol::UDP => 0xffff, // RFC 768: zero says that there is none
+        0 if protocol == protocol::UDP => 0xffff, // RFC 768: zero means that there is no checksum
         sum => sum,
     };
     text[field..field + 2].copy_from_slice(&sum.to_be_bytes());
@@ -65,7 +67,7 @@ mod tests {
             packet[20 + 12] = if protocol == protocol::TCP { 0x50 } else { 0 };
             let view = IpView::parse(&packet).unwrap();
             fill(&mut packet, &view);
-            // With what the sum lacks among what is summed, it comes to zero.
+            // The payload supplies the missing amount, so that the sum becomes zero.
             let lacking = [packet[20 + field], packet[20 + field + 1]];
             packet[20 + 30..20 + 32].copy_from_slice(&lacking);
             fill(&mut packet, &view);

@@ -1,6 +1,6 @@
-//! Sealing and opening: padding, trailer, encryption, ICV (RFC 4303 2.4 to 2.8; RFC 4106, 4543, 7634).
+//! Sealing and opening of packets: padding, trailer, encryption and ICV (RFC 4303 2.4 to 2.8; RFC 4106, 4543, 7634).
 //!
-//! The explicit IV is the 64-bit sequence number, which no two packets of an SA share (RFC 4106 3.1).
+//! The explicit IV is the 64-bit sequence number, which is unique within an SA (RFC 4106 3.1).
 
 use crate::{ESP_AND_IV, EspAt, ICV, trailer_len};
 use bytes::BytesMut;
@@ -8,7 +8,7 @@ use offload_api::{EspSuite, SaParams};
 use offload_base::cost::{self, Work};
 use resumable_aead::{Algorithm, Key};
 
-/// An SA's key, ready for use.
+/// An SA's expanded key.
 ///
 /// See the [crate] for an example.
 #[derive(Debug)]
@@ -20,29 +20,31 @@ pub struct Cipher {
     esn: bool,
 }
 
-/// What was found behind the payload of a packet that is authentic.
+/// The trailer of an authentic packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    /// Bytes of the payload, which starts behind the IV.
+    /// Size of the payload in bytes. The payload starts behind the IV.
     pub payload: usize,
-    /// What the payload is.
+    /// Protocol number of the payload.
     pub next_header: u8,
 }
 
 impl Trailer {
-    /// Reads the trailer of a packet that somebody else has opened.
+    /// Parses the trailer of a packet that was decrypted elsewhere, such as in a device.
     ///
     /// # Errors
-    /// If it has more padding than bytes, or other padding than it should.
+    /// If the padding is longer than the data, or has a wrong pattern.
     pub fn read(frame: &[u8], at: &EspAt) -> Result<Trailer, OpenError> {
         Trailer::of(&frame[at.esp + ESP_AND_IV..at.end - ICV])
     }
 
-    /// The trailer at the end of `data`.
+    /// Parses the trailer at the end of `data`.
     fn of(data: &[u8]) -> Result<Trailer, OpenError> {
         let [.., pad_length, next_header] = *data else { return Err(OpenError::Padding) };
+        // The pad length is authentic but chosen by the peer, so it may exceed the data.
         let payload = data.len().checked_sub(2 + usize::from(pad_length)).ok_or(OpenError::Padding)?;
-        // RFC 4303 2.4: none of these algorithms says what padding is, so it is 1, 2, 3 and on, and is looked at.
+        // RFC 4303 2.4: these algorithms specify no padding of their own, so the padding is 1, 2, 3 and so on, and is
+        // verified.
         match data[payload..].iter().zip(1..=pad_length).all(|(byte, expected)| *byte == expected) {
             true => Ok(Trailer { payload, next_header }),
             false => Err(OpenError::Padding),
@@ -50,7 +52,7 @@ impl Trailer {
     }
 }
 
-/// Why a packet could not be opened: the peer's fault, or the wire's.
+/// The reason that a packet cannot be opened: a fault of the peer or of the wire.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -76,7 +78,7 @@ pub enum OpenError {
     /// The ICV is wrong.
     #[error("the ICV is wrong")]
     Icv,
-    /// It is authentic, but has more padding than bytes, or not the padding of RFC 4303 2.4.
+    /// The packet is authentic, but its padding is longer than the data, or has a wrong pattern (RFC 4303 2.4).
     #[error("the padding is not 1, 2, 3 and so on")]
     Padding,
 }
@@ -85,23 +87,24 @@ impl Cipher {
     /// Expands the key of `sa`.
     ///
     /// # Panics
-    /// Never: an [`EspKey`](offload_api::EspKey) is as long as its suite wants.
+    /// Never, because an [`EspKey`](offload_api::EspKey) has the length that its suite requires.
     pub fn new(sa: &SaParams) -> Cipher {
         let suite = sa.key.suite();
         let algorithm = match sa.key.key().len() {
             16 => Algorithm::Aes128Gcm,
+            // Keys of 32 bytes belong to two algorithms, so the suite decides.
             _ if suite == EspSuite::ChaCha20Poly1305 => Algorithm::ChaCha20Poly1305,
             _ => Algorithm::Aes256Gcm,
         };
-        let key = Key::new(algorithm, sa.key.key()).expect("a key is as long as its suite wants");
+        let key = Key::new(algorithm, sa.key.key()).expect("the key has the length that its suite requires");
         Cipher { key, salt: *sa.key.salt(), encrypts: suite.encrypts(), spi: sa.spi, esn: sa.esn }
     }
 
-    /// Finishes a packet: `frame` holds everything up to the payload's end; the ESP header and IV at `at` are written,
-    /// trailer and ICV put behind, and all encrypted in place.
+    /// Seals a packet. `frame` holds all bytes up to the end of the payload. Writes the ESP header and IV at `at`,
+    /// appends trailer and ICV, and encrypts in place.
     ///
     /// # Panics
-    /// If there is no room for ESP header and IV at `at`.
+    /// If there is no room for the ESP header and IV at `at`.
     pub fn seal(&self, frame: &mut BytesMut, at: usize, number: u64, next_header: u8) {
         let payload_at = at + ESP_AND_IV;
         let payload = frame.len() - payload_at;
@@ -109,7 +112,7 @@ impl Cipher {
         frame[at + 4..at + 8].copy_from_slice(&(number as u32).to_be_bytes());
         frame[at + 8..payload_at].copy_from_slice(&number.to_be_bytes());
         let padding = trailer_len(payload) - 2 - ICV;
-        // RFC 4303 2.4: 1, 2, 3.
+        // RFC 4303 2.4: the padding is 1, 2, 3.
         frame.extend_from_slice(&[1, 2, 3][..padding]);
         frame.extend_from_slice(&[padding as u8, next_header]);
         let icv = {
@@ -121,11 +124,11 @@ impl Cipher {
         frame.extend_from_slice(&icv);
     }
 
-    /// Opens the packet in `frame`, in place. Whatever its `at` says must lie in the frame, as it does if it was found
+    /// Opens the packet in `frame` in place. The offsets of `at` must lie in the frame, as they do if `at` was found
     /// there.
     ///
     /// # Errors
-    /// If it is not authentic; its payload is zeros then, or as it was where nothing is encrypted.
+    /// If the packet is not authentic. Its payload is then zero, or unchanged if nothing was encrypted.
     pub fn open(&self, frame: &mut [u8], at: &EspAt, number: u64) -> Result<Trailer, OpenError> {
         let _scope = cost::work(Work::Crypto);
         let payload_at = at.esp + ESP_AND_IV;
@@ -138,6 +141,7 @@ impl Cipher {
             let (aad, aad_len) = self.aad(head, number);
             self.key.open_in_place(&nonce, &aad[..aad_len], data, &icv).map_err(|_| OpenError::Icv)?;
         } else {
+            // GMAC authenticates the payload as additional data and encrypts nothing (RFC 4543 3.3).
             let aad = self.gmac_aad(head, number, data);
             self.key.open_in_place(&nonce, &aad, &mut [], &icv).map_err(|_| OpenError::Icv)?;
         }
@@ -156,7 +160,7 @@ impl Cipher {
         sealed.expect("a packet is far shorter than the longest message")
     }
 
-    /// RFC 4106 4: salt, then the explicit IV.
+    /// Returns the nonce: the salt and the explicit IV (RFC 4106 4).
     fn nonce(&self, head: &[u8]) -> [u8; 12] {
         let mut nonce = [0; 12];
         nonce[..4].copy_from_slice(&self.salt);
@@ -164,7 +168,8 @@ impl Cipher {
         nonce
     }
 
-    /// RFC 4106 5: SPI and sequence number, all 64 bits of it where there are so many.
+    /// Returns the additional data: SPI and sequence number, with all 64 bits if the SA uses extended numbers (RFC 4106
+    /// 5).
     fn aad(&self, head: &[u8], number: u64) -> ([u8; 12], usize) {
         let mut aad = [0; 12];
         aad[..4].copy_from_slice(&head[..4]);
@@ -177,7 +182,7 @@ impl Cipher {
         }
     }
 
-    /// RFC 4543 3.3: SPI, sequence number, IV, payload and trailer.
+    /// Returns the authenticated data: SPI, sequence number, IV, payload and trailer (RFC 4543 3.3).
     fn gmac_aad(&self, head: &[u8], number: u64, data: &[u8]) -> Vec<u8> {
         let (aad, aad_len) = self.aad(head, number);
         [&aad[..aad_len], &head[8..16], data].concat()

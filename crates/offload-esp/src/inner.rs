@@ -1,4 +1,4 @@
-//! Finding ESP in a frame, and what is left once it is taken off (RFC 4303 3.4, RFC 3948 3, RFC 6040 4.2).
+//! Finding ESP in a frame, and removing it (RFC 4303 3.4, RFC 3948 3, RFC 6040 4.2).
 
 use crate::cipher::Trailer;
 use crate::outer::ECN;
@@ -10,37 +10,38 @@ use offload_formats::protocol;
 use offload_formats::view::{IpView, set_traffic_class};
 use offload_formats::{Headers, Kind};
 
-/// Where ESP is in a frame.
+/// The position of ESP in a frame.
 ///
 /// See the [crate] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EspAt {
-    /// The IP header in front of it.
+    /// IP header in front.
     pub ip: IpView,
-    /// Whether UDP is in between.
+    /// Whether there is a UDP header in front.
     pub udp: bool,
-    /// Where the ESP header starts in the frame.
+    /// Offset of the ESP header in the frame.
     pub esp: usize,
-    /// Where the packet ends.
+    /// Offset of the packet's end in the frame.
     pub end: usize,
     /// Security parameters index.
     pub spi: u32,
-    /// The lower half of the sequence number.
+    /// Lower half of the sequence number.
     pub low: u32,
 }
 
 impl EspAt {
-    /// Finds ESP in a whole Ethernet frame, behind IP or behind UDP to or from port 4500. `None`: there is none, or only
-    /// a fragment of it, or less than the least there can be.
+    /// Finds ESP in a complete Ethernet frame, behind IP, or behind UDP to or from port 4500. Returns `None` without
+    /// ESP, for a fragment, and for a packet below the minimum size.
     pub fn find(frame: &[u8]) -> Option<EspAt> {
         EspAt::of(&Headers::parse(frame), frame)
     }
 
-    /// The same of a frame whose headers were found before.
+    /// Finds ESP in a frame with known headers.
     pub fn of(headers: &Headers, frame: &[u8]) -> Option<EspAt> {
         let esp = headers.find(Kind::Esp)?;
         let ip = IpView::of_frame(headers, frame)?;
         let end = headers.end();
+        // Shorter packets have no room for a trailer, and the offsets below would overlap.
         if end < esp + ESP_AND_IV + 2 + ICV {
             return None;
         }
@@ -49,16 +50,16 @@ impl EspAt {
     }
 }
 
-/// What a packet is that UDP carries to the port of ESP in UDP, if it is no ESP (RFC 3948 2.2, 2.3).
+/// A packet at the port of ESP in UDP that is not ESP (RFC 3948 2.2, 2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotEsp {
-    /// A key exchange message, behind four zeros.
+    /// A key exchange message, behind four zero bytes.
     Ike,
-    /// One byte to keep an address translator's state alive.
+    /// A single byte that keeps the state of an address translator alive.
     KeepAlive,
 }
 
-/// Whether the packet of `ip` is one that only shares its port with ESP.
+/// Returns the kind of a packet that shares ESP's port without being ESP.
 pub fn shares_port(packet: &[u8], ip: &IpView) -> Option<NotEsp> {
     if ip.protocol != protocol::UDP || ip.fragment || !to_encapsulation_port(packet, ip) {
         return None;
@@ -70,7 +71,8 @@ pub fn shares_port(packet: &[u8], ip: &IpView) -> Option<NotEsp> {
     }
 }
 
-/// Where a datagram ends, which may be before its packet does. `None`: it says that there is more of it than there is.
+/// Returns the end of a datagram, which may precede the end of its packet. Returns `None` if the datagram's length
+/// exceeds the packet.
 fn udp_end(packet: &[u8], ip: &IpView) -> Option<usize> {
     let length = packet.get(ip.header + 4..ip.header + 6)?;
     let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
@@ -81,7 +83,7 @@ fn to_encapsulation_port(packet: &[u8], ip: &IpView) -> bool {
     ip.ports(packet).is_some_and(|(_, to)| to == UDP_ENCAPSULATION_PORT)
 }
 
-/// Why an authentic packet is not delivered: the peer made it so.
+/// The reason that an authentic packet is not delivered: a fault of the peer.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -99,7 +101,7 @@ fn to_encapsulation_port(packet: &[u8], ip: &IpView) -> bool {
 /// let at = EspAt::find(&frame).unwrap();
 /// let trailer = cipher.open(&mut frame, &at, 1)?;
 /// assert_eq!(Trailer::read(&frame, &at)?, trailer, "it is plain now");
-/// // RFC 4303 2.6: what names protocol 59 is a dummy.
+/// // RFC 4303 2.6: a packet with protocol 59 is a dummy.
 /// let dummy = Trailer { next_header: 59, ..trailer };
 /// assert_eq!(unwrap(frame, &at, &dummy, &sa), Err(UnwrapError::Dummy));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -107,30 +109,32 @@ fn to_encapsulation_port(packet: &[u8], ip: &IpView) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnwrapError {
-    /// A dummy packet, made to be discarded (RFC 4303 2.6).
+    /// The packet is a dummy, to be discarded (RFC 4303 2.6).
     #[error("a dummy packet")]
     Dummy,
-    /// What the trailer announces is not what the SA carries, or makes no sense.
-    #[error("the packet is not what the SA carries")]
+    /// The trailer announces a protocol that the SA does not carry, or contradicts the payload.
+    #[error("the packet's protocol is not one that the SA carries")]
     Mode,
-    /// RFC 6040 4.2: congestion was met on the way, and the inner packet cannot tell.
+    /// RFC 6040 4.2: there was congestion on the way, and the inner packet cannot carry the mark.
     #[error("the outer header is marked with congestion (ECN CE), and the inner packet is without ECN")]
     Ecn,
 }
 
-/// Takes outer headers, ESP header, trailer and ICV off a frame that was opened: what is left is a plain frame. Its
-/// payload stays where it is, headers move up to it.
+/// Removes outer headers, ESP header, trailer and ICV from an opened frame, and returns the plain frame. The payload is
+/// not moved; the headers are moved up to it.
 ///
 /// # Errors
-/// If what is left is no packet of the SA.
+/// If the result is not a packet of the SA.
 pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams) -> Result<BytesMut, UnwrapError> {
     if trailer.next_header == protocol::NO_NEXT_HEADER {
         return Err(UnwrapError::Dummy);
     }
     let payload_at = at.esp + ESP_AND_IV;
+    // Trailer and ICV come off first, so that the lengths below are those of the plain packet.
     frame.truncate(payload_at + trailer.payload);
     match sa.mode {
         EspMode::Transport => {
+            // Moving the headers up is cheaper than moving the payload down.
             let gap = payload_at - (ETHERNET + at.ip.header);
             frame.copy_within(..ETHERNET + at.ip.header, gap);
             frame.advance(gap);
@@ -146,6 +150,7 @@ pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams)
         }
         EspMode::Tunnel => {
             let inner = IpView::parse(&frame[payload_at..]).ok_or(UnwrapError::Mode)?;
+            // The trailer is authentic but may contradict the payload; a receiver must not guess which is right.
             let announced = if inner.is_ipv6() { protocol::IPV6 } else { protocol::IPV4 };
             if announced != trailer.next_header {
                 return Err(UnwrapError::Mode);
@@ -154,11 +159,12 @@ pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams)
             frame.copy_within(..ETHERNET - 2, ethernet);
             frame.advance(ethernet);
             frame[12..14].copy_from_slice(if inner.is_ipv6() { &[0x86, 0xdd] } else { &[0x08, 0x00] });
-            // RFC 4303 2.7: what follows the inner packet was put there to hide its length.
+            // RFC 4303 2.7: bytes behind the inner packet are padding that hides its length.
             frame.truncate(ETHERNET + inner.total);
             let outer = at.ip.traffic_class;
             let class = if sa.dscp_out { outer & !ECN | inner.traffic_class & ECN } else { inner.traffic_class };
             let class = if sa.ecn { with_ecn_of(outer & ECN, class)? } else { class };
+            // Rewriting the class needs a new header checksum, so it is only done for a change.
             if class != inner.traffic_class {
                 set_traffic_class(&mut frame[ETHERNET..], class);
             }
@@ -167,7 +173,7 @@ pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams)
     Ok(frame)
 }
 
-/// RFC 6040 4.2, figure 4.
+/// Combines the ECN fields of outer and inner header (RFC 6040 4.2, figure 4).
 fn with_ecn_of(outer: u8, class: u8) -> Result<u8, UnwrapError> {
     let ecn = match (class & ECN, outer) {
         (NOT_ECT, CE) => return Err(UnwrapError::Ecn),
@@ -189,7 +195,7 @@ const CE: u8 = 3;
 mod tests {
     use super::*;
 
-    /// ESP in UDP with so many bytes behind the UDP header, which says that there are `told`.
+    /// ESP in UDP with `bytes` bytes behind the UDP header, and the length field `told`.
     fn in_udp(bytes: usize, told: u16) -> Vec<u8> {
         let total = (28 + bytes) as u16;
         let mut frame = vec![0; 12];

@@ -1,19 +1,19 @@
-//! ESP (RFC 4303) as pure functions and small state machines: what an IPsec stack on a host and an IPsec engine in a
-//! NIC have in common. No clocks, no tables, no I/O.
+//! ESP (RFC 4303) as pure functions and small state machines, shared by an IPsec stack on a host and an IPsec engine in
+//! a NIC. Contains no clocks, tables or I/O.
 //!
 //! ```text
 //!  plain packet -- Outer: headers -- Cipher: trailer, ICV --> ESP packet
-//!  plain packet <-- unwrap: headers -- Cipher: ICV, trailer -- EspAt: where ESP is -- ESP packet
-//!                          SendNumber, ReplayWindow, Meter: may it be, and under which number
+//! //!  plain packet <-- unwrap: headers -- Cipher: ICV, trailer -- EspAt: position of ESP -- ESP packet
+//! //!                          SendNumber, ReplayWindow, Meter: permission, and the sequence number
 //! ```
 //!
-//! - [`checksum`]: the checksums of a packet that is sealed or opened;
-//! - [`cipher`]: sealing and opening what is behind the IV;
-//! - [`outer`]: what stands in front of it; [`inner`]: what is left once that is gone;
-//! - [`selectors`]: what packets find by their addresses and ports;
-//! - [`number`]: sequence numbers out, the replay window in; [`lifetime`]: how much is left.
+//! - [`checksum`]: checksums of sealed and opened packets;
+//! - [`cipher`]: sealing and opening of the bytes behind the IV;
+//! - [`outer`]: the headers in front of ESP; [`inner`]: finding and removing them;
+//! - [`selectors`]: look-up of values by a packet's addresses and ports;
+//! - [`number`]: sequence numbers of sent packets, replay window of received ones; [`lifetime`]: limits of an SA.
 //!
-//! Frames are whole Ethernet frames, for that is what both sides have in their hands.
+//! Frames are whole Ethernet frames, because host and device both handle these.
 //!
 //! ```
 //! use bytes::BytesMut;
@@ -57,17 +57,17 @@ pub use number::{NotNew, ReplayWindow, SendNumber};
 pub use outer::{Outer, WrapError};
 pub use selectors::SelectorTable;
 
-/// Bytes of an Ethernet header.
+/// Size of an Ethernet header in bytes.
 pub const ETHERNET: usize = offload_formats::frame::ETHERNET_BYTES;
-/// Bytes of an ESP header with its IV.
+/// Size of an ESP header with its IV in bytes.
 pub const ESP_AND_IV: usize = 16;
-/// Bytes of an ICV.
+/// Size of an ICV in bytes.
 pub const ICV: usize = 16;
-/// The port of ESP in UDP (RFC 3948).
+/// UDP port of ESP (RFC 3948).
 pub const UDP_ENCAPSULATION_PORT: u16 = offload_formats::esp::UDP_PORT;
 
-/// Bytes behind the payload of `payload` bytes: padding, pad length, next header, ICV. RFC 4303 2.4: what is encrypted
-/// ends at a multiple of 4 bytes.
+/// Returns the number of bytes behind a payload of `payload` bytes: padding, pad length, next header and ICV. The
+/// encrypted part is a multiple of 4 bytes long (RFC 4303 2.4).
 ///
 /// ```
 /// assert_eq!(offload_esp::trailer_len(2), 18);
@@ -77,7 +77,7 @@ pub const fn trailer_len(payload: usize) -> usize {
     (payload + 2).next_multiple_of(4) - payload + ICV
 }
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

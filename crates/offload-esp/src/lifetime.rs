@@ -1,12 +1,12 @@
-//! How much of an SA is left (RFC 4301 4.4.2.1): bytes, packets, time; soft and hard.
+//! The lifetime of an SA (RFC 4301 4.4.2.1): soft and hard limits of bytes, packets and time.
 //!
-//! Invariant: each limit is reported once; once a hard one is reached, nothing passes.
+//! Invariant: each limit is reported once, and nothing passes after a hard limit was reached.
 
 use offload_api::{Lifetime, Limit, Limits};
 use offload_base::Instant;
 use offload_base::time::earliest;
 
-/// Counts what an SA does against its lifetime.
+/// A meter that compares the use of an SA with its lifetime.
 ///
 /// ```
 /// use offload_esp::{Meter, Reached};
@@ -31,24 +31,25 @@ pub struct Meter {
     dead: bool,
 }
 
-/// A limit that was reached just now.
+/// A limit that was just reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reached {
-    /// A soft one.
+    /// A soft limit.
     Soft(Limit),
-    /// A hard one: the SA is dead.
+    /// A hard limit: the SA is dead.
     Hard(Limit),
 }
 
 impl Meter {
-    /// Nothing spent yet; time counts from `now`.
+    /// Creates a meter. Time counts from `now`.
     pub fn new(now: Instant, lifetime: Lifetime) -> Meter {
         Meter { lifetime, added: now, bytes: 0, packets: 0, soft_told: false, dead: false }
     }
 
-    /// Starts over with another lifetime. What was counted so far stays in [`bytes`](Self::bytes) and
-    /// [`packets`](Self::packets), and the new limits are above it.
+    /// Starts a new lifetime. The counts in [`bytes`](Self::bytes) and [`packets`](Self::packets) continue, and the new
+    /// limits are added to them.
     pub fn renew(&mut self, now: Instant, lifetime: Lifetime) {
+        // The counts continue, so the new limits start where the old ones were reached.
         let above = |limits: Limits| Limits {
             bytes: limits.bytes.map(|bytes| bytes.saturating_add(self.bytes)),
             packets: limits.packets.map(|packets| packets.saturating_add(self.packets)),
@@ -60,10 +61,10 @@ impl Meter {
         self.dead = false;
     }
 
-    /// Bytes of what [`save`](Self::save) makes.
+    /// Size of the image made by [`save`](Self::save) in bytes.
     pub const SAVED_LEN: usize = 1 + 6 * 8;
 
-    /// All of its state but for what concerns time: of a device that has no clock.
+    /// Saves the state except for time limits, for a device without a clock.
     ///
     /// ```
     /// use offload_esp::Meter;
@@ -93,7 +94,7 @@ impl Meter {
         image
     }
 
-    /// Reads back what [`save`](Self::save) made.
+    /// Restores the state saved by [`save`](Self::save).
     pub fn restore(image: &[u8; Meter::SAVED_LEN]) -> Meter {
         let flags = image[0];
         let value = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| image[1 + 8 * at + byte]));
@@ -110,23 +111,24 @@ impl Meter {
         }
     }
 
-    /// Whether the SA is used up.
+    /// Tests whether a hard limit was reached.
     pub fn is_dead(&self) -> bool {
         self.dead
     }
 
-    /// Whether `packets` packets may pass. The last one may go past the limit of bytes, as in Linux.
+    /// Tests whether `packets` packets may pass. The last packet may exceed the limit of bytes, as in Linux.
     pub fn allows(&self, packets: u64) -> bool {
         !self.dead && self.lifetime.hard.packets.is_none_or(|most| self.packets + packets <= most)
     }
 
-    /// Counts packets that passed.
+    /// Counts packets that passed. Returns a limit reached by these.
     pub fn spend(&mut self, packets: u64, bytes: u64) -> Option<Reached> {
         self.packets += packets;
         self.bytes += bytes;
         let reached = |limits: &Limits| {
             let over = |limit: Option<u64>, spent: u64| limit.is_some_and(|limit| spent >= limit);
             match () {
+                // If several limits are reached at once, one report suffices: it makes the peer rekey.
                 () if over(limits.bytes, self.bytes) => Some(Limit::Bytes),
                 () if over(limits.packets, self.packets) => Some(Limit::Packets),
                 () => None,
@@ -136,7 +138,7 @@ impl Meter {
         self.tell(hard, soft)
     }
 
-    /// When time will be up next.
+    /// Returns the time of the next time limit.
     pub fn next_event(&self) -> Option<Instant> {
         if self.dead {
             return None;
@@ -146,14 +148,14 @@ impl Meter {
         earliest(soft, at(&self.lifetime.hard))
     }
 
-    /// Does what is due at `now`.
+    /// Checks the time limits at `now`. Returns a limit that was reached.
     pub fn handle_timeout(&mut self, now: Instant) -> Option<Reached> {
         let due = |limits: &Limits| limits.time.is_some_and(|time| self.added + time <= now).then_some(Limit::Time);
         let (hard, soft) = (due(&self.lifetime.hard), due(&self.lifetime.soft));
         self.tell(hard, soft)
     }
 
-    /// Takes note of a limit that somebody else found to be reached; what there is to tell of that.
+    /// Notes a limit that another component found to be reached. Returns the limit unless it was reported before.
     pub fn note(&mut self, reached: Reached) -> Option<Reached> {
         match reached {
             Reached::Soft(limit) => self.tell(None, Some(limit)),
@@ -161,7 +163,7 @@ impl Meter {
         }
     }
 
-    /// What is left of bytes and packets, for somebody else to count down. A soft limit that was told is none any more.
+    /// Returns the remaining bytes and packets, for another component to count down. A reported soft limit is omitted.
     pub fn left(&self) -> Lifetime {
         let left = |limits: &Limits| Limits {
             bytes: limits.bytes.map(|most| most.saturating_sub(self.bytes)),
@@ -172,17 +174,18 @@ impl Meter {
         Lifetime { soft, hard: left(&self.lifetime.hard) }
     }
 
-    /// Bytes that passed.
+    /// Returns the number of bytes that passed.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Packets that passed.
+    /// Returns the number of packets that passed.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
     fn tell(&mut self, hard: Option<Limit>, soft: Option<Limit>) -> Option<Reached> {
+        // A hard limit makes the soft one irrelevant, even if both were reached at once.
         if let Some(limit) = hard
             && !self.dead
         {

@@ -1,9 +1,10 @@
-//! Sequence numbers: counted up on the way out, held to a window on the way in (RFC 4303 3.3.3, 3.4.3, appendix A).
+//! Sequence numbers: counted for sent packets, checked against a window for received packets (RFC 4303 3.3.3, 3.4.3,
+//! appendix A).
 //!
-//! Invariants: no number is given out twice, and none past the last; a window accepts no number twice, and moves only
-//! for packets that were found authentic.
+//! Invariants: no number is issued twice, or beyond the limit. A window accepts no number twice, and moves only for
+//! authentic packets.
 
-/// Numbers of a sending SA.
+/// The sequence numbers of a transmit SA.
 ///
 /// ```
 /// use offload_esp::SendNumber;
@@ -21,47 +22,47 @@ pub struct SendNumber {
 }
 
 impl SendNumber {
-    /// Goes on after `last`; `esn`: up to 2^64 - 1 rather than 2^32 - 1.
+    /// Continues after `last`. With `esn`, numbers go up to 2^64 - 1 instead of 2^32 - 1.
     pub fn new(last: u64, esn: bool) -> SendNumber {
         SendNumber { last, limit: limit(esn) }
     }
 
-    /// The first of `packets` consecutive numbers; `None` if there are not so many left. Nothing is used up.
+    /// Returns the first of the next `packets` numbers without using them. Returns `None` if fewer are left.
     pub fn peek(&self, packets: u32) -> Option<u64> {
         (self.limit.saturating_sub(self.last) >= u64::from(packets)).then(|| self.last + 1)
     }
 
-    /// Uses up what [`peek`](Self::peek) showed.
+    /// Uses the numbers that [`peek`](Self::peek) showed.
     ///
     /// # Panics
-    /// If there are not so many left: a number used twice would give the key away.
+    /// If fewer numbers are left, because a repeated number would reveal the key.
     pub fn take(&mut self, packets: u32) {
-        assert!(self.peek(packets).is_some(), "sequence numbers must be left");
+        assert!(self.peek(packets).is_some(), "the sequence numbers are used up");
         self.last += u64::from(packets);
     }
 
-    /// Leaves all numbers up to `last` to somebody else.
+    /// Skips all numbers up to `last`, which another component uses.
     pub fn go_on_after(&mut self, last: u64) {
         self.last = self.last.max(last);
     }
 
-    /// Whether numbers go up to 2^64 - 1.
+    /// Tests whether numbers go up to 2^64 - 1.
     pub fn is_extended(&self) -> bool {
         self.limit == limit(true)
     }
 
-    /// The last number used; 0: none was.
+    /// Returns the last number used, or 0 before the first.
     pub fn last(&self) -> u64 {
         self.last
     }
 }
 
-/// The highest number an SA can have.
+/// Returns the highest number of an SA.
 pub const fn limit(esn: bool) -> u64 {
     if esn { u64::MAX } else { u32::MAX as u64 }
 }
 
-/// Why a packet is not accepted: an old number, one that was there, or none that can be.
+/// The error for a number that is too old, was accepted before, or is impossible.
 ///
 /// ```
 /// use offload_esp::{NotNew, ReplayWindow};
@@ -73,14 +74,14 @@ pub const fn limit(esn: bool) -> u64 {
 #[error("the sequence number is not new")]
 pub struct NotNew;
 
-/// The replay window of a receiving SA.
+/// The replay window of a receive SA.
 ///
 /// ```
 /// use offload_esp::ReplayWindow;
 ///
 /// let mut window = ReplayWindow::new(64, true, 0);
 /// for low in [1, 3, 2] {
-///     let number = window.check(low).unwrap(); // then the packet is authenticated, and only then:
+/// let number = window.check(low).unwrap(); // The packet is authenticated next. Only then:
 ///     window.accept(number);
 /// }
 /// assert!(window.check(2).is_err(), "a replay");
@@ -92,22 +93,22 @@ pub struct NotNew;
 pub struct ReplayWindow {
     top: u64,
     size: u32,
-    /// How far behind the top numbers are told apart; `size` at most.
+    /// Distance behind the top up to which numbers are remembered; at most `size`.
     memory: u32,
     esn: bool,
-    /// One bit a number, in a ring of words with one more word than the window has, so that whole words can be cleared
-    /// as the window moves (RFC 6479).
+    /// One bit per number, in a ring with one word more than the window, so that whole words can be cleared as the
+    /// window moves (RFC 6479).
     words: Box<[u64]>,
 }
 
 impl ReplayWindow {
-    /// A window of `size` numbers that ends at `top`; all in it count as seen if `top` is not 0.
+    /// Creates a window of `size` numbers that ends at `top`. Unless `top` is 0, all numbers in it count as accepted.
     pub fn new(size: u32, esn: bool, top: u64) -> ReplayWindow {
         ReplayWindow::remembering(size, size, esn, top)
     }
 
-    /// A window that remembers only the last `memory` numbers of its `size`, and takes older ones for seen: of a device that
-    /// has to find whole numbers, and leaves it to the host to look at each.
+    /// Creates a window that remembers only the last `memory` of its `size` numbers, and takes older ones as accepted.
+    /// For a device that needs the window only to complete numbers, and leaves the check to the host.
     ///
     /// ```
     /// use offload_esp::ReplayWindow;
@@ -119,29 +120,30 @@ impl ReplayWindow {
     /// ```
     pub fn remembering(size: u32, memory: u32, esn: bool, top: u64) -> ReplayWindow {
         let memory = memory.min(size);
+        // A window that continues after a restart does not know which numbers were accepted, so it refuses all of them.
         let seen = if top == 0 { 0 } else { u64::MAX };
         let mut window = ReplayWindow { top, size, memory, esn, words: vec![seen; words_of(memory)].into() };
-        // Bits ahead of the top in its own word are of numbers to come.
+        // The bits ahead of the top in the top's own word belong to later numbers.
         for ahead in 1..64 - (top % 64) {
             window.set(top + ahead, false);
         }
         window
     }
 
-    /// A window of `size` numbers that ends at `top`, none of which was seen: of a device that takes over what somebody
-    /// else guarded, and goes on to.
+    /// Creates a window of `size` numbers that ends at `top`, and takes no number as accepted. For a device that takes
+    /// over from another component, which continues to check.
     pub fn without_history(size: u32, esn: bool, top: u64) -> ReplayWindow {
         let mut window = ReplayWindow::new(size, esn, top);
         window.words.fill(0);
         window
     }
 
-    /// Bytes of what [`save`](Self::save) writes for a window that remembers `memory` numbers.
+    /// Returns the size of the state saved by [`save`](Self::save) for a window that remembers `memory` numbers.
     pub const fn saved_len(memory: u32) -> usize {
         HEAD_BYTES + 8 * words_of(memory)
     }
 
-    /// Appends all of its state to `image`.
+    /// Appends the state to `image`.
     ///
     /// ```
     /// use offload_esp::ReplayWindow;
@@ -162,13 +164,15 @@ impl ReplayWindow {
         self.words.iter().for_each(|word| image.extend_from_slice(&word.to_le_bytes()));
     }
 
-    /// Reads back what [`save`](Self::save) wrote, and gives back what is behind it. `None`: `save` did not write it.
+    /// Restores a state saved by [`save`](Self::save), and returns the bytes behind it. Returns `None` if `save` did
+    /// not write `image`.
     pub fn restore(image: &[u8]) -> Option<(ReplayWindow, &[u8])> {
         let (top, image) = image.split_first_chunk()?;
         let (size, image) = image.split_first_chunk()?;
         let (memory, image) = image.split_first_chunk()?;
         let (esn, mut image) = image.split_first()?;
         let (size, memory) = (u32::from_le_bytes(*size), u32::from_le_bytes(*memory));
+        // An image comes from host memory, so it is checked before it determines an allocation.
         if memory > size {
             return None;
         }
@@ -182,21 +186,22 @@ impl ReplayWindow {
         Some((ReplayWindow { top, size, memory, esn, words }, image))
     }
 
-    /// The highest number accepted.
+    /// Returns the highest accepted number.
     pub fn top(&self) -> u64 {
         self.top
     }
 
-    /// The whole number of a packet that shows `low`, if it may be accepted once it is found authentic.
+    /// Returns the complete number of a packet that shows `low`, if the packet may be accepted once it is
+    /// authenticated.
     ///
     /// # Errors
-    /// If it was accepted before or is too old.
+    /// If the number was accepted before, or is too old.
     pub fn check(&self, low: u32) -> Result<u64, NotNew> {
         let number = self.whole(low)?;
         if self.is_new(number) { Ok(number) } else { Err(NotNew) }
     }
 
-    /// Whether `number` may be accepted.
+    /// Tests whether `number` may be accepted.
     pub fn is_new(&self, number: u64) -> bool {
         if number == 0 || number > limit(self.esn) {
             return false;
@@ -204,16 +209,18 @@ impl ReplayWindow {
         if number > self.top {
             return true;
         }
+        // Older numbers are not remembered, and count as accepted.
         self.top - number < u64::from(self.memory) && !self.get(number)
     }
 
-    /// Takes note of a packet that is authentic. False: it was there before, or is too old.
+    /// Accepts the number of an authentic packet. Returns false if it was accepted before, or is too old.
     pub fn accept(&mut self, number: u64) -> bool {
         if !self.is_new(number) {
             return false;
         }
         if number > self.top {
             let (old, new) = (self.top / 64, number / 64);
+            // A jump beyond the window clears each word once, not once per skipped number.
             for word in (old + 1..=new).take(self.words.len()) {
                 let at = self.at(word);
                 self.words[at] = 0;
@@ -224,17 +231,18 @@ impl ReplayWindow {
         true
     }
 
-    /// RFC 4303 A2.2: the upper half that brings the number closest to the window.
+    /// Completes a number with the upper half that is closest to the window (RFC 4303 A2.2).
     pub fn whole(&self, low: u32) -> Result<u64, NotNew> {
         if !self.esn {
             return Ok(u64::from(low));
         }
         let (top_high, top_low) = (self.top >> 32, self.top as u32);
+        // RFC 4303 A2.2 distinguishes whether the window lies within one value of the upper half or spans two.
         let bottom = top_low.wrapping_sub(self.size - 1);
         let high = if top_low >= self.size - 1 {
             if low >= bottom { Some(top_high) } else { top_high.checked_add(1) }
         } else if low >= bottom {
-            // The window reaches back into the numbers before the last crossing.
+            // The window extends to numbers before the last wrap of the lower half.
             top_high.checked_sub(1)
         } else {
             Some(top_high)
@@ -244,7 +252,7 @@ impl ReplayWindow {
     }
 
     fn at(&self, word: u64) -> usize {
-        // Their number is a power of two; a division for each packet would be felt.
+        // The number of words is a power of two, which saves a division per packet.
         word as usize & (self.words.len() - 1)
     }
 
@@ -263,12 +271,12 @@ impl ReplayWindow {
     }
 }
 
-/// Words of a window that remembers so many numbers.
+/// Returns the number of words of a window that remembers `memory` numbers.
 const fn words_of(memory: u32) -> usize {
     (memory.div_ceil(64) as usize + 1).next_power_of_two()
 }
 
-/// The top, two sizes, and a flag.
+/// Size in bytes of the top, two sizes and a flag.
 const HEAD_BYTES: usize = 8 + 4 + 4 + 1;
 
 #[cfg(test)]
@@ -277,7 +285,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// What a window is: the numbers accepted, all of them.
+    /// A model of a window: the set of all accepted numbers.
     struct Oracle {
         seen: BTreeSet<u64>,
         size: u64,
@@ -307,7 +315,7 @@ mod tests {
                 if jump == 0 {
                     at += 5000;
                 }
-                // The upper half is guessed from the lower as long as the number is near the window.
+                // The upper half can be completed while the number is near the window.
                 let guessed = window.check(number as u32);
                 prop_assert_eq!(guessed == Ok(number), window.is_new(number), "{} at {}", number, window.top());
                 prop_assert_eq!(window.accept(number), oracle.accept(number), "{} at {}", number, window.top());
@@ -320,7 +328,7 @@ mod tests {
     }
 
     proptest! {
-        /// RFC 4303 A2.2: whatever was lost, short of what would move the window by a whole subspace.
+        /// RFC 4303 A2.2: the completion works after any loss shorter than half of the number space.
         #[test]
         fn the_upper_half_is_recovered_behind_any_gap(
             size in prop::sample::select(vec![32u32, 64, 256, 4096]),

@@ -1,5 +1,5 @@
-//! What stands in front of the ESP header: the packet's own IP header in transport mode, a new one in tunnel mode
-//! (RFC 4301 5.1.2, RFC 4303 3.1), and perhaps UDP (RFC 3948).
+//! The headers in front of ESP: the packet's own IP header in transport mode, a new IP header in tunnel mode (RFC 4301
+//! 5.1.2, RFC 4303 3.1), and optionally UDP (RFC 3948).
 
 use crate::{Cipher, ESP_AND_IV, ETHERNET, checksum, trailer_len};
 use bytes::BytesMut;
@@ -9,26 +9,26 @@ use offload_formats::IpView;
 use offload_formats::protocol;
 use smallvec::SmallVec;
 
-/// The headers in front of ESP, for a packet or for all segments of one: lengths, identification and checksums are
-/// each packet's own.
+/// The headers in front of ESP, for one packet or for all segments of one. Lengths, identification and checksums are
+/// filled in per packet.
 ///
 /// See the [crate] for an example.
 #[derive(Clone, Debug)]
 pub struct Outer {
-    /// IP header with extension headers, then UDP if there is.
+    /// IP header with extension headers, and optionally UDP.
     bytes: SmallVec<[u8; 64]>,
-    /// Where UDP starts, or ESP.
+    /// End of the IP header: start of UDP or ESP.
     ip: usize,
     udp: bool,
     tunnel: bool,
-    /// Where it is said what the IP header has behind it.
+    /// Offset of the byte that names the protocol behind the IP header.
     protocol_at: usize,
-    /// Bytes of the plain packet that are not protected: they are in `bytes`, as far as they are needed.
+    /// Unprotected bytes at the start of the plain packet. `bytes` contains the needed ones.
     taken: usize,
     next_header: u8,
 }
 
-/// Why a packet cannot be wrapped.
+/// The reason that a packet cannot be encapsulated.
 ///
 /// ```
 /// use offload_esp::{Outer, WrapError};
@@ -41,20 +41,20 @@ pub struct Outer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WrapError {
-    /// It is no IP packet.
+    /// The packet is not an IP packet.
     #[error("not an IP packet")]
     NotIp,
-    /// RFC 4301 7: transport mode is for whole packets.
+    /// The packet is a fragment. Transport mode is for whole packets (RFC 4301 7).
     #[error("a fragment cannot be protected in transport mode")]
     Fragment,
 }
 
 impl Outer {
-    /// The headers for the packet of an SA that starts with `packet`, its headers at least. Its length field may say
-    /// anything.
+    /// Builds the headers for a packet of an SA. `packet` holds at least the packet's headers; their length field is
+    /// ignored.
     ///
     /// # Errors
-    /// If the SA has no way to carry it.
+    /// If the SA cannot carry the packet.
     pub fn for_packet(sa: &SaParams, packet: &[u8]) -> Result<Outer, WrapError> {
         let view = IpView::parse_headers(packet).ok_or(WrapError::NotIp)?;
         let mut outer = match sa.mode {
@@ -67,17 +67,19 @@ impl Outer {
             outer.udp = true;
             outer.bytes.extend_from_slice(&source_port.to_be_bytes());
             outer.bytes.extend_from_slice(&destination_port.to_be_bytes());
+            // Length and checksum are filled in per packet.
             outer.bytes.extend_from_slice(&[0; 4]);
         }
         Ok(outer)
     }
 
-    /// Reads back the headers of a packet that [`write_headers`](Self::write_headers) made, up to the ESP header at
-    /// `esp` in the frame: what a device needs to know of them.
+    /// Parses the headers written by [`write_headers`](Self::write_headers), up to the ESP header at `esp` in the
+    /// frame, as far as a device needs them.
     pub fn of_headers(frame: &[u8], esp: usize, sa: &SaParams, next_header: u8) -> Option<Outer> {
         let bytes = frame.get(ETHERNET..esp)?;
         let view = IpView::parse_headers(bytes)?;
         let udp = sa.encapsulation.is_some();
+        // The headers come from a packet, and must end exactly where ESP begins.
         if view.header + if udp { 8 } else { 0 } != bytes.len() {
             return None;
         }
@@ -87,44 +89,46 @@ impl Outer {
         Some(Outer { bytes: bytes.into(), ip, udp, tunnel, protocol_at, taken, next_header })
     }
 
-    /// Bytes in front of the ESP header, the Ethernet header not counted.
+    /// Returns the number of bytes between Ethernet header and ESP header.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there are none, which is never so.
+    /// Returns false, because there is always an IP header.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Bytes at the start of the plain packet that are not protected.
+    /// Returns the number of unprotected bytes at the start of the plain packet.
     pub fn taken(&self) -> usize {
         self.taken
     }
 
-    /// Where, from the start of the IP header, it is said what the IP header has behind it.
+    /// Returns the offset, from the start of the IP header, of the byte that names the protocol behind.
     pub fn protocol_at(&self) -> usize {
         self.protocol_at
     }
 
-    /// What is protected.
+    /// Returns the protocol number of the protected data.
     pub fn next_header(&self) -> u8 {
         self.next_header
     }
 
-    /// Bytes of the wrapped packet, without Ethernet header, that a plain packet of `plain` bytes becomes.
+    /// Returns the size of the encapsulated packet, without Ethernet header, for a plain packet of `plain` bytes.
     pub fn wrapped_len(&self, plain: usize) -> usize {
         let payload = plain - self.taken;
         self.bytes.len() + ESP_AND_IV + payload + trailer_len(payload)
     }
 
-    /// The largest plain packet that becomes one of at most `mtu` bytes; 0 if there is none.
+    /// Returns the maximum size of a plain packet that fits into `mtu` bytes when encapsulated, or 0 if there is none.
     pub fn plain_len(&self, mtu: usize) -> usize {
         let room = mtu.saturating_sub(self.bytes.len() + ESP_AND_IV + crate::ICV);
+        // The encrypted part is a multiple of four bytes, and ends with pad length and next header.
         (room - room % 4).checked_sub(2).map_or(0, |payload| payload + self.taken)
     }
 
-    /// The largest packet of one family, without options or extensions, that an SA can carry in packets of `mtu` bytes.
+    /// Returns the maximum size of a plain packet without options or extensions that an SA can carry in packets of
+    /// `mtu` bytes.
     pub fn plain_mtu(sa: &SaParams, ipv6: bool, mtu: usize) -> usize {
         let mut header = [0; 40];
         header[0] = if ipv6 { 0x60 } else { 0x45 };
@@ -132,8 +136,8 @@ impl Outer {
         Outer::for_packet(sa, &header).map_or(0, |outer| outer.plain_len(mtu))
     }
 
-    /// Puts Ethernet header, outer headers and room for ESP header and IV into an empty `frame`. `plain` is the plain
-    /// frame, its headers at least: in transport mode, the IP header is this very packet's.
+    /// Appends Ethernet header, outer headers, and room for ESP header and IV to an empty `frame`. `plain` holds at
+    /// least the headers of the plain frame, because in transport mode the IP header is copied from this very packet.
     pub fn write_headers(&self, plain: &[u8], frame: &mut BytesMut) {
         frame.extend_from_slice(&plain[..ETHERNET - 2]);
         frame.extend_from_slice(if self.is_ipv6() { &[0x86, 0xdd] } else { &[0x08, 0x00] });
@@ -145,35 +149,36 @@ impl Outer {
         frame.resize(frame.len() + ESP_AND_IV, 0);
     }
 
-    /// Wraps a whole plain frame into an empty one.
+    /// Encapsulates a whole plain frame in an empty one.
     pub fn wrap(&self, cipher: &Cipher, plain: &[u8], number: u64, frame: &mut BytesMut) {
         self.write_headers(plain, frame);
         let packet = &plain[ETHERNET..];
+        // Ethernet pads short packets. The padding must not be encrypted as payload.
         let total = IpView::parse(packet).map_or(packet.len(), |view| view.total);
         frame.extend_from_slice(&packet[self.taken..total]);
         self.finish(cipher, number, frame);
     }
 
-    /// Finishes a frame that holds headers, room for ESP header and IV, and payload.
+    /// Completes a frame that holds headers, room for ESP header and IV, and payload.
     pub fn finish(&self, cipher: &Cipher, number: u64, frame: &mut BytesMut) {
         let esp = ETHERNET + self.bytes.len();
         cipher.seal(frame, esp, number, self.next_header);
         self.fix_lengths(frame, number);
     }
 
-    /// Lengths, identification and checksums of a frame that is otherwise finished.
+    /// Fills in lengths, identification and checksums of a frame that is otherwise complete.
     fn fix_lengths(&self, frame: &mut BytesMut, number: u64) {
         let total = frame.len() - ETHERNET;
         let packet = &mut frame[ETHERNET..];
         if self.udp {
             let length = (total - self.ip) as u16;
             packet[self.ip + 4..self.ip + 6].copy_from_slice(&length.to_be_bytes());
-            // RFC 3948 2.1: over IPv4, there is none.
+            // RFC 3948 2.1: over IPv4, the UDP checksum is zero.
             packet[self.ip + 6..self.ip + 8].fill(0);
         }
         if self.is_ipv6() {
             packet[4..6].copy_from_slice(&((total - 40) as u16).to_be_bytes());
-            // RFC 8200 8.1: over IPv6, there must be one.
+            // RFC 8200 8.1: over IPv6, a UDP checksum is required.
             if self.udp
                 && let Some(view) = IpView::parse(packet)
             {
@@ -181,6 +186,7 @@ impl Outer {
             }
         } else {
             packet[2..4].copy_from_slice(&(total as u16).to_be_bytes());
+            // In transport mode the packet keeps its own identification.
             if self.tunnel {
                 packet[4..6].copy_from_slice(&(number as u16).to_be_bytes());
             }
@@ -188,7 +194,7 @@ impl Outer {
         }
     }
 
-    /// RFC 4303 3.1.1: the packet's own header stays.
+    /// Keeps the packet's own IP header (RFC 4303 3.1.1).
     fn own_header(view: &IpView, packet: &[u8]) -> Outer {
         Outer {
             bytes: packet[..view.header].into(),
@@ -201,7 +207,7 @@ impl Outer {
         }
     }
 
-    /// RFC 4301 5.1.2.
+    /// Builds the IP header of a tunnel (RFC 4301 5.1.2).
     fn new_header(sa: &SaParams, view: &IpView) -> Outer {
         // RFC 6040 4.1: normal mode copies ECN, compatibility mode clears it.
         let ecn = if sa.ecn { view.traffic_class & ECN } else { 0 };
@@ -219,6 +225,7 @@ impl Outer {
                 bytes.extend_from_slice(&source.octets());
                 bytes.extend_from_slice(&destination.octets());
             }
+            // An IPv4 address in an IPv6 header is written in its mapped form, which only a mistaken SA contains.
             (source, destination) => {
                 let octets = |address: IpAddr| match address {
                     IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -239,8 +246,8 @@ impl Outer {
     }
 }
 
-/// A NAT keep-alive of an SA in UDP (RFC 3948 2.3), as a whole frame whose Ethernet addresses are `ethernet`. `None`: the SA
-/// is not in UDP.
+/// Builds a NAT keep-alive of an SA in UDP (RFC 3948 2.3), as a frame with the Ethernet addresses `ethernet`. Returns
+/// `None` if the SA is not in UDP.
 ///
 /// ```
 /// use offload_esp::inner::{NotEsp, shares_port};
@@ -283,7 +290,7 @@ pub fn keep_alive(sa: &SaParams, ethernet: &[u8; ETHERNET - 2]) -> Option<BytesM
     frame.extend_from_slice(KEEP_ALIVE);
     let packet = &mut frame[ETHERNET..];
     match IpView::parse(packet) {
-        // RFC 8200 8.1: over IPv6, there must be a checksum.
+        // RFC 8200 8.1: over IPv6, a UDP checksum is required.
         Some(view) if view.is_ipv6() => checksum::fill(packet, &view),
         _ => offload_formats::checksum::fill_ipv4_header(packet),
     }
@@ -292,7 +299,7 @@ pub fn keep_alive(sa: &SaParams, ethernet: &[u8; ETHERNET - 2]) -> Option<BytesM
 
 const UDP_HEADER: usize = 8;
 const KEEP_ALIVE: &[u8] = &[0xff];
-/// Time to live, or hop limit, of a tunnel's packets.
+/// Time to live, or hop limit, of tunnel packets.
 const HOPS: u8 = 64;
-/// The two bits of ECN in a traffic class (RFC 3168 5).
+/// Mask of the ECN bits in a traffic class (RFC 3168 5).
 pub(crate) const ECN: u8 = 0x03;

@@ -1,10 +1,10 @@
-//! What is found by the packets that a selector is about (RFC 4301 4.4.1): policies of a host, and of a device.
+//! Look-up of values by the packets that match a selector (RFC 4301 4.4.1): policies of a host or a device.
 //!
-//! Selectors of the same shape (how many bits of which address, ports or none) share a hash table; a packet is looked
-//! up once for each shape. So a look-up costs as much as there are shapes, however many selectors there are.
+//! Selectors of the same shape (equal prefix lengths, with or without ports) share a hash table. A packet is looked up
+//! once per shape, so the cost depends on the number of shapes only, and not on the number of selectors.
 //!
-//! Invariants: a shape is in the list exactly while a selector has it; the values of a selector are ordered by priority;
-//! `ported` has each selector with ports, as it would be without, as often as there are values of it.
+//! Invariants: the list contains a shape exactly while a selector has that shape. The values of a selector are sorted
+//! by priority. `ported` counts each selector with ports, stored without them, once per value.
 
 use offload_api::ipsec::{Packet, masked};
 use offload_api::{Prefix, Selector};
@@ -32,13 +32,13 @@ use std::collections::HashMap;
 /// ```
 #[derive(Debug)]
 pub struct SelectorTable<T> {
-    /// The most specific shape first.
+    /// Tables of values by shape, the most specific shape first.
     shapes: Vec<(Shape, Values<T>)>,
-    /// Selectors with ports, without them, by shape; how many there are of each.
+    /// Selectors with ports, stored without them, by shape, with the number of values.
     ported: Vec<(Shape, HashMap<Selector, usize, QuickHash>)>,
 }
 
-/// The values of one shape, by selector, the lowest priority number first.
+/// The values of one shape by selector, each list sorted by priority.
 type Values<T> = HashMap<Selector, SmallVec<[(u64, T); 1]>, QuickHash>;
 
 impl<T> Default for SelectorTable<T> {
@@ -48,7 +48,7 @@ impl<T> Default for SelectorTable<T> {
 }
 
 impl<T> SelectorTable<T> {
-    /// Whether there is no value.
+    /// Tests whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.shapes.is_empty()
     }
@@ -56,7 +56,7 @@ impl<T> SelectorTable<T> {
     /// Adds a value.
     ///
     /// # Errors
-    /// Gives it back if there is one of this selector and priority.
+    /// Returns the value if there is one with this selector and priority.
     pub fn insert(&mut self, selector: Selector, priority: u64, value: T) -> Result<(), T> {
         let values = self.values_of(selector);
         match values.binary_search_by_key(&priority, |(priority, _)| *priority) {
@@ -69,7 +69,7 @@ impl<T> SelectorTable<T> {
         }
     }
 
-    /// Adds a value, or puts it in the place of the one there was.
+    /// Adds a value, or replaces and returns the one with this selector and priority.
     pub fn replace(&mut self, selector: Selector, priority: u64, value: T) -> Option<T> {
         let values = self.values_of(selector);
         match values.binary_search_by_key(&priority, |(priority, _)| *priority) {
@@ -82,7 +82,7 @@ impl<T> SelectorTable<T> {
         }
     }
 
-    /// Removes the value of this selector and priority.
+    /// Removes and returns the value of this selector and priority.
     pub fn remove(&mut self, selector: &Selector, priority: u64) -> Option<T> {
         let shape = Shape::of(selector);
         let at = self.shapes.iter().position(|(other, _)| *other == shape)?;
@@ -100,24 +100,26 @@ impl<T> SelectorTable<T> {
         Some(removed)
     }
 
-    /// Whether a selector with ports might be about the packet of a fragment that shows none: it agrees in all the rest.
+    /// Tests whether a selector with ports might match the packet of a fragment without ports: everything else matches.
     pub fn asks_for_ports(&self, fragment: &Packet) -> bool {
         let mut shapes = self.ported.iter();
         shapes.any(|(shape, table)| shape.selector(fragment).is_some_and(|selector| table.contains_key(&selector)))
     }
 
-    /// The value for a packet: the one of the lowest priority number, and among those the most specific.
+    /// Returns the value for a packet: the one with the lowest priority number, and among equals the most specific.
     pub fn find(&self, packet: &Packet) -> Option<&T> {
         self.find_named(packet).map(|(_, _, value)| value)
     }
 
-    /// The same, with its selector and priority.
+    /// Returns the value for a packet, with its selector and priority.
     pub fn find_named(&self, packet: &Packet) -> Option<(&Selector, u64, &T)> {
         let mut best: Option<(&Selector, &(u64, T))> = None;
         for (shape, table) in &self.shapes {
             let Some(selector) = shape.selector(packet) else { continue };
             if let Some((selector, values)) = table.get_key_value(&selector)
                 && let Some(value) = values.first()
+                // Only a lower number replaces the best value, so of equals the more specific one wins: its shape comes
+                // first.
                 && best.is_none_or(|(_, best)| value.0 < best.0)
             {
                 best = Some((selector, value));
@@ -126,7 +128,7 @@ impl<T> SelectorTable<T> {
         best.map(|(selector, (priority, value))| (selector, *priority, value))
     }
 
-    /// All values, with their selectors and priorities.
+    /// Returns all values with their selectors and priorities.
     pub fn iter(&self) -> impl Iterator<Item = (&Selector, u64, &T)> {
         self.shapes
             .iter()
@@ -144,6 +146,7 @@ impl<T> SelectorTable<T> {
                 self.ported.len() - 1
             }
         };
+        // Counted, because several selectors may differ in their ports only.
         *self.ported[at].1.entry(portless).or_default() += 1;
     }
 
@@ -168,6 +171,7 @@ impl<T> SelectorTable<T> {
         let at = match self.shapes.iter().position(|(other, _)| *other == shape) {
             Some(at) => at,
             None => {
+                // The order by specificity makes `find` prefer the more specific of two equal priorities.
                 let at = self.shapes.partition_point(|(other, _)| other.order() < shape.order());
                 self.shapes.insert(at, (shape, HashMap::default()));
                 at
@@ -177,8 +181,8 @@ impl<T> SelectorTable<T> {
     }
 }
 
-/// Where a policy stands among all: the lowest rank that matches a packet is that of the policy which a
-/// [`SelectorTable`] finds for it. No two policies that match the same packet have the same rank.
+/// Returns the position of a policy among all: of the policies that match a packet, the one with the lowest rank is the
+/// one that a [`SelectorTable`] finds. Two policies that match the same packet never have the same rank.
 ///
 /// ```
 /// use offload_esp::selectors::rank;
@@ -192,16 +196,16 @@ pub fn rank(selector: &Selector, priority: u32) -> u64 {
     u64::from(priority) << 32 | u64::from(Shape::of(selector).order())
 }
 
-/// More than any shape says.
+/// Upper bound of a shape's specificity.
 const MOST_SPECIFIC: u32 = 1023;
 
-/// A selector that looks at ports, as it would be if it did not.
+/// Returns a selector with ports as it would be without them. Returns `None` for a selector without ports.
 fn without_ports(selector: &Selector) -> Option<Selector> {
     let ports = selector.source_port.or(selector.destination_port);
     ports.map(|_| Selector { source_port: None, destination_port: None, ..*selector })
 }
 
-/// Which parts of a packet selectors look at.
+/// The parts of a packet that a selector compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Shape {
     source: Option<(bool, u8)>,
@@ -223,16 +227,17 @@ impl Shape {
         }
     }
 
-    /// The more specific first; those that say as much as each other in some order, always the same.
+    /// Returns a sort key: more specific shapes come first, equally specific ones in a fixed order.
     fn order(&self) -> u32 {
         let code =
             |prefix: Option<(bool, u8)>| prefix.map_or(0, |(ipv6, bits)| 1 + u32::from(ipv6) * 33 + u32::from(bits));
         let parts = [self.protocol, self.source_port, self.destination_port];
         let parts = parts.into_iter().fold(0, |code, part| code << 1 | u32::from(part));
+        // Specificity in the upper bits, then all other properties, so that different shapes never compare equal.
         (MOST_SPECIFIC - self.specificity()) << 19 | code(self.source) << 11 | code(self.destination) << 3 | parts
     }
 
-    /// How much a selector of this shape says. An IPv4 address says as much as an IPv6 address.
+    /// Returns how specific a selector of this shape is. A full IPv4 address weighs as much as a full IPv6 address.
     fn specificity(&self) -> u32 {
         let prefix = |prefix: Option<(bool, u8)>| match prefix {
             None => 0,
@@ -246,10 +251,11 @@ impl Shape {
             + if self.destination_port { 128 } else { 0 }
     }
 
-    /// The selector of this shape that is about `packet`, if any is.
+    /// Returns the selector of this shape that matches `packet`, if one can.
     fn selector(&self, packet: &Packet) -> Option<Selector> {
         let prefix = |shape: Option<(bool, u8)>, address: core::net::IpAddr| match shape {
             None => Some(None),
+            // The packet's address, masked to the shape's prefix length, is the only prefix that can match.
             Some((ipv6, bits)) if ipv6 == address.is_ipv6() => Prefix::new(masked(address, bits), bits).map(Some),
             Some(_) => None,
         };
@@ -292,7 +298,7 @@ mod tests {
         )
     }
 
-    /// A prefix of no bits says which version of IP, and so more than none.
+    /// A prefix of zero bits still selects the version of IP, which is more specific than no prefix.
     #[test]
     fn no_two_policies_about_one_packet_have_the_same_rank() {
         for all in [core::net::IpAddr::from([0; 4]), [0; 16].into()] {
@@ -337,7 +343,7 @@ mod tests {
                 .filter(|(selector, _)| selector.matches(&packet))
                 .min_by_key(|(selector, priority)| (priority, core::cmp::Reverse(Shape::of(selector).specificity())));
             let found = table.find(&packet);
-            // Two of the same rank are as good as each other.
+            // Values of the same rank are interchangeable.
             let rank = |entry: &&(Selector, u64)| (entry.1, Shape::of(&entry.0).specificity());
             prop_assert_eq!(found.as_ref().map(rank), best.as_ref().map(rank));
             prop_assert!(found.is_none_or(|(selector, _)| selector.matches(&packet)));

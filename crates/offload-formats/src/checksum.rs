@@ -1,11 +1,11 @@
-//! The Internet checksum (RFC 1071): over bytes in pieces, and in the fields that IPv4, TCP and UDP have for it.
+//! The Internet checksum (RFC 1071), over bytes in pieces, and the checksum fields of IPv4, TCP and UDP.
 
 use crate::flow::Protocol;
 use crate::frame::Transport;
 use crate::ip::Version;
 use core::net::IpAddr;
 
-/// A sum that goes on at any byte.
+/// A checksum in progress, which can be continued at any byte.
 ///
 /// ```
 /// use offload_formats::Sum;
@@ -17,14 +17,15 @@ use core::net::IpAddr;
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
-    /// Ones' complement sum of the bytes' 16-bit words, not folded yet.
+    /// Ones' complement sum of the 16-bit words, not folded yet.
     sum: u64,
+    /// Whether an odd number of bytes was added so far.
     odd: bool,
 }
 
 impl Sum {
-    /// The sum over the pseudo header of TCP, UDP or ICMPv6 (RFC 9293 3.1, RFC 8200 8.1), for `bytes` bytes of header
-    /// and payload.
+    /// Sums the pseudo header of TCP, UDP or ICMPv6 (RFC 9293 3.1, RFC 8200 8.1). `bytes` is the length of header and
+    /// payload.
     pub fn pseudo_header(protocol: u8, source: IpAddr, destination: IpAddr, bytes: usize) -> Sum {
         let mut sum = Sum::default();
         for address in [source, destination] {
@@ -34,31 +35,32 @@ impl Sum {
             }
         }
         sum.add(&[0, protocol]);
-        // IPv6 has four bytes for the length; as a sum that is the same.
+        // IPv6 has a length field of four bytes. The sum is the same as for a field of two.
         sum.add(&(bytes as u32).to_be_bytes());
         sum
     }
 
-    /// Adds the bytes that follow.
+    /// Adds the next bytes.
     pub fn add(&mut self, bytes: &[u8]) {
+        // Summing in native byte order needs no swap per word. `finish` swaps the result once.
         let sum = native_sum(bytes);
-        // RFC 1071 2 (B): at an odd position the same bytes count swapped.
+        // RFC 1071 2 (B): at an odd position, the sum of the bytes counts with its two bytes swapped.
         self.sum += u64::from(if self.odd { sum.swap_bytes() } else { sum });
         self.odd ^= bytes.len() % 2 == 1;
     }
 
-    /// The value for the checksum field.
+    /// Returns the value for the checksum field.
     pub fn finish(self) -> u16 {
         !u16::from_be(fold(self.sum))
     }
 
-    /// Whether the bytes, checksum field included, are as they were sent.
+    /// Tests whether the bytes, which include the checksum field, are intact.
     pub fn is_right(self) -> bool {
         fold(self.sum) == u16::MAX
     }
 }
 
-/// Fills in the checksum of the IPv4 header that `packet` starts with.
+/// Fills in the checksum of the IPv4 header at the start of `packet`.
 ///
 /// ```
 /// use offload_formats::checksum;
@@ -75,14 +77,14 @@ pub fn fill_ipv4_header(packet: &mut [u8]) {
     packet[10..12].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
-/// Whether the checksum of the IPv4 header that `packet` starts with is right.
+/// Tests whether the checksum of the IPv4 header at the start of `packet` is right.
 ///
 /// ```
 /// use offload_formats::checksum;
 ///
 /// let mut header = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 50, 0x66, 0xb6, 10, 0, 0, 1, 10, 0, 0, 2];
 /// assert!(checksum::is_ipv4_header_right(&header));
-/// header[1] = 3; // congestion that no router met
+/// header[1] = 3; // a congestion mark that no router made
 /// assert!(!checksum::is_ipv4_header_right(&header));
 /// ```
 pub fn is_ipv4_header_right(packet: &[u8]) -> bool {
@@ -95,7 +97,7 @@ pub fn is_ipv4_header_right(packet: &[u8]) -> bool {
 }
 
 impl Transport {
-    /// Fills in the transport's checksum in a whole frame, and that of its IPv4 header.
+    /// Fills in the transport's checksum in a whole frame, and the checksum of its IPv4 header.
     ///
     /// ```
     /// use offload_formats::Headers;
@@ -115,24 +117,26 @@ impl Transport {
         let field = self.checksum();
         frame[field..field + 2].fill(0);
         let sum = match self.sum(frame).finish() {
-            // RFC 768: zero says that there is none, so a sum of zero is sent as its other form.
+            // RFC 768: a field of zero means that there is no checksum, so a sum of zero is sent as all ones.
             0 if self.protocol == Protocol::Udp => u16::MAX,
             sum => sum,
         };
         frame[field..field + 2].copy_from_slice(&sum.to_be_bytes());
     }
 
-    /// Whether the checksums of a whole frame are right. `None`: it is a datagram without one (RFC 768).
+    /// Tests whether the checksums of a whole frame are right. Returns `None` for a UDP datagram without a checksum
+    /// (RFC 768).
     pub fn are_checksums_right(&self, frame: &[u8]) -> Option<bool> {
         let field = self.checksum();
         if self.protocol == Protocol::Udp && frame[field..field + 2] == [0, 0] {
             return None;
         }
+        // IPv6 has no header checksum: the transport's pseudo header covers its addresses.
         let right_header = self.version == Version::Six || is_ipv4_header_right(&frame[self.network..]);
         Some(right_header && self.sum(frame).is_right())
     }
 
-    /// RFC 9293 3.1, RFC 768, RFC 8200 8.1: pseudo header, header and text.
+    /// Sums pseudo header, header and text (RFC 9293 3.1, RFC 768, RFC 8200 8.1).
     fn sum(&self, frame: &[u8]) -> Sum {
         let mut sum = self.pseudo_sum(frame);
         sum.add(&frame[self.header..self.end]);
@@ -140,18 +144,18 @@ impl Transport {
     }
 }
 
-/// The ones' complement sum of the bytes as 16-bit words in this machine's order; an odd one at the end counts as if a
-/// zero followed. The order of bytes does not matter until the end (RFC 1071 2 (B)).
+/// Returns the ones' complement sum of the bytes as 16-bit words in this machine's byte order. An odd last byte counts
+/// as if a zero followed. The byte order does not matter until the end (RFC 1071 2 (B)).
 ///
 /// ```
 /// assert_eq!(offload_formats::native_sum(&[0x00, 0x01, 0xf2, 0x03]), u16::from_ne_bytes([0xf2, 0x04]));
 /// ```
 pub fn native_sum(bytes: &[u8]) -> u16 {
-    // Ends around: 2^32 - 1 is a multiple of 2^16 - 1.
+    // The carries end around, because 2^32 - 1 is a multiple of 2^16 - 1.
     fold(words(bytes))
 }
 
-/// Adds up the bytes as 32-bit words.
+/// Adds the bytes as 32-bit words.
 fn words(bytes: &[u8]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if bytes.len() >= BLOCK
@@ -162,10 +166,12 @@ fn words(bytes: &[u8]) -> u64 {
     words_in_lanes(bytes)
 }
 
-/// The same, in as many sums as make vectors for whichever instructions this is compiled with. None of them overflows
-/// before there were 2^32 blocks.
+/// Adds the bytes as 32-bit words in as many lanes as the compiler can turn into vectors. A lane overflows only after
+/// 2^32 blocks.
 #[inline(always)]
 fn words_in_lanes(bytes: &[u8]) -> u64 {
+    // Each lane is 64 bits wide for 32-bit words, so carries accumulate in the upper half and are folded once
+    // at the end.
     let (blocks, rest) = bytes.as_chunks::<BLOCK>();
     let mut sums = [0u64; BLOCK / 4];
     for block in blocks {
@@ -174,23 +180,24 @@ fn words_in_lanes(bytes: &[u8]) -> u64 {
         }
     }
     let (rest, end) = rest.as_chunks::<4>();
+    // The tail is padded with zeros behind, which do not change the sum in either byte order.
     let mut last = [0; 4];
     last[..end.len()].copy_from_slice(end);
     let rest = rest.iter().chain([&last]).map(|word| u64::from(u32::from_ne_bytes(*word)));
     sums.into_iter().chain(rest).sum()
 }
 
-/// Sums by AVX2, where the processor has it.
+/// Sums with AVX2, if the processor has it.
 ///
 /// # Safety of this module
 ///
-/// A function compiled with instructions that the processor may not have is safe to call where it was asked whether it has
-/// them, which the one function here that others can call does. All else is safe code.
+/// A function compiled for AVX2 may only be called on a processor with AVX2. The only function here that other modules
+/// can call checks that first. All else is safe code.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod wide {
     pub(super) fn words(bytes: &[u8]) -> Option<u64> {
-        // SAFETY: the processor has said that it has the instructions.
+        // SAFETY: the processor has AVX2, as was just detected.
         std::arch::is_x86_feature_detected!("avx2").then(|| unsafe { words_by_avx2(bytes) })
     }
 
@@ -207,7 +214,7 @@ fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// Bytes that are added up at a time.
+/// Bytes added in one step.
 const BLOCK: usize = 64;
 
 #[cfg(test)]

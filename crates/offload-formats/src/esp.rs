@@ -1,6 +1,6 @@
-//! The header of ESP (RFC 4303 2), alone or in UDP (RFC 3948).
+//! The ESP header (RFC 4303 2), directly over IP or in UDP (RFC 3948).
 
-/// What an ESP packet shows unencrypted.
+/// The unencrypted fields of an ESP packet.
 ///
 /// ```
 /// use offload_formats::esp;
@@ -12,17 +12,17 @@
 pub struct EspHeader {
     /// Security parameters index.
     pub spi: u32,
-    /// The lower half of the sequence number.
+    /// Lower half of the sequence number.
     pub low: u32,
 }
 
-/// Reads the header that `packet` starts with.
+/// Parses the header at the start of `packet`.
 pub fn parse(packet: &[u8]) -> Option<EspHeader> {
     let [a, b, c, d, e, f, g, h] = *packet.first_chunk::<HEADER_BYTES>()?;
     Some(EspHeader { spi: u32::from_be_bytes([a, b, c, d]), low: u32::from_be_bytes([e, f, g, h]) })
 }
 
-/// Bytes of the header.
+/// Size of the header in bytes.
 pub const HEADER_BYTES: usize = 8;
 /// The UDP port of ESP in UDP.
 pub const UDP_PORT: u16 = 4500;

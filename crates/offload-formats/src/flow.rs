@@ -1,4 +1,4 @@
-//! What a flow is called.
+//! Identifiers of flows.
 
 use core::net::SocketAddr;
 
@@ -12,7 +12,7 @@ pub enum Protocol {
     Udp,
 }
 
-/// A 5-tuple, seen from one end: `local` is the side that holds the key.
+/// A 5-tuple, seen from the end that holds the key: `local` is that end.
 ///
 /// ```
 /// use offload_formats::{FlowKey, Protocol};
@@ -32,12 +32,12 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The TCP flow between `local` and `remote`.
+    /// Creates the key of the TCP flow between `local` and `remote`.
     pub const fn tcp(local: SocketAddr, remote: SocketAddr) -> FlowKey {
         FlowKey { protocol: Protocol::Tcp, local, remote }
     }
 
-    /// The same flow, seen from the other end.
+    /// Returns the key of the same flow, seen from the other end.
     pub const fn reversed(self) -> FlowKey {
         FlowKey { protocol: self.protocol, local: self.remote, remote: self.local }
     }

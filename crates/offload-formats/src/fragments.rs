@@ -1,16 +1,17 @@
-//! What the first fragment of a packet shows is true of the others as well: the SPI that leads to a queue, the port that makes it a tunnel's.
+//! Memory for facts that only the first fragment of a packet shows, such as the SPI that selects a queue or the port of
+//! a tunnel.
 //!
-//! What it showed is remembered as long as its packet is among the latest. Nothing is known of those that come before their first, or much
-//! later: they were overtaken on their way, or are of somebody who makes fragments at will.
+//! A fact is remembered while its packet is among the most recent ones. Fragments that arrive before their first
+//! fragment, or much later, are unknown: the network reordered them, or an attacker made them up.
 //!
-//! Invariant: no more packets than there is room for are remembered, each once.
+//! Invariant: at most the configured number of packets is remembered, each once.
 
 use crate::frame::{Headers, Kind};
 use crate::ip::{IpHeaders, Version};
 use core::net::IpAddr;
 use std::collections::VecDeque;
 
-/// Packets of which the first fragment came, the latest at the end, with what it showed.
+/// The facts shown by the first fragments of recent packets, the most recent last.
 ///
 /// ```
 /// use offload_formats::Fragments;
@@ -21,7 +22,7 @@ use std::collections::VecDeque;
 /// };
 /// let mut fragments = Fragments::with_room_for(64);
 /// let mut shown = |frame: &[u8]| fragments.of_packet(frame, |packet, headers, _| Some(packet[headers.upper]));
-/// assert_eq!(shown(&fragment(1, 7)), None, "nobody knows yet");
+/// assert_eq!(shown(&fragment(1, 7)), None, "the first fragment is missing");
 /// assert_eq!(shown(&fragment(0, 5)), Some(5));
 /// assert_eq!(shown(&fragment(1, 7)), Some(5));
 /// ```
@@ -31,31 +32,33 @@ pub struct Fragments<T> {
     most: usize,
 }
 
-/// What the fragments of a packet have in common (RFC 791 3.2, RFC 8200 4.5).
+/// The fields that all fragments of a packet share (RFC 791 3.2, RFC 8200 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Name {
-    /// Of which networks its tags are: their hosts may have the same addresses.
+    /// VLAN IDs, because hosts of different networks may have the same addresses.
     vlans: [Option<u16>; 2],
     source: IpAddr,
     destination: IpAddr,
-    /// IPv6 does without: what the first fragment says is so (RFC 8200 4.5).
+    /// IPv4 only. In IPv6 the first fragment's next header decides (RFC 8200 4.5).
     protocol: Option<u8>,
     identification: u32,
 }
 
 impl<T: Copy> Fragments<T> {
-    /// With room for this many packets: as many as may be on their way in parts at a time.
+    /// Creates a memory for `most` packets. Choose the number of fragmented packets that may be in flight at a time.
     pub fn with_room_for(most: usize) -> Fragments<T> {
         Fragments { packets: VecDeque::new(), most }
     }
 
-    /// What is known of a frame, if it is a fragment: `of_first` finds that in the first fragment of a packet, and is told what is known of one
-    /// that had the same name.
+    /// Returns the fact about the packet of `frame`, or `None` if `frame` is not a fragment. `of_first` extracts the
+    /// fact from a first fragment; its last argument is the fact about an earlier packet with equal fields, if one is
+    /// remembered.
     pub fn of_packet(
         &mut self,
         frame: &[u8],
         of_first: impl Fn(&[u8], &IpHeaders, Option<T>) -> Option<T>,
     ) -> Option<T> {
+        // Lengths are ignored, because the first fragment of a packet does not hold all of it.
         let outer = Headers::parse_unfinished(frame);
         let (version, network) = outer.network().filter(|_| outer.is_fragment())?;
         let packet = &frame[network..];
@@ -70,6 +73,7 @@ impl<T: Copy> Fragments<T> {
             vlans,
             source: headers.source(packet),
             destination: headers.destination(packet),
+            // RFC 791 counts identifications per protocol, RFC 8200 does not.
             protocol: (version == Version::Four).then_some(headers.protocol),
             identification: fragment.identification,
         };
@@ -77,9 +81,10 @@ impl<T: Copy> Fragments<T> {
         if fragment.offset > 0 {
             return known.map(|place| self.packets[place].1);
         }
-        // Another packet has the name by now.
+        // A first fragment with a known identification belongs to a new packet: the sender's counter has wrapped.
         let before = known.and_then(|place| self.packets.remove(place)).map(|(_, shown)| shown);
         let shown = of_first(packet, &headers, before)?;
+        // The oldest fact is forgotten first, because its fragments have most likely arrived.
         if self.packets.len() == self.most {
             self.packets.pop_front();
         }
@@ -88,7 +93,7 @@ impl<T: Copy> Fragments<T> {
     }
 }
 
-/// The VLAN in a tag's control information.
+/// The VLAN ID in a tag's control information.
 const VLAN: u16 = 0x0fff;
 
 #[cfg(test)]
@@ -97,7 +102,7 @@ mod tests {
     use crate::frame::ETHERNET_BYTES;
     use crate::protocol::{ESP, UDP};
 
-    /// A fragment of an ESP packet, eight bytes of it from `place` on; the first begins with the SPI.
+    /// A fragment of an ESP packet with eight bytes at `place`. The first one begins with the SPI.
     fn fragment(protocol: u8, identification: u16, place: u16, spi: u32) -> Vec<u8> {
         let mut frame = vec![2; 12];
         frame.extend_from_slice(&[8, 0, 0x45, 0, 0, 36]);
@@ -126,7 +131,7 @@ mod tests {
     fn the_rest_of_a_packet_goes_where_its_first_fragment_went() {
         for protocol in [ESP, UDP] {
             let mut fragments = Fragments::with_room_for(MOST);
-            // What shows as an SPI further on is none.
+            // Bytes of a later fragment that look like an SPI are payload.
             let rest = |identification| fragment(protocol, identification, 8, 0x300);
             assert_eq!(asked(&mut fragments, &rest(1)), None, "nobody knows yet");
             assert_eq!(asked(&mut fragments, &fragment(protocol, 1, 0, 0x200)), Some(1));
@@ -135,7 +140,7 @@ mod tests {
             for (identification, queue) in [(2, Some(0)), (1, Some(1)), (3, None), (1, Some(1))] {
                 assert_eq!(asked(&mut fragments, &rest(identification)), queue);
             }
-            // Another protocol has names of its own, and so has another VLAN; and a name comes again.
+            // Identifications are counted per protocol and per VLAN, and are reused.
             let tagged = [&rest(1)[..12], &[0x81, 0, 0, 7], &rest(1)[12..]].concat();
             assert_eq!(asked(&mut fragments, &tagged), None);
             assert_eq!(asked(&mut fragments, &fragment(6, 1, 8, 0)), None);

@@ -1,10 +1,10 @@
 //! The headers of an Ethernet frame, found once and remembered as offsets.
 //!
-//! Invariant: the offsets of [`Headers`] lie in the frame that it was read from, in ascending order; those of a
-//! [`Transport`] enclose a payload whose length the headers agree on.
+//! Invariant: the offsets of [`Headers`] lie in the parsed frame, in ascending order. The offsets of a [`Transport`]
+//! enclose a payload, and its headers agree on the payload's length.
 //!
-//! Options and extension headers that a host must refuse make the rest of the packet unreadable here too: the IP header is
-//! the last one on the stack then.
+//! If a host must refuse an option or extension header, the rest of the packet is not parsed: the IP header is then the
+//! last one on the stack.
 
 use crate::flow::{FlowKey, Protocol};
 use crate::ip::{IpHeaders, Version};
@@ -14,7 +14,7 @@ use crate::{esp, number};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use offload_base::Seq;
 
-/// A header that a frame may have.
+/// A kind of header.
 ///
 /// See [`Headers`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,7 +32,7 @@ pub enum Kind {
     Tcp,
     /// UDP.
     Udp,
-    /// ESP: security parameters index and sequence number. What follows is encrypted.
+    /// ESP: security parameters index and sequence number. The rest of the packet is encrypted.
     Esp,
     /// VXLAN.
     Vxlan,
@@ -46,18 +46,18 @@ impl Kind {
     }
 }
 
-/// One header of a frame and where it starts.
+/// One header of a frame, with its offset.
 ///
 /// See [`Headers`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
-    /// Which header.
+    /// Kind of the header.
     pub kind: Kind,
-    /// Where in the frame it starts, in bytes.
+    /// Offset of the header in the frame, in bytes.
     pub at: u16,
 }
 
-/// The headers of a frame, the outermost first.
+/// The headers of a frame, outermost first.
 ///
 /// ```
 /// use offload_formats::{Headers, Kind};
@@ -77,40 +77,40 @@ pub struct Header {
 pub struct Headers {
     stack: [Header; MAX_HEADERS],
     depth: u8,
-    /// A bit for each kind on the stack.
+    /// A bit set of the kinds on the stack.
     kinds: u16,
-    /// The innermost IP header's place on the stack.
+    /// Stack index of the innermost IP header.
     network: Option<u8>,
-    /// The number of the protocol that the innermost IP header carries.
+    /// Protocol number in the innermost IP header.
     protocol: u8,
     fragment: bool,
-    /// Where that protocol's header starts; the end of the last header on the stack if there is no IP.
+    /// Offset of the header of that protocol, or the end of the last header if there is no IP.
     upper: u16,
-    /// Where the byte is that names that protocol.
+    /// Offset of the byte that holds the protocol number.
     protocol_at: u16,
-    /// Where the innermost TCP or UDP payload starts and ends.
+    /// Start and end of the innermost TCP or UDP payload.
     payload: u16,
     end: u32,
 }
 
 impl Headers {
-    /// Reads a frame that is all there. It never fails: a header that is cut short or contradicts itself is not on the
-    /// stack, nor is anything behind it. A tunnel is not entered: see [`enter`](Self::enter).
+    /// Parses a complete frame. Never fails: the stack ends before a header that is truncated or contradicts itself. A
+    /// tunnel's inner packet is not parsed; see [`enter`](Self::enter).
     pub fn parse(frame: &[u8]) -> Headers {
         let mut headers = Headers::EMPTY;
         let _ = headers.push_frame(frame, 0, Lengths::Checked);
         headers
     }
 
-    /// Reads the headers of a frame that is still to be made, whose length fields say nothing yet.
+    /// Parses the headers of an unfinished frame. Its length fields are ignored.
     pub fn parse_unfinished(header: &[u8]) -> Headers {
         let mut headers = Headers::EMPTY;
         let _ = headers.push_frame(header, 0, Lengths::Ignored);
         headers
     }
 
-    /// The headers of the packet that the innermost header carries through a tunnel (VXLAN to port 4789, GRE), on top of
-    /// these. `None`: there is no tunnel, no readable packet in it, or no room on the stack.
+    /// Parses the packet inside a tunnel (VXLAN to port 4789, or GRE), and returns its headers on top of these. Returns
+    /// `None` if there is no tunnel, no readable packet in it, or no room on the stack.
     ///
     /// ```
     /// use offload_formats::{Headers, Kind};
@@ -127,8 +127,9 @@ impl Headers {
     /// ```
     pub fn enter(&self, frame: &[u8]) -> Option<Headers> {
         let last = *self.stack().last()?;
+        // Bytes behind the outer packet are padding and must not be taken for an inner packet.
         let (frame, mut inner) = (frame.get(..self.end())?, *self);
-        // How far it came is seen by the stack.
+        // The depth shows how far the parser came, so its result is not needed.
         let _ = match last.kind {
             Kind::Vxlan => inner.push_frame(frame, usize::from(last.at) + Vxlan::BYTES, Lengths::Checked),
             Kind::Gre => {
@@ -144,60 +145,63 @@ impl Headers {
         (inner.depth > self.depth).then_some(inner)
     }
 
-    /// The headers, the outermost first.
+    /// Returns the headers, outermost first.
     pub fn stack(&self) -> &[Header] {
         &self.stack[..usize::from(self.depth)]
     }
 
-    /// How many headers there are.
+    /// Returns the number of headers.
     pub fn depth(&self) -> usize {
         self.depth.into()
     }
 
-    /// Where the innermost header of this kind starts.
+    /// Returns the offset of the innermost header of this kind.
     #[inline]
     pub fn find(&self, kind: Kind) -> Option<usize> {
+        // Most look-ups are for kinds that the frame does not have, and end here.
         if self.kinds & kind.bit() == 0 {
             return None;
         }
         self.stack().iter().rev().find(|header| header.kind == kind).map(|header| header.at.into())
     }
 
-    /// The innermost IP header's version and where it starts.
+    /// Returns the innermost IP header's version and offset.
     pub fn network(&self) -> Option<(Version, usize)> {
         let header = self.stack[usize::from(self.network?)];
         let version = if header.kind == Kind::Ipv4 { Version::Four } else { Version::Six };
         Some((version, header.at.into()))
     }
 
-    /// The number of the protocol that the innermost IP header carries, and where that protocol's header starts.
+    /// Returns the protocol number of the innermost IP header, and the offset of that protocol's header.
     pub fn upper(&self) -> Option<(u8, usize)> {
         self.network.map(|_| (self.protocol, self.upper.into()))
     }
 
-    /// Where the byte is that names that protocol; in a fragment, that a fragment header follows. Without IP this is no
-    /// meaningful value.
+    /// Returns the offset of the byte that holds the protocol number; in a fragment, the byte that announces the
+    /// fragment header. Without IP, the value has no meaning.
     pub fn protocol_at(&self) -> usize {
         self.protocol_at.into()
     }
 
-    /// Whether the innermost IP packet is a fragment.
+    /// Tests whether the innermost IP packet is a fragment.
     #[inline]
     pub fn is_fragment(&self) -> bool {
         self.fragment
     }
 
-    /// Where the innermost IP packet ends, or in a datagram's case the datagram; bytes behind it are padding.
+    /// Returns the end of the innermost IP packet, or of its UDP datagram. The bytes behind the end are padding.
     pub fn end(&self) -> usize {
         self.end as usize
     }
 
-    /// The innermost TCP or UDP header, if the packet is whole and not a fragment, and its lengths agree.
+    /// Returns the innermost TCP or UDP header if the packet is complete, not a fragment, and its lengths agree.
     #[inline]
     pub fn transport(&self) -> Option<Transport> {
         let (version, network) = self.network()?;
+        // Searched from the inside, because behind a tunnel the innermost transport is the one with the
+        // payload.
         let place = self.stack().iter().rposition(|header| matches!(header.kind, Kind::Tcp | Kind::Udp))?;
-        // A transport in front of the innermost IP header is that of the tunnel.
+        // A transport header in front of the innermost IP header belongs to the tunnel.
         if place < usize::from(self.network?) {
             return None;
         }
@@ -221,12 +225,13 @@ impl Headers {
         Some(())
     }
 
-    /// Ethernet and VLAN tags at `at`, and what follows.
+    /// Parses Ethernet and VLAN tags at `at`, and the headers behind.
     fn push_frame(&mut self, frame: &[u8], at: usize, lengths: Lengths) -> Option<()> {
         let mut ether_type = number(frame, at + ETHER_TYPE)?;
         let start = self.depth;
         self.push(Kind::Ethernet, at)?;
         let mut behind = at + ETHERNET_BYTES;
+        // The bound on tags keeps a frame full of tags from filling the stack, which has a fixed size.
         while matches!(ether_type, VLAN | SERVICE_VLAN) && self.depth - start <= MAX_TAGS {
             ether_type = number(frame, behind + 2)?;
             self.push(Kind::Vlan, behind)?;
@@ -236,7 +241,7 @@ impl Headers {
         self.push_network(frame, behind, ether_type, lengths)
     }
 
-    /// IP at `at`, if `ether_type` says that it is there, and what follows.
+    /// Parses IP at `at` if `ether_type` announces it, and the headers behind.
     fn push_network(&mut self, frame: &[u8], at: usize, ether_type: u16, lengths: Lengths) -> Option<()> {
         let packet = frame.get(at..)?;
         let kind = match (ether_type, packet.first()? >> 4) {
@@ -258,17 +263,20 @@ impl Headers {
         let end = u32::try_from(end).ok()?;
         let network = self.depth;
         self.push(kind, at)?;
+        // A fragment's payload may begin anywhere in the packet, so no upper header is looked for.
         (self.network, self.protocol, self.fragment) = (Some(network), ip.protocol, ip.fragment.is_some());
         (self.upper, self.protocol_at, self.payload, self.end) = (upper, protocol_at, upper, end);
         if self.fragment { None } else { self.push_upper(frame, lengths) }
     }
 
-    /// The header behind IP, and what is known to follow it.
+    /// Parses the header behind IP, and a tunnel or ESP header in UDP.
     fn push_upper(&mut self, frame: &[u8], lengths: Lengths) -> Option<()> {
         let (at, end) = (usize::from(self.upper), self.end as usize);
         let packet = frame.get(..end)?;
         match self.protocol {
             TCP => {
+                // The data offset counts 32-bit words, and options may reach up to the payload but not beyond
+                // the packet.
                 let bytes = usize::from(packet.get(at + TCP_DATA_OFFSET)? >> 4) * 4;
                 if bytes < TCP_BYTES || at + bytes > end {
                     return None;
@@ -280,6 +288,7 @@ impl Headers {
                 let told = at + usize::from(number(packet, at + UDP_LENGTH)?);
                 let payload = at + UDP_BYTES;
                 let end = if lengths == Lengths::Checked { told } else { end };
+                // A datagram shorter than its IP packet is padded; a longer one is cut off or forged.
                 if payload > end || end > packet.len() {
                     return None;
                 }
@@ -287,7 +296,7 @@ impl Headers {
                 self.push(Kind::Udp, at)?;
                 match number(packet, at + 2)? {
                     Vxlan::PORT if Vxlan::parse(&packet[payload..end]).is_some() => self.push(Kind::Vxlan, payload),
-                    // RFC 3948 2.2: a security parameters index of zero marks a message of the key exchange.
+                    // RFC 3948 2.2: an SPI of zero marks an IKE message.
                     esp::UDP_PORT if esp::parse(&packet[payload..end]).is_some_and(|esp| esp.spi != 0) => {
                         self.push(Kind::Esp, payload)
                     }
@@ -326,39 +335,39 @@ impl core::fmt::Debug for Headers {
     }
 }
 
-/// What is done with the length fields of headers.
+/// The treatment of length fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lengths {
     Checked,
     Ignored,
 }
 
-/// Where the TCP or UDP header of a frame is, and its payload. Offsets are in bytes from the frame's start.
+/// The offsets of a frame's TCP or UDP header and payload, in bytes from the frame's start.
 ///
 /// See [`Headers`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
-    /// The version of IP in front of it.
+    /// Version of the IP header in front.
     pub version: Version,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// Where the IP header starts.
+    /// Offset of the IP header.
     pub network: usize,
-    /// Where the transport header starts.
+    /// Offset of the transport header.
     pub header: usize,
-    /// Where the payload starts.
+    /// Offset of the payload.
     pub payload: usize,
-    /// Where the payload ends. A short frame is padded behind it.
+    /// End of the payload. A short frame has padding behind it.
     pub end: usize,
 }
 
 impl Transport {
-    /// Bytes of payload.
+    /// Returns the number of payload bytes.
     pub const fn payload_len(&self) -> usize {
         self.end - self.payload
     }
 
-    /// Source and destination address, one behind the other, as the frame has them.
+    /// Returns the source and destination address, adjacent as in the frame.
     #[inline]
     pub fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         let ip = &frame[self.network..];
@@ -368,7 +377,7 @@ impl Transport {
         }
     }
 
-    /// Where the transport's checksum is.
+    /// Returns the offset of the transport's checksum.
     pub const fn checksum(&self) -> usize {
         self.header
             + match self.protocol {
@@ -377,7 +386,7 @@ impl Transport {
             }
     }
 
-    /// The flow as the receiver of the frame sees it.
+    /// Returns the flow as the frame's receiver sees it.
     pub fn flow_of_receiver(&self, frame: &[u8]) -> FlowKey {
         let port = |at: usize| u16::from_be_bytes([frame[self.header + at], frame[self.header + at + 1]]);
         let (source, destination): (IpAddr, IpAddr) = match self.addresses(frame) {
@@ -394,7 +403,7 @@ impl Transport {
         FlowKey { protocol: self.protocol, local: (destination, port(2)).into(), remote: (source, port(0)).into() }
     }
 
-    /// The sequence number of the first payload byte of a TCP segment. Of UDP this is no meaningful value.
+    /// Returns the sequence number of a TCP segment's first payload byte. For UDP, the value has no meaning.
     #[inline]
     pub fn seq(&self, frame: &[u8]) -> Seq {
         let at = self.header + 4;
@@ -402,7 +411,7 @@ impl Transport {
     }
 }
 
-/// The IP packet in an untagged Ethernet frame, if EtherType and version agree that there is one.
+/// Returns the IP packet in an untagged Ethernet frame, if EtherType and IP version agree.
 ///
 /// ```
 /// use offload_formats::frame::ip_packet;
@@ -421,18 +430,18 @@ pub fn ip_packet(frame: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Ethernet, two VLAN tags, IP, UDP, VXLAN; within it Ethernet, two tags, IP, TCP: eleven.
+/// Deepest stack: Ethernet, two VLAN tags, IP, UDP, VXLAN, and inside Ethernet, two tags, IP, TCP make eleven.
 const MAX_HEADERS: usize = 12;
-/// Bytes of Ethernet's addresses and EtherType.
+/// Size of Ethernet's addresses and EtherType in bytes.
 pub const ETHERNET_BYTES: usize = 14;
-/// Where Ethernet says what it carries.
+/// Offset of the EtherType.
 const ETHER_TYPE: usize = 12;
 const VLAN_BYTES: usize = 4;
-/// IEEE 802.1Q.
+/// EtherType of IEEE 802.1Q.
 const VLAN: u16 = 0x8100;
-/// IEEE 802.1ad.
+/// EtherType of IEEE 802.1ad.
 const SERVICE_VLAN: u16 = 0x88a8;
-/// A service tag and a customer tag.
+/// One service tag and one customer tag.
 const MAX_TAGS: u8 = 2;
 const TCP_BYTES: usize = 20;
 const TCP_DATA_OFFSET: usize = 12;
@@ -446,7 +455,7 @@ mod tests {
     use smoltcp::phy::ChecksumCapabilities;
     use smoltcp::wire::{IpAddress, IpProtocol, IpRepr, UdpPacket, UdpRepr};
 
-    /// A datagram as smoltcp makes it, behind `tags` of Ethernet and IPv6's `extensions`, and padding behind it.
+    /// A datagram built by smoltcp, with `tags` VLAN tags, IPv6 `extensions`, and padding behind.
     fn datagram(six: bool, tags: usize, next: IpProtocol, extensions: &[u8], port: u16, data: &[u8]) -> Vec<u8> {
         let [source, destination] = match six {
             true => [IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 1), IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 2)],
@@ -495,7 +504,7 @@ mod tests {
             filled[udp.checksum()] ^= 0x55;
             udp.fill_checksums(&mut filled);
             prop_assert!(filled == frame);
-            // A bit of the datagram, its checksum and its lengths apart, which would be another question.
+            // Flips bits of the datagram only. Bits of checksum and lengths are covered by other tests.
             let bit = bit.index((udp.end - udp.header) * 8);
             if !(32..64).contains(&bit) {
                 filled[udp.header + bit / 8] ^= 1 << (bit % 8);
@@ -512,7 +521,7 @@ mod tests {
             six: bool,
             next in prop::sample::select(vec![TCP, UDP, GRE, ESP, 44, 60]),
         ) {
-            // Mostly garbage would never get beyond Ethernet.
+            // Random bytes alone would seldom get past Ethernet.
             if start == 12 && frame.len() > 60 {
                 frame[12..15].copy_from_slice(if six { &[0x86, 0xdd, 0x60] } else { &[8, 0, 0x45] });
                 let (length, protocol) = if six { (18, 20) } else { (16, 23) };
@@ -585,7 +594,7 @@ mod tests {
         assert_eq!((&frame[udp.payload..udp.end], udp.version), (&b"data"[..], Version::Six));
         assert_eq!(udp.are_checksums_right(&frame), Some(true));
         assert_eq!(both.enter(&frame), None, "nothing is in it");
-        // The inner packet cannot be read: the tunnel's transport is not taken for its own.
+        // The inner packet is unreadable. The tunnel's own transport must not be returned in its place.
         let mut cut = frame.clone();
         cut[50 + 18 + 4..50 + 18 + 6].copy_from_slice(&[0xff; 2]);
         let both = Headers::parse(&cut).enter(&cut).unwrap();

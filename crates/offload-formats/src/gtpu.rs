@@ -1,8 +1,8 @@
-//! GTP-U (TS 29.281): packets of a mobile network between its nodes, by tunnels that have a number at each end (TEID).
+//! GTP-U (TS 29.281): tunnels between nodes of a mobile network. Each end names a tunnel by a number (TEID).
 
 use crate::number;
 
-/// A GTP-U header, which UDP carries to port 2152: with its extension headers, which are found and passed over.
+/// A GTP-U header, carried by UDP to port 2152. Extension headers are skipped.
 ///
 /// ```
 /// use offload_formats::{Gtpu, GtpuMessage};
@@ -18,18 +18,18 @@ use crate::number;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gtpu {
-    /// What follows.
+    /// Type of the message.
     pub message: GtpuMessage,
-    /// The tunnel's endpoint identifier (TEID) at the receiver.
+    /// Tunnel endpoint identifier (TEID) at the receiver.
     pub tunnel: u32,
-    /// The sequence number, if there is one.
+    /// Sequence number, if present.
     pub number: Option<u16>,
-    /// Bytes of the header, options and extension headers included.
+    /// Size of the header in bytes, with options and extension headers.
     header_bytes: usize,
     payload_bytes: usize,
 }
 
-/// What a GTP-U packet is for.
+/// The type of a GTP-U message.
 ///
 /// ```
 /// use offload_formats::{Gtpu, GtpuMessage};
@@ -39,13 +39,13 @@ pub struct Gtpu {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GtpuMessage {
-    /// Asks whether the path works.
+    /// A test whether the path works.
     EchoRequest,
-    /// Says that it does.
+    /// The answer to an echo request.
     EchoResponse,
-    /// There is no tunnel of that number.
+    /// The tunnel does not exist.
     ErrorIndication,
-    /// No more will come by this tunnel.
+    /// The last packet of this tunnel.
     EndMarker,
     /// A user's packet (G-PDU).
     Data,
@@ -54,27 +54,29 @@ pub enum GtpuMessage {
 }
 
 impl Gtpu {
-    /// The UDP port.
+    /// UDP port.
     pub const PORT: u16 = 2152;
-    /// Bytes of the header without options.
+    /// Size of the header without options, in bytes.
     pub const BYTES: usize = 8;
 
-    /// A header without options in front of so many bytes.
+    /// Creates a header without options for a payload of `payload_bytes` bytes.
     ///
     /// # Panics
-    /// If there are more than a length of 16 bits can say.
+    /// If the payload does not fit into a length of 16 bits.
     pub fn new(message: GtpuMessage, tunnel: u32, payload_bytes: usize) -> Gtpu {
-        assert!(payload_bytes <= usize::from(u16::MAX), "{payload_bytes} bytes are more than a datagram holds");
+        assert!(payload_bytes <= usize::from(u16::MAX), "{payload_bytes} bytes do not fit into a datagram");
         Gtpu { message, tunnel, number: None, header_bytes: Gtpu::BYTES, payload_bytes }
     }
 
-    /// Reads the header at the start of a datagram's payload, all of which is there. Other versions than 1, and GTP' (charging), are not
-    /// read; neither is what follows the length that the header says.
+    /// Parses the header at the start of a complete datagram payload. Refuses versions other than 1, and GTP'
+    /// (charging). Bytes behind the header's length are ignored.
     pub fn parse(datagram: &[u8]) -> Option<Gtpu> {
         let [flags, message, _, _, tunnel @ ..] = *datagram.first_chunk::<{ Gtpu::BYTES }>()?;
         if flags & (VERSION | IS_GTP) != VERSION_1 | IS_GTP {
             return None;
         }
+        // The length field counts all bytes behind the first eight, so options and extension headers belong to
+        // it.
         let end = Gtpu::BYTES + usize::from(number(datagram, 2)?);
         let datagram = datagram.get(..end)?;
         let mut header_bytes = Gtpu::BYTES;
@@ -83,10 +85,13 @@ impl Gtpu {
             let [high, low, _, mut next] = *datagram.get(header_bytes..)?.first_chunk::<4>()?;
             sequence = (flags & SEQUENCE != 0).then_some(u16::from_be_bytes([high, low]));
             header_bytes += 4;
-            // TS 29.281 5.1: the field is there for any of the three, and means something for its own flag alone.
+            // TS 29.281 5.1: each of the three flags adds all three fields; a field without its flag has no meaning.
             while flags & EXTENSION != 0 && next != NO_EXTENSION {
+                // An extension header states its length in units of four bytes, and names the next type in its
+                // last byte.
                 let bytes = 4 * usize::from(*datagram.get(header_bytes)?);
                 if bytes == 0 {
+                    // A zero length would keep the parser at the same place forever.
                     return None;
                 }
                 header_bytes += bytes;
@@ -102,17 +107,17 @@ impl Gtpu {
         })
     }
 
-    /// Bytes of the header, with a sequence number and extension headers if it has them.
+    /// Returns the size of the header in bytes, with options and extension headers.
     pub const fn bytes(&self) -> usize {
         self.header_bytes
     }
 
-    /// Where in the datagram the payload is.
+    /// Returns the range of the payload in the datagram.
     pub const fn payload(&self) -> std::ops::Range<usize> {
         self.header_bytes..self.header_bytes + self.payload_bytes
     }
 
-    /// Writes the header, without options, to the start of `datagram`.
+    /// Writes the header without options to the start of `datagram`.
     ///
     /// # Panics
     /// If `datagram` has fewer than [`Gtpu::BYTES`] bytes.
@@ -124,7 +129,7 @@ impl Gtpu {
 }
 
 impl GtpuMessage {
-    /// TS 29.281 6.1.
+    /// Maps a message type (TS 29.281 6.1).
     const fn from_byte(byte: u8) -> GtpuMessage {
         match byte {
             1 => GtpuMessage::EchoRequest,
@@ -150,9 +155,9 @@ impl GtpuMessage {
 
 const VERSION: u8 = 0xe0;
 const VERSION_1: u8 = 0x20;
-/// PT: GTP, and not GTP'.
+/// PT: the protocol is GTP, not GTP'.
 const IS_GTP: u8 = 0x10;
-/// E, S and PN.
+/// The flags E, S and PN.
 const EXTENSION: u8 = 0x04;
 const SEQUENCE: u8 = 0x02;
 const N_PDU: u8 = 0x01;
@@ -180,7 +185,7 @@ mod tests {
     #[test]
     fn an_extension_header_without_length_ends_the_search() {
         assert_eq!(Gtpu::parse(&[0x34, 0xff, 0, 8, 0, 0, 0, 7, 0, 0, 0, 0x84, 0, 0, 0, 0x84]), None);
-        // The type of the next one counts only with its flag.
+        // The next extension type counts only if its flag is set.
         let header = Gtpu::parse(&[0x32, 0xff, 0, 4, 0, 0, 0, 7, 0, 9, 0, 0x84]).unwrap();
         assert_eq!((header.number, header.payload()), (Some(9), 12..12));
     }

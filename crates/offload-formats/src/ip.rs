@@ -1,7 +1,8 @@
-//! Where things are in an IP packet (RFC 791, RFC 8200).
+//! The layout of IP packets (RFC 791, RFC 8200).
 //!
-//! Invariant: the offsets of an [`IpHeaders`] that [`IpHeaders::parse`] returned lie in the packet, in order, and every
-//! header before [`upper`](IpHeaders::upper) is whole. Options that are not known are treated as they ask to be.
+//! Invariant: the offsets of an [`IpHeaders`] returned by [`IpHeaders::parse`] lie in the packet, in ascending order,
+//! and every header before [`upper`](IpHeaders::upper) is complete. Unknown options are treated as their type bits
+//! demand.
 
 use crate::protocol::{DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ICMPV6, ROUTING, TCP, UDP};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,7 +17,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// Of an address.
+    /// Returns the version of an address.
     pub const fn of(address: &IpAddr) -> Version {
         match address {
             IpAddr::V4(_) => Version::Four,
@@ -24,7 +25,7 @@ impl Version {
         }
     }
 
-    /// Bytes of a header without options or extensions.
+    /// Returns the size of a header without options or extensions, in bytes.
     ///
     /// ```
     /// use offload_formats::Version;
@@ -38,17 +39,16 @@ impl Version {
         }
     }
 
-    /// Writes the two bits of explicit congestion notification (RFC 3168 5) into an IP header, whose checksum is not
-    /// mended.
+    /// Writes the two ECN bits (RFC 3168 5) into an IP header. The header checksum is not updated.
     ///
     /// # Panics
-    /// If the header's first two bytes are not there.
+    /// If the header's first two bytes are missing.
     ///
     /// ```
     /// use offload_formats::{IpHeaders, Version};
     ///
     /// let mut packet = [0; 40];
-    /// packet[0] = 0x60; // IPv6, of no next header
+    /// packet[0] = 0x60; // IPv6 with no next header
     /// packet[6] = 59;
     /// Version::Six.set_ecn(&mut packet, 0b10);
     /// assert_eq!(IpHeaders::walk(&packet).unwrap().ecn(&packet), 0b10);
@@ -58,12 +58,12 @@ impl Version {
         packet[1] = packet[1] & !(ECN << shift) | (ecn & ECN) << shift;
     }
 
-    /// Writes the length of a packet of `bytes` bytes, its header included, into its header, whose checksum is not mended. If
-    /// the field cannot tell that length, it becomes zero: such packets are within a host only, and who hands them on says
-    /// how long they are.
+    /// Writes the length of a packet, `bytes` including the header, into the header. The header checksum is not
+    /// updated. If the field cannot hold the length, zero is written. Such packets exist only inside a host, where the
+    /// length is passed along.
     ///
     /// # Panics
-    /// If the field is not there, or `bytes` is less than a header.
+    /// If the field is missing, or `bytes` is less than a header.
     ///
     /// ```
     /// use offload_formats::Version;
@@ -77,15 +77,16 @@ impl Version {
     pub fn set_length(self, packet: &mut [u8], bytes: usize) {
         let (at, told) = match self {
             Version::Four => (2, bytes),
+            // IPv6's payload length does not count the fixed header, IPv4's total length does.
             Version::Six => (4, bytes - IPV6_BYTES),
         };
         packet[at..at + 2].copy_from_slice(&u16::try_from(told).unwrap_or(0).to_be_bytes());
     }
 
-    /// The length of a packet, its header included, by that header.
+    /// Returns the length of a packet with its header, as read from the header.
     ///
     /// # Panics
-    /// If the field is not there.
+    /// If the field is missing.
     ///
     /// ```
     /// use offload_formats::Version;
@@ -101,10 +102,10 @@ impl Version {
         }
     }
 
-    /// Source and destination of a packet.
+    /// Returns the source and destination of a packet.
     ///
     /// # Panics
-    /// If its header is not all there.
+    /// If the header is incomplete.
     ///
     /// ```
     /// use offload_formats::Version;
@@ -132,7 +133,7 @@ impl Version {
         }
     }
 
-    /// The longest packet that a header tells the length of.
+    /// Returns the largest packet length that a header can hold.
     const fn longest(self) -> usize {
         match self {
             Version::Four => u16::MAX as usize,
@@ -140,7 +141,7 @@ impl Version {
         }
     }
 
-    /// Where the two bits lie in the header's second byte: IPv6's traffic class begins in the first.
+    /// Returns the position of the ECN bits in the header's second byte. IPv6's traffic class begins in the first byte.
     const fn ecn_shift(self) -> u32 {
         match self {
             Version::Four => 0,
@@ -148,7 +149,7 @@ impl Version {
         }
     }
 
-    /// What Ethernet calls it.
+    /// Returns the EtherType.
     pub const fn ether_type(self) -> u16 {
         match self {
             Version::Four => 0x0800,
@@ -157,7 +158,7 @@ impl Version {
     }
 }
 
-/// The headers of a packet, up to what it carries for a transport. Offsets are from where the IP header starts.
+/// The headers of a packet, up to the transport header. Offsets count from the start of the IP header.
 ///
 /// ```
 /// use offload_formats::{IpHeaders, Version};
@@ -174,23 +175,23 @@ impl Version {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeaders {
-    /// Which IP.
+    /// Version of the packet.
     pub version: Version,
-    /// What the packet carries: the protocol, or next header, of what starts at [`upper`](Self::upper).
+    /// Protocol (next header) number of the data at [`upper`](Self::upper).
     pub protocol: u8,
-    /// Where that starts. In a fragment: where its data start, whatever part of the packet they are.
+    /// Offset of the transport header. In a fragment: offset of the fragment's data.
     pub upper: usize,
-    /// Where the packet ends by its own account; what is behind is padding.
+    /// End of the packet, as read from its header. The bytes behind are padding.
     pub end: usize,
-    /// Which part of a packet it is, if it is not all of one.
+    /// Position in the original packet, if this is a fragment.
     pub fragment: Option<Fragment>,
-    /// Where the headers end that every fragment has: IPv4's, or those before the fragment header.
+    /// End of the headers that every fragment repeats: the IPv4 header, or the headers before the fragment header.
     unfragmentable: usize,
-    /// Where the byte is that names what comes at [`upper`](Self::upper), or at the fragment header.
+    /// Offset of the byte that names the protocol at [`upper`](Self::upper), or the fragment header.
     named_at: usize,
 }
 
-/// Which part of a packet a fragment is.
+/// The position of a fragment in its packet.
 ///
 /// ```
 /// use offload_formats::{Fragment, IpHeaders};
@@ -205,15 +206,15 @@ pub struct IpHeaders {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Which packet, of those between two hosts.
+    /// Identification, unique among the packets between two hosts.
     pub identification: u32,
-    /// Where in it the data start, in bytes.
+    /// Offset of the data in the packet, in bytes.
     pub offset: usize,
-    /// Whether others follow.
+    /// Whether more fragments follow.
     pub more: bool,
 }
 
-/// Why a packet's headers cannot be walked.
+/// The reason that a packet's headers cannot be parsed.
 ///
 /// ```
 /// use offload_formats::{HeaderError, IpHeaders};
@@ -224,67 +225,67 @@ pub struct Fragment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// It ends before its headers do, or before it ends by its own account.
+    /// The packet ends before its headers do, or before the end stated in its header.
     #[error("the packet ends too early")]
     Truncated,
-    /// It is of no version that is known.
+    /// The IP version is unknown.
     #[error("there is no IP version {0}")]
     Version(u8),
-    /// A length that no header can have.
-    #[error("a length in the IP header makes no sense")]
+    /// A length field has an impossible value.
+    #[error("a length in the IP header is invalid")]
     Length,
-    /// More extension headers than anybody has use for.
+    /// The packet has too many extension headers.
     #[error("too many extension headers")]
     TooManyExtensions,
-    /// An option of an IPv4 header is cut short, or wants the packet sent on: what it is a part of has not arrived yet.
-    #[error("an option in the IPv4 header makes no sense here")]
+    /// An IPv4 option is truncated, or is a source route with further hops, for which this host is not the destination.
+    #[error("an option in the IPv4 header is invalid at this host")]
     Option,
-    /// Something in an extension header is not acceptable (RFC 8200 4).
+    /// An extension header is not acceptable (RFC 8200 4).
     #[error("an extension header is not acceptable: {0:?}")]
     Unacceptable(Problem),
 }
 
-/// What is not acceptable, as an ICMPv6 "parameter problem" tells it (RFC 4443 3.4).
+/// The fault in a header, as an ICMPv6 "parameter problem" reports it (RFC 4443 3.4).
 ///
 /// See [`HeaderError`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// 0: a wrong field; 1: a next header, 2: an option that is not known.
+    /// 0: wrong field; 1: unknown next header; 2: unknown option.
     pub code: u8,
-    /// Where in the packet it is.
+    /// Offset of the fault in the packet.
     pub pointer: u32,
-    /// Whether the sender is to be told.
+    /// Whether to report the fault to the sender.
     pub report: Report,
 }
 
-/// Whether the sender of an unacceptable packet is to be told.
+/// The rule for reporting an unacceptable packet to its sender.
 ///
 /// See [`HeaderError`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// No.
+    /// The sender is never told.
     Never,
-    /// Yes, unless the packet went to many.
+    /// The sender is told, unless the packet went to a multicast address.
     UnlessMulticast,
-    /// Yes.
+    /// The sender is always told.
     Always,
 }
 
 impl IpHeaders {
-    /// Reads a packet, its IP header first, that is all there.
+    /// Parses a complete packet that starts with its IP header.
     ///
     /// # Errors
-    /// If it is not all there, or its headers make no sense.
+    /// If the packet is incomplete or its headers are invalid.
     pub fn parse(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
         IpHeaders::walk(packet)?.within(packet)
     }
 
-    /// Reads a packet that a device joined of several, and that ends where `packet` does: of one that is longer than its
-    /// header can tell, the length is zero. From the wire, where no packet is that long, this is an error as in
-    /// [`parse`](Self::parse).
+    /// Parses a packet that a device joined from several. If the packet is too long for its length field, the field is
+    /// zero and the packet ends with `packet`. A packet from the wire is never that long, and a zero length is then an
+    /// error, as in [`parse`](Self::parse).
     ///
     /// # Errors
-    /// If it is not all there, or its headers make no sense.
+    /// If the packet is incomplete or its headers are invalid.
     ///
     /// ```
     /// use offload_formats::{HeaderError, IpHeaders, Version};
@@ -309,11 +310,11 @@ impl IpHeaders {
         headers.within(packet)
     }
 
-    /// Reads headers alone: those of a packet that is still to be made, or a quotation cut short. What their lengths
-    /// say is not held against what is there.
+    /// Parses headers alone, of an unfinished packet or a truncated quotation. Length fields are not compared with the
+    /// bytes present.
     ///
     /// # Errors
-    /// If the headers are not all there, or make no sense.
+    /// If the headers are incomplete or invalid.
     pub fn walk(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
         match packet.first().ok_or(HeaderError::Truncated)? >> 4 {
             4 => walk_four(packet),
@@ -322,36 +323,39 @@ impl IpHeaders {
         }
     }
 
-    /// Where the byte is that says what [`protocol`](Self::protocol) is; in a fragment, that a fragment header follows.
+    /// Returns the offset of the byte that holds [`protocol`](Self::protocol); in a fragment, the byte that announces
+    /// the fragment header.
     pub fn protocol_at(&self) -> usize {
         self.named_at
     }
 
-    /// Where the headers end that each fragment of the packet repeats: IPv4's, or those before the fragment header.
+    /// Returns the end of the headers that every fragment repeats: the IPv4 header, or the headers before the fragment
+    /// header.
     pub fn unfragmentable(&self) -> usize {
         self.unfragmentable
     }
 
-    /// Who sent the packet these are the headers of.
+    /// Returns the source of the packet that these headers were parsed from.
     pub fn source(&self, packet: &[u8]) -> IpAddr {
         self.version.address(packet, 0)
     }
 
-    /// To whom.
+    /// Returns the destination of the packet that these headers were parsed from.
     pub fn destination(&self, packet: &[u8]) -> IpAddr {
         self.version.address(packet, 1)
     }
 
-    /// The two bits of explicit congestion notification (RFC 3168 5) of the packet these are the headers of.
+    /// Returns the ECN bits (RFC 3168 5) of the packet that these headers were parsed from.
     pub fn ecn(&self, packet: &[u8]) -> u8 {
         packet[1] >> self.version.ecn_shift() & ECN
     }
 
-    /// Itself, if it is of a packet that is all there.
+    /// Checks that the offsets lie in `packet`.
     fn within(self, packet: &[u8]) -> Result<IpHeaders, HeaderError> {
         if self.end > packet.len() {
             return Err(HeaderError::Truncated);
         }
+        // The stated end lies inside the headers, so the packet contradicts itself.
         if self.upper > self.end {
             return Err(HeaderError::Length);
         }
@@ -386,8 +390,8 @@ fn walk_four(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
     })
 }
 
-/// RFC 791 3.1: options that are whole. RFC 7126 4.3, 4.4: a route that goes on from here is for routers to follow, and this
-/// is the end of the way.
+/// Checks that IPv4 options are complete (RFC 791 3.1). Refuses source routes with further hops, which only routers may
+/// follow (RFC 7126 4.3, 4.4).
 fn check_options_of_four(mut options: &[u8]) -> Result<(), HeaderError> {
     loop {
         options = match options {
@@ -395,8 +399,11 @@ fn check_options_of_four(mut options: &[u8]) -> Result<(), HeaderError> {
             [NO_OPERATION, rest @ ..] => rest,
             [kind, length, ..] => {
                 let length = usize::from(*length);
+                // The length counts the kind and itself, so a smaller value could never be skipped.
                 let option = options.get(..length).filter(|_| length >= 2).ok_or(HeaderError::Option)?;
                 let is_route = matches!(*kind, LOOSE_ROUTE | STRICT_ROUTE);
+                // The pointer beyond the option's end means that the route is complete, and the packet has
+                // arrived.
                 if is_route && option.get(2).is_none_or(|next| usize::from(*next) <= length) {
                     return Err(HeaderError::Option);
                 }
@@ -418,6 +425,7 @@ fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
         unfragmentable: IPV6_BYTES,
         named_at: 6,
     };
+    // The bound keeps the cost of one packet constant; legitimate chains are shorter.
     for _ in 0..=MOST_EXTENSIONS {
         let (at, extension) = (headers.upper, headers.protocol);
         if !is_extension(extension) {
@@ -432,20 +440,21 @@ fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
                 more: place & 1 != 0,
             });
             if start[0] == HOP_BY_HOP {
-                // Put together, it would be the first header, where it may stand, and had been seen by nobody on the way.
+                // Behind the fragment header, hop-by-hop options would become the first header after reassembly, where
+                // they are valid, although no router saw them.
                 return Err(unacceptable(1, at, Report::Always));
             }
             headers.protocol = start[0];
             headers.upper = at + 8;
-            // What comes behind is a part of the packet as a whole, and is walked when that is put together.
+            // The following headers belong to the whole packet and are parsed after reassembly.
             return Ok(headers);
         }
         let bytes = (usize::from(start[1]) + 1) * 8;
         let whole = packet.get(at..at + bytes).ok_or(HeaderError::Truncated)?;
         match extension {
-            // RFC 8200 4.1: it can only be the first.
+            // RFC 8200 4.1: hop-by-hop options must come first.
             HOP_BY_HOP if at != IPV6_BYTES => return Err(unacceptable(1, headers.named_at, Report::Always)),
-            // RFC 8200 4.4: of a type that is not known and does not lead further, it is passed over.
+            // RFC 8200 4.4: an unknown routing type with segments left is refused; without, the header is skipped.
             ROUTING if whole[3] != 0 => return Err(unacceptable(0, at + 2, Report::Always)),
             ROUTING => {}
             _ => check_options(whole, at)?,
@@ -453,13 +462,14 @@ fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
         headers.protocol = start[0];
         headers.named_at = at;
         headers.upper = at + bytes;
+        // Headers before the fragment header are repeated in every fragment.
         headers.unfragmentable = headers.upper;
     }
     Err(HeaderError::TooManyExtensions)
 }
 
-/// Whether this is an extension header of IPv6 (RFC 8200 4), behind which another header follows. ESP, AH and mobility
-/// count as protocols.
+/// Tests for an extension header of IPv6 (RFC 8200 4) that is followed by another header. ESP, AH and mobility count as
+/// protocols.
 ///
 /// ```
 /// use offload_formats::ip::is_extension;
@@ -471,8 +481,8 @@ pub const fn is_extension(protocol: u8) -> bool {
     matches!(protocol, HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING | FRAGMENT)
 }
 
-/// Whether `data`, which starts with a header of the kind `next`, reaches as far as a whole transport header (RFC 8200 4.5: a
-/// first fragment that does not is dropped).
+/// Tests whether `data`, which starts with a header of kind `next`, contains a complete transport header. A first
+/// fragment without one is dropped (RFC 8200 4.5).
 pub fn reaches_upper_layer(mut next: u8, mut data: &[u8]) -> bool {
     for _ in 0..=MOST_EXTENSIONS {
         let header_bytes = match next {
@@ -491,7 +501,7 @@ pub fn reaches_upper_layer(mut next: u8, mut data: &[u8]) -> bool {
     false
 }
 
-/// RFC 8200 4.2: the two highest bits of an option say what a node does that does not know it.
+/// Checks options. The two highest bits of an unknown option tell the action (RFC 8200 4.2).
 fn check_options(header: &[u8], header_at: usize) -> Result<(), HeaderError> {
     let mut at = 2;
     while let Some(kind) = header.get(at) {
@@ -511,6 +521,7 @@ fn check_options(header: &[u8], header_at: usize) -> Result<(), HeaderError> {
         }
         at += 2 + bytes;
     }
+    // Options must fill the extension header exactly; an option that overruns it is a forgery.
     if at == header.len() { Ok(()) } else { Err(HeaderError::Length) }
 }
 
@@ -518,22 +529,22 @@ fn unacceptable(code: u8, pointer: usize, report: Report) -> HeaderError {
     HeaderError::Unacceptable(Problem { code, pointer: pointer as u32, report })
 }
 
-/// The number at `at`, the higher byte first.
+/// Reads a big-endian number at `at`.
 fn number(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
 const IPV4_BYTES: usize = 20;
-/// Both bits of explicit congestion notification.
+/// Mask of the ECN bits.
 const ECN: u8 = 0b11;
 const IPV6_BYTES: usize = 40;
-/// Options of IPv4: of these two, no length follows.
+/// IPv4 options. The first two have no length byte.
 const END_OF_OPTIONS: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const LOOSE_ROUTE: u8 = 131;
 const STRICT_ROUTE: u8 = 137;
 const PAD_1: u8 = 0;
-/// RFC 8200 4.1 has use for five; Linux bounds options, not headers.
+/// Maximum number of extension headers. RFC 8200 4.1 names five.
 const MOST_EXTENSIONS: usize = 8;
 
 #[cfg(test)]
@@ -559,9 +570,9 @@ mod tests {
 
     #[test]
     fn known_extensions_are_passed_over() {
-        let hop_by_hop = [ROUTING, 0, 5, 2, 0, 0, 1, 0]; // router alert, PadN
+        let hop_by_hop = [ROUTING, 0, 5, 2, 0, 0, 1, 0]; // router alert, padding
         let routing = [DESTINATION_OPTIONS, 1, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9];
-        let options = [6, 0, 0x1e, 4, 1, 2, 3, 4]; // not known, to be skipped
+        let options = [6, 0, 0x1e, 4, 1, 2, 3, 4]; // unknown, to be skipped
         let packet = six(HOP_BY_HOP, &[&hop_by_hop, &routing, &options, &[7; 20]]);
         let headers = IpHeaders::parse(&packet).unwrap();
         assert_eq!((headers.protocol, headers.upper, headers.end), (6, 72, 92));
@@ -606,9 +617,9 @@ mod tests {
         };
         let good: [&[u8]; 5] = [
             &[1, 1, 1, 0],
-            &[0, 7, 0, 7],                // behind the end stands anything
+            &[0, 7, 0, 7],                // arbitrary bytes behind the end
             &[148, 4, 0, 0],              // router alert
-            &[131, 7, 8, 10, 0, 0, 2, 0], // a route that was followed to its end
+            &[131, 7, 8, 10, 0, 0, 2, 0], // a route without further hops
             &[7, 7, 4, 0, 0, 0, 0, 1],    // a record of the route
         ];
         for options in good {

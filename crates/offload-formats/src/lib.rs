@@ -1,19 +1,18 @@
-//! Packet formats, by offsets: each header is found here once, for a host's stack, an IPsec layer and a device alike.
+//! Packet formats by offsets. Host stacks, IPsec layers and devices use the same parsers, so each header is found once.
 //!
 //! - [`frame`]: the headers of an Ethernet frame as a stack of layers, and the TCP or UDP payload in it;
-//! - [`protocol`]: the numbers of IP protocols;
-//! - [`ip`]: from an IP header over extension headers to the protocol that the packet carries;
-//! - [`view`]: the IP headers of a packet as ESP and its policies use them;
-//! - [`fragments`]: what the first fragment of a packet shows of the others; [`reassembly`]: fragments put together again, within
-//!   bounds;
-//! - [`tunnel`], [`gtpu`], [`esp`], [`quic`]: what carries other packets, readable or encrypted;
-//! - [`tls`], [`nvme`]: the units of the streams that engines follow;
-//! - [`segment`]: packets cut into segments and joined of them: what is each one's own in the headers;
-//! - [`checksum`]: the Internet checksum, over bytes in pieces, and the fields that hold it;
-//! - [`flow`]: the name of a flow.
+//! - [`protocol`]: IP protocol numbers;
+//! - [`ip`]: IP headers and extension headers, up to the transport protocol;
+//! - [`view`]: the IP headers of a packet, as ESP and IPsec policies use them;
+//! - [`fragments`]: facts shown by first fragments, for the others; [`reassembly`]: bounded reassembly of fragments;
+//! - [`tunnel`], [`gtpu`], [`esp`], [`quic`]: headers in front of other packets, readable or encrypted;
+//! - [`tls`], [`nvme`]: the headers of stream units that engines track;
+//! - [`segment`]: header fields of segments when packets are cut and joined;
+//! - [`checksum`]: the Internet checksum, over bytes in pieces, and the checksum fields;
+//! - [`flow`]: identifiers of flows.
 //!
-//! Offsets are in bytes. A type that was parsed lies within the bytes that it was parsed from. Nothing here knows a socket,
-//! a device or a key.
+//! Offsets are in bytes. The offsets of a parsed type lie within the parsed bytes. The crate depends on no socket,
+//! device or key.
 
 #![deny(unsafe_code)]
 
@@ -43,13 +42,13 @@ pub use segment::Segment;
 pub use tunnel::{Geneve, Gre, Vxlan};
 pub use view::IpView;
 
-/// The number at `at`, the higher byte first; `None` if it is not all there.
+/// Reads a big-endian number at `at`. Returns `None` if the bytes end before.
 pub(crate) fn number(bytes: &[u8], at: usize) -> Option<u16> {
     let [high, low] = *bytes.get(at..)?.first_chunk::<2>()?;
     Some(u16::from_be_bytes([high, low]))
 }
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

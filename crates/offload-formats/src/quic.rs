@@ -1,4 +1,4 @@
-//! The headers of QUIC packets as far as they are readable without keys (RFC 8999, RFC 9000 17).
+//! The fields of QUIC headers that are readable without keys (RFC 8999, RFC 9000 17).
 
 /// A packet with a short header (RFC 9000 17.3.1).
 ///
@@ -13,19 +13,20 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShortHeader {
-    /// Where the protected packet number starts: behind the destination connection ID.
+    /// Offset of the protected packet number, behind the destination connection ID.
     pub number_at: usize,
 }
 
 impl ShortHeader {
-    /// Reads the packet at the start of a datagram's payload, whose destination connection ID has `cid_bytes` bytes: the
-    /// receiver chose it, the packet does not tell.
+    /// Parses the packet at the start of a datagram's payload. The packet does not tell the size of its destination
+    /// connection ID: the receiver chose the ID and passes `cid_bytes`.
     pub fn parse(packet: &[u8], cid_bytes: usize) -> Option<ShortHeader> {
         let is_short = packet.first()? & (LONG | FIXED) == FIXED;
         (is_short && packet.len() > cid_bytes).then_some(ShortHeader { number_at: 1 + cid_bytes })
     }
 
-    /// [`parse`](Self::parse), whatever the fixed bit says: ends that agreed on that send it either way (RFC 9287).
+    /// Parses like [`parse`](Self::parse), but ignores the fixed bit, which peers may randomize by agreement (RFC
+    /// 9287).
     ///
     /// ```
     /// use offload_formats::quic::ShortHeader;
@@ -38,18 +39,18 @@ impl ShortHeader {
         (is_short && packet.len() > cid_bytes).then_some(ShortHeader { number_at: 1 + cid_bytes })
     }
 
-    /// The destination connection ID of the packet that this was read from.
+    /// Returns the destination connection ID of the parsed packet.
     pub fn destination<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
         &packet[1..self.number_at]
     }
 }
 
-/// A packet with a long header of versions 1 and 2 (RFC 9000 17.2, RFC 9369), as far as tells where it ends.
+/// A packet with a long header of version 1 or 2 (RFC 9000 17.2, RFC 9369), parsed as far as needed to find its end.
 ///
 /// ```
 /// use offload_formats::quic::LongHeader;
 ///
-/// // A Handshake packet with connection IDs of 1 and 0 bytes, whose number and payload have 5.
+/// // A Handshake packet with connection IDs of 1 and 0 bytes, and 5 bytes of number and payload.
 /// let packet = [0xe0, 0, 0, 0, 1, 1, 0xaa, 0, 5, 1, 2, 3, 4, 5, 0x40];
 /// let header = LongHeader::parse(&packet).unwrap();
 /// assert_eq!((header.version, header.number_at, header.end), (1, 9, 14));
@@ -57,20 +58,21 @@ impl ShortHeader {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LongHeader {
-    /// The version.
+    /// QUIC version.
     pub version: u32,
-    /// Where the protected packet number starts.
+    /// Offset of the protected packet number.
     pub number_at: usize,
-    /// Where the packet ends; the datagram may go on with another.
+    /// End of the packet. Another packet may follow in the datagram.
     pub end: usize,
 }
 
 impl LongHeader {
-    /// Reads the Initial, 0-RTT or Handshake packet at the start of `packet`; others (Retry, Version Negotiation, other versions)
-    /// take all of their datagram and are none.
+    /// Parses the Initial, 0-RTT or Handshake packet at the start of `packet`. Returns `None` for other packets (Retry,
+    /// Version Negotiation, other versions), which always fill their datagram.
     pub fn parse(packet: &[u8]) -> Option<LongHeader> {
         let [first, version @ .., _] = *packet.first_chunk::<6>()?;
         let version = u32::from_be_bytes(version);
+        // Version 2 renumbers the packet types, so that a middlebox cannot rely on them (RFC 9369 3.2).
         let [initial, retry] = match version {
             1 => [0, 3],
             VERSION_2 => [1, 0],
@@ -83,21 +85,24 @@ impl LongHeader {
         let mut at = 5;
         for _ in ["destination", "source"] {
             let bytes = usize::from(*packet.get(at)?);
-            // RFC 9000 17.2: longer ones are another version's.
+            // RFC 9000 17.2: longer connection IDs belong to other versions.
             at = (bytes <= MAX_CID_BYTES).then_some(at + 1 + bytes)?;
         }
+        // Only Initial packets carry a token in front of the length.
         if kind == initial {
             let (token, bytes) = variable(packet.get(at..)?)?;
             at = at.checked_add(bytes)?.checked_add(token.try_into().ok()?)?;
         }
         let (length, bytes) = variable(packet.get(at..)?)?;
         let number_at = at + bytes;
+        // The length comes from the network: a forged one must not overflow.
         let end = number_at.checked_add(length.try_into().ok()?)?;
         (end <= packet.len()).then_some(LongHeader { version, number_at, end })
     }
 }
 
-/// Where the packet with a short header starts in a datagram, behind those with long headers (RFC 9000 12.2: it is the last).
+/// Returns the offset of the datagram's short-header packet, behind its long-header packets. It is the last one (RFC
+/// 9000 12.2).
 ///
 /// ```
 /// use offload_formats::quic::short_header_at;
@@ -114,7 +119,7 @@ pub fn short_header_at(datagram: &[u8]) -> Option<usize> {
     Some(at)
 }
 
-/// A variable-length integer (RFC 9000 16) at the start of `bytes`, and how long it is.
+/// Parses a variable-length integer (RFC 9000 16) at the start of `bytes`. Returns the integer and its size in bytes.
 ///
 /// ```
 /// use offload_formats::quic::variable;
@@ -129,9 +134,9 @@ pub fn variable(bytes: &[u8]) -> Option<(u64, usize)> {
     Some((rest.iter().fold(u64::from(first & 0x3f), |value, byte| value << 8 | u64::from(*byte)), len))
 }
 
-/// Most bytes of a connection ID in versions 1 and 2 (RFC 9000 17.2).
+/// Maximum size of a connection ID in versions 1 and 2 (RFC 9000 17.2).
 pub const MAX_CID_BYTES: usize = 20;
-/// RFC 9369 3.1.
+/// Version number of QUIC version 2 (RFC 9369 3.1).
 const VERSION_2: u32 = 0x6b33_43cf;
 const LONG: u8 = 0x80;
 const FIXED: u8 = 0x40;

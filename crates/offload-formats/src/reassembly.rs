@@ -1,11 +1,11 @@
-//! Fragments put together again (RFC 791 3.2, RFC 8200 4.5), within bounds.
+//! Bounded reassembly of IP fragments (RFC 791 3.2, RFC 8200 4.5).
 //!
-//! Fragments that overlap are never sorted out: their sender hides something, or wants to (RFC 5722, and for
-//! IPv4 likewise). The packet is given up then, and what else comes of it is refused until its time is over. A
-//! fragment that comes twice, byte for byte the same, is no overlap (RFC 8200 4.5).
+//! Overlapping fragments are never merged, because a sender of such fragments hides something (RFC 5722; the same rule
+//! is applied to IPv4). The packet is given up, and its further fragments are refused until its timeout. An exact
+//! duplicate of a fragment is not an overlap (RFC 8200 4.5).
 //!
-//! Invariants: the pieces of a packet do not overlap, and none lies behind its end once that is known; what all of
-//! them take, with what it takes to keep them, is at most what the limits say, and so is the number of packets.
+//! Invariants: the pieces of a packet do not overlap, and no piece lies behind a known end. The memory of all pieces,
+//! with the bookkeeping, and the number of packets stay within the limits.
 
 use crate::checksum::fill_ipv4_header;
 use crate::ip::{Fragment, HeaderError, IpHeaders, Problem, Report, Version, reaches_upper_layer};
@@ -16,7 +16,7 @@ use offload_base::Instant;
 use offload_base::cost::{self, Work};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How much waits at most for the rest of its packet, and how long.
+/// Limits of the incomplete packets: memory, number and time.
 ///
 /// ```
 /// use offload_formats::reassembly::Limits;
@@ -27,16 +27,16 @@ use std::collections::{BTreeMap, BTreeSet};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of fragments, with what it takes to keep them.
+    /// Bytes of fragments, with the bookkeeping.
     pub bytes: usize,
-    /// Packets of which something waits.
+    /// Incomplete packets.
     pub packets: usize,
-    /// How long a packet's first fragment to come waits for the last.
+    /// Time from the arrival of a packet's first fragment until the packet is given up.
     pub timeout: Duration,
 }
 
 impl Limits {
-    /// Linux's limits: 4 MiB, half a minute for IPv4 and a minute for IPv6 (RFC 8200 4.5); and 1024 packets.
+    /// Returns Linux's limits: 4 MiB, 30 seconds for IPv4 and a minute for IPv6 (RFC 8200 4.5), and 1024 packets.
     pub const fn of(version: Version) -> Limits {
         let timeout = match version {
             Version::Four => Duration::from_secs(30),
@@ -46,14 +46,14 @@ impl Limits {
     }
 }
 
-/// Puts packets together again.
+/// A buffer that reassembles packets.
 ///
 /// ```
 /// use offload_formats::reassembly::{Limits, Reassembler, Taken};
 /// use offload_formats::{IpHeaders, Version};
 /// use offload_base::Instant;
 ///
-/// // A fragment of an IPv4 packet, no Ethernet header in front.
+/// // An IPv4 fragment without an Ethernet header.
 /// let fragment = |eighths: u8, more: u8, data: &[u8]| {
 ///     let header = [0x45, 0, 0, 20 + data.len() as u8, 0, 7, more, eighths, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
 ///     [&header[..], data].concat()
@@ -71,30 +71,30 @@ impl Limits {
 pub struct Reassembler {
     limits: Limits,
     packets: BTreeMap<Key, Partial>,
-    /// When each of them is given up.
+    /// Deadlines of the incomplete packets.
     deadlines: BTreeSet<(Instant, Key)>,
     bytes: usize,
     evicted: u64,
 }
 
-/// What became of a fragment.
+/// The result of inserting a fragment.
 ///
 /// See [`Reassembler`] for an example.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Taken {
-    /// Nothing is missing any more: the packet, behind what was in front of its first fragment's IP header. No
-    /// checksum but IPv4's header's was checked or made.
+    /// The complete packet, behind the bytes in front of its first fragment's IP header. The IPv4 header checksum is
+    /// filled in; no other checksum is checked or changed.
     Whole(BytesMut),
-    /// It waits for others.
+    /// The fragment waits for others.
     Kept,
-    /// It was there already.
+    /// The fragment was already there.
     Duplicate,
-    /// It goes nowhere.
+    /// The fragment was dropped.
     Refused(Refusal),
 }
 
-/// Why a fragment is not kept.
+/// The reason that a fragment is dropped.
 ///
 /// ```
 /// use offload_formats::reassembly::{Limits, Reassembler, Refusal, Taken};
@@ -111,21 +111,21 @@ pub enum Refusal {
     /// The packet is not a fragment.
     #[error("the packet is not a fragment")]
     NoFragment,
-    /// Its headers make no sense.
+    /// The headers are invalid.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// It is no part that a packet can have; the sender may be told.
+    /// The packet cannot have such a fragment. The sender may be told.
     #[error("an impossible fragment: {0:?}")]
     Impossible(Problem),
-    /// It overlaps with another one of its packet, or is one of a packet in which some did.
+    /// The fragment overlaps another one, or its packet had overlapping fragments before.
     #[error("fragments overlap")]
     Overlap,
-    /// A router marked one, and another cannot be marked, or it is one of a packet in which that was so.
+    /// A router marked one fragment of the packet with congestion, but the sender of another one does not support ECN.
     #[error("some fragments are marked with congestion (ECN CE), others come from a sender without ECN")]
     Marks,
 }
 
-/// A packet that was given up when its time was over.
+/// A packet that was given up at its timeout.
 ///
 /// See [`Reassembler::expire`].
 ///
@@ -135,7 +135,7 @@ pub enum Refusal {
 /// use offload_formats::reassembly::{Expired, Limits, Reassembler};
 ///
 /// let mut reassembler = Reassembler::new(Limits::of(Version::Four));
-/// // The first eight bytes of a UDP datagram: more fragments are to come, and do not.
+/// // The first eight bytes of a UDP datagram. The other fragments never arrive.
 /// let mut first = vec![0x45, 0, 0, 28, 0, 1, 0x20, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
 /// first.extend([0, 7, 0, 7, 0, 99, 0, 0]);
 /// reassembler.insert(Instant::ZERO, &first, 0);
@@ -145,14 +145,14 @@ pub enum Refusal {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expired {
-    /// The first fragment, if it had come, behind what was in front of its IP header: with it the sender may be told
-    /// (RFC 792, RFC 8200 4.5).
+    /// First fragment, if it arrived, with the bytes in front of its IP header. It can be quoted to the sender (RFC
+    /// 792, RFC 8200 4.5).
     pub first: Option<Bytes>,
-    /// What its fragments came under; see [`Reassembler::insert_among`].
+    /// Separate space of the fragments; see [`Reassembler::insert_among`].
     pub among: u64,
 }
 
-/// What fragments of one packet have in common. IPv4 tells them apart by their protocol too (RFC 791).
+/// The fields that all fragments of a packet share. In IPv4 the protocol is one of them (RFC 791).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     among: u64,
@@ -162,42 +162,42 @@ struct Key {
     protocol: Option<u8>,
 }
 
-/// What there is of a packet.
+/// An incomplete packet.
 #[derive(Debug)]
 struct Partial {
     deadline: Instant,
-    /// By where they start.
+    /// Pieces by offset.
     pieces: BTreeMap<usize, Bytes>,
-    /// The first fragment, and its headers.
+    /// First fragment, with its headers.
     first: Option<(Bytes, IpHeaders)>,
-    /// Where the IP header starts in it.
+    /// Offset of the IP header in the first fragment.
     network: usize,
     /// Bytes in all pieces.
     received: usize,
-    /// Bytes of the whole, once the last fragment has come.
+    /// Size of the whole, known once the last fragment has arrived.
     total: Option<usize>,
     charged: usize,
-    /// Why it will never be whole.
+    /// Reason that the packet will never be complete.
     spoilt: Option<Refusal>,
-    /// A router marked one of them; one of them says that its sender does not know such marks (RFC 3168 5.3).
+    /// Whether a router marked a fragment, and whether a fragment's sender does not support ECN (RFC 3168 5.3).
     congestion: bool,
     not_capable: bool,
 }
 
 impl Reassembler {
-    /// Nothing waits yet.
+    /// Creates an empty buffer.
     pub fn new(limits: Limits) -> Reassembler {
         Reassembler { limits, packets: BTreeMap::new(), deadlines: BTreeSet::new(), bytes: 0, evicted: 0 }
     }
 
-    /// Takes a fragment, whose IP header starts at `network` in `frame`. If it finds no space, what would be given up
-    /// first gives way to it.
+    /// Inserts the fragment with its IP header at `network` in `frame`. If there is no space, the packet with the
+    /// earliest deadline is given up.
     pub fn insert(&mut self, now: Instant, frame: &[u8], network: usize) -> Taken {
         self.insert_among(now, frame, network, 0)
     }
 
-    /// [`insert`](Self::insert), of those who keep fragments apart by more than their headers say: only such as came
-    /// under the same `among` make a packet.
+    /// Inserts like [`insert`](Self::insert), but in a separate space: only fragments with an equal `among` form a
+    /// packet. For callers that separate fragments by more than their headers.
     pub fn insert_among(&mut self, now: Instant, frame: &[u8], network: usize, among: u64) -> Taken {
         match self.try_insert(now, frame, network, among) {
             Ok(taken) => taken,
@@ -205,14 +205,17 @@ impl Reassembler {
         }
     }
 
-    /// When [`expire`](Self::expire) has something to give up.
+    /// Returns the next time at which [`expire`](Self::expire) gives up a packet.
     pub fn next_event(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// Gives up the next packet whose time is over. Those whose fragments did not fit together go silently.
+    /// Gives up the next packet with an expired deadline and returns it. Packets with bad fragments are removed
+    /// silently.
     pub fn expire(&mut self, now: Instant) -> Option<Expired> {
         while let Some((_, key)) = self.deadlines.first().filter(|(at, _)| *at <= now).copied() {
+            // Packets with bad fragments are not reported: an answer would help whoever probes with such
+            // fragments.
             if let Some(partial) = self.remove(&key)
                 && partial.spoilt.is_none()
             {
@@ -222,17 +225,17 @@ impl Reassembler {
         None
     }
 
-    /// How many packets were given up to make space, since this was asked last.
+    /// Returns the number of packets given up for space since the last call.
     pub fn take_evicted(&mut self) -> u64 {
         core::mem::take(&mut self.evicted)
     }
 
-    /// Bytes that wait, with what it takes to keep them.
+    /// Returns the memory in use, in bytes, with the bookkeeping.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Packets of which something waits.
+    /// Returns the number of incomplete packets.
     pub fn packets(&self) -> usize {
         self.packets.len()
     }
@@ -242,7 +245,8 @@ impl Reassembler {
         let headers = IpHeaders::parse(packet)?;
         let fragment = headers.fragment.ok_or(Refusal::NoFragment)?;
         check(&headers, &fragment, packet)?;
-        // Such as IPv6 may have: a packet by itself, whatever else goes by its identification (RFC 6946).
+        // IPv6 allows such "atomic" fragments. Each is a packet of its own, even if its identification is in use (RFC
+        // 6946).
         if fragment.offset == 0 && !fragment.more {
             let data = Bytes::copy_from_slice(&packet[headers.upper..headers.end]);
             let first = Bytes::copy_from_slice(&frame[..network + headers.end]);
@@ -255,6 +259,7 @@ impl Reassembler {
             identification: fragment.identification,
             protocol: (headers.version == Version::Four).then_some(headers.protocol),
         };
+        // The first fragment to arrive starts the timeout, no matter which part of the packet it is.
         if !self.packets.contains_key(&key) {
             self.begin(now, key, network);
         }
@@ -265,6 +270,7 @@ impl Reassembler {
         let (start, data) = (fragment.offset, &packet[headers.upper..headers.end]);
         match partial.place(start, data, fragment.more) {
             Place::Free => {}
+            // A duplicate is common after a retransmission at the link layer, and harmless (RFC 8200 4.5).
             Place::Taken => return Ok(Taken::Duplicate),
             Place::Contested => return Err(self.spoil(&key, Refusal::Overlap)),
         }
@@ -272,7 +278,8 @@ impl Reassembler {
         partial.congestion |= ecn == CONGESTION;
         partial.not_capable |= ecn == NOT_CAPABLE;
         if partial.congestion && partial.not_capable {
-            // RFC 3168 5.3: the whole is neither to lose the mark nor to have one that its sender does not know.
+            // RFC 3168 5.3: the whole packet must neither lose the mark nor carry a mark that its sender does not
+            // understand.
             return Err(self.spoil(&key, Refusal::Marks));
         }
         let frame = &frame[..network + headers.end];
@@ -290,6 +297,7 @@ impl Reassembler {
     }
 
     fn begin(&mut self, now: Instant, key: Key, network: usize) {
+        // The victim makes room before the insertion, so the limit holds at any time.
         if self.packets.len() >= self.limits.packets {
             self.evict(None);
         }
@@ -313,7 +321,8 @@ impl Reassembler {
         );
     }
 
-    /// Gives up others than `key` as long as too much waits; `key` too, if it takes too much alone.
+    /// Gives up other packets than `key` while the memory exceeds its limit, and finally `key`, if it alone is too
+    /// large.
     fn make_space(&mut self, key: &Key) {
         while self.bytes > self.limits.bytes {
             if !self.evict(Some(key)) {
@@ -322,16 +331,17 @@ impl Reassembler {
         }
     }
 
-    /// Gives up what would be given up first, but not `spared`. False: there is nothing else.
+    /// Gives up the packet with the earliest deadline, except `spared`. Returns false if there is none.
     fn evict(&mut self, spared: Option<&Key>) -> bool {
         let victim = self.deadlines.iter().map(|(_, key)| *key).find(|key| Some(key) != spared);
         let Some(key) = victim else { return false };
         let gone = self.remove(&key);
+        // A spoilt packet was lost before, and is not counted again.
         self.evicted += u64::from(gone.is_some_and(|partial| partial.spoilt.is_none()));
         true
     }
 
-    /// Only that there was such a packet is remembered, and `why` nothing will come of it.
+    /// Frees the pieces of a packet, and remembers the reason, so that later fragments are refused.
     fn spoil(&mut self, key: &Key, why: Refusal) -> Refusal {
         if let Some(partial) = self.packets.get_mut(key) {
             self.bytes -= partial.charged - PACKET_OVERHEAD;
@@ -351,12 +361,12 @@ impl Reassembler {
     }
 }
 
-/// What is known about where a fragment would go.
+/// The state of the range that a fragment would occupy.
 enum Place {
     Free,
-    /// By the same bytes.
+    /// Occupied by the same bytes.
     Taken,
-    /// By others.
+    /// Occupied by different bytes.
     Contested,
 }
 
@@ -364,10 +374,11 @@ impl Partial {
     fn place(&self, start: usize, data: &[u8], more: bool) -> Place {
         let end = start + data.len();
         if self.pieces.get(&start).is_some_and(|piece| piece[..] == *data) {
-            // It says the same about where the packet ends, or it is another.
+            // A true duplicate agrees about the end of the packet, too.
             let same_end = if more { self.total != Some(end) } else { self.total == Some(end) };
             return if same_end { Place::Taken } else { Place::Contested };
         }
+        // Pieces never overlap each other, so only the two neighbours can overlap the new one.
         let before = self.pieces.range(..=start).next_back();
         let behind = self.pieces.range(start..).next();
         let overlaps = before.is_some_and(|(at, piece)| at + piece.len() > start)
@@ -377,7 +388,7 @@ impl Partial {
         if overlaps { Place::Contested } else { Place::Free }
     }
 
-    /// Keeps a fragment for which there is a place, and returns what it takes.
+    /// Stores a fragment in a free range, and returns the memory that it takes.
     fn keep(
         &mut self,
         start: usize,
@@ -390,7 +401,7 @@ impl Partial {
         let data = network + headers.upper;
         let (kept, piece) = {
             let _copying = cost::work(Work::Copy);
-            // Of the first, the headers too; of the others they say nothing new.
+            // The first fragment is kept with its headers. The headers of the others add nothing.
             let kept = Bytes::copy_from_slice(if start == 0 { frame } else { &frame[data..] });
             let piece = if start == 0 { kept.slice(data..) } else { kept.clone() };
             (kept, piece)
@@ -414,7 +425,7 @@ impl Partial {
     }
 }
 
-/// Whether a packet can have such a fragment.
+/// Checks that a packet can have such a fragment.
 fn check(headers: &IpHeaders, fragment: &Fragment, packet: &[u8]) -> Result<(), Refusal> {
     let data = &packet[headers.upper..headers.end];
     let impossible = |code, pointer: usize| {
@@ -425,13 +436,14 @@ fn check(headers: &IpHeaders, fragment: &Fragment, packet: &[u8]) -> Result<(), 
     }
     let in_front = match headers.version {
         Version::Four => headers.unfragmentable(),
-        // RFC 8200 3: the length is of what comes behind the fixed header.
+        // RFC 8200 3: the payload length counts the bytes behind the fixed header.
         Version::Six => headers.unfragmentable() - Version::Six.header_bytes(),
     };
     if in_front + fragment.offset + data.len() > usize::from(u16::MAX) {
         return impossible(0, if headers.version == Version::Four { 6 } else { headers.upper - 6 });
     }
-    // RFC 8200 4.5, RFC 7112 5: whoever looks at the first fragment sees what the packet is.
+    // RFC 8200 4.5, RFC 7112 5: the first fragment must show the transport header, so that a filter can judge the
+    // packet.
     let six = headers.version == Version::Six;
     if six && fragment.offset == 0 && !reaches_upper_layer(headers.protocol, data) {
         return impossible(3, 0);
@@ -439,7 +451,7 @@ fn check(headers: &IpHeaders, fragment: &Fragment, packet: &[u8]) -> Result<(), 
     Ok(())
 }
 
-/// The whole packet, behind the first fragment's headers.
+/// Builds the whole packet, with the headers of the first fragment.
 fn assemble<'a>(
     first: &[u8],
     network: usize,
@@ -447,6 +459,7 @@ fn assemble<'a>(
     pieces: impl Iterator<Item = &'a Bytes> + Clone,
     congestion: bool,
 ) -> BytesMut {
+    // The fragment header itself is dropped: the whole packet has none.
     let header_bytes = network + headers.unfragmentable();
     let mut whole = BytesMut::with_capacity(header_bytes + pieces.clone().map(Bytes::len).sum::<usize>());
     whole.extend_from_slice(&first[..header_bytes]);
@@ -462,7 +475,7 @@ fn assemble<'a>(
     match headers.version {
         Version::Four => {
             ip[2..4].copy_from_slice(&(bytes as u16).to_be_bytes());
-            ip[6] &= 0x40; // neither more fragments nor an offset
+            ip[6] &= 0x40; // clears "more fragments" and the offset
             ip[7] = 0;
             fill_ipv4_header(ip);
         }
@@ -474,9 +487,9 @@ fn assemble<'a>(
     whole
 }
 
-/// RFC 3168 5: congestion experienced; not ECN-capable.
+/// ECN codepoints (RFC 3168 5): congestion experienced, and not ECN-capable.
 const CONGESTION: u8 = 3;
 const NOT_CAPABLE: u8 = 0;
-/// What it takes to keep a packet, and each of its pieces, beside their bytes.
+/// Bookkeeping per packet and per piece, in bytes.
 const PACKET_OVERHEAD: usize = 384;
 const PIECE_OVERHEAD: usize = 128;

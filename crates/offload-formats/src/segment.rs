@@ -1,8 +1,8 @@
-//! Segments of a packet that is cut, and packets that are joined of segments: what is each one's own in the headers, and
-//! what all have in common. Cutting and joining devices, IPsec layers and attachments share these rules.
+//! Header fields of segments: the fields that differ between the segments of a packet, and the fields that all share.
+//! Devices, IPsec layers and attachments cut and join packets by these rules.
 //!
-//! Invariant: headers made for a segment by [`Transport::make_segment`] say the same, in the sense of
-//! [`Transport::says_the_same`], as those of every other segment of its packet. Checksums are not mended here.
+//! Invariant: headers made by [`Transport::make_segment`] are equal, in the sense of [`Transport::says_the_same`], for
+//! all segments of a packet. Checksums are not updated here.
 
 use crate::flow::Protocol;
 use crate::frame::Transport;
@@ -10,23 +10,23 @@ use crate::ip::Version;
 use crate::protocol::{TCP, UDP};
 use crate::{Sum, number};
 
-/// Where a segment lies in the packet that it is cut from.
+/// The position of a segment in the packet that it is cut from.
 ///
 /// See [`Transport::make_segment`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// How many segments come before it.
+    /// Number of segments before this one.
     pub number: u32,
-    /// Bytes of payload before it.
+    /// Payload bytes before this segment.
     pub offset: usize,
-    /// Whether no segment follows.
+    /// Whether this is the last segment.
     pub is_last: bool,
 }
 
 impl Transport {
-    /// Makes the headers of a packet, which `frame` begins with, those of one segment of it, with `payload_bytes` bytes of
-    /// payload: its own length, IPv4 identification, and sequence number; FIN and PSH only in the last (RFC 9293 3.8.3),
-    /// CWR only in the first (RFC 3168 6.1.2).
+    /// Rewrites the packet headers at the start of `frame` so that they describe one segment with `payload_bytes` bytes
+    /// of payload. The segment gets its own length, IPv4 identification and sequence number. FIN and PSH are kept only
+    /// in the last segment (RFC 9293 3.8.3), CWR only in the first (RFC 3168 6.1.2).
     ///
     /// # Panics
     /// If `frame` does not hold the headers.
@@ -49,6 +49,8 @@ impl Transport {
         self.set_lengths(frame, payload_bytes);
         if self.version == Version::Four {
             let at = self.network + IDENTIFICATION;
+            // RFC 6864 4 requires unique identifications only for packets that may be fragmented; counting up
+            // satisfies both kinds.
             let identification = self.identification(frame).wrapping_add(segment.number as u16);
             frame[at..at + 2].copy_from_slice(&identification.to_be_bytes());
         }
@@ -65,9 +67,8 @@ impl Transport {
         }
     }
 
-    /// Makes the headers of the first segment, which `frame` begins with, those of a packet of all segments, which together
-    /// have `payload_bytes` bytes of payload: their length, and the flags of the last segment
-    /// ([`last_flags`](Self::last_flags)).
+    /// Rewrites the first segment's headers at the start of `frame` so that they describe the joined packet, with
+    /// `payload_bytes` bytes of payload and the flags of the last segment ([`last_flags`](Self::last_flags)).
     ///
     /// # Panics
     /// If `frame` does not hold the headers.
@@ -89,11 +90,11 @@ impl Transport {
         }
     }
 
-    /// Whether `frame`, whose headers lie where those of `first` do, says the same in everything but its place: in all
-    /// headers but for lengths, IPv4 identification, checksums, TCP's sequence number, FIN and PSH.
+    /// Tests whether `frame`, with headers at the offsets of `first`, can be joined with `first`: all headers are
+    /// equal, except lengths, IPv4 identification, checksums, and TCP's sequence number, FIN and PSH.
     ///
     /// # Panics
-    /// If one of them does not hold the headers.
+    /// If a frame does not hold the headers.
     ///
     /// ```
     /// use offload_formats::Headers;
@@ -112,6 +113,8 @@ impl Transport {
     pub fn says_the_same(&self, first: &[u8], frame: &[u8]) -> bool {
         let same = |from: usize, to: usize| first[from..to] == frame[from..to];
         let (ip, tcp) = (self.network, self.header);
+        // Compared are all bytes except length, identification and checksum, which `set_lengths` and
+        // `make_segment` write.
         let network = match self.version {
             Version::Four => same(ip, ip + 2) && same(ip + 6, ip + 10) && same(ip + 12, tcp),
             Version::Six => same(ip, ip + 4) && same(ip + 6, tcp),
@@ -121,6 +124,7 @@ impl Transport {
             _ => {
                 same(tcp, tcp + 4)
                     && same(tcp + 8, tcp + FLAGS)
+                    // FIN and PSH may differ, because only the last segment carries them.
                     && first[tcp + FLAGS] & !LAST_ONLY == frame[tcp + FLAGS] & !LAST_ONLY
                     && same(tcp + FLAGS + 1, tcp + CHECKSUM)
                     && same(tcp + CHECKSUM + 2, self.payload)
@@ -129,7 +133,7 @@ impl Transport {
         same(0, ip) && network && transport()
     }
 
-    /// Whether a segment is of the same flow as `first`, whose headers are at `of_first`: addresses and ports.
+    /// Tests whether a segment has the addresses and ports of `first`. The offsets in `first` are `of_first`.
     ///
     /// ```
     /// use offload_formats::Headers;
@@ -152,8 +156,8 @@ impl Transport {
             && self.addresses(frame) == of_first.addresses(first)
     }
 
-    /// Whether others may follow a segment in one packet: TCP with ACK and, perhaps, ECE, for what else there is has to be
-    /// seen by itself.
+    /// Tests whether other segments may be joined behind this one. True for TCP with ACK and optionally ECE, because a
+    /// segment with any other flag must be delivered separately.
     ///
     /// ```
     /// # let mut frame = vec![2; 12];
@@ -166,10 +170,11 @@ impl Transport {
     /// ```
     #[inline]
     pub fn may_be_first(&self, frame: &[u8]) -> bool {
+        // SYN, RST, URG and CWR change the receiver's state, and must be seen at their exact position.
         self.protocol == Protocol::Tcp && frame[self.header + FLAGS] & !ECE == ACK
     }
 
-    /// FIN and PSH of a TCP segment, which only the last of several may have. Of UDP: nothing.
+    /// Returns FIN and PSH of a TCP segment, which only the last of the joined segments may have. Returns zero for UDP.
     ///
     /// See [`make_joined`](Self::make_joined).
     #[inline]
@@ -177,7 +182,7 @@ impl Transport {
         if self.protocol == Protocol::Tcp { frame[self.header + FLAGS] & LAST_ONLY } else { 0 }
     }
 
-    /// The identification of an IPv4 packet; zero of IPv6, which has none.
+    /// Returns the identification of an IPv4 packet. Returns zero for IPv6, which has no such field.
     ///
     /// See [`make_segment`](Self::make_segment).
     pub fn identification(&self, frame: &[u8]) -> u16 {
@@ -187,7 +192,7 @@ impl Transport {
         }
     }
 
-    /// The sum over the pseudo header of a transport packet that ends where this one does (RFC 9293 3.1, RFC 8200 8.1).
+    /// Sums the pseudo header of a transport packet with the end of this one (RFC 9293 3.1, RFC 8200 8.1).
     ///
     /// ```
     /// # let mut frame = vec![2; 12];
@@ -210,7 +215,7 @@ impl Transport {
     fn set_lengths(&self, frame: &mut [u8], payload_bytes: usize) {
         self.version.set_length(&mut frame[self.network..], self.payload - self.network + payload_bytes);
         if self.protocol == Protocol::Udp {
-            // RFC 768: a datagram says how long it is.
+            // RFC 768: a UDP header repeats the length.
             let bytes = (self.payload - self.header + payload_bytes) as u16;
             let at = self.header + UDP_LENGTH;
             frame[at..at + 2].copy_from_slice(&bytes.to_be_bytes());
@@ -218,16 +223,16 @@ impl Transport {
     }
 }
 
-/// Where an IPv4 header has the identification.
+/// Offset of the identification in an IPv4 header.
 const IDENTIFICATION: usize = 4;
-/// Where a UDP header has its length.
+/// Offset of the length in a UDP header.
 const UDP_LENGTH: usize = 4;
-/// Where a TCP header has its flags, and its checksum.
+/// Offsets of the flags and the checksum in a TCP header.
 const FLAGS: usize = 13;
 const CHECKSUM: usize = 16;
 const ACK: u8 = 0x10;
 const CWR: u8 = 0x80;
-/// On all segments, or on none.
+/// Set on all segments or on no segment of a packet.
 const ECE: u8 = 0x40;
-/// FIN and PSH.
+/// FIN and PSH, allowed only on the last segment.
 const LAST_ONLY: u8 = 0x01 | 0x08;

@@ -1,6 +1,6 @@
 //! The header of TLS records (RFC 8446 5.1, RFC 5246 6.2.1).
 
-/// The five bytes that each record starts with.
+/// The five bytes at the start of each record.
 ///
 /// ```
 /// use offload_formats::tls::RecordHeader;
@@ -11,25 +11,25 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecordHeader {
-    /// The content type that the header shows. A protected record of TLS 1.3 shows 23, whatever it holds.
+    /// Content type in the header. A protected record of TLS 1.3 always shows 23.
     pub content_type: u8,
     /// The legacy version, 0x0303 in protected records.
     pub version: u16,
-    /// Bytes that follow the header.
+    /// Number of bytes behind the header.
     pub len: u16,
 }
 
 impl RecordHeader {
-    /// Bytes of the header.
+    /// Size of the header in bytes.
     pub const BYTES: usize = 5;
 
-    /// Reads a header. Any bytes are one: what they say is for the reader to judge.
+    /// Parses a header. Any bytes are accepted; the caller checks the values.
     pub const fn parse(bytes: &[u8; RecordHeader::BYTES]) -> RecordHeader {
         let [content_type, a, b, c, d] = *bytes;
         RecordHeader { content_type, version: u16::from_be_bytes([a, b]), len: u16::from_be_bytes([c, d]) }
     }
 
-    /// The header on the wire.
+    /// Returns the header's bytes on the wire.
     pub const fn to_bytes(self) -> [u8; RecordHeader::BYTES] {
         let ([a, b], [c, d]) = (self.version.to_be_bytes(), self.len.to_be_bytes());
         [self.content_type, a, b, c, d]

@@ -1,8 +1,8 @@
-//! Tunnels that carry Ethernet or IP: VXLAN (RFC 7348), GRE (RFC 2784, RFC 2890) and Geneve (RFC 8926).
+//! Tunnels for Ethernet or IP: VXLAN (RFC 7348), GRE (RFC 2784, RFC 2890) and Geneve (RFC 8926).
 
 use crate::number;
 
-/// A VXLAN header, which UDP carries to port 4789; an Ethernet frame follows it.
+/// A VXLAN header, carried by UDP to port 4789 and followed by an Ethernet frame.
 ///
 /// ```
 /// use offload_formats::Vxlan;
@@ -14,30 +14,30 @@ use crate::number;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Vxlan {
-    /// The network's identifier (VNI), 24 bits.
+    /// Network identifier (VNI), 24 bits.
     pub network: u32,
 }
 
 impl Vxlan {
-    /// The UDP port.
+    /// UDP port.
     pub const PORT: u16 = 4789;
-    /// Bytes of the header.
+    /// Size of the header in bytes.
     pub const BYTES: usize = 8;
 
-    /// Reads the header at the start of a datagram's payload. Reserved bits are ignored (RFC 7348 5).
+    /// Parses the header at the start of a datagram's payload. Reserved bits are ignored (RFC 7348 5).
     pub fn parse(payload: &[u8]) -> Option<Vxlan> {
         let [flags, _, _, _, high, middle, low, _] = *payload.first_chunk::<{ Vxlan::BYTES }>()?;
         (flags & NETWORK_IS_NAMED != 0).then_some(Vxlan { network: u32::from_be_bytes([0, high, middle, low]) })
     }
 
-    /// The header on the wire. Only the lower 24 bits of the network are sent.
+    /// Returns the header's bytes on the wire. Only the lower 24 bits of the network are sent.
     pub const fn to_bytes(self) -> [u8; Vxlan::BYTES] {
         let [_, high, middle, low] = self.network.to_be_bytes();
         [NETWORK_IS_NAMED, 0, 0, 0, high, middle, low, 0]
     }
 }
 
-/// A GRE header, which IP carries as protocol 47.
+/// A GRE header, carried by IP as protocol 47.
 ///
 /// ```
 /// use offload_formats::Gre;
@@ -48,21 +48,21 @@ impl Vxlan {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gre {
-    /// The EtherType of what follows.
+    /// EtherType of the inner packet.
     pub protocol: u16,
-    /// Whether a checksum is there.
+    /// Whether the header has a checksum.
     pub checksum: bool,
-    /// The key, if there is one.
+    /// Key, if present.
     pub key: Option<u32>,
-    /// The sequence number, if there is one.
+    /// Sequence number, if present.
     pub number: Option<u32>,
 }
 
 impl Gre {
-    /// The EtherType of an Ethernet frame within GRE ("transparent Ethernet bridging").
+    /// EtherType of an Ethernet frame in GRE ("transparent Ethernet bridging").
     pub const ETHERNET: u16 = 0x6558;
 
-    /// Reads the header at the start of what IP carries. Other versions than 0, and routes (RFC 1701), are not read.
+    /// Parses the header at the start of an IP payload. Refuses versions other than 0, and routes (RFC 1701).
     pub fn parse(packet: &[u8]) -> Option<Gre> {
         let flags = number(packet, 0)?;
         if flags & (ROUTING | VERSION) != 0 {
@@ -70,6 +70,7 @@ impl Gre {
         }
         let protocol = number(packet, 2)?;
         let mut at = 4;
+        // RFC 2890 2: optional fields follow each other in the order of their flags, each with four bytes.
         let mut field = |flag: u16| {
             if flags & flag == 0 {
                 return Some(None);
@@ -82,12 +83,12 @@ impl Gre {
         Some(Gre { protocol, checksum: checksum.is_some(), key, number })
     }
 
-    /// Bytes of the header.
+    /// Returns the size of the header in bytes.
     pub const fn bytes(&self) -> usize {
         4 + 4 * (self.checksum as usize + self.key.is_some() as usize + self.number.is_some() as usize)
     }
 
-    /// Writes the header to the start of `packet`; its checksum, if it has one, is left zero.
+    /// Writes the header to the start of `packet`. A checksum field is left zero.
     ///
     /// # Panics
     /// If `packet` has fewer than [`bytes`](Self::bytes) bytes.
@@ -116,7 +117,7 @@ impl Gre {
     }
 }
 
-/// A Geneve header, which UDP carries to port 6081.
+/// A Geneve header, carried by UDP to port 6081.
 ///
 /// ```
 /// use offload_formats::Geneve;
@@ -128,28 +129,28 @@ impl Gre {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geneve {
-    /// The network's identifier (VNI), 24 bits.
+    /// Network identifier (VNI), 24 bits.
     pub network: u32,
-    /// The EtherType of what follows.
+    /// EtherType of the inner packet.
     pub protocol: u16,
-    /// Bytes of options behind the fixed header, a multiple of 4 up to 252.
+    /// Size of the options behind the fixed header, in bytes: a multiple of 4 up to 252.
     pub option_bytes: u8,
-    /// Whether it is a control packet, of the tunnel's ends to each other.
+    /// Whether this is a control packet between the ends of the tunnel.
     pub oam: bool,
-    /// Whether one of the options has to be understood by who reads the packet.
+    /// Whether the receiver must understand one of the options.
     pub critical: bool,
 }
 
 impl Geneve {
-    /// The UDP port.
+    /// UDP port.
     pub const PORT: u16 = 6081;
-    /// The EtherType of an Ethernet frame within Geneve.
+    /// EtherType of an Ethernet frame in Geneve.
     pub const ETHERNET: u16 = Gre::ETHERNET;
-    /// Bytes of the fixed header.
+    /// Size of the fixed header in bytes.
     pub const BYTES: usize = 8;
 
-    /// Reads the header at the start of a datagram's payload, whose options are all there. Other versions than 0 are not
-    /// read; reserved bits are ignored (RFC 8926 3.4).
+    /// Parses the header at the start of a datagram's payload that contains all its options. Refuses versions other
+    /// than 0. Reserved bits are ignored (RFC 8926 3.4).
     pub fn parse(payload: &[u8]) -> Option<Geneve> {
         let [first, flags, high_type, low_type, high, middle, low, _] = *payload.first_chunk::<{ Geneve::BYTES }>()?;
         let option_bytes = (first & 0x3f) * 4;
@@ -163,12 +164,12 @@ impl Geneve {
         })
     }
 
-    /// Bytes of the header, options included.
+    /// Returns the size of the header in bytes, with options.
     pub const fn bytes(&self) -> usize {
         Geneve::BYTES + self.option_bytes as usize
     }
 
-    /// The fixed header on the wire. Only the lower 24 bits of the network are sent.
+    /// Returns the fixed header's bytes on the wire. Only the lower 24 bits of the network are sent.
     pub const fn to_bytes(self) -> [u8; Geneve::BYTES] {
         let [_, high, middle, low] = self.network.to_be_bytes();
         let [high_type, low_type] = self.protocol.to_be_bytes();
@@ -177,7 +178,7 @@ impl Geneve {
     }
 }
 
-/// The flag I.
+/// VXLAN's flag I.
 const NETWORK_IS_NAMED: u8 = 0x08;
 /// Geneve's flag O.
 const CONTROL: u8 = 0x80;

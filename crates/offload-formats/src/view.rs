@@ -1,6 +1,6 @@
-//! The IP headers of a packet as ESP and its policies use them.
+//! The IP headers of a packet, as ESP and IPsec policies use them.
 //!
-//! Invariant: the offsets of a view lie in the bytes it was read from.
+//! Invariant: the offsets of a view lie in the parsed bytes.
 
 use crate::checksum::fill_ipv4_header;
 use crate::frame::{ETHERNET_BYTES, Headers};
@@ -9,7 +9,7 @@ use crate::number;
 use crate::protocol::{DCCP, ICMPV6, SCTP, TCP, UDP, UDP_LITE};
 use core::net::IpAddr;
 
-/// Where things are in an IP packet.
+/// The parsed fields and offsets of an IP packet.
 ///
 /// ```
 /// use offload_formats::IpView;
@@ -27,41 +27,43 @@ pub struct IpView {
     pub source: IpAddr,
     /// Destination address.
     pub destination: IpAddr,
-    /// Bytes of the headers in front of what a transport mode SA protects: the IP header, and of IPv6 the hop-by-hop,
-    /// routing and destination options (RFC 4303 3.1.1); of a fragment, those in front of its data.
+    /// Size in bytes of the headers in front of the data that a transport mode SA protects: the IP header, and for IPv6
+    /// the hop-by-hop, routing and destination options (RFC 4303 3.1.1). For a fragment: the headers in front of its
+    /// data.
     pub header: usize,
-    /// Bytes of the packet.
+    /// Size of the packet in bytes.
     pub total: usize,
-    /// What is behind those headers.
+    /// Protocol number of the data behind the headers.
     pub protocol: u8,
-    /// Where that is said; in a fragment, where it is said that it is one.
+    /// Offset of the protocol number; in a fragment, the byte that announces the fragment header.
     pub protocol_at: usize,
     /// Type of service, or traffic class: DSCP and ECN.
     pub traffic_class: u8,
-    /// IPv4: must not be fragmented. IPv6 packets never may, on their way.
+    /// Whether the packet must not be fragmented. Always true for IPv6, because routers never fragment it.
     pub dont_fragment: bool,
-    /// A part of a packet.
+    /// Whether the packet is a fragment.
     pub fragment: bool,
 }
 
 impl IpView {
-    /// Reads a packet that is all there. Bytes behind its end do not matter.
+    /// Parses a complete packet. Bytes behind its end are ignored.
     pub fn parse(packet: &[u8]) -> Option<IpView> {
         IpHeaders::parse(packet).ok().map(|headers| IpView::of(&headers, packet))
     }
 
-    /// Reads a packet that a device joined of several, and whose header may be unable to tell its length; see
+    /// Parses a packet that a device joined from several, which may be too long for its length field; see
     /// [`IpHeaders::parse_joined`].
     pub fn parse_joined(packet: &[u8]) -> Option<IpView> {
         IpHeaders::parse_joined(packet).ok().map(|headers| IpView::of(&headers, packet))
     }
 
-    /// Reads headers whose length field may say anything: `total` is what it says.
+    /// Parses the headers without checking the length field; `total` is its raw value.
     pub fn parse_headers(packet: &[u8]) -> Option<IpView> {
         IpHeaders::walk(packet).ok().map(|headers| IpView::of(&headers, packet))
     }
 
-    /// The packet in an untagged frame whose headers were found before. `None`: there is none, or a fragment of one.
+    /// Returns the view of a packet in an untagged frame with known headers. Returns `None` for a fragment, and if
+    /// there is no IP packet.
     pub fn of_frame(headers: &Headers, frame: &[u8]) -> Option<IpView> {
         let (version, network) = headers.network().filter(|(_, at)| *at == ETHERNET_BYTES && !headers.is_fragment())?;
         let packet = frame.get(network..)?;
@@ -96,12 +98,12 @@ impl IpView {
         }
     }
 
-    /// Whether it is IPv6.
+    /// Tests whether the packet is IPv6.
     pub fn is_ipv6(&self) -> bool {
         self.source.is_ipv6()
     }
 
-    /// Returns the source and destination port. `None` for a fragment, and for a protocol without ports.
+    /// Returns the source and destination port. Returns `None` for a fragment, and for a protocol without ports.
     pub fn ports(&self, packet: &[u8]) -> Option<(u16, u16)> {
         if self.fragment || !has_ports(self.protocol) {
             return None;
@@ -109,30 +111,32 @@ impl IpView {
         Some((number(packet, self.header)?, number(packet, self.header + 2)?))
     }
 
-    /// Whether ports are in a fragment's packet, or what carries them: protocols with ports, and the extension headers
-    /// of IPv6 behind which anything may be.
+    /// Tests whether the packet of this fragment may have ports: its protocol has ports, or an IPv6 extension header
+    /// hides the protocol.
     pub fn may_hide_ports(&self) -> bool {
         self.fragment && (has_ports(self.protocol) || self.hides_protocol())
     }
 
-    /// Whether not even the protocol is to be seen in a fragment: behind its header another extension header follows.
+    /// Tests whether the protocol of this fragment's packet is hidden behind another extension header.
     pub fn hides_protocol(&self) -> bool {
         self.fragment && self.is_ipv6() && is_extension(self.protocol)
     }
 
-    /// Whether it is neighbour discovery (RFC 4861): to IPv6 what ARP is to IPv4, and like it nothing that policies are
-    /// about. Its hop limit shows that no router has passed it on.
+    /// Tests for neighbour discovery (RFC 4861), IPv6's counterpart of ARP. Like ARP, it is exempt from policies. Its
+    /// hop limit of 255 proves that no router forwarded it.
     pub fn is_neighbour_discovery(&self, packet: &[u8]) -> bool {
         let discovers = |kind: Option<&u8>| kind.is_some_and(|kind| (133..=137).contains(kind));
         self.is_ipv6()
             && self.protocol == ICMPV6
             && !self.fragment
+            // RFC 4861 7.1: receivers must refuse messages with another hop limit, because a router decrements
+            // it.
             && packet[7] == 255
             && discovers(packet.get(self.header))
     }
 }
 
-/// Traffic class, and whether a packet must stay whole.
+/// Returns the traffic class, and whether the packet must not be fragmented.
 fn marks(version: Version, packet: &[u8]) -> (u8, bool) {
     match version {
         Version::Four => (packet[1], packet[6] & 0x40 != 0),
@@ -140,7 +144,7 @@ fn marks(version: Version, packet: &[u8]) -> (u8, bool) {
     }
 }
 
-/// Gives a packet another traffic class, and an IPv4 header the checksum that goes with it.
+/// Sets a packet's traffic class, and updates the checksum of an IPv4 header.
 pub fn set_traffic_class(packet: &mut [u8], class: u8) {
     if packet[0] >> 4 == 4 {
         packet[1] = class;
@@ -186,7 +190,7 @@ mod tests {
             let view = IpView::parse(&packet).unwrap();
             (view.may_hide_ports(), view.hides_protocol())
         };
-        // Destination options, a routing header.
+        // Destination options, and a routing header.
         let seen = [TCP, UDP, 60, 43, ICMPV6, ESP].map(&mut hidden);
         let (ports, all, nothing) = ((true, false), (true, true), (false, false));
         assert_eq!(seen, [ports, ports, all, all, nothing, nothing]);

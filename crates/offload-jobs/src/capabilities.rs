@@ -1,8 +1,8 @@
-//! What an accelerator can do, asked before a session is opened.
+//! The capabilities of an accelerator, available before a session is opened.
 
 use offload_transforms::{Aead, Transform};
 
-/// The transforms that an engine has. Accelerators differ in their AEADs; the rest all of ours have.
+/// The transforms of an engine. Accelerators differ in their AEADs only; all other transforms are always available.
 ///
 /// ```
 /// use offload_jobs::{CpuConfig, CpuQueue, Opens, TransformCapabilities};
@@ -15,37 +15,38 @@ use offload_transforms::{Aead, Transform};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformCapabilities {
-    /// AEADs.
+    /// Available AEADs.
     pub aeads: &'static [Aead],
 }
 
 impl TransformCapabilities {
-    /// Everything that there is.
+    /// All transforms.
     pub const ALL: TransformCapabilities = TransformCapabilities { aeads: &Aead::ALL };
 
-    /// What the crypto driver of this name has in DPDK, as a thesis on QUIC offload lists them (Karlstad, table 3.1.1). `None`: it
-    /// is not in that table, or has only what all have.
+    /// Returns the capabilities of a DPDK crypto driver, as listed in a thesis on QUIC offload (Karlstad, table 3.1.1).
+    /// Returns `None` if the table does not list the driver, or lists no AEAD for it.
     pub fn of_driver(name: &str) -> Option<TransformCapabilities> {
         let found = DRIVERS.iter().find(|(driver, _)| *driver == name);
         found.map(|(_, aeads)| TransformCapabilities { aeads })
     }
 
-    /// The drivers that [`of_driver`](Self::of_driver) knows.
+    /// Returns the drivers known to [`of_driver`](Self::of_driver).
     pub fn drivers() -> impl Iterator<Item = &'static str> {
         DRIVERS.iter().map(|(name, _)| *name)
     }
 
-    /// Whether it can do this; a chain, if it can do each of it.
+    /// Tests whether a transform is available. A chain is available if each of its steps is.
     pub fn include(&self, transform: &Transform) -> bool {
         match transform {
             Transform::Aead { aead, .. } => self.aeads.contains(aead),
+            // One missing step makes the whole chain impossible, because an engine runs it as a unit.
             Transform::Chain(all) => all.iter().all(|one| self.include(one)),
             _ => true,
         }
     }
 }
 
-/// All of them.
+/// All transforms.
 impl Default for TransformCapabilities {
     fn default() -> TransformCapabilities {
         TransformCapabilities::ALL
@@ -72,7 +73,8 @@ mod tests {
     use super::*;
     use offload_transforms::Secret;
 
-    /// CCM: aesni-mb, bcmfs, openssl, qat. ChaCha20-Poly1305: aesni-mb, the driver of that name, both of Marvell's, qat.
+    /// CCM: aesni-mb, bcmfs, openssl, qat. ChaCha20-Poly1305: aesni-mb, the driver of that name, both of Marvell's, and
+    /// qat.
     #[test]
     fn drivers_differ_as_published() {
         let having = |aead| {

@@ -1,4 +1,4 @@
-//! A client of a shared queue as a queue of its own: what is written for a [`JobQueue`] can share one with others.
+//! The [`JobQueue`] interface of a client, so that code written for a queue of its own can share one.
 
 use crate::shared::JobClient;
 use core::task::{Context, Poll, Waker};
@@ -25,6 +25,7 @@ impl JobQueue for JobClient {
     }
 
     fn complete(&mut self, _: Instant) -> Option<Done> {
+        // No waker: a caller of this interface waits through `arm`.
         match self.poll_done(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(done) => done,
             Poll::Pending => None,
@@ -35,13 +36,13 @@ impl JobQueue for JobClient {
         self.wait(waker)
     }
 
-    /// The task that runs the shared queue sees to it.
+    /// Returns `None`, because the task that runs the shared queue handles timeouts.
     fn next_event(&self) -> Option<Instant> {
         None
     }
 }
 
-/// Sessions of this client alone; the shared queue hears of news.
+/// Sessions of this client. News are consumed by the shared queue.
 impl Contexts for JobClient {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         self.queue(|queue, _| queue.contexts().engine(name))

@@ -1,4 +1,4 @@
-//! A queue whose jobs a host's cores do, in virtual time.
+//! A job queue on the cores of a simulated host, in virtual time.
 
 use crate::perform;
 use crate::sessions::Sessions;
@@ -8,7 +8,7 @@ use offload_api::{Contexts, Done, Job, JobQueue, JobStatus, Outcome};
 use offload_base::Instant;
 use std::collections::VecDeque;
 
-/// How fast a host's cores are.
+/// The speed of a host's cores.
 ///
 /// ```
 /// use offload_jobs::CpuConfig;
@@ -17,27 +17,27 @@ use std::collections::VecDeque;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuConfig {
-    /// Jobs that there is room for.
+    /// Maximum number of jobs.
     pub depth: usize,
-    /// Sessions that there is room for.
+    /// Maximum number of sessions.
     pub sessions: u32,
-    /// Cores that do jobs: so many at a time.
+    /// Number of cores, and thereby of simultaneous jobs.
     pub cores: usize,
-    /// Bytes of sources and of their additional authenticated data that a core processes in a second.
+    /// Bytes of source and additional authenticated data that a core processes per second.
     pub rate: u64,
-    /// What each job takes beside.
+    /// Fixed time of a job.
     pub per_job: Duration,
 }
 
-/// One core as fast as published ones: AES-128-GCM by AES-NI at 3,150 MB/s (SERRANO D3.1, figure 5). What a job takes beside is
-/// assumed.
+/// One core with a published speed: AES-128-GCM with AES-NI at 3,150 MB/s (SERRANO D3.1, figure 5). The fixed time per
+/// job is an assumption.
 impl Default for CpuConfig {
     fn default() -> CpuConfig {
         CpuConfig { depth: 256, sessions: 1 << 20, cores: 1, rate: 3_150_000_000, per_job: Duration::from_nanos(200) }
     }
 }
 
-/// A [`JobQueue`] on the CPU, in virtual time: jobs really are done, and take the time that the [`CpuConfig`] says, which is
+/// A [`JobQueue`] on the CPU in virtual time. Jobs are carried out, and take the time stated by [`CpuConfig`], which is
 /// charged to the host ([`host_time`](CpuQueue::host_time)).
 ///
 /// See the crate's README for an example.
@@ -45,15 +45,15 @@ impl Default for CpuConfig {
 pub struct CpuQueue {
     config: CpuConfig,
     sessions: Sessions,
-    /// When each core is free.
+    /// Time at which each core becomes free.
     cores: Vec<Instant>,
-    /// With when they end.
+    /// Jobs with their completion times.
     under_way: VecDeque<(Instant, Done)>,
     host_time: Duration,
 }
 
 impl CpuQueue {
-    /// A queue without sessions.
+    /// Creates a queue without sessions.
     pub fn new(config: CpuConfig) -> CpuQueue {
         CpuQueue {
             sessions: Sessions::new(config.sessions),
@@ -64,7 +64,7 @@ impl CpuQueue {
         }
     }
 
-    /// The time that the host's cores took for jobs, all together.
+    /// Returns the total time that the host's cores spent on jobs.
     pub fn host_time(&self) -> Duration {
         self.host_time
     }
@@ -84,14 +84,16 @@ impl JobQueue for CpuQueue {
             return Err(job);
         }
         let Some(session) = self.sessions.get(job.session) else {
+            // Completed at once, because the cores have nothing to do for it.
             self.under_way.push_front((now, job.done(Outcome::failed(JobStatus::NoSession))));
             return Ok(());
         };
         let nanos = (job.read_len() as u128 * 1_000_000_000).div_ceil(u128::from(self.config.rate.max(1)));
         let takes = self.config.per_job + Duration::from_nanos(nanos as u64);
+        // The work is done immediately. Only its completion is delayed in virtual time.
         let outcome = perform(session, &mut job);
         self.host_time += takes;
-        // The core that is free first.
+        // The job goes to the core that becomes free first.
         if let Some(free) = self.cores.iter_mut().min() {
             *free = now.max(*free) + takes;
             self.under_way.push_back((*free, job.done(outcome)));
@@ -102,6 +104,7 @@ impl JobQueue for CpuQueue {
     fn flush(&mut self, _: Instant) {}
 
     fn complete(&mut self, now: Instant) -> Option<Done> {
+        // With several cores, a later job may end first.
         let first = (0..self.under_way.len()).min_by_key(|at| self.under_way[*at].0)?;
         if self.under_way[first].0 > now {
             return None;
@@ -109,7 +112,7 @@ impl JobQueue for CpuQueue {
         self.under_way.remove(first).map(|(_, done)| done)
     }
 
-    /// Nobody is woken: time has to pass first, and the program says when it has.
+    /// Ignores the waker: completion depends on virtual time alone, which the program advances.
     fn arm(&mut self, _: &Waker) -> bool {
         true
     }

@@ -1,11 +1,11 @@
-//! Data-encryption keys: one for each tenant and volume, imported wrapped, so that no queue carries a key.
+//! Data-encryption keys per tenant and volume. Keys are imported wrapped, so that no queue carries a plain key.
 //!
-//! A tenant's keys are wrapped under the tenant's wrapping key, which the device was given once. To erase a volume, its key is given
-//! up: the data stay in place, and nobody can read them.
+//! A tenant's keys are wrapped with the tenant's wrapping key, which the device received once. To erase a volume, its
+//! key is destroyed: the data remain, but nobody can read them.
 //!
-//! A wrapped key is AES-KWP (RFC 5649) over the purpose of the key and the key itself: tenant (4 bytes), volume (8), bytes of a unit (4), all
-//! big-endian, tweak (1: 0 counts units, 1 sectors of 512 bytes), and 32 or 64 bytes of key. So an unwrapped key is for that tenant and
-//! volume, in these units: the plain numbers beside a wrapped key must be the same.
+//! A wrapped key is AES-KWP (RFC 5649) over the key's purpose and the key: tenant (4 bytes), volume (8), size of a unit
+//! in bytes (4), all big-endian, tweak (1: 0 counts units, 1 sectors of 512 bytes), and the key of 32 or 64 bytes. The
+//! purpose binds the key to a tenant, a volume and a unit, and the plain fields beside a wrapped key must equal the purpose.
 
 use crate::perform::open;
 use aes_kw::cipher::KeyInit;
@@ -16,11 +16,11 @@ use offload_transforms::{Secret, Session, SpecError, Transform, Tweak};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// The name of the engine that has data-encryption keys.
+/// Name of the engine for data-encryption keys.
 pub const DATA_KEYS: &str = "data keys";
 
-/// What a data-encryption key is made from. Opened on a device, it is a session that encrypts and decrypts by AES-XTS; the IV
-/// of a job is the LBA.
+/// A wrapped data-encryption key with its purpose. Opened on a device, the key becomes a session that encrypts and decrypts
+/// with AES-XTS. The IV of a job is the LBA.
 ///
 /// ```
 /// use offload_jobs::{DataKey, WrappingKey};
@@ -37,65 +37,68 @@ pub const DATA_KEYS: &str = "data keys";
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataKeySpec {
-    /// Whose it is.
+    /// Tenant that owns the key.
     pub tenant: u32,
-    /// The volume that it is for.
+    /// Volume of the key.
     pub volume: u64,
-    /// The key, wrapped under the tenant's key together with the other fields.
+    /// Key and purpose, wrapped with the tenant's wrapping key.
     pub wrapped: Vec<u8>,
-    /// Bytes of a unit of AES-XTS.
+    /// Size of an AES-XTS unit in bytes.
     pub unit: u32,
-    /// How tweaks count.
+    /// Increment of the tweak.
     pub tweak: Tweak,
 }
 
 impl DataKeySpec {
-    /// Opens it on a queue.
+    /// Opens a session on a queue.
     ///
     /// # Errors
-    /// As [`Opens::open`](crate::Opens::open).
+    /// See [`Opens::open`](crate::Opens::open).
     pub fn open<Q: JobQueue + ?Sized>(self, queue: &mut Q) -> Result<Handle, (Refused, Option<DataKeySpec>)> {
         self.import(queue.contexts())
     }
 
-    /// Imports it into a device, a NIC's queue say, whose engines that work on packets then refer to it by its handle.
+    /// Imports the key into a device, such as a NIC's queue. Packet-processing engines then refer to the key by its
+    /// handle.
     ///
     /// # Errors
-    /// As [`Opens::open`](crate::Opens::open).
+    /// See [`Opens::open`](crate::Opens::open).
     pub fn import(self, contexts: &mut dyn Contexts) -> Result<Handle, (Refused, Option<DataKeySpec>)> {
         open(contexts, DATA_KEYS, self)
     }
 }
 
-/// A data-encryption key. See [`DataKeySpec`].
+/// An unwrapped data-encryption key. See [`DataKeySpec`].
 pub struct DataKey {
-    /// Whose it is.
+    /// Tenant that owns the key.
     pub tenant: u32,
-    /// The volume that it is for.
+    /// Volume of the key.
     pub volume: u64,
-    /// Bytes of a unit of AES-XTS.
+    /// Size of an AES-XTS unit in bytes.
     pub unit: u32,
-    /// How tweaks count.
+    /// Increment of the tweak.
     pub tweak: Tweak,
-    /// The key itself.
+    /// Plain key.
     pub key: Secret,
-    /// It, expanded, once a job was run. Expanded it takes a kilobyte, and most of a million keys wait.
+    /// Expanded key. `None` before the first job, because an expanded key takes a kilobyte, and most of a million keys
+    /// are idle.
     session: Option<Box<Session>>,
 }
 
 impl DataKey {
-    /// A key that was unwrapped before.
+    /// Creates and checks a key.
     ///
     /// # Errors
-    /// If it is no key of AES-XTS, or there are no units of this size.
+    /// If the key is not an AES-XTS key, or the size of the units is not allowed.
     pub fn new(tenant: u32, volume: u64, unit: u32, tweak: Tweak, key: Secret) -> Result<DataKey, SpecError> {
         let mut made = DataKey::again(tenant, volume, unit, tweak, key);
+        // Expanding checks the key. The expanded form is dropped again until the first job.
         made.session()?;
         made.session = None;
         Ok(made)
     }
 
-    /// A key that was [made](Self::new) once, from what it consists of.
+    /// Recreates a key that was [created](Self::new) before, without a check.
     ///
     /// ```
     /// use offload_jobs::DataKey;
@@ -110,10 +113,10 @@ impl DataKey {
         DataKey { tenant, volume, unit, tweak, key, session: None }
     }
 
-    /// What runs its jobs. The first call expands the key.
+    /// Returns the session for the key's jobs. The first call expands the key.
     ///
     /// # Errors
-    /// As [`new`](Self::new), of one that was never made so.
+    /// As for [`new`](Self::new), if the key was never checked.
     pub fn session(&mut self) -> Result<&Session, SpecError> {
         match &mut self.session {
             Some(session) => Ok(session),
@@ -131,57 +134,57 @@ impl fmt::Debug for DataKey {
     }
 }
 
-/// A tenant's key, that its data-encryption keys are wrapped under: what the engine [`DATA_KEYS`] is
-/// [changed](offload_api::Contexts::change) by. See [`DataKeySpec`] for an example.
+/// A tenant's wrapping key. The engine [`DATA_KEYS`] receives the key as a [change](offload_api::Contexts::change). See
+/// [`DataKeySpec`] for an example.
 #[derive(Clone, Debug)]
 pub struct WrappingKey {
-    /// Whose it is.
+    /// Tenant that owns the key.
     pub tenant: u32,
-    /// 16 or 32 bytes; none: the tenant has no key any more.
+    /// Key of 16 or 32 bytes. Empty to remove the tenant's key.
     pub key: Secret,
 }
 
-/// Why a key could not be wrapped, unwrapped or imported.
+/// The reason that a key cannot be wrapped, unwrapped or imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// The wrapping key has another length than AES keys.
+    /// The wrapping key has the wrong length for AES.
     #[error("a wrapping key has 16 or 32 bytes, not {0}")]
     WrappingKey(usize),
-    /// It belongs to another tenant.
-    #[error("the key is tenant {found}'s, and was to be unwrapped with tenant {tenant}'s")]
+    /// The key belongs to another tenant.
+    #[error("the key belongs to tenant {found}: it cannot be unwrapped with tenant {tenant}'s wrapping key")]
     Tenant {
-        /// Whose wrapping key it was.
+        /// Tenant of the wrapping key.
         tenant: u32,
-        /// Whose key it is.
+        /// Tenant of the wrapped key.
         found: u32,
     },
-    /// It was wrapped under another key, or changed.
+    /// The key was wrapped with another key, or was changed.
     #[error("the key was wrapped under another key, or was changed")]
     NotAuthentic,
-    /// It is no key.
+    /// The unwrapped bytes are not a valid key.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// The device did not take it.
-    #[error("the device does not take the key: {0}")]
+    /// The device refused the key.
+    #[error("the device refused the key: {0}")]
     Refused(#[from] Refused),
 }
 
 impl WrappingKey {
-    /// Gives it to a device, for the keys that the tenant will import there.
+    /// Gives the wrapping key to a device, for later imports of the tenant's keys.
     ///
     /// # Errors
-    /// If the device has no keys, or no room for a command now.
+    /// If the device has no engine for keys, or no room for a command now.
     pub fn give(&self, contexts: &mut dyn Contexts) -> Result<(), Refused> {
         let engine = contexts.engine(DATA_KEYS).ok_or(Refused::Unsupported)?.number;
         contexts.change(engine, Box::new(self.clone())).map_err(|(refused, _)| refused)
     }
 
-    /// Has a device take the key of a volume, for the stages of engines that work on packets: gives it this key, and imports
-    /// the volume's, wrapped. What names the key is what comes back.
+    /// Imports a volume's key into a device, for the stages of packet-processing engines: gives the device this
+    /// wrapping key, then the wrapped key. Returns the stage that names the key.
     ///
     /// # Errors
-    /// As [`wrap`](Self::wrap); [`ImportError::Refused`], if the device has no such keys, or no room for one now.
+    /// As for [`wrap`](Self::wrap), and [`ImportError::Refused`] if the device has no engine for keys, or no room now.
     pub fn import(
         &self,
         device: &mut dyn Contexts,
@@ -196,12 +199,14 @@ impl WrappingKey {
         Ok(XtsStage { key, tenant: self.tenant, volume })
     }
 
-    /// Wraps a key for a volume.
+    /// Wraps the key of a volume.
     ///
     /// # Errors
     /// If the wrapping key is not an AES key.
     pub fn wrap(&self, volume: u64, key: &Secret, unit: u32, tweak: Tweak) -> Result<DataKeySpec, ImportError> {
+        // The plain key is part of this buffer, so the buffer is wiped.
         let content = Zeroizing::new([&purpose(self.tenant, volume, unit, tweak)[..], key.bytes()].concat());
+        // AES-KWP pads to eight bytes, and adds eight for the integrity check (RFC 5649 4.1).
         let mut wrapped = vec![0; content.len().next_multiple_of(8) + 8];
         let done = match self.key.bytes() {
             short if short.len() == 16 => {
@@ -218,8 +223,10 @@ impl WrappingKey {
     /// Unwraps a key.
     ///
     /// # Errors
-    /// If it is another tenant's, was wrapped under another key or for another volume, unit or tweak, or is no key.
+    /// If the key belongs to another tenant, was wrapped with another key or for another volume, unit or tweak, or is
+    /// invalid.
     pub fn unwrap(&self, spec: &DataKeySpec) -> Result<DataKey, ImportError> {
+        // Checked before unwrapping, for a better error. The wrapped purpose would fail anyway.
         if spec.tenant != self.tenant {
             return Err(ImportError::Tenant { tenant: self.tenant, found: spec.tenant });
         }
@@ -232,12 +239,14 @@ impl WrappingKey {
         };
         let content = done.map_err(|_| ImportError::WrappingKey(self.key.bytes().len()))?;
         let purpose = purpose(spec.tenant, spec.volume, spec.unit, spec.tweak);
+        // A failed unwrap and a wrong purpose give the same error, so that an importer learns nothing from the
+        // difference.
         let key = content.and_then(|content| content.strip_prefix(&purpose)).ok_or(ImportError::NotAuthentic)?;
         Ok(DataKey::new(spec.tenant, spec.volume, spec.unit, spec.tweak, Secret::new(key.to_vec()))?)
     }
 }
 
-/// Returns the purpose of a key, which is wrapped with the key: see the module.
+/// Returns the purpose of a key, which is wrapped with the key; see the module.
 fn purpose(tenant: u32, volume: u64, unit: u32, tweak: Tweak) -> [u8; 17] {
     let mut bytes = [0; 17];
     bytes[..4].copy_from_slice(&tenant.to_be_bytes());

@@ -1,13 +1,13 @@
-//! Jobs from memory to memory on the CPU, and what they have in common with those of a device.
+//! Jobs from memory to memory on the CPU, and code shared with job engines of devices.
 //!
-//! - [`perform`]: runs a job by a [`Session`](offload_transforms::Session) of `offload-transforms`; the device's engine does just
-//!   that; [`Opens`] opens such a session on any queue;
-//! - [`TransformCapabilities`]: what an accelerator has, as a query;
-//! - [`CpuQueue`]: a [`JobQueue`](offload_api::JobQueue) in virtual time, whose work is charged to a host's cores by stated
-//!   figures;
-//! - [`PoolQueue`]: one in real time, with a thread for each core;
-//! - [`SharedQueue`]: any of them, or a device's, for many tasks, with futures around jobs;
-//! - [`DataKey`], [`WrappingKey`]: data-encryption keys, named by tenant and volume, imported wrapped.
+//! - [`perform`]: runs a job with a [`Session`](offload_transforms::Session) of `offload-transforms`, as the device's
+//!   engine does; [`Opens`]: opens such a session on any queue;
+//! - [`TransformCapabilities`]: the transforms of an accelerator;
+//! - [`CpuQueue`]: a [`JobQueue`](offload_api::JobQueue) in virtual time, with work charged to a host's cores at a
+//!   stated rate;
+//! - [`PoolQueue`]: a job queue in real time, with worker threads;
+//! - [`SharedQueue`]: any of these queues, or a device's, shared by many tasks, with futures for jobs;
+//! - [`DataKey`], [`WrappingKey`]: data-encryption keys by tenant and volume, imported wrapped.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ pub use perform::{Opens, TRANSFORM, perform};
 pub use pool::PoolQueue;
 pub use shared::{JobClient, RunQueue, SharedQueue};
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! Jobs by the sessions of `offload-transforms`.
+//! Jobs run by the sessions of `offload-transforms`.
 
 use crate::TransformCapabilities;
 use offload_api::{
@@ -7,10 +7,10 @@ use offload_api::{
 use offload_transforms::protection::{Mismatch, Tag};
 use offload_transforms::{Fault, Parameters, Session, Transform};
 
-/// The name of the engine that runs transforms, on a device and on the CPU.
+/// Name of the engine that runs transforms, on a device and on the CPU.
 pub const TRANSFORM: &str = "transform";
 
-/// Runs a job: appends the result to its target, or leaves that as it was.
+/// Runs a job. Appends the result to the job's target, or leaves the target unchanged on failure.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -58,21 +58,21 @@ fn status_of(fault: Fault) -> JobStatus {
     }
 }
 
-/// Sessions of transforms, on any queue.
+/// A queue that opens sessions of transforms. Implemented for all queues.
 ///
 /// See the crate's README for an example.
 pub trait Opens: JobQueue {
-    /// Opens a session of the engine [`TRANSFORM`]. One that the engine cannot make is told of as
-    /// [`Removed`](offload_api::ContextNews::Removed), and its jobs end with [`JobStatus::NoSession`].
+    /// Opens a session of the engine [`TRANSFORM`]. If the engine refuses the transform, the queue reports
+    /// [`Removed`](offload_api::ContextNews::Removed), and the session's jobs end with [`JobStatus::NoSession`].
     ///
     /// # Errors
-    /// If the queue has no such engine, no room for sessions, or none on its ring just now. The transform comes back, but from
-    /// a device that is gone.
+    /// If the queue has no such engine, no room for sessions, or no room on its ring now. The transform is returned,
+    /// unless the device is gone.
     fn open(&mut self, transform: Transform) -> Result<Handle, (Refused, Option<Transform>)> {
         open(self.contexts(), TRANSFORM, transform)
     }
 
-    /// Which transforms the engine has; `None`: there is no such engine.
+    /// Returns the transforms of the engine, or `None` if there is no such engine.
     fn capabilities(&mut self) -> Option<TransformCapabilities> {
         self.contexts().engine(TRANSFORM)?.capabilities.get().copied()
     }
@@ -89,5 +89,6 @@ pub(crate) fn open<S: core::any::Any + Send>(
     let Some(engine) = contexts.engine(name) else { return Err((Refused::Unsupported, Some(spec))) };
     let spec: Spec = Box::new(spec);
     let new = NewContext { engine: engine.number, direction: Direction::Transmit, flow: None, keys: Vec::new(), spec };
+    // The transform is lost with a device that is gone.
     contexts.create(new).map_err(|(refused, spec)| (refused, spec.downcast().ok().map(|spec| *spec)))
 }

@@ -1,7 +1,7 @@
-//! A queue whose jobs threads do, in real time.
+//! A job queue on worker threads, in real time.
 //!
-//! Invariant: a job that was taken is in `waiting`, with a thread, or in `ended`, until it is handed out; a thread that panics
-//! ends its job all the same.
+//! Invariant: until a submitted job is returned, it is in `waiting`, in `ended`, or with a thread. A thread that panics
+//! still ends its job.
 
 use crate::perform;
 use crate::sessions::Sessions;
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// A [`JobQueue`] on threads of its own. They end when it is dropped.
+/// A [`JobQueue`] with its own threads, which end when the queue is dropped.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -35,7 +35,7 @@ use std::thread::{self, JoinHandle};
 pub struct PoolQueue {
     sessions: Sessions,
     depth: usize,
-    /// Submitted, and no thread was told yet.
+    /// Jobs that were submitted, but not flushed to the threads.
     staged: Vec<(Option<Arc<Session>>, Job)>,
     under_way: usize,
     shared: Arc<Shared>,
@@ -45,9 +45,9 @@ pub struct PoolQueue {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// For threads: there is something to do, or to end.
+    /// Signals work, or the end, to the threads.
     work: Condvar,
-    /// For the program, if it waits: something has ended.
+    /// Signals a completed job to a program in [`PoolQueue::wait`].
     end: Condvar,
 }
 
@@ -61,16 +61,16 @@ struct State {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is locked but allocation.
+        // A panic under the lock is only possible in an allocation, and leaves the state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl PoolQueue {
-    /// A queue with room for `depth` jobs, and so many threads, one at least.
+    /// Creates a queue for `depth` jobs, with `threads` threads, at least one.
     ///
     /// # Panics
-    /// If the system gives no thread.
+    /// If the system cannot create a thread.
     pub fn new(threads: usize, depth: usize) -> PoolQueue {
         let shared = Arc::new(Shared::default());
         let spawn = |_| {
@@ -87,9 +87,10 @@ impl PoolQueue {
         }
     }
 
-    /// Waits until a job has ended, if one is under way.
+    /// Waits until a job has ended. Returns at once if no job is in progress.
     pub fn wait(&self) {
         let mut state = self.shared.state();
+        // Jobs that were not flushed cannot end, and waiting for them would never return.
         while state.ended.is_empty() && self.under_way > self.staged.len() {
             state = self.shared.end.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -110,6 +111,7 @@ impl JobQueue for PoolQueue {
             return Err(job);
         }
         self.under_way += 1;
+        // The job keeps the session alive, so the session can be closed behind it.
         self.staged.push((self.sessions.get(job.session).cloned(), job));
         Ok(())
     }
@@ -118,6 +120,7 @@ impl JobQueue for PoolQueue {
         let count = self.staged.len();
         self.shared.state().waiting.extend(self.staged.drain(..));
         match count {
+            // Waking all threads for one job would only cause contention.
             0 => {}
             1 => self.shared.work.notify_one(),
             _ => self.shared.work.notify_all(),
@@ -151,7 +154,7 @@ impl Drop for PoolQueue {
     }
 }
 
-/// What a thread does.
+/// Runs jobs until the queue is dropped.
 fn work(shared: &Shared) {
     let mut state = shared.state();
     while !state.stop {
@@ -163,14 +166,15 @@ fn work(shared: &Shared) {
         let before = job.target.len();
         let outcome = match &session {
             None => Ok(Outcome::failed(JobStatus::NoSession)),
-            // The target is cut back below, and a session is never changed.
+            // Unwind-safe, because the target is truncated below, and a session is never modified.
             Some(session) => std::panic::catch_unwind(AssertUnwindSafe(|| perform(session, &mut job))),
         };
+        // A panic must not lose the job: its buffers belong to the caller.
         let outcome = outcome.unwrap_or_else(|_| {
             job.target.truncate(before);
             Outcome::failed(JobStatus::EngineLost)
         });
-        // A session that was given up meanwhile ends here, not with the queue locked.
+        // Dropped without the lock, because this may be the last reference to a removed session, which wipes its keys.
         drop(session);
         state = shared.state();
         state.ended.push_back(job.done(outcome));

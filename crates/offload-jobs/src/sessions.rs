@@ -1,4 +1,4 @@
-//! Sessions on the CPU: the engine that a device would have, and its contexts.
+//! Sessions on the CPU, in place of a device's engine and contexts.
 
 use crate::{TRANSFORM, TransformCapabilities};
 use offload_api::{Capabilities, ContextNews, Contexts, EngineInfo, Handle, NewContext, Piece, Refused, Slots, Spec};
@@ -19,7 +19,7 @@ impl Sessions {
         Sessions { slots: Slots::new(Handle::indices(0, most)), most, news: VecDeque::new() }
     }
 
-    /// A session that there is.
+    /// Returns an existing session.
     pub(crate) fn get(&self, handle: Handle) -> Option<&Arc<Session>> {
         self.slots.get(handle)
     }
@@ -31,7 +31,7 @@ impl Contexts for Sessions {
         (name == TRANSFORM).then(|| EngineInfo { capabilities, ..EngineInfo::new(0, TRANSFORM, self.most) })
     }
 
-    /// A transform that no session can be made of is refused at once: the CPU has no ring on the way.
+    /// Creates a session. Refuses an invalid transform at once, because there is no ring in between.
     fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
         let session = match new.spec.downcast_ref::<Transform>() {
             Some(transform) if new.engine == 0 => Session::new(transform),
@@ -39,11 +39,12 @@ impl Contexts for Sessions {
         };
         let Ok(session) = session else { return Err((Refused::Unsupported, new.spec)) };
         let Ok(handle) = self.slots.insert(Arc::new(session)) else { return Err((Refused::NoSpace, new.spec)) };
+        // Reported like a device's answer, so that callers need not distinguish the two.
         self.news.push_back(ContextNews::Ready(handle));
         Ok(handle)
     }
 
-    /// A job has no buffers to place: the pieces go home at once.
+    /// Jobs place no buffers, so the pieces are dropped and return to their owner at once.
     fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>, _: Option<Spec>) {}
 
     fn remove(&mut self, context: Handle) {

@@ -1,7 +1,7 @@
-//! One queue for many tasks.
+//! A job queue shared by many tasks.
 //!
-//! Invariant: a job under way has a ticket, which says whose it is; what ends without an owner is dropped, and so are its
-//! buffers.
+//! Invariant: every job in progress has a ticket, which names the owner. A completed job without an owner is dropped,
+//! with its buffers.
 
 use crate::Opens;
 use core::fmt;
@@ -15,7 +15,7 @@ use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A [`JobQueue`] that many tasks use, each as a [`JobClient`] of its own: a client gets its own jobs back, and nobody else's.
+/// A [`JobQueue`] for many tasks. Each task uses a [`JobClient`] of its own, which returns only its own jobs.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// let done = client.run(Job::new(copy, "bytes".into(), BytesMut::with_capacity(5))).await;
 /// assert_eq!((done.outcome.status, &done.target[..]), (JobStatus::Done, &b"bytes"[..]));
 /// drop(client);
-/// running.await?; // nobody can submit any more
+/// running.await?; // Ends because nobody can submit jobs.
 /// # Ok(())
 /// # }
 /// ```
@@ -43,17 +43,17 @@ pub struct SharedQueue {
     shared: Arc<Shared>,
 }
 
-/// One of those who use a [`SharedQueue`].
+/// A client of a [`SharedQueue`].
 ///
-/// When it is dropped its sessions are given up, and of jobs that are under way nothing comes back.
+/// Dropping a client closes its sessions. Jobs in progress are discarded when they end.
 #[derive(Debug)]
 pub struct JobClient {
     shared: Arc<Shared>,
     id: usize,
 }
 
-/// Runs a [`SharedQueue`]: hands jobs that have ended to those whose they are. To be polled by a task of its own; without it
-/// nobody is woken. It ends when the queue and all its clients are dropped, and the last job is back.
+/// The future that runs a [`SharedQueue`]: delivers completed jobs to their clients, and wakes the clients. Poll it in a
+/// task of its own. The future ends when the queue and all clients are dropped, and the last job has ended.
 pub struct RunQueue {
     shared: Arc<Shared>,
     alarm: Box<dyn Alarm>,
@@ -67,18 +67,18 @@ struct Shared {
 struct Inner {
     queue: Box<dyn JobQueue>,
     clients: Slab<Client>,
-    /// Tasks of clients that wait for room, by client.
+    /// Wakers of clients that wait for room.
     waiting_for_room: BTreeMap<usize, Waker>,
-    /// Jobs under way, by the number that the queue knows them by.
+    /// Jobs in progress, by their number in the queue.
     tickets: Slab<Ticket>,
-    /// `SharedQueue`s and clients that there are.
+    /// Number of existing `SharedQueue`s and clients.
     users: usize,
     runner: Option<Waker>,
-    /// Jobs submitted so far.
+    /// Number of jobs submitted so far.
     serial: u64,
 }
 
-/// Whose a job is, and the number that it has there.
+/// The owner of a job, and the job's number there. `client` is `None` once the client is dropped.
 struct Ticket {
     client: Option<usize>,
     user: u64,
@@ -89,13 +89,13 @@ struct Ticket {
 struct Client {
     sessions: Vec<Handle>,
     under_way: usize,
-    /// By their serial numbers.
+    /// Completed jobs with their serial numbers.
     done: VecDeque<(u64, Done)>,
     waits_for_done: Option<Waker>,
 }
 
 impl SharedQueue {
-    /// Shares `queue`, whose clock is that of `timers`.
+    /// Shares `queue`, which uses the clock of `timers`.
     pub fn new(queue: impl JobQueue + 'static, timers: Arc<dyn Timers>) -> (SharedQueue, RunQueue) {
         let inner = Inner {
             queue: Box::new(queue),
@@ -111,7 +111,7 @@ impl SharedQueue {
         (SharedQueue { shared: shared.clone() }, RunQueue { shared, alarm })
     }
 
-    /// One more who uses it.
+    /// Creates a client.
     pub fn client(&self) -> JobClient {
         let mut inner = self.shared.lock();
         inner.users += 1;
@@ -126,10 +126,10 @@ impl Drop for SharedQueue {
 }
 
 impl JobClient {
-    /// Opens a session of [`TRANSFORM`](crate::TRANSFORM), which is given up with the client at the latest.
+    /// Opens a session of [`TRANSFORM`](crate::TRANSFORM). Dropping the client closes the session.
     ///
     /// # Errors
-    /// As [`Opens::open`].
+    /// See [`Opens::open`].
     pub fn open(&mut self, transform: Transform) -> Result<Handle, (Refused, Option<Transform>)> {
         let mut inner = self.shared.lock();
         let session = inner.queue.open(transform)?;
@@ -137,7 +137,7 @@ impl JobClient {
         Ok(session)
     }
 
-    /// Gives a session of this client's up, behind its jobs.
+    /// Closes a session of this client, behind its jobs.
     pub fn close(&mut self, session: Handle) {
         let mut inner = self.shared.lock();
         let sessions = &mut inner.clients[self.id].sessions;
@@ -147,16 +147,16 @@ impl JobClient {
         }
     }
 
-    /// Puts a job into the queue; the device hears of it at the next [`flush`](Self::flush).
+    /// Submits a job. The device learns of the job at the next [`flush`](Self::flush).
     ///
     /// # Errors
-    /// Gives the job back if there is no room: see [`poll_room`](Self::poll_room).
-    #[expect(clippy::result_large_err, reason = "the job comes back whole, as it went")]
+    /// Returns the job if there is no room: see [`poll_room`](Self::poll_room).
+    #[expect(clippy::result_large_err, reason = "a refused job is returned by value, with its buffers")]
     pub fn submit(&mut self, job: Job) -> Result<(), Job> {
         self.submit_one(job).map(|_serial| ())
     }
 
-    #[expect(clippy::result_large_err, reason = "the job comes back whole, as it went")]
+    #[expect(clippy::result_large_err, reason = "a refused job is returned by value, with its buffers")]
     fn submit_one(&mut self, mut job: Job) -> Result<u64, Job> {
         let now = self.shared.timers.now();
         let mut inner = self.shared.lock();
@@ -166,6 +166,7 @@ impl JobClient {
         inner.serial += 1;
         let serial = inner.serial;
         let ticket = inner.tickets.insert(Ticket { client: Some(self.id), user: job.user, serial });
+        // The queue sees the ticket's number, and the client gets its own number back.
         let user = core::mem::replace(&mut job.user, ticket as u64);
         match inner.queue.submit(now, job) {
             Ok(()) => {
@@ -179,16 +180,18 @@ impl JobClient {
         }
     }
 
-    /// Does something with the queue, and with this client's sessions.
+    /// Calls `f` with the queue and this client's sessions.
     pub(crate) fn queue<T>(&self, f: impl FnOnce(&mut dyn JobQueue, &mut Vec<Handle>) -> T) -> T {
         let mut inner = self.shared.lock();
         let Inner { queue, clients, .. } = &mut *inner;
         f(&mut **queue, &mut clients[self.id].sessions)
     }
 
-    /// Has `waker` woken when a job of this client's ends, or there is room for one. False: one has ended.
+    /// Registers `waker` for the end of one of this client's jobs, and for room. Returns false if a job has ended
+    /// already.
     pub(crate) fn wait(&mut self, waker: &Waker) -> bool {
         let mut inner = self.shared.lock();
+        // A client with room to submit need not be woken for more.
         let is_full = inner.queue.room() == 0;
         let client = &mut inner.clients[self.id];
         client.waits_for_done = Some(waker.clone());
@@ -208,18 +211,18 @@ impl JobClient {
         let now = self.shared.timers.now();
         let mut inner = self.shared.lock();
         inner.queue.flush(now);
-        // What ends without a device's doing ends by the runner's alarm.
+        // Jobs that end without a device, such as on the CPU, are completed by the runner's alarm.
         let runner = inner.queue.next_event().and_then(|_| inner.runner.take());
         drop(inner);
         runner.into_iter().for_each(Waker::wake);
     }
 
-    /// The client's next job that has ended; `None` if none is under way.
+    /// Polls for the client's next completed job. Returns `None` if no job is in progress.
     pub fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Option<Done>> {
         self.poll_ended(cx, |done| done.pop_front())
     }
 
-    /// Ready when there is room for a job. Somebody else may be quicker to [`submit`](Self::submit) one.
+    /// Returns `Ready` when there is room for a job. Another client may take the room before [`submit`](Self::submit).
     pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.shared.lock();
         if inner.queue.room() > 0 {
@@ -231,9 +234,9 @@ impl JobClient {
         Poll::Pending
     }
 
-    /// Submits a job as soon as there is room, and waits until it has ended.
+    /// Submits a job as soon as there is room, and waits until the job has ended.
     ///
-    /// If the future is dropped while the job is under way, the job comes back from [`poll_done`](Self::poll_done).
+    /// If the future is dropped while the job is in progress, [`poll_done`](Self::poll_done) returns the job.
     pub async fn run(&mut self, job: Job) -> Done {
         let mut job = Some(job);
         let serial = poll_fn(|cx| {
@@ -256,7 +259,7 @@ impl JobClient {
         ended.await.expect("it is under way")
     }
 
-    /// The one that `pick` takes of those that have ended; `None` if it takes none, and none is under way.
+    /// Polls for the completed job that `pick` selects. Returns `None` if `pick` selects no job, and no job is in progress.
     fn poll_ended(
         &mut self,
         cx: &mut Context<'_>,
@@ -288,6 +291,7 @@ impl Drop for JobClient {
                 inner.queue.contexts().remove(session);
             }
             for (_, ticket) in &mut inner.tickets {
+                // The jobs continue in the device. Without an owner, they are dropped when they end.
                 if ticket.client == Some(self.id) {
                     ticket.client = None;
                 }
@@ -305,6 +309,7 @@ impl Future for RunQueue {
         let now = shared.timers.now();
         let mut inner = shared.lock();
         let wakers = inner.hand_out(now);
+        // Jobs of dropped clients still use buffers, so the queue runs until all are back.
         let ended = inner.users == 0 && inner.tickets.is_empty();
         let sleeps = inner.queue.arm(cx.waker());
         let deadline = inner.queue.next_event();
@@ -315,7 +320,7 @@ impl Future for RunQueue {
             return Poll::Ready(());
         }
         if !sleeps || alarm.poll(cx, deadline).is_ready() {
-            // A loop here would starve other tasks if the queue never got past this instant.
+            // A loop would starve other tasks if the queue never advanced beyond this instant.
             cx.waker().wake_by_ref();
         }
         Poll::Pending
@@ -323,12 +328,12 @@ impl Future for RunQueue {
 }
 
 impl Shared {
-    /// Nothing here panics half way through a change.
+    /// Locks the state. Ignores poisoning, because no code panics in the middle of a change.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One less uses the queue, which ends when nobody does. What `f` gives is dropped without the lock.
+    /// Removes a user of the queue, which ends without users. The result of `f` is dropped without the lock.
     fn leave<T>(&self, f: impl FnOnce(&mut Inner) -> T) {
         let mut inner = self.lock();
         inner.users -= 1;
@@ -341,14 +346,15 @@ impl Shared {
 }
 
 impl Inner {
-    /// Gives jobs that have ended to those whose they are; who is to be woken for that.
+    /// Delivers completed jobs to their clients. Returns the wakers of these clients.
     fn hand_out(&mut self, now: Instant) -> Vec<Waker> {
         let mut wakers = Vec::new();
         let mut any = false;
-        // That a session is there is no news: jobs may be right behind the command that makes it.
+        // News of sessions are discarded, because jobs may follow directly behind the command that creates a session.
         while self.queue.contexts().poll_news().is_some() {}
         while let Some(mut done) = self.queue.complete(now) {
             any = true;
+            // A queue that returns an unknown job is faulty, but must not stop the others.
             let Some(ticket) = self.tickets.try_remove(done.user as usize) else { continue };
             done.user = ticket.user;
             if let Some(client) = ticket.client.and_then(|id| self.clients.get_mut(id)) {
@@ -357,7 +363,7 @@ impl Inner {
                 wakers.extend(client.waits_for_done.take());
             }
         }
-        // A command that has ended leaves room as well, and no job tells of it.
+        // A completed command makes room as well, without a completed job.
         if any || self.queue.room() > 0 {
             wakers.extend(core::mem::take(&mut self.waiting_for_room).into_values());
         }
@@ -390,7 +396,7 @@ mod tests {
     use offload_base::Clock;
     use std::task::Wake;
 
-    /// Time that the test moves.
+    /// A clock that the test advances.
     #[derive(Clone, Default)]
     struct Hand(Arc<AtomicU64>);
 
@@ -421,7 +427,7 @@ mod tests {
         }
     }
 
-    /// A queue with room for so many jobs, each of which takes a microsecond and what its bytes take.
+    /// Creates a queue for `depth` jobs. Each takes a microsecond, and time for its bytes.
     fn shared(depth: usize) -> (SharedQueue, RunQueue, Hand) {
         let time = Hand::default();
         let config = CpuConfig { depth, per_job: Duration::from_micros(1), ..CpuConfig::default() };
@@ -494,6 +500,7 @@ mod tests {
         let mut future = Box::pin(client.run(copy_job(session, 2, "kept")));
         assert!(future.as_mut().poll(cx).is_pending());
         assert!(runs_on(&mut runs, &time).is_pending());
+        // The dropped future's job comes back through the client, not through a later future.
         let Poll::Ready(done) = future.as_mut().poll(cx) else { panic!("it has ended") };
         assert_eq!(&done.target[..], b"kept");
         drop(future);

@@ -1,11 +1,11 @@
-//! The AEAD of one generation of keys, and its nonces.
+//! The AEAD of one key generation, and its nonces.
 
 use core::fmt;
 use offload_api::{QuicCipher, QuicKey};
 use offload_base::cost::{self, Work};
 use resumable_aead::{Algorithm, Key, TagMismatch};
 
-/// A generation's key, ready for use.
+/// The expanded key of one generation.
 pub struct PacketKey {
     aead: Key,
     iv: [u8; 12],
@@ -15,22 +15,23 @@ impl PacketKey {
     /// Expands a key.
     ///
     /// # Panics
-    /// Never: a [`QuicKey`] is as long as its cipher wants.
+    /// Never, because a [`QuicKey`] has the length that its cipher requires.
     pub fn new(key: &QuicKey) -> PacketKey {
         let aead = Key::new(algorithm(key.cipher()), key.key());
-        PacketKey { aead: aead.expect("a key is as long as its cipher wants"), iv: *key.iv() }
+        PacketKey { aead: aead.expect("the key has the length that its cipher requires"), iv: *key.iv() }
     }
 
-    /// The nonce of a packet: the IV, and over it path and number (draft-ietf-quic-multipath-21 2.4). On path 0 it is that of
-    /// RFC 9001 5.3.
+    /// Returns the nonce of a packet: the IV combined with path and number by exclusive or
+    /// (draft-ietf-quic-multipath-21 2.4). On path 0 the nonce equals that of RFC 9001 5.3.
     pub fn nonce(&self, path: u32, number: u64) -> [u8; 12] {
         let mut nonce = self.iv;
+        // Each path counts its own packet numbers, so the path makes the nonce unique.
         let over = path.to_be_bytes().into_iter().chain(number.to_be_bytes());
         nonce.iter_mut().zip(over).for_each(|(byte, over)| *byte ^= over);
         nonce
     }
 
-    /// Encrypts the payload of a packet and gives its tag. `header` is what is in front of it, plain.
+    /// Encrypts the payload of a packet, and returns the tag. `header` is the plain header in front.
     ///
     /// # Panics
     /// If the payload is longer than any datagram.
@@ -41,10 +42,10 @@ impl PacketKey {
         tag.expect("a datagram is far shorter than the longest message")
     }
 
-    /// Decrypts the payload of a packet if its tag is right.
+    /// Decrypts the payload of a packet, and verifies the tag.
     ///
     /// # Errors
-    /// If it is not authentic; nothing of the payload is of use then.
+    /// If the packet is not authentic. The payload must then be discarded.
     pub fn open(
         &self,
         path: u32,
@@ -59,7 +60,7 @@ impl PacketKey {
     }
 }
 
-/// What does the work for a cipher.
+/// Returns the AEAD algorithm of a cipher.
 pub(crate) fn algorithm(cipher: QuicCipher) -> Algorithm {
     match cipher {
         QuicCipher::Aes128Gcm => Algorithm::Aes128Gcm,
@@ -77,6 +78,7 @@ impl fmt::Debug for PacketKey {
 
 impl Drop for PacketKey {
     fn drop(&mut self) {
+        // The AEAD key wipes itself. The IV is secret as well, because it masks the nonces.
         zeroize::Zeroize::zeroize(&mut self.iv);
     }
 }
@@ -85,14 +87,14 @@ impl Drop for PacketKey {
 mod tests {
     use super::*;
 
-    /// draft-ietf-quic-multipath-21 2.4.
+    /// The example of draft-ietf-quic-multipath-21 2.4.
     #[test]
     fn the_nonce_of_the_draft() {
         let iv = [0x6b, 0x26, 0x11, 0x4b, 0x9c, 0xba, 0x2b, 0x63, 0xa9, 0xe8, 0xdd, 0x4f];
         let key = PacketKey::new(&QuicKey::new(QuicCipher::Aes128Gcm, &[0; 16], iv).unwrap());
         let nonce = [0x6b, 0x26, 0x11, 0x48, 0x9c, 0xba, 0x2b, 0x63, 0xa9, 0xe8, 0x09, 0x7e];
         assert_eq!(key.nonce(3, 54_321), nonce);
-        // And of a thesis that put QUIC's packets into a NIC, whose path identifier is the same.
+        // The example of a thesis on QUIC in a NIC, which combines the path identifier in the same way.
         let nonce = [0x6b, 0x26, 0x11, 0x48, 0x9c, 0xba, 0x2b, 0x63, 0xa9, 0xe8, 0x73, 0xe2];
         assert_eq!(key.nonce(3, 0xaead), nonce);
     }

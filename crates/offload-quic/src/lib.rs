@@ -1,5 +1,5 @@
-//! QUIC packet protection (RFC 9001 5 and 6) as pure functions: what a QUIC stack on a host and a QUIC engine in a NIC have in
-//! common. No clocks, no tables, no I/O.
+//! QUIC packet protection (RFC 9001 5 and 6) as pure functions, shared by a QUIC stack on a host and a QUIC engine in a
+//! NIC. Contains no clocks, tables or I/O.
 //!
 //! ```text
 //!  secret -- Secret: expand --> PacketKey of a generation, HeaderKey of the connection
@@ -7,9 +7,9 @@
 //!  plain packet, number <-- Unmasked: number length, key phase; open: number, tag -- packet
 //! ```
 //!
-//! - [`secret`]: keys from a traffic secret, and the next secret;
-//! - [`packet`]: whole packets sealed and opened; [`key`]: the AEAD, with its nonces; [`mask`]: header protection;
-//! - [`number`]: packet numbers, truncated and made whole again.
+//! - [`secret`]: derivation of keys and of the next secret from a traffic secret;
+//! - [`packet`]: sealing and opening of whole packets; [`key`]: the AEAD and its nonces; [`mask`]: header protection;
+//! - [`number`]: expansion of truncated packet numbers.
 //!
 //! A packet is the bytes of one QUIC packet with a short header, from its first byte to the end of its tag.
 //!
@@ -44,14 +44,14 @@ pub use mask::HeaderKey;
 pub use packet::{OpenError, TooShort, Unmasked, seal};
 pub use secret::{Secret, SecretLengthError};
 
-/// Bytes of a tag, of every cipher.
+/// Size of a tag in bytes, for all ciphers.
 pub const TAG: usize = resumable_aead::TAG_LEN;
-/// Bytes of the sample that a mask is made from.
+/// Size of the sample for a mask in bytes.
 pub const SAMPLE: usize = 16;
-/// Most bytes of a packet number in a header.
+/// Maximum size of a packet number in a header, in bytes.
 const MAX_NUMBER_BYTES: usize = 4;
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

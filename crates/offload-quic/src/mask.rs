@@ -1,4 +1,4 @@
-//! Header protection (RFC 9001 5.4): what hides the first byte and the number.
+//! Header protection (RFC 9001 5.4): masks for the first byte and the packet number.
 
 use crate::SAMPLE;
 use crate::key::algorithm;
@@ -6,20 +6,20 @@ use core::fmt;
 use offload_api::QuicHeaderKey;
 use resumable_aead::MaskKey;
 
-/// The key that makes masks, ready for use.
+/// The expanded header protection key.
 pub struct HeaderKey(MaskKey);
 
 impl HeaderKey {
     /// Expands a key.
     ///
     /// # Panics
-    /// Never: a [`QuicHeaderKey`] is as long as its cipher wants.
+    /// Never, because a [`QuicHeaderKey`] has the length that its cipher requires.
     pub fn new(key: &QuicHeaderKey) -> HeaderKey {
         let key = MaskKey::new(algorithm(key.cipher()), key.key());
-        HeaderKey(key.expect("a key is as long as its cipher wants"))
+        HeaderKey(key.expect("the key has the length that its cipher requires"))
     }
 
-    /// The mask that a sample of the ciphertext makes.
+    /// Returns the mask for a sample of the ciphertext.
     pub fn mask(&self, sample: &[u8; SAMPLE]) -> [u8; 5] {
         self.0.mask(sample)
     }

@@ -1,7 +1,7 @@
-//! Packet numbers: cut to 1 to 4 bytes to be sent, and made whole again (RFC 9000 17.1, A.2, A.3).
+//! Packet numbers, truncated to 1 to 4 bytes on the wire (RFC 9000 17.1, A.2, A.3).
 
-/// The number whose lowest `bytes` bytes are `truncated`, next to the one behind `largest`, the largest that was opened so far
-/// (RFC 9000 A.3).
+/// Expands a truncated packet number: returns the number with `truncated` as its lowest `bytes` bytes that is closest
+/// to the successor of `largest`, the largest number opened so far (RFC 9000 A.3).
 ///
 /// ```
 /// use offload_quic::number::expand;
@@ -13,6 +13,7 @@ pub fn expand(largest: Option<u64>, truncated: u32, bytes: usize) -> u64 {
     let expected = largest.map_or(0, |largest| largest + 1);
     let window = 1u64 << (8 * bytes);
     let half = window / 2;
+    // The candidate has the upper bits of the expected number; the closest one may be a window above or below.
     let candidate = expected & !(window - 1) | u64::from(truncated);
     if candidate + half <= expected && candidate < LIMIT - window {
         candidate + window
@@ -23,7 +24,7 @@ pub fn expand(largest: Option<u64>, truncated: u32, bytes: usize) -> u64 {
     }
 }
 
-/// RFC 9000 17.1: packet numbers have 62 bits.
+/// Upper bound of packet numbers, which have 62 bits (RFC 9000 17.1).
 const LIMIT: u64 = 1 << 62;
 
 #[cfg(test)]
@@ -31,8 +32,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns the number of bytes that `number` has to be sent with, if the peer has acknowledged `acknowledged` at least, or nothing.
-    /// `None`: too many packets are under way (RFC 9000 A.2).
+    /// Returns the size in bytes with which `number` must be sent, given the largest number that the peer has
+    /// acknowledged. Returns `None` if too many packets are in flight (RFC 9000 A.2).
     fn bytes_for(number: u64, acknowledged: Option<u64>) -> Option<usize> {
         let unacknowledged = match acknowledged {
             Some(acknowledged) => number.checked_sub(acknowledged)?,
@@ -53,12 +54,12 @@ mod tests {
             assert_eq!(expand(Some(0), 1, bytes), 1);
             assert_eq!(expand(Some(0), 200, bytes), 200, "nothing is less than nothing");
         }
-        // At the upper end, too, no window follows.
+        // There is no window above the upper end, either.
         assert_eq!(expand(Some(LIMIT - 2), 0xff, 1), LIMIT - 1);
     }
 
     proptest! {
-        /// Against the definition: of the numbers that end so, the closest to the one that is expected.
+        /// Compares with the definition: of all numbers with these low bytes, the closest to the expected one.
         #[test]
         fn the_closest_number_is_meant(
             largest in prop_oneof![0u64..1000, 0..LIMIT - 1, LIMIT - 1000..LIMIT - 1],
@@ -72,7 +73,7 @@ mod tests {
             let closest = [base - window, base, base + window]
                 .into_iter()
                 .filter(|number| (0..i128::from(LIMIT)).contains(number))
-                // Of two that are as far, the greater one.
+                // Of two equally close numbers, the greater one.
                 .min_by_key(|number| ((number - expected).abs(), core::cmp::Reverse(*number)))
                 .unwrap();
             prop_assert_eq!(i128::from(expand(Some(largest), truncated, bytes)), closest);
@@ -86,7 +87,7 @@ mod tests {
         ) {
             let number = acknowledged.map_or(ahead, |acknowledged| acknowledged + ahead);
             let Some(bytes) = bytes_for(number, acknowledged) else { return Ok(()) };
-            // The peer has opened something between what it acknowledged and the packet before.
+            // The peer has opened a packet between the acknowledged one and the previous one.
             let from = acknowledged.unwrap_or(0);
             let largest = from + lost.index((number - from).max(1) as usize) as u64;
             let truncated = (number & ((1 << (8 * bytes)) - 1)) as u32;

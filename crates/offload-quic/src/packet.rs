@@ -1,14 +1,14 @@
-//! Whole packets with a short header: sealed in place, and opened in place.
+//! Whole packets with a short header, sealed and opened in place.
 //!
-//! Invariant: a packet that could not be opened is as it came.
+//! Invariant: a packet that cannot be opened keeps its header.
 
 use crate::key::PacketKey;
 use crate::mask::HeaderKey;
 use crate::number::expand;
 use crate::{MAX_NUMBER_BYTES, SAMPLE, TAG};
 
-/// Seals a packet: encrypts what is behind the header, writes the tag over the room at the packet's end, and masks the first
-/// byte and the number, which starts at `number_at`.
+/// Seals a packet: encrypts the payload behind the header, writes the tag into the room at the packet's end, and masks
+/// the first byte and the number, which starts at `number_at`.
 ///
 /// ```
 /// use offload_api::{QuicCipher, QuicHeaderKey, QuicKey};
@@ -20,7 +20,7 @@ use crate::{MAX_NUMBER_BYTES, SAMPLE, TAG};
 /// ```
 ///
 /// # Errors
-/// If the packet is too short to take a sample from, and nothing is changed.
+/// If the packet is too short for a sample. Nothing is changed then.
 pub fn seal(
     key: &PacketKey,
     header_key: &HeaderKey,
@@ -31,18 +31,20 @@ pub fn seal(
 ) -> Result<(), TooShort> {
     let number_bytes = number_bytes(*packet.first().ok_or(TooShort)?);
     let payload_at = number_at + number_bytes;
+    // The receiver takes the sample before it knows the number's length, so the position is fixed.
     let has_sample = packet.len() >= number_at + MAX_NUMBER_BYTES + SAMPLE;
     let tag_at = packet.len().checked_sub(TAG).filter(|at| has_sample && *at >= payload_at).ok_or(TooShort)?;
     let (header, rest) = packet.split_at_mut(payload_at);
     let (payload, tag) = rest.split_at_mut(tag_at - payload_at);
     tag.copy_from_slice(&key.seal(path, number, header, payload));
+    // The mask depends on the ciphertext, so header protection comes after encryption (RFC 9001 5.4.1).
     let mask = header_key.mask(&sample(packet, number_at)?);
     packet[0] ^= mask[0] & SHORT_MASK;
     packet[number_at..payload_at].iter_mut().zip(&mask[1..]).for_each(|(byte, mask)| *byte ^= mask);
     Ok(())
 }
 
-/// The header of a received packet as it was before it was masked. Nothing of it is authentic before the packet is open.
+/// The unmasked header of a received packet. Not authentic before the packet was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unmasked {
     first: u8,
@@ -51,39 +53,42 @@ pub struct Unmasked {
 }
 
 impl Unmasked {
-    /// Reads the header of a packet whose number starts at `number_at`.
+    /// Unmasks the header of a packet with its number at `number_at`.
     ///
     /// # Errors
-    /// If the packet is too short to take a sample from.
+    /// If the packet is too short for a sample.
     pub fn read(header_key: &HeaderKey, packet: &[u8], number_at: usize) -> Result<Unmasked, TooShort> {
         let mask = header_key.mask(&sample(packet, number_at)?);
         let first = packet[0] ^ mask[0] & SHORT_MASK;
+        // The length of the number is itself masked, so the first byte must be unmasked before the number.
         let number = packet[number_at..].iter().zip(&mask[1..]).take(number_bytes(first));
         let truncated = number.fold(0, |number, (byte, mask)| number << 8 | u32::from(byte ^ mask));
         Ok(Unmasked { first, truncated, number_at })
     }
 
-    /// The key phase bit (RFC 9001 6).
+    /// Returns the key phase bit (RFC 9001 6).
     pub fn key_phase(&self) -> bool {
         self.first & KEY_PHASE != 0
     }
 
-    /// The packet's number, by the largest that was opened on its path.
+    /// Returns the packet's number, given the largest number opened on its path.
     pub fn number(&self, largest: Option<u64>) -> u64 {
         expand(largest, self.truncated, number_bytes(self.first))
     }
 
-    /// Where the payload starts.
+    /// Returns the offset of the payload.
     pub fn payload_at(&self) -> usize {
         self.number_at + number_bytes(self.first)
     }
 
-    /// Opens the packet that this was read from: its header is plain then, and its payload; the tag stays behind that.
+    /// Opens the packet from which this header was read, and writes the plain header. The tag stays behind the payload.
     ///
     /// # Errors
-    /// If it is not authentic. It is as it was then, but for the payload, which is of no use.
+    /// If the packet is not authentic. The header is then unchanged, and the payload must be discarded.
     pub fn open(&self, key: &PacketKey, packet: &mut [u8], path: u32, number: u64) -> Result<(), OpenError> {
         let tag_at = packet.len().checked_sub(TAG).filter(|at| *at >= self.payload_at()).ok_or(TooShort)?;
+        // The additional data is the plain header. It is built aside, so that a packet that fails keeps its
+        // masked header.
         let mut header = [0; 1 + offload_formats::quic::MAX_CID_BYTES + MAX_NUMBER_BYTES];
         let header = header.get_mut(..self.payload_at()).ok_or(TooShort)?;
         header.copy_from_slice(&packet[..self.payload_at()]);
@@ -95,7 +100,7 @@ impl Unmasked {
         Ok(())
     }
 
-    /// Writes first byte and number over those of a masked header.
+    /// Writes the plain first byte and number over a masked header.
     pub fn write(&self, header: &mut [u8]) {
         let number = self.truncated.to_be_bytes();
         header[0] = self.first;
@@ -103,12 +108,12 @@ impl Unmasked {
     }
 }
 
-/// A packet has no place to take a sample from: nobody sends one like that (RFC 9001 5.4.2).
+/// The error for a packet without a sample. No peer sends such a packet (RFC 9001 5.4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the packet is too short to take a sample from: pad it")]
 pub struct TooShort;
 
-/// Why a packet could not be opened: the peer's fault, or the wire's.
+/// The reason that a packet cannot be opened: a fault of the peer or of the wire.
 ///
 /// ```
 /// use offload_api::QuicCipher;
@@ -128,7 +133,7 @@ pub struct TooShort;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// It has no place for a sample or a tag.
+    /// The packet is too short for a sample or a tag.
     #[error(transparent)]
     TooShort(#[from] TooShort),
     /// The tag is wrong.
@@ -136,7 +141,7 @@ pub enum OpenError {
     Tag,
 }
 
-/// The key phase bit of a plain first byte: which of two keys a packet is to be sealed by.
+/// Returns the key phase bit of a plain first byte, which selects one of two keys.
 ///
 /// ```
 /// assert!(offload_quic::packet::key_phase_of(0x44) && !offload_quic::packet::key_phase_of(0x43));
@@ -145,7 +150,8 @@ pub const fn key_phase_of(first: u8) -> bool {
     first & KEY_PHASE != 0
 }
 
-/// The number in a plain header, which starts at `number_at`, as far as it is there, and how many bytes it has.
+/// Returns the truncated number of a plain header, which starts at `number_at`, and its size in bytes. Returns `None`
+/// if the packet ends before.
 ///
 /// ```
 /// use offload_quic::packet::truncated_number;
@@ -159,16 +165,16 @@ pub fn truncated_number(packet: &[u8], number_at: usize) -> Option<(u32, usize)>
     Some((number.iter().fold(0, |number, byte| number << 8 | u32::from(*byte)), bytes))
 }
 
-/// RFC 9000 17.3.1: one less is in the first byte.
+/// Returns the size of the number in bytes. The first byte holds the size minus one (RFC 9000 17.3.1).
 const fn number_bytes(first: u8) -> usize {
     (first & 3) as usize + 1
 }
 
-/// RFC 9001 5.4.2: as if the number had four bytes.
+/// Returns the sample, which is taken as if the number had four bytes (RFC 9001 5.4.2).
 fn sample(packet: &[u8], number_at: usize) -> Result<[u8; SAMPLE], TooShort> {
     packet.get(number_at + MAX_NUMBER_BYTES..).and_then(|rest| rest.first_chunk()).copied().ok_or(TooShort)
 }
 
-/// RFC 9001 5.4.1: of a short header five bits are hidden.
+/// The protected bits of a short header's first byte (RFC 9001 5.4.1).
 const SHORT_MASK: u8 = 0x1f;
 const KEY_PHASE: u8 = 0x04;

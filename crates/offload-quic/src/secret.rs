@@ -1,4 +1,4 @@
-//! Keys from a traffic secret (RFC 9001 5.1, 6.1).
+//! Derivation of keys from a traffic secret (RFC 9001 5.1, 6.1).
 
 use crate::key::PacketKey;
 use crate::mask::HeaderKey;
@@ -7,7 +7,7 @@ use offload_api::{QuicCipher, QuicHeaderKey, QuicKey};
 use ring::hkdf;
 use zeroize::Zeroizing;
 
-/// A traffic secret of one direction and generation. Never printed; overwritten when dropped.
+/// A traffic secret of one direction and generation. Never printed, and wiped on drop.
 ///
 /// ```
 /// use offload_api::QuicCipher;
@@ -21,7 +21,7 @@ pub struct Secret {
     bytes: Zeroizing<Vec<u8>>,
 }
 
-/// A secret is not as long as its cipher suite's hash.
+/// The error for a secret with another length than the hash of its cipher suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a secret for {cipher:?} has {expected} bytes, not {given}")]
 pub struct SecretLengthError {
@@ -31,10 +31,10 @@ pub struct SecretLengthError {
 }
 
 impl Secret {
-    /// A secret from its bytes.
+    /// Creates a secret from its bytes.
     ///
     /// # Errors
-    /// If they are not as many as the cipher suite's hash gives.
+    /// If the length differs from that of the cipher suite's hash.
     pub fn new(cipher: QuicCipher, bytes: &[u8]) -> Result<Secret, SecretLengthError> {
         let (expected, given) = (hash(cipher).hmac_algorithm().digest_algorithm().output_len(), bytes.len());
         if expected != given {
@@ -43,45 +43,46 @@ impl Secret {
         Ok(Secret { cipher, bytes: Zeroizing::new(bytes.to_vec()) })
     }
 
-    /// The algorithm that its keys are for.
+    /// Returns the cipher of the keys.
     pub fn cipher(&self) -> QuicCipher {
         self.cipher
     }
 
-    /// The key and IV, as a device takes them.
+    /// Derives key and IV for a device.
     ///
     /// # Panics
-    /// Never: as many bytes are made as are wanted.
+    /// Never, because the derived key has the required length.
     pub fn key(&self) -> QuicKey {
         let (mut key, mut iv) = (Zeroizing::new([0; 32]), [0; 12]);
         let key = &mut key[..self.cipher.key_len()];
         self.expand(b"quic key", key);
         self.expand(b"quic iv", &mut iv);
-        QuicKey::new(self.cipher, key, iv).expect("as long as the cipher wants")
+        QuicKey::new(self.cipher, key, iv).expect("the derived key has the length that the cipher requires")
     }
 
-    /// The header key, as a device takes it. It is made from the first generation's secret, and stays (RFC 9001 6.1).
+    /// Derives the header key for a device. Derived from the first generation's secret, and never changed (RFC 9001
+    /// 6.1).
     ///
     /// # Panics
-    /// Never: as many bytes are made as are wanted.
+    /// Never, because the derived key has the required length.
     pub fn header(&self) -> QuicHeaderKey {
         let mut key = Zeroizing::new([0; 32]);
         let key = &mut key[..self.cipher.key_len()];
         self.expand(b"quic hp", key);
-        QuicHeaderKey::new(self.cipher, key).expect("as long as the cipher wants")
+        QuicHeaderKey::new(self.cipher, key).expect("the derived key has the length that the cipher requires")
     }
 
-    /// The key and IV, ready for use.
+    /// Derives and expands key and IV.
     pub fn packet_key(&self) -> PacketKey {
         PacketKey::new(&self.key())
     }
 
-    /// The header key, ready for use.
+    /// Derives and expands the header key.
     pub fn header_key(&self) -> HeaderKey {
         HeaderKey::new(&self.header())
     }
 
-    /// The secret of the next generation.
+    /// Derives the secret of the next generation.
     #[must_use]
     pub fn next(&self) -> Secret {
         let mut bytes = Zeroizing::new(vec![0; self.bytes.len()]);
@@ -89,14 +90,15 @@ impl Secret {
         Secret { cipher: self.cipher, bytes }
     }
 
-    /// HKDF-Expand-Label (RFC 8446 7.1), without a context.
+    /// Computes HKDF-Expand-Label (RFC 8446 7.1) without a context.
     fn expand(&self, label: &[u8], out: &mut [u8]) {
         let length = (out.len() as u16).to_be_bytes();
         let label_length = [(PREFIX.len() + label.len()) as u8];
+        // The structure `HkdfLabel` with an empty context.
         let info = [&length[..], &label_length, PREFIX, label, &[0]];
         let secret = hkdf::Prk::new_less_safe(hash(self.cipher), &self.bytes);
         let made = secret.expand(&info, Bytes(out.len())).and_then(|made| made.fill(out));
-        made.expect("HKDF gives 255 hashes at most, and a key is two");
+        made.expect("a key is at most two hashes long, and HKDF gives 255");
     }
 }
 
@@ -114,10 +116,11 @@ impl hkdf::KeyType for Bytes {
     }
 }
 
-/// RFC 8446 B.4.
+/// Returns the hash of a cipher suite (RFC 8446 B.4).
 fn hash(cipher: QuicCipher) -> hkdf::Algorithm {
     match cipher {
         QuicCipher::Aes256Gcm => hkdf::HKDF_SHA384,
+        // All other suites use SHA-256, also AES-128-CCM.
         _ => hkdf::HKDF_SHA256,
     }
 }

@@ -1,9 +1,9 @@
-//! How fast protection information and AES-XTS are, beside a copy of the same bytes: `cargo run --release -p
+//! Measures the throughput of protection information and AES-XTS, next to a plain copy: `cargo run --release -p
 //! offload-transforms --example transform_throughput`.
 //!
-//! Prints GB/s (1e9 bytes) of the fastest of many short runs in blocks of 512 and 4096 bytes, over 64 KiB, which stay in the
-//! processor's caches, and over 64 MiB, which do not. All that stand in one row take turns, so that what else the machine
-//! does falls on all alike.
+//! Prints GB/s (1e9 bytes) of the fastest of many short runs, in blocks of 512 and 4096 bytes, over 64 KiB, which fit
+//! into the processor's caches, and over 64 MiB, which do not. The columns of a row are measured in turns, so that
+//! other load on the machine affects all of them alike.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
@@ -34,14 +34,17 @@ fn row(area: usize, block: u32) -> Result<(), Box<dyn std::error::Error>> {
     let mut target = BytesMut::with_capacity(2 * area);
     let mut fastest = vec![Duration::MAX; sessions.len() + 1];
     let begin = Instant::now();
+    // The fastest run counts, because interference from other programs only ever slows a run down.
     while begin.elapsed() < Duration::from_millis(150) * fastest.len() as u32 {
         for (index, fastest) in fastest.iter_mut().enumerate() {
             target.clear();
             let start = Instant::now();
             match index.checked_sub(1).map(|index| &sessions[index]) {
+                // The first column is the plain copy, with which the others are compared.
                 None => target.extend_from_slice(black_box(&source[0])),
                 Some(session) => run(session, black_box(&source), &mut target)?,
             }
+            // Without this, the compiler could drop the copy, whose result is never used.
             black_box(&mut target);
             *fastest = start.elapsed().min(*fastest);
         }

@@ -1,11 +1,12 @@
-//! AES-GCM, AES-CCM and ChaCha20-Poly1305: the tag follows the ciphertext, the nonce is the first 12 bytes of the IV.
+//! AES-GCM, AES-CCM and ChaCha20-Poly1305. The tag follows the ciphertext, and the nonce is the first 12 bytes of the
+//! IV.
 
 use crate::pieces::Room;
 use crate::{Fault, Parameters, Secret, SpecError, Way};
 use bytes::Bytes;
 use resumable_aead::{Algorithm, Key, TAG_LEN};
 
-/// An AEAD with nonces of 12 bytes and tags of 16.
+/// An AEAD algorithm with nonces of 12 bytes and tags of 16.
 ///
 /// ```
 /// use offload_transforms::Aead;
@@ -28,11 +29,11 @@ pub enum Aead {
 }
 
 impl Aead {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Aead; 5] =
         [Aead::Aes128Gcm, Aead::Aes256Gcm, Aead::ChaCha20Poly1305, Aead::Aes128Ccm, Aead::Aes256Ccm];
 
-    /// Bytes of a key.
+    /// Returns the size of a key in bytes.
     pub const fn key_len(self) -> usize {
         match self {
             Aead::Aes128Gcm | Aead::Aes128Ccm => 16,
@@ -40,7 +41,7 @@ impl Aead {
         }
     }
 
-    /// What it is called.
+    /// Returns the name of the algorithm.
     pub const fn name(self) -> &'static str {
         match self {
             Aead::Aes128Gcm => "AES-128-GCM",
@@ -56,7 +57,7 @@ impl Aead {
     }
 }
 
-/// A key, expanded.
+/// An expanded key.
 pub(crate) struct AeadKey(Key);
 
 impl AeadKey {
@@ -86,6 +87,7 @@ impl AeadKey {
         let wrong_length = |takes| Fault::SourceLength { name: "the AEAD", found, takes };
         match way {
             Way::Apply => {
+                // Checked before sealing, because a failure afterwards would leave ciphertext without a tag.
                 room.needs(TAG_LEN)?;
                 let sealed = self.0.seal_in_place(nonce, with.aad, room.result());
                 room.append(&sealed.map_err(|_| wrong_length("less under one nonce"))?)

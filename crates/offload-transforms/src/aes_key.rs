@@ -1,10 +1,10 @@
-//! AES with a key of 16 or of 32 bytes.
+//! AES with a key of 16 or 32 bytes.
 
 use crate::{Secret, SpecError};
 use aes::cipher::KeyInit;
 use aes::{Aes128, Aes256};
 
-/// An expanded key. It is wiped when dropped.
+/// An expanded key, wiped on drop.
 pub(crate) enum AesKey {
     Aes128(Box<Aes128>),
     Aes256(Box<Aes256>),
@@ -16,12 +16,13 @@ impl AesKey {
         let wrong = |_| SpecError::KeyLength { name, found: key.len(), takes: "16 or 32" };
         Ok(match key.len() {
             16 => AesKey::Aes128(Box::new(Aes128::new_from_slice(key).map_err(wrong)?)),
+            // Any other length is refused by this constructor.
             _ => AesKey::Aes256(Box::new(Aes256::new_from_slice(key).map_err(wrong)?)),
         })
     }
 }
 
-/// Evaluates an expression with the cipher of either key length under one name.
+/// Evaluates an expression with the cipher, for either size of key.
 macro_rules! with_aes {
     ($key:expr, $aes:ident => $body:expr) => {
         match $key {

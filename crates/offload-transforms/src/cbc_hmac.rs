@@ -1,4 +1,4 @@
-//! AES-CBC with HMAC, in both orders, with the padding of TLS.
+//! AES-CBC with HMAC in either order, padded as in TLS.
 
 use crate::aes_key::{AesKey, with_aes};
 use crate::constant_time::{self, AAD, HEADER};
@@ -9,9 +9,9 @@ use aes::cipher::{BlockModeDecrypt, BlockModeEncrypt, InnerIvInit};
 use bytes::Bytes;
 use subtle::ConstantTimeEq;
 
-/// Which comes first.
+/// The order of authentication and encryption.
 ///
-/// The source, when opening, and the result, when sealing, begin behind the IV: that is a parameter.
+/// The IV is a parameter, and not part of the source or result.
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
@@ -32,16 +32,16 @@ use subtle::ConstantTimeEq;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Order {
-    /// The MAC is of the additional data, the IV and the ciphertext, behind which it is (RFC 7366: the additional data are
-    /// number, type, version and length).
+    /// The MAC covers additional data, IV and ciphertext, and follows the ciphertext. By RFC 7366 the additional data are
+    /// number, type, version and length.
     EncryptThenMac,
-    /// The MAC is of the additional data, the length of the plaintext in two bytes, and the plaintext, behind which it is
-    /// encrypted (RFC 5246 6.2.3: the additional data are number, type and version, 11 bytes). It is opened in a time that
-    /// does not tell how long padding and plaintext are.
+    /// The MAC covers additional data, the length of the plaintext in two bytes, and the plaintext. The MAC follows the
+    /// plaintext, and is encrypted with it. By RFC 5246 6.2.3 the additional data are number, type and version, 11
+    /// bytes. The time of opening reveals neither the length of the padding nor that of the plaintext.
     MacThenEncrypt,
 }
 
-/// The keys, expanded.
+/// The expanded keys, with the order.
 pub(crate) struct CbcHmac {
     order: Order,
     cipher: AesKey,
@@ -75,16 +75,19 @@ impl CbcHmac {
             }
             (Way::Undo, Order::EncryptThenMac) => {
                 let mac_len = self.mac.hash.len();
+                // Only whole blocks can be decrypted, and padding needs at least one.
                 let data = room.written().checked_sub(mac_len).filter(|data| *data >= BLOCK && data % BLOCK == 0);
                 let data = data.ok_or(self.wrong_length(room.written()))?;
                 let (data, tag) = room.result().split_at(data);
                 let expected = self.mac_of_ciphertext(with, data);
+                // Constant time: the position of the first difference would help to forge a tag.
                 if !bool::from(expected[..mac_len].ct_eq(tag)) {
                     return Err(Fault::NotAuthentic);
                 }
                 room.shorten(mac_len);
                 self.decrypt(&with.iv, room.result());
-                // The MAC is of the padding too: it is whoever has the key who made it.
+                // The MAC covers the padding, so wrong padding comes from the key's owner, and reveals nothing to an
+                // attacker.
                 let padding = usize::from(*room.result().last().unwrap_or(&0)) + 1;
                 let is_padding = |byte: &u8| usize::from(*byte) + 1 == padding;
                 if padding > room.written() || !room.result().iter().rev().take(padding).all(is_padding) {
@@ -95,9 +98,11 @@ impl CbcHmac {
             }
             (Way::Undo, Order::MacThenEncrypt) => {
                 let found = room.written();
+                // The length of the ciphertext is public, so refusing it early reveals nothing.
                 if !found.is_multiple_of(BLOCK) || found <= self.mac.hash.len() || found > LONGEST_RECORD {
                     return Err(self.wrong_length(found));
                 }
+                // The padding is not authenticated yet, so the check must not branch on it: see `constant_time`.
                 let aad = with.aad.try_into().map_err(|_| self.wrong_aad(with.aad.len()))?;
                 self.decrypt(&with.iv, room.result());
                 let plain = constant_time::check(&self.mac, aad, room.result()).ok_or(Fault::NotAuthentic)?;
@@ -110,6 +115,7 @@ impl CbcHmac {
     fn header(&self, with: Parameters<'_>, plain: usize) -> Result<[u8; HEADER], Fault> {
         let too_long = Fault::SourceLength { name: "AES-CBC with HMAC", found: plain, takes: "up to 16,640 bytes" };
         let aad: &[u8; AAD] = with.aad.try_into().map_err(|_| self.wrong_aad(with.aad.len()))?;
+        // The largest padding is 256 bytes, and the opener refuses longer records.
         if plain + self.mac.hash.len() + 256 > LONGEST_RECORD {
             return Err(too_long);
         }
@@ -124,7 +130,7 @@ impl CbcHmac {
     }
 
     fn pad_and_encrypt(&self, iv: &[u8; BLOCK], room: &mut Room<'_>) -> Result<(), Fault> {
-        // RFC 5246 6.2.3.2: one byte at least, each says how many follow the first.
+        // RFC 5246 6.2.3.2: at least one byte of padding, and each byte holds the number of the other padding bytes.
         let padding = BLOCK - room.written() % BLOCK;
         room.append(&[padding as u8 - 1; BLOCK][..padding])?;
         let (blocks, _) = aes::Block::slice_as_chunks_mut(room.result());
@@ -146,8 +152,8 @@ impl CbcHmac {
     }
 }
 
-/// Bytes of a block, and of the IV.
+/// Size of a block and of the IV in bytes.
 const BLOCK: usize = 16;
 
-/// Bytes of a record's content, encrypted (RFC 5246 6.2.3: 2^14 + 2048).
+/// Maximum size of an encrypted record in bytes (RFC 5246 6.2.3: 2^14 + 2048).
 const LONGEST_RECORD: usize = (1 << 14) + 2048;

@@ -1,4 +1,4 @@
-//! DEFLATE, zlib and gzip by zlib-rs, LZ4 frames by lz4_flex; with the CRC-32 of both sides.
+//! DEFLATE, zlib and gzip with zlib-rs, LZ4 frames with lz4_flex, and the CRC-32 of both sides.
 
 use crate::pieces::{self, Reader, Room};
 use crate::{Checksums, Fault, SpecError, Way};
@@ -18,21 +18,21 @@ use std::io::{self, Read, Write};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Compression {
-    /// DEFLATE alone (RFC 1951).
+    /// Raw DEFLATE (RFC 1951).
     Deflate,
-    /// DEFLATE in zlib's frame (RFC 1950).
+    /// DEFLATE in a zlib frame (RFC 1950).
     Zlib,
-    /// DEFLATE in gzip's frame (RFC 1952).
+    /// DEFLATE in a gzip frame (RFC 1952).
     Gzip,
-    /// LZ4 frames, with a checksum of the content. There is one level.
+    /// LZ4 frames with a checksum of the content. The level is ignored.
     Lz4,
 }
 
 impl Compression {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Compression; 4] = [Compression::Deflate, Compression::Zlib, Compression::Gzip, Compression::Lz4];
 
-    /// What it is called.
+    /// Returns the name of the format.
     pub const fn name(self) -> &'static str {
         match self {
             Compression::Deflate => "deflate",
@@ -43,13 +43,13 @@ impl Compression {
     }
 }
 
-/// A format and a level that there is.
+/// A compressor for a format, with a valid level.
 pub(crate) struct Compressor {
     format: Compression,
     level: flate2::Compression,
 }
 
-/// What a run has to tell: bytes that it took of the source, and the checksums.
+/// The result of a run: bytes consumed from the source, and the checksums.
 pub(crate) type Taken = (usize, Checksums);
 
 impl Compressor {
@@ -77,8 +77,10 @@ impl Compressor {
         let (mut reader, mut sums, mut buffer) = (Reader::new(source), Sums::new(), [0; BUFFER]);
         loop {
             let mut part = reader.next(usize::MAX).unwrap_or_default();
+            // An empty part marks the end of the source.
             let flush = if part.is_empty() { FlushCompress::Finish } else { FlushCompress::None };
             sums.source.update(part);
+            // A part may need several output buffers. It is done when it is consumed and the last buffer is not full.
             loop {
                 let (before, so_far) = (deflate.total_in(), deflate.total_out());
                 let status = deflate.compress(part, &mut buffer, flush).map_err(|_| Fault::Corrupt)?;
@@ -103,7 +105,7 @@ impl Compressor {
         };
         let (mut reader, mut sums, mut buffer) = (Reader::new(source), Sums::new(), [0; BUFFER]);
         loop {
-            // No data left, and the stream is not at its end: what is still inside comes out, or nothing more.
+            // After the last part, the remaining output is flushed. If then the stream has not ended, it was cut short.
             let (mut part, is_last) = reader.next(usize::MAX).map_or((&[][..], true), |part| (part, false));
             loop {
                 let (before, so_far) = (inflate.total_in(), inflate.total_out());
@@ -118,6 +120,7 @@ impl Compressor {
                 if status == Status::StreamEnd {
                     return Ok((inflate.total_in() as usize, sums.finish()));
                 }
+                // No progress: the decoder needs the next part.
                 if taken.is_empty() && new.is_empty() {
                     break;
                 }
@@ -131,6 +134,7 @@ impl Compressor {
 
 fn compress_lz4(source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
     let (mut reader, mut sums) = (Reader::new(source), Sums::new());
+    // Taken before the encoder borrows the room, which it reports as a mere I/O error.
     let (full, mut taken) = (room.full(), 0);
     let mut frame = FrameEncoder::with_frame_info(FrameInfo::new().content_checksum(true), &mut *room);
     while let Some(part) = reader.next(usize::MAX) {
@@ -147,6 +151,7 @@ fn decompress_lz4(source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault>
     let crc = Digest::new(CrcAlgorithm::Crc32IsoHdlc);
     let mut counted = Counted { reader: Reader::new(source), taken: 0, crc, ended: false };
     counted.skip_user_data()?;
+    // Nothing but skippable frames: a valid stream with an empty result.
     if counted.taken > 0 && counted.taken == pieces::len(source) {
         return Ok((counted.taken, Checksums { source: counted.crc.finalize() as u32, target: 0 }));
     }
@@ -159,7 +164,7 @@ fn decompress_lz4(source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault>
         }
         room.append(&buffer[..new])?;
     }
-    // A frame says itself where it ends: nobody looked for more.
+    // A complete frame states its end, so the decoder asks for more bytes only if the frame is cut short.
     if counted.ended {
         return Err(Fault::Corrupt);
     }
@@ -167,18 +172,18 @@ fn decompress_lz4(source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault>
     Ok((counted.taken, Checksums { source: counted.crc.finalize() as u32, target }))
 }
 
-/// A reader that keeps count.
+/// A reader that counts the bytes it delivers.
 struct Counted<'a> {
     reader: Reader<'a>,
     taken: usize,
     crc: Digest,
-    /// More was asked for than there is.
+    /// Whether the decoder asked for bytes behind the end.
     ended: bool,
 }
 
 impl Counted<'_> {
-    /// Skips the skippable frames that come next: four bytes of magic, a length in four, and user data, which are no part of the
-    /// result.
+    /// Skips the next skippable frames: four bytes of magic, four bytes of length, and user data, which are not part of
+    /// the result.
     fn skip_user_data(&mut self) -> Result<(), Fault> {
         let mut head = [0; 8];
         while self.reader.clone().fill(&mut head) {
@@ -207,7 +212,7 @@ impl Read for Counted<'_> {
     }
 }
 
-/// The checksums of both sides, under way.
+/// Running checksums of both sides.
 struct Sums {
     source: Digest,
     target: Digest,
@@ -223,11 +228,11 @@ impl Sums {
     }
 }
 
-/// Bytes that come out of a stream at once.
+/// Size of the output buffer of a stream in bytes.
 const BUFFER: usize = 8192;
 
-/// First four bytes of skippable frames (LZ4 Frame Format 1.6.4).
+/// Magic numbers of skippable frames (LZ4 Frame Format 1.6.4).
 const SKIPPABLE: core::ops::RangeInclusive<u32> = 0x184d_2a50..=0x184d_2a5f;
 
-/// The largest window there is: 32 KiB.
+/// Binary logarithm of the maximum window, 32 KiB.
 const WINDOW: u8 = 15;

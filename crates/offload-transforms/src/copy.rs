@@ -5,10 +5,11 @@ use crate::{Checksums, Fault, SpecError, Way};
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// Copies, and computes the CRC on the way.
+/// Copies the source, and computes its CRC.
 pub(crate) fn copy(source: &[Bytes], room: &mut Room<'_>) -> Result<Checksums, Fault> {
     room.needs(pieces::len(source))?;
     let (mut reader, mut crc) = (Reader::new(source), Digest::new(CrcAlgorithm::Crc32IsoHdlc));
+    // Small parts, so that the CRC reads the bytes from the first-level cache.
     while let Some(part) = reader.next(IN_CACHE) {
         room.append(part)?;
         crc.update(part);
@@ -17,7 +18,7 @@ pub(crate) fn copy(source: &[Bytes], room: &mut Room<'_>) -> Result<Checksums, F
     Ok(Checksums { source: crc, target: crc })
 }
 
-/// Pads to whole units with a byte 0x80 and zeros (ISO/IEC 7816-4), or takes that off.
+/// Pads to whole units with a byte 0x80 and zeros (ISO/IEC 7816-4), or removes the padding.
 pub(crate) fn pad(unit: u32, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<(), Fault> {
     room.append_all(source)?;
     let (written, unit) = (room.written(), unit as usize);
@@ -37,10 +38,10 @@ pub(crate) fn pad(unit: u32, way: Way, source: &[Bytes], room: &mut Room<'_>) ->
     }
 }
 
-/// Refuses units without bytes.
+/// Refuses units of zero bytes.
 pub(crate) fn check_unit(unit: u32) -> Result<u32, SpecError> {
     if unit == 0 { Err(SpecError::Unit { name: "padding", found: 0, takes: "one or more" }) } else { Ok(unit) }
 }
 
-/// Bytes that are still in the first cache when they are read again.
+/// Size of a part that is still in the first-level cache when it is read again.
 const IN_CACHE: usize = 4096;

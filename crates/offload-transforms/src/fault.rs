@@ -1,9 +1,9 @@
-//! What can be wrong with a transform, or with one run of it.
+//! Errors in the specification of a transform, and in one run.
 
 use crate::protection::Mismatch;
 use thiserror::Error;
 
-/// Why no session can be made of a transform: the caller's fault.
+/// The reason that a transform has no session: an error of the caller.
 ///
 /// ```
 /// use offload_transforms::{Secret, Session, SpecError, Transform};
@@ -14,52 +14,53 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// The key has another length than the cipher's.
+    /// The key does not fit the cipher.
     #[error("{name} takes a key of {takes} bytes, not of {found}")]
     KeyLength {
-        /// The cipher.
+        /// Name of the cipher.
         name: &'static str,
-        /// Bytes of the key.
+        /// Size of the key in bytes.
         found: usize,
-        /// Lengths that it takes.
+        /// Allowed sizes.
         takes: &'static str,
     },
-    /// Both halves of a key of AES-XTS are the same, which makes it weak (FIPS 140-3, implementation guidance C.I).
+    /// Both halves of the AES-XTS key are equal, which makes the key weak (FIPS 140-3, implementation guidance C.I).
     #[error("the halves of the key are equal: AES-XTS takes two different keys")]
     EqualHalves,
-    /// Units of this size cannot be.
+    /// The size of the unit is not allowed.
     #[error("{name} takes units of {takes} bytes, not of {found}")]
     Unit {
-        /// The transform.
+        /// Name of the transform.
         name: &'static str,
-        /// Bytes of the unit.
+        /// Size of the unit in bytes.
         found: u32,
-        /// Sizes that it takes.
+        /// Allowed sizes.
         takes: &'static str,
     },
-    /// There is no protection information on either side, or the two sides differ in the size of their blocks.
+    /// No side has protection information, or the sides differ in the size of their blocks.
     #[error("protection information needs a format on one side, or on both with blocks of one size")]
     Domains,
-    /// More bits of the storage tag than the format has.
+    /// The storage tag needs more bits than the format has.
     #[error("a storage tag of {found} bits: this format has room for {room}")]
+    // The tag shares its field with the reference tag, so its size is limited by the guard's format.
     StorageTag {
-        /// Bits asked for.
+        /// Bits of the tag.
         found: u8,
-        /// Bits that there are.
+        /// Bits of the format.
         room: u8,
     },
-    /// An application tag of 0xffff turns all checks off, so that no block would be verified.
+    /// An application tag of 0xffff would turn off all checks, and no block would be verified.
     #[error("an application tag of 0xffff turns all checks off: choose another one")]
     ApplicationTag,
-    /// Compression has the levels 0 to 9.
+    /// The compression level is not 0 to 9.
     #[error("compression level {0}: levels are 0 to 9")]
     Level(u8),
-    /// A chain has a step at least, and no chains in it.
-    #[error("a chain has one step at least, and no chain among them")]
+    /// The chain is empty, or contains another chain.
+    #[error("a chain needs at least one step, and cannot contain another chain")]
     Chain,
 }
 
-/// Why a run ended without a result. The target is as it was before.
+/// The reason that a run failed. The target is then unchanged.
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
@@ -74,29 +75,29 @@ pub enum SpecError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The target has too little room.
-    #[error("the target has room for {room} bytes, the result is longer: give it more, or refuse the data")]
+    /// The result does not fit into the target.
+    #[error("the result does not fit into the target's {room} bytes: enlarge the target, or refuse the data")]
     OutOfSpace {
-        /// Bytes that there was room for.
+        /// Capacity of the target in bytes.
         room: usize,
     },
-    /// The source has a length that the transform does not take.
+    /// The transform does not accept the length of the source.
     #[error("{name} cannot work on {found} bytes: it takes {takes}")]
     SourceLength {
-        /// The transform.
+        /// Name of the transform.
         name: &'static str,
-        /// Bytes of the source.
+        /// Size of the source in bytes.
         found: usize,
-        /// What it takes.
+        /// Accepted lengths.
         takes: &'static str,
     },
-    /// The tag, or the MAC and padding, are not those of the data.
-    #[error("the data are not authentic: another key, or they were changed")]
+    /// The tag, or the MAC and padding, do not match the data.
+    #[error("the data are not authentic: the key is wrong, or the data were changed")]
     NotAuthentic,
-    /// The compressed data are damaged, or cut short.
-    #[error("the data are damaged or cut short: they cannot be taken back")]
+    /// The compressed or padded data are damaged or truncated.
+    #[error("the data are damaged or truncated: nothing can be restored")]
     Corrupt,
-    /// Protection information is not that of the data, or of the place.
+    /// The protection information does not match the data or their location.
     #[error(transparent)]
     Integrity(#[from] Mismatch),
 }

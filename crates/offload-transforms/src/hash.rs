@@ -1,4 +1,4 @@
-//! SHA-1 and SHA-256: HMAC as usual, and block by block for a MAC in constant time.
+//! SHA-1 and SHA-256: HMAC, and access to single blocks for a MAC in constant time.
 
 use crate::{Secret, SpecError};
 use hmac::{Hmac, KeyInit, Mac};
@@ -6,7 +6,7 @@ use sha1::Sha1;
 use sha2::Sha256;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// A hash that HMAC is made with.
+/// The hash of an HMAC.
 ///
 /// ```
 /// use offload_transforms::Hash;
@@ -16,14 +16,14 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Hash {
-    /// SHA-1: HMAC-SHA1 is what most suites of TLS 1.2 with CBC have.
+    /// SHA-1. Most CBC suites of TLS 1.2 use HMAC-SHA1.
     Sha1,
     /// SHA-256.
     Sha256,
 }
 
 impl Hash {
-    /// Bytes of the hash, and of a MAC.
+    /// Returns the size of the hash, and of a MAC, in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no hash is empty")]
     pub const fn len(self) -> usize {
         match self {
@@ -33,20 +33,20 @@ impl Hash {
     }
 }
 
-/// Bytes of the longest hash.
+/// Size of the longest hash in bytes.
 pub(crate) const LONGEST: usize = 32;
 
-/// Bytes that the hashes take at a time.
+/// Size of a hash block in bytes.
 pub(crate) const BLOCK: usize = 64;
 
-/// A MAC; those of SHA-1 fill its first 20 bytes.
+/// A MAC. A MAC of SHA-1 occupies the first 20 bytes.
 pub(crate) type Tag = [u8; LONGEST];
 
-/// An HMAC key.
+/// An expanded HMAC key.
 pub(crate) struct HmacKey {
     pub(crate) hash: Hash,
     keyed: Keyed,
-    /// What the hashes start from that HMAC is made of: after the block of the key and its pad.
+    /// Inner and outer hash of HMAC, after the block of the padded key.
     inner: Chain,
     outer: Chain,
 }
@@ -59,6 +59,7 @@ enum Keyed {
 impl HmacKey {
     pub(crate) fn new(hash: Hash, key: &Secret) -> Result<HmacKey, SpecError> {
         let bytes = key.bytes();
+        // A longer key would have to be hashed first (RFC 2104 2), which no protocol here needs.
         if bytes.is_empty() || bytes.len() > BLOCK {
             return Err(SpecError::KeyLength { name: "HMAC", found: bytes.len(), takes: "1 to 64" });
         }
@@ -72,14 +73,15 @@ impl HmacKey {
             block.iter_mut().zip(bytes).for_each(|(byte, key)| *byte ^= key);
             let mut chain = Chain::new(hash);
             chain.compress(&block);
+            // The padded key must not stay on the stack.
             block.zeroize();
             chain
         };
-        // RFC 2104 2.
+        // RFC 2104 2: the key is masked with 0x36 for the inner hash, with 0x5c for the outer one.
         Ok(HmacKey { hash, keyed, inner: padded(0x36), outer: padded(0x5c) })
     }
 
-    /// The MAC of `parts`, one behind the other.
+    /// Computes the MAC of the concatenated `parts`.
     pub(crate) fn mac(&self, parts: &[&[u8]]) -> Tag {
         let mut tag = Tag::default();
         match &self.keyed {
@@ -97,16 +99,17 @@ impl HmacKey {
         tag
     }
 
-    /// The inner hash, behind the block of the key.
+    /// Returns the inner hash after the block of the key.
     pub(crate) fn begin_inner(&self) -> Chain {
         self.inner.clone()
     }
 
-    /// The MAC, of what the inner hash ended with.
+    /// Computes the MAC from the final value of the inner hash.
     pub(crate) fn finish(&self, inner: &Tag) -> Tag {
         let mut block = [0; BLOCK];
         let len = self.hash.len();
         block[..len].copy_from_slice(&inner[..len]);
+        // The outer message is one block of the key and one digest, so its padding is fixed.
         block[len] = 0x80;
         block[BLOCK - 8..].copy_from_slice(&(8 * (BLOCK + len) as u64).to_be_bytes());
         let mut outer = self.outer.clone();
@@ -115,7 +118,7 @@ impl HmacKey {
     }
 }
 
-/// The chaining value of a hash, between two blocks.
+/// The chaining value of a hash between two blocks.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub(crate) struct Chain {
     words: [u32; 8],
@@ -125,7 +128,7 @@ pub(crate) struct Chain {
 
 impl Chain {
     fn new(hash: Hash) -> Chain {
-        // FIPS 180-4 5.3.
+        // FIPS 180-4 5.3: the initial values.
         let words = match hash {
             Hash::Sha1 => [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0, 0, 0, 0],
             Hash::Sha256 => {
@@ -146,7 +149,7 @@ impl Chain {
         }
     }
 
-    /// As bytes.
+    /// Returns the chaining value as bytes.
     pub(crate) fn value(&self) -> Tag {
         let mut tag = Tag::default();
         tag.chunks_exact_mut(4).zip(self.words).for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_be_bytes()));
@@ -158,7 +161,7 @@ impl Chain {
 mod tests {
     use super::*;
 
-    /// RFC 2202 3 and RFC 4231 4.3, test case 2 of both.
+    /// Test case 2 of RFC 2202 3 and of RFC 4231 4.3.
     #[test]
     fn hmac_of_the_rfcs() {
         let of = |hash| HmacKey::new(hash, &Secret::new(b"Jefe".to_vec())).unwrap();

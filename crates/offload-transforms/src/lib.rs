@@ -1,19 +1,19 @@
-//! What an accelerator does to bytes in memory: pure functions, without a device, a queue or a clock.
+//! Memory-to-memory transforms of an accelerator, as pure functions without a device, a queue or a clock.
 //!
-//! A [`Transform`] says what is to be done, with which keys. A [`Session`] is a transform with its keys expanded. It runs both
-//! ways: [`Way::Apply`] seals, encrypts, compresses or adds protection information, [`Way::Undo`] takes that back. The source
-//! comes in any number of pieces. The result is appended to a target, which never grows: a result that does not fit is
-//! [`Fault::OutOfSpace`], so a few bytes of compressed data cannot fill the memory.
+//! A [`Transform`] is a specification with its keys. A [`Session`] is a transform with expanded keys, and runs in both
+//! directions: [`Way::Apply`] seals, encrypts, compresses or adds protection information, and [`Way::Undo`] reverses
+//! this. The source is a list of pieces. The result is appended to a target, which never grows: a longer result fails
+//! with [`Fault::OutOfSpace`], so a few bytes of compressed data cannot exhaust the memory.
 //!
 //! - `session.rs`: [`Transform`], [`Session`], and chains;
 //! - `aead.rs`, `cbc_hmac.rs` (with `constant_time.rs` and `hash.rs`), `stream.rs` (AES-CTR and AES-CMAC), `xts.rs`: ciphers;
 //! - [`protection`]: T10-DIF and NVMe protection information;
 //! - `compression.rs`, `copy.rs`: DEFLATE, zlib, gzip, LZ4; copies with a CRC, and padding;
-//! - `pieces.rs`, `fault.rs`, `secret.rs`: sources and targets, what can go wrong, keys.
+//! - `pieces.rs`, `fault.rs`, `secret.rs`: sources and targets, errors, keys.
 //!
 //! # Example
 //!
-//! Compress a block, encrypt it and protect it, in one go:
+//! Compresses, encrypts and protects a block in one run:
 //!
 //! ```
 //! use bytes::{Bytes, BytesMut};
@@ -66,7 +66,7 @@ pub use secret::Secret;
 pub use session::{Checksums, Parameters, Report, Session, Transform, Way};
 pub use xts::Tweak;
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,18 +1,18 @@
-//! Sources in pieces, and targets that do not grow.
+//! Sources in pieces, and targets that never grow.
 
 use crate::Fault;
 use bytes::{Buf, Bytes, BytesMut};
 use std::io::{self, Read, Write};
 
-/// Bytes of all pieces.
+/// Returns the total size of the pieces in bytes.
 pub(crate) fn len(source: &[Bytes]) -> usize {
     source.iter().map(Bytes::len).sum()
 }
 
-/// A place to append a result to.
+/// The part of a target to which a run appends its result.
 ///
-/// Invariant: it never grows beyond the capacity that the target came with; without [`keep`](Self::keep), the target has its
-/// old length again, and nothing of the result is left in it.
+/// Invariant: the target never grows beyond its initial capacity. Without [`keep`](Self::keep), dropping this restores
+/// the target's length and wipes the result.
 pub(crate) struct Room<'a> {
     target: &'a mut BytesMut,
     start: usize,
@@ -24,7 +24,7 @@ impl<'a> Room<'a> {
         Room { start: target.len(), target, kept: false }
     }
 
-    /// Bytes of the result so far.
+    /// Returns the size of the result so far, in bytes.
     pub(crate) fn written(&self) -> usize {
         self.target.len() - self.start
     }
@@ -54,19 +54,20 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
-    /// The result so far.
+    /// Returns the result so far.
     pub(crate) fn result(&mut self) -> &mut [u8] {
         &mut self.target[self.start..]
     }
 
-    /// Takes bytes off the end of the result, and wipes them.
+    /// Removes and wipes the last `by` bytes of the result.
     pub(crate) fn shorten(&mut self, by: usize) {
         let left = self.target.len() - by;
+        // Truncating alone would leave the bytes in the spare capacity, where a later owner could read them.
         self.target[left..].fill(0);
         self.target.truncate(left);
     }
 
-    /// The result stays in the target. Says how long it is.
+    /// Keeps the result in the target, and returns its size.
     pub(crate) fn keep(mut self) -> usize {
         self.kept = true;
         self.written()
@@ -81,7 +82,7 @@ impl Drop for Room<'_> {
     }
 }
 
-/// An error means that there is no room.
+/// A write fails only if there is no room.
 impl Write for Room<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.append(bytes) {
@@ -95,7 +96,7 @@ impl Write for Room<'_> {
     }
 }
 
-/// Reads pieces one behind the other.
+/// A reader of concatenated pieces.
 #[derive(Clone)]
 pub(crate) struct Reader<'a> {
     piece: &'a [u8],
@@ -107,7 +108,7 @@ impl<'a> Reader<'a> {
         Reader { piece: &[], rest: source.iter() }
     }
 
-    /// The next bytes, `most` at most and one at least; `None`: there are no more.
+    /// Returns the next bytes, between one and `most`. Returns `None` at the end.
     pub(crate) fn next(&mut self, most: usize) -> Option<&'a [u8]> {
         while self.piece.is_empty() {
             self.piece = self.rest.next()?;
@@ -117,7 +118,7 @@ impl<'a> Reader<'a> {
         Some(next)
     }
 
-    /// Fills `bytes`. False: there are too few left.
+    /// Fills `bytes`. Returns false if too few bytes are left.
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) -> bool {
         self.read_exact(bytes).is_ok()
     }
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(target.len(), 10);
     }
 
-    /// Bytes that a run takes back do not stay behind the target's end, where the next writer would find them.
+    /// Bytes that a run takes back are wiped, or the next writer would find them behind the target's end.
     #[test]
     #[cfg(target_os = "linux")]
     fn bytes_taken_off_are_wiped() {

@@ -3,7 +3,7 @@
 use core::fmt;
 use zeroize::Zeroizing;
 
-/// A key. It is wiped when dropped, and never printed.
+/// A key. Wiped on drop, and never printed.
 ///
 /// ```
 /// use offload_transforms::Secret;
@@ -16,12 +16,12 @@ use zeroize::Zeroizing;
 pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
-    /// These bytes. They are moved, not copied.
+    /// Wraps the bytes without copying them.
     pub fn new(bytes: Vec<u8>) -> Secret {
         Secret(Zeroizing::new(bytes))
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -29,6 +29,7 @@ impl Secret {
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The length is public, and tells a wrong key from a right one in a log.
         write!(f, "Secret({} bytes)", self.0.len())
     }
 }

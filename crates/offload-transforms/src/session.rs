@@ -1,4 +1,4 @@
-//! Transforms, and sessions made of them.
+//! Transforms, and the sessions that run them.
 
 use crate::aead::{Aead, AeadKey};
 use crate::aes_key::AesKey;
@@ -13,7 +13,7 @@ use crate::{Fault, Hash, Secret, SpecError};
 use bytes::{Bytes, BytesMut};
 use core::fmt;
 
-/// What is to be done to bytes.
+/// The specification of a transform.
 ///
 /// ```
 /// use offload_transforms::{Aead, Secret, Session, Transform};
@@ -25,65 +25,65 @@ use core::fmt;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Transform {
-    /// Seals or opens; the tag follows the ciphertext. The nonce is the first 12 bytes of the IV.
+    /// Seals or opens. The tag follows the ciphertext, and the nonce is the first 12 bytes of the IV.
     Aead {
-        /// Which one.
+        /// Algorithm.
         aead: Aead,
-        /// Its key.
+        /// Key of the algorithm.
         key: Secret,
     },
     /// AES-CBC with HMAC.
     CbcHmac {
-        /// Which comes first.
+        /// Order of authentication and encryption.
         order: Order,
-        /// The hash.
+        /// Hash of the HMAC.
         hash: Hash,
-        /// The key of AES: 16 or 32 bytes.
+        /// AES key of 16 or 32 bytes.
         cipher_key: Secret,
-        /// The key of HMAC: 1 to 64 bytes.
+        /// HMAC key of 1 to 64 bytes.
         mac_key: Secret,
     },
-    /// AES in counter mode, the same both ways. The IV is the first counter block.
+    /// AES in counter mode, equal in both directions. The IV is the first counter block.
     Ctr {
-        /// 16 or 32 bytes.
+        /// Key of 16 or 32 bytes.
         key: Secret,
     },
-    /// AES-CMAC (NIST SP 800-38B, RFC 4493) behind the message, checked and taken off the other way.
+    /// AES-CMAC (NIST SP 800-38B, RFC 4493): appends the MAC, or verifies and removes it.
     Cmac {
-        /// 16 or 32 bytes.
+        /// Key of 16 or 32 bytes.
         key: Secret,
     },
-    /// AES-XTS. The IV is the tweak of the first unit, a little-endian number: an LBA.
+    /// AES-XTS. The IV is the tweak of the first unit as a little-endian number, such as an LBA.
     Xts {
-        /// The key for data and the one for tweaks, together 32 or 64 bytes.
+        /// Keys for data and tweaks, together 32 or 64 bytes.
         key: Secret,
-        /// Bytes of a unit.
+        /// Size of a unit in bytes.
         unit: u32,
-        /// How tweaks count.
+        /// Increment of the tweak.
         tweak: Tweak,
     },
     /// Protection information. The IV begins with the LBA of the first block.
     Protection(Protection),
     /// Compresses or decompresses.
     Compression {
-        /// The format.
+        /// Format of the compressed data.
         format: Compression,
-        /// 0 to 9, from none at all to the best.
+        /// Level from 0 (uncompressed) to 9 (smallest).
         level: u8,
     },
-    /// Copies, with a CRC-32.
+    /// Copies, and computes a CRC-32.
     Copy,
-    /// Pads to whole units, or takes the padding off: for a chain, between compression and AES-XTS.
+    /// Pads to whole units, or removes the padding. For chains, between compression and AES-XTS.
     Pad {
-        /// Bytes of a unit.
+        /// Size of a unit in bytes.
         unit: u32,
     },
-    /// One after the other; the last one first when undone. All of them get the same IV and additional data.
+    /// Transforms in sequence, undone in reverse order. All get the same IV and additional data.
     Chain(Vec<Transform>),
 }
 
 impl Transform {
-    /// What it is called.
+    /// Returns the name of the transform.
     pub fn name(&self) -> &'static str {
         match self {
             Transform::Aead { aead, .. } => aead.name(),
@@ -101,7 +101,7 @@ impl Transform {
     }
 }
 
-/// Forwards or back.
+/// The direction of a run.
 ///
 /// ```
 /// use offload_transforms::Way;
@@ -110,14 +110,14 @@ impl Transform {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// Seal, encrypt, compress, add: from memory to the wire.
+    /// Seal, encrypt, compress or add: from memory to the wire.
     #[default]
     Apply,
-    /// Open, decrypt, decompress, verify: from the wire to memory.
+    /// Open, decrypt, decompress or verify: from the wire to memory.
     Undo,
 }
 
-/// What differs from run to run.
+/// The parameters of one run.
 ///
 /// ```
 /// use offload_transforms::Parameters;
@@ -127,24 +127,24 @@ pub enum Way {
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Parameters<'a> {
-    /// Nonce, IV, tweak or place, as the transform says.
+    /// Nonce, IV, tweak or location, depending on the transform.
     pub iv: [u8; 16],
-    /// Data that are authenticated and not in the source.
+    /// Data that are authenticated, but not part of the source.
     pub aad: &'a [u8],
 }
 
-/// What a run did.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Bytes of the source that were used: fewer than there are if other data follow compressed ones.
+    /// Bytes consumed from the source. Less than its length if other data follow compressed data.
     pub consumed: usize,
     /// Bytes appended to the target.
     pub produced: usize,
-    /// Of a copy, and of (de)compression; in a chain, of the last one.
+    /// Checksums of a copy or (de)compression; in a chain, of the last such step.
     pub checksums: Option<Checksums>,
 }
 
-/// CRC-32s (of Ethernet and gzip) of what was read and of what was written.
+/// CRC-32s (as in Ethernet and gzip) of the bytes read and written.
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
@@ -159,13 +159,13 @@ pub struct Report {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksums {
-    /// Of the bytes consumed.
+    /// CRC of the consumed bytes.
     pub source: u32,
-    /// Of the bytes produced.
+    /// CRC of the produced bytes.
     pub target: u32,
 }
 
-/// A transform with its keys expanded. It can be shared: a run changes nothing in it.
+/// A transform with expanded keys. A run does not modify the session, so threads can share it.
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
@@ -176,7 +176,7 @@ pub struct Checksums {
 /// let megabyte = Bytes::from(vec![0; 1 << 20]);
 /// let report = gzip.run(Way::Apply, Parameters::default(), &[megabyte], &mut small)?;
 /// assert_eq!(report.produced, small.len());
-/// // Nobody is made to hold a megabyte for it.
+/// // The result is a megabyte, but memory is used up to the target's capacity only.
 /// let fault = gzip.run(Way::Undo, Parameters::default(), &[small.freeze()], &mut BytesMut::with_capacity(4096));
 /// assert_eq!(fault, Err(Fault::OutOfSpace { room: 4096 }));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -199,10 +199,10 @@ enum Step {
 }
 
 impl Session {
-    /// Expands the keys of a transform.
+    /// Creates a session, and expands the transform's keys.
     ///
     /// # Errors
-    /// If a key, a size or a level cannot be.
+    /// If a key, a size or a level is not allowed.
     pub fn new(transform: &Transform) -> Result<Session, SpecError> {
         let steps = match transform {
             Transform::Chain(steps) if steps.is_empty() => return Err(SpecError::Chain),
@@ -212,16 +212,16 @@ impl Session {
         Ok(Session { name: transform.name(), steps })
     }
 
-    /// What its transform is called.
+    /// Returns the name of the transform.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Runs the transform over `source`, pieces in order, and appends the result to `target`, which does not grow beyond its
+    /// Runs the transform over the concatenated pieces of `source`, and appends the result to `target` within its
     /// capacity.
     ///
     /// # Errors
-    /// See [`Fault`]. The target is as it was before; of data that turned out not to be authentic, nothing is left in it.
+    /// See [`Fault`]. The target is then unchanged, and contains no unauthenticated data.
     pub fn run(
         &self,
         way: Way,
@@ -235,20 +235,24 @@ impl Session {
         let last = self.steps.len() - 1;
         let mut between: Option<Bytes> = None;
         for turn in 0..=last {
+            // A chain is undone from its last step to its first.
             let step = &self.steps[if way == Way::Apply { turn } else { last - turn }];
             let source = between.as_ref().map_or(source, core::slice::from_ref);
             let mut buffer = BytesMut::new();
             let used = if turn == last {
                 step.run(way, with, source, &mut room)?
             } else {
-                // Between two steps a result may be as long as the last one's, or longer by what is taken off then.
+                // An intermediate result may be as long as the target, or longer by the bytes that a later step
+                // removes.
                 let most = pieces::len(source).max(room.left()).saturating_mul(2).saturating_add(SLACK);
+                // A bound is needed even for decompression, so that a small source cannot exhaust the memory.
                 buffer.reserve(step.most(way, pieces::len(source)).unwrap_or(most));
                 let mut room = Room::new(&mut buffer);
                 let used = step.run(way, with, source, &mut room)?;
                 room.keep();
                 used
             };
+            // The session consumes its source in the first step; later steps consume intermediate results.
             if turn == 0 {
                 taken = used.map(|(taken, _)| taken);
             }
@@ -313,7 +317,7 @@ impl Step {
         Ok(None)
     }
 
-    /// Bytes of the longest result; `None`: of data decompressed, which nobody can say.
+    /// Returns the maximum size of the result in bytes, or `None` for decompression, where the size is unknown.
     fn most(&self, way: Way, source: usize) -> Option<usize> {
         match (self, way) {
             (Step::Compression(_), Way::Undo) => None,
@@ -328,5 +332,5 @@ impl Step {
     }
 }
 
-/// More than tags, MACs, padding and the frame of compressed data take.
+/// Upper bound for the size of tags, MACs, padding and the frame of compressed data, in bytes.
 const SLACK: usize = 1024;

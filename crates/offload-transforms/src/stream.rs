@@ -10,7 +10,8 @@ use cmac::{Cmac, Mac};
 use ctr::{Ctr128BE, CtrCore};
 use subtle::ConstantTimeEq;
 
-/// Encrypts or decrypts, which is the same: the IV is the first counter block, counted up as a big-endian number.
+/// Encrypts or decrypts, which is the same operation. The IV is the first counter block, incremented as a big-endian
+/// number.
 pub(crate) fn counter_mode(key: &AesKey, iv: &[u8; 16], source: &[Bytes], room: &mut Room<'_>) -> Result<(), Fault> {
     room.append_all(source)?;
     with_aes!(key, aes => {
@@ -20,7 +21,7 @@ pub(crate) fn counter_mode(key: &AesKey, iv: &[u8; 16], source: &[Bytes], room: 
     Ok(())
 }
 
-/// Adds the MAC behind the message, or checks and takes it off.
+/// Appends the MAC to the message, or verifies and removes it.
 pub(crate) fn cmac(key: &AesKey, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<(), Fault> {
     room.append_all(source)?;
     match way {
@@ -32,6 +33,7 @@ pub(crate) fn cmac(key: &AesKey, way: Way, source: &[Bytes], room: &mut Room<'_>
             let found = room.written();
             let too_short = Fault::SourceLength { name: "AES-CMAC", found, takes: "a message and 16 bytes of MAC" };
             let (message, found) = room.result().split_last_chunk::<16>().ok_or(too_short)?;
+            // Constant time: the position of the first difference would help to forge a MAC.
             if !bool::from(tag(key, message).ct_eq(found)) {
                 return Err(Fault::NotAuthentic);
             }

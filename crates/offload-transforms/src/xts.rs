@@ -1,11 +1,11 @@
-//! AES-XTS (IEEE 1619, NIST SP 800-38E): data at rest in units, each under a tweak of its own.
+//! AES-XTS (IEEE 1619, NIST SP 800-38E) for stored data, in units with a tweak each.
 
 use crate::pieces::Room;
 use crate::{Fault, Parameters, Secret, SpecError, Way};
 use bytes::Bytes;
 use resumable_aead::{DataUnits, NotWholeUnits, XtsKey, XtsKeyError};
 
-/// How the tweak counts from one unit to the next. The IV is the tweak of the first, a little-endian number.
+/// The increment of the tweak from unit to unit. The IV is the tweak of the first unit, a little-endian number.
 ///
 /// ```
 /// use offload_transforms::Tweak;
@@ -16,15 +16,15 @@ use resumable_aead::{DataUnits, NotWholeUnits, XtsKey, XtsKeyError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Tweak {
-    /// By one a unit: the LBA; dm-crypt's `plain64` with sectors of 512 bytes, or with `--iv-large-sectors`.
+    /// One per unit, as for an LBA, or for dm-crypt's `plain64` with sectors of 512 bytes or with `--iv-large-sectors`.
     #[default]
     Unit,
-    /// By the 512-byte sectors in a unit: dm-crypt's `plain64` with larger sectors.
+    /// One per 512 bytes of the unit, as for dm-crypt's `plain64` with larger sectors.
     Sectors512,
 }
 
 impl Tweak {
-    /// What is added from one unit of so many bytes to the next.
+    /// Returns the increment for units of `unit` bytes.
     pub const fn step(self, unit: u32) -> u128 {
         match self {
             Tweak::Unit => 1,
@@ -33,13 +33,13 @@ impl Tweak {
     }
 }
 
-/// The two keys, expanded, and the units they are for.
+/// The two expanded keys, with the size of the units.
 pub(crate) struct Xts {
     key: XtsKey,
     unit: u32,
-    /// From one unit's number to the next.
+    /// Increment of the tweak.
     step: u64,
-    /// For units of whole blocks, which the cipher takes many at a time.
+    /// Fast path for units of whole blocks, which the cipher processes many at a time. `None` for other units.
     whole: Option<DataUnits>,
 }
 
@@ -77,6 +77,7 @@ impl Xts {
             return Err(length("whole units"));
         }
         let first = u128::from_le_bytes(with.iv);
+        // The fast path fails, before it changes anything, if the numbers exceed 64 bits on the way.
         if let (Some(units), Ok(first)) = (self.whole, u64::try_from(first)) {
             let done = match way {
                 Way::Apply => self.key.encrypt(units, first, room.result()),
@@ -86,7 +87,7 @@ impl Xts {
                 return Ok(());
             }
         }
-        // Units with a part of a block at their end, or with numbers beyond 64 bits.
+        // The slow path: units that end with a partial block, or tweaks beyond 64 bits.
         let mut number = first;
         for unit in room.result().chunks_exact_mut(unit) {
             let done = match way {
@@ -101,9 +102,11 @@ impl Xts {
 
     fn encrypt(&self, number: u128, unit: &mut [u8]) -> Result<(), NotWholeUnits> {
         let (blocks, rest) = (unit.len() / 16, unit.len() % 16);
+        // The partial block reuses the last full block's ciphertext, so the full blocks come first.
         self.key.encrypt_blocks(number, 0, &mut unit[..16 * blocks])?;
         if rest > 0 {
-            // Ciphertext stealing: the last part takes the place of the last block's first bytes, and is padded with its last.
+            // Ciphertext stealing: the partial block takes the first bytes of the last full block's ciphertext, and the
+            // rest of that block pads it.
             let last = &mut unit[16 * (blocks - 1)..];
             exchange(last);
             self.key.encrypt_blocks(number, blocks as u32, &mut last[..16])?;
@@ -118,7 +121,7 @@ impl Xts {
         }
         let before = blocks - 1;
         self.key.decrypt_blocks(number, 0, &mut unit[..16 * before])?;
-        // The block before the last part was encrypted last.
+        // Encryption processed the last full block last, with the tweak behind its own, so decryption starts with it.
         let last = &mut unit[16 * before..];
         self.key.decrypt_blocks(number, blocks as u32, &mut last[..16])?;
         exchange(last);
@@ -126,11 +129,11 @@ impl Xts {
     }
 }
 
-/// Exchanges the last part with the first bytes of the block before it.
+/// Swaps the partial block with the first bytes of the block before.
 fn exchange(block_and_part: &mut [u8]) {
     let (block, part) = block_and_part.split_at_mut(16);
     block[..part.len()].swap_with_slice(part);
 }
 
-/// Bytes of the largest unit.
+/// Maximum size of a unit in bytes.
 const MOST: u32 = 1 << 20;

@@ -1,12 +1,12 @@
-//! What crosses a wire: an Ethernet frame, from the destination address to the last byte of the payload.
+//! Ethernet frames, from the destination address to the last byte of the payload.
 //!
-//! Preamble, padding, frame check sequence and gap are not carried, but they take their time on the line.
-//! Sizes: IEEE 802.3 clauses 3.2 and 4.4.2.
+//! Preamble, padding, frame check sequence and gap are not stored, but they occupy the line (IEEE 802.3 clauses 3.2 and
+//! 4.4.2).
 
 use bytes::{Bytes, BytesMut};
 use core::fmt;
 
-/// An Ethernet frame without its frame check sequence. Shared and immutable: copies share the bytes.
+/// An Ethernet frame without its frame check sequence. Immutable: clones share the bytes.
 ///
 /// ```
 /// use offload_wire::frame::Frame;
@@ -18,27 +18,27 @@ use core::fmt;
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Frame {
-    /// The bytes, Ethernet header first.
+    /// Bytes of the frame, starting with the Ethernet header.
     pub data: Bytes,
 }
 
 impl Frame {
-    /// A frame of these bytes, the Ethernet header first.
+    /// Creates a frame of these bytes, which start with the Ethernet header.
     pub const fn new(data: Bytes) -> Frame {
         Frame { data }
     }
 
-    /// Bytes of the frame.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.data.len()
     }
 
-    /// Whether it has no bytes.
+    /// Tests whether the frame has no bytes.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }
 
-    /// Byte times the frame takes on the line, until the next one can start.
+    /// Returns the time on the line in byte times, until the next frame can start.
     pub fn wire_len(&self) -> usize {
         self.data.len().max(SHORTEST) + PREAMBLE + CHECK_SEQUENCE + GAP
     }
@@ -62,10 +62,11 @@ impl From<BytesMut> for Frame {
     }
 }
 
-/// Length and first bytes: a frame may be long, and may hold what a log should not.
+/// Prints the length and the first bytes only, because a frame may be long and may hold secrets.
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Frame({} bytes", self.len())?;
+        // The Ethernet header identifies the frame, and contains no payload.
         if let Some(header) = self.data.first_chunk::<14>() {
             f.write_str(",")?;
             for byte in header {
@@ -76,13 +77,13 @@ impl fmt::Debug for Frame {
     }
 }
 
-/// Fewest bytes on the line, frame check sequence apart.
+/// Minimum number of bytes on the line, without frame check sequence.
 const SHORTEST: usize = 60;
-/// Preamble and start of frame.
+/// Size of preamble and start of frame in bytes.
 const PREAMBLE: usize = 8;
-/// Frame check sequence.
+/// Size of the frame check sequence in bytes.
 const CHECK_SEQUENCE: usize = 4;
-/// Gap between two frames.
+/// Gap between two frames in byte times.
 const GAP: usize = 12;
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-//! The wire: what lies between two ports.
+//! The wire between two ports.
 //!
 //! ```text
 //!  Port --poll_frame--> Tap --> Link: queue, line, impairments, delay --> Tap --receive_frame--> Port
 //! ```
 //!
-//! - [`port`]: [`Port`], what a wire is plugged into: a NIC, or anything else that takes and gives frames;
-//! - [`link`]: [`Link`], one direction of a wire, with its rate, delay and queue;
-//! - [`impairment`]: what may happen to a frame on its way, each seeded, off by default and counted;
-//! - [`tap`]: [`Tap`], who looks on;
-//! - [`pcapng`]: captures for Wireshark, secrets included;
-//! - [`attach`]: what it takes to plug a wire into something outside.
+//! - [`port`]: [`Port`], the interface between a wire and a NIC, or any other source and sink of frames;
+//! - [`link`]: [`Link`], one direction of a wire, with rate, delay and queue;
+//! - [`impairment`]: faults on the way (loss, corruption and others), each seeded, counted, and off by default;
+//! - [`tap`]: [`Tap`], an observer of the frames at a port;
+//! - [`pcapng`]: captures for Wireshark, with the secrets for decryption;
+//! - [`attach`]: framing and segmentation for attachments to other programs.
 //!
-//! Everything here is sans-IO: the owner of a link hands frames in and takes them out when they have arrived.
+//! The crate is sans-IO: the owner of a link sends frames into it and polls for arrived frames.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ pub use link::{Link, LinkConfig, LinkCounters, Overflow};
 pub use port::Port;
 pub use tap::{Direction, Recorder, Tap};
 
-/// The README's example runs with the others.
+/// Compiles and runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

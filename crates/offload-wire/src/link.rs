@@ -1,15 +1,16 @@
-//! One direction of a wire: a queue in front of a line of some rate, then impairments and delay.
+//! One direction of a wire: a queue, a line with a rate, impairments and a delay.
 //!
 //! ```text
 //!  send --> queue (limited) --> line (rate) --> impairments --> delay --> poll
 //! ```
 //!
-//! Invariants: frames leave the line in the order they were sent, back to back while there are any; [`Link::poll`]
-//! gives frames in the order of their arrival, those of one instant in the order they left the line.
+//! Invariants: frames leave the line in the order they were sent, back to back while the queue is not empty.
+//! [`Link::poll`] returns frames in the order of their arrival; frames that arrive at the same instant keep the order
+//! of the line.
 //!
-//! The queue itself holds no frames. With one rate and first come, first served, the moment a frame has left the
-//! line is known when it is sent, so it goes straight among those in flight, and the queue is the line's time
-//! that is already given away.
+//! The queue itself holds no frames. The line is first come, first served, so the time at which a frame leaves the line
+//! is known when the frame is sent. The frame therefore joins the frames in flight at once, and the queue is merely the
+//! line's reserved time.
 
 use super::impairment::{Crossing, Impairment, ImpairmentChain, Impairments};
 use crate::frame::Frame;
@@ -19,13 +20,13 @@ use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seed};
 use std::collections::{BinaryHeap, VecDeque};
 
-/// The configuration of a [`Link`]. Build it from the default, as here, because later versions may add fields.
+/// The configuration of a [`Link`]. Start from the default, as in the example, because later versions may add fields.
 ///
 /// ```
 /// use core::time::Duration;
 /// use offload_wire::{LinkConfig, Overflow};
 ///
-/// // The way into a bottleneck: a gigabit per second, and a switch in front of it with 64 KiB for those who wait.
+/// // A bottleneck of one gigabit per second, behind a switch with a queue of 64 KiB.
 /// let bottleneck = LinkConfig {
 ///     rate: Some(1_000_000_000),
 ///     queue_limit: 64 * 1024,
@@ -36,16 +37,16 @@ use std::collections::{BinaryHeap, VecDeque};
 /// ```
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
-    /// Bits per second, not zero; `None`: frames take no time on the line, and there is never a queue.
+    /// Bits per second, not zero. `None`: frames take no time on the line, and never queue.
     pub rate: Option<u64>,
-    /// From the line's end to the other side: propagation, and whatever else takes every frame the same time.
+    /// Delay behind the line, equal for all frames: propagation, for example.
     pub delay: Duration,
-    /// Bytes (as on the line, gaps included) that may wait for the line. The frame that reaches the limit is
-    /// still taken, so an idle line takes any frame.
+    /// Maximum number of bytes in the queue, measured on the line with gaps. The frame that reaches the limit is still
+    /// accepted, so an idle line accepts any frame.
     pub queue_limit: usize,
-    /// What happens to a sender that is faster than the line.
+    /// Treatment of a sender that exceeds the rate.
     pub overflow: Overflow,
-    /// What happens to frames on the way.
+    /// Impairments of the frames on their way.
     pub impairments: Impairments,
 }
 
@@ -61,29 +62,28 @@ impl Default for LinkConfig {
     }
 }
 
-/// What happens to a sender that is faster than the line.
+/// The treatment of a sender that exceeds the rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
-    /// It is held back, as a NIC is by its own line: [`Link::ready_at`] says until when. A frame sent earlier
-    /// all the same is dropped.
+    /// The sender is held back until [`Link::ready_at`], as a NIC is by its own line. A frame sent earlier is dropped.
     #[default]
     HoldBack,
-    /// What does not fit the queue is dropped, as in a switch; nobody is told.
+    /// Frames that do not fit into the queue are dropped silently, as in a switch.
     Drop,
 }
 
 offload_base::counters! {
-    /// What a link counts, without what its impairments count.
+    /// Counters of a link, without its impairments.
     pub struct LinkCounters {
         /// Frames that left the line.
         pub sent_frames: "wire_tx_packets",
-        /// Their bytes.
+        /// Bytes of these frames.
         pub sent_bytes: "wire_tx_bytes",
         /// Frames that did not fit the queue.
         pub queue_drops: "wire_queue_drops",
         /// Frames that arrived.
         pub arrived_frames: "wire_rx_packets",
-        /// Their bytes.
+        /// Bytes of these frames.
         pub arrived_bytes: "wire_rx_bytes",
     }
 }
@@ -100,7 +100,7 @@ offload_base::counters! {
 /// let mut link = Link::new(&config, Seed(1));
 /// link.send(Instant::ZERO, Frame::from(vec![0; 1514]));
 ///
-/// // 1538 byte times at 1 Gb/s are 12.304 us; the delay comes on top.
+/// // 1538 byte times at 1 Gb/s are 12.304 us, and the delay is added.
 /// let arrival = link.next_event().unwrap();
 /// assert_eq!(arrival, Instant::from_nanos(12_304 + 5_000));
 /// assert!(link.poll(Instant::from_nanos(17_303)).is_none());
@@ -118,7 +118,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link as `config` describes it, on which nothing is under way. Its impairments draw from `seed`.
+    /// Creates an idle link as described by `config`. Its impairments draw from `seed`.
     ///
     /// # Panics
     /// If the rate is zero.
@@ -134,16 +134,17 @@ impl Link {
         }
     }
 
-    /// Adds an impairment behind those there are.
+    /// Adds an impairment behind the existing ones.
     pub fn impair(&mut self, impairment: Box<dyn Impairment>) {
         self.impairments.push(impairment);
     }
 
-    /// Hands over a frame at `now`, which is not before the time of an earlier call.
+    /// Sends a frame at `now`, which must not be before the time of an earlier call.
     pub fn send(&mut self, now: Instant, frame: Frame) {
         let left_line = match &mut self.line {
             None => now,
             Some(line) => {
+                // At least one byte, so that an idle line accepts a frame even with a limit of zero.
                 if line.backlog(now) >= self.queue_limit.max(1) {
                     self.counters.queue_drops += 1;
                     return;
@@ -159,7 +160,7 @@ impl Link {
         });
     }
 
-    /// The next frame that has arrived by `now`.
+    /// Returns the next frame that has arrived by `now`.
     pub fn poll(&mut self, now: Instant) -> Option<Frame> {
         let frame = self.in_flight.take(now)?;
         self.counters.arrived_frames += 1;
@@ -167,18 +168,18 @@ impl Link {
         Some(frame)
     }
 
-    /// When the next frame arrives; `None` if there is none under way.
+    /// Returns the arrival time of the next frame, or `None` if no frame is in flight.
     pub fn next_event(&self) -> Option<Instant> {
         self.in_flight.next_arrival()
     }
 
-    /// Bytes, as on the line, that have not left it by `now`.
+    /// Returns the number of bytes, measured on the line, that have not left the line by `now`.
     pub fn backlog(&self, now: Instant) -> usize {
         self.line.as_ref().map_or(0, |line| line.backlog(now))
     }
 
-    /// From when on the sender may send the next frame: at once, unless it is to be
-    /// [held back](Overflow::HoldBack).
+    /// Returns the time from which the sender may send its next frame. Zero unless the sender is [held
+    /// back](Overflow::HoldBack).
     pub fn ready_at(&self) -> Instant {
         match (&self.line, self.overflow) {
             (Some(line), Overflow::HoldBack) => line.backlog_under_at(self.queue_limit.max(1)),
@@ -186,40 +187,41 @@ impl Link {
         }
     }
 
-    /// What the link itself counted.
+    /// Returns the counters of the link, without its impairments.
     pub fn counters(&self) -> &LinkCounters {
         &self.counters
     }
 
-    /// Adds what the link and its impairments counted to `set`.
+    /// Adds the counters of the link and of its impairments to `set`.
     pub fn count(&self, set: &mut CounterSet) {
         set.add(&self.counters);
         self.impairments.count(set);
     }
 }
 
-/// The time of a line of constant rate, given away frame by frame.
+/// The time of a line with a constant rate, reserved frame by frame.
 #[derive(Debug)]
 struct Line {
     bits_per_second: u64,
-    /// When the last frame has left.
+    /// Time at which the last frame leaves the line.
     free_at: Instant,
-    /// The part of a nanosecond that `free_at` leaves out, in 1 / `bits_per_second` nanoseconds: a full line is exact
-    /// however many frames went over it.
+    /// Fraction of a nanosecond that `free_at` omits, in units of 1 / `bits_per_second` nanoseconds. With the fraction,
+    /// a busy line is exact over any number of frames.
     remainder: u64,
 }
 
 impl Line {
     fn new(bits_per_second: u64) -> Line {
-        assert!(bits_per_second > 0, "a line without a rate never sends");
+        assert!(bits_per_second > 0, "a line needs a rate above zero");
         Line { bits_per_second, free_at: Instant::ZERO, remainder: 0 }
     }
 
-    /// Gives away the time of `bytes` bytes, and says when the last of them has left.
+    /// Reserves the time of `bytes` bytes, and returns the time at which the last byte leaves the line.
     fn occupy(&mut self, now: Instant, bytes: usize) -> Instant {
         if self.free_at < now {
             (self.free_at, self.remainder) = (now, 0);
         }
+        // 128 bits, so that no frame length can overflow the product.
         let work = bytes as u128 * BIT_NANOS_PER_BYTE + u128::from(self.remainder);
         let rate = u128::from(self.bits_per_second);
         self.free_at += Duration::from_nanos(u64::try_from(work / rate).unwrap_or(u64::MAX));
@@ -229,18 +231,20 @@ impl Line {
 
     fn backlog(&self, now: Instant) -> usize {
         let nanos = u128::from(self.free_at.as_nanos().saturating_sub(now.as_nanos()));
+        // Rounded up: a byte counts until its last bit has left.
         (nanos * u128::from(self.bits_per_second)).div_ceil(BIT_NANOS_PER_BYTE) as usize
     }
 
-    /// The first instant at which fewer than `bytes` bytes wait.
+    /// Returns the first instant at which fewer than `bytes` bytes are queued.
     fn backlog_under_at(&self, bytes: usize) -> Instant {
+        // Rounded down, so that the sender never starts while the queue is still full.
         let allowed = (bytes - 1) as u128 * BIT_NANOS_PER_BYTE / u128::from(self.bits_per_second);
         Instant::from_nanos(self.free_at.as_nanos().saturating_sub(u64::try_from(allowed).unwrap_or(u64::MAX)))
     }
 }
 
-/// Frames on their way, in the order of their arrival. Most are sent in that order too and only join a queue;
-/// those that overtake are sorted in.
+/// Frames in flight, in the order of their arrival. Most frames arrive in the order they were sent, and are merely
+/// appended to a queue. The others are sorted in a heap.
 #[derive(Debug, Default)]
 struct InFlight {
     in_order: VecDeque<Arrival>,
@@ -253,12 +257,15 @@ impl InFlight {
         let arrival = Arrival { at: crossing.arrives, number: self.next_number, frame: crossing.frame };
         self.next_number += 1;
         match self.in_order.back() {
+            // Only a frame that overtakes pays for the heap. A held frame waits in the queue and is overtaken through
+            // the heap.
             Some(last) if arrival.at < last.at => self.out_of_order.push(Reverse(arrival)),
             _ => self.in_order.push_back(arrival),
         }
     }
 
     fn take(&mut self, now: Instant) -> Option<Frame> {
+        // Both containers are sorted, so the earliest frame is at the front of one of them.
         let arrival = match (self.in_order.front(), self.out_of_order.peek()) {
             (None, None) => return None,
             (Some(first), Some(Reverse(other))) if other < first => {
@@ -290,7 +297,7 @@ impl InFlight {
     }
 }
 
-/// A frame on its way. Ordered by time of arrival, then by the order they left the line.
+/// A frame in flight. Ordered by arrival time, then by the order in which the frames left the line.
 #[derive(Debug)]
 struct Arrival {
     at: Instant,
@@ -318,7 +325,7 @@ impl PartialEq for Arrival {
 
 impl Eq for Arrival {}
 
-/// Bits of a byte times nanoseconds of a second: a byte takes this many nanoseconds, divided by the rate.
+/// Nanoseconds per byte, multiplied by the rate: bits per byte times nanoseconds per second.
 const BIT_NANOS_PER_BYTE: u128 = 8 * 1_000_000_000;
 
 #[cfg(test)]
@@ -337,12 +344,12 @@ mod tests {
         u32::from_be_bytes(frame.data[..4].try_into().expect("four bytes"))
     }
 
-    /// Everything that arrives, with the time it does.
+    /// Polls the link until it is empty, and returns the arrivals with their times.
     fn drain(link: &mut Link) -> Vec<(Instant, u32)> {
         let mut arrived = Vec::new();
         while let Some(at) = link.next_event() {
             assert!(link.poll(Instant::from_nanos(at.as_nanos().saturating_sub(1))).is_none(), "nothing is early");
-            let frame = link.poll(at).expect("what was announced");
+            let frame = link.poll(at).expect("the announced frame");
             arrived.push((at, number(&frame)));
         }
         arrived
@@ -350,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_full_line_is_exact_over_any_number_of_frames() {
-        // 84 byte times at 100 Gb/s are 6.72 ns: rounding each frame would be off by a tenth.
+        // 84 byte times at 100 Gb/s are 6.72 ns. Rounding each frame would be off by a tenth.
         let config = LinkConfig { delay: Duration::ZERO, queue_limit: usize::MAX, ..LinkConfig::default() };
         let mut link = Link::new(&config, Seed(0));
         for _ in 0..100_000 {
@@ -358,7 +365,7 @@ mod tests {
         }
         let mut last = Instant::ZERO;
         while let Some(at) = link.next_event() {
-            link.poll(at).expect("what was announced");
+            link.poll(at).expect("the announced frame");
             last = at;
         }
         assert_eq!(last, Instant::from_nanos(672_000));
@@ -380,6 +387,7 @@ mod tests {
     fn a_full_queue_drops_its_tail_and_counts() {
         let config = LinkConfig {
             rate: Some(1_000_000_000),
+            // A frame of 1514 bytes occupies 1538 byte times.
             queue_limit: 3 * 1538,
             overflow: Overflow::Drop,
             ..LinkConfig::default()
@@ -391,6 +399,7 @@ mod tests {
         assert_eq!(link.counters().queue_drops, 2);
         assert_eq!(link.backlog(Instant::ZERO), 3 * 1538);
         assert_eq!(link.backlog(Instant::from_nanos(12_304)), 2 * 1538);
+        // One frame has left the line by now, so there is room for one more.
         link.send(Instant::from_nanos(12_304), numbered(5));
         let order: Vec<u32> = drain(&mut link).into_iter().map(|(_, number)| number).collect();
         assert_eq!(order, [0, 1, 2, 5]);
@@ -410,6 +419,7 @@ mod tests {
         }
         let arrived = drain(&mut link);
         assert_eq!((arrived.len(), link.counters().queue_drops), (1000, 0));
+        // The rate does not divide a frame's bits evenly, so rounding errors would accumulate over the frames.
         let full = 1000u128 * 1538 * BIT_NANOS_PER_BYTE / 3_333_333_333;
         assert_eq!(u128::from(arrived[999].0.as_nanos()), full);
     }
@@ -423,6 +433,7 @@ mod tests {
         let config = LinkConfig { delay: Duration::ZERO, rate: None, ..LinkConfig::default() };
         let mut link = Link::new(&LinkConfig { impairments, ..config }, Seed(0));
         link.send(Instant::ZERO, numbered(0));
+        // Only the first frame is held back.
         link.impairments = ImpairmentChain::default();
         link.send(Instant::from_nanos(10), numbered(1));
         link.send(Instant::from_nanos(40_000), numbered(2));
@@ -442,7 +453,7 @@ mod tests {
             expected.sort_unstable();
             let mut seen = Vec::new();
             while let Some(at) = in_flight.next_arrival() {
-                let frame = in_flight.take(at).expect("what was announced");
+                let frame = in_flight.take(at).expect("the announced frame");
                 seen.push((at.as_nanos(), number(&frame)));
             }
             prop_assert_eq!(seen, expected);

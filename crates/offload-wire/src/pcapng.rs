@@ -1,24 +1,24 @@
-//! Captures in the pcapng format, with the secrets that open them inside.
+//! Captures in the pcapng format, with the secrets that decrypt them.
 //!
-//! Blocks are written as things happen: one section header, an interface description each, then packets and
-//! secrets. Source: draft-ietf-opsawg-pcapng, sections 4.1 (section header), 4.2 (interface description), 4.3
-//! (enhanced packet) and 4.7 (decryption secrets).
+//! Blocks are written as events happen: one section header, a description of each interface, then packets and secrets.
+//! Source: draft-ietf-opsawg-pcapng, sections 4.1 (section header), 4.2 (interface description), 4.3 (enhanced packet)
+//! and 4.7 (decryption secrets).
 //!
-//! **Where secrets go.** A reader uses a secrets block for the packets behind it, and tshark reads once, so a
-//! block has to come before the first packet that needs it: the ServerHello. A TLS server derives the
-//! handshake and traffic secrets before it sends that, so secrets that are written as *the server's* key log
-//! tells them are in time, and nothing has to be held back or written over. (A client learns the same secrets
-//! only from the ServerHello: too late for one pass.)
+//! **Position of secrets.** A reader applies a secrets block to the packets behind it, and tshark reads a file once. A
+//! secrets block must therefore precede the first packet that needs it: the ServerHello. A TLS server derives the
+//! handshake and traffic secrets before it sends the ServerHello, so secrets from *the server's* key log are written in
+//! time, and nothing has to be delayed or rewritten. A client derives the same secrets only from the ServerHello, which
+//! is too late.
 //!
-//! Invariant: what has been written is a valid file at every block's end. Always little-endian, so that the
-//! same run makes the same bytes on every machine. Times are since the start of the run: a capture begins in 1970.
+//! Invariant: the output is a valid file at the end of every block. It is always little-endian, so the same run makes
+//! the same bytes on every machine. Times count from the start of the run: a capture begins in 1970.
 
 use super::tap::Direction;
 use crate::frame::Frame;
 use offload_base::Instant;
 use std::io::{self, Write};
 
-/// Writes a capture to `W`. Small writes: give it a buffered one.
+/// A writer of a capture to `W`. Writes are small, so `W` should be buffered.
 ///
 /// ```
 /// use offload_wire::frame::Frame;
@@ -49,13 +49,13 @@ impl<W: Write> Writer<W> {
     /// Begins a capture.
     ///
     /// # Errors
-    /// What `output` fails with.
+    /// Returns the error of `output`.
     pub fn new(mut output: W) -> io::Result<Writer<W>> {
         let mut body = Vec::new();
         body.extend_from_slice(&BYTE_ORDER.to_le_bytes());
         body.extend_from_slice(&1u16.to_le_bytes()); // major version
         body.extend_from_slice(&0u16.to_le_bytes()); // minor version
-        body.extend_from_slice(&u64::MAX.to_le_bytes()); // section length not known beforehand
+        body.extend_from_slice(&u64::MAX.to_le_bytes()); // section length: not known in advance
         option(&mut body, OPTION_APPLICATION, b"nic-offload");
         option(&mut body, OPTION_END, &[]);
         block(&mut output, SECTION_HEADER, &[&body])?;
@@ -65,12 +65,13 @@ impl<W: Write> Writer<W> {
     /// Adds an Ethernet interface called `name`, with times in nanoseconds.
     ///
     /// # Errors
-    /// What the output fails with.
+    /// Returns the error of the output.
     pub fn interface(&mut self, name: &str) -> io::Result<Interface> {
         let mut body = Vec::new();
         body.extend_from_slice(&LINK_ETHERNET.to_le_bytes());
         body.extend_from_slice(&0u16.to_le_bytes()); // reserved
         body.extend_from_slice(&0u32.to_le_bytes()); // no limit on captured bytes
+        // The length field of an option has 16 bits, so a longer name is cut.
         option(&mut body, OPTION_INTERFACE_NAME, &name.as_bytes()[..name.len().min(usize::from(u16::MAX))]);
         option(&mut body, OPTION_TIME_RESOLUTION, &[9]); // 10^-9 s
         option(&mut body, OPTION_END, &[]);
@@ -82,10 +83,11 @@ impl<W: Write> Writer<W> {
     /// Adds a frame that passed `interface`.
     ///
     /// # Errors
-    /// What the output fails with.
+    /// Returns the error of the output.
     pub fn frame(&mut self, interface: Interface, at: Instant, direction: Direction, frame: &Frame) -> io::Result<()> {
         let nanos = at.as_nanos();
         let len = length(frame.len())?;
+        // Fixed-size head and tail: a capture of many frames should not allocate per frame.
         let mut head = [0; 20];
         let fields = [interface.0, (nanos >> 32) as u32, nanos as u32, len, len];
         for (place, field) in head.chunks_exact_mut(4).zip(fields) {
@@ -102,10 +104,10 @@ impl<W: Write> Writer<W> {
         block(&mut self.output, ENHANCED_PACKET, &[&head, &frame.data, padding(frame.len()), &tail])
     }
 
-    /// Adds lines of a TLS key log (the format of `SSLKEYLOGFILE`), for the packets behind them.
+    /// Adds lines of a TLS key log (in `SSLKEYLOGFILE` format), for the packets behind.
     ///
     /// # Errors
-    /// What the output fails with.
+    /// Returns the error of the output.
     pub fn tls_secrets(&mut self, key_log: &str) -> io::Result<()> {
         let mut head = [0; 8];
         head[..4].copy_from_slice(&SECRETS_TLS_KEY_LOG.to_le_bytes());
@@ -113,28 +115,29 @@ impl<W: Write> Writer<W> {
         block(&mut self.output, DECRYPTION_SECRETS, &[&head, key_log.as_bytes(), padding(key_log.len())])
     }
 
-    /// Has the output pass on what it holds.
+    /// Flushes the output.
     ///
     /// # Errors
-    /// What the output fails with.
+    /// Returns the error of the output.
     pub fn flush(&mut self) -> io::Result<()> {
         self.output.flush()
     }
 
-    /// Flushes, and gives the output back.
+    /// Flushes and returns the output.
     ///
     /// # Errors
-    /// What the output fails with.
+    /// Returns the error of the output.
     pub fn finish(mut self) -> io::Result<W> {
         self.output.flush()?;
         Ok(self.output)
     }
 }
 
-/// Writes a block of these parts, which together are a multiple of four bytes long.
+/// Writes a block made of `parts`. Their total size is a multiple of four bytes.
 fn block(output: &mut impl Write, kind: u32, parts: &[&[u8]]) -> io::Result<()> {
     let body: usize = parts.iter().map(|part| part.len()).sum();
     debug_assert_eq!(body % 4, 0, "blocks are padded to 32 bits");
+    // The length stands at both ends, so that a reader can also walk backwards.
     let total = length(body + BLOCK_OVERHEAD)?.to_le_bytes();
     output.write_all(&kind.to_le_bytes())?;
     output.write_all(&total)?;
@@ -151,7 +154,7 @@ fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
     body.extend_from_slice(padding(value.len()));
 }
 
-/// What fills `bytes` bytes up to 32 bits.
+/// Returns the bytes that pad `bytes` bytes to 32 bits.
 fn padding(bytes: usize) -> &'static [u8] {
     &[0; 3][..bytes.next_multiple_of(4) - bytes]
 }
@@ -164,20 +167,20 @@ const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;
 const DECRYPTION_SECRETS: u32 = 10;
-/// Block type, and the length at both ends.
+/// Size of the block type and of the length at both ends.
 const BLOCK_OVERHEAD: usize = 12;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const LINK_ETHERNET: u16 = 1;
-/// "TLSK".
+/// Type of a TLS key log: "TLSK".
 const SECRETS_TLS_KEY_LOG: u32 = 0x544c_534b;
 const OPTION_END: u16 = 0;
-/// In a section header.
+/// Option of a section header: the application's name.
 const OPTION_APPLICATION: u16 = 4;
-/// In an interface description.
+/// Option of an interface description: the interface's name.
 const OPTION_INTERFACE_NAME: u16 = 2;
-/// In an interface description.
+/// Option of an interface description: the resolution of timestamps.
 const OPTION_TIME_RESOLUTION: u16 = 9;
-/// In an enhanced packet.
+/// Option of an enhanced packet: flags, such as the direction.
 const OPTION_PACKET_FLAGS: u16 = 2;
 
 #[cfg(test)]
@@ -185,7 +188,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A reader for the blocks above, written from the format: (type, body) each.
+    /// A reader for these blocks, written from the specification. Returns (type, body) pairs.
     fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
         let mut blocks = Vec::new();
         while !file.is_empty() {
@@ -202,7 +205,7 @@ mod tests {
         u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"))
     }
 
-    /// The options in `bytes`: (code, value) each, up to the end of options, with which the bytes end too.
+    /// Returns the options in `bytes` as (code, value) pairs. The bytes must finish with the end of options.
     fn options(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
         let mut options = Vec::new();
         loop {

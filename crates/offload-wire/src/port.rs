@@ -1,17 +1,17 @@
-//! What a wire is plugged into.
+//! The interface between a wire and a device.
 
 use crate::frame::Frame;
 use core::task::Waker;
 use offload_base::Instant;
 use std::sync::{Arc, Mutex};
 
-/// A side of a device that faces a wire: a NIC's network port, a bridge to somewhere else. Sans-IO.
+/// A device's connection to a wire, such as a NIC's network port, or a bridge to another network. Sans-IO.
 ///
-/// Its runner repeats: [`register_doorbell`](Self::register_doorbell), every frame that arrived into
-/// [`receive_frame`](Self::receive_frame), [`process`](Self::process), then
-/// [`poll_frame`](Self::poll_frame) for as long as the wire takes frames and there are some; then it sleeps
-/// until a frame arrives, the doorbell rings, the wire takes frames again, or
-/// [`next_event`](Self::next_event) has come.
+/// The runner of a port repeats these steps: call [`register_doorbell`](Self::register_doorbell); pass every arrived
+/// frame to [`receive_frame`](Self::receive_frame); call [`process`](Self::process); call
+/// [`poll_frame`](Self::poll_frame) while the wire accepts frames and the port returns some. The runner then sleeps
+/// until a frame arrives, the doorbell rings, the wire accepts frames again, or the time of
+/// [`next_event`](Self::next_event).
 ///
 /// ```
 /// use core::task::Waker;
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 /// use offload_base::Instant;
 /// use std::collections::VecDeque;
 ///
-/// /// Sends back whatever arrives.
+/// /// Sends back every frame.
 /// #[derive(Default)]
 /// struct Echo(VecDeque<Frame>);
 ///
@@ -43,31 +43,32 @@ use std::sync::{Arc, Mutex};
 /// assert_eq!(echo.poll_frame(Instant::ZERO).unwrap().len(), 3);
 /// ```
 pub trait Port: Send {
-    /// Takes a frame that has arrived. Never refuses: what there is no room for is dropped and counted.
+    /// Takes a frame that has arrived. A port never refuses a frame: without room, it drops and counts the frame.
     fn receive_frame(&mut self, now: Instant, frame: Frame);
 
-    /// Takes several, in order, and leaves `frames` empty: the same as one by one, for less.
+    /// Takes several frames in order, and leaves `frames` empty. Equivalent to single calls, but cheaper.
     fn receive_frames(&mut self, now: Instant, frames: &mut Vec<Frame>) {
+        // Ports that take locks or look up state per frame override this.
         frames.drain(..).for_each(|frame| self.receive_frame(now, frame));
     }
 
-    /// The next frame, if one leaves at `now` or earlier.
+    /// Returns the next frame to leave, if it leaves at `now` or earlier.
     fn poll_frame(&mut self, now: Instant) -> Option<Frame>;
 
-    /// Does what is due at `now`.
+    /// Performs the work that is due at `now`.
     fn process(&mut self, now: Instant);
 
-    /// When something is due next: work for [`process`](Self::process), or a frame for
-    /// [`poll_frame`](Self::poll_frame). A frame that a wire did not take may still be named, with a time gone
-    /// by; everything else that is past was done by the last `process`.
+    /// Returns the time of the next work for [`process`](Self::process), or of the next frame for
+    /// [`poll_frame`](Self::poll_frame). The time may be past only if the wire did not take a frame, because `process`
+    /// performs all other due work.
     fn next_event(&self) -> Option<Instant>;
 
-    /// Has `waker` woken when the other side (a driver) has new work. What came before is to be looked for
-    /// after this call, by [`process`](Self::process).
+    /// Registers `waker` for new work from the other side (a driver). Work that arrived before this call is found by
+    /// the next [`process`](Self::process).
     fn register_doorbell(&mut self, waker: &Waker);
 }
 
-/// A port that somebody else looks at as well, for its counters for example.
+/// A shared port, whose owner can read its counters, for example.
 impl<P: Port + ?Sized> Port for Arc<Mutex<P>> {
     fn receive_frame(&mut self, now: Instant, frame: Frame) {
         self.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).receive_frame(now, frame);

@@ -1,27 +1,27 @@
-//! Looking on: who sees the frames that pass a port, when, and which way they go.
+//! Taps: observers of the frames that pass a port.
 
 use crate::frame::Frame;
 use offload_base::Instant;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Which way a frame passes, seen from the port.
+/// The direction of a frame, seen from the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
-    /// It arrived from the wire.
+    /// The frame arrived from the wire.
     Inbound,
-    /// It leaves for the wire.
+    /// The frame leaves for the wire.
     Outbound,
 }
 
-/// Sees every frame that passes a port: what leaves it before the wire does anything to it, what arrives after.
+/// An observer of every frame that passes a port: outgoing frames before the wire impairs them, incoming frames after.
 ///
 /// See [`Recorder`] for an example.
 pub trait Tap: Send {
-    /// A frame passes at `at`.
+    /// Observes a frame that passes at `at`.
     fn frame(&mut self, at: Instant, direction: Direction, frame: &Frame);
 }
 
-/// A tap that keeps everything, for tests. Clones share what was seen.
+/// A tap that records all frames, for tests. Clones share the record.
 ///
 /// ```
 /// use offload_wire::frame::Frame;
@@ -38,7 +38,7 @@ pub struct Recorder {
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
-/// A frame that a [`Recorder`] saw.
+/// A recorded frame.
 ///
 /// ```
 /// use offload_base::Instant;
@@ -53,26 +53,27 @@ pub struct Recorder {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// When.
+    /// Time of the frame's passage.
     pub at: Instant,
-    /// Which way it went.
+    /// Direction of the frame.
     pub direction: Direction,
     /// The frame.
     pub frame: Frame,
 }
 
 impl Recorder {
-    /// What was seen so far, in order.
+    /// Returns the frames recorded so far, in order.
     pub fn seen(&self) -> Vec<Seen> {
         self.lock().clone()
     }
 
-    /// What was seen since the last call, in order.
+    /// Returns the frames recorded since the last call, in order.
     pub fn take(&self) -> Vec<Seen> {
+        // Long runs take the record piece by piece, so that it does not grow without bound.
         core::mem::take(&mut *self.lock())
     }
 
-    /// Whether a frame held these bytes, whole.
+    /// Tests whether one frame contains all of these bytes.
     pub fn contains(&self, bytes: &[u8]) -> bool {
         self.lock()
             .iter()

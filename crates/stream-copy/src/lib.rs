@@ -1,21 +1,21 @@
 //! Copies for another core to read, past this core's caches.
 //!
-//! To write to memory that another core has read last, a core has to own its cache lines, one by one: some 30 ns each
-//! between cores that share no cache, more than anything else that is done to a frame. A streaming store takes no
-//! ownership and reads nothing: it costs 3 ns a line, and the core that reads the line next prefetches it as it would any other.
+//! Before a core writes to memory that another core has read last, the core must acquire each cache line, which takes some 30
+//! ns between cores without a shared cache: more than any other step in processing a frame. A streaming store acquires
+//! no ownership and reads nothing. The store takes 3 ns per line, and the core that reads the line next prefetches like from any other.
 //!
-//! Streaming stores are not ordered with other stores until there was a fence, and the first instruction that waits for
-//! memory waits for all of them: longer than it takes to copy a frame. So [`append_lines`] copies many before it ends with
-//! one.
+//! Streaming stores are not ordered with other stores before a fence, and the first instruction that waits for memory
+//! waits for all of them, which takes longer than copying a frame. [`append_lines`] therefore makes many copies, and
+//! ends with one fence.
 #![deny(unsafe_code)]
 
 use bytes::BytesMut;
 
-/// Appends each piece, and behind it zeros up to the end of its last [line](LINE). What has no room for all of them gets
-/// some.
+/// Appends each piece, followed by zeros up to the end of its last [line](LINE). If the capacity is too small, the
+/// buffer is enlarged.
 ///
-/// Best where the buffer is there before, and ends at a line so far: then each piece begins at one, and none is shared. What
-/// makes the pieces should do nothing that waits for memory, such as counting references.
+/// Works best if the buffer has the capacity, and its length ends at a line: then each piece begins at a line, and no
+/// line is shared. The iterator should not wait for memory, for example by counting references.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -27,12 +27,12 @@ use bytes::BytesMut;
 /// assert!(copies.starts_with(b"a frame\0") && copies[LINE..].starts_with(b"another\0"));
 /// ```
 pub fn append_lines<'a>(buffer: &mut BytesMut, pieces: impl IntoIterator<Item = &'a [u8]>) {
-    // Nobody else has the buffer before this is dropped, should the iterator panic as well.
+    // Dropped before anyone else gets the buffer, even if the iterator panics.
     let fence = write::Fence;
     for piece in pieces {
         let whole = piece.len().next_multiple_of(LINE);
         if buffer.capacity() - buffer.len() < whole {
-            // What is there is read and written elsewhere.
+            // `reserve` moves the streamed bytes, so these must have arrived.
             fence.wait();
             buffer.reserve(whole);
         }
@@ -40,19 +40,19 @@ pub fn append_lines<'a>(buffer: &mut BytesMut, pieces: impl IntoIterator<Item = 
     }
 }
 
-/// Bytes of a cache line.
+/// Size of a cache line in bytes.
 pub const LINE: usize = 64;
 
-/// Streaming stores of x86-64; elsewhere ordinary ones.
+/// Streaming stores of x86-64. Ordinary stores on other processors.
 ///
 /// # Safety of this module
 ///
-/// SSE2, which has the instructions, is part of x86-64. Stores go to the spare capacity of a buffer that is lent
-/// exclusively, within its bounds, which are checked, and from a slice that lives through the call. What was streamed may come
-/// late, and out of order, until a [`Fence`] has waited, which it does at the latest when it is dropped: until then nobody
-/// reads it or writes it again, neither another core nor, as the intrinsics' contract has it, this one.
-/// [`append_lines`](super::append_lines) sees to that: it was lent the buffer for longer, writes each line once, and waits
-/// before it has what is there moved.
+/// SSE2, which contains the instructions, is part of x86-64. All stores go to the spare capacity of an exclusively
+/// borrowed buffer, within bounds that are checked, and come from a slice that outlives the call. Streamed bytes may
+/// arrive late and out of order until a [`Fence`] has waited, at the latest in its `drop`. Before that, neither another
+/// core nor (by the contract of the intrinsics) this one may read or write these bytes again.
+/// [`append_lines`](super::append_lines) ensures this: the function borrows the buffer beyond the fence, writes each
+/// line once, and waits before moving streamed bytes.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod write {
@@ -68,34 +68,34 @@ mod write {
         let whole = bytes.len().next_multiple_of(LINE);
         let room = &mut buffer.spare_capacity_mut()[..whole];
         if room.as_ptr().align_offset(LINE) != 0 {
-            // Of lines that begin elsewhere, others would be written in part: the ordinary way.
+            // Streaming would write neighbouring lines in part, which is slow: use ordinary stores.
             buffer.extend_from_slice(bytes);
             buffer.resize(start + whole, 0);
             return;
         }
         let to = room.as_mut_ptr();
         for (index, line) in lines.iter().enumerate() {
-            // SAFETY: `room` has 64 bytes for each line, and begins at a line, so that this is one within it.
+            // SAFETY: `room` has 64 bytes for each line and is aligned to a line, so the target is a line of `room`.
             unsafe { stream(line, to.add(LINE * index)) };
         }
         if !tail.is_empty() {
-            // A line of which a part was streamed would be worse than one of which none was.
+            // The tail is padded to a whole line, because streaming a part of a line is slow.
             let mut line = [0; LINE];
             line[..tail.len()].copy_from_slice(tail);
-            // SAFETY: `whole` has 64 bytes more than the lines above if there is a tail, and so has `room`.
+            // SAFETY: with a tail, `whole` is 64 bytes more than the lines above, and `room` has `whole` bytes.
             unsafe { stream(&line, to.add(LINE * lines.len())) };
         }
-        // SAFETY: each of the `whole` bytes behind `start` was written, and they are within the capacity, as `room` was.
+        // SAFETY: each of the `whole` bytes behind `start` was written, and `room` is within the capacity.
         unsafe { buffer.set_len(start + whole) };
     }
 
-    /// Writes a line.
+    /// Streams a line to memory.
     ///
     /// # Safety
-    /// `to` points to 64 bytes that may be written, and that are a line.
+    /// `to` must point to 64 writable bytes that form a cache line.
     unsafe fn stream(line: &[u8; LINE], to: *mut MaybeUninit<u8>) {
         for at in (0..LINE).step_by(size_of::<__m128i>()) {
-            // SAFETY: `at` and the 16 bytes behind it are within the line, which the caller vouches for at `to`. The load
+            // SAFETY: `at` and the 16 bytes behind it are within the line, and the caller vouches for `to`. The load
             // needs no alignment, the store has that of the line and of `at`.
             unsafe { _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(line.as_ptr().add(at).cast())) };
         }
@@ -103,12 +103,12 @@ mod write {
         super::tests::note(super::tests::Step::Streamed(to.addr()));
     }
 
-    /// Puts what was written in order with what is written from then on: when asked to, and when dropped.
+    /// A guard that orders all earlier stores before all later ones, when asked to, and on drop.
     pub(super) struct Fence;
 
     impl Fence {
         pub(super) fn wait(&self) {
-            // SAFETY: SSE is part of x86-64; a fence has no other effect.
+            // SAFETY: SSE is part of x86-64, and a fence has no other effect.
             unsafe { _mm_sfence() };
             #[cfg(test)]
             super::tests::note(super::tests::Step::Fenced);
@@ -152,8 +152,8 @@ mod tests {
     use core::cell::RefCell;
     use proptest::prelude::*;
 
-    /// What `write` did. A fence that is missing cannot be seen in what another thread reads: whatever hands the buffer over
-    /// waits for memory itself.
+    /// A step of `write`. The steps are recorded, because another thread's reads would not reveal a missing fence:
+    /// handing over the buffer waits for memory, too.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) enum Step {
         /// A line was streamed to this address.
@@ -206,7 +206,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the alignment, and with or without room.
+        /// Any alignment, with and without room.
         #[test]
         fn copies_are_what_was_copied(
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..1600), 0..5),

@@ -1,30 +1,34 @@
-//! Transmit contexts that do not stand where a packet begins, whichever engines they are of.
+//! Restoration of transmit contexts that are not at the beginning of a packet, for any engines.
 //!
-//! - **DUMP** rebuilds a context at the packet: static parameters (skipped when the unit's number is the one the device counts
-//!   from already, or the engine does not count), progress parameters, a fence, DUMPs with the unit's bytes before the packet,
-//!   all on the ring that the packet goes to.
-//! - **Next record** leaves what is behind the context, or in the middle of a unit, to software, and begins afresh where
-//!   a packet ahead of it begins a unit: parameters and a fence. Nothing is read twice. A unit that software sealed
-//!   stays sealed in the send queue, so however often it is sent again, that is done once.
+//! - **DUMP** rebuilds the context at the packet, with descriptors on the packet's own ring: static parameters (omitted
+//!   if the device counts from the unit's number already, or the engine does not count), progress parameters, a fence,
+//!   and DUMPs with the unit's bytes before the packet.
+//! - **Next record** leaves packets behind the context, or in the middle of a unit, to software. The context restarts at a packet ahead of the context that begins a unit, with parameters and a fence. No bytes are read twice. A unit
+//!   sealed by software stays sealed in the send queue, so repeated retransmissions cause the work only once.
 //!
-//! Where units of one layer lie in the content of another's, two contexts work on a packet, and either may stand elsewhere.
-//! First the lower one is looked at: bytes that its DUMPs bring may need the higher one. A DUMP goes through the context that
-//! it is for and those above. An engine that works on whole blocks is told what follows the bytes of a packet in its unit
-//! ([`looks_ahead`](offload_api::EngineInfo::looks_ahead)), and those of a DUMP whose content one below works on.
+//! If units of one layer lie in the content of another, a packet has two contexts, and either may be out of place. The
+//! lower context is examined first, because the bytes of its DUMPs may need the higher one. A DUMP passes through its
+//! own context and those above. An engine that processes whole blocks is given the bytes that follow a packet in its
+//! unit ([`looks_ahead`](offload_api::EngineInfo::looks_ahead)), and those that follow a DUMP with content for a lower
+//! engine.
 //!
-//! A context is needed where the engine changes a byte ([`UnitTag::touched_from`](offload_api::UnitTag::touched_from)), and to
-//! follow what is sent for the first time, for such a byte will come. A packet that was sent before and has none leaves without
-//! the context, and does not disturb it. If too many DUMPs would be needed, or the context is gone, software seals the unit.
+//! A context is needed where the engine changes a byte ([`UnitTag::touched_from`](offload_api::UnitTag::touched_from)),
+//! and to follow first transmissions, because such a byte will come. A retransmission without such a byte is sent
+//! without the context, and does not disturb it. If too many DUMPs would be needed, or the context is gone, software
+//! seals the unit.
 //!
-//! A device that tells its packets by sequence numbers passes on, untouched, those from before a context's start
-//! (`tx_tls_skip_no_sync_data` in Linux), and has to refuse one that straddles it. Neither occurs here: each range of the
-//! send queue carries its contexts, a packet is of one a layer, and what was queued before asks for none. A transport that says
-//! otherwise has its packet dropped, for what asks to be encrypted never leaves without.
+//! A device that identifies packets by sequence numbers passes packets from before a context's start unchanged
+//! (`tx_tls_skip_no_sync_data` in Linux), and must refuse a packet that straddles the start. Neither occurs here: each
+//! range of the send queue carries its contexts, a packet has one context per layer, and bytes queued before a context
+//! existed request none. If a transport contradicts this, its packet is dropped, because a packet that requests
+//! encryption never leaves without it.
 //!
-//! Of a packet that the device could not send, one that lacks a key for instance, it says so: then all contexts of that are begun anew.
+//! If the device reports a packet as not sent, for example because of a missing key, all contexts of the packet are
+//! restarted.
 //!
-//! Invariants: the driver's shadow of a context moves when all is posted, and not when the packet is for software. No byte that
-//! an engine changes leaves, or is sealed by an engine below, but as the context in step made it, or software.
+//! Invariants: the driver's position of a context moves only when all descriptors are posted, and not if the packet is
+//! left to software. A byte that an engine changes leaves, or is sealed by a lower engine, only as written by an engine
+//! at the right position, or by software.
 
 use crate::Driver;
 use bytes::{Bytes, BytesMut};
@@ -35,18 +39,18 @@ use offload_api::{
 };
 use offload_base::Seq;
 
-/// What the driver remembers of a transmit context: places in its layer's stream.
+/// The driver's record of a transmit context: positions in its layer's stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sending {
-    /// Where the device goes on; `None` before the first parameters, and after it failed to do what was posted.
+    /// Position of the device. `None` before the first parameters, and after a failed descriptor.
     stands_at: Option<u64>,
-    /// The end of what was sent so far, through the context or not.
+    /// End of the bytes sent so far, with or without the context.
     sent_to: Option<u64>,
-    /// The unit number in the device's static parameters.
+    /// Unit number in the device's static parameters.
     counts_from: Option<u64>,
 }
 
-/// Bytes on which a context is to work.
+/// A range of bytes that needs a context.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     context: Handle,
@@ -60,41 +64,41 @@ impl Part {
     }
 }
 
-/// What is to be done at a layer before a packet is posted.
+/// The action at a layer before a packet is posted.
 enum Step {
-    /// Nothing: the context stands there, or there is none.
+    /// No action, because the context is in position, or there is no context.
     Ready,
-    /// The packet leaves without the context.
+    /// The packet is sent without the context.
     Bypass,
     Begin(Beginning),
 }
 
-/// Bytes of a DUMP.
+/// The bytes of one DUMP.
 struct Dumped {
     bytes: Bytes,
-    /// What else is to work on them.
+    /// Contexts of other layers that process the bytes.
     tag: TxTag,
-    /// Where they are in the stream of the layer above.
+    /// Position in the stream of the layer above.
     above: u64,
-    /// What follows them in the stream of the layer above, if a context there needs to know.
+    /// Bytes that follow in the stream of the layer above, if a context there needs them.
     ahead: Bytes,
 }
 
-/// A context begins anew.
+/// The restart of a context.
 struct Beginning {
     context: Handle,
-    /// At this unit.
+    /// Unit at which the context restarts.
     unit: Unit,
-    /// The bytes of the unit before what a packet or the DUMPs of a layer below bring.
+    /// Bytes of the unit before the packet, or before the bytes that the DUMPs of a lower layer bring.
     dumps: Vec<Dumped>,
-    /// Where those end.
+    /// End of the DUMPs.
     from: u64,
-    /// Where it stands before the packet.
+    /// Position of the context before the packet.
     until: u64,
 }
 
 impl Driver {
-    /// Posts a packet on which contexts are to work, and for which there is room, with whatever they need before it.
+    /// Posts a packet that needs contexts, and the descriptors to restore them. The caller has checked for room.
     pub(super) fn post_in_step(&mut self, mut packet: TxPacket, source: &dyn RecordSource) -> Sent {
         let asked = packet.ask.streams;
         let ahead = match self.ahead_of(&packet, source) {
@@ -105,6 +109,7 @@ impl Driver {
         if !is_in_step && let Err(sent) = self.restore(&mut packet, source) {
             return sent;
         }
+        // Everything is posted from here on, so the positions may move. A bypassed context stays where it is.
         for (ask, works) in asked.into_iter().zip(packet.ask.streams) {
             if let Some(ask) = ask
                 && let Some(sending) = self.contexts.sending_mut(ask.context)
@@ -122,10 +127,10 @@ impl Driver {
         Sent::Posted
     }
 
-    /// What follows a packet in a unit that it cuts, for the context that may need it.
+    /// Returns the bytes that follow a packet in a unit that the packet cuts, with the context that may need them.
     ///
     /// # Errors
-    /// The unit, if that is not there as it was queued.
+    /// Returns the unit if its bytes are not in the queue as they were first queued.
     fn ahead_of(&self, packet: &TxPacket, source: &dyn RecordSource) -> Result<Option<(Handle, Bytes)>, Unit> {
         for (layer, ask) in Layer::ALL.into_iter().zip(packet.ask.streams) {
             let Some(ask) = ask else { continue };
@@ -137,11 +142,13 @@ impl Driver {
         Ok(None)
     }
 
-    /// What follows `end` in the unit of a layer, as far as a context may need it that changes what is before.
+    /// Returns the bytes that follow `end` in the unit of a layer, as far as the context needs them to change earlier
+    /// bytes.
     ///
     /// # Errors
-    /// The unit, if that is not there as it was queued.
+    /// Returns the unit if its bytes are not in the queue as they were first queued.
     fn ahead(&self, layer: Layer, context: Handle, end: u64, source: &dyn RecordSource) -> Result<Bytes, Unit> {
+        // Most engines need no bytes ahead, and then the transport is not asked.
         let looks_ahead = self.description(context.engine()).map_or(0, |engine| engine.info.looks_ahead);
         if looks_ahead == 0 {
             return Ok(Bytes::new());
@@ -154,17 +161,19 @@ impl Driver {
         let mut bytes = BytesMut::new();
         let mut is_queued = true;
         source.pieces(layer, end, until, &mut |piece| {
+            // Bytes that software has sealed meanwhile are ciphertext, which the engine cannot use as content.
             is_queued &= piece.tag.context(layer) == Some(context);
             bytes.extend_from_slice(&piece.bytes);
         });
         if is_queued && bytes.len() as u64 == until - end { Ok(bytes.freeze()) } else { Err(unit) }
     }
 
-    /// Posts what brings the contexts of a packet to it. The packet does not ask any more for those that it does not need.
+    /// Posts the descriptors that restore a packet's contexts, and removes unneeded contexts from the packet.
     ///
     /// # Errors
-    /// What becomes of the packet otherwise; nothing was posted.
+    /// Returns the fate of the packet. Nothing was posted then.
     fn restore(&mut self, packet: &mut TxPacket, source: &dyn RecordSource) -> Result<(), Sent> {
+        // First pass, upwards: decide without posting, because an error must leave the ring unchanged.
         let mut steps = Layer::ALL.map(|_| Step::Ready);
         let mut brought = Vec::new();
         for layer in Layer::ALL {
@@ -178,6 +187,7 @@ impl Driver {
             steps[layer.index()] = step;
         }
         let bytes = packet.payload_len();
+        // Second pass, downwards: a lower context's DUMPs pass the higher context, which must be in position first.
         for layer in Layer::ALL.into_iter().rev() {
             let (lower, rest) = steps.split_at_mut(layer.index());
             let [step, higher @ ..] = rest else { continue };
@@ -196,8 +206,8 @@ impl Driver {
         Ok(())
     }
 
-    /// What a layer needs for a packet that asks for `ask`; `brought`: bytes of the layer that DUMPs of the one below bring,
-    /// which go on where the packet begins.
+    /// Determines the action of a layer for a packet that requests `ask`. The DUMPs of the layer below bring the bytes
+    /// `brought`, which end where the packet begins.
     fn step(
         &mut self,
         layer: Layer,
@@ -214,6 +224,8 @@ impl Driver {
             if sending.is_some_and(|sending| sending.stands_at == Some(part.offset)) {
                 return Ok(Step::Ready);
             }
+            // A first transmission moves the context along even without changed bytes, or it would be out of place for
+            // the next one.
             let is_new = sending.is_some_and(|at| at.sent_to.is_none_or(|sent_to| part.offset >= sent_to));
             needed = self.first_touched(layer, &[part], source)?;
             if needed.is_none() && !is_new {
@@ -233,7 +245,8 @@ impl Driver {
         }
     }
 
-    /// How a context is brought to the first of some bytes. `None`: it cannot be, or takes too much.
+    /// Plans the restart of a context at the first of some bytes. Returns `None` if that is impossible, or takes too
+    /// many DUMPs.
     fn beginning(
         &mut self,
         layer: Layer,
@@ -244,10 +257,12 @@ impl Driver {
     ) -> Option<Beginning> {
         let first = brought.first().copied().or(within)?;
         let parts = brought.iter().chain(&within);
+        // One restart serves one context. A packet with bytes of two needs software.
         if parts.clone().any(|part| part.context != first.context) {
             return None;
         }
-        // Between them may be what software has sealed: an engine that counts units would not be at what follows.
+        // Software may have sealed the bytes in between, and an engine that counts units would then have a wrong number
+        // behind the gap.
         if parts.clone().zip(parts.skip(1)).any(|(part, next)| part.end() != next.offset) {
             return None;
         }
@@ -255,6 +270,7 @@ impl Driver {
         let Lookup::In(unit) = source.unit_at(layer, first.offset) else { return None };
         let resync = self.transmit_resync(first.context);
         if resync == TransmitResync::NextRecord {
+            // Going back would need the bytes in between again, which this method never reads twice.
             let is_ahead = sending.stands_at.is_none_or(|stands_at| first.offset > stands_at);
             if !is_ahead || first.offset != unit.offset {
                 self.counts.of(first.context).ooo += 1;
@@ -270,10 +286,12 @@ impl Driver {
             _ => None,
         });
         let lower: usize = lower.sum();
+        // The room on the ring was checked for one restart. A second one must fit into the same room.
         (lower == 0 || begin.dumps.len() + lower <= most).then_some(begin)
     }
 
-    /// The bytes of `unit` before `until`, each DUMP at most an MTU of them. `None`: they are not all there, or too many.
+    /// Cuts the bytes of `unit` before `until` into DUMPs of at most an MTU. Returns `None` if bytes are missing, or
+    /// too many.
     fn dumps_of(&self, unit: Unit, until: u64, most: usize, source: &dyn RecordSource) -> Option<Vec<Dumped>> {
         let longest = usize::from(self.config.mtu);
         let missing = usize::try_from(until - unit.offset).ok().filter(|bytes| *bytes <= most * longest)?;
@@ -297,7 +315,7 @@ impl Driver {
         (is_known && there == missing && dumps.len() <= most).then_some(dumps)
     }
 
-    /// The first unit of which an engine changes a byte among `parts`.
+    /// Returns the first unit with a byte among `parts` that an engine changes.
     fn first_touched(&mut self, layer: Layer, parts: &[Part], source: &dyn RecordSource) -> Result<Option<Unit>, Sent> {
         for part in parts {
             let end = part.end();
@@ -316,7 +334,7 @@ impl Driver {
         Ok(None)
     }
 
-    /// The transport does not know the unit of a byte that a context is to work on.
+    /// Drops a packet because the transport does not know the unit of a byte that needs a context.
     fn drop_without_unit(&mut self, context: Handle, lookup: Lookup) -> Sent {
         let recovery = self.counts.of(context);
         match lookup {
@@ -327,7 +345,7 @@ impl Driver {
         Sent::Dropped(if is_known { DropReason::NoSyncData } else { DropReason::DeviceGone })
     }
 
-    /// Posts what brings a context to a packet of `bytes` bytes.
+    /// Posts the descriptors that restart a context for a packet of `bytes` bytes.
     fn begin(&mut self, layer: Layer, begin: &mut Beginning, higher: &[Step], fence_follows: bool, bytes: usize) {
         let Beginning { context, unit, from, until, .. } = *begin;
         let begun = self.stands_at(context).is_some();
@@ -345,7 +363,8 @@ impl Driver {
             }
         }
         self.post_parameters(context, unit);
-        // Those of the layers below are this one's, too, if nothing goes by its parameters before.
+        // The fence of a lower layer serves this layer too, if no descriptor depends on its parameters in between.
+        // Without DUMPs, nothing depends on these parameters before the lower layer's fence.
         if !fence_follows || !begin.dumps.is_empty() {
             self.post(SendDescriptor::Fence);
         }
@@ -368,7 +387,7 @@ impl Driver {
         }
     }
 
-    /// Puts a context at the first byte of `unit`.
+    /// Posts the parameters that move a context to the first byte of `unit`.
     fn post_parameters(&mut self, handle: Handle, unit: Unit) {
         let counts = self.description(handle.engine()).is_some_and(|engine| engine.info.counts_units);
         if counts
@@ -380,7 +399,8 @@ impl Driver {
         self.post(SendDescriptor::ProgressParameters { handle, start: place_of(&unit) });
     }
 
-    /// The device did not do with a context what was posted: where it goes on is not known, so that the next packet begins it anew.
+    /// Forgets a context's position after the device failed to carry out a descriptor, so that the next packet restarts
+    /// the context.
     pub(super) fn lose_place(&mut self, context: Handle) {
         if let Some(sending) = self.contexts.sending_mut(context) {
             sending.stands_at = None;
@@ -396,7 +416,8 @@ impl Driver {
     }
 }
 
-/// Where a unit starts, as the device is told places: up to 2^32, and in the stream of the first layer by TCP sequence numbers.
+/// Returns the position of a unit as the device counts it, modulo 2^32: in the first layer's stream, the TCP sequence
+/// number.
 fn place_of(unit: &Unit) -> Seq {
     if unit.layer == Layer::FIRST { unit.start } else { Seq(unit.offset as u32) }
 }
@@ -406,7 +427,7 @@ fn asks_for(packet: &TxPacket, context: Handle) -> bool {
 }
 
 impl Beginning {
-    /// What its DUMPs bring of the layer above that contexts of that are still to work on.
+    /// Returns the parts of the DUMPs that contexts of the layer above still have to process.
     fn brings(&self, above: Layer, source: &dyn RecordSource) -> Vec<Part> {
         let mut parts = Vec::new();
         if self.from > self.unit.offset {
@@ -420,15 +441,17 @@ impl Beginning {
     }
 }
 
-/// Descriptors that a packet and what it may need before it take, what follows it included.
+/// Returns the maximum number of descriptors for a packet: the restoration of its contexts, the packet, and the bytes
+/// ahead.
 pub(super) fn descriptors_at_most(config: &NicConfig, engines: &[EngineDescription]) -> usize {
     let dumps = engines.iter().filter_map(|engine| Some(dumps_at_most(config, engine.transmit_resync?))).max();
     PARAMETERS + dumps.unwrap_or_default() + 2
 }
 
-/// DUMPs are cut at the MTU and at the ends of what was queued. A record comes as header, payload and trailer;
-/// its payload may be of several pieces, and what has more of them than this is cheaper to seal in software. (PDUs of
-/// NVMe/TCP may be longer: what comes late in them is software's.)
+/// Returns the maximum number of DUMPs for one packet. DUMPs are cut at the MTU, and at the ends of queued pieces. A
+/// record is queued as header, payload and trailer, and its payload may have several pieces; software seals a record
+/// with more pieces, which is cheaper. PDUs of NVMe/TCP may be longer than the limit; software seals packets late in
+/// such a PDU.
 fn dumps_at_most(config: &NicConfig, resync: TransmitResync) -> usize {
     match resync {
         TransmitResync::Dump => LONGEST_UNIT.div_ceil(usize::from(config.mtu)) + PIECES_OF_A_UNIT,
@@ -436,9 +459,9 @@ fn dumps_at_most(config: &NicConfig, resync: TransmitResync) -> usize {
     }
 }
 
-/// Static parameters, progress parameters, fence.
+/// Number of descriptors for static parameters, progress parameters and a fence.
 const PARAMETERS: usize = 3;
-/// A TLS record with header, longest ciphertext and all: RFC 8446 5.2.
+/// Maximum size of a TLS record with header and ciphertext in bytes (RFC 8446 5.2).
 const LONGEST_UNIT: usize = 5 + (1 << 14) + 256;
 const PIECES_OF_A_UNIT: usize = 15;
 

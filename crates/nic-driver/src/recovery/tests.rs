@@ -1,5 +1,5 @@
-//! What a driver puts on the send ring before a packet that is not the next: looked at there, for a device that works
-//! strictly in order needs no fence, and would not miss one.
+//! The driver's descriptors in front of a packet that is not the next one. The ring itself is examined, because a
+//! device that works strictly in order would not notice a missing fence.
 
 use super::*;
 use nic_engines::EngineConfigs;
@@ -11,7 +11,7 @@ use offload_api::{
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
 
-/// Units of [`RECORD`] bytes, one after the other; the engine changes those from this byte on.
+/// Consecutive units of [`RECORD`] bytes, which the engine changes from this byte on.
 struct Records(u32);
 
 impl RecordSource for Records {
@@ -24,7 +24,7 @@ impl RecordSource for Records {
     }
 }
 
-/// Records filled with PDUs of [`PDU`] bytes that want digests of a context; nothing frames the records.
+/// Records that contain PDUs of [`PDU`] bytes with digests by a context. The records themselves have no context.
 struct Stacked(Handle);
 
 impl RecordSource for Stacked {
@@ -70,11 +70,12 @@ impl Rig {
     }
 
     fn post(&mut self, context: Handle, seq: u32) -> String {
+        // TLS changes every byte, NVMe/TCP only the digest at the end of its unit.
         let touched_from = if context.engine() == engines::TLS { 0 } else { RECORD - 4 };
         self.post_with(seq, [Some(context), None], &Records(touched_from))
     }
 
-    /// Letters for what comes on the ring with a packet: parameters, fence, DUMP, packet.
+    /// Returns a letter for each descriptor of a packet: parameters, fence, DUMP, packet.
     fn post_with(&mut self, seq: u32, contexts: [Option<Handle>; LAYERS], source: &dyn RecordSource) -> String {
         let streams = contexts.map(|context| Some(StreamAsk::whole(context?, seq.into(), 1000)));
         let ask = TxAsk { seq: Seq(seq), streams, ..TxAsk::default() };
@@ -109,6 +110,7 @@ fn a_fence_stands_between_parameters_and_what_goes_by_them() {
     let context = rig.tls();
     assert_eq!(rig.post(context, 0), "PPF.", "a context's first parameters");
     assert_eq!(rig.post(context, 1000), ".");
+    // A retransmission in the same record: the static parameters still hold.
     assert_eq!(rig.post(context, 1000), "PFd.", "the record number is the one it counts from");
     assert_eq!(rig.post(context, 2 * RECORD + 1501), "PPFdd.");
 
@@ -122,7 +124,7 @@ fn a_fence_stands_between_parameters_and_what_goes_by_them() {
     assert_eq!(rig.post(context, RECORD - 1000), "PFdd.", "a digest is in it");
 }
 
-/// Digests first, then records: each context's parameters have taken effect before anything goes by them.
+/// Digests first, then records: each context's parameters take effect before any descriptor that depends on them.
 #[test]
 fn a_fence_stands_behind_the_parameters_of_each_of_two_contexts() {
     let mut rig = Rig::new(TransmitResync::Dump);
@@ -137,7 +139,7 @@ fn a_fence_stands_behind_the_parameters_of_each_of_two_contexts() {
     );
 }
 
-/// Records of 20 bytes that are queued byte by byte, in the end of a unit of [`LONG`] bytes of the layer above.
+/// Records of 20 bytes, queued byte by byte, at the end of a unit of [`LONG`] bytes of the layer above.
 struct Crumbs(Handle);
 
 impl RecordSource for Crumbs {
@@ -157,7 +159,7 @@ impl RecordSource for Crumbs {
     }
 }
 
-/// One record with three units of the layer above in it, of 10 bytes each; software has sealed the second.
+/// A record that contains three units of the layer above, of 10 bytes each. Software has sealed the second one.
 struct Gap(Handle);
 
 impl RecordSource for Gap {
@@ -180,9 +182,10 @@ impl RecordSource for Gap {
 }
 
 impl Rig {
-    /// With an engine from outside that counts units, and a ring with space for one packet that needs all there may be.
+    /// Creates a rig with a counting engine, and a ring with exactly the space for the most expensive packet.
     fn tight() -> (Rig, Handle, Handle) {
         let mut config = NicConfig::default();
+        // A ring of exactly this size fails if any packet needs more.
         config.send_ring = descriptors_at_most(&config, &EngineConfigs::default().engines().descriptions());
         let (device, driver) = crate::tests::driver_with(config, |engines| {
             let number = engines.len() as u8;
@@ -215,7 +218,7 @@ impl Rig {
     }
 }
 
-/// Whatever comes before a packet, it is not more than the ring was asked for.
+/// The descriptors in front of a packet never exceed the requested room.
 #[test]
 fn what_two_contexts_need_at_most_finds_room() {
     let mut posted = 0;
@@ -231,34 +234,35 @@ fn what_two_contexts_need_at_most_finds_room() {
         posted +=
             usize::from(matches!(entries.last(), Some(last) if matches!(last.descriptor, SendDescriptor::Packet(_))));
     }
+    // Most positions must be restored by the device, or the test would only exercise software.
     assert!(posted > 20, "{posted}");
 }
 
-/// The DUMPs of a record bring a unit, and then one that software has sealed: the context of an engine that counts is not
-/// at what comes behind that.
+/// The DUMPs of a record bring a unit, and then one that software has sealed. The context of a counting engine then has
+/// a wrong number for the bytes behind.
 #[test]
 fn a_context_is_not_led_over_a_unit_that_software_sealed() {
     let (mut rig, tls, above) = Rig::tight();
     let contexts = [Some(tls), Some(above)];
-    // Of the third unit, whose context is to stand behind the second.
+    // A packet of the third unit, for a context behind the second unit.
     let Sent::NeedsSoftware(unit) = rig.send(20, 10, contexts, &Gap(above)) else { panic!("the first is DUMPed") };
     assert_eq!((unit.layer, unit.number), (Layer::SECOND, 0));
-    // The record's DUMPs have all three.
+    // The record's DUMPs contain all three units.
     let (mut rig, tls, above) = Rig::tight();
     let Sent::NeedsSoftware(unit) = rig.send(25, 5, [Some(tls), Some(above)], &Gap(above)) else { panic!("the same") };
     assert_eq!((unit.layer, unit.number), (Layer::SECOND, 0));
 }
 
-/// What it costs to send again is counted for the engine whose context it is.
+/// Retransmissions are counted for the engine that owns the context.
 #[test]
 fn recoveries_are_counted_by_engine() {
     let mut rig = Rig::new(TransmitResync::Dump);
     let (tls, nvme) = (rig.tls(), rig.driver.nvme().unwrap().add_transmit(&flow()).unwrap());
-    // Begun, again from byte 1000 on, and from byte 1501 of another record.
+    // Started, restarted at byte 1000, and at byte 1501 of another record.
     for seq in [0, 1000, 1000, 2 * RECORD + 1501] {
         rig.post(tls, seq);
     }
-    // Begun at the packet with the digest, and that again.
+    // Started at the packet with the digest, and restarted there.
     for _ in 0..2 {
         rig.post(nvme, RECORD - 1000);
     }
@@ -293,7 +297,7 @@ fn recoveries_are_counted_by_engine() {
     assert_eq!(rig.driver.context_counters(engines::TLS).next_record, 2);
 }
 
-/// Handles come from protocols: one of an engine that there is not is refused like any that is gone.
+/// Handles come from protocols. A handle of an unknown engine is refused like one of a removed context.
 #[test]
 fn a_context_of_no_engine_is_gone() {
     let mut rig = Rig::new(TransmitResync::Dump);
@@ -303,7 +307,7 @@ fn a_context_of_no_engine_is_gone() {
     assert_eq!(lost, Sent::Dropped(DropReason::DeviceGone));
 }
 
-/// 3 for the context, 12 MTUs of the longest record, 15 pieces, the packet and what follows it.
+/// The maximum is 3 for the context, 12 MTUs of the longest record, 15 pieces, the packet, and the bytes ahead.
 #[test]
 fn a_packet_takes_no_more_of_the_ring_than_it_may_need() {
     let engines = EngineConfigs::default().engines().descriptions();
@@ -321,7 +325,7 @@ impl RecordSource for Lost {
     fn pieces(&self, _: Layer, _: u64, _: u64, _: &mut dyn FnMut(QueuedBytes)) {}
 }
 
-/// A transport that knows units, and has none of their bytes.
+/// A transport that knows units, but has no bytes.
 struct Torn;
 
 impl RecordSource for Torn {

@@ -1,14 +1,14 @@
-//! What keeps the time: a table of each metered thread, and the report that they add up to.
+//! Metering of CPU time: one table per metered thread, summed in a report.
 //!
-//! A thread keeps ticks of the cycle counter by domain and work. Totals come from the thread's CPU time, which a
-//! preempted or parked thread does not spend; the ticks only say how to share it out. The counter does not stop for a
-//! thread that waits for its turn, so behind every span long enough to hide that, the thread's CPU time says how much
-//! was spent: a thread that was preempted is not charged for those that ran meanwhile.
+//! A thread counts ticks of the cycle counter by domain and work. The total comes from the thread's CPU time, and the
+//! ticks only divide it. The cycle counter does not stop while a thread is preempted. After every span that is long
+//! enough to contain a preemption, the meter therefore reads the thread's CPU time and removes the ticks in which the
+//! thread did not run.
 //!
-//! Opening or closing a scope reads the counter, some 20 ns, which is as much as some of what is measured. A thread
-//! finds out when it attaches what that takes at least, and charges so much of every scope to [`Domain::Outside`].
+//! Opening or closing a scope reads the counter, which takes some 20 ns and can exceed the measured work. On attaching,
+//! the thread measures this overhead and charges it to [`Domain::Outside`] for every scope.
 //!
-//! Invariant: at every moment exactly one (domain, work) slot of a metered thread is running.
+//! Invariant: at any moment exactly one (domain, work) slot of a metered thread is running.
 
 use super::{Domain, WORKS, Work, work};
 use core::cell::RefCell;
@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// Collects the time of every thread attached to it.
+/// A meter that collects the CPU time of every attached thread.
 ///
 /// ```
 /// use offload_base::cost::{self, Domain, Meter, Work};
@@ -42,7 +42,7 @@ pub struct Meter {
 #[derive(Debug, Default)]
 struct Shared {
     report: Mutex<Report>,
-    /// Moves when everything so far is to be forgotten.
+    /// Generation of the tables. Incremented to discard all measurements so far.
     round: AtomicU64,
 }
 
@@ -53,18 +53,20 @@ impl Shared {
 }
 
 impl Meter {
-    /// A meter with nothing on it.
+    /// Creates a meter without measurements.
     pub fn new() -> Meter {
         Meter::default()
     }
 
-    /// Meters this thread until the guard is dropped; scopes opened outside of it do not count.
+    /// Meters this thread until the guard is dropped. Scopes opened before are ignored.
     ///
     /// # Panics
-    /// If this thread is being metered already.
+    /// If this thread is already metered.
     pub fn attach(&self) -> Attached {
+        // The slot starts as `Outside`, because scopes opened before the attachment have no record to return
+        // to.
         LOCAL.with_borrow_mut(|local| {
-            assert!(local.is_none(), "a thread is metered once at a time");
+            assert!(local.is_none(), "this thread is metered already");
             *local = Some(Local {
                 ticks: Table::default(),
                 running: OUTSIDE,
@@ -77,7 +79,7 @@ impl Meter {
                 own: 0,
             });
         });
-        // As any other code does it, through the thread's variable.
+        // The calibration uses the same thread-local path as any metered code.
         let own = (0..CALIBRATIONS).map(|_| {
             drop(work(Work::Stack));
             let begin = ticks();
@@ -95,26 +97,27 @@ impl Meter {
         Attached { thread_bound: PhantomData }
     }
 
-    /// Forgets everything so far, on every thread: what a run did before the part that is of interest. A thread
-    /// in the middle of a scope forgets that scope's past when it opens or closes the next.
+    /// Discards all measurements so far, on every thread, such as the warm-up of a benchmark. A thread inside a scope
+    /// discards that scope's past when it opens or closes its next scope.
     pub fn restart(&self) {
         let mut report = self.shared.report();
         *report = Report::default();
         self.shared.round.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What the threads that have detached since the last call of [`Meter::take`] spent.
+    /// Returns the time of the threads that have detached since the last call of [`Meter::take`].
     pub fn report(&self) -> Report {
         self.shared.report().clone()
     }
 
-    /// The report, leaving an empty one.
+    /// Takes the report, and leaves an empty one.
     pub fn take(&self) -> Report {
         core::mem::take(&mut self.shared.report())
     }
 }
 
-/// Keeps the thread metered; adds its time to the meter when dropped. See [`Meter`] for an example.
+/// A guard that keeps the thread metered. Dropping it adds the thread's time to the meter. See [`Meter`] for an
+/// example.
 #[derive(Debug)]
 pub struct Attached {
     thread_bound: PhantomData<*const ()>,
@@ -128,7 +131,8 @@ impl Drop for Attached {
     }
 }
 
-/// Charges what ran on this thread, and starts what `next` makes of its domain; gives what ran, if the thread is metered.
+/// Charges the running slot and starts the one that `next` derives from its domain. Returns the previous slot, or
+/// `None` if the thread is not metered.
 pub(super) fn open(next: impl FnOnce(Domain) -> (Domain, Work)) -> Option<Slot> {
     LOCAL.with_borrow_mut(|local| {
         local.as_mut().map(|local| {
@@ -138,7 +142,7 @@ pub(super) fn open(next: impl FnOnce(Domain) -> (Domain, Work)) -> Option<Slot> 
     })
 }
 
-/// Charges what ran, and goes on with `outer`.
+/// Charges the running slot and resumes `outer`.
 pub(super) fn close(outer: Slot) {
     LOCAL.with_borrow_mut(|local| {
         if let Some(local) = local {
@@ -147,10 +151,11 @@ pub(super) fn close(outer: Slot) {
     });
 }
 
-/// As [`park`](super::park).
+/// Implements [`park`](super::park).
 pub(super) fn park() {
     LOCAL.with_borrow_mut(|local| {
         if let Some(local) = local
+            // A runtime may park twice in a row. The slot before the first park is the one to resume.
             && local.before_park.is_none()
         {
             local.before_park = Some(local.run(Slot { domain: Domain::Parked, work: Work::Stack }));
@@ -158,7 +163,7 @@ pub(super) fn park() {
     });
 }
 
-/// As [`unpark`](super::unpark).
+/// Implements [`unpark`](super::unpark).
 pub(super) fn unpark() {
     LOCAL.with_borrow_mut(|local| {
         if let Some(local) = local
@@ -178,25 +183,25 @@ pub struct Report {
 }
 
 impl Report {
-    /// The CPU time `domain` spent on `work`.
+    /// Returns the CPU time that `domain` spent on `work`.
     pub fn cpu(&self, domain: Domain, work: Work) -> Duration {
         Duration::from_nanos(self.nanos.get(Slot { domain, work }) as u64)
     }
 
-    /// The CPU time `domain` spent in all, the application's own left out.
+    /// Returns the CPU time of `domain` without the application's own work.
     pub fn total(&self, domain: Domain) -> Duration {
         WORKS.iter().filter(|work| **work != Work::Application).map(|work| self.cpu(domain, *work)).sum()
     }
 }
 
-/// What runs.
+/// A pair of domain and work, the unit of charging.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     domain: Domain,
     work: Work,
 }
 
-/// One value for each slot; grows with the highest domain used.
+/// One value per slot. The table grows with the highest domain in use.
 #[derive(Clone, Debug, Default)]
 struct Table<T> {
     rows: Vec<[T; WORKS.len()]>,
@@ -230,33 +235,35 @@ const PARKED_ROW: usize = 1;
 
 const OUTSIDE: Slot = Slot { domain: Domain::Outside, work: Work::Stack };
 
-/// How often [`Meter::attach`] looks what the meter itself takes; the least counts, for an interrupt only adds.
+/// Calibration rounds in [`Meter::attach`]. The minimum counts, because an interrupt only adds time.
 const CALIBRATIONS: u32 = 16;
 
-/// Scopes opened and closed for each look.
+/// Scopes opened and closed in each calibration round.
 const CALIBRATION_SCOPES: u64 = 64;
 
-/// What a metered thread keeps.
+/// The measurements of one metered thread.
 struct Local {
     ticks: Table<u64>,
     running: Slot,
     before_park: Option<Slot>,
+    /// Ticks at the start of the running slot.
     since: u64,
     cpu_at_start: Duration,
-    /// When the thread's CPU time was last held against the counter.
+    /// The last comparison of the counter with the thread's CPU time.
     asked: Asked,
     round: u64,
     shared: Arc<Shared>,
-    /// Ticks from one change of the slot to the next with nothing between: the meter's own.
+    /// Ticks between two slot changes without work in between: the meter's overhead.
     own: u64,
 }
 
 impl Local {
-    /// Charges the slot that ran, starts `next`, and returns the one that ran.
+    /// Charges the running slot, starts `next`, and returns the previous slot.
     fn run(&mut self, next: Slot) -> Slot {
         let now = ticks();
         let round = self.shared.round.load(Ordering::Relaxed);
         if round != self.round {
+            // The meter was restarted: older ticks, and the span that is still open, must not reach the new report.
             self.round = round;
             self.ticks = Table::default();
             self.asked = Asked::now();
@@ -265,7 +272,8 @@ impl Local {
         }
         let mut passed = now.saturating_sub(self.since);
         if passed > LONG {
-            // Asking is a call to the kernel, where a thread whose time is up is stopped; so the span is up to the answer.
+            // The sample is a system call, during which a thread with an expired time slice is preempted. The span
+            // therefore ends after the sample.
             let asked = Asked::now();
             passed = asked.ticks.saturating_sub(self.since).saturating_sub(asked.not_spent_since(&self.asked));
             self.since = asked.ticks;
@@ -279,17 +287,20 @@ impl Local {
         core::mem::replace(&mut self.running, next)
     }
 
-    /// Shares the thread's CPU time out over the slots, parked time apart, and adds it to the meter.
+    /// Divides the thread's CPU time over the slots, without the parked one, and adds the result to the meter.
     fn settle(mut self) {
         self.run(OUTSIDE);
+        // The system measures the CPU time exactly; the ticks only give the proportions.
         let cpu = (thread_cpu_time() - self.cpu_at_start).as_nanos() as f64;
         let charged = |row: usize| row != PARKED_ROW;
         let total: u64 =
             self.ticks.rows.iter().enumerate().filter(|(row, _)| charged(*row)).flat_map(|(_, row)| row).sum();
+        // No tick was counted, so there is no proportion by which to divide the CPU time.
         if total == 0 {
             return;
         }
         let mut report = self.shared.report();
+        // The report grows to the highest domain of any thread.
         if report.nanos.rows.len() < self.ticks.rows.len() {
             report.nanos.rows.resize(self.ticks.rows.len(), Default::default());
         }
@@ -301,7 +312,7 @@ impl Local {
     }
 }
 
-/// The counter and the thread's CPU time at one moment.
+/// A sample of the counter and of the thread's CPU time at one moment.
 struct Asked {
     ticks: u64,
     cpu: Duration,
@@ -312,18 +323,19 @@ impl Asked {
         Asked { cpu: thread_cpu_time(), ticks: ticks() }
     }
 
-    /// The ticks since `earlier` in which the thread did not run.
+    /// Returns the ticks since `earlier` in which the thread did not run.
     fn not_spent_since(&self, earlier: &Asked) -> u64 {
+        // Saturating, because counters of different cores may differ slightly after a migration.
         let ticks = self.ticks.saturating_sub(earlier.ticks);
         let passed = CLOCK.delta_as_nanos(earlier.ticks, self.ticks) as f64;
         let spent = self.cpu.saturating_sub(earlier.cpu).as_nanos() as f64;
-        // A share of the ticks: how long one takes is for the clock to know.
+        // Computed as a share of the ticks, so that the length of a tick need not be known here.
         (ticks as f64 * (1.0 - spent / passed).max(0.0)) as u64
     }
 }
 
-/// Ticks that a thread that runs is through with sooner, nearly always, and one that was preempted is not: tens of
-/// microseconds.
+/// Ticks after which a span may contain a preemption: tens of microseconds. Spans of a running thread are nearly always
+/// shorter.
 const LONG: u64 = 100_000;
 
 static CLOCK: LazyLock<quanta::Clock> = LazyLock::new(quanta::Clock::new);
@@ -428,13 +440,13 @@ mod tests {
         };
         let attached = Meter::new().attach();
         let (mut host_at_park, mut host_at_unpark, mut parked) = (0, 0, 0);
-        unpark(); // nothing to end
+        unpark(); // not parked: ignored
         {
             let _host = domain(Domain::Host(0));
             let _crypto = work(Work::Crypto);
             spin(100_000);
             park();
-            park(); // once is enough
+            park(); // already parked: ignored
             slots(&mut host_at_park, &mut parked);
             spin(100_000);
             unpark();

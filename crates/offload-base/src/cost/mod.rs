@@ -1,11 +1,11 @@
-//! The cost meter: which domain the CPU time went to, and for what kind of work.
+//! The cost meter: CPU time by domain and by kind of work.
 //!
-//! Code opens a scope where the kind of work changes; the driver of hosts, devices and wires opens a scope for
-//! the domain. With the feature `meter` a `Meter` collects the time of the threads that are attached to it; on
-//! any other thread a scope is one load and a branch. Without the feature a scope is nothing at all, and a `Meter` has no
-//! value, so that code which takes an `Option` of one needs no condition.
+//! Code opens a scope where the kind of work changes. The code that drives hosts, devices and wires opens a scope for
+//! the domain. With the feature `meter`, a `Meter` collects the time of its attached threads; on any other thread a
+//! scope costs one load and one branch. Without the feature a scope is empty, and `Meter` is a type without values, so
+//! code that takes an `Option<Meter>` compiles unconditionally.
 //!
-//! `meter`: what keeps the time.
+//! `meter`: the measurement itself.
 
 #[cfg(feature = "meter")]
 mod meter;
@@ -17,49 +17,49 @@ pub use unmetered::{Attached, Meter};
 
 use core::marker::PhantomData;
 
-/// Whose time it is. Domains are charged, not crates: a driver's time is its host's.
+/// The owner of CPU time. Domains are charged, not crates: a driver's time belongs to its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Domain {
-    /// Nobody's: the executor, the harness, an application's own sums.
+    /// Work outside the simulation: the executor, the harness, an application's own computation.
     Outside,
     /// A host, by its number in the testbed.
     Host(u8),
     /// A device, by its number in the testbed.
     Device(u8),
-    /// The wires and whatever is attached to them.
+    /// The wires and their attachments.
     Wire,
-    /// A real thread waiting for something to do. Not charged.
+    /// A real thread that waits for work. Not charged.
     Parked,
 }
 
-/// What kind of work it is.
+/// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Work {
-    /// TCP/IP, the driver and everything not named below.
+    /// TCP/IP, the driver and everything not listed below.
     Stack,
-    /// Moving payload from one place to another.
+    /// Copying payload.
     Copy,
-    /// Making and taking apart records and PDUs.
+    /// Building and parsing records and PDUs.
     Framing,
-    /// Encrypting, decrypting, authenticating.
+    /// Encryption, decryption and authentication.
     Crypto,
-    /// Checking or making digests.
+    /// Computing or verifying digests.
     Digest,
-    /// The application's own: making the data, hashing what arrived.
+    /// The application's own work: generating data, hashing received data.
     Application,
 }
 
-/// All kinds of work, in the order of their declaration.
+/// All kinds of work, in the order of declaration.
 pub const WORKS: [Work; 6] = [Work::Stack, Work::Copy, Work::Framing, Work::Crypto, Work::Digest, Work::Application];
 
 #[cfg(not(feature = "meter"))]
 mod unmetered {
-    /// A meter, of which there is no value in a build without the feature `meter`.
+    /// A meter. It has no values in a build without the feature `meter`.
     #[derive(Clone, Copy, Debug)]
     pub enum Meter {}
 
-    /// The attachment of a thread to a [`Meter`].
+    /// A guard that keeps a thread metered. It has no values without the feature `meter`.
     #[derive(Debug)]
     pub enum Attached {}
 
@@ -71,36 +71,36 @@ mod unmetered {
     }
 }
 
-/// From here to the end of the guard's life the time is `domain`'s; its work starts as [`Work::Stack`].
+/// Charges the time until the guard is dropped to `domain`. The kind of work starts as [`Work::Stack`].
 ///
 /// ```
 /// use offload_base::cost::{self, Domain};
 ///
-/// let _device = cost::domain(Domain::Device(0)); // on a thread that is not metered: nothing happens
+/// let _device = cost::domain(Domain::Device(0)); // without effect on a thread that is not metered
 /// ```
 pub fn domain(domain: Domain) -> Scope {
     Scope::open(|_| (domain, Work::Stack))
 }
 
-/// From here to the end of the guard's life the time is spent on `work`, in the same domain.
+/// Charges the time until the guard is dropped to `work`, in the current domain.
 ///
 /// ```
 /// use offload_base::cost::{self, Domain, Work};
 ///
 /// let _host = cost::domain(Domain::Host(0));
-/// let _copy = cost::work(Work::Copy); // the host's, if the thread is metered
+/// let _copy = cost::work(Work::Copy); // charged to the host, if the thread is metered
 /// ```
 pub fn work(work: Work) -> Scope {
     Scope::open(|running| (running, work))
 }
 
-/// From here to [`unpark`] this thread waits for something to do, and nobody is charged. For a runtime's hooks
-/// around its waits, which cannot keep a guard; code that can opens [`Domain::Parked`] as a scope.
+/// Stops charging this thread until [`unpark`]. For a runtime's hooks around its waits, which cannot keep a guard.
+/// Other code opens [`Domain::Parked`] as a scope.
 ///
 /// ```
 /// use offload_base::cost;
 ///
-/// cost::park(); // on a thread that is not metered: nothing happens
+/// cost::park(); // without effect on a thread that is not metered
 /// cost::unpark();
 /// ```
 pub fn park() {
@@ -108,7 +108,7 @@ pub fn park() {
     meter::park();
 }
 
-/// Ends what [`park`] began; without it, nothing. Scopes opened in between must be closed by now.
+/// Ends a [`park`]; without one, does nothing. Scopes opened since must be closed by now.
 ///
 /// See [`park`] for an example.
 pub fn unpark() {
@@ -116,7 +116,7 @@ pub fn unpark() {
     meter::unpark();
 }
 
-/// An open scope. Scopes close in the reverse order of their opening.
+/// An open scope. Scopes close in the reverse order of opening.
 ///
 /// See [`domain`] for an example.
 #[derive(Debug)]
@@ -128,13 +128,13 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Opens a scope, whose domain and work `next` makes of the domain that runs.
+    /// Opens a scope. `next` maps the running domain to the scope's domain and work.
     #[cfg(feature = "meter")]
     fn open(next: impl FnOnce(Domain) -> (Domain, Work)) -> Scope {
         Scope { outer: meter::open(next), thread_bound: PhantomData }
     }
 
-    /// No thread is metered.
+    /// Opens a scope that measures nothing.
     #[cfg(not(feature = "meter"))]
     fn open(_: impl FnOnce(Domain) -> (Domain, Work)) -> Scope {
         Scope { thread_bound: PhantomData }

@@ -1,4 +1,4 @@
-//! Published vectors and any packet: one program, for one is built and linked sooner than many.
+//! Published vectors and random packets, in one program, because one program links faster than several.
 
 mod vectors;
 mod wrapping;

@@ -1,5 +1,5 @@
 //! Published vectors: RFC 7634 appendix A, and draft-mcgrew-gcm-test-01 for AES-GCM (RFC 4106) and GMAC (RFC 4543).
-//! Their packets are opened, and with any bit of them changed are not.
+//! Their packets can be opened, but not after a change of any bit.
 use offload_api::{Direction, EspKey, EspSuite, SaParams};
 use offload_esp::{Cipher, EspAt, OpenError, Trailer};
 use offload_formats::IpView;
@@ -34,7 +34,7 @@ impl Vector {
         Cipher::new(&self.sa())
     }
 
-    /// Ethernet and IP headers, which do not matter, then ESP.
+    /// Builds a frame of arbitrary Ethernet and IP headers, and ESP.
     fn frame(&self) -> (Vec<u8>, EspAt) {
         let mut frame = vec![0; 12];
         frame.extend_from_slice(&[8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 50, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
@@ -58,7 +58,7 @@ impl Vector {
         let [.., pad_length, next_header] = plain[..] else { panic!("a trailer is two bytes") };
         assert_eq!(trailer, Trailer { payload: plain.len() - 2 - usize::from(pad_length), next_header });
 
-        // Every byte counts.
+        // A change of any byte is detected.
         let length = frame.len();
         for at_byte in 34..length {
             let (mut frame, _) = self.frame();

@@ -1,4 +1,5 @@
-//! Any packet, any SA: what is wrapped can be unwrapped, and is on the wire as RFC 4303 has it; garbage is refused.
+//! Random packets and SAs: an encapsulated packet can be opened, and has the wire format of RFC 4303. Garbage is
+//! refused.
 
 use bytes::BytesMut;
 use core::net::IpAddr;
@@ -16,7 +17,7 @@ fn address(v6: bool, host: u8) -> IpAddr {
     if v6 { [0xfd00, 0, 0, 0, 0, 0, 0, u16::from(host)].into() } else { [10, 0, 0, host].into() }
 }
 
-/// A frame with a UDP datagram, or with something in UDP's place.
+/// A frame with a UDP datagram, or with arbitrary bytes in place of UDP.
 fn plain_frame(v6: bool, class: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     if v6 {
@@ -67,13 +68,13 @@ proptest! {
         let mut frame = BytesMut::new();
         outer.wrap(&cipher, &plain, number, &mut frame);
 
-        // As long as promised, and no longer than what fits.
+        // The size equals the predicted size, and the largest packet that fits.
         prop_assert_eq!(frame.len() - 14, outer.wrapped_len(plain.len() - 14));
         let most = outer.plain_len(frame.len() - 14);
         prop_assert!(most >= plain.len() - 14 && outer.wrapped_len(most) <= frame.len() - 14);
         prop_assert!(outer.wrapped_len(most + 1) > frame.len() - 14);
 
-        // Headers as others read them.
+        // Headers are parsed by an independent implementation.
         let packet = ip_packet(&frame).unwrap();
         let (protocol, text) = if outer_v6 {
             let ip = Ipv6Packet::new_checked(packet).unwrap();
@@ -95,7 +96,7 @@ proptest! {
             prop_assert!(!frame.windows(16).any(|window| payload.windows(16).any(|plain| plain == window)));
         }
 
-        // There and back. Padding that Ethernet puts behind short packets does not matter.
+        // In both directions. Ethernet padding behind short packets has no effect.
         frame.extend_from_slice(&[0; 7]);
         let at = EspAt::find(&frame).unwrap();
         prop_assert_eq!((at.spi, at.low, at.udp), (sa.spi, number as u32, udp));
@@ -137,9 +138,10 @@ fn round_trip(sa: &SaParams, plain: &[u8], outer_class: Option<u8>) -> Result<By
     unwrap(frame, &at, &trailer, sa)
 }
 
-/// RFC 6040 figure 4, all of it: arriving inner header, arriving outer header, outgoing.
+/// RFC 6040 figure 4 completely: arriving inner header, arriving outer header, outgoing header.
 #[test]
 fn ecn_is_passed_on() {
+    // No ECN field has this value.
     const DROP: u8 = 0xff;
     let figure = [
         // outer:  Not-ECT ECT(1) ECT(0) CE
@@ -166,7 +168,8 @@ fn ecn_is_passed_on() {
     }
 }
 
-/// As Linux's `noecn` has it, what comes out of the tunnel keeps what it had; and `decap-dscp` gives it the outer DSCP.
+/// Like with Linux's `noecn`, an inner packet keeps its ECN field; with `decap-dscp`, the inner packet gets the outer
+/// DSCP.
 #[test]
 fn ecn_and_dscp_come_out_as_the_sa_says() {
     let tunnel = sa(EspSuite::Aes128Gcm, EspMode::Tunnel, false, false, false);
@@ -226,14 +229,14 @@ fn fragments_and_dummies_are_told_apart() {
     assert_eq!(round_trip(&transport, &dummy, None).unwrap_err(), UnwrapError::Dummy);
 }
 
-/// RFC 4303 2.4: 1, 2, 3 and on; of any length.
+/// RFC 4303 2.4: 1, 2, 3 and so on, of any length.
 #[test]
 fn padding_is_looked_at() {
     for suite in SUITES {
         let sa = sa(suite, EspMode::Tunnel, false, true, false);
         let (cipher, plain) = (Cipher::new(&sa), plain_frame(false, 0, b"12345678"));
         let opened = |padding: &[u8]| {
-            // Padding of the peer's own making is part of the payload to a sealer that adds none.
+            // Padding by the peer is part of the payload for a sealer that adds no padding.
             let mut frame = BytesMut::new();
             let outer = Outer::for_packet(&sa, &plain[14..]).unwrap();
             outer.write_headers(&plain, &mut frame);
@@ -246,7 +249,7 @@ fn padding_is_looked_at() {
             let total = (frame.len() - 14) as u16;
             frame[16..18].copy_from_slice(&total.to_be_bytes());
             let at = EspAt::find(&frame).unwrap();
-            // The trailer of the sealer's own is taken off by hand.
+            // The sealer's own trailer is removed by hand.
             cipher.open(&mut frame, &at, 1).unwrap();
             Trailer::read(&frame, &EspAt { end: at.end - 2, ..at })
         };

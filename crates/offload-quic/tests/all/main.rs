@@ -1,4 +1,5 @@
-//! Published vectors and others' code: one program, for one is built and linked sooner than many.
+//! Published vectors, and comparison with other implementations, in one program, because one program links faster than
+//! several.
 
 mod peers;
 mod vectors;

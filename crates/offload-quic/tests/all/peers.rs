@@ -1,4 +1,4 @@
-//! Beside rustls and ring, packet for packet, and AES-256's masks and CCM beside what the ciphers' own definitions say.
+//! Comparison with rustls and ring, packet by packet, and of masks and CCM with their definitions.
 
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use offload_api::QuicCipher;
@@ -8,7 +8,7 @@ use ring::aead;
 use rustls::crypto::cipher::{AeadKey, Iv};
 use rustls::crypto::ring::cipher_suite;
 
-/// What others make of a packet: encrypted with the tag behind it, and masked.
+/// Seals a packet with other implementations: encrypts, appends the tag, and masks.
 fn of_others(secret: &Secret, plain: &[u8], number_at: usize, path: u32, number: u64) -> Vec<u8> {
     let (key, header_key) = (secret.key(), secret.header());
     let payload_at = number_at + usize::from(plain[0] & 3) + 1;
@@ -17,7 +17,7 @@ fn of_others(secret: &Secret, plain: &[u8], number_at: usize, path: u32, number:
     let suite = match secret.cipher() {
         QuicCipher::Aes256Gcm => Some(cipher_suite::TLS13_AES_256_GCM_SHA384),
         QuicCipher::ChaCha20Poly1305 => Some(cipher_suite::TLS13_CHACHA20_POLY1305_SHA256),
-        // rustls takes a key of 16 bytes from nobody but itself.
+        // rustls accepts 16-byte keys only from its own derivation.
         _ => None,
     };
     let tag: [u8; 16] = match suite {
@@ -51,7 +51,7 @@ fn of_others(secret: &Secret, plain: &[u8], number_at: usize, path: u32, number:
     packet
 }
 
-/// None is left out: each cipher, length of the number and of the connection ID.
+/// All combinations of cipher, length of the number, and length of the connection ID.
 #[test]
 fn every_shape_of_packet_is_sealed_and_opened() {
     for cipher in QuicCipher::ALL {
@@ -82,7 +82,7 @@ fn secret_of(cipher: QuicCipher, seed: [u8; 32]) -> Secret {
     Secret::new(cipher, &seed.iter().cycle().take(bytes).copied().collect::<Vec<_>>()).unwrap()
 }
 
-/// A plain packet, with room for its tag.
+/// Builds a plain packet with room for its tag.
 fn plain(first: u8, cid: &[u8], number: u64, payload: &[u8]) -> Vec<u8> {
     let bytes = usize::from(first & 3) + 1;
     [&[first & 0x7f], cid, &number.to_be_bytes()[8 - bytes..], payload, &[0; 16]].concat()
@@ -108,7 +108,7 @@ proptest! {
         let tag_at = theirs.len() - 16;
         prop_assert_eq!(&ours, &theirs);
 
-        // And back: a step below, and one above.
+        // In the other direction, with the largest opened number just below, far below, and equal.
         for largest in [number.checked_sub(1), number.checked_sub(100), Some(number)] {
             let header = Unmasked::read(&secret.header_key(), &ours, number_at).unwrap();
             prop_assert_eq!(header.key_phase(), first & 4 != 0);
@@ -138,8 +138,9 @@ proptest! {
         let came = packet.clone();
         let header = Unmasked::read(&header_key, &packet, 1 + cid.len()).unwrap();
         let opened = header.open(&key, &mut packet, 0, header.number(Some(number - 1)));
-        // A bit of the number may be one that says the same of the packet: never.
+        // A change of the number's length bits never yields the same number.
         prop_assert_eq!(opened, Err(OpenError::Tag));
+        // The payload may be garbage after a failure, but the header must allow another attempt.
         prop_assert_eq!(&packet[..header.payload_at()], &came[..header.payload_at()], "the header is as it came");
     }
 
@@ -153,7 +154,7 @@ proptest! {
         prop_assert_eq!(Unmasked::read(&secret.header_key(), &packet, 1 + cid).is_ok(), fits);
     }
 
-    /// RFC 9001 5.4.3: the mask is what AES makes of the sample.
+    /// RFC 9001 5.4.3: the mask is the sample encrypted with AES.
     #[test]
     fn masks_are_aes_of_the_sample(key: [u8; 32], sample: [u8; 16]) {
         let header_key = |cipher, key: &[u8]| {
@@ -170,7 +171,7 @@ proptest! {
         }
     }
 
-    /// CCM from AES alone, as RFC 3610 2 and RFC 5116 5.3 define it: L is 3, M is 16.
+    /// CCM built from AES alone, as defined by RFC 3610 2 and RFC 5116 5.3: L is 3, M is 16.
     #[test]
     fn ccm_is_what_rfc_3610_says(
         seed: [u8; 32],

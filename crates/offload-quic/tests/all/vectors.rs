@@ -1,4 +1,4 @@
-//! Published vectors, RFC 9001 A.2, A.3 and A.5, and packets under AES-CCM that others made.
+//! Published vectors of RFC 9001 A.2, A.3 and A.5, and AES-CCM packets made by other programs.
 
 use offload_api::{QuicCipher, QuicHeaderKey, QuicKey};
 use offload_quic::{HeaderKey, PacketKey, Secret, Unmasked, seal};
@@ -8,7 +8,7 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// RFC 9001 A.5: the one packet with a short header in any RFC.
+/// RFC 9001 A.5: the only short-header packet in any RFC.
 #[test]
 fn the_short_header_packet() {
     let secret = hex("9ac312a7f877468ebe69422748ad00a15443f18203a07d6060f688f30f21632b");
@@ -25,13 +25,14 @@ fn the_short_header_packet() {
     let header = Unmasked::read(&header_key, &packet, 1).unwrap();
     assert_eq!((header.number(Some(654_360_000)), header.payload_at(), header.key_phase()), (654_360_564, 4, false));
     let number = header.number(Some(654_360_000));
+    // Path and number enter the nonce, so a wrong one must make the tag fail.
     assert!(header.open(&key, &mut packet.clone(), 1, number).is_err(), "another path");
     assert!(header.open(&key, &mut packet.clone(), 0, number + 1).is_err(), "another number");
     header.open(&key, &mut packet, 0, number).unwrap();
     assert_eq!(packet[..5], hex("4200bff401"));
 }
 
-/// The same test's "quic ku".
+/// The "quic ku" secret of the same example.
 #[test]
 fn the_next_generation() {
     let secret = hex("9ac312a7f877468ebe69422748ad00a15443f18203a07d6060f688f30f21632b");
@@ -53,7 +54,7 @@ fn the_masks_of_initial_packets() {
     }
 }
 
-/// RFC 9001 A.3: AES-128-GCM over the server's Initial, whose header is plain here.
+/// RFC 9001 A.3: AES-128-GCM over the server's Initial, with a plain header.
 #[test]
 fn the_payload_of_the_servers_initial_packet() {
     let key = QuicKey::new(
@@ -73,8 +74,8 @@ fn the_payload_of_the_servers_initial_packet() {
     assert_eq!([&payload[..], &tag].concat(), sealed);
 }
 
-/// AES-128-CCM, for which no RFC has a packet and rustls no suite: two that OpenSSL's made, by way of Python's `cryptography` (`AESCCM`,
-/// AES in ECB, HMAC), the second on path 3.
+/// AES-128-CCM, for which no RFC has a packet, and rustls no suite: two packets made by OpenSSL through Python's
+/// `cryptography` (`AESCCM`, AES in ECB mode, HMAC), the second on path 3.
 #[test]
 fn packets_that_another_ccm_sealed() {
     let bytes: Vec<u8> = (0..32).collect();

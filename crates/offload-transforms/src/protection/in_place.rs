@@ -1,13 +1,14 @@
-//! Protection information where blocks have it behind them already, made or verified run by run, as their bytes pass.
+//! Protection information in place: data that already have room for it behind each block are completed or verified in
+//! runs, as they pass.
 //!
-//! Invariant: what becomes of a block does not depend on how it was cut into runs.
+//! Invariant: the result for a block does not depend on how the block was cut into runs.
 
 use super::{Block, Check, Format, Mismatch, Place, Protection, Sum, Tags};
 use crate::{SpecError, Way};
 use thiserror::Error;
 
-/// What makes protection information, or verifies it, in data that have places for it: [`Way::Apply`] writes it there,
-/// [`Way::Undo`] verifies it and leaves it.
+/// A processor of protection information in place. [`Way::Apply`] writes the information, [`Way::Undo`] verifies it and
+/// leaves it unchanged.
 ///
 /// ```
 /// use offload_transforms::Way;
@@ -16,12 +17,12 @@ use thiserror::Error;
 /// let protection = InPlace::new(Format::default(), Check::ALL, 0)?;
 /// let mut blocks = [7; 2 * 520];
 /// protection.run(Way::Apply, 100, 0, &mut Progress::default(), &mut blocks)?; // LBAs 100 and 101
-/// // As it arrives, in two packets.
+/// // Arrives in two packets.
 /// let (head, tail) = blocks.split_at_mut(320);
 /// let mut progress = Progress::default();
 /// protection.run(Way::Undo, 100, 0, &mut progress, head)?;
 /// protection.run(Way::Undo, 100, 320, &mut progress, tail)?;
-/// // Without the first packet nothing can be said of the block that the second begins in.
+/// // Without the first packet, the block in which the second packet begins cannot be verified.
 /// let alone = protection.run(Way::Undo, 100, 320, &mut Progress::default(), tail);
 /// assert_eq!(alone, Err(RunFault::BeginningUnseen));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -33,34 +34,35 @@ pub struct InPlace {
     reference: u64,
 }
 
-/// Where the runs of a transfer are: how far they have come, and the guard so far. See [`InPlace`] for an example.
+/// The progress of a transfer's runs: the position, and the guard so far. See [`InPlace`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// In the first transfer's bytes, and the LBA that those begin with.
+    /// Position in the transfer, and the LBA of its first block.
     to: (u64, u64),
+    /// State of the guard over the block so far.
     sum: u64,
 }
 
-/// Why a run did not pass. See [`InPlace`] for an example.
+/// The reason that a run failed. See [`InPlace`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RunFault {
-    /// The data are not what was written, or not from there.
+    /// The data, or their location, do not match the protection information.
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
-    /// It begins within a block whose beginning did not come right before.
+    /// The run begins within a block, but not where the last run ended.
     #[error("the run begins within a block, and not where the last one ended")]
     BeginningUnseen,
-    /// It ends within protection information: runs are to be cut elsewhere.
+    /// The run ends within protection information. Runs must be cut elsewhere.
     #[error("the run ends within protection information")]
     TagsCut,
 }
 
 impl Progress {
-    /// Bytes that it takes to remember it.
+    /// Size of a saved progress in bytes.
     pub const BYTES: usize = 24;
 
-    /// It, to be remembered.
+    /// Saves the progress as bytes.
     pub fn to_bytes(self) -> [u8; Progress::BYTES] {
         let mut bytes = [0; Progress::BYTES];
         let values = [self.to.0, self.to.1, self.sum];
@@ -68,7 +70,7 @@ impl Progress {
         bytes
     }
 
-    /// What [`to_bytes`](Self::to_bytes) gave.
+    /// Restores the progress from the bytes of [`to_bytes`](Self::to_bytes).
     ///
     /// ```
     /// use offload_transforms::protection::Progress;
@@ -83,12 +85,14 @@ impl Progress {
 }
 
 impl InPlace {
-    /// For blocks of this format; for types 2 and 3, `reference` is the reference tag of LBA 0, or of all blocks.
+    /// Creates a processor for blocks of this format. For types 2 and 3, `reference` is the reference tag of LBA 0, or
+    /// of all blocks.
     ///
     /// # Errors
-    /// If there is no such format, or its protection information would not lie at multiples of its length.
+    /// If the format is invalid, or if its protection information would not lie at multiples of its size.
     pub fn new(format: Format, check: Check, reference: u64) -> Result<InPlace, SpecError> {
         format.check()?;
+        // Runs are cut at multiples of the tags' size, and must never cut through tags.
         if !(format.interval as usize).is_multiple_of(format.guard.bytes()) {
             return Err(SpecError::Unit {
                 name: "protection information in place",
@@ -99,16 +103,17 @@ impl InPlace {
         Ok(InPlace { format, check, reference })
     }
 
-    /// How its blocks look.
+    /// Returns the format of the blocks.
     pub fn format(&self) -> &Format {
         &self.format
     }
 
-    /// Works on the bytes of a transfer that begin `at` bytes behind its first block, which has the LBA `first`.
+    /// Processes a run of a transfer. The run begins `at` bytes behind the transfer's first block, which has the LBA
+    /// `first`.
     ///
     /// # Errors
-    /// [`RunFault`], the first. What comes next may go on all the same, for another block may begin in this run. [`Way::Undo`] leaves
-    /// `bytes` as they are.
+    /// Returns the first [`RunFault`]. The caller may continue with the next run, because another block may begin in
+    /// this run. [`Way::Undo`] leaves `bytes` unchanged.
     pub fn run(
         &self,
         way: Way,
@@ -120,7 +125,8 @@ impl InPlace {
         let (block, interval) = (self.format.block() as u64, u64::from(self.format.interval));
         let before = core::mem::take(progress);
         let (mut at, mut rest) = (at, bytes);
-        // Of a block that was seen from its beginning on.
+        // The guard of a block is known only if the block was seen from its beginning.
+        // A run that does not continue the last one cannot know the beginning of its block.
         let mut sum = (before.to == (at, first)).then(|| Sum::again(self.format.guard, before.sum));
         let mut fault = None;
         while !rest.is_empty() {
@@ -128,6 +134,7 @@ impl InPlace {
             if within == 0 {
                 sum = Some(Sum::new(self.format.guard));
             } else if sum.is_none() {
+                // The first fault is kept: later ones may only follow from it.
                 fault.get_or_insert(RunFault::BeginningUnseen);
             }
             let taken = if within < interval {
@@ -135,6 +142,7 @@ impl InPlace {
                 sum.iter_mut().for_each(|sum| sum.update(&rest[..taken]));
                 taken
             } else {
+                // Tags cannot be buffered across runs, because the progress has no room for them.
                 let tags = rest.get_mut(..self.format.guard.bytes()).ok_or(RunFault::TagsCut)?;
                 if let Some(guard) = sum.take().map(Sum::finish)
                     && let Err(mismatch) = self.tag(way, (first, at / block, block), guard, tags)
@@ -152,7 +160,7 @@ impl InPlace {
         fault.map_or(Ok(()), Err)
     }
 
-    /// Writes or verifies what is behind block `index` of a transfer that begins with the LBA `first`.
+    /// Writes or verifies the tags behind block `index` of a transfer that begins with the LBA `first`.
     fn tag(
         &self,
         way: Way,
@@ -162,6 +170,8 @@ impl InPlace {
     ) -> Result<(), Mismatch> {
         let format = &self.format;
         let reference = match format.kind {
+            // Type 2 counts from the reference tag of LBA 0, so the transfer's first block is `first` further
+            // on.
             super::Kind::Type2 => self.reference.wrapping_add(first),
             _ => self.reference,
         };
@@ -189,7 +199,7 @@ mod tests {
     use bytes::{Bytes, BytesMut};
     use proptest::prelude::*;
 
-    /// What a job makes of blocks without protection information.
+    /// Returns the result of a job that starts from blocks without protection information.
     fn by_job(format: Format, lba: u64, reference: u64, plain: &[u8]) -> Vec<u8> {
         let protection = Protection { memory: None, wire: Some(format), check: Check::ALL };
         let session = Session::new(&Transform::Protection(protection)).unwrap();
@@ -211,7 +221,7 @@ mod tests {
         )
     }
 
-    /// The ends of runs that are multiples of 16, the end of all included.
+    /// Returns ends of runs at multiples of 16, with the end of the data.
     fn ends(cuts: &[usize], len: usize) -> Vec<usize> {
         let mut ends: Vec<usize> = cuts.iter().map(|cut| cut * 16 % len / 16 * 16).chain([len]).collect();
         ends.sort_unstable();
@@ -249,7 +259,7 @@ mod tests {
             prop_assert_eq!(&bytes, &expected);
             prop_assert_eq!(pass(Way::Undo, &mut bytes), Ok(()));
             prop_assert_eq!(&bytes, &expected, "verified, they are as they were");
-            // One bit: the right LBA, and the right tag.
+            // One flipped bit is reported with the right LBA and tag.
             let bit = flipped.index(8 * bytes.len());
             bytes[bit / 8] ^= 1 << (bit % 8);
             let (block, within) = (bit / 8 / format.block(), bit / 8 % format.block());
@@ -281,7 +291,7 @@ mod tests {
             assert_eq!(run, Err(RunFault::BeginningUnseen), "{first} {at}");
         }
         assert_eq!(protection.run(Way::Undo, 5, 160, &mut progress, &mut bytes[160..516]), Err(RunFault::TagsCut));
-        // The second block begins in a run that cannot be vouched for as a whole.
+        // The second block begins in a run that fails because of the first block.
         let mut after = Progress::default();
         let unseen = protection.run(Way::Undo, 5, 160, &mut after, &mut bytes[160..560]);
         assert_eq!(unseen, Err(RunFault::BeginningUnseen));

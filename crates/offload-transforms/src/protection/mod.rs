@@ -1,18 +1,18 @@
-//! Protection information: a few bytes behind each block that say what it holds and where it belongs.
+//! Protection information: a few bytes behind each block that authenticate its contents and location against accidents.
 //!
-//! T10-DIF of types 1 to 3, and NVMe's formats with guards of 16, 32 and 64 bits (NVM Command Set 1.0, 5.2). A
-//! [`Protection`] has two sides, memory and wire, each with a [`Format`] or without; [`Way::Apply`](crate::Way) leads from
-//! memory to the wire, [`Way::Undo`](crate::Way) back. So there are the four verbs of hardware:
+//! The formats are T10-DIF of types 1 to 3, and NVMe's with guards of 16, 32 and 64 bits (NVM Command Set 1.0, 5.2). A
+//! [`Protection`] has two sides, memory and wire, each with an optional [`Format`]. [`Way::Apply`](crate::Way) leads from
+//! memory to the wire, [`Way::Undo`](crate::Way) back. The two formats select one of hardware's four operations:
 //!
-//! | from | to | verb |
+//! | from | to | operation |
 //! |---|---|---|
-//! | none | a format | add |
-//! | a format | none | verify and strip |
+//! | no format | a format | add |
+//! | a format | no format | verify and strip |
 //! | a format | the same | verify and pass |
 //! | a format | another | verify and transform |
 //!
-//! The IV says the place: its first eight bytes are the LBA of the first block, little-endian. For types 2 and 3, whose reference
-//! tag is not the LBA, the last eight are the reference tag of the first block.
+//! The IV holds the location. Its first eight bytes are the LBA of the first block, little-endian. For types 2 and 3,
+//! which have a separate reference tag, the last eight bytes are the reference tag of the first block.
 
 mod in_place;
 
@@ -26,7 +26,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use offload_formats::Sum as InternetSum;
 use thiserror::Error;
 
-/// What the guard is computed with, which also says how long protection information is.
+/// The algorithm of the guard, which also determines the size of the protection information.
 ///
 /// ```
 /// use offload_transforms::protection::Guard;
@@ -36,19 +36,19 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Guard {
-    /// CRC-16/T10-DIF: 8 bytes, NVMe's 16-bit guard.
+    /// CRC-16/T10-DIF, in 8 bytes of protection information: NVMe's 16-bit guard.
     #[default]
     Crc16,
-    /// The Internet checksum (RFC 1071), as SCSI hosts have it in place of the CRC: 8 bytes.
+    /// The Internet checksum (RFC 1071), in 8 bytes: the alternative of SCSI hosts to the CRC.
     InternetChecksum,
-    /// CRC-32C: 16 bytes, NVMe's 32-bit guard.
+    /// CRC-32C, in 16 bytes: NVMe's 32-bit guard.
     Crc32,
-    /// CRC-64/NVME: 16 bytes, NVMe's 64-bit guard.
+    /// CRC-64/NVME, in 16 bytes: NVMe's 64-bit guard.
     Crc64,
 }
 
 impl Guard {
-    /// Bytes of protection information.
+    /// Returns the size of the protection information in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Guard::Crc16 | Guard::InternetChecksum => 8,
@@ -56,7 +56,7 @@ impl Guard {
         }
     }
 
-    /// Bytes of the guard in it.
+    /// Returns the size of the guard in bytes.
     const fn guard_bytes(self) -> usize {
         match self {
             Guard::Crc16 | Guard::InternetChecksum => 2,
@@ -65,7 +65,7 @@ impl Guard {
         }
     }
 
-    /// The CRC, unless it is the Internet checksum.
+    /// Returns the CRC algorithm, or `None` for the Internet checksum.
     const fn algorithm(self) -> Option<CrcAlgorithm> {
         match self {
             Guard::Crc16 => Some(CrcAlgorithm::Crc16T10Dif),
@@ -75,7 +75,7 @@ impl Guard {
         }
     }
 
-    /// Bits of storage tag and reference tag together.
+    /// Returns the total size of storage tag and reference tag in bits.
     const fn reference_bits(self) -> u8 {
         match self {
             Guard::Crc16 | Guard::InternetChecksum => 32,
@@ -85,7 +85,7 @@ impl Guard {
     }
 }
 
-/// What the tags mean.
+/// The meaning of the tags.
 ///
 /// ```
 /// use offload_transforms::protection::Kind;
@@ -94,16 +94,16 @@ impl Guard {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The reference tag is the LBA's low bits.
+    /// The reference tag holds the low bits of the LBA.
     #[default]
     Type1,
-    /// The reference tag of the first block comes with the command, and counts on.
+    /// The command sets the reference tag of the first block, and the tag counts up.
     Type2,
-    /// The reference tag belongs to the application, is not checked, and is the same in all blocks.
+    /// The reference tag belongs to the application: equal in all blocks, and not verified.
     Type3,
 }
 
-/// Protection information of one side.
+/// The format of protection information on one side.
 ///
 /// ```
 /// use offload_transforms::protection::{Format, Guard};
@@ -113,28 +113,28 @@ pub enum Kind {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
-    /// What the tags mean.
+    /// Meaning of the tags.
     pub kind: Kind,
-    /// What the guard is computed with.
+    /// Algorithm of the guard.
     pub guard: Guard,
-    /// Bytes that one guard is of: a block, and the metadata in front of the protection information, if there are any.
+    /// Bytes covered by one guard: a block, with the metadata in front of the protection information, if any.
     pub interval: u32,
-    /// The application tag. Types 1 and 2 cannot have 0xffff, which turns the checks of a block off (T10 and NVMe; in type 3, only if the
-    /// reference tag is all ones as well).
+    /// Application tag. In types 1 and 2 it must not be 0xffff, which turns off the checks of a block (by T10 and NVMe;
+    /// in type 3 this needs a reference tag of all ones as well).
     pub application: u16,
-    /// How many high bits of the reference tag are a storage tag. 0: none.
+    /// Number of high bits of the reference tag that form the storage tag. 0 for no storage tag.
     pub storage_bits: u8,
-    /// The storage tag.
+    /// Storage tag.
     pub storage: u64,
 }
 
 impl Format {
-    /// Bytes of a block with its protection information.
+    /// Returns the size of a block with its protection information, in bytes.
     pub const fn block(&self) -> usize {
         self.interval as usize + self.guard.bytes()
     }
 
-    /// The reference tag of block `index`, storage tag included.
+    /// Returns the reference tag of block `index`, with the storage tag.
     fn reference(&self, place: Place, index: u64) -> u128 {
         let bits = self.guard.reference_bits() - self.storage_bits;
         let reference = match self.kind {
@@ -170,7 +170,7 @@ impl Format {
     }
 }
 
-/// Type 1 with a CRC of 16 bits over 512 bytes; application tag 0, no storage tag.
+/// Type 1 with a 16-bit CRC over 512 bytes, application tag 0, and no storage tag.
 impl Default for Format {
     fn default() -> Format {
         Format {
@@ -184,7 +184,7 @@ impl Default for Format {
     }
 }
 
-/// What is verified.
+/// The selection of tags to verify.
 ///
 /// ```
 /// use offload_transforms::protection::Check;
@@ -193,22 +193,22 @@ impl Default for Format {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// The guard.
+    /// Whether to verify the guard.
     pub guard: bool,
-    /// Bits of the application tag.
+    /// Mask of the application tag's verified bits.
     pub application: u16,
-    /// The reference tag, but for type 3.
+    /// Whether to verify the reference tag. Never verified in type 3.
     pub reference: bool,
-    /// The storage tag.
+    /// Whether to verify the storage tag.
     pub storage: bool,
 }
 
 impl Check {
-    /// Everything.
+    /// Verifies all tags.
     pub const ALL: Check = Check { guard: true, application: u16::MAX, reference: true, storage: true };
 }
 
-/// The two sides of a transfer. See [`Transform`](crate::Transform) for what to do with it.
+/// The two sides of a transfer, used in a [`Transform`](crate::Transform).
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
@@ -227,11 +227,11 @@ impl Check {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protection {
-    /// How data lie in memory.
+    /// Format in memory. `None` for data without protection information.
     pub memory: Option<Format>,
-    /// How they lie on the wire, or on the drive.
+    /// Format on the wire, or on the drive. `None` for data without protection information.
     pub wire: Option<Format>,
-    /// What is verified of protection information that comes in.
+    /// Tags to verify in incoming protection information.
     pub check: Check,
 }
 
@@ -260,23 +260,23 @@ impl fmt::Display for Tag {
     }
 }
 
-/// The first tag that is not as it should be. See [`Protection`] for an example.
+/// The first tag with a wrong value. See [`Protection`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the {tag} of LBA {lba} is {actual:#x}, not {expected:#x}")]
 pub struct Mismatch {
-    /// Which one.
+    /// Wrong tag.
     pub tag: Tag,
-    /// The block's LBA.
+    /// LBA of the block.
     pub lba: u64,
-    /// Where the block begins in the source, in bytes.
+    /// Offset of the block in the source, in bytes.
     pub offset: u64,
-    /// What it should be: of the guard, what the data give.
+    /// Expected value; for the guard, computed from the data.
     pub expected: u128,
-    /// What it is.
+    /// Value found.
     pub actual: u128,
 }
 
-/// Where the first block belongs.
+/// The location of the first block.
 #[derive(Clone, Copy)]
 struct Place {
     lba: u64,
@@ -295,7 +295,8 @@ impl Protection {
         }
     }
 
-    /// The guard is computed of the bytes while they are copied, piece by piece, and so in the first cache.
+    /// Verifies and rewrites whole blocks. The guard is computed while a piece is copied, and is still in the
+    /// first-level cache.
     pub(crate) fn run(
         &self,
         from: Option<&Format>,
@@ -304,7 +305,7 @@ impl Protection {
         source: &[Bytes],
         room: &mut Room<'_>,
     ) -> Result<(), Fault> {
-        // Both sides have the same interval.
+        // `check` has ensured that both sides have the same interval.
         let Some(&Format { guard: first, interval, .. }) = from.or(to) else { return Ok(()) };
         let interval = interval as usize;
         let (block_in, block_out) = (from.map_or(interval, Format::block), to.map_or(interval, Format::block));
@@ -313,11 +314,12 @@ impl Protection {
             return Err(Fault::SourceLength { name: "protection information", found, takes: "whole blocks" });
         }
         let blocks = found / block_in;
+        // Checked as a whole before the first block, so that a short target fails early.
         room.needs(blocks.checked_mul(block_out).ok_or(room.full())?)?;
         let half = u128::from_le_bytes(with.iv);
         let place = Place { lba: half as u64, reference: (half >> 64) as u64 };
         let mut reader = Reader::new(source);
-        // Of another kind on the other side.
+        // The wire may use another algorithm than memory, so two guards may be needed.
         let second = from.and(to).map(|format| format.guard).filter(|guard| *guard != first);
         for index in 0..blocks as u64 {
             let (guard, second) = guards(&mut reader, room, interval, first, second)?;
@@ -333,9 +335,9 @@ impl Protection {
             }
             if let Some(to) = to {
                 let tags = match arrived {
-                    // As it came, with tags that nobody checks.
+                    // Equal formats pass the tags unchanged, with the ones that are not verified.
                     Some((from, tags)) if from == to => tags,
-                    // What is not to be checked remains so.
+                    // A block that escaped the checks must keep its escape, or it would look verified.
                     Some((from, tags)) if tags.escaped(from) => Tags {
                         guard: second.unwrap_or(guard),
                         application: u16::MAX,
@@ -354,8 +356,9 @@ impl Protection {
         Ok(())
     }
 
-    /// Guard, application tag, storage tag, reference tag: in the order of NVMe.
+    /// Verifies guard, application tag, storage tag and reference tag, in the order of NVMe.
     fn verify(&self, format: &Format, tags: &Tags, guard: u64, reference: u128, block: Block) -> Result<(), Mismatch> {
+        // An escaped block has no protection, for example because it was never written.
         if tags.escaped(format) {
             return Ok(());
         }
@@ -372,6 +375,7 @@ impl Protection {
         if self.check.storage && format.storage_bits > 0 {
             differ(Tag::Storage, reference >> bits, tags.reference >> bits)?;
         }
+        // In type 3 the reference tag belongs to the application.
         if self.check.reference && format.kind != Kind::Type3 {
             differ(Tag::Reference, reference & ones(bits), tags.reference & ones(bits))?;
         }
@@ -379,24 +383,24 @@ impl Protection {
     }
 }
 
-/// A block, for a report.
+/// The identity of a block in an error.
 #[derive(Clone, Copy)]
 struct Block {
     lba: u64,
     offset: u64,
 }
 
-/// What protection information says.
+/// The tags of one block.
 #[derive(Clone, Copy)]
 struct Tags {
     guard: u64,
     application: u16,
-    /// With the storage tag.
+    /// Reference tag with the storage tag in its high bits.
     reference: u128,
 }
 
 impl Tags {
-    /// All numbers are big-endian, one behind the other.
+    /// Parses the tags, which are adjacent big-endian numbers.
     fn read(guard: Guard, bytes: &[u8]) -> Tags {
         let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
         let (guard, rest) = bytes.split_at(guard.guard_bytes());
@@ -413,14 +417,15 @@ impl Tags {
         &bytes[..end]
     }
 
-    /// Whether the block is not to be checked: an application tag of ones, and for type 3 a reference tag of ones as well.
+    /// Tests whether the block escapes the checks: its application tag is all ones, and in type 3 its reference tag as
+    /// well.
     fn escaped(&self, format: &Format) -> bool {
         self.application == u16::MAX
             && (format.kind != Kind::Type3 || self.reference == ones(format.guard.reference_bits()))
     }
 }
 
-/// Copies the bytes of one block, and gives its guard, and a second one of another kind if there is to be one.
+/// Copies the bytes of one block. Returns its guard, and the guard by a second algorithm if there is one.
 fn guards(
     reader: &mut Reader<'_>,
     room: &mut Room<'_>,
@@ -430,6 +435,7 @@ fn guards(
 ) -> Result<(u64, Option<u64>), Fault> {
     let Some(part) = reader.next(interval) else { return Err(Fault::Corrupt) };
     room.append(part)?;
+    // The common case: the whole block lies in one piece, and needs no running digest.
     if part.len() == interval {
         return Ok((Sum::of(first, part), second.map(|guard| Sum::of(guard, part))));
     }
@@ -447,14 +453,14 @@ fn guards(
     }
 }
 
-/// A guard under way, of a block that comes in pieces.
+/// The running guard of a block that arrives in pieces.
 enum Sum {
     Crc(Box<Digest>),
     Internet(InternetSum),
 }
 
 impl Sum {
-    /// The guard of a block in one piece.
+    /// Computes the guard of a block in one piece.
     fn of(guard: Guard, block: &[u8]) -> u64 {
         match guard.algorithm() {
             Some(algorithm) => crc_fast::checksum(algorithm, block),
@@ -473,19 +479,20 @@ impl Sum {
         }
     }
 
-    /// One that goes on where another [was](Self::state).
+    /// Resumes from a saved [`state`](Self::state).
     fn again(guard: Guard, state: u64) -> Sum {
         match guard.algorithm() {
             Some(algorithm) => Sum::Crc(Box::new(Digest::new_with_init_state(algorithm, state))),
             None => {
                 let mut sum = InternetSum::default();
+                // The state is a folded sum, and one more word with that value continues it.
                 sum.add(&(state as u16).to_be_bytes());
                 Sum::Internet(sum)
             }
         }
     }
 
-    /// What it comes to so far, of whole words.
+    /// Returns the state so far, for a multiple of whole words.
     fn state(self) -> u64 {
         match self {
             Sum::Crc(digest) => digest.get_state(),
@@ -512,5 +519,5 @@ const fn ones(bits: u8) -> u128 {
     (1 << bits) - 1
 }
 
-/// Bytes of the largest interval.
+/// Maximum size of an interval in bytes.
 const MOST: u32 = 1 << 20;

@@ -1,4 +1,4 @@
-//! What must be refused, and how.
+//! Inputs that must be refused, and the errors returned.
 
 use crate::{hex, run};
 use bytes::{Bytes, BytesMut};
@@ -35,7 +35,7 @@ fn all() -> Vec<Transform> {
 
 const WITH: Parameters<'static> = Parameters { iv: [1; 16], aad: b"eleven byte" };
 
-/// With one byte too little a target is left alone, whichever way; with just enough the run goes through.
+/// A target with one byte too few is unchanged, in both directions. With exact space, the run succeeds.
 #[test]
 fn a_target_that_is_too_short_stays_as_it_was() {
     for transform in all() {
@@ -53,7 +53,7 @@ fn a_target_that_is_too_short_stays_as_it_was() {
     }
 }
 
-/// A bit that was flipped is found by all that vouch for their data; nobody panics.
+/// Transforms that authenticate data detect a flipped bit. No transform panics.
 #[test]
 fn flipped_bits_are_found() {
     for transform in all() {
@@ -73,7 +73,7 @@ fn flipped_bits_are_found() {
             let mut wrong = applied.clone();
             wrong[bit / 8] ^= 1 << (bit % 8);
             let undone = run(&session, Way::Undo, WITH, &[wrong.into()]);
-            // Padding and parts of the heads say nothing about the data.
+            // Bits of padding and of headers do not affect the data.
             let same = |undone: &(Vec<u8>, _)| matches!(transform, Transform::Compression { .. }) && undone.0 == plain;
             assert!(
                 !vouches || undone.as_ref().map_or(true, same),
@@ -85,7 +85,7 @@ fn flipped_bits_are_found() {
     }
 }
 
-/// Cut short anywhere, compressed data are damaged, and never plain data that end earlier.
+/// Compressed data that are truncated anywhere fail, instead of yielding shorter plain data.
 #[test]
 fn compressed_data_cut_short_are_damaged() {
     for format in Compression::ALL {
@@ -141,7 +141,7 @@ fn the_report_names_tag_block_and_values() {
         assert_eq!(fault(Check { storage: false, ..Check::ALL }, 512 + guard_bytes + 2), Ok(()));
         let expected = if kind == Kind::Type1 { 1002 } else { 502 };
         match kind {
-            // Of a type 3 nobody looks at it.
+            // A type 3 reference tag is not verified.
             Kind::Type3 => assert_eq!(fault(Check::ALL, block - 1), Ok(())),
             _ => assert_eq!(
                 mismatch(block - 1),
@@ -191,7 +191,7 @@ fn specs_that_cannot_be_are_refused() {
     assert!(!format!("{:?}", Transform::Ctr { key: key(16) }).contains('5'), "keys are not printed");
 }
 
-/// Lengths that no run can have come about.
+/// Lengths that no run can produce.
 #[test]
 fn sources_of_no_length_that_there_can_be() {
     for transform in all() {
@@ -199,7 +199,7 @@ fn sources_of_no_length_that_there_can_be() {
         for len in 0..600 {
             let source = Bytes::from(vec![0x80; len]);
             for way in [Way::Apply, Way::Undo] {
-                // Whatever comes of it, the target says nothing else (`run` looks).
+                // Any result is allowed, as long as the target is unchanged on failure (checked by `run`).
                 let _outcome = run(&session, way, WITH, core::slice::from_ref(&source));
                 let _outcome = run(&session, way, Parameters::default(), core::slice::from_ref(&source));
             }
@@ -207,7 +207,7 @@ fn sources_of_no_length_that_there_can_be() {
     }
 }
 
-/// A block with that tag declares that it is not to be checked (types 1 and 2).
+/// A block with this tag escapes all checks (types 1 and 2).
 #[test]
 fn application_tag_that_escapes_checks_is_refused() {
     for kind in [Kind::Type1, Kind::Type2, Kind::Type3] {
@@ -245,7 +245,7 @@ fn lz4() -> Session {
     Session::new(&Transform::Compression { format: Compression::Lz4, level: 0 }).unwrap()
 }
 
-/// Makes a skippable frame of LZ4 (Frame Format 1.6.4), which has one of 16 magic numbers.
+/// Builds a skippable LZ4 frame (Frame Format 1.6.4) with one of the 16 magic numbers.
 fn skippable(magic: u8, data: &[u8]) -> Vec<u8> {
     [&[0x50 | magic, 0x2a, 0x4d, 0x18], &(data.len() as u32).to_le_bytes()[..], data].concat()
 }
@@ -254,7 +254,7 @@ fn lz4_frame(text: &str) -> Vec<u8> {
     run(&lz4(), Way::Apply, WITH, &[Bytes::copy_from_slice(text.as_bytes())]).unwrap().0.to_vec()
 }
 
-/// Decompresses one frame after the other, as far as each job goes.
+/// Decompresses all frames, one job per frame.
 fn undo_lz4(mut source: Bytes, cut: usize) -> Result<Vec<u8>, Fault> {
     let (session, mut all) = (lz4(), Vec::new());
     while !source.is_empty() {

@@ -1,4 +1,4 @@
-//! Published vectors, and every transform beside another implementation on random bytes in random pieces.
+//! Published vectors, and comparison of every transform with another implementation on random bytes in random pieces.
 
 mod faults;
 mod pieces;
@@ -7,7 +7,7 @@ mod vectors;
 
 use pieces::{cut, run};
 
-/// Bytes of a hexadecimal text.
+/// Parses hexadecimal text.
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     let digit = |byte: u8| (byte as char).to_digit(16).unwrap() as u8;

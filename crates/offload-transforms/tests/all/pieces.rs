@@ -1,10 +1,10 @@
-//! What tests of transforms share: runs in pieces, there and back.
+//! Helpers for tests: runs in pieces, in both directions.
 
 use bytes::{Bytes, BytesMut};
 use offload_transforms::{Fault, Parameters, Report, Session, Transform, Way};
 use proptest::prelude::*;
 
-/// Runs a session into a target with much room.
+/// Runs a session into a target with ample capacity.
 pub(crate) fn run(
     session: &Session,
     way: Way,
@@ -20,7 +20,7 @@ pub(crate) fn run(
     Ok((target[8..].to_vec(), report))
 }
 
-/// The same bytes, cut at these places.
+/// Cuts the bytes at these offsets.
 pub(crate) fn cut(bytes: &[u8], cuts: &[usize]) -> Vec<Bytes> {
     let mut cuts: Vec<usize> = cuts.iter().map(|at| at % (bytes.len() + 1)).chain([0, bytes.len()]).collect();
     cuts.sort_unstable();
@@ -35,7 +35,7 @@ pub(crate) fn cuts() -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(any::<usize>(), 0..6)
 }
 
-/// Applies in pieces cut one way, and undoes in pieces cut another.
+/// Applies in pieces cut one way, and undoes in pieces cut another way.
 pub(crate) fn both_ways(transform: &Transform, with: Parameters<'_>, plain: &[u8], cuts: &[usize]) -> Vec<u8> {
     let session = Session::new(transform).unwrap();
     let (applied, _) = run(&session, Way::Apply, with, &cut(plain, cuts)).unwrap();

@@ -1,4 +1,4 @@
-//! Random keys, bytes and pieces: the same result as another implementation gives, and back again.
+//! Random keys, bytes and pieces: results equal another implementation's, and can be undone.
 
 use crate::pieces::{both_ways, bytes, cut, cuts, run};
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use std::io::{Read, Write};
 use xts_mode::Xts128;
 
-/// Text-like bytes: compression has something to do.
+/// Builds text-like bytes, so that compression has an effect.
 fn words(seed: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
     for byte in seed {
@@ -62,7 +62,7 @@ proptest! {
         let add = Protection { memory: None, wire: Some(wire), check: Check::ALL };
         let protected = both_ways(&Transform::Protection(add), with, &plain, &cuts);
 
-        // Bit by bit, as the standards have it.
+        // Computed bit by bit, as the standards specify.
         let mut expected = Vec::new();
         for (index, block) in (0u64..).zip(plain.chunks(interval as usize)) {
             expected.extend(block);
@@ -93,7 +93,7 @@ proptest! {
         }
         prop_assert_eq!(&protected, &expected);
 
-        // Into another format and back.
+        // Converted to another format and back.
         let memory = Format { guard: other, application: application ^ 1, storage_bits: 0, storage: 0, ..wire };
         let transform = Protection { memory: Some(memory), wire: Some(wire), check: Check::ALL };
         let session = Session::new(&Transform::Protection(transform)).unwrap();
@@ -113,7 +113,7 @@ proptest! {
             let (unpacked, mut theirs) = (match format {
                 Compression::Deflate => miniz_oxide::inflate::decompress_to_vec(&packed).unwrap(),
                 Compression::Zlib => miniz_oxide::inflate::decompress_to_vec_zlib(&packed).unwrap(),
-                // RFC 1952 2.3: a head of ten bytes, CRC and length behind.
+                // RFC 1952 2.3: ten bytes of header, and a trailer of CRC and length.
                 Compression::Gzip => miniz_oxide::inflate::decompress_to_vec(&packed[10..packed.len() - 8]).unwrap(),
                 _ => {
                     let mut unpacked = Vec::new();
@@ -143,7 +143,7 @@ proptest! {
         }
     }
 
-    /// A chain gives what its steps give one after the other.
+    /// A chain equals its steps run separately.
     #[test]
     fn chains(seed in bytes(600), lba in any::<u64>(), cuts in cuts()) {
         let plain = words(&seed);

@@ -13,7 +13,7 @@ fn iv(text: &str) -> [u8; 16] {
     hex(text).try_into().unwrap()
 }
 
-/// NIST SP 800-38A, F.2.1 and F.2.5: the ciphertext is in front of padding and MAC.
+/// NIST SP 800-38A, F.2.1 and F.2.5. The ciphertext precedes padding and MAC.
 #[test]
 fn nist_cbc() {
     let plain = hex("6bc1bee22e409f96e93d7e117393172a ae2d8a571e03ac9c9eb76fac45af8e51");
@@ -77,7 +77,7 @@ fn cmac() {
     assert!(ran > 100, "{ran}");
 }
 
-/// IEEE 1619-2007, annex B, vectors 2 and 3; the key of vector 1 is one key twice, which is refused.
+/// IEEE 1619-2007, annex B, vectors 2 and 3. Vector 1 repeats one key, which is refused.
 #[test]
 fn ieee_1619() {
     let xts = |key: String| session(Transform::Xts { key: Secret::new(hex(&key)), unit: 32, tweak: Tweak::Unit });

@@ -1,12 +1,12 @@
-//! Frames on a byte stream, each behind its length in four bytes, the highest first: what QEMU's `-netdev stream`
-//! (and `-netdev socket`) speaks.
+//! Framing on a byte stream: each frame follows its length, a big-endian number of four bytes. QEMU's `-netdev stream`
+//! (and `-netdev socket`) use this format.
 //!
-//! Invariant: what a [`FrameReader`] keeps is less than one frame of the greatest length, and what one push brought.
+//! Invariant: a [`FrameReader`] buffers less than one frame of the maximum length, plus the bytes of one push.
 
 use crate::frame::Frame;
 use bytes::BytesMut;
 
-/// Finds the frames in a stream of bytes, however they were cut up.
+/// A parser for a stream of frames, which may be split anywhere.
 ///
 /// ```
 /// use offload_wire::frame::Frame;
@@ -26,7 +26,7 @@ pub struct FrameReader {
     unread: BytesMut,
 }
 
-/// A length that no frame has: the stream is out of step, or nothing of the kind.
+/// The error for a frame length above the maximum: the stream is corrupt, or not a stream of frames.
 ///
 /// ```
 /// use offload_wire::attach::{FrameReader, FrameTooLong};
@@ -40,18 +40,19 @@ pub struct FrameReader {
 pub struct FrameTooLong(pub u32);
 
 impl FrameReader {
-    /// Takes what comes next in the stream.
+    /// Appends the next bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         self.unread.extend_from_slice(bytes);
     }
 
-    /// The next frame that is all there. Empty ones are passed over.
+    /// Returns the next complete frame. Empty frames are skipped.
     ///
     /// # Errors
-    /// If a frame is announced that is too long. The rest of the stream cannot be made sense of.
+    /// If the announced frame is too long. The rest of the stream is then unreadable.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameTooLong> {
         while let Some(prefix) = self.unread.first_chunk::<4>() {
             let announced = u32::from_be_bytes(*prefix);
+            // Checked before the bytes arrive: a forged length must not make the buffer grow.
             if announced > MOST {
                 return Err(FrameTooLong(announced));
             }
@@ -68,14 +69,14 @@ impl FrameReader {
     }
 }
 
-/// What goes before a frame on the stream.
+/// Returns the length prefix of a frame.
 pub fn frame_prefix(frame: &Frame) -> [u8; PREFIX] {
     (frame.len() as u32).to_be_bytes()
 }
 
-/// Bytes of a length.
+/// Size of a length in bytes.
 const PREFIX: usize = 4;
-/// The longest frame: QEMU's own bound, a packet of 64 KiB and 4 KiB of headers.
+/// Maximum length of a frame, as in QEMU: a packet of 64 KiB and 4 KiB of headers.
 const MOST: u32 = 64 * 1024 + 4096;
 
 #[cfg(test)]
@@ -118,6 +119,7 @@ mod tests {
     #[test]
     fn a_length_nobody_has_is_an_error_and_stays_one() {
         let mut reader = FrameReader::default();
+        // 0x11000 is the maximum of 64 KiB and 4 KiB.
         reader.push(&[0, 1, 0x10, 1]);
         assert_eq!(reader.next_frame(), Err(FrameTooLong(MOST + 1)));
         assert_eq!(reader.next_frame(), Err(FrameTooLong(MOST + 1)));

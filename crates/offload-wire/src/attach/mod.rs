@@ -1,17 +1,17 @@
-//! What it takes to plug a wire into something outside: how frames are written down on a stream, and how the
-//! super-segments of a kernel become frames and frames become super-segments.
+//! Attachments of a wire to other programs: framing on a byte stream, and conversion between the frames of a wire and
+//! the super-segments of a kernel.
 //!
 //! ```text
 //!  socket, device file --bytes--> FrameReader, Resegmenter --Frame--> Port --> wire
 //!                      <--bytes-- length, Coalescer <------Frame----- Port <--
 //! ```
 //!
-//! - [`length_prefix`]: frames on a byte stream, each behind its length, as QEMU's socket network devices have them;
-//! - [`vnet_header`]: the virtio network header, by which a kernel says what is left to do to a packet;
-//! - [`resegment`]: a packet of up to 64 KiB with half a checksum in, frames that fit a wire out;
-//! - [`coalesce`]: frames in, such packets out, where that changes nothing for the receiver.
+//! - [`length_prefix`]: frames on a byte stream, each behind its length, as in QEMU's socket network devices;
+//! - [`vnet_header`]: the virtio network header, in which a kernel describes the unfinished work on a packet;
+//! - [`resegment`]: cutting of packets up to 64 KiB, with partial checksums, into frames that fit a wire;
+//! - [`coalesce`]: the reverse: joining of frames into such packets, where this is invisible to the receiver.
 //!
-//! Everything here is sans-IO; the sockets and files are the runtime's.
+//! The module is sans-IO: sockets and files belong to the runtime.
 
 pub mod coalesce;
 pub mod length_prefix;

@@ -1,9 +1,10 @@
-//! The virtio network header: what a kernel has left undone in a packet, and what was checked in one it is given.
+//! The virtio network header: the unfinished work on a packet from a kernel, and the finished checks of a packet for a
+//! kernel.
 //!
-//! Source: virtio 1.2, 5.1.6 ("Device Operation"), in the form without `num_buffers` that Linux uses for a TAP
-//! with `IFF_VNET_HDR`: ten bytes, numbers in the byte order of the machine (`TUNSETVNETLE` not asked for).
+//! Source: virtio 1.2, 5.1.6 ("Device Operation"), in the form without `num_buffers` that Linux uses for a TAP with
+//! `IFF_VNET_HDR`: ten bytes, numbers in the machine's byte order (without `TUNSETVNETLE`).
 
-/// What goes before a packet.
+/// The header in front of a packet.
 ///
 /// ```
 /// use offload_wire::attach::{Gso, GsoKind, PartialChecksum, VnetHeader};
@@ -17,48 +18,48 @@
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
-    /// A checksum to be completed; `None`: it is complete, or there is none.
+    /// Checksum to be completed. `None` if it is complete or absent.
     pub checksum: Option<PartialChecksum>,
-    /// The packet is to be cut into segments, or was put together from some.
+    /// Segmentation to be done, or joining that was done. `None` for a single frame.
     pub gso: Option<Gso>,
 }
 
-/// A checksum whose field holds the sum of the pseudo header.
+/// A partial checksum: its field holds the sum of the pseudo header.
 ///
 /// See [`VnetHeader`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialChecksum {
-    /// Where in the packet the bytes begin that it is the sum of; they go on to the packet's end.
+    /// Offset of the summed bytes, which extend to the packet's end.
     pub start: u16,
-    /// Where the field is, from there on.
+    /// Offset of the checksum field from `start`.
     pub offset: u16,
 }
 
-/// How a packet is cut.
+/// The segmentation of a packet.
 ///
 /// See [`VnetHeader`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
-    /// What it carries.
+    /// Protocol of the segments.
     pub kind: GsoKind,
-    /// Payload bytes of each segment but the last. Not zero.
+    /// Payload bytes of each segment except the last. Not zero.
     pub segment_bytes: u16,
-    /// Bytes of all headers: a hint, as the standard has it.
+    /// Size of all headers in bytes. By the standard, only a hint.
     pub header_bytes: u16,
 }
 
-/// What a packet that is to be cut carries.
+/// The protocol of a packet to be segmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GsoKind {
     /// TCP over IPv4.
     Tcp4,
     /// TCP over IPv6.
     Tcp6,
-    /// UDP datagrams of one size, over either.
+    /// UDP datagrams of equal size, over IPv4 or IPv6.
     Udp,
 }
 
-/// A header that asks for something unknown, or for nothing sensible.
+/// The error for a header with an unknown or impossible request.
 ///
 /// ```
 /// use offload_wire::attach::{InvalidVnetHeader, VnetHeader};
@@ -69,26 +70,26 @@ pub enum GsoKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an unknown virtio network header: flags {flags:#x}, type {gso_type:#x}")]
 pub struct InvalidVnetHeader {
-    /// Its flags.
+    /// Flags of the header.
     pub flags: u8,
-    /// Its type of segmentation.
+    /// Segmentation type of the header.
     pub gso_type: u8,
 }
 
 impl VnetHeader {
-    /// Bytes of a header.
+    /// Size of a header in bytes.
     pub const LEN: usize = 10;
 
-    /// Reads a header.
+    /// Parses a header.
     ///
     /// # Errors
-    /// If it asks for a kind of segmentation that was not agreed on, or for segments of nothing.
+    /// If the header requests a segmentation that was not negotiated, or segments without payload.
     pub fn parse(bytes: &[u8; VnetHeader::LEN]) -> Result<VnetHeader, InvalidVnetHeader> {
         let number = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
         let invalid = InvalidVnetHeader { flags: bytes[0], gso_type: bytes[1] };
         let checksum =
             (bytes[0] & NEEDS_CHECKSUM != 0).then(|| PartialChecksum { start: number(6), offset: number(8) });
-        // Explicit congestion notification needs nothing that is not done to every segment.
+        // The ECN flag needs no extra work: CWR is kept in the first segment anyway.
         let kind = match bytes[1] & !GSO_ECN {
             GSO_NONE => return Ok(VnetHeader { checksum, gso: None }),
             GSO_TCP4 => GsoKind::Tcp4,
@@ -97,13 +98,14 @@ impl VnetHeader {
             _ => return Err(invalid),
         };
         let gso = Gso { kind, segment_bytes: number(4), header_bytes: number(2) };
+        // Cutting into segments without payload would never finish.
         if gso.segment_bytes == 0 {
             return Err(invalid);
         }
         Ok(VnetHeader { checksum, gso: Some(gso) })
     }
 
-    /// Writes the header.
+    /// Returns the header's bytes.
     pub fn to_bytes(self) -> [u8; VnetHeader::LEN] {
         let mut bytes = [0; VnetHeader::LEN];
         if let Some(gso) = self.gso {

@@ -1,4 +1,4 @@
-//! Frames that arrive with a bit flipped.
+//! Corruption: frames that arrive with one bit flipped.
 
 use super::{Crossing, Impairment, Share};
 use bytes::BytesMut;
@@ -6,15 +6,15 @@ use offload_base::Rng;
 use offload_base::counters::Counters;
 
 offload_base::counters! {
-    /// What corruption counts.
+    /// Counters of corruption.
     pub struct CorruptCounters {
         /// Frames corrupted.
         pub corrupted: "wire_corrupted",
     }
 }
 
-/// Flips one bit, anywhere, in a share of the frames. What a line flips the frame check sequence catches, so
-/// that the frame is lost; this stands for what happens behind that check, in the memory of a switch.
+/// An impairment that flips one bit, anywhere, in a share of the frames. The frame check sequence detects flips on a
+/// line, and the frame is lost. This impairment models flips behind that check, in the memory of a switch.
 ///
 /// ```
 /// use offload_wire::impairment::{Corrupt, Crossing, Impairment, Share};
@@ -43,7 +43,7 @@ impl Corrupt {
 impl Impairment for Corrupt {
     fn pass(&mut self, mut crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         if !crossing.frame.is_empty() && self.rng.chance(self.share.as_f64()) {
-            // A copy: the sender may keep the bytes to send them again, and they must not change under it.
+            // The bytes are copied, because the sender may keep them for a retransmission.
             let mut data = BytesMut::from(&crossing.frame.data[..]);
             let bit = self.rng.below(data.len() as u64 * 8);
             data[(bit / 8) as usize] ^= 1 << (bit % 8);
@@ -69,6 +69,7 @@ mod tests {
         let sent = Frame::from(vec![0; 4]);
         let mut corrupt = Corrupt::new(Share::ALWAYS, Seed(1).stream("corrupt"));
         let mut flipped = 0;
+        // Enough draws to hit each of the 32 bits almost certainly; the seed is fixed.
         for _ in 0..1000 {
             corrupt.pass(Crossing { frame: sent.clone(), arrives: Instant::ZERO }, &mut |arrived| {
                 flipped |= u32::from_be_bytes(arrived.frame.data[..].try_into().expect("four bytes"));

@@ -1,4 +1,4 @@
-//! A wire that is cut, and perhaps mended.
+//! A wire that is cut, and possibly repaired.
 
 use super::{Crossing, Impairment};
 use core::ops::Range;
@@ -6,14 +6,14 @@ use offload_base::Instant;
 use offload_base::counters::Counters;
 
 offload_base::counters! {
-    /// What a cut wire counts.
+    /// Counters of a cut wire.
     pub struct CutCounters {
-        /// Frames that did not arrive.
+        /// Frames lost.
         pub lost: "wire_cut",
     }
 }
 
-/// Loses every frame that would arrive within a span of time.
+/// An impairment that loses every frame that would arrive within a time span.
 ///
 /// ```
 /// use offload_wire::impairment::{Crossing, Cut, Impairment};
@@ -34,7 +34,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Nothing arrives within `span`.
+    /// Loses every frame that would arrive within `span`.
     pub fn new(span: Range<Instant>) -> Cut {
         Cut { span, counters: CutCounters::default() }
     }

@@ -1,18 +1,19 @@
-//! Frames that arrive twice.
+//! Duplication: frames that arrive twice.
 
 use super::{Crossing, Impairment, Share};
 use offload_base::Rng;
 use offload_base::counters::Counters;
 
 offload_base::counters! {
-    /// What duplication counts.
+    /// Counters of duplication.
     pub struct DuplicateCounters {
-        /// Frames doubled.
+        /// Frames duplicated.
         pub duplicated: "wire_duplicated",
     }
 }
 
-/// Doubles a share of the frames; the copy arrives right behind its original and takes no time on the line.
+/// An impairment that duplicates a share of the frames. The copy arrives right behind the original, and takes no time
+/// on the line.
 ///
 /// ```
 /// use offload_wire::impairment::{Crossing, Duplicate, Impairment, Share};
@@ -31,7 +32,7 @@ pub struct Duplicate {
 }
 
 impl Duplicate {
-    /// Doubles `share` of the frames.
+    /// Duplicates `share` of the frames.
     pub fn new(share: Share, rng: Rng) -> Duplicate {
         Duplicate { share, rng, counters: DuplicateCounters::default() }
     }

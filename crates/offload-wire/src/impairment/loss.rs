@@ -1,11 +1,11 @@
-//! Frames that never arrive: one by one, or in bursts.
+//! Loss: frames that never arrive, independently or in bursts.
 //!
-//! Bursts follow the two-state model of Gilbert (Bell System Technical Journal 39, 1960) with loss certain in
-//! the bad state and impossible in the good one, which is what Elliott's and netem's models come to with their
-//! further parameters left at the ends. Here it is given by what one measures: the share of frames lost, and
-//! the mean length of a run of losses. The state goes on in time, too, as a radio channel's does: each millisecond without a
-//! frame is a step as a frame is. So a burst is over when a sender comes back after a timeout, and what it sends again is
-//! lost no more often than anything else.
+//! Bursts follow Gilbert's two-state model (Bell System Technical Journal 39, 1960): every frame is lost in the bad
+//! state, no frame in the good state. This is also Elliott's and netem's model with the other parameters at their
+//! limits. The parameters here are the measurable ones: the share of lost frames and the mean length of a run of
+//! losses. Like that of a radio channel, the state also advances in time: a millisecond without frames is a step, just
+//! like a frame. A burst is therefore over when a sender returns after a timeout, and retransmissions are lost no more
+//! often than other frames.
 
 use super::{Crossing, Impairment, Share};
 use core::time::Duration;
@@ -13,7 +13,7 @@ use offload_base::counters::Counters;
 use offload_base::{Instant, Rng};
 
 offload_base::counters! {
-    /// What independent loss counts.
+    /// Counters of independent loss.
     pub struct LossCounters {
         /// Frames lost.
         pub lost: "wire_lost",
@@ -21,7 +21,7 @@ offload_base::counters! {
 }
 
 offload_base::counters! {
-    /// What loss in bursts counts.
+    /// Counters of burst loss.
     pub struct BurstLossCounters {
         /// Frames lost.
         pub lost: "wire_burst_lost",
@@ -30,7 +30,7 @@ offload_base::counters! {
     }
 }
 
-/// Loses a share of the frames, each independently of the others.
+/// An impairment that loses a share of the frames, each independently of the others.
 ///
 /// ```
 /// use offload_wire::impairment::{Crossing, Impairment, Loss, Share};
@@ -67,20 +67,20 @@ impl Impairment for Loss {
     }
 }
 
-/// How much is lost in bursts, and how long they are.
+/// The parameters of burst loss.
 ///
 /// See [`BurstLoss`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Burst {
-    /// Frames lost, of all.
+    /// Share of lost frames.
     pub share: Share,
-    /// Mean number of frames lost in a row, at least 1, of those that follow each other within a millisecond: a burst
-    /// lasts as many milliseconds where there are fewer frames. A share that bursts so short cannot reach, even with
-    /// only one frame between two of them, makes them longer.
+    /// Mean number of frames lost in a row, at least 1, if the frames follow each other within a millisecond. With
+    /// fewer frames, a burst lasts as many milliseconds instead. If bursts of this length cannot reach the share, even
+    /// with a single good frame between two bursts, bursts are longer.
     pub mean_length: f64,
 }
 
-/// Loses frames in bursts of random length.
+/// An impairment that loses frames in bursts of random length.
 ///
 /// ```
 /// use offload_wire::impairment::{Burst, BurstLoss, Crossing, Impairment, Share};
@@ -96,39 +96,41 @@ pub struct Burst {
 /// ```
 #[derive(Debug)]
 pub struct BurstLoss {
-    /// From good to bad, at each frame.
+    /// Probability of a change from good to bad, per frame.
     begin: f64,
-    /// From bad to good, at each frame.
+    /// Probability of a change from bad to good, per frame.
     end: f64,
     bad: bool,
-    /// When the last frame came, if one did.
+    /// Time of the last frame. `None` before the first one.
     last: Option<Instant>,
     rng: Rng,
     counters: BurstLossCounters,
 }
 
 impl BurstLoss {
-    /// Loses frames as `burst` says.
+    /// Loses frames as described by `burst`.
     ///
     /// # Panics
     /// If the mean length is less than 1.
     pub fn new(burst: Burst, mut rng: Rng) -> BurstLoss {
         assert!(burst.mean_length >= 1.0, "a burst has at least one frame, not {}", burst.mean_length);
         let share = burst.share.as_f64();
-        // In the long run share = begin / (begin + end), and a burst lasts 1 / end frames.
+        // In the long run share = begin / (begin + end), and the mean burst has 1 / end frames.
         let end = 1.0 / burst.mean_length;
         let begin = end * share / (1.0 - share);
+        // A probability above one means that the share needs longer bursts than requested.
         let (begin, end) = if begin <= 1.0 { (begin, end) } else { (1.0, (1.0 - share) / share) };
+        // The chain starts in its stationary distribution, so that the first frames are lost as often as later ones.
         let bad = rng.chance(share);
         let counters = BurstLossCounters { bursts: u64::from(bad), lost: 0 };
         BurstLoss { begin, end, bad, last: None, rng, counters }
     }
 
-    /// Goes on to the frame that comes at `now`.
+    /// Advances the state to a frame at `now`.
     fn step(&mut self, now: Instant) {
         let Some(last) = self.last.replace(now) else { return };
         let steps = (now.saturating_since(last).as_nanos() / STEP.as_nanos()).clamp(1, MANY);
-        // So many steps at once: what the chain still knows of its state shrinks by one factor with each.
+        // All steps at once: each step shrinks the chain's memory of its state by the same factor.
         let both = self.begin + self.end;
         let forgotten = 1.0 - (1.0 - both).powi(steps as i32);
         let changes = if self.bad { self.end } else { self.begin } / both * forgotten;
@@ -154,9 +156,9 @@ impl Impairment for BurstLoss {
     }
 }
 
-/// A silence so long is as good as a frame.
+/// Length of a silence that counts as one frame.
 const STEP: Duration = Duration::from_millis(1);
-/// After so many steps nothing of the state is left that a number could tell.
+/// Maximum number of steps. After this many, nothing of the old state is left in a floating-point number.
 const MANY: u128 = 1 << 20;
 
 #[cfg(test)]
@@ -164,12 +166,12 @@ mod tests {
     use super::*;
     use offload_base::Seed;
 
-    /// Share of losses and mean length of a run of them, frames following each other at once.
+    /// Measures the share of losses and the mean length of runs, with frames following each other at once.
     fn measure(impairment: &mut dyn Impairment, frames: u32) -> (f64, f64) {
         measure_at(impairment, frames, Duration::ZERO)
     }
 
-    /// The same with so much time from one to the next.
+    /// Measures the same with the time `between` from frame to frame.
     fn measure_at(impairment: &mut dyn Impairment, frames: u32, between: Duration) -> (f64, f64) {
         let (mut lost, mut runs, mut in_run) = (0, 0, false);
         let mut arrives = Instant::ZERO;
@@ -187,6 +189,7 @@ mod tests {
     }
 
     fn near(value: f64, target: f64) -> bool {
+        // Ten percent: far above the deviation of these many frames.
         (value / target - 1.0).abs() < 0.1
     }
 
@@ -212,6 +215,7 @@ mod tests {
     fn a_burst_is_over_when_a_timeout_is() {
         let burst = || Burst { share: Share::new(0.05).expect("a share"), mean_length: 20.0 };
         let loss = || BurstLoss::new(burst(), Seed(1).stream("burst loss"));
+        // A burst lasts 20 ms on average. Frames farther apart meet fewer lost ones in a row, down to a single one.
         for (between, expected) in [(0, 20.0), (1, 20.0), (2, 10.5), (20, 1.6), (200, 1.05)] {
             let (measured, length) = measure_at(&mut loss(), 400_000, Duration::from_millis(between));
             assert!(near(measured, 0.05), "{measured} lost of 0.05, {between} ms apart");

@@ -1,4 +1,4 @@
-//! Congestion as a router with ECN reports it (RFC 3168 5): packets that may be marked are, others are lost.
+//! Congestion reported by an ECN router (RFC 3168 5): ECN-capable packets are marked, others are dropped.
 
 use super::{Crossing, Impairment, Share};
 use bytes::{Bytes, BytesMut};
@@ -8,16 +8,17 @@ use offload_formats::frame::ETHERNET_BYTES as IP;
 use offload_formats::{Sum, Version};
 
 offload_base::counters! {
-    /// What marking counts.
+    /// Counters of marking.
     pub struct MarkCounters {
         /// Packets marked.
         pub marked: "wire_ce_marked",
-        /// Packets dropped, for they may not be marked.
+        /// Packets dropped because they must not be marked.
         pub dropped: "wire_not_ect_dropped",
     }
 }
 
-/// Marks a share of the packets "congestion experienced"; drops those of that share that are not ECN-capable.
+/// An impairment that marks a share of the packets with "congestion experienced", and drops the packets of that share
+/// that are not ECN-capable.
 ///
 /// ```
 /// use offload_wire::impairment::{Crossing, Impairment, Mark, Share};
@@ -61,7 +62,8 @@ impl Impairment for Mark {
     }
 }
 
-/// The frame with its IP packet marked; `None` if that may not be. A copy, for the sender may keep the bytes.
+/// Returns a marked copy of the frame, because the sender may keep its bytes. Returns `None` if the packet must not be
+/// marked.
 fn marked(frame: &Bytes) -> Option<BytesMut> {
     let kind = frame.get(12..14)?;
     let mut data = match kind {
@@ -77,7 +79,7 @@ fn marked(frame: &Bytes) -> Option<BytesMut> {
         data[IP + 1] |= CE << 4;
         return Some(data);
     }
-    // RFC 1624: HC' = ~(~HC + ~m + m').
+    // RFC 1624: HC' = ~(~HC + ~m + m'). An incremental update keeps a wrong checksum wrong.
     let word = [data[IP], data[IP + 1]];
     data[IP + 1] |= CE;
     let mut sum = Sum::default();
@@ -89,7 +91,7 @@ fn marked(frame: &Bytes) -> Option<BytesMut> {
 
 const IPV4: &[u8] = &[0x08, 0x00];
 const IPV6: &[u8] = &[0x86, 0xdd];
-/// Both bits; an ECN-capable packet has one of them (RFC 3168 5).
+/// Both ECN bits. An ECN-capable packet has at least one of them (RFC 3168 5).
 const CE: u8 = 0b11;
 
 #[cfg(test)]
@@ -126,6 +128,7 @@ mod tests {
 
     #[test]
     fn a_packet_that_may_be_is_marked_and_its_checksum_stays_right() {
+        // All values of one header word, so that the incremental update meets every carry.
         for ident in 0..=u16::MAX {
             let (arrived, counters) = pass(ipv4(0b10, ident));
             let frame = arrived.expect("it passes");

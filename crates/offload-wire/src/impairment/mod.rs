@@ -1,13 +1,13 @@
-//! What may happen to a frame on its way: small rules that compose.
+//! Impairments: composable faults of a wire.
 //!
-//! A rule sees a frame that has left the line, and the time it would arrive, and hands on what becomes of it:
-//! the same, something else, more, nothing. [`Impairments`] describes the usual ones; [`ImpairmentChain`] is
-//! them at work, each drawing from a random stream of its own, so that one more rule does not change what the
-//! others do. All of them are off by default, and each counts what it did.
+//! An impairment receives a frame that has left the line, with its arrival time, and passes on the resulting frames:
+//! the same frame, a changed one, several frames or no frame. [`Impairments`] is the configuration of the usual
+//! impairments, and [`ImpairmentChain`] is their running instance. Each draws from its own random stream, so that
+//! adding one does not change the others. All are off by default, and each has counters.
 //!
-//! The order of the chain: [`Loss`], [`BurstLoss`], [`Mark`], [`Duplicate`], [`Corrupt`], [`Jitter`], [`Reorder`]. A copy
-//! is corrupted or held back independently of its original; jitter keeps the order, so what is reordered is
-//! reordered after it.
+//! The order of the chain is [`Loss`], [`BurstLoss`], [`Mark`], [`Duplicate`], [`Corrupt`], [`Jitter`], [`Reorder`]. A
+//! copy is corrupted or held back independently of its original. Jitter keeps the order, so reordering comes after
+//! jitter.
 
 mod corrupt;
 mod cut;
@@ -31,18 +31,18 @@ use core::time::Duration;
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::{Instant, Seed};
 
-/// A frame on its way.
+/// A frame in flight.
 ///
 /// See [`Impairment`] for an example.
 #[derive(Clone, Debug)]
 pub struct Crossing {
     /// The frame.
     pub frame: Frame,
-    /// When it arrives, as things stand.
+    /// Arrival time, which later impairments may still change.
     pub arrives: Instant,
 }
 
-/// Something that may happen to a frame on its way.
+/// A fault that may affect a frame in flight.
 ///
 /// ```
 /// use offload_wire::{Crossing, Impairment};
@@ -50,14 +50,14 @@ pub struct Crossing {
 /// use offload_base::counters::Counters;
 ///
 /// offload_base::counters! {
-///     /// What was too long.
+/// ///     /// Counters of oversized frames.
 ///     pub struct Oversize {
 ///         /// Frames dropped.
 ///         pub dropped: "wire_oversize",
 ///     }
 /// }
 ///
-/// /// A stretch of the way that carries no long frames.
+/// /// A part of the wire with a maximum frame length.
 /// #[derive(Debug)]
 /// struct LongestFrame(usize, Oversize);
 ///
@@ -75,14 +75,14 @@ pub struct Crossing {
 /// assert_eq!(stretch.1.dropped, 1);
 /// ```
 pub trait Impairment: fmt::Debug + Send {
-    /// Calls `onward` for each frame that goes on: not at all if this one is lost, twice if it is doubled.
+    /// Calls `onward` for each resulting frame: not at all if this frame is lost, twice if it is duplicated.
     fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing));
 
-    /// What it did so far.
+    /// Returns the counters.
     fn counters(&self) -> &dyn Counters;
 }
 
-/// Which impairments a link has. None by default.
+/// The impairments of a link. All are off by default.
 ///
 /// ```
 /// use offload_wire::{Impairments, Share};
@@ -95,24 +95,24 @@ pub trait Impairment: fmt::Debug + Send {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Impairments {
-    /// Frames lost, each independently of the others.
+    /// Share of frames lost, independently of each other.
     pub loss: Share,
-    /// Frames lost in bursts.
+    /// Burst loss.
     pub burst_loss: Option<Burst>,
-    /// Packets marked "congestion experienced" (RFC 3168), or lost if they are not ECN-capable.
+    /// Share of packets marked "congestion experienced" (RFC 3168), or lost if they are not ECN-capable.
     pub mark: Share,
-    /// Frames that arrive twice.
+    /// Share of frames that arrive twice.
     pub duplicate: Share,
-    /// Frames in which one bit is flipped.
+    /// Share of frames with one flipped bit.
     pub corrupt: Share,
-    /// The most a frame is delayed by chance, without overtaking.
+    /// Maximum random delay, without overtaking.
     pub jitter: Duration,
     /// Frames held back, so that others overtake them.
     pub reorder: Option<Reorder>,
 }
 
 impl Impairments {
-    /// The impairments that are on, at work, drawing from streams of `seed`.
+    /// Creates the chain of the enabled impairments. They draw from streams of `seed`.
     pub fn chain(&self, seed: Seed) -> ImpairmentChain {
         let mut chain = ImpairmentChain::default();
         if self.loss != Share::NEVER {
@@ -140,7 +140,7 @@ impl Impairments {
     }
 }
 
-/// Impairments one after the other.
+/// A sequence of impairments.
 ///
 /// See [`Impairments`] for an example.
 #[derive(Debug, Default)]
@@ -149,27 +149,27 @@ pub struct ImpairmentChain {
 }
 
 impl ImpairmentChain {
-    /// Adds one at the end.
+    /// Adds an impairment at the end.
     pub fn push(&mut self, impairment: Box<dyn Impairment>) {
         self.impairments.push(impairment);
     }
 
-    /// Sends a frame through all of them, and calls `onward` for what comes out.
+    /// Sends a frame through all impairments, and calls `onward` for each resulting frame.
     pub fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         pass(&mut self.impairments, crossing, onward);
     }
 
-    /// How many there are.
+    /// Returns the number of impairments.
     pub fn len(&self) -> usize {
         self.impairments.len()
     }
 
-    /// Whether frames pass as they are.
+    /// Tests whether there are no impairments.
     pub fn is_empty(&self) -> bool {
         self.impairments.is_empty()
     }
 
-    /// Adds what they counted to `set`.
+    /// Adds the counters of all impairments to `set`.
     pub fn count(&self, set: &mut CounterSet) {
         for impairment in &self.impairments {
             set.add(impairment.counters());
@@ -234,6 +234,7 @@ mod tests {
 
     #[test]
     fn one_more_impairment_does_not_change_what_the_others_draw() {
+        // Jitter and reordering come last in the chain, and only change times. The order of the output is the same.
         let without = Impairments { corrupt: Share::NEVER, jitter: Duration::ZERO, reorder: None, ..all() };
         let with = Impairments { corrupt: Share::NEVER, ..all() };
         let numbers = |run: (Vec<(u64, Frame)>, CounterSet)| run.0.into_iter().map(|(_, frame)| frame).collect();
@@ -254,6 +255,7 @@ mod tests {
             "wire_corrupted",
             "wire_reordered",
         ] {
+            // Each impairment must have acted, or the sum above would prove nothing.
             assert!(set.value(name) > 1000, "{name}: {}", set.value(name));
         }
     }

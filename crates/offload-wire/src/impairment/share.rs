@@ -15,7 +15,7 @@ use core::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct Share(f64);
 
-/// A number that is no share.
+/// The error for a number that is not a share.
 ///
 /// ```
 /// use offload_wire::Share;
@@ -30,21 +30,21 @@ pub struct InvalidShare {
 }
 
 impl Share {
-    /// No frame.
+    /// The share that selects no frame.
     pub const NEVER: Share = Share(0.0);
-    /// Every frame.
+    /// The share that selects every frame.
     pub const ALWAYS: Share = Share(1.0);
 
-    /// The share `share`.
+    /// Creates a share.
     ///
     /// # Errors
-    /// If it is not a number from 0 to 1.
+    /// If `share` is not a number from 0 to 1.
     pub fn new(share: f64) -> Result<Share, InvalidShare> {
-        // Not a number fails the comparison as well.
+        // This comparison also fails for NaN.
         if (0.0..=1.0).contains(&share) { Ok(Share(share)) } else { Err(InvalidShare { given: share.to_string() }) }
     }
 
-    /// As a number from 0 to 1.
+    /// Returns the share as a number from 0 to 1.
     pub fn as_f64(self) -> f64 {
         self.0
     }
@@ -54,6 +54,7 @@ impl FromStr for Share {
     type Err = InvalidShare;
     fn from_str(text: &str) -> Result<Share, InvalidShare> {
         let invalid = || InvalidShare { given: text.to_owned() };
+        // The error shows the text as given, not the number as parsed.
         Share::new(text.parse().map_err(|_| invalid())?).map_err(|_| invalid())
     }
 }

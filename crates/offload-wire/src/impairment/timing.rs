@@ -1,4 +1,4 @@
-//! Frames that arrive later than they might: jitter, which keeps their order, and reordering, which does not.
+//! Delays: jitter keeps the order of frames, reordering does not.
 
 use super::{Crossing, Impairment, Share};
 use core::time::Duration;
@@ -6,7 +6,7 @@ use offload_base::counters::Counters;
 use offload_base::{Instant, Rng};
 
 offload_base::counters! {
-    /// What jitter counts.
+    /// Counters of jitter.
     pub struct JitterCounters {
         /// Frames delayed.
         pub delayed: "wire_jittered",
@@ -14,15 +14,15 @@ offload_base::counters! {
 }
 
 offload_base::counters! {
-    /// What reordering counts.
+    /// Counters of reordering.
     pub struct ReorderCounters {
         /// Frames held back.
         pub held: "wire_reordered",
     }
 }
 
-/// Delays each frame by a random time, evenly spread from nothing to a limit, but never lets one overtake
-/// another: a busy queue somewhere on the way.
+/// An impairment that delays each frame by a uniformly random time up to a limit, but never lets a frame overtake
+/// another one: the model of a busy queue on the way.
 ///
 /// ```
 /// use core::time::Duration;
@@ -54,6 +54,7 @@ impl Impairment for Jitter {
         let most = u64::try_from(self.most.as_nanos()).unwrap_or(u64::MAX - 1);
         let on_time = crossing.arrives;
         let delayed = on_time + Duration::from_nanos(self.rng.below(most.saturating_add(1)));
+        // A frame never arrives before the previous one, so jitter keeps the order.
         self.last_arrival = self.last_arrival.max(delayed);
         crossing.arrives = self.last_arrival;
         self.counters.delayed += u64::from(crossing.arrives > on_time);
@@ -65,21 +66,22 @@ impl Impairment for Jitter {
     }
 }
 
-/// How many frames are held back, and for how long.
+/// The parameters of reordering.
 ///
 /// See [`Reordering`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reorder {
-    /// Frames held back, of all.
+    /// Share of frames held back.
     pub share: Share,
-    /// For how long. Everything that arrives in this time overtakes; where that is nothing, nothing is
-    /// reordered.
+    /// Time for which a frame is held back. Frames that arrive in this time overtake it; without such frames, the order
+    /// does not change.
     pub hold: Duration,
 }
 
-/// Holds a share of the frames back for a fixed time, so that those behind overtake them.
+/// An impairment that holds back a share of the frames for a fixed time, so that later frames overtake them.
 ///
-/// By time rather than by a number of frames: a frame at the end of a burst then arrives late, but does arrive.
+/// The hold is a time rather than a number of frames, so that a frame at the end of a burst arrives late instead of
+/// never.
 ///
 /// ```
 /// use core::time::Duration;
@@ -100,7 +102,7 @@ pub struct Reordering {
 }
 
 impl Reordering {
-    /// Holds frames back as `reorder` says.
+    /// Holds frames back as described by `reorder`.
     pub fn new(reorder: Reorder, rng: Rng) -> Reordering {
         Reordering { reorder, rng, counters: ReorderCounters::default() }
     }

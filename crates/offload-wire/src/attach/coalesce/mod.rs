@@ -1,9 +1,9 @@
-//! From frames to a kernel's packets: neighbours of one TCP flow become one, behind a virtio header that says how
-//! they were cut.
+//! Joining of frames for a kernel: consecutive frames of one TCP flow become one packet, behind a virtio header that
+//! describes how to cut the packet again.
 //!
-//! Invariant: cut again as its header says, a packet is the frames it was made of, byte for byte; frames of one
-//! flow leave in the order they came. So nothing is joined that differs in anything but its place in the flow, and
-//! nothing whose checksums are not right: a frame that was corrupted on the wire stays one.
+//! Invariant: cutting a packet as its header describes yields the original frames, byte for byte, and the frames of one
+//! flow keep their order. Frames are therefore joined only if they differ in nothing but their position in the flow,
+//! and if their checksums are right, so that a corrupted frame stays corrupted.
 
 use super::vnet_header::{Gso, GsoKind, PartialChecksum, VnetHeader};
 use crate::frame::Frame;
@@ -14,60 +14,60 @@ use offload_formats::{Headers, Protocol, Transport, Version};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// Joins frames, as far as that changes nothing.
+/// A buffer that joins frames where the receiver cannot notice.
 ///
 /// ```
 /// use offload_wire::frame::Frame;
 /// use offload_wire::attach::Coalescer;
 ///
 /// let mut coalescer = Coalescer::default();
-/// coalescer.push(Frame::from(vec![0; 60])); // no TCP: a packet by itself
-/// coalescer.flush(); // the burst is over: nothing waits for company any more
+/// coalescer.push(Frame::from(vec![0; 60])); // not TCP: a packet of its own
+/// coalescer.flush(); // the burst is over: finishes the open packets
 /// let packet = coalescer.pop().unwrap();
 /// assert_eq!((packet.frames(), packet.len()), (1, 60));
 /// assert_eq!(packet.virtio_header(), &[0; 10]);
 /// ```
 #[derive(Debug, Default)]
 pub struct Coalescer {
-    /// Packets that may still grow, the oldest first; at most one of each flow.
+    /// Packets that may still grow, the oldest first, at most one per flow.
     growing: SmallVec<[Growing; MOST_FLOWS]>,
     ready: VecDeque<OutPacket>,
 }
 
-/// A packet for a kernel: a virtio header, and pieces that are to follow it in one write.
+/// A packet for a kernel: a virtio header, and pieces to be written behind it in one write.
 ///
 /// See [`Coalescer`] for an example.
 #[derive(Clone, Debug)]
 pub struct OutPacket {
     virtio_header: [u8; VnetHeader::LEN],
-    /// Nothing, if the pieces begin with a header of their own.
+    /// Joined header. Empty if the pieces are a whole frame.
     header: SmallVec<[u8; 128]>,
     pieces: SmallVec<[Bytes; 1]>,
 }
 
 impl OutPacket {
-    /// The virtio header, as it is written.
+    /// Returns the virtio header's bytes.
     pub fn virtio_header(&self) -> &[u8; VnetHeader::LEN] {
         &self.virtio_header
     }
 
-    /// What follows it, in order.
+    /// Returns the pieces behind the virtio header, in order.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let header = (!self.header.is_empty()).then_some(&self.header[..]);
         header.into_iter().chain(self.pieces.iter().map(|piece| &piece[..]))
     }
 
-    /// Bytes of the packet, without the virtio header.
+    /// Returns the size of the packet without the virtio header, in bytes.
     pub fn len(&self) -> usize {
         self.header.len() + self.pieces.iter().map(Bytes::len).sum::<usize>()
     }
 
-    /// Whether the packet has no bytes.
+    /// Tests whether the packet has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many frames it was made of.
+    /// Returns the number of frames in the packet.
     pub fn frames(&self) -> usize {
         self.pieces.len()
     }
@@ -79,7 +79,7 @@ impl OutPacket {
 }
 
 impl Coalescer {
-    /// Takes a frame.
+    /// Adds a frame.
     pub fn push(&mut self, frame: Frame) {
         let segment = match Segment::of(frame) {
             Ok(segment) => segment,
@@ -94,23 +94,25 @@ impl Coalescer {
                 }
                 return;
             }
+            // The segment does not continue its flow's packet, which must leave before the segment to keep the order.
             self.finish(place);
         }
         if !segment.may_be_first() {
             return self.ready.push_back(OutPacket::whole(segment.frame));
         }
+        // The oldest packet makes room.
         if self.growing.len() == MOST_FLOWS {
             self.finish(0);
         }
         self.growing.push(Growing::new(segment));
     }
 
-    /// Lets go of everything: no more frames come for now.
+    /// Finishes all packets, because no further frames are expected now.
     pub fn flush(&mut self) {
         self.ready.extend(self.growing.drain(..).map(Growing::into_packet));
     }
 
-    /// The next packet that is ready.
+    /// Returns the next finished packet.
     pub fn pop(&mut self) -> Option<OutPacket> {
         self.ready.pop_front()
     }
@@ -120,7 +122,7 @@ impl Coalescer {
     }
 }
 
-/// A TCP segment in a frame of its own.
+/// A frame with one TCP segment.
 #[derive(Debug)]
 struct Segment {
     frame: Frame,
@@ -128,9 +130,10 @@ struct Segment {
 }
 
 impl Segment {
-    /// The frame itself, if it is something else: also one with extension headers, or with padding.
+    /// Parses a frame. Returns the frame itself if it is not TCP, or has extension headers or padding.
     fn of(frame: Frame) -> Result<Segment, Frame> {
         let is_bare = |tcp: &Transport| {
+            // Padding and extension headers would be lost in the joined packet, so such frames pass separately.
             tcp.end == frame.len()
                 && (tcp.version == Version::Four || tcp.header == tcp.network + Version::Six.header_bytes())
         };
@@ -157,21 +160,22 @@ impl Segment {
         self.tcp.is_of_flow(&self.frame.data, &other.tcp, &other.frame.data)
     }
 
-    /// Whether others may follow it in one packet.
+    /// Tests whether other segments may be joined behind this one.
     fn may_be_first(&self) -> bool {
         self.tcp.may_be_first(&self.frame.data)
             && (1..=usize::from(u16::MAX)).contains(&self.tcp.payload_len())
             && self.is_right()
     }
 
-    /// Whether it says the same as `first` in everything that every segment of a packet says.
+    /// Tests whether the headers equal those of `first`, except for the fields that differ between the segments of a
+    /// packet.
     fn is_like(&self, first: &Segment) -> bool {
         Transport { end: first.tcp.end, ..self.tcp } == first.tcp
             && self.tcp.says_the_same(&first.frame.data, &self.frame.data)
     }
 
-    /// Whether its checksums are right, and as this side would write them: of one's complement's two zeros the field
-    /// of a sum never holds the one of all ones (RFC 1624 3).
+    /// Tests whether the checksums are right and can be recreated exactly: a computed checksum field never holds all
+    /// ones, the other of the two zeros of one's complement (RFC 1624 3).
     fn is_right(&self) -> bool {
         let data = &self.frame.data;
         let is_all_ones = |at: usize| data[at..at + 2] == [0xff, 0xff];
@@ -181,13 +185,13 @@ impl Segment {
     }
 }
 
-/// Segments that will be one packet.
+/// Segments that are being joined into one packet.
 #[derive(Debug)]
 struct Growing {
     first: Segment,
     payloads: SmallVec<[Bytes; 1]>,
     payload_bytes: usize,
-    /// Flags that only the last segment has.
+    /// Flags that only the last segment may have.
     last_flags: u8,
 }
 
@@ -198,34 +202,39 @@ impl Growing {
         Growing { first, payloads: [payload].into_iter().collect(), payload_bytes, last_flags: 0 }
     }
 
-    /// Whether `segment` may be the next.
+    /// Tests whether `segment` may be joined next.
     fn takes(&self, segment: &Segment) -> bool {
         let Transport { version, network, payload, .. } = self.first.tcp;
         let bytes = segment.tcp.payload_len();
+        // Cutting the packet again counts the identification up from the first segment's.
         let identification = match version {
             Version::Four => self.first.identification().wrapping_add(self.payloads.len() as u16),
             Version::Six => 0,
         };
         segment.seq() == self.first.seq() + self.payload_bytes as u32
+            // Cutting yields segments as long as the first one, and a shorter last one.
             && (1..=self.first.tcp.payload_len()).contains(&bytes)
+            // The length field of the joined IP packet has 16 bits.
             && payload - network + self.payload_bytes + bytes <= usize::from(u16::MAX)
             && segment.identification() == identification
             && segment.is_like(&self.first)
             && segment.is_right()
     }
 
-    /// Adds the next segment, and says whether it is the last.
+    /// Adds the next segment. Returns whether the packet is complete.
     fn add(&mut self, segment: Segment) -> bool {
         let payload = segment.payload();
         let is_short = payload.len() < self.first.tcp.payload_len();
         self.payload_bytes += payload.len();
         self.payloads.push(payload);
         self.last_flags = segment.tcp.last_flags(&segment.frame.data);
+        // A short segment, FIN or PSH can only be the last, so the packet is complete.
         is_short || self.last_flags != 0 || self.payloads.len() == MOST_SEGMENTS
     }
 
     fn into_packet(self) -> OutPacket {
         let Segment { frame, tcp } = self.first;
+        // A single frame is passed on unchanged, with its own checksum.
         if self.payloads.len() == 1 {
             return OutPacket::whole(frame);
         }
@@ -234,7 +243,7 @@ impl Growing {
         if tcp.version == Version::Four {
             fill_ipv4_header(&mut header[tcp.network..]);
         }
-        // What a kernel calls a partial checksum: the sum of the pseudo header, not inverted.
+        // A kernel's partial checksum is the sum of the pseudo header, not inverted.
         let pseudo = !Transport { end: tcp.payload + self.payload_bytes, ..tcp }.pseudo_sum(&header).finish();
         let field = tcp.checksum();
         header[field..field + 2].copy_from_slice(&pseudo.to_be_bytes());
@@ -251,11 +260,11 @@ impl Growing {
     }
 }
 
-/// Where an IPv4 header has its checksum.
+/// Offset of the checksum in an IPv4 header.
 const IPV4_CHECKSUM: usize = 10;
-/// Flows that packets grow of at a time; eight, as in Linux's GRO.
+/// Maximum number of growing packets, equal to that of Linux's GRO.
 const MOST_FLOWS: usize = 8;
-/// Segments of a packet; a full one at an MTU of 1500 has 45.
+/// Maximum number of segments in a packet. A full packet at an MTU of 1500 has 45.
 const MOST_SEGMENTS: usize = 64;
 
 #[cfg(test)]

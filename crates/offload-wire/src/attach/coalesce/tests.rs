@@ -1,18 +1,18 @@
-//! Cut again, what was joined is what came.
+//! Joined packets, cut again, equal the original frames.
 
 use super::*;
 use crate::attach::Resegmenter;
 use offload_formats::Sum;
 use proptest::prelude::*;
 
-/// What a segment is made from.
+/// The choices for one generated segment.
 #[derive(Clone, Debug)]
 struct Plan {
     flow: u8,
     six: bool,
     payload: usize,
     flags: u8,
-    /// Does not follow the one before of its flow.
+    /// Whether the segment does not continue its flow.
     skip: bool,
     acknowledgment: u32,
     window: u16,
@@ -38,7 +38,7 @@ fn plan() -> impl Strategy<Value = Plan> {
         prop_oneof![20 => Just(0u8), 1 => Just(3u8)],
     )
         .prop_map(|(flow, six, payload, flags, skip, acknowledgment, window, timestamp, corrupt, tos)| {
-            // Most of the time nothing but the place in the flow differs.
+            // Mostly, segments differ only in their position in the flow.
             let quiet = payload % 3 == 2;
             let keep = |value: u32| if quiet { 0 } else { value };
             Plan {
@@ -56,7 +56,7 @@ fn plan() -> impl Strategy<Value = Plan> {
         })
 }
 
-/// Where each flow stands.
+/// The state of one flow.
 #[derive(Default)]
 struct Flow {
     seq: u32,
@@ -65,6 +65,7 @@ struct Flow {
 
 fn frame(plan: &Plan, flow: &mut Flow) -> Frame {
     if plan.skip {
+        // A gap in the sequence numbers, as after a lost segment.
         flow.seq = flow.seq.wrapping_add(7);
         flow.identification = flow.identification.wrapping_add(2);
     }
@@ -87,6 +88,7 @@ fn frame(plan: &Plan, flow: &mut Flow) -> Frame {
     bytes.extend(&tcp);
     let transport = bytes.len() - tcp.len();
     let packet_bytes = bytes.len();
+    // The length is still zero here, so a checked parse would refuse the packet.
     let headers = Headers::parse_unfinished(&bytes).transport().unwrap();
     headers.version.set_length(&mut bytes[14..], packet_bytes - 14);
     if !plan.six {
@@ -107,12 +109,13 @@ fn frame(plan: &Plan, flow: &mut Flow) -> Frame {
 
 fn frames(plans: &[Plan]) -> Vec<Frame> {
     let mut flows: [Flow; 6] = Default::default();
+    // This flow's sequence numbers wrap within the test.
     flows[1].seq = u32::MAX - 3000;
     flows[2].identification = u16::MAX - 2;
     plans.iter().map(|plan| frame(plan, &mut flows[usize::from(plan.flow) + 3 * usize::from(plan.six)])).collect()
 }
 
-/// What a frame's flow is known by in these tests.
+/// Returns the identity of a frame's flow in these tests.
 fn flow_of(frame: &Frame) -> (u8, u8) {
     let six = frame.data[12] == 0x86;
     (frame.data[12], frame.data[if six { 57 } else { 37 }])
@@ -190,6 +193,7 @@ fn shape(plans: &[Plan]) -> Vec<usize> {
 
 #[test]
 fn bulk_is_joined_as_far_as_an_ip_packet_goes() {
+    // 45 segments of 1448 bytes fill an IP packet of 64 KiB; small segments are limited by their number.
     assert_eq!(shape(&bulk(100)), [45, 45, 10]);
     let small: Vec<Plan> = bulk(100).into_iter().map(|plan| Plan { payload: 100, ..plan }).collect();
     assert_eq!(shape(&small), [64, 36]);
@@ -212,6 +216,7 @@ fn whatever_differs_is_not_joined() {
         shape(&plans)
     };
     assert_eq!(changed(|_| {}), [10]);
+    // A change in any other header field ends the packet, and starts another one.
     assert_eq!(changed(|plan| plan.acknowledgment = 2), [5, 5]);
     assert_eq!(changed(|plan| plan.window = 2), [5, 5]);
     assert_eq!(changed(|plan| plan.timestamp = 2), [5, 5]);
@@ -231,13 +236,14 @@ fn whatever_differs_is_not_joined() {
 fn a_checksum_written_as_the_other_zero_stays_as_it_is() {
     let mut frames = frames(&bulk(2));
     let mut second = frames[1].data.to_vec();
-    // The payload's last word takes the checksum up: what is left of it is zero.
+    // The payload's last word makes the checksum zero.
     let end = second.len() - 2;
     let mut sum = Sum::default();
     sum.add(&second[end..]);
     sum.add(&second[50..52]);
     let word = !sum.finish();
     set_number(&mut second, end, word);
+    // Both values verify, but only zero can be recreated by computing the checksum.
     for (zero, packets) in [(0, 1), (0xffff, 2)] {
         set_number(&mut second, 50, zero);
         frames[1] = Frame::from(second.clone());
@@ -247,7 +253,7 @@ fn a_checksum_written_as_the_other_zero_stays_as_it_is() {
     }
 }
 
-/// Writes a number at `at`, the higher byte first.
+/// Writes a big-endian number at `at`.
 fn set_number(bytes: &mut [u8], at: usize, number: u16) {
     bytes[at..at + 2].copy_from_slice(&number.to_be_bytes());
 }

@@ -1,10 +1,10 @@
-//! From a kernel's packet to frames that fit a wire: checksums are completed, super-segments cut.
+//! Cutting of a kernel's packets into frames that fit a wire, with completed checksums.
 //!
-//! A kernel that was told that its device can do it hands over up to 64 KiB of TCP (or of UDP datagrams) behind one
-//! header, the checksum left half done. Frames are made one at a time, as the wire takes them, payload copied once.
+//! A kernel with segmentation offload hands over up to 64 KiB of TCP, or of UDP datagrams, behind one header with a
+//! partial checksum. Frames are made one at a time, as the wire takes them, and the payload is copied once.
 //!
-//! Invariant: whatever the bytes are, no frame is longer than the packet they came from, and as many are made as
-//! the segments are.
+//! Invariant: for any input, no frame is longer than its packet, and the number of frames equals the number of
+//! segments.
 
 use super::vnet_header::{Gso, GsoKind, InvalidVnetHeader, PartialChecksum, VnetHeader};
 use crate::frame::Frame;
@@ -15,14 +15,13 @@ use offload_base::cost::{self, Work};
 use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::{Headers, Protocol, Segment, Sum, Transport, Version};
 
-/// Cuts packets into frames, one packet at a time.
+/// A buffer that cuts packets into frames, one packet at a time.
 ///
 /// ```
 /// use offload_wire::attach::{Resegmenter, VnetHeader};
 ///
 /// let mut resegmenter = Resegmenter::default();
-/// // What a read from the device would do: the virtio header, then the packet. With a header of zeros a packet is
-/// // a frame already.
+/// // A device read fills in the virtio header, then the packet. A header of zeros means that the packet is a frame.
 /// let buffer = resegmenter.buffer();
 /// buffer[..VnetHeader::LEN + 60].fill(0);
 /// resegmenter.filled(VnetHeader::LEN + 60)?;
@@ -32,51 +31,52 @@ use offload_formats::{Headers, Protocol, Segment, Sum, Transport, Version};
 /// ```
 pub struct Resegmenter {
     buffer: Box<[u8]>,
-    /// What is being cut.
+    /// State of the packet in the buffer. `None` if all of its frames were taken.
     work: Option<Cut>,
     frames: BufferPool,
 }
 
-/// A packet that cannot be made frames of.
+/// The error for a packet that cannot be cut into frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MalformedPacket {
-    /// It is shorter than its headers, or as long as the buffer and perhaps longer.
-    #[error("a packet of {0} bytes is too short or too long")]
+    /// The packet is shorter than its headers, or fills the whole buffer and may have been truncated.
+    #[error("a packet of {0} bytes is too short for its headers, or too long for the buffer")]
     Length(usize),
-    /// Its virtio header is none.
+    /// The virtio header is invalid.
     #[error(transparent)]
     Header(#[from] InvalidVnetHeader),
-    /// Its virtio header and its own headers contradict each other.
+    /// The virtio header contradicts the packet's own headers.
     #[error("the packet contradicts its virtio header")]
     Contradiction,
 }
 
-/// How the packet in the buffer is cut, and how far that is done.
+/// The plan for the packet in the buffer, and its progress.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
-    /// Not at all: as it is, with the checksum completed.
+    /// One frame, with the checksum completed.
     Whole { packet_bytes: usize, checksum: Option<PartialChecksum> },
-    /// Into segments.
+    /// Several segments.
     Segments { transport: Transport, segment_bytes: usize, at: usize, number: u32 },
 }
 
 impl Resegmenter {
-    /// Where the next packet is to be read to, its virtio header first. What was in it before is given up.
+    /// Returns the buffer for the next packet, which starts with its virtio header. Discards the previous packet.
     pub fn buffer(&mut self) -> &mut [u8] {
         self.work = None;
         &mut self.buffer
     }
 
-    /// Says that `bytes` bytes of the buffer were filled, and looks at what they are.
+    /// Parses the packet in the first `bytes` bytes of the buffer.
     ///
     /// # Errors
-    /// If no frames can be made of them.
+    /// If the packet cannot be cut into frames.
     pub fn filled(&mut self, bytes: usize) -> Result<(), MalformedPacket> {
         self.work = None;
         let Some((header, packet)) = self.buffer.get(..bytes).and_then(|filled| filled.split_first_chunk()) else {
             return Err(MalformedPacket::Length(bytes));
         };
+        // A packet that fills the buffer may have been cut by the read. The buffer has a byte more than any packet.
         if packet.len() < ETHERNET_BYTES || bytes == self.buffer.len() {
             return Err(MalformedPacket::Length(bytes));
         }
@@ -85,12 +85,12 @@ impl Resegmenter {
         Ok(())
     }
 
-    /// Whether the packet makes several frames.
+    /// Tests whether more than one frame of the packet remains.
     pub fn is_super_segment(&self) -> bool {
         matches!(self.work, Some(Cut::Segments { transport, segment_bytes, at, .. }) if transport.end - at > segment_bytes)
     }
 
-    /// The next frame of the packet, if there is one.
+    /// Returns the next frame of the packet, or `None` if all were taken.
     pub fn next_frame(&mut self) -> Option<Frame> {
         let work = self.work.as_mut()?;
         let packet = &self.buffer[VnetHeader::LEN..];
@@ -119,6 +119,7 @@ impl Resegmenter {
                 let is_last = to == transport.end;
                 let segment = Segment { number: *number, offset: from - transport.payload, is_last };
                 transport.make_segment(&mut frame, to - from, segment);
+                // The segment is shorter than the whole packet, so its checksum covers the end of the frame.
                 Transport { end: frame.len(), ..*transport }.fill_checksums(&mut frame);
                 if is_last {
                     self.work = None;
@@ -135,20 +136,23 @@ impl Cut {
     fn plan(packet: &[u8], header: VnetHeader) -> Option<Cut> {
         let VnetHeader { checksum, gso: Some(Gso { kind, segment_bytes, .. }) } = header else {
             if let Some(PartialChecksum { start, offset }) = header.checksum
+                // The field must lie in the packet, because `complete` writes there without a further check.
                 && usize::from(start) + usize::from(offset) + 2 > packet.len()
             {
                 return None;
             }
             return Some(Cut::Whole { packet_bytes: packet.len(), checksum: header.checksum });
         };
-        // Whoever asks for segments says where the transport header is: every segment needs its own checksum.
+        // A request for segments includes the checksum offsets, because every segment needs its own checksum.
         let PartialChecksum { start, offset } = checksum?;
+        // A super-segment may be too long for its length fields, so these are ignored.
         let transport = Headers::parse_unfinished(packet).transport()?;
         let is_of_kind = match kind {
             GsoKind::Tcp4 => (transport.protocol, transport.version) == (Protocol::Tcp, Version::Four),
             GsoKind::Tcp6 => (transport.protocol, transport.version) == (Protocol::Tcp, Version::Six),
             GsoKind::Udp => transport.protocol == Protocol::Udp,
         };
+        // The kernel's offsets must agree with the headers. Otherwise the packet is of another kind than announced.
         let field = transport.checksum() - transport.header;
         if !is_of_kind || usize::from(start) != transport.header || usize::from(offset) != field {
             return None;
@@ -158,13 +162,13 @@ impl Cut {
     }
 }
 
-/// Completes a checksum whose field holds the sum of the pseudo header.
+/// Completes a partial checksum, whose field holds the sum of the pseudo header.
 fn complete(frame: &mut [u8], PartialChecksum { start, offset }: PartialChecksum) {
     let start = usize::from(start);
     let mut sum = Sum::default();
     sum.add(&frame[start..]);
     let checksum = match sum.finish() {
-        // RFC 768: a checksum of zero says that there is none, so one that comes to zero is sent as all ones.
+        // RFC 768: a field of zero means that there is no checksum, so a sum of zero is sent as all ones.
         0 if usize::from(offset) == UDP_CHECKSUM => 0xffff,
         checksum => checksum,
     };
@@ -192,11 +196,11 @@ impl fmt::Debug for Resegmenter {
     }
 }
 
-/// The longest IP packet, the headers before it, and a byte by which to know what is longer.
+/// Space for the longest IP packet, the headers in front, and one byte by which a longer packet is noticed.
 const BUFFER_BYTES: usize = VnetHeader::LEN + ETHERNET_BYTES + 8 + u16::MAX as usize + 1;
-/// Where a UDP header has its checksum; TCP's is elsewhere.
+/// Offset of the checksum in a UDP header. TCP's offset differs.
 const UDP_CHECKSUM: usize = 6;
-/// Longer frames are rare enough for an allocation each.
+/// Size of pooled buffers. Longer frames are rare enough for an allocation each.
 const FRAME_BYTES: usize = 2048;
 const FRAMES_PER_SLAB: usize = 64;
 

@@ -1,4 +1,4 @@
-//! Against the device's own segmentation, against smoltcp's reading, and against rubbish.
+//! Comparison with the device's segmentation and with smoltcp's parser, and random input.
 
 use super::*;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use offload_base::{Instant, Seq};
 use proptest::prelude::*;
 use smoltcp::wire::{IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
 
-/// A packet as a kernel hands it over: headers by hand, payload, the sum of the pseudo header in place of the checksum.
+/// A packet from a kernel: the headers, the payload, and the sum of the pseudo header in the checksum field.
 fn packet(ip: &[u8], transport: &[u8], payload: &[u8]) -> Vec<u8> {
     let ether_type: [u8; 2] = if ip[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
     [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], &ether_type[..], ip, transport, payload].concat()
@@ -43,7 +43,7 @@ fn udp(payload: usize) -> Vec<u8> {
     header
 }
 
-/// Puts the sum of the pseudo header where the checksum goes.
+/// Writes the sum of the pseudo header into the checksum field.
 fn half_done(packet: &mut [u8], transport: usize) {
     let headers = Headers::parse_unfinished(packet).transport().unwrap();
     assert_eq!(headers.header, transport);
@@ -51,7 +51,7 @@ fn half_done(packet: &mut [u8], transport: usize) {
     set_number(packet, headers.checksum(), sum);
 }
 
-/// Writes a number at `at`, the higher byte first.
+/// Writes a big-endian number at `at`.
 fn set_number(bytes: &mut [u8], at: usize, number: u16) {
     bytes[at..at + 2].copy_from_slice(&number.to_be_bytes());
 }
@@ -70,8 +70,9 @@ fn gso(kind: GsoKind, segment_bytes: u16, start: u16, offset: u16) -> VnetHeader
     VnetHeader { checksum, gso: Some(Gso { kind, segment_bytes, header_bytes: 0 }) }
 }
 
-/// What a NIC's own TSO makes of it.
+/// Cuts the packet with the NIC's own segmentation.
 fn by_the_device(packet: &[u8], header_bytes: usize, mss: u16) -> Vec<Bytes> {
+    // The device must not be limited by its MTU or delayed, so that all segments come out at once.
     let config = NicConfig { mtu: 9000, line_rate: None, delays: Delays::NONE, ..NicConfig::default() };
     let (mut device, mut driver) = nic_sim::nic(config);
     let seq = Seq(u32::from_be_bytes(packet[38..42].try_into().unwrap()));
@@ -143,6 +144,7 @@ proptest! {
             };
             let udp = UdpPacket::new_checked(body).unwrap();
             prop_assert_eq!(usize::from(udp.len()), body.len());
+            // A checksum of zero would mean that the datagram has none.
             prop_assert!(udp.checksum() != 0 && udp.verify_checksum(&source, &destination));
             received.extend_from_slice(udp.payload());
         }
@@ -171,6 +173,7 @@ proptest! {
     ) {
         let mut packet = bytes;
         let mut header = header;
+        // Random bytes alone would seldom pass the first checks, so half of the cases get plausible headers.
         if sensible {
             header[0] = 1;
             header[1] = [0, 1, 4, 5][usize::from(header[1] % 4)];
@@ -187,6 +190,7 @@ proptest! {
             let mut frames = 0;
             while let Some(frame) = resegmenter.next_frame() {
                 frames += 1;
+                // A hostile packet must not be amplified.
                 prop_assert!(frame.len() <= packet.len());
             }
             prop_assert!((1..=packet.len().max(1)).contains(&frames));
@@ -202,6 +206,7 @@ fn a_tag_in_front_changes_nothing_behind_it() {
     half_done(&mut tagged, 38);
     let frames = cut(gso(GsoKind::Tcp4, 1448, 38, 16), &tagged).unwrap();
     let untagged: Vec<Bytes> = frames.iter().map(|frame| [&frame[..12], &frame[16..]].concat().into()).collect();
+    // The device segments the untagged packet. The tag must be the only difference.
     assert_eq!(untagged, by_the_device(&plain, 66, 1448));
 }
 
@@ -210,8 +215,8 @@ fn what_contradicts_itself_is_refused() {
     let tcp = tcp(5, 0x10);
     let packet = packet(&ipv4(6, 3, tcp.len() + 3000), &tcp, &[9; 3000]);
     for header in [
-        gso(GsoKind::Tcp6, 1448, 34, 16),     // it is IPv4
-        gso(GsoKind::Tcp4, 1448, 34, 6),      // that is no checksum of TCP's
+        gso(GsoKind::Tcp6, 1448, 34, 16),     // the packet is IPv4
+        gso(GsoKind::Tcp4, 1448, 34, 6),      // not the offset of TCP's checksum
         gso(GsoKind::Tcp4, 1448, 33, 16),     // inside the IP header
         gso(GsoKind::Tcp4, 1448, 60_000, 16), // behind the end
         VnetHeader { checksum: None, ..gso(GsoKind::Tcp4, 1448, 34, 16) },
