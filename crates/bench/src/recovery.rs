@@ -36,6 +36,15 @@ pub enum Trouble {
     Reordering,
 }
 
+impl Trouble {
+    const fn name(self) -> &'static str {
+        match self {
+            Trouble::Loss => "loss",
+            Trouble::Reordering => "reordering",
+        }
+    }
+}
+
 /// A run to be made.
 ///
 /// ```
@@ -92,6 +101,12 @@ impl Recovery {
         runs.into_iter().flat_map(shares).collect()
     }
 
+    /// Returns the name of the run among others: `loss-0.01-driver-request-dump`.
+    pub fn label(&self) -> String {
+        let (resync, transmit_resync) = self.ways();
+        format!("{}-{}-{resync}-{transmit_resync}", self.trouble.name(), self.share).replace(' ', "-")
+    }
+
     /// Makes the run, in virtual time.
     ///
     /// # Errors
@@ -119,25 +134,19 @@ impl Recovery {
         let plan = Arc::new(self);
         let serving = server.spawn("application", serve(plan.clone(), server.clone()));
         let fetching = client.spawn("application", fetch(plan.clone(), client.clone(), server.clone()));
-        let both = plan.observers.run(&mut bed, Mode::TlsNic, try_join(serving, fetching));
+        let both = plan.observers.run(&mut bed, plan.label(), try_join(serving, fetching));
         drop(attached);
         let (sent, fetched) = both?;
         plan.observers.finish()?;
         let (opened, counters, dma) = (&fetched.opened, bed.counters(), server.dma());
         let of_payload = |bytes: u64| bytes as f64 * 100.0 / (plan.streams * plan.records * RECORD as u64) as f64;
         let of_records = |records: u64| records as f64 * 100.0 / (plan.streams * plan.records) as f64;
+        let (resync, transmit_resync) = plan.ways();
         let row = Row {
             trouble: plan.trouble,
             share: plan.share,
-            resync: match plan.resync {
-                ResyncMode::CoreHint => "core hint",
-                ResyncMode::Asynchronous => "asynchronous",
-                _ => "driver request",
-            },
-            transmit_resync: match plan.transmit_resync {
-                TransmitResync::Dump => "dump",
-                TransmitResync::NextRecord => "next record",
-            },
+            resync,
+            transmit_resync,
             full: of_records(opened.value("TlsRxRecordsDevice")),
             partial: of_records(opened.value("TlsRxRecordsPartial")),
             none: of_records(opened.value("TlsRxRecordsSw")),
@@ -152,6 +161,20 @@ impl Recovery {
         let measured = Measured::take(bed, &meter, sent.iter().chain(&fetched.tls));
         let bytes = plan.streams * plan.records * RECORD as u64;
         Ok(RecoveryRun { run: measured.run(Mode::TlsNic, bytes, fetched.whole, fetched.ended - Instant::ZERO), row })
+    }
+
+    /// The ways in which the receiving and the sending NIC go on, as tables name them.
+    fn ways(&self) -> (&'static str, &'static str) {
+        let resync = match self.resync {
+            ResyncMode::CoreHint => "core hint",
+            ResyncMode::Asynchronous => "asynchronous",
+            _ => "driver request",
+        };
+        let transmit_resync = match self.transmit_resync {
+            TransmitResync::Dump => "dump",
+            TransmitResync::NextRecord => "next record",
+        };
+        (resync, transmit_resync)
     }
 
     fn impairment(&self) -> Box<dyn Impairment> {
@@ -238,10 +261,7 @@ impl fmt::Display for Table<'_> {
         )?;
         writeln!(f, "|---|---|---|---|---|---|---|---|---|---|---|---|---|")?;
         for row in self.0 {
-            let wire = match row.trouble {
-                Trouble::Loss => "loss",
-                Trouble::Reordering => "reordering",
-            };
+            let wire = row.trouble.name();
             writeln!(
                 f,
                 "| {wire} | {:.1} | {}, {} | {:.1} | {:.1} | {:.1} | {:.2} | {:.2} | {} | {} | {} | {} | {} |",

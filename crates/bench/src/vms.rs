@@ -152,6 +152,11 @@ impl Vms {
         }
     }
 
+    /// Returns the name of the run among others: `overlay-esp-8`.
+    pub fn label(&self) -> String {
+        format!("{}-{}", self.mode, self.vms)
+    }
+
     /// Makes the run.
     ///
     /// # Errors
@@ -171,7 +176,7 @@ impl Vms {
         let before = bed.counters();
         let pair = |number| (bed.host(overlay.left_vm(number)).clone(), bed.host(overlay.right_vm(number)).clone());
         let pairs = (0..self.vms).map(pair).collect();
-        let moved = self.observers.run(&mut bed, self.mode, self.transfer(pairs, meter.clone()));
+        let moved = self.observers.run(&mut bed, self.label(), self.transfer(pairs, meter.clone()));
         drop(attached);
         let moved = moved?;
         self.observers.finish()?;

@@ -159,6 +159,12 @@ impl Reservoir {
         }
     }
 
+    /// Returns the name of the run among others: `tls-nic-tcp-274ms-paced-disk`.
+    pub fn label(&self) -> String {
+        let Reservoir { mode, transport, round_trip, pacing, disks, .. } = self;
+        format!("{mode}-{transport}-{}ms-{pacing}-{disks}", round_trip.as_millis())
+    }
+
     /// What line, disks and windows allow, in 10^9 bits per second: the least of the line, the disks' rates, and for each stream
     /// its disks' share and a window in a round trip.
     ///
@@ -234,7 +240,7 @@ impl Reservoir {
             }
         });
         let (runtime, time) = (client.runtime(), self.time);
-        let ended = self.observers.run(&mut bed, self.mode, async {
+        let ended = self.observers.run(&mut bed, self.label(), async {
             let (copying, over) = (pin!(copy.run(core::slice::from_ref(&url), &into)), pin!(runtime.sleep(time)));
             match select(copying, over).await {
                 Either::Left((Ok(outcome), _)) => {

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 /// Ciphers, integrity and compression several ways: on the CPU, by jobs of an accelerator, inline in a NIC, by chains of small
 /// services; devices' time is virtual, the CPU's is measured
 ///
-/// The accelerator's time follows from the latency and the rate of its units. Only `--way inline` has NICs.
+/// The accelerator's time follows from the latency and the rate of its units. Only the way inline has NICs.
 ///
 /// Exit status: 0; 1 if a job failed; 2 if an option is bad or the file cannot be read.
 #[derive(Debug, Parser)]

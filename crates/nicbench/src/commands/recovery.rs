@@ -72,7 +72,7 @@ impl RecoveryOptions {
             ..Recovery::new(trouble, self.share.as_f64(), self.run.seed())
         };
         let runs = if self.all { recovery.grid() } else { vec![recovery] };
-        runs.into_iter().map(|run| (label(&run), run)).collect()
+        runs.into_iter().map(|run| (run.label(), run)).collect()
     }
 }
 
@@ -84,7 +84,7 @@ impl Scenario for RecoveryOptions {
     fn run(&self) -> Result<Made, Failure> {
         let modes = Modes::of_plans("recovery", &self.run.common, self.plans())?;
         let runs = modes.make(0, |plan, observers, _| {
-            let label = label(&plan);
+            let label = plan.label();
             Recovery { observers, ..plan }.run().map_err(|error| Failure::of(label, error))
         })?;
         let nic = self.nic();
@@ -103,16 +103,6 @@ impl Scenario for RecoveryOptions {
         let text = text(modes.labels(), &runs, self.run.common.wide);
         Ok(Made::new(self.run.facts("recovery", &nic, options), &runs, whole, text))
     }
-}
-
-/// The name of a run: `loss-0.01-driver-request-dump`.
-fn label(run: &Recovery) -> String {
-    let trouble = match run.trouble {
-        Trouble::Loss => TroubleName::Loss,
-        Trouble::Reordering => TroubleName::Reordering,
-    };
-    let (resync, transmit_resync) = (RESYNCS.name(&run.resync), TRANSMIT_RESYNCS.name(&run.transmit_resync));
-    format!("{}-{}-{resync}-{transmit_resync}", name(trouble), run.share)
 }
 
 fn text<'a>(labels: impl Iterator<Item = &'a str>, runs: &'a [RecoveryRun], wide: bool) -> String {

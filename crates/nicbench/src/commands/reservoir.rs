@@ -84,7 +84,7 @@ impl Scenario for ReservoirOptions {
         }
         let modes = Modes::of_plans("reservoir", &self.run.common, self.plans())?;
         let runs = modes.make(0, |plan, observers, _| {
-            let label = label(&plan);
+            let label = plan.label();
             Reservoir { observers, ..plan }.run().map_err(|error| Failure::of(label, error))
         })?;
         let nic = self.nic();
@@ -138,7 +138,7 @@ impl ReservoirOptions {
                 }
             }
         }
-        all.into_iter().map(|plan| (label(&plan), plan)).collect()
+        all.into_iter().map(|plan| (plan.label(), plan)).collect()
     }
 
     fn pace(&self) -> u64 {
@@ -149,12 +149,6 @@ impl ReservoirOptions {
 /// `unlimited` is faster than anything here.
 fn bits(rate: Rate) -> u64 {
     rate.0.unwrap_or(100_000_000_000_000)
-}
-
-/// The name of a run: `tls-nic-tcp-274ms-paced-disk`.
-fn label(plan: &Reservoir) -> String {
-    let Reservoir { mode, transport, round_trip, pacing, disks, .. } = plan;
-    format!("{mode}-{transport}-{}ms-{pacing}-{disks}", round_trip.as_millis())
 }
 
 fn text<'a>(labels: impl Iterator<Item = &'a str>, runs: &'a [ReservoirRun], wide: bool) -> String {

@@ -81,9 +81,8 @@ impl VmsOptions {
             }
         };
         let counts = self.counts();
-        let of_mode =
-            |mode: &VmMode| counts.iter().map(|vms| (format!("{mode}-{vms}"), plan(*mode, *vms))).collect::<Vec<_>>();
-        self.mode.iter().flat_map(of_mode).collect()
+        let of_mode = |mode: &VmMode| counts.iter().map(|vms| plan(*mode, *vms)).collect::<Vec<_>>();
+        self.mode.iter().flat_map(of_mode).map(|plan| (plan.label(), plan)).collect()
     }
 
     /// Powers of two, and the one that was asked for.
