@@ -1,11 +1,8 @@
-//! Demos of nic-offload, one file each beside this one. [`story`] is the library of `resync_story`; [`teaching`] answers
-//! `--help` in the examples that teach.
+//! Examples that teach nic-offload, one file each beside this one. [`teaching`] answers `--help` in them.
 
 #![forbid(unsafe_code)]
 
-pub mod story;
-
-use offload_cli::program;
+use offload_console::{say, show};
 use std::path::{Path, PathBuf};
 
 /// Answers `--help` with `about`, and refuses all other arguments: the example has no options.
@@ -30,17 +27,13 @@ fn arguments(about: &str, takes_file: bool) -> Option<PathBuf> {
     let is_option = |argument: &&PathBuf| argument.as_os_str().as_encoded_bytes().starts_with(b"-");
     if given.iter().any(|argument| matches!(argument.to_str(), Some("--help" | "-h"))) {
         let usage = if takes_file { format!("{name} [FILE]") } else { name.clone() };
-        let _ = program::write_out(&name, &format!("{about}\n\nUsage: {usage}\n"));
+        let _ = show(&name, &format!("{about}\n\nUsage: {usage}\n"));
         std::process::exit(0);
     }
     let unknown = given.iter().find(is_option).or(given.get(usize::from(takes_file)));
     if let Some(unknown) = unknown {
-        let _ = program::fail(
-            &name,
-            &format!("unknown argument '{}'; --help shows the usage", unknown.display()),
-            program::UNUSABLE,
-        );
-        std::process::exit(program::UNUSABLE.into());
+        say!("{name}: unknown argument '{}'; --help shows the usage", unknown.display());
+        std::process::exit(2);
     }
     given.into_iter().next()
 }

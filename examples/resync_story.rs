@@ -7,8 +7,8 @@ use core::time::Duration;
 use offload_api::ResyncMode;
 use offload_cli::tls_options::RESYNCS;
 use offload_cli::{options, program};
-use offload_examples::story::course::Course;
-use offload_examples::story::{picture, table};
+use offload_demos::story::course::Course;
+use offload_demos::story::{picture, table};
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -96,6 +96,13 @@ pub struct Run {
     pub dma_bytes: BTreeMap<String, u64>,
 }
 
+impl Run {
+    /// Returns the CPU time of both hosts per byte of user data, in nanoseconds.
+    pub fn host_ns_per_byte(&self) -> f64 {
+        self.tx_host_ns_per_byte.total + self.rx_host_ns_per_byte.total
+    }
+}
+
 /// CPU time of a host per byte of user data, in nanoseconds, by kind of work.
 ///
 /// See [`Bulk`](crate::bulk::Bulk) for an example.

@@ -2,7 +2,7 @@
 
 use crate::facts::Run;
 use core::fmt::Write;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One row for each run: goodput, host cost per byte both ways, device cost, packets, DMA by purpose.
 ///
@@ -46,41 +46,58 @@ pub fn per_packet(runs: &[Run]) -> String {
 /// assert_eq!(offload_bench_tls::table::short(&[]).lines().last(), Some("mode    Gb/s sending receiving"));
 /// ```
 pub fn short(runs: &[Run]) -> String {
-    let cost = |run: &Run| run.tx_host_ns_per_byte.total + run.rx_host_ns_per_byte.total;
-    let software = runs.iter().position(|run| run.mode.ends_with("-cpu") && run.bytes > 0);
-    let mut heading = ["mode", "goodput Gb/s", "host ns/B sending", "host ns/B receiving"].map(String::from).to_vec();
-    heading.extend(software.map(|at| format!("less than {}", runs[at].mode)));
-    let mut rows = vec![heading];
-    rows.extend(runs.iter().enumerate().map(|(at, run)| {
+    let mut rows =
+        vec![["mode", "goodput Gb/s", "host ns/B sending", "host ns/B receiving"].map(String::from).to_vec()];
+    rows.extend(runs.iter().map(|run| {
         let costs = [run.tx_host_ns_per_byte.total, run.rx_host_ns_per_byte.total];
         let [sending, receiving] = costs.map(|cost| if run.bytes > 0 { format!("{cost:.3}") } else { "-".into() });
-        let mut row = vec![run.mode.clone(), format!("{:.1}", run.goodput_gbps), sending, receiving];
-        row.extend(software.map(|software| match cost(run) {
-            cost_of_run if at > software && cost_of_run > 0.0 => format!("{:.1}x", cost(&runs[software]) / cost_of_run),
-            _ => String::new(),
-        }));
-        row
+        vec![run.mode.clone(), format!("{:.1}", run.goodput_gbps), sending, receiving]
     }));
+    add_factor(&mut rows, runs.iter().map(|run| ((), &run.mode[..], run.host_ns_per_byte())));
     align(&rows)
+}
+
+/// Adds a column to `rows`, whose first row is the heading: how many times less than the CPU's run each later run costs. `runs` has
+/// the setting, mode and cost of each row; runs of one setting are compared. Without a mode `cpu` or `..-cpu` there is no such column.
+///
+/// ```
+/// let mut rows = [["mode", "cost"], ["tls-cpu", "6"], ["tls-nic", "2"]].map(|row| row.map(String::from).to_vec());
+/// offload_bench_tls::table::add_factor(&mut rows, [((), "tls-cpu", 6.0), ((), "tls-nic", 2.0)]);
+/// assert_eq!((&rows[0][2][..], &rows[2][2][..]), ("less than tls-cpu", "3.0x"));
+/// ```
+pub fn add_factor<'a, S: PartialEq>(rows: &mut [Vec<String>], runs: impl IntoIterator<Item = (S, &'a str, f64)>) {
+    let runs: Vec<_> = runs.into_iter().collect();
+    let is_cpu = |(_, mode, cost): &&(S, &str, f64)| (*mode == "cpu" || mode.ends_with("-cpu")) && *cost > 0.0;
+    let Some((_, mode, _)) = runs.iter().find(is_cpu) else { return };
+    let mut cells = vec![format!("less than {mode}")];
+    cells.extend(runs.iter().enumerate().map(|(at, (setting, _, cost))| {
+        let software = runs[..at].iter().filter(is_cpu).find(|run| run.0 == *setting);
+        let factor = software.filter(|_| *cost > 0.0).map(|software| format!("{:.1}x", software.2 / cost));
+        factor.unwrap_or_default()
+    }));
+    rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
 }
 
 const CAPTION: &str = "tx, rx: CPU time of the sending and of the receiving host, nanoseconds per byte; device: that of \
                        both devices; dma: bytes over PCIe, K: 1024, M: 1024 K\n";
 
-/// The counters that moved in any of the runs, a line each and a column a run. Both ends are added up. Those of TLS have a
-/// word below on how they are to be read.
+/// The counters that moved in any of the runs, a line each and a column a run, which has the run's label and counters. Both ends
+/// are added up. A note below the counters of TLS says how to read them.
 ///
 /// ```
-/// assert!(offload_bench_tls::table::counters(&[]).starts_with("counter"));
+/// let counters = [("tx_packets".to_owned(), 725)].into();
+/// let text = offload_bench_tls::table::counters([("tcp", &counters)]);
+/// assert_eq!(text, "counter    tcp\ntx_packets 725\n");
 /// ```
-pub fn counters(runs: &[Run]) -> String {
-    let names: BTreeSet<&str> = runs.iter().flat_map(|run| run.counters.keys()).map(String::as_str).collect();
-    let mut rows = vec![core::iter::once("counter".into()).chain(runs.iter().map(|run| run.mode.clone())).collect()];
+pub fn counters<'a>(runs: impl IntoIterator<Item = (&'a str, &'a BTreeMap<String, u64>)>) -> String {
+    let runs: Vec<_> = runs.into_iter().collect();
+    let names: BTreeSet<&String> = runs.iter().flat_map(|(_, counters)| counters.keys()).collect();
+    let has_tls = names.iter().any(|name| name.starts_with("Tls"));
+    let mut rows = vec![core::iter::once("counter").chain(runs.iter().map(|run| run.0)).map(String::from).collect()];
     for name in names {
-        let value = |run: &Run| run.counters.get(name).copied().unwrap_or(0).to_string();
-        rows.push(core::iter::once(name.to_string()).chain(runs.iter().map(value)).collect());
+        let values = runs.iter().map(|(_, counters)| counters.get(name).copied().unwrap_or(0).to_string());
+        rows.push(core::iter::once(name.clone()).chain(values).collect());
     }
-    let has_tls = runs.iter().any(|run| run.counters.keys().any(|name| name.starts_with("Tls")));
     align(&rows) + if has_tls { TLS_COUNTERS } else { "" }
 }
 
@@ -257,7 +274,6 @@ pub fn align(rows: &[Vec<String>]) -> String {
 mod tests {
     use super::*;
     use crate::facts::HostCost;
-    use std::collections::BTreeMap;
 
     fn run(mode: &str, crypto: f64) -> Run {
         let cost = HostCost { stack: 0.1, copy: 0.0, framing: 0.0, crypto, crc: 0.0, total: 0.1 + crypto };
@@ -316,7 +332,8 @@ mod tests {
 
     #[test]
     fn counters_stand_side_by_side() {
-        let text = counters(&[run("tcp", 0.0), run("tls-cpu", 0.1)]);
+        let runs = [run("tcp", 0.0), run("tls-cpu", 0.1)];
+        let text = counters(runs.iter().map(|run| (&run.mode[..], &run.counters)));
         assert_eq!(text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>(), ["tx_packets", "725", "725"]);
     }
 }

@@ -37,7 +37,7 @@ fn packets(criterion: &mut Criterion) {
             for mode in EspMode::ALL {
                 let plan = Ipsec { packet_size, sas, packets: PACKETS, ..Ipsec::new(mode, Seed(1)) };
                 group.bench_function(format!("{packet_size} bytes, {sas} SAs/{mode}"), |bencher| {
-                    bencher.iter_custom(|iterations| (0..iterations).map(|_| spent(plan, cost)).sum());
+                    bencher.iter_custom(|iterations| (0..iterations).map(|_| spent(plan.clone(), cost)).sum());
                 });
             }
         }

@@ -24,6 +24,7 @@ use offload_bench_tls::choices;
 use offload_bench_tls::connection::tcp;
 use offload_bench_tls::facts::Run;
 use offload_bench_tls::measured::Measured;
+use offload_bench_tls::observers::Observers;
 use offload_host_stack::UdpSocket;
 use offload_testbed::bed::{BedHost, Testbed};
 use serde::Serialize;
@@ -124,7 +125,7 @@ fn secret(randomness: &mut Rng) -> String {
 /// assert_eq!(run.run.counters["ipsec_sw_tx_pkts"], 101, "and a first one to warm up");
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Ipsec {
     /// Who does the ESP.
     pub mode: EspMode,
@@ -134,10 +135,13 @@ pub struct Ipsec {
     pub sas: u16,
     /// Packets in all.
     pub packets: u64,
-    /// Queues of each NIC; with several, each host has as many shards, among which its flows are.
-    pub queues: u16,
+    /// Both NICs, but for their MTU, which follows from the packets. With several queues each host has as many shards, among
+    /// which its flows are.
+    pub nic: NicConfig,
     /// The seed of everything random.
     pub seed: Seed,
+    /// The observers of the run.
+    pub observers: Observers,
 }
 
 /// What one run reports: what `ktls_loopback` does, and packets.
@@ -167,7 +171,8 @@ pub struct IpsecRun {
 impl Ipsec {
     /// 10,000 packets of 1400 bytes over one SA, and NICs of one queue.
     pub fn new(mode: EspMode, seed: Seed) -> Ipsec {
-        Ipsec { mode, packet_size: 1400, sas: 1, packets: 10_000, queues: 1, seed }
+        let (nic, observers) = (NicConfig::default(), Observers::default());
+        Ipsec { mode, packet_size: 1400, sas: 1, packets: 10_000, nic, seed, observers }
     }
 
     /// Makes the run and tells what came of it. A datagram that does not arrive, or twice, is a fact, not an error.
@@ -175,7 +180,7 @@ impl Ipsec {
     /// # Errors
     /// When the options make no sense, or the testbed cannot be set up.
     pub fn run(self) -> io::Result<IpsecRun> {
-        if !(64..=9000).contains(&self.packet_size) || !(1..=10_000).contains(&self.sas) || self.queues == 0 {
+        if !(64..=9000).contains(&self.packet_size) || !(1..=10_000).contains(&self.sas) || self.nic.queues == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "packets have 64 to 9000 bytes, SAs are 1 to 10,000, and there is a queue at least",
@@ -184,30 +189,33 @@ impl Ipsec {
         let meter = Meter::new();
         // ESP makes packets longer.
         let mtu = (self.packet_size + ROOM_FOR_ESP).max(1500);
-        let nic = NicConfig { mtu, queues: self.queues, ..NicConfig::default() };
+        let nic = NicConfig { mtu, ..self.nic.clone() };
         let keys = self.keys()?;
         let mirrored = keys.mirrored();
         let mut builder = Testbed::builder(self.seed).meter(&meter).host("sender", nic.clone(), tcp());
         builder = self.secured(builder, keys, SENDER).host("receiver", nic, tcp());
-        let mut bed = self.secured(builder, mirrored, RECEIVER).wire(0, 1, LinkConfig::default()).build()?;
+        builder = self.secured(builder, mirrored, RECEIVER).wire(0, 1, LinkConfig::default());
+        let mut bed = self.observers.attach(builder).build()?;
+        let plan = Arc::new(self);
         let (sender, receiver) = (bed.host(0).clone(), bed.host(1).clone());
         let attached = meter.attach();
         let sockets = receiver.shards().iter().map(|shard| shard.bind_udp(Some(PORT))).collect::<io::Result<_>>()?;
-        let receiving = receiver.spawn("application", receive(self, sockets, receiver.clone()));
-        let sending = sender.spawn("application", send(self, sender.clone(), meter.clone()));
-        let both = bed.run(try_join(sending, receiving));
+        let receiving = receiver.spawn("application", receive(plan.clone(), sockets, receiver.clone()));
+        let sending = sender.spawn("application", send(plan.clone(), sender.clone(), meter.clone()));
+        let both = plan.observers.run(&mut bed, plan.mode, try_join(sending, receiving));
         drop(attached);
         let (started, received) = both?;
+        plan.observers.finish()?;
         let measured = Measured::take(bed, &meter, []);
-        let bytes = received.datagrams * u64::from(self.payload());
-        let whole = received.datagrams == self.packets && received.once;
-        let run = measured.run(self.mode, bytes, whole, received.ended - started);
+        let bytes = received.datagrams * u64::from(plan.payload());
+        let whole = received.datagrams == plan.packets && received.once;
+        let run = measured.run(plan.mode, bytes, whole, received.ended - started);
         let per_packet = |host| per_request(&measured.report, host, received.datagrams) * 1e3;
         let (tx, rx) = (per_packet(Domain::Host(0)), per_packet(Domain::Host(1)));
         Ok(IpsecRun {
             run,
-            packet_bytes: self.packet_size,
-            sas: self.sas,
+            packet_bytes: plan.packet_size,
+            sas: plan.sas,
             datagrams: received.datagrams,
             tx_ns_per_packet: tx,
             rx_ns_per_packet: rx,
@@ -255,7 +263,7 @@ impl Ipsec {
 }
 
 /// Sends every datagram, each with its number; when it began.
-async fn send(plan: Ipsec, host: BedHost, meter: Meter) -> io::Result<Instant> {
+async fn send(plan: Arc<Ipsec>, host: BedHost, meter: Meter) -> io::Result<Instant> {
     let shards = host.shards().iter().cycle();
     let sockets: Vec<UdpSocket> = (0..plan.sas)
         .zip(shards)
@@ -293,7 +301,7 @@ struct Received {
     once: bool,
 }
 
-async fn receive(plan: Ipsec, sockets: Vec<UdpSocket>, host: BedHost) -> io::Result<Received> {
+async fn receive(plan: Arc<Ipsec>, sockets: Vec<UdpSocket>, host: BedHost) -> io::Result<Received> {
     let mut seen = vec![false; plan.packets as usize];
     let mut received = Received { ended: host.now(), datagrams: 0, once: true };
     let runtime: Arc<dyn offload_testbed::Runtime> = host.runtime();
@@ -315,6 +323,7 @@ async fn receive(plan: Ipsec, sockets: Vec<UdpSocket>, host: BedHost) -> io::Res
         let fresh = seen.get_mut(number as usize).is_some_and(|seen| !core::mem::replace(seen, true));
         received.once &= fresh && datagram.len() == usize::from(plan.payload());
         received.datagrams += 1;
+        plan.observers.arrived(datagram.len() as u64);
         received.ended = host.now();
     }
     Ok(received)
@@ -345,7 +354,8 @@ mod tests {
     fn every_packet_arrives_once_whatever_its_size_and_sa() {
         for mode in EspMode::ALL {
             for (packet_size, sas, queues) in [(64, 1, 1), (1400, 7, 1), (9000, 40, 1), (64, 1, 4), (1400, 40, 4)] {
-                let made = Ipsec { packet_size, sas, queues, packets: 300, ..Ipsec::new(mode, Seed(2)) }.run().unwrap();
+                let nic = NicConfig { queues, ..NicConfig::default() };
+                let made = Ipsec { packet_size, sas, nic, packets: 300, ..Ipsec::new(mode, Seed(2)) }.run().unwrap();
                 assert!(made.run.sha256_ok, "{made:?}");
                 assert_eq!((made.datagrams, made.run.bytes), (300, 300 * u64::from(packet_size - IP_AND_UDP)));
             }
@@ -403,7 +413,8 @@ mod tests {
             let run = Ipsec { packet_size, sas, ..Ipsec::new(EspMode::Plain, Seed(1)) }.run();
             assert_eq!(run.unwrap_err().kind(), io::ErrorKind::InvalidInput);
         }
-        let nowhere = Ipsec { queues: 0, ..Ipsec::new(EspMode::Plain, Seed(1)) }.run();
+        let nic = NicConfig { queues: 0, ..NicConfig::default() };
+        let nowhere = Ipsec { nic, ..Ipsec::new(EspMode::Plain, Seed(1)) }.run();
         assert_eq!(nowhere.unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

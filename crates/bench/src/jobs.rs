@@ -9,6 +9,7 @@
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use crypto_services::{Goal, Predictive, ServiceQueue, ServiceQueueConfig};
+use nic_sim::NicConfig;
 use nic_sim::lookaside;
 use nic_sim::lookaside::{Lookaside, LookasideConfig, Unit};
 use offload_api::{Done, Handle, Job, JobQueue, JobStatus, TlsSuite, TlsVersion};
@@ -144,6 +145,8 @@ pub struct Jobs {
     pub in_flight: usize,
     /// Its units.
     pub units: Vec<Unit>,
+    /// The NICs that do it inline.
+    pub nic: NicConfig,
 }
 
 /// What one way gave.
@@ -208,7 +211,7 @@ pub enum JobsError {
 impl Jobs {
     /// Of 16 KiB each, 32 at a time, by one unit of the default speed.
     pub fn new(kind: Kind, data: Bytes) -> Jobs {
-        Jobs { kind, data, size: 16 << 10, in_flight: 32, units: vec![Unit::default()] }
+        Jobs { kind, data, size: 16 << 10, in_flight: 32, units: vec![Unit::default()], nic: NicConfig::default() }
     }
 
     /// Does them.
@@ -370,7 +373,8 @@ impl Jobs {
         let transfer = |mode| {
             let agreement = Agreement { version: TlsVersion::Tls13, suite };
             let payload = Payload::seeded(Seed(1), self.data.len() as u64);
-            Bulk { agreement, record_size: self.size, checked: false, ..Bulk::new(mode, payload) }.run()
+            let nic = self.nic.clone();
+            Bulk { agreement, nic, record_size: self.size, checked: false, ..Bulk::new(mode, payload) }.run()
         };
         let (plain, sealed) = (transfer(Mode::Tcp)?, transfer(Mode::TlsNic)?);
         let bytes = sealed.bytes.max(1) as f64;

@@ -11,19 +11,20 @@ use futures_util::future::{join_all, try_join};
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
 use nic_sim::wire::impairment::{Loss, Reorder, Reordering};
 use nic_sim::wire::{Impairment, LinkConfig, Share};
-use nic_sim::{EngineConfigs, NicConfig, TlsEngineConfig, TransmitResync};
+use nic_sim::{NicConfig, TransmitResync};
 use offload_api::{ResyncMode, TlsKey, TlsSuite, TlsVersion};
 use offload_base::cost::{self, Meter, Work};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Rng, Seed};
-use offload_bench_tls::bounded;
 use offload_bench_tls::connection::Mode;
 use offload_bench_tls::facts::Run;
 use offload_bench_tls::measured::Measured;
+use offload_bench_tls::observers::Observers;
 use offload_host_stack::{TcpConfig, TcpStream};
 use offload_testbed::{BedHost, Testbed};
 use serde::Serialize;
 use std::io;
+use std::sync::Arc;
 
 /// What the wire does to a share of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -33,6 +34,15 @@ pub enum Trouble {
     Loss,
     /// It holds them back for [`HOLD`], so that others overtake them.
     Reordering,
+}
+
+impl Trouble {
+    const fn name(self) -> &'static str {
+        match self {
+            Trouble::Loss => "loss",
+            Trouble::Reordering => "reordering",
+        }
+    }
 }
 
 /// A run to be made.
@@ -47,7 +57,7 @@ pub enum Trouble {
 /// assert_eq!((made.row.full, made.row.dumped), (100.0, 0.0));
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Recovery {
     /// What the wire does.
     pub trouble: Trouble,
@@ -61,28 +71,40 @@ pub struct Recovery {
     pub resync: ResyncMode,
     /// How the sending one goes on after a retransmission.
     pub transmit_resync: TransmitResync,
+    /// Both NICs, but for the two ways above.
+    pub nic: NicConfig,
     /// The seed of everything random.
     pub seed: Seed,
+    /// The observers of the run.
+    pub observers: Observers,
 }
 
 impl Recovery {
     /// 128 streams of 64 records; driver requests, and DUMPs.
     pub fn new(trouble: Trouble, share: f64, seed: Seed) -> Recovery {
         let (resync, transmit_resync) = (ResyncMode::default(), TransmitResync::default());
-        Recovery { trouble, share, streams: 128, records: 64, resync, transmit_resync, seed }
+        let (nic, observers) = (NicConfig::default(), Observers::default());
+        Recovery { trouble, share, streams: 128, records: 64, resync, transmit_resync, nic, seed, observers }
     }
 
     /// The runs of the whole table: each way to find the place, over loss and reordering at the published shares; and the
     /// other way to go on after a retransmission, over loss.
-    pub fn grid(self) -> impl Iterator<Item = Recovery> {
-        let shares = move |run: Recovery| PERCENTAGES.map(|percent| Recovery { share: percent / 100.0, ..run });
-        let troubles = [Trouble::Loss, Trouble::Reordering];
+    pub fn grid(self) -> Vec<Recovery> {
         let ways = [ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous];
-        let received = ways.into_iter().flat_map(move |resync| {
-            troubles.into_iter().flat_map(move |trouble| shares(Recovery { trouble, resync, ..self }))
-        });
-        let sent = Recovery { trouble: Trouble::Loss, transmit_resync: TransmitResync::NextRecord, ..self };
-        received.chain(shares(sent))
+        let mut runs: Vec<Recovery> = ways
+            .into_iter()
+            .flat_map(|resync| [Trouble::Loss, Trouble::Reordering].map(|trouble| (resync, trouble)))
+            .map(|(resync, trouble)| Recovery { trouble, resync, ..self.clone() })
+            .collect();
+        runs.push(Recovery { trouble: Trouble::Loss, transmit_resync: TransmitResync::NextRecord, ..self });
+        let shares = |run: Recovery| PERCENTAGES.map(|percent| Recovery { share: percent / 100.0, ..run.clone() });
+        runs.into_iter().flat_map(shares).collect()
+    }
+
+    /// Returns the name of the run among others: `loss-0.01-driver-request-dump`.
+    pub fn label(&self) -> String {
+        let (resync, transmit_resync) = self.ways();
+        format!("{}-{}-{resync}-{transmit_resync}", self.trouble.name(), self.share).replace(' ', "-")
     }
 
     /// Makes the run, in virtual time.
@@ -94,43 +116,37 @@ impl Recovery {
     /// If the share is none.
     pub fn run(self) -> io::Result<RecoveryRun> {
         let meter = Meter::new();
-        let nic = NicConfig {
-            engines: EngineConfigs::from(TlsEngineConfig { resync: self.resync, ..TlsEngineConfig::default() })
-                .with_transmit_resync(self.transmit_resync),
-            ..NicConfig::default()
-        };
-        let mut bed = Testbed::builder(self.seed)
+        let mut nic = self.nic.clone();
+        nic.engines.tls.resync = self.resync;
+        nic.engines = nic.engines.with_transmit_resync(self.transmit_resync);
+        let builder = Testbed::builder(self.seed)
             .meter(&meter)
             .host("server", nic.clone(), TcpConfig::default())
             .host("client", nic, TcpConfig::default())
-            .wire(0, 1, LinkConfig::default())
-            .build()?;
+            .wire(0, 1, LinkConfig::default());
+        let mut bed = self.observers.attach(builder).build()?;
         if self.share > 0.0 {
             let link = bed.cable(0).left_to_right.clone();
             link.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).impair(self.impairment());
         }
         let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
         let attached = meter.attach();
-        let serving = server.spawn("application", serve(self, server.clone()));
-        let fetching = client.spawn("application", fetch(self, client.clone(), server.clone()));
-        let both = bounded::run(&mut bed, try_join(serving, fetching));
+        let plan = Arc::new(self);
+        let serving = server.spawn("application", serve(plan.clone(), server.clone()));
+        let fetching = client.spawn("application", fetch(plan.clone(), client.clone(), server.clone()));
+        let both = plan.observers.run(&mut bed, plan.label(), try_join(serving, fetching));
         drop(attached);
         let (sent, fetched) = both?;
+        plan.observers.finish()?;
         let (opened, counters, dma) = (&fetched.opened, bed.counters(), server.dma());
-        let of_payload = |bytes: u64| bytes as f64 * 100.0 / (self.streams * self.records * RECORD as u64) as f64;
-        let of_records = |records: u64| records as f64 * 100.0 / (self.streams * self.records) as f64;
+        let of_payload = |bytes: u64| bytes as f64 * 100.0 / (plan.streams * plan.records * RECORD as u64) as f64;
+        let of_records = |records: u64| records as f64 * 100.0 / (plan.streams * plan.records) as f64;
+        let (resync, transmit_resync) = plan.ways();
         let row = Row {
-            trouble: self.trouble,
-            share: self.share,
-            resync: match self.resync {
-                ResyncMode::CoreHint => "core hint",
-                ResyncMode::Asynchronous => "asynchronous",
-                _ => "driver request",
-            },
-            transmit_resync: match self.transmit_resync {
-                TransmitResync::Dump => "dump",
-                TransmitResync::NextRecord => "next record",
-            },
+            trouble: plan.trouble,
+            share: plan.share,
+            resync,
+            transmit_resync,
             full: of_records(opened.value("TlsRxRecordsDevice")),
             partial: of_records(opened.value("TlsRxRecordsPartial")),
             none: of_records(opened.value("TlsRxRecordsSw")),
@@ -143,8 +159,22 @@ impl Recovery {
             sealed: counters.value("tx_tls_needs_software"),
         };
         let measured = Measured::take(bed, &meter, sent.iter().chain(&fetched.tls));
-        let bytes = self.streams * self.records * RECORD as u64;
+        let bytes = plan.streams * plan.records * RECORD as u64;
         Ok(RecoveryRun { run: measured.run(Mode::TlsNic, bytes, fetched.whole, fetched.ended - Instant::ZERO), row })
+    }
+
+    /// The ways in which the receiving and the sending NIC go on, as tables name them.
+    fn ways(&self) -> (&'static str, &'static str) {
+        let resync = match self.resync {
+            ResyncMode::CoreHint => "core hint",
+            ResyncMode::Asynchronous => "asynchronous",
+            _ => "driver request",
+        };
+        let transmit_resync = match self.transmit_resync {
+            TransmitResync::Dump => "dump",
+            TransmitResync::NextRecord => "next record",
+        };
+        (resync, transmit_resync)
     }
 
     fn impairment(&self) -> Box<dyn Impairment> {
@@ -231,10 +261,7 @@ impl fmt::Display for Table<'_> {
         )?;
         writeln!(f, "|---|---|---|---|---|---|---|---|---|---|---|---|---|")?;
         for row in self.0 {
-            let wire = match row.trouble {
-                Trouble::Loss => "loss",
-                Trouble::Reordering => "reordering",
-            };
+            let wire = row.trouble.name();
             writeln!(
                 f,
                 "| {wire} | {:.1} | {}, {} | {:.1} | {:.1} | {:.1} | {:.2} | {:.2} | {} | {} | {} | {} | {} |",
@@ -257,19 +284,19 @@ impl fmt::Display for Table<'_> {
     }
 }
 
-async fn serve(run: Recovery, host: BedHost) -> io::Result<Vec<TlsCounters>> {
+async fn serve(run: Arc<Recovery>, host: BedHost) -> io::Result<Vec<TlsCounters>> {
     let mut listener = host.stack().listen(PORT, run.streams as usize)?;
     let mut sending = Vec::new();
     for _ in 0..run.streams {
         let stream = listener.accept().await?;
         // Clients say by their port which stream they are.
         let number = u64::from(stream.peer_addr().port() - FIRST_CLIENT_PORT);
-        sending.push(host.spawn(format!("stream {number}"), send(run, stream, number)));
+        sending.push(host.spawn(format!("stream {number}"), send(run.clone(), stream, number)));
     }
     join_all(sending).await.into_iter().collect()
 }
 
-async fn send(run: Recovery, stream: TcpStream, number: u64) -> io::Result<TlsCounters> {
+async fn send(run: Arc<Recovery>, stream: TcpStream, number: u64) -> io::Result<TlsCounters> {
     let mut stream = tls(stream, run.keys(number))?;
     stream.set_retransmit_limit(None);
     // From the first record on the client knows where records are; the device makes those after it.
@@ -293,9 +320,11 @@ struct Fetched {
     ended: Instant,
 }
 
-async fn fetch(run: Recovery, host: BedHost, server: BedHost) -> io::Result<Fetched> {
+async fn fetch(run: Arc<Recovery>, host: BedHost, server: BedHost) -> io::Result<Fetched> {
     let receiving: Vec<_> = (0..run.streams)
-        .map(|number| host.spawn(format!("stream {number}"), receive(run, host.clone(), server.clone(), number)))
+        .map(|number| {
+            host.spawn(format!("stream {number}"), receive(run.clone(), host.clone(), server.clone(), number))
+        })
         .collect();
     let mut fetched = Fetched { opened: CounterSet::default(), tls: Vec::new(), whole: true, ended: host.now() };
     for received in join_all(receiving).await {
@@ -311,7 +340,7 @@ async fn fetch(run: Recovery, host: BedHost, server: BedHost) -> io::Result<Fetc
 /// Counters, records opened before any was counted, and whether all bytes are what was sent.
 type Received = (TlsCounters, u64, bool);
 
-async fn receive(run: Recovery, host: BedHost, server: BedHost, number: u64) -> io::Result<Received> {
+async fn receive(run: Arc<Recovery>, host: BedHost, server: BedHost, number: u64) -> io::Result<Received> {
     let port = FIRST_CLIENT_PORT + number as u16;
     let stream = host.stack().connect(Some(port), (server.address(), PORT).into()).await?;
     let mut stream = tls(stream, run.keys(number).swapped())?;
@@ -325,6 +354,7 @@ async fn receive(run: Recovery, host: BedHost, server: BedHost, number: u64) -> 
         let chunk = stream.next_chunk().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let _application = cost::work(Work::Application);
         equal &= chunk.iter().all(|byte| *byte == number as u8);
+        run.observers.arrived(chunk.len() as u64);
         left = left.checked_sub(chunk.len() as u64).ok_or(io::ErrorKind::InvalidData)?;
     }
     Ok((*stream.counters(), before, equal))

@@ -9,15 +9,16 @@ use crate::iperf::continues;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use futures_util::future::join_all;
+use nic_sim::NicConfig;
 use nic_sim::switch::TunnelKind;
 use nic_sim::wire::LinkConfig;
 use offload_api::EspSuite;
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::{Instant, Seed};
-use offload_bench_tls::bounded;
 use offload_bench_tls::choices;
 use offload_bench_tls::connection::{Connection, tcp};
 use offload_bench_tls::facts::HostCost;
+use offload_bench_tls::observers::Observers;
 use offload_testbed::bed::{BedHost, Testbed};
 use offload_testbed::overlay::Overlay;
 use serde::Serialize;
@@ -83,10 +84,16 @@ pub struct Vms {
     pub ipv6: bool,
     /// Bytes in all, shared out among the virtual machines.
     pub bytes: u64,
+    /// The hypervisors' NICs.
+    pub nic: NicConfig,
+    /// The virtual machines' functions, but for their MTU.
+    pub function: NicConfig,
     /// The wire between the hypervisors.
     pub link: LinkConfig,
     /// The seed of everything random.
     pub seed: Seed,
+    /// The observers of the run.
+    pub observers: Observers,
 }
 
 /// What one run reports.
@@ -129,8 +136,25 @@ pub struct VmsRun {
 impl Vms {
     /// 64 MiB of 8 virtual machines, in VXLAN over IPv4, with one SA each way.
     pub fn new(mode: VmMode) -> Vms {
-        let (link, seed) = (LinkConfig::default(), Seed(1));
-        Vms { mode, tunnel: TunnelChoice::Vxlan, vms: 8, sas: 1, ipv6: false, bytes: 64 << 20, link, seed }
+        let Overlay { nic, function, .. } = Overlay::new(1);
+        Vms {
+            mode,
+            tunnel: TunnelChoice::Vxlan,
+            vms: 8,
+            sas: 1,
+            ipv6: false,
+            bytes: 64 << 20,
+            nic,
+            function,
+            link: LinkConfig::default(),
+            seed: Seed(1),
+            observers: Observers::default(),
+        }
+    }
+
+    /// Returns the name of the run among others: `overlay-esp-8`.
+    pub fn label(&self) -> String {
+        format!("{}-{}", self.mode, self.vms)
     }
 
     /// Makes the run.
@@ -145,15 +169,17 @@ impl Vms {
         let meter = Meter::new();
         let overlay = self.overlay();
         let builder = overlay.hosts(Testbed::builder(self.seed).meter(&meter));
-        let mut bed = builder.wire(overlay.left(), overlay.right(), self.link.clone()).build()?;
+        let builder = builder.wire(overlay.left(), overlay.right(), self.link.clone());
+        let mut bed = self.observers.attach(builder).build()?;
         let attached = meter.attach();
         overlay.install(&mut bed)?;
         let before = bed.counters();
         let pair = |number| (bed.host(overlay.left_vm(number)).clone(), bed.host(overlay.right_vm(number)).clone());
         let pairs = (0..self.vms).map(pair).collect();
-        let moved = bounded::run(&mut bed, self.transfer(pairs, meter.clone()));
+        let moved = self.observers.run(&mut bed, self.label(), self.transfer(pairs, meter.clone()));
         drop(attached);
         let moved = moved?;
+        self.observers.finish()?;
         let after = bed.counters();
         let value = |name: &str| after.value(name) - before.value(name);
         let hosts = [overlay.left(), overlay.right()].map(|host| bed.host(host).queue_counters());
@@ -196,6 +222,8 @@ impl Vms {
             suite,
             ipv6: self.ipv6,
             sas: self.sas,
+            nic: self.nic.clone(),
+            function: self.function.clone(),
             tcp: tcp(),
             seed: self.seed,
             ..Overlay::new(self.vms)
@@ -227,7 +255,8 @@ impl Vms {
             let of_each = self.bytes / u64::from(self.vms);
             let bytes = of_each + u64::from(number < self.bytes % u64::from(self.vms));
             sending.push(left.spawn("sending", send(from, message.clone(), bytes)));
-            receiving.push(right.clone().spawn("receiving", receive(to, message.clone(), right)));
+            receiving
+                .push(right.clone().spawn("receiving", receive(to, message.clone(), right, self.observers.clone())));
         }
         let mut moved = Moved { bytes: 0, whole: true, span: Duration::ZERO };
         for received in join_all(receiving).await {
@@ -262,12 +291,18 @@ async fn send(mut connection: Connection, message: Bytes, bytes: u64) -> io::Res
 }
 
 /// What arrives, whether it is what was sent, and when the last of it came.
-async fn receive(mut connection: Connection, message: Bytes, host: BedHost) -> io::Result<(u64, bool, Instant)> {
+async fn receive(
+    mut connection: Connection,
+    message: Bytes,
+    host: BedHost,
+    observers: Observers,
+) -> io::Result<(u64, bool, Instant)> {
     let (mut bytes, mut equal, mut ended) = (0, true, host.now());
     while let Some(chunk) = connection.receive().await? {
         let _application = cost::work(Work::Application);
         equal &= continues(&message, bytes, &chunk);
         bytes += chunk.len() as u64;
+        observers.arrived(chunk.len() as u64);
         ended = host.now();
     }
     connection.close().await?;

@@ -27,8 +27,8 @@ fn what_loss_and_reordering_leave() {
     }
     let lossy = recovery(Trouble::Loss, 1.0);
     for other in [
-        Recovery { resync: ResyncMode::CoreHint, ..lossy },
-        Recovery { resync: ResyncMode::Asynchronous, ..lossy },
+        Recovery { resync: ResyncMode::CoreHint, ..lossy.clone() },
+        Recovery { resync: ResyncMode::Asynchronous, ..lossy.clone() },
         Recovery { transmit_resync: TransmitResync::NextRecord, ..lossy },
     ] {
         rows.push(row(other));
@@ -48,7 +48,7 @@ fn a_calm_wire_costs_nothing() {
 
 #[test]
 fn the_whole_table_is_of_every_way_at_every_share() {
-    let grid: Vec<Recovery> = recovery(Trouble::Loss, 0.0).grid().collect();
+    let grid = recovery(Trouble::Loss, 0.0).grid();
     assert_eq!(grid.len(), 3 * 2 * 6 + 6);
     assert!(grid.iter().all(|run| run.records == 16));
 }

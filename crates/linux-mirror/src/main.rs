@@ -8,10 +8,12 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
+    // The program and both commands take the options that print a page.
+    if let Some(text) = std::env::args_os().skip(1).find_map(|argument| page(argument.to_str()?)) {
+        return show("linux-mirror", text);
+    }
     let command = arguments.next();
     match command.as_ref().and_then(|command| command.to_str()) {
-        Some("--help" | "-h") => show("linux-mirror", HELP),
-        Some("--version" | "-V") => show("linux-mirror", concat!("linux-mirror ", env!("CARGO_PKG_VERSION"), "\n")),
         Some("sa") => run("linux-mirror sa", false, arguments, |path, _| Agent::of_sas(path)),
         Some("tc") => run("linux-mirror tc", true, arguments, Agent::of_filters),
         _ => misused("give a command: sa or tc"),
@@ -28,7 +30,6 @@ fn run(
     let (mut counters, mut paths, mut again) = (None, Vec::new(), true);
     while let Some(argument) = arguments.next() {
         match argument.to_str() {
-            Some("--help" | "-h") => return show("linux-mirror", HELP),
             Some("--once") => again = false,
             Some("--counters") if counts => {
                 match arguments.next().filter(|file| !file.as_encoded_bytes().starts_with(b"-")) {
@@ -45,6 +46,15 @@ fn run(
             connect(path, counters.as_deref()).map_or_else(|error| error, Agent::run)
         }),
         _ => misused("give one PATH"),
+    }
+}
+
+/// Returns the page that an option prints, if it prints one.
+fn page(option: &str) -> Option<&'static str> {
+    match option {
+        "--help" | "-h" => Some(HELP),
+        "--version" | "-V" => Some(concat!("linux-mirror ", env!("CARGO_PKG_VERSION"), "\n")),
+        _ => None,
     }
 }
 

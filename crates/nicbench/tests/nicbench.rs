@@ -58,6 +58,81 @@ fn every_command_reports_its_runs_in_the_same_fields() {
     }
 }
 
+/// Small runs of every command that has NICs.
+const WITH_NICS: [&[&str]; 13] = [
+    &["tls", "--size", "256KiB", "--mode", "tls-nic"],
+    &["nvme", "--size", "256KiB", "--mode", "place-check"],
+    &["esp", "--size", "256KiB", "--mode", "esp-packet"],
+    &["quic", "--size", "256KiB", "--mode", "quic-nic"],
+    &["pdcp", "--size", "256KiB", "--mode", "pdcp-nic"],
+    &["iperf", "--bytes", "256KiB", "--mode", "tls-nic"],
+    &["http", "--connections", "2", "--requests", "4", "--mode", "tls-nic"],
+    &["fio", "--operations", "16", "--mode", "tcp"],
+    &["ipsec", "--packets", "100", "--mode", "esp-packet"],
+    &["recovery", "--streams", "2", "--records", "4"],
+    &["reservoir", "--scale", "400", "--round-trip", "40ms", "--pacing", "paced", "--time", "500ms", "--omit", "0s"],
+    &["vms", "--size", "256KiB", "--vms", "1", "--mode", "overlay-esp"],
+    &["crypto", "--way", "inline", "--bytes", "256KiB"],
+];
+
+/// Returns the facts of a command without the fields that hold CPU time.
+fn facts_of(command: &[&str], more: &[&str]) -> Value {
+    let output = nicbench(&[command, more, &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{command:?} {more:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let mut facts: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for run in facts["runs"].as_array_mut().unwrap() {
+        let run = run.as_object_mut().unwrap();
+        run.retain(|name, _| {
+            !TIMED.contains(&&name[..]) && !name.starts_with("host_") && !name.ends_with("_host_ns_per_byte")
+        });
+        run.remove("target_ns_per_byte");
+    }
+    facts
+}
+
+#[test]
+fn nic_file_of_default_values_changes_no_row() {
+    let directory = scratch("default_nic");
+    for command in WITH_NICS {
+        let usual = facts_of(command, &[]);
+        let values = usual["nic"].as_object().unwrap();
+        assert!(values.len() > 20, "{command:?}: {values:?}");
+        // The functions of virtual machines have rings of their own size.
+        let values = values.iter().filter(|(name, _)| command[0] != "vms" || *name != "receive_ring");
+        let lines: String = values.map(|(name, value)| format!("{name} = {value}\n")).collect();
+        let file = directory.join(format!("{}.toml", command[0]));
+        fs::write(&file, lines).unwrap();
+        assert_eq!(facts_of(command, &["--nic", text(&file)]), usual, "{command:?}");
+        let other = facts_of(command, &["--nic-set", "delays.dma=40us", "--nic-set", "lro=false"]);
+        assert_ne!(other["runs"], usual["runs"], "{command:?}");
+        assert_eq!(other["nic"]["delays.dma"], "40us", "{command:?}");
+    }
+}
+
+#[test]
+fn every_command_with_a_wire_is_captured_traced_and_watched() {
+    let directory = scratch("observed");
+    let with_wire = WITH_NICS.iter().filter(|command| command[0] != "crypto");
+    for command in with_wire {
+        let at = |extension: &str| directory.join(command[0]).with_extension(extension);
+        let (wire, timeline) = (at("pcapng"), at("pftrace"));
+        let observers = ["--pcap", text(&wire), "--trace", text(&timeline), "--watch"];
+        let output = nicbench(&[command, &observers[..]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{command:?}: {said}");
+        assert!(said.contains(" Gb/s  retransmits ") && said.contains(" events, "), "{command:?}: {said}");
+        assert!(fs::metadata(&wire).unwrap().len() > 10_000, "{command:?}: frames are captured");
+        assert!(fs::metadata(&timeline).unwrap().len() > 1000, "{command:?}");
+    }
+    // Runs of one mode are told apart by what else varies.
+    let wire = directory.join("wire.pcapng");
+    let output = nicbench(&["vms", "--size", "64KiB", "--vms", "2", "--mode", "plain", "--pcap", text(&wire)]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    for name in ["wire-plain-1.pcapng", "wire-plain-2.pcapng"] {
+        assert!(fs::metadata(directory.join(name)).unwrap().len() > 10_000, "{name}");
+    }
+}
+
 #[test]
 fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     let directory = scratch("sweep");
@@ -220,11 +295,11 @@ fn parts_agree_on_every_field_but_cpu_times() {
     let study = |(command, fixed, mode): &(&str, &str, &str)| {
         format!(
             "[[study]]\nname = \"{command}\"\ncommand = \"{command}\"\nfixed = {{ {fixed} }}\n\
-             grid = {{ mode = [{mode}], seed = [1] }}\nplot = {{ x = \"seed\", series = \"mode\", y = [\"goodput_gbps\"] }}\n"
+             grid = {{ mode = [{mode}], seed = [1], nic.delays.dma = [\"600ns\"] }}\nplot = {{ x = \"seed\", series = \"mode\", y = [\"goodput_gbps\"] }}\n"
         )
     };
     let recovery = "[[study]]\nname = \"recovery\"\ncommand = \"recovery\"\nfixed = { streams = 2, records = 2, share = 0.01 }\n\
-                    grid = { trouble = [\"loss\"], seed = [1] }\nplot = { x = \"seed\", series = \"trouble\", y = [\"full\"] }\n";
+                    grid = { trouble = [\"loss\"], seed = [1], nic.lro = [true] }\nplot = { x = \"seed\", series = \"trouble\", y = [\"full\"] }\n";
     fs::write(&grid, studies.iter().map(study).collect::<String>() + recovery).unwrap();
     let parts: Vec<PathBuf> = (1..=2).map(|part| directory.join(format!("grid.{part}-of-2.jsonl"))).collect();
     for part in ["1/2", "2/2"] {
@@ -344,7 +419,7 @@ fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
     let (nic, nic_grid) = (directory.join("nic.toml"), directory.join("nic_grid.toml"));
     fs::write(&nic, "lro = true\n[delays]\ndna = 1\n").unwrap();
     fs::write(&nic_grid, GRID.replace("streams = [1, 2]", "streams = [1], nic.tls.colour = [1]")).unwrap();
-    let cases: [(&[&str], &str); 19] = [
+    let cases: [(&[&str], &str); 25] = [
         (&[], "--help"),
         (&["iperf", "--loss", "-1"], "--loss"),
         (&["iperf", "--time", "0"], "--time"),
@@ -364,6 +439,12 @@ fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
         (&["report"], "RESULTS"),
         (&["iperf", "--nic", text(&nic)], "nic.toml' for '--nic <FILE>': line 3: a NIC has no value `delays.dna`"),
         (&["sweep", text(&nic_grid)], "nic_grid.toml: study `small`"),
+        (&["vms", "--nic", text(&nic)], "nic.toml' for '--nic <FILE>': line 3: a NIC has no value `delays.dna`"),
+        (&["crypto", "--nic-set", "lro=1"], "'--nic-set <KEY=VALUE>': lro: true or false"),
+        (&["crypto", "--pcap", "wire.pcapng"], "unexpected argument '--pcap'"),
+        (&["cipher", "--nic", text(&nic)], "unexpected argument '--nic'"),
+        (&["recovery", "--real"], "unexpected argument '--real'"),
+        (&["reservoir", "--wide", "--csv"], "'--wide' cannot be used with '--csv'"),
     ];
     for (arguments, about) in cases {
         let output = nicbench(arguments);

@@ -122,3 +122,62 @@ fn completions_and_the_manual_name_every_command() {
     }
     assert_eq!(nicbench(&["--completions", "ksh"]).status.code(), Some(2));
 }
+
+/// The page's table names the options that commands do not have; every command has the others.
+#[test]
+fn options_of_every_command_match_the_page() {
+    let page = std::fs::read_to_string(root().join("docs/studies.md")).unwrap();
+    let quoted = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let (_, table) = page.split_once("| commands | not in their help | reason |").unwrap();
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let rows: Vec<_> = rows.map(|row| row.split('|').skip(1).take(2).map(quoted).collect::<Vec<_>>()).collect();
+    let group =
+        ["--json", "--csv", "--wide", "--pcap", "--trace", "--watch", "--every", "--nic", "--nic-set", "--real"];
+    let commands = [
+        "tls",
+        "nvme",
+        "esp",
+        "quic",
+        "pdcp",
+        "iperf",
+        "http",
+        "fio",
+        "ipsec",
+        "recovery",
+        "reservoir",
+        "vms",
+        "crypto",
+        "cipher",
+    ];
+    assert!(rows.iter().flat_map(|row| &row[0]).all(|command| commands.contains(&&command[..])), "{rows:?}");
+    for command in commands {
+        let help = nicbench(&[command, "--help"]);
+        let options = shown::options_in(&String::from_utf8(help.stdout).unwrap());
+        let absent: Vec<_> = rows.iter().filter(|row| row[0].iter().any(|name| name == command)).collect();
+        for option in group {
+            // `--every` is the step of `--watch`.
+            let name = if option == "--every" { "--watch" } else { option };
+            let is_absent = absent.iter().any(|row| row[1].iter().any(|absent| absent == name));
+            assert_eq!(options.contains(option), !is_absent, "{command} {option}");
+        }
+    }
+}
+
+#[test]
+fn tables_are_narrow_unless_wide_is_given() {
+    let reservoir =
+        "reservoir --scale 400 --round-trip 40ms --pacing paced --time 500ms --omit 0s --mode tls-cpu,tls-nic";
+    for (command, factor, only_wide) in [
+        ("http --connections 2 --requests 4", "tls-cpu", "p99.9"),
+        (reservoir, "tls-cpu", "retransmits"),
+        ("recovery --streams 2 --records 2", "dump", "again"),
+    ] {
+        let printed = |more: &[&str]| {
+            let words: Vec<&str> = command.split(' ').chain(more.iter().copied()).collect();
+            String::from_utf8(nicbench(&words).stdout).unwrap()
+        };
+        let (narrow, wide) = (printed(&[]), printed(&["--wide"]));
+        assert!(narrow.lines().all(|line| line.len() <= 100) && narrow.contains(factor), "{narrow}");
+        assert!(!narrow.contains(only_wide) && wide.contains(only_wide) && wide.contains("\ncounter "), "{wide}");
+    }
+}

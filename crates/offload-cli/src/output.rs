@@ -1,4 +1,4 @@
-//! `--json`, `--csv` and `--wide`: how results are printed.
+//! `--json` and `--csv`: how results are printed.
 
 use crate::scenario::Made;
 use clap::Args;
@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 ///     output: OutputOptions,
 /// }
 ///
-/// assert!(Options::parse_from(["demo", "--wide"]).output.wide);
-/// assert!(Options::try_parse_from(["demo", "--wide", "--json"]).is_err());
+/// assert!(Options::parse_from(["demo", "--csv"]).output.csv);
+/// assert!(Options::try_parse_from(["demo", "--csv", "--json"]).is_err());
 /// ```
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[group(multiple = false)]
@@ -29,9 +29,6 @@ pub struct OutputOptions {
     /// Print the facts as CSV: a heading, and a line for each run
     #[arg(long)]
     pub csv: bool,
-    /// Show all columns (copy, framing and crypto, the devices, DMA) and the counters that moved
-    #[arg(long)]
-    pub wide: bool,
 }
 
 impl OutputOptions {

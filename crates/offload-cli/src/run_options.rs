@@ -3,12 +3,13 @@
 use crate::nic_options::{self, NicOptions};
 use crate::options::{self, WireOptions};
 use crate::output::OutputOptions;
-use crate::scenario::About;
+use crate::scenario::{self, About};
 use crate::trace_options::TraceOptions;
 use crate::watch::Watch;
 use clap::Args;
 use core::time::Duration;
 use nic_sim::NicConfig;
+use offload_base::Seed;
 use offload_bench_tls::connection::nic_on;
 use offload_bench_tls::facts::{Clock, Facts};
 use offload_bench_tls::live::{Live, Sample};
@@ -18,6 +19,112 @@ use std::sync::Arc;
 
 /// Sees the counters of each step of a run.
 pub type StepObserver = Arc<dyn Fn(&Sample) + Send + Sync>;
+
+/// The output, the observers and the NICs of a run: the options that every scenario with emulated NICs takes.
+///
+/// ```
+/// use clap::Parser;
+/// use nic_sim::NicConfig;
+/// use offload_cli::run_options::CommonOptions;
+///
+/// #[derive(Parser)]
+/// struct Options {
+///     #[command(flatten)]
+///     common: CommonOptions,
+/// }
+///
+/// let common = Options::parse_from(["demo", "--wide", "--watch", "--nic-set", "lro=false"]).common;
+/// assert!(common.wide && common.is_quiet() && !common.nic.apply(NicConfig::default()).lro);
+/// assert!(Options::try_parse_from(["demo", "--wide", "--json"]).is_err());
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct CommonOptions {
+    /// The form of the results.
+    #[command(flatten)]
+    pub output: OutputOptions,
+    /// Show all columns (copy, framing and crypto, the devices, DMA) and the counters that moved
+    #[arg(long, conflicts_with_all = ["json", "csv"])]
+    pub wide: bool,
+    /// The capture and the timeline.
+    #[command(flatten)]
+    pub trace: TraceOptions,
+    /// Show how the run goes, on standard error: rates, retransmits, resyncs, contexts, and on a terminal every counter that moves
+    #[arg(long)]
+    pub watch: bool,
+    /// The step of --watch and --openmetrics, on the run's clock. Default: 1ms, in real time 1s
+    #[arg(long, value_name = "TIME", value_parser = options::some_time)]
+    pub every: Option<Duration>,
+    /// The model of the NICs.
+    #[command(flatten)]
+    pub nic: NicOptions,
+}
+
+impl CommonOptions {
+    /// Tests whether no bar is shown: a program reads the output, or `--watch` draws on the terminal.
+    pub fn is_quiet(&self) -> bool {
+        self.output.json || self.output.csv || self.watch
+    }
+
+    /// Returns the observer of the counters, if there is one: `--watch`, or `also`. `usual_step` is the default of `--every`.
+    pub fn live(&self, usual_step: Duration, also: Option<StepObserver>) -> Option<Live> {
+        let watch = self.watch.then(Watch::on_standard_error);
+        if watch.is_none() && also.is_none() {
+            return None;
+        }
+        Some(Live::new(self.every.unwrap_or(usual_step), move |sample| {
+            watch.iter().for_each(|watch| watch.show(sample));
+            also.iter().for_each(|also| also(sample));
+        }))
+    }
+}
+
+/// The options of a scenario in virtual time that has a wire of its own.
+///
+/// ```
+/// use clap::Parser;
+/// use offload_cli::run_options::VirtualOptions;
+///
+/// #[derive(Parser)]
+/// struct Options {
+///     #[command(flatten)]
+///     run: VirtualOptions,
+/// }
+///
+/// let run = Options::parse_from(["demo", "--seed", "7"]).run;
+/// assert_eq!((run.seed().0, run.about(3).is_real), (7, false));
+/// assert!(Options::try_parse_from(["demo", "--real"]).is_err());
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct VirtualOptions {
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The output, the observers and the NICs.
+    #[command(flatten)]
+    pub common: CommonOptions,
+}
+
+impl VirtualOptions {
+    /// Describes so many runs with these options.
+    pub fn about(&self, runs: usize) -> About<'_> {
+        About { output: &self.common.output, runs, is_real: false }
+    }
+
+    /// Returns the seed of the run.
+    pub fn seed(&self) -> Seed {
+        Seed(self.seed)
+    }
+
+    /// Returns facts without runs. `own` are the options of `command` that another run needs to be the same.
+    pub fn facts(
+        &self,
+        command: &str,
+        nic: &NicConfig,
+        own: impl IntoIterator<Item = (&'static str, String)>,
+    ) -> Facts<Value> {
+        Facts { nic: nic_options::values(nic), ..scenario::facts(command, self.seed, own) }
+    }
+}
 
 /// The output, the observers, the NICs and the wire of a run.
 ///
@@ -34,25 +141,13 @@ pub type StepObserver = Arc<dyn Fn(&Sample) + Send + Sync>;
 ///
 /// let options = Options::parse_from(["demo", "--real", "--csv", "--pcap", "wire.pcapng"]);
 /// assert_eq!(options.run.clock(), ClockKind::Real);
-/// assert!(options.run.is_quiet() && options.run.trace.pcap.is_some());
+/// assert!(options.run.common.is_quiet() && options.run.common.trace.pcap.is_some());
 /// ```
 #[derive(Args, Clone, Debug)]
 pub struct RunOptions {
-    /// The form of the results.
+    /// The output, the observers and the NICs.
     #[command(flatten)]
-    pub output: OutputOptions,
-    /// The capture and the timeline.
-    #[command(flatten)]
-    pub trace: TraceOptions,
-    /// Show how the run goes, on standard error: rates, retransmits, resyncs, contexts, and on a terminal every counter that moves
-    #[arg(long)]
-    pub watch: bool,
-    /// The step of --watch and --openmetrics, on the run's clock. Default: 1ms, in real time 1s
-    #[arg(long, value_name = "TIME", value_parser = options::some_time)]
-    pub every: Option<Duration>,
-    /// The model of the NICs.
-    #[command(flatten)]
-    pub nic: NicOptions,
+    pub common: CommonOptions,
     /// The wire between the hosts, and the clock.
     #[command(flatten)]
     pub wire: WireOptions,
@@ -61,7 +156,7 @@ pub struct RunOptions {
 impl RunOptions {
     /// Describes so many runs with these options.
     pub fn about(&self, runs: usize) -> About<'_> {
-        About { output: &self.output, runs, is_real: self.wire.real }
+        About { output: &self.common.output, runs, is_real: self.wire.real }
     }
 
     /// Returns the clock of the runs.
@@ -69,14 +164,9 @@ impl RunOptions {
         if self.wire.real { ClockKind::Real } else { ClockKind::Virtual }
     }
 
-    /// Tests whether no bar is shown: a program reads the output, or `--watch` draws on the terminal.
-    pub fn is_quiet(&self) -> bool {
-        self.output.json || self.output.csv || self.watch
-    }
-
     /// Returns `usual` with the wire's MTU and the values that the options give.
     pub fn nic(&self, usual: NicConfig) -> NicConfig {
-        self.nic.apply(NicConfig { mtu: self.wire.mtu, ..usual })
+        self.common.nic.apply(NicConfig { mtu: self.wire.mtu, ..usual })
     }
 
     /// Returns facts without runs. `own` are the options of `command` that another run needs to be the same.
@@ -86,29 +176,9 @@ impl RunOptions {
         nic: &NicConfig,
         own: impl IntoIterator<Item = (&'static str, String)>,
     ) -> Facts<Value> {
-        let all = own.into_iter().chain(self.wire.facts());
-        let options = all.map(|(name, value)| (name.to_string(), value)).collect();
         let clock = if self.wire.real { Clock::Real } else { Clock::Virtual };
-        Facts {
-            command: command.into(),
-            seed: self.wire.seed().0,
-            clock,
-            options,
-            nic: nic_options::values(&nic_on(self.clock(), nic)),
-            runs: Vec::new(),
-        }
-    }
-
-    /// Returns the observer of the counters, if there is one: `--watch`, or `also`.
-    pub fn live(&self, also: Option<StepObserver>) -> Option<Live> {
-        let watch = self.watch.then(Watch::on_standard_error);
-        if watch.is_none() && also.is_none() {
-            return None;
-        }
-        let usual = if self.wire.real { Duration::from_secs(1) } else { Duration::from_millis(1) };
-        Some(Live::new(self.every.unwrap_or(usual), move |sample| {
-            watch.iter().for_each(|watch| watch.show(sample));
-            also.iter().for_each(|also| also(sample));
-        }))
+        let own = own.into_iter().chain(self.wire.facts());
+        let nic = nic_options::values(&nic_on(self.clock(), nic));
+        Facts { clock, nic, ..scenario::facts(command, self.wire.seed().0, own) }
     }
 }

@@ -4,10 +4,11 @@ use crate::files::{self, Files};
 use crate::options::WireOptions;
 use crate::output::OutputOptions;
 use crate::program;
-use crate::run_options::{RunOptions, StepObserver};
+use crate::run_options::{CommonOptions, RunOptions, StepObserver};
 use crate::trace_options::TraceFile;
 use clap::Parser;
 use core::fmt;
+use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use offload_base::Seed;
 use offload_bench_tls::facts::{Clock, Facts, Run};
@@ -165,7 +166,8 @@ pub fn text(runs: &[Run], wide: bool, details: &str, remarks: &str) -> String {
     let spoilt = runs.iter().filter(|run| !run.sha256_ok);
     let spoilt: String = spoilt.map(|run| format!("{}: what arrived is NOT what was sent\n", run.mode)).collect();
     if wide {
-        return format!("{}{details}\n{}\n{remarks}{spoilt}", table::runs(runs), table::counters(runs));
+        let counters = table::counters(runs.iter().map(|run| (&run.mode[..], &run.counters)));
+        return format!("{}{details}\n{counters}\n{remarks}{spoilt}", table::runs(runs));
     }
     format!(
         "{}CPU time of the hosts, per byte of user data; --wide shows all columns and counters\n\n{remarks}{spoilt}",
@@ -184,7 +186,8 @@ pub fn check_family(ipv6: bool, wire: &WireOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The modes of a scenario, one after the other, and the files that it writes of them.
+/// The runs of a scenario, one after the other: one for each mode, or for each plan. Captures and timelines of several runs are
+/// files of their own, which the runs' labels tell apart.
 ///
 /// ```
 /// use clap::Parser;
@@ -206,7 +209,10 @@ pub fn check_family(ipv6: bool, wire: &WireOptions) -> Result<(), Failure> {
 /// ```
 pub struct Modes<'a, M> {
     name: &'static str,
-    run: &'a RunOptions,
+    common: &'a CommonOptions,
+    /// The default of `--every`.
+    usual_step: Duration,
+    labels: Vec<String>,
     modes: Vec<M>,
     files: OutputFiles<'a>,
     also: Option<StepObserver>,
@@ -223,7 +229,7 @@ pub struct OutputFiles<'a> {
     pub keys: Option<&'a Path>,
 }
 
-impl<'a, M: Copy + PartialEq + fmt::Display> Modes<'a, M> {
+impl<'a, M: Clone + fmt::Display> Modes<'a, M> {
     /// Each of `modes` once. All files can be written, and no file is another one or one of those to be read.
     ///
     /// # Errors
@@ -234,15 +240,42 @@ impl<'a, M: Copy + PartialEq + fmt::Display> Modes<'a, M> {
         modes: &[M],
         files: OutputFiles<'a>,
     ) -> Result<Modes<'a, M>, Failure> {
-        let mut once = Vec::new();
-        for mode in modes {
-            if !once.contains(mode) {
-                once.push(*mode);
+        let usual_step = if run.wire.real { REAL_STEP } else { VIRTUAL_STEP };
+        let labelled = modes.iter().map(|mode| (mode.to_string(), mode.clone())).collect();
+        Modes::build(name, &run.common, usual_step, labelled, files)
+    }
+}
+
+impl<'a, M: Clone> Modes<'a, M> {
+    /// Plans of runs in virtual time by their labels, each label once. Files are checked as [`new`](Self::new) does.
+    ///
+    /// # Errors
+    /// If a file cannot be used.
+    pub fn of_plans(
+        name: &'static str,
+        common: &'a CommonOptions,
+        plans: Vec<(String, M)>,
+    ) -> Result<Modes<'a, M>, Failure> {
+        Modes::build(name, common, VIRTUAL_STEP, plans, OutputFiles::default())
+    }
+
+    fn build(
+        name: &'static str,
+        common: &'a CommonOptions,
+        usual_step: Duration,
+        labelled: Vec<(String, M)>,
+        files: OutputFiles<'a>,
+    ) -> Result<Modes<'a, M>, Failure> {
+        let (mut labels, mut modes) = (Vec::new(), Vec::new());
+        for (label, mode) in labelled {
+            if !labels.contains(&label) {
+                labels.push(label);
+                modes.push(mode);
             }
         }
-        let modes = Modes { name, run, modes: once, files, also: None };
-        let of_each = [run.trace.trace.as_deref(), run.trace.pcap.as_deref()];
-        let of_each = of_each.iter().flat_map(|path| modes.modes.iter().filter_map(|mode| modes.path_of(*path, mode)));
+        let modes = Modes { name, common, usual_step, labels, modes, files, also: None };
+        let of_each = [&common.trace.trace, &common.trace.pcap].into_iter().flatten();
+        let of_each = of_each.flat_map(|path| modes.labels.iter().map(|label| modes.path_of(path, label)));
         let alone = [modes.files.out, modes.files.keys].into_iter().flatten().map(Path::to_owned);
         let written: Vec<PathBuf> = alone.chain(of_each).collect();
         let written = written.iter().map(PathBuf::as_path).collect();
@@ -254,6 +287,11 @@ impl<'a, M: Copy + PartialEq + fmt::Display> Modes<'a, M> {
     /// Has the counters of each step shown to `also` too.
     pub fn showing(self, also: Option<StepObserver>) -> Modes<'a, M> {
         Modes { also, ..self }
+    }
+
+    /// Returns the labels of the runs.
+    pub fn labels(&self) -> impl Iterator<Item = &str> {
+        self.labels.iter().map(String::as_str)
     }
 
     /// Returns the modes.
@@ -272,19 +310,19 @@ impl<'a, M: Copy + PartialEq + fmt::Display> Modes<'a, M> {
         mut make: impl FnMut(M, Observers, Option<PathBuf>) -> Result<R, Failure>,
     ) -> Result<Vec<R>, Failure> {
         let mut runs = Vec::new();
-        for mode in &self.modes {
-            let progress = progress_bar(&mode.to_string(), bytes, bytes == 0 || self.run.is_quiet());
+        for (label, mode) in self.labels.iter().zip(&self.modes) {
+            let progress = progress_bar(label, bytes, bytes == 0 || self.common.is_quiet());
             let bar = progress.clone();
-            let trace = self.run.trace.begin_for(mode, self.modes.len() > 1).map_err(Failure::Unusable)?;
+            let trace = self.common.trace.begin_for(label, self.labels.len() > 1).map_err(Failure::Unusable)?;
             let observers = Observers {
-                capture: self.capture(mode)?,
+                capture: self.capture(label)?,
                 tracer: trace.as_ref().map(|trace| trace.tracer().clone()),
                 progress: Some(Arc::new(move |bytes| bar.set_position(bytes))),
-                live: self.run.live(self.also.clone()),
+                live: self.common.live(self.usual_step, self.also.clone()),
                 ..Observers::default()
             };
-            let out = self.files.out.filter(|_| Some(mode) == self.modes.last()).map(Path::to_owned);
-            let made = make(*mode, observers, out);
+            let out = self.files.out.filter(|_| Some(label) == self.labels.last()).map(Path::to_owned);
+            let made = make(mode.clone(), observers, out);
             progress.finish_and_clear();
             if let Some(summary) = trace.map(TraceFile::end).transpose().map_err(Failure::Unusable)? {
                 say!("{}: {summary}", self.name);
@@ -294,13 +332,14 @@ impl<'a, M: Copy + PartialEq + fmt::Display> Modes<'a, M> {
         Ok(runs)
     }
 
-    fn capture(&self, mode: &M) -> Result<Option<Capture>, Failure> {
-        let Some(path) = self.path_of(self.run.trace.pcap.as_deref(), mode) else { return Ok(None) };
+    fn capture(&self, label: &str) -> Result<Option<Capture>, Failure> {
+        let Some(path) = self.common.trace.pcap.as_deref() else { return Ok(None) };
+        let path = self.path_of(path, label);
         Capture::create(&path).map(Some).map_err(|error| Failure::about(&path, &error))
     }
 
-    fn path_of(&self, path: Option<&Path>, mode: &M) -> Option<PathBuf> {
-        path.map(|path| if self.modes.len() > 1 { files::named_for(path, mode) } else { path.to_path_buf() })
+    fn path_of(&self, path: &Path, label: &str) -> PathBuf {
+        if self.labels.len() > 1 { files::named_for(path, label) } else { path.to_path_buf() }
     }
 }
 
@@ -320,7 +359,7 @@ pub fn payload(file: Option<&Path>, seed: Seed, size: u64) -> Result<Payload, Fa
 /// # Errors
 /// If the file cannot be read.
 pub fn checksum(payload: &Payload, run: &RunOptions) -> Result<Checksum, Failure> {
-    let bar = progress_bar("data", payload.len(), run.is_quiet());
+    let bar = progress_bar("data", payload.len(), run.common.is_quiet());
     bar.tick();
     let checksum = payload.checksum();
     bar.finish_and_clear();
@@ -343,5 +382,8 @@ fn progress_bar(mode: &str, bytes: u64, quiet: bool) -> ProgressBar {
     bar
 }
 
+/// The default of `--every`, on the run's clock.
+const VIRTUAL_STEP: Duration = Duration::from_millis(1);
+const REAL_STEP: Duration = Duration::from_secs(1);
 /// RFC 8200 5.
 const MIN_MTU_OF_IPV6: u16 = 1280;

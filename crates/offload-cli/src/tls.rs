@@ -82,7 +82,7 @@ impl Scenario for TlsLoopback {
         ];
         let facts = self.run.facts(NAME, &self.nic(), own.into_iter().chain(self.tls.facts(&self.nic())));
         let remarks = table::timeouts(&runs) + &table::saved(&runs) + table::noise(&runs);
-        let text = scenario::text(&runs, self.run.output.wide, "", &remarks);
+        let text = scenario::text(&runs, self.run.common.wide, "", &remarks);
         Ok(Made::new(facts, &runs, runs.iter().all(|run| run.sha256_ok), text))
     }
 }

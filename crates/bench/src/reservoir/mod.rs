@@ -24,12 +24,12 @@ use nic_sim::NicConfig;
 use nic_sim::wire::{LinkConfig, Overflow};
 use offload_base::Seed;
 use offload_base::cost::Meter;
-use offload_bench_tls::bounded;
 use offload_bench_tls::choice::Choice;
 use offload_bench_tls::choices;
 use offload_bench_tls::connection::{Mode, tcp};
 use offload_bench_tls::facts::Run;
 use offload_bench_tls::measured::Measured;
+use offload_bench_tls::observers::Observers;
 use offload_host_stack::TcpConfig;
 use offload_reservoir::copy::{Copy, Place};
 use offload_reservoir::dial::Dial;
@@ -42,6 +42,7 @@ use serde::Serialize;
 use series::Series;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 choices! {
     /// Whether the sender's NIC paces.
@@ -110,8 +111,8 @@ pub struct Reservoir {
     pub rate: u64,
     /// Bytes that may wait in front of the bottleneck; more are dropped.
     pub queue: usize,
-    /// Bits per second at which both NICs can send.
-    pub nic_rate: u64,
+    /// Both NICs: `line_rate` is the rate at which they can send, `mtu` the largest IP packet.
+    pub nic: NicConfig,
     /// Whether it paces.
     pub pacing: Pacing,
     /// Bits per second that it lets all streams together send then, each the same share.
@@ -127,10 +128,10 @@ pub struct Reservoir {
     pub block: u64,
     /// Rates, windows and the queue are divided by it.
     pub scale: u64,
-    /// Largest IP packet.
-    pub mtu: u16,
     /// The seed of everything random.
     pub seed: Seed,
+    /// The observers of the run.
+    pub observers: Observers,
 }
 
 impl Reservoir {
@@ -145,7 +146,7 @@ impl Reservoir {
             omit: Duration::from_secs(10),
             rate: 100_000_000_000,
             queue: 64 << 20,
-            nic_rate: 120_000_000_000,
+            nic: NicConfig { line_rate: Some(120_000_000_000), mtu: 9000, ..NicConfig::default() },
             pacing: Pacing::Unpaced,
             pace: 97_000_000_000,
             window: 512 << 20,
@@ -153,9 +154,15 @@ impl Reservoir {
             drive: DriveConfig::EIGHT_SSDS,
             block: 16 << 20,
             scale: 1,
-            mtu: 9000,
             seed: Seed(1),
+            observers: Observers::default(),
         }
+    }
+
+    /// Returns the name of the run among others: `tls-nic-tcp-274ms-paced-disk`.
+    pub fn label(&self) -> String {
+        let Reservoir { mode, transport, round_trip, pacing, disks, .. } = self;
+        format!("{mode}-{transport}-{}ms-{pacing}-{disks}", round_trip.as_millis())
     }
 
     /// What line, disks and windows allow, in 10^9 bits per second: the least of the line, the disks' rates, and for each stream
@@ -223,14 +230,17 @@ impl Reservoir {
         let series = Series::new(STEP);
         let attached = meter.attach();
         let (watched, progress, runtime) = (series.clone(), copy.progress(), client.runtime());
+        let observers = self.observers.clone();
         let _samples = client.spawn("sampler", async move {
             loop {
                 runtime.sleep(STEP).await;
-                watched.add(&progress.streams());
+                let streams = progress.streams();
+                observers.received.store(streams.iter().sum(), Ordering::Relaxed);
+                watched.add(&streams);
             }
         });
         let (runtime, time) = (client.runtime(), self.time);
-        let ended = bounded::run(&mut bed, async {
+        let ended = self.observers.run(&mut bed, self.label(), async {
             let (copying, over) = (pin!(copy.run(core::slice::from_ref(&url), &into)), pin!(runtime.sleep(time)));
             match select(copying, over).await {
                 Either::Left((Ok(outcome), _)) => {
@@ -241,6 +251,7 @@ impl Reservoir {
             }
         });
         ended?;
+        self.observers.finish()?;
         drop((attached, copy));
         let (bytes, whole) = (target.written(), target.is_whole());
         let measured = Measured::take(bed, &meter, []);
@@ -290,20 +301,23 @@ impl Reservoir {
             initial_receive_buffer: tcp().initial_receive_buffer.min(window),
             ..tcp()
         };
-        let nic = NicConfig { mtu: self.mtu, line_rate: Some(scaled(self.nic_rate)), ..NicConfig::default() };
+        let mut nic = self.nic.clone();
+        for rate in [&mut nic.line_rate, &mut nic.costs.pcie_rate, &mut nic.costs.crypto_rate] {
+            *rate = rate.map(scaled);
+        }
         let link = LinkConfig {
             rate: Some(scaled(self.rate)),
             delay: self.round_trip / 2,
-            queue_limit: (self.queue / self.scale.max(1) as usize).max(usize::from(self.mtu)),
+            queue_limit: (self.queue / self.scale.max(1) as usize).max(usize::from(self.nic.mtu)),
             overflow: Overflow::Drop,
             ..LinkConfig::default()
         };
-        Testbed::builder(self.seed)
+        let builder = Testbed::builder(self.seed)
             .meter(meter)
             .host("server", nic.clone(), tcp.clone())
             .host("client", nic, tcp)
-            .wire(0, 1, link)
-            .build()
+            .wire(0, 1, link);
+        self.observers.attach(builder).build()
     }
 }
 

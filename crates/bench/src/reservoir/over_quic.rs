@@ -17,7 +17,11 @@ use std::net::SocketAddr;
 
 /// Serves at the host's port.
 pub(super) fn serve(plan: &Reservoir, host: &BedHost, server: Server, meter: &Meter) -> io::Result<()> {
-    let mut tls = quic_server_config(QuicCipher::Aes256Gcm, Randomness::Seeded(plan.seed.derive("server")), None);
+    let mut tls = quic_server_config(
+        QuicCipher::Aes256Gcm,
+        Randomness::Seeded(plan.seed.derive("server")),
+        plan.observers.key_log(),
+    );
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let tls = ServerTls::new(tls).map_err(io::Error::other)?;
     let socket = host.stack().bind_udp(Some(PORT))?;
@@ -84,5 +88,5 @@ fn config(plan: &Reservoir, end: &str) -> Config {
     let pacing_rate = if plan.pacing == Pacing::Paced { NonZeroU64::new(pace) } else { None };
     offload_reservoir::quic::config(window)
         .with(|c| (c.random, c.offload, c.pacing_rate) = (random, offload, pacing_rate))
-        .for_mtu(plan.mtu)
+        .for_mtu(plan.nic.mtu)
 }

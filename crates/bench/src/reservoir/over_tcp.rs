@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Serves at the host's port, each stream paced to its share.
 pub(super) fn serve(plan: &Reservoir, host: &BedHost, server: Server, meter: &Meter) -> io::Result<()> {
     let mut listener = host.stack().listen(PORT, usize::from(plan.streams) + 2)?;
-    let config = AGREEMENT.server_config(Randomness::Seeded(plan.seed.derive("server")), None);
+    let config = AGREEMENT.server_config(Randomness::Seeded(plan.seed.derive("server")), plan.observers.key_log());
     let config = Arc::new(config.ok_or(io::ErrorKind::Unsupported)?);
     let share = plan.pace / plan.scale.max(1) / u64::from(plan.streams.max(1)) / 8;
     let share = if plan.pacing == Pacing::Paced { NonZeroU64::new(share) } else { None };

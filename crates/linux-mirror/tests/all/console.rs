@@ -54,3 +54,18 @@ fn agent_without_output_ends_with_its_own_status() {
     assert_eq!(status(&["--help"]), Some(1), "the help did not arrive");
     assert_eq!(status(&["--version"]), Some(1));
 }
+
+#[test]
+fn help_and_version_are_options_of_each_command() {
+    for command in [&[][..], &["sa"], &["tc", "path"]] {
+        let printed = |option: &str| {
+            let program = Command::new(env!("CARGO_BIN_EXE_linux-mirror")).args(command).arg(option).output().unwrap();
+            assert!(program.status.success(), "{command:?} {option}: {program:?}");
+            String::from_utf8(program.stdout).unwrap()
+        };
+        for option in ["--version", "-V"] {
+            assert_eq!(printed(option), concat!("linux-mirror ", env!("CARGO_PKG_VERSION"), "\n"));
+        }
+        assert!(printed("--help").contains("Usage: linux-mirror sa"), "{command:?}");
+    }
+}

@@ -3,8 +3,11 @@
 use bytes::Bytes;
 use clap::Parser;
 use core::time::Duration;
+use nic_sim::NicConfig;
 use nic_sim::lookaside::Unit;
 use offload_bench::jobs::{BLOCK, JobWay, Jobs, JobsError, Kind, table, text};
+use offload_bench_tls::facts::Facts;
+use offload_cli::nic_options::{self, NicOptions};
 use offload_cli::options;
 use offload_cli::output::OutputOptions;
 use offload_cli::own;
@@ -14,7 +17,7 @@ use std::path::PathBuf;
 /// Ciphers, integrity and compression several ways: on the CPU, by jobs of an accelerator, inline in a NIC, by chains of small
 /// services; devices' time is virtual, the CPU's is measured
 ///
-/// The accelerator's time follows from the latency and the rate of its units.
+/// The accelerator's time follows from the latency and the rate of its units. Only the way inline has NICs.
 ///
 /// Exit status: 0; 1 if a job failed; 2 if an option is bad or the file cannot be read.
 #[derive(Debug, Parser)]
@@ -49,6 +52,8 @@ pub struct CryptoOptions {
     bytes: u64,
     #[command(flatten)]
     output: OutputOptions,
+    #[command(flatten)]
+    nic: NicOptions,
 }
 
 impl Scenario for CryptoOptions {
@@ -59,12 +64,14 @@ impl Scenario for CryptoOptions {
 
     fn run(&self) -> Result<Made, Failure> {
         let data = self.data()?;
+        let nic = self.nic.apply(NicConfig::default());
         let unit = Unit { latency: self.latency, rate: Some(self.unit_rate) };
         let (mut runs, mut fills) = (Vec::new(), String::new());
         for (kind, way, in_flight) in self.rows() {
             let units = vec![unit; self.units.into()];
             let size = self.size as usize;
-            let jobs = Jobs { size, in_flight: in_flight.into(), units, ..Jobs::new(kind, data.clone()) };
+            let nic = nic.clone();
+            let jobs = Jobs { size, in_flight: in_flight.into(), units, nic, ..Jobs::new(kind, data.clone()) };
             runs.push(jobs.run(way).map_err(|error| match error {
                 JobsError::Job(_) | JobsError::Bulk(_) => Failure::of(way, error),
                 error => Failure::Unusable(format!("{way}: {error}")),
@@ -80,7 +87,8 @@ impl Scenario for CryptoOptions {
             ("latency_us", (self.latency.as_nanos() as f64 / 1000.0).to_string()),
             ("bytes", data.len().to_string()),
         ]);
-        Ok(Made::new(scenario::facts("crypto", 0, options), &runs, true, format!("{}\n{fills}", table(&runs))))
+        let facts = Facts { nic: nic_options::values(&nic), ..scenario::facts("crypto", 0, options) };
+        Ok(Made::new(facts, &runs, true, format!("{}\n{fills}", table(&runs))))
     }
 }
 

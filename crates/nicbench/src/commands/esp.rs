@@ -120,7 +120,7 @@ fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
     })?;
     let text = scenario::text(
         &runs,
-        options.run.output.wide,
+        options.run.common.wide,
         &format!("\n{}", table::per_packet(&runs)),
         &table::timeouts(&runs),
     );

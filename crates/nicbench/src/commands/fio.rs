@@ -67,7 +67,7 @@ impl Scenario for FioOptions {
         let own = own!(self: pattern, block_size, depth, jobs, operations, disk_size, hdgst, ddgst, offload);
         let own = own.into_iter().chain([("place_from", nic.engines.nvme_tcp.io_threshold.to_string())]);
         let whole = runs.iter().all(|run| run.run.sha256_ok);
-        Ok(Made::new(self.run.facts("fio", &nic, own), &runs, whole, text(&runs, self.run.output.wide)))
+        Ok(Made::new(self.run.facts("fio", &nic, own), &runs, whole, text(&runs, self.run.common.wide)))
     }
 }
 

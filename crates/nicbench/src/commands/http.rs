@@ -53,7 +53,7 @@ impl Scenario for HttpOptions {
         })?;
         let own = own!(self: connections, requests, files, file_size, record_size, queues);
         let whole = runs.iter().all(|run| run.run.sha256_ok);
-        Ok(Made::new(self.run.facts("http", &self.nic(), own), &runs, whole, text(&runs, self.run.output.wide)))
+        Ok(Made::new(self.run.facts("http", &self.nic(), own), &runs, whole, text(&runs, self.run.common.wide)))
     }
 }
 
@@ -80,20 +80,22 @@ impl HttpOptions {
 
 fn text(runs: &[HttpRun], wide: bool) -> String {
     let common: Vec<_> = runs.iter().map(|run| run.run.clone()).collect();
-    let heading =
-        ["mode", "requests /s", "Gb/s", "p50 us", "p90 us", "p99 us", "p99.9 us", "max us", "server us/request"];
-    let mut rows = vec![heading.iter().chain(&["client us/request"]).map(|cell| cell.to_string()).collect::<Vec<_>>()];
+    let heading = ["mode", "requests /s", "p50 us", "p99 us", "server us/request"];
+    let more = ["client us/request", "p90 us", "p99.9 us", "max us"];
+    let mut rows =
+        vec![heading.iter().chain(more.iter().filter(|_| wide)).map(|cell| cell.to_string()).collect::<Vec<_>>()];
     rows.extend(runs.iter().map(|run| {
         let latency = run.latency_us;
-        let mut row = vec![
-            run.run.mode.clone(),
-            format!("{:.0}", run.requests_per_second),
-            format!("{:.2}", run.run.goodput_gbps),
-        ];
-        row.extend([latency.p50, latency.p90, latency.p99, latency.p999, latency.max].map(|us| format!("{us:.1}")));
-        row.extend([run.server_us_per_request, run.client_us_per_request].map(|us| format!("{us:.2}")));
+        let mut row = vec![run.run.mode.clone(), format!("{:.0}", run.requests_per_second)];
+        row.extend([latency.p50, latency.p99].map(|us| format!("{us:.1}")));
+        row.push(format!("{:.2}", run.server_us_per_request));
+        if wide {
+            row.push(format!("{:.2}", run.client_us_per_request));
+            row.extend([latency.p90, latency.p999, latency.max].map(|us| format!("{us:.1}")));
+        }
         row
     }));
+    table::add_factor(&mut rows, runs.iter().map(|run| ((), &run.run.mode[..], run.server_us_per_request)));
     let units = "us/request: CPU time of a host for a request, in microseconds\n";
     scenario::text(&common, wide, "", &format!("{}{units}{}", table::align(&rows), table::noise(&common)))
 }

@@ -90,7 +90,7 @@ impl Scenario for IperfOptions {
             ("suite", SUITES.name(&self.suite)),
         ]);
         let whole = runs.iter().all(|run| run.run.sha256_ok);
-        Ok(Made::new(self.run.facts("iperf", &self.nic(), own), &runs, whole, text(&runs, self.run.output.wide)))
+        Ok(Made::new(self.run.facts("iperf", &self.nic(), own), &runs, whole, text(&runs, self.run.common.wide)))
     }
 }
 

@@ -1,13 +1,13 @@
 //! `nicbench ipsec`.
 
 use clap::Args;
-use offload_base::Seed;
+use nic_sim::NicConfig;
 use offload_bench::ipsec::{EspMode, Ipsec, IpsecRun};
 use offload_bench_tls::table;
 use offload_cli::options;
-use offload_cli::output::OutputOptions;
 use offload_cli::own;
-use offload_cli::scenario::{self, About, Failure, Made, Scenario};
+use offload_cli::run_options::VirtualOptions;
+use offload_cli::scenario::{self, About, Failure, Made, Modes, Scenario};
 
 /// Datagrams of one size, plain and under ESP, over so many SAs: CPU time per packet at both ends; virtual time
 #[derive(Args, Debug)]
@@ -29,34 +29,32 @@ pub(crate) struct IpsecOptions {
     /// Queues of each NIC, and shards of each host, among which the flows are
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
-    /// Seed of everything random
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     #[command(flatten)]
-    output: OutputOptions,
+    run: VirtualOptions,
 }
 
 impl Scenario for IpsecOptions {
     fn about(&self) -> About<'_> {
-        About { output: &self.output, runs: self.mode.len(), is_real: false }
+        self.run.about(self.mode.len())
     }
 
     fn run(&self) -> Result<Made, Failure> {
-        let mut runs = Vec::new();
-        for mode in &self.mode {
-            let plan = Ipsec {
-                mode: *mode,
-                packet_size: self.packet_size,
-                sas: self.sas,
-                packets: self.packets,
-                queues: self.queues,
-                seed: Seed(self.seed),
-            };
-            runs.push(plan.run().map_err(|error| Failure::of(mode, error))?);
-        }
+        let nic = self.run.common.nic.apply(NicConfig { queues: self.queues, ..NicConfig::default() });
+        let plan = |mode: &EspMode| Ipsec {
+            packet_size: self.packet_size,
+            sas: self.sas,
+            packets: self.packets,
+            nic: nic.clone(),
+            ..Ipsec::new(*mode, self.run.seed())
+        };
+        let plans = self.mode.iter().map(|mode| (mode.to_string(), plan(mode))).collect();
+        let runs = Modes::of_plans("ipsec", &self.run.common, plans)?.make(0, |plan, observers, _| {
+            let mode = plan.mode;
+            Ipsec { observers, ..plan }.run().map_err(|error| Failure::of(mode, error))
+        })?;
         let options = own!(self: packet_size, sas, packets, queues);
         let whole = runs.iter().all(|run| run.run.sha256_ok);
-        Ok(Made::new(scenario::facts("ipsec", self.seed, options), &runs, whole, text(&runs, self.output.wide)))
+        Ok(Made::new(self.run.facts("ipsec", &nic, options), &runs, whole, text(&runs, self.run.common.wide)))
     }
 }
 

@@ -159,7 +159,7 @@ fn run_all(options: &NvmeLoopback) -> Result<Made, Failure> {
         run(options, mode, &observers).map_err(|error| Failure::of(mode, error))
     })?;
     let whole = runs.iter().all(|run| run.data_ok);
-    let text = table(&runs, options.run.output.wide) + table::noise_in(options.size, &[]);
+    let text = table(&runs, options.run.common.wide) + table::noise_in(options.size, &[]);
     Ok(Made::new(options.run.facts(NAME, &options.run.nic(NicConfig::default()), own), &runs, whole, text))
 }
 
@@ -448,12 +448,10 @@ fn holds(buffer: &Buffer, pattern: &Bytes, at: u64) -> bool {
 }
 
 fn table(runs: &[Run], wide: bool) -> String {
-    let software = runs.iter().find(|run| run.mode == "cpu").map(|run| run.host_ns_per_byte.total);
-    let mut heading = ["mode", "goodput Gb/s", "placed", "host ns/B"].map(String::from).to_vec();
-    heading.extend(software.map(|_| "less than cpu".into()));
+    let heading = ["mode", "goodput Gb/s", "placed", "host ns/B"];
     let parts = ["copy", "crc", "crypto", "stack", "framing", "target ns/B", "devices ns/B"];
-    heading.extend(parts.iter().filter(|_| wide).map(|part| part.to_string()));
-    let mut rows = vec![heading];
+    let mut rows =
+        vec![heading.iter().chain(parts.iter().filter(|_| wide)).map(|cell| cell.to_string()).collect::<Vec<_>>()];
     rows.extend(runs.iter().map(|run| {
         let host = &run.host_ns_per_byte;
         let mut row = vec![
@@ -462,10 +460,6 @@ fn table(runs: &[Run], wide: bool) -> String {
             format!("{:.1}%", run.placed_share * 100.0),
             format!("{:.3}", host.total),
         ];
-        row.extend(software.map(|software| match run.mode.as_str() {
-            "cpu" => String::new(),
-            _ => format!("{:.1}x", software / host.total.max(f64::MIN_POSITIVE)),
-        }));
         let parts = [
             host.copy,
             host.crc,
@@ -478,6 +472,7 @@ fn table(runs: &[Run], wide: bool) -> String {
         row.extend(parts.iter().filter(|_| wide).map(|cost| format!("{cost:.3}")));
         row
     }));
+    table::add_factor(&mut rows, runs.iter().map(|run| ((), &run.mode[..], run.host_ns_per_byte.total)));
     let more = if wide { "" } else { "; --wide shows its parts, the target and both devices" };
     table::align(&rows) + &format!("host: CPU time of the host that reads or writes, nanoseconds per byte{more}\n")
 }

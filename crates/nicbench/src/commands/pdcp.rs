@@ -118,7 +118,7 @@ fn run(options: &PdcpLoopback) -> Result<Made, Failure> {
     })?;
     let whole = runs.iter().all(|run| run.sha256_ok);
     let nic = bulk(options, Mode::PdcpCpu, payload).nic;
-    Ok(Made::new(options.run.facts(NAME, &nic, own), &runs, whole, report(&runs, options.run.output.wide)))
+    Ok(Made::new(options.run.facts(NAME, &nic, own), &runs, whole, report(&runs, options.run.common.wide)))
 }
 
 fn bulk(options: &PdcpLoopback, mode: Mode, payload: Payload) -> PdcpBulk {

@@ -117,7 +117,7 @@ impl Scenario for QuicOptions {
         ]);
         let whole = runs.iter().all(|run| run.sha256_ok);
         let nic = self.bulk(Mode::QuicCpu, payload).nic;
-        Ok(Made::new(self.run.facts("quic", &nic, own), &runs, whole, text(&runs, self.run.output.wide)))
+        Ok(Made::new(self.run.facts("quic", &nic, own), &runs, whole, text(&runs, self.run.common.wide)))
     }
 }
 

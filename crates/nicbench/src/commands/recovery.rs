@@ -1,15 +1,14 @@
 //! `nicbench recovery`.
 
 use clap::{Args, ValueEnum};
-use nic_sim::TransmitResync;
 use nic_sim::wire::Share;
+use nic_sim::{NicConfig, TransmitResync};
 use offload_api::ResyncMode;
-use offload_base::Seed;
-use offload_bench::recovery::{Recovery, Table, Trouble};
+use offload_bench::recovery::{Recovery, RecoveryRun, Table, Trouble};
 use offload_bench_tls::table;
 use offload_cli::options::name;
-use offload_cli::output::OutputOptions;
-use offload_cli::scenario::{self, About, Failure, Made, Scenario};
+use offload_cli::run_options::VirtualOptions;
+use offload_cli::scenario::{About, Failure, Made, Modes, Scenario};
 use offload_cli::tls_options::{RESYNCS, TRANSMIT_RESYNCS};
 
 /// What loss and reordering leave of the TLS offload: records by who opened them, bytes read again; virtual time
@@ -28,20 +27,17 @@ pub(crate) struct RecoveryOptions {
     /// Records of 16 KiB that each sends
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
     records: u64,
-    /// How the receiving NIC finds its place again
-    #[arg(long, value_parser = RESYNCS.parser(), default_value = "driver-request")]
-    resync: ResyncMode,
-    /// How the sending NIC goes on after a retransmission
-    #[arg(long, value_parser = TRANSMIT_RESYNCS.parser(), default_value = "dump")]
-    transmit_resync: TransmitResync,
+    /// How the receiving NIC finds its place again. Default: driver-request
+    #[arg(long, value_parser = RESYNCS.parser())]
+    resync: Option<ResyncMode>,
+    /// How the sending NIC goes on after a retransmission. Default: dump
+    #[arg(long, value_parser = TRANSMIT_RESYNCS.parser())]
+    transmit_resync: Option<TransmitResync>,
     /// The whole table: loss and reordering from 0 to 5 %, and all of those ways
     #[arg(long, conflicts_with_all = ["trouble", "share", "resync", "transmit_resync"])]
     all: bool,
-    /// Seed of everything random
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     #[command(flatten)]
-    output: OutputOptions,
+    run: VirtualOptions,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -51,50 +47,82 @@ enum TroubleName {
 }
 
 impl RecoveryOptions {
-    /// The runs that are asked for.
-    fn plans(&self) -> Vec<Recovery> {
+    /// Both NICs, with the two ways of finding the place again.
+    fn nic(&self) -> NicConfig {
+        let mut nic = self.run.common.nic.apply(NicConfig::default());
+        let tls = &mut nic.engines.tls;
+        tls.resync = self.resync.unwrap_or(tls.resync);
+        tls.transmit_resync = self.transmit_resync.unwrap_or(tls.transmit_resync);
+        nic
+    }
+
+    /// The runs that are asked for, by their labels.
+    fn plans(&self) -> Vec<(String, Recovery)> {
         let trouble = match self.trouble {
             TroubleName::Loss => Trouble::Loss,
             TroubleName::Reordering => Trouble::Reordering,
         };
+        let nic = self.nic();
         let recovery = Recovery {
             streams: self.streams,
             records: self.records,
-            resync: self.resync,
-            transmit_resync: self.transmit_resync,
-            ..Recovery::new(trouble, self.share.as_f64(), Seed(self.seed))
+            resync: nic.engines.tls.resync,
+            transmit_resync: nic.engines.tls.transmit_resync,
+            nic,
+            ..Recovery::new(trouble, self.share.as_f64(), self.run.seed())
         };
-        if self.all { recovery.grid().collect() } else { vec![recovery] }
+        let runs = if self.all { recovery.grid() } else { vec![recovery] };
+        runs.into_iter().map(|run| (run.label(), run)).collect()
     }
 }
 
 impl Scenario for RecoveryOptions {
     fn about(&self) -> About<'_> {
-        About { output: &self.output, runs: self.plans().len(), is_real: false }
+        self.run.about(self.plans().len())
     }
 
     fn run(&self) -> Result<Made, Failure> {
-        let runs: Result<Vec<_>, _> = self.plans().into_iter().map(Recovery::run).collect();
-        let runs = runs.map_err(|error| error.to_string())?;
-        let rows: Vec<_> = runs.iter().map(|made| made.row).collect();
+        let modes = Modes::of_plans("recovery", &self.run.common, self.plans())?;
+        let runs = modes.make(0, |plan, observers, _| {
+            let label = plan.label();
+            Recovery { observers, ..plan }.run().map_err(|error| Failure::of(label, error))
+        })?;
+        let nic = self.nic();
         // Each run of the whole table says of itself what varies.
         let mut options = vec![("streams", self.streams.to_string()), ("records", self.records.to_string())];
         if !self.all {
+            let tls = &nic.engines.tls;
             options.extend([
                 ("trouble", name(self.trouble)),
                 ("share", self.share.as_f64().to_string()),
-                ("resync", RESYNCS.name(&self.resync)),
-                ("transmit_resync", TRANSMIT_RESYNCS.name(&self.transmit_resync)),
+                ("resync", RESYNCS.name(&tls.resync)),
+                ("transmit_resync", TRANSMIT_RESYNCS.name(&tls.transmit_resync)),
             ]);
         }
         let whole = runs.iter().all(|made| made.run.sha256_ok);
-        Ok(Made::new(scenario::facts("recovery", self.seed, options), &runs, whole, aligned(&Table(&rows).to_string())))
+        let text = text(modes.labels(), &runs, self.run.common.wide);
+        Ok(Made::new(self.run.facts("recovery", &nic, options), &runs, whole, text))
     }
 }
 
-/// Aligns the columns of a table in Markdown.
-fn aligned(markdown: &str) -> String {
-    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+fn text<'a>(labels: impl Iterator<Item = &'a str>, runs: &'a [RecoveryRun], wide: bool) -> String {
+    let rows: Vec<_> = runs.iter().map(|made| made.row).collect();
+    let table = aligned(&Table(&rows).to_string(), if wide { usize::MAX } else { NARROW_COLUMNS });
+    if wide {
+        return table + "\n" + &table::counters(labels.zip(runs.iter().map(|made| &made.run.counters)));
+    }
+    table + "--wide shows descriptors, segments, questions and counters\n"
+}
+
+/// Aligns the first columns of a table in Markdown.
+fn aligned(markdown: &str, columns: usize) -> String {
+    let cells = |line: &str| {
+        let cells = line.trim_matches('|').split('|').take(columns);
+        cells.map(|cell| cell.trim().to_owned()).collect::<Vec<_>>()
+    };
     let rows: Vec<_> = markdown.lines().filter(|line| !line.starts_with("|--")).map(cells).collect();
     table::align(&rows)
 }
+
+/// The columns without `--wide`: the wire, the NICs, who opened the records, the payload that was read again.
+const NARROW_COLUMNS: usize = 7;

@@ -2,16 +2,16 @@
 
 use clap::Args;
 use core::time::Duration;
-use offload_base::Seed;
+use nic_sim::NicConfig;
 use offload_bench::published;
 use offload_bench::reservoir::{Disks, Pacing, Reservoir, ReservoirRun, Transport};
 use offload_bench_tls::bulk::Mode;
 use offload_bench_tls::choice::Choice;
 use offload_bench_tls::table;
 use offload_cli::options::{self, Rate};
-use offload_cli::output::OutputOptions;
 use offload_cli::own;
-use offload_cli::scenario::{self, About, Failure, Made, Scenario};
+use offload_cli::run_options::VirtualOptions;
+use offload_cli::scenario::{About, Failure, Made, Modes, Scenario};
 
 /// Bulk transfer over long fat paths: the reservoir's server and copy on emulated hosts, from disk to disk, cold start included,
 /// beside the Secure Data Reservoir's published figures; virtual time
@@ -54,9 +54,9 @@ pub(crate) struct ReservoirOptions {
     /// Bytes that may wait in front of the bottleneck
     #[arg(long, value_name = "SIZE", value_parser = window, default_value = "64MiB")]
     queue: usize,
-    /// Rate of both NICs
-    #[arg(long, value_name = "RATE", default_value = "120G")]
-    nic_rate: Rate,
+    /// Rate of both NICs. Default: 120G
+    #[arg(long, value_name = "RATE")]
+    nic_rate: Option<Rate>,
     /// What all streams together are paced to. Default: 97 % of the bottleneck
     #[arg(long, value_name = "RATE")]
     pace: Option<Rate>,
@@ -69,41 +69,48 @@ pub(crate) struct ReservoirOptions {
     /// Largest IP packet
     #[arg(long, value_name = "SIZE", default_value = "9000", value_parser = options::size::<u16>(576..=9216))]
     mtu: u16,
-    /// Seed of everything random
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     #[command(flatten)]
-    output: OutputOptions,
+    run: VirtualOptions,
 }
 
 impl Scenario for ReservoirOptions {
     fn about(&self) -> About<'_> {
-        About { output: &self.output, runs: self.plans().count(), is_real: false }
+        self.run.about(self.plans().len())
     }
 
     fn run(&self) -> Result<Made, Failure> {
         if !self.block.is_power_of_two() {
             return Err(Failure::Unusable("--block is a power of two".into()));
         }
-        let mut runs = Vec::new();
-        for plan in self.plans() {
-            let what = format!("{}, {} ms, {}", plan.mode, plan.round_trip.as_millis(), plan.disks);
-            runs.push(plan.run().map_err(|error| format!("{what}: {error}"))?);
-        }
+        let modes = Modes::of_plans("reservoir", &self.run.common, self.plans())?;
+        let runs = modes.make(0, |plan, observers, _| {
+            let label = plan.label();
+            Reservoir { observers, ..plan }.run().map_err(|error| Failure::of(label, error))
+        })?;
+        let nic = self.nic();
         let options = own!(self: streams, window, queue, block, scale, mtu).into_iter().chain([
             ("time_ns", self.time.as_nanos().to_string()),
             ("omit_ns", self.omit.as_nanos().to_string()),
             ("rate_bps", bits(self.rate).to_string()),
-            ("nic_rate_bps", bits(self.nic_rate).to_string()),
+            ("nic_rate_bps", bits(Rate(nic.line_rate)).to_string()),
             ("pace_bps", self.pace().to_string()),
         ]);
         let whole = runs.iter().all(|run| run.run.sha256_ok);
-        Ok(Made::new(scenario::facts("reservoir", self.seed, options), &runs, whole, text(&runs)))
+        let text = text(modes.labels(), &runs, self.run.common.wide);
+        Ok(Made::new(self.run.facts("reservoir", &nic, options), &runs, whole, text))
     }
 }
 
 impl ReservoirOptions {
-    fn plans(&self) -> impl Iterator<Item = Reservoir> {
+    fn nic(&self) -> NicConfig {
+        let usual = Reservoir::new(Mode::TlsNic).nic;
+        let nic = self.run.common.nic.apply(NicConfig { mtu: self.mtu, ..usual });
+        NicConfig { line_rate: self.nic_rate.map_or(nic.line_rate, |rate| Some(bits(rate))), ..nic }
+    }
+
+    /// The runs by their labels.
+    fn plans(&self) -> Vec<(String, Reservoir)> {
+        let nic = self.nic();
         let of = |mode: Mode, transport: Transport, round_trip: Duration, pacing: Pacing, disks: Disks| Reservoir {
             transport,
             streams: self.streams,
@@ -112,15 +119,14 @@ impl ReservoirOptions {
             omit: self.omit,
             rate: bits(self.rate),
             queue: self.queue,
-            nic_rate: bits(self.nic_rate),
+            nic: nic.clone(),
             pacing,
             pace: self.pace(),
             window: self.window,
             disks,
             block: self.block,
             scale: self.scale,
-            mtu: self.mtu,
-            seed: Seed(self.seed),
+            seed: self.run.seed(),
             ..Reservoir::new(mode)
         };
         let mut all = Vec::new();
@@ -132,7 +138,7 @@ impl ReservoirOptions {
                 }
             }
         }
-        all.into_iter()
+        all.into_iter().map(|plan| (plan.label(), plan)).collect()
     }
 
     fn pace(&self) -> u64 {
@@ -145,7 +151,7 @@ fn bits(rate: Rate) -> u64 {
     rate.0.unwrap_or(100_000_000_000_000)
 }
 
-fn text(runs: &[ReservoirRun]) -> String {
+fn text<'a>(labels: impl Iterator<Item = &'a str>, runs: &'a [ReservoirRun], wide: bool) -> String {
     let figures = published::figures();
     let theirs = |run: &ReservoirRun, what: &str| {
         let id = format!("sdr18-{what}{}", if run.pacing == Pacing::Paced.name() { "-paced" } else { "" });
@@ -154,66 +160,50 @@ fn text(runs: &[ReservoirRun]) -> String {
         let value = figure.filter(|_| is_theirs).and_then(|figure| figure.value("tls-nic", run.round_trip_s));
         value.map_or_else(|| "-".into(), |value| format!("{value:.1}"))
     };
-    let heading = [
-        "mode",
-        "over",
-        "RTT ms",
-        "pacing",
-        "files",
-        "average Gb/s",
-        "published",
-        "peak",
-        "published",
-        "90 % after s",
-        "steady",
-        "law",
-        "of law",
-        "std dev",
-        "slowest",
-        "fastest",
-        "tx ns/B",
-        "of it TLS",
-        "hash",
-        "rx ns/B",
-        "of it TLS",
-        "hash",
-        "retransmits",
-        "queue drops",
-    ];
-    let mut rows = vec![heading.map(String::from).to_vec()];
-    rows.extend(runs.iter().map(|run| {
+    let cells = |run: &ReservoirRun| -> Vec<(bool, &'static str, String)> {
         let (tx, rx) = (&run.run.tx_host_ns_per_byte, &run.run.rx_host_ns_per_byte);
         let counted = |name: &str| run.run.counters.get(name).copied().unwrap_or(0).to_string();
         vec![
-            run.run.mode.clone(),
-            run.transport.clone(),
-            format!("{:.0}", run.round_trip_s * 1000.0),
-            run.pacing.clone(),
-            run.disks.clone(),
-            format!("{:.1}", run.average_gbps),
-            theirs(run, "average"),
-            format!("{:.1}", run.peak_gbps),
-            theirs(run, "peak"),
-            format!("{:.1}", run.seconds_to_90),
-            format!("{:.1}", run.steady_gbps),
-            format!("{:.1}", run.law_gbps),
-            format!("{:.3}", run.of_law),
-            format!("{:.2}", run.deviation_gbps),
-            format!("{:.2}", run.slowest_gbps),
-            format!("{:.2}", run.fastest_gbps),
-            format!("{:.3}", tx.total),
-            format!("{:.3}", tx.crypto),
-            format!("{:.3}", tx.crc),
-            format!("{:.3}", rx.total),
-            format!("{:.3}", rx.crypto),
-            format!("{:.3}", rx.crc),
-            counted("TcpRetransSegs"),
-            counted("wire_queue_drops"),
+            (false, "mode", run.run.mode.clone()),
+            (false, "over", run.transport.clone()),
+            (false, "RTT ms", format!("{:.0}", run.round_trip_s * 1000.0)),
+            (false, "pacing", run.pacing.clone()),
+            (false, "files", run.disks.clone()),
+            (false, "average Gb/s", format!("{:.1}", run.average_gbps)),
+            (false, "published", theirs(run, "average")),
+            (true, "peak", format!("{:.1}", run.peak_gbps)),
+            (true, "published", theirs(run, "peak")),
+            (true, "90 % after s", format!("{:.1}", run.seconds_to_90)),
+            (false, "steady", format!("{:.1}", run.steady_gbps)),
+            (true, "law", format!("{:.1}", run.law_gbps)),
+            (false, "of law", format!("{:.3}", run.of_law)),
+            (true, "std dev", format!("{:.2}", run.deviation_gbps)),
+            (true, "slowest", format!("{:.2}", run.slowest_gbps)),
+            (true, "fastest", format!("{:.2}", run.fastest_gbps)),
+            (true, "tx ns/B", format!("{:.3}", tx.total)),
+            (true, "of it TLS", format!("{:.3}", tx.crypto)),
+            (true, "hash", format!("{:.3}", tx.crc)),
+            (true, "rx ns/B", format!("{:.3}", rx.total)),
+            (true, "of it TLS", format!("{:.3}", rx.crypto)),
+            (true, "hash", format!("{:.3}", rx.crc)),
+            (true, "retransmits", counted("TcpRetransSegs")),
+            (true, "queue drops", counted("wire_queue_drops")),
+            (false, "hosts ns/B", format!("{:.3}", run.run.host_ns_per_byte())),
         ]
-    }));
+    };
+    let shown = |run| cells(run).into_iter().filter(|(only_wide, ..)| wide || !only_wide);
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    rows.extend(runs.first().map(|run| shown(run).map(|cell| cell.1.to_owned()).collect()));
+    rows.extend(runs.iter().map(|run| shown(run).map(|cell| cell.2).collect()));
+    let setting = |run: &'a ReservoirRun| (&run.transport, run.round_trip_s, &run.pacing, &run.disks);
+    table::add_factor(&mut rows, runs.iter().map(|run| (setting(run), &run.run.mode[..], run.run.host_ns_per_byte())));
     let memory =
         peak_memory().map_or_else(String::new, |bytes| format!("\npeak memory: {:.2} GiB\n", bytes as f64 / GIB));
-    format!("{}{memory}", table::align(&rows))
+    let more = match wide {
+        true => format!("\n{}", table::counters(labels.zip(runs.iter().map(|run| &run.run.counters)))),
+        false => "hosts: CPU time of both hosts, nanoseconds per byte; --wide shows all columns and counters\n".into(),
+    };
+    format!("{}{more}{memory}", table::align(&rows))
 }
 
 /// The most memory that this process has had, as Linux tells it.

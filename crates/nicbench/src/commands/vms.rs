@@ -1,15 +1,15 @@
 //! `nicbench vms`.
 
 use clap::Parser;
+use nic_sim::NicConfig;
 use nic_sim::wire::impairment::Impairments;
 use nic_sim::wire::{LinkConfig, Share};
-use offload_base::Seed;
 use offload_bench::vms::{TunnelChoice, VmMode, Vms, VmsRun};
 use offload_bench_tls::table;
 use offload_cli::options;
-use offload_cli::output::OutputOptions;
 use offload_cli::own;
-use offload_cli::scenario::{self, About, Failure, Made, Scenario};
+use offload_cli::run_options::VirtualOptions;
+use offload_cli::scenario::{About, Failure, Made, Modes, Scenario};
 
 /// Virtual machines on two hypervisors send to each other, plain, in an overlay, and in one under ESP, all by the NICs: CPU time per byte
 /// of guests, hypervisors and devices for 1, 2, 4 .. virtual machines; virtual time
@@ -38,43 +38,53 @@ pub struct VmsOptions {
     /// Share of frames that the wire between the hypervisors loses
     #[arg(long, default_value = "0")]
     loss: Share,
-    /// Seed of everything random
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     #[command(flatten)]
-    output: OutputOptions,
+    run: VirtualOptions,
 }
 
 impl Scenario for VmsOptions {
     fn about(&self) -> About<'_> {
-        About { output: &self.output, runs: self.mode.len() * self.counts().len(), is_real: false }
+        self.run.about(self.plans().len())
     }
 
     fn run(&self) -> Result<Made, Failure> {
-        let mut runs = Vec::new();
-        for mode in &self.mode {
-            for vms in self.counts() {
-                let impairments = Impairments { loss: self.loss, ..Impairments::default() };
-                let plan = Vms {
-                    mode: *mode,
-                    tunnel: self.tunnel,
-                    vms,
-                    sas: self.sas,
-                    ipv6: self.ipv6,
-                    bytes: self.size,
-                    link: LinkConfig { impairments, ..LinkConfig::default() },
-                    seed: Seed(self.seed),
-                };
-                runs.push(plan.run().map_err(|error| format!("{mode}, {vms} virtual machines: {error}"))?);
-            }
-        }
+        let modes = Modes::of_plans("vms", &self.run.common, self.plans())?;
+        let runs = modes.make(0, |plan, observers, _| {
+            let label = format!("{}, {} virtual machines", plan.mode, plan.vms);
+            Vms { observers, ..plan }.run().map_err(|error| Failure::of(label, error))
+        })?;
         let options = own!(self: tunnel, vms, sas, ipv6, size, loss);
         let whole = runs.iter().all(|run| run.whole);
-        Ok(Made::new(scenario::facts("vms", self.seed, options), &runs, whole, text(&runs)))
+        let nic = self.run.common.nic.apply(NicConfig::default());
+        let text = text(modes.labels(), &runs, self.run.common.wide);
+        Ok(Made::new(self.run.facts("vms", &nic, options), &runs, whole, text))
     }
 }
 
 impl VmsOptions {
+    /// The runs by their labels, such as `overlay-esp-8`.
+    fn plans(&self) -> Vec<(String, Vms)> {
+        let plan = |mode: VmMode, vms: u16| {
+            let usual = Vms::new(mode);
+            let (nics, impairments) = (&self.run.common.nic, Impairments { loss: self.loss, ..Impairments::default() });
+            Vms {
+                tunnel: self.tunnel,
+                vms,
+                sas: self.sas,
+                ipv6: self.ipv6,
+                bytes: self.size,
+                nic: nics.apply(usual.nic),
+                function: nics.apply(usual.function),
+                link: LinkConfig { impairments, ..LinkConfig::default() },
+                seed: self.run.seed(),
+                ..usual
+            }
+        };
+        let counts = self.counts();
+        let of_mode = |mode: &VmMode| counts.iter().map(|vms| plan(*mode, *vms)).collect::<Vec<_>>();
+        self.mode.iter().flat_map(of_mode).map(|plan| (plan.label(), plan)).collect()
+    }
+
     /// Powers of two, and the one that was asked for.
     fn counts(&self) -> Vec<u16> {
         let mut counts: Vec<u16> = (0..9).map(|power| 1 << power).take_while(|count| *count < self.vms).collect();
@@ -83,11 +93,13 @@ impl VmsOptions {
     }
 }
 
-fn text(runs: &[VmsRun]) -> String {
+fn text<'a>(labels: impl Iterator<Item = &'a str>, runs: &'a [VmsRun], wide: bool) -> String {
     let heading = ["mode", "VMs", "Gb/s", "guests tx", "rx", "hypervisors", "their crypto", "frames", "devices"];
-    let mut rows = vec![heading.map(String::from).to_vec()];
+    let more = ["packets", "wrapped", "protected"];
+    let mut rows =
+        vec![heading.iter().chain(more.iter().filter(|_| wide)).map(|cell| cell.to_string()).collect::<Vec<_>>()];
     rows.extend(runs.iter().map(|run| {
-        vec![
+        let mut row = vec![
             run.mode.clone(),
             run.vms.to_string(),
             format!("{:.1}", run.goodput_gbps),
@@ -97,9 +109,14 @@ fn text(runs: &[VmsRun]) -> String {
             format!("{:.4}", run.hypervisors_ns_per_byte.crypto),
             run.represented.to_string(),
             format!("{:.3}", run.device_ns_per_byte),
-        ]
+        ];
+        let more = [run.packets, run.wrapped, run.protected];
+        row.extend(more.iter().filter(|_| wide).map(u64::to_string));
+        row
     }));
-    table::align(&rows) + CAPTION
+    let counters = || table::counters(labels.zip(runs.iter().map(|run| &run.counters)));
+    let counters = if wide { format!("\n{}", counters()) } else { String::new() };
+    format!("{}{CAPTION}{counters}", table::align(&rows))
 }
 
 const CAPTION: &str = "CPU time in nanoseconds per byte of user data: of all sending and receiving guests, of both hypervisors' hosts (in \

@@ -11,7 +11,7 @@ use core::fmt::Write;
 /// Draws it.
 ///
 /// ```
-/// use offload_examples::story::{course::Course, picture};
+/// use offload_demos::story::{course::Course, picture};
 ///
 /// let svg = picture::of(&Course::default().run()?);
 /// assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));

@@ -23,8 +23,8 @@ use reading::Made;
 /// What happened on one connection from the server's first record on.
 ///
 /// ```
-/// use offload_examples::story::course::Course;
-/// use offload_examples::story::{Opened, What};
+/// use offload_demos::story::course::Course;
+/// use offload_demos::story::{Opened, What};
 ///
 /// let story = Course { lose: None, hold_back: None, ..Course::default() }.run()?;
 /// assert_eq!(story.records.len(), 9);

@@ -2,16 +2,16 @@
 
 use core::time::Duration;
 use offload_api::ResyncMode;
-use offload_examples::story::course::Course;
-use offload_examples::story::reading::Made;
-use offload_examples::story::{Opened, Rebuilt, Story, What, picture, table};
+use offload_demos::story::course::Course;
+use offload_demos::story::reading::Made;
+use offload_demos::story::{Opened, Rebuilt, Story, What, picture, table};
 
 #[test]
 fn what_the_docs_show_is_what_happens() {
     let story = Course::default().run().unwrap();
     for (shown, told) in [
-        (include_str!("../../docs/resync-story.txt"), table::of(&story)),
-        (include_str!("../../docs/resync-story.svg"), picture::of(&story)),
+        (include_str!("../../../docs/resync-story.txt"), table::of(&story)),
+        (include_str!("../../../docs/resync-story.svg"), picture::of(&story)),
     ] {
         assert!(
             shown == told,

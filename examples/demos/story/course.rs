@@ -89,7 +89,7 @@ impl Course {
     /// Whether a story is what was asked for: with the packets that were to be lost and held back, and not too long.
     ///
     /// ```
-    /// use offload_examples::story::course::Course;
+    /// use offload_demos::story::course::Course;
     ///
     /// let course = Course { lose: Some(999), ..Course::default() };
     /// let error = course.check(&course.run()?).unwrap_err();

@@ -7,7 +7,7 @@ use offload_base::Instant;
 /// When, where, which packet or record, and what, line by line.
 ///
 /// ```
-/// use offload_examples::story::{course::Course, table};
+/// use offload_demos::story::{course::Course, table};
 ///
 /// let story = Course::default().run()?;
 /// assert!(table::of(&story).contains("P12, records 3 and 4      lost"));

@@ -1,7 +1,7 @@
 //! A cipher as a chain of small services on a device: how long packets take, and how many instances of each service there are, as a controller
 //! has it.
 //!
-//! `cargo run --release --example microservices -- --chain aes-128-gcm --load bursty --svg run.svg`
+//! `cargo run --release --bin microservices -- --chain aes-128-gcm --load bursty --svg run.svg`
 
 use clap::Parser;
 use core::time::Duration;
