@@ -5,15 +5,16 @@ use bytes::{Buf, Bytes, BytesMut};
 use std::io::{self, Read, Write};
 
 /// Bytes of all pieces.
-pub(crate) fn len(source: &[Bytes]) -> usize {
+pub fn len(source: &[Bytes]) -> usize {
     source.iter().map(Bytes::len).sum()
 }
 
 /// A place to append a result to.
 ///
-/// Invariant: it never grows beyond the capacity that the target came with; without [`keep`](Self::keep), the target has its
-/// old length again, and nothing of the result is left in it.
-pub(crate) struct Room<'a> {
+/// Invariant: it never grows beyond the capacity that the target came with; if a run fails, the target has its
+/// old length again, and nothing of the result is left in it. See [`Compressor`](crate::Compressor) for an example.
+#[derive(Debug)]
+pub struct Room<'a> {
     target: &'a mut BytesMut,
     start: usize,
     kept: bool,
@@ -25,7 +26,7 @@ impl<'a> Room<'a> {
     }
 
     /// Bytes of the result so far.
-    pub(crate) fn written(&self) -> usize {
+    pub fn written(&self) -> usize {
         self.target.len() - self.start
     }
 
@@ -37,11 +38,16 @@ impl<'a> Room<'a> {
         if more > self.left() { Err(self.full()) } else { Ok(()) }
     }
 
-    pub(crate) fn full(&self) -> Fault {
+    /// The fault of a result that does not fit.
+    pub fn full(&self) -> Fault {
         Fault::OutOfSpace { room: self.target.capacity() - self.start }
     }
 
-    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    /// Appends bytes to the result.
+    ///
+    /// # Errors
+    /// [`Fault::OutOfSpace`], if they do not fit.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         self.needs(bytes.len())?;
         self.target.extend_from_slice(bytes);
         Ok(())
@@ -55,7 +61,7 @@ impl<'a> Room<'a> {
     }
 
     /// The result so far.
-    pub(crate) fn result(&mut self) -> &mut [u8] {
+    pub fn result(&mut self) -> &mut [u8] {
         &mut self.target[self.start..]
     }
 
@@ -95,20 +101,21 @@ impl Write for Room<'_> {
     }
 }
 
-/// Reads pieces one behind the other.
-#[derive(Clone)]
-pub(crate) struct Reader<'a> {
+/// Reads pieces one behind the other. See [`Compressor`](crate::Compressor) for an example.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
     piece: &'a [u8],
     rest: core::slice::Iter<'a, Bytes>,
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(source: &'a [Bytes]) -> Reader<'a> {
+    /// A reader of all pieces.
+    pub fn new(source: &'a [Bytes]) -> Reader<'a> {
         Reader { piece: &[], rest: source.iter() }
     }
 
     /// The next bytes, `most` at most and one at least; `None`: there are no more.
-    pub(crate) fn next(&mut self, most: usize) -> Option<&'a [u8]> {
+    pub fn next(&mut self, most: usize) -> Option<&'a [u8]> {
         while self.piece.is_empty() {
             self.piece = self.rest.next()?;
         }
@@ -118,7 +125,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Fills `bytes`. False: there are too few left.
-    pub(crate) fn fill(&mut self, bytes: &mut [u8]) -> bool {
+    pub fn fill(&mut self, bytes: &mut [u8]) -> bool {
         self.read_exact(bytes).is_ok()
     }
 }
