@@ -206,9 +206,14 @@ impl Default for Delays {
     }
 }
 
-/// What work inside a NIC takes, beside the fixed [`Delays`]. Each direction has its own bus and its own engines, and its
-/// next packet waits until they are free. By default nothing of it takes time. Frames that the host function of a NIC with a switch
-/// receives, and ESP at its uplink, cost nothing.
+/// Time that work inside a NIC takes, beside the fixed [`Delays`]. Each direction has its own bus and its own engines. A
+/// packet waits until they are free, then leaves, or reaches the host, later by its own cost. On the way out the next packet
+/// is worked on while the one before is on the line. By default nothing of it takes time.
+///
+/// A packet's cost includes its completion, and the DUMPs and parameters before it. ESP at the uplink of a NIC with a switch
+/// costs time as elsewhere, and frames keep their order there. Commands on the control ring delay the packets behind them.
+/// Not charged: events that the driver did not ask for (resets, lost keys, resync requests), rings by which a switch is
+/// managed, and frames of representors.
 ///
 /// ```
 /// use core::time::Duration;
@@ -221,9 +226,9 @@ impl Default for Delays {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// Bits per second of the bus, for packets, their descriptors, DUMPs and contexts; `None`: no limit.
+    /// Bits per second of the bus, for packets, descriptors, DUMPs, contexts, commands and completions; `None`: no limit.
     pub pcie_rate: Option<u64>,
-    /// How long the packets behind one wait for each context of its that lies in host memory.
+    /// How long a packet waits for each of its contexts that lies in host memory.
     pub context_fetch: Duration,
     /// Bits per second of the engines, which encrypt, decrypt and digest; `None`: no limit. Bytes on which several engines
     /// work count once for each.
