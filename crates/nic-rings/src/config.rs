@@ -5,6 +5,7 @@ use core::time::Duration;
 use offload_formats::frame::ETHERNET_BYTES;
 
 /// A NIC's size, speed and delays, and the configuration `E` of its engines. The device and its driver do not know `E`.
+/// Build it from the default, as here, because later versions may add fields.
 ///
 /// ```
 /// use nic_rings::NicConfig;

@@ -36,7 +36,7 @@ pub use queue::JobCounters;
 use queue::Queue;
 pub use run::{Stop, run};
 
-/// What a lookaside accelerator is built with.
+/// What a lookaside accelerator is built with. Build it from the default, as here, because later versions may add fields.
 ///
 /// ```
 /// use core::time::Duration;
