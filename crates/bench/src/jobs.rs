@@ -18,10 +18,11 @@ use offload_bench_tls::bulk::{Bulk, BulkError, Mode};
 use offload_bench_tls::choices;
 use offload_bench_tls::facts::Run;
 use offload_bench_tls::payload::Payload;
+use offload_compression::Compression;
 use offload_jobs::{CpuConfig, CpuQueue, Opens};
 use offload_testbed::identity::Agreement;
 use offload_transforms::protection::{Check, Format, Protection};
-use offload_transforms::{Aead, Compression, Hash, Order, Secret, Transform, Tweak};
+use offload_transforms::{Aead, Hash, Order, Secret, Transform, Tweak};
 use serde::Serialize;
 
 choices! {
@@ -77,7 +78,7 @@ impl Kind {
         };
         let xts = || Transform::Xts { key: key(64), unit: BLOCK as u32, tweak: Tweak::Unit };
         let aead = |aead: Aead| Transform::Aead { aead, key: key(aead.key_len() as u8) };
-        let compression = |format, level| Transform::Compression { format, level };
+        let compression = |format: Compression, level| format.at_level(level);
         match self {
             Kind::Aes128Gcm => aead(Aead::Aes128Gcm),
             Kind::Aes256Gcm => aead(Aead::Aes256Gcm),

@@ -13,7 +13,7 @@
 use crate::queue_pair::transmit::line_time;
 use crate::queue_pair::{Arrived, QueuePair};
 use crate::stats::DeviceCounters;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use core::task::Waker;
 use nic_engine::{Claim, EngineCounters};
 use nic_rings::config::NicConfig;
@@ -154,12 +154,15 @@ impl Function {
         self.pairs.iter_mut().for_each(|pair| pair.register_doorbell(waker));
     }
 
-    /// Runs a received frame through the engine that it is for, if any is; tells at which queue.
-    pub(crate) fn open(&mut self, frame: &[u8], headers: &Headers) -> (usize, Arrived) {
+    /// Runs a frame that came by the uplink through the engine that it is for, if any is; tells at which queue, and when that is done.
+    pub(crate) fn open(&mut self, now: Instant, frame: &[u8], headers: &Headers) -> ((usize, Arrived), Instant) {
         let queue = if self.pairs.len() == 1 { Some(0) } else { self.queue_that_opens(frame, headers) };
         match queue {
-            Some(queue) => (queue, self.pairs[queue].open(frame, headers)),
-            None => (0, Arrived::AsItWas),
+            Some(queue) => {
+                let (arrived, done_at) = self.pairs[queue].open_at_uplink(now, frame, headers);
+                ((queue, arrived), done_at)
+            }
+            None => ((0, Arrived::AsItWas), now),
         }
     }
 
@@ -183,24 +186,24 @@ impl Function {
         self.pairs[queue].note_dropped(frame);
     }
 
-    /// Wraps a packet by a context of the first queue, or by that of any queue which its policies ask for. `Ok`: it may leave. `Err`: it must not,
-    /// which is counted.
-    pub(crate) fn wrap(&mut self, frame: Bytes, sa: Option<Handle>) -> Result<Bytes, Refused> {
+    /// Wraps a packet by a context of the first queue, or by that of any queue which its policies ask for. `Ok`: it may leave, from then on.
+    /// `Err`: it must not, which is counted.
+    pub(crate) fn wrap(&mut self, now: Instant, frame: Bytes, sa: Option<Handle>) -> Result<(Bytes, Instant), Refused> {
         if let Some(sa) = sa {
-            return self.pairs[0].wrap(sa, &frame).map(BytesMut::freeze).ok_or(Refused);
+            return self.pairs[0].wrap(now, sa, &frame).ok_or(Refused);
         }
         if self.pairs.iter().all(QueuePair::is_empty) {
-            return Ok(frame);
+            return Ok((frame, now));
         }
         let headers = Headers::parse(&frame);
         for pair in &mut self.pairs {
             match pair.claims(&frame, &headers) {
                 Claim::Nobody => {}
-                Claim::Context(sa) => return pair.wrap(sa, &frame).map(BytesMut::freeze).ok_or(Refused),
+                Claim::Context(sa) => return pair.wrap(now, sa, &frame).ok_or(Refused),
                 Claim::Unclear => return Err(Refused),
             }
         }
-        Ok(frame)
+        Ok((frame, now))
     }
 
     /// The queue that a received frame goes to.

@@ -26,7 +26,8 @@ pub use quic::{QuicCounters, QuicEngineConfig};
 pub use tls::{TlsCounters, TlsEngineConfig};
 pub use transform::Transforms;
 
-/// Configuration of the engines that every NIC has.
+/// Configuration of the engines that every NIC has. Build it, and that of an engine, from the default, as here, because
+/// later versions may add fields.
 ///
 /// ```
 /// use nic_engines::{EngineConfigs, TlsEngineConfig};

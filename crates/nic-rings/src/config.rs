@@ -4,8 +4,8 @@ use crate::rss::Toeplitz;
 use core::time::Duration;
 use offload_formats::frame::ETHERNET_BYTES;
 
-/// A NIC's sizes, speeds and delays, with the configuration `E` of its engines, which device and driver do not look
-/// into.
+/// A NIC's size, speed and delays, and the configuration `E` of its engines. The device and its driver do not know `E`.
+/// Build it from the default, as here, because later versions may add fields.
 ///
 /// ```
 /// use nic_rings::NicConfig;
@@ -212,9 +212,14 @@ impl Default for Delays {
     }
 }
 
-/// The costs of work inside a NIC, in addition to the fixed [`Delays`]. Each direction has its own bus and its own
-/// engines, and the next packet waits until both are free. By default nothing takes time. Frames received by the host
-/// function of a NIC with a switch, and ESP at the uplink of a switch, cost nothing.
+/// Time that work inside a NIC takes, beside the fixed [`Delays`]. Each direction has its own bus and its own engines. A
+/// packet waits until they are free, then leaves, or reaches the host, later by its own cost. On the way out the next packet
+/// is worked on while the one before is on the line. By default nothing of it takes time.
+///
+/// A packet's cost includes its completion, and the DUMPs and parameters before it. ESP at the uplink of a NIC with a switch
+/// costs time as elsewhere, and frames keep their order there. Commands on the control ring delay the packets behind them.
+/// Not charged: events that the driver did not ask for (resets, lost keys, resync requests), rings by which a switch is
+/// managed, and frames of representors.
 ///
 /// ```
 /// use core::time::Duration;
@@ -227,9 +232,9 @@ impl Default for Delays {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// Rate of the bus in bits per second, for packets, descriptors, DUMPs and contexts. `None`: unlimited.
+    /// Bits per second of the bus, for packets, descriptors, DUMPs, contexts, commands and completions; `None`: no limit.
     pub pcie_rate: Option<u64>,
-    /// Time for which later packets wait, for each context of a packet that must be fetched from host memory.
+    /// How long a packet waits for each of its contexts that lies in host memory.
     pub context_fetch: Duration,
     /// Rate of the engines in bits per second, for encryption, decryption and digests. `None`: unlimited. Bytes that
     /// pass several engines count once for each engine.

@@ -17,6 +17,7 @@ use offload_base::RandomSource;
 /// assert_eq!((config.prefix_len, config.neighbours.len()), (24, 1));
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Ethernet address of the interface.
     pub mac: [u8; 6],
@@ -199,7 +200,8 @@ pub enum Ecn {
     Request,
 }
 
-/// The knobs of TCP. The defaults are Linux's, where Linux has the knob.
+/// The knobs of TCP. The defaults are Linux's, where Linux has the knob. Build it from the default, as here, because
+/// later versions may add fields.
 ///
 /// ```
 /// use offload_host_stack::TcpConfig;

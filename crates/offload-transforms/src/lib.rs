@@ -8,8 +8,8 @@
 //! - `session.rs`: [`Transform`], [`Session`], and chains;
 //! - `aead.rs`, `cbc_hmac.rs` (with `constant_time.rs` and `hash.rs`), `stream.rs` (AES-CTR and AES-CMAC), `xts.rs`: ciphers;
 //! - [`protection`]: T10-DIF and NVMe protection information;
-//! - `compression.rs`, `copy.rs`: DEFLATE, zlib, gzip, LZ4; copies with a CRC, and padding;
-//! - `pieces.rs`, `fault.rs`, `secret.rs`: sources and targets, errors, keys.
+//! - [`Compressor`]: compression, which the crate `offload-compression` brings; `copy.rs`: copies with a CRC, and padding;
+//! - [`pieces`], `fault.rs`, `secret.rs`: sources and targets, what can go wrong, keys.
 //!
 //! # Example
 //!
@@ -17,12 +17,13 @@
 //!
 //! ```
 //! use bytes::{Bytes, BytesMut};
+//! use offload_compression::Compression;
 //! use offload_transforms::protection::{Check, Format, Guard, Kind, Protection};
-//! use offload_transforms::{Compression, Parameters, Secret, Session, Transform, Tweak, Way};
+//! use offload_transforms::{Parameters, Secret, Session, Transform, Tweak, Way};
 //!
 //! let wire = Format { kind: Kind::Type1, guard: Guard::Crc16, ..Format::default() };
 //! let session = Session::new(&Transform::Chain(vec![
-//!     Transform::Compression { format: Compression::Deflate, level: 1 },
+//!     Compression::Deflate.at_level(1),
 //!     Transform::Pad { unit: 512 },
 //!     Transform::Xts { key: Secret::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
 //!     Transform::Protection(Protection { memory: None, wire: Some(wire), check: Check::ALL }),
@@ -45,12 +46,11 @@
 mod aead;
 mod aes_key;
 mod cbc_hmac;
-mod compression;
 mod constant_time;
 mod copy;
 mod fault;
 mod hash;
-mod pieces;
+pub mod pieces;
 pub mod protection;
 mod secret;
 mod session;
@@ -59,11 +59,10 @@ mod xts;
 
 pub use aead::Aead;
 pub use cbc_hmac::Order;
-pub use compression::Compression;
 pub use fault::{Fault, SpecError};
 pub use hash::Hash;
 pub use secret::Secret;
-pub use session::{Checksums, Parameters, Report, Session, Transform, Way};
+pub use session::{Checksums, Compressor, Parameters, Report, Session, Transform, Way};
 pub use xts::Tweak;
 
 /// Compiles and runs the README's example.

@@ -4,16 +4,17 @@ use crate::Fault;
 use bytes::{Buf, Bytes, BytesMut};
 use std::io::{self, Read, Write};
 
-/// Returns the total size of the pieces in bytes.
-pub(crate) fn len(source: &[Bytes]) -> usize {
+/// Bytes of all pieces.
+pub fn len(source: &[Bytes]) -> usize {
     source.iter().map(Bytes::len).sum()
 }
 
 /// The part of a target to which a run appends its result.
 ///
-/// Invariant: the target never grows beyond its initial capacity. Without [`keep`](Self::keep), dropping this restores
-/// the target's length and wipes the result.
-pub(crate) struct Room<'a> {
+/// Invariant: it never grows beyond the capacity that the target came with; if a run fails, the target has its
+/// old length again, and nothing of the result is left in it. See [`Compressor`](crate::Compressor) for an example.
+#[derive(Debug)]
+pub struct Room<'a> {
     target: &'a mut BytesMut,
     start: usize,
     kept: bool,
@@ -24,8 +25,8 @@ impl<'a> Room<'a> {
         Room { start: target.len(), target, kept: false }
     }
 
-    /// Returns the size of the result so far, in bytes.
-    pub(crate) fn written(&self) -> usize {
+    /// Bytes of the result so far.
+    pub fn written(&self) -> usize {
         self.target.len() - self.start
     }
 
@@ -37,11 +38,16 @@ impl<'a> Room<'a> {
         if more > self.left() { Err(self.full()) } else { Ok(()) }
     }
 
-    pub(crate) fn full(&self) -> Fault {
+    /// The fault of a result that does not fit.
+    pub fn full(&self) -> Fault {
         Fault::OutOfSpace { room: self.target.capacity() - self.start }
     }
 
-    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    /// Appends bytes to the result.
+    ///
+    /// # Errors
+    /// [`Fault::OutOfSpace`], if they do not fit.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         self.needs(bytes.len())?;
         self.target.extend_from_slice(bytes);
         Ok(())
@@ -54,8 +60,8 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
-    /// Returns the result so far.
-    pub(crate) fn result(&mut self) -> &mut [u8] {
+    /// The result so far.
+    pub fn result(&mut self) -> &mut [u8] {
         &mut self.target[self.start..]
     }
 
@@ -96,20 +102,21 @@ impl Write for Room<'_> {
     }
 }
 
-/// A reader of concatenated pieces.
-#[derive(Clone)]
-pub(crate) struct Reader<'a> {
+/// Reads pieces one behind the other. See [`Compressor`](crate::Compressor) for an example.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
     piece: &'a [u8],
     rest: core::slice::Iter<'a, Bytes>,
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(source: &'a [Bytes]) -> Reader<'a> {
+    /// A reader of all pieces.
+    pub fn new(source: &'a [Bytes]) -> Reader<'a> {
         Reader { piece: &[], rest: source.iter() }
     }
 
-    /// Returns the next bytes, between one and `most`. Returns `None` at the end.
-    pub(crate) fn next(&mut self, most: usize) -> Option<&'a [u8]> {
+    /// The next bytes, `most` at most and one at least; `None`: there are no more.
+    pub fn next(&mut self, most: usize) -> Option<&'a [u8]> {
         while self.piece.is_empty() {
             self.piece = self.rest.next()?;
         }
@@ -118,8 +125,8 @@ impl<'a> Reader<'a> {
         Some(next)
     }
 
-    /// Fills `bytes`. Returns false if too few bytes are left.
-    pub(crate) fn fill(&mut self, bytes: &mut [u8]) -> bool {
+    /// Fills `bytes`. False: there are too few left.
+    pub fn fill(&mut self, bytes: &mut [u8]) -> bool {
         self.read_exact(bytes).is_ok()
     }
 }

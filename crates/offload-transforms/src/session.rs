@@ -3,7 +3,6 @@
 use crate::aead::{Aead, AeadKey};
 use crate::aes_key::AesKey;
 use crate::cbc_hmac::{CbcHmac, Order};
-use crate::compression::{Compression, Compressor};
 use crate::copy;
 use crate::pieces::{self, Room};
 use crate::protection::Protection;
@@ -12,6 +11,7 @@ use crate::xts::{Tweak, Xts};
 use crate::{Fault, Hash, Secret, SpecError};
 use bytes::{Bytes, BytesMut};
 use core::fmt;
+use std::sync::Arc;
 
 /// The specification of a transform.
 ///
@@ -64,13 +64,8 @@ pub enum Transform {
     },
     /// Protection information. The IV begins with the LBA of the first block.
     Protection(Protection),
-    /// Compresses or decompresses.
-    Compression {
-        /// Format of the compressed data.
-        format: Compression,
-        /// Level from 0 (uncompressed) to 9 (smallest).
-        level: u8,
-    },
+    /// Compresses or decompresses: made by `offload_compression::Compression::at_level`.
+    Compression(Arc<dyn Compressor>),
     /// Copies, and computes a CRC-32.
     Copy,
     /// Pads to whole units, or removes the padding. For chains, between compression and AES-XTS.
@@ -93,12 +88,65 @@ impl Transform {
             Transform::Cmac { .. } => "AES-CMAC",
             Transform::Xts { .. } => "AES-XTS",
             Transform::Protection(_) => "protection information",
-            Transform::Compression { format, .. } => format.name(),
+            Transform::Compression(compressor) => compressor.name(),
             Transform::Copy => "copy",
             Transform::Pad { .. } => "padding",
             Transform::Chain(_) => "chain",
         }
     }
+}
+
+/// A format of compressed data, and a level. `offload-compression` has those of this workspace.
+///
+/// ```
+/// use bytes::{Bytes, BytesMut};
+/// use offload_transforms::pieces::{Reader, Room};
+/// use offload_transforms::{Checksums, Compressor, Fault, Parameters, Session, SpecError, Transform, Way};
+/// use std::sync::Arc;
+///
+/// /// Runs of one byte, as their length and the byte.
+/// #[derive(Debug)]
+/// struct Runs;
+///
+/// impl Compressor for Runs {
+///     fn name(&self) -> &'static str {
+///         "runs"
+///     }
+///     fn check(&self) -> Result<(), SpecError> {
+///         Ok(())
+///     }
+///     fn run(&self, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<(usize, Checksums), Fault> {
+///         let (mut reader, mut pair) = (Reader::new(source), [0; 2]);
+///         assert_eq!(way, Way::Undo, "this example expands only");
+///         while reader.fill(&mut pair) {
+///             room.append(&vec![pair[1]; pair[0].into()])?;
+///         }
+///         Ok((offload_transforms::pieces::len(source), Checksums::default()))
+///     }
+/// }
+///
+/// let session = Session::new(&Transform::Compression(Arc::new(Runs)))?;
+/// let mut target = BytesMut::with_capacity(8);
+/// session.run(Way::Undo, Parameters::default(), &[Bytes::from_static(&[3, b'a', 2, b'b'])], &mut target)?;
+/// assert_eq!(target, "aaabb");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Compressor: fmt::Debug + Send + Sync {
+    /// Name of the format.
+    fn name(&self) -> &'static str;
+
+    /// Tests whether the format has the level.
+    ///
+    /// # Errors
+    /// [`SpecError::Level`], if not.
+    fn check(&self) -> Result<(), SpecError>;
+
+    /// Appends `source`, compressed or decompressed, to `room`. Returns the bytes taken of the source, and the checksums of
+    /// both sides.
+    ///
+    /// # Errors
+    /// [`Fault::OutOfSpace`]; [`Fault::Corrupt`], if the source is not of the format.
+    fn run(&self, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<(usize, Checksums), Fault>;
 }
 
 /// The direction of a run.
@@ -169,9 +217,10 @@ pub struct Checksums {
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
-/// use offload_transforms::{Compression, Fault, Parameters, Session, Transform, Way};
+/// use offload_compression::Compression;
+/// use offload_transforms::{Fault, Parameters, Session, Way};
 ///
-/// let gzip = Session::new(&Transform::Compression { format: Compression::Gzip, level: 6 })?;
+/// let gzip = Session::new(&Compression::Gzip.at_level(6))?;
 /// let mut small = BytesMut::with_capacity(2000);
 /// let megabyte = Bytes::from(vec![0; 1 << 20]);
 /// let report = gzip.run(Way::Apply, Parameters::default(), &[megabyte], &mut small)?;
@@ -193,7 +242,7 @@ enum Step {
     Cmac(AesKey),
     Xts(Xts),
     Protection(Protection),
-    Compression(Compressor),
+    Compression(Arc<dyn Compressor>),
     Copy,
     Pad(u32),
 }
@@ -285,7 +334,10 @@ impl Step {
                 protection.check()?;
                 Step::Protection(*protection)
             }
-            Transform::Compression { format, level } => Step::Compression(Compressor::new(*format, *level)?),
+            Transform::Compression(compressor) => {
+                compressor.check()?;
+                Step::Compression(compressor.clone())
+            }
             Transform::Copy => Step::Copy,
             Transform::Pad { unit } => Step::Pad(copy::check_unit(*unit)?),
             Transform::Chain(_) => return Err(SpecError::Chain),

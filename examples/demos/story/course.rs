@@ -131,9 +131,9 @@ impl Course {
         };
         let (device, driver) = nic(config);
         let driver = WatchedDriver::new(driver, role, log.clone(), self.question_delay);
-        let config = Config::new(own, mac, Seed(u64::from(mac[5]))).with_neighbour(IpAddr::from(other), other_mac);
-        let tcp = TcpConfig { nodelay: true, ..TcpConfig::default() };
-        let host = Host::new(Config { tcp, ..config }, Box::new(driver), runtime.clone());
+        let mut config = Config::new(own, mac, Seed(u64::from(mac[5]))).with_neighbour(IpAddr::from(other), other_mac);
+        config.tcp = TcpConfig { nodelay: true, ..TcpConfig::default() };
+        let host = Host::new(config, Box::new(driver), runtime.clone());
         let _serves_on = runtime.spawn("stack", host.serve());
         (host, device)
     }

@@ -7,9 +7,10 @@ use clap::{Parser, ValueEnum};
 use offload_api::{Done, Handle, Job, JobQueue, JobStatus, Way};
 use offload_base::Instant;
 use offload_cli::{options, program};
+use offload_compression::Compression;
 use offload_jobs::{Opens, PoolQueue};
 use offload_transforms::protection::{Check, Format, Protection};
-use offload_transforms::{Compression, Secret, Transform, Tweak};
+use offload_transforms::{Secret, Transform, Tweak};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -95,7 +96,7 @@ fn execute(options: &Options) -> Result<(), Failure> {
 }
 
 fn transform(options: &Options) -> Result<Transform, Failure> {
-    let compression = |format| Ok(Transform::Compression { format, level: options.level });
+    let compression = |format: Compression| Ok(format.at_level(options.level));
     match (options.transform, &options.key) {
         (Kind::Gzip, _) => compression(Compression::Gzip),
         (Kind::Zlib, _) => compression(Compression::Zlib),

@@ -2,14 +2,15 @@
 
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
-use offload_transforms::{Compression, Fault, Parameters, Session, Transform, Way};
+use offload_compression::Compression;
+use offload_transforms::{Fault, Parameters, Session, Way};
 
 /// One input.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let format = Compression::ALL[usize::from(input.byte()) % Compression::ALL.len()];
     let (cut, room) = (usize::from(input.word()), usize::from(input.word()));
-    let session = Session::new(&Transform::Compression { format, level: 1 }).expect("there is such a level");
+    let session = Session::new(&format.at_level(1)).expect("there is such a level");
     let run = |way, source: &[Bytes], room| {
         let mut target = BytesMut::with_capacity(room);
         let capacity = target.capacity();

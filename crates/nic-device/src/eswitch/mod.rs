@@ -63,8 +63,10 @@ pub struct SwitchedDevice {
     uplink_represented: bool,
     /// Of packets that leave in fragments: whether they may be a tunnel's. Each sender has its own, for others may use its addresses.
     fragments_out: BTreeMap<Sender, Fragments<bool>>,
-    /// What the port is to send.
-    leaving: VecDeque<Bytes>,
+    /// Frames from the wire that engines are still busy with, and when these are done.
+    arriving: VecDeque<(Instant, Bytes, (usize, Arrived))>,
+    /// What the port is to send, and from when on.
+    leaving: VecDeque<(Instant, Bytes)>,
     /// When the port has sent what it was given.
     port_free_at: Instant,
     /// The function that is asked for a frame next; the host's is behind the last.
@@ -108,6 +110,7 @@ impl SwitchedDevice {
             manager: Manager::new(rings),
             uplink_represented: false,
             fragments_out: BTreeMap::new(),
+            arriving: VecDeque::new(),
             leaving: VecDeque::new(),
             port_free_at: Instant::ZERO,
             turn: 0,
@@ -235,6 +238,7 @@ impl SwitchedDevice {
     /// Resets the NIC: every function's contexts are gone, the SAs of the uplink as well. Rules, tunnels and which networks are
     /// protected stay: until there are SAs again, nothing leaves by those.
     pub fn reset(&mut self, now: Instant) {
+        self.arriving.clear();
         self.leaving.clear();
         self.host.reset(now);
         for (_, member) in &mut self.functions {
@@ -293,7 +297,7 @@ impl SwitchedDevice {
             (Some(port), _) => self.switch.receive(now, port, Frame::from(frame), &mut self.out),
             (None, Mode::Legacy) => self.switch.receive(now, Vport::Physical, Frame::from(frame), &mut self.out),
             // Whatever was to be protected of what the host sends is, by now.
-            (None, Mode::Switchdev) => return self.leave(frame),
+            (None, Mode::Switchdev) => return self.leave(now, frame),
         }
         self.hand_out(now, None, from.map_or(Sender::Host, Sender::Port));
     }
@@ -303,8 +307,8 @@ impl SwitchedDevice {
         let mut out = core::mem::take(&mut self.out);
         for (egress, frame) in out.drain(..) {
             match egress {
-                Egress::Port(Vport::Uplink) if sender == Sender::Host => self.leave(frame.bytes),
-                Egress::Port(Vport::Uplink) => self.protect_and_leave(sender, frame),
+                Egress::Port(Vport::Uplink) if sender == Sender::Host => self.leave(now, frame.bytes),
+                Egress::Port(Vport::Uplink) => self.protect_and_leave(now, sender, frame),
                 Egress::Representor(Vport::Uplink) if self.uplink_represented => {
                     self.represent(now, Vport::Uplink, frame.bytes.clone());
                     if Neighbours::of(&frame.bytes, &Headers::parse(&frame.bytes)).is_some() {
@@ -347,6 +351,7 @@ impl Port for SwitchedDevice {
 
     fn process(&mut self, now: Instant) {
         self.manage(now);
+        self.take_arriving(now);
         self.host.process(now);
         self.functions.iter_mut().for_each(|(_, function)| function.process(now));
         // Whatever the port does, functions may talk with each other.
@@ -357,9 +362,10 @@ impl Port for SwitchedDevice {
         let takes = self.leaving.len() < ENOUGH;
         let members = self.functions.iter().filter_map(|(_, member)| member.next_event(takes)).min();
         let host = if takes { self.host.next_event() } else { self.host.next_other() };
-        let leaves = (!self.leaving.is_empty()).then_some(self.port_free_at);
+        let leaves = self.leaving.front().map(|(at, _)| self.port_free_at.max(*at));
+        let arrives = self.arriving.front().map(|(at, ..)| *at);
         let others = earliest(self.manager.next_event(), self.interrupted.filter(|_| takes));
-        earliest(earliest(members, host), earliest(leaves, others))
+        earliest(earliest(members, host), earliest(earliest(arrives, leaves), others))
     }
 
     fn register_doorbell(&mut self, waker: &Waker) {

@@ -58,7 +58,26 @@ impl SwitchedDevice {
             return;
         }
         let headers = Headers::parse(&data);
-        let (queue, arrived) = self.host.open(&data, &headers);
+        let (arrived, done_at) = self.host.open(now, &data, &headers);
+        if self.arriving.is_empty() && done_at <= now {
+            return self.take_looked_at(now, data, arrived);
+        }
+        // Frames stay in order: those behind one that takes its time wait for it.
+        let due = self.arriving.back().map_or(done_at, |(before, ..)| done_at.max(*before));
+        self.arriving.push_back((due, data, arrived));
+    }
+
+    /// Takes the frames that engines are done with by `now`.
+    pub(super) fn take_arriving(&mut self, now: Instant) {
+        while self.arriving.front().is_some_and(|(due, ..)| *due <= now)
+            && let Some((_, data, arrived)) = self.arriving.pop_front()
+        {
+            self.take_looked_at(now, data, arrived);
+        }
+    }
+
+    /// Takes a frame from the wire that engines are done with, by the switch or as the host.
+    fn take_looked_at(&mut self, now: Instant, data: Bytes, (queue, arrived): (usize, Arrived)) {
         let (frame, arrived) = match arrived {
             Arrived::Dropped => {
                 self.counters.not_opened += 1;
@@ -94,15 +113,15 @@ impl SwitchedDevice {
     }
 
     /// Has a frame leave by the wire, under an SA if it must.
-    pub(super) fn protect_and_leave(&mut self, sender: Sender, Frame { bytes, sa, inner, .. }: Frame) {
+    pub(super) fn protect_and_leave(&mut self, now: Instant, sender: Sender, Frame { bytes, sa, inner, .. }: Frame) {
         let plain = bytes.len();
         // What the switch has wrapped, at whatever port, and what looks wrapped.
         let must = self.switch.protects_all() && (inner != 0 || self.is_of_tunnel(sender, &bytes));
-        match self.host.wrap(bytes, sa) {
-            Ok(frame) if must && frame.len() == plain => self.counters.not_protected += 1,
-            Ok(frame) => {
+        match self.host.wrap(now, bytes, sa) {
+            Ok((frame, _)) if must && frame.len() == plain => self.counters.not_protected += 1,
+            Ok((frame, done_at)) => {
                 self.counters.protected += u64::from(frame.len() != plain);
-                self.leave(frame);
+                self.leave(done_at, frame);
             }
             Err(_refused) => self.counters.not_protected += 1,
         }
@@ -118,14 +137,16 @@ impl SwitchedDevice {
         fragments.of_packet(frame, |_, _, before| Some(of_first(before))).or(shown).unwrap_or(true)
     }
 
-    /// Has a frame leave by the wire as it is.
-    pub(super) fn leave(&mut self, frame: Bytes) {
-        self.leaving.push_back(frame);
+    /// Has a frame leave by the wire as it is, from `at` on.
+    pub(super) fn leave(&mut self, at: Instant, frame: Bytes) {
+        self.leaving.push_back((at, frame));
     }
 
     /// The next frame for the wire, whose time is taken up.
     pub(super) fn send_by_uplink(&mut self, now: Instant) -> Option<offload_wire::frame::Frame> {
-        let frame = offload_wire::frame::Frame::new(self.leaving.pop_front()?);
+        self.leaving.front().filter(|(at, _)| *at <= now)?;
+        let (_, frame) = self.leaving.pop_front()?;
+        let frame = offload_wire::frame::Frame::new(frame);
         self.port_free_at = self.port_free_at.max(now) + line_time(&frame, self.config.line_rate);
         self.counters.tx_packets += 1;
         self.counters.tx_bytes += frame.len() as u64;

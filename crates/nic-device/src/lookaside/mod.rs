@@ -25,9 +25,9 @@ use core::ops::Range;
 use core::task::Waker;
 use core::time::Duration;
 use nic_engine::Engines;
-use nic_rings::Delays;
 use nic_rings::dma::DmaBytes;
 use nic_rings::job::DeviceJobRings;
+use nic_rings::{Costs, Delays};
 use offload_api::EngineInfo;
 use offload_base::Instant;
 use offload_base::time::earliest;
@@ -36,7 +36,7 @@ pub use queue::JobCounters;
 use queue::Queue;
 pub use run::{Stop, run};
 
-/// What a lookaside accelerator is built with.
+/// What a lookaside accelerator is built with. Build it from the default, as here, because later versions may add fields.
 ///
 /// ```
 /// use core::time::Duration;
@@ -60,6 +60,9 @@ pub struct LookasideConfig {
     pub transforms: TransformCapabilities,
     /// How long things take on the way: doorbell, DMA (once each way), interrupt. `engine` is not used: a unit has its own latency.
     pub delays: Delays,
+    /// What jobs cost on the bus, which all queues share, and for sessions in host memory. Commands cost nothing, and `crypto_rate` is not
+    /// used: a unit has its own rate.
+    pub costs: Costs,
 }
 
 /// One queue of 256 entries and one unit of the default speed.
@@ -72,6 +75,7 @@ impl Default for LookasideConfig {
             context_cache_bytes: 4 << 20,
             transforms: TransformCapabilities::ALL,
             delays: Delays::default(),
+            costs: Costs::default(),
         }
     }
 }
@@ -190,6 +194,7 @@ impl Unit {
 #[derive(Debug)]
 pub struct Lookaside {
     sessions: Sessions,
+    bus: Bus,
     queues: Vec<Queue>,
     units: Vec<UnitState>,
     /// The unit that is asked first.
@@ -206,6 +211,24 @@ struct Sessions {
     steering: Steering,
     /// By engine, how many contexts it has room for.
     engines: Vec<EngineInfo>,
+}
+
+/// The bus of all queues.
+#[derive(Debug)]
+struct Bus {
+    costs: Costs,
+    /// When it has read and written what was started.
+    read_until: Instant,
+    written_until: Instant,
+}
+
+impl Bus {
+    /// Moves the bytes of a job, and returns when all are through: each direction has its turn after the jobs before.
+    fn move_job(&mut self, now: Instant, read: u64, fetches: u64, written: u64) -> Instant {
+        self.read_until = self.read_until.max(now) + self.costs.time(read, fetches, 0);
+        self.written_until = self.written_until.max(now) + self.costs.time(written, 0, 0);
+        self.read_until.max(self.written_until)
+    }
 }
 
 #[derive(Debug)]
@@ -241,6 +264,7 @@ impl Lookaside {
                 steering: Steering::default(),
                 engines: infos,
             },
+            bus: Bus { costs: config.costs, read_until: Instant::ZERO, written_until: Instant::ZERO },
             next_unit: 0,
             turn: 0,
         }
@@ -328,8 +352,8 @@ impl Lookaside {
             };
             let queue = self.queue_in_turn(now);
             let UnitState { unit: speed, free_at, .. } = &mut self.units[unit];
-            if let Some(bytes) = self.queues[queue].start(&mut self.sessions, unit, *speed, now) {
-                *free_at = now + speed.time_of(bytes);
+            if let Some(through_at) = self.queues[queue].start(&mut self.sessions, &mut self.bus, unit, *speed, now) {
+                *free_at = through_at;
             }
         }
     }

@@ -3,7 +3,7 @@
 //! Invariant: a job that was taken off the ring is in `fetched`, `running` or `under_way` until its completion is on the
 //! completion ring, which has room for it, since the driver submits no more than that. Dropping the queue completes them all.
 
-use super::{Sessions, Unit};
+use super::{Bus, Sessions, Unit};
 use core::ops::Range;
 use core::task::Waker;
 use nic_engine::hosted::Subject;
@@ -189,8 +189,15 @@ impl Queue {
         self.credit = 0;
     }
 
-    /// Starts the next job on a unit, and returns its bytes, counted as by [`next_job`](Self::next_job).
-    pub(super) fn start(&mut self, sessions: &mut Sessions, unit: usize, speed: Unit, now: Instant) -> Option<usize> {
+    /// Starts the next job on a unit, and returns when its bytes, counted as by [`next_job`](Self::next_job), are through unit and bus.
+    pub(super) fn start(
+        &mut self,
+        sessions: &mut Sessions,
+        bus: &mut Bus,
+        unit: usize,
+        speed: Unit,
+        now: Instant,
+    ) -> Option<Instant> {
         let slot = self.pop_job()?;
         let bytes = slot.job.read_len();
         self.credit = self.credit.saturating_sub(bytes);
@@ -198,16 +205,22 @@ impl Queue {
         self.counters.bytes += slot.job.source_len() as u64;
         self.dma.job_source += bytes as u64;
         let before = slot.job.target.len();
+        let (context, fetched) = (self.dma.context, sessions.store.counters().fetched);
         let (slot, _) = self.running.insert((slot, before));
         let outcome = sessions.store.run(&mut slot.job, &mut self.dma);
         slot.outcome = outcome.unwrap_or_else(|| Outcome::failed(JobStatus::NoSession));
         if slot.outcome.status != JobStatus::Done {
             take_back(&mut slot.job, before);
         }
+        let read = dma::job_descriptor_bytes(slot.job.source.len()) + bytes as u64 + self.dma.context - context;
+        let written = slot.outcome.produced as u64 + dma::COMPLETION;
+        // Bytes go through the unit while others are on the bus.
+        let moved_at = bus.move_job(now, read, sessions.store.counters().fetched - fetched, written);
+        let through_at = moved_at.max(now + speed.time_of(bytes));
         if let Some((slot, _)) = self.running.take() {
-            self.end_at(now + speed.time_of(bytes) + speed.latency, Some(unit), slot);
+            self.end_at(through_at + speed.latency, Some(unit), slot);
         }
-        Some(bytes)
+        Some(through_at)
     }
 
     /// Shows the driver what has ended.

@@ -4,6 +4,7 @@ use super::*;
 use bytes::BytesMut;
 use core::convert::Infallible;
 use nic_engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
+use nic_rings::dma;
 use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, job_rings};
 use nic_rings::packet::{ControlCommand, ControlCompletion};
 use offload_api::{Direction, Handle, Job, JobStatus, Outcome};
@@ -61,6 +62,49 @@ fn session_of_another_queue_is_refused() {
     assert_eq!((device.counters(0).no_session, device.counters(1).no_session), (0, 1));
     destroy(&mut device, &mut own, SESSIONS[0]);
     assert_eq!(run_job(&mut device, &mut own, SESSIONS[0]), JobStatus::NoSession);
+}
+
+/// A bus that moves a byte in a nanosecond, and a unit that takes two for each: the bus is the faster one for large jobs only.
+#[test]
+fn jobs_end_later_by_their_cost() {
+    let unit = Unit { latency: Duration::ZERO, rate: Some(500_000_000) };
+    let costs = Costs { pcie_rate: Some(8_000_000_000), context_fetch: Duration::from_micros(5), ..Costs::default() };
+    let config = LookasideConfig {
+        units: vec![unit],
+        delays: Delays::NONE,
+        context_cache_bytes: 208,
+        costs,
+        ..LookasideConfig::default()
+    };
+    let mut engines = Engines::none();
+    engines.add_job(nic_engines::Transforms::default(), 100);
+    let (rings, mut own) = job_rings(8);
+    let mut device = Lookaside::new(&config, vec![rings], engines);
+    let [first, second] = [0, 1].map(|index| Handle { index, generation: 0 });
+    assert!(create(&mut device, &mut own, first) && create(&mut device, &mut own, second));
+    let mut now = Instant::ZERO;
+    let mut time_of = |session, bytes: usize| {
+        let (before, began) = (device.dma(), now);
+        let job = Job::new(session, vec![7; bytes].into(), BytesMut::with_capacity(bytes));
+        own.submit.push(JobEntry { epoch: 0, descriptor: JobDescriptor::Job(JobSlot::new(job)) }).unwrap();
+        loop {
+            device.process(now);
+            if own.completions.pop().is_some() {
+                let dma = device.dma();
+                let read = dma.job_descriptors + dma.job_source + dma.context;
+                return (now - began, read - before.job_descriptors - before.job_source - before.context);
+            }
+            now = device.next_event().expect("the job is under way");
+        }
+    };
+    let nanos = |(took, read): (Duration, u64)| (took.as_nanos() as u64, read);
+    let (took, read) = nanos(time_of(second, 10));
+    let small = dma::job_descriptor_bytes(1) + 10;
+    assert_eq!((took, read), (small, small), "descriptor and source take longer than the unit");
+    let (took, read) = nanos(time_of(first, 10));
+    assert_eq!((took, read), (5000 + read, small + 2 * 208), "one context comes, one goes");
+    let (took, _) = nanos(time_of(first, 1000));
+    assert_eq!(took, 2000, "the unit's time");
 }
 
 /// An engine whose sessions refuse jobs until a command enables them.

@@ -30,7 +30,9 @@ impl QueuePair {
     /// Carries out what was given, if it is time.
     pub(super) fn run_control_when_due(&mut self, now: Instant) {
         if self.control_due.is_some_and(|due| due <= now) {
+            let used = self.used();
             self.run_control(now);
+            self.occupy(now, used);
         }
     }
 

@@ -24,7 +24,7 @@ use core::any::Any;
 use core::task::Waker;
 use core::time::Duration;
 use nic_engine::Engines;
-use nic_rings::dma::DmaBytes;
+use nic_rings::dma::{self, DmaBytes};
 use nic_rings::signal::Signal;
 use nic_rings::{DeviceRings, NicConfig};
 use offload_api::rss::INDIRECTION_ENTRIES;
@@ -157,13 +157,13 @@ impl QueuePair {
         }
         let (dma, cache) = (&self.dma, self.contexts.counters());
         let sent = dma.tx_descriptors + dma.tx_parameters + dma.tx_resync + self.transmit.framed;
-        let received = dma.rx_descriptors + dma.rx_payload;
-        let bytes = sent + received + dma.context;
+        let received = dma.rx_descriptors + dma.rx_payload + self.receive.begun * dma::COMPLETION;
+        let bytes = sent + received + dma.context + dma.control + dma.completions;
         Some(Used { bytes, fetched: cache.fetched, worked_bytes: cache.worked_bytes })
     }
 
     /// Returns the time that bus, fetches and engines took since `before`. Payload to be sent counts when it is put into
-    /// a frame.
+    /// a frame, and a received packet's completion when the packet is begun.
     fn cost_since(&self, before: Option<Used>) -> Duration {
         let (Some(before), Some(used)) = (before, self.used()) else { return Duration::ZERO };
         let [bytes, fetched, worked] =
@@ -179,13 +179,14 @@ impl QueuePair {
     /// When something else than a frame is due.
     pub(crate) fn next_other(&self) -> Option<Instant> {
         let interrupts = earliest(self.interrupt.due, self.send_interrupt.due);
-        earliest(earliest(self.receive.next_due(), self.control_due), interrupts)
+        earliest(earliest(self.receive.next_due(), self.next_making()), earliest(self.control_due, interrupts))
     }
 
     /// Does what is due, but for frames.
     pub(crate) fn process(&mut self, now: Instant) {
         self.notice_doorbell(now);
         self.run_control_when_due(now);
+        self.make_ahead(now);
         self.show_received(now);
         self.report_reset(now);
         self.report_events(now);
@@ -216,6 +217,7 @@ impl QueuePair {
 }
 
 /// What packets used of the bus and of engines.
+#[derive(Clone, Copy, Debug)]
 struct Used {
     /// Bytes over the bus.
     bytes: u64,

@@ -11,8 +11,8 @@
 
 mod opened;
 
-use crate::queue_pair::QueuePair;
 use crate::queue_pair::coalesce::{Joint, Wrapping};
+use crate::queue_pair::{QueuePair, Used};
 use bytes::BytesMut;
 use nic_engine::Payload;
 use nic_engine::Within;
@@ -38,6 +38,15 @@ pub(super) struct ReceiveSide {
     under_way: VecDeque<(Instant, ReceiveCompletion)>,
     /// When bus and engines are done with what came.
     busy_until: Instant,
+    /// Packets for the host, each with a completion.
+    pub(super) begun: u64,
+}
+
+/// When the device began with a received frame, and what packets had used by then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    at: Instant,
+    used: Option<Used>,
 }
 
 /// Segments being joined.
@@ -122,28 +131,42 @@ impl QueuePair {
             self.counters.rx_oversize_pkts_phy += 1;
             return;
         }
-        let now = now.max(self.receive.busy_until);
-        let used = self.used();
+        let start = self.start(now);
         let arrived = if self.can_take() { self.open(data, headers) } else { Arrived::AsItWas };
-        self.take_arrived(now, data, headers, arrived);
-        self.receive.busy_until = now + self.cost_since(used);
+        self.take_arrived(start, data, headers, arrived);
+        self.finish(start);
+    }
+
+    /// Begins with a frame when bus and engines are free.
+    pub(super) fn start(&self, now: Instant) -> Start {
+        Start { at: now.max(self.receive.busy_until), used: self.used() }
+    }
+
+    /// Ends with a frame, and returns when bus and engines are done with it.
+    pub(super) fn finish(&mut self, start: Start) -> Instant {
+        self.receive.busy_until = start.at + self.cost_since(start.used);
+        self.receive.busy_until
+    }
+
+    /// When a frame is in host memory, by what it used so far.
+    pub(super) fn due(&self, start: Start) -> Instant {
+        start.at + self.cost_since(start.used) + self.config.delays.dma + self.config.delays.engine
     }
 
     /// Takes a frame for which engines have done what they can.
-    pub(super) fn take_arrived(&mut self, now: Instant, data: &[u8], headers: &Headers, arrived: Arrived) {
-        let due = now + self.config.delays.dma + self.config.delays.engine;
+    pub(super) fn take_arrived(&mut self, start: Start, data: &[u8], headers: &Headers, arrived: Arrived) {
         let (mark, may_join) = match arrived {
             Arrived::AsItWas => (PacketMark::None, true),
             Arrived::Unopened(mark) => (mark, false),
-            Arrived::Opened(opened) => return self.take_opened(data, opened, due),
+            Arrived::Opened(opened) => return self.take_opened(data, opened, start),
             Arrived::Dropped => return self.note_received(data),
         };
         let (checksums, transport) = self.look_at(data, headers);
         if let Some(transport) = &transport
             && let Some(place) = self.session_of(data, transport)
         {
-            if may_join && self.joins(place, data, transport, due) {
-                self.join(place, data, transport, due);
+            if may_join && self.joins(place, data, transport, self.due(start)) {
+                self.join(place, data, transport, start);
                 return;
             }
             self.close(place);
@@ -166,7 +189,7 @@ impl QueuePair {
             None => buffer.extend_from_slice(data),
         }
         let transport = transport.as_ref().filter(|_| may_join);
-        self.begin(data, transport, Contents { buffer, meta, placed, within: None }, due);
+        self.begin(data, transport, Contents { buffer, meta, placed, within: None }, start);
     }
 
     /// Shows the host what has reached its memory by `now`.
@@ -240,7 +263,7 @@ impl QueuePair {
     /// Writes the next segment behind the others of its session; in a packet of its own if its status turns out to
     /// be another. Segments of several records may be joined, as long as one context decrypted all of them or none: where
     /// records end, their headers say, which are in the stream.
-    fn join(&mut self, place: usize, data: &[u8], transport: &Transport, due: Instant) {
+    fn join(&mut self, place: usize, data: &[u8], transport: &Transport, start: Start) {
         self.note_received(data);
         self.dma.rx_payload += (transport.payload_len()) as u64;
         let mut buffer = core::mem::take(&mut self.receive.open[place].buffer);
@@ -248,8 +271,9 @@ impl QueuePair {
         let mut meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
         let mut placed = Placements::new();
         self.append_payload(data, transport, &mut buffer, &mut meta, &mut placed);
+        let due = self.due(start);
         let session = &mut self.receive.open[place];
-        if meta == session.meta && meta.marks.may_join() {
+        if meta == session.meta && meta.marks.may_join() && due <= session.closes_at {
             // Mostly there is nothing, and then it is not to be moved about: right behind the copy of the payload that
             // would wait until all of it is in memory.
             if !placed.is_empty() {
@@ -272,11 +296,13 @@ impl QueuePair {
         packet[..header.len()].copy_from_slice(header);
         self.dma.rx_payload += header.len() as u64;
         self.close_without_rest(place);
-        self.begin(data, Some(transport), Contents { buffer: packet, meta, placed, within: None }, due);
+        self.begin(data, Some(transport), Contents { buffer: packet, meta, placed, within: None }, start);
     }
 
     /// A packet that stands in `buffer`, and is `data` without what is around it: others may join it, or it is on its way to the host.
-    fn begin(&mut self, data: &[u8], transport: Option<&Transport>, contents: Contents, due: Instant) {
+    fn begin(&mut self, data: &[u8], transport: Option<&Transport>, contents: Contents, start: Start) {
+        self.receive.begun += 1;
+        let due = self.due(start);
         let Contents { mut buffer, meta, placed, within } = contents;
         let joint = transport.filter(|_| self.config.lro && meta.marks.may_join());
         let Some((joint, transport)) =

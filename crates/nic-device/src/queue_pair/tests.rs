@@ -32,6 +32,11 @@ impl Rig {
         Rig::with(|_| ())
     }
 
+    fn of(config: NicConfig) -> Rig {
+        let (device, host) = rings(&config);
+        Rig { device: QueuePair::new(config, device, engines()), host }
+    }
+
     /// With more engines.
     fn with(add: impl FnOnce(&mut Engines)) -> Rig {
         let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
@@ -168,6 +173,72 @@ fn what_was_in_a_place_that_is_taken_again_is_steered_to_no_more() {
     rig.create(NEW, Direction::Transmit);
     assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (1, [None, None]));
     assert!(rig.device.follows_nothing());
+}
+
+/// A byte on the bus takes a nanosecond here. Everything on the way out is in one row, from the command that made the context.
+#[test]
+fn packet_leaves_later_by_its_cost_and_that_of_its_dump() {
+    let mut rig = Rig::of(costly());
+    rig.create(NEW, Direction::Transmit);
+    let (contexts, places, bytes) = ([Some(NEW), None], [Seq(0), Seq(0)], Bytes::from_static(&RECORD[..6]));
+    let descriptors = [
+        SendDescriptor::StaticParameters { handle: NEW, number: 0 },
+        SendDescriptor::ProgressParameters { handle: NEW, start: Seq(0) },
+        SendDescriptor::Dump { contexts, places, bytes, ahead: Bytes::new() },
+        SendDescriptor::Fence,
+    ];
+    for descriptor in descriptors {
+        rig.host.send.push(SendEntry { slot: 0, descriptor }).unwrap();
+    }
+    let SendDescriptor::Packet(mut rest) = packet(NEW) else { panic!("it is one") };
+    rest.ask.seq = Seq(6);
+    rest.fragments = [Bytes::from_static(&RECORD[6..])].into_iter().collect();
+    for slot in [1, 2] {
+        rest.ask.streams = if slot == 1 { rest.ask.streams } else { [None; 2] };
+        rig.host.send.push(SendEntry { slot, descriptor: SendDescriptor::Packet(rest.clone()) }).unwrap();
+    }
+    let moved = |rig: &Rig| {
+        let dma = rig.device.dma();
+        assert_eq!(dma.completions, dma::COMPLETION, "that of the command");
+        dma.tx_descriptors + dma.tx_parameters + dma.tx_resync + dma.tx_payload + dma.control + dma.completions
+    };
+    let mut now = Instant::ZERO;
+    for _ in 0..2 {
+        let (at, expected) = loop {
+            rig.device.process(now);
+            let expected = moved(&rig);
+            if rig.device.poll_frame(now).is_some() {
+                break (now, expected);
+            }
+            now = rig.next_event().expect("it is on its way");
+        };
+        assert_eq!(at.as_nanos(), expected);
+    }
+    assert_eq!((rig.device.dma().tx_resync, rig.device.counters.tx_packets), (dma::DUMP_DESCRIPTOR + 6, 2));
+}
+
+#[test]
+fn received_packet_is_shown_later_by_its_cost() {
+    let mut rig = Rig::of(costly());
+    rig.host.receive.push(BytesMut::with_capacity(128 << 10)).unwrap();
+    let frame = [0xff; 60];
+    for _ in 0..2 {
+        rig.device.take_frame(Instant::ZERO, &frame, &offload_formats::Headers::parse(&frame));
+    }
+    let shown = core::iter::from_fn(|| {
+        let at = rig.next_event()?;
+        rig.device.process(at);
+        Some((at.as_nanos(), std::iter::from_fn(|| rig.host.receive_completions.pop()).count()))
+    });
+    // The second takes the rest of the buffer.
+    let first = dma::RECEIVE_DESCRIPTOR + 60 + dma::COMPLETION;
+    assert_eq!(shown.collect::<Vec<_>>(), [(first, 1), (first + 60 + dma::COMPLETION, 1)]);
+}
+
+/// A NIC whose bus moves a byte in a nanosecond. Nothing else takes time.
+fn costly() -> NicConfig {
+    let costs = nic_rings::Costs { pcie_rate: Some(8_000_000_000), ..nic_rings::Costs::default() };
+    NicConfig { delays: Delays::NONE, line_rate: None, costs, ..NicConfig::default() }
 }
 
 /// A frame takes the line a tenth of a second; a command for a context need not wait for that.

@@ -6,9 +6,9 @@
 //! shaper share the port frame by frame: a rate is a ceiling, not a claim.
 
 use crate::context::ContextStore;
-use crate::queue_pair::QueuePair;
 use crate::queue_pair::pacing::{Shaper, gap};
 use crate::queue_pair::segmentation::Segmenter;
+use crate::queue_pair::{QueuePair, Used};
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use nic_engine::OutOfStep;
@@ -34,6 +34,10 @@ pub(super) struct TransmitSide {
     shaper_is_next: bool,
     /// When the port has sent what it was given.
     port_free_at: Instant,
+    /// When bus and engines are done with what was begun.
+    busy_until: Instant,
+    /// The next frame, and when bus and engines are done with it, if they take time.
+    made: Option<(Instant, Frame)>,
     /// Payload bytes put into frames.
     pub(super) framed: u64,
     /// Descriptors done and not yet reported.
@@ -192,39 +196,90 @@ enum GivenUp {
 impl QueuePair {
     /// The next frame to leave at `now`, if the port is free and there is one. Its line time is taken up.
     pub(crate) fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
+        self.begin_sending_when_due(now);
+        if self.transmit.port_free_at > now {
+            return None;
+        }
+        let frame = if self.config.costs.is_none() { self.make_frame(now) } else { self.take_made(now) };
+        match &frame {
+            Some(frame) => {
+                let line_time = line_time(frame, self.config.line_rate);
+                self.transmit.port_free_at = self.transmit.port_free_at.max(now) + line_time;
+            }
+            None if self.transmit.made.is_none() => {
+                let used = self.used();
+                self.show_sent(now);
+                self.occupy(now, used);
+            }
+            None => {}
+        }
+        self.report_lost(now);
+        frame
+    }
+
+    /// Begins the next frame when bus and engines are free, if they take time: it may leave when they are done with it,
+    /// and meanwhile the one before is on the line.
+    pub(super) fn make_ahead(&mut self, now: Instant) {
+        if self.config.costs.is_none() || self.transmit.made.is_some() || self.transmit.busy_until > now {
+            return;
+        }
+        self.begin_sending_when_due(now);
+        let used = self.used();
+        let frame = self.make_frame(now);
+        let ready = self.occupy(now, used);
+        self.transmit.made = frame.map(|frame| (ready, frame));
+    }
+
+    /// When the next frame can be begun, if it is begun before it can leave.
+    pub(super) fn next_making(&self) -> Option<Instant> {
+        let TransmitSide { activity, shaper, busy_until, made, .. } = &self.transmit;
+        if self.config.costs.is_none() || made.is_some() {
+            return None;
+        }
+        let from_ring = match activity {
+            Activity::Idle => None,
+            Activity::Fetching { until } => Some(*until),
+            Activity::Sending => Some(*busy_until),
+        };
+        earliest(from_ring, shaper.next_due()).map(|at| at.max(*busy_until))
+    }
+
+    /// Has bus and engines busy with what was done since `before`, and returns when they are done with it.
+    pub(super) fn occupy(&mut self, now: Instant, before: Option<Used>) -> Instant {
+        let cost = self.cost_since(before);
+        if before.is_some() {
+            self.transmit.busy_until = self.transmit.busy_until.max(now) + cost;
+        }
+        now.max(self.transmit.busy_until)
+    }
+
+    /// Takes the frame that was made, if it is ready, and begins the next.
+    fn take_made(&mut self, now: Instant) -> Option<Frame> {
+        self.make_ahead(now);
+        let (_, frame) = self.transmit.made.take_if(|(ready, _)| *ready <= now)?;
+        self.make_ahead(now);
+        Some(frame)
+    }
+
+    fn begin_sending_when_due(&mut self, now: Instant) {
         if let Activity::Fetching { until } = self.transmit.activity
             && until <= now
         {
             self.transmit.activity = Activity::Sending;
         }
-        if self.transmit.port_free_at > now {
-            return None;
-        }
-        let used = self.used();
-        let mut frame = None;
+    }
+
+    /// Makes the next frame, of the ring or of the shaper.
+    fn make_frame(&mut self, now: Instant) -> Option<Frame> {
         for _ in 0..2 {
             self.transmit.shaper_is_next = !self.transmit.shaper_is_next;
-            frame = if self.transmit.shaper_is_next { self.frame_from_ring(now) } else { self.frame_from_shaper(now) };
+            let shaper_is_next = self.transmit.shaper_is_next;
+            let frame = if shaper_is_next { self.frame_from_ring(now) } else { self.frame_from_shaper(now) };
             if frame.is_some() {
-                break;
+                return frame;
             }
         }
-        match &frame {
-            Some(frame) => {
-                let line_time = line_time(frame, self.config.line_rate);
-                let busy = line_time.max(self.cost_since(used));
-                self.transmit.port_free_at = self.transmit.port_free_at.max(now) + busy;
-            }
-            None => {
-                self.show_sent(now);
-                let busy = self.cost_since(used);
-                if !busy.is_zero() {
-                    self.transmit.port_free_at = self.transmit.port_free_at.max(now) + busy;
-                }
-            }
-        }
-        self.report_lost(now);
-        frame
+        None
     }
 
     /// Starts fetching if a doorbell rang while the transmit side was idle. One that rings later finds it at work, but for
@@ -251,13 +306,17 @@ impl QueuePair {
     }
 
     pub(crate) fn next_transmit(&self) -> Option<Instant> {
+        let free_at = self.transmit.port_free_at;
+        if let Some((ready, _)) = &self.transmit.made {
+            return Some(free_at.max(*ready));
+        }
         let from_ring = match self.transmit.activity {
             // What is done is reported when the port has sent it and there is nothing more.
-            Activity::Idle => (!self.transmit.done.is_empty()).then_some(self.transmit.port_free_at),
+            Activity::Idle => (!self.transmit.done.is_empty()).then_some(free_at),
             Activity::Fetching { until } => Some(until),
-            Activity::Sending => Some(self.transmit.port_free_at),
+            Activity::Sending => Some(free_at),
         };
-        earliest(from_ring, self.transmit.shaper.next_due()).map(|at| at.max(self.transmit.port_free_at))
+        earliest(from_ring, self.transmit.shaper.next_due()).map(|at| at.max(free_at).max(self.transmit.busy_until))
     }
 
     /// Reports the descriptors that are done, and wakes the driver if it waits for that.
@@ -291,6 +350,7 @@ impl QueuePair {
             transmit.done.push(entry.slot);
         }
         transmit.ahead.clear();
+        transmit.made = None;
         transmit.activity = Activity::Idle;
     }
 

@@ -16,8 +16,23 @@ impl QueuePair {
         claims.into_iter().find(|claim| *claim != Claim::Nobody).unwrap_or(Claim::Nobody)
     }
 
-    /// Wraps a packet by a context. `None`: it must not leave; why, is counted.
-    pub(crate) fn wrap(&mut self, context: Handle, frame: &Bytes) -> Option<BytesMut> {
+    /// Runs a frame that came by the uplink through the engine that it is for, if any is. Says, beside what came of it, when that is done.
+    pub(crate) fn open_at_uplink(&mut self, now: Instant, data: &[u8], headers: &Headers) -> (Arrived, Instant) {
+        let start = self.start(now);
+        let arrived = self.open(data, headers);
+        (arrived, self.finish(start))
+    }
+
+    /// Wraps a packet by a context, and says when that is done. `None`: it must not leave; why, is counted.
+    pub(crate) fn wrap(&mut self, now: Instant, context: Handle, frame: &Bytes) -> Option<(Bytes, Instant)> {
+        let used = self.used();
+        self.contexts.note_work(frame.len());
+        let wrapped = self.wrap_whole(context, frame);
+        let done_at = self.occupy(now, used);
+        Some((wrapped?.freeze(), done_at))
+    }
+
+    fn wrap_whole(&mut self, context: Handle, frame: &Bytes) -> Option<BytesMut> {
         let longest = self.longest_frame();
         let Some(engine) = self.contexts.packet(context, &mut self.dma) else {
             self.note_missing(context);
@@ -30,7 +45,9 @@ impl QueuePair {
     /// Takes a frame that no rule of the switch took, and for which engines have done what they can.
     pub(crate) fn take_represented(&mut self, now: Instant, data: &[u8], headers: &Headers, arrived: Arrived) {
         if is_for(data, self.config.mac) {
-            self.take_arrived(now, data, headers, arrived);
+            let start = self.start(now);
+            self.take_arrived(start, data, headers, arrived);
+            self.finish(start);
         } else {
             self.counters.rx_drop_address += 1;
         }

@@ -9,7 +9,9 @@ use nic_sim::switch::{
     Change, FunctionConfig, Mac, Mode, NextHop, Protection, RuleFile, Tunnel, TunnelDevice, TunnelKind, TunnelSet,
 };
 use nic_sim::wire::Port;
-use nic_sim::{Delays, Driver, EswitchDriver, NicConfig, SwitchConfig, SwitchedDevice, Vport, function, switched_nic};
+use nic_sim::{
+    Costs, Delays, Driver, EswitchDriver, NicConfig, SwitchConfig, SwitchedDevice, Vport, function, switched_nic,
+};
 use offload_api::{Direction, EspKey, EspSuite, NetDevice, NoRecords, OffloadKind, SaParams, Selector, TxPacket};
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -50,13 +52,13 @@ fn network(tenant: u8) -> u32 {
 
 impl Hypervisor {
     fn new(side: u8) -> Hypervisor {
-        Hypervisor::with_queues(side, 1).0
+        Hypervisor::with(side, NicConfig::default()).0
     }
 
-    /// With so many queues of the host's function; the drivers of all but the first.
-    fn with_queues(side: u8, queues: u16) -> (Hypervisor, Vec<Driver>) {
+    /// With a host's function of this configuration. Returns the drivers of all its queues but the first.
+    fn with(side: u8, own: NicConfig) -> (Hypervisor, Vec<Driver>) {
         let config = |mac: Mac| NicConfig { mac: mac.0, delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
-        let own = NicConfig { queues, ..config(mac(side, 9)) };
+        let own = NicConfig { queues: own.queues, costs: own.costs, ..config(mac(side, 9)) };
         let (mut device, mut host, eswitch) = switched_nic(own, SwitchConfig::default());
         let machines = (0..2).map(|number| {
             let (function, mut drivers) = function(config(mac(side, number)));
@@ -179,9 +181,32 @@ fn a_tenant_hears_its_own_and_the_wire_shows_nothing() {
     assert_eq!(right.counted(), [0, 0, 2, 0]);
 }
 
+/// Engines work on a byte in a nanosecond.
+#[test]
+fn esp_at_the_uplink_takes_the_time_it_costs() {
+    let costs = Costs { crypto_rate: Some(8_000_000_000), ..Costs::default() };
+    let [mut left, mut right] =
+        [1, 2].map(|side| Hypervisor::with(side, NicConfig { costs, ..NicConfig::default() }).0);
+    let plain = wrapped(0, network(0));
+    assert!(left.sends(0, &datagram(0, mac(1, 0))).is_empty());
+    let leaves = left.device.next_event().expect("it is being sealed");
+    assert_eq!(leaves.as_nanos(), plain.len() as u64);
+    let frame = left.device.poll_frame(leaves).expect("it is sealed");
+    let bytes = frame.len() as u64;
+    assert_eq!(right.hears([frame]), [0; 3]);
+    let heard = right.device.next_event().expect("it is being opened");
+    assert_eq!(heard.as_nanos(), bytes);
+    // What comes meanwhile stays behind it, though no engine works on it.
+    right.device.receive_frame(NOW, Frame::new(plain.clone()));
+    assert_eq!(right.device.switch_counters().frames_in, 0);
+    right.device.process(heard);
+    assert_eq!(right.device.switch_counters().frames_in, 2);
+    assert!(right.machines[0].receive(heard).is_some());
+}
+
 #[test]
 fn a_handle_of_another_queue_is_another_sa() {
-    let (mut right, mut others) = Hypervisor::with_queues(2, 2);
+    let (mut right, mut others) = Hypervisor::with(2, NicConfig { queues: 2, ..NicConfig::default() });
     let stranger = sa(Direction::Receive, 1, 2, 7);
     let ipsec = others[0].ipsec().expect("each queue has IPsec");
     // As many as tenants have, so that their handles are the same.

@@ -200,7 +200,9 @@ fn without_a_seed_no_number_of_a_connection_is_the_same_in_two_runs() {
     let (one, other) = (system(), system());
     assert!(one.0 != other.0 && one.1 != other.1, "{one:?}, {other:?}");
     let ports = [RandomSource::from_system().unwrap(), RandomSource::from_system().unwrap()].map(|random| {
-        let mut stack = Stack::new(Config { random, ..config(0, Seed(1), TcpConfig::default()) });
+        let mut config = config(0, Seed(1), TcpConfig::default());
+        config.random = random;
+        let mut stack = Stack::new(config);
         let ids = [(); 4].map(|()| stack.connect(Instant::ZERO, None, (ADDRESS[1], PORT).into()).unwrap());
         ids.map(|id| stack.flow(id).local.port())
     });

@@ -5,6 +5,7 @@
 mod adversary;
 mod attach;
 mod ci;
+mod costs;
 mod crowded;
 mod datagram_sockets;
 mod datagrams;

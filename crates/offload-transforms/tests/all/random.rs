@@ -2,8 +2,9 @@
 
 use crate::pieces::{both_ways, bytes, cut, cuts, run};
 use bytes::Bytes;
+use offload_compression::Compression;
 use offload_transforms::protection::{Check, Format, Guard, Kind, Protection};
-use offload_transforms::{Checksums, Compression, Parameters, Secret, Session, Transform, Tweak, Way};
+use offload_transforms::{Checksums, Parameters, Secret, Session, Transform, Tweak, Way};
 use proptest::prelude::*;
 use std::io::{Read, Write};
 use xts_mode::Xts128;
@@ -108,7 +109,7 @@ proptest! {
     fn compression(seed in bytes(2000), level in 0u8..=9, cuts in cuts()) {
         let plain = words(&seed);
         for format in Compression::ALL {
-            let transform = Transform::Compression { format, level };
+            let transform = format.at_level(level);
             let packed = both_ways(&transform, Parameters::default(), &plain, &cuts);
             let (unpacked, mut theirs) = (match format {
                 Compression::Deflate => miniz_oxide::inflate::decompress_to_vec(&packed).unwrap(),
@@ -149,7 +150,7 @@ proptest! {
         let plain = words(&seed);
         let wire = Format { guard: Guard::Crc64, ..Format::default() };
         let steps = vec![
-            Transform::Compression { format: Compression::Lz4, level: 0 },
+            Compression::Lz4.at_level(0),
             Transform::Pad { unit: 512 },
             Transform::Xts { key: Secret::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
             Transform::Protection(Protection { memory: None, wire: Some(wire), check: Check::ALL }),

@@ -6,7 +6,7 @@
 //! Invariant: packets of a context reach the host in the order they came, whatever flow they are of: one that overtook those
 //! that wait to be joined would move the host's replay window past them.
 
-use super::Contents;
+use super::{Contents, Start};
 use crate::context::Found;
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::coalesce::Wrapping;
@@ -106,13 +106,13 @@ impl QueuePair {
     }
 
     /// Takes what was made of a packet, which was `data` on the wire.
-    pub(super) fn take_opened(&mut self, data: &[u8], opened: OpenedPacket, due: Instant) {
+    pub(super) fn take_opened(&mut self, data: &[u8], opened: OpenedPacket, start: Start) {
         if let Some(transport) = &opened.transport
             && let Some(place) = self.session_of(opened.plain(), transport)
         {
-            if self.joins_opened(place, &opened, transport, due) {
+            if self.joins_opened(place, &opened, transport, self.due(start)) {
                 self.note_received(data);
-                self.join_opened(place, &opened, transport, due);
+                self.join_opened(place, &opened, transport, start);
                 return;
             }
             self.close(place);
@@ -127,7 +127,7 @@ impl QueuePair {
         buffer.extend_from_slice(&opened.frame);
         let within = opened.inner.as_ref().map(|(_, within)| *within);
         let contents = Contents { buffer, meta: opened.meta, placed: Placements::new(), within };
-        self.begin(opened.plain(), opened.transport.as_ref(), contents, due);
+        self.begin(opened.plain(), opened.transport.as_ref(), contents, start);
     }
 
     /// Ends what waits for more packets that were opened: nobody can tell a fragment's context.
@@ -167,7 +167,7 @@ impl QueuePair {
     }
 
     /// Writes the payload of the next segment behind the others of its session.
-    fn join_opened(&mut self, place: usize, opened: &OpenedPacket, transport: &Transport, due: Instant) {
+    fn join_opened(&mut self, place: usize, opened: &OpenedPacket, transport: &Transport, start: Start) {
         let session = &mut self.receive.open[place];
         let payload = match (&opened.inner, &mut session.wrapping) {
             (Some((_, within)), Some(wrapping)) => {
@@ -179,9 +179,9 @@ impl QueuePair {
         };
         session.buffer.extend_from_slice(payload);
         session.joint.add(opened.plain(), transport);
-        session.last_due = due;
         session.meta.marks.count_on();
         self.dma.rx_payload += payload.len() as u64;
+        self.receive.open[place].last_due = self.due(start);
         if self.receive.open[place].joint.is_complete() {
             self.close(place);
         }

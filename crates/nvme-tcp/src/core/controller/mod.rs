@@ -40,7 +40,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use work::AllUnderWay;
 
-/// How a target behaves towards all hosts.
+/// How a target behaves towards all hosts. Build it from the default, as here, because later versions may add fields.
 ///
 /// ```
 /// use nvme_tcp::target::{TargetConfig, TransportConfig};

@@ -31,8 +31,9 @@ impl Bed {
         let address = |side: u8| [10, 0, 0, side + 1];
         let stack = |side: u8| {
             let config = Config::new(address(side).into(), mac(side), seed.derive(&format!("host {side}")));
-            let config = config.with_neighbour(core::net::Ipv4Addr::from(address(1 - side)).into(), mac(1 - side));
-            Stack::new(Config { tcp: tcp.clone(), ..config })
+            let mut config = config.with_neighbour(core::net::Ipv4Addr::from(address(1 - side)).into(), mac(1 - side));
+            config.tcp = tcp.clone();
+            Stack::new(config)
         };
         let back = LinkConfig { impairments: Default::default(), ..link.clone() };
         let mut stacks = [stack(0), stack(1)];

@@ -243,7 +243,7 @@ pub(crate) fn streams(seen: &[Seen]) -> [Vec<u8>; 2] {
 }
 
 /// Sequence number, SYN flag and payload of a TCP segment over IPv4 whose checksum is right.
-fn tcp(frame: &[u8]) -> Option<(u32, bool, &[u8])> {
+pub(crate) fn tcp(frame: &[u8]) -> Option<(u32, bool, &[u8])> {
     use smoltcp::wire::{EthernetFrame, Ipv4Packet, TcpPacket};
     let ip = Ipv4Packet::new_checked(EthernetFrame::new_checked(frame).ok()?.payload()).ok()?;
     let (source, destination) = (ip.src_addr().into(), ip.dst_addr().into());

@@ -1,17 +1,21 @@
-//! DEFLATE, zlib and gzip with zlib-rs, LZ4 frames with lz4_flex, and the CRC-32 of both sides.
+//! DEFLATE, zlib and gzip by zlib-rs, LZ4 frames by lz4_flex; with the CRC-32 of both sides. A crate apart from
+//! `offload-transforms`, so that NICs without compression do not build these.
 
-use crate::pieces::{self, Reader, Room};
-use crate::{Checksums, Fault, SpecError, Way};
+#![forbid(unsafe_code)]
+
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
 use lz4_flex::frame::{FrameDecoder, FrameEncoder, FrameInfo};
+use offload_transforms::pieces::{self, Reader, Room};
+use offload_transforms::{Checksums, Compressor, Fault, SpecError, Transform, Way};
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 
 /// A format of compressed data.
 ///
 /// ```
-/// use offload_transforms::Compression;
+/// use offload_compression::Compression;
 ///
 /// assert_eq!(Compression::ALL.map(Compression::name), ["deflate", "zlib", "gzip", "lz4"]);
 /// ```
@@ -32,6 +36,19 @@ impl Compression {
     /// All formats.
     pub const ALL: [Compression; 4] = [Compression::Deflate, Compression::Zlib, Compression::Gzip, Compression::Lz4];
 
+    /// Returns the transform that compresses into this format at `level`: 0 to 9, from no compression to the best.
+    ///
+    /// ```
+    /// use offload_compression::Compression;
+    /// use offload_transforms::{Session, SpecError};
+    ///
+    /// assert!(Session::new(&Compression::Gzip.at_level(9)).is_ok());
+    /// assert_eq!(Session::new(&Compression::Gzip.at_level(10)).unwrap_err(), SpecError::Level(10));
+    /// ```
+    pub fn at_level(self, level: u8) -> Transform {
+        Transform::Compression(Arc::new(AtLevel { format: self, level }))
+    }
+
     /// Returns the name of the format.
     pub const fn name(self) -> &'static str {
         match self {
@@ -43,24 +60,26 @@ impl Compression {
     }
 }
 
-/// A compressor for a format, with a valid level.
-pub(crate) struct Compressor {
+/// A format and a level.
+#[derive(Debug)]
+struct AtLevel {
     format: Compression,
-    level: flate2::Compression,
+    level: u8,
 }
 
-/// The result of a run: bytes consumed from the source, and the checksums.
-pub(crate) type Taken = (usize, Checksums);
+/// What a run has to tell: bytes that it took of the source, and the checksums.
+type Taken = (usize, Checksums);
 
-impl Compressor {
-    pub(crate) fn new(format: Compression, level: u8) -> Result<Compressor, SpecError> {
-        if level > 9 {
-            return Err(SpecError::Level(level));
-        }
-        Ok(Compressor { format, level: flate2::Compression::new(level.into()) })
+impl Compressor for AtLevel {
+    fn name(&self) -> &'static str {
+        self.format.name()
     }
 
-    pub(crate) fn run(&self, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
+    fn check(&self) -> Result<(), SpecError> {
+        if self.level > 9 { Err(SpecError::Level(self.level)) } else { Ok(()) }
+    }
+
+    fn run(&self, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
         match (self.format, way) {
             (Compression::Lz4, Way::Apply) => compress_lz4(source, room),
             (Compression::Lz4, Way::Undo) => decompress_lz4(source, room),
@@ -68,11 +87,14 @@ impl Compressor {
             (_, Way::Undo) => self.inflate(source, room),
         }
     }
+}
 
+impl AtLevel {
     fn deflate(&self, source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
+        let level = flate2::Compression::new(self.level.into());
         let mut deflate = match self.format {
-            Compression::Gzip => Compress::new_gzip(self.level, WINDOW),
-            format => Compress::new(self.level, format == Compression::Zlib),
+            Compression::Gzip => Compress::new_gzip(level, WINDOW),
+            format => Compress::new(level, format == Compression::Zlib),
         };
         let (mut reader, mut sums, mut buffer) = (Reader::new(source), Sums::new(), [0; BUFFER]);
         loop {
@@ -236,3 +258,8 @@ const SKIPPABLE: core::ops::RangeInclusive<u32> = 0x184d_2a50..=0x184d_2a5f;
 
 /// Binary logarithm of the maximum window, 32 KiB.
 const WINDOW: u8 = 15;
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
