@@ -5,7 +5,7 @@ use offload_api::{Job, Outcome};
 
 /// An engine that works from memory to memory, behind the job queues of a lookaside accelerator (`nic_sim::lookaside`).
 ///
-/// See [`Engines`](crate::Engines) for an accelerator's list of engines.
+/// See [`Engines`](crate::Engines) for an example of an accelerator's list of engines.
 pub trait JobEngine: Engine {
     /// Runs a job for a context, and appends the result to the job's target within its capacity. Source and target stay
     /// in the job. If the job fails, the device removes the appended bytes.
