@@ -13,7 +13,7 @@ use nic_sim::wire::impairment::{Loss, Reorder, Reordering};
 use nic_sim::wire::{Impairment, LinkConfig, Share};
 use nic_sim::{EngineConfigs, NicConfig, TlsEngineConfig, TransmitResync};
 use offload_api::{ResyncMode, TlsKey, TlsSuite, TlsVersion};
-use offload_base::cost::{self, Meter, Work};
+use offload_base::cost::{self, CpuMeter, WorkKind};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Rng, Seed};
 use offload_bench_tls::bounded;
@@ -93,7 +93,7 @@ impl Recovery {
     /// # Panics
     /// If the share is none.
     pub fn run(self) -> io::Result<RecoveryRun> {
-        let meter = Meter::new();
+        let meter = CpuMeter::new();
         let nic = NicConfig {
             engines: EngineConfigs::from(TlsEngineConfig { resync: self.resync, ..TlsEngineConfig::default() })
                 .with_transmit_resync(self.transmit_resync),
@@ -323,7 +323,7 @@ async fn receive(run: Recovery, host: BedHost, server: BedHost, number: u64) -> 
     let (mut left, mut equal) = (run.records * RECORD as u64, true);
     while left > 0 {
         let chunk = stream.next_chunk().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let _application = cost::work(Work::Application);
+        let _application = cost::work(WorkKind::Application);
         equal &= chunk.iter().all(|byte| *byte == number as u8);
         left = left.checked_sub(chunk.len() as u64).ok_or(io::ErrorKind::InvalidData)?;
     }

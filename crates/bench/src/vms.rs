@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use nic_sim::switch::TunnelKind;
 use nic_sim::wire::LinkConfig;
 use offload_api::EspSuite;
-use offload_base::cost::{self, Domain, Meter, Work};
+use offload_base::cost::{self, Domain, CpuMeter, WorkKind};
 use offload_base::{Instant, Seed};
 use offload_bench_tls::bounded;
 use offload_bench_tls::choices;
@@ -142,7 +142,7 @@ impl Vms {
             let text = "there are 1 to 256 virtual machines, an SA at least, and a byte for each of them";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let meter = Meter::new();
+        let meter = CpuMeter::new();
         let overlay = self.overlay();
         let builder = overlay.hosts(Testbed::builder(self.seed).meter(&meter));
         let mut bed = builder.wire(overlay.left(), overlay.right(), self.link.clone()).build()?;
@@ -209,7 +209,7 @@ impl Vms {
     }
 
     /// Connects all pairs, and then has all of them send.
-    async fn transfer(&self, pairs: Vec<(BedHost, BedHost)>, meter: Meter) -> io::Result<Moved> {
+    async fn transfer(&self, pairs: Vec<(BedHost, BedHost)>, meter: CpuMeter) -> io::Result<Moved> {
         let mut message = BytesMut::zeroed(MESSAGE_BYTES);
         self.seed.stream("message").fill(&mut message);
         let message = message.freeze();
@@ -265,7 +265,7 @@ async fn send(mut connection: Connection, message: Bytes, bytes: u64) -> io::Res
 async fn receive(mut connection: Connection, message: Bytes, host: BedHost) -> io::Result<(u64, bool, Instant)> {
     let (mut bytes, mut equal, mut ended) = (0, true, host.now());
     while let Some(chunk) = connection.receive().await? {
-        let _application = cost::work(Work::Application);
+        let _application = cost::work(WorkKind::Application);
         equal &= continues(&message, bytes, &chunk);
         bytes += chunk.len() as u64;
         ended = host.now();

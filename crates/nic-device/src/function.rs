@@ -24,7 +24,7 @@ use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
-use offload_formats::{Fragments, Headers};
+use offload_formats::{FragmentMemory, Headers};
 use offload_wire::frame::Frame;
 
 /// A function of a NIC, with its queue pairs.
@@ -41,7 +41,7 @@ pub struct Function {
     hash: Toeplitz,
     table: [u16; INDIRECTION_ENTRIES],
     /// Packets that engines open, and that come in fragments: the queue with the context.
-    fragments: Fragments<usize>,
+    fragments: FragmentMemory<usize>,
     /// The queue that is asked for a frame next.
     turn: usize,
     /// `None` with one queue, which keeps the time itself.
@@ -63,7 +63,7 @@ impl Function {
             port_free_at: Instant::ZERO,
             hash: Toeplitz::new(&config.rss_key),
             table: core::array::from_fn(|entry| first_queue(entry as u32, config.queues)),
-            fragments: Fragments::with_room_for(FRAGMENTED),
+            fragments: FragmentMemory::with_room_for(FRAGMENTED),
             pairs,
         }
     }

@@ -8,7 +8,7 @@ use core::net::IpAddr;
 use offload_api::FlowKey;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_formats::protocol::{TCP, UDP};
-use offload_formats::{Headers, Version};
+use offload_formats::{Headers, IpVersion};
 use smallvec::SmallVec;
 
 /// The Toeplitz hash: for each set bit of the input, the 32 bits of the key at the bit's position, all added without
@@ -69,8 +69,8 @@ impl Toeplitz {
         let (version, network) = headers.network()?;
         let (protocol, upper) = headers.upper()?;
         let addresses = match version {
-            Version::Four => network + 12..network + 20,
-            Version::Six => network + 8..network + 40,
+            IpVersion::V4 => network + 12..network + 20,
+            IpVersion::V6 => network + 8..network + 40,
         };
         let mut input = Input::from_slice(frame.get(addresses)?);
         // Only the first fragment has ports. Hashing addresses alone keeps all fragments on one queue.

@@ -53,10 +53,10 @@ impl Seed {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-pub struct RandomSource(Origin);
+pub struct RandomSource(RandomOrigin);
 
 #[derive(Clone, PartialEq, Eq)]
-enum Origin {
+enum RandomOrigin {
     Seeded(Seed),
     /// A key from the system's generator.
     Secret([u8; 32]),
@@ -70,34 +70,34 @@ impl RandomSource {
     pub fn from_system() -> io::Result<RandomSource> {
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(io::Error::from)?;
-        Ok(RandomSource(Origin::Secret(key)))
+        Ok(RandomSource(RandomOrigin::Secret(key)))
     }
 
     /// Returns the generator of the component called `name`.
     pub fn stream(&self, name: &str) -> Rng {
         match &self.0 {
-            Origin::Seeded(seed) => seed.stream(name),
-            Origin::Secret(_) => Rng(ChaCha8Rng::from_seed(self.key(name))),
+            RandomOrigin::Seeded(seed) => seed.stream(name),
+            RandomOrigin::Secret(_) => Rng(ChaCha8Rng::from_seed(self.key(name))),
         }
     }
 
     /// Derives a source for the part called `name`.
     pub fn derive(&self, name: &str) -> RandomSource {
         RandomSource(match &self.0 {
-            Origin::Seeded(seed) => Origin::Seeded(seed.derive(name)),
-            Origin::Secret(_) => Origin::Secret(self.key(name)),
+            RandomOrigin::Seeded(seed) => RandomOrigin::Seeded(seed.derive(name)),
+            RandomOrigin::Secret(_) => RandomOrigin::Secret(self.key(name)),
         })
     }
 
     /// Tests whether the numbers follow from a seed.
     pub fn is_seeded(&self) -> bool {
-        matches!(self.0, Origin::Seeded(_))
+        matches!(self.0, RandomOrigin::Seeded(_))
     }
 
     /// Derives a key for `name`. One derived key reveals nothing about the others.
     fn key(&self, name: &str) -> [u8; 32] {
         // Both callers have matched `Secret`; the zero key is never used.
-        let Origin::Secret(secret) = &self.0 else { return [0; 32] };
+        let RandomOrigin::Secret(secret) = &self.0 else { return [0; 32] };
         // ChaCha20 with one stream per name is a pseudorandom function of the name.
         let mut rng = ChaCha20Rng::from_seed(*secret);
         rng.set_stream(fingerprint(name));
@@ -109,7 +109,7 @@ impl RandomSource {
 
 impl From<Seed> for RandomSource {
     fn from(seed: Seed) -> RandomSource {
-        RandomSource(Origin::Seeded(seed))
+        RandomSource(RandomOrigin::Seeded(seed))
     }
 }
 
@@ -117,8 +117,8 @@ impl From<Seed> for RandomSource {
 impl fmt::Debug for RandomSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Origin::Seeded(seed) => seed.fmt(f),
-            Origin::Secret(_) => f.write_str("System(redacted)"),
+            RandomOrigin::Seeded(seed) => seed.fmt(f),
+            RandomOrigin::Secret(_) => f.write_str("System(redacted)"),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use core::net::IpAddr;
 use offload_formats::IpView;
-use offload_formats::Sum;
+use offload_formats::InternetSum;
 use offload_formats::protocol;
 
 /// Fills in the TCP or UDP checksum of a whole packet parsed as `view`, and the checksum of its IPv4 header. Packets of
@@ -30,7 +30,7 @@ pub fn fill_transport(text: &mut [u8], protocol: u8, source: IpAddr, destination
         return;
     }
     text[field..field + 2].fill(0);
-    let mut sum = Sum::pseudo_header(protocol, source, destination, text.len());
+    let mut sum = InternetSum::pseudo_header(protocol, source, destination, text.len());
     sum.add(text);
     let sum = match sum.finish() {
         0 if protocol == protocol::UDP => 0xffff, // RFC 768: zero means that there is no checksum

@@ -5,7 +5,7 @@
 use crate::{ESP_AND_IV, EspAt, ICV, trailer_len};
 use bytes::BytesMut;
 use offload_api::{EspSuite, SaParams};
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use resumable_aead::{Algorithm, Key};
 
 /// An SA's expanded key.
@@ -116,7 +116,7 @@ impl Cipher {
         frame.extend_from_slice(&[1, 2, 3][..padding]);
         frame.extend_from_slice(&[padding as u8, next_header]);
         let icv = {
-            let _scope = cost::work(Work::Crypto);
+            let _scope = cost::work(WorkKind::Crypto);
             let end = frame.len();
             let (head, data) = frame.split_at_mut(payload_at);
             self.icv_of(&head[at..], number, &mut data[..end - payload_at])
@@ -130,7 +130,7 @@ impl Cipher {
     /// # Errors
     /// If the packet is not authentic. Its payload is then zero, or unchanged if nothing was encrypted.
     pub fn open(&self, frame: &mut [u8], at: &EspAt, number: u64) -> Result<Trailer, OpenError> {
-        let _scope = cost::work(Work::Crypto);
+        let _scope = cost::work(WorkKind::Crypto);
         let payload_at = at.esp + ESP_AND_IV;
         let (head, rest) = frame.split_at_mut(payload_at);
         let (data, icv) = rest[..at.end - payload_at].split_at_mut(at.end - payload_at - ICV);

@@ -8,7 +8,7 @@ use offload_api::{EspMode, SaParams};
 use offload_formats::esp::{self, EspHeader};
 use offload_formats::protocol;
 use offload_formats::view::{IpView, set_traffic_class};
-use offload_formats::{Headers, Kind};
+use offload_formats::{Headers, HeaderKind};
 
 /// The position of ESP in a frame.
 ///
@@ -38,7 +38,7 @@ impl EspAt {
 
     /// Finds ESP in a frame with known headers.
     pub fn of(headers: &Headers, frame: &[u8]) -> Option<EspAt> {
-        let esp = headers.find(Kind::Esp)?;
+        let esp = headers.find(HeaderKind::Esp)?;
         let ip = IpView::of_frame(headers, frame)?;
         let end = headers.end();
         // Shorter packets have no room for a trailer, and the offsets below would overlap.

@@ -4,7 +4,7 @@
 
 use crate::checksum::fill_ipv4_header;
 use crate::frame::{ETHERNET_BYTES, Headers};
-use crate::ip::{IpHeaders, Version, is_extension};
+use crate::ip::{IpHeaders, IpVersion, is_extension};
 use crate::number;
 use crate::protocol::{DCCP, ICMPV6, SCTP, TCP, UDP, UDP_LITE};
 use core::net::IpAddr;
@@ -137,10 +137,10 @@ impl IpView {
 }
 
 /// Returns the traffic class, and whether the packet must not be fragmented.
-fn marks(version: Version, packet: &[u8]) -> (u8, bool) {
+fn marks(version: IpVersion, packet: &[u8]) -> (u8, bool) {
     match version {
-        Version::Four => (packet[1], packet[6] & 0x40 != 0),
-        Version::Six => (packet[0] << 4 | packet[1] >> 4, true),
+        IpVersion::V4 => (packet[1], packet[6] & 0x40 != 0),
+        IpVersion::V6 => (packet[0] << 4 | packet[1] >> 4, true),
     }
 }
 

@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use offload_api::ipsec::Packet;
 use offload_api::{Action, DropReason, EspAsk, FlowKey, Handle, OffloadKind, Sent, TxAsk, TxPacket};
 use offload_base::Instant;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_esp::{ETHERNET, Outer, WrapError};
 use offload_formats::IpView;
 
@@ -196,7 +196,7 @@ impl Sa {
 
 /// The packet with outer headers, ESP header and IV in front of what is to be encrypted: what crypto offload takes.
 fn with_esp_header(packet: &TxPacket, outer: &Outer, number: u64, spi: u32) -> TxPacket {
-    let _framing = cost::work(Work::Framing);
+    let _framing = cost::work(WorkKind::Framing);
     let mut front = BytesMut::with_capacity(ETHERNET + outer.len() + offload_esp::ESP_AND_IV);
     outer.write_headers(&packet.header, &mut front);
     let esp = ETHERNET + outer.len();

@@ -22,14 +22,14 @@ use offload_api::ipsec::Packet;
 use offload_api::rx::Checksums;
 use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, PacketMark, RxMeta, RxPacket};
 use offload_base::Instant;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_esp::inner::{NotEsp, shares_port};
 use offload_esp::{ETHERNET, EspAt, OpenError, Trailer, UnwrapError, unwrap};
 use offload_formats::IpView;
 use offload_formats::checksum::is_ipv4_header_right;
 use offload_formats::frame::ip_packet;
 use offload_formats::protocol;
-use offload_formats::reassembly::Taken;
+use offload_formats::reassembly::FragmentOutcome;
 
 impl SecureDevice {
     /// What the stack is to see of a received packet.
@@ -114,7 +114,7 @@ impl SecureDevice {
 
     /// Opens an ESP packet in software.
     pub(super) fn open(&mut self, now: Instant, queue: usize, mut frame: BytesMut, at: &EspAt) -> Option<RxPacket> {
-        let framing = cost::work(Work::Framing);
+        let framing = cost::work(WorkKind::Framing);
         let Some(id) = self.sas.sad().find_received(at.spi, at.ip.source, at.ip.destination) else {
             if self.sas.sad().receives_between(at.ip.source, at.ip.destination) {
                 self.held.hold(now, queue, &frame, at, &mut self.counters);
@@ -223,7 +223,7 @@ impl SecureDevice {
         let sa = self.sas.find(id)?;
         let mode = sa.params.mode;
         let unwrapped = {
-            let _framing = cost::work(Work::Framing);
+            let _framing = cost::work(WorkKind::Framing);
             unwrap(frame, at, trailer, &sa.params)
         };
         let frame = match unwrapped {
@@ -278,7 +278,7 @@ impl SecureDevice {
     /// The packet that a fragment was the last to come of.
     fn put_together(&mut self, now: Instant, from: Origin, frame: &[u8]) -> Option<(BytesMut, IpView)> {
         match self.fragments.insert(now, from, frame, ETHERNET) {
-            Taken::Whole(whole) => match ip_packet(&whole).and_then(IpView::parse) {
+            FragmentOutcome::Whole(whole) => match ip_packet(&whole).and_then(IpView::parse) {
                 Some(view) if !view.fragment => Some((whole, view)),
                 // Nobody makes fragments of fragments with headers of their own.
                 _ => {
@@ -286,8 +286,8 @@ impl SecureDevice {
                     None
                 }
             },
-            Taken::Kept | Taken::Duplicate => None,
-            Taken::Refused(_) => {
+            FragmentOutcome::Kept | FragmentOutcome::Duplicate => None,
+            FragmentOutcome::Refused(_) => {
                 self.counters.in_reassembly_failed += 1;
                 None
             }

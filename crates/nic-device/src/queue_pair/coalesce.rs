@@ -17,7 +17,7 @@ use nic_engine::Within;
 use offload_api::Protocol;
 use offload_base::Seq;
 use offload_formats::frame::ETHERNET_BYTES as ETHERNET;
-use offload_formats::{Transport, Version};
+use offload_formats::{Transport, IpVersion};
 
 /// What segments that are being joined have in common, and what comes next.
 #[derive(Clone, Copy, Debug)]
@@ -183,7 +183,7 @@ fn shifted(within: Within, at: usize) -> usize {
 
 /// Writes the length of a whole packet to its IP header.
 fn set_ip_length(frame: &mut [u8], network: usize, bytes: usize) {
-    let version = if frame[network] >> 4 == 4 { Version::Four } else { Version::Six };
+    let version = if frame[network] >> 4 == 4 { IpVersion::V4 } else { IpVersion::V6 };
     version.set_length(&mut frame[network..], bytes);
 }
 
@@ -199,8 +199,8 @@ fn next_seq(frame: &[u8], transport: &Transport) -> Seq {
 fn is_all_of_it(frame: &[u8], transport: &Transport) -> bool {
     let length = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
     let packet = match transport.version {
-        Version::Four => length(transport.network + 2),
-        Version::Six => length(transport.network + 4) + Version::Six.header_bytes(),
+        IpVersion::V4 => length(transport.network + 2),
+        IpVersion::V6 => length(transport.network + 4) + IpVersion::V6.header_bytes(),
     };
     packet == transport.end - transport.network
 }

@@ -12,7 +12,7 @@ use offload_api::{EspMode, EspVerdict, PacketMark};
 use offload_esp::{ESP_AND_IV, ETHERNET, EspAt, UDP_ENCAPSULATION_PORT, UnwrapError, unwrap};
 use offload_formats::checksum::is_ipv4_header_right;
 use offload_formats::protocol;
-use offload_formats::{Headers, IpHeaders, Kind};
+use offload_formats::{Headers, IpHeaders, HeaderKind};
 
 /// Why a packet goes no further.
 enum Why {
@@ -42,7 +42,7 @@ impl Why {
 /// The SA that a frame shows.
 pub(super) fn look(frame: &[u8], headers: &Headers) -> Shown<EspAt> {
     // As most are.
-    if headers.find(Kind::Esp).is_none() && !headers.is_fragment() {
+    if headers.find(HeaderKind::Esp).is_none() && !headers.is_fragment() {
         return Shown::Nothing;
     }
     if let Some(at) = EspAt::of(headers, frame) {

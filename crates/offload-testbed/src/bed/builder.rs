@@ -17,7 +17,7 @@ use nic_sim::switch::{FunctionConfig, Mac};
 use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
 use nic_sim::{Driver, NicConfig, SwitchConfig, Vport, function_with, multi_queue_nic_with, switched_nic};
 use offload_api::{NetDevice, Prefix};
-use offload_base::cost::{Domain, Meter};
+use offload_base::cost::{Domain, CpuMeter};
 use offload_base::{Instant, RandomSource, Seed};
 use offload_host_stack::{Config, Host, Ipv6Config, TcpConfig};
 use std::io;
@@ -32,7 +32,7 @@ pub struct Builder {
     /// Hosts with somebody outside can be guessed by the seed, too.
     guessable: bool,
     clock: ClockKind,
-    meter: Option<Meter>,
+    meter: Option<CpuMeter>,
     tracer: Option<Tracer>,
     hosts: Vec<Plan>,
     machines: Vec<Machine>,
@@ -172,7 +172,7 @@ impl Builder {
     /// With every thread of the run metered.
     #[cfg(feature = "meter")]
     #[must_use]
-    pub fn meter(mut self, meter: &Meter) -> Builder {
+    pub fn meter(mut self, meter: &CpuMeter) -> Builder {
         self.meter = Some(meter.clone());
         self
     }

@@ -23,7 +23,7 @@ use crate::{Fault, Parameters, SpecError};
 use bytes::Bytes;
 use core::fmt;
 use crc_fast::{CrcAlgorithm, Digest};
-use offload_formats::Sum as InternetSum;
+use offload_formats::InternetSum;
 use thiserror::Error;
 
 /// The algorithm of the guard, which also determines the size of the protection information.

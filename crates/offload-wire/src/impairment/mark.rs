@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use offload_base::Rng;
 use offload_base::counters::Counters;
 use offload_formats::frame::ETHERNET_BYTES as IP;
-use offload_formats::{Sum, Version};
+use offload_formats::{InternetSum, IpVersion};
 
 offload_base::counters! {
     /// Counters of marking.
@@ -67,10 +67,10 @@ impl Impairment for Mark {
 fn marked(frame: &Bytes) -> Option<BytesMut> {
     let kind = frame.get(12..14)?;
     let mut data = match kind {
-        IPV4 if frame.len() >= IP + Version::Four.header_bytes() && frame[IP + 1] & CE != 0 => {
+        IPV4 if frame.len() >= IP + IpVersion::V4.header_bytes() && frame[IP + 1] & CE != 0 => {
             BytesMut::from(&frame[..])
         }
-        IPV6 if frame.len() >= IP + Version::Six.header_bytes() && frame[IP + 1] & CE << 4 != 0 => {
+        IPV6 if frame.len() >= IP + IpVersion::V6.header_bytes() && frame[IP + 1] & CE << 4 != 0 => {
             BytesMut::from(&frame[..])
         }
         _ => return None,
@@ -82,7 +82,7 @@ fn marked(frame: &Bytes) -> Option<BytesMut> {
     // RFC 1624: HC' = ~(~HC + ~m + m'). An incremental update keeps a wrong checksum wrong.
     let word = [data[IP], data[IP + 1]];
     data[IP + 1] |= CE;
-    let mut sum = Sum::default();
+    let mut sum = InternetSum::default();
     sum.add(&[!data[IP + 10], !data[IP + 11], !word[0], !word[1], data[IP], data[IP + 1]]);
     let check = sum.finish();
     data[IP + 10..IP + 12].copy_from_slice(&check.to_be_bytes());

@@ -5,7 +5,7 @@ use super::{KINDS, MODES};
 use bytes::BytesMut;
 use nic_sim::frame::Frame;
 use offload_api::{Direction, EspMode, OffloadKind, SaParams, UdpEncapsulation};
-use offload_formats::Sum;
+use offload_formats::InternetSum;
 use proptest::prelude::*;
 
 /// What happens to a frame on its way.
@@ -141,7 +141,7 @@ fn advertisement() -> Vec<u8> {
     let own = tcp(true, b"", None).header[22..38].to_vec();
     message.extend_from_slice(&own);
     message.extend_from_slice(&[2, 1, 2, 0, 0, 0, 0, 1]);
-    let mut sum = Sum::pseudo_header(58, address(true, 1), address(true, 2), message.len());
+    let mut sum = InternetSum::pseudo_header(58, address(true, 1), address(true, 2), message.len());
     sum.add(&message);
     message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
     let mut frame = tcp(true, b"", None).header[..54].to_vec();

@@ -13,7 +13,7 @@ use nic_sim::NicConfig;
 use nic_sim::wire::tap::Seen;
 use nic_sim::wire::{Direction, LinkConfig, Recorder};
 use offload_base::Seed;
-use offload_base::cost::{Meter, Report};
+use offload_base::cost::{CpuMeter, CpuReport};
 use offload_base::counters::CounterSet;
 use offload_host_stack::{TcpConfig, TcpStream};
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
@@ -57,7 +57,7 @@ pub(crate) struct Transfer {
     /// The same for the client's.
     pub(crate) client_resets: Vec<Duration>,
     /// Counts from the client's go to the server's close, if it is to.
-    pub(crate) meter: Option<Meter>,
+    pub(crate) meter: Option<CpuMeter>,
     /// What passes a host's NIC is captured, with the secrets.
     pub(crate) capture: Option<(Capture, Host)>,
 }
@@ -76,7 +76,7 @@ pub(crate) struct Outcome {
     pub(crate) counters: CounterSet,
     pub(crate) server_tls: Option<TlsCounters>,
     pub(crate) client_tls: TlsCounters,
-    pub(crate) report: Report,
+    pub(crate) report: CpuReport,
 }
 
 impl Transfer {
@@ -119,7 +119,7 @@ impl Transfer {
         }
         let mut bed = builder.build().unwrap();
         let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
-        let attached = self.meter.as_ref().map(Meter::attach);
+        let attached = self.meter.as_ref().map(CpuMeter::attach);
         let serving = server.spawn("application", serve(self.clone(), server.clone()));
         let fetching = client.spawn("application", fetch(self.clone(), client.clone(), server.clone()));
         let context = format!("seed {}", self.seed);
@@ -127,7 +127,7 @@ impl Transfer {
         let kept = bed.run_within(ENOUGH, serving).expect(&context);
         drop(attached);
         let server_tls = kept.map(|stream| *stream.counters());
-        let report = self.meter.as_ref().map(Meter::take).unwrap_or_default();
+        let report = self.meter.as_ref().map(CpuMeter::take).unwrap_or_default();
         Outcome { received, seen: recorder.take(), counters: bed.counters(), server_tls, client_tls, report }
     }
 }

@@ -10,7 +10,7 @@ use crate::frame::Frame;
 use bytes::Bytes;
 use offload_base::Seq;
 use offload_formats::checksum::fill_ipv4_header;
-use offload_formats::{Headers, Protocol, Transport, Version};
+use offload_formats::{Headers, Protocol, Transport, IpVersion};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -135,7 +135,7 @@ impl Segment {
         let is_bare = |tcp: &Transport| {
             // Padding and extension headers would be lost in the joined packet, so such frames pass separately.
             tcp.end == frame.len()
-                && (tcp.version == Version::Four || tcp.header == tcp.network + Version::Six.header_bytes())
+                && (tcp.version == IpVersion::V4 || tcp.header == tcp.network + IpVersion::V6.header_bytes())
         };
         let transport = Headers::parse(&frame.data).transport();
         match transport.filter(|transport| transport.protocol == Protocol::Tcp).filter(is_bare) {
@@ -181,7 +181,7 @@ impl Segment {
         let is_all_ones = |at: usize| data[at..at + 2] == [0xff, 0xff];
         self.tcp.are_checksums_right(data) == Some(true)
             && !is_all_ones(self.tcp.checksum())
-            && (self.tcp.version == Version::Six || !is_all_ones(self.tcp.network + IPV4_CHECKSUM))
+            && (self.tcp.version == IpVersion::V6 || !is_all_ones(self.tcp.network + IPV4_CHECKSUM))
     }
 }
 
@@ -208,8 +208,8 @@ impl Growing {
         let bytes = segment.tcp.payload_len();
         // Cutting the packet again counts the identification up from the first segment's.
         let identification = match version {
-            Version::Four => self.first.identification().wrapping_add(self.payloads.len() as u16),
-            Version::Six => 0,
+            IpVersion::V4 => self.first.identification().wrapping_add(self.payloads.len() as u16),
+            IpVersion::V6 => 0,
         };
         segment.seq() == self.first.seq() + self.payload_bytes as u32
             // Cutting yields segments as long as the first one, and a shorter last one.
@@ -240,7 +240,7 @@ impl Growing {
         }
         let mut header: SmallVec<[u8; 128]> = SmallVec::from_slice(&frame.data[..tcp.payload]);
         tcp.make_joined(&mut header, self.payload_bytes, self.last_flags);
-        if tcp.version == Version::Four {
+        if tcp.version == IpVersion::V4 {
             fill_ipv4_header(&mut header[tcp.network..]);
         }
         // A kernel's partial checksum is the sum of the pseudo header, not inverted.
@@ -248,8 +248,8 @@ impl Growing {
         let field = tcp.checksum();
         header[field..field + 2].copy_from_slice(&pseudo.to_be_bytes());
         let kind = match tcp.version {
-            Version::Four => GsoKind::Tcp4,
-            Version::Six => GsoKind::Tcp6,
+            IpVersion::V4 => GsoKind::Tcp4,
+            IpVersion::V6 => GsoKind::Tcp6,
         };
         let offset = (field - tcp.header) as u16;
         let virtio_header = VnetHeader {

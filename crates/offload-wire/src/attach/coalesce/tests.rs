@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::attach::Resegmenter;
-use offload_formats::Sum;
+use offload_formats::InternetSum;
 use proptest::prelude::*;
 
 /// The choices for one generated segment.
@@ -238,7 +238,7 @@ fn a_checksum_written_as_the_other_zero_stays_as_it_is() {
     let mut second = frames[1].data.to_vec();
     // The payload's last word makes the checksum zero.
     let end = second.len() - 2;
-    let mut sum = Sum::default();
+    let mut sum = InternetSum::default();
     sum.add(&second[end..]);
     sum.add(&second[50..52]);
     let word = !sum.finish();

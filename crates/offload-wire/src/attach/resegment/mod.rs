@@ -11,9 +11,9 @@ use crate::frame::Frame;
 use bytes::BytesMut;
 use core::fmt;
 use offload_base::BufferPool;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_formats::frame::ETHERNET_BYTES;
-use offload_formats::{Headers, Protocol, Segment, Sum, Transport, Version};
+use offload_formats::{Headers, Protocol, SegmentPosition, InternetSum, Transport, IpVersion};
 
 /// A buffer that cuts packets into frames, one packet at a time.
 ///
@@ -98,7 +98,7 @@ impl Resegmenter {
             Cut::Whole { packet_bytes, checksum } => {
                 let mut frame = buffer_of(&mut self.frames, *packet_bytes);
                 {
-                    let _copying = cost::work(Work::Copy);
+                    let _copying = cost::work(WorkKind::Copy);
                     frame.extend_from_slice(&packet[..*packet_bytes]);
                 }
                 if let Some(checksum) = checksum {
@@ -113,11 +113,11 @@ impl Resegmenter {
                 let mut frame = buffer_of(&mut self.frames, transport.payload + to - from);
                 frame.extend_from_slice(&packet[..transport.payload]);
                 {
-                    let _copying = cost::work(Work::Copy);
+                    let _copying = cost::work(WorkKind::Copy);
                     frame.extend_from_slice(&packet[from..to]);
                 }
                 let is_last = to == transport.end;
-                let segment = Segment { number: *number, offset: from - transport.payload, is_last };
+                let segment = SegmentPosition { number: *number, offset: from - transport.payload, is_last };
                 transport.make_segment(&mut frame, to - from, segment);
                 // The segment is shorter than the whole packet, so its checksum covers the end of the frame.
                 Transport { end: frame.len(), ..*transport }.fill_checksums(&mut frame);
@@ -148,8 +148,8 @@ impl Cut {
         // A super-segment may be too long for its length fields, so these are ignored.
         let transport = Headers::parse_unfinished(packet).transport()?;
         let is_of_kind = match kind {
-            GsoKind::Tcp4 => (transport.protocol, transport.version) == (Protocol::Tcp, Version::Four),
-            GsoKind::Tcp6 => (transport.protocol, transport.version) == (Protocol::Tcp, Version::Six),
+            GsoKind::Tcp4 => (transport.protocol, transport.version) == (Protocol::Tcp, IpVersion::V4),
+            GsoKind::Tcp6 => (transport.protocol, transport.version) == (Protocol::Tcp, IpVersion::V6),
             GsoKind::Udp => transport.protocol == Protocol::Udp,
         };
         // The kernel's offsets must agree with the headers. Otherwise the packet is of another kind than announced.
@@ -165,7 +165,7 @@ impl Cut {
 /// Completes a partial checksum, whose field holds the sum of the pseudo header.
 fn complete(frame: &mut [u8], PartialChecksum { start, offset }: PartialChecksum) {
     let start = usize::from(start);
-    let mut sum = Sum::default();
+    let mut sum = InternetSum::default();
     sum.add(&frame[start..]);
     let checksum = match sum.finish() {
         // RFC 768: a field of zero means that there is no checksum, so a sum of zero is sent as all ones.
