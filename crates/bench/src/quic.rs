@@ -10,7 +10,7 @@ use core::time::Duration;
 use futures_util::future::{try_join, try_join_all};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
-use nic_sim::wire::impairment::Cut;
+use nic_sim::wire::impairment::WireCut;
 use offload_api::QuicCipher;
 use offload_base::cost::{self, CpuMeter, WorkKind};
 use offload_base::counters::CounterSet;
@@ -312,7 +312,7 @@ async fn serve(
         }));
     }
     for (wire, after) in cuts {
-        wire.impair(|| Cut::new(started + after..Instant::MAX));
+        wire.impair(|| WireCut::new(started + after..Instant::MAX));
     }
     try_join_all(streams.into_iter().map(|(connection, stream)| send(&bulk, connection, stream))).await?;
     Ok(started)

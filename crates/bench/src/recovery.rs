@@ -9,7 +9,7 @@ use bytes::Bytes;
 use core::fmt;
 use futures_util::future::{join_all, try_join};
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
-use nic_sim::wire::impairment::{Loss, Reorder, Reordering};
+use nic_sim::wire::impairment::{RandomLoss, Reorder, Reordering};
 use nic_sim::wire::{Impairment, LinkConfig, Share};
 use nic_sim::{EngineConfigs, NicConfig, TlsEngineConfig, TransmitResync};
 use offload_api::{ResyncMode, TlsKey, TlsSuite, TlsVersion};
@@ -150,7 +150,7 @@ impl Recovery {
     fn impairment(&self) -> Box<dyn Impairment> {
         let share = Share::new(self.share).expect("a share is from 0 to 1");
         match self.trouble {
-            Trouble::Loss => Box::new(Loss::new(share, self.seed.stream("loss"))),
+            Trouble::Loss => Box::new(RandomLoss::new(share, self.seed.stream("loss"))),
             Trouble::Reordering => {
                 Box::new(Reordering::new(Reorder { share, hold: HOLD }, self.seed.stream("reordering")))
             }

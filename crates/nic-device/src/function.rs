@@ -15,7 +15,7 @@ use crate::queue_pair::{Arrived, QueuePair};
 use crate::stats::DeviceCounters;
 use bytes::{Bytes, BytesMut};
 use core::task::Waker;
-use nic_engine::{Claim, EngineCounters};
+use nic_engine::{EgressClaim, EngineCounters};
 use nic_rings::config::NicConfig;
 use nic_rings::dma::DmaBytes;
 use nic_rings::rss::{Toeplitz, entry_of, first_queue};
@@ -195,9 +195,9 @@ impl Function {
         let headers = Headers::parse(&frame);
         for pair in &mut self.pairs {
             match pair.claims(&frame, &headers) {
-                Claim::Nobody => {}
-                Claim::Context(sa) => return pair.wrap(sa, &frame).map(BytesMut::freeze).ok_or(Refused),
-                Claim::Unclear => return Err(Refused),
+                EgressClaim::Nobody => {}
+                EgressClaim::Context(sa) => return pair.wrap(sa, &frame).map(BytesMut::freeze).ok_or(Refused),
+                EgressClaim::Unclear => return Err(Refused),
             }
         }
         Ok(frame)
@@ -210,7 +210,7 @@ impl Function {
         }
         let following = self.queue_that_follows(frame, headers).or_else(|| self.queue_that_opens(frame, headers));
         following
-            .or_else(|| self.hash.of_frame(frame, headers).map(|hash| self.table[entry_of(hash)].into()))
+            .or_else(|| self.hash.hash_frame(frame, headers).map(|hash| self.table[entry_of(hash)].into()))
             .unwrap_or(0)
     }
 
@@ -241,7 +241,7 @@ impl Function {
         if opener.is_some() || !headers.is_fragment() {
             return opener;
         }
-        fragments.of_packet(frame, |packet, headers, _| {
+        fragments.look_up(frame, |packet, headers, _| {
             let engines = pairs[0].contexts.packet_engines();
             let mut keys = engines.filter_map(|(number, engine)| Some((number, engine.key_of_first(packet, headers)?)));
             keys.find_map(|(number, key)| pairs.iter().position(|queue| queue.opens(number, key)))

@@ -274,7 +274,7 @@ fn frame(rng: &mut Rng, mark: (u16, u8), mirrors: bool) -> (Vport, Vec<u8>) {
     }
     let device = if rng.chance(0.6) { VXLAN } else { GRETAP };
     let set = tunnel_set(rng, device);
-    let version = IpVersion::of(&set.source);
+    let version = IpVersion::of_address(&set.source);
     let key = if device == GRETAP && rng.chance(0.3) { None } else { set.key };
     let checksum = set.checksum && device != GRETAP;
     let (source, destination, tos) = (outer(version, 2), outer(version, 1), rng.next_u32() as u8);

@@ -137,7 +137,7 @@ impl Edit {
     /// The version of IP that the field is in, or the address is of.
     pub(crate) fn version(&self) -> Option<IpVersion> {
         match self {
-            Edit::Source(address) | Edit::Destination(address) => Some(IpVersion::of(address)),
+            Edit::Source(address) | Edit::Destination(address) => Some(IpVersion::of_address(address)),
             Edit::TrafficClass(version, _) | Edit::HopLimit(version, _) | Edit::AddToHopLimit(version, _) => {
                 Some(*version)
             }

@@ -279,7 +279,7 @@ fn packet(source: IpAddr, destination: IpAddr, protocol: u8, ports: (u16, u16), 
         _ => unreachable!("two versions in one packet"),
     };
     packet.extend(upper);
-    let mut frame = [&[0; 12], &IpVersion::of(&source).ether_type().to_be_bytes()[..], &packet].concat();
+    let mut frame = [&[0; 12], &IpVersion::of_address(&source).ether_type().to_be_bytes()[..], &packet].concat();
     match Headers::parse(&frame).transport() {
         Some(transport) => transport.fill_checksums(&mut frame),
         None if source.is_ipv4() => checksum::fill_ipv4_header(&mut frame[14..]),

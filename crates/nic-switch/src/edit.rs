@@ -102,7 +102,7 @@ fn set_port(frame: &mut [u8], headers: &Headers, protocol: Protocol, at: usize, 
 }
 
 fn set_address(frame: &mut [u8], headers: &Headers, address: IpAddr, which: usize) {
-    let Some((_, network)) = headers.network().filter(|(version, _)| *version == IpVersion::of(&address)) else { return };
+    let Some((_, network)) = headers.network().filter(|(version, _)| *version == IpVersion::of_address(&address)) else { return };
     let upper = headers.upper().filter(|_| has_upper_header(frame, headers));
     let upper = upper.and_then(|(protocol, upper)| upper_checksum(frame, headers, protocol, upper));
     match address {

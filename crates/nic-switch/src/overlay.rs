@@ -73,7 +73,7 @@ pub struct Outer {
 /// ```
 pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
     let Outer { kind, set, hop, source_port, identification } = outer;
-    let version = IpVersion::of(&set.destination);
+    let version = IpVersion::of_address(&set.destination);
     let tunnel_bytes = tunnel_bytes(*kind, set);
     let upper = ETHERNET_BYTES + version.header_bytes();
     let mut frame = BytesMut::zeroed(upper + tunnel_bytes);
@@ -121,7 +121,7 @@ pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
 /// assert_eq!(overhead(TunnelKind::Vxlan, &set), 20 + 8 + 8 + 14);
 /// ```
 pub fn overhead(kind: TunnelKind, set: &TunnelSet) -> usize {
-    IpVersion::of(&set.destination).header_bytes() + tunnel_bytes(kind, set) + ETHERNET_BYTES
+    IpVersion::of_address(&set.destination).header_bytes() + tunnel_bytes(kind, set) + ETHERNET_BYTES
 }
 
 /// What a frame shows of a tunnel.

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_add_up_and_leave_out_what_stood_still() {
+    fn sets_add_counters_and_omit_zeros() {
         let mut set = CounterSet::default();
         set.add(&Pair { one: 1, two: 0 });
         set.add(&Pair { one: 4, two: 0 });

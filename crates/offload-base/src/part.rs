@@ -173,7 +173,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn parts_are_asked_for_by_number_or_by_a_scheduler() {
+    fn part_arguments_are_parsed() {
         let asked = |text: &str| text.parse::<PartArgument>();
         assert_eq!(asked("3/64"), Ok(PartArgument::This(WorkPart { number: 3, of: 64 })));
         assert_eq!((asked("auto"), asked("auto/8")), (Ok(PartArgument::Auto(None)), Ok(PartArgument::Auto(Some(8)))));
@@ -184,7 +184,7 @@ mod tests {
 
     /// Parses the variables that each scheduler sets for an array task.
     #[test]
-    fn each_scheduler_is_understood() {
+    fn variables_of_each_scheduler_are_parsed() {
         let of_task = |of: Option<u32>, variables: &[(&str, &str)]| {
             let variables: HashMap<&str, &str> = variables.iter().copied().collect();
             from_variables(of, |name| variables.get(name).map(ToString::to_string))

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chance_keeps_its_share() {
+    fn chance_keeps_its_probability() {
         let mut rng = Seed(1).stream("chance");
         let hits = (0..100_000).filter(|_| rng.chance(0.05)).count();
         assert!((4_500..5_500).contains(&hits), "{hits} of 100000 at 5 %");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_source_has_a_stream_a_name_and_shows_nothing() {
+    fn secret_source_has_named_streams_and_prints_no_key() {
         let source = RandomSource::from_system().unwrap();
         assert_ne!(source.stream("one").next_u64(), source.stream("another").next_u64());
         assert_ne!(source.derive("one").stream("a").next_u64(), source.stream("a").next_u64());
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn below_stays_below() {
+    fn numbers_stay_below_the_bound() {
         let mut rng = Seed(2).stream("below");
         assert!((0..1000).all(|_| rng.below(7) < 7));
     }

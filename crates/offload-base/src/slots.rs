@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_of_one_address_shut_out_nobody() {
+    fn one_address_cannot_shut_out_others() {
         let slots = ConnectionSlots::new(100);
         let [crowd, known, other] = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(address);
         let idle = slots.acquire(known).unwrap();
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_connections_give_way_when_there_are_no_strangers() {
+    fn idle_connections_are_revoked_without_strangers() {
         let slots = ConnectionSlots::new(3);
         let [one, other] = ["192.0.2.1", "192.0.2.2"].map(address);
         let [first, second, busy] = [one, one, other].map(|from| slots.acquire(from).unwrap());
@@ -452,7 +452,7 @@ mod tests {
 
     /// Keeps the limit under any sequence of events. The crowds list the same slots as the table.
     #[test]
-    fn any_course_keeps_the_limit() {
+    fn any_events_keep_the_slot_limit() {
         let mut random = crate::Seed(7).stream("slots");
         let slots = ConnectionSlots::new(8);
         let mut all: Vec<ConnectionSlot> = Vec::new();

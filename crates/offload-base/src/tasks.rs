@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn each_task_that_waits_is_woken_once() {
+    fn each_waiting_task_is_woken_once() {
         let [reader, writer] = [(); 2].map(|()| Arc::new(Count::default()));
         let (reading, writing) = (Waker::from(reader.clone()), Waker::from(writer.clone()));
         let waiting = WaitingTasks::default();

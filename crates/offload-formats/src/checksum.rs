@@ -223,7 +223,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_example_of_rfc_1071() {
+    fn checksum_matches_the_example_of_rfc_1071() {
         let mut sum = InternetSum::default();
         sum.add(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(sum.finish(), !0xddf2);
@@ -231,7 +231,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn words_add_up_whatever_adds_them(bytes in proptest::collection::vec(any::<u8>(), 0..3000), from in 0usize..70) {
+        fn all_summation_methods_agree(bytes in proptest::collection::vec(any::<u8>(), 0..3000), from in 0usize..70) {
             let bytes = &bytes[from.min(bytes.len())..];
             let one_by_one = bytes.chunks(4).map(|word| {
                 let mut whole = [0; 4];
@@ -244,7 +244,7 @@ mod tests {
         }
 
         #[test]
-        fn pieces_do_not_matter(bytes in proptest::collection::vec(any::<u8>(), 0..300), cuts in proptest::collection::vec(0usize..300, 0..5)) {
+        fn checksum_is_independent_of_pieces(bytes in proptest::collection::vec(any::<u8>(), 0..300), cuts in proptest::collection::vec(0usize..300, 0..5)) {
             let mut whole = InternetSum::default();
             whole.add(&bytes);
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();

@@ -295,7 +295,9 @@ impl Headers {
                 (self.payload, self.end) = (u16::try_from(payload).ok()?, end as u32);
                 self.push(HeaderKind::Udp, at)?;
                 match number(packet, at + 2)? {
-                    Vxlan::PORT if Vxlan::parse(&packet[payload..end]).is_some() => self.push(HeaderKind::Vxlan, payload),
+                    Vxlan::PORT if Vxlan::parse(&packet[payload..end]).is_some() => {
+                        self.push(HeaderKind::Vxlan, payload)
+                    }
                     // RFC 3948 2.2: an SPI of zero marks an IKE message.
                     esp::UDP_PORT if esp::parse(&packet[payload..end]).is_some_and(|esp| esp.spi != 0) => {
                         self.push(HeaderKind::Esp, payload)
@@ -488,7 +490,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_datagrams_checksum_is_found_right_and_made_as_smoltcp_does(
+        fn checksums_of_datagrams_match_smoltcp(
             data in prop::collection::vec(any::<u8>(), 0..1500),
             six: bool,
             tags in 0..=2usize,
@@ -515,7 +517,7 @@ mod tests {
         }
 
         #[test]
-        fn offsets_lie_in_the_frame_whatever_it_holds(
+        fn offsets_lie_in_any_frame(
             mut frame in prop::collection::vec(any::<u8>(), 0..200),
             start in prop::sample::select(vec![0, 12]),
             six: bool,
@@ -550,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_are_passed_and_what_a_host_refuses_ends_the_stack() {
+    fn refused_extension_headers_end_the_stack() {
         let found = |next, extensions: &[u8]| {
             Headers::parse(&datagram(true, 0, next, extensions, 4000, b"data")).transport().map(|udp| udp.header)
         };
@@ -575,13 +577,13 @@ mod tests {
     }
 
     #[test]
-    fn a_third_tag_is_no_tag() {
+    fn third_vlan_tag_is_not_parsed() {
         let frame = datagram(false, 3, IpProtocol::Udp, &[], 4000, b"data");
         assert_eq!(kinds(&Headers::parse(&frame)), [HeaderKind::Ethernet, HeaderKind::Vlan, HeaderKind::Vlan]);
     }
 
     #[test]
-    fn a_tunnel_is_entered_when_asked() {
+    fn tunnel_is_parsed_on_request() {
         let inner = datagram(true, 1, IpProtocol::Udp, &[], 4000, b"data");
         let carried = [&Vxlan { network: 77 }.to_bytes()[..], &inner].concat();
         let frame = datagram(false, 0, IpProtocol::Udp, &[], Vxlan::PORT, &carried);
@@ -602,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn esp_is_found_bare_and_in_udp() {
+    fn esp_is_found_over_ip_and_udp() {
         let esp = [0, 0, 16, 1, 0, 0, 0, 7, 9, 9];
         let frame = datagram(false, 0, IpProtocol::Udp, &[], 4500, &esp);
         assert_eq!(Headers::parse(&frame).find(HeaderKind::Esp), Some(42));

@@ -18,7 +18,7 @@ pub enum IpVersion {
 
 impl IpVersion {
     /// Returns the version of an address.
-    pub const fn of(address: &IpAddr) -> IpVersion {
+    pub const fn of_address(address: &IpAddr) -> IpVersion {
         match address {
             IpAddr::V4(_) => IpVersion::V4,
             IpAddr::V6(_) => IpVersion::V6,
@@ -426,7 +426,7 @@ fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
         named_at: 6,
     };
     // The bound keeps the cost of one packet constant; legitimate chains are shorter.
-    for _ in 0..=MOST_EXTENSIONS {
+    for _ in 0..=MAX_EXTENSIONS {
         let (at, extension) = (headers.upper, headers.protocol);
         if !is_extension(extension) {
             return Ok(headers);
@@ -484,7 +484,7 @@ pub const fn is_extension(protocol: u8) -> bool {
 /// Tests whether `data`, which starts with a header of kind `next`, contains a complete transport header. A first
 /// fragment without one is dropped (RFC 8200 4.5).
 pub fn reaches_upper_layer(mut next: u8, mut data: &[u8]) -> bool {
-    for _ in 0..=MOST_EXTENSIONS {
+    for _ in 0..=MAX_EXTENSIONS {
         let header_bytes = match next {
             HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING => match data {
                 [_, length, ..] => (usize::from(*length) + 1) * 8,
@@ -545,7 +545,7 @@ const LOOSE_ROUTE: u8 = 131;
 const STRICT_ROUTE: u8 = 137;
 const PAD_1: u8 = 0;
 /// Maximum number of extension headers. RFC 8200 4.1 names five.
-const MOST_EXTENSIONS: usize = 8;
+const MAX_EXTENSIONS: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn known_extensions_are_passed_over() {
+    fn known_extension_headers_are_skipped() {
         let hop_by_hop = [ROUTING, 0, 5, 2, 0, 0, 1, 0]; // router alert, padding
         let routing = [DESTINATION_OPTIONS, 1, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9];
         let options = [6, 0, 0x1e, 4, 1, 2, 3, 4]; // unknown, to be skipped
@@ -581,12 +581,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_acceptable_is_pointed_at() {
+    fn unacceptable_header_is_reported_with_its_offset() {
         let problem = |next, extensions: &[&[u8]]| match IpHeaders::parse(&six(next, extensions)) {
             Err(HeaderError::Unacceptable(HeaderProblem { code, pointer, report })) => (code, pointer, report),
             other => panic!("{other:?}"),
         };
-        for (bits, report) in [(0x40, ReportRule::Never), (0x80, ReportRule::Always), (0xc0, ReportRule::UnlessMulticast)] {
+        for (bits, report) in
+            [(0x40, ReportRule::Never), (0x80, ReportRule::Always), (0xc0, ReportRule::UnlessMulticast)]
+        {
             assert_eq!(problem(DESTINATION_OPTIONS, &[&[6, 0, 0, 0x1e | bits, 3, 1, 2, 3]]), (2, 43, report));
         }
         assert_eq!(problem(ROUTING, &[&[6, 0, 4, 1, 0, 0, 0, 0]]), (0, 42, ReportRule::Always));
@@ -595,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_overrun_and_chains_without_end_are_refused() {
+    fn overrunning_options_and_long_chains_are_refused() {
         assert_eq!(IpHeaders::parse(&six(DESTINATION_OPTIONS, &[&[6, 0, 1, 5, 0, 0, 0, 0]])), Err(HeaderError::Length));
         let again = [DESTINATION_OPTIONS, 0, 1, 4, 0, 0, 0, 0];
         assert_eq!(IpHeaders::parse(&six(DESTINATION_OPTIONS, &[&again[..]; 20])), Err(HeaderError::TooManyExtensions));
@@ -606,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_ipv4_are_whole_and_routes_end_here() {
+    fn invalid_ipv4_options_are_refused() {
         let with = |options: &[u8]| {
             let mut packet = vec![0; IPV4_BYTES + options.len() + 8];
             let bytes = packet.len() as u16;
@@ -640,14 +642,14 @@ mod tests {
     }
 
     #[test]
-    fn no_hop_by_hop_options_hide_behind_a_fragment_header() {
+    fn hop_by_hop_behind_fragment_header_is_refused() {
         let header = [HOP_BY_HOP, 0, 0, 1, 1, 2, 3, 4];
         let problem = HeaderProblem { code: 1, pointer: 40, report: ReportRule::Always };
         assert_eq!(IpHeaders::parse(&six(FRAGMENT, &[&header, &[0; 16]])), Err(HeaderError::Unacceptable(problem)));
     }
 
     #[test]
-    fn a_fragment_is_told_by_its_header() {
+    fn fragment_fields_are_parsed() {
         let header = [17, 0, 0x01, 0xa9, 1, 2, 3, 4];
         let headers = IpHeaders::parse(&six(FRAGMENT, &[&header, &[0; 16]])).unwrap();
         let fragment = Fragment { identification: 0x0102_0304, offset: 0x1a8, more: true };
@@ -657,7 +659,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_headers_or_none(mut bytes in prop::collection::vec(any::<u8>(), 0..200), six: bool, fits: bool) {
+        fn parser_accepts_any_bytes_without_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..200), six: bool, fits: bool) {
             if let Some(first) = bytes.first_mut() {
                 *first = if six { 0x60 } else { 0x45 };
             }

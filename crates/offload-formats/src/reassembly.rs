@@ -8,7 +8,7 @@
 //! with the bookkeeping, and the number of packets stay within the limits.
 
 use crate::checksum::fill_ipv4_header;
-use crate::ip::{Fragment, HeaderError, IpHeaders, HeaderProblem, ReportRule, IpVersion, reaches_upper_layer};
+use crate::ip::{Fragment, HeaderError, HeaderProblem, IpHeaders, IpVersion, ReportRule, reaches_upper_layer};
 use bytes::{Bytes, BytesMut};
 use core::net::IpAddr;
 use core::time::Duration;
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// use offload_formats::reassembly::ReassemblyLimits;
 /// use offload_formats::IpVersion;
 ///
-/// let small = ReassemblyLimits { bytes: 64 << 10, ..ReassemblyLimits::of(IpVersion::V6) };
+/// let small = ReassemblyLimits { bytes: 64 << 10, ..ReassemblyLimits::for_version(IpVersion::V6) };
 /// assert_eq!(small.timeout.as_secs(), 60);
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ pub struct ReassemblyLimits {
 
 impl ReassemblyLimits {
     /// Returns Linux's limits: 4 MiB, 30 seconds for IPv4 and a minute for IPv6 (RFC 8200 4.5), and 1024 packets.
-    pub const fn of(version: IpVersion) -> ReassemblyLimits {
+    pub const fn for_version(version: IpVersion) -> ReassemblyLimits {
         let timeout = match version {
             IpVersion::V4 => Duration::from_secs(30),
             IpVersion::V6 => Duration::from_secs(60),
@@ -61,7 +61,7 @@ impl ReassemblyLimits {
 /// let (first, last) = (fragment(0, 0x20, b"begins, "), fragment(1, 0, b"ends"));
 /// assert_eq!(IpHeaders::parse(&last)?.fragment.unwrap().offset, 8);
 ///
-/// let mut reassembler = Reassembler::new(ReassemblyLimits::of(IpVersion::V4));
+/// let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
 /// assert_eq!(reassembler.insert(Instant::ZERO, &last, 0), FragmentOutcome::Kept);
 /// let FragmentOutcome::Whole(packet) = reassembler.insert(Instant::ZERO, &first, 0) else { panic!("nothing is missing") };
 /// assert_eq!(&packet[20..], b"begins, ends");
@@ -101,7 +101,7 @@ pub enum FragmentOutcome {
 /// use offload_formats::IpVersion;
 /// use offload_base::Instant;
 ///
-/// let mut reassembler = Reassembler::new(ReassemblyLimits::of(IpVersion::V4));
+/// let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
 /// let whole = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
 /// assert_eq!(reassembler.insert(Instant::ZERO, &whole, 0), FragmentOutcome::Refused(FragmentError::NoFragment));
 /// ```
@@ -134,7 +134,7 @@ pub enum FragmentError {
 /// use offload_formats::IpVersion;
 /// use offload_formats::reassembly::{ExpiredPacket, ReassemblyLimits, Reassembler};
 ///
-/// let mut reassembler = Reassembler::new(ReassemblyLimits::of(IpVersion::V4));
+/// let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
 /// // The first eight bytes of a UDP datagram. The other fragments never arrive.
 /// let mut first = vec![0x45, 0, 0, 28, 0, 1, 0x20, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
 /// first.extend([0, 7, 0, 7, 0, 99, 0, 0]);
@@ -240,7 +240,13 @@ impl Reassembler {
         self.packets.len()
     }
 
-    fn try_insert(&mut self, now: Instant, frame: &[u8], network: usize, among: u64) -> Result<FragmentOutcome, FragmentError> {
+    fn try_insert(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        network: usize,
+        among: u64,
+    ) -> Result<FragmentOutcome, FragmentError> {
         let packet = frame.get(network..).ok_or(HeaderError::Truncated)?;
         let headers = IpHeaders::parse(packet)?;
         let fragment = headers.fragment.ok_or(FragmentError::NoFragment)?;
@@ -400,7 +406,7 @@ impl PartialPacket {
     ) -> usize {
         let data = network + headers.upper;
         let (kept, piece) = {
-            let _copying = cost::work(WorkKind::Copy);
+            let _copy_scope = cost::work(WorkKind::Copy);
             // The first fragment is kept with its headers. The headers of the others add nothing.
             let kept = Bytes::copy_from_slice(if start == 0 { frame } else { &frame[data..] });
             let piece = if start == 0 { kept.slice(data..) } else { kept.clone() };
@@ -464,7 +470,7 @@ fn assemble<'a>(
     let mut whole = BytesMut::with_capacity(header_bytes + pieces.clone().map(Bytes::len).sum::<usize>());
     whole.extend_from_slice(&first[..header_bytes]);
     {
-        let _copying = cost::work(WorkKind::Copy);
+        let _copy_scope = cost::work(WorkKind::Copy);
         pieces.for_each(|piece| whole.extend_from_slice(piece));
     }
     let ip = &mut whole[network..];

@@ -17,10 +17,10 @@
 //!
 //! ```
 //! use bytes::{Bytes, BytesMut};
-//! use offload_transforms::protection::{Check, Format, Guard, Kind, Protection};
+//! use offload_transforms::protection::{Check, Format, Guard, ProtectionType, Protection};
 //! use offload_transforms::{Compression, Parameters, Secret, Session, Transform, Tweak, Way};
 //!
-//! let wire = Format { kind: Kind::Type1, guard: Guard::Crc16, ..Format::default() };
+//! let wire = Format { kind: ProtectionType::Type1, guard: Guard::Crc16, ..Format::default() };
 //! let session = Session::new(&Transform::Chain(vec![
 //!     Transform::Compression { format: Compression::Deflate, level: 1 },
 //!     Transform::Pad { unit: 512 },
@@ -58,12 +58,12 @@ mod stream;
 mod xts;
 
 pub use aead::Aead;
-pub use cbc_hmac::Order;
+pub use cbc_hmac::MacOrder;
 pub use compression::Compression;
 pub use fault::{Fault, SpecError};
-pub use hash::Hash;
+pub use hash::HmacHash;
 pub use secret::Secret;
-pub use session::{Checksums, Parameters, Report, Session, Transform, Way};
+pub use session::{Checksums, Parameters, RunReport, Session, Transform, Way};
 pub use xts::Tweak;
 
 /// Compiles and runs the README's example.

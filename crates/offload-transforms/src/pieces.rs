@@ -13,15 +13,15 @@ pub(crate) fn len(source: &[Bytes]) -> usize {
 ///
 /// Invariant: the target never grows beyond its initial capacity. Without [`keep`](Self::keep), dropping this restores
 /// the target's length and wipes the result.
-pub(crate) struct Room<'a> {
+pub(crate) struct OutputBuffer<'a> {
     target: &'a mut BytesMut,
     start: usize,
     kept: bool,
 }
 
-impl<'a> Room<'a> {
-    pub(crate) fn new(target: &'a mut BytesMut) -> Room<'a> {
-        Room { start: target.len(), target, kept: false }
+impl<'a> OutputBuffer<'a> {
+    pub(crate) fn new(target: &'a mut BytesMut) -> OutputBuffer<'a> {
+        OutputBuffer { start: target.len(), target, kept: false }
     }
 
     /// Returns the size of the result so far, in bytes.
@@ -74,7 +74,7 @@ impl<'a> Room<'a> {
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for OutputBuffer<'_> {
     fn drop(&mut self) {
         if !self.kept {
             self.shorten(self.written());
@@ -83,7 +83,7 @@ impl Drop for Room<'_> {
 }
 
 /// A write fails only if there is no room.
-impl Write for Room<'_> {
+impl Write for OutputBuffer<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.append(bytes) {
             Ok(()) => Ok(bytes.len()),
@@ -98,14 +98,14 @@ impl Write for Room<'_> {
 
 /// A reader of concatenated pieces.
 #[derive(Clone)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct PieceReader<'a> {
     piece: &'a [u8],
     rest: core::slice::Iter<'a, Bytes>,
 }
 
-impl<'a> Reader<'a> {
-    pub(crate) fn new(source: &'a [Bytes]) -> Reader<'a> {
-        Reader { piece: &[], rest: source.iter() }
+impl<'a> PieceReader<'a> {
+    pub(crate) fn new(source: &'a [Bytes]) -> PieceReader<'a> {
+        PieceReader { piece: &[], rest: source.iter() }
     }
 
     /// Returns the next bytes, between one and `most`. Returns `None` at the end.
@@ -124,7 +124,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Read for Reader<'_> {
+impl Read for PieceReader<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let Some(mut next) = self.next(bytes.len()) else { return Ok(0) };
         let len = next.len();
@@ -138,16 +138,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_that_is_not_kept_leaves_no_trace() {
+    fn discarded_result_leaves_no_trace() {
         let mut target = BytesMut::with_capacity(16);
         target.extend_from_slice(b"old");
-        let mut room = Room::new(&mut target);
+        let mut room = OutputBuffer::new(&mut target);
         room.append(b"secret").unwrap();
         assert_eq!(room.append(&[0; 11]), Err(Fault::OutOfSpace { room: 13 }));
         drop(room);
         assert_eq!(target, "old");
         target.resize(9, 1);
-        let mut room = Room::new(&mut target);
+        let mut room = OutputBuffer::new(&mut target);
         room.append(b"x").unwrap();
         room.append_all(&[]).unwrap();
         assert_eq!(room.keep(), 1);
@@ -157,12 +157,12 @@ mod tests {
     /// Bytes that a run takes back are wiped, or the next writer would find them behind the target's end.
     #[test]
     #[cfg(target_os = "linux")]
-    fn bytes_taken_off_are_wiped() {
+    fn removed_bytes_are_wiped() {
         use std::os::unix::fs::FileExt;
         let mut target = BytesMut::with_capacity(16);
         target.extend_from_slice(b"old");
         let start = target.as_ptr() as u64;
-        let mut room = Room::new(&mut target);
+        let mut room = OutputBuffer::new(&mut target);
         room.append(b"secret bytes").unwrap();
         room.shorten(5);
         assert_eq!(room.result(), b"secret ");
@@ -176,9 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_joins_pieces_and_steps_over_empty_ones() {
+    fn reader_joins_pieces_and_skips_empty_ones() {
         let pieces = [Bytes::new(), "ab".into(), Bytes::new(), "cde".into()];
-        let mut reader = Reader::new(&pieces);
+        let mut reader = PieceReader::new(&pieces);
         let mut three = [0; 3];
         assert!(reader.fill(&mut three));
         assert_eq!((&three, reader.next(9), reader.next(9)), (b"abc", Some(&b"de"[..]), None));

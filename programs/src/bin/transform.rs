@@ -7,7 +7,7 @@ use clap::{Parser, ValueEnum};
 use offload_api::{Done, Handle, Job, JobQueue, JobStatus, Way};
 use offload_base::Instant;
 use offload_cli::{options, program};
-use offload_jobs::{Opens, PoolQueue};
+use offload_jobs::{OpenTransform, PoolQueue};
 use offload_transforms::protection::{Check, Format, Protection};
 use offload_transforms::{Compression, Secret, Transform, Tweak};
 use std::fs;

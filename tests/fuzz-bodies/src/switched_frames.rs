@@ -9,13 +9,13 @@ use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Driver, EswitchDriver, NicConfig, SwitchConfig, SwitchedDevice, function, switched_nic};
-use nic_switch::overlay::{Outer, encapsulate};
+use nic_switch::overlay::{OuterHeaders, encapsulate};
 use nic_switch::{
     FunctionConfig, Mac, Mode, NextHop, Protection, RuleFile, Tunnel, TunnelDevice, TunnelKind, TunnelSet, Vport,
 };
 use offload_api::{Direction, EspKey, EspSuite, NetDevice, NoRecords, OffloadKind, SaParams, TxPacket};
 use offload_base::Instant;
-use offload_esp::{Cipher, Outer as EspHeaders};
+use offload_esp::{EspCipher, OuterHeaders as EspHeaders};
 
 /// Runs one input.
 pub fn run(mut data: &[u8]) {
@@ -131,7 +131,7 @@ fn wrapped(kind: TunnelKind, network: u32, bytes: &[u8]) -> Bytes {
     let ends = TunnelSet::new([192, 0, 2, 2].into(), [192, 0, 2, 1].into());
     let set = TunnelSet { key: Some(network), checksum: false, ..ends };
     let hop = NextHop { source: THERE, destination: HERE };
-    let outer = Outer { kind, set, hop, source_port: 50_000, identification: 0 };
+    let outer = OuterHeaders { kind, set, hop, source_port: 50_000, identification: 0 };
     encapsulate(&outer, &Bytes::copy_from_slice(bytes).into()).bytes
 }
 
@@ -139,7 +139,7 @@ fn sealed(plain: &[u8], number: u64) -> Bytes {
     let params = sa(Direction::Transmit);
     let mut frame = BytesMut::new();
     let headers = EspHeaders::for_packet(&params, &plain[14..]).expect("an IP packet");
-    headers.wrap(&Cipher::new(&params), plain, number, &mut frame);
+    headers.wrap(&EspCipher::new(&params), plain, number, &mut frame);
     frame.freeze()
 }
 

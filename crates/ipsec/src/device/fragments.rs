@@ -33,7 +33,7 @@ pub(super) struct Fragments {
 
 impl Fragments {
     pub(super) fn new() -> Fragments {
-        let both = || [IpVersion::V4, IpVersion::V6].map(|version| Reassembler::new(ReassemblyLimits::of(version)));
+        let both = || [IpVersion::V4, IpVersion::V6].map(|version| Reassembler::new(ReassemblyLimits::for_version(version)));
         Fragments { stack: both(), wire: both(), sas: both() }
     }
 

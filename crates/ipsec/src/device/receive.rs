@@ -24,7 +24,7 @@ use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, PacketMark, Rx
 use offload_base::Instant;
 use offload_base::cost::{self, WorkKind};
 use offload_esp::inner::{NotEsp, shares_port};
-use offload_esp::{ETHERNET, EspAt, OpenError, Trailer, UnwrapError, unwrap};
+use offload_esp::{ETHERNET, EspAt, EspOpenError, EspTrailer, UnwrapError, unwrap};
 use offload_formats::IpView;
 use offload_formats::checksum::is_ipv4_header_right;
 use offload_formats::frame::ip_packet;
@@ -132,7 +132,7 @@ impl SecureDevice {
         let packets = Packets { number, count: 1, joined: None };
         let trailer = match sa.cipher.open(&mut frame, at, number) {
             Ok(trailer) => trailer,
-            Err(OpenError::Icv) => return self.drop_received(Refusal::Forged),
+            Err(EspOpenError::Icv) => return self.drop_received(Refusal::Forged),
             Err(_) => {
                 let _dropped_in_any_case = self.sas.accept(now, id, packets.numbers());
                 return self.drop_received(Refusal::Mode);
@@ -168,7 +168,7 @@ impl SecureDevice {
             }
             return self.drop_all_received(refusal, count);
         }
-        let Ok(trailer) = Trailer::read(&opened.frame, &at) else {
+        let Ok(trailer) = EspTrailer::read(&opened.frame, &at) else {
             return self.drop_all_received(Refusal::Mode, count);
         };
         if let Err(refusal) = self.sas.accept(now, id, opened.packets.numbers()) {
@@ -217,7 +217,7 @@ impl SecureDevice {
         id: SaId,
         opened: Opened,
         at: &EspAt,
-        trailer: &Trailer,
+        trailer: &EspTrailer,
     ) -> Option<RxPacket> {
         let Opened { frame, meta, packets } = opened;
         let sa = self.sas.find(id)?;

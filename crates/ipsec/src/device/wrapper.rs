@@ -9,7 +9,7 @@ use offload_api::fragmentation::fragment;
 use offload_api::{TxAsk, TxPacket};
 use offload_base::BufferPool;
 use offload_base::cost::{self, WorkKind};
-use offload_esp::{ETHERNET, Outer, checksum};
+use offload_esp::{ETHERNET, OuterHeaders, checksum};
 use offload_formats::IpView;
 
 /// The buffers of wrapped packets, and the identifications of packets that are cut.
@@ -70,7 +70,7 @@ impl Wrapper {
 }
 
 /// Puts what ESP protects of a segment behind the room for ESP header and IV.
-fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &Outer, checksum: bool, frame: &mut BytesMut) {
+fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &OuterHeaders, checksum: bool, frame: &mut BytesMut) {
     let protected_at = frame.len();
     frame.extend_from_slice(&segment.header[ETHERNET + outer.taken()..]);
     {

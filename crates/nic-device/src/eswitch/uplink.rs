@@ -115,7 +115,7 @@ impl SwitchedDevice {
         let shown = self.switch.is_of_tunnel(frame);
         let fragments = self.fragments_out.entry(sender).or_insert_with(|| FragmentMemory::with_room_for(FRAGMENTED));
         let of_first = |before| before == Some(true) || shown.unwrap_or(true);
-        fragments.of_packet(frame, |_, _, before| Some(of_first(before))).or(shown).unwrap_or(true)
+        fragments.look_up(frame, |_, _, before| Some(of_first(before))).or(shown).unwrap_or(true)
     }
 
     /// Has a frame leave by the wire as it is.

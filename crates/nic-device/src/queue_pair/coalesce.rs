@@ -13,7 +13,7 @@
 //! Invariant: the length of what is joined is what the IP header says, or more than that can say, and then it says zero.
 
 use bytes::BytesMut;
-use nic_engine::Within;
+use nic_engine::InnerPosition;
 use offload_api::Protocol;
 use offload_base::Seq;
 use offload_formats::frame::ETHERNET_BYTES as ETHERNET;
@@ -117,14 +117,14 @@ impl Joint {
 pub(crate) struct Wrapping {
     /// Headers of the first segment, as they are without that.
     plain: BytesMut,
-    within: Within,
+    within: InnerPosition,
     /// What was behind the payload of the last segment.
     tail: BytesMut,
 }
 
 impl Wrapping {
     /// Takes what is behind the payload off `frame`, so that others can be joined.
-    pub(crate) fn begin(plain: &[u8], transport: &Transport, within: Within, frame: &mut BytesMut) -> Wrapping {
+    pub(crate) fn begin(plain: &[u8], transport: &Transport, within: InnerPosition, frame: &mut BytesMut) -> Wrapping {
         let end = shifted(within, transport.end);
         let tail = frame[end..].into();
         frame.truncate(end);
@@ -137,12 +137,12 @@ impl Wrapping {
     }
 
     /// Payload of `frame`, whose plain packet has `transport`, and what is behind it.
-    pub(crate) fn parts<'a>(within: Within, frame: &'a [u8], transport: &Transport) -> (&'a [u8], &'a [u8]) {
+    pub(crate) fn parts<'a>(within: InnerPosition, frame: &'a [u8], transport: &Transport) -> (&'a [u8], &'a [u8]) {
         frame[shifted(within, transport.payload)..].split_at(transport.payload_len())
     }
 
     /// Whether the outer headers of `frame` are those of `first` but for what each packet has for itself.
-    pub(crate) fn takes(&self, first: &[u8], frame: &[u8], within: Within) -> bool {
+    pub(crate) fn takes(&self, first: &[u8], frame: &[u8], within: InnerPosition) -> bool {
         let same = |from: usize, to: usize| first[from..to] == frame[from..to];
         let own = match first[ETHERNET] >> 4 {
             // Length, identification and checksum.
@@ -177,7 +177,7 @@ impl Wrapping {
 }
 
 /// Where in the frame that is which is `at` in the plain packet.
-fn shifted(within: Within, at: usize) -> usize {
+fn shifted(within: InnerPosition, at: usize) -> usize {
     at - within.in_front + within.opened
 }
 

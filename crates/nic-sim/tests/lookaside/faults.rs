@@ -7,7 +7,7 @@ use nic_sim::lookaside;
 use nic_sim::lookaside::{LookasideConfig, Unit};
 use offload_api::{ContextNews, Handle, Job, JobQueue, JobStatus, Way};
 use offload_base::Instant;
-use offload_jobs::{CpuConfig, CpuQueue, Opens, PoolQueue, perform};
+use offload_jobs::{CpuConfig, CpuQueue, OpenTransform, PoolQueue, perform};
 use offload_transforms::{Aead, Compression, Secret, Session, Transform, Tweak};
 use proptest::prelude::*;
 

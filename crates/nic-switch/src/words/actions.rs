@@ -157,7 +157,7 @@ fn edit(words: &mut Words<'_>) -> Result<Edit, ParseError> {
     let adds = field_adds(words)?;
     let version = if header == "ip6" { IpVersion::V6 } else { IpVersion::V4 };
     let transport = if header == "udp" { Protocol::Udp } else { Protocol::Tcp };
-    let of_version = |word: &str| value::address(word).filter(|address| IpVersion::of(address) == version);
+    let of_version = |word: &str| value::address(word).filter(|address| IpVersion::of_address(address) == version);
     let edit = match (header, field) {
         ("ip", "ttl") | ("ip6", "hoplimit") => {
             let hops = words.value("a number of hops", value::number)?;

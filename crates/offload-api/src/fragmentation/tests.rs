@@ -86,7 +86,7 @@ proptest! {
         // A transport header in the packet's own, as a stack has it.
         let fragments = cut(&whole, fixed + 8, mtu, seed as u32);
         prop_assert!(fragments.iter().all(|fragment| fragment.len() - LINK.len() <= usize::from(mtu)));
-        let mut reassembler = Reassembler::new(ReassemblyLimits::of(IpVersion::V4));
+        let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
         let mut order = shuffled(seed, fragments.len());
         if again {
             order.extend(order.clone().into_iter().take(fragments.len() - 1));
@@ -165,7 +165,7 @@ fn overlapping(six: bool) -> (Vec<Vec<u8>>, Vec<u8>) {
 fn fragments_that_overlap_spoil_their_packet_until_its_time_is_over() {
     for six in [false, true] {
         let (fragments, between) = overlapping(six);
-        let mut reassembler = Reassembler::new(ReassemblyLimits::of(if six { IpVersion::V6 } else { IpVersion::V4 }));
+        let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(if six { IpVersion::V6 } else { IpVersion::V4 }));
         assert_eq!(reassembler.insert(at(0), &fragments[1], LINK.len()), FragmentOutcome::Kept);
         assert_eq!(reassembler.insert(at(1), &between, LINK.len()), FragmentOutcome::Refused(FragmentError::Overlap));
         for fragment in &fragments {
@@ -189,7 +189,7 @@ fn the_same_place_with_other_bytes_or_another_end_is_an_overlap() {
         let flags = LINK.len() + if six { 43 } else { 6 };
         shorter[flags] &= if six { 0xfe } else { 0xdf }; // the last one, it says
         for contested in [other, shorter] {
-            let mut reassembler = Reassembler::new(ReassemblyLimits::of(IpVersion::V4));
+            let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
             assert_eq!(reassembler.insert(at(0), &fragments[1], LINK.len()), FragmentOutcome::Kept);
             assert_eq!(reassembler.insert(at(0), &fragments[1], LINK.len()), FragmentOutcome::Duplicate);
             assert_eq!(reassembler.insert(at(0), &contested, LINK.len()), FragmentOutcome::Refused(FragmentError::Overlap));
@@ -200,7 +200,7 @@ fn the_same_place_with_other_bytes_or_another_end_is_an_overlap() {
 #[test]
 fn what_waits_too_long_is_given_up_and_its_first_fragment_told() {
     let (fragments, _) = overlapping(true);
-    let mut reassembler = Reassembler::new(ReassemblyLimits::of(IpVersion::V6));
+    let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V6));
     assert_eq!(reassembler.insert(at(5), &fragments[2], LINK.len()), FragmentOutcome::Kept);
     assert_eq!(reassembler.insert(at(50), &fragments[0], LINK.len()), FragmentOutcome::Kept);
     assert_eq!(reassembler.next_event(), Some(at(65)), "counted from the one that came first");
@@ -213,7 +213,7 @@ fn what_waits_too_long_is_given_up_and_its_first_fragment_told() {
 
 #[test]
 fn space_is_made_by_what_would_be_given_up_first() {
-    let limits = ReassemblyLimits { packets: 2, ..ReassemblyLimits::of(IpVersion::V4) };
+    let limits = ReassemblyLimits { packets: 2, ..ReassemblyLimits::for_version(IpVersion::V4) };
     let mut reassembler = Reassembler::new(limits);
     let whole = packet(false, IpProtocol::Udp, &[], &data(1, 3000));
     let packets: Vec<_> = (0..3).map(|identification| cut(&whole, 20, 1500, identification)).collect();
@@ -233,7 +233,7 @@ fn a_mark_of_congestion_on_one_is_one_on_the_whole() {
         for (fragment, ecn) in fragments.iter_mut().zip([1, 2, CONGESTION].into_iter().cycle()) {
             version.set_ecn(&mut fragment[LINK.len()..], ecn);
         }
-        let mut reassembler = Reassembler::new(ReassemblyLimits::of(IpVersion::V4));
+        let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
         let whole = last_of(&mut reassembler, &fragments);
         assert_eq!(IpHeaders::parse(&whole[LINK.len()..]).unwrap().ecn(&whole[LINK.len()..]), CONGESTION);
     }
@@ -245,7 +245,7 @@ fn a_mark_beside_a_fragment_that_cannot_be_marked_makes_no_whole() {
         let (mut fragments, _) = overlapping(six);
         let version = if six { IpVersion::V6 } else { IpVersion::V4 };
         version.set_ecn(&mut fragments[marked][LINK.len()..], CONGESTION);
-        let mut reassembler = Reassembler::new(ReassemblyLimits::of(IpVersion::V4));
+        let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
         let refused = FragmentOutcome::Refused(FragmentError::Marks);
         for (number, fragment) in fragments.iter().enumerate() {
             let taken = reassembler.insert(at(0), fragment, LINK.len());
@@ -258,7 +258,7 @@ fn a_mark_beside_a_fragment_that_cannot_be_marked_makes_no_whole() {
 
 #[test]
 fn what_no_packet_can_have_is_refused() {
-    let mut reassembler = Reassembler::new(ReassemblyLimits::of(IpVersion::V6));
+    let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V6));
     let mut refused = |next: u8, place: u16, data: &[u8]| {
         let header = [next, 0, (place >> 8) as u8, place as u8, 0, 0, 0, 1];
         let frame = packet(true, IpProtocol::Ipv6Frag, &header, data);
@@ -277,7 +277,7 @@ fn what_no_packet_can_have_is_refused() {
 #[test]
 fn an_atomic_fragment_is_a_packet_by_itself() {
     let (fragments, _) = overlapping(true);
-    let mut reassembler = Reassembler::new(ReassemblyLimits::of(IpVersion::V6));
+    let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V6));
     assert_eq!(reassembler.insert(at(0), &fragments[0], LINK.len()), FragmentOutcome::Kept);
     let mut frame = packet(true, IpProtocol::Ipv6Frag, &[17, 0, 0, 0, 0, 0, 0, 5], &[9; 30]);
     frame.extend_from_slice(&[0; 6]); // padding
@@ -314,7 +314,7 @@ fn an_ipv4_fragment_is_cut_further_and_still_fits() {
     for fragment in cut(&whole, 20, 1500, 9) {
         pieces.extend(cut(&fragment, 20, 500, 1234));
     }
-    let mut reassembler = Reassembler::new(ReassemblyLimits::of(IpVersion::V4));
+    let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
     let made = last_of(&mut reassembler, &pieces);
     assert_eq!(made[LINK.len() + 20..], whole[LINK.len() + 20..]);
 }

@@ -126,7 +126,7 @@ pub struct MeterGuard {
 impl Drop for MeterGuard {
     fn drop(&mut self) {
         if let Some(local) = LOCAL.take() {
-            local.settle();
+            local.finish();
         }
     }
 }
@@ -288,7 +288,7 @@ impl ThreadMeter {
     }
 
     /// Divides the thread's CPU time over the slots, without the parked one, and adds the result to the meter.
-    fn settle(mut self) {
+    fn finish(mut self) {
         self.run(OUTSIDE);
         // The system measures the CPU time exactly; the ticks only give the proportions.
         let cpu = (thread_cpu_time() - self.cpu_at_start).as_nanos() as f64;
@@ -356,7 +356,7 @@ thread_local! {
 #[cfg(test)]
 mod tests {
     use super::super::{domain, park, unpark};
-    use super::{Domain, Duration, LOCAL, CpuMeter, TimeSlot, WorkKind, thread_cpu_time, work};
+    use super::{CpuMeter, Domain, Duration, LOCAL, TimeSlot, WorkKind, thread_cpu_time, work};
 
     fn spin(rounds: u64) {
         for round in 0..rounds {
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn scopes_nest_and_shares_add_up_to_the_cpu_time() {
+    fn nested_scopes_add_up_to_the_cpu_time() {
         let meter = CpuMeter::new();
         let before = thread_cpu_time();
         let attached = meter.attach();
@@ -383,8 +383,11 @@ mod tests {
         drop(attached);
         let spent = thread_cpu_time() - before;
         let report = meter.take();
-        for slot in [(Domain::Host(1), WorkKind::Stack), (Domain::Host(1), WorkKind::Crypto), (Domain::Device(0), WorkKind::Stack)]
-        {
+        for slot in [
+            (Domain::Host(1), WorkKind::Stack),
+            (Domain::Host(1), WorkKind::Crypto),
+            (Domain::Device(0), WorkKind::Stack),
+        ] {
             assert!(report.cpu(slot.0, slot.1) > Duration::ZERO, "{slot:?} was charged nothing");
         }
         let charged = report.total(Domain::Host(1)) + report.total(Domain::Device(0)) + report.total(Domain::Outside);
@@ -393,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_not_charged_for_who_runs_meanwhile() {
+    fn waiting_thread_is_not_charged_for_running_threads() {
         let meter = CpuMeter::new();
         let attached = meter.attach();
         {
@@ -411,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_forgets_what_was_before_it() {
+    fn restart_discards_earlier_time() {
         let meter = CpuMeter::new();
         let attached = meter.attach();
         {
@@ -430,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parked_thread_goes_on_where_it_was_and_is_charged_for_none_of_it() {
+    fn unparked_thread_resumes_its_slot_without_parked_time() {
         let slots = |host: &mut u64, parked: &mut u64| {
             LOCAL.with_borrow(|local| {
                 let ticks = &local.as_ref().expect("metered").ticks;
@@ -460,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_not_metered_is_charged_nothing() {
+    fn unmetered_thread_is_charged_nothing() {
         let meter = CpuMeter::new();
         {
             let _host = domain(Domain::Host(0));

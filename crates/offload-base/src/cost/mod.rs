@@ -11,9 +11,9 @@
 mod meter;
 
 #[cfg(feature = "meter")]
-pub use meter::{MeterGuard, CpuMeter, CpuReport};
+pub use meter::{CpuMeter, CpuReport, MeterGuard};
 #[cfg(not(feature = "meter"))]
-pub use unmetered::{MeterGuard, CpuMeter};
+pub use unmetered::{CpuMeter, MeterGuard};
 
 use core::marker::PhantomData;
 
@@ -51,7 +51,8 @@ pub enum WorkKind {
 }
 
 /// All kinds of work, in the order of declaration.
-pub const WORKS: [WorkKind; 6] = [WorkKind::Stack, WorkKind::Copy, WorkKind::Framing, WorkKind::Crypto, WorkKind::Digest, WorkKind::Application];
+pub const WORKS: [WorkKind; 6] =
+    [WorkKind::Stack, WorkKind::Copy, WorkKind::Framing, WorkKind::Crypto, WorkKind::Digest, WorkKind::Application];
 
 #[cfg(not(feature = "meter"))]
 mod unmetered {

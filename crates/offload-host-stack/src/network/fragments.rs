@@ -24,7 +24,7 @@ pub(super) struct Fragments {
 
 impl Fragments {
     pub(super) fn new(identifications: Rng) -> Fragments {
-        let of = |version| Reassembler::new(ReassemblyLimits::of(version));
+        let of = |version| Reassembler::new(ReassemblyLimits::for_version(version));
         Fragments { four: of(IpVersion::V4), six: of(IpVersion::V6), identifications }
     }
 

@@ -136,7 +136,7 @@ impl Network {
         rest: &[u8],
         counters: &mut HostCounters,
     ) {
-        let mut header = Header::from_elem(0, ETHERNET_BYTES + IpVersion::of(&destination).header_bytes());
+        let mut header = Header::from_elem(0, ETHERNET_BYTES + IpVersion::of_address(&destination).header_bytes());
         self.write_ip(&mut header, source, destination, protocol, message.len() + rest.len());
         header.extend_from_slice(message);
         let _scope = cost::work(WorkKind::Copy);

@@ -462,7 +462,7 @@ impl Network {
     ) -> Option<TxPacket> {
         let Outgoing { flow, segment, fragments, streams, ident, mss, ecn_capable, rate } = outgoing;
         let (source, destination) = (flow.local.ip(), flow.remote.ip());
-        let version = IpVersion::of(&destination);
+        let version = IpVersion::of_address(&destination);
         let payload_bytes: usize = fragments.iter().map(Bytes::len).sum();
         let tcp_at = ETHERNET_BYTES + version.header_bytes();
         let tcp_bytes = segment.header_bytes();
@@ -508,7 +508,7 @@ impl Network {
         mut packet: TxPacket,
         counters: &mut HostCounters,
     ) -> Option<TxPacket> {
-        let version = IpVersion::of(&destination);
+        let version = IpVersion::of_address(&destination);
         let Some(next_hop) = self.next_hop(destination) else {
             counters.count(version, Ip::OutNoRoutes);
             return None;
@@ -558,7 +558,7 @@ impl Network {
             }
             _ => debug_assert!(false, "both ends of a flow speak one IP"),
         }
-        let version = IpVersion::of(&destination);
+        let version = IpVersion::of_address(&destination);
         version.set_length(&mut header[ETHERNET_BYTES..], version.header_bytes() + bytes);
     }
 

@@ -134,7 +134,7 @@ impl Network {
 
     /// The most bytes of a datagram that the path to `to` takes as one packet.
     fn fits_path(&self, now: Instant, to: &SocketAddr, caps: &PathCaps) -> usize {
-        let headers = IpVersion::of(&to.ip()).header_bytes() + UDP_BYTES;
+        let headers = IpVersion::of_address(&to.ip()).header_bytes() + UDP_BYTES;
         usize::from(self.path_mtu_of_datagrams(now, to.ip(), caps.mtu)).saturating_sub(headers)
     }
 
@@ -151,7 +151,7 @@ impl Network {
         let TxDatagram { to, ecn, pieces, ask, dont_fragment, .. } = datagrams;
         let ask = TxAsk { checksum, mss, packet: ask, ..TxAsk::default() };
         let (source, destination) = (from.ip(), to.ip());
-        let version = IpVersion::of(&destination);
+        let version = IpVersion::of_address(&destination);
         let bytes = UDP_BYTES + pieces.iter().map(Bytes::len).sum::<usize>();
         let udp_at = ETHERNET_BYTES + version.header_bytes();
         let mut header = Header::from_elem(0, udp_at + UDP_BYTES);
@@ -179,7 +179,7 @@ impl Network {
 
 /// The most bytes of a datagram that a packet to `to` has space for. IPv4's length counts its own header.
 fn most_bytes(to: &SocketAddr) -> usize {
-    let version = IpVersion::of(&to.ip());
+    let version = IpVersion::of_address(&to.ip());
     let headers = UDP_BYTES + if version == IpVersion::V4 { version.header_bytes() } else { 0 };
     usize::from(u16::MAX) - headers
 }

@@ -49,7 +49,7 @@ impl Connection {
 
     /// Bytes of the IP header in front of its segments.
     pub(super) fn ip_bytes(&self) -> usize {
-        IpVersion::of(&self.flow.remote.ip()).header_bytes()
+        IpVersion::of_address(&self.flow.remote.ip()).header_bytes()
     }
 
     fn mss_for(&self, mtu: u16) -> usize {
@@ -91,7 +91,7 @@ impl Connection {
 
 /// What a peer takes that does not say (RFC 9293 3.7.1).
 pub(super) fn default_mss(flow: &FlowKey) -> usize {
-    match IpVersion::of(&flow.remote.ip()) {
+    match IpVersion::of_address(&flow.remote.ip()) {
         IpVersion::V4 => 536,
         IpVersion::V6 => 1220,
     }

@@ -123,7 +123,7 @@ fn a_ping_in_pieces_is_answered_in_pieces() {
         }
         assert_eq!(answer.len(), 3, "{order:?}");
         assert!(answer.iter().all(|frame| frame.len() <= 1514));
-        let mut pieces = Reassembler::new(ReassemblyLimits::of(IpVersion::V6));
+        let mut pieces = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V6));
         let whole = answer.iter().find_map(|frame| match pieces.insert(pair.now, frame, 14) {
             FragmentOutcome::Whole(whole) => Some(whole),
             _ => None,

@@ -98,7 +98,7 @@ impl Concerns {
     /// That of the next frame.
     pub fn of(&mut self, frame: &[u8]) -> Concern {
         let concern = Concern::of(frame);
-        let is_of_ike = self.ike.of_packet(frame, |_, _, _| (concern == Concern::Ike).then_some(()));
+        let is_of_ike = self.ike.look_up(frame, |_, _, _| (concern == Concern::Ike).then_some(()));
         if is_of_ike.is_some() { Concern::Ike } else { concern }
     }
 }

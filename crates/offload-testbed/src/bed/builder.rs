@@ -14,7 +14,7 @@ use nic_sim::engine::Engines;
 use nic_sim::frame::Frame;
 use nic_sim::lookaside::LookasideConfig;
 use nic_sim::switch::{FunctionConfig, Mac};
-use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
+use nic_sim::wire::{Link, LinkConfig, Port, FrameRecorder};
 use nic_sim::{Driver, NicConfig, SwitchConfig, Vport, function_with, multi_queue_nic_with, switched_nic};
 use offload_api::{NetDevice, Prefix};
 use offload_base::cost::{Domain, CpuMeter};
@@ -129,7 +129,7 @@ struct Wire {
     /// One, or one for each address of a host.
     links: Vec<LinkConfig>,
     capture: Option<Capture>,
-    recorder: Option<Recorder>,
+    recorder: Option<FrameRecorder>,
 }
 
 /// What a wire leads to.
@@ -507,7 +507,7 @@ impl Builder {
     /// # Panics
     /// If there is no wire yet.
     #[must_use]
-    pub fn recorded(mut self, recorder: &Recorder) -> Builder {
+    pub fn recorded(mut self, recorder: &FrameRecorder) -> Builder {
         self.last_wire().recorder = Some(recorder.clone());
         self
     }

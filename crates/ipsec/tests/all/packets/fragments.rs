@@ -41,7 +41,7 @@ fn send_all(end: &mut End, packets: Vec<TxPacket>) -> Vec<Frame> {
 /// The payload of UDP frames, put together if they are fragments.
 fn text(ipv6: bool, frames: &[impl AsRef<[u8]>]) -> Option<Vec<u8>> {
     let headers = if ipv6 { 62 } else { 42 };
-    let mut fragments = Reassembler::new(ReassemblyLimits::of(if ipv6 { IpVersion::V6 } else { IpVersion::V4 }));
+    let mut fragments = Reassembler::new(ReassemblyLimits::for_version(if ipv6 { IpVersion::V6 } else { IpVersion::V4 }));
     if let [one] = frames {
         return Some(one.as_ref()[headers..].to_vec());
     }

@@ -159,8 +159,8 @@ fn who_fills_a_tunnel_is_nobodys_neighbour() {
             let sender = sa(Direction::Transmit, OffloadKind::None, mode, true);
             let mut wrapped = BytesMut::new();
             let plain = advertisement();
-            let outer = offload_esp::Outer::for_packet(&sender, &plain[14..]).unwrap();
-            outer.wrap(&offload_esp::Cipher::new(&sender), &plain, 1, &mut wrapped);
+            let outer = offload_esp::OuterHeaders::for_packet(&sender, &plain[14..]).unwrap();
+            outer.wrap(&offload_esp::EspCipher::new(&sender), &plain, 1, &mut wrapped);
             let came = to.receive([Frame::new(wrapped.freeze())]).len();
             // In transport mode, the hop limit is what the wire left of it.
             let believed = usize::from(mode == EspMode::Transport);

@@ -10,8 +10,8 @@ use core::net::IpAddr;
 use core::time::Duration;
 use ktls_offload::{KtlsStream, Offload, TlsCounters};
 use nic_sim::NicConfig;
-use nic_sim::wire::tap::Seen;
-use nic_sim::wire::{Direction, LinkConfig, Recorder};
+use nic_sim::wire::tap::RecordedFrame;
+use nic_sim::wire::{TapDirection, LinkConfig, FrameRecorder};
 use offload_base::Seed;
 use offload_base::cost::{CpuMeter, CpuReport};
 use offload_base::counters::CounterSet;
@@ -72,7 +72,7 @@ pub(crate) enum Host {
 /// What came of it.
 pub(crate) struct Outcome {
     pub(crate) received: Vec<u8>,
-    pub(crate) seen: Vec<Seen>,
+    pub(crate) seen: Vec<RecordedFrame>,
     pub(crate) counters: CounterSet,
     pub(crate) server_tls: Option<TlsCounters>,
     pub(crate) client_tls: TlsCounters,
@@ -103,7 +103,7 @@ impl Transfer {
     }
 
     pub(crate) fn run(&self) -> Outcome {
-        let recorder = Recorder::default();
+        let recorder = FrameRecorder::default();
         // The left end of a wire is the one that is seen.
         let (left, right) = match &self.capture {
             Some((_, Host::Client)) => (1, 0),
@@ -217,8 +217,8 @@ fn reset_after(host: &BedHost, delay: Duration) {
 
 /// The bytes of each direction of a TCP connection, put together from what passed: `[outbound, inbound]`, without
 /// SYN and FIN. Bytes that passed twice must have been the same both times.
-pub(crate) fn streams(seen: &[Seen]) -> [Vec<u8>; 2] {
-    [Direction::Outbound, Direction::Inbound].map(|direction| {
+pub(crate) fn streams(seen: &[RecordedFrame]) -> [Vec<u8>; 2] {
+    [TapDirection::Outbound, TapDirection::Inbound].map(|direction| {
         let mut bytes: Vec<Option<u8>> = Vec::new();
         let mut first = None;
         for seen in seen.iter().filter(|seen| seen.direction == direction) {
