@@ -286,21 +286,19 @@ impl Headers {
             }
             UDP => {
                 let told = at + usize::from(number(packet, at + UDP_LENGTH)?);
-                let payload = at + UDP_BYTES;
+                let data = at + UDP_BYTES;
                 let end = if lengths == LengthCheck::Checked { told } else { end };
                 // A datagram shorter than its IP packet is padded; a longer one is cut off or forged.
-                if payload > end || end > packet.len() {
+                if data > end || end > packet.len() {
                     return None;
                 }
-                (self.payload, self.end) = (u16::try_from(payload).ok()?, end as u32);
+                (self.payload, self.end) = (u16::try_from(data).ok()?, end as u32);
                 self.push(HeaderKind::Udp, at)?;
                 match number(packet, at + 2)? {
-                    Vxlan::PORT if Vxlan::parse(&packet[payload..end]).is_some() => {
-                        self.push(HeaderKind::Vxlan, payload)
-                    }
+                    Vxlan::PORT if Vxlan::parse(&packet[data..end]).is_some() => self.push(HeaderKind::Vxlan, data),
                     // RFC 3948 2.2: an SPI of zero marks an IKE message.
-                    esp::UDP_PORT if esp::parse(&packet[payload..end]).is_some_and(|esp| esp.spi != 0) => {
-                        self.push(HeaderKind::Esp, payload)
+                    esp::UDP_PORT if esp::parse(&packet[data..end]).is_some_and(|esp| esp.spi != 0) => {
+                        self.push(HeaderKind::Esp, data)
                     }
                     _ => Some(()),
                 }
