@@ -10,7 +10,7 @@
 use ipsec::{KeyFile, KeyedDevice, SecureDevice};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
-use nic_sim::wire::tap::Recorder;
+use nic_sim::wire::tap::FrameRecorder;
 use offload_api::{NetDevice, OffloadKind};
 use offload_base::{Instant, Seed};
 use offload_host_stack::TcpConfig;
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (who, kind) in [("hosts", OffloadKind::None), ("NICs", OffloadKind::Packet)] {
         let keys: KeyFile = KEYS.parse()?;
         let keys = keys.offloaded(kind);
-        let recorder = Recorder::default();
+        let recorder = FrameRecorder::default();
         let mut bed = Testbed::builder(Seed(1))
             .host("left", NicConfig::default(), TcpConfig::default())
             .layer(secured(keys.clone(), [10, 0, 0, 1].into()))

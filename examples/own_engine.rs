@@ -12,7 +12,9 @@ use bytes::BytesMut;
 use core::convert::Infallible;
 use core::future::poll_fn;
 use nic_sim::NicConfig;
-use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, NoCounters, OutOfStep, Payload, StreamEngine};
+use nic_sim::engine::{
+    Context, Engine, ImageReader, ImageWriter, NoCounters, OutOfStep, ReceivedPayload, StreamEngine,
+};
 use nic_sim::wire::LinkConfig;
 use offload_api::{Direction, Handle, Key, Layer, NewContext, SegmentStream, Verdict};
 use offload_base::{Seed, Seq};
@@ -52,7 +54,7 @@ impl Engine for Unmask {
 }
 
 impl StreamEngine for Unmask {
-    fn receive(at: Context<'_, Unmask>, payload: &mut Payload<'_>, _: &mut NoCounters) -> Option<Verdict> {
+    fn receive(at: Context<'_, Unmask>, payload: &mut ReceivedPayload<'_>, _: &mut NoCounters) -> Option<Verdict> {
         let opened = payload.open(|wire, buffer| {
             buffer.extend(wire.iter().map(|byte| byte ^ *at.state));
             (true, ())

@@ -148,7 +148,7 @@ fn answers(folder: &Folder, requests: &[&str]) -> Vec<(String, String)> {
 #[test]
 fn requests_follow_the_rules_of_http() {
     let folder = Folder::new("rules", &[("file", 10)]);
-    let tag = FileVersion::of(&std::fs::metadata(folder.0.join("file")).unwrap()).entity_tag().to_string();
+    let tag = FileVersion::from_metadata(&std::fs::metadata(folder.0.join("file")).unwrap()).entity_tag().to_string();
     let host = "HTTP/1.1\r\nHost: a\r\n";
     const PAST: &str = "Fri, 01 Jan 1960 00:00:00 GMT";
     const DATE: &str = "Sun, 09 Sep 2001 01:46:40 GMT";

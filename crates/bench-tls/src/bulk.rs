@@ -23,7 +23,7 @@ use nic_sim::lookaside::{LookasideConfig, Unit};
 use nic_sim::wire::{LinkConfig, Port};
 use nic_sim::{Delays, NicConfig};
 use offload_api::NetDevice;
-use offload_base::cost::{self, Meter, Work};
+use offload_base::cost::{self, CpuMeter, WorkKind};
 use offload_base::{Instant, Seed};
 use offload_host_stack::{TcpListener, TcpStream};
 use offload_testbed::ApplicationTrack;
@@ -202,7 +202,7 @@ impl Bulk {
             Some(checksum) => Some(checksum),
             None => Some(self.payload.checksum().map_err(BulkError::Payload)?),
         };
-        let meter = Meter::new();
+        let meter = CpuMeter::new();
         let nic = nic_on(self.clock, &self.nic);
         let tcp = tcp();
         let mut builder =
@@ -310,7 +310,12 @@ struct Served {
     tls: Option<TlsCounters>,
 }
 
-async fn serve(bulk: Arc<Bulk>, host: BedHost, mut listener: TcpListener, meter: Meter) -> Result<Served, BulkError> {
+async fn serve(
+    bulk: Arc<Bulk>,
+    host: BedHost,
+    mut listener: TcpListener,
+    meter: CpuMeter,
+) -> Result<Served, BulkError> {
     let stream = listener.accept().await?;
     let mut connection = match bulk.mode {
         Mode::Tcp => Connection::Plain(stream),
@@ -334,7 +339,7 @@ async fn serve(bulk: Arc<Bulk>, host: BedHost, mut listener: TcpListener, meter:
     let mut pieces = pieces;
     let track = bulk.application("server");
     while let Some(piece) = {
-        let _application = cost::work(Work::Application);
+        let _application = cost::work(WorkKind::Application);
         pieces.next()
     } {
         let piece = piece.map_err(BulkError::Payload)?;
@@ -381,7 +386,7 @@ async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<Fetched
     let track = bulk.application("client");
     let mut waits_since = host.now();
     while let Some(chunk) = connection.receive().await? {
-        let _application = cost::work(Work::Application);
+        let _application = cost::work(WorkKind::Application);
         if let Some(track) = &track {
             let now = host.now();
             track.span("wait for data", waits_since, now, chunk.len() as u64);
@@ -392,7 +397,7 @@ async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<Fetched
     let ended = host.now();
     connection.close().await?;
     let tls = connection.counters();
-    let _application = cost::work(Work::Application);
+    let _application = cost::work(WorkKind::Application);
     let (bytes, checksum) = arrivals.finish()?;
     Ok(Fetched { ended, bytes, checksum, tls })
 }

@@ -1,6 +1,6 @@
 //! What a run reports: the same facts as a table for people and as JSON for programs.
 
-use offload_base::cost::{Domain, Report, WORKS, Work};
+use offload_base::cost::{CpuReport, Domain, WORKS, WorkKind};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -136,15 +136,15 @@ impl HostCost {
     }
 
     /// The cost of `host` in a report, spread over `bytes` bytes.
-    pub fn of(report: &Report, host: Domain, bytes: u64) -> HostCost {
+    pub fn of(report: &CpuReport, host: Domain, bytes: u64) -> HostCost {
         let per_byte = |work| report.cpu(host, work).as_nanos() as f64 / bytes.max(1) as f64;
         HostCost {
-            stack: per_byte(Work::Stack),
-            copy: per_byte(Work::Copy),
-            framing: per_byte(Work::Framing),
-            crypto: per_byte(Work::Crypto),
-            crc: per_byte(Work::Digest),
-            total: WORKS.iter().filter(|work| **work != Work::Application).map(|work| per_byte(*work)).sum(),
+            stack: per_byte(WorkKind::Stack),
+            copy: per_byte(WorkKind::Copy),
+            framing: per_byte(WorkKind::Framing),
+            crypto: per_byte(WorkKind::Crypto),
+            crc: per_byte(WorkKind::Digest),
+            total: WORKS.iter().filter(|work| **work != WorkKind::Application).map(|work| per_byte(*work)).sum(),
         }
     }
 }

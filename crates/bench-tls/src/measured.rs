@@ -3,21 +3,21 @@
 use crate::facts::{HostCost, Run};
 use core::time::Duration;
 use ktls_offload::TlsCounters;
-use offload_base::cost::{Domain, Meter, Report};
+use offload_base::cost::{CpuMeter, CpuReport, Domain};
 use offload_base::counters::CounterSet;
 use offload_testbed::bed::Testbed;
 
 /// Costs and counters of a finished run. Host 0 is the sender, host 1 the receiver. See [`Bulk`](crate::bulk::Bulk) for an example.
 pub struct Measured {
     /// The CPU time of hosts and devices.
-    pub report: Report,
+    pub report: CpuReport,
     counters: CounterSet,
     dma_bytes: CounterSet,
 }
 
 impl Measured {
     /// Takes everything that was measured, and ends the testbed: its threads report what they spent when they end.
-    pub fn take<'a>(bed: Testbed, meter: &Meter, others: impl IntoIterator<Item = &'a TlsCounters>) -> Measured {
+    pub fn take<'a>(bed: Testbed, meter: &CpuMeter, others: impl IntoIterator<Item = &'a TlsCounters>) -> Measured {
         let (mut counters, mut dma_bytes) = (bed.counters(), CounterSet::default());
         others.into_iter().for_each(|other| counters.add(other));
         dma_bytes.add(&bed.dma());

@@ -27,7 +27,7 @@ use offload_bench::published;
 use offload_bench::sa_tables::{STEP, SaTables, sa};
 use offload_bench_tls::bulk::{Bulk, Mode};
 use offload_bench_tls::payload::Payload;
-use offload_esp::Cipher;
+use offload_esp::EspCipher;
 
 fn packets(criterion: &mut Criterion) {
     for (name, cost) in [("esp/send", sending as fn(&IpsecRun) -> f64), ("esp/receive", receiving)] {
@@ -86,9 +86,9 @@ fn keys(criterion: &mut Criterion) {
         let cipher = |number: u32| {
             let material: Vec<u8> = (0..20).map(|at| (number >> (at % 4 * 8)) as u8 ^ at).collect();
             let key = EspKey::new(EspSuite::Aes128Gcm, &material).expect("as long as its suite wants");
-            Cipher::new(&sa(Direction::Transmit, number, key))
+            EspCipher::new(&sa(Direction::Transmit, number, key))
         };
-        let ciphers: Vec<Box<Cipher>> = (0..sas).map(|number| Box::new(cipher(number))).collect();
+        let ciphers: Vec<Box<EspCipher>> = (0..sas).map(|number| Box::new(cipher(number))).collect();
         let (mut frame, mut number) = (BytesMut::with_capacity(2048), 0u64);
         group.throughput(Throughput::Elements(1));
         group.bench_function(format!("{payload} bytes, {sas} keys"), |bencher| {

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use nvme_tcp::{Disk, HostConfig, HostIdentity, MemoryStorage, Offload, Storage};
-use offload_base::cost::{self, Domain, Meter, Work};
+use offload_base::cost::{self, CpuMeter, Domain, WorkKind};
 use offload_base::{Instant, Rng, Seed};
 use offload_bench_tls::bulk::Mode;
 use offload_bench_tls::choices;
@@ -193,7 +193,7 @@ impl Fio {
         if !self.block_size.is_multiple_of(BLOCK) || self.block_size == 0 || self.places() == 0 {
             return Err(invalid("a command moves whole blocks of 512 bytes, and fits the disk"));
         }
-        let meter = Meter::new();
+        let meter = CpuMeter::new();
         let nic = nic_on(self.clock, &self.nic);
         let builder = Testbed::builder(self.seed)
             .clock(self.clock)
@@ -304,7 +304,7 @@ struct Worked {
     written: Vec<u64>,
 }
 
-async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: Meter) -> io::Result<Worked> {
+async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: CpuMeter) -> io::Result<Worked> {
     let mut config = HostConfig::new(SUBSYSTEM, HostIdentity::drawn_from(&mut plan.fio.seed.stream("nvme host")));
     config.queues = plan.fio.jobs;
     config.depth = plan.fio.depth.max(2);
@@ -353,7 +353,7 @@ async fn one_after_the_other(plan: Arc<Plan>, host: BedHost, disk: Disk, number:
         } else {
             buffer = disk.read(first, buffer).await.map_err(io::Error::other)?;
             worked.ended = host.now();
-            let _application = cost::work(Work::Application);
+            let _application = cost::work(WorkKind::Application);
             let mut rest = &expected[..];
             for part in buffer.parts().iter().filter(|_| fio.offload != NvmeOffload::Emulate) {
                 let (mine, later) = rest.split_at(part.len());

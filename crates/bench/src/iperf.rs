@@ -16,7 +16,7 @@ use ktls_offload::{Offload, TlsCounters};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::TlsSuite;
-use offload_base::cost::{self, Meter, Work};
+use offload_base::cost::{self, CpuMeter, WorkKind};
 use offload_base::{Instant, Seed};
 use offload_bench_tls::connection::{Connection, Mode, nic_on, tcp};
 use offload_bench_tls::facts::Run;
@@ -119,7 +119,7 @@ impl Iperf {
     /// # Errors
     /// When the testbed cannot be set up or a connection fails.
     pub fn run(self) -> io::Result<IperfRun> {
-        let meter = Meter::new();
+        let meter = CpuMeter::new();
         let nic = nic_on(self.clock, &self.nic);
         let builder = Testbed::builder(self.seed)
             .clock(self.clock)
@@ -246,7 +246,7 @@ struct Served {
     tls: Vec<TlsCounters>,
 }
 
-async fn serve(plan: Arc<Plan>, host: BedHost, listeners: Vec<TcpListener>, meter: Meter) -> io::Result<Served> {
+async fn serve(plan: Arc<Plan>, host: BedHost, listeners: Vec<TcpListener>, meter: CpuMeter) -> io::Result<Served> {
     let ready = plan.crowd.admit(&host, listeners).await?;
     meter.restart();
     let started = *plan.started.get_or_init(|| host.now());
@@ -335,7 +335,7 @@ async fn receive(
     let mut connection = plan.crowd.join(&host, &server, number).await?;
     let mut arrived = Stream { ended: host.now(), bytes: 0, counted: 0, in_time: 0, equal: true };
     while let Some(chunk) = connection.receive().await? {
-        let _application = cost::work(Work::Application);
+        let _application = cost::work(WorkKind::Application);
         arrived.equal &= continues(&plan.message, arrived.bytes, &chunk);
         let (bytes, now) = (chunk.len() as u64, host.now());
         let at = plan.started.get().map_or(Duration::ZERO, |started| now - *started);

@@ -16,7 +16,7 @@ use ipsec::{KeyFile, KeyMemory};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::OffloadKind;
-use offload_base::cost::{self, Domain, Meter, Work};
+use offload_base::cost::{self, CpuMeter, Domain, WorkKind};
 use offload_base::random::Rng;
 use offload_base::{Instant, Seed};
 use offload_bench_tls::bulk::LayerOfHost;
@@ -186,7 +186,7 @@ impl Ipsec {
                 "packets have 64 to 9000 bytes, SAs are 1 to 10,000, and there is a queue at least",
             ));
         }
-        let meter = Meter::new();
+        let meter = CpuMeter::new();
         // ESP makes packets longer.
         let mtu = (self.packet_size + ROOM_FOR_ESP).max(1500);
         let nic = NicConfig { mtu, ..self.nic.clone() };
@@ -263,7 +263,7 @@ impl Ipsec {
 }
 
 /// Sends every datagram, each with its number; when it began.
-async fn send(plan: Arc<Ipsec>, host: BedHost, meter: Meter) -> io::Result<Instant> {
+async fn send(plan: Arc<Ipsec>, host: BedHost, meter: CpuMeter) -> io::Result<Instant> {
     let shards = host.shards().iter().cycle();
     let sockets: Vec<UdpSocket> = (0..plan.sas)
         .zip(shards)
@@ -279,7 +279,7 @@ async fn send(plan: Arc<Ipsec>, host: BedHost, meter: Meter) -> io::Result<Insta
     let between = Duration::from_nanos(burst_bits * 1_000_000_000 / HALF_A_LINE).max(SHORTEST_PAUSE);
     for number in 0..plan.packets {
         let datagram = {
-            let _application = cost::work(Work::Application);
+            let _application = cost::work(WorkKind::Application);
             let mut datagram = BytesMut::zeroed(payload);
             datagram[..8].copy_from_slice(&number.to_be_bytes());
             datagram.freeze()
@@ -315,7 +315,7 @@ async fn receive(plan: Arc<Ipsec>, sockets: Vec<UdpSocket>, host: BedHost) -> io
             futures_util::future::Either::Left((datagram, _)) => datagram?.0,
             futures_util::future::Either::Right(_) => break,
         };
-        let _application = cost::work(Work::Application);
+        let _application = cost::work(WorkKind::Application);
         if datagram == HELLO {
             continue;
         }

@@ -19,10 +19,10 @@ use offload_bench_tls::choices;
 use offload_bench_tls::facts::Run;
 use offload_bench_tls::payload::Payload;
 use offload_compression::Compression;
-use offload_jobs::{CpuConfig, CpuQueue, Opens};
+use offload_jobs::{CpuConfig, CpuQueue, OpenTransform};
 use offload_testbed::identity::Agreement;
 use offload_transforms::protection::{Check, Format, Protection};
-use offload_transforms::{Aead, Hash, Order, Secret, Transform, Tweak};
+use offload_transforms::{Aead, HmacHash, MacOrder, Secret, Transform, Tweak};
 use serde::Serialize;
 
 choices! {
@@ -85,7 +85,7 @@ impl Kind {
             Kind::Aes128Ccm => aead(Aead::Aes128Ccm),
             Kind::ChaCha20Poly1305 => aead(Aead::ChaCha20Poly1305),
             Kind::CbcSha1 => {
-                let (order, hash) = (Order::EncryptThenMac, Hash::Sha1);
+                let (order, hash) = (MacOrder::EncryptThenMac, HmacHash::Sha1);
                 Transform::CbcHmac { order, hash, cipher_key: key(16), mac_key: key(20) }
             }
             Kind::Xts => xts(),

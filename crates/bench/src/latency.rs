@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use hdrhistogram::Histogram;
-use offload_base::cost::{self, Domain, Report, WORKS, Work};
+use offload_base::cost::{self, CpuReport, Domain, WORKS, WorkKind};
 use serde::Serialize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -37,7 +37,7 @@ impl Latencies {
 
     /// A request took so long. What that takes is not the host's.
     pub(crate) fn record(&self, took: Duration) {
-        let _application = cost::work(Work::Application);
+        let _application = cost::work(WorkKind::Application);
         self.histogram().saturating_record(took.as_nanos() as u64);
     }
 
@@ -59,8 +59,8 @@ impl Latencies {
 }
 
 /// CPU time of `host` per request, in microseconds.
-pub(crate) fn per_request(report: &Report, host: Domain, requests: u64) -> f64 {
-    let work = WORKS.iter().filter(|work| **work != Work::Application);
+pub(crate) fn per_request(report: &CpuReport, host: Domain, requests: u64) -> f64 {
+    let work = WORKS.iter().filter(|work| **work != WorkKind::Application);
     let spent: f64 = work.map(|work| report.cpu(host, *work).as_nanos() as f64).sum();
     spent / 1e3 / requests.max(1) as f64
 }

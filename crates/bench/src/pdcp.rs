@@ -16,7 +16,7 @@ use nic_sim::NicConfig;
 use nic_sim::engine::Engines;
 use nic_sim::lookaside::LookasideConfig;
 use nic_sim::wire::LinkConfig;
-use offload_base::cost::{self, Meter, Work};
+use offload_base::cost::{self, CpuMeter, WorkKind};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seed};
 use offload_bench_tls::choices;
@@ -149,7 +149,7 @@ impl PdcpBulk {
         if self.sdu > self.most_sdu() || self.sdu == 0 {
             return Err(PdcpError::SduTooLong { sdu: self.sdu, most: self.most_sdu() });
         }
-        let (meter, nic) = (Meter::new(), nic_on(self.clock, &self.nic));
+        let (meter, nic) = (CpuMeter::new(), nic_on(self.clock, &self.nic));
         let mut builder = Testbed::builder(self.seed).clock(self.clock).meter(&meter);
         for name in ["sender", "receiver"] {
             let add = |engines: &mut Engines| engines.add_packet(PdcpPackets, CONTEXTS);
@@ -271,7 +271,7 @@ impl PdcpBulk {
         node: Node,
         host: BedHost,
         to: IpAddr,
-        meter: Meter,
+        meter: CpuMeter,
     ) -> Result<Instant, PdcpError> {
         let peer = SocketAddr::new(to, PORT);
         let bearers = (0..self.bearers).map(|number| self.open(&node, number, peer, true));
@@ -287,7 +287,7 @@ impl PdcpBulk {
     async fn send_on(&self, bearer: &Bearer, host: &BedHost) -> Result<(), PdcpError> {
         let mut pieces = self.payload.pieces(self.sdu.into())?;
         while let Some(piece) = {
-            let _application = cost::work(Work::Application);
+            let _application = cost::work(WorkKind::Application);
             pieces.next()
         } {
             bearer.send(piece?).await?;
@@ -324,7 +324,7 @@ impl PdcpBulk {
         let mut arrived = Arrived { bytes: 0, right: true, last: host.now() };
         let mut expected = (0..).zip(self.payload.pieces(self.sdu.into())?);
         while let Some(Sdu { count, data }) = bearer.receive().await {
-            let _application = cost::work(Work::Application);
+            let _application = cost::work(WorkKind::Application);
             arrived.bytes += data.len() as u64;
             arrived.last = host.now();
             // Its COUNT is its place; what is passed over did not come. One that came late, or twice, is found no more.

@@ -10,9 +10,9 @@ use core::time::Duration;
 use futures_util::future::{try_join, try_join_all};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
-use nic_sim::wire::impairment::Cut;
+use nic_sim::wire::impairment::WireCut;
 use offload_api::QuicCipher;
-use offload_base::cost::{self, Meter, Work};
+use offload_base::cost::{self, CpuMeter, WorkKind};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, RandomSource, Seed};
 use offload_bench_tls::bulk::PORT;
@@ -217,7 +217,7 @@ impl QuicBulk {
     /// When the transfer cannot be made.
     pub fn run(self) -> Result<Run, QuicError> {
         let expected = self.payload.checksum()?;
-        let (meter, nic) = (Meter::new(), nic_on(self.clock, &self.nic));
+        let (meter, nic) = (CpuMeter::new(), nic_on(self.clock, &self.nic));
         let builder = Testbed::builder(self.seed).clock(self.clock).meter(&meter);
         let wires = if self.wires.is_empty() { vec![self.link.clone()] } else { self.wires.clone() };
         let builder = builder.host("server", nic.clone(), tcp()).host("client", nic, tcp()).wires(0, 1, wires);
@@ -290,7 +290,7 @@ async fn serve(
     bulk: Arc<QuicBulk>,
     endpoints: Vec<Endpoint>,
     host: BedHost,
-    meter: Meter,
+    meter: CpuMeter,
     cuts: Vec<(Cable, Duration)>,
 ) -> Result<Instant, QuicError> {
     let mut streams = Vec::new();
@@ -312,7 +312,7 @@ async fn serve(
         }));
     }
     for (wire, after) in cuts {
-        wire.impair(|| Cut::new(started + after..Instant::MAX));
+        wire.impair(|| WireCut::new(started + after..Instant::MAX));
     }
     try_join_all(streams.into_iter().map(|(connection, stream)| send(&bulk, connection, stream))).await?;
     Ok(started)
@@ -323,7 +323,7 @@ async fn send(bulk: &QuicBulk, connection: Connection, mut stream: SendStream) -
     let mut pieces = bulk.payload.pieces(PIECE)?;
     let (mut left, each) = (u64::MAX, bulk.key_update_every.map(|packets| u64::from(packets) * A_PACKET));
     while let Some(piece) = {
-        let _application = cost::work(Work::Application);
+        let _application = cost::work(WorkKind::Application);
         pieces.next()
     } {
         let piece = piece?;
@@ -412,7 +412,7 @@ async fn connect(
 async fn receive(mut stream: ReceiveStream, note: &impl Fn(u64)) -> Result<(u64, Checksum), QuicError> {
     let (mut hasher, mut bytes) = (Sha256::new(), 0);
     while let Some(data) = stream.receive(PIECE).await? {
-        let _application = cost::work(Work::Application);
+        let _application = cost::work(WorkKind::Application);
         hasher.update(&data);
         bytes += data.len() as u64;
         note(data.len() as u64);

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use core::fmt;
 use futures_util::future::{join_all, try_join};
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
-use nic_sim::wire::impairment::{Loss, Reorder, Reordering};
+use nic_sim::wire::impairment::{RandomLoss, Reorder, Reordering};
 use nic_sim::wire::{Impairment, LinkConfig, Share};
 use nic_sim::{NicConfig, TransmitResync};
 use offload_api::{ResyncMode, TlsKey, TlsSuite, TlsVersion};
-use offload_base::cost::{self, Meter, Work};
+use offload_base::cost::{self, CpuMeter, WorkKind};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Rng, Seed};
 use offload_bench_tls::connection::Mode;
@@ -115,7 +115,7 @@ impl Recovery {
     /// # Panics
     /// If the share is none.
     pub fn run(self) -> io::Result<RecoveryRun> {
-        let meter = Meter::new();
+        let meter = CpuMeter::new();
         let mut nic = self.nic.clone();
         nic.engines.tls.resync = self.resync;
         nic.engines = nic.engines.with_transmit_resync(self.transmit_resync);
@@ -180,7 +180,7 @@ impl Recovery {
     fn impairment(&self) -> Box<dyn Impairment> {
         let share = Share::new(self.share).expect("a share is from 0 to 1");
         match self.trouble {
-            Trouble::Loss => Box::new(Loss::new(share, self.seed.stream("loss"))),
+            Trouble::Loss => Box::new(RandomLoss::new(share, self.seed.stream("loss"))),
             Trouble::Reordering => {
                 Box::new(Reordering::new(Reorder { share, hold: HOLD }, self.seed.stream("reordering")))
             }
@@ -352,7 +352,7 @@ async fn receive(run: Arc<Recovery>, host: BedHost, server: BedHost, number: u64
     let (mut left, mut equal) = (run.records * RECORD as u64, true);
     while left > 0 {
         let chunk = stream.next_chunk().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let _application = cost::work(Work::Application);
+        let _application = cost::work(WorkKind::Application);
         equal &= chunk.iter().all(|byte| *byte == number as u8);
         run.observers.arrived(chunk.len() as u64);
         left = left.checked_sub(chunk.len() as u64).ok_or(io::ErrorKind::InvalidData)?;

@@ -13,7 +13,7 @@ use nic_sim::NicConfig;
 use nic_sim::switch::TunnelKind;
 use nic_sim::wire::LinkConfig;
 use offload_api::EspSuite;
-use offload_base::cost::{self, Domain, Meter, Work};
+use offload_base::cost::{self, CpuMeter, Domain, WorkKind};
 use offload_base::{Instant, Seed};
 use offload_bench_tls::choices;
 use offload_bench_tls::connection::{Connection, tcp};
@@ -166,7 +166,7 @@ impl Vms {
             let text = "there are 1 to 256 virtual machines, an SA at least, and a byte for each of them";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let meter = Meter::new();
+        let meter = CpuMeter::new();
         let overlay = self.overlay();
         let builder = overlay.hosts(Testbed::builder(self.seed).meter(&meter));
         let builder = builder.wire(overlay.left(), overlay.right(), self.link.clone());
@@ -237,7 +237,7 @@ impl Vms {
     }
 
     /// Connects all pairs, and then has all of them send.
-    async fn transfer(&self, pairs: Vec<(BedHost, BedHost)>, meter: Meter) -> io::Result<Moved> {
+    async fn transfer(&self, pairs: Vec<(BedHost, BedHost)>, meter: CpuMeter) -> io::Result<Moved> {
         let mut message = BytesMut::zeroed(MESSAGE_BYTES);
         self.seed.stream("message").fill(&mut message);
         let message = message.freeze();
@@ -299,7 +299,7 @@ async fn receive(
 ) -> io::Result<(u64, bool, Instant)> {
     let (mut bytes, mut equal, mut ended) = (0, true, host.now());
     while let Some(chunk) = connection.receive().await? {
-        let _application = cost::work(Work::Application);
+        let _application = cost::work(WorkKind::Application);
         equal &= continues(&message, bytes, &chunk);
         bytes += chunk.len() as u64;
         observers.arrived(chunk.len() as u64);

@@ -7,7 +7,7 @@ use core::task::Waker;
 use core::time::Duration;
 use offload_base::Instant;
 use offload_base::time::earliest;
-use offload_formats::{Headers, Kind};
+use offload_formats::{HeaderKind, Headers};
 use offload_wire::Port;
 use offload_wire::frame::Frame;
 use std::collections::{HashMap, VecDeque};
@@ -68,7 +68,7 @@ impl InlineWork {
     /// ```
     pub fn of_esp(frame: &[u8]) -> Option<InlineWork> {
         let headers = Headers::parse(frame);
-        let esp = frame.get(headers.find(Kind::Esp)?..headers.end())?;
+        let esp = frame.get(headers.find(HeaderKind::Esp)?..headers.end())?;
         let bytes = esp.len().checked_sub(offload_formats::esp::HEADER_BYTES)?;
         let flow = offload_formats::esp::parse(esp)?.spi.into();
         Some(InlineWork { chain: 0, flow, bytes: u32::try_from(bytes).ok()? })

@@ -7,7 +7,7 @@ use offload_api::{
     Slots, Spec, Way,
 };
 use offload_jobs::{TRANSFORM, TransformCapabilities, perform};
-use offload_transforms::{Aead, Hash, Order, Session, Transform};
+use offload_transforms::{Aead, HmacHash, MacOrder, Session, Transform};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -152,11 +152,11 @@ fn suite_of(transform: &Transform) -> Option<Suite> {
         Transform::Aead { aead: Aead::Aes128Gcm, .. } => Some(Suite::Aes128Gcm),
         Transform::Aead { aead: Aead::Aes256Gcm, .. } => Some(Suite::Aes256Gcm),
         Transform::Aead { aead: Aead::ChaCha20Poly1305, .. } => Some(Suite::ChaCha20Poly1305),
-        Transform::CbcHmac { order, hash: Hash::Sha1, cipher_key, .. } => match (order, cipher_key.bytes().len()) {
-            (Order::MacThenEncrypt, 16) => Some(Suite::Aes128CbcSha),
-            (Order::MacThenEncrypt, _) => Some(Suite::Aes256CbcSha),
-            (Order::EncryptThenMac, 16) => Some(Suite::Aes128CbcShaEtm),
-            (Order::EncryptThenMac, _) => Some(Suite::Aes256CbcShaEtm),
+        Transform::CbcHmac { order, hash: HmacHash::Sha1, cipher_key, .. } => match (order, cipher_key.bytes().len()) {
+            (MacOrder::MacThenEncrypt, 16) => Some(Suite::Aes128CbcSha),
+            (MacOrder::MacThenEncrypt, _) => Some(Suite::Aes256CbcSha),
+            (MacOrder::EncryptThenMac, 16) => Some(Suite::Aes128CbcShaEtm),
+            (MacOrder::EncryptThenMac, _) => Some(Suite::Aes256CbcShaEtm),
             _ => None,
         },
         _ => None,

@@ -5,7 +5,7 @@ use crate::{Graph, Service, Step};
 use bytes::{Bytes, BytesMut};
 use cellular_crypto::{Algorithm, Iv, Key, TagLen};
 use core::fmt;
-use offload_transforms::{Hash, Order, Parameters, Secret, Session, Transform, Way};
+use offload_transforms::{HmacHash, MacOrder, Parameters, Secret, Session, Transform, Way};
 
 /// A cipher that services make.
 ///
@@ -302,11 +302,11 @@ impl Cipher {
             Suite::ChaCha20Poly1305 => Inner::ChaCha(keys.cipher.clone()),
             Suite::Aes128CbcSha | Suite::Aes256CbcSha | Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => {
                 let order = match suite {
-                    Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => Order::EncryptThenMac,
-                    _ => Order::MacThenEncrypt,
+                    Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => MacOrder::EncryptThenMac,
+                    _ => MacOrder::MacThenEncrypt,
                 };
                 let (cipher_key, mac_key) = (keys.cipher.clone(), keys.mac.clone());
-                let transform = Transform::CbcHmac { order, hash: Hash::Sha1, cipher_key, mac_key };
+                let transform = Transform::CbcHmac { order, hash: HmacHash::Sha1, cipher_key, mac_key };
                 Inner::Cbc(Session::new(&transform).map_err(|_| wrong)?)
             }
             Suite::Nea(2) => Inner::Ctr(aes(key)?),

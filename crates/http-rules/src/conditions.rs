@@ -1,7 +1,7 @@
 //! Preconditions of requests (RFC 9110 section 13).
 
 use crate::date;
-use crate::tag::{Comparison, TagField};
+use crate::tag::{TagComparison, TagField};
 use crate::version::FileVersion;
 use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
@@ -11,13 +11,13 @@ use std::time::SystemTime;
 ///
 /// ```
 /// use http_rules::http::{HeaderMap, Method};
-/// use http_rules::{Current, Preconditions, Unmet};
+/// use http_rules::{CurrentState, Preconditions, UnmetPrecondition};
 ///
 /// let mut fields = HeaderMap::new();
 /// fields.insert("if-none-match", "*".parse()?);
-/// let preconditions = Preconditions::of(&Method::PUT, &fields);
-/// assert_eq!(preconditions.evaluate(Current::Absent), Ok(()));
-/// assert_eq!(preconditions.evaluate(Current::Unversioned), Err(Unmet::Failed));
+/// let preconditions = Preconditions::from_fields(&Method::PUT, &fields);
+/// assert_eq!(preconditions.evaluate(CurrentState::Absent), Ok(()));
+/// assert_eq!(preconditions.evaluate(CurrentState::Unversioned), Err(UnmetPrecondition::Failed));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -30,7 +30,7 @@ pub struct Preconditions {
 
 /// The present state of a request's target.
 #[derive(Clone, Copy, Debug)]
-pub enum Current<'a> {
+pub enum CurrentState<'a> {
     /// No file has the name.
     Absent,
     /// The name belongs to something without tag and date, such as a folder.
@@ -41,7 +41,7 @@ pub enum Current<'a> {
 
 /// The reason that preconditions are not met, and thereby the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unmet {
+pub enum UnmetPrecondition {
     /// The client's copy of the file is fresh: 304.
     #[error("the client's copy of the file is up to date")]
     NotModified,
@@ -53,20 +53,20 @@ pub enum Unmet {
     Malformed,
 }
 
-impl Unmet {
+impl UnmetPrecondition {
     /// Returns the status of the answer.
     pub fn status(self) -> StatusCode {
         match self {
-            Unmet::NotModified => StatusCode::NOT_MODIFIED,
-            Unmet::Failed => StatusCode::PRECONDITION_FAILED,
-            Unmet::Malformed => StatusCode::BAD_REQUEST,
+            UnmetPrecondition::NotModified => StatusCode::NOT_MODIFIED,
+            UnmetPrecondition::Failed => StatusCode::PRECONDITION_FAILED,
+            UnmetPrecondition::Malformed => StatusCode::BAD_REQUEST,
         }
     }
 }
 
 impl Preconditions {
     /// Takes the preconditions out of a request's fields.
-    pub fn of(method: &Method, fields: &HeaderMap) -> Preconditions {
+    pub fn from_fields(method: &Method, fields: &HeaderMap) -> Preconditions {
         let mut own = HeaderMap::new();
         for name in [IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE] {
             for value in fields.get_all(&name) {
@@ -90,48 +90,48 @@ impl Preconditions {
 
     /// Tests whether the preconditions allow nothing but a new file, so that a file system can make sure of it.
     pub fn is_for_new_file(&self) -> bool {
-        self.tags(&IF_NONE_MATCH, None, Comparison::Weak) == Some(TagField::Any)
+        self.tags(&IF_NONE_MATCH, None, TagComparison::Weak) == Some(TagField::Any)
     }
 
     /// Evaluates the preconditions in the order of RFC 9110 section 13.2.2.
     ///
     /// # Errors
     /// If one of them is not met.
-    pub fn evaluate(&self, current: Current<'_>) -> Result<(), Unmet> {
+    pub fn evaluate(&self, current: CurrentState<'_>) -> Result<(), UnmetPrecondition> {
         if self.is_empty() {
             return Ok(());
         }
         // Something without a version has neither tag nor date, so only `*` can match it.
-        let version = if let Current::Version(version) = current { Some(version) } else { None };
+        let version = if let CurrentState::Version(version) = current { Some(version) } else { None };
         let tag = version.map(FileVersion::entity_tag);
-        let is_present = !matches!(current, Current::Absent);
+        let is_present = !matches!(current, CurrentState::Absent);
         let modified = version.map(|version| date::seconds(version.modified));
-        match self.tags(&IF_MATCH, tag.as_ref(), Comparison::Strong) {
+        match self.tags(&IF_MATCH, tag.as_ref(), TagComparison::Strong) {
             Some(TagField::Any) if is_present => {}
             Some(TagField::List { has: true }) => {}
             // 13.1.1: a field that cannot be read matches nothing.
-            Some(_) => return Err(Unmet::Failed),
+            Some(_) => return Err(UnmetPrecondition::Failed),
             None => {
                 // 13.1.4: ignored without a date of modification.
                 if let (Some(date), Some(modified)) = (self.date(&IF_UNMODIFIED_SINCE), modified)
                     && modified > date::seconds(date)
                 {
-                    return Err(Unmet::Failed);
+                    return Err(UnmetPrecondition::Failed);
                 }
             }
         }
-        let unmet = if self.is_read { Unmet::NotModified } else { Unmet::Failed };
-        match self.tags(&IF_NONE_MATCH, tag.as_ref(), Comparison::Weak) {
+        let unmet = if self.is_read { UnmetPrecondition::NotModified } else { UnmetPrecondition::Failed };
+        match self.tags(&IF_NONE_MATCH, tag.as_ref(), TagComparison::Weak) {
             Some(TagField::Any) if is_present => Err(unmet),
             Some(TagField::List { has: true }) => Err(unmet),
             // Ignoring the field is harmless for a read, but a write could overwrite a version that the client wants to
             // keep.
-            Some(TagField::Malformed) if !self.is_read => Err(Unmet::Malformed),
+            Some(TagField::Malformed) if !self.is_read => Err(UnmetPrecondition::Malformed),
             Some(_) => Ok(()),
             None => match (self.date(&IF_MODIFIED_SINCE), modified) {
                 // 13.1.3: for GET and HEAD only.
                 (Some(date), Some(modified)) if self.is_read && modified <= date::seconds(date) => {
-                    Err(Unmet::NotModified)
+                    Err(UnmetPrecondition::NotModified)
                 }
                 _ => Ok(()),
             },
@@ -139,7 +139,12 @@ impl Preconditions {
     }
 
     /// Reads a field of tags. Returns `None` if the request does not have the field.
-    fn tags(&self, name: &HeaderName, present: Option<&crate::EntityTag>, comparison: Comparison) -> Option<TagField> {
+    fn tags(
+        &self,
+        name: &HeaderName,
+        present: Option<&crate::EntityTag>,
+        comparison: TagComparison,
+    ) -> Option<TagField> {
         let mut lines = self.fields.get_all(name).iter().peekable();
         lines.peek()?;
         Some(TagField::read(lines, present, comparison))
@@ -172,7 +177,7 @@ mod tests {
 
     /// Evaluates for each kind of method and each state of the target. Returns 0 if all preconditions are met, or else
     /// the status.
-    fn statuses(lines: &[(&str, &str)], state: Current<'_>) -> Vec<u16> {
+    fn statuses(lines: &[(&str, &str)], state: CurrentState<'_>) -> Vec<u16> {
         let mut fields = HeaderMap::new();
         let tag = version().entity_tag().to_string();
         for (name, value) in lines {
@@ -180,7 +185,7 @@ mod tests {
         }
         let methods = ["GET", "HEAD", "PUT", "POST", "DELETE", "COPY", "PATCH"];
         let evaluated = methods.map(|method| {
-            let preconditions = Preconditions::of(&method.parse().unwrap(), &fields);
+            let preconditions = Preconditions::from_fields(&method.parse().unwrap(), &fields);
             preconditions.evaluate(state).map_or_else(|unmet| unmet.status().as_u16(), |()| 0)
         });
         assert!(evaluated[0] == evaluated[1] && evaluated[2..].iter().all(|status| *status == evaluated[2]));
@@ -196,10 +201,10 @@ mod tests {
         let met = [0, 0];
         let failed = [412, 412];
         let fresh = [304, 412];
-        type Line<'a> = (&'a [(&'a str, &'a str)], [u16; 2], [u16; 2], [u16; 2]);
+        type PreconditionRow<'a> = (&'a [(&'a str, &'a str)], [u16; 2], [u16; 2], [u16; 2]);
         let (if_match, if_none) = ("if-match", "if-none-match");
         let (since, unmodified) = ("if-modified-since", "if-unmodified-since");
-        let table: &[Line<'_>] = &[
+        let table: &[PreconditionRow<'_>] = &[
             (&[], met, met, met),
             (&[("x-other", "TAG")], met, met, met),
             // 13.1.1.
@@ -252,20 +257,22 @@ mod tests {
         ];
         let version = version();
         for (fields, file, folder, nothing) in table {
-            for (state, expected) in
-                [(Current::Version(&version), file), (Current::Unversioned, folder), (Current::Absent, nothing)]
-            {
+            for (state, expected) in [
+                (CurrentState::Version(&version), file),
+                (CurrentState::Unversioned, folder),
+                (CurrentState::Absent, nothing),
+            ] {
                 assert_eq!(statuses(fields, state), expected, "{fields:?}, {state:?}");
             }
         }
     }
 
     #[test]
-    fn star_of_if_none_match_asks_for_a_new_file() {
+    fn if_none_match_star_requires_a_new_file() {
         for (value, expected) in [("*", true), (" * ", true), ("\"x\"", false), ("*, \"x\"", false)] {
             let mut fields = HeaderMap::new();
             fields.insert(IF_NONE_MATCH, value.parse().unwrap());
-            assert_eq!(Preconditions::of(&Method::PUT, &fields).is_for_new_file(), expected, "{value}");
+            assert_eq!(Preconditions::from_fields(&Method::PUT, &fields).is_for_new_file(), expected, "{value}");
         }
         assert!(!Preconditions::default().is_for_new_file());
         assert!(Preconditions::default().for_new_file().is_for_new_file());
@@ -273,18 +280,18 @@ mod tests {
 
     /// Times before and after 1970, and far away.
     #[test]
-    fn old_and_late_times_are_compared() {
+    fn times_before_1970_and_far_ahead_are_compared() {
         for modified in [-315_619_200_i64, 300_000_000_000] {
             let modified = FileVersion::change_time(modified, 0);
             let version = FileVersion { modified, ..version() };
             let evaluate = |name: HeaderName| {
                 let mut fields = HeaderMap::new();
                 fields.insert(name, "Fri, 01 Jan 1960 00:00:00 GMT".parse().unwrap());
-                Preconditions::of(&Method::GET, &fields).evaluate(Current::Version(&version))
+                Preconditions::from_fields(&Method::GET, &fields).evaluate(CurrentState::Version(&version))
             };
             let is_old = modified < SystemTime::UNIX_EPOCH;
-            assert_eq!(evaluate(IF_MODIFIED_SINCE), if is_old { Err(Unmet::NotModified) } else { Ok(()) });
-            assert_eq!(evaluate(IF_UNMODIFIED_SINCE), if is_old { Ok(()) } else { Err(Unmet::Failed) });
+            assert_eq!(evaluate(IF_MODIFIED_SINCE), if is_old { Err(UnmetPrecondition::NotModified) } else { Ok(()) });
+            assert_eq!(evaluate(IF_UNMODIFIED_SINCE), if is_old { Ok(()) } else { Err(UnmetPrecondition::Failed) });
         }
     }
 }

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_formats_are_one_time() {
+    fn three_formats_parse_to_the_same_time() {
         for date in ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"] {
             assert_eq!(parse(date).map(seconds), Some(784_111_777), "{date}");
             assert_eq!(parse(&date.replace("Sun", "Mon")).map(seconds), Some(784_111_777), "{date}");
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_panics() {
+    fn any_time_is_formatted_without_panic() {
         for seconds in [
             -1,
             -(1 << 40),

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_http3_does_not_have_are_malformed() {
+    fn http1_connection_fields_are_malformed() {
         for (lines, expected) in [
             (&[("connection", "close")][..], Err(MalformedRequest::ConnectionField)),
             (&[("connection", "")], Err(MalformedRequest::ConnectionField)),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_paths_of_a_host() {
+    fn targets_need_a_path_and_a_valid_host() {
         for (method, target, expected) in [
             ("GET", "https://a/", Ok(None)),
             ("GET", "https://[::1]:80/a", Ok(None)),

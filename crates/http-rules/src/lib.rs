@@ -9,7 +9,7 @@
 //! ```text
 //! request > check_target or http3::check_head > reply (GET, HEAD), Preconditions::evaluate (writes)
 //! ```
-//! No function reads a clock or a file. [`FileVersion::of`] reads metadata that the caller provides.
+//! No function reads a clock or a file. [`FileVersion::from_metadata`] reads metadata that the caller provides.
 
 #![forbid(unsafe_code)]
 
@@ -22,10 +22,10 @@ mod tag;
 mod target;
 mod version;
 
-pub use conditions::{Current, Preconditions, Unmet};
+pub use conditions::{CurrentState, Preconditions, UnmetPrecondition};
 /// Crate `http`, re-exported for its types in this interface.
 pub use http;
-pub use reply::{Reply, reply};
+pub use reply::{FileReply, reply};
 pub use tag::EntityTag;
 pub use target::{BadTarget, check_target};
 pub use version::FileVersion;

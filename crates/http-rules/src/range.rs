@@ -4,7 +4,7 @@ use core::ops::Range;
 
 /// The part of a file that a `Range` field selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Selected {
+pub enum SelectedRange {
     /// The whole file, because the field is malformed, has an unknown unit, or lists several ranges.
     Whole,
     /// A part of the file.
@@ -16,18 +16,18 @@ pub enum Selected {
 /// Reads a `Range` field for a file of `length` bytes. A field with several ranges is ignored, as section 14.2 allows.
 ///
 /// ```
-/// use http_rules::range::{Selected, select};
+/// use http_rules::range::{SelectedRange, select};
 ///
-/// assert_eq!(select("bytes=10-19", 15), Selected::Part(10..15));
-/// assert_eq!(select("bytes=-4", 15), Selected::Part(11..15));
-/// assert_eq!(select("bytes=15-", 15), Selected::Nothing);
-/// assert_eq!(select("bytes=0-1,3-4", 15), Selected::Whole);
+/// assert_eq!(select("bytes=10-19", 15), SelectedRange::Part(10..15));
+/// assert_eq!(select("bytes=-4", 15), SelectedRange::Part(11..15));
+/// assert_eq!(select("bytes=15-", 15), SelectedRange::Nothing);
+/// assert_eq!(select("bytes=0-1,3-4", 15), SelectedRange::Whole);
 /// ```
-pub fn select(header: &str, length: u64) -> Selected {
+pub fn select(header: &str, length: u64) -> SelectedRange {
     let mut ranges = ranges(header);
     match (ranges.next(), ranges.next()) {
         (Some(range), None) => select_one(range, length),
-        _ => Selected::Whole,
+        _ => SelectedRange::Whole,
     }
 }
 
@@ -39,18 +39,18 @@ fn ranges(header: &str) -> impl Iterator<Item = &str> {
     ranges.split(',').map(|range| range.trim_matches([' ', '\t'])).filter(|range| !range.is_empty())
 }
 
-fn select_one(range: &str, length: u64) -> Selected {
-    let Some((first, last)) = range.split_once('-') else { return Selected::Whole };
+fn select_one(range: &str, length: u64) -> SelectedRange {
+    let Some((first, last)) = range.split_once('-') else { return SelectedRange::Whole };
     let range = match (number(first), number(last)) {
         (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),
         (Some(first), None) if last.is_empty() => first..length,
         // A suffix: the last bytes of the file, or all of a shorter file (section 14.1.2). An empty file has no last
         // bytes, and a 206 cannot express an empty range.
-        (None, Some(1..)) if first.is_empty() && length == 0 => return Selected::Whole,
+        (None, Some(1..)) if first.is_empty() && length == 0 => return SelectedRange::Whole,
         (None, Some(count)) if first.is_empty() => length.saturating_sub(count)..length,
-        _ => return Selected::Whole,
+        _ => return SelectedRange::Whole,
     };
-    if range.start >= range.end { Selected::Nothing } else { Selected::Part(range) }
+    if range.start >= range.end { SelectedRange::Nothing } else { SelectedRange::Part(range) }
 }
 
 /// Tests whether a field requests bytes in the form of RFC 9110 section 14.1, possibly several ranges.
@@ -63,7 +63,7 @@ fn select_one(range: &str, length: u64) -> Selected {
 /// ```
 pub fn is_range(header: &str) -> bool {
     let mut all = ranges(header).peekable();
-    all.peek().is_some() && all.all(|range| select_one(range, u64::MAX) != Selected::Whole)
+    all.peek().is_some() && all.all(|range| select_one(range, u64::MAX) != SelectedRange::Whole)
 }
 
 /// The `Content-Range` of a message.
@@ -89,7 +89,7 @@ impl core::str::FromStr for ContentRange {
     fn from_str(text: &str) -> Result<ContentRange, String> {
         let wrong = || "Content-Range is written `bytes FIRST-LAST/SIZE`, with the size in digits".to_owned();
         let (bytes, size) = text.strip_prefix("bytes ").and_then(|rest| rest.split_once('/')).ok_or_else(wrong)?;
-        let exact = |text: &str| number(text).filter(|number| *number < MOST_BYTES);
+        let exact = |text: &str| number(text).filter(|number| *number < MAX_FILE_BYTES);
         let size = exact(size).ok_or_else(wrong)?;
         if bytes == "*" {
             return Ok(ContentRange { bytes: None, size });
@@ -111,7 +111,7 @@ fn number(text: &str) -> Option<u64> {
 }
 
 /// Upper bound for the size of a file, so that the sum of two offsets never overflows.
-pub const MOST_BYTES: u64 = 1 << 62;
+pub const MAX_FILE_BYTES: u64 = 1 << 62;
 
 #[cfg(test)]
 mod tests {
@@ -120,39 +120,39 @@ mod tests {
     #[test]
     fn every_form_of_a_range_is_read() {
         let cases = [
-            ("bytes=0-0", Selected::Part(0..1)),
-            ("bytes=0-", Selected::Part(0..100)),
-            ("bytes=99-99", Selected::Part(99..100)),
-            ("bytes=99-99999999999999999999999", Selected::Part(99..100)),
-            ("bytes=-1", Selected::Part(99..100)),
-            ("bytes=-1000", Selected::Part(0..100)),
-            ("bytes=-0", Selected::Nothing),
-            ("bytes=100-", Selected::Nothing),
-            ("bytes=100-200", Selected::Nothing),
-            ("bytes=5-4", Selected::Whole),
-            ("bytes=-", Selected::Whole),
-            ("bytes=a-b", Selected::Whole),
-            ("bytes=+1-2", Selected::Whole),
-            ("bytes=1-2,4-5", Selected::Whole),
-            ("Bytes=0-0", Selected::Part(0..1)),
-            ("bytes= 0-0 ", Selected::Part(0..1)),
-            ("bytes=,0-0,", Selected::Part(0..1)),
-            ("bytes=0 - 0", Selected::Whole),
-            ("bytes =0-0", Selected::Whole),
-            ("bytes=", Selected::Whole),
-            ("bytes=,", Selected::Whole),
-            ("bytes=18446744073709551615-", Selected::Nothing),
-            ("bytes=-18446744073709551616", Selected::Part(0..100)),
-            ("lines=1-2", Selected::Whole),
-            ("", Selected::Whole),
+            ("bytes=0-0", SelectedRange::Part(0..1)),
+            ("bytes=0-", SelectedRange::Part(0..100)),
+            ("bytes=99-99", SelectedRange::Part(99..100)),
+            ("bytes=99-99999999999999999999999", SelectedRange::Part(99..100)),
+            ("bytes=-1", SelectedRange::Part(99..100)),
+            ("bytes=-1000", SelectedRange::Part(0..100)),
+            ("bytes=-0", SelectedRange::Nothing),
+            ("bytes=100-", SelectedRange::Nothing),
+            ("bytes=100-200", SelectedRange::Nothing),
+            ("bytes=5-4", SelectedRange::Whole),
+            ("bytes=-", SelectedRange::Whole),
+            ("bytes=a-b", SelectedRange::Whole),
+            ("bytes=+1-2", SelectedRange::Whole),
+            ("bytes=1-2,4-5", SelectedRange::Whole),
+            ("Bytes=0-0", SelectedRange::Part(0..1)),
+            ("bytes= 0-0 ", SelectedRange::Part(0..1)),
+            ("bytes=,0-0,", SelectedRange::Part(0..1)),
+            ("bytes=0 - 0", SelectedRange::Whole),
+            ("bytes =0-0", SelectedRange::Whole),
+            ("bytes=", SelectedRange::Whole),
+            ("bytes=,", SelectedRange::Whole),
+            ("bytes=18446744073709551615-", SelectedRange::Nothing),
+            ("bytes=-18446744073709551616", SelectedRange::Part(0..100)),
+            ("lines=1-2", SelectedRange::Whole),
+            ("", SelectedRange::Whole),
         ];
         for (header, expected) in cases {
-            let is_one = expected != Selected::Whole || header == "bytes=1-2,4-5";
+            let is_one = expected != SelectedRange::Whole || header == "bytes=1-2,4-5";
             assert_eq!(is_range(header), is_one, "{header}");
             assert_eq!(select(header, 100), expected, "{header}");
         }
-        assert_eq!((select("bytes=0-", 0), select("bytes=-0", 0)), (Selected::Nothing, Selected::Nothing));
-        assert_eq!(select("bytes=-5", 0), Selected::Whole);
+        assert_eq!((select("bytes=0-", 0), select("bytes=-0", 0)), (SelectedRange::Nothing, SelectedRange::Nothing));
+        assert_eq!(select("bytes=-5", 0), SelectedRange::Whole);
     }
 
     #[test]

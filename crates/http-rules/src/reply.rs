@@ -1,9 +1,9 @@
 //! Answers to GET and HEAD of a file.
 
-use crate::conditions::{Current, Preconditions, Unmet, single};
+use crate::conditions::{CurrentState, Preconditions, UnmetPrecondition, single};
 use crate::date;
-use crate::range::{Selected, select};
-use crate::tag::{Comparison, TagField};
+use crate::range::{SelectedRange, select};
+use crate::tag::{TagComparison, TagField};
 use crate::version::FileVersion;
 use core::ops::Range;
 use http::header::{ACCEPT_RANGES, CONTENT_RANGE, ETAG, IF_RANGE, LAST_MODIFIED, RANGE};
@@ -14,7 +14,7 @@ use std::time::SystemTime;
 ///
 /// See [`reply`] for an example.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct FileReply {
     /// Status of the answer: 200, 206, 304, 400, 412 or 416.
     pub status: StatusCode,
     /// Bytes of the file to send. Empty unless the status is 200 or 206.
@@ -42,40 +42,40 @@ pub struct Reply {
 /// assert_eq!((head.status, head.range), (StatusCode::OK, 0..100));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub fn reply(method: &Method, asked: &HeaderMap, version: &FileVersion, now: SystemTime) -> Reply {
+pub fn reply(method: &Method, asked: &HeaderMap, version: &FileVersion, now: SystemTime) -> FileReply {
     let mut fields = HeaderMap::new();
     fields.insert(ETAG, version.entity_tag().to_value());
     // RFC 9110 15.4.5: a 304 has the fields that a 200 would have.
     if let Some(date) = version.last_modified(now) {
         fields.insert(LAST_MODIFIED, date);
     }
-    if let Err(unmet) = Preconditions::of(method, asked).evaluate(Current::Version(version)) {
-        if unmet != Unmet::NotModified {
+    if let Err(unmet) = Preconditions::from_fields(method, asked).evaluate(CurrentState::Version(version)) {
+        if unmet != UnmetPrecondition::NotModified {
             fields.remove(LAST_MODIFIED);
         }
-        return Reply { status: unmet.status(), range: 0..0, fields };
+        return FileReply { status: unmet.status(), range: 0..0, fields };
     }
     fields.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     let size = version.size;
     match selected(method, asked, version, now) {
-        Selected::Whole => Reply { status: StatusCode::OK, range: 0..size, fields },
-        Selected::Part(range) => {
+        SelectedRange::Whole => FileReply { status: StatusCode::OK, range: 0..size, fields },
+        SelectedRange::Part(range) => {
             fields.insert(CONTENT_RANGE, ascii(format!("bytes {}-{}/{size}", range.start, range.end - 1)));
-            Reply { status: StatusCode::PARTIAL_CONTENT, range, fields }
+            FileReply { status: StatusCode::PARTIAL_CONTENT, range, fields }
         }
-        Selected::Nothing => {
+        SelectedRange::Nothing => {
             fields.insert(CONTENT_RANGE, ascii(format!("bytes */{size}")));
-            Reply { status: StatusCode::RANGE_NOT_SATISFIABLE, range: 0..0, fields }
+            FileReply { status: StatusCode::RANGE_NOT_SATISFIABLE, range: 0..0, fields }
         }
     }
 }
 
-fn selected(method: &Method, asked: &HeaderMap, version: &FileVersion, now: SystemTime) -> Selected {
+fn selected(method: &Method, asked: &HeaderMap, version: &FileVersion, now: SystemTime) -> SelectedRange {
     // RFC 9110 14.2: a range is only defined for GET, and two `Range` fields are malformed.
     let range = if *method == Method::GET { single(asked, &RANGE) } else { None };
     match range {
         Some(range) if is_same(asked, version, now) => select(range, version.size),
-        _ => Selected::Whole,
+        _ => SelectedRange::Whole,
     }
 }
 
@@ -91,7 +91,7 @@ fn is_same(asked: &HeaderMap, version: &FileVersion, now: SystemTime) -> bool {
         None if known.contains(',') => false,
         None => {
             let tag = version.entity_tag();
-            let field = TagField::read(asked.get_all(IF_RANGE).iter(), Some(&tag), Comparison::Strong);
+            let field = TagField::read(asked.get_all(IF_RANGE).iter(), Some(&tag), TagComparison::Strong);
             field == TagField::List { has: true }
         }
     }
@@ -111,7 +111,7 @@ mod tests {
         FileVersion { inode: 1, size: 100, modified, changed: modified }
     }
 
-    fn answer(method: &Method, lines: &[(&str, &str)], version: &FileVersion, now: i64) -> Reply {
+    fn answer(method: &Method, lines: &[(&str, &str)], version: &FileVersion, now: i64) -> FileReply {
         let mut asked = HeaderMap::new();
         let tag = version.entity_tag().to_string();
         for (name, value) in lines {
@@ -124,11 +124,11 @@ mod tests {
     const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
     #[test]
-    fn range_is_given_if_if_range_fits_the_version() {
+    fn range_is_served_if_if_range_matches() {
         let part = (206, 10..20);
         let whole = (200, 0..100);
-        type Row<'a> = (&'a [(&'a str, &'a str)], (u16, Range<u64>));
-        let table: &[Row<'_>] = &[
+        type ReplyRow<'a> = (&'a [(&'a str, &'a str)], (u16, Range<u64>));
+        let table: &[ReplyRow<'_>] = &[
             (&[], whole.clone()),
             (&[("range", "bytes=10-19")], part.clone()),
             (&[("range", "bytes=10-19"), ("range", "bytes=10-19")], whole.clone()),
@@ -164,7 +164,7 @@ mod tests {
     /// A user may have set the date, and within the current second another write may follow, so the date does not
     /// identify a version.
     #[test]
-    fn a_weak_date_gives_no_range() {
+    fn weak_date_gives_no_range() {
         let lines = [("range", "bytes=10-19"), ("if-range", DATE)];
         let set = FileVersion { changed: FileVersion::change_time(NOW - 100, 0), ..version() };
         assert_eq!(answer(&Method::GET, &lines, &set, NOW).status, StatusCode::OK);

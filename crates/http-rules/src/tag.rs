@@ -42,7 +42,7 @@ impl fmt::Display for EntityTag {
 
 /// The comparison of two tags (RFC 9110 section 8.8.3.2).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Comparison {
+pub(crate) enum TagComparison {
     /// Strong comparison: a weak tag equals no tag.
     Strong,
     /// Weak comparison: weak tags count as strong ones.
@@ -65,7 +65,7 @@ impl TagField {
     pub(crate) fn read<'a>(
         lines: impl Iterator<Item = &'a HeaderValue>,
         present: Option<&EntityTag>,
-        comparison: Comparison,
+        comparison: TagComparison,
     ) -> TagField {
         let (mut stars, mut tags, mut has) = (0, 0, false);
         for line in lines {
@@ -87,7 +87,7 @@ impl TagField {
                     _ => {
                         let Some((is_weak, opaque, behind)) = next_tag(rest) else { return TagField::Malformed };
                         let is_equal = present.is_some_and(|present| present.opaque.as_bytes() == opaque);
-                        has |= is_equal && (comparison == Comparison::Weak || !is_weak);
+                        has |= is_equal && (comparison == TagComparison::Weak || !is_weak);
                         tags += 1;
                         rest = behind;
                     }
@@ -120,7 +120,7 @@ fn next_tag(text: &[u8]) -> Option<(bool, &[u8], &[u8])> {
 mod tests {
     use super::*;
 
-    fn read(lines: &[&str], comparison: Comparison) -> TagField {
+    fn read(lines: &[&str], comparison: TagComparison) -> TagField {
         let values: Vec<HeaderValue> = lines.iter().map(|line| line.parse().unwrap()).collect();
         TagField::read(values.iter(), Some(&EntityTag::strong("a")), comparison)
     }
@@ -156,12 +156,12 @@ mod tests {
             (&[","], TagField::Malformed, TagField::Malformed),
         ];
         for (lines, strong, weak) in cases {
-            assert_eq!(read(lines, Comparison::Strong), strong, "{lines:?}, strong");
-            assert_eq!(read(lines, Comparison::Weak), weak, "{lines:?}, weak");
+            assert_eq!(read(lines, TagComparison::Strong), strong, "{lines:?}, strong");
+            assert_eq!(read(lines, TagComparison::Weak), weak, "{lines:?}, weak");
         }
         // A tag may contain bytes beyond ASCII.
         let value = HeaderValue::from_bytes(b"\"\xe4\", \"a\"").unwrap();
-        assert_eq!(TagField::read([&value].into_iter(), Some(&EntityTag::strong("a")), Comparison::Strong), with);
-        assert_eq!(TagField::read([&value].into_iter(), None, Comparison::Weak), without);
+        assert_eq!(TagField::read([&value].into_iter(), Some(&EntityTag::strong("a")), TagComparison::Strong), with);
+        assert_eq!(TagField::read([&value].into_iter(), None, TagComparison::Weak), without);
     }
 }

@@ -35,7 +35,7 @@ pub struct FileVersion {
 impl FileVersion {
     /// Reads the version from a file's metadata.
     #[cfg(unix)]
-    pub fn of(metadata: &Metadata) -> FileVersion {
+    pub fn from_metadata(metadata: &Metadata) -> FileVersion {
         use std::os::unix::fs::MetadataExt;
         FileVersion {
             inode: metadata.ino(),
@@ -117,12 +117,12 @@ mod tests {
         let file = File::options().write(true).open(&path).unwrap();
         let long_ago = FileTimes::new().set_modified(at(1_000_000_000, 0));
         file.set_times(long_ago).unwrap();
-        let before = FileVersion::of(&file.metadata().unwrap());
+        let before = FileVersion::from_metadata(&file.metadata().unwrap());
         // The file system's clock has ticks of several milliseconds.
         loop {
             std::fs::write(&path, "two").unwrap();
             file.set_times(long_ago).unwrap();
-            let after = FileVersion::of(&file.metadata().unwrap());
+            let after = FileVersion::from_metadata(&file.metadata().unwrap());
             assert_eq!((before.inode, before.size, before.modified), (after.inode, after.size, after.modified));
             if before.changed != after.changed {
                 assert_ne!(before.entity_tag(), after.entity_tag());

@@ -18,7 +18,7 @@ use offload_api::{
 use offload_base::Instant;
 use offload_base::QuickHash;
 use offload_base::time::earliest;
-use offload_esp::{Cipher, Meter, Outer, ReplayWindow, SendNumber, UDP_ENCAPSULATION_PORT};
+use offload_esp::{EspCipher, LifetimeMeter, OuterHeaders, ReplayWindow, SendNumber, UDP_ENCAPSULATION_PORT};
 use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -43,9 +43,9 @@ pub struct Sa {
     /// As it was added.
     pub params: SaParams,
     /// Its key.
-    pub(crate) cipher: Cipher,
+    pub(crate) cipher: EspCipher,
     /// Its lifetime.
-    pub(crate) meter: Meter,
+    pub(crate) meter: LifetimeMeter,
     /// Its sequence numbers.
     pub(crate) sequence: Sequence,
     /// The largest packet that routers on its way let pass, if one of them said so.
@@ -123,10 +123,10 @@ impl Sa {
                 Sequence::Receive(ReplayWindow::new(params.replay_window, params.esn, params.last_number))
             }
         };
-        let cipher = Cipher::new(&params);
+        let cipher = EspCipher::new(&params);
         Sa {
             cipher,
-            meter: Meter::new(now, params.lifetime),
+            meter: LifetimeMeter::new(now, params.lifetime),
             sequence,
             path_mtu: None,
             quiet: None,
@@ -144,7 +144,7 @@ impl Sa {
 
     /// The largest packet of a family that it can carry in packets of `mtu` bytes.
     pub fn plain_mtu(&self, ipv6: bool, mtu: u16) -> u16 {
-        Outer::plain_mtu(&self.params, ipv6, usize::from(mtu)) as u16
+        OuterHeaders::plain_mtu(&self.params, ipv6, usize::from(mtu)) as u16
     }
 
     /// The largest of its own packets, where the device takes `mtu` bytes.

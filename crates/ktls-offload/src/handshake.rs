@@ -14,7 +14,7 @@ use core::fmt;
 use core::future::poll_fn;
 use offload_api::{SegmentStream, TlsKey, TlsSuite, TlsVersion, TxTag};
 use offload_base::Seq;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -387,7 +387,7 @@ impl<C: Connection> Handshake<C> {
 
     /// Has rustls do one thing.
     fn step(&mut self) -> Result<Step, rustls::Error> {
-        let _crypto = cost::work(Work::Crypto);
+        let _crypto = cost::work(WorkKind::Crypto);
         let UnbufferedStatus { discard, state, .. } = self.connection.process(&mut self.records.incoming);
         let step = match state {
             Ok(ConnectionState::EncodeTlsData(mut data)) => {
@@ -478,7 +478,7 @@ impl Records {
             let mut record = &self.incoming[known..];
             while !record.is_empty() {
                 acceptor.read_tls(&mut record).map_err(|_| HandshakeError::TooLong)?;
-                let _crypto = cost::work(Work::Crypto);
+                let _crypto = cost::work(WorkKind::Crypto);
                 if let Some(ended) = acceptor.accept().transpose() {
                     return Ok(ended);
                 }

@@ -8,7 +8,7 @@ use crate::keys::{RecordKey, TAG_LEN};
 use crate::record::HEADER_LEN;
 use bytes::{Bytes, BytesMut};
 use offload_api::{SealError, Sealer, Unit};
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use std::sync::Arc;
 
 /// The [`Sealer`] of one transmit key.
@@ -39,7 +39,7 @@ impl Sealer for RecordSealer {
         }
         let mut record = BytesMut::with_capacity(length);
         {
-            let _copy = cost::work(Work::Copy);
+            let _copy = cost::work(WorkKind::Copy);
             plain.iter().for_each(|piece| record.extend_from_slice(piece));
         }
         let (prefix, rest) = record.split_at_mut(format.prefix_len());
@@ -53,7 +53,7 @@ impl Sealer for RecordSealer {
         if !framed || !typed || tag != [0; TAG_LEN] {
             return Err(malformed);
         }
-        let _crypto = cost::work(Work::Crypto);
+        let _crypto = cost::work(WorkKind::Crypto);
         tag.copy_from_slice(&self.key.seal(number, prefix, body));
         Ok(record.freeze())
     }

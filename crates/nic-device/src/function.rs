@@ -15,7 +15,7 @@ use crate::queue_pair::{Arrived, QueuePair};
 use crate::stats::DeviceCounters;
 use bytes::Bytes;
 use core::task::Waker;
-use nic_engine::{Claim, EngineCounters};
+use nic_engine::{EgressClaim, EngineCounters};
 use nic_rings::config::NicConfig;
 use nic_rings::dma::DmaBytes;
 use nic_rings::rss::{Toeplitz, entry_of, first_queue};
@@ -24,7 +24,7 @@ use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
-use offload_formats::{Fragments, Headers};
+use offload_formats::{FragmentMemory, Headers};
 use offload_wire::frame::Frame;
 
 /// A function of a NIC, with its queue pairs.
@@ -41,7 +41,7 @@ pub struct Function {
     hash: Toeplitz,
     table: [u16; INDIRECTION_ENTRIES],
     /// Packets that engines open, and that come in fragments: the queue with the context.
-    fragments: Fragments<usize>,
+    fragments: FragmentMemory<usize>,
     /// The queue that is asked for a frame next.
     turn: usize,
     /// `None` with one queue, which keeps the time itself.
@@ -63,7 +63,7 @@ impl Function {
             port_free_at: Instant::ZERO,
             hash: Toeplitz::new(&config.rss_key),
             table: core::array::from_fn(|entry| first_queue(entry as u32, config.queues)),
-            fragments: Fragments::with_room_for(FRAGMENTED),
+            fragments: FragmentMemory::with_room_for(FRAGMENTED),
             pairs,
         }
     }
@@ -198,9 +198,9 @@ impl Function {
         let headers = Headers::parse(&frame);
         for pair in &mut self.pairs {
             match pair.claims(&frame, &headers) {
-                Claim::Nobody => {}
-                Claim::Context(sa) => return pair.wrap(now, sa, &frame).ok_or(Refused),
-                Claim::Unclear => return Err(Refused),
+                EgressClaim::Nobody => {}
+                EgressClaim::Context(sa) => return pair.wrap(now, sa, &frame).ok_or(Refused),
+                EgressClaim::Unclear => return Err(Refused),
             }
         }
         Ok((frame, now))
@@ -213,7 +213,7 @@ impl Function {
         }
         let following = self.queue_that_follows(frame, headers).or_else(|| self.queue_that_opens(frame, headers));
         following
-            .or_else(|| self.hash.of_frame(frame, headers).map(|hash| self.table[entry_of(hash)].into()))
+            .or_else(|| self.hash.hash_frame(frame, headers).map(|hash| self.table[entry_of(hash)].into()))
             .unwrap_or(0)
     }
 
@@ -244,7 +244,7 @@ impl Function {
         if opener.is_some() || !headers.is_fragment() {
             return opener;
         }
-        fragments.of_packet(frame, |packet, headers, _| {
+        fragments.look_up(frame, |packet, headers, _| {
             let engines = pairs[0].contexts.packet_engines();
             let mut keys = engines.filter_map(|(number, engine)| Some((number, engine.key_of_first(packet, headers)?)));
             keys.find_map(|(number, key)| pairs.iter().position(|queue| queue.opens(number, key)))

@@ -5,26 +5,25 @@
 //! device has confirmed the removal. A transmit context may instead go to a pool: the device erases the key and keeps
 //! the place, and the next flow's key is put there, in the order of the control ring, without waiting for a
 //! confirmation.
-//!
-//! Contexts of an engine with commands on the send ring are in `ordered`.
+//! The contexts of an engine with commands on the send ring are in `ordered`.
 
 use crate::ordered::is_ordered;
-use crate::recovery::Sending;
+use crate::recovery::TransmitPosition;
 use nic_rings::EngineDescription;
 use offload_api::{Direction, FlowKey, Handle, Slots};
 use offload_base::Seq;
 
 /// All contexts, by engine and place.
 #[derive(Debug)]
-pub(super) struct Contexts {
-    of_engines: Vec<OfEngine>,
+pub(super) struct ContextTable {
+    of_engines: Vec<EngineContexts>,
     /// Number of contexts that will be removed when their last descriptor is done.
     leaving: usize,
 }
 
 /// The contexts of one engine.
 #[derive(Debug)]
-struct OfEngine {
+struct EngineContexts {
     slots: Slots<Shadow>,
     /// Parked transmit contexts: places where the device keeps a context without a key.
     pool: Vec<Handle>,
@@ -38,14 +37,14 @@ pub(super) struct Shadow {
     pub(super) leaving: bool,
     /// Last answer of software: the position of the question, and the number of the unit that starts there, if any.
     pub(super) answer: Option<(Seq, Option<u64>)>,
-    sending: Sending,
+    sending: TransmitPosition,
     /// Number of posted descriptors that use the context and are not done.
     under_way: u32,
 }
 
 impl Shadow {
     pub(super) fn new(flow: Option<FlowKey>, direction: Direction) -> Shadow {
-        Shadow { flow, direction, leaving: false, answer: None, sending: Sending::default(), under_way: 0 }
+        Shadow { flow, direction, leaving: false, answer: None, sending: TransmitPosition::default(), under_way: 0 }
     }
 
     fn can_transmit(&self) -> bool {
@@ -53,14 +52,14 @@ impl Shadow {
     }
 }
 
-impl Contexts {
-    pub(super) fn new(engines: &[EngineDescription]) -> Contexts {
+impl ContextTable {
+    pub(super) fn new(engines: &[EngineDescription]) -> ContextTable {
         let of_engine = |engine: &EngineDescription| {
             // The places of such an engine are managed by `OrderedContexts`.
             let places = if is_ordered(engine) { 0 } else { engine.info.contexts };
-            OfEngine { slots: Slots::new(Handle::indices(engine.info.number, places)), pool: Vec::new() }
+            EngineContexts { slots: Slots::new(Handle::indices(engine.info.number, places)), pool: Vec::new() }
         };
-        Contexts { of_engines: engines.iter().map(of_engine).collect(), leaving: 0 }
+        ContextTable { of_engines: engines.iter().map(of_engine).collect(), leaving: 0 }
     }
 
     /// Tests whether packets may use this context.
@@ -69,24 +68,24 @@ impl Contexts {
     }
 
     /// Returns the sending state of a context that packets may use.
-    pub(super) fn sending(&self, handle: Handle) -> Option<&Sending> {
+    pub(super) fn sending(&self, handle: Handle) -> Option<&TransmitPosition> {
         let shadow = self.shadow(handle).filter(|shadow| shadow.can_transmit())?;
         Some(&shadow.sending)
     }
 
-    pub(super) fn sending_mut(&mut self, handle: Handle) -> Option<&mut Sending> {
+    pub(super) fn sending_mut(&mut self, handle: Handle) -> Option<&mut TransmitPosition> {
         let shadow = self.shadow_mut(handle).filter(|shadow| shadow.can_transmit())?;
         Some(&mut shadow.sending)
     }
 
-    /// Counts a posted descriptor that uses the context.
+    /// Notes a posted descriptor that uses the context.
     pub(super) fn note_posted(&mut self, handle: Handle) {
         if let Some(shadow) = self.shadow_mut(handle) {
             shadow.under_way += 1;
         }
     }
 
-    /// Counts a completed descriptor. Returns whether the context can be removed now.
+    /// Notes a completed descriptor. Returns whether the context can be removed now.
     #[must_use]
     pub(super) fn note_done(&mut self, handle: Handle) -> bool {
         let Some(shadow) = self.shadow_mut(handle) else { return false };
@@ -120,7 +119,7 @@ impl Contexts {
     }
 
     pub(super) fn shadow_mut(&mut self, handle: Handle) -> Option<&mut Shadow> {
-        self.of_engine(handle.engine())?.slots.get_mut(handle)
+        self.engine_mut(handle.engine())?.slots.get_mut(handle)
     }
 
     /// Returns the number of parked contexts of an engine.
@@ -131,7 +130,7 @@ impl Contexts {
     /// Occupies a place of an engine: a parked one if `from_pool` is set or no other is free. Returns whether the place
     /// was parked.
     pub(super) fn occupy(&mut self, engine: u8, shadow: Shadow, from_pool: bool) -> Option<(Handle, bool)> {
-        let OfEngine { slots, pool } = self.of_engine(engine)?;
+        let EngineContexts { slots, pool } = self.engine_mut(engine)?;
         let shadow = if from_pool && !pool.is_empty() {
             shadow
         } else {
@@ -148,14 +147,14 @@ impl Contexts {
 
     /// Frees a place, which will be reused with the next generation.
     pub(super) fn vacate(&mut self, handle: Handle) -> Option<Shadow> {
-        let shadow = self.of_engine(handle.engine())?.slots.remove(handle)?;
+        let shadow = self.engine_mut(handle.engine())?.slots.remove(handle)?;
         self.leaving -= usize::from(shadow.leaving && shadow.under_way > 0);
         Some(shadow)
     }
 
     /// Frees a place in which the device keeps a parked context.
     pub(super) fn park(&mut self, handle: Handle) -> Option<Shadow> {
-        let of_engine = self.of_engine(handle.engine())?;
+        let of_engine = self.engine_mut(handle.engine())?;
         let (shadow, next) = of_engine.slots.reserve(handle)?;
         of_engine.pool.push(next);
         self.leaving -= usize::from(shadow.leaving && shadow.under_way > 0);
@@ -164,7 +163,7 @@ impl Contexts {
 
     /// Frees all places. Only a reset takes time proportional to the number of contexts.
     pub(super) fn vacate_all(&mut self) {
-        for OfEngine { slots, pool } in &mut self.of_engines {
+        for EngineContexts { slots, pool } in &mut self.of_engines {
             let all: Vec<Handle> = slots.handles().collect();
             for handle in all {
                 slots.remove(handle);
@@ -176,7 +175,7 @@ impl Contexts {
         self.leaving = 0;
     }
 
-    fn of_engine(&mut self, engine: u8) -> Option<&mut OfEngine> {
+    fn engine_mut(&mut self, engine: u8) -> Option<&mut EngineContexts> {
         self.of_engines.get_mut(usize::from(engine))
     }
 }
@@ -188,16 +187,16 @@ mod tests {
 
     const ENGINE: u8 = 0;
 
-    fn contexts() -> Contexts {
-        Contexts::new(&[EngineDescription::new(EngineInfo::new(ENGINE, "of this test", 2))])
+    fn contexts() -> ContextTable {
+        ContextTable::new(&[EngineDescription::new(EngineInfo::new(ENGINE, "of this test", 2))])
     }
 
-    fn occupy(contexts: &mut Contexts, from_pool: bool) -> Option<(Handle, bool)> {
+    fn occupy(contexts: &mut ContextTable, from_pool: bool) -> Option<(Handle, bool)> {
         contexts.occupy(ENGINE, Shadow::new(None, Direction::Transmit), from_pool)
     }
 
     #[test]
-    fn a_parked_place_is_taken_if_that_is_wanted_or_there_is_no_other() {
+    fn parked_place_is_reused_on_request_or_when_full() {
         let mut contexts = contexts();
         let (first, from_pool) = occupy(&mut contexts, true).unwrap();
         assert!(!from_pool, "nothing is parked yet");
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_descriptor_of_what_leaves_is_waited_for() {
+    fn leaving_context_waits_for_its_last_descriptor() {
         // Each way in which a leaving context can end must also end the wait for it.
         for way in ["done", "vacated", "parked", "reset"] {
             let mut contexts = contexts();

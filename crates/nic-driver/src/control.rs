@@ -17,15 +17,15 @@ pub(super) struct ControlQueue {
     /// Number of commands with an outstanding completion.
     under_way: usize,
     /// Commands queued until the ring has room, each once.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingCommand>,
     /// The elements of `waiting`.
-    waits: HashSet<Waiting>,
+    waits: HashSet<WaitingCommand>,
 }
 
 /// A command that can wait for room. Queueing it a second time would add nothing: a query reports the state at its
 /// execution, only the last answer counts, and no buffer is given while a command waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Waiting {
+pub(super) enum WaitingCommand {
     Query(Handle),
     Answer(Handle),
     Unplace(Handle, u64),
@@ -108,10 +108,10 @@ impl Driver {
     /// Queries the position at which a context expects a unit, after the packet in `frame`.
     pub(super) fn query_resync(&mut self, handle: Handle, frame: &[u8]) {
         let Some(flow) = self.contexts.live(handle).and_then(|shadow| shadow.flow) else {
-            self.counts.of(handle).skipped += 1;
+            self.counts.for_context(handle).skipped += 1;
             return;
         };
-        self.give_or_wait(Waiting::Query(handle));
+        self.give_or_wait(WaitingCommand::Query(handle));
         if self.resync_of(handle) == ResyncMode::Asynchronous
             && let Some(transport) = Headers::parse(frame).transport()
         {
@@ -125,11 +125,11 @@ impl Driver {
     fn end_query(&mut self, handle: Handle, header: Option<Seq>) {
         let flow = self.contexts.live(handle).and_then(|shadow| shadow.flow);
         if let (Some(flow), Some(header)) = (flow, header) {
-            self.counts.of(handle).told += 1;
+            self.counts.for_context(handle).told += 1;
             self.events.push_back(DeviceEvent::ResyncRequested { flow, handle, header });
             return;
         }
-        self.counts.of(handle).skipped += 1;
+        self.counts.for_context(handle).skipped += 1;
         if let (Some(flow), ResyncMode::Asynchronous) = (flow, self.resync_of(handle)) {
             self.events.push_back(DeviceEvent::ResyncCancelled { flow, handle });
         }
@@ -140,19 +140,19 @@ impl Driver {
     }
 
     /// Gives the device a command, now or once there is room.
-    pub(super) fn give_or_wait(&mut self, command: Waiting) {
+    pub(super) fn give_or_wait(&mut self, command: WaitingCommand) {
         // Commands that wait go first, to keep the order of a context's commands.
         if self.control.is_waiting() || !self.has_room_for_control() {
             if self.control.waits.insert(command) {
                 self.control.waiting.push_back(command);
-                if let Waiting::Answer(handle) = command {
-                    self.counts.of(handle).retried += 1;
+                if let WaitingCommand::Answer(handle) = command {
+                    self.counts.for_context(handle).retried += 1;
                 }
             }
             return self.give_waiting();
         }
         // The room was checked above.
-        let _given = self.give(command);
+        let _ = self.give(command);
         self.ring_doorbell();
     }
 
@@ -172,21 +172,21 @@ impl Driver {
     }
 
     /// Gives the device a command. Does nothing if the command's context is gone meanwhile.
-    fn give(&mut self, command: Waiting) -> Result<(), Refused> {
+    fn give(&mut self, command: WaitingCommand) -> Result<(), Refused> {
         match command {
-            Waiting::Query(handle) if self.contexts.live(handle).is_some() => {
+            WaitingCommand::Query(handle) if self.contexts.live(handle).is_some() => {
                 self.command(ControlCommand::Query { handle })?;
-                self.counts.of(handle).asked += 1;
+                self.counts.for_context(handle).asked += 1;
             }
-            Waiting::Answer(handle) => match self.contexts.live(handle).and_then(|shadow| shadow.answer) {
+            WaitingCommand::Answer(handle) => match self.contexts.live(handle).and_then(|shadow| shadow.answer) {
                 Some((header, number)) => self.command(ControlCommand::Answer { handle, header, number })?,
-                None => self.counts.of(handle).skipped += 1,
+                None => self.counts.for_context(handle).skipped += 1,
             },
-            Waiting::Unplace(handle, buffer) if self.contexts.live(handle).is_some() => {
+            WaitingCommand::Unplace(handle, buffer) if self.contexts.live(handle).is_some() => {
                 self.command(ControlCommand::Unplace { handle, buffer })?;
             }
-            Waiting::GiveUp(handle) => self.give_up(handle)?,
-            Waiting::Query(_) | Waiting::Unplace(..) => {}
+            WaitingCommand::GiveUp(handle) => self.give_up(handle)?,
+            WaitingCommand::Query(_) | WaitingCommand::Unplace(..) => {}
         }
         Ok(())
     }
@@ -201,7 +201,7 @@ impl Driver {
         let pool = self.description(handle.engine()).map_or(0, |engine| engine.info.pool);
         if !transmits || self.contexts.pooled(handle.engine()) >= pool {
             self.command(ControlCommand::Destroy { handle })?;
-            self.counts.of(handle).pool_free += u64::from(transmits);
+            self.counts.for_context(handle).pool_free += u64::from(transmits);
             return Ok(());
         }
         self.command_unreported(ControlCommand::Park { handle })?;
@@ -255,7 +255,7 @@ mod tests {
 
     /// A peer makes the device lose its position repeatedly, while the device does not read its control ring.
     #[test]
-    fn what_waits_for_the_control_ring_waits_once() {
+    fn control_command_is_queued_only_once() {
         let (mut device, mut driver) = driver(NicConfig { control_ring: 4, ..NicConfig::default() });
         let flow = FlowKey::tcp("10.0.0.2:5000".parse().unwrap(), "10.0.0.1:4420".parse().unwrap());
         let handle = driver.nvme().unwrap().add(&flow, Seq(0), &NvmeTcpConfig::default()).unwrap();

@@ -6,18 +6,18 @@ use offload_base::counters::CounterSet;
 
 /// Counters of all engines' contexts, by engine number. The last element counts for unknown engine numbers.
 #[derive(Debug)]
-pub(super) struct Counts(Vec<ContextCounters>);
+pub(super) struct EngineCounts(Vec<ContextCounters>);
 
-impl Counts {
-    pub(super) fn new(engines: usize) -> Counts {
-        Counts(vec![ContextCounters::default(); engines + 1])
+impl EngineCounts {
+    pub(super) fn new(engines: usize) -> EngineCounts {
+        EngineCounts(vec![ContextCounters::default(); engines + 1])
     }
 
-    pub(super) fn of(&mut self, handle: Handle) -> &mut ContextCounters {
-        self.of_engine(handle.engine())
+    pub(super) fn for_context(&mut self, handle: Handle) -> &mut ContextCounters {
+        self.for_engine(handle.engine())
     }
 
-    pub(super) fn of_engine(&mut self, engine: u8) -> &mut ContextCounters {
+    pub(super) fn for_engine(&mut self, engine: u8) -> &mut ContextCounters {
         let last = self.0.len() - 1;
         &mut self.0[usize::from(engine).min(last)]
     }

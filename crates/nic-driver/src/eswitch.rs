@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use core::task::{Context, Poll, Waker};
-use nic_rings::eswitch::{EswitchAnswer, EswitchCommand, EswitchDriverRings, Represented};
+use nic_rings::eswitch::{EswitchAnswer, EswitchCommand, EswitchDriverRings, RepresentedFrame};
 use nic_switch::Vport;
 
 /// The host's driver of a NIC's switch. Created by `nic_sim::switched_nic`.
@@ -69,13 +69,13 @@ impl EswitchDriver {
 
     /// Returns a frame that matched no rule, with the port by which it arrived.
     pub fn receive(&mut self) -> Option<(Vport, Bytes)> {
-        self.rings.represented.pop().map(|Represented { port, frame }| (port, frame))
+        self.rings.represented.pop().map(|RepresentedFrame { port, frame }| (port, frame))
     }
 
     /// Sends a frame through the representor of a port: the frame leaves by the port. Returns false if there is no
     /// room.
     pub fn send(&mut self, port: Vport, frame: Bytes) -> bool {
-        let sent = self.rings.injected.push(Represented { port, frame }).is_ok();
+        let sent = self.rings.injected.push(RepresentedFrame { port, frame }).is_ok();
         self.rings.doorbell.raise();
         sent
     }

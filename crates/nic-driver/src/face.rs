@@ -2,7 +2,7 @@
 
 use crate::Driver;
 use crate::contexts::Shadow;
-use crate::control::Waiting;
+use crate::control::WaitingCommand;
 use crate::ordered::is_ordered;
 use nic_rings::EngineDescription;
 use nic_rings::packet::{ControlCommand, MAX_PIECES};
@@ -20,7 +20,7 @@ impl Contexts for Driver {
     fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
         let (engine, direction) = (new.engine, new.direction);
         let created = self.create_context(new);
-        let counts = self.counts.of_engine(engine).direction(direction);
+        let counts = self.counts.for_engine(engine).direction(direction);
         counts.created += u64::from(created.is_ok());
         counts.refused += u64::from(created.is_err());
         created
@@ -35,7 +35,7 @@ impl Contexts for Driver {
         }
         if self.contexts.shadow(context).is_some() {
             // The room was checked above.
-            let _given = self.command(ControlCommand::Steer { handle: context, key, to_it });
+            let _ = self.command(ControlCommand::Steer { handle: context, key, to_it });
             self.ring_doorbell();
         }
         Ok(())
@@ -47,7 +47,7 @@ impl Contexts for Driver {
         }
         if self.contexts.shadow(context).is_some() {
             // The room was checked above.
-            let _given = self.command(ControlCommand::Command { handle: context, command });
+            let _ = self.command(ControlCommand::Command { handle: context, command });
             self.ring_doorbell();
         }
         Ok(())
@@ -61,7 +61,7 @@ impl Contexts for Driver {
             return Err((Refused::Busy, change));
         }
         // The room was checked above.
-        let _given = self.command(ControlCommand::Change { engine, change });
+        let _ = self.command(ControlCommand::Change { engine, change });
         self.ring_doorbell();
         Ok(())
     }
@@ -74,7 +74,7 @@ impl Contexts for Driver {
             // The stages need one more descriptor.
             && self.has_room_for_commands(1 + usize::from(stages.is_some()))
             && self.command(ControlCommand::Place { handle: context, buffer, pieces, stages }).is_ok();
-        let counts = self.counts.of(context);
+        let counts = self.counts.for_context(context);
         counts.placed += u64::from(taken);
         counts.not_placed += u64::from(!taken);
         self.ring_doorbell();
@@ -82,8 +82,8 @@ impl Contexts for Driver {
 
     fn release(&mut self, context: Handle, buffer: u64) {
         if self.contexts.live(context).is_some() {
-            self.counts.of(context).released += 1;
-            self.give_or_wait(Waiting::Unplace(context, buffer));
+            self.counts.for_context(context).released += 1;
+            self.give_or_wait(WaitingCommand::Unplace(context, buffer));
         }
     }
 
@@ -91,17 +91,17 @@ impl Contexts for Driver {
         match self.contexts.shadow_mut(context).filter(|shadow| !shadow.leaving) {
             Some(shadow) => {
                 shadow.answer = Some((header, number));
-                self.give_or_wait(Waiting::Answer(context));
+                self.give_or_wait(WaitingCommand::Answer(context));
             }
-            None => self.counts.of(context).skipped += 1,
+            None => self.counts.for_context(context).skipped += 1,
         }
     }
 
     fn remove(&mut self, context: Handle) {
         let Some(direction) = self.contexts.live(context).map(|shadow| shadow.direction) else { return };
-        self.counts.of(context).direction(direction).removed += 1;
+        self.counts.for_context(context).direction(direction).removed += 1;
         match self.contexts.leave(context) {
-            Some(true) => self.give_or_wait(Waiting::GiveUp(context)),
+            Some(true) => self.give_or_wait(WaitingCommand::GiveUp(context)),
             // Descriptors are in flight. The last completion will remove the context.
             Some(false) => {
                 self.wake_when_sent();
@@ -138,10 +138,10 @@ impl Driver {
             return Err((Refused::NoSpace, spec));
         };
         // The room was checked above.
-        let _given = match reused {
+        let _ = match reused {
             Some(flow) => self.command_unreported(ControlCommand::Reuse { handle, flow, spec }),
             None => {
-                let counts = self.counts.of(handle);
+                let counts = self.counts.for_context(handle);
                 counts.pool_alloc += u64::from(direction == Direction::Transmit);
                 counts.pool_free += u64::from(from_pool);
                 self.command(ControlCommand::Create { handle, flow, direction, keys, spec })

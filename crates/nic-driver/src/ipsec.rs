@@ -1,7 +1,7 @@
 //! Security associations: the interface to the ESP engine's contexts, which are commanded on the send ring.
 
 use crate::Driver;
-use crate::ordered::{Ordered, OrderedContexts, OrderedNews};
+use crate::ordered::{OrderedContext, OrderedContexts, OrderedNews};
 use nic_rings::EngineDescription;
 use nic_rings::packet::ControlCommand;
 use offload_api::engines;
@@ -26,7 +26,7 @@ impl Driver {
     /// Tests whether the device can protect a packet with its SA. A failure is counted.
     pub(super) fn can_protect(&mut self, packet: &TxPacket, ask: PacketAsk) -> bool {
         let can = !packet.ask.has_context() && packet.ask.rate.is_none() && self.takes(packet, ask.into());
-        self.counts.of_engine(engines::ESP).not_wrapped += u64::from(!can);
+        self.counts.for_engine(engines::ESP).not_wrapped += u64::from(!can);
         can
     }
 
@@ -63,7 +63,7 @@ impl IpsecDevice for Driver {
         if !self.has_room_for_command() {
             return Err(SaRefused::Busy);
         }
-        let context = Ordered { direction: sa.direction, leaving: false, of_engine: sa.offload };
+        let context = OrderedContext { direction: sa.direction, leaving: false, of_engine: sa.offload };
         let handle = self.ordered.slots.insert(context).map_err(|_| SaRefused::NoSpace)?;
         let keys = match sa.direction {
             Direction::Transmit => Vec::new(),

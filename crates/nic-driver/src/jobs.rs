@@ -39,7 +39,7 @@ pub struct JobDriver {
     depth: usize,
     engines: Vec<EngineInfo>,
     /// Existing sessions by engine, with a mark on those being removed.
-    sessions: Vec<Slots<Session>>,
+    sessions: Vec<Slots<JobSession>>,
     jobs_under_way: usize,
     commands_under_way: usize,
     /// Jobs that ended without the device.
@@ -54,7 +54,7 @@ pub struct JobDriver {
 }
 
 #[derive(Debug)]
-struct Session {
+struct JobSession {
     leaving: bool,
 }
 
@@ -86,7 +86,7 @@ impl JobDriver {
         }
     }
 
-    fn session(&self, handle: Handle) -> Option<&Session> {
+    fn session(&self, handle: Handle) -> Option<&JobSession> {
         self.sessions.get(usize::from(handle.engine()))?.get(handle)
     }
 
@@ -268,7 +268,7 @@ impl Contexts for JobDriver {
             return Err((refused, spec));
         }
         let Some(slots) = self.sessions.get_mut(usize::from(engine)) else { return Err((Refused::Unsupported, spec)) };
-        let Ok(handle) = slots.insert(Session { leaving: false }) else { return Err((Refused::NoSpace, spec)) };
+        let Ok(handle) = slots.insert(JobSession { leaving: false }) else { return Err((Refused::NoSpace, spec)) };
         self.give(ControlCommand::Create { handle, flow, direction, keys, spec });
         Ok(handle)
     }

@@ -29,11 +29,11 @@ pub mod stats;
 mod transmit;
 
 use crate::stats::DriverCounters;
-use contexts::Contexts;
+use contexts::ContextTable;
 use control::ControlQueue;
 use core::any::Any;
 use core::task::Waker;
-use counts::Counts;
+use counts::EngineCounts;
 pub use eswitch::EswitchDriver;
 use ipsec::{DeviceSas, device_sas};
 pub use jobs::JobDriver;
@@ -47,7 +47,7 @@ use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
 use rss::RssQueue;
 use std::collections::VecDeque;
-use transmit::SendQueue;
+use transmit::DescriptorQueue;
 
 /// The driver of one queue pair of a NIC. Created by `nic_sim::nic`, or with its siblings by
 /// `nic_sim::multi_queue_nic`.
@@ -66,8 +66,8 @@ pub struct Driver {
     config: NicConfig,
     rings: DriverRings,
     buffers: BufferPool,
-    send: SendQueue,
-    contexts: Contexts,
+    send: DescriptorQueue,
+    contexts: ContextTable,
     ordered: DeviceSas,
     control: ControlQueue,
     rss: RssQueue,
@@ -80,7 +80,7 @@ pub struct Driver {
     buffers_out: usize,
     /// Number of resets seen.
     epoch: u64,
-    counts: Counts,
+    counts: EngineCounts,
     counters: DriverCounters,
 }
 
@@ -90,12 +90,12 @@ impl Driver {
         let buffer_bytes = config.receive_buffer_bytes();
         let mut driver = Driver {
             buffers: BufferPool::new(buffer_bytes, (SLAB_BYTES / buffer_bytes).max(1)),
-            send: SendQueue::new(config.send_ring, recovery::descriptors_at_most(&config, &engines)),
-            contexts: Contexts::new(&engines),
+            send: DescriptorQueue::new(config.send_ring, recovery::descriptors_at_most(&config, &engines)),
+            contexts: ContextTable::new(&engines),
             ordered: device_sas(&engines),
             control: ControlQueue::default(),
             rss: RssQueue::new(&config, queue),
-            counts: Counts::new(engines.len()),
+            counts: EngineCounts::new(engines.len()),
             engines,
             events: VecDeque::new(),
             news: VecDeque::new(),

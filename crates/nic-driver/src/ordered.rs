@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 /// The contexts of one engine, by place.
 #[derive(Debug)]
 pub(super) struct OrderedContexts<T> {
-    pub(super) slots: Slots<Ordered<T>>,
+    pub(super) slots: Slots<OrderedContext<T>>,
     /// Number of commands on the ring with an awaited completion.
     under_way: usize,
     /// Commands that wait for room. A context's removal appears only once.
@@ -27,7 +27,7 @@ pub(super) struct OrderedContexts<T> {
 
 /// The driver's record of a context.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ordered<T> {
+pub(super) struct OrderedContext<T> {
     pub(super) direction: Direction,
     pub(super) leaving: bool,
     /// Data of the engine's interface.
@@ -49,16 +49,16 @@ pub(super) enum OrderedNews {
 
 /// The creation or removal of a context by a command.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Change {
+pub(super) enum ContextChange {
     Added(Handle),
     Removed(Handle),
 }
 
-impl Change {
-    pub(super) fn by(command: &ControlCommand) -> Option<Change> {
+impl ContextChange {
+    pub(super) fn by(command: &ControlCommand) -> Option<ContextChange> {
         match command {
-            ControlCommand::Create { handle, .. } => Some(Change::Added(*handle)),
-            ControlCommand::Destroy { handle } => Some(Change::Removed(*handle)),
+            ControlCommand::Create { handle, .. } => Some(ContextChange::Added(*handle)),
+            ControlCommand::Destroy { handle } => Some(ContextChange::Removed(*handle)),
             _ => None,
         }
     }
@@ -95,16 +95,16 @@ impl<T> OrderedContexts<T> {
     }
 
     /// Processes the completion of a command.
-    pub(super) fn note_done(&mut self, change: Change) {
+    pub(super) fn note_done(&mut self, change: ContextChange) {
         self.under_way = self.under_way.saturating_sub(1);
         match change {
-            Change::Added(handle) => {
+            ContextChange::Added(handle) => {
                 let there = self.slots.get(handle).filter(|context| !context.leaving);
                 if there.is_some_and(|context| context.direction == Direction::Receive) {
                     self.tell(OrderedNews::Ready(handle));
                 }
             }
-            Change::Removed(handle) => {
+            ContextChange::Removed(handle) => {
                 if self.slots.remove(handle).is_some() {
                     self.tell(OrderedNews::Removed(handle));
                 }
@@ -153,7 +153,7 @@ impl Driver {
 
     pub(super) fn post_command(&mut self, command: ControlCommand) {
         // Only creations and removals have completions that somebody waits for.
-        if Change::by(&command).is_some() {
+        if ContextChange::by(&command).is_some() {
             self.ordered.under_way += 1;
             self.wake_when_sent();
         }

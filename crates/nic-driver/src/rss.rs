@@ -24,7 +24,7 @@ impl RssQueue {
 
     /// Uses the initial table, so that flows chosen for a queue stay apart if the table changes later.
     pub(super) fn serves(&self, flow: &FlowKey) -> bool {
-        self.hash.as_ref().is_none_or(|hash| first_queue(hash.of_flow(flow), self.queues) == self.queue)
+        self.hash.as_ref().is_none_or(|hash| first_queue(hash.hash_flow(flow), self.queues) == self.queue)
     }
 }
 

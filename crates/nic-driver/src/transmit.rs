@@ -4,8 +4,8 @@
 //! posted unchanged. For any other packet, `recovery` first restores the context.
 
 use crate::Driver;
-use crate::control::Waiting;
-use crate::ordered::Change;
+use crate::control::WaitingCommand;
+use crate::ordered::ContextChange;
 use core::cell::Cell;
 use core::num::NonZeroU64;
 use nic_rings::config::NicConfig;
@@ -18,9 +18,9 @@ use std::collections::HashMap;
 
 /// The descriptors in flight to the device.
 #[derive(Debug)]
-pub(super) struct SendQueue {
+pub(super) struct DescriptorQueue {
     /// Descriptors in flight, by the identifier in their completion.
-    slots: Vec<Option<Posted>>,
+    slots: Vec<Option<PostedDescriptor>>,
     free: Vec<u32>,
     /// Maximum number of descriptors for one packet, with the longest resync.
     descriptors_at_most: usize,
@@ -36,13 +36,13 @@ pub(super) struct SendQueue {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Posted {
+struct PostedDescriptor {
     bytes: u32,
     /// Contexts of the stream engines, and of the engine that encapsulates the packet.
     contexts: [Option<Handle>; LAYERS + 1],
     paced: Option<FlowKey>,
     /// Creation or removal of a context on this ring.
-    change: Option<Change>,
+    change: Option<ContextChange>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,9 +53,9 @@ struct PacedFlow {
     rate: u64,
 }
 
-impl SendQueue {
-    pub(super) fn new(entries: usize, descriptors_at_most: usize) -> SendQueue {
-        SendQueue {
+impl DescriptorQueue {
+    pub(super) fn new(entries: usize, descriptors_at_most: usize) -> DescriptorQueue {
+        DescriptorQueue {
             slots: vec![None; entries],
             free: (0..entries as u32).rev().collect(),
             descriptors_at_most,
@@ -116,7 +116,7 @@ impl SendQueue {
     }
 
     /// Occupies a slot for a descriptor. The caller has checked for room.
-    fn note_posted(&mut self, posted: Posted, rate: Option<NonZeroU64>) -> Option<u32> {
+    fn note_posted(&mut self, posted: PostedDescriptor, rate: Option<NonZeroU64>) -> Option<u32> {
         let slot = self.free.pop()?;
         match (posted.paced, rate) {
             (Some(flow), Some(rate)) => {
@@ -133,7 +133,7 @@ impl SendQueue {
     }
 
     /// Frees the slot of a completed descriptor, and returns the descriptor's record.
-    fn note_done(&mut self, slot: u32) -> Option<Posted> {
+    fn note_done(&mut self, slot: u32) -> Option<PostedDescriptor> {
         let posted = self.slots.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
         match posted.paced {
@@ -197,14 +197,14 @@ impl Driver {
         let mut any = false;
         while let Some(completion) = self.rings.send_completions.pop() {
             for (place, slot) in completion.slots.iter().enumerate() {
-                let Some(Posted { contexts, change, .. }) = self.send.note_done(*slot) else { continue };
+                let Some(PostedDescriptor { contexts, change, .. }) = self.send.note_done(*slot) else { continue };
                 for handle in contexts.into_iter().flatten() {
                     // The device could not bring the context to the packet, so its position is unknown.
                     if completion.has_failed(place) {
                         self.lose_place(handle);
                     }
                     if self.contexts.note_done(handle) {
-                        self.give_or_wait(Waiting::GiveUp(handle));
+                        self.give_or_wait(WaitingCommand::GiveUp(handle));
                     }
                 }
                 if let Some(change) = change {
@@ -277,9 +277,10 @@ impl Driver {
             }
             SendDescriptor::Fence | SendDescriptor::Control { .. } => 0,
         };
-        let change = if let SendDescriptor::Control { command, .. } = &descriptor { Change::by(command) } else { None };
+        let change =
+            if let SendDescriptor::Control { command, .. } = &descriptor { ContextChange::by(command) } else { None };
         let rate = if let SendDescriptor::Packet(packet) = &descriptor { packet.ask.rate } else { None };
-        let slot = self.send.note_posted(Posted { bytes, contexts, paced, change }, rate);
+        let slot = self.send.note_posted(PostedDescriptor { bytes, contexts, paced, change }, rate);
         let staged = slot.map(|slot| self.rings.send.stage(SendEntry { slot, descriptor }).is_ok());
         debug_assert_eq!(staged, Some(true), "the caller has checked the room for the worst case");
         for handle in contexts.into_iter().flatten() {
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_its_device_cannot_send_a_driver_refuses() {
+    fn driver_refuses_packets_beyond_device_capabilities() {
         let able = NicConfig::default;
         // Each row of the table changes one capability or one request, so that a failure names its cause.
         let cut = |mss| TxAsk { mss: Some(mss), ..TxAsk::default() };

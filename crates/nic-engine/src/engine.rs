@@ -1,6 +1,6 @@
 //! An engine and its contexts.
 
-use crate::{EngineDescription, ImageReader, ImageWriter, Lent, StageKeys, StageMakers};
+use crate::{EngineDescription, ImageReader, ImageWriter, LentObject, StageKeys, StageMakers};
 use core::any::Any;
 use core::fmt;
 use core::ops::AddAssign;
@@ -48,7 +48,7 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     }
 
     /// Lends an object to stages of other contexts that name this context as their key.
-    fn lend(_: Context<'_, Self>) -> Option<Lent> {
+    fn lend(_: Context<'_, Self>) -> Option<LentObject> {
         None
     }
 

@@ -1,6 +1,6 @@
 //! The list of a NIC's engines.
 
-use crate::hosted::Installed;
+use crate::hosted::InstalledEngine;
 use crate::{EngineDescription, JobEngine, NamedStage, PacketEngine, StageMakers, StreamEngine};
 use offload_api::EngineInfo;
 
@@ -14,11 +14,11 @@ use offload_api::EngineInfo;
 /// engines.add_job(DataKeys::default(), 16);
 /// assert_eq!((engines.infos()[0].name, engines.infos()[0].contexts), ("data keys", 16));
 /// let [installed] = &engines.into_installed()[..] else { panic!("it is one") };
-/// assert!(matches!(installed, nic_engine::hosted::Installed::Job(_)));
+/// assert!(matches!(installed, nic_engine::hosted::InstalledEngine::Job(_)));
 /// ```
 #[derive(Debug)]
 pub struct Engines {
-    installed: Vec<Installed>,
+    installed: Vec<InstalledEngine>,
     stages: StageMakers,
 }
 
@@ -31,18 +31,18 @@ impl Engines {
     /// Adds an engine that follows the bytes of flows, with at most `contexts` contexts. To return to the middle of a
     /// unit, a driver passes the unit through the context from its first byte.
     pub fn add_stream<E: StreamEngine>(&mut self, engine: E, contexts: u32) {
-        self.installed.push(Installed::stream(engine, contexts));
+        self.installed.push(InstalledEngine::stream(engine, contexts));
     }
 
     /// Adds an engine that processes whole packets, with at most `contexts` contexts.
     pub fn add_packet<E: PacketEngine>(&mut self, engine: E, contexts: u32) {
-        self.installed.push(Installed::packet(engine, contexts));
+        self.installed.push(InstalledEngine::packet(engine, contexts));
     }
 
     /// Adds an engine that works from memory to memory, with at most `contexts` contexts. Only a lookaside accelerator
     /// has job queues for such an engine.
     pub fn add_job<E: JobEngine>(&mut self, engine: E, contexts: u32) {
-        self.installed.push(Installed::job(engine, contexts));
+        self.installed.push(InstalledEngine::job(engine, contexts));
     }
 
     /// Returns the descriptions for a driver.
@@ -61,7 +61,7 @@ impl Engines {
     }
 
     /// Converts the list into a device's engines, and gives the stages to each engine.
-    pub fn into_installed(mut self) -> Vec<Installed> {
+    pub fn into_installed(mut self) -> Vec<InstalledEngine> {
         // Done last, so that stages work in any engine no matter in which order both were added.
         for engine in &mut self.installed {
             engine.any_mut().take_stages(&self.stages);

@@ -7,8 +7,8 @@
 pub use crate::slab::AnySlab;
 use crate::slab::Slab;
 use crate::{
-    Claim, Context, Engine, EngineDescription, JobEngine, Lent, Opened, OutOfStep, PacketEngine, Payload, Shown,
-    StageKeys, StageMakers, StreamEngine, TransmitResync,
+    Context, EgressClaim, Engine, EngineDescription, FrameLookup, JobEngine, LentObject, OpenedFrame, OutOfStep,
+    PacketEngine, ReceivedPayload, StageKeys, StageMakers, StreamEngine, TransmitResync,
 };
 use bytes::BytesMut;
 use core::any::Any;
@@ -60,7 +60,7 @@ pub struct Subject {
 ///
 /// See [`Engines`](crate::Engines) for an example.
 #[derive(Debug)]
-pub enum Installed {
+pub enum InstalledEngine {
     /// An engine that follows the bytes of flows.
     Stream(Box<dyn AnyStream>),
     /// An engine that processes whole packets.
@@ -69,44 +69,44 @@ pub enum Installed {
     Job(Box<dyn AnyJob>),
 }
 
-impl Installed {
+impl InstalledEngine {
     /// Hosts an engine that follows flows, with at most `places` contexts.
-    pub fn stream<E: StreamEngine>(engine: E, places: u32) -> Installed {
-        Installed::Stream(Box::new(Hosted::<E>::new(engine, places, Some(E::COUNTS_UNITS))))
+    pub fn stream<E: StreamEngine>(engine: E, places: u32) -> InstalledEngine {
+        InstalledEngine::Stream(Box::new(HostedEngine::<E>::new(engine, places, Some(E::COUNTS_UNITS))))
     }
 
     /// Hosts an engine that processes whole packets, with at most `places` contexts.
-    pub fn packet<E: PacketEngine>(engine: E, places: u32) -> Installed {
-        Installed::Packet(Box::new(Hosted::<E, E::Seen>::new(engine, places, None)))
+    pub fn packet<E: PacketEngine>(engine: E, places: u32) -> InstalledEngine {
+        InstalledEngine::Packet(Box::new(HostedEngine::<E, E::Seen>::new(engine, places, None)))
     }
 
     /// Hosts an engine that works from memory to memory, with at most `places` contexts.
-    pub fn job<E: JobEngine>(engine: E, places: u32) -> Installed {
-        Installed::Job(Box::new(Hosted::<E>::new(engine, places, None)))
+    pub fn job<E: JobEngine>(engine: E, places: u32) -> InstalledEngine {
+        InstalledEngine::Job(Box::new(HostedEngine::<E>::new(engine, places, None)))
     }
 
     /// Returns the face that all kinds share.
     pub fn any(&self) -> &dyn AnyEngine {
         match self {
-            Installed::Stream(engine) => &**engine,
-            Installed::Packet(engine) => &**engine,
-            Installed::Job(engine) => &**engine,
+            InstalledEngine::Stream(engine) => &**engine,
+            InstalledEngine::Packet(engine) => &**engine,
+            InstalledEngine::Job(engine) => &**engine,
         }
     }
 
     /// Returns the face that all kinds share.
     pub fn any_mut(&mut self) -> &mut dyn AnyEngine {
         match self {
-            Installed::Stream(engine) => &mut **engine,
-            Installed::Packet(engine) => &mut **engine,
-            Installed::Job(engine) => &mut **engine,
+            InstalledEngine::Stream(engine) => &mut **engine,
+            InstalledEngine::Packet(engine) => &mut **engine,
+            InstalledEngine::Job(engine) => &mut **engine,
         }
     }
 }
 
 /// An engine with its contexts and counters.
 #[derive(Debug)]
-struct Hosted<E: Engine, S = ()> {
+struct HostedEngine<E: Engine, S = ()> {
     engine: E,
     slab: Slab<E>,
     counters: E::Counters,
@@ -119,16 +119,16 @@ struct Hosted<E: Engine, S = ()> {
     seen: Option<S>,
 }
 
-impl<E: Engine, S> Hosted<E, S> {
-    fn new(engine: E, places: u32, counts_units: Option<bool>) -> Hosted<E, S> {
+impl<E: Engine, S> HostedEngine<E, S> {
+    fn new(engine: E, places: u32, counts_units: Option<bool>) -> HostedEngine<E, S> {
         let counters = E::Counters::default();
-        Hosted { engine, slab: Slab::default(), counters, places, counts_units, made: None, seen: None }
+        HostedEngine { engine, slab: Slab::default(), counters, places, counts_units, made: None, seen: None }
     }
 }
 
 face! {
     /// The face of any engine.
-    pub trait AnyEngine for [E: Engine, S: fmt::Debug + Send] Hosted<E, S> {
+    pub trait AnyEngine for [E: Engine, S: fmt::Debug + Send] HostedEngine<E, S> {
         /// Describes the engine to a driver. Handles contain the engine's `number`.
         fn description(&self, number: u8) -> EngineDescription {
             let info = EngineInfo::new(number, E::NAME, self.places);
@@ -202,7 +202,7 @@ face! {
         }
 
         /// Calls [`Engine::lend`] for a context that is on the NIC.
-        fn lend(&mut self, handle: Handle) -> Option<Lent> {
+        fn lend(&mut self, handle: Handle) -> Option<LentObject> {
             E::lend(self.slab.get(handle)?)
         }
 
@@ -264,9 +264,9 @@ face! {
 
 face! {
     /// The face of an engine that follows flows. All methods need a context that is on the NIC.
-    pub trait AnyStream: AnyEngine for [E: StreamEngine] Hosted<E> {
+    pub trait AnyStream: AnyEngine for [E: StreamEngine] HostedEngine<E> {
         /// Calls [`StreamEngine::receive`]. Returns `None` without a context.
-        fn receive(&mut self, handle: Handle, payload: &mut Payload<'_>) -> Option<Verdict> {
+        fn receive(&mut self, handle: Handle, payload: &mut ReceivedPayload<'_>) -> Option<Verdict> {
             E::receive(self.slab.get(handle)?, payload, &mut self.counters)
         }
 
@@ -310,7 +310,7 @@ face! {
         }
 
         /// Calls [`StreamEngine::keys_to_receive`].
-        fn keys_to_receive(&mut self, handle: Handle, payload: &Payload<'_>, key: &mut dyn FnMut(Handle)) {
+        fn keys_to_receive(&mut self, handle: Handle, payload: &ReceivedPayload<'_>, key: &mut dyn FnMut(Handle)) {
             if let Some(context) = self.slab.get(handle) {
                 E::keys_to_receive(context, payload, key);
             }
@@ -335,29 +335,29 @@ pub type Wrapping = Box<dyn Any + Send>;
 
 face! {
     /// The face of an engine that processes whole packets. All methods need a context that is on the NIC.
-    pub trait AnyPacket: AnyEngine for [E: PacketEngine] Hosted<E, E::Seen> {
+    pub trait AnyPacket: AnyEngine for [E: PacketEngine] HostedEngine<E, E::Seen> {
         /// Calls [`PacketEngine::look`], and keeps the result for [`open`](Self::open).
-        fn look(&mut self, frame: &[u8], headers: &Headers) -> Shown<()> {
+        fn look(&mut self, frame: &[u8], headers: &Headers) -> FrameLookup<()> {
             // The result is kept here, because the device calls `open` only after it has fetched the context.
             match self.engine.look(frame, headers) {
-                Shown::Nothing => Shown::Nothing,
-                Shown::Key(key, seen) => {
+                FrameLookup::Nothing => FrameLookup::Nothing,
+                FrameLookup::Key(key, seen) => {
                     self.seen = Some(seen);
-                    Shown::Key(key, ())
+                    FrameLookup::Key(key, ())
                 }
-                Shown::Fragment => {
+                FrameLookup::Fragment => {
                     E::note_fragment(&mut self.counters);
-                    Shown::Fragment
+                    FrameLookup::Fragment
                 }
-                Shown::PerhapsFragment => Shown::PerhapsFragment,
+                FrameLookup::PerhapsFragment => FrameLookup::PerhapsFragment,
             }
         }
 
         /// Returns the key that a frame shows.
         fn key(&self, frame: &[u8], headers: &Headers) -> Option<KeyBytes> {
             match self.engine.look(frame, headers) {
-                Shown::Key(key, _) => Some(key),
-                Shown::Nothing | Shown::Fragment | Shown::PerhapsFragment => None,
+                FrameLookup::Key(key, _) => Some(key),
+                FrameLookup::Nothing | FrameLookup::Fragment | FrameLookup::PerhapsFragment => None,
             }
         }
 
@@ -367,16 +367,16 @@ face! {
         }
 
         /// Calls [`PacketEngine::open`] for the last frame that was looked at.
-        fn open(&mut self, handle: Handle, frame: &[u8]) -> Opened {
+        fn open(&mut self, handle: Handle, frame: &[u8]) -> OpenedFrame {
             // Taken, so that the result of one frame can never be used for another.
             let (Some(context), Some(seen)) = (self.slab.get(handle), self.seen.take()) else {
-                return Opened::Untouched(PacketMark::None);
+                return OpenedFrame::Untouched(PacketMark::None);
             };
             self.engine.open(context, frame, &seen, &mut self.counters)
         }
 
         /// Calls [`PacketEngine::claim`].
-        fn claim(&self, frame: &[u8], headers: &Headers) -> Claim {
+        fn claim(&self, frame: &[u8], headers: &Headers) -> EgressClaim {
             self.engine.claim(frame, headers)
         }
 
@@ -408,7 +408,7 @@ face! {
 
 face! {
     /// The face of an engine that works from memory to memory. All methods need a context that is on the NIC.
-    pub trait AnyJob: AnyEngine for [E: JobEngine] Hosted<E> {
+    pub trait AnyJob: AnyEngine for [E: JobEngine] HostedEngine<E> {
         /// Calls [`JobEngine::run`]. Returns `None` without a context.
         fn run(&mut self, job: &mut Job) -> Option<Outcome> {
             Some(self.engine.run(self.slab.get(job.session)?, job))

@@ -12,7 +12,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 /// ```
 /// use nic_engine::ContextImage;
 ///
-/// let image = ContextImage::of(|image| image.put_u32(7));
+/// let image = ContextImage::build(|image| image.put_u32(7));
 /// assert_eq!(image.read(|image| image.take_u32()), Some(7));
 /// ```
 #[derive(Zeroize, ZeroizeOnDrop)]
@@ -28,7 +28,7 @@ impl ContextImage {
     ///
     /// # Panics
     /// If the values exceed the size of an image.
-    pub fn of(write: impl FnOnce(&mut ImageWriter<'_>)) -> ContextImage {
+    pub fn build(write: impl FnOnce(&mut ImageWriter<'_>)) -> ContextImage {
         // Wiped on drop: a state may contain key material, such as keystream.
         let mut bytes = Zeroizing::new([0; ContextImage::BYTES]);
         let mut writer = ImageWriter { rest: &mut bytes[..] };

@@ -15,7 +15,7 @@
 //! ```
 //! use core::convert::Infallible;
 //! use nic_sim::engine::{
-//!     Context, Engine, Engines, ImageReader, ImageWriter, NoCounters, OutOfStep, Payload, StreamEngine,
+//!     Context, Engine, Engines, ImageReader, ImageWriter, NoCounters, OutOfStep, ReceivedPayload, StreamEngine,
 //! };
 //! use nic_sim::wire::Port;
 //! use nic_sim::{Delays, NicConfig, nic_with};
@@ -50,7 +50,7 @@
 //! }
 //!
 //! impl StreamEngine for Unmask {
-//!     fn receive(at: Context<'_, Unmask>, payload: &mut Payload<'_>, _: &mut NoCounters) -> Option<Verdict> {
+//!     fn receive(at: Context<'_, Unmask>, payload: &mut ReceivedPayload<'_>, _: &mut NoCounters) -> Option<Verdict> {
 //!         let opened = payload.open(|wire, buffer| {
 //!             buffer.extend(wire.iter().map(|byte| byte ^ *at.state));
 //!             (true, ())
@@ -100,7 +100,7 @@
 //!
 //! - [`Engine`]: contexts of any engine; [`StreamEngine`], [`PacketEngine`], [`JobEngine`]: processing of bytes,
 //!   packets and jobs;
-//! - [`Payload`]: a packet's payload on its way through stream engines; [`Stages`]: further processing of the data in
+//! - [`ReceivedPayload`]: a packet's payload on its way through stream engines; [`Stages`]: further processing of the data in
 //!   units;
 //! - [`ImageWriter`], [`ImageReader`]: a context's state in host memory;
 //! - [`Engines`]: the engines of a NIC; [`hosted`]: the device's interface to them, not needed by authors of engines.
@@ -128,9 +128,11 @@ pub use image::{ContextImage, ImageReader, ImageWriter};
 pub use job::JobEngine;
 pub use nic_rings::{ContextCounters, EngineDescription, TransmitResync};
 pub use offload_formats::Headers;
-pub use packet::{Claim, Opened, PacketEngine, Shown, Within};
-pub use payload::{Content, Parts, Payload};
-pub use stage::{KeyPlace, Lent, NamedStage, Run, Stage, StageKeys, StageMakers, StageState, StageStates, Stages};
+pub use packet::{EgressClaim, FrameLookup, InnerPosition, OpenedFrame, PacketEngine};
+pub use payload::{ByteRanges, ReceivedPayload, UnitContent};
+pub use stage::{
+    KeyPlace, LentObject, NamedStage, Stage, StageKeys, StageMakers, StageRun, StageState, StageStates, Stages,
+};
 pub use stream::{OutOfStep, StreamEngine};
 
 /// Compiles and runs the README's example.

@@ -10,7 +10,7 @@ use offload_formats::{Headers, IpHeaders};
 ///
 /// ```
 /// use core::convert::Infallible;
-/// use nic_sim::engine::{Context, Engine, Headers, ImageReader, ImageWriter, NoCounters, Opened, PacketEngine, Shown};
+/// use nic_sim::engine::{Context, Engine, Headers, ImageReader, ImageWriter, NoCounters, OpenedFrame, PacketEngine, FrameLookup};
 /// use nic_sim::wire::Port;
 /// use nic_sim::{Delays, NicConfig, nic_with};
 /// use offload_api::{Direction, Key, KeyBytes, NetDevice, NewContext};
@@ -40,12 +40,12 @@ use offload_formats::{Headers, IpHeaders};
 ///     type Seen = ();
 ///     type Wrapping = ();
 ///
-///     fn look(&self, frame: &[u8], _: &Headers) -> Shown<()> {
-///         frame.get(6..12).map_or(Shown::Nothing, |address| Shown::Key(KeyBytes::of(&[address]), ()))
+///     fn look(&self, frame: &[u8], _: &Headers) -> FrameLookup<()> {
+///         frame.get(6..12).map_or(FrameLookup::Nothing, |address| FrameLookup::Key(KeyBytes::of(&[address]), ()))
 ///     }
 ///
-///     fn open(&mut self, _: Context<'_, Ban>, _: &[u8], (): &(), _: &mut NoCounters) -> Opened {
-///         Opened::Dropped
+///     fn open(&mut self, _: Context<'_, Ban>, _: &[u8], (): &(), _: &mut NoCounters) -> OpenedFrame {
+///         OpenedFrame::Dropped
 ///     }
 /// // Encapsulates nothing.
 /// #   fn begin(&mut self, _: Context<'_, Ban>, _: PacketAsk, _: &mut TxPacket, _: &mut NoCounters) -> Option<()> { None }
@@ -81,7 +81,7 @@ pub trait PacketEngine: Engine {
     type Wrapping: fmt::Debug + Send;
 
     /// Finds the context that a received frame with these headers selects.
-    fn look(&self, frame: &[u8], headers: &Headers) -> Shown<Self::Seen>;
+    fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<Self::Seen>;
 
     /// Returns the key of a packet from its first fragment. `headers` are the headers of `packet`.
     fn key_of_first(_packet: &[u8], _headers: &IpHeaders) -> Option<KeyBytes> {
@@ -95,15 +95,15 @@ pub trait PacketEngine: Engine {
         frame: &[u8],
         seen: &Self::Seen,
         counters: &mut Self::Counters,
-    ) -> Opened;
+    ) -> OpenedFrame;
 
     /// Counts fragments that are passed to no context.
     fn note_fragment(_: &mut Self::Counters) {}
 
     /// Decides whether a packet for which no driver requested encapsulation may leave in plain. On a NIC with a
     /// switch, called for all packets that leave through the uplink.
-    fn claim(&self, _frame: &[u8], _headers: &Headers) -> Claim {
-        Claim::Nobody
+    fn claim(&self, _frame: &[u8], _headers: &Headers) -> EgressClaim {
+        EgressClaim::Nobody
     }
 
     /// Begins a packet, and rewrites its headers to those of the segments before encapsulation. Returns `None` on
@@ -148,7 +148,7 @@ pub trait PacketEngine: Engine {
 ///
 /// See [`PacketEngine`] for an example.
 #[derive(Debug)]
-pub enum Shown<S> {
+pub enum FrameLookup<S> {
     /// The frame does not concern the engine.
     Nothing,
     /// The frame shows the key of a context.
@@ -163,7 +163,7 @@ pub enum Shown<S> {
 ///
 /// See [`PacketEngine`] for an example of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum EgressClaim {
     /// The packet may leave unchanged.
     Nobody,
     /// The packet may leave only encapsulated by this context.
@@ -176,7 +176,7 @@ pub enum Claim {
 ///
 /// See [`PacketEngine`] for an example.
 #[derive(Debug)]
-pub enum Opened {
+pub enum OpenedFrame {
     /// The packet is unchanged.
     Untouched(PacketMark),
     /// The payload was decrypted in place, with all headers and trailers kept around the payload.
@@ -184,7 +184,7 @@ pub enum Opened {
         /// Frame with the decrypted payload.
         frame: BytesMut,
         /// Inner packet as it would be without encapsulation, and its position in the frame.
-        inner: Option<(BytesMut, Within)>,
+        inner: Option<(BytesMut, InnerPosition)>,
         /// Verdict of the engine.
         mark: PacketMark,
         /// Whether the packet is no replay, as far as the device can tell. The host owns the window, and refuses
@@ -208,15 +208,15 @@ pub enum Opened {
 /// The position of an opened packet in the surrounding frame.
 ///
 /// ```
-/// use nic_engine::Within;
+/// use nic_engine::InnerPosition;
 ///
 /// // ESP in transport mode: Ethernet's and IPv4's headers, then 16 bytes of SPI, number and IV in front of the opened
 /// bytes.
-/// let within = Within { headers: 34, opened: 50, in_front: 34 };
+/// let within = InnerPosition { headers: 34, opened: 50, in_front: 34 };
 /// assert_eq!(within.opened - within.headers, 16);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Within {
+pub struct InnerPosition {
     /// End of the outer headers that packets of a flow share, apart from IP fields that vary per packet.
     pub headers: usize,
     /// Offset of the opened bytes, behind the encapsulation's own header.

@@ -10,45 +10,45 @@ use offload_api::{Piece, Placements};
 use offload_base::Seq;
 use smallvec::SmallVec;
 
-/// Parts of a byte range, as (offset, length).
-pub type Parts = SmallVec<[(usize, usize); 2]>;
+/// A list of ranges within some bytes, as (offset, length).
+pub type ByteRanges = SmallVec<[(usize, usize); 2]>;
 
 /// The content of an engine's units in a packet, described for the engine above.
 ///
 /// ```
-/// use nic_engine::{Content, Parts};
+/// use nic_engine::{UnitContent, ByteRanges};
 /// use offload_base::Seq;
 ///
 /// // 100 bytes of content follow the 5 bytes of a unit's header.
-/// let content = Content { last: Seq(1000), skipped: 0, parts: Parts::from_iter([(5, 100)]) };
+/// let content = UnitContent { last: Seq(1000), skipped: 0, parts: ByteRanges::from_iter([(5, 100)]) };
 /// assert_eq!(content.parts.iter().map(|(_, bytes)| bytes).sum::<usize>(), 100);
 /// ```
 #[derive(Debug)]
-pub struct Content {
+pub struct UnitContent {
     /// Position of the engine in its stream before this packet.
     pub last: Seq,
     /// Bytes of content from there that were skipped.
     pub skipped: u32,
-    /// Parts of the opened bytes that are content.
-    pub parts: Parts,
+    /// Ranges of the opened bytes that are content.
+    pub parts: ByteRanges,
 }
 
 /// The payload of a received packet.
 #[derive(Debug)]
-pub struct Payload<'a> {
+pub struct ReceivedPayload<'a> {
     seq: Seq,
     wire: &'a [u8],
     buffer: &'a mut BytesMut,
     /// Offset of the payload in the buffer.
     start: usize,
     is_opened: bool,
-    content: Option<Content>,
+    content: Option<UnitContent>,
     /// Whether an engine above reads the content.
     is_looked_at: bool,
     placed: &'a mut Placements,
 }
 
-impl<'a> Payload<'a> {
+impl<'a> ReceivedPayload<'a> {
     /// Creates the payload from the bytes `wire` at `seq`. The result will be appended to `buffer`. Pieces placed
     /// elsewhere are listed in `placed`, which must be empty.
     pub fn new(
@@ -57,9 +57,9 @@ impl<'a> Payload<'a> {
         buffer: &'a mut BytesMut,
         placed: &'a mut Placements,
         is_looked_at: bool,
-    ) -> Payload<'a> {
+    ) -> ReceivedPayload<'a> {
         let start = buffer.len();
-        Payload { seq, wire, buffer, start, is_opened: false, content: None, is_looked_at, placed }
+        ReceivedPayload { seq, wire, buffer, start, is_opened: false, content: None, is_looked_at, placed }
     }
 
     /// Returns the sequence number of the first byte.
@@ -108,12 +108,12 @@ impl<'a> Payload<'a> {
     }
 
     /// Returns the content described by the engine below. Returns `None` if there is no engine below, or if that engine could not relate the content to the previous one.
-    pub fn content(&self) -> Option<&Content> {
+    pub fn content(&self) -> Option<&UnitContent> {
         self.content.as_ref()
     }
 
     /// Sets the content for the engine above.
-    pub fn show(&mut self, content: Option<Content>) {
+    pub fn show(&mut self, content: Option<UnitContent>) {
         self.content = content;
     }
 
@@ -127,7 +127,7 @@ impl<'a> Payload<'a> {
 
     /// Finishes the payload. If no engine opened the payload, the bytes of the wire are appended.
     pub fn finish(self) {
-        let Payload { wire, buffer, start, is_opened, placed, .. } = self;
+        let ReceivedPayload { wire, buffer, start, is_opened, placed, .. } = self;
         if is_opened {
             return;
         }
@@ -154,7 +154,7 @@ mod tests {
     /// Returns the host's bytes for `wire` behind an earlier segment, after engines with the given results.
     fn handed_on(wire: &[u8], engines: &[(bool, &[u8])]) -> (Vec<bool>, Vec<u8>) {
         let (mut buffer, mut placed) = (BytesMut::from(&b"before "[..]), Placements::new());
-        let mut payload = Payload::new(Seq(1), wire, &mut buffer, &mut placed, false);
+        let mut payload = ReceivedPayload::new(Seq(1), wire, &mut buffer, &mut placed, false);
         let open = |(is_opened, made): &(bool, &[u8])| {
             payload.open(|bytes, buffer| {
                 assert_eq!(bytes, wire);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn one_engine_opens_a_payload_and_no_byte_is_lost_or_added() {
+    fn payload_keeps_its_length_through_any_engines() {
         assert_eq!(handed_on(b"wire", &[(true, b"open"), (true, b"more")]), (vec![true, false], b"open".to_vec()));
         assert_eq!(handed_on(b"wire", &[(false, b"part"), (true, b"open")]), (vec![true, true], b"open".to_vec()));
         assert_eq!(handed_on(b"wire", &[(true, b"too long")]), (vec![true], b"wire".to_vec()));

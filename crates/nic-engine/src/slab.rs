@@ -11,15 +11,15 @@ use offload_api::Handle;
 /// All contexts of an engine.
 #[derive(Debug)]
 pub(crate) struct Slab<E: Engine> {
-    places: Vec<Option<Entry<E>>>,
+    places: Vec<Option<SlabEntry<E>>>,
 }
 
 #[derive(Debug)]
-struct Entry<E: Engine> {
+struct SlabEntry<E: Engine> {
     handle: Handle,
     /// Flow and keys. `None` for sessions of jobs, which have neither, and of which there may be a million.
     subject: Option<Box<Subject>>,
-    state: Stored<E::State>,
+    state: StoredState<E::State>,
     held: E::Held,
     /// Whether the context was used since the last round of the clock hand.
     used: bool,
@@ -27,7 +27,7 @@ struct Entry<E: Engine> {
 
 /// A state, on the NIC or in host memory. Not boxed, because the NIC's memory holds the states themselves.
 #[derive(Debug)]
-enum Stored<S> {
+enum StoredState<S> {
     /// State, and its position in the clock.
     OnNic(S, usize),
     InHost(ContextImage),
@@ -67,10 +67,10 @@ face! {
         /// Restores a state from its image. Returns false if there is no image.
         fn read_back(&mut self, handle: Handle, at: usize) -> bool {
             let Some(entry) = self.entry_mut(handle) else { return false };
-            let Stored::InHost(image) = &entry.state else { return false };
+            let StoredState::InHost(image) = &entry.state else { return false };
             // `load` refuses an image that `save` cannot have written.
             let Some(state) = image.read(E::load) else { return false };
-            entry.state = Stored::OnNic(state, at);
+            entry.state = StoredState::OnNic(state, at);
             true
         }
 
@@ -82,14 +82,14 @@ face! {
             if core::mem::take(&mut entry.used) {
                 return false;
             }
-            let Stored::OnNic(state, _) = &entry.state else { return false };
-            entry.state = Stored::InHost(ContextImage::of(|image| E::save(state, image)));
+            let StoredState::OnNic(state, _) = &entry.state else { return false };
+            entry.state = StoredState::InHost(ContextImage::build(|image| E::save(state, image)));
             true
         }
 
         /// Sets the context's position in the clock.
         fn moved(&mut self, handle: Handle, at: usize) {
-            if let Some(Entry { state: Stored::OnNic(_, place), .. }) = self.entry_mut(handle) {
+            if let Some(SlabEntry { state: StoredState::OnNic(_, place), .. }) = self.entry_mut(handle) {
                 *place = at;
             }
         }
@@ -99,8 +99,8 @@ face! {
             self.entry(handle)?;
             let entry = self.places[handle.place() as usize].take()?;
             let at = match entry.state {
-                Stored::OnNic(_, at) => Some(at),
-                Stored::InHost(_) => None,
+                StoredState::OnNic(_, at) => Some(at),
+                StoredState::InHost(_) => None,
             };
             Some((entry.subject.map(|subject| *subject).unwrap_or_default(), at))
         }
@@ -117,12 +117,13 @@ impl<E: Engine> Slab<E> {
         }
         // Sessions of jobs have no flow, and should take no memory for one.
         let subject = (subject != Subject::default()).then(|| Box::new(subject));
-        self.places[place] = Some(Entry { handle, subject, state: Stored::OnNic(state, at), held, used: true });
+        self.places[place] =
+            Some(SlabEntry { handle, subject, state: StoredState::OnNic(state, at), held, used: true });
     }
 
     /// Tests whether the state of a context is on the NIC. Returns `None` if there is no such context.
     pub(crate) fn is_there(&self, handle: Handle) -> Option<bool> {
-        Some(matches!(self.entry(handle)?.state, Stored::OnNic(..)))
+        Some(matches!(self.entry(handle)?.state, StoredState::OnNic(..)))
     }
 
     /// Returns the context if it is on the NIC.
@@ -130,8 +131,8 @@ impl<E: Engine> Slab<E> {
         let entry = self.entry_mut(handle)?;
         entry.used = true;
         match &mut entry.state {
-            Stored::OnNic(state, _) => Some(Context { handle, state, held: &mut entry.held }),
-            Stored::InHost(_) => None,
+            StoredState::OnNic(state, _) => Some(Context { handle, state, held: &mut entry.held }),
+            StoredState::InHost(_) => None,
         }
     }
 
@@ -139,11 +140,11 @@ impl<E: Engine> Slab<E> {
         self.entry_mut(handle).map(|entry| &mut entry.held)
     }
 
-    fn entry(&self, handle: Handle) -> Option<&Entry<E>> {
+    fn entry(&self, handle: Handle) -> Option<&SlabEntry<E>> {
         self.places.get(handle.place() as usize)?.as_ref().filter(|entry| entry.handle == handle)
     }
 
-    fn entry_mut(&mut self, handle: Handle) -> Option<&mut Entry<E>> {
+    fn entry_mut(&mut self, handle: Handle) -> Option<&mut SlabEntry<E>> {
         self.places.get_mut(handle.place() as usize)?.as_mut().filter(|entry| entry.handle == handle)
     }
 }

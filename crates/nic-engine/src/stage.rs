@@ -10,7 +10,7 @@
 //! Outgoing bytes pass the stages in the order of the specification, incoming bytes in the reverse order.
 //!
 //! ```
-//! use nic_sim::engine::{Run, NamedStage, Stage, StageMakers, StageState, StageStates, Stages};
+//! use nic_sim::engine::{StageRun, NamedStage, Stage, StageMakers, StageState, StageStates, Stages};
 //! use offload_api::{Direction, StageSpec};
 //!
 //! /// Adds a number to each byte.
@@ -27,7 +27,7 @@
 //! }
 //!
 //! impl Stage for Add {
-//!     fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
+//!     fn pass(&self, run: StageRun, _: &mut StageState, bytes: &mut [u8]) -> bool {
 //!         for byte in bytes {
 //!             *byte = match run.direction {
 //!                 Direction::Transmit => byte.wrapping_add(self.0),
@@ -41,9 +41,9 @@
 //! let makers = StageMakers::default().with::<Add>();
 //! //! let makers = StageMakers::default().with::<Add>();
 //! let (mut states, mut bytes) = (StageStates::default(), *b"data");
-//! assert!(stages.pass(Run { direction: Direction::Transmit, unit: 0, at: 0 }, &mut states, &mut bytes));
+//! assert!(stages.pass(StageRun { direction: Direction::Transmit, unit: 0, at: 0 }, &mut states, &mut bytes));
 //! assert_ne!(&bytes, b"data");
-//! assert!(stages.pass(Run { direction: Direction::Receive, unit: 0, at: 0 }, &mut states, &mut bytes));
+//! assert!(stages.pass(StageRun { direction: Direction::Receive, unit: 0, at: 0 }, &mut states, &mut bytes));
 //! assert_eq!(&bytes, b"data");
 //! assert!(makers.make(vec![StageSpec::new("compress", ())]).is_none());
 //! ```
@@ -77,12 +77,12 @@ pub trait Stage: fmt::Debug + Send {
 
     /// Processes the next data of a unit in place. Returns false if the data are invalid; the whole unit is then
     /// invalid.
-    fn pass(&self, run: Run, state: &mut StageState, bytes: &mut [u8]) -> bool;
+    fn pass(&self, run: StageRun, state: &mut StageState, bytes: &mut [u8]) -> bool;
 }
 
 /// The data of one call of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct StageRun {
     /// Direction of the data.
     pub direction: Direction,
     /// Number of the unit.
@@ -102,7 +102,7 @@ impl StageState {
 
 /// The memory of all stages of a context: a part of its engine's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StageStates([StageState; STAGES_MAX]);
+pub struct StageStates([StageState; MAX_STAGES]);
 
 impl StageStates {
     /// Writes the memory to an image.
@@ -121,7 +121,7 @@ impl StageStates {
 }
 
 /// An object that a context lends to stages of others. Lender and borrower agree on its type.
-pub type Lent = Arc<dyn Any + Send + Sync>;
+pub type LentObject = Arc<dyn Any + Send + Sync>;
 
 /// A place in which a stage finds its key. Clones share the place.
 ///
@@ -131,11 +131,11 @@ pub type Lent = Arc<dyn Any + Send + Sync>;
 /// assert!(KeyPlace::default().get::<u32>().is_none(), "no key is lent");
 /// ```
 #[derive(Clone, Default)]
-pub struct KeyPlace(Arc<Mutex<Place>>);
+pub struct KeyPlace(Arc<Mutex<LentKey>>);
 
 #[derive(Default)]
-struct Place {
-    lent: Option<Lent>,
+struct LentKey {
+    lent: Option<LentObject>,
     /// Whether a stage could not work with the lent object, or found no object.
     is_refused: bool,
 }
@@ -151,7 +151,7 @@ impl KeyPlace {
         self.place().is_refused = true;
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, LentKey> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -180,10 +180,10 @@ impl StageKeys {
 
     /// Lends a key, or takes the key back with `None`. Returns whether a stage has [refused](KeyPlace::refuse) the key
     /// meanwhile.
-    pub fn lend(&mut self, key: Handle, lent: Option<Lent>) -> bool {
+    pub fn lend(&mut self, key: Handle, lent: Option<LentObject>) -> bool {
         let Some((_, place)) = self.0.iter().find(|(known, _)| *known == key) else { return false };
         // The refusal is reset with every change, because a refusal concerns only the object that was lent last.
-        let before = core::mem::replace(&mut *place.place(), Place { lent, is_refused: false });
+        let before = core::mem::replace(&mut *place.place(), LentKey { lent, is_refused: false });
         before.is_refused
     }
 
@@ -205,7 +205,7 @@ pub struct Stages(Vec<Box<dyn Stage>>);
 
 impl Stages {
     /// Passes the next data of a unit through all stages, in place. Returns false if a stage found the data invalid.
-    pub fn pass(&self, run: Run, states: &mut StageStates, bytes: &mut [u8]) -> bool {
+    pub fn pass(&self, run: StageRun, states: &mut StageStates, bytes: &mut [u8]) -> bool {
         // The first stage that finds an error ends the run: later ones would work on wrong data.
         let mut stages = self.0.iter().zip(&mut states.0);
         match run.direction {
@@ -238,10 +238,10 @@ impl Stages {
 
 /// The constructors of stages, by name. Clones share the list.
 #[derive(Clone, Debug, Default)]
-pub struct StageMakers(Arc<Vec<Maker>>);
+pub struct StageMakers(Arc<Vec<StageMaker>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Maker {
+struct StageMaker {
     name: &'static str,
     make: fn(Spec) -> Option<Box<dyn Stage>>,
 }
@@ -251,14 +251,17 @@ impl StageMakers {
     #[must_use]
     pub fn with<S: NamedStage>(self) -> StageMakers {
         let mut makers = self.0.to_vec();
-        makers.push(Maker { name: S::NAME, make: |spec| Some(Box::new(S::new(*spec.downcast::<S::Spec>().ok()?)?)) });
+        makers.push(StageMaker {
+            name: S::NAME,
+            make: |spec| Some(Box::new(S::new(*spec.downcast::<S::Spec>().ok()?)?)),
+        });
         StageMakers(Arc::new(makers))
     }
 
     /// Creates stages for a context. Returns `None` if a name is unknown, a stage refuses its specification, or there
     /// are more than two.
     pub fn make(&self, specs: Vec<StageSpec>) -> Option<Stages> {
-        if specs.len() > STAGES_MAX {
+        if specs.len() > MAX_STAGES {
             return None;
         }
         let stages = specs.into_iter().map(|StageSpec { name, spec }| {
@@ -272,7 +275,7 @@ impl StageMakers {
 }
 
 /// Maximum number of stages in a context. The engine itself needs two thirds of the 208 bytes of state.
-const STAGES_MAX: usize = 2;
+const MAX_STAGES: usize = 2;
 
 #[cfg(test)]
 mod tests {
@@ -293,7 +296,7 @@ mod tests {
     }
 
     impl Stage for Difference {
-        fn pass(&self, run: Run, state: &mut StageState, bytes: &mut [u8]) -> bool {
+        fn pass(&self, run: StageRun, state: &mut StageState, bytes: &mut [u8]) -> bool {
             if run.at == 0 && bytes.first() == Some(&0) {
                 return false;
             }
@@ -310,42 +313,42 @@ mod tests {
 
     /// Combines each byte with its offset by exclusive or, so that the order with `Difference` matters.
     #[derive(Debug)]
-    struct Place(u8);
+    struct LentKey(u8);
 
-    impl NamedStage for Place {
+    impl NamedStage for LentKey {
         const NAME: &'static str = "place";
         type Spec = u8;
 
-        fn new(key: u8) -> Option<Place> {
-            (key != 0).then_some(Place(key))
+        fn new(key: u8) -> Option<LentKey> {
+            (key != 0).then_some(LentKey(key))
         }
     }
 
-    impl Stage for Place {
-        fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
+    impl Stage for LentKey {
+        fn pass(&self, run: StageRun, _: &mut StageState, bytes: &mut [u8]) -> bool {
             bytes.iter_mut().zip(run.at..).for_each(|(byte, at)| *byte ^= self.0.wrapping_add(at as u8));
             true
         }
     }
 
     fn makers() -> StageMakers {
-        StageMakers::default().with::<Difference>().with::<Place>()
+        StageMakers::default().with::<Difference>().with::<LentKey>()
     }
 
     fn pass(stages: &Stages, direction: Direction, runs: &mut [&mut [u8]]) -> bool {
         let (mut states, mut at) = (StageStates::default(), 0);
         runs.iter_mut().all(|run| {
-            let here = Run { direction, unit: 3, at };
+            let here = StageRun { direction, unit: 3, at };
             at += run.len() as u64;
             // The context may move to host memory between any two runs.
-            let image = ContextImage::of(|image| states.put(image));
+            let image = ContextImage::build(|image| states.put(image));
             assert_eq!(image.read(StageStates::take), Some(states));
             stages.pass(here, &mut states, run)
         })
     }
 
     #[test]
-    fn stages_work_in_the_opposite_order_on_the_way_in_however_data_are_cut() {
+    fn stages_reverse_their_order_on_receive() {
         let stages = makers().make(vec![StageSpec::new("place", 9u8), StageSpec::new("difference", ())]).unwrap();
         let plain: Vec<u8> = (1..=200).collect();
         let mut whole = plain.clone();
@@ -367,14 +370,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stage_finds_wrong_is_wrong() {
+    fn data_refused_by_a_stage_are_invalid() {
         let stages = makers().make(vec![StageSpec::new("difference", ())]).unwrap();
         assert!(!pass(&stages, Direction::Receive, &mut [&mut [0, 1]]));
         assert!(pass(&stages, Direction::Receive, &mut [&mut [1, 0]]));
     }
 
     #[test]
-    fn a_context_has_only_stages_that_exist_and_can_work() {
+    fn unknown_or_refusing_stages_are_not_created() {
         assert!(makers().make(Vec::new()).unwrap().is_empty());
         assert!(makers().make(vec![StageSpec::new("xts", ())]).is_none(), "no such name");
         assert!(makers().make(vec![StageSpec::new("place", 0u8)]).is_none(), "it refuses");

@@ -1,6 +1,6 @@
 //! Engines that follow the bytes of flows.
 
-use crate::{Context, Engine, Payload};
+use crate::{Context, Engine, ReceivedPayload};
 use bytes::BytesMut;
 use offload_api::{Handle, Verdict};
 use offload_base::Seq;
@@ -12,8 +12,11 @@ pub trait StreamEngine: Engine {
     const COUNTS_UNITS: bool = true;
 
     /// Processes the payload of a received packet. Returns `None` if the engine has no verdict.
-    fn receive(context: Context<'_, Self>, payload: &mut Payload<'_>, counters: &mut Self::Counters)
-    -> Option<Verdict>;
+    fn receive(
+        context: Context<'_, Self>,
+        payload: &mut ReceivedPayload<'_>,
+        counters: &mut Self::Counters,
+    ) -> Option<Verdict>;
 
     /// Sets the number of the next unit that a transmit context is told of. Returns false if the context does not
     /// transmit.
@@ -33,7 +36,7 @@ pub trait StreamEngine: Engine {
     fn transmit(context: Context<'_, Self>, at: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep>;
 
     /// Calls `key` for each key that stages of a context need for the payload of a received packet.
-    fn keys_to_receive(_: Context<'_, Self>, _: &Payload<'_>, _key: &mut dyn FnMut(Handle)) {}
+    fn keys_to_receive(_: Context<'_, Self>, _: &ReceivedPayload<'_>, _key: &mut dyn FnMut(Handle)) {}
 
     /// Calls `key` for each key that stages need for the next bytes of a transmit context.
     fn keys_to_transmit(_: Context<'_, Self>, _bytes: &[u8], _key: &mut dyn FnMut(Handle)) {}

@@ -8,7 +8,7 @@
 //! in the table, and of those in the cache that were used, one or two kilobytes more.
 
 use core::convert::Infallible;
-use nic_engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, Lent, NoCounters};
+use nic_engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, LentObject, NoCounters};
 use offload_api::{Direction, Job, JobStatus, Outcome};
 use offload_jobs::{DATA_KEYS, DataKey, DataKeySpec, WrappingKey, perform};
 use offload_transforms::{Secret, Tweak};
@@ -136,7 +136,7 @@ impl Engine for DataKeys {
         self.tenants.retain(|(of, _), _| *of != queue);
     }
 
-    fn lend(context: Context<'_, DataKeys>) -> Option<Lent> {
+    fn lend(context: Context<'_, DataKeys>) -> Option<LentObject> {
         Some(context.state.inline()?.clone())
     }
 
@@ -177,7 +177,7 @@ mod tests {
     fn a_key_comes_back_from_host_memory_as_it_was() {
         for tweak in [Tweak::Unit, Tweak::Sectors512] {
             let key = KeyOnNic::new(DataKey::again(7, 9, 4096, tweak, Secret::new((0..64).collect())));
-            let back = ContextImage::of(|image| DataKeys::save(&key, image)).read(DataKeys::load).unwrap();
+            let back = ContextImage::build(|image| DataKeys::save(&key, image)).read(DataKeys::load).unwrap();
             let known = |key: &DataKey| (key.tenant, key.volume, key.unit, key.tweak, key.key.bytes().to_vec());
             assert_eq!(known(&back.key), known(&key.key));
         }

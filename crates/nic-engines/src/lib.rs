@@ -72,7 +72,7 @@ impl EngineConfigs {
 
     /// Configuration of each of `queues` queues, which share the room for contexts.
     #[must_use]
-    pub fn of_each_queue(mut self, queues: u16) -> EngineConfigs {
+    pub fn for_each_queue(mut self, queues: u16) -> EngineConfigs {
         let share = u32::from(queues.max(1));
         self.tls.contexts /= share;
         self.nvme_tcp.contexts /= share;

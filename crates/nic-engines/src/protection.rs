@@ -4,32 +4,32 @@
 //!
 //! Invariant: true is said of bytes only if each block that ends in them was seen from its first byte on, in order.
 
-use nic_engine::{NamedStage, Run, Stage, StageState};
+use nic_engine::{NamedStage, Stage, StageRun, StageState};
 use offload_api::{Direction, PROTECTION_STAGE};
 use offload_transforms::Way;
-use offload_transforms::protection::{InPlace, Progress};
+use offload_transforms::protection::{InPlaceProtection, TransferProgress};
 
 /// Blocks of a format.
 #[derive(Debug)]
-pub(super) struct ProtectedBlocks(InPlace);
+pub(super) struct ProtectedBlocks(InPlaceProtection);
 
 impl NamedStage for ProtectedBlocks {
     const NAME: &'static str = PROTECTION_STAGE;
-    type Spec = InPlace;
+    type Spec = InPlaceProtection;
 
-    fn new(blocks: InPlace) -> Option<ProtectedBlocks> {
+    fn new(blocks: InPlaceProtection) -> Option<ProtectedBlocks> {
         Some(ProtectedBlocks(blocks))
     }
 }
 
 impl Stage for ProtectedBlocks {
-    fn pass(&self, run: Run, state: &mut StageState, bytes: &mut [u8]) -> bool {
+    fn pass(&self, run: StageRun, state: &mut StageState, bytes: &mut [u8]) -> bool {
         let way = match run.direction {
             Direction::Transmit => Way::Apply,
             Direction::Receive => Way::Undo,
         };
         let Some(remembered) = state.0.first_chunk_mut() else { return false };
-        let mut progress = Progress::from_bytes(remembered);
+        let mut progress = TransferProgress::from_bytes(remembered);
         let passed = self.0.run(way, run.unit, run.at, &mut progress, bytes).is_ok();
         *remembered = progress.to_bytes();
         passed
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
     use nic_engine::{StageMakers, StageStates};
     use offload_api::StageSpec;
-    use offload_transforms::protection::{Check, Format, Guard, Kind};
+    use offload_transforms::protection::{Check, Format, Guard, ProtectionType};
 
     /// T10's CRC of 32 bytes of ones (SBC-4), and NVMe's of 4096, where the standards have them in a block.
     #[test]
@@ -54,7 +54,7 @@ mod tests {
             [&ff[..], &[0xc0, 0xdd, 0xba, 0x73, 0x02, 0xec, 0xa3, 0xac, 0x12, 0x34, 0, 0, 0, 0, 0, 7]].concat();
         for (format, expected) in [(format(Guard::Crc16, 32), crc_16), (format(Guard::Crc64, 4096), crc_64)] {
             let makers = StageMakers::default().with::<ProtectedBlocks>();
-            let spec = InPlace::new(format, Check::ALL, 0).unwrap();
+            let spec = InPlaceProtection::new(format, Check::ALL, 0).unwrap();
             let stages = makers.make(vec![StageSpec::new(PROTECTION_STAGE, spec)]).unwrap();
             let mut bytes = expected.clone();
             bytes[format.interval as usize..].fill(0);
@@ -62,8 +62,8 @@ mod tests {
                 let (mut states, unit) = (StageStates::default(), 7);
                 let (head, tail) = bytes.split_at_mut(cut);
                 let cut = cut as u64;
-                stages.pass(Run { direction, unit, at: 0 }, &mut states, head)
-                    && stages.pass(Run { direction, unit, at: cut }, &mut states, tail)
+                stages.pass(StageRun { direction, unit, at: 0 }, &mut states, head)
+                    && stages.pass(StageRun { direction, unit, at: cut }, &mut states, tail)
             };
             assert!(pass(Direction::Transmit, 16, &mut bytes));
             assert_eq!(bytes, expected);
@@ -72,7 +72,11 @@ mod tests {
             bytes[last] ^= 1;
             assert!(!pass(Direction::Receive, 16, &mut bytes), "the reference tag of another LBA");
         }
-        let odd = InPlace::new(Format { interval: 500, kind: Kind::Type1, ..Format::default() }, Check::ALL, 0);
+        let odd = InPlaceProtection::new(
+            Format { interval: 500, kind: ProtectionType::Type1, ..Format::default() },
+            Check::ALL,
+            0,
+        );
         assert!(odd.is_err());
     }
 }

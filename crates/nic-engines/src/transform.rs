@@ -31,7 +31,7 @@ impl Transforms {
     /// use nic_engines::Transforms;
     /// use offload_jobs::TransformCapabilities;
     ///
-    /// let _engine = Transforms::with(TransformCapabilities::of_driver("openssl").expect("it is known"));
+    /// let _engine = Transforms::with(TransformCapabilities::for_driver("openssl").expect("it is known"));
     /// ```
     pub const fn with(capabilities: TransformCapabilities) -> Transforms {
         Transforms { capabilities }

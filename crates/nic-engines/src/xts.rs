@@ -5,7 +5,7 @@
 //! for, nothing is worked on.
 
 use super::data_keys::InlineKey;
-use nic_engine::{KeyPlace, NamedStage, Run, Stage, StageState};
+use nic_engine::{KeyPlace, NamedStage, Stage, StageRun, StageState};
 use offload_api::{Direction, Handle, XTS_STAGE, XtsStage};
 
 /// A volume that engines of units keep encrypted.
@@ -33,7 +33,7 @@ impl Stage for Xts {
         self.key = place;
     }
 
-    fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
+    fn pass(&self, run: StageRun, _: &mut StageState, bytes: &mut [u8]) -> bool {
         let XtsStage { tenant, volume, .. } = self.spec;
         let Some(key) = self.key.get::<InlineKey>().filter(|key| key.is_of(tenant, volume)) else {
             self.key.refuse();
@@ -50,7 +50,7 @@ impl Stage for Xts {
 mod tests {
     use super::*;
     use crate::data_keys::DataKeys;
-    use nic_engine::{Context, Engine, Lent, StageKeys, StageMakers, StageStates, Stages};
+    use nic_engine::{Context, Engine, LentObject, StageKeys, StageMakers, StageStates, Stages};
     use offload_api::StageSpec;
     use offload_jobs::WrappingKey;
     use offload_transforms::{Secret, Tweak};
@@ -76,7 +76,7 @@ mod tests {
         StageMakers::default().with::<Xts>().make(vec![spec]).unwrap().bound_to(keys)
     }
 
-    fn lent(state: &mut <DataKeys as Engine>::State) -> Option<Lent> {
+    fn lent(state: &mut <DataKeys as Engine>::State) -> Option<LentObject> {
         DataKeys::lend(Context { handle: KEY, state, held: &mut () })
     }
 
@@ -89,7 +89,7 @@ mod tests {
         keys.lend(KEY, lent(&mut state));
         let mut states = StageStates::default();
         let mut pass =
-            |direction, at, bytes: &mut [u8]| stages.pass(Run { direction, unit: 7, at }, &mut states, bytes);
+            |direction, at, bytes: &mut [u8]| stages.pass(StageRun { direction, unit: 7, at }, &mut states, bytes);
         let (mut made, mut expected) = ([5; 1024], [5; 1024]);
         volume.encrypt(7, 0, &mut expected).unwrap();
         assert!(pass(Direction::Transmit, 0, &mut made));
@@ -107,7 +107,7 @@ mod tests {
         let all = of.map(|(tenant, volume, works)| (stages(tenant, volume, &mut keys), works));
         let pass = |stages: &Stages| {
             let mut bytes = [5; 32];
-            let run = Run { direction: Direction::Transmit, unit: 7, at: 0 };
+            let run = StageRun { direction: Direction::Transmit, unit: 7, at: 0 };
             let passed = stages.pass(run, &mut StageStates::default(), &mut bytes);
             assert_eq!(passed, bytes != [5; 32]);
             passed

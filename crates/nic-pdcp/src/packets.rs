@@ -6,7 +6,7 @@
 use bytes::BytesMut;
 use core::convert::Infallible;
 use core::ops::Range;
-use nic_engine::{Context, Engine, Headers, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
+use nic_engine::{Context, Engine, FrameLookup, Headers, ImageReader, ImageWriter, OpenedFrame, PacketEngine};
 use offload_api::{Direction, PacketAsk, PacketMark, Protocol, TxPacket};
 use offload_esp::ReplayWindow;
 use offload_formats::{Gtpu, GtpuMessage, Transport};
@@ -156,7 +156,7 @@ impl PacketEngine for PdcpPackets {
     type Seen = Seen;
     type Wrapping = Protecting;
 
-    fn look(&self, frame: &[u8], headers: &Headers) -> Shown<Seen> {
+    fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<Seen> {
         let found = || {
             let transport = headers.transport().filter(|transport| transport.protocol == Protocol::Udp)?;
             let port = u16::from_be_bytes(*frame.get(transport.header + 2..)?.first_chunk()?);
@@ -168,8 +168,8 @@ impl PacketEngine for PdcpPackets {
             is_of_bearer.then_some((header.tunnel, Seen { transport, pdu, message: header.message }))
         };
         match found() {
-            Some((tunnel, seen)) => Shown::Key(tunnel_key(tunnel), seen),
-            None => Shown::Nothing,
+            Some((tunnel, seen)) => FrameLookup::Key(tunnel_key(tunnel), seen),
+            None => FrameLookup::Nothing,
         }
     }
 
@@ -179,10 +179,10 @@ impl PacketEngine for PdcpPackets {
         frame: &[u8],
         seen: &Seen,
         counters: &mut PdcpCounters,
-    ) -> Opened {
-        let PdcpState::Receive { next, window } = state else { return Opened::Untouched(PacketMark::None) };
+    ) -> OpenedFrame {
+        let PdcpState::Receive { next, window } = state else { return OpenedFrame::Untouched(PacketMark::None) };
         if seen.message != GtpuMessage::Data {
-            return Opened::Untouched(PacketMark::None);
+            return OpenedFrame::Untouched(PacketMark::None);
         }
         let pdu = &frame[seen.pdu.clone()];
         let is_control =
@@ -192,7 +192,7 @@ impl PacketEngine for PdcpPackets {
         let count = held.config.sn.count_near(*next, pdu).filter(|_| !is_control && !is_spoilt);
         let Some(count) = count.filter(|_| pdu.len() >= held.least()) else {
             counters.passed += 1;
-            return Opened::Untouched(PacketMark::None);
+            return OpenedFrame::Untouched(PacketMark::None);
         };
         let number = u64::from(count) + 1;
         if let Some(window) = window
@@ -200,7 +200,7 @@ impl PacketEngine for PdcpPackets {
             && !window.is_new(number)
         {
             counters.duplicates += 1;
-            return Opened::Dropped;
+            return OpenedFrame::Dropped;
         }
         let mut inner = BytesMut::from(frame);
         let mut tail = inner.split_off(seen.pdu.start);
@@ -209,7 +209,7 @@ impl PacketEngine for PdcpPackets {
         let authentic = held.security.open(held.config.clear_bytes(), &mut pdus)[0];
         if !authentic {
             counters.failed += 1;
-            return Opened::Untouched(PacketMark::Failed { context });
+            return OpenedFrame::Untouched(PacketMark::Failed { context });
         }
         let [(_, tail)] = pdus;
         inner.unsplit(tail);
@@ -220,7 +220,7 @@ impl PacketEngine for PdcpPackets {
         }
         counters.opened += 1;
         let mark = PacketMark::Opened { context, number: count.into(), packets: 1, code: 0 };
-        Opened::Another { inner, mark, vouched: true }
+        OpenedFrame::Another { inner, mark, vouched: true }
     }
 
     fn begin(

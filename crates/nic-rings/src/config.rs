@@ -72,7 +72,7 @@ pub struct NicConfig<E = ()> {
 
 impl NicConfig {
     /// Returns the configuration of each single queue. Several queues share the port, which then keeps the line's time.
-    pub fn of_each_queue(&self) -> NicConfig {
+    pub fn for_each_queue(&self) -> NicConfig {
         let share = u32::from(self.queues.max(1));
         NicConfig {
             // Only the shared port knows all frames on the line, so a single queue cannot keep the line's
@@ -80,7 +80,7 @@ impl NicConfig {
             line_rate: if share > 1 { None } else { self.line_rate },
             // The cache and the bus are one device's, divided evenly.
             context_cache_bytes: self.context_cache_bytes / share as usize,
-            costs: self.costs.of_each_queue(share),
+            costs: self.costs.for_each_queue(share),
             ..self.clone()
         }
     }
@@ -258,7 +258,7 @@ impl Costs {
         Duration::from_nanos(u64::try_from(moving + fetching).unwrap_or(u64::MAX))
     }
 
-    fn of_each_queue(self, queues: u32) -> Costs {
+    fn for_each_queue(self, queues: u32) -> Costs {
         let share = |rate: Option<u64>| rate.map(|rate| rate / u64::from(queues));
         Costs { pcie_rate: share(self.pcie_rate), crypto_rate: share(self.crypto_rate), ..self }
     }

@@ -40,16 +40,16 @@ impl EngineDescription {
 
     /// Returns the counters of the engine's contexts under their published names.
     pub fn published<'a>(&'a self, counters: &'a ContextCounters) -> impl Counters + 'a {
-        Published { publish: self.publish, counters }
+        PublishedCounters { publish: self.publish, counters }
     }
 }
 
-struct Published<'a> {
+struct PublishedCounters<'a> {
     publish: Publish,
     counters: &'a ContextCounters,
 }
 
-impl Counters for Published<'_> {
+impl Counters for PublishedCounters<'_> {
     fn visit(&self, visitor: &mut dyn FnMut(&'static str, u64)) {
         // The engine names its own counters, so the driver depends on no engine.
         (self.publish)(self.counters, visitor);

@@ -73,14 +73,14 @@ pub enum EswitchAnswer {
 ///
 /// ```
 /// use bytes::Bytes;
-/// use nic_rings::eswitch::Represented;
+/// use nic_rings::eswitch::RepresentedFrame;
 /// use nic_switch::Vport;
 ///
-/// let frame = Represented { port: Vport::Virtual(0), frame: Bytes::from_static(&[0; 60]) };
+/// let frame = RepresentedFrame { port: Vport::Virtual(0), frame: Bytes::from_static(&[0; 60]) };
 /// assert_eq!(frame.port.to_string(), "pf0vf0");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Represented {
+pub struct RepresentedFrame {
     /// Port by which the frame arrived, or will leave.
     pub port: Vport,
     /// The frame.
@@ -97,9 +97,9 @@ pub struct EswitchDeviceRings {
     /// Answers to the commands.
     pub answers: Producer<EswitchAnswer>,
     /// Frames that matched no rule.
-    pub represented: Producer<Represented>,
+    pub represented: Producer<RepresentedFrame>,
     /// Frames that the host sends through representors.
-    pub injected: Consumer<Represented>,
+    pub injected: Consumer<RepresentedFrame>,
     /// Doorbell from host to device.
     pub doorbell: Signal,
     /// Interrupt from device to host.
@@ -116,9 +116,9 @@ pub struct EswitchDriverRings {
     /// Answers to the commands.
     pub answers: Consumer<EswitchAnswer>,
     /// Frames that matched no rule.
-    pub represented: Consumer<Represented>,
+    pub represented: Consumer<RepresentedFrame>,
     /// Frames that the host sends through representors.
-    pub injected: Producer<Represented>,
+    pub injected: Producer<RepresentedFrame>,
     /// Doorbell from host to device.
     pub doorbell: Signal,
     /// Interrupt from device to host.

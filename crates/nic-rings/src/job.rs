@@ -68,9 +68,9 @@ pub enum JobCompletion {
 
 /// The consumer's end of the submission ring. Used by the device, and by the driver once the device is gone.
 #[derive(Clone, Debug)]
-pub struct Submitted(Arc<Mutex<Consumer<JobEntry>>>);
+pub struct SubmissionRing(Arc<Mutex<Consumer<JobEntry>>>);
 
-impl Submitted {
+impl SubmissionRing {
     /// Takes the oldest entry.
     pub fn pop(&self) -> Option<JobEntry> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
@@ -104,8 +104,8 @@ impl Resets {
 /// The device's ends of the job rings.
 #[derive(Debug)]
 pub struct DeviceJobRings {
-    /// Submitted jobs and commands.
-    pub submitted: Submitted,
+    /// Jobs and commands from the driver.
+    pub submitted: SubmissionRing,
     /// Completions of jobs and commands.
     pub completions: Producer<JobCompletion>,
     /// Number of resets.
@@ -134,7 +134,7 @@ pub struct DriverJobRings {
     /// Submission of jobs and commands.
     pub submit: Producer<JobEntry>,
     /// Consumer's end of the submission ring, for use once the device is gone.
-    pub submitted: Submitted,
+    pub submitted: SubmissionRing,
     /// Completions of jobs and commands.
     pub completions: Consumer<JobCompletion>,
     /// Number of resets.
@@ -150,14 +150,14 @@ pub struct DriverJobRings {
 /// Creates the rings of a job queue with room for `depth` jobs and commands.
 ///
 /// ```
-/// use nic_rings::job::{DeviceJobRings, DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, Resets, Submitted, job_rings};
+/// use nic_rings::job::{DeviceJobRings, DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, Resets, SubmissionRing, job_rings};
 /// use offload_api::{Handle, Job, JobStatus, Outcome};
 ///
 /// let (mut device, mut driver): (DeviceJobRings, DriverJobRings) = job_rings(2);
 /// let job = Job::new(Handle { index: 0, generation: 0 }, "bytes".into(), bytes::BytesMut::new());
 /// driver.submit.push(JobEntry { epoch: 0, descriptor: JobDescriptor::Job(JobSlot::new(job)) }).unwrap();
 ///
-/// let (submitted, resets): (&Submitted, &Resets) = (&device.submitted, &device.resets);
+/// let (submitted, resets): (&SubmissionRing, &Resets) = (&device.submitted, &device.resets);
 /// let JobDescriptor::Job(mut slot) = submitted.pop().unwrap().descriptor else { panic!("a job was submitted") };
 /// assert!(submitted.is_empty());
 /// resets.count();
@@ -177,7 +177,7 @@ pub fn job_rings(depth: usize) -> (DeviceJobRings, DriverJobRings) {
     let resets = Resets::default();
     let (doorbell, interrupt) = (Signal::new(), Signal::new());
     // Both ends share the consumer, so that the driver can take back the entries of a device that is gone.
-    let submitted = Submitted(Arc::new(Mutex::new(submitted)));
+    let submitted = SubmissionRing(Arc::new(Mutex::new(submitted)));
     let device = DeviceJobRings {
         submitted: submitted.clone(),
         completions: device_completions,

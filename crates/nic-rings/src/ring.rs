@@ -121,7 +121,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum RingStep {
         Stage,
         Publish,
         Pop,
@@ -130,15 +130,15 @@ mod tests {
     proptest! {
         /// Compares the ring with a model of two queues.
         #[test]
-        fn behaves_like_two_queues(
+        fn ring_behaves_like_two_queues(
             capacity in 1usize..9,
-            steps in prop::collection::vec(prop_oneof![Just(Step::Stage), Just(Step::Publish), Just(Step::Pop)], 0..200),
+            steps in prop::collection::vec(prop_oneof![Just(RingStep::Stage), Just(RingStep::Publish), Just(RingStep::Pop)], 0..200),
         ) {
             let (mut producer, mut consumer) = ring(capacity);
             let (mut staged, mut visible) = (VecDeque::new(), VecDeque::new());
             for (number, step) in steps.into_iter().enumerate() {
                 match step {
-                    Step::Stage => {
+                    RingStep::Stage => {
                         // Staged entries count, although the consumer cannot see them.
                         let fits = staged.len() + visible.len() < capacity;
                         prop_assert_eq!(producer.stage(number).is_ok(), fits);
@@ -146,11 +146,11 @@ mod tests {
                             staged.push_back(number);
                         }
                     }
-                    Step::Publish => {
+                    RingStep::Publish => {
                         prop_assert_eq!(producer.publish(), staged.len());
                         visible.append(&mut staged);
                     }
-                    Step::Pop => prop_assert_eq!(consumer.pop(), visible.pop_front()),
+                    RingStep::Pop => prop_assert_eq!(consumer.pop(), visible.pop_front()),
                 }
                 prop_assert_eq!(consumer.len(), visible.len());
                 prop_assert_eq!(producer.room(), capacity - staged.len() - visible.len());

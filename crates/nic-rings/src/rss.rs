@@ -8,7 +8,7 @@ use core::net::IpAddr;
 use offload_api::FlowKey;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_formats::protocol::{TCP, UDP};
-use offload_formats::{Headers, Version};
+use offload_formats::{Headers, IpVersion};
 use smallvec::SmallVec;
 
 /// The Toeplitz hash: for each set bit of the input, the 32 bits of the key at the bit's position, all added without
@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 ///
 /// // The first of Microsoft's vectors, from the view of the receiving host.
 /// let flow = FlowKey::tcp("161.142.100.80:1766".parse().unwrap(), "66.9.149.187:2794".parse().unwrap());
-/// assert_eq!(Toeplitz::new(&Toeplitz::MICROSOFT_KEY).of_flow(&flow), 0x51cc_c178);
+/// assert_eq!(Toeplitz::new(&Toeplitz::MICROSOFT_KEY).hash_flow(&flow), 0x51cc_c178);
 /// ```
 #[derive(Debug)]
 pub struct Toeplitz {
@@ -50,8 +50,8 @@ impl Toeplitz {
     }
 
     /// Hashes the packets of `flow` that the local end receives.
-    pub fn of_flow(&self, flow: &FlowKey) -> u32 {
-        let mut input = Input::new();
+    pub fn hash_flow(&self, flow: &FlowKey) -> u32 {
+        let mut input = HashInput::new();
         // A received packet has the remote address as its source.
         for address in [flow.remote.ip(), flow.local.ip()] {
             match address {
@@ -61,27 +61,27 @@ impl Toeplitz {
         }
         input.extend_from_slice(&flow.remote.port().to_be_bytes());
         input.extend_from_slice(&flow.local.port().to_be_bytes());
-        self.of(&input)
+        self.hash_input(&input)
     }
 
     /// Hashes a received frame with these headers. Returns `None` without IP.
-    pub fn of_frame(&self, frame: &[u8], headers: &Headers) -> Option<u32> {
+    pub fn hash_frame(&self, frame: &[u8], headers: &Headers) -> Option<u32> {
         let (version, network) = headers.network()?;
         let (protocol, upper) = headers.upper()?;
         let addresses = match version {
-            Version::Four => network + 12..network + 20,
-            Version::Six => network + 8..network + 40,
+            IpVersion::V4 => network + 12..network + 20,
+            IpVersion::V6 => network + 8..network + 40,
         };
-        let mut input = Input::from_slice(frame.get(addresses)?);
+        let mut input = HashInput::from_slice(frame.get(addresses)?);
         // Only the first fragment has ports. Hashing addresses alone keeps all fragments on one queue.
         if !headers.is_fragment() && matches!(protocol, TCP | UDP) {
             input.extend_from_slice(frame.get(upper..upper + 4)?);
         }
-        Some(self.of(&input))
+        Some(self.hash_input(&input))
     }
 
     /// Hashes addresses and ports in the order of a packet: source, destination, source port, destination port.
-    fn of(&self, input: &[u8]) -> u32 {
+    fn hash_input(&self, input: &[u8]) -> u32 {
         let halves = input.iter().flat_map(|byte| [byte >> 4, byte & 15]);
         self.sums.iter().zip(halves).fold(0, |sum, (of_place, half)| sum ^ of_place[usize::from(half)])
     }
@@ -105,7 +105,7 @@ fn window(key: &[u8; 40], bit: usize) -> u32 {
     (u64::from_be_bytes(bytes) << (bit % 8) >> 32) as u32
 }
 
-type Input = SmallVec<[u8; LONGEST_INPUT]>;
+type HashInput = SmallVec<[u8; LONGEST_INPUT]>;
 
 /// Maximum size of the input in bytes: two IPv6 addresses and two ports.
 const LONGEST_INPUT: usize = 36;
@@ -170,17 +170,17 @@ mod tests {
     }
 
     fn of_frame(hash: &Toeplitz, frame: &[u8]) -> Option<u32> {
-        hash.of_frame(frame, &Headers::parse(frame))
+        hash.hash_frame(frame, &Headers::parse(frame))
     }
 
     #[test]
-    fn the_published_vectors_come_out() {
+    fn hashes_match_the_published_vectors() {
         let hash = Toeplitz::new(&Toeplitz::MICROSOFT_KEY);
         for (destination, source, addresses, ports) in VECTORS {
             let (destination, source) = (destination.parse().unwrap(), source.parse().unwrap());
             let whole = frame(source, destination, false);
             assert_eq!(of_frame(&hash, &whole), Some(ports), "{source} to {destination}");
-            assert_eq!(hash.of_flow(&FlowKey::tcp(destination, source)), ports);
+            assert_eq!(hash.hash_flow(&FlowKey::tcp(destination, source)), ports);
             assert_eq!(of_frame(&hash, &frame(source, destination, true)), Some(addresses), "a fragment has no ports");
             let mut other = whole;
             // Replaces the protocol number by that of ESP.
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_cut_short_has_no_hash() {
+    fn truncated_packet_has_no_hash() {
         let hash = Toeplitz::new(&Toeplitz::MICROSOFT_KEY);
         for (destination, source, ..) in VECTORS {
             let whole = frame(source.parse().unwrap(), destination.parse().unwrap(), false);

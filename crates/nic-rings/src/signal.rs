@@ -26,11 +26,11 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Signal {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSignal>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedSignal {
     armed: AtomicBool,
     waker: AtomicWaker,
 }

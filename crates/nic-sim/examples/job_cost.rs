@@ -12,7 +12,7 @@ use nic_sim::lookaside;
 use nic_sim::lookaside::{LookasideConfig, Unit};
 use offload_api::{Job, JobQueue};
 use offload_base::Instant;
-use offload_jobs::Opens;
+use offload_jobs::OpenTransform;
 use offload_transforms::Transform;
 
 fn main() {

@@ -16,7 +16,7 @@ use offload_api::Handle;
 /// use nic_sim::lookaside::LookasideConfig;
 /// use offload_api::{Job, JobQueue, JobStatus};
 /// use offload_base::Instant;
-/// use offload_jobs::Opens;
+/// use offload_jobs::OpenTransform;
 /// use offload_transforms::{Secret, Transform, Tweak};
 ///
 /// let (mut device, mut queues) = lookaside(LookasideConfig::default(), |_| ());

@@ -139,8 +139,8 @@ type DeviceConfig = nic_rings::NicConfig;
 fn pairs(config: NicConfig, add: &mut dyn FnMut(&mut Engines)) -> (DeviceConfig, Vec<QueuePair>, Vec<Driver>) {
     assert!(config.queues > 0, "a NIC has a queue pair at least");
     let (config, engines) = config.split();
-    let engines = engines.of_each_queue(config.queues);
-    let pair = |queue| queue_pair(config.of_each_queue(), &engines, queue, add);
+    let engines = engines.for_each_queue(config.queues);
+    let pair = |queue| queue_pair(config.for_each_queue(), &engines, queue, add);
     let (pairs, drivers) = (0..config.queues).map(pair).unzip();
     (config, pairs, drivers)
 }

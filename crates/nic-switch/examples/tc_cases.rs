@@ -21,7 +21,7 @@ use nic_switch::{
 };
 use offload_api::Prefix;
 use offload_base::{Instant, Rng, Seed};
-use offload_formats::{Headers, Protocol, Version, checksum};
+use offload_formats::{Headers, IpVersion, Protocol, checksum};
 use std::collections::HashMap;
 use std::env;
 use std::fmt::Write;
@@ -75,10 +75,10 @@ fn switch() -> Switch {
     }
     switch.set_mode(Mode::Switchdev);
     for device in [VXLAN, GRETAP] {
-        let tunnel = Tunnel::new(device, vec![outer(Version::Four, 1), outer(Version::Six, 1)]);
+        let tunnel = Tunnel::new(device, vec![outer(IpVersion::V4, 1), outer(IpVersion::V6, 1)]);
         switch.add_tunnel(Tunnel { source_ports: (4789, 4789), ..tunnel });
     }
-    for version in [Version::Four, Version::Six] {
+    for version in [IpVersion::V4, IpVersion::V6] {
         switch.set_next_hop(outer(version, 2), Some(NextHop { source: HERE, destination: THERE }));
     }
     switch
@@ -174,11 +174,11 @@ fn matching(rng: &mut Rng, protocol: Option<u16>) -> Match {
         };
     }
     let version = match matching.network() {
-        Some(IP) => Version::Four,
-        Some(IPV6) => Version::Six,
+        Some(IP) => IpVersion::V4,
+        Some(IPV6) => IpVersion::V6,
         _ => return matching,
     };
-    let longest = if version == Version::Four { 32 } else { 128 };
+    let longest = if version == IpVersion::V4 { 32 } else { 128 };
     let prefix = |rng: &mut Rng| {
         let bits = longest - rng.below(3) as u8;
         rng.chance(0.3)
@@ -186,7 +186,7 @@ fn matching(rng: &mut Rng, protocol: Option<u16>) -> Match {
     };
     (matching.source, matching.destination) = (prefix(rng), prefix(rng));
     if rng.chance(0.6) {
-        matching.ip_protocol = Some(pick(rng, &[6, 6, 17, 17, if version == Version::Four { 1 } else { 58 }]));
+        matching.ip_protocol = Some(pick(rng, &[6, 6, 17, 17, if version == IpVersion::V4 { 1 } else { 58 }]));
     }
     if matches!(matching.ip_protocol, Some(6 | 17)) {
         let ports = |rng: &mut Rng| {
@@ -207,7 +207,7 @@ fn matching(rng: &mut Rng, protocol: Option<u16>) -> Match {
 }
 
 fn tunnel_match(rng: &mut Rng, tunnel: TunnelDevice) -> TunnelMatch {
-    let version = if tunnel == GRETAP || rng.chance(0.6) { Version::Four } else { Version::Six };
+    let version = if tunnel == GRETAP || rng.chance(0.6) { IpVersion::V4 } else { IpVersion::V6 };
     TunnelMatch {
         class: None,
         checksum: None,
@@ -221,13 +221,13 @@ fn tunnel_match(rng: &mut Rng, tunnel: TunnelDevice) -> TunnelMatch {
 }
 
 fn tunnel_set(rng: &mut Rng, tunnel: TunnelDevice) -> TunnelSet {
-    let version = if tunnel == GRETAP || rng.chance(0.6) { Version::Four } else { Version::Six };
+    let version = if tunnel == GRETAP || rng.chance(0.6) { IpVersion::V4 } else { IpVersion::V6 };
     TunnelSet {
         key: Some(1 + rng.below(3) as u32),
         destination_port: (tunnel == VXLAN).then_some(4789),
         tos: if rng.chance(0.3) { rng.below(64) as u8 * 4 } else { 0 },
         ttl: if rng.chance(0.3) { 1 + rng.below(255) as u8 } else { 0 },
-        checksum: version == Version::Six || rng.chance(0.5),
+        checksum: version == IpVersion::V6 || rng.chance(0.5),
         ..TunnelSet::new(outer(version, 1), outer(version, 2))
     }
 }
@@ -236,8 +236,8 @@ fn tunnel_set(rng: &mut Rng, tunnel: TunnelDevice) -> TunnelSet {
 fn pedit(rng: &mut Rng, matching: &mut Match, actions: &mut Vec<Action>) {
     let mut edits = vec![if rng.chance(0.5) { Edit::SourceMac(mac(rng)) } else { Edit::DestinationMac(mac(rng)) }];
     let version = match matching.protocol {
-        Some(IP) => Version::Four,
-        Some(IPV6) => Version::Six,
+        Some(IP) => IpVersion::V4,
+        Some(IPV6) => IpVersion::V6,
         _ => {
             actions.push(Action::Pedit(edits));
             return;
@@ -257,7 +257,7 @@ fn pedit(rng: &mut Rng, matching: &mut Match, actions: &mut Vec<Action>) {
         });
     }
     actions.push(Action::Pedit(edits));
-    let checksums = Checksums { ipv4: version == Version::Four, tcp: protocol == Some(6), udp: protocol == Some(17) };
+    let checksums = Checksums { ipv4: version == IpVersion::V4, tcp: protocol == Some(6), udp: protocol == Some(17) };
     if checksums != Checksums::default() {
         actions.push(Action::Checksum(checksums));
     }
@@ -274,7 +274,7 @@ fn frame(rng: &mut Rng, mark: (u16, u8), mirrors: bool) -> (Vport, Vec<u8>) {
     }
     let device = if rng.chance(0.6) { VXLAN } else { GRETAP };
     let set = tunnel_set(rng, device);
-    let version = Version::of(&set.source);
+    let version = IpVersion::of_address(&set.source);
     let key = if device == GRETAP && rng.chance(0.3) { None } else { set.key };
     let checksum = set.checksum && device != GRETAP;
     let (source, destination, tos) = (outer(version, 2), outer(version, 1), rng.next_u32() as u8);
@@ -286,7 +286,7 @@ fn frame(rng: &mut Rng, mark: (u16, u8), mirrors: bool) -> (Vport, Vec<u8>) {
     let classes = if mirrors || (device == GRETAP && is_tagged) { 1 } else { 4 };
     let mut bytes = encapsulate(&packet, &Frame::from(Bytes::from(plain))).bytes.to_vec();
     // Of ECN, the way may have changed what it likes.
-    if version == Version::Four {
+    if version == IpVersion::V4 {
         bytes[15] = bytes[15] & !3 | rng.below(classes) as u8;
         checksum::fill_ipv4_header(&mut bytes[14..]);
     }
@@ -308,8 +308,8 @@ fn plain(rng: &mut Rng, mark: (u16, u8)) -> Vec<u8> {
             frame.extend([0; 28]);
             return frame;
         }
-        1..5 => Version::Four,
-        _ => Version::Six,
+        1..5 => IpVersion::V4,
+        _ => IpVersion::V6,
     };
     frame.extend(version.ether_type().to_be_bytes());
     let protocol = pick(rng, &[6u8, 6, 17, 17, 1, 58]);
@@ -355,11 +355,11 @@ fn plain(rng: &mut Rng, mark: (u16, u8)) -> Vec<u8> {
     version.set_length(&mut frame[network..], bytes);
     match Headers::parse(&frame).transport() {
         // RFC 768: a datagram over IPv4 may have no checksum.
-        Some(udp) if udp.protocol == Protocol::Udp && version == Version::Four && rng.chance(0.2) => {
+        Some(udp) if udp.protocol == Protocol::Udp && version == IpVersion::V4 && rng.chance(0.2) => {
             checksum::fill_ipv4_header(&mut frame[network..]);
         }
         Some(transport) => transport.fill_checksums(&mut frame),
-        None if version == Version::Four => checksum::fill_ipv4_header(&mut frame[network..]),
+        None if version == IpVersion::V4 => checksum::fill_ipv4_header(&mut frame[network..]),
         None => {}
     }
     frame
@@ -373,17 +373,17 @@ fn mac(rng: &mut Rng) -> Mac {
     Mac([2, 0, 0, 0, 0, rng.below(4) as u8])
 }
 
-fn inner(version: Version, last: u8) -> IpAddr {
+fn inner(version: IpVersion, last: u8) -> IpAddr {
     match version {
-        Version::Four => [10, 0, 0, last].into(),
-        Version::Six => [0xfd00, 0, 0, 0, 0, 0, 0, last.into()].into(),
+        IpVersion::V4 => [10, 0, 0, last].into(),
+        IpVersion::V6 => [0xfd00, 0, 0, 0, 0, 0, 0, last.into()].into(),
     }
 }
 
-fn outer(version: Version, last: u8) -> IpAddr {
+fn outer(version: IpVersion, last: u8) -> IpAddr {
     match version {
-        Version::Four => [192, 0, 2, last].into(),
-        Version::Six => [0xfd02, 0, 0, 0, 0, 0, 0, last.into()].into(),
+        IpVersion::V4 => [192, 0, 2, last].into(),
+        IpVersion::V6 => [0xfd02, 0, 0, 0, 0, 0, 0, last.into()].into(),
     }
 }
 

@@ -4,7 +4,7 @@ use crate::matching::Mac;
 use crate::port::Device;
 use core::net::IpAddr;
 use offload_formats::protocol::{TCP, UDP};
-use offload_formats::{Protocol, Version};
+use offload_formats::{IpVersion, Protocol};
 
 /// One step of what a rule does. Steps are taken in order; [`ends`](Action::ends) tells which of them is the last.
 ///
@@ -106,10 +106,10 @@ pub struct VlanTag {
 ///
 /// ```
 /// use nic_switch::Edit;
-/// use offload_formats::Version;
+/// use offload_formats::IpVersion;
 ///
-/// let one_hop_less = Edit::AddToHopLimit(Version::Four, 255);
-/// assert_ne!(one_hop_less, Edit::HopLimit(Version::Four, 255));
+/// let one_hop_less = Edit::AddToHopLimit(IpVersion::V4, 255);
+/// assert_ne!(one_hop_less, Edit::HopLimit(IpVersion::V4, 255));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Edit {
@@ -122,11 +122,11 @@ pub enum Edit {
     /// IP's destination.
     Destination(IpAddr),
     /// IPv4's type of service, IPv6's traffic class: all 8 bits.
-    TrafficClass(Version, u8),
+    TrafficClass(IpVersion, u8),
     /// IPv4's time to live, IPv6's hop limit.
-    HopLimit(Version, u8),
+    HopLimit(IpVersion, u8),
     /// Adds to it modulo 256.
-    AddToHopLimit(Version, u8),
+    AddToHopLimit(IpVersion, u8),
     /// TCP's or UDP's source port.
     SourcePort(Protocol, u16),
     /// TCP's or UDP's destination port.
@@ -135,9 +135,9 @@ pub enum Edit {
 
 impl Edit {
     /// The version of IP that the field is in, or the address is of.
-    pub(crate) fn version(&self) -> Option<Version> {
+    pub(crate) fn version(&self) -> Option<IpVersion> {
         match self {
-            Edit::Source(address) | Edit::Destination(address) => Some(Version::of(address)),
+            Edit::Source(address) | Edit::Destination(address) => Some(IpVersion::of_address(address)),
             Edit::TrafficClass(version, _) | Edit::HopLimit(version, _) | Edit::AddToHopLimit(version, _) => {
                 Some(*version)
             }

@@ -10,7 +10,7 @@ use crate::rule::{Change, Rule, Selection};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use offload_api::Prefix;
 use offload_formats::protocol::{ICMP, TCP, UDP};
-use offload_formats::{Headers, Protocol, Version, checksum};
+use offload_formats::{Headers, IpVersion, Protocol, checksum};
 use proptest::option::of;
 use proptest::prelude::*;
 
@@ -29,19 +29,19 @@ pub(crate) fn device() -> impl Strategy<Value = Device> {
     ]
 }
 
-fn version() -> impl Strategy<Value = Version> {
-    prop_oneof![Just(Version::Four), Just(Version::Six)]
+fn version() -> impl Strategy<Value = IpVersion> {
+    prop_oneof![Just(IpVersion::V4), Just(IpVersion::V6)]
 }
 
-pub(crate) fn address(version: Version) -> impl Strategy<Value = IpAddr> {
+pub(crate) fn address(version: IpVersion) -> impl Strategy<Value = IpAddr> {
     (0u8..4).prop_map(move |last| match version {
-        Version::Four => Ipv4Addr::new(10, 0, 0, last).into(),
-        Version::Six => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into()).into(),
+        IpVersion::V4 => Ipv4Addr::new(10, 0, 0, last).into(),
+        IpVersion::V6 => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into()).into(),
     })
 }
 
-fn prefix(version: Version) -> impl Strategy<Value = Prefix> {
-    let longest = if version == Version::Four { 32u8 } else { 128 };
+fn prefix(version: IpVersion) -> impl Strategy<Value = Prefix> {
+    let longest = if version == IpVersion::V4 { 32u8 } else { 128 };
     (address(version), prop_oneof![Just(longest), longest - 2..=longest, 0..=longest])
         .prop_map(|(address, bits)| Prefix::new(address, bits).expect("no more bits than there are"))
 }
@@ -77,8 +77,8 @@ fn link() -> impl Strategy<Value = Match> {
 
 fn with_ip(link: Match) -> BoxedStrategy<Match> {
     let version = match link.network() {
-        Some(IPV4) => Version::Four,
-        Some(IPV6) => Version::Six,
+        Some(IPV4) => IpVersion::V4,
+        Some(IPV6) => IpVersion::V6,
         _ => return Just(link).boxed(),
     };
     let fragments =
@@ -279,7 +279,7 @@ fn packet(source: IpAddr, destination: IpAddr, protocol: u8, ports: (u16, u16), 
         _ => unreachable!("two versions in one packet"),
     };
     packet.extend(upper);
-    let mut frame = [&[0; 12], &Version::of(&source).ether_type().to_be_bytes()[..], &packet].concat();
+    let mut frame = [&[0; 12], &IpVersion::of_address(&source).ether_type().to_be_bytes()[..], &packet].concat();
     match Headers::parse(&frame).transport() {
         Some(transport) => transport.fill_checksums(&mut frame),
         None if source.is_ipv4() => checksum::fill_ipv4_header(&mut frame[14..]),

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use core::net::IpAddr;
 use core::ops::Range;
 use offload_formats::protocol::{ICMPV6, TCP, UDP};
-use offload_formats::{Headers, Protocol, Sum, Version, checksum};
+use offload_formats::{Headers, InternetSum, IpVersion, Protocol, checksum};
 
 /// Puts a tag in front of the others.
 pub(crate) fn push_vlan(frame: &mut BytesMut, ether_type: u16, control: u16) {
@@ -71,7 +71,7 @@ pub(crate) fn edit(frame: &mut [u8], headers: &Headers, edit: &Edit) {
 /// Computes checksums anew, as they would be of a frame that its sender has just made.
 pub(crate) fn compute(frame: &mut [u8], headers: &Headers, checksums: &Checksums) {
     let Some((version, network)) = headers.network() else { return };
-    if checksums.ipv4 && version == Version::Four {
+    if checksums.ipv4 && version == IpVersion::V4 {
         checksum::fill_ipv4_header(&mut frame[network..]);
     }
     let Some(transport) = headers.transport() else { return };
@@ -84,7 +84,7 @@ pub(crate) fn compute(frame: &mut [u8], headers: &Headers, checksums: &Checksums
         transport.fill_checksums(frame);
         // What was not asked for stays: that of IPv4's header.
         if !checksums.ipv4
-            && version == Version::Four
+            && version == IpVersion::V4
             && let [Some(high), Some(low)] = header
         {
             frame[network + 10..network + 12].copy_from_slice(&[high, low]);
@@ -102,7 +102,10 @@ fn set_port(frame: &mut [u8], headers: &Headers, protocol: Protocol, at: usize, 
 }
 
 fn set_address(frame: &mut [u8], headers: &Headers, address: IpAddr, which: usize) {
-    let Some((_, network)) = headers.network().filter(|(version, _)| *version == Version::of(&address)) else { return };
+    let Some((_, network)) = headers.network().filter(|(version, _)| *version == IpVersion::of_address(&address))
+    else {
+        return;
+    };
     let upper = headers.upper().filter(|_| has_upper_header(frame, headers));
     let upper = upper.and_then(|(protocol, upper)| upper_checksum(frame, headers, protocol, upper));
     match address {
@@ -117,25 +120,25 @@ fn set_address(frame: &mut [u8], headers: &Headers, address: IpAddr, which: usiz
     }
 }
 
-fn set_class(frame: &mut [u8], headers: &Headers, version: Version, class: u8) {
+fn set_class(frame: &mut [u8], headers: &Headers, version: IpVersion, class: u8) {
     let Some((_, at)) = headers.network().filter(|(one, _)| *one == version) else { return };
     match version {
-        Version::Four => change(frame, at + 1..at + 2, &[class], &[Some(Field::plain(at + 10))]),
-        Version::Six => {
+        IpVersion::V4 => change(frame, at + 1..at + 2, &[class], &[Some(Field::plain(at + 10))]),
+        IpVersion::V6 => {
             frame[at] = frame[at] & 0xf0 | class >> 4;
             frame[at + 1] = frame[at + 1] & 0x0f | class << 4;
         }
     }
 }
 
-fn set_hops(frame: &mut [u8], headers: &Headers, version: Version, hops: impl FnOnce(u8) -> u8) {
+fn set_hops(frame: &mut [u8], headers: &Headers, version: IpVersion, hops: impl FnOnce(u8) -> u8) {
     let Some((_, at)) = headers.network().filter(|(one, _)| *one == version) else { return };
     match version {
-        Version::Four => {
+        IpVersion::V4 => {
             let hops = hops(frame[at + 8]);
             change(frame, at + 8..at + 9, &[hops], &[Some(Field::plain(at + 10))]);
         }
-        Version::Six => frame[at + 7] = hops(frame[at + 7]),
+        IpVersion::V6 => frame[at + 7] = hops(frame[at + 7]),
     }
 }
 
@@ -175,7 +178,7 @@ fn upper_checksum(frame: &[u8], headers: &Headers, protocol: u8, upper: usize) -
 fn change(frame: &mut [u8], at: Range<usize>, value: &[u8], fields: &[Option<Field>]) {
     // In whole words, as they count in sums.
     let words = at.start & !1..(at.end + 1) & !1;
-    let (mut before, mut after) = (Sum::default(), Sum::default());
+    let (mut before, mut after) = (InternetSum::default(), InternetSum::default());
     before.add(&frame[words.clone()]);
     frame[at].copy_from_slice(value);
     after.add(&frame[words]);
@@ -203,7 +206,7 @@ mod tests {
     use crate::matching::Mac;
     use proptest::prelude::*;
 
-    fn datagram(version: Version, tagged: bool, payload: &[u8]) -> BytesMut {
+    fn datagram(version: IpVersion, tagged: bool, payload: &[u8]) -> BytesMut {
         let mut frame = BytesMut::from(&[2u8; 12][..]);
         if tagged {
             frame.extend_from_slice(&[0x81, 0, 0x20, 7]);
@@ -212,8 +215,8 @@ mod tests {
         let network = frame.len();
         frame.resize(network + version.header_bytes() + 8, 0);
         match version {
-            Version::Four => frame[network..network + 10].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0, 0, 64, UDP]),
-            Version::Six => frame[network..network + 8].copy_from_slice(&[0x60, 0, 0, 0, 0, 0, UDP, 64]),
+            IpVersion::V4 => frame[network..network + 10].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0, 0, 64, UDP]),
+            IpVersion::V6 => frame[network..network + 8].copy_from_slice(&[0x60, 0, 0, 0, 0, 0, UDP, 64]),
         }
         frame.extend_from_slice(payload);
         let bytes = version.header_bytes() + 8 + payload.len();
@@ -230,9 +233,9 @@ mod tests {
                 any::<[u8; 6]>().prop_map(|mac| Edit::SourceMac(Mac(mac))),
                 any::<[u8; 4]>().prop_map(|address| Edit::Source(address.into())),
                 any::<[u8; 16]>().prop_map(|address| Edit::Destination(address.into())),
-                any::<u8>().prop_map(|class| Edit::TrafficClass(Version::Four, class)),
-                any::<u8>().prop_map(|class| Edit::TrafficClass(Version::Six, class)),
-                any::<u8>().prop_map(|more| Edit::AddToHopLimit(Version::Four, more)),
+                any::<u8>().prop_map(|class| Edit::TrafficClass(IpVersion::V4, class)),
+                any::<u8>().prop_map(|class| Edit::TrafficClass(IpVersion::V6, class)),
+                any::<u8>().prop_map(|more| Edit::AddToHopLimit(IpVersion::V4, more)),
                 any::<u16>().prop_map(|port| Edit::SourcePort(Protocol::Udp, port)),
                 any::<u16>().prop_map(|port| Edit::DestinationPort(Protocol::Tcp, port)),
             ],
@@ -245,7 +248,7 @@ mod tests {
         fn checksums_are_those_of_a_new_frame(
             six in any::<bool>(), tagged in any::<bool>(), payload in prop::collection::vec(any::<u8>(), 0..40), edits in edits(),
         ) {
-            let version = if six { Version::Six } else { Version::Four };
+            let version = if six { IpVersion::V6 } else { IpVersion::V4 };
             let mut frame = datagram(version, tagged, &payload);
             let headers = Headers::parse(&frame);
             edits.iter().for_each(|one| edit(&mut frame, &headers, one));
@@ -256,7 +259,7 @@ mod tests {
 
         #[test]
         fn a_tag_pushed_comes_off_again(tags in prop::collection::vec((any::<bool>(), any::<u16>()), 0..4)) {
-            let bare = datagram(Version::Four, false, &[1, 2, 3]);
+            let bare = datagram(IpVersion::V4, false, &[1, 2, 3]);
             let mut frame = bare.clone();
             let tag = |service: bool| if service { 0x88a8 } else { 0x8100 };
             tags.iter().for_each(|(service, control)| push_vlan(&mut frame, tag(*service), *control));
@@ -269,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_datagram_without_a_checksum_gets_none() {
-        let mut frame = datagram(Version::Four, false, &[1]);
+        let mut frame = datagram(IpVersion::V4, false, &[1]);
         frame[40..42].fill(0);
         let headers = Headers::parse(&frame);
         edit(&mut frame, &headers, &Edit::Source([9, 9, 9, 9].into()));
@@ -280,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_changed_tag_keeps_what_is_not_named() {
-        let mut frame = datagram(Version::Four, true, &[]);
+        let mut frame = datagram(IpVersion::V4, true, &[]);
         modify_vlan(&mut frame, &VlanTag { id: 9, priority: None, ether_type: 0x88a8 });
         assert_eq!(frame[12..16], [0x88, 0xa8, 0x20, 9]);
         modify_vlan(&mut frame, &VlanTag { id: 1, priority: Some(5), ether_type: 0x8100 });

@@ -9,7 +9,7 @@ use core::net::IpAddr;
 use core::ops::Range;
 use offload_api::Prefix;
 use offload_formats::protocol::{SCTP, TCP, UDP};
-use offload_formats::{Headers, Version};
+use offload_formats::{Headers, IpVersion};
 
 /// The tunnel that a frame came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,19 +231,19 @@ fn word(frame: &[u8], at: usize) -> Option<u16> {
 }
 
 /// The traffic class of a packet whose IP header is at `network`.
-pub(crate) fn class_of(frame: &[u8], version: Version, network: usize) -> u8 {
+pub(crate) fn class_of(frame: &[u8], version: IpVersion, network: usize) -> u8 {
     match version {
-        Version::Four => frame[network + 1],
-        Version::Six => frame[network] << 4 | frame[network + 1] >> 4,
+        IpVersion::V4 => frame[network + 1],
+        IpVersion::V6 => frame[network] << 4 | frame[network + 1] >> 4,
     }
 }
 
 /// Whether a fragment, whose data start at `upper`, is its packet's first.
-pub(crate) fn is_first(frame: &[u8], version: Version, network: usize, upper: usize) -> bool {
+pub(crate) fn is_first(frame: &[u8], version: IpVersion, network: usize, upper: usize) -> bool {
     let (place, bits) = match version {
-        Version::Four => (&frame[network + 6..network + 8], 0x1fff),
+        IpVersion::V4 => (&frame[network + 6..network + 8], 0x1fff),
         // RFC 8200 4.5: the fragment header's 8 bytes are in front of the data.
-        Version::Six => (&frame[upper - 6..upper - 4], 0xfff8),
+        IpVersion::V6 => (&frame[upper - 6..upper - 4], 0xfff8),
     };
     u16::from_be_bytes([place[0], place[1]]) & bits == 0
 }

@@ -14,7 +14,7 @@ use core::net::IpAddr;
 use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::ip::is_extension;
 use offload_formats::protocol::{GRE, UDP};
-use offload_formats::{Geneve, Gre, Headers, Segment, Sum, Version, Vxlan, checksum};
+use offload_formats::{Geneve, Gre, Headers, InternetSum, IpVersion, SegmentPosition, Vxlan, checksum};
 
 /// Ethernet's addresses for the way to a tunnel's other end. The host resolves them.
 ///
@@ -73,7 +73,7 @@ pub struct Outer {
 /// ```
 pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
     let Outer { kind, set, hop, source_port, identification } = outer;
-    let version = Version::of(&set.destination);
+    let version = IpVersion::of_address(&set.destination);
     let tunnel_bytes = tunnel_bytes(*kind, set);
     let upper = ETHERNET_BYTES + version.header_bytes();
     let mut frame = BytesMut::zeroed(upper + tunnel_bytes);
@@ -121,7 +121,7 @@ pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
 /// assert_eq!(overhead(TunnelKind::Vxlan, &set), 20 + 8 + 8 + 14);
 /// ```
 pub fn overhead(kind: TunnelKind, set: &TunnelSet) -> usize {
-    Version::of(&set.destination).header_bytes() + tunnel_bytes(kind, set) + ETHERNET_BYTES
+    IpVersion::of_address(&set.destination).header_bytes() + tunnel_bytes(kind, set) + ETHERNET_BYTES
 }
 
 /// What a frame shows of a tunnel.
@@ -218,7 +218,7 @@ pub(crate) fn decapsulate(
             let flow = udp.flow_of_receiver(frame);
             (received.source_port, received.destination_port) = (flow.remote.port(), flow.local.port());
             let kind = kind_of(flow.local.port()).ok_or(NotUnwrapped::NoTunnel)?;
-            if !udp.are_checksums_right(frame).unwrap_or(version == Version::Four) {
+            if !udp.are_checksums_right(frame).unwrap_or(version == IpVersion::V4) {
                 return Err(NotUnwrapped::Checksum);
             }
             received.checksum = frame[udp.header + 6..udp.header + 8] != [0; 2];
@@ -242,7 +242,7 @@ pub(crate) fn decapsulate(
         GRE => {
             let packet = &frame[upper..headers.end()];
             let gre = Gre::parse(packet).filter(|gre| gre.protocol == Gre::ETHERNET).ok_or(NotUnwrapped::NoTunnel)?;
-            let mut sum = Sum::default();
+            let mut sum = InternetSum::default();
             sum.add(packet);
             if gre.checksum && !sum.is_right() {
                 return Err(NotUnwrapped::Checksum);
@@ -253,7 +253,7 @@ pub(crate) fn decapsulate(
         }
         _ => return Err(NotUnwrapped::NoTunnel),
     };
-    if version == Version::Four && !checksum::is_ipv4_header_right(&frame[network..]) {
+    if version == IpVersion::V4 && !checksum::is_ipv4_header_right(&frame[network..]) {
         return Err(NotUnwrapped::Checksum);
     }
     if headers.end() < at + ETHERNET_BYTES {
@@ -295,7 +295,7 @@ pub fn cut(frame: &Frame) -> Vec<Bytes> {
         let piece = &payload[offset..payload.len().min(offset + segment_bytes)];
         let mut segment = BytesMut::with_capacity(at + transport.payload + piece.len());
         segment.extend_from_slice(&frame.bytes[..at + transport.payload]);
-        let place = Segment { number: number as u32, offset, is_last: number + 1 == count };
+        let place = SegmentPosition { number: number as u32, offset, is_last: number + 1 == count };
         transport.make_segment(&mut segment[at..], piece.len(), place);
         segment.extend_from_slice(piece);
         let whole = Headers::parse(&segment[at..]);
@@ -313,7 +313,7 @@ pub fn cut(frame: &Frame) -> Vec<Bytes> {
 /// Makes the outer headers of a segment its own.
 fn finish_segment(segment: &mut [u8], outer: &Headers, number: u16) {
     let (Some((version, network)), Some((protocol, upper))) = (outer.network(), outer.upper()) else { return };
-    if version == Version::Four {
+    if version == IpVersion::V4 {
         let at = network + 4;
         let identification = u16::from_be_bytes([segment[at], segment[at + 1]]).wrapping_add(number);
         segment[at..at + 2].copy_from_slice(&identification.to_be_bytes());
@@ -326,11 +326,11 @@ fn finish_segment(segment: &mut [u8], outer: &Headers, number: u16) {
 }
 
 /// Lengths and checksums of the outer headers of an untagged frame.
-fn finish_outer(frame: &mut [u8], version: Version, protocol: u8, has_checksum: bool) {
+fn finish_outer(frame: &mut [u8], version: IpVersion, protocol: u8, has_checksum: bool) {
     let upper = ETHERNET_BYTES + version.header_bytes();
     let (packet_bytes, upper_bytes) = (frame.len() - ETHERNET_BYTES, frame.len() - upper);
     version.set_length(&mut frame[ETHERNET_BYTES..], packet_bytes);
-    if version == Version::Four {
+    if version == IpVersion::V4 {
         checksum::fill_ipv4_header(&mut frame[ETHERNET_BYTES..]);
     }
     let field = match protocol {
@@ -345,10 +345,10 @@ fn finish_outer(frame: &mut [u8], version: Version, protocol: u8, has_checksum: 
         return;
     }
     frame[field..field + 2].fill(0);
-    let mut sum = Sum::default();
+    let mut sum = InternetSum::default();
     if protocol == UDP {
         let (source, destination) = version.addresses(&frame[ETHERNET_BYTES..]);
-        sum = Sum::pseudo_header(UDP, source, destination, upper_bytes);
+        sum = InternetSum::pseudo_header(UDP, source, destination, upper_bytes);
     }
     sum.add(&frame[upper..]);
     let value = match sum.finish() {
@@ -382,12 +382,12 @@ fn write_ip(packet: &mut [u8], set: &TunnelSet, protocol: u8, class: u8, hops: u
     }
 }
 
-fn hops_of(frame: &[u8], version: Version, network: usize) -> u8 {
-    frame[network + if version == Version::Four { 8 } else { 7 }]
+fn hops_of(frame: &[u8], version: IpVersion, network: usize) -> u8 {
+    frame[network + if version == IpVersion::V4 { 8 } else { 7 }]
 }
 
-fn ecn_of(frame: &[u8], version: Version, network: usize) -> u8 {
-    let shift = if version == Version::Four { 0 } else { 4 };
+fn ecn_of(frame: &[u8], version: IpVersion, network: usize) -> u8 {
+    let shift = if version == IpVersion::V4 { 0 } else { 4 };
     frame[network + 1] >> shift & ECN
 }
 
@@ -416,8 +416,8 @@ fn take_over_ecn(inner: Bytes, outer: u8) -> Result<Bytes, NotUnwrapped> {
     }
     let mut changed = BytesMut::from(&inner[..]);
     let class = match version {
-        Version::Four => changed[network + 1],
-        Version::Six => changed[network] << 4 | changed[network + 1] >> 4,
+        IpVersion::V4 => changed[network + 1],
+        IpVersion::V6 => changed[network] << 4 | changed[network + 1] >> 4,
     };
     edit::edit(&mut changed, &headers, &crate::Edit::TrafficClass(version, class & !ECN | becomes));
     Ok(changed.freeze())

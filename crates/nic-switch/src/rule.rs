@@ -9,7 +9,7 @@ use crate::matching::{IPV4, IPV6, Match, Ports, is_of, is_vlan};
 use crate::port::{Device, TunnelKind};
 use core::net::IpAddr;
 use offload_api::Prefix;
-use offload_formats::Version;
+use offload_formats::IpVersion;
 use offload_formats::protocol::{SCTP, TCP, UDP};
 
 /// What the switch does with frames of one kind from one device.
@@ -119,7 +119,7 @@ pub enum RuleError {
     NotIp,
     /// An address of the other version.
     #[error("an address is not of the version of IP that the protocol names")]
-    Version,
+    IpVersion,
     /// Ports of a protocol that may have none.
     #[error("the rule looks at ports: let its ip_proto be tcp, udp or sctp")]
     NoPorts,
@@ -204,7 +204,7 @@ impl Rule {
         let network = ip.ok_or(RuleError::NotIp)?;
         let of_another = |prefix: &Prefix| !is_of(prefix.address(), network);
         if [matching.source, matching.destination].iter().flatten().any(of_another) {
-            return Err(RuleError::Version);
+            return Err(RuleError::IpVersion);
         }
         if ports != [None, None] && !matches!(matching.ip_protocol, Some(TCP | UDP | SCTP)) {
             return Err(RuleError::NoPorts);
@@ -274,7 +274,7 @@ impl Rule {
         }
         let network = self.matching.network();
         let is_there = |edit: &Edit| {
-            let of_version = |version: Version| network == Some(version.ether_type());
+            let of_version = |version: IpVersion| network == Some(version.ether_type());
             let is_ip = matches!(network, Some(IPV4 | IPV6));
             edit.version().is_none_or(of_version)
                 && edit.protocol().is_none_or(|protocol| is_ip && self.matching.ip_protocol == Some(protocol))

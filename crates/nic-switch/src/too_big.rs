@@ -7,7 +7,7 @@
 use bytes::{Bytes, BytesMut};
 use core::net::IpAddr;
 use offload_formats::protocol::{ICMP, ICMPV6};
-use offload_formats::{Headers, Sum, Version, checksum};
+use offload_formats::{Headers, InternetSum, IpVersion, checksum};
 
 /// The message about a frame, whose headers these are, for its sender: packets are to have `mtu` bytes at most. `None`: nobody is
 /// told of a packet like this (RFC 1122 3.2.2, RFC 4443 2.4).
@@ -23,8 +23,8 @@ pub(crate) fn message(frame: &[u8], headers: &Headers, mtu: u16) -> Option<Bytes
     }
     let most = match version {
         // RFC 1812 4.3.2.3, RFC 4443 2.4 (c).
-        Version::Four => 576,
-        Version::Six => 1280,
+        IpVersion::V4 => 576,
+        IpVersion::V6 => 1280,
     };
     let quoted = &packet[..packet.len().min(most - version.header_bytes() - ICMP_BYTES)];
     let bytes = version.header_bytes() + ICMP_BYTES + quoted.len();
@@ -36,17 +36,17 @@ pub(crate) fn message(frame: &[u8], headers: &Headers, mtu: u16) -> Option<Bytes
     write_ip(&mut message[network..], destination, source);
     version.set_length(&mut message[network..], bytes);
     // RFC 1191 4: destination unreachable, fragmentation needed. RFC 4443 3.2: packet too big.
-    let (kind, code) = if version == Version::Four { (3, 4) } else { (2, 0) };
+    let (kind, code) = if version == IpVersion::V4 { (3, 4) } else { (2, 0) };
     message.extend_from_slice(&[kind, code, 0, 0, 0, 0]);
     message.extend_from_slice(&mtu.to_be_bytes());
     message.extend_from_slice(quoted);
     let at = network + version.header_bytes();
     let mut sum = match version {
-        Version::Four => {
+        IpVersion::V4 => {
             checksum::fill_ipv4_header(&mut message[network..]);
-            Sum::default()
+            InternetSum::default()
         }
-        Version::Six => Sum::pseudo_header(ICMPV6, destination, source, message.len() - at),
+        IpVersion::V6 => InternetSum::pseudo_header(ICMPV6, destination, source, message.len() - at),
     };
     sum.add(&message[at..]);
     message[at + 2..at + 4].copy_from_slice(&sum.finish().to_be_bytes());
@@ -76,16 +76,16 @@ fn is_group(address: IpAddr) -> bool {
     }
 }
 
-fn icmp(version: Version) -> u8 {
-    if version == Version::Four { ICMP } else { ICMPV6 }
+fn icmp(version: IpVersion) -> u8 {
+    if version == IpVersion::V4 { ICMP } else { ICMPV6 }
 }
 
 /// Whether a message of ICMP reports of a packet: of those nobody reports.
-fn is_report(version: Version, kind: Option<u8>) -> bool {
+fn is_report(version: IpVersion, kind: Option<u8>) -> bool {
     match (version, kind) {
         (_, None) => true,
-        (Version::Four, Some(kind)) => matches!(kind, 3..=5 | 11 | 12),
-        (Version::Six, Some(kind)) => kind < 128,
+        (IpVersion::V4, Some(kind)) => matches!(kind, 3..=5 | 11 | 12),
+        (IpVersion::V6, Some(kind)) => kind < 128,
     }
 }
 
@@ -130,9 +130,9 @@ mod tests {
                 let mut sum = match six {
                     true => {
                         let (source, destination) = version.addresses(&message[network..]);
-                        Sum::pseudo_header(protocol, source, destination, message.len() - at)
+                        InternetSum::pseudo_header(protocol, source, destination, message.len() - at)
                     }
-                    false => Sum::default(),
+                    false => InternetSum::default(),
                 };
                 sum.add(&message[at..]);
                 assert!(sum.is_right() && (six || checksum::is_ipv4_header_right(&message[network..])));

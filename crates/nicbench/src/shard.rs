@@ -4,7 +4,7 @@
 //! and the costs alone, so that machines agree on it without a word to each other.
 
 use crate::build::Build;
-pub(crate) use offload_base::part::{Asked, MAX_PARTS as MAX_SHARDS, Part as Shard};
+pub(crate) use offload_base::part::{MAX_PARTS as MAX_SHARDS, PartArgument, WorkPart as Shard};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::cmp::Reverse;

@@ -12,7 +12,7 @@ use core::future::Future;
 use core::pin::Pin;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_base::{Rng, Seed};
 
 /// What to do to a disk.
@@ -188,7 +188,7 @@ impl Running<'_> {
         let size = self.disk.block_size() as usize;
         let mut data = BytesMut::zeroed(size * count as usize);
         {
-            let _scope = cost::work(Work::Application);
+            let _scope = cost::work(WorkKind::Application);
             for (block, bytes) in (first..).zip(data.chunks_exact_mut(size)) {
                 let writes = &mut self.writes[block as usize];
                 *writes = (*writes & !ZEROS) + 1;
@@ -238,7 +238,7 @@ impl Running<'_> {
     }
 
     fn check(&self, range: Range, buffer: &Buffer) -> Result<(), ExerciseError> {
-        let _scope = cost::work(Work::Application);
+        let _scope = cost::work(WorkKind::Application);
         let bytes = buffer.to_vec();
         let size = self.disk.block_size() as usize;
         let mut expected = vec![0; size];

@@ -15,7 +15,7 @@ use offload_api::{
     DeviceEvent, Handle, Layer, MarkedData, NvmeTcpContexts, NvmeTcpStages, SealError, Sealer, SegmentStream,
     StageSpec, TxTag, Unit, UnitTag, XTS_STAGE,
 };
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_formats::nvme::PduHeader;
 
 /// One stream's way of sending PDUs.
@@ -182,7 +182,7 @@ impl PduSealer {
         MarkedData::erase(header, (end - start) as u32);
         let at = u32_at(header, DATA_OFFSET);
         let data = data.get_mut(..end - start)?;
-        let _scope = cost::work(Work::Crypto);
+        let _scope = cost::work(WorkKind::Crypto);
         volume.encrypt(marked.unit(), at.into(), data).ok()
     }
 }
@@ -196,7 +196,7 @@ impl Sealer for PduSealer {
         let length: usize = plain.iter().map(Bytes::len).sum();
         let mut pdu = BytesMut::with_capacity(length);
         {
-            let _copy = cost::work(Work::Copy);
+            let _copy = cost::work(WorkKind::Copy);
             plain.iter().for_each(|piece| pdu.extend_from_slice(piece));
         }
         let header = PduHeader::parse(pdu.first_chunk().ok_or(malformed)?);

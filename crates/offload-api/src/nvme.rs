@@ -158,7 +158,7 @@ impl MarkedData {
 /// The stage AES-XTS, which is made from an [`XtsStage`].
 pub const XTS_STAGE: &str = "xts";
 
-/// The stage of protection information, which is made from its format (`offload_transforms::protection::InPlace`): it writes what is
+/// The stage of protection information, which is made from its format (`offload_transforms::protection::InPlaceProtection`): it writes what is
 /// behind each block on the way out, and verifies it on the way in. Units are blocks with their protection information, and data that leave
 /// begin with one.
 pub const PROTECTION_STAGE: &str = "protection";

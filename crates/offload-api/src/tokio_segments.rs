@@ -14,7 +14,7 @@ use core::future::Future;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker, ready};
 use offload_base::Seq;
-use offload_base::tasks::{Task, WaitingTasks};
+use offload_base::tasks::{TaskRole, WaitingTasks};
 use offload_formats::FlowKey;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -194,7 +194,7 @@ impl<T: ByteStream> TokioSegments<T> {
     }
 
     /// Writes what is queued, and closes the write side if that is what is left to do; `task` waits for it.
-    fn poll_written(&mut self, task: Task, cx: &Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_written(&mut self, task: TaskRole, cx: &Context<'_>) -> Poll<io::Result<()>> {
         // Said before the write side is asked, or its answer might come in between.
         self.waiting.wait(task, cx);
         let written = self.try_write();
@@ -276,7 +276,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         if self.queued > 0 || self.is_unflushed || self.closing == Closing::Finishing {
             // Whoever only reads keeps the writing going too. Its errors are the writer's.
-            let _ = self.poll_written(Task::Reader, cx);
+            let _ = self.poll_written(TaskRole::Reader, cx);
         }
         if !self.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
             self.reader = Some(cx.waker().clone());
@@ -315,7 +315,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         if self.closing != Closing::Open {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        self.poll_written(Task::Writer, cx).map_ok(|()| ROOM)
+        self.poll_written(TaskRole::Writer, cx).map_ok(|()| ROOM)
     }
 
     fn send(&mut self, data: Bytes, _: TxTag) -> Seq {
@@ -350,20 +350,20 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         if self.written >= offset {
             return Poll::Ready(Ok(()));
         }
-        match self.poll_written(Task::Writer, cx) {
+        match self.poll_written(TaskRole::Writer, cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ if self.written >= offset => Poll::Ready(Ok(())),
             Poll::Ready(Ok(())) if self.closing != Closing::Open => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             _ => {
                 // All that was queued is written: what it waits for is still to be queued.
-                self.waiting.wait(Task::Writer, cx);
+                self.waiting.wait(TaskRole::Writer, cx);
                 Poll::Pending
             }
         }
     }
 
     fn poll_committed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_written(Task::Writer, cx)
+        self.poll_written(TaskRole::Writer, cx)
     }
 
     /// The stream below does not tell.

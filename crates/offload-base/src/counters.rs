@@ -113,7 +113,7 @@ impl CounterSet {
     /// assert_eq!(text, "TlsTxSw                         \t0\n");
     /// ```
     pub fn proc_net<'a>(&'a self, names: &'a [&'a str]) -> impl fmt::Display + 'a {
-        Lines { set: self, names, padded: true }
+        FormattedCounters { set: self, names, padded: true }
     }
 
     /// Formats all counters with one of `prefixes`, like `ethtool -S`.
@@ -135,7 +135,7 @@ impl CounterSet {
     /// assert_eq!(set.ethtool(&["tx_tls_", "rx_tls_"]).to_string(), "NIC statistics:\n     tx_tls_ctx: 2\n");
     /// ```
     pub fn ethtool<'a>(&'a self, prefixes: &'a [&'a str]) -> impl fmt::Display + 'a {
-        Lines { set: self, names: prefixes, padded: false }
+        FormattedCounters { set: self, names: prefixes, padded: false }
     }
 
     /// Returns all counters, in the order of their names.
@@ -145,14 +145,14 @@ impl CounterSet {
 }
 
 /// Counters as text, one per line.
-struct Lines<'a> {
+struct FormattedCounters<'a> {
     set: &'a CounterSet,
     names: &'a [&'a str],
     /// Format: like `/proc/net`, selected by name, or else like `ethtool`, selected by prefix.
     padded: bool,
 }
 
-impl fmt::Display for Lines<'_> {
+impl fmt::Display for FormattedCounters<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.padded {
             // A file under `/proc/net` lists every counter, so names that were never counted are printed as zero.
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_add_up_and_leave_out_what_stood_still() {
+    fn sets_add_counters_and_omit_zeros() {
         let mut set = CounterSet::default();
         set.add(&Pair { one: 1, two: 0 });
         set.add(&Pair { one: 4, two: 0 });

@@ -4,9 +4,9 @@
 
 /// One part of a job: `3/64` is the third of 64.
 ///
-/// See [`Asked`] for an example.
+/// See [`PartArgument`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct WorkPart {
     /// Index of the part, from 1.
     pub number: u32,
     /// Number of parts.
@@ -16,28 +16,28 @@ pub struct Part {
 /// A part argument of a command line.
 ///
 /// ```
-/// use offload_base::part::{Asked, Part};
+/// use offload_base::part::{PartArgument, WorkPart};
 ///
-/// assert_eq!("3/64".parse(), Ok(Asked::This(Part { number: 3, of: 64 })));
-/// assert_eq!("auto".parse(), Ok(Asked::Auto(None)));
-/// assert!("0/64".parse::<Asked>().is_err());
+/// assert_eq!("3/64".parse(), Ok(PartArgument::This(WorkPart { number: 3, of: 64 })));
+/// assert_eq!("auto".parse(), Ok(PartArgument::Auto(None)));
+/// assert!("0/64".parse::<PartArgument>().is_err());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum PartArgument {
     /// An explicit part.
-    This(Part),
+    This(WorkPart),
     /// The part named by the scheduler's variables. The number of parts is needed if the scheduler does not tell it.
     Auto(Option<u32>),
 }
 
-impl core::str::FromStr for Asked {
+impl core::str::FromStr for PartArgument {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Asked, String> {
+    fn from_str(text: &str) -> Result<PartArgument, String> {
         let number = |text: &str| text.parse::<u32>().map_err(|_| format!("`{text}` is not a number of parts"));
         // The number of parts is checked before `auto`, so that `auto/0` is refused like `1/0`.
         let (part, of) = match text.split_once('/') {
-            None if text == "auto" => return Ok(Asked::Auto(None)),
+            None if text == "auto" => return Ok(PartArgument::Auto(None)),
             None => return Err("a part is I/N, such as 3/64, or auto, or auto/N".into()),
             Some((part, of)) => (part, number(of)?),
         };
@@ -45,25 +45,25 @@ impl core::str::FromStr for Asked {
             return Err(format!("there are 1 to {MAX_PARTS} parts, not {of}"));
         }
         if part == "auto" {
-            return Ok(Asked::Auto(Some(of)));
+            return Ok(PartArgument::Auto(Some(of)));
         }
         let number = number(part)?;
         if !(1..=of).contains(&number) {
             return Err(format!("parts are numbered from 1 to {of}: there is no {number}"));
         }
-        Ok(Asked::This(Part { number, of }))
+        Ok(PartArgument::This(WorkPart { number, of }))
     }
 }
 
-impl Asked {
+impl PartArgument {
     /// Returns the part, read from the environment of this process if it is `Auto`.
     ///
     /// # Errors
     /// If no scheduler is found, or if its variables do not yield the part. The text names the variables.
-    pub fn part(self) -> Result<Part, String> {
+    pub fn part(self) -> Result<WorkPart, String> {
         match self {
-            Asked::This(part) => Ok(part),
-            Asked::Auto(of) => from_variables(of, |name| std::env::var(name).ok()),
+            PartArgument::This(part) => Ok(part),
+            PartArgument::Auto(of) => from_variables(of, |name| std::env::var(name).ok()),
         }
     }
 }
@@ -119,7 +119,7 @@ const SCHEDULERS: [Variables; 6] = [
     },
 ];
 
-fn from_variables(of: Option<u32>, variable: impl Fn(&str) -> Option<String>) -> Result<Part, String> {
+fn from_variables(of: Option<u32>, variable: impl Fn(&str) -> Option<String>) -> Result<WorkPart, String> {
     // LSF and SGE also set their index, to 0 or `undefined`, for a job that is not an array.
     let number = |name: &str| variable(name).and_then(|text| text.parse::<u32>().ok());
     let present = |of: &&Variables| match of.scheduler {
@@ -161,7 +161,7 @@ fn from_variables(of: Option<u32>, variable: impl Fn(&str) -> Option<String>) ->
     let place = index.checked_sub(first).map(|behind| behind / step).filter(|place| *place < of && of <= MAX_PARTS);
     let place = place
         .ok_or_else(|| format!("{}: {} is {index}, and {of} parts begin with {first}", task.scheduler, task.index))?;
-    Ok(Part { number: place + 1, of })
+    Ok(WorkPart { number: place + 1, of })
 }
 
 /// Maximum number of parts. A larger number is taken for a typing error.
@@ -173,10 +173,10 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn parts_are_asked_for_by_number_or_by_a_scheduler() {
-        let asked = |text: &str| text.parse::<Asked>();
-        assert_eq!(asked("3/64"), Ok(Asked::This(Part { number: 3, of: 64 })));
-        assert_eq!((asked("auto"), asked("auto/8")), (Ok(Asked::Auto(None)), Ok(Asked::Auto(Some(8)))));
+    fn part_arguments_are_parsed() {
+        let asked = |text: &str| text.parse::<PartArgument>();
+        assert_eq!(asked("3/64"), Ok(PartArgument::This(WorkPart { number: 3, of: 64 })));
+        assert_eq!((asked("auto"), asked("auto/8")), (Ok(PartArgument::Auto(None)), Ok(PartArgument::Auto(Some(8)))));
         for wrong in ["0/4", "5/4", "1/0", "4", "1/2/3", "-1/2", "auto/0", "auto/x", "", "1/9999999999"] {
             assert!(asked(wrong).is_err(), "{wrong}");
         }
@@ -184,12 +184,12 @@ mod tests {
 
     /// Parses the variables that each scheduler sets for an array task.
     #[test]
-    fn each_scheduler_is_understood() {
+    fn variables_of_each_scheduler_are_parsed() {
         let of_task = |of: Option<u32>, variables: &[(&str, &str)]| {
             let variables: HashMap<&str, &str> = variables.iter().copied().collect();
             from_variables(of, |name| variables.get(name).map(ToString::to_string))
         };
-        let part = |number, of| Ok(Part { number, of });
+        let part = |number, of| Ok(WorkPart { number, of });
         let slurm = [
             ("SLURM_ARRAY_TASK_ID", "14"),
             ("SLURM_ARRAY_TASK_MIN", "10"),

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slab_comes_back_when_its_last_buffer_is_dropped() {
+    fn slab_is_reused_after_its_last_buffer() {
         let mut pool = BufferPool::new(64, 4);
         let first: Vec<BytesMut> = (0..4).map(|_| pool.take()).collect();
         let address = first[0].as_ptr();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_begin_at_cache_lines_again_and_again() {
+    fn buffers_always_begin_at_cache_lines() {
         let mut pool = BufferPool::new(128, 3);
         for _ in 0..20 {
             let buffer = pool.take();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_buffer_is_never_given_twice() {
+    fn live_buffer_is_never_reused() {
         let mut pool = BufferPool::new(16, 2);
         let mut held = pool.take();
         held.extend_from_slice(b"still mine");

@@ -109,7 +109,7 @@ mod tests {
 
     /// A hash table takes the slot from the lower bits, and compares the upper seven before it compares keys.
     #[test]
-    fn keys_that_are_counted_up_spread() {
+    fn consecutive_keys_spread_evenly() {
         let hashes: Vec<u64> =
             (0..1u32 << 16).map(|number| QuickHash.hash_one((number, [10u8, 0, 0, 1], number >> 8))).collect();
         for bits in [0, 48] {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_count_where_they_are() {
+    fn hash_depends_on_byte_positions() {
         let hash = |bytes: &[u8]| QuickHash.hash_one(bytes);
         let different = [&[][..], &[0], &[0, 0], &[0, 1], &[1, 0], &[0; 8], &[0; 9], &[1, 0, 0, 0, 0, 0, 0, 0, 0]];
         let hashes: HashSet<u64> = different.into_iter().map(hash).collect();

@@ -53,10 +53,10 @@ impl Seed {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-pub struct RandomSource(Origin);
+pub struct RandomSource(RandomOrigin);
 
 #[derive(Clone, PartialEq, Eq)]
-enum Origin {
+enum RandomOrigin {
     Seeded(Seed),
     /// A key from the system's generator.
     Secret([u8; 32]),
@@ -70,34 +70,34 @@ impl RandomSource {
     pub fn from_system() -> io::Result<RandomSource> {
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(io::Error::from)?;
-        Ok(RandomSource(Origin::Secret(key)))
+        Ok(RandomSource(RandomOrigin::Secret(key)))
     }
 
     /// Returns the generator of the component called `name`.
     pub fn stream(&self, name: &str) -> Rng {
         match &self.0 {
-            Origin::Seeded(seed) => seed.stream(name),
-            Origin::Secret(_) => Rng(ChaCha8Rng::from_seed(self.key(name))),
+            RandomOrigin::Seeded(seed) => seed.stream(name),
+            RandomOrigin::Secret(_) => Rng(ChaCha8Rng::from_seed(self.key(name))),
         }
     }
 
     /// Derives a source for the part called `name`.
     pub fn derive(&self, name: &str) -> RandomSource {
         RandomSource(match &self.0 {
-            Origin::Seeded(seed) => Origin::Seeded(seed.derive(name)),
-            Origin::Secret(_) => Origin::Secret(self.key(name)),
+            RandomOrigin::Seeded(seed) => RandomOrigin::Seeded(seed.derive(name)),
+            RandomOrigin::Secret(_) => RandomOrigin::Secret(self.key(name)),
         })
     }
 
     /// Tests whether the numbers follow from a seed.
     pub fn is_seeded(&self) -> bool {
-        matches!(self.0, Origin::Seeded(_))
+        matches!(self.0, RandomOrigin::Seeded(_))
     }
 
     /// Derives a key for `name`. One derived key reveals nothing about the others.
     fn key(&self, name: &str) -> [u8; 32] {
         // Both callers have matched `Secret`; the zero key is never used.
-        let Origin::Secret(secret) = &self.0 else { return [0; 32] };
+        let RandomOrigin::Secret(secret) = &self.0 else { return [0; 32] };
         // ChaCha20 with one stream per name is a pseudorandom function of the name.
         let mut rng = ChaCha20Rng::from_seed(*secret);
         rng.set_stream(fingerprint(name));
@@ -109,7 +109,7 @@ impl RandomSource {
 
 impl From<Seed> for RandomSource {
     fn from(seed: Seed) -> RandomSource {
-        RandomSource(Origin::Seeded(seed))
+        RandomSource(RandomOrigin::Seeded(seed))
     }
 }
 
@@ -117,8 +117,8 @@ impl From<Seed> for RandomSource {
 impl fmt::Debug for RandomSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Origin::Seeded(seed) => seed.fmt(f),
-            Origin::Secret(_) => f.write_str("System(redacted)"),
+            RandomOrigin::Seeded(seed) => seed.fmt(f),
+            RandomOrigin::Secret(_) => f.write_str("System(redacted)"),
         }
     }
 }
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chance_keeps_its_share() {
+    fn chance_keeps_its_probability() {
         let mut rng = Seed(1).stream("chance");
         let hits = (0..100_000).filter(|_| rng.chance(0.05)).count();
         assert!((4_500..5_500).contains(&hits), "{hits} of 100000 at 5 %");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_source_has_a_stream_a_name_and_shows_nothing() {
+    fn secret_source_has_named_streams_and_prints_no_key() {
         let source = RandomSource::from_system().unwrap();
         assert_ne!(source.stream("one").next_u64(), source.stream("another").next_u64());
         assert_ne!(source.derive("one").stream("a").next_u64(), source.stream("a").next_u64());
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn below_stays_below() {
+    fn numbers_stay_below_the_bound() {
         let mut rng = Seed(2).stream("below");
         assert!((0..1000).all(|_| rng.below(7) < 7));
     }

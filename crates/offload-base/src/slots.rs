@@ -27,20 +27,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// assert!(first.is_revoked() && !second.is_revoked());
 /// ```
 #[derive(Clone, Debug)]
-pub struct ConnectionSlots(Arc<Shared>);
+pub struct ConnectionSlots(Arc<SharedSlots>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedSlots {
     limit: usize,
-    state: Mutex<State>,
+    state: Mutex<SlotTable>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SlotTable {
     /// The held slots, by number.
-    held: HashMap<u64, Holder>,
-    strangers: Crowd,
-    idle: Crowd,
+    held: HashMap<u64, SlotHolder>,
+    strangers: RevocationOrder,
+    idle: RevocationOrder,
     /// Wakers of callers that wait for a slot, first come first served.
     waiting: BTreeMap<u64, Waker>,
     /// Number of the next slot, waiting caller or idle period.
@@ -48,9 +48,9 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Holder {
+struct SlotHolder {
     network: IpAddr,
-    standing: Standing,
+    standing: ConnectionStanding,
     revocation: Arc<Mutex<Revocation>>,
 }
 
@@ -63,7 +63,7 @@ struct Revocation {
 
 /// The state of a connection. The number is the age of the connection's entry in its crowd.
 #[derive(Clone, Copy, Debug)]
-enum Standing {
+enum ConnectionStanding {
     Stranger(u64),
     Busy,
     Idle(u64),
@@ -72,7 +72,7 @@ enum Standing {
 impl ConnectionSlots {
     /// Makes slots for `limit` connections.
     pub fn new(limit: usize) -> ConnectionSlots {
-        ConnectionSlots(Arc::new(Shared { limit, state: Mutex::default() }))
+        ConnectionSlots(Arc::new(SharedSlots { limit, state: Mutex::default() }))
     }
 
     /// Takes a slot for a stranger from `address`, and revokes another connection's slot if no slot is free. Returns
@@ -88,7 +88,7 @@ impl ConnectionSlots {
 
     /// Takes a slot like [`acquire`](ConnectionSlots::acquire), but waits until one can be had.
     pub async fn acquire_waiting(&self, address: IpAddr) -> ConnectionSlot {
-        let ticket = Ticket { slots: self, number: self.0.lock().number() };
+        let ticket = SlotTicket { slots: self, number: self.0.lock().number() };
         poll_fn(|cx| {
             let mut state = self.0.lock();
             // Only the caller that has waited longest may take a slot, so a later caller cannot overtake it.
@@ -110,7 +110,7 @@ impl ConnectionSlots {
 
     /// Takes a slot, and returns it with the waker of the revoked connection, if any. The caller wakes and drops wakers
     /// after unlocking, because a waker may be the last owner of a task that owns a slot.
-    fn take(&self, state: &mut State, address: IpAddr) -> Option<(ConnectionSlot, Option<Waker>)> {
+    fn take(&self, state: &mut SlotTable, address: IpAddr) -> Option<(ConnectionSlot, Option<Waker>)> {
         let mut revoked = None;
         if state.held.len() >= self.0.limit {
             // Strangers come first: an idle connection has proved that it belongs to a known client.
@@ -119,9 +119,9 @@ impl ConnectionSlots {
         }
         let (number, network) = (state.number(), network_of(address));
         state.strangers.insert(network, number, number);
-        let (standing, revocation) = (Standing::Stranger(number), Arc::default());
+        let (standing, revocation) = (ConnectionStanding::Stranger(number), Arc::default());
         let slot = ConnectionSlot { shared: self.0.clone(), number, revocation: Arc::clone(&revocation) };
-        state.held.insert(number, Holder { network, standing, revocation });
+        state.held.insert(number, SlotHolder { network, standing, revocation });
         Some((slot, revoked))
     }
 }
@@ -131,7 +131,7 @@ impl ConnectionSlots {
 /// See [`ConnectionSlots`] for an example.
 #[derive(Debug)]
 pub struct ConnectionSlot {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSlots>,
     number: u64,
     revocation: Arc<Mutex<Revocation>>,
 }
@@ -139,14 +139,14 @@ pub struct ConnectionSlot {
 impl ConnectionSlot {
     /// Notes that a request of an authenticated client is in progress. The slot cannot be revoked.
     pub fn set_busy(&self) {
-        self.shared.lock().set(self.number, |_| Standing::Busy);
+        self.shared.lock().set(self.number, |_| ConnectionStanding::Busy);
     }
 
     /// Notes that a busy connection waits for its next request. The slot can be revoked. A stranger remains a stranger.
     pub fn set_idle(&self) {
         let mut state = self.shared.lock();
-        if state.held.get(&self.number).is_some_and(|holder| matches!(holder.standing, Standing::Busy)) {
-            state.set(self.number, Standing::Idle);
+        if state.held.get(&self.number).is_some_and(|holder| matches!(holder.standing, ConnectionStanding::Busy)) {
+            state.set(self.number, ConnectionStanding::Idle);
             state.wake_first();
         }
     }
@@ -194,12 +194,12 @@ impl Drop for ConnectionSlot {
 }
 
 /// A waiting caller's place in the queue, released when the caller takes a slot or is dropped.
-struct Ticket<'a> {
+struct SlotTicket<'a> {
     slots: &'a ConnectionSlots,
     number: u64,
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for SlotTicket<'_> {
     fn drop(&mut self) {
         let mut state = self.slots.0.lock();
         let removed = state.waiting.remove(&self.number);
@@ -211,8 +211,8 @@ impl Drop for Ticket<'_> {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedSlots {
+    fn lock(&self) -> MutexGuard<'_, SlotTable> {
         lock(&self.state)
     }
 }
@@ -221,7 +221,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Holder {
+impl SlotHolder {
     fn revoke(self) -> Option<Waker> {
         let mut revocation = lock(&self.revocation);
         revocation.is_revoked = true;
@@ -229,31 +229,31 @@ impl Holder {
     }
 }
 
-impl State {
+impl SlotTable {
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    fn remove(&mut self, number: u64) -> Option<Holder> {
+    fn remove(&mut self, number: u64) -> Option<SlotHolder> {
         let holder = self.held.remove(&number)?;
         self.leave_crowd(&holder);
         Some(holder)
     }
 
-    fn leave_crowd(&mut self, holder: &Holder) {
+    fn leave_crowd(&mut self, holder: &SlotHolder) {
         match holder.standing {
-            Standing::Stranger(age) => self.strangers.remove(holder.network, age),
-            Standing::Idle(age) => self.idle.remove(holder.network, age),
-            Standing::Busy => {}
+            ConnectionStanding::Stranger(age) => self.strangers.remove(holder.network, age),
+            ConnectionStanding::Idle(age) => self.idle.remove(holder.network, age),
+            ConnectionStanding::Busy => {}
         }
     }
 
-    fn set(&mut self, number: u64, standing: impl FnOnce(u64) -> Standing) {
+    fn set(&mut self, number: u64, standing: impl FnOnce(u64) -> ConnectionStanding) {
         let Some(mut holder) = self.held.remove(&number) else { return };
         self.leave_crowd(&holder);
         holder.standing = standing(self.number());
-        if let Standing::Idle(age) = holder.standing {
+        if let ConnectionStanding::Idle(age) = holder.standing {
             self.idle.insert(holder.network, age, number);
         }
         self.held.insert(number, holder);
@@ -269,13 +269,13 @@ impl State {
 /// The slots of one kind, ordered for revocation: the network with the most slots comes first, and of equal networks
 /// the one with the oldest slot.
 #[derive(Debug, Default)]
-struct Crowd {
+struct RevocationOrder {
     /// Slot numbers by age, per network.
     networks: HashMap<IpAddr, BTreeMap<u64, u64>>,
     ranks: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
 }
 
-impl Crowd {
+impl RevocationOrder {
     fn insert(&mut self, network: IpAddr, age: u64, number: u64) {
         self.change(network, |slots| {
             slots.insert(age, number);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_of_one_address_shut_out_nobody() {
+    fn one_address_cannot_shut_out_others() {
         let slots = ConnectionSlots::new(100);
         let [crowd, known, other] = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(address);
         let idle = slots.acquire(known).unwrap();
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_connections_give_way_when_there_are_no_strangers() {
+    fn idle_connections_are_revoked_without_strangers() {
         let slots = ConnectionSlots::new(3);
         let [one, other] = ["192.0.2.1", "192.0.2.2"].map(address);
         let [first, second, busy] = [one, one, other].map(|from| slots.acquire(from).unwrap());
@@ -452,7 +452,7 @@ mod tests {
 
     /// Keeps the limit under any sequence of events. The crowds list the same slots as the table.
     #[test]
-    fn any_course_keeps_the_limit() {
+    fn any_events_keep_the_slot_limit() {
         let mut random = crate::Seed(7).stream("slots");
         let slots = ConnectionSlots::new(8);
         let mut all: Vec<ConnectionSlot> = Vec::new();
@@ -474,7 +474,7 @@ mod tests {
                 .map(|crowd| crowd.networks.values().map(BTreeMap::len).sum())
                 .iter()
                 .sum();
-            let busy = state.held.values().filter(|holder| matches!(holder.standing, Standing::Busy)).count();
+            let busy = state.held.values().filter(|holder| matches!(holder.standing, ConnectionStanding::Busy)).count();
             assert_eq!(in_crowds + busy, state.held.len());
             drop(state);
             all.retain(|slot| !slot.is_revoked());

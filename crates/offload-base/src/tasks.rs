@@ -1,7 +1,7 @@
 //! The tasks that wait for one stream: its reader, its writer, and a protocol layer that listens for device events.
 //!
 //! A transport stores one waker per event, but several tasks may wait for the same event. The transport is therefore
-//! given the waker of `Tasks`, which wakes all waiting tasks.
+//! given the waker of `TaskWakers`, which wakes all waiting tasks.
 //!
 //! Invariant: every task that registered is woken by the next wake, no matter which task polled last.
 
@@ -9,15 +9,15 @@ use core::task::{Context, Waker};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
 
-/// The wakers of the waiting tasks, by [`Task`].
+/// The wakers of the waiting tasks, by [`TaskRole`].
 #[derive(Debug, Default)]
-struct Tasks {
+struct TaskWakers {
     waiting: Mutex<[Option<Waker>; TASKS]>,
 }
 
 /// The role of a task at a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
+pub enum TaskRole {
     /// Receives.
     Reader,
     /// Sends.
@@ -30,30 +30,30 @@ pub enum Task {
 ///
 /// ```
 /// use core::task::{Context, Waker};
-/// use offload_base::tasks::{Task, WaitingTasks};
+/// use offload_base::tasks::{TaskRole, WaitingTasks};
 ///
 /// let tasks = WaitingTasks::default();
-/// tasks.wait(Task::Reader, &Context::from_waker(Waker::noop()));
-/// tasks.wait(Task::Writer, &Context::from_waker(Waker::noop()));
+/// tasks.wait(TaskRole::Reader, &Context::from_waker(Waker::noop()));
+/// tasks.wait(TaskRole::Writer, &Context::from_waker(Waker::noop()));
 /// // A transport that keeps one waker gets this one; waking it wakes both tasks.
 /// tasks.waker().wake();
 /// ```
 #[derive(Debug)]
 pub struct WaitingTasks {
-    tasks: Arc<Tasks>,
+    tasks: Arc<TaskWakers>,
     waker: Waker,
 }
 
 impl Default for WaitingTasks {
     fn default() -> WaitingTasks {
-        let tasks = Arc::new(Tasks::default());
+        let tasks = Arc::new(TaskWakers::default());
         WaitingTasks { waker: tasks.clone().into(), tasks }
     }
 }
 
 impl WaitingTasks {
     /// Registers `task` as waiting.
-    pub fn wait(&self, task: Task, cx: &Context<'_>) {
+    pub fn wait(&self, task: TaskRole, cx: &Context<'_>) {
         let mut waiting = self.tasks.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = &mut waiting[task as usize];
         // Cloning a waker costs an atomic operation, and most polls come from the same task as before.
@@ -78,18 +78,18 @@ impl WaitingTasks {
     }
 
     /// Wakes all waiting tasks except `task`, which keeps waiting.
-    pub fn wake_others(&self, task: Task) {
+    pub fn wake_others(&self, task: TaskRole) {
         self.tasks.wake_but(Some(task), true);
     }
 
     /// Notes that `task` no longer waits, and wakes the others.
-    pub fn done(&self, task: Task) {
+    pub fn done(&self, task: TaskRole) {
         self.tasks.wake_but(Some(task), false);
     }
 }
 
-impl Tasks {
-    fn wake_but(&self, knows: Option<Task>, waits_on: bool) {
+impl TaskWakers {
+    fn wake_but(&self, knows: Option<TaskRole>, waits_on: bool) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut woken = core::mem::take(&mut *waiting);
         if let Some(task) = knows {
@@ -101,7 +101,7 @@ impl Tasks {
     }
 }
 
-impl Wake for Tasks {
+impl Wake for TaskWakers {
     fn wake(self: Arc<Self>) {
         self.wake_but(None, false);
     }
@@ -128,21 +128,21 @@ mod tests {
     }
 
     #[test]
-    fn each_task_that_waits_is_woken_once() {
+    fn each_waiting_task_is_woken_once() {
         let [reader, writer] = [(); 2].map(|()| Arc::new(Count::default()));
         let (reading, writing) = (Waker::from(reader.clone()), Waker::from(writer.clone()));
         let waiting = WaitingTasks::default();
-        waiting.wait(Task::Writer, &Context::from_waker(&writing));
-        waiting.wait(Task::Reader, &Context::from_waker(&reading));
+        waiting.wait(TaskRole::Writer, &Context::from_waker(&writing));
+        waiting.wait(TaskRole::Reader, &Context::from_waker(&reading));
         waiting.waker().wake();
         waiting.waker().wake_by_ref();
         let woken = || [&reader, &writer].map(|task| task.0.load(Ordering::Relaxed));
         assert_eq!(woken(), [1, 1]);
-        waiting.wait(Task::Writer, &Context::from_waker(&writing));
-        waiting.wait(Task::Reader, &Context::from_waker(&reading));
-        waiting.wake_others(Task::Writer);
+        waiting.wait(TaskRole::Writer, &Context::from_waker(&writing));
+        waiting.wait(TaskRole::Reader, &Context::from_waker(&reading));
+        waiting.wake_others(TaskRole::Writer);
         assert_eq!(woken(), [2, 1]);
-        waiting.done(Task::Reader);
+        waiting.done(TaskRole::Reader);
         assert_eq!(woken(), [2, 2], "the writer still waited");
         waiting.wake_all();
         assert_eq!(woken(), [2, 2], "nobody waits");

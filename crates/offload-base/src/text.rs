@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_told_once() {
+    fn each_cause_is_printed_once() {
         let cause = Failed("no route", Some(Box::new(Failed("the wire is cut", None))));
         let error = Failed("cannot connect: no route", Some(Box::new(cause)));
         assert_eq!(with_causes(&error), "cannot connect: no route: the wire is cut");

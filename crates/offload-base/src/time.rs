@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn prints_seconds() {
+    fn instant_prints_as_seconds() {
         assert_eq!(format!("{:?}", Instant::from_nanos(1_000_000_042)), "1.000000042s");
     }
 }

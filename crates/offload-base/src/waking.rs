@@ -32,7 +32,7 @@ impl Drop for WakeList {
 /// State that lists the tasks to wake after the unlock.
 ///
 /// See [`WakingMutex`] for an example.
-pub trait Wakes {
+pub trait HasWakeList {
     /// Returns the list of tasks to wake after the unlock.
     fn wake_list(&mut self) -> &mut WakeList;
 }
@@ -41,7 +41,7 @@ pub trait Wakes {
 /// mutex.
 ///
 /// ```
-/// use offload_base::{WakeList, Wakes, WakingMutex};
+/// use offload_base::{WakeList, HasWakeList, WakingMutex};
 /// use std::task::Waker;
 ///
 /// #[derive(Default)]
@@ -51,7 +51,7 @@ pub trait Wakes {
 ///     woken: WakeList,
 /// }
 ///
-/// impl Wakes for Slot {
+/// impl HasWakeList for Slot {
 ///     fn wake_list(&mut self) -> &mut WakeList {
 ///         &mut self.woken
 ///     }
@@ -67,7 +67,7 @@ pub trait Wakes {
 #[derive(Debug, Default)]
 pub struct WakingMutex<T>(Mutex<T>);
 
-impl<T: Wakes> WakingMutex<T> {
+impl<T: HasWakeList> WakingMutex<T> {
     /// Wraps the state.
     pub fn new(state: T) -> WakingMutex<T> {
         WakingMutex(Mutex::new(state))
@@ -83,14 +83,14 @@ impl<T: Wakes> WakingMutex<T> {
 /// The locked state of a [`WakingMutex`].
 ///
 /// See [`WakingMutex`] for an example.
-pub struct WakingGuard<'a, T: Wakes> {
+pub struct WakingGuard<'a, T: HasWakeList> {
     mutex: &'a WakingMutex<T>,
     state: MutexGuard<'a, T>,
     /// The tasks to wake. Declared after the lock's guard, because fields are dropped in the order of declaration.
     woken: WakeList,
 }
 
-impl<'a, T: Wakes> WakingGuard<'a, T> {
+impl<'a, T: HasWakeList> WakingGuard<'a, T> {
     /// Unlocks the state, wakes the listed tasks and locks again. Keeps the lock if the list is empty.
     pub fn relock(mut guard: Self) -> WakingGuard<'a, T> {
         if guard.state.wake_list().0.is_empty() {
@@ -103,7 +103,7 @@ impl<'a, T: Wakes> WakingGuard<'a, T> {
     }
 }
 
-impl<T: Wakes> Deref for WakingGuard<'_, T> {
+impl<T: HasWakeList> Deref for WakingGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -111,13 +111,13 @@ impl<T: Wakes> Deref for WakingGuard<'_, T> {
     }
 }
 
-impl<T: Wakes> DerefMut for WakingGuard<'_, T> {
+impl<T: HasWakeList> DerefMut for WakingGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.state
     }
 }
 
-impl<T: Wakes> Drop for WakingGuard<'_, T> {
+impl<T: HasWakeList> Drop for WakingGuard<'_, T> {
     fn drop(&mut self) {
         let list = self.state.wake_list();
         // Most guards wake nobody, and moving an empty list would copy 80 bytes.
@@ -127,7 +127,7 @@ impl<T: Wakes> Drop for WakingGuard<'_, T> {
     }
 }
 
-impl<T: Wakes + fmt::Debug> fmt::Debug for WakingGuard<'_, T> {
+impl<T: HasWakeList + fmt::Debug> fmt::Debug for WakingGuard<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.state.fmt(f)
     }
@@ -143,7 +143,7 @@ mod tests {
     #[derive(Default)]
     struct State(WakeList);
 
-    impl Wakes for State {
+    impl HasWakeList for State {
         fn wake_list(&mut self) -> &mut WakeList {
             &mut self.0
         }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
 use lz4_flex::frame::{FrameDecoder, FrameEncoder, FrameInfo};
-use offload_transforms::pieces::{self, Reader, Room};
+use offload_transforms::pieces::{self, OutputBuffer, PieceReader};
 use offload_transforms::{Checksums, Compressor, Fault, SpecError, Transform, Way};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -67,8 +67,8 @@ struct AtLevel {
     level: u8,
 }
 
-/// What a run has to tell: bytes that it took of the source, and the checksums.
-type Taken = (usize, Checksums);
+/// The result of a run: bytes consumed from the source, and the checksums.
+type CompressionResult = (usize, Checksums);
 
 impl Compressor for AtLevel {
     fn name(&self) -> &'static str {
@@ -79,7 +79,7 @@ impl Compressor for AtLevel {
         if self.level > 9 { Err(SpecError::Level(self.level)) } else { Ok(()) }
     }
 
-    fn run(&self, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
+    fn run(&self, way: Way, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<CompressionResult, Fault> {
         match (self.format, way) {
             (Compression::Lz4, Way::Apply) => compress_lz4(source, room),
             (Compression::Lz4, Way::Undo) => decompress_lz4(source, room),
@@ -90,13 +90,13 @@ impl Compressor for AtLevel {
 }
 
 impl AtLevel {
-    fn deflate(&self, source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
+    fn deflate(&self, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<CompressionResult, Fault> {
         let level = flate2::Compression::new(self.level.into());
         let mut deflate = match self.format {
             Compression::Gzip => Compress::new_gzip(level, WINDOW),
             format => Compress::new(level, format == Compression::Zlib),
         };
-        let (mut reader, mut sums, mut buffer) = (Reader::new(source), Sums::new(), [0; BUFFER]);
+        let (mut reader, mut sums, mut buffer) = (PieceReader::new(source), ChecksumPair::new(), [0; BUFFER]);
         loop {
             let mut part = reader.next(usize::MAX).unwrap_or_default();
             // An empty part marks the end of the source.
@@ -120,12 +120,12 @@ impl AtLevel {
         }
     }
 
-    fn inflate(&self, source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
+    fn inflate(&self, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<CompressionResult, Fault> {
         let mut inflate = match self.format {
             Compression::Gzip => Decompress::new_gzip(WINDOW),
             format => Decompress::new(format == Compression::Zlib),
         };
-        let (mut reader, mut sums, mut buffer) = (Reader::new(source), Sums::new(), [0; BUFFER]);
+        let (mut reader, mut sums, mut buffer) = (PieceReader::new(source), ChecksumPair::new(), [0; BUFFER]);
         loop {
             // After the last part, the remaining output is flushed. If then the stream has not ended, it was cut short.
             let (mut part, is_last) = reader.next(usize::MAX).map_or((&[][..], true), |part| (part, false));
@@ -154,9 +154,9 @@ impl AtLevel {
     }
 }
 
-fn compress_lz4(source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
-    let (mut reader, mut sums) = (Reader::new(source), Sums::new());
-    // Taken before the encoder borrows the room, which it reports as a mere I/O error.
+fn compress_lz4(source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<CompressionResult, Fault> {
+    let (mut reader, mut sums) = (PieceReader::new(source), ChecksumPair::new());
+    // Computed before the encoder borrows the room. The encoder reports a lack of room as a mere I/O error.
     let (full, mut taken) = (room.full(), 0);
     let mut frame = FrameEncoder::with_frame_info(FrameInfo::new().content_checksum(true), &mut *room);
     while let Some(part) = reader.next(usize::MAX) {
@@ -169,9 +169,9 @@ fn compress_lz4(source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
     Ok((taken, sums.finish()))
 }
 
-fn decompress_lz4(source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
+fn decompress_lz4(source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<CompressionResult, Fault> {
     let crc = Digest::new(CrcAlgorithm::Crc32IsoHdlc);
-    let mut counted = Counted { reader: Reader::new(source), taken: 0, crc, ended: false };
+    let mut counted = CountingReader { reader: PieceReader::new(source), taken: 0, crc, ended: false };
     counted.skip_user_data()?;
     // Nothing but skippable frames: a valid stream with an empty result.
     if counted.taken > 0 && counted.taken == pieces::len(source) {
@@ -195,15 +195,15 @@ fn decompress_lz4(source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault>
 }
 
 /// A reader that counts the bytes it delivers.
-struct Counted<'a> {
-    reader: Reader<'a>,
+struct CountingReader<'a> {
+    reader: PieceReader<'a>,
     taken: usize,
     crc: Digest,
     /// Whether the decoder asked for bytes behind the end.
     ended: bool,
 }
 
-impl Counted<'_> {
+impl CountingReader<'_> {
     /// Skips the next skippable frames: four bytes of magic, four bytes of length, and user data, which are not part of
     /// the result.
     fn skip_user_data(&mut self) -> Result<(), Fault> {
@@ -224,7 +224,7 @@ impl Counted<'_> {
     }
 }
 
-impl Read for Counted<'_> {
+impl Read for CountingReader<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let len = self.reader.read(bytes)?;
         self.crc.update(&bytes[..len]);
@@ -235,14 +235,17 @@ impl Read for Counted<'_> {
 }
 
 /// Running checksums of both sides.
-struct Sums {
+struct ChecksumPair {
     source: Digest,
     target: Digest,
 }
 
-impl Sums {
-    fn new() -> Sums {
-        Sums { source: Digest::new(CrcAlgorithm::Crc32IsoHdlc), target: Digest::new(CrcAlgorithm::Crc32IsoHdlc) }
+impl ChecksumPair {
+    fn new() -> ChecksumPair {
+        ChecksumPair {
+            source: Digest::new(CrcAlgorithm::Crc32IsoHdlc),
+            target: Digest::new(CrcAlgorithm::Crc32IsoHdlc),
+        }
     }
 
     fn finish(&self) -> Checksums {

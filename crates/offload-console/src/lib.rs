@@ -155,7 +155,7 @@ mod tests {
     use std::io::{BufRead, BufReader};
 
     #[test]
-    fn pipe_without_a_reader_stops_nobody() {
+    fn pipe_without_a_reader_does_not_block() {
         let (reader, mut pipe) = io::pipe().unwrap();
         let mut console = Console::new(Duration::ZERO);
         let long = "x".repeat(3 * MAX_ATOMIC);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn value_that_fails_or_says_something_stops_nobody() {
+    fn failing_or_printing_value_does_not_block() {
         struct Value(bool);
         impl fmt::Display for Value {
             fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,8 +2,8 @@
 //! left to a device. The device sees the packet only encrypted, so the checksum must be filled in before.
 
 use core::net::IpAddr;
+use offload_formats::InternetSum;
 use offload_formats::IpView;
-use offload_formats::Sum;
 use offload_formats::protocol;
 
 /// Fills in the TCP or UDP checksum of a whole packet parsed as `view`, and the checksum of its IPv4 header. Packets of
@@ -30,7 +30,7 @@ pub fn fill_transport(text: &mut [u8], protocol: u8, source: IpAddr, destination
         return;
     }
     text[field..field + 2].fill(0);
-    let mut sum = Sum::pseudo_header(protocol, source, destination, text.len());
+    let mut sum = InternetSum::pseudo_header(protocol, source, destination, text.len());
     sum.add(text);
     let sum = match sum.finish() {
         0 if protocol == protocol::UDP => 0xffff, // RFC 768: zero means that there is no checksum
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_of_zero_is_not_that_of_udp() {
+    fn udp_checksum_is_never_zero() {
         for (protocol, field, told) in [(protocol::UDP, 6, [0xff, 0xff]), (protocol::TCP, 16, [0, 0])] {
             let mut packet = packet(false, protocol, &[0; 40]);
             packet[20 + 12] = if protocol == protocol::TCP { 0x50 } else { 0 };
@@ -77,7 +77,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn smoltcp_finds_them_right(v6: bool, tcp: bool, mut payload in prop::collection::vec(any::<u8>(), 20..1500)) {
+        fn checksums_are_valid_for_smoltcp(v6: bool, tcp: bool, mut payload in prop::collection::vec(any::<u8>(), 20..1500)) {
             if tcp {
                 payload[12] = 0x50;
             } else {

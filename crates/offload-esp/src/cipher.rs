@@ -5,14 +5,14 @@
 use crate::{ESP_AND_IV, EspAt, ICV, trailer_len};
 use bytes::BytesMut;
 use offload_api::{EspSuite, SaParams};
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use resumable_aead::{Algorithm, Key};
 
 /// An SA's expanded key.
 ///
 /// See the [crate] for an example.
 #[derive(Debug)]
-pub struct Cipher {
+pub struct EspCipher {
     key: Key,
     salt: [u8; 4],
     encrypts: bool,
@@ -22,32 +22,32 @@ pub struct Cipher {
 
 /// The trailer of an authentic packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trailer {
+pub struct EspTrailer {
     /// Size of the payload in bytes. The payload starts behind the IV.
     pub payload: usize,
     /// Protocol number of the payload.
     pub next_header: u8,
 }
 
-impl Trailer {
+impl EspTrailer {
     /// Parses the trailer of a packet that was decrypted elsewhere, such as in a device.
     ///
     /// # Errors
     /// If the padding is longer than the data, or has a wrong pattern.
-    pub fn read(frame: &[u8], at: &EspAt) -> Result<Trailer, OpenError> {
-        Trailer::of(&frame[at.esp + ESP_AND_IV..at.end - ICV])
+    pub fn read(frame: &[u8], at: &EspAt) -> Result<EspTrailer, EspOpenError> {
+        EspTrailer::parse(&frame[at.esp + ESP_AND_IV..at.end - ICV])
     }
 
     /// Parses the trailer at the end of `data`.
-    fn of(data: &[u8]) -> Result<Trailer, OpenError> {
-        let [.., pad_length, next_header] = *data else { return Err(OpenError::Padding) };
+    fn parse(data: &[u8]) -> Result<EspTrailer, EspOpenError> {
+        let [.., pad_length, next_header] = *data else { return Err(EspOpenError::Padding) };
         // The pad length is authentic but chosen by the peer, so it may exceed the data.
-        let payload = data.len().checked_sub(2 + usize::from(pad_length)).ok_or(OpenError::Padding)?;
+        let payload = data.len().checked_sub(2 + usize::from(pad_length)).ok_or(EspOpenError::Padding)?;
         // RFC 4303 2.4: these algorithms specify no padding of their own, so the padding is 1, 2, 3 and so on, and is
         // verified.
         match data[payload..].iter().zip(1..=pad_length).all(|(byte, expected)| *byte == expected) {
-            true => Ok(Trailer { payload, next_header }),
-            false => Err(OpenError::Padding),
+            true => Ok(EspTrailer { payload, next_header }),
+            false => Err(EspOpenError::Padding),
         }
     }
 }
@@ -57,24 +57,24 @@ impl Trailer {
 /// ```
 /// use bytes::BytesMut;
 /// use offload_api::{Direction, EspKey, EspSuite, SaParams};
-/// use offload_esp::{Cipher, EspAt, OpenError, Outer};
+/// use offload_esp::{EspCipher, EspAt, EspOpenError, OuterHeaders};
 ///
 /// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
 /// let sa = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
-/// let cipher = Cipher::new(&sa);
+/// let cipher = EspCipher::new(&sa);
 /// // Ethernet and IPv4 headers, and eight bytes of UDP.
 /// let mut plain = vec![0; 12];
 /// plain.extend([8, 0, 0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0x66, 0xce, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 7, 0, 8, 0, 0]);
 /// let mut frame = BytesMut::new();
-/// Outer::for_packet(&sa, &plain[14..])?.wrap(&cipher, &plain, 1, &mut frame);
+/// OuterHeaders::for_packet(&sa, &plain[14..])?.wrap(&cipher, &plain, 1, &mut frame);
 /// let at = EspAt::find(&frame).unwrap();
 /// frame[at.end - 1] ^= 1; // the wire flips a bit
-/// assert_eq!(cipher.open(&mut frame, &at, 1), Err(OpenError::Icv));
+/// assert_eq!(cipher.open(&mut frame, &at, 1), Err(EspOpenError::Icv));
 /// # Ok::<(), offload_esp::WrapError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum EspOpenError {
     /// The ICV is wrong.
     #[error("the ICV is wrong")]
     Icv,
@@ -83,12 +83,12 @@ pub enum OpenError {
     Padding,
 }
 
-impl Cipher {
+impl EspCipher {
     /// Expands the key of `sa`.
     ///
     /// # Panics
     /// Never, because an [`EspKey`](offload_api::EspKey) has the length that its suite requires.
-    pub fn new(sa: &SaParams) -> Cipher {
+    pub fn new(sa: &SaParams) -> EspCipher {
         let suite = sa.key.suite();
         let algorithm = match sa.key.key().len() {
             16 => Algorithm::Aes128Gcm,
@@ -97,7 +97,7 @@ impl Cipher {
             _ => Algorithm::Aes256Gcm,
         };
         let key = Key::new(algorithm, sa.key.key()).expect("the key has the length that its suite requires");
-        Cipher { key, salt: *sa.key.salt(), encrypts: suite.encrypts(), spi: sa.spi, esn: sa.esn }
+        EspCipher { key, salt: *sa.key.salt(), encrypts: suite.encrypts(), spi: sa.spi, esn: sa.esn }
     }
 
     /// Seals a packet. `frame` holds all bytes up to the end of the payload. Writes the ESP header and IV at `at`,
@@ -116,7 +116,7 @@ impl Cipher {
         frame.extend_from_slice(&[1, 2, 3][..padding]);
         frame.extend_from_slice(&[padding as u8, next_header]);
         let icv = {
-            let _scope = cost::work(Work::Crypto);
+            let _crypto_scope = cost::work(WorkKind::Crypto);
             let end = frame.len();
             let (head, data) = frame.split_at_mut(payload_at);
             self.icv_of(&head[at..], number, &mut data[..end - payload_at])
@@ -129,23 +129,23 @@ impl Cipher {
     ///
     /// # Errors
     /// If the packet is not authentic. Its payload is then zero, or unchanged if nothing was encrypted.
-    pub fn open(&self, frame: &mut [u8], at: &EspAt, number: u64) -> Result<Trailer, OpenError> {
-        let _scope = cost::work(Work::Crypto);
+    pub fn open(&self, frame: &mut [u8], at: &EspAt, number: u64) -> Result<EspTrailer, EspOpenError> {
+        let _crypto_scope = cost::work(WorkKind::Crypto);
         let payload_at = at.esp + ESP_AND_IV;
         let (head, rest) = frame.split_at_mut(payload_at);
         let (data, icv) = rest[..at.end - payload_at].split_at_mut(at.end - payload_at - ICV);
-        let icv: [u8; ICV] = (&*icv).try_into().map_err(|_| OpenError::Icv)?;
+        let icv: [u8; ICV] = (&*icv).try_into().map_err(|_| EspOpenError::Icv)?;
         let head = &head[at.esp..];
         let nonce = self.nonce(head);
         if self.encrypts {
             let (aad, aad_len) = self.aad(head, number);
-            self.key.open_in_place(&nonce, &aad[..aad_len], data, &icv).map_err(|_| OpenError::Icv)?;
+            self.key.open_in_place(&nonce, &aad[..aad_len], data, &icv).map_err(|_| EspOpenError::Icv)?;
         } else {
             // GMAC authenticates the payload as additional data and encrypts nothing (RFC 4543 3.3).
             let aad = self.gmac_aad(head, number, data);
-            self.key.open_in_place(&nonce, &aad, &mut [], &icv).map_err(|_| OpenError::Icv)?;
+            self.key.open_in_place(&nonce, &aad, &mut [], &icv).map_err(|_| EspOpenError::Icv)?;
         }
-        Trailer::of(data)
+        EspTrailer::parse(data)
     }
 
     fn icv_of(&self, head: &[u8], number: u64, data: &mut [u8]) -> [u8; ICV] {

@@ -1,6 +1,6 @@
 //! Finding ESP in a frame, and removing it (RFC 4303 3.4, RFC 3948 3, RFC 6040 4.2).
 
-use crate::cipher::Trailer;
+use crate::cipher::EspTrailer;
 use crate::outer::ECN;
 use crate::{ESP_AND_IV, ETHERNET, ICV, UDP_ENCAPSULATION_PORT};
 use bytes::{Buf, BytesMut};
@@ -8,7 +8,7 @@ use offload_api::{EspMode, SaParams};
 use offload_formats::esp::{self, EspHeader};
 use offload_formats::protocol;
 use offload_formats::view::{IpView, set_traffic_class};
-use offload_formats::{Headers, Kind};
+use offload_formats::{HeaderKind, Headers};
 
 /// The position of ESP in a frame.
 ///
@@ -33,13 +33,13 @@ impl EspAt {
     /// Finds ESP in a complete Ethernet frame, behind IP, or behind UDP to or from port 4500. Returns `None` without
     /// ESP, for a fragment, and for a packet below the minimum size.
     pub fn find(frame: &[u8]) -> Option<EspAt> {
-        EspAt::of(&Headers::parse(frame), frame)
+        EspAt::from_headers(&Headers::parse(frame), frame)
     }
 
     /// Finds ESP in a frame with known headers.
-    pub fn of(headers: &Headers, frame: &[u8]) -> Option<EspAt> {
-        let esp = headers.find(Kind::Esp)?;
-        let ip = IpView::of_frame(headers, frame)?;
+    pub fn from_headers(headers: &Headers, frame: &[u8]) -> Option<EspAt> {
+        let esp = headers.find(HeaderKind::Esp)?;
+        let ip = IpView::from_frame(headers, frame)?;
         let end = headers.end();
         // Shorter packets have no room for a trailer, and the offsets below would overlap.
         if end < esp + ESP_AND_IV + 2 + ICV {
@@ -88,21 +88,21 @@ fn to_encapsulation_port(packet: &[u8], ip: &IpView) -> bool {
 /// ```
 /// use bytes::BytesMut;
 /// use offload_api::{Direction, EspKey, EspSuite, SaParams};
-/// use offload_esp::{Cipher, EspAt, Outer, Trailer, UnwrapError, unwrap};
+/// use offload_esp::{EspCipher, EspAt, OuterHeaders, EspTrailer, UnwrapError, unwrap};
 ///
 /// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
 /// let sa = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
-/// let cipher = Cipher::new(&sa);
+/// let cipher = EspCipher::new(&sa);
 /// // Ethernet and IPv4 headers, and eight bytes of UDP.
 /// let mut plain = vec![0; 12];
 /// plain.extend([8, 0, 0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0x66, 0xce, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 7, 0, 8, 0, 0]);
 /// let mut frame = BytesMut::new();
-/// Outer::for_packet(&sa, &plain[14..])?.wrap(&cipher, &plain, 1, &mut frame);
+/// OuterHeaders::for_packet(&sa, &plain[14..])?.wrap(&cipher, &plain, 1, &mut frame);
 /// let at = EspAt::find(&frame).unwrap();
 /// let trailer = cipher.open(&mut frame, &at, 1)?;
-/// assert_eq!(Trailer::read(&frame, &at)?, trailer, "it is plain now");
+/// assert_eq!(EspTrailer::read(&frame, &at)?, trailer, "it is plain now");
 /// // RFC 4303 2.6: a packet with protocol 59 is a dummy.
-/// let dummy = Trailer { next_header: 59, ..trailer };
+/// let dummy = EspTrailer { next_header: 59, ..trailer };
 /// assert_eq!(unwrap(frame, &at, &dummy, &sa), Err(UnwrapError::Dummy));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -125,12 +125,12 @@ pub enum UnwrapError {
 ///
 /// # Errors
 /// If the result is not a packet of the SA.
-pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams) -> Result<BytesMut, UnwrapError> {
+pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &EspTrailer, sa: &SaParams) -> Result<BytesMut, UnwrapError> {
     if trailer.next_header == protocol::NO_NEXT_HEADER {
         return Err(UnwrapError::Dummy);
     }
     let payload_at = at.esp + ESP_AND_IV;
-    // Trailer and ICV come off first, so that the lengths below are those of the plain packet.
+    // The trailer and the ICV come off first, so that the lengths below are those of the plain packet.
     frame.truncate(payload_at + trailer.payload);
     match sa.mode {
         EspMode::Transport => {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn esp_in_udp_ends_where_its_datagram_does() {
+    fn esp_in_udp_ends_with_its_datagram() {
         let end = |bytes, told| EspAt::find(&in_udp(bytes, told)).map(|at| at.end - 42);
         assert_eq!((end(100, 100), end(100, 60), end(100, 34)), (Some(100), Some(60), Some(34)));
         assert_eq!((end(100, 101), end(100, 33), end(100, u16::MAX - 8)), (None, None, None));

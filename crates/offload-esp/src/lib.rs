@@ -2,9 +2,9 @@
 //! a NIC. Contains no clocks, tables or I/O.
 //!
 //! ```text
-//!  plain packet -- Outer: headers -- Cipher: trailer, ICV --> ESP packet
-//! //!  plain packet <-- unwrap: headers -- Cipher: ICV, trailer -- EspAt: position of ESP -- ESP packet
-//! //!                          SendNumber, ReplayWindow, Meter: permission, and the sequence number
+//!  plain packet -- OuterHeaders: headers -- EspCipher: trailer, ICV --> ESP packet
+//! //!  plain packet <-- unwrap: headers -- EspCipher: ICV, trailer -- EspAt: position of ESP -- ESP packet
+//! //!                          SendNumber, ReplayWindow, LifetimeMeter: permission, and the sequence number
 //! ```
 //!
 //! - [`checksum`]: checksums of sealed and opened packets;
@@ -17,18 +17,18 @@
 //!
 //! ```
 //! use bytes::BytesMut;
-//! use offload_esp::{Cipher, EspAt, Outer, unwrap};
+//! use offload_esp::{EspCipher, EspAt, OuterHeaders, unwrap};
 //! use offload_api::{Direction, EspKey, EspSuite, SaParams};
 //!
 //! let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
 //! let sa = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
-//! let cipher = Cipher::new(&sa);
+//! let cipher = EspCipher::new(&sa);
 //! // Ethernet, IPv4 and ICMP headers, and a word.
 //! let mut plain = vec![0; 12];
 //! plain.extend_from_slice(&[0x08, 0, 0x45, 0, 0, 33, 0, 1, 0, 0, 64, 1, 0x66, 0xd9, 10, 0, 0, 1, 10, 0, 0, 2]);
 //! plain.extend_from_slice(b"\x08\x00\x01\x02\x00\x01\x00\x01hello");
 //!
-//! let outer = Outer::for_packet(&sa, &plain[14..])?;
+//! let outer = OuterHeaders::for_packet(&sa, &plain[14..])?;
 //! let mut frame = BytesMut::new();
 //! outer.wrap(&cipher, &plain, 1, &mut frame);
 //! let at = EspAt::find(&frame).expect("ESP");
@@ -50,11 +50,11 @@ pub mod number;
 pub mod outer;
 pub mod selectors;
 
-pub use cipher::{Cipher, OpenError, Trailer};
+pub use cipher::{EspCipher, EspOpenError, EspTrailer};
 pub use inner::{EspAt, UnwrapError, unwrap};
-pub use lifetime::{Meter, Reached};
+pub use lifetime::{LifetimeMeter, ReachedLimit};
 pub use number::{NotNew, ReplayWindow, SendNumber};
-pub use outer::{Outer, WrapError};
+pub use outer::{OuterHeaders, WrapError};
 pub use selectors::SelectorTable;
 
 /// Size of an Ethernet header in bytes.

@@ -9,20 +9,20 @@ use offload_base::time::earliest;
 /// A meter that compares the use of an SA with its lifetime.
 ///
 /// ```
-/// use offload_esp::{Meter, Reached};
+/// use offload_esp::{LifetimeMeter, ReachedLimit};
 /// use offload_api::{Lifetime, Limit, Limits};
 /// use offload_base::Instant;
 ///
 /// let soft = Limits { packets: Some(2), ..Limits::default() };
 /// let hard = Limits { packets: Some(3), ..Limits::default() };
-/// let mut meter = Meter::new(Instant::ZERO, Lifetime { soft, hard });
+/// let mut meter = LifetimeMeter::new(Instant::ZERO, Lifetime { soft, hard });
 /// assert!(meter.allows(3) && !meter.allows(4), "three packets at once would be all");
-/// assert_eq!(meter.spend(2, 200), Some(Reached::Soft(Limit::Packets)));
-/// assert_eq!(meter.spend(1, 100), Some(Reached::Hard(Limit::Packets)));
+/// assert_eq!(meter.spend(2, 200), Some(ReachedLimit::Soft(Limit::Packets)));
+/// assert_eq!(meter.spend(1, 100), Some(ReachedLimit::Hard(Limit::Packets)));
 /// assert!(meter.is_dead());
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Meter {
+pub struct LifetimeMeter {
     lifetime: Lifetime,
     added: Instant,
     bytes: u64,
@@ -33,17 +33,17 @@ pub struct Meter {
 
 /// A limit that was just reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reached {
+pub enum ReachedLimit {
     /// A soft limit.
     Soft(Limit),
     /// A hard limit: the SA is dead.
     Hard(Limit),
 }
 
-impl Meter {
+impl LifetimeMeter {
     /// Creates a meter. Time counts from `now`.
-    pub fn new(now: Instant, lifetime: Lifetime) -> Meter {
-        Meter { lifetime, added: now, bytes: 0, packets: 0, soft_told: false, dead: false }
+    pub fn new(now: Instant, lifetime: Lifetime) -> LifetimeMeter {
+        LifetimeMeter { lifetime, added: now, bytes: 0, packets: 0, soft_told: false, dead: false }
     }
 
     /// Starts a new lifetime. The counts in [`bytes`](Self::bytes) and [`packets`](Self::packets) continue, and the new
@@ -67,22 +67,22 @@ impl Meter {
     /// Saves the state except for time limits, for a device without a clock.
     ///
     /// ```
-    /// use offload_esp::Meter;
+    /// use offload_esp::LifetimeMeter;
     /// use offload_api::{Lifetime, Limits};
     /// use offload_base::Instant;
     ///
     /// let hard = Limits { bytes: Some(100), ..Limits::default() };
-    /// let mut meter = Meter::new(Instant::ZERO, Lifetime { hard, ..Lifetime::default() });
+    /// let mut meter = LifetimeMeter::new(Instant::ZERO, Lifetime { hard, ..Lifetime::default() });
     /// meter.spend(1, 60);
-    /// let mut restored = Meter::restore(&meter.save());
+    /// let mut restored = LifetimeMeter::restore(&meter.save());
     /// assert_eq!((restored.bytes(), restored.packets()), (60, 1));
     /// assert!(restored.spend(1, 40).is_some(), "the limit is known");
     /// ```
-    pub fn save(&self) -> [u8; Meter::SAVED_LEN] {
+    pub fn save(&self) -> [u8; LifetimeMeter::SAVED_LEN] {
         let Lifetime { soft, hard } = self.lifetime;
         let limits = [soft.bytes, soft.packets, hard.bytes, hard.packets];
         let mut flags = u8::from(self.soft_told) | u8::from(self.dead) << 1;
-        let mut image = [0; Meter::SAVED_LEN];
+        let mut image = [0; LifetimeMeter::SAVED_LEN];
         let values = limits.map(Option::unwrap_or_default).into_iter().chain([self.bytes, self.packets]);
         for (place, value) in image[1..].chunks_exact_mut(8).zip(values) {
             place.copy_from_slice(&value.to_le_bytes());
@@ -95,13 +95,13 @@ impl Meter {
     }
 
     /// Restores the state saved by [`save`](Self::save).
-    pub fn restore(image: &[u8; Meter::SAVED_LEN]) -> Meter {
+    pub fn restore(image: &[u8; LifetimeMeter::SAVED_LEN]) -> LifetimeMeter {
         let flags = image[0];
         let value = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| image[1 + 8 * at + byte]));
         let limit = |at: usize| (flags & 4 << at != 0).then(|| value(at));
         let soft = Limits { bytes: limit(0), packets: limit(1), time: None };
         let hard = Limits { bytes: limit(2), packets: limit(3), time: None };
-        Meter {
+        LifetimeMeter {
             lifetime: Lifetime { soft, hard },
             added: Instant::ZERO,
             bytes: value(4),
@@ -122,7 +122,7 @@ impl Meter {
     }
 
     /// Counts packets that passed. Returns a limit reached by these.
-    pub fn spend(&mut self, packets: u64, bytes: u64) -> Option<Reached> {
+    pub fn spend(&mut self, packets: u64, bytes: u64) -> Option<ReachedLimit> {
         self.packets += packets;
         self.bytes += bytes;
         let reached = |limits: &Limits| {
@@ -149,17 +149,17 @@ impl Meter {
     }
 
     /// Checks the time limits at `now`. Returns a limit that was reached.
-    pub fn handle_timeout(&mut self, now: Instant) -> Option<Reached> {
+    pub fn handle_timeout(&mut self, now: Instant) -> Option<ReachedLimit> {
         let due = |limits: &Limits| limits.time.is_some_and(|time| self.added + time <= now).then_some(Limit::Time);
         let (hard, soft) = (due(&self.lifetime.hard), due(&self.lifetime.soft));
         self.tell(hard, soft)
     }
 
     /// Notes a limit that another component found to be reached. Returns the limit unless it was reported before.
-    pub fn note(&mut self, reached: Reached) -> Option<Reached> {
+    pub fn note(&mut self, reached: ReachedLimit) -> Option<ReachedLimit> {
         match reached {
-            Reached::Soft(limit) => self.tell(None, Some(limit)),
-            Reached::Hard(limit) => self.tell(Some(limit), None),
+            ReachedLimit::Soft(limit) => self.tell(None, Some(limit)),
+            ReachedLimit::Hard(limit) => self.tell(Some(limit), None),
         }
     }
 
@@ -184,20 +184,20 @@ impl Meter {
         self.packets
     }
 
-    fn tell(&mut self, hard: Option<Limit>, soft: Option<Limit>) -> Option<Reached> {
+    fn tell(&mut self, hard: Option<Limit>, soft: Option<Limit>) -> Option<ReachedLimit> {
         // A hard limit makes the soft one irrelevant, even if both were reached at once.
         if let Some(limit) = hard
             && !self.dead
         {
             self.dead = true;
-            return Some(Reached::Hard(limit));
+            return Some(ReachedLimit::Hard(limit));
         }
         if let Some(limit) = soft
             && !self.soft_told
             && !self.dead
         {
             self.soft_told = true;
-            return Some(Reached::Soft(limit));
+            return Some(ReachedLimit::Soft(limit));
         }
         None
     }
@@ -209,60 +209,60 @@ mod tests {
     use core::time::Duration;
 
     #[test]
-    fn time_is_told_once_and_may_be_given_anew() {
+    fn time_limit_is_reported_once_and_can_be_renewed() {
         let limits = |seconds| Limits { time: Some(Duration::from_secs(seconds)), ..Limits::default() };
         let lifetime = Lifetime { soft: limits(1), hard: limits(2) };
-        let mut meter = Meter::new(Instant::ZERO, lifetime);
+        let mut meter = LifetimeMeter::new(Instant::ZERO, lifetime);
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
         assert_eq!(meter.next_event(), Some(at(1)));
-        assert_eq!(meter.handle_timeout(at(1)), Some(Reached::Soft(Limit::Time)));
+        assert_eq!(meter.handle_timeout(at(1)), Some(ReachedLimit::Soft(Limit::Time)));
         assert_eq!(meter.handle_timeout(at(1)), None);
         assert_eq!(meter.next_event(), Some(at(2)));
         meter.renew(at(1), lifetime);
         assert_eq!(meter.next_event(), Some(at(2)), "soft again");
-        assert_eq!(meter.handle_timeout(at(3)), Some(Reached::Hard(Limit::Time)), "late, and both at once");
+        assert_eq!(meter.handle_timeout(at(3)), Some(ReachedLimit::Hard(Limit::Time)), "late, and both at once");
         assert!(meter.is_dead() && !meter.allows(1));
         assert_eq!(meter.next_event(), None);
     }
 
     #[test]
-    fn what_is_left_is_what_was_not_spent_and_not_told() {
+    fn remaining_limits_omit_spent_and_reported_ones() {
         let limits = |packets| Limits { packets: Some(packets), ..Limits::default() };
-        let mut meter = Meter::new(Instant::ZERO, Lifetime { soft: limits(3), hard: limits(6) });
+        let mut meter = LifetimeMeter::new(Instant::ZERO, Lifetime { soft: limits(3), hard: limits(6) });
         assert_eq!(meter.spend(2, 0), None);
         assert_eq!(meter.left(), Lifetime { soft: limits(1), hard: limits(4) });
-        assert_eq!(meter.note(Reached::Soft(Limit::Bytes)), Some(Reached::Soft(Limit::Bytes)));
+        assert_eq!(meter.note(ReachedLimit::Soft(Limit::Bytes)), Some(ReachedLimit::Soft(Limit::Bytes)));
         assert_eq!(meter.spend(1, 0), None, "told before, by whom ever");
         assert_eq!(meter.left(), Lifetime { soft: Limits::default(), hard: limits(3) });
         meter.renew(Instant::ZERO, Lifetime { soft: limits(3), hard: limits(6) });
         assert_eq!(meter.left(), Lifetime { soft: limits(3), hard: limits(6) });
-        assert_eq!(meter.note(Reached::Hard(Limit::Packets)), Some(Reached::Hard(Limit::Packets)));
-        assert_eq!(meter.note(Reached::Hard(Limit::Packets)), None);
+        assert_eq!(meter.note(ReachedLimit::Hard(Limit::Packets)), Some(ReachedLimit::Hard(Limit::Packets)));
+        assert_eq!(meter.note(ReachedLimit::Hard(Limit::Packets)), None);
         assert!(meter.is_dead());
     }
 
     #[test]
-    fn what_was_told_is_known_to_have_been_told_after_it_was_saved() {
+    fn saved_meter_remembers_reported_limits() {
         let limits = |packets| Limits { packets: Some(packets), ..Limits::default() };
-        let mut meter = Meter::new(Instant::ZERO, Lifetime { soft: limits(2), hard: limits(4) });
+        let mut meter = LifetimeMeter::new(Instant::ZERO, Lifetime { soft: limits(2), hard: limits(4) });
         let told: Vec<_> = (0..5)
             .map(|_| {
-                meter = Meter::restore(&meter.save());
+                meter = LifetimeMeter::restore(&meter.save());
                 (meter.spend(1, 0), meter.is_dead())
             })
             .collect();
-        let (soft, hard) = (Some(Reached::Soft(Limit::Packets)), Some(Reached::Hard(Limit::Packets)));
+        let (soft, hard) = (Some(ReachedLimit::Soft(Limit::Packets)), Some(ReachedLimit::Hard(Limit::Packets)));
         assert_eq!(told, [(None, false), (soft, false), (None, false), (hard, true), (None, true)]);
     }
 
     #[test]
-    fn new_limits_are_above_what_was_spent() {
+    fn new_limits_count_from_the_present_use() {
         let lifetime = Lifetime { hard: Limits { bytes: Some(100), ..Limits::default() }, ..Lifetime::default() };
-        let mut meter = Meter::new(Instant::ZERO, lifetime);
+        let mut meter = LifetimeMeter::new(Instant::ZERO, lifetime);
         assert_eq!(meter.spend(1, 99), None);
         meter.renew(Instant::ZERO, lifetime);
         assert_eq!(meter.spend(1, 99), None);
-        assert_eq!(meter.spend(1, 1), Some(Reached::Hard(Limit::Bytes)));
+        assert_eq!(meter.spend(1, 1), Some(ReachedLimit::Hard(Limit::Bytes)));
         assert_eq!((meter.bytes(), meter.packets()), (199, 3));
     }
 }

@@ -286,12 +286,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     /// A model of a window: the set of all accepted numbers.
-    struct Oracle {
+    struct WindowModel {
         seen: BTreeSet<u64>,
         size: u64,
     }
 
-    impl Oracle {
+    impl WindowModel {
         fn accept(&mut self, number: u64) -> bool {
             let top = self.seen.last().copied().unwrap_or(0);
             let fits = number > top || top - number < self.size;
@@ -301,14 +301,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_window_accepts_what_a_set_of_numbers_does(
+        fn window_accepts_the_same_numbers_as_a_set(
             size in prop::sample::select(vec![32u32, 33, 64, 100, 128, 256, 1000, 4096]),
             start in prop::sample::select(vec![1u64, 60, 0xffff_ff00, 0x1_0000_0000, 0x5_0000_0010]),
             steps in prop::collection::vec((-300i64..300, 0u32..30), 1..200),
         ) {
             let mut window = ReplayWindow::new(size, true, start - 1);
             let behind = (start - 1).saturating_sub(u64::from(size));
-            let mut oracle = Oracle { seen: (behind + 1..start).collect(), size: u64::from(size) };
+            let mut oracle = WindowModel { seen: (behind + 1..start).collect(), size: u64::from(size) };
             let mut at = start;
             for (step, jump) in steps {
                 let number = at.saturating_add_signed(step).max(1);
@@ -330,7 +330,7 @@ mod tests {
     proptest! {
         /// RFC 4303 A2.2: the completion works after any loss shorter than half of the number space.
         #[test]
-        fn the_upper_half_is_recovered_behind_any_gap(
+        fn upper_half_is_completed_after_any_gap(
             size in prop::sample::select(vec![32u32, 64, 256, 4096]),
             top in any::<u64>().prop_map(|top| top >> (top % 40)),
             gap in 1u64..1 << 32,
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_end() {
+    fn numbers_end_at_the_limit() {
         let mut numbers = SendNumber::new(u64::MAX - 1, true);
         assert_eq!(numbers.peek(2), None);
         assert_eq!(numbers.peek(1), Some(u64::MAX));
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_without_history_takes_each_of_its_numbers_once() {
+    fn window_without_history_accepts_each_number_once() {
         for top in [5, 63, 64, 1000, 0xffff_fff0, 0x1_0000_0010] {
             let mut window = ReplayWindow::without_history(64, true, top);
             for number in (1..=top).rev().take(64).chain(top + 1..top + 3) {
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_window_reaches_no_further_back_than_zero() {
+    fn new_window_does_not_extend_below_zero() {
         let window = ReplayWindow::new(64, true, 0);
         assert_eq!(window.check(0xffff_ffff), Err(NotNew), "that would be before the first");
         assert_eq!(window.check(0), Err(NotNew));

@@ -1,7 +1,7 @@
 //! The headers in front of ESP: the packet's own IP header in transport mode, a new IP header in tunnel mode (RFC 4301
 //! 5.1.2, RFC 4303 3.1), and optionally UDP (RFC 3948).
 
-use crate::{Cipher, ESP_AND_IV, ETHERNET, checksum, trailer_len};
+use crate::{ESP_AND_IV, ETHERNET, EspCipher, checksum, trailer_len};
 use bytes::BytesMut;
 use core::net::IpAddr;
 use offload_api::{DontFragment, EspMode, SaParams, UdpEncapsulation};
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 ///
 /// See the [crate] for an example.
 #[derive(Clone, Debug)]
-pub struct Outer {
+pub struct OuterHeaders {
     /// IP header with extension headers, and optionally UDP.
     bytes: SmallVec<[u8; 64]>,
     /// End of the IP header: start of UDP or ESP.
@@ -31,12 +31,12 @@ pub struct Outer {
 /// The reason that a packet cannot be encapsulated.
 ///
 /// ```
-/// use offload_esp::{Outer, WrapError};
+/// use offload_esp::{OuterHeaders, WrapError};
 /// use offload_api::{Direction, EspKey, EspSuite, SaParams};
 ///
 /// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
 /// let sa = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
-/// assert_eq!(Outer::for_packet(&sa, b"no IP packet").err(), Some(WrapError::NotIp));
+/// assert_eq!(OuterHeaders::for_packet(&sa, b"no IP packet").err(), Some(WrapError::NotIp));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -49,18 +49,18 @@ pub enum WrapError {
     Fragment,
 }
 
-impl Outer {
+impl OuterHeaders {
     /// Builds the headers for a packet of an SA. `packet` holds at least the packet's headers; their length field is
     /// ignored.
     ///
     /// # Errors
     /// If the SA cannot carry the packet.
-    pub fn for_packet(sa: &SaParams, packet: &[u8]) -> Result<Outer, WrapError> {
+    pub fn for_packet(sa: &SaParams, packet: &[u8]) -> Result<OuterHeaders, WrapError> {
         let view = IpView::parse_headers(packet).ok_or(WrapError::NotIp)?;
         let mut outer = match sa.mode {
             EspMode::Transport if view.fragment => return Err(WrapError::Fragment),
-            EspMode::Transport => Outer::own_header(&view, packet),
-            EspMode::Tunnel => Outer::new_header(sa, &view),
+            EspMode::Transport => OuterHeaders::own_header(&view, packet),
+            EspMode::Tunnel => OuterHeaders::new_header(sa, &view),
         };
         outer.bytes[outer.protocol_at] = if sa.encapsulation.is_some() { protocol::UDP } else { protocol::ESP };
         if let Some(UdpEncapsulation { source_port, destination_port }) = sa.encapsulation {
@@ -75,7 +75,7 @@ impl Outer {
 
     /// Parses the headers written by [`write_headers`](Self::write_headers), up to the ESP header at `esp` in the
     /// frame, as far as a device needs them.
-    pub fn of_headers(frame: &[u8], esp: usize, sa: &SaParams, next_header: u8) -> Option<Outer> {
+    pub fn parse_headers(frame: &[u8], esp: usize, sa: &SaParams, next_header: u8) -> Option<OuterHeaders> {
         let bytes = frame.get(ETHERNET..esp)?;
         let view = IpView::parse_headers(bytes)?;
         let udp = sa.encapsulation.is_some();
@@ -86,7 +86,7 @@ impl Outer {
         let tunnel = sa.mode == EspMode::Tunnel;
         let taken = if tunnel { 0 } else { view.header };
         let (ip, protocol_at) = (view.header, view.protocol_at);
-        Some(Outer { bytes: bytes.into(), ip, udp, tunnel, protocol_at, taken, next_header })
+        Some(OuterHeaders { bytes: bytes.into(), ip, udp, tunnel, protocol_at, taken, next_header })
     }
 
     /// Returns the number of bytes between Ethernet header and ESP header.
@@ -133,7 +133,7 @@ impl Outer {
         let mut header = [0; 40];
         header[0] = if ipv6 { 0x60 } else { 0x45 };
         header[6] = if ipv6 { protocol::NO_NEXT_HEADER } else { 0 };
-        Outer::for_packet(sa, &header).map_or(0, |outer| outer.plain_len(mtu))
+        OuterHeaders::for_packet(sa, &header).map_or(0, |outer| outer.plain_len(mtu))
     }
 
     /// Appends Ethernet header, outer headers, and room for ESP header and IV to an empty `frame`. `plain` holds at
@@ -150,7 +150,7 @@ impl Outer {
     }
 
     /// Encapsulates a whole plain frame in an empty one.
-    pub fn wrap(&self, cipher: &Cipher, plain: &[u8], number: u64, frame: &mut BytesMut) {
+    pub fn wrap(&self, cipher: &EspCipher, plain: &[u8], number: u64, frame: &mut BytesMut) {
         self.write_headers(plain, frame);
         let packet = &plain[ETHERNET..];
         // Ethernet pads short packets. The padding must not be encrypted as payload.
@@ -160,7 +160,7 @@ impl Outer {
     }
 
     /// Completes a frame that holds headers, room for ESP header and IV, and payload.
-    pub fn finish(&self, cipher: &Cipher, number: u64, frame: &mut BytesMut) {
+    pub fn finish(&self, cipher: &EspCipher, number: u64, frame: &mut BytesMut) {
         let esp = ETHERNET + self.bytes.len();
         cipher.seal(frame, esp, number, self.next_header);
         self.fix_lengths(frame, number);
@@ -195,8 +195,8 @@ impl Outer {
     }
 
     /// Keeps the packet's own IP header (RFC 4303 3.1.1).
-    fn own_header(view: &IpView, packet: &[u8]) -> Outer {
-        Outer {
+    fn own_header(view: &IpView, packet: &[u8]) -> OuterHeaders {
+        OuterHeaders {
             bytes: packet[..view.header].into(),
             ip: view.header,
             udp: false,
@@ -208,7 +208,7 @@ impl Outer {
     }
 
     /// Builds the IP header of a tunnel (RFC 4301 5.1.2).
-    fn new_header(sa: &SaParams, view: &IpView) -> Outer {
+    fn new_header(sa: &SaParams, view: &IpView) -> OuterHeaders {
         // RFC 6040 4.1: normal mode copies ECN, compatibility mode clears it.
         let ecn = if sa.ecn { view.traffic_class & ECN } else { 0 };
         let class = sa.dscp.map_or(view.traffic_class & !ECN, |dscp| dscp << 2) | ecn;
@@ -238,7 +238,7 @@ impl Outer {
         }
         let next_header = if view.is_ipv6() { protocol::IPV6 } else { protocol::IPV4 };
         let protocol_at = if bytes[0] >> 4 == 6 { 6 } else { 9 };
-        Outer { ip: bytes.len(), bytes, udp: false, tunnel: true, protocol_at, taken: 0, next_header }
+        OuterHeaders { ip: bytes.len(), bytes, udp: false, tunnel: true, protocol_at, taken: 0, next_header }
     }
 
     fn is_ipv6(&self) -> bool {

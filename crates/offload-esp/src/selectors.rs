@@ -33,9 +33,9 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub struct SelectorTable<T> {
     /// Tables of values by shape, the most specific shape first.
-    shapes: Vec<(Shape, Values<T>)>,
+    shapes: Vec<(SelectorShape, Values<T>)>,
     /// Selectors with ports, stored without them, by shape, with the number of values.
-    ported: Vec<(Shape, HashMap<Selector, usize, QuickHash>)>,
+    ported: Vec<(SelectorShape, HashMap<Selector, usize, QuickHash>)>,
 }
 
 /// The values of one shape by selector, each list sorted by priority.
@@ -84,7 +84,7 @@ impl<T> SelectorTable<T> {
 
     /// Removes and returns the value of this selector and priority.
     pub fn remove(&mut self, selector: &Selector, priority: u64) -> Option<T> {
-        let shape = Shape::of(selector);
+        let shape = SelectorShape::from_selector(selector);
         let at = self.shapes.iter().position(|(other, _)| *other == shape)?;
         let table = &mut self.shapes[at].1;
         let values = table.get_mut(selector)?;
@@ -138,7 +138,7 @@ impl<T> SelectorTable<T> {
 
     fn note_ports(&mut self, selector: &Selector) {
         let Some(portless) = without_ports(selector) else { return };
-        let shape = Shape::of(&portless);
+        let shape = SelectorShape::from_selector(&portless);
         let at = match self.ported.iter().position(|(other, _)| *other == shape) {
             Some(at) => at,
             None => {
@@ -152,7 +152,7 @@ impl<T> SelectorTable<T> {
 
     fn forget_ports(&mut self, selector: &Selector) {
         let Some(portless) = without_ports(selector) else { return };
-        let shape = Shape::of(&portless);
+        let shape = SelectorShape::from_selector(&portless);
         let Some(at) = self.ported.iter().position(|(other, _)| *other == shape) else { return };
         let table = &mut self.ported[at].1;
         if let Some(count) = table.get_mut(&portless) {
@@ -167,7 +167,7 @@ impl<T> SelectorTable<T> {
     }
 
     fn values_of(&mut self, selector: Selector) -> &mut SmallVec<[(u64, T); 1]> {
-        let shape = Shape::of(&selector);
+        let shape = SelectorShape::from_selector(&selector);
         let at = match self.shapes.iter().position(|(other, _)| *other == shape) {
             Some(at) => at,
             None => {
@@ -193,11 +193,11 @@ impl<T> SelectorTable<T> {
 /// assert!(rank(&Selector::ANY, 0) < rank(&dns, 1), "the lower priority number");
 /// ```
 pub fn rank(selector: &Selector, priority: u32) -> u64 {
-    u64::from(priority) << 32 | u64::from(Shape::of(selector).order())
+    u64::from(priority) << 32 | u64::from(SelectorShape::from_selector(selector).order())
 }
 
 /// Upper bound of a shape's specificity.
-const MOST_SPECIFIC: u32 = 1023;
+const MAX_SPECIFICITY: u32 = 1023;
 
 /// Returns a selector with ports as it would be without them. Returns `None` for a selector without ports.
 fn without_ports(selector: &Selector) -> Option<Selector> {
@@ -207,7 +207,7 @@ fn without_ports(selector: &Selector) -> Option<Selector> {
 
 /// The parts of a packet that a selector compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Shape {
+struct SelectorShape {
     source: Option<(bool, u8)>,
     destination: Option<(bool, u8)>,
     protocol: bool,
@@ -215,10 +215,10 @@ struct Shape {
     destination_port: bool,
 }
 
-impl Shape {
-    fn of(selector: &Selector) -> Shape {
+impl SelectorShape {
+    fn from_selector(selector: &Selector) -> SelectorShape {
         let prefix = |prefix: Option<Prefix>| prefix.map(|prefix| (prefix.address().is_ipv6(), prefix.bits()));
-        Shape {
+        SelectorShape {
             source: prefix(selector.source),
             destination: prefix(selector.destination),
             protocol: selector.protocol.is_some(),
@@ -234,7 +234,7 @@ impl Shape {
         let parts = [self.protocol, self.source_port, self.destination_port];
         let parts = parts.into_iter().fold(0, |code, part| code << 1 | u32::from(part));
         // Specificity in the upper bits, then all other properties, so that different shapes never compare equal.
-        (MOST_SPECIFIC - self.specificity()) << 19 | code(self.source) << 11 | code(self.destination) << 3 | parts
+        (MAX_SPECIFICITY - self.specificity()) << 19 | code(self.source) << 11 | code(self.destination) << 3 | parts
     }
 
     /// Returns how specific a selector of this shape is. A full IPv4 address weighs as much as a full IPv6 address.
@@ -300,7 +300,7 @@ mod tests {
 
     /// A prefix of zero bits still selects the version of IP, which is more specific than no prefix.
     #[test]
-    fn no_two_policies_about_one_packet_have_the_same_rank() {
+    fn policies_matching_one_packet_have_unique_ranks() {
         for all in [core::net::IpAddr::from([0; 4]), [0; 16].into()] {
             let all = Prefix::new(all, 0);
             assert!(all.is_some());
@@ -316,7 +316,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finds_what_a_search_through_all_finds(
+        fn table_finds_the_same_value_as_a_linear_search(
             selectors in prop::collection::vec((selector(), 0u64..3), 0..30),
             removed in prop::collection::vec(any::<bool>(), 30),
             source in address(), destination in address(),
@@ -341,10 +341,10 @@ mod tests {
             let best = all
                 .iter()
                 .filter(|(selector, _)| selector.matches(&packet))
-                .min_by_key(|(selector, priority)| (priority, core::cmp::Reverse(Shape::of(selector).specificity())));
+                .min_by_key(|(selector, priority)| (priority, core::cmp::Reverse(SelectorShape::from_selector(selector).specificity())));
             let found = table.find(&packet);
             // Values of the same rank are interchangeable.
-            let rank = |entry: &&(Selector, u64)| (entry.1, Shape::of(&entry.0).specificity());
+            let rank = |entry: &&(Selector, u64)| (entry.1, SelectorShape::from_selector(&entry.0).specificity());
             prop_assert_eq!(found.as_ref().map(rank), best.as_ref().map(rank));
             prop_assert!(found.is_none_or(|(selector, _)| selector.matches(&packet)));
             let might = all.iter().filter_map(|(selector, _)| without_ports(selector));

@@ -2,32 +2,32 @@
 
 use crate::flow::Protocol;
 use crate::frame::Transport;
-use crate::ip::Version;
+use crate::ip::IpVersion;
 use core::net::IpAddr;
 
 /// A checksum in progress, which can be continued at any byte.
 ///
 /// ```
-/// use offload_formats::Sum;
+/// use offload_formats::InternetSum;
 ///
-/// let mut sum = Sum::default();
+/// let mut sum = InternetSum::default();
 /// sum.add(&[0x00, 0x01, 0xf2, 0x03, 0xf4]);
 /// sum.add(&[0xf5, 0xf6, 0xf7]); // RFC 1071 3
 /// assert_eq!(sum.finish(), !0xddf2);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sum {
+pub struct InternetSum {
     /// Ones' complement sum of the 16-bit words, not folded yet.
     sum: u64,
     /// Whether an odd number of bytes was added so far.
     odd: bool,
 }
 
-impl Sum {
+impl InternetSum {
     /// Sums the pseudo header of TCP, UDP or ICMPv6 (RFC 9293 3.1, RFC 8200 8.1). `bytes` is the length of header and
     /// payload.
-    pub fn pseudo_header(protocol: u8, source: IpAddr, destination: IpAddr, bytes: usize) -> Sum {
-        let mut sum = Sum::default();
+    pub fn pseudo_header(protocol: u8, source: IpAddr, destination: IpAddr, bytes: usize) -> InternetSum {
+        let mut sum = InternetSum::default();
         for address in [source, destination] {
             match address {
                 IpAddr::V4(address) => sum.add(&address.octets()),
@@ -72,7 +72,7 @@ impl Sum {
 pub fn fill_ipv4_header(packet: &mut [u8]) {
     let header = usize::from(packet[0] & 0x0f) * 4;
     packet[10..12].fill(0);
-    let mut sum = Sum::default();
+    let mut sum = InternetSum::default();
     sum.add(&packet[..header]);
     packet[10..12].copy_from_slice(&sum.finish().to_be_bytes());
 }
@@ -90,7 +90,7 @@ pub fn fill_ipv4_header(packet: &mut [u8]) {
 pub fn is_ipv4_header_right(packet: &[u8]) -> bool {
     let length = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
     packet.get(..length).is_some_and(|header| {
-        let mut sum = Sum::default();
+        let mut sum = InternetSum::default();
         sum.add(header);
         sum.is_right()
     })
@@ -111,7 +111,7 @@ impl Transport {
     /// assert_eq!(udp.are_checksums_right(&frame), Some(true));
     /// ```
     pub fn fill_checksums(&self, frame: &mut [u8]) {
-        if self.version == Version::Four {
+        if self.version == IpVersion::V4 {
             fill_ipv4_header(&mut frame[self.network..]);
         }
         let field = self.checksum();
@@ -132,12 +132,12 @@ impl Transport {
             return None;
         }
         // IPv6 has no header checksum: the transport's pseudo header covers its addresses.
-        let right_header = self.version == Version::Six || is_ipv4_header_right(&frame[self.network..]);
+        let right_header = self.version == IpVersion::V6 || is_ipv4_header_right(&frame[self.network..]);
         Some(right_header && self.sum(frame).is_right())
     }
 
     /// Sums pseudo header, header and text (RFC 9293 3.1, RFC 768, RFC 8200 8.1).
-    fn sum(&self, frame: &[u8]) -> Sum {
+    fn sum(&self, frame: &[u8]) -> InternetSum {
         let mut sum = self.pseudo_sum(frame);
         sum.add(&frame[self.header..self.end]);
         sum
@@ -223,15 +223,15 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_example_of_rfc_1071() {
-        let mut sum = Sum::default();
+    fn checksum_matches_the_example_of_rfc_1071() {
+        let mut sum = InternetSum::default();
         sum.add(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(sum.finish(), !0xddf2);
     }
 
     proptest! {
         #[test]
-        fn words_add_up_whatever_adds_them(bytes in proptest::collection::vec(any::<u8>(), 0..3000), from in 0usize..70) {
+        fn all_summation_methods_agree(bytes in proptest::collection::vec(any::<u8>(), 0..3000), from in 0usize..70) {
             let bytes = &bytes[from.min(bytes.len())..];
             let one_by_one = bytes.chunks(4).map(|word| {
                 let mut whole = [0; 4];
@@ -244,12 +244,12 @@ mod tests {
         }
 
         #[test]
-        fn pieces_do_not_matter(bytes in proptest::collection::vec(any::<u8>(), 0..300), cuts in proptest::collection::vec(0usize..300, 0..5)) {
-            let mut whole = Sum::default();
+        fn checksum_is_independent_of_pieces(bytes in proptest::collection::vec(any::<u8>(), 0..300), cuts in proptest::collection::vec(0usize..300, 0..5)) {
+            let mut whole = InternetSum::default();
             whole.add(&bytes);
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
             cuts.sort_unstable();
-            let mut pieces = Sum::default();
+            let mut pieces = InternetSum::default();
             let mut from = 0;
             for to in cuts.into_iter().chain([bytes.len()]) {
                 pieces.add(&bytes[from..to]);

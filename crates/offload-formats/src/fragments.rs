@@ -1,40 +1,40 @@
 //! Memory for facts that only the first fragment of a packet shows, such as the SPI that selects a queue or the port of
 //! a tunnel.
 //!
-//! A fact is remembered while its packet is among the most recent ones. Fragments that arrive before their first
-//! fragment, or much later, are unknown: the network reordered them, or an attacker made them up.
+//! A fact is remembered while its packet is among the most recent ones. A fragment that arrives before the first
+//! one, or much later, is unknown: the network reordered the fragments, or an attacker made the fragment up.
 //!
 //! Invariant: at most the configured number of packets is remembered, each once.
 
-use crate::frame::{Headers, Kind};
-use crate::ip::{IpHeaders, Version};
+use crate::frame::{HeaderKind, Headers};
+use crate::ip::{IpHeaders, IpVersion};
 use core::net::IpAddr;
 use std::collections::VecDeque;
 
 /// The facts shown by the first fragments of recent packets, the most recent last.
 ///
 /// ```
-/// use offload_formats::Fragments;
+/// use offload_formats::FragmentMemory;
 ///
 /// let fragment = |place: u8, payload: u8| {
 ///     let ip = [0x45, 0, 0, 28, 0, 9, 0x20, place, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
 ///     [&[2; 12][..], &[8, 0], &ip, &[payload; 8]].concat()
 /// };
-/// let mut fragments = Fragments::with_room_for(64);
-/// let mut shown = |frame: &[u8]| fragments.of_packet(frame, |packet, headers, _| Some(packet[headers.upper]));
+/// let mut fragments = FragmentMemory::with_room_for(64);
+/// let mut shown = |frame: &[u8]| fragments.look_up(frame, |packet, headers, _| Some(packet[headers.upper]));
 /// assert_eq!(shown(&fragment(1, 7)), None, "the first fragment is missing");
 /// assert_eq!(shown(&fragment(0, 5)), Some(5));
 /// assert_eq!(shown(&fragment(1, 7)), Some(5));
 /// ```
 #[derive(Debug)]
-pub struct Fragments<T> {
-    packets: VecDeque<(Name, T)>,
+pub struct FragmentMemory<T> {
+    packets: VecDeque<(FragmentKey, T)>,
     most: usize,
 }
 
 /// The fields that all fragments of a packet share (RFC 791 3.2, RFC 8200 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Name {
+struct FragmentKey {
     /// VLAN IDs, because hosts of different networks may have the same addresses.
     vlans: [Option<u16>; 2],
     source: IpAddr,
@@ -44,37 +44,34 @@ struct Name {
     identification: u32,
 }
 
-impl<T: Copy> Fragments<T> {
+impl<T: Copy> FragmentMemory<T> {
     /// Creates a memory for `most` packets. Choose the number of fragmented packets that may be in flight at a time.
-    pub fn with_room_for(most: usize) -> Fragments<T> {
-        Fragments { packets: VecDeque::new(), most }
+    pub fn with_room_for(most: usize) -> FragmentMemory<T> {
+        FragmentMemory { packets: VecDeque::new(), most }
     }
 
     /// Returns the fact about the packet of `frame`, or `None` if `frame` is not a fragment. `of_first` extracts the
     /// fact from a first fragment; its last argument is the fact about an earlier packet with equal fields, if one is
     /// remembered.
-    pub fn of_packet(
-        &mut self,
-        frame: &[u8],
-        of_first: impl Fn(&[u8], &IpHeaders, Option<T>) -> Option<T>,
-    ) -> Option<T> {
+    pub fn look_up(&mut self, frame: &[u8], of_first: impl Fn(&[u8], &IpHeaders, Option<T>) -> Option<T>) -> Option<T> {
         // Lengths are ignored, because the first fragment of a packet does not hold all of it.
         let outer = Headers::parse_unfinished(frame);
         let (version, network) = outer.network().filter(|_| outer.is_fragment())?;
         let packet = &frame[network..];
         let headers = IpHeaders::walk(packet).ok()?;
         let fragment = headers.fragment?;
-        let tags = outer.stack().iter().filter(|header| header.kind == Kind::Vlan).map(|header| usize::from(header.at));
+        let tags =
+            outer.stack().iter().filter(|header| header.kind == HeaderKind::Vlan).map(|header| usize::from(header.at));
         let mut vlans = [None; 2];
         vlans.iter_mut().zip(tags).for_each(|(vlan, at)| {
             *vlan = Some(u16::from_be_bytes([frame[at], frame[at + 1]]) & VLAN);
         });
-        let name = Name {
+        let name = FragmentKey {
             vlans,
             source: headers.source(packet),
             destination: headers.destination(packet),
             // RFC 791 counts identifications per protocol, RFC 8200 does not.
-            protocol: (version == Version::Four).then_some(headers.protocol),
+            protocol: (version == IpVersion::V4).then_some(headers.protocol),
             identification: fragment.identification,
         };
         let known = self.packets.iter().rposition(|(of, _)| *of == name);
@@ -117,10 +114,10 @@ mod tests {
         frame
     }
 
-    const MOST: usize = 64;
+    const MAX_PACKETS: usize = 64;
 
-    fn asked(fragments: &mut Fragments<usize>, frame: &[u8]) -> Option<usize> {
-        fragments.of_packet(frame, |packet, headers, _| {
+    fn asked(fragments: &mut FragmentMemory<usize>, frame: &[u8]) -> Option<usize> {
+        fragments.look_up(frame, |packet, headers, _| {
             let at = headers.upper + if headers.protocol == UDP { 8 } else { 0 };
             let spi = u32::from_be_bytes(*packet.get(at..)?.first_chunk()?);
             [0x100, 0x200, 0x300].iter().position(|known| *known == spi)
@@ -128,9 +125,9 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_packet_goes_where_its_first_fragment_went() {
+    fn later_fragments_follow_the_first_fragment() {
         for protocol in [ESP, UDP] {
-            let mut fragments = Fragments::with_room_for(MOST);
+            let mut fragments = FragmentMemory::with_room_for(MAX_PACKETS);
             // Bytes of a later fragment that look like an SPI are payload.
             let rest = |identification| fragment(protocol, identification, 8, 0x300);
             assert_eq!(asked(&mut fragments, &rest(1)), None, "nobody knows yet");
@@ -152,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_remembered_than_there_is_room_for() {
-        let mut fragments = Fragments::with_room_for(MOST);
+    fn memory_keeps_only_the_latest_packets() {
+        let mut fragments = FragmentMemory::with_room_for(MAX_PACKETS);
         for identification in 0..1000 {
             assert_eq!(asked(&mut fragments, &fragment(ESP, identification, 0, 0x200)), Some(1));
-            assert!(fragments.packets.len() <= MOST);
+            assert!(fragments.packets.len() <= MAX_PACKETS);
         }
         let mut is_known = |number: &u16| asked(&mut fragments, &fragment(ESP, *number, 8, 0)).is_some();
-        assert!((0..1000).filter(|number| is_known(number)).eq(1000 - MOST as u16..1000), "the latest");
+        assert!((0..1000).filter(|number| is_known(number)).eq(1000 - MAX_PACKETS as u16..1000), "the latest");
     }
 }

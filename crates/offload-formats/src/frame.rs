@@ -7,7 +7,7 @@
 //! last one on the stack.
 
 use crate::flow::{FlowKey, Protocol};
-use crate::ip::{IpHeaders, Version};
+use crate::ip::{IpHeaders, IpVersion};
 use crate::protocol::{ESP, GRE, TCP, UDP};
 use crate::tunnel::{Gre, Vxlan};
 use crate::{esp, number};
@@ -19,7 +19,7 @@ use offload_base::Seq;
 /// See [`Headers`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum HeaderKind {
     /// Ethernet: addresses and EtherType.
     Ethernet,
     /// A VLAN tag (IEEE 802.1Q, 802.1ad).
@@ -40,7 +40,7 @@ pub enum Kind {
     Gre,
 }
 
-impl Kind {
+impl HeaderKind {
     const fn bit(self) -> u16 {
         1 << self as u16
     }
@@ -51,8 +51,8 @@ impl Kind {
 /// See [`Headers`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
-    /// Kind of the header.
-    pub kind: Kind,
+    /// The kind of header.
+    pub kind: HeaderKind,
     /// Offset of the header in the frame, in bytes.
     pub at: u16,
 }
@@ -60,7 +60,7 @@ pub struct Header {
 /// The headers of a frame, outermost first.
 ///
 /// ```
-/// use offload_formats::{Headers, Kind};
+/// use offload_formats::{Headers, HeaderKind};
 ///
 /// let mut frame = vec![2; 12]; // two addresses
 /// frame.extend([0x81, 0x00, 0x00, 0x07, 0x08, 0x00]); // VLAN 7, IPv4
@@ -68,7 +68,7 @@ pub struct Header {
 /// frame.extend([0x13, 0x88, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4]); // UDP
 /// let headers = Headers::parse(&frame);
 /// let found: Vec<_> = headers.stack().iter().map(|header| (header.kind, header.at)).collect();
-/// assert_eq!(found, [(Kind::Ethernet, 0), (Kind::Vlan, 14), (Kind::Ipv4, 18), (Kind::Udp, 38)]);
+/// assert_eq!(found, [(HeaderKind::Ethernet, 0), (HeaderKind::Vlan, 14), (HeaderKind::Ipv4, 18), (HeaderKind::Udp, 38)]);
 /// let udp = headers.transport().unwrap();
 /// assert_eq!(&frame[udp.payload..udp.end], [1, 2, 3, 4]);
 /// assert_eq!(udp.flow_of_receiver(&frame).local, "10.0.0.2:53".parse().unwrap());
@@ -98,14 +98,14 @@ impl Headers {
     /// tunnel's inner packet is not parsed; see [`enter`](Self::enter).
     pub fn parse(frame: &[u8]) -> Headers {
         let mut headers = Headers::EMPTY;
-        let _ = headers.push_frame(frame, 0, Lengths::Checked);
+        let _ = headers.push_frame(frame, 0, LengthCheck::Checked);
         headers
     }
 
     /// Parses the headers of an unfinished frame. Its length fields are ignored.
     pub fn parse_unfinished(header: &[u8]) -> Headers {
         let mut headers = Headers::EMPTY;
-        let _ = headers.push_frame(header, 0, Lengths::Ignored);
+        let _ = headers.push_frame(header, 0, LengthCheck::Ignored);
         headers
     }
 
@@ -113,7 +113,7 @@ impl Headers {
     /// `None` if there is no tunnel, no readable packet in it, or no room on the stack.
     ///
     /// ```
-    /// use offload_formats::{Headers, Kind};
+    /// use offload_formats::{Headers, HeaderKind};
     ///
     /// let mut frame = vec![2; 12];
     /// frame.extend([0x08, 0x00]);
@@ -122,7 +122,7 @@ impl Headers {
     /// frame.extend([0x45, 0, 0, 24, 0, 0, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2, 1, 2, 3, 4]);
     /// let outer = Headers::parse(&frame);
     /// let inner = outer.enter(&frame).unwrap();
-    /// assert_eq!(inner.stack().last().map(|header| header.kind), Some(Kind::Ipv4));
+    /// assert_eq!(inner.stack().last().map(|header| header.kind), Some(HeaderKind::Ipv4));
     /// assert_eq!((outer.depth(), inner.depth()), (3, 4));
     /// ```
     pub fn enter(&self, frame: &[u8]) -> Option<Headers> {
@@ -131,13 +131,13 @@ impl Headers {
         let (frame, mut inner) = (frame.get(..self.end())?, *self);
         // The depth shows how far the parser came, so its result is not needed.
         let _ = match last.kind {
-            Kind::Vxlan => inner.push_frame(frame, usize::from(last.at) + Vxlan::BYTES, Lengths::Checked),
-            Kind::Gre => {
+            HeaderKind::Vxlan => inner.push_frame(frame, usize::from(last.at) + Vxlan::BYTES, LengthCheck::Checked),
+            HeaderKind::Gre => {
                 let gre = Gre::parse(frame.get(usize::from(last.at)..)?)?;
                 let at = usize::from(last.at) + gre.bytes();
                 match gre.protocol {
-                    Gre::ETHERNET => inner.push_frame(frame, at, Lengths::Checked),
-                    protocol => inner.push_network(frame, at, protocol, Lengths::Checked),
+                    Gre::ETHERNET => inner.push_frame(frame, at, LengthCheck::Checked),
+                    protocol => inner.push_network(frame, at, protocol, LengthCheck::Checked),
                 }
             }
             _ => None,
@@ -157,7 +157,7 @@ impl Headers {
 
     /// Returns the offset of the innermost header of this kind.
     #[inline]
-    pub fn find(&self, kind: Kind) -> Option<usize> {
+    pub fn find(&self, kind: HeaderKind) -> Option<usize> {
         // Most look-ups are for kinds that the frame does not have, and end here.
         if self.kinds & kind.bit() == 0 {
             return None;
@@ -166,9 +166,9 @@ impl Headers {
     }
 
     /// Returns the innermost IP header's version and offset.
-    pub fn network(&self) -> Option<(Version, usize)> {
+    pub fn network(&self) -> Option<(IpVersion, usize)> {
         let header = self.stack[usize::from(self.network?)];
-        let version = if header.kind == Kind::Ipv4 { Version::Four } else { Version::Six };
+        let version = if header.kind == HeaderKind::Ipv4 { IpVersion::V4 } else { IpVersion::V6 };
         Some((version, header.at.into()))
     }
 
@@ -200,13 +200,13 @@ impl Headers {
         let (version, network) = self.network()?;
         // Searched from the inside, because behind a tunnel the innermost transport is the one with the
         // payload.
-        let place = self.stack().iter().rposition(|header| matches!(header.kind, Kind::Tcp | Kind::Udp))?;
+        let place = self.stack().iter().rposition(|header| matches!(header.kind, HeaderKind::Tcp | HeaderKind::Udp))?;
         // A transport header in front of the innermost IP header belongs to the tunnel.
         if place < usize::from(self.network?) {
             return None;
         }
         let header = self.stack[place];
-        let protocol = if header.kind == Kind::Tcp { Protocol::Tcp } else { Protocol::Udp };
+        let protocol = if header.kind == HeaderKind::Tcp { Protocol::Tcp } else { Protocol::Udp };
         Some(Transport {
             version,
             protocol,
@@ -217,7 +217,7 @@ impl Headers {
         })
     }
 
-    fn push(&mut self, kind: Kind, at: usize) -> Option<()> {
+    fn push(&mut self, kind: HeaderKind, at: usize) -> Option<()> {
         let at = u16::try_from(at).ok()?;
         *self.stack.get_mut(usize::from(self.depth))? = Header { kind, at };
         self.depth += 1;
@@ -226,15 +226,15 @@ impl Headers {
     }
 
     /// Parses Ethernet and VLAN tags at `at`, and the headers behind.
-    fn push_frame(&mut self, frame: &[u8], at: usize, lengths: Lengths) -> Option<()> {
+    fn push_frame(&mut self, frame: &[u8], at: usize, lengths: LengthCheck) -> Option<()> {
         let mut ether_type = number(frame, at + ETHER_TYPE)?;
         let start = self.depth;
-        self.push(Kind::Ethernet, at)?;
+        self.push(HeaderKind::Ethernet, at)?;
         let mut behind = at + ETHERNET_BYTES;
         // The bound on tags keeps a frame full of tags from filling the stack, which has a fixed size.
         while matches!(ether_type, VLAN | SERVICE_VLAN) && self.depth - start <= MAX_TAGS {
             ether_type = number(frame, behind + 2)?;
-            self.push(Kind::Vlan, behind)?;
+            self.push(HeaderKind::Vlan, behind)?;
             behind += VLAN_BYTES;
         }
         self.upper = u16::try_from(behind).ok()?;
@@ -242,23 +242,23 @@ impl Headers {
     }
 
     /// Parses IP at `at` if `ether_type` announces it, and the headers behind.
-    fn push_network(&mut self, frame: &[u8], at: usize, ether_type: u16, lengths: Lengths) -> Option<()> {
+    fn push_network(&mut self, frame: &[u8], at: usize, ether_type: u16, lengths: LengthCheck) -> Option<()> {
         let packet = frame.get(at..)?;
         let kind = match (ether_type, packet.first()? >> 4) {
-            (0x0800, 4) => Kind::Ipv4,
-            (0x86dd, 6) => Kind::Ipv6,
+            (0x0800, 4) => HeaderKind::Ipv4,
+            (0x86dd, 6) => HeaderKind::Ipv6,
             _ => return None,
         };
         let ip = match lengths {
-            Lengths::Checked => IpHeaders::parse(packet),
-            Lengths::Ignored => IpHeaders::walk(packet),
+            LengthCheck::Checked => IpHeaders::parse(packet),
+            LengthCheck::Ignored => IpHeaders::walk(packet),
         };
         let ip = ip.ok()?;
         let upper = u16::try_from(at + ip.upper).ok()?;
         let protocol_at = u16::try_from(at + ip.protocol_at()).ok()?;
         let end = match lengths {
-            Lengths::Checked => at + ip.end,
-            Lengths::Ignored => frame.len(),
+            LengthCheck::Checked => at + ip.end,
+            LengthCheck::Ignored => frame.len(),
         };
         let end = u32::try_from(end).ok()?;
         let network = self.depth;
@@ -270,7 +270,7 @@ impl Headers {
     }
 
     /// Parses the header behind IP, and a tunnel or ESP header in UDP.
-    fn push_upper(&mut self, frame: &[u8], lengths: Lengths) -> Option<()> {
+    fn push_upper(&mut self, frame: &[u8], lengths: LengthCheck) -> Option<()> {
         let (at, end) = (usize::from(self.upper), self.end as usize);
         let packet = frame.get(..end)?;
         match self.protocol {
@@ -282,41 +282,41 @@ impl Headers {
                     return None;
                 }
                 self.payload = u16::try_from(at + bytes).ok()?;
-                self.push(Kind::Tcp, at)
+                self.push(HeaderKind::Tcp, at)
             }
             UDP => {
                 let told = at + usize::from(number(packet, at + UDP_LENGTH)?);
-                let payload = at + UDP_BYTES;
-                let end = if lengths == Lengths::Checked { told } else { end };
+                let data = at + UDP_BYTES;
+                let end = if lengths == LengthCheck::Checked { told } else { end };
                 // A datagram shorter than its IP packet is padded; a longer one is cut off or forged.
-                if payload > end || end > packet.len() {
+                if data > end || end > packet.len() {
                     return None;
                 }
-                (self.payload, self.end) = (u16::try_from(payload).ok()?, end as u32);
-                self.push(Kind::Udp, at)?;
+                (self.payload, self.end) = (u16::try_from(data).ok()?, end as u32);
+                self.push(HeaderKind::Udp, at)?;
                 match number(packet, at + 2)? {
-                    Vxlan::PORT if Vxlan::parse(&packet[payload..end]).is_some() => self.push(Kind::Vxlan, payload),
+                    Vxlan::PORT if Vxlan::parse(&packet[data..end]).is_some() => self.push(HeaderKind::Vxlan, data),
                     // RFC 3948 2.2: an SPI of zero marks an IKE message.
-                    esp::UDP_PORT if esp::parse(&packet[payload..end]).is_some_and(|esp| esp.spi != 0) => {
-                        self.push(Kind::Esp, payload)
+                    esp::UDP_PORT if esp::parse(&packet[data..end]).is_some_and(|esp| esp.spi != 0) => {
+                        self.push(HeaderKind::Esp, data)
                     }
                     _ => Some(()),
                 }
             }
             ESP => {
                 esp::parse(packet.get(at..)?)?;
-                self.push(Kind::Esp, at)
+                self.push(HeaderKind::Esp, at)
             }
             GRE => {
                 Gre::parse(packet.get(at..)?)?;
-                self.push(Kind::Gre, at)
+                self.push(HeaderKind::Gre, at)
             }
             _ => None,
         }
     }
 
     const EMPTY: Headers = Headers {
-        stack: [Header { kind: Kind::Ethernet, at: 0 }; MAX_HEADERS],
+        stack: [Header { kind: HeaderKind::Ethernet, at: 0 }; MAX_HEADERS],
         depth: 0,
         kinds: 0,
         network: None,
@@ -337,7 +337,7 @@ impl core::fmt::Debug for Headers {
 
 /// The treatment of length fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Lengths {
+enum LengthCheck {
     Checked,
     Ignored,
 }
@@ -347,8 +347,8 @@ enum Lengths {
 /// See [`Headers`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
-    /// Version of the IP header in front.
-    pub version: Version,
+    /// The version of the IP header in front.
+    pub version: IpVersion,
     /// TCP or UDP.
     pub protocol: Protocol,
     /// Offset of the IP header.
@@ -372,8 +372,8 @@ impl Transport {
     pub fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         let ip = &frame[self.network..];
         match self.version {
-            Version::Four => &ip[12..20],
-            Version::Six => &ip[8..40],
+            IpVersion::V4 => &ip[12..20],
+            IpVersion::V6 => &ip[8..40],
         }
     }
 
@@ -482,13 +482,13 @@ mod tests {
         frame
     }
 
-    fn kinds(headers: &Headers) -> Vec<Kind> {
+    fn kinds(headers: &Headers) -> Vec<HeaderKind> {
         headers.stack().iter().map(|header| header.kind).collect()
     }
 
     proptest! {
         #[test]
-        fn a_datagrams_checksum_is_found_right_and_made_as_smoltcp_does(
+        fn checksums_of_datagrams_match_smoltcp(
             data in prop::collection::vec(any::<u8>(), 0..1500),
             six: bool,
             tags in 0..=2usize,
@@ -515,7 +515,7 @@ mod tests {
         }
 
         #[test]
-        fn offsets_lie_in_the_frame_whatever_it_holds(
+        fn offsets_lie_in_any_frame(
             mut frame in prop::collection::vec(any::<u8>(), 0..200),
             start in prop::sample::select(vec![0, 12]),
             six: bool,
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_are_passed_and_what_a_host_refuses_ends_the_stack() {
+    fn refused_extension_headers_end_the_stack() {
         let found = |next, extensions: &[u8]| {
             Headers::parse(&datagram(true, 0, next, extensions, 4000, b"data")).transport().map(|udp| udp.header)
         };
@@ -569,47 +569,47 @@ mod tests {
         assert_eq!(fragment.upper(), Some((UDP, 34)));
         frame[20] = 0;
         frame[39] += 1; // a datagram longer than its packet
-        assert_eq!(kinds(&Headers::parse(&frame)), [Kind::Ethernet, Kind::Ipv4]);
+        assert_eq!(kinds(&Headers::parse(&frame)), [HeaderKind::Ethernet, HeaderKind::Ipv4]);
         frame[39] = 7; // shorter than its header
-        assert_eq!(kinds(&Headers::parse(&frame)), [Kind::Ethernet, Kind::Ipv4]);
+        assert_eq!(kinds(&Headers::parse(&frame)), [HeaderKind::Ethernet, HeaderKind::Ipv4]);
     }
 
     #[test]
-    fn a_third_tag_is_no_tag() {
+    fn third_vlan_tag_is_not_parsed() {
         let frame = datagram(false, 3, IpProtocol::Udp, &[], 4000, b"data");
-        assert_eq!(kinds(&Headers::parse(&frame)), [Kind::Ethernet, Kind::Vlan, Kind::Vlan]);
+        assert_eq!(kinds(&Headers::parse(&frame)), [HeaderKind::Ethernet, HeaderKind::Vlan, HeaderKind::Vlan]);
     }
 
     #[test]
-    fn a_tunnel_is_entered_when_asked() {
+    fn tunnel_is_parsed_on_request() {
         let inner = datagram(true, 1, IpProtocol::Udp, &[], 4000, b"data");
         let carried = [&Vxlan { network: 77 }.to_bytes()[..], &inner].concat();
         let frame = datagram(false, 0, IpProtocol::Udp, &[], Vxlan::PORT, &carried);
         let outer = Headers::parse(&frame);
-        assert_eq!(kinds(&outer), [Kind::Ethernet, Kind::Ipv4, Kind::Udp, Kind::Vxlan]);
+        assert_eq!(kinds(&outer), [HeaderKind::Ethernet, HeaderKind::Ipv4, HeaderKind::Udp, HeaderKind::Vxlan]);
         assert_eq!(outer.transport().unwrap().payload, 42);
         let both = outer.enter(&frame).unwrap();
-        assert_eq!(kinds(&both)[4..], [Kind::Ethernet, Kind::Vlan, Kind::Ipv6, Kind::Udp]);
+        assert_eq!(kinds(&both)[4..], [HeaderKind::Ethernet, HeaderKind::Vlan, HeaderKind::Ipv6, HeaderKind::Udp]);
         let udp = both.transport().unwrap();
-        assert_eq!((&frame[udp.payload..udp.end], udp.version), (&b"data"[..], Version::Six));
+        assert_eq!((&frame[udp.payload..udp.end], udp.version), (&b"data"[..], IpVersion::V6));
         assert_eq!(udp.are_checksums_right(&frame), Some(true));
         assert_eq!(both.enter(&frame), None, "nothing is in it");
         // The inner packet is unreadable. The tunnel's own transport must not be returned in its place.
         let mut cut = frame.clone();
         cut[50 + 18 + 4..50 + 18 + 6].copy_from_slice(&[0xff; 2]);
         let both = Headers::parse(&cut).enter(&cut).unwrap();
-        assert_eq!(kinds(&both)[4..], [Kind::Ethernet, Kind::Vlan]);
+        assert_eq!(kinds(&both)[4..], [HeaderKind::Ethernet, HeaderKind::Vlan]);
     }
 
     #[test]
-    fn esp_is_found_bare_and_in_udp() {
+    fn esp_is_found_over_ip_and_udp() {
         let esp = [0, 0, 16, 1, 0, 0, 0, 7, 9, 9];
         let frame = datagram(false, 0, IpProtocol::Udp, &[], 4500, &esp);
-        assert_eq!(Headers::parse(&frame).find(Kind::Esp), Some(42));
+        assert_eq!(Headers::parse(&frame).find(HeaderKind::Esp), Some(42));
         let exchange = datagram(false, 0, IpProtocol::Udp, &[], 4500, &[0; 10]);
-        assert_eq!(Headers::parse(&exchange).find(Kind::Esp), None);
+        assert_eq!(Headers::parse(&exchange).find(HeaderKind::Esp), None);
         let mut bare = frame;
         bare[23] = ESP;
-        assert_eq!((Headers::parse(&bare).find(Kind::Esp), Headers::parse(&bare).transport()), (Some(34), None));
+        assert_eq!((Headers::parse(&bare).find(HeaderKind::Esp), Headers::parse(&bare).transport()), (Some(34), None));
     }
 }

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_and_extension_headers_are_passed_over() {
+    fn options_and_extension_headers_are_skipped() {
         // A sequence number, and an NR RAN container of two words.
         let datagram = [
             0x36, 0xff, 0, 14, 0, 0, 0, 7, 0x12, 0x34, 0, 0x84, 2, 1, 2, 3, 4, 5, 6, 0, 0xaa, 0xbb, 0xcc, //
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extension_header_without_length_ends_the_search() {
+    fn extension_header_of_length_zero_is_refused() {
         assert_eq!(Gtpu::parse(&[0x34, 0xff, 0, 8, 0, 0, 0, 7, 0, 0, 0, 0x84, 0, 0, 0, 0x84]), None);
         // The next extension type counts only if its flag is set.
         let header = Gtpu::parse(&[0x32, 0xff, 0, 4, 0, 0, 0, 7, 0, 9, 0, 0x84]).unwrap();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_and_charging_are_not_read() {
+    fn other_versions_and_charging_are_refused() {
         assert_eq!(Gtpu::parse(&[0x50, 0xff, 0, 0, 0, 0, 0, 7]), None);
         assert_eq!(Gtpu::parse(&[0x20, 0xff, 0, 0, 0, 0, 0, 7]), None);
     }

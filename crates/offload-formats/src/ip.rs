@@ -9,33 +9,33 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Version {
+pub enum IpVersion {
     /// IPv4 (RFC 791).
-    Four,
+    V4,
     /// IPv6 (RFC 8200).
-    Six,
+    V6,
 }
 
-impl Version {
+impl IpVersion {
     /// Returns the version of an address.
-    pub const fn of(address: &IpAddr) -> Version {
+    pub const fn of_address(address: &IpAddr) -> IpVersion {
         match address {
-            IpAddr::V4(_) => Version::Four,
-            IpAddr::V6(_) => Version::Six,
+            IpAddr::V4(_) => IpVersion::V4,
+            IpAddr::V6(_) => IpVersion::V6,
         }
     }
 
     /// Returns the size of a header without options or extensions, in bytes.
     ///
     /// ```
-    /// use offload_formats::Version;
+    /// use offload_formats::IpVersion;
     ///
-    /// assert_eq!((Version::Four.header_bytes(), Version::Six.header_bytes()), (20, 40));
+    /// assert_eq!((IpVersion::V4.header_bytes(), IpVersion::V6.header_bytes()), (20, 40));
     /// ```
     pub const fn header_bytes(self) -> usize {
         match self {
-            Version::Four => IPV4_BYTES,
-            Version::Six => IPV6_BYTES,
+            IpVersion::V4 => IPV4_BYTES,
+            IpVersion::V6 => IPV6_BYTES,
         }
     }
 
@@ -45,12 +45,12 @@ impl Version {
     /// If the header's first two bytes are missing.
     ///
     /// ```
-    /// use offload_formats::{IpHeaders, Version};
+    /// use offload_formats::{IpHeaders, IpVersion};
     ///
     /// let mut packet = [0; 40];
     /// packet[0] = 0x60; // IPv6 with no next header
     /// packet[6] = 59;
-    /// Version::Six.set_ecn(&mut packet, 0b10);
+    /// IpVersion::V6.set_ecn(&mut packet, 0b10);
     /// assert_eq!(IpHeaders::walk(&packet).unwrap().ecn(&packet), 0b10);
     /// ```
     pub fn set_ecn(self, packet: &mut [u8], ecn: u8) {
@@ -66,19 +66,19 @@ impl Version {
     /// If the field is missing, or `bytes` is less than a header.
     ///
     /// ```
-    /// use offload_formats::Version;
+    /// use offload_formats::IpVersion;
     ///
     /// let mut header = [0x45; 20];
-    /// Version::Four.set_length(&mut header, 1500);
+    /// IpVersion::V4.set_length(&mut header, 1500);
     /// assert_eq!(header[2..4], [5, 220]);
-    /// Version::Four.set_length(&mut header, 65_536);
+    /// IpVersion::V4.set_length(&mut header, 65_536);
     /// assert_eq!(header[2..4], [0, 0]);
     /// ```
     pub fn set_length(self, packet: &mut [u8], bytes: usize) {
         let (at, told) = match self {
-            Version::Four => (2, bytes),
+            IpVersion::V4 => (2, bytes),
             // IPv6's payload length does not count the fixed header, IPv4's total length does.
-            Version::Six => (4, bytes - IPV6_BYTES),
+            IpVersion::V6 => (4, bytes - IPV6_BYTES),
         };
         packet[at..at + 2].copy_from_slice(&u16::try_from(told).unwrap_or(0).to_be_bytes());
     }
@@ -89,16 +89,16 @@ impl Version {
     /// If the field is missing.
     ///
     /// ```
-    /// use offload_formats::Version;
+    /// use offload_formats::IpVersion;
     ///
     /// let header = [0x60, 0, 0, 0, 0, 8, 59, 64];
-    /// assert_eq!(Version::Six.length(&header), 48);
+    /// assert_eq!(IpVersion::V6.length(&header), 48);
     /// ```
     pub fn length(self, packet: &[u8]) -> usize {
         let told = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
         match self {
-            Version::Four => told(2),
-            Version::Six => IPV6_BYTES + told(4),
+            IpVersion::V4 => told(2),
+            IpVersion::V6 => IPV6_BYTES + told(4),
         }
     }
 
@@ -108,10 +108,10 @@ impl Version {
     /// If the header is incomplete.
     ///
     /// ```
-    /// use offload_formats::Version;
+    /// use offload_formats::IpVersion;
     ///
     /// let header = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 50, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
-    /// let (source, destination) = Version::Four.addresses(&header);
+    /// let (source, destination) = IpVersion::V4.addresses(&header);
     /// assert_eq!((source.to_string(), destination.to_string()), ("10.0.0.1".into(), "10.0.0.2".into()));
     /// ```
     pub fn addresses(self, packet: &[u8]) -> (IpAddr, IpAddr) {
@@ -120,11 +120,11 @@ impl Version {
 
     fn address(self, packet: &[u8], which: usize) -> IpAddr {
         match self {
-            Version::Four => {
+            IpVersion::V4 => {
                 let at = 12 + 4 * which;
                 IpAddr::V4(Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]))
             }
-            Version::Six => {
+            IpVersion::V6 => {
                 let at = 8 + 16 * which;
                 let mut octets = [0; 16];
                 octets.copy_from_slice(&packet[at..at + 16]);
@@ -136,24 +136,24 @@ impl Version {
     /// Returns the largest packet length that a header can hold.
     const fn longest(self) -> usize {
         match self {
-            Version::Four => u16::MAX as usize,
-            Version::Six => IPV6_BYTES + u16::MAX as usize,
+            IpVersion::V4 => u16::MAX as usize,
+            IpVersion::V6 => IPV6_BYTES + u16::MAX as usize,
         }
     }
 
     /// Returns the position of the ECN bits in the header's second byte. IPv6's traffic class begins in the first byte.
     const fn ecn_shift(self) -> u32 {
         match self {
-            Version::Four => 0,
-            Version::Six => 4,
+            IpVersion::V4 => 0,
+            IpVersion::V6 => 4,
         }
     }
 
     /// Returns the EtherType.
     pub const fn ether_type(self) -> u16 {
         match self {
-            Version::Four => 0x0800,
-            Version::Six => 0x86dd,
+            IpVersion::V4 => 0x0800,
+            IpVersion::V6 => 0x86dd,
         }
     }
 }
@@ -161,7 +161,7 @@ impl Version {
 /// The headers of a packet, up to the transport header. Offsets count from the start of the IP header.
 ///
 /// ```
-/// use offload_formats::{IpHeaders, Version};
+/// use offload_formats::{IpHeaders, IpVersion};
 ///
 /// let mut packet = vec![0; 48];
 /// packet[0] = 0x60; // IPv6
@@ -169,14 +169,14 @@ impl Version {
 /// packet[6] = 17; // UDP
 /// packet[39] = 1; // to ::1
 /// let headers = IpHeaders::parse(&packet)?;
-/// assert_eq!((headers.version, headers.protocol, headers.upper, headers.end), (Version::Six, 17, 40, 48));
+/// assert_eq!((headers.version, headers.protocol, headers.upper, headers.end), (IpVersion::V6, 17, 40, 48));
 /// assert_eq!(headers.destination(&packet), "::1".parse::<std::net::IpAddr>().unwrap());
 /// # Ok::<(), offload_formats::HeaderError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeaders {
-    /// Version of the packet.
-    pub version: Version,
+    /// The packet's version of IP.
+    pub version: IpVersion,
     /// Protocol (next header) number of the data at [`upper`](Self::upper).
     pub protocol: u8,
     /// Offset of the transport header. In a fragment: offset of the fragment's data.
@@ -242,27 +242,27 @@ pub enum HeaderError {
     Option,
     /// An extension header is not acceptable (RFC 8200 4).
     #[error("an extension header is not acceptable: {0:?}")]
-    Unacceptable(Problem),
+    Unacceptable(HeaderProblem),
 }
 
 /// The fault in a header, as an ICMPv6 "parameter problem" reports it (RFC 4443 3.4).
 ///
 /// See [`HeaderError`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct HeaderProblem {
     /// 0: wrong field; 1: unknown next header; 2: unknown option.
     pub code: u8,
     /// Offset of the fault in the packet.
     pub pointer: u32,
     /// Whether to report the fault to the sender.
-    pub report: Report,
+    pub report: ReportRule,
 }
 
 /// The rule for reporting an unacceptable packet to its sender.
 ///
 /// See [`HeaderError`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum ReportRule {
     /// The sender is never told.
     Never,
     /// The sender is told, unless the packet went to a multicast address.
@@ -288,11 +288,11 @@ impl IpHeaders {
     /// If the packet is incomplete or its headers are invalid.
     ///
     /// ```
-    /// use offload_formats::{HeaderError, IpHeaders, Version};
+    /// use offload_formats::{HeaderError, IpHeaders, IpVersion};
     ///
     /// let mut packet = vec![0x45; 100_000];
     /// packet[6..8].fill(0); // no fragment
-    /// Version::Four.set_length(&mut packet, 100_000);
+    /// IpVersion::V4.set_length(&mut packet, 100_000);
     /// assert_eq!(IpHeaders::parse(&packet), Err(HeaderError::Length));
     /// assert_eq!(IpHeaders::parse_joined(&packet)?.end, 100_000);
     /// assert_eq!(IpHeaders::parse_joined(&packet[..1500]), Err(HeaderError::Length));
@@ -301,8 +301,8 @@ impl IpHeaders {
     pub fn parse_joined(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
         let mut headers = IpHeaders::walk(packet)?;
         let says_nothing = match headers.version {
-            Version::Four => headers.end == 0,
-            Version::Six => headers.end == IPV6_BYTES,
+            IpVersion::V4 => headers.end == 0,
+            IpVersion::V6 => headers.end == IPV6_BYTES,
         };
         if says_nothing && packet.len() > headers.version.longest() {
             headers.end = packet.len();
@@ -380,7 +380,7 @@ fn walk_four(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
         more: place & 0x2000 != 0,
     };
     Ok(IpHeaders {
-        version: Version::Four,
+        version: IpVersion::V4,
         protocol: fixed[9],
         upper: header_bytes,
         end: usize::from(number(fixed, 2)),
@@ -417,7 +417,7 @@ fn check_options_of_four(mut options: &[u8]) -> Result<(), HeaderError> {
 fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
     let fixed = packet.first_chunk::<IPV6_BYTES>().ok_or(HeaderError::Truncated)?;
     let mut headers = IpHeaders {
-        version: Version::Six,
+        version: IpVersion::V6,
         protocol: fixed[6],
         upper: IPV6_BYTES,
         end: IPV6_BYTES + usize::from(number(fixed, 4)),
@@ -426,7 +426,7 @@ fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
         named_at: 6,
     };
     // The bound keeps the cost of one packet constant; legitimate chains are shorter.
-    for _ in 0..=MOST_EXTENSIONS {
+    for _ in 0..=MAX_EXTENSIONS {
         let (at, extension) = (headers.upper, headers.protocol);
         if !is_extension(extension) {
             return Ok(headers);
@@ -442,7 +442,7 @@ fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
             if start[0] == HOP_BY_HOP {
                 // Behind the fragment header, hop-by-hop options would become the first header after reassembly, where
                 // they are valid, although no router saw them.
-                return Err(unacceptable(1, at, Report::Always));
+                return Err(unacceptable(1, at, ReportRule::Always));
             }
             headers.protocol = start[0];
             headers.upper = at + 8;
@@ -453,9 +453,9 @@ fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
         let whole = packet.get(at..at + bytes).ok_or(HeaderError::Truncated)?;
         match extension {
             // RFC 8200 4.1: hop-by-hop options must come first.
-            HOP_BY_HOP if at != IPV6_BYTES => return Err(unacceptable(1, headers.named_at, Report::Always)),
+            HOP_BY_HOP if at != IPV6_BYTES => return Err(unacceptable(1, headers.named_at, ReportRule::Always)),
             // RFC 8200 4.4: an unknown routing type with segments left is refused; without, the header is skipped.
-            ROUTING if whole[3] != 0 => return Err(unacceptable(0, at + 2, Report::Always)),
+            ROUTING if whole[3] != 0 => return Err(unacceptable(0, at + 2, ReportRule::Always)),
             ROUTING => {}
             _ => check_options(whole, at)?,
         }
@@ -484,7 +484,7 @@ pub const fn is_extension(protocol: u8) -> bool {
 /// Tests whether `data`, which starts with a header of kind `next`, contains a complete transport header. A first
 /// fragment without one is dropped (RFC 8200 4.5).
 pub fn reaches_upper_layer(mut next: u8, mut data: &[u8]) -> bool {
-    for _ in 0..=MOST_EXTENSIONS {
+    for _ in 0..=MAX_EXTENSIONS {
         let header_bytes = match next {
             HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING => match data {
                 [_, length, ..] => (usize::from(*length) + 1) * 8,
@@ -512,9 +512,9 @@ fn check_options(header: &[u8], header_at: usize) -> Result<(), HeaderError> {
         let bytes = usize::from(*header.get(at + 1).ok_or(HeaderError::Length)?);
         let report = match kind >> 6 {
             0 => None,
-            1 => Some(Report::Never),
-            2 => Some(Report::Always),
-            _ => Some(Report::UnlessMulticast),
+            1 => Some(ReportRule::Never),
+            2 => Some(ReportRule::Always),
+            _ => Some(ReportRule::UnlessMulticast),
         };
         if let Some(report) = report {
             return Err(unacceptable(2, header_at + at, report));
@@ -525,8 +525,8 @@ fn check_options(header: &[u8], header_at: usize) -> Result<(), HeaderError> {
     if at == header.len() { Ok(()) } else { Err(HeaderError::Length) }
 }
 
-fn unacceptable(code: u8, pointer: usize, report: Report) -> HeaderError {
-    HeaderError::Unacceptable(Problem { code, pointer: pointer as u32, report })
+fn unacceptable(code: u8, pointer: usize, report: ReportRule) -> HeaderError {
+    HeaderError::Unacceptable(HeaderProblem { code, pointer: pointer as u32, report })
 }
 
 /// Reads a big-endian number at `at`.
@@ -545,7 +545,7 @@ const LOOSE_ROUTE: u8 = 131;
 const STRICT_ROUTE: u8 = 137;
 const PAD_1: u8 = 0;
 /// Maximum number of extension headers. RFC 8200 4.1 names five.
-const MOST_EXTENSIONS: usize = 8;
+const MAX_EXTENSIONS: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn known_extensions_are_passed_over() {
+    fn known_extension_headers_are_skipped() {
         let hop_by_hop = [ROUTING, 0, 5, 2, 0, 0, 1, 0]; // router alert, padding
         let routing = [DESTINATION_OPTIONS, 1, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9];
         let options = [6, 0, 0x1e, 4, 1, 2, 3, 4]; // unknown, to be skipped
@@ -581,21 +581,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_acceptable_is_pointed_at() {
+    fn unacceptable_header_is_reported_with_its_offset() {
         let problem = |next, extensions: &[&[u8]]| match IpHeaders::parse(&six(next, extensions)) {
-            Err(HeaderError::Unacceptable(Problem { code, pointer, report })) => (code, pointer, report),
+            Err(HeaderError::Unacceptable(HeaderProblem { code, pointer, report })) => (code, pointer, report),
             other => panic!("{other:?}"),
         };
-        for (bits, report) in [(0x40, Report::Never), (0x80, Report::Always), (0xc0, Report::UnlessMulticast)] {
+        for (bits, report) in
+            [(0x40, ReportRule::Never), (0x80, ReportRule::Always), (0xc0, ReportRule::UnlessMulticast)]
+        {
             assert_eq!(problem(DESTINATION_OPTIONS, &[&[6, 0, 0, 0x1e | bits, 3, 1, 2, 3]]), (2, 43, report));
         }
-        assert_eq!(problem(ROUTING, &[&[6, 0, 4, 1, 0, 0, 0, 0]]), (0, 42, Report::Always));
+        assert_eq!(problem(ROUTING, &[&[6, 0, 4, 1, 0, 0, 0, 0]]), (0, 42, ReportRule::Always));
         let late = [&[HOP_BY_HOP, 0, 1, 4, 0, 0, 0, 0][..], &[6, 0, 1, 4, 0, 0, 0, 0]];
-        assert_eq!(problem(DESTINATION_OPTIONS, &late), (1, 40, Report::Always));
+        assert_eq!(problem(DESTINATION_OPTIONS, &late), (1, 40, ReportRule::Always));
     }
 
     #[test]
-    fn options_that_overrun_and_chains_without_end_are_refused() {
+    fn overrunning_options_and_long_chains_are_refused() {
         assert_eq!(IpHeaders::parse(&six(DESTINATION_OPTIONS, &[&[6, 0, 1, 5, 0, 0, 0, 0]])), Err(HeaderError::Length));
         let again = [DESTINATION_OPTIONS, 0, 1, 4, 0, 0, 0, 0];
         assert_eq!(IpHeaders::parse(&six(DESTINATION_OPTIONS, &[&again[..]; 20])), Err(HeaderError::TooManyExtensions));
@@ -606,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_ipv4_are_whole_and_routes_end_here() {
+    fn invalid_ipv4_options_are_refused() {
         let with = |options: &[u8]| {
             let mut packet = vec![0; IPV4_BYTES + options.len() + 8];
             let bytes = packet.len() as u16;
@@ -640,14 +642,14 @@ mod tests {
     }
 
     #[test]
-    fn no_hop_by_hop_options_hide_behind_a_fragment_header() {
+    fn hop_by_hop_behind_fragment_header_is_refused() {
         let header = [HOP_BY_HOP, 0, 0, 1, 1, 2, 3, 4];
-        let problem = Problem { code: 1, pointer: 40, report: Report::Always };
+        let problem = HeaderProblem { code: 1, pointer: 40, report: ReportRule::Always };
         assert_eq!(IpHeaders::parse(&six(FRAGMENT, &[&header, &[0; 16]])), Err(HeaderError::Unacceptable(problem)));
     }
 
     #[test]
-    fn a_fragment_is_told_by_its_header() {
+    fn fragment_fields_are_parsed() {
         let header = [17, 0, 0x01, 0xa9, 1, 2, 3, 4];
         let headers = IpHeaders::parse(&six(FRAGMENT, &[&header, &[0; 16]])).unwrap();
         let fragment = Fragment { identification: 0x0102_0304, offset: 0x1a8, more: true };
@@ -657,7 +659,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_headers_or_none(mut bytes in prop::collection::vec(any::<u8>(), 0..200), six: bool, fits: bool) {
+        fn parser_accepts_any_bytes_without_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..200), six: bool, fits: bool) {
             if let Some(first) = bytes.first_mut() {
                 *first = if six { 0x60 } else { 0x45 };
             }

@@ -32,13 +32,13 @@ pub mod tls;
 pub mod tunnel;
 pub mod view;
 
-pub use checksum::{Sum, native_sum};
+pub use checksum::{InternetSum, native_sum};
 pub use flow::{FlowKey, Protocol};
-pub use fragments::Fragments;
-pub use frame::{Header, Headers, Kind, Transport};
+pub use fragments::FragmentMemory;
+pub use frame::{Header, HeaderKind, Headers, Transport};
 pub use gtpu::{Gtpu, GtpuMessage};
-pub use ip::{Fragment, HeaderError, IpHeaders, Problem, Report, Version};
-pub use segment::Segment;
+pub use ip::{Fragment, HeaderError, HeaderProblem, IpHeaders, IpVersion, ReportRule};
+pub use segment::SegmentPosition;
 pub use tunnel::{Geneve, Gre, Vxlan};
 pub use view::IpView;
 

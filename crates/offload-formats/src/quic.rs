@@ -72,7 +72,7 @@ impl LongHeader {
     pub fn parse(packet: &[u8]) -> Option<LongHeader> {
         let [first, version @ .., _] = *packet.first_chunk::<6>()?;
         let version = u32::from_be_bytes(version);
-        // Version 2 renumbers the packet types, so that a middlebox cannot rely on them (RFC 9369 3.2).
+        // QUIC version 2 renumbers the packet types, so that a middlebox cannot rely on them (RFC 9369 3.2).
         let [initial, retry] = match version {
             1 => [0, 3],
             VERSION_2 => [1, 0],
@@ -136,7 +136,7 @@ pub fn variable(bytes: &[u8]) -> Option<(u64, usize)> {
 
 /// Maximum size of a connection ID in versions 1 and 2 (RFC 9000 17.2).
 pub const MAX_CID_BYTES: usize = 20;
-/// Version number of QUIC version 2 (RFC 9369 3.1).
+/// The number of QUIC version 2 (RFC 9369 3.1).
 const VERSION_2: u32 = 0x6b33_43cf;
 const LONG: u8 = 0x80;
 const FIXED: u8 = 0x40;

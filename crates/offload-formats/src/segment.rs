@@ -6,15 +6,15 @@
 
 use crate::flow::Protocol;
 use crate::frame::Transport;
-use crate::ip::Version;
+use crate::ip::IpVersion;
 use crate::protocol::{TCP, UDP};
-use crate::{Sum, number};
+use crate::{InternetSum, number};
 
 /// The position of a segment in the packet that it is cut from.
 ///
 /// See [`Transport::make_segment`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct SegmentPosition {
     /// Number of segments before this one.
     pub number: u32,
     /// Payload bytes before this segment.
@@ -32,22 +32,22 @@ impl Transport {
     /// If `frame` does not hold the headers.
     ///
     /// ```
-    /// use offload_formats::{Headers, Segment};
+    /// use offload_formats::{Headers, SegmentPosition};
     ///
     /// let mut header = vec![2; 12];
     /// header.extend([0x08, 0x00, 0x45, 0, 0, 0, 0, 9, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     /// header.extend([0, 9, 0, 9, 0, 0, 0, 100, 0, 0, 0, 0, 0x50, 0x18, 0, 0, 0, 0, 0, 0]);
     /// let tcp = Headers::parse_unfinished(&header).transport().unwrap();
-    /// tcp.make_segment(&mut header, 1000, Segment { number: 2, offset: 2000, is_last: false });
+    /// tcp.make_segment(&mut header, 1000, SegmentPosition { number: 2, offset: 2000, is_last: false });
     /// assert_eq!(header[16..18], 1040u16.to_be_bytes());
     /// assert_eq!(header[18..20], [0, 11], "the identification counts segments");
     /// assert_eq!(header[38..42], 2100u32.to_be_bytes());
     /// assert_eq!(header[47], 0x10, "no PSH before the last");
     /// ```
     #[inline]
-    pub fn make_segment(&self, frame: &mut [u8], payload_bytes: usize, segment: Segment) {
+    pub fn make_segment(&self, frame: &mut [u8], payload_bytes: usize, segment: SegmentPosition) {
         self.set_lengths(frame, payload_bytes);
-        if self.version == Version::Four {
+        if self.version == IpVersion::V4 {
             let at = self.network + IDENTIFICATION;
             // RFC 6864 4 requires unique identifications only for packets that may be fragmented; counting up
             // satisfies both kinds.
@@ -116,8 +116,8 @@ impl Transport {
         // Compared are all bytes except length, identification and checksum, which `set_lengths` and
         // `make_segment` write.
         let network = match self.version {
-            Version::Four => same(ip, ip + 2) && same(ip + 6, ip + 10) && same(ip + 12, tcp),
-            Version::Six => same(ip, ip + 4) && same(ip + 6, tcp),
+            IpVersion::V4 => same(ip, ip + 2) && same(ip + 6, ip + 10) && same(ip + 12, tcp),
+            IpVersion::V6 => same(ip, ip + 4) && same(ip + 6, tcp),
         };
         let transport = || match self.protocol {
             Protocol::Udp => same(tcp, tcp + UDP_LENGTH),
@@ -187,8 +187,8 @@ impl Transport {
     /// See [`make_segment`](Self::make_segment).
     pub fn identification(&self, frame: &[u8]) -> u16 {
         match self.version {
-            Version::Four => number(frame, self.network + IDENTIFICATION).unwrap_or(0),
-            Version::Six => 0,
+            IpVersion::V4 => number(frame, self.network + IDENTIFICATION).unwrap_or(0),
+            IpVersion::V6 => 0,
         }
     }
 
@@ -202,8 +202,8 @@ impl Transport {
     /// // 10.0.0.1, 10.0.0.2, UDP, 9 bytes
     /// assert_eq!(udp.pseudo_sum(&frame).finish(), !(0x0a00 + 1 + 0x0a00 + 2 + 17 + 9));
     /// ```
-    pub fn pseudo_sum(&self, frame: &[u8]) -> Sum {
-        let mut sum = Sum::default();
+    pub fn pseudo_sum(&self, frame: &[u8]) -> InternetSum {
+        let mut sum = InternetSum::default();
         sum.add(self.addresses(frame));
         let protocol = if self.protocol == Protocol::Udp { UDP } else { TCP };
         let bytes = ((self.end - self.header) as u32).to_be_bytes();

@@ -4,7 +4,7 @@
 
 use crate::checksum::fill_ipv4_header;
 use crate::frame::{ETHERNET_BYTES, Headers};
-use crate::ip::{IpHeaders, Version, is_extension};
+use crate::ip::{IpHeaders, IpVersion, is_extension};
 use crate::number;
 use crate::protocol::{DCCP, ICMPV6, SCTP, TCP, UDP, UDP_LITE};
 use core::net::IpAddr;
@@ -48,23 +48,23 @@ pub struct IpView {
 impl IpView {
     /// Parses a complete packet. Bytes behind its end are ignored.
     pub fn parse(packet: &[u8]) -> Option<IpView> {
-        IpHeaders::parse(packet).ok().map(|headers| IpView::of(&headers, packet))
+        IpHeaders::parse(packet).ok().map(|headers| IpView::from_headers(&headers, packet))
     }
 
     /// Parses a packet that a device joined from several, which may be too long for its length field; see
     /// [`IpHeaders::parse_joined`].
     pub fn parse_joined(packet: &[u8]) -> Option<IpView> {
-        IpHeaders::parse_joined(packet).ok().map(|headers| IpView::of(&headers, packet))
+        IpHeaders::parse_joined(packet).ok().map(|headers| IpView::from_headers(&headers, packet))
     }
 
     /// Parses the headers without checking the length field; `total` is its raw value.
     pub fn parse_headers(packet: &[u8]) -> Option<IpView> {
-        IpHeaders::walk(packet).ok().map(|headers| IpView::of(&headers, packet))
+        IpHeaders::walk(packet).ok().map(|headers| IpView::from_headers(&headers, packet))
     }
 
     /// Returns the view of a packet in an untagged frame with known headers. Returns `None` for a fragment, and if
     /// there is no IP packet.
-    pub fn of_frame(headers: &Headers, frame: &[u8]) -> Option<IpView> {
+    pub fn from_frame(headers: &Headers, frame: &[u8]) -> Option<IpView> {
         let (version, network) = headers.network().filter(|(_, at)| *at == ETHERNET_BYTES && !headers.is_fragment())?;
         let packet = frame.get(network..)?;
         let (protocol, upper) = headers.upper()?;
@@ -83,7 +83,7 @@ impl IpView {
         })
     }
 
-    fn of(headers: &IpHeaders, packet: &[u8]) -> IpView {
+    fn from_headers(headers: &IpHeaders, packet: &[u8]) -> IpView {
         let (traffic_class, dont_fragment) = marks(headers.version, packet);
         IpView {
             source: headers.source(packet),
@@ -137,10 +137,10 @@ impl IpView {
 }
 
 /// Returns the traffic class, and whether the packet must not be fragmented.
-fn marks(version: Version, packet: &[u8]) -> (u8, bool) {
+fn marks(version: IpVersion, packet: &[u8]) -> (u8, bool) {
     match version {
-        Version::Four => (packet[1], packet[6] & 0x40 != 0),
-        Version::Six => (packet[0] << 4 | packet[1] >> 4, true),
+        IpVersion::V4 => (packet[1], packet[6] & 0x40 != 0),
+        IpVersion::V6 => (packet[0] << 4 | packet[1] >> 4, true),
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn extension_headers_stay_in_front() {
+    fn extension_headers_count_as_header() {
         let mut packet = vec![0x60, 0x12, 0x34, 0x56, 0, 24, 0, 64];
         packet.extend_from_slice(&[0x20; 32]);
         packet.extend_from_slice(&[43, 0, 1, 4, 0, 0, 0, 0]);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_hide_what_is_behind_them() {
+    fn fragments_may_hide_ports_and_protocol() {
         let mut packet = vec![0x60, 0, 0, 0, 0, 16, 44, 64];
         packet.extend_from_slice(&[0x20; 32]);
         packet.extend_from_slice(&[0, 0, 0, 8, 0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8]);
@@ -198,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_read_without_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..120), version in 4u8..7) {
+        fn garbage_is_parsed_without_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..120), version in 4u8..7) {
             if let Some(first) = bytes.first_mut() {
                 *first = version << 4 | *first & 0x0f;
             }

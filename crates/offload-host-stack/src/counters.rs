@@ -1,6 +1,6 @@
 //! What a host counts, under the names of Linux' SNMP tables where it has them.
 
-use offload_formats::Version;
+use offload_formats::IpVersion;
 
 offload_base::counters! {
     /// Counters of one host's ARP, NDP, IP, ICMP, UDP and TCP; those of UDP and TCP are of both IPs. Those without a name in Linux begin with `Host`.
@@ -284,11 +284,11 @@ pub(crate) enum Ip {
 
 impl HostCounters {
     /// Counts one more.
-    pub(crate) fn count(&mut self, version: Version, what: Ip) {
+    pub(crate) fn count(&mut self, version: IpVersion, what: Ip) {
         self.count_many(version, what, 1);
     }
 
-    pub(crate) fn count_many(&mut self, version: Version, what: Ip, more: u64) {
+    pub(crate) fn count_many(&mut self, version: IpVersion, what: Ip, more: u64) {
         let (four, six) = match what {
             Ip::InReceives => (&mut self.ip_in_receives, &mut self.ip6_in_receives),
             Ip::InHeaderErrors => (&mut self.ip_in_header_errors, &mut self.ip6_in_header_errors),
@@ -305,8 +305,8 @@ impl HostCounters {
             Ip::FragmentsCreated => (&mut self.ip_fragments_created, &mut self.ip6_fragments_created),
         };
         *match version {
-            Version::Four => four,
-            Version::Six => six,
+            IpVersion::V4 => four,
+            IpVersion::V6 => six,
         } += more;
     }
 }

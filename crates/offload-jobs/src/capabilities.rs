@@ -5,12 +5,12 @@ use offload_transforms::{Aead, Transform};
 /// The transforms of an engine. Accelerators differ in their AEADs only; all other transforms are always available.
 ///
 /// ```
-/// use offload_jobs::{CpuConfig, CpuQueue, Opens, TransformCapabilities};
+/// use offload_jobs::{CpuConfig, CpuQueue, OpenTransform, TransformCapabilities};
 /// use offload_transforms::Aead;
 ///
 /// let mut queue = CpuQueue::new(CpuConfig::default());
 /// assert_eq!(queue.capabilities(), Some(TransformCapabilities::ALL));
-/// let qat = TransformCapabilities::of_driver("qat").expect("it is known");
+/// let qat = TransformCapabilities::for_driver("qat").expect("it is known");
 /// assert!(qat.aeads.contains(&Aead::Aes128Ccm));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +25,12 @@ impl TransformCapabilities {
 
     /// Returns the capabilities of a DPDK crypto driver, as listed in a thesis on QUIC offload (Karlstad, table 3.1.1).
     /// Returns `None` if the table does not list the driver, or lists no AEAD for it.
-    pub fn of_driver(name: &str) -> Option<TransformCapabilities> {
+    pub fn for_driver(name: &str) -> Option<TransformCapabilities> {
         let found = DRIVERS.iter().find(|(driver, _)| *driver == name);
         found.map(|(_, aeads)| TransformCapabilities { aeads })
     }
 
-    /// Returns the drivers known to [`of_driver`](Self::of_driver).
+    /// Returns the drivers known to [`for_driver`](Self::for_driver).
     pub fn drivers() -> impl Iterator<Item = &'static str> {
         DRIVERS.iter().map(|(name, _)| *name)
     }
@@ -78,20 +78,21 @@ mod tests {
     #[test]
     fn drivers_differ_as_published() {
         let having = |aead| {
-            let has = |name: &&str| TransformCapabilities::of_driver(name).is_some_and(|all| all.aeads.contains(&aead));
+            let has =
+                |name: &&str| TransformCapabilities::for_driver(name).is_some_and(|all| all.aeads.contains(&aead));
             TransformCapabilities::drivers().filter(has).collect::<Vec<_>>()
         };
         assert_eq!(having(Aead::Aes128Ccm), ["aesni-mb", "bcmfs", "openssl", "qat"]);
         assert_eq!(having(Aead::ChaCha20Poly1305), ["aesni-mb", "chacha20-poly1305", "cn9k", "cn10k", "qat"]);
         assert_eq!(having(Aead::Aes256Gcm).len(), 7);
-        assert_eq!(TransformCapabilities::of_driver("abacus"), None);
+        assert_eq!(TransformCapabilities::for_driver("abacus"), None);
     }
 
     #[test]
-    fn a_chain_is_as_able_as_all_of_it() {
+    fn chain_needs_all_of_its_steps() {
         let aead = |aead: Aead| Transform::Aead { aead, key: Secret::new(vec![1; aead.key_len()]) };
         let chain = |last| Transform::Chain(vec![Transform::Copy, aead(last)]);
-        let openssl = TransformCapabilities::of_driver("openssl").unwrap();
+        let openssl = TransformCapabilities::for_driver("openssl").unwrap();
         assert!(openssl.include(&chain(Aead::Aes128Ccm)) && !openssl.include(&chain(Aead::ChaCha20Poly1305)));
     }
 }

@@ -42,7 +42,7 @@ impl JobQueue for JobClient {
     }
 }
 
-/// Sessions of this client. News are consumed by the shared queue.
+/// The sessions of this client. News are consumed by the shared queue.
 impl Contexts for JobClient {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         self.queue(|queue, _| queue.contexts().engine(name))

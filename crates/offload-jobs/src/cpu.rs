@@ -1,7 +1,7 @@
 //! A job queue on the cores of a simulated host, in virtual time.
 
 use crate::perform;
-use crate::sessions::Sessions;
+use crate::sessions::CpuSessions;
 use core::task::Waker;
 use core::time::Duration;
 use offload_api::{Contexts, Done, Job, JobQueue, JobStatus, Outcome};
@@ -44,7 +44,7 @@ impl Default for CpuConfig {
 #[derive(Debug)]
 pub struct CpuQueue {
     config: CpuConfig,
-    sessions: Sessions,
+    sessions: CpuSessions,
     /// Time at which each core becomes free.
     cores: Vec<Instant>,
     /// Jobs with their completion times.
@@ -56,7 +56,7 @@ impl CpuQueue {
     /// Creates a queue without sessions.
     pub fn new(config: CpuConfig) -> CpuQueue {
         CpuQueue {
-            sessions: Sessions::new(config.sessions),
+            sessions: CpuSessions::new(config.sessions),
             cores: vec![Instant::ZERO; config.cores.max(1)],
             under_way: VecDeque::new(),
             host_time: Duration::ZERO,

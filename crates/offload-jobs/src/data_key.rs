@@ -50,10 +50,10 @@ pub struct DataKeySpec {
 }
 
 impl DataKeySpec {
-    /// Opens a session on a queue.
+    /// Creates a session for the key on a queue.
     ///
     /// # Errors
-    /// See [`Opens::open`](crate::Opens::open).
+    /// See [`OpenTransform::open`](crate::OpenTransform::open).
     pub fn open<Q: JobQueue + ?Sized>(self, queue: &mut Q) -> Result<Handle, (Refused, Option<DataKeySpec>)> {
         self.import(queue.contexts())
     }
@@ -62,7 +62,7 @@ impl DataKeySpec {
     /// handle.
     ///
     /// # Errors
-    /// See [`Opens::open`](crate::Opens::open).
+    /// See [`OpenTransform::open`](crate::OpenTransform::open).
     pub fn import(self, contexts: &mut dyn Contexts) -> Result<Handle, (Refused, Option<DataKeySpec>)> {
         open(contexts, DATA_KEYS, self)
     }
@@ -262,7 +262,7 @@ mod tests {
 
     /// OpenSSL's `id-aes256-wrap-pad` over the 81 bytes that the module's documentation lists.
     #[test]
-    fn wrapped_key_is_that_of_openssl() {
+    fn wrapped_key_matches_openssl() {
         let tenant = WrappingKey { tenant: 7, key: Secret::new((0..32).collect()) };
         let spec = tenant.wrap(1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
         let hex: String = spec.wrapped.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -274,7 +274,7 @@ mod tests {
 
     /// The plain fields beside a wrapped key are not protected in storage, so they must match the wrapped ones.
     #[test]
-    fn wrapped_key_is_for_its_volume_unit_and_tweak_alone() {
+    fn wrapped_key_is_bound_to_volume_unit_and_tweak() {
         let tenant = WrappingKey { tenant: 1, key: Secret::new(vec![3; 32]) };
         let spec = tenant.wrap(1, &Secret::new((0..64).collect()), 512, Tweak::Unit).unwrap();
         let volume = DataKeySpec { volume: 2, ..spec.clone() };
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_wrapped_key_is_refused() {
+    fn malformed_wrapped_keys_are_refused() {
         let tenant = WrappingKey { tenant: 1, key: Secret::new(vec![3; 16]) };
         let spec = tenant.wrap(9, &Secret::new(vec![5; 64]), 512, Tweak::Unit).unwrap();
         for bit in 0..8 * spec.wrapped.len() {

@@ -1,7 +1,7 @@
 //! Jobs from memory to memory on the CPU, and code shared with job engines of devices.
 //!
 //! - [`perform`]: runs a job with a [`Session`](offload_transforms::Session) of `offload-transforms`, as the device's
-//!   engine does; [`Opens`]: opens such a session on any queue;
+//!   engine does; [`OpenTransform`]: opens such a session on any queue;
 //! - [`TransformCapabilities`]: the transforms of an accelerator;
 //! - [`CpuQueue`]: a [`JobQueue`](offload_api::JobQueue) in virtual time, with work charged to a host's cores at a
 //!   stated rate;
@@ -23,7 +23,7 @@ mod shared;
 pub use capabilities::TransformCapabilities;
 pub use cpu::{CpuConfig, CpuQueue};
 pub use data_key::{DATA_KEYS, DataKey, DataKeySpec, ImportError, WrappingKey};
-pub use perform::{Opens, TRANSFORM, perform};
+pub use perform::{OpenTransform, TRANSFORM, perform};
 pub use pool::PoolQueue;
 pub use shared::{JobClient, RunQueue, SharedQueue};
 

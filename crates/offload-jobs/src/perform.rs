@@ -4,7 +4,7 @@ use crate::TransformCapabilities;
 use offload_api::{
     Contexts, Direction, Handle, Integrity, Job, JobQueue, JobStatus, NewContext, Outcome, Refused, Spec, Way,
 };
-use offload_transforms::protection::{Mismatch, Tag};
+use offload_transforms::protection::{Mismatch, ProtectionTag};
 use offload_transforms::{Fault, Parameters, Session, Transform};
 
 /// Name of the engine that runs transforms, on a device and on the CPU.
@@ -47,9 +47,9 @@ fn status_of(fault: Fault) -> JobStatus {
         Fault::NotAuthentic => JobStatus::NotAuthentic,
         Fault::Integrity(Mismatch { tag, lba, offset, expected, actual }) => {
             let tag = match tag {
-                Tag::Guard => "guard",
-                Tag::Application => "application tag",
-                Tag::Storage => "storage tag",
+                ProtectionTag::Guard => "guard",
+                ProtectionTag::Application => "application tag",
+                ProtectionTag::Storage => "storage tag",
                 _ => "reference tag",
             };
             JobStatus::Integrity(Integrity { tag, lba, offset, expected, actual })
@@ -61,8 +61,8 @@ fn status_of(fault: Fault) -> JobStatus {
 /// A queue that opens sessions of transforms. Implemented for all queues.
 ///
 /// See the crate's README for an example.
-pub trait Opens: JobQueue {
-    /// Opens a session of the engine [`TRANSFORM`]. If the engine refuses the transform, the queue reports
+pub trait OpenTransform: JobQueue {
+    /// Creates a session of the engine [`TRANSFORM`]. If the engine refuses the transform, the queue reports
     /// [`Removed`](offload_api::ContextNews::Removed), and the session's jobs end with [`JobStatus::NoSession`].
     ///
     /// # Errors
@@ -78,9 +78,9 @@ pub trait Opens: JobQueue {
     }
 }
 
-impl<Q: JobQueue + ?Sized> Opens for Q {}
+impl<Q: JobQueue + ?Sized> OpenTransform for Q {}
 
-/// Opens a session of the engine `name`.
+/// Creates a session of the engine `name`.
 pub(crate) fn open<S: core::any::Any + Send>(
     contexts: &mut dyn Contexts,
     name: &str,

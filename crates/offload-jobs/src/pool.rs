@@ -4,7 +4,7 @@
 //! still ends its job.
 
 use crate::perform;
-use crate::sessions::Sessions;
+use crate::sessions::CpuSessions;
 use core::panic::AssertUnwindSafe;
 use core::task::Waker;
 use offload_api::{Contexts, Done, Job, JobQueue, JobStatus, Outcome};
@@ -20,7 +20,7 @@ use std::thread::{self, JoinHandle};
 /// use bytes::BytesMut;
 /// use offload_api::{Job, JobQueue, JobStatus};
 /// use offload_base::Instant;
-/// use offload_jobs::{Opens, PoolQueue};
+/// use offload_jobs::{OpenTransform, PoolQueue};
 /// use offload_transforms::Transform;
 ///
 /// let mut queue = PoolQueue::new(2, 64);
@@ -33,18 +33,18 @@ use std::thread::{self, JoinHandle};
 /// ```
 #[derive(Debug)]
 pub struct PoolQueue {
-    sessions: Sessions,
+    sessions: CpuSessions,
     depth: usize,
     /// Jobs that were submitted, but not flushed to the threads.
     staged: Vec<(Option<Arc<Session>>, Job)>,
     under_way: usize,
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct PoolShared {
+    state: Mutex<PoolState>,
     /// Signals work, or the end, to the threads.
     work: Condvar,
     /// Signals a completed job to a program in [`PoolQueue::wait`].
@@ -52,15 +52,15 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PoolState {
     waiting: VecDeque<(Option<Arc<Session>>, Job)>,
     ended: VecDeque<Done>,
     waker: Option<Waker>,
     stop: bool,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl PoolShared {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         // A panic under the lock is only possible in an allocation, and leaves the state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,14 +72,14 @@ impl PoolQueue {
     /// # Panics
     /// If the system cannot create a thread.
     pub fn new(threads: usize, depth: usize) -> PoolQueue {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(PoolShared::default());
         let spawn = |_| {
             let shared = shared.clone();
             thread::spawn(move || work(&shared))
         };
         PoolQueue {
             threads: (0..threads.max(1)).map(spawn).collect(),
-            sessions: Sessions::new(1 << 20),
+            sessions: CpuSessions::new(1 << 20),
             depth,
             staged: Vec::new(),
             under_way: 0,
@@ -155,7 +155,7 @@ impl Drop for PoolQueue {
 }
 
 /// Runs jobs until the queue is dropped.
-fn work(shared: &Shared) {
+fn work(shared: &PoolShared) {
     let mut state = shared.state();
     while !state.stop {
         let Some((session, mut job)) = state.waiting.pop_front() else {

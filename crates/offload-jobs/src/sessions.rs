@@ -1,4 +1,4 @@
-//! Sessions on the CPU, in place of a device's engine and contexts.
+//! The sessions of a queue on the CPU, in place of a device's engine and contexts.
 
 use crate::{TRANSFORM, TransformCapabilities};
 use offload_api::{Capabilities, ContextNews, Contexts, EngineInfo, Handle, NewContext, Piece, Refused, Slots, Spec};
@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 /// All sessions of a queue.
 #[derive(Debug)]
-pub(crate) struct Sessions {
+pub(crate) struct CpuSessions {
     slots: Slots<Arc<Session>>,
     most: u32,
     news: VecDeque<ContextNews>,
 }
 
-impl Sessions {
-    pub(crate) fn new(most: u32) -> Sessions {
-        Sessions { slots: Slots::new(Handle::indices(0, most)), most, news: VecDeque::new() }
+impl CpuSessions {
+    pub(crate) fn new(most: u32) -> CpuSessions {
+        CpuSessions { slots: Slots::new(Handle::indices(0, most)), most, news: VecDeque::new() }
     }
 
     /// Returns an existing session.
@@ -25,7 +25,7 @@ impl Sessions {
     }
 }
 
-impl Contexts for Sessions {
+impl Contexts for CpuSessions {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         let capabilities = Capabilities::new(TransformCapabilities::ALL);
         (name == TRANSFORM).then(|| EngineInfo { capabilities, ..EngineInfo::new(0, TRANSFORM, self.most) })

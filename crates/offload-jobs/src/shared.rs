@@ -3,7 +3,7 @@
 //! Invariant: every job in progress has a ticket, which names the owner. A completed job without an owner is dropped,
 //! with its buffers.
 
-use crate::Opens;
+use crate::OpenTransform;
 use core::fmt;
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
@@ -40,7 +40,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// ```
 #[derive(Debug)]
 pub struct SharedQueue {
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
 }
 
 /// A client of a [`SharedQueue`].
@@ -48,29 +48,29 @@ pub struct SharedQueue {
 /// Dropping a client closes its sessions. Jobs in progress are discarded when they end.
 #[derive(Debug)]
 pub struct JobClient {
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
     id: usize,
 }
 
 /// The future that runs a [`SharedQueue`]: delivers completed jobs to their clients, and wakes the clients. Poll it in a
 /// task of its own. The future ends when the queue and all clients are dropped, and the last job has ended.
 pub struct RunQueue {
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
     alarm: Box<dyn Alarm>,
 }
 
-struct Shared {
+struct QueueShared {
     timers: Arc<dyn Timers>,
-    inner: Mutex<Inner>,
+    inner: Mutex<QueueState>,
 }
 
-struct Inner {
+struct QueueState {
     queue: Box<dyn JobQueue>,
-    clients: Slab<Client>,
+    clients: Slab<ClientState>,
     /// Wakers of clients that wait for room.
     waiting_for_room: BTreeMap<usize, Waker>,
     /// Jobs in progress, by their number in the queue.
-    tickets: Slab<Ticket>,
+    tickets: Slab<JobTicket>,
     /// Number of existing `SharedQueue`s and clients.
     users: usize,
     runner: Option<Waker>,
@@ -79,14 +79,14 @@ struct Inner {
 }
 
 /// The owner of a job, and the job's number there. `client` is `None` once the client is dropped.
-struct Ticket {
+struct JobTicket {
     client: Option<usize>,
     user: u64,
     serial: u64,
 }
 
 #[derive(Default)]
-struct Client {
+struct ClientState {
     sessions: Vec<Handle>,
     under_way: usize,
     /// Completed jobs with their serial numbers.
@@ -97,7 +97,7 @@ struct Client {
 impl SharedQueue {
     /// Shares `queue`, which uses the clock of `timers`.
     pub fn new(queue: impl JobQueue + 'static, timers: Arc<dyn Timers>) -> (SharedQueue, RunQueue) {
-        let inner = Inner {
+        let inner = QueueState {
             queue: Box::new(queue),
             clients: Slab::new(),
             waiting_for_room: BTreeMap::new(),
@@ -107,7 +107,7 @@ impl SharedQueue {
             serial: 0,
         };
         let alarm = timers.alarm();
-        let shared = Arc::new(Shared { timers, inner: Mutex::new(inner) });
+        let shared = Arc::new(QueueShared { timers, inner: Mutex::new(inner) });
         (SharedQueue { shared: shared.clone() }, RunQueue { shared, alarm })
     }
 
@@ -115,7 +115,7 @@ impl SharedQueue {
     pub fn client(&self) -> JobClient {
         let mut inner = self.shared.lock();
         inner.users += 1;
-        JobClient { id: inner.clients.insert(Client::default()), shared: self.shared.clone() }
+        JobClient { id: inner.clients.insert(ClientState::default()), shared: self.shared.clone() }
     }
 }
 
@@ -126,10 +126,10 @@ impl Drop for SharedQueue {
 }
 
 impl JobClient {
-    /// Opens a session of [`TRANSFORM`](crate::TRANSFORM). Dropping the client closes the session.
+    /// Creates a session of [`TRANSFORM`](crate::TRANSFORM). Dropping the client closes the session.
     ///
     /// # Errors
-    /// See [`Opens::open`].
+    /// See [`OpenTransform::open`].
     pub fn open(&mut self, transform: Transform) -> Result<Handle, (Refused, Option<Transform>)> {
         let mut inner = self.shared.lock();
         let session = inner.queue.open(transform)?;
@@ -165,7 +165,7 @@ impl JobClient {
         }
         inner.serial += 1;
         let serial = inner.serial;
-        let ticket = inner.tickets.insert(Ticket { client: Some(self.id), user: job.user, serial });
+        let ticket = inner.tickets.insert(JobTicket { client: Some(self.id), user: job.user, serial });
         // The queue sees the ticket's number, and the client gets its own number back.
         let user = core::mem::replace(&mut job.user, ticket as u64);
         match inner.queue.submit(now, job) {
@@ -183,7 +183,7 @@ impl JobClient {
     /// Calls `f` with the queue and this client's sessions.
     pub(crate) fn queue<T>(&self, f: impl FnOnce(&mut dyn JobQueue, &mut Vec<Handle>) -> T) -> T {
         let mut inner = self.shared.lock();
-        let Inner { queue, clients, .. } = &mut *inner;
+        let QueueState { queue, clients, .. } = &mut *inner;
         f(&mut **queue, &mut clients[self.id].sessions)
     }
 
@@ -327,14 +327,14 @@ impl Future for RunQueue {
     }
 }
 
-impl Shared {
+impl QueueShared {
     /// Locks the state. Ignores poisoning, because no code panics in the middle of a change.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes a user of the queue, which ends without users. The result of `f` is dropped without the lock.
-    fn leave<T>(&self, f: impl FnOnce(&mut Inner) -> T) {
+    fn leave<T>(&self, f: impl FnOnce(&mut QueueState) -> T) {
         let mut inner = self.lock();
         inner.users -= 1;
         let dropped = f(&mut inner);
@@ -345,7 +345,7 @@ impl Shared {
     }
 }
 
-impl Inner {
+impl QueueState {
     /// Delivers completed jobs to their clients. Returns the wakers of these clients.
     fn hand_out(&mut self, now: Instant) -> Vec<Waker> {
         let mut wakers = Vec::new();
@@ -371,10 +371,10 @@ impl Inner {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for QueueShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = self.lock();
-        let mut debug = f.debug_struct("Shared");
+        let mut debug = f.debug_struct("QueueShared");
         debug.field("clients", &inner.clients.len()).field("under_way", &inner.tickets.len()).finish_non_exhaustive()
     }
 }
@@ -398,38 +398,38 @@ mod tests {
 
     /// A clock that the test advances.
     #[derive(Clone, Default)]
-    struct Hand(Arc<AtomicU64>);
+    struct TestClock(Arc<AtomicU64>);
 
-    impl Clock for Hand {
+    impl Clock for TestClock {
         fn now(&self) -> Instant {
             Instant::from_nanos(self.0.load(Ordering::Relaxed))
         }
     }
 
-    impl Timers for Hand {
+    impl Timers for TestClock {
         fn alarm(&self) -> Box<dyn Alarm> {
             Box::new(self.clone())
         }
     }
 
-    impl Alarm for Hand {
+    impl Alarm for TestClock {
         fn poll(&mut self, _: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
             if deadline.is_some_and(|deadline| deadline <= self.now()) { Poll::Ready(()) } else { Poll::Pending }
         }
     }
 
     #[derive(Default)]
-    struct Wakes(AtomicUsize);
+    struct WakeCounter(AtomicUsize);
 
-    impl Wake for Wakes {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Creates a queue for `depth` jobs. Each takes a microsecond, and time for its bytes.
-    fn shared(depth: usize) -> (SharedQueue, RunQueue, Hand) {
-        let time = Hand::default();
+    fn shared(depth: usize) -> (SharedQueue, RunQueue, TestClock) {
+        let time = TestClock::default();
         let config = CpuConfig { depth, per_job: Duration::from_micros(1), ..CpuConfig::default() };
         let (queue, runs) = SharedQueue::new(CpuQueue::new(config), Arc::new(time.clone()));
         (queue, runs, time)
@@ -439,13 +439,13 @@ mod tests {
         Job { user, ..Job::new(session, Bytes::from_static(text.as_bytes()), BytesMut::with_capacity(64)) }
     }
 
-    fn runs_on(runs: &mut RunQueue, time: &Hand) -> Poll<()> {
+    fn runs_on(runs: &mut RunQueue, time: &TestClock) -> Poll<()> {
         time.0.fetch_add(1_000_000, Ordering::Relaxed);
         Pin::new(runs).poll(&mut Context::from_waker(Waker::noop()))
     }
 
     #[test]
-    fn each_client_gets_its_own_jobs_under_its_own_numbers() {
+    fn each_client_gets_its_own_jobs_and_numbers() {
         let (queue, mut runs, time) = shared(8);
         let (mut one, mut other) = (queue.client(), queue.client());
         let session = one.open(Transform::Copy).unwrap();
@@ -454,7 +454,7 @@ mod tests {
             one.submit(copy_job(session, user, "one")).unwrap();
             other.submit(copy_job(others, user, "other")).unwrap();
         }
-        let wakes = Arc::new(Wakes::default());
+        let wakes = Arc::new(WakeCounter::default());
         let waker = Waker::from(wakes.clone());
         let cx = &mut Context::from_waker(&waker);
         assert!(one.poll_done(cx).is_pending());
@@ -470,14 +470,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_wakes_all_who_wait_for_room() {
+    fn room_in_a_full_queue_wakes_all_waiting_clients() {
         let (queue, mut runs, time) = shared(1);
         let mut clients = [queue.client(), queue.client(), queue.client()];
         let session = clients[0].open(Transform::Copy).unwrap();
         clients[0].submit(copy_job(session, 1, "first")).unwrap();
         let refused = clients[1].submit(copy_job(session, 5, "second")).unwrap_err();
         assert_eq!(refused.user, 5, "it comes back as it went");
-        let wakes = Arc::new(Wakes::default());
+        let wakes = Arc::new(WakeCounter::default());
         let waker = Waker::from(wakes.clone());
         for client in &mut clients[1..] {
             assert!(client.poll_room(&mut Context::from_waker(&waker)).is_pending());
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_future_that_is_dropped_leaves_its_job_to_poll_done() {
+    fn dropped_future_leaves_its_job_to_poll_done() {
         let (queue, mut runs, time) = shared(8);
         let mut client = queue.client();
         let session = client.open(Transform::Copy).unwrap();
@@ -509,12 +509,12 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_runs_until_nobody_uses_it_and_the_last_job_is_back() {
+    fn runner_ends_without_clients_after_the_last_job() {
         let (queue, mut runs, time) = shared(8);
         let mut client = queue.client();
         let session = client.open(Transform::Copy).unwrap();
         client.submit(copy_job(session, 1, "nobody waits for it")).unwrap();
-        let wakes = Arc::new(Wakes::default());
+        let wakes = Arc::new(WakeCounter::default());
         let waker = Waker::from(wakes.clone());
         assert!(Pin::new(&mut runs).poll(&mut Context::from_waker(&waker)).is_pending());
         drop(client);
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_of_a_client_that_is_dropped_are_given_up() {
+    fn dropped_client_closes_its_sessions() {
         let (queue, _runs, time) = shared(8);
         let mut client = queue.client();
         let session = client.open(Transform::Copy).unwrap();
@@ -542,7 +542,7 @@ mod tests {
 
     /// A queue that always reports work, but is empty.
     struct Restless {
-        sessions: crate::sessions::Sessions,
+        sessions: crate::sessions::CpuSessions,
         looks: usize,
     }
 
@@ -577,20 +577,20 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_never_armed_does_not_keep_the_thread() {
-        let restless = Restless { sessions: crate::sessions::Sessions::new(1), looks: 0 };
-        let (_queue, mut runs) = SharedQueue::new(restless, Arc::new(Hand::default()));
-        let wakes = Arc::new(Wakes::default());
+    fn queue_that_never_arms_does_not_block_the_thread() {
+        let restless = Restless { sessions: crate::sessions::CpuSessions::new(1), looks: 0 };
+        let (_queue, mut runs) = SharedQueue::new(restless, Arc::new(TestClock::default()));
+        let wakes = Arc::new(WakeCounter::default());
         assert!(Pin::new(&mut runs).poll(&mut Context::from_waker(&Waker::from(wakes.clone()))).is_pending());
         assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "it asks to be polled again");
     }
 
     #[test]
-    fn a_flushed_job_wakes_the_runner() {
+    fn flushed_job_wakes_the_runner() {
         let (queue, mut runs, time) = shared(8);
         let mut client = queue.client();
         let session = client.open(Transform::Copy).unwrap();
-        let wakes = Arc::new(Wakes::default());
+        let wakes = Arc::new(WakeCounter::default());
         let waker = Waker::from(wakes.clone());
         let cx = &mut Context::from_waker(&waker);
         assert!(Pin::new(&mut runs).poll(cx).is_pending());

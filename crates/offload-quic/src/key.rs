@@ -2,7 +2,7 @@
 
 use core::fmt;
 use offload_api::{QuicCipher, QuicKey};
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use resumable_aead::{Algorithm, Key, TagMismatch};
 
 /// The expanded key of one generation.
@@ -36,7 +36,7 @@ impl PacketKey {
     /// # Panics
     /// If the payload is longer than any datagram.
     pub fn seal(&self, path: u32, number: u64, header: &[u8], payload: &mut [u8]) -> [u8; crate::TAG] {
-        let _scope = cost::work(Work::Crypto);
+        let _crypto_scope = cost::work(WorkKind::Crypto);
         let nonce = self.nonce(path, number);
         let tag = self.aead.seal_in_place(&nonce, header, payload);
         tag.expect("a datagram is far shorter than the longest message")
@@ -54,7 +54,7 @@ impl PacketKey {
         payload: &mut [u8],
         tag: &[u8; crate::TAG],
     ) -> Result<(), TagMismatch> {
-        let _scope = cost::work(Work::Crypto);
+        let _crypto_scope = cost::work(WorkKind::Crypto);
         let nonce = self.nonce(path, number);
         self.aead.open_in_place(&nonce, header, payload, tag)
     }
@@ -89,7 +89,7 @@ mod tests {
 
     /// The example of draft-ietf-quic-multipath-21 2.4.
     #[test]
-    fn the_nonce_of_the_draft() {
+    fn nonce_matches_the_example_of_the_draft() {
         let iv = [0x6b, 0x26, 0x11, 0x4b, 0x9c, 0xba, 0x2b, 0x63, 0xa9, 0xe8, 0xdd, 0x4f];
         let key = PacketKey::new(&QuicKey::new(QuicCipher::Aes128Gcm, &[0; 16], iv).unwrap());
         let nonce = [0x6b, 0x26, 0x11, 0x48, 0x9c, 0xba, 0x2b, 0x63, 0xa9, 0xe8, 0x09, 0x7e];

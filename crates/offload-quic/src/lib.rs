@@ -2,9 +2,9 @@
 //! NIC. Contains no clocks, tables or I/O.
 //!
 //! ```text
-//!  secret -- Secret: expand --> PacketKey of a generation, HeaderKey of the connection
+//!  secret -- TrafficSecret: expand --> PacketKey of a generation, HeaderKey of the connection
 //!  plain packet, path, number -- seal: tag, then mask --> packet
-//!  plain packet, number <-- Unmasked: number length, key phase; open: number, tag -- packet
+//!  plain packet, number <-- UnmaskedHeader: number length, key phase; open: number, tag -- packet
 //! ```
 //!
 //! - [`secret`]: derivation of keys and of the next secret from a traffic secret;
@@ -15,15 +15,15 @@
 //!
 //! ```
 //! use offload_api::QuicCipher;
-//! use offload_quic::{Secret, Unmasked, seal};
+//! use offload_quic::{TrafficSecret, UnmaskedHeader, seal};
 //!
-//! let secret = Secret::new(QuicCipher::Aes128Gcm, &[7; 32])?;
+//! let secret = TrafficSecret::new(QuicCipher::Aes128Gcm, &[7; 32])?;
 //! let (key, header_key) = (secret.packet_key(), secret.header_key());
 //! // First byte, connection ID, number 513 in two bytes, payload, room for the tag.
 //! let mut packet = [&[0x41, 0xaa, 0xbb, 2, 1][..], b"hello", &[0; 16]].concat();
 //! seal(&key, &header_key, &mut packet, 3, 1, 513)?;
 //!
-//! let header = Unmasked::read(&header_key, &packet, 3)?;
+//! let header = UnmaskedHeader::read(&header_key, &packet, 3)?;
 //! let number = header.number(Some(500));
 //! assert_eq!((number, header.key_phase()), (513, false));
 //! header.open(&key, &mut packet, 1, number)?;
@@ -41,8 +41,8 @@ pub mod secret;
 
 pub use key::PacketKey;
 pub use mask::HeaderKey;
-pub use packet::{OpenError, TooShort, Unmasked, seal};
-pub use secret::{Secret, SecretLengthError};
+pub use packet::{QuicOpenError, TooShort, UnmaskedHeader, seal};
+pub use secret::{SecretLengthError, TrafficSecret};
 
 /// Size of a tag in bytes, for all ciphers.
 pub const TAG: usize = resumable_aead::TAG_LEN;

@@ -43,12 +43,12 @@ mod tests {
     }
 
     #[test]
-    fn example_of_the_rfc_is_truncated() {
+    fn number_size_matches_the_rfc_example() {
         assert_eq!((bytes_for(0xac5c02, Some(0xabe8b3)), bytes_for(0xace8fe, Some(0xabe8b3))), (Some(2), Some(3)));
     }
 
     #[test]
-    fn the_first_numbers_need_no_window_before_them() {
+    fn first_numbers_need_no_window_below_zero() {
         for bytes in 1..=4 {
             assert_eq!(expand(None, 0, bytes), 0);
             assert_eq!(expand(Some(0), 1, bytes), 1);
@@ -61,7 +61,7 @@ mod tests {
     proptest! {
         /// Compares with the definition: of all numbers with these low bytes, the closest to the expected one.
         #[test]
-        fn the_closest_number_is_meant(
+        fn closest_number_is_chosen(
             largest in prop_oneof![0u64..1000, 0..LIMIT - 1, LIMIT - 1000..LIMIT - 1],
             offset in -(1i64 << 33)..1 << 33,
             bytes in 1usize..=4,
@@ -80,7 +80,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_cut_is_made_whole(
+        fn truncated_number_is_expanded(
             acknowledged in prop::option::of(0u64..LIMIT / 2),
             ahead in 0u64..1 << 31,
             lost in any::<prop::sample::Index>(),

@@ -46,24 +46,24 @@ pub fn seal(
 
 /// The unmasked header of a received packet. Not authentic before the packet was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unmasked {
+pub struct UnmaskedHeader {
     first: u8,
     truncated: u32,
     number_at: usize,
 }
 
-impl Unmasked {
+impl UnmaskedHeader {
     /// Unmasks the header of a packet with its number at `number_at`.
     ///
     /// # Errors
     /// If the packet is too short for a sample.
-    pub fn read(header_key: &HeaderKey, packet: &[u8], number_at: usize) -> Result<Unmasked, TooShort> {
+    pub fn read(header_key: &HeaderKey, packet: &[u8], number_at: usize) -> Result<UnmaskedHeader, TooShort> {
         let mask = header_key.mask(&sample(packet, number_at)?);
         let first = packet[0] ^ mask[0] & SHORT_MASK;
         // The length of the number is itself masked, so the first byte must be unmasked before the number.
         let number = packet[number_at..].iter().zip(&mask[1..]).take(number_bytes(first));
         let truncated = number.fold(0, |number, (byte, mask)| number << 8 | u32::from(byte ^ mask));
-        Ok(Unmasked { first, truncated, number_at })
+        Ok(UnmaskedHeader { first, truncated, number_at })
     }
 
     /// Returns the key phase bit (RFC 9001 6).
@@ -85,7 +85,7 @@ impl Unmasked {
     ///
     /// # Errors
     /// If the packet is not authentic. The header is then unchanged, and the payload must be discarded.
-    pub fn open(&self, key: &PacketKey, packet: &mut [u8], path: u32, number: u64) -> Result<(), OpenError> {
+    pub fn open(&self, key: &PacketKey, packet: &mut [u8], path: u32, number: u64) -> Result<(), QuicOpenError> {
         let tag_at = packet.len().checked_sub(TAG).filter(|at| *at >= self.payload_at()).ok_or(TooShort)?;
         // The additional data is the plain header. It is built aside, so that a packet that fails keeps its
         // masked header.
@@ -95,7 +95,7 @@ impl Unmasked {
         self.write(header);
         let (payload, tag) = packet[self.payload_at()..].split_at_mut(tag_at - self.payload_at());
         let tag = (&*tag).try_into().map_err(|_| TooShort)?;
-        key.open(path, number, header, payload, &tag).map_err(|_| OpenError::Tag)?;
+        key.open(path, number, header, payload, &tag).map_err(|_| QuicOpenError::Tag)?;
         packet[..header.len()].copy_from_slice(header);
         Ok(())
     }
@@ -117,22 +117,22 @@ pub struct TooShort;
 ///
 /// ```
 /// use offload_api::QuicCipher;
-/// use offload_quic::{OpenError, Secret, TooShort, Unmasked};
+/// use offload_quic::{QuicOpenError, TrafficSecret, TooShort, UnmaskedHeader};
 ///
-/// fn open(secret: &Secret, packet: &mut [u8]) -> Result<(), OpenError> {
-///     let unmasked = Unmasked::read(&secret.header_key(), packet, 1)?;
+/// fn open(secret: &TrafficSecret, packet: &mut [u8]) -> Result<(), QuicOpenError> {
+///     let unmasked = UnmaskedHeader::read(&secret.header_key(), packet, 1)?;
 ///     let number = unmasked.number(None);
 ///     unmasked.open(&secret.packet_key(), packet, 0, number)
 /// }
 ///
-/// let secret = Secret::new(QuicCipher::Aes128Gcm, &[1; 32])?;
-/// assert_eq!(open(&secret, &mut [0x40; 8]), Err(OpenError::TooShort(TooShort)));
-/// assert_eq!(open(&secret, &mut [0x40; 60]), Err(OpenError::Tag));
+/// let secret = TrafficSecret::new(QuicCipher::Aes128Gcm, &[1; 32])?;
+/// assert_eq!(open(&secret, &mut [0x40; 8]), Err(QuicOpenError::TooShort(TooShort)));
+/// assert_eq!(open(&secret, &mut [0x40; 60]), Err(QuicOpenError::Tag));
 /// # Ok::<(), offload_quic::SecretLengthError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum QuicOpenError {
     /// The packet is too short for a sample or a tag.
     #[error(transparent)]
     TooShort(#[from] TooShort),

@@ -11,12 +11,12 @@ use zeroize::Zeroizing;
 ///
 /// ```
 /// use offload_api::QuicCipher;
-/// use offload_quic::Secret;
+/// use offload_quic::TrafficSecret;
 ///
-/// assert!(Secret::new(QuicCipher::Aes256Gcm, &[1; 32]).is_err(), "SHA-384 gives 48 bytes");
+/// assert!(TrafficSecret::new(QuicCipher::Aes256Gcm, &[1; 32]).is_err(), "SHA-384 gives 48 bytes");
 /// ```
 #[derive(Clone)]
-pub struct Secret {
+pub struct TrafficSecret {
     cipher: QuicCipher,
     bytes: Zeroizing<Vec<u8>>,
 }
@@ -30,17 +30,17 @@ pub struct SecretLengthError {
     given: usize,
 }
 
-impl Secret {
+impl TrafficSecret {
     /// Creates a secret from its bytes.
     ///
     /// # Errors
     /// If the length differs from that of the cipher suite's hash.
-    pub fn new(cipher: QuicCipher, bytes: &[u8]) -> Result<Secret, SecretLengthError> {
+    pub fn new(cipher: QuicCipher, bytes: &[u8]) -> Result<TrafficSecret, SecretLengthError> {
         let (expected, given) = (hash(cipher).hmac_algorithm().digest_algorithm().output_len(), bytes.len());
         if expected != given {
             return Err(SecretLengthError { cipher, expected, given });
         }
-        Ok(Secret { cipher, bytes: Zeroizing::new(bytes.to_vec()) })
+        Ok(TrafficSecret { cipher, bytes: Zeroizing::new(bytes.to_vec()) })
     }
 
     /// Returns the cipher of the keys.
@@ -84,10 +84,10 @@ impl Secret {
 
     /// Derives the secret of the next generation.
     #[must_use]
-    pub fn next(&self) -> Secret {
+    pub fn next(&self) -> TrafficSecret {
         let mut bytes = Zeroizing::new(vec![0; self.bytes.len()]);
         self.expand(b"quic ku", &mut bytes);
-        Secret { cipher: self.cipher, bytes }
+        TrafficSecret { cipher: self.cipher, bytes }
     }
 
     /// Computes HKDF-Expand-Label (RFC 8446 7.1) without a context.
@@ -97,20 +97,20 @@ impl Secret {
         // The structure `HkdfLabel` with an empty context.
         let info = [&length[..], &label_length, PREFIX, label, &[0]];
         let secret = hkdf::Prk::new_less_safe(hash(self.cipher), &self.bytes);
-        let made = secret.expand(&info, Bytes(out.len())).and_then(|made| made.fill(out));
+        let made = secret.expand(&info, OutputLength(out.len())).and_then(|made| made.fill(out));
         made.expect("a key is at most two hashes long, and HKDF gives 255");
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for TrafficSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Secret({:?}, ..)", self.cipher)
+        write!(f, "TrafficSecret({:?}, ..)", self.cipher)
     }
 }
 
-struct Bytes(usize);
+struct OutputLength(usize);
 
-impl hkdf::KeyType for Bytes {
+impl hkdf::KeyType for OutputLength {
     fn len(&self) -> usize {
         self.0
     }

@@ -7,7 +7,7 @@ use crate::runtime::lock;
 use crate::secrets::key_log_line;
 use core::fmt;
 use nic_sim::frame::Frame;
-use nic_sim::wire::{Direction, Tap, pcapng};
+use nic_sim::wire::{Tap, TapDirection, pcapng};
 use offload_base::Instant;
 use rustls::KeyLog;
 use std::fs::File;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 /// A capture that is being written. Clones write to the same one.
 ///
 /// ```
-/// use nic_sim::wire::{Direction, Tap};
+/// use nic_sim::wire::{TapDirection, Tap};
 /// use offload_base::Instant;
 /// use std::sync::Arc;
 /// use offload_testbed::Capture;
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 /// let capture = Capture::create(&path)?;
 /// let mut tap = capture.tap("nic0")?;
 /// let key_log: Arc<dyn rustls::KeyLog> = Arc::new(capture.clone());
-/// tap.frame(Instant::ZERO, Direction::Outbound, &vec![0; 60].into());
+/// tap.frame(Instant::ZERO, TapDirection::Outbound, &vec![0; 60].into());
 /// capture.finish()?;
 /// assert!(std::fs::metadata(&path)?.len() > 100);
 /// # std::fs::remove_file(&path)?;
@@ -39,7 +39,7 @@ pub struct Capture {
 }
 
 enum State {
-    Open(pcapng::Writer<Box<dyn Write + Send>>),
+    Open(pcapng::CaptureWriter<Box<dyn Write + Send>>),
     Failed(io::Error),
     Finished,
 }
@@ -51,7 +51,7 @@ impl Capture {
     /// What `output` fails with.
     pub fn new(output: impl Write + Send + 'static) -> io::Result<Capture> {
         let output: Box<dyn Write + Send> = Box::new(output);
-        Ok(Capture { state: Arc::new(Mutex::new(State::Open(pcapng::Writer::new(output)?))) })
+        Ok(Capture { state: Arc::new(Mutex::new(State::Open(pcapng::CaptureWriter::new(output)?))) })
     }
 
     /// Begins a capture in a file. Only the owner can read a new file, because a capture may have the secrets of its connections.
@@ -92,7 +92,7 @@ impl Capture {
     }
 
     /// Writes, unless that failed before; [`finish`](Self::finish) will tell.
-    fn write(&self, write: impl FnOnce(&mut pcapng::Writer<Box<dyn Write + Send>>) -> io::Result<()>) {
+    fn write(&self, write: impl FnOnce(&mut pcapng::CaptureWriter<Box<dyn Write + Send>>) -> io::Result<()>) {
         let mut state = lock(&self.state);
         if let State::Open(writer) = &mut *state
             && let Err(error) = write(writer)
@@ -126,11 +126,11 @@ impl fmt::Debug for Capture {
 #[derive(Clone, Debug)]
 pub struct CaptureTap {
     capture: Capture,
-    interface: pcapng::Interface,
+    interface: pcapng::CaptureInterface,
 }
 
 impl Tap for CaptureTap {
-    fn frame(&mut self, at: Instant, direction: Direction, frame: &Frame) {
+    fn frame(&mut self, at: Instant, direction: TapDirection, frame: &Frame) {
         self.capture.write(|writer| writer.frame(self.interface, at, direction, frame));
     }
 }
@@ -168,7 +168,7 @@ mod tests {
         let capture = Capture::new(Disk(200)).expect("room for the header");
         let mut tap = capture.tap("nic0").expect("room for the interface");
         for _ in 0..10 {
-            tap.frame(Instant::ZERO, Direction::Inbound, &vec![0; 60].into());
+            tap.frame(Instant::ZERO, TapDirection::Inbound, &vec![0; 60].into());
         }
         assert!(capture.tap("nic1").is_err());
         assert_eq!(capture.finish().expect_err("it was full").kind(), io::ErrorKind::StorageFull);

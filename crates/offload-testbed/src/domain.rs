@@ -9,10 +9,10 @@ use pin_project_lite::pin_project;
 /// Charges `domain` for every poll of `future`.
 ///
 /// ```
-/// use offload_base::cost::{Domain, Meter};
+/// use offload_base::cost::{Domain, CpuMeter};
 /// use offload_testbed::{VirtualTime, in_domain};
 ///
-/// let meter = Meter::new();
+/// let meter = CpuMeter::new();
 /// let attached = meter.attach();
 /// VirtualTime::new().block_on(in_domain(Domain::Host(0), async {
 ///     std::hint::black_box(vec![1u8; 1 << 20]);

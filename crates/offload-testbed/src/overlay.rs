@@ -20,7 +20,7 @@ use nic_sim::{NicConfig, SwitchConfig};
 use offload_api::{Direction, EspKey, EspSuite, Handle, OffloadKind, SaParams, SaRefused};
 use offload_base::Seed;
 use offload_base::cost::Domain;
-use offload_esp::Outer;
+use offload_esp::OuterHeaders;
 use offload_host_stack::TcpConfig;
 
 /// Tenants on two hypervisors.
@@ -311,7 +311,7 @@ impl Overlay {
 /// assert_eq!(inner_mtu(TunnelKind::Vxlan, &set, None, 1500), 1450);
 /// ```
 pub fn inner_mtu(kind: TunnelKind, set: &TunnelSet, sa: Option<&SaParams>, mtu: u16) -> u16 {
-    let wrapped = sa.map_or(mtu.into(), |sa| Outer::plain_mtu(sa, set.destination.is_ipv6(), mtu.into()));
+    let wrapped = sa.map_or(mtu.into(), |sa| OuterHeaders::plain_mtu(sa, set.destination.is_ipv6(), mtu.into()));
     let room = wrapped.saturating_sub(overhead(kind, set));
     u16::try_from(room).unwrap_or(u16::MAX)
 }

@@ -16,7 +16,7 @@ use crate::runtime::{Runtime, TaskFuture};
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use futures_util::FutureExt;
-use offload_base::cost::Meter;
+use offload_base::cost::CpuMeter;
 use offload_base::{Alarm, Clock, Instant, RealClock, Timers};
 use std::borrow::Cow;
 use std::io;
@@ -34,7 +34,7 @@ impl RealThreads {
     pub(crate) fn start(
         tokio: &tokio::runtime::Handle,
         clock: RealClock,
-        meter: Option<&Meter>,
+        meter: Option<&CpuMeter>,
         hosts: usize,
     ) -> io::Result<RealThreads> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -45,7 +45,7 @@ impl RealThreads {
         cores: usize,
         tokio: &tokio::runtime::Handle,
         clock: RealClock,
-        meter: Option<&Meter>,
+        meter: Option<&CpuMeter>,
         hosts: usize,
     ) -> io::Result<RealThreads> {
         let start = |number| {

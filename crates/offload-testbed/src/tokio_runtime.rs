@@ -5,7 +5,7 @@
 
 use crate::runtime::{Runtime, TaskFuture};
 use offload_api::TokioTimers;
-use offload_base::cost::{self, Attached, Meter};
+use offload_base::cost::{self, CpuMeter, MeterGuard};
 use offload_base::{Alarm, Clock, Instant, RealClock, Timers};
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -56,7 +56,7 @@ impl TokioRuntime {
 ///
 /// # Panics
 /// If `threads` is zero.
-pub fn start(threads: usize, meter: Option<Meter>) -> io::Result<tokio::runtime::Runtime> {
+pub fn start(threads: usize, meter: Option<CpuMeter>) -> io::Result<tokio::runtime::Runtime> {
     let mut builder = multi_thread()?;
     builder.worker_threads(threads).max_blocking_threads(BLOCKING_THREADS).thread_name("tokio").enable_all();
     if let Some(meter) = meter {
@@ -100,7 +100,7 @@ impl Runtime for TokioRuntime {
 }
 
 thread_local! {
-    static ATTACHED: RefCell<Option<Attached>> = const { RefCell::new(None) };
+    static ATTACHED: RefCell<Option<MeterGuard>> = const { RefCell::new(None) };
 }
 
 /// Threads for what blocks, such as reading files: each has a stack, and an arena of the allocator, in address space that may
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn worker_threads_are_metered_and_their_waits_are_not() {
-        let meter = Meter::new();
+        let meter = CpuMeter::new();
         let tokio = start(2, Some(meter.clone())).expect("threads");
         let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::new(tokio.handle().clone(), RealClock::new()));
         let timers = runtime.clone();

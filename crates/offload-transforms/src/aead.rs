@@ -1,7 +1,7 @@
 //! AES-GCM, AES-CCM and ChaCha20-Poly1305. The tag follows the ciphertext, and the nonce is the first 12 bytes of the
 //! IV.
 
-use crate::pieces::Room;
+use crate::pieces::OutputBuffer;
 use crate::{Fault, Parameters, Secret, SpecError, Way};
 use bytes::Bytes;
 use resumable_aead::{Algorithm, Key, TAG_LEN};
@@ -79,7 +79,7 @@ impl AeadKey {
         way: Way,
         with: Parameters<'_>,
         source: &[Bytes],
-        room: &mut Room<'_>,
+        room: &mut OutputBuffer<'_>,
     ) -> Result<(), Fault> {
         let nonce = with.iv.first_chunk().ok_or(Fault::Corrupt)?;
         room.append_all(source)?;

@@ -5,19 +5,19 @@ use aes::cipher::KeyInit;
 use aes::{Aes128, Aes256};
 
 /// An expanded key, wiped on drop.
-pub(crate) enum AesKey {
+pub(crate) enum ExpandedAesKey {
     Aes128(Box<Aes128>),
     Aes256(Box<Aes256>),
 }
 
-impl AesKey {
-    pub(crate) fn new(name: &'static str, key: &Secret) -> Result<AesKey, SpecError> {
+impl ExpandedAesKey {
+    pub(crate) fn new(name: &'static str, key: &Secret) -> Result<ExpandedAesKey, SpecError> {
         let key = key.bytes();
         let wrong = |_| SpecError::KeyLength { name, found: key.len(), takes: "16 or 32" };
         Ok(match key.len() {
-            16 => AesKey::Aes128(Box::new(Aes128::new_from_slice(key).map_err(wrong)?)),
+            16 => ExpandedAesKey::Aes128(Box::new(Aes128::new_from_slice(key).map_err(wrong)?)),
             // Any other length is refused by this constructor.
-            _ => AesKey::Aes256(Box::new(Aes256::new_from_slice(key).map_err(wrong)?)),
+            _ => ExpandedAesKey::Aes256(Box::new(Aes256::new_from_slice(key).map_err(wrong)?)),
         })
     }
 }
@@ -26,8 +26,8 @@ impl AesKey {
 macro_rules! with_aes {
     ($key:expr, $aes:ident => $body:expr) => {
         match $key {
-            $crate::aes_key::AesKey::Aes128($aes) => $body,
-            $crate::aes_key::AesKey::Aes256($aes) => $body,
+            $crate::aes_key::ExpandedAesKey::Aes128($aes) => $body,
+            $crate::aes_key::ExpandedAesKey::Aes256($aes) => $body,
         }
     };
 }

@@ -1,10 +1,10 @@
 //! AES-CBC with HMAC in either order, padded as in TLS.
 
-use crate::aes_key::{AesKey, with_aes};
+use crate::aes_key::{ExpandedAesKey, with_aes};
 use crate::constant_time::{self, AAD, HEADER};
-use crate::hash::{HmacKey, Tag};
-use crate::pieces::Room;
-use crate::{Fault, Hash, Parameters, Secret, SpecError, Way};
+use crate::hash::{HmacKey, MacTag};
+use crate::pieces::OutputBuffer;
+use crate::{Fault, HmacHash, Parameters, Secret, SpecError, Way};
 use aes::cipher::{BlockModeDecrypt, BlockModeEncrypt, InnerIvInit};
 use bytes::Bytes;
 use subtle::ConstantTimeEq;
@@ -15,11 +15,11 @@ use subtle::ConstantTimeEq;
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
-/// use offload_transforms::{Hash, Order, Parameters, Secret, Session, Transform, Way};
+/// use offload_transforms::{HmacHash, MacOrder, Parameters, Secret, Session, Transform, Way};
 ///
 /// let session = Session::new(&Transform::CbcHmac {
-///     order: Order::MacThenEncrypt, // TLS 1.2
-///     hash: Hash::Sha1,
+///     order: MacOrder::MacThenEncrypt, // TLS 1.2
+///     hash: HmacHash::Sha1,
 ///     cipher_key: Secret::new(vec![1; 16]),
 ///     mac_key: Secret::new(vec![2; 20]),
 /// })?;
@@ -31,7 +31,7 @@ use subtle::ConstantTimeEq;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Order {
+pub enum MacOrder {
     /// The MAC covers additional data, IV and ciphertext, and follows the ciphertext. By RFC 7366 the additional data are
     /// number, type, version and length.
     EncryptThenMac,
@@ -43,14 +43,14 @@ pub enum Order {
 
 /// The expanded keys, with the order.
 pub(crate) struct CbcHmac {
-    order: Order,
-    cipher: AesKey,
+    order: MacOrder,
+    cipher: ExpandedAesKey,
     mac: HmacKey,
 }
 
 impl CbcHmac {
-    pub(crate) fn new(order: Order, hash: Hash, cipher: &Secret, mac: &Secret) -> Result<CbcHmac, SpecError> {
-        Ok(CbcHmac { order, cipher: AesKey::new("AES-CBC", cipher)?, mac: HmacKey::new(hash, mac)? })
+    pub(crate) fn new(order: MacOrder, hash: HmacHash, cipher: &Secret, mac: &Secret) -> Result<CbcHmac, SpecError> {
+        Ok(CbcHmac { order, cipher: ExpandedAesKey::new("AES-CBC", cipher)?, mac: HmacKey::new(hash, mac)? })
     }
 
     pub(crate) fn run(
@@ -58,22 +58,22 @@ impl CbcHmac {
         way: Way,
         with: Parameters<'_>,
         source: &[Bytes],
-        room: &mut Room<'_>,
+        room: &mut OutputBuffer<'_>,
     ) -> Result<(), Fault> {
         room.append_all(source)?;
         match (way, self.order) {
-            (Way::Apply, Order::EncryptThenMac) => {
+            (Way::Apply, MacOrder::EncryptThenMac) => {
                 self.pad_and_encrypt(&with.iv, room)?;
                 let tag = self.mac_of_ciphertext(with, room.result());
                 room.append(&tag[..self.mac.hash.len()])
             }
-            (Way::Apply, Order::MacThenEncrypt) => {
+            (Way::Apply, MacOrder::MacThenEncrypt) => {
                 let header = self.header(with, room.written())?;
                 let tag = self.mac.mac(&[&header, room.result()]);
                 room.append(&tag[..self.mac.hash.len()])?;
                 self.pad_and_encrypt(&with.iv, room)
             }
-            (Way::Undo, Order::EncryptThenMac) => {
+            (Way::Undo, MacOrder::EncryptThenMac) => {
                 let mac_len = self.mac.hash.len();
                 // Only whole blocks can be decrypted, and padding needs at least one.
                 let data = room.written().checked_sub(mac_len).filter(|data| *data >= BLOCK && data % BLOCK == 0);
@@ -96,7 +96,7 @@ impl CbcHmac {
                 room.shorten(padding);
                 Ok(())
             }
-            (Way::Undo, Order::MacThenEncrypt) => {
+            (Way::Undo, MacOrder::MacThenEncrypt) => {
                 let found = room.written();
                 // The length of the ciphertext is public, so refusing it early reveals nothing.
                 if !found.is_multiple_of(BLOCK) || found <= self.mac.hash.len() || found > LONGEST_RECORD {
@@ -125,11 +125,11 @@ impl CbcHmac {
         Ok(header)
     }
 
-    fn mac_of_ciphertext(&self, with: Parameters<'_>, data: &[u8]) -> Tag {
+    fn mac_of_ciphertext(&self, with: Parameters<'_>, data: &[u8]) -> MacTag {
         self.mac.mac(&[with.aad, &with.iv, data])
     }
 
-    fn pad_and_encrypt(&self, iv: &[u8; BLOCK], room: &mut Room<'_>) -> Result<(), Fault> {
+    fn pad_and_encrypt(&self, iv: &[u8; BLOCK], room: &mut OutputBuffer<'_>) -> Result<(), Fault> {
         // RFC 5246 6.2.3.2: at least one byte of padding, and each byte holds the number of the other padding bytes.
         let padding = BLOCK - room.written() % BLOCK;
         room.append(&[padding as u8 - 1; BLOCK][..padding])?;

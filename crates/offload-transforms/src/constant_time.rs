@@ -5,7 +5,7 @@
 //! (Lucky Thirteen, AlFardan and Paterson 2013). The number of iterations of all loops follows from the length of the
 //! ciphertext alone, each byte and each block of the hash is touched for any padding, and values are selected by masks.
 
-use crate::hash::{BLOCK, HmacKey, LONGEST, Tag};
+use crate::hash::{BLOCK, HmacKey, LONGEST, MacTag};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq, ConstantTimeGreater};
 
 /// Size in bytes of the header in front of the authenticated data: the record's number, type and version, and the
@@ -43,7 +43,7 @@ pub(crate) fn check(key: &HmacKey, aad: &[u8; AAD], data: &[u8]) -> Option<usize
 
 /// Computes the MAC of the header and of the first `plain` bytes of `data`. The bytes behind have no effect, and
 /// `plain` has no effect on the time.
-fn mac(key: &HmacKey, aad: &[u8; AAD], data: &[u8], plain: u32) -> Tag {
+fn mac(key: &HmacKey, aad: &[u8; AAD], data: &[u8], plain: u32) -> MacTag {
     let mut header = [0; HEADER];
     header[..AAD].copy_from_slice(aad);
     header[AAD..].copy_from_slice(&(plain as u16).to_be_bytes());
@@ -56,7 +56,7 @@ fn mac(key: &HmacKey, aad: &[u8; AAD], data: &[u8], plain: u32) -> Tag {
     let certain = (HEADER + data.len()).saturating_sub(255) / BLOCK;
 
     let mut chain = key.begin_inner();
-    let mut digest = Tag::default();
+    let mut digest = MacTag::default();
     for number in 0..blocks {
         let start = number * BLOCK;
         let mut block = [0; BLOCK];
@@ -88,7 +88,7 @@ fn mac(key: &HmacKey, aad: &[u8; AAD], data: &[u8], plain: u32) -> Tag {
 }
 
 /// Copies the `len` bytes at `at` in `data`, where `at` lies between `most - 255` and `most`.
-fn slice_at(data: &[u8], at: u32, len: usize, most: usize) -> Tag {
+fn slice_at(data: &[u8], at: u32, len: usize, most: usize) -> MacTag {
     let mut slice = [0u8; LONGEST];
     let first = most.saturating_sub(255);
     // Every byte of the possible range is read for every byte of the result, so that memory accesses do not reveal
@@ -104,7 +104,7 @@ fn slice_at(data: &[u8], at: u32, len: usize, most: usize) -> Tag {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Hash, Secret};
+    use crate::{HmacHash, Secret};
 
     const RECORD: [u8; AAD] = *b"number and.";
 
@@ -118,8 +118,8 @@ mod tests {
     /// RFC 5246 6.2.3.2: the receiver must check each byte of the padding. An attacker who can forge padding bytes
     /// learns the last byte of blocks (POODLE).
     #[test]
-    fn each_byte_of_the_padding_is_checked() {
-        for hash in [Hash::Sha1, Hash::Sha256] {
+    fn each_byte_of_the_padding_is_verified() {
+        for hash in [HmacHash::Sha1, HmacHash::Sha256] {
             let key = HmacKey::new(hash, &Secret::new(vec![7; 20])).unwrap();
             for (plain, padding) in [(100, 256), (0, 256), (1000, 16), (1000, 2), (5, 1)] {
                 let plain: Vec<u8> = (0..plain).map(|at| at as u8).collect();
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn mac_and_plaintext_are_checked() {
-        let key = HmacKey::new(Hash::Sha256, &Secret::new(vec![7; 32])).unwrap();
+        let key = HmacKey::new(HmacHash::Sha256, &Secret::new(vec![7; 32])).unwrap();
         let data = decrypted(&key, b"plaintext", 23);
         for at in 0..data.len() - 23 {
             let mut wrong = data.clone();

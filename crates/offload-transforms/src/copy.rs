@@ -1,14 +1,14 @@
 //! Copies, and padding to whole units.
 
-use crate::pieces::{self, Reader, Room};
+use crate::pieces::{self, OutputBuffer, PieceReader};
 use crate::{Checksums, Fault, SpecError, Way};
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
 
 /// Copies the source, and computes its CRC.
-pub(crate) fn copy(source: &[Bytes], room: &mut Room<'_>) -> Result<Checksums, Fault> {
+pub(crate) fn copy(source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<Checksums, Fault> {
     room.needs(pieces::len(source))?;
-    let (mut reader, mut crc) = (Reader::new(source), Digest::new(CrcAlgorithm::Crc32IsoHdlc));
+    let (mut reader, mut crc) = (PieceReader::new(source), Digest::new(CrcAlgorithm::Crc32IsoHdlc));
     // Small parts, so that the CRC reads the bytes from the first-level cache.
     while let Some(part) = reader.next(IN_CACHE) {
         room.append(part)?;
@@ -19,7 +19,7 @@ pub(crate) fn copy(source: &[Bytes], room: &mut Room<'_>) -> Result<Checksums, F
 }
 
 /// Pads to whole units with a byte 0x80 and zeros (ISO/IEC 7816-4), or removes the padding.
-pub(crate) fn pad(unit: u32, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<(), Fault> {
+pub(crate) fn pad(unit: u32, way: Way, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<(), Fault> {
     room.append_all(source)?;
     let (written, unit) = (room.written(), unit as usize);
     match way {

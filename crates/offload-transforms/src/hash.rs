@@ -9,26 +9,26 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 /// The hash of an HMAC.
 ///
 /// ```
-/// use offload_transforms::Hash;
+/// use offload_transforms::HmacHash;
 ///
-/// assert_eq!((Hash::Sha1.len(), Hash::Sha256.len()), (20, 32));
+/// assert_eq!((HmacHash::Sha1.len(), HmacHash::Sha256.len()), (20, 32));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Hash {
+pub enum HmacHash {
     /// SHA-1. Most CBC suites of TLS 1.2 use HMAC-SHA1.
     Sha1,
     /// SHA-256.
     Sha256,
 }
 
-impl Hash {
+impl HmacHash {
     /// Returns the size of the hash, and of a MAC, in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no hash is empty")]
     pub const fn len(self) -> usize {
         match self {
-            Hash::Sha1 => 20,
-            Hash::Sha256 => 32,
+            HmacHash::Sha1 => 20,
+            HmacHash::Sha256 => 32,
         }
     }
 }
@@ -40,24 +40,24 @@ pub(crate) const LONGEST: usize = 32;
 pub(crate) const BLOCK: usize = 64;
 
 /// A MAC. A MAC of SHA-1 occupies the first 20 bytes.
-pub(crate) type Tag = [u8; LONGEST];
+pub(crate) type MacTag = [u8; LONGEST];
 
 /// An expanded HMAC key.
 pub(crate) struct HmacKey {
-    pub(crate) hash: Hash,
-    keyed: Keyed,
+    pub(crate) hash: HmacHash,
+    keyed: HmacState,
     /// Inner and outer hash of HMAC, after the block of the padded key.
-    inner: Chain,
-    outer: Chain,
+    inner: HashChain,
+    outer: HashChain,
 }
 
-enum Keyed {
+enum HmacState {
     Sha1(Box<Hmac<Sha1>>),
     Sha256(Box<Hmac<Sha256>>),
 }
 
 impl HmacKey {
-    pub(crate) fn new(hash: Hash, key: &Secret) -> Result<HmacKey, SpecError> {
+    pub(crate) fn new(hash: HmacHash, key: &Secret) -> Result<HmacKey, SpecError> {
         let bytes = key.bytes();
         // A longer key would have to be hashed first (RFC 2104 2), which no protocol here needs.
         if bytes.is_empty() || bytes.len() > BLOCK {
@@ -65,13 +65,13 @@ impl HmacKey {
         }
         let wrong = |_| SpecError::KeyLength { name: "HMAC", found: bytes.len(), takes: "1 to 64" };
         let keyed = match hash {
-            Hash::Sha1 => Keyed::Sha1(Box::new(Hmac::new_from_slice(bytes).map_err(wrong)?)),
-            Hash::Sha256 => Keyed::Sha256(Box::new(Hmac::new_from_slice(bytes).map_err(wrong)?)),
+            HmacHash::Sha1 => HmacState::Sha1(Box::new(Hmac::new_from_slice(bytes).map_err(wrong)?)),
+            HmacHash::Sha256 => HmacState::Sha256(Box::new(Hmac::new_from_slice(bytes).map_err(wrong)?)),
         };
         let padded = |pad: u8| {
             let mut block = [pad; BLOCK];
             block.iter_mut().zip(bytes).for_each(|(byte, key)| *byte ^= key);
-            let mut chain = Chain::new(hash);
+            let mut chain = HashChain::new(hash);
             chain.compress(&block);
             // The padded key must not stay on the stack.
             block.zeroize();
@@ -82,15 +82,15 @@ impl HmacKey {
     }
 
     /// Computes the MAC of the concatenated `parts`.
-    pub(crate) fn mac(&self, parts: &[&[u8]]) -> Tag {
-        let mut tag = Tag::default();
+    pub(crate) fn mac(&self, parts: &[&[u8]]) -> MacTag {
+        let mut tag = MacTag::default();
         match &self.keyed {
-            Keyed::Sha1(key) => {
+            HmacState::Sha1(key) => {
                 let mut mac = (**key).clone();
                 parts.iter().for_each(|part| mac.update(part));
                 tag[..20].copy_from_slice(&mac.finalize().into_bytes());
             }
-            Keyed::Sha256(key) => {
+            HmacState::Sha256(key) => {
                 let mut mac = (**key).clone();
                 parts.iter().for_each(|part| mac.update(part));
                 tag.copy_from_slice(&mac.finalize().into_bytes());
@@ -100,12 +100,12 @@ impl HmacKey {
     }
 
     /// Returns the inner hash after the block of the key.
-    pub(crate) fn begin_inner(&self) -> Chain {
+    pub(crate) fn begin_inner(&self) -> HashChain {
         self.inner.clone()
     }
 
     /// Computes the MAC from the final value of the inner hash.
-    pub(crate) fn finish(&self, inner: &Tag) -> Tag {
+    pub(crate) fn finish(&self, inner: &MacTag) -> MacTag {
         let mut block = [0; BLOCK];
         let len = self.hash.len();
         block[..len].copy_from_slice(&inner[..len]);
@@ -120,38 +120,38 @@ impl HmacKey {
 
 /// The chaining value of a hash between two blocks.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub(crate) struct Chain {
+pub(crate) struct HashChain {
     words: [u32; 8],
     #[zeroize(skip)]
-    hash: Hash,
+    hash: HmacHash,
 }
 
-impl Chain {
-    fn new(hash: Hash) -> Chain {
+impl HashChain {
+    fn new(hash: HmacHash) -> HashChain {
         // FIPS 180-4 5.3: the initial values.
         let words = match hash {
-            Hash::Sha1 => [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0, 0, 0, 0],
-            Hash::Sha256 => {
+            HmacHash::Sha1 => [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0, 0, 0, 0],
+            HmacHash::Sha256 => {
                 [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19]
             }
         };
-        Chain { words, hash }
+        HashChain { words, hash }
     }
 
     pub(crate) fn compress(&mut self, block: &[u8; BLOCK]) {
         match self.hash {
-            Hash::Sha1 => {
+            HmacHash::Sha1 => {
                 if let Some(words) = self.words.first_chunk_mut() {
                     sha1::block_api::compress(words, core::slice::from_ref(block));
                 }
             }
-            Hash::Sha256 => sha2::block_api::compress256(&mut self.words, core::slice::from_ref(block)),
+            HmacHash::Sha256 => sha2::block_api::compress256(&mut self.words, core::slice::from_ref(block)),
         }
     }
 
     /// Returns the chaining value as bytes.
-    pub(crate) fn value(&self) -> Tag {
-        let mut tag = Tag::default();
+    pub(crate) fn value(&self) -> MacTag {
+        let mut tag = MacTag::default();
         tag.chunks_exact_mut(4).zip(self.words).for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_be_bytes()));
         tag
     }
@@ -163,11 +163,11 @@ mod tests {
 
     /// Test case 2 of RFC 2202 3 and of RFC 4231 4.3.
     #[test]
-    fn hmac_of_the_rfcs() {
+    fn hmac_matches_the_rfc_vectors() {
         let of = |hash| HmacKey::new(hash, &Secret::new(b"Jefe".to_vec())).unwrap();
         let parts: [&[u8]; 2] = [b"what do ya want ", b"for nothing?"];
-        let sha1 = of(Hash::Sha1).mac(&parts);
-        let sha256 = of(Hash::Sha256).mac(&parts);
+        let sha1 = of(HmacHash::Sha1).mac(&parts);
+        let sha256 = of(HmacHash::Sha256).mac(&parts);
         assert_eq!(sha1[..4], [0xef, 0xfc, 0xdf, 0x6a]);
         assert_eq!(sha1[16..20], [0x25, 0x9a, 0x7c, 0x79]);
         assert_eq!(sha256[..4], [0x5b, 0xdc, 0xc1, 0x46]);

@@ -17,11 +17,10 @@
 //!
 //! ```
 //! use bytes::{Bytes, BytesMut};
-//! use offload_compression::Compression;
-//! use offload_transforms::protection::{Check, Format, Guard, Kind, Protection};
-//! use offload_transforms::{Parameters, Secret, Session, Transform, Tweak, Way};
+//! use offload_transforms::protection::{Check, Format, Guard, ProtectionType, Protection};
+//! use offload_transforms::{Compression, Parameters, Secret, Session, Transform, Tweak, Way};
 //!
-//! let wire = Format { kind: Kind::Type1, guard: Guard::Crc16, ..Format::default() };
+//! let wire = Format { kind: ProtectionType::Type1, guard: Guard::Crc16, ..Format::default() };
 //! let session = Session::new(&Transform::Chain(vec![
 //!     Compression::Deflate.at_level(1),
 //!     Transform::Pad { unit: 512 },
@@ -58,11 +57,11 @@ mod stream;
 mod xts;
 
 pub use aead::Aead;
-pub use cbc_hmac::Order;
+pub use cbc_hmac::MacOrder;
 pub use fault::{Fault, SpecError};
-pub use hash::Hash;
+pub use hash::HmacHash;
 pub use secret::Secret;
-pub use session::{Checksums, Compressor, Parameters, Report, Session, Transform, Way};
+pub use session::{Checksums, Compressor, Parameters, RunReport, Session, Transform, Way};
 pub use xts::Tweak;
 
 /// Compiles and runs the README's example.

@@ -14,15 +14,15 @@ pub fn len(source: &[Bytes]) -> usize {
 /// Invariant: it never grows beyond the capacity that the target came with; if a run fails, the target has its
 /// old length again, and nothing of the result is left in it. See [`Compressor`](crate::Compressor) for an example.
 #[derive(Debug)]
-pub struct Room<'a> {
+pub struct OutputBuffer<'a> {
     target: &'a mut BytesMut,
     start: usize,
     kept: bool,
 }
 
-impl<'a> Room<'a> {
-    pub(crate) fn new(target: &'a mut BytesMut) -> Room<'a> {
-        Room { start: target.len(), target, kept: false }
+impl<'a> OutputBuffer<'a> {
+    pub(crate) fn new(target: &'a mut BytesMut) -> OutputBuffer<'a> {
+        OutputBuffer { start: target.len(), target, kept: false }
     }
 
     /// Bytes of the result so far.
@@ -80,7 +80,7 @@ impl<'a> Room<'a> {
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for OutputBuffer<'_> {
     fn drop(&mut self) {
         if !self.kept {
             self.shorten(self.written());
@@ -89,7 +89,7 @@ impl Drop for Room<'_> {
 }
 
 /// A write fails only if there is no room.
-impl Write for Room<'_> {
+impl Write for OutputBuffer<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.append(bytes) {
             Ok(()) => Ok(bytes.len()),
@@ -104,15 +104,15 @@ impl Write for Room<'_> {
 
 /// Reads pieces one behind the other. See [`Compressor`](crate::Compressor) for an example.
 #[derive(Clone, Debug)]
-pub struct Reader<'a> {
+pub struct PieceReader<'a> {
     piece: &'a [u8],
     rest: core::slice::Iter<'a, Bytes>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> PieceReader<'a> {
     /// A reader of all pieces.
-    pub fn new(source: &'a [Bytes]) -> Reader<'a> {
-        Reader { piece: &[], rest: source.iter() }
+    pub fn new(source: &'a [Bytes]) -> PieceReader<'a> {
+        PieceReader { piece: &[], rest: source.iter() }
     }
 
     /// The next bytes, `most` at most and one at least; `None`: there are no more.
@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Read for Reader<'_> {
+impl Read for PieceReader<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let Some(mut next) = self.next(bytes.len()) else { return Ok(0) };
         let len = next.len();
@@ -145,16 +145,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_that_is_not_kept_leaves_no_trace() {
+    fn discarded_result_leaves_no_trace() {
         let mut target = BytesMut::with_capacity(16);
         target.extend_from_slice(b"old");
-        let mut room = Room::new(&mut target);
+        let mut room = OutputBuffer::new(&mut target);
         room.append(b"secret").unwrap();
         assert_eq!(room.append(&[0; 11]), Err(Fault::OutOfSpace { room: 13 }));
         drop(room);
         assert_eq!(target, "old");
         target.resize(9, 1);
-        let mut room = Room::new(&mut target);
+        let mut room = OutputBuffer::new(&mut target);
         room.append(b"x").unwrap();
         room.append_all(&[]).unwrap();
         assert_eq!(room.keep(), 1);
@@ -164,12 +164,12 @@ mod tests {
     /// Bytes that a run takes back are wiped, or the next writer would find them behind the target's end.
     #[test]
     #[cfg(target_os = "linux")]
-    fn bytes_taken_off_are_wiped() {
+    fn removed_bytes_are_wiped() {
         use std::os::unix::fs::FileExt;
         let mut target = BytesMut::with_capacity(16);
         target.extend_from_slice(b"old");
         let start = target.as_ptr() as u64;
-        let mut room = Room::new(&mut target);
+        let mut room = OutputBuffer::new(&mut target);
         room.append(b"secret bytes").unwrap();
         room.shorten(5);
         assert_eq!(room.result(), b"secret ");
@@ -183,9 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_joins_pieces_and_steps_over_empty_ones() {
+    fn reader_joins_pieces_and_skips_empty_ones() {
         let pieces = [Bytes::new(), "ab".into(), Bytes::new(), "cde".into()];
-        let mut reader = Reader::new(&pieces);
+        let mut reader = PieceReader::new(&pieces);
         let mut three = [0; 3];
         assert!(reader.fill(&mut three));
         assert_eq!((&three, reader.next(9), reader.next(9)), (b"abc", Some(&b"de"[..]), None));

@@ -1,14 +1,14 @@
 //! Transforms, and the sessions that run them.
 
 use crate::aead::{Aead, AeadKey};
-use crate::aes_key::AesKey;
-use crate::cbc_hmac::{CbcHmac, Order};
+use crate::aes_key::ExpandedAesKey;
+use crate::cbc_hmac::{CbcHmac, MacOrder};
 use crate::copy;
-use crate::pieces::{self, Room};
+use crate::pieces::{self, OutputBuffer};
 use crate::protection::Protection;
 use crate::stream;
-use crate::xts::{Tweak, Xts};
-use crate::{Fault, Hash, Secret, SpecError};
+use crate::xts::{Tweak, XtsUnits};
+use crate::{Fault, HmacHash, Secret, SpecError};
 use bytes::{Bytes, BytesMut};
 use core::fmt;
 use std::sync::Arc;
@@ -34,10 +34,10 @@ pub enum Transform {
     },
     /// AES-CBC with HMAC.
     CbcHmac {
-        /// Order of authentication and encryption.
-        order: Order,
-        /// Hash of the HMAC.
-        hash: Hash,
+        /// Whether the MAC or the encryption comes first.
+        order: MacOrder,
+        /// The HMAC's hash.
+        hash: HmacHash,
         /// AES key of 16 or 32 bytes.
         cipher_key: Secret,
         /// HMAC key of 1 to 64 bytes.
@@ -82,8 +82,8 @@ impl Transform {
     pub fn name(&self) -> &'static str {
         match self {
             Transform::Aead { aead, .. } => aead.name(),
-            Transform::CbcHmac { hash: Hash::Sha1, .. } => "AES-CBC-HMAC-SHA1",
-            Transform::CbcHmac { hash: Hash::Sha256, .. } => "AES-CBC-HMAC-SHA256",
+            Transform::CbcHmac { hash: HmacHash::Sha1, .. } => "AES-CBC-HMAC-SHA1",
+            Transform::CbcHmac { hash: HmacHash::Sha256, .. } => "AES-CBC-HMAC-SHA256",
             Transform::Ctr { .. } => "AES-CTR",
             Transform::Cmac { .. } => "AES-CMAC",
             Transform::Xts { .. } => "AES-XTS",
@@ -100,7 +100,7 @@ impl Transform {
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
-/// use offload_transforms::pieces::{Reader, Room};
+/// use offload_transforms::pieces::{OutputBuffer, PieceReader};
 /// use offload_transforms::{Checksums, Compressor, Fault, Parameters, Session, SpecError, Transform, Way};
 /// use std::sync::Arc;
 ///
@@ -115,8 +115,8 @@ impl Transform {
 ///     fn check(&self) -> Result<(), SpecError> {
 ///         Ok(())
 ///     }
-///     fn run(&self, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<(usize, Checksums), Fault> {
-///         let (mut reader, mut pair) = (Reader::new(source), [0; 2]);
+///     fn run(&self, way: Way, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<(usize, Checksums), Fault> {
+///         let (mut reader, mut pair) = (PieceReader::new(source), [0; 2]);
 ///         assert_eq!(way, Way::Undo, "this example expands only");
 ///         while reader.fill(&mut pair) {
 ///             room.append(&vec![pair[1]; pair[0].into()])?;
@@ -146,7 +146,7 @@ pub trait Compressor: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`Fault::OutOfSpace`]; [`Fault::Corrupt`], if the source is not of the format.
-    fn run(&self, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<(usize, Checksums), Fault>;
+    fn run(&self, way: Way, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<(usize, Checksums), Fault>;
 }
 
 /// The direction of a run.
@@ -183,7 +183,7 @@ pub struct Parameters<'a> {
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct RunReport {
     /// Bytes consumed from the source. Less than its length if other data follow compressed data.
     pub consumed: usize,
     /// Bytes appended to the target.
@@ -196,13 +196,13 @@ pub struct Report {
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
-/// use offload_transforms::{Checksums, Parameters, Report, Session, Transform, Way};
+/// use offload_transforms::{Checksums, Parameters, RunReport, Session, Transform, Way};
 ///
 /// let source = [Bytes::from("12345"), Bytes::from("6789")];
 /// let mut target = BytesMut::with_capacity(9);
-/// let report: Report = Session::new(&Transform::Copy)?.run(Way::Apply, Parameters::default(), &source, &mut target)?;
+/// let report: RunReport = Session::new(&Transform::Copy)?.run(Way::Apply, Parameters::default(), &source, &mut target)?;
 /// let checksums = Checksums { source: 0xcbf4_3926, target: 0xcbf4_3926 };
-/// assert_eq!(report, Report { consumed: 9, produced: 9, checksums: Some(checksums) });
+/// assert_eq!(report, RunReport { consumed: 9, produced: 9, checksums: Some(checksums) });
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -232,15 +232,15 @@ pub struct Checksums {
 /// ```
 pub struct Session {
     name: &'static str,
-    steps: Vec<Step>,
+    steps: Vec<TransformStep>,
 }
 
-enum Step {
+enum TransformStep {
     Aead(AeadKey),
     CbcHmac(CbcHmac),
-    Ctr(AesKey),
-    Cmac(AesKey),
-    Xts(Xts),
+    Ctr(ExpandedAesKey),
+    Cmac(ExpandedAesKey),
+    Xts(XtsUnits),
     Protection(Protection),
     Compression(Arc<dyn Compressor>),
     Copy,
@@ -255,8 +255,8 @@ impl Session {
     pub fn new(transform: &Transform) -> Result<Session, SpecError> {
         let steps = match transform {
             Transform::Chain(steps) if steps.is_empty() => return Err(SpecError::Chain),
-            Transform::Chain(steps) => steps.iter().map(Step::new).collect::<Result<_, _>>()?,
-            single => vec![Step::new(single)?],
+            Transform::Chain(steps) => steps.iter().map(TransformStep::new).collect::<Result<_, _>>()?,
+            single => vec![TransformStep::new(single)?],
         };
         Ok(Session { name: transform.name(), steps })
     }
@@ -277,9 +277,9 @@ impl Session {
         with: Parameters<'_>,
         source: &[Bytes],
         target: &mut BytesMut,
-    ) -> Result<Report, Fault> {
-        let mut room = Room::new(target);
-        let mut report = Report { consumed: pieces::len(source), ..Report::default() };
+    ) -> Result<RunReport, Fault> {
+        let mut room = OutputBuffer::new(target);
+        let mut report = RunReport { consumed: pieces::len(source), ..RunReport::default() };
         let mut taken = None;
         let last = self.steps.len() - 1;
         let mut between: Option<Bytes> = None;
@@ -296,7 +296,7 @@ impl Session {
                 let most = pieces::len(source).max(room.left()).saturating_mul(2).saturating_add(SLACK);
                 // A bound is needed even for decompression, so that a small source cannot exhaust the memory.
                 buffer.reserve(step.most(way, pieces::len(source)).unwrap_or(most));
-                let mut room = Room::new(&mut buffer);
+                let mut room = OutputBuffer::new(&mut buffer);
                 let used = step.run(way, with, source, &mut room)?;
                 room.keep();
                 used
@@ -320,26 +320,26 @@ impl fmt::Debug for Session {
     }
 }
 
-impl Step {
-    fn new(transform: &Transform) -> Result<Step, SpecError> {
+impl TransformStep {
+    fn new(transform: &Transform) -> Result<TransformStep, SpecError> {
         Ok(match transform {
-            Transform::Aead { aead, key } => Step::Aead(AeadKey::new(*aead, key)?),
+            Transform::Aead { aead, key } => TransformStep::Aead(AeadKey::new(*aead, key)?),
             Transform::CbcHmac { order, hash, cipher_key, mac_key } => {
-                Step::CbcHmac(CbcHmac::new(*order, *hash, cipher_key, mac_key)?)
+                TransformStep::CbcHmac(CbcHmac::new(*order, *hash, cipher_key, mac_key)?)
             }
-            Transform::Ctr { key } => Step::Ctr(AesKey::new("AES-CTR", key)?),
-            Transform::Cmac { key } => Step::Cmac(AesKey::new("AES-CMAC", key)?),
-            Transform::Xts { key, unit, tweak } => Step::Xts(Xts::new(key, *unit, *tweak)?),
+            Transform::Ctr { key } => TransformStep::Ctr(ExpandedAesKey::new("AES-CTR", key)?),
+            Transform::Cmac { key } => TransformStep::Cmac(ExpandedAesKey::new("AES-CMAC", key)?),
+            Transform::Xts { key, unit, tweak } => TransformStep::Xts(XtsUnits::new(key, *unit, *tweak)?),
             Transform::Protection(protection) => {
                 protection.check()?;
-                Step::Protection(*protection)
+                TransformStep::Protection(*protection)
             }
             Transform::Compression(compressor) => {
                 compressor.check()?;
-                Step::Compression(compressor.clone())
+                TransformStep::Compression(compressor.clone())
             }
-            Transform::Copy => Step::Copy,
-            Transform::Pad { unit } => Step::Pad(copy::check_unit(*unit)?),
+            Transform::Copy => TransformStep::Copy,
+            Transform::Pad { unit } => TransformStep::Pad(copy::check_unit(*unit)?),
             Transform::Chain(_) => return Err(SpecError::Chain),
         })
     }
@@ -349,22 +349,22 @@ impl Step {
         way: Way,
         with: Parameters<'_>,
         source: &[Bytes],
-        room: &mut Room<'_>,
+        room: &mut OutputBuffer<'_>,
     ) -> Result<Option<(usize, Checksums)>, Fault> {
         match self {
-            Step::Aead(key) => key.run(way, with, source, room)?,
-            Step::CbcHmac(key) => key.run(way, with, source, room)?,
-            Step::Ctr(key) => stream::counter_mode(key, &with.iv, source, room)?,
-            Step::Cmac(key) => stream::cmac(key, way, source, room)?,
-            Step::Xts(key) => key.run(way, with, source, room)?,
-            Step::Protection(protection) => {
+            TransformStep::Aead(key) => key.run(way, with, source, room)?,
+            TransformStep::CbcHmac(key) => key.run(way, with, source, room)?,
+            TransformStep::Ctr(key) => stream::counter_mode(key, &with.iv, source, room)?,
+            TransformStep::Cmac(key) => stream::cmac(key, way, source, room)?,
+            TransformStep::Xts(key) => key.run(way, with, source, room)?,
+            TransformStep::Protection(protection) => {
                 let (memory, wire) = (protection.memory.as_ref(), protection.wire.as_ref());
                 let (from, to) = if way == Way::Apply { (memory, wire) } else { (wire, memory) };
                 protection.run(from, to, with, source, room)?;
             }
-            Step::Compression(compressor) => return compressor.run(way, source, room).map(Some),
-            Step::Copy => return copy::copy(source, room).map(|sums| Some((pieces::len(source), sums))),
-            Step::Pad(unit) => copy::pad(*unit, way, source, room)?,
+            TransformStep::Compression(compressor) => return compressor.run(way, source, room).map(Some),
+            TransformStep::Copy => return copy::copy(source, room).map(|sums| Some((pieces::len(source), sums))),
+            TransformStep::Pad(unit) => copy::pad(*unit, way, source, room)?,
         }
         Ok(None)
     }
@@ -372,13 +372,13 @@ impl Step {
     /// Returns the maximum size of the result in bytes, or `None` for decompression, where the size is unknown.
     fn most(&self, way: Way, source: usize) -> Option<usize> {
         match (self, way) {
-            (Step::Compression(_), Way::Undo) => None,
-            (Step::Compression(_), Way::Apply) => Some(source + source / 128 + SLACK),
-            (Step::Protection(protection), _) => {
+            (TransformStep::Compression(_), Way::Undo) => None,
+            (TransformStep::Compression(_), Way::Apply) => Some(source + source / 128 + SLACK),
+            (TransformStep::Protection(protection), _) => {
                 let interval = protection.memory.or(protection.wire).map_or(1, |format| format.interval as usize);
                 Some(source + (source / interval + 1) * 16)
             }
-            (Step::Pad(unit), _) => Some(source + *unit as usize),
+            (TransformStep::Pad(unit), _) => Some(source + *unit as usize),
             _ => Some(source + SLACK),
         }
     }

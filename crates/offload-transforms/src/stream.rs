@@ -1,7 +1,7 @@
 //! AES in counter mode, and AES-CMAC.
 
-use crate::aes_key::{AesKey, with_aes};
-use crate::pieces::Room;
+use crate::aes_key::{ExpandedAesKey, with_aes};
+use crate::pieces::OutputBuffer;
 use crate::{Fault, Way};
 use aes::cipher::{InnerIvInit, StreamCipher};
 use bytes::Bytes;
@@ -12,7 +12,12 @@ use subtle::ConstantTimeEq;
 
 /// Encrypts or decrypts, which is the same operation. The IV is the first counter block, incremented as a big-endian
 /// number.
-pub(crate) fn counter_mode(key: &AesKey, iv: &[u8; 16], source: &[Bytes], room: &mut Room<'_>) -> Result<(), Fault> {
+pub(crate) fn counter_mode(
+    key: &ExpandedAesKey,
+    iv: &[u8; 16],
+    source: &[Bytes],
+    room: &mut OutputBuffer<'_>,
+) -> Result<(), Fault> {
     room.append_all(source)?;
     with_aes!(key, aes => {
         let counter = CtrCore::inner_iv_init((**aes).clone(), iv.into());
@@ -22,7 +27,7 @@ pub(crate) fn counter_mode(key: &AesKey, iv: &[u8; 16], source: &[Bytes], room: 
 }
 
 /// Appends the MAC to the message, or verifies and removes it.
-pub(crate) fn cmac(key: &AesKey, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<(), Fault> {
+pub(crate) fn cmac(key: &ExpandedAesKey, way: Way, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<(), Fault> {
     room.append_all(source)?;
     match way {
         Way::Apply => {
@@ -43,6 +48,6 @@ pub(crate) fn cmac(key: &AesKey, way: Way, source: &[Bytes], room: &mut Room<'_>
     }
 }
 
-fn tag(key: &AesKey, message: &[u8]) -> [u8; 16] {
+fn tag(key: &ExpandedAesKey, message: &[u8]) -> [u8; 16] {
     with_aes!(key, aes => Cmac::inner_init((**aes).clone()).chain_update(message).finalize().into_bytes().into())
 }

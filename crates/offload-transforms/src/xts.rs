@@ -1,6 +1,6 @@
 //! AES-XTS (IEEE 1619, NIST SP 800-38E) for stored data, in units with a tweak each.
 
-use crate::pieces::Room;
+use crate::pieces::OutputBuffer;
 use crate::{Fault, Parameters, Secret, SpecError, Way};
 use bytes::Bytes;
 use resumable_aead::{DataUnits, NotWholeUnits, XtsKey, XtsKeyError};
@@ -34,7 +34,7 @@ impl Tweak {
 }
 
 /// The two expanded keys, with the size of the units.
-pub(crate) struct Xts {
+pub(crate) struct XtsUnits {
     key: XtsKey,
     unit: u32,
     /// Increment of the tweak.
@@ -43,10 +43,10 @@ pub(crate) struct Xts {
     whole: Option<DataUnits>,
 }
 
-impl Xts {
-    pub(crate) fn new(key: &Secret, unit: u32, tweak: Tweak) -> Result<Xts, SpecError> {
+impl XtsUnits {
+    pub(crate) fn new(key: &Secret, unit: u32, tweak: Tweak) -> Result<XtsUnits, SpecError> {
         let found = key.bytes().len();
-        if !(16..=MOST).contains(&unit) {
+        if !(16..=MAX_UNIT_BYTES).contains(&unit) {
             return Err(SpecError::Unit { name: "AES-XTS", found: unit, takes: "16 to 1,048,576" });
         }
         if tweak == Tweak::Sectors512 && !unit.is_multiple_of(512) {
@@ -60,7 +60,7 @@ impl Xts {
             Tweak::Unit => DataUnits::new(unit as usize),
             Tweak::Sectors512 => DataUnits::counting_512(unit as usize),
         };
-        Ok(Xts { key, unit, step: tweak.step(unit) as u64, whole: whole.ok() })
+        Ok(XtsUnits { key, unit, step: tweak.step(unit) as u64, whole: whole.ok() })
     }
 
     pub(crate) fn run(
@@ -68,7 +68,7 @@ impl Xts {
         way: Way,
         with: Parameters<'_>,
         source: &[Bytes],
-        room: &mut Room<'_>,
+        room: &mut OutputBuffer<'_>,
     ) -> Result<(), Fault> {
         room.append_all(source)?;
         let (found, unit) = (room.written(), self.unit as usize);
@@ -136,4 +136,4 @@ fn exchange(block_and_part: &mut [u8]) {
 }
 
 /// Maximum size of a unit in bytes.
-const MOST: u32 = 1 << 20;
+const MAX_UNIT_BYTES: u32 = 1 << 20;

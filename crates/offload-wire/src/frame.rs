@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prints_its_header_and_nothing_behind_it() {
+    fn debug_output_contains_only_the_header() {
         let mut data = vec![0xaa; 14];
         data.extend_from_slice(&[0x5e; 100]);
         let printed = format!("{:?}", Frame::from(data));

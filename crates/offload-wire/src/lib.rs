@@ -26,7 +26,7 @@ pub mod tap;
 pub use impairment::{BurstLoss, Crossing, Impairment, ImpairmentChain, Impairments, InvalidShare, Reorder, Share};
 pub use link::{Link, LinkConfig, LinkCounters, Overflow};
 pub use port::Port;
-pub use tap::{Direction, Recorder, Tap};
+pub use tap::{FrameRecorder, Tap, TapDirection};
 
 /// Compiles and runs the README's example.
 #[cfg(doctest)]

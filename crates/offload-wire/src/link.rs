@@ -108,12 +108,12 @@ offload_base::counters! {
 /// ```
 #[derive(Debug)]
 pub struct Link {
-    line: Option<Line>,
+    line: Option<LineSchedule>,
     delay: Duration,
     queue_limit: usize,
     overflow: Overflow,
     impairments: ImpairmentChain,
-    in_flight: InFlight,
+    in_flight: FramesInFlight,
     counters: LinkCounters,
 }
 
@@ -124,12 +124,12 @@ impl Link {
     /// If the rate is zero.
     pub fn new(config: &LinkConfig, seed: Seed) -> Link {
         Link {
-            line: config.rate.map(Line::new),
+            line: config.rate.map(LineSchedule::new),
             delay: config.delay,
             queue_limit: config.queue_limit,
             overflow: config.overflow,
             impairments: config.impairments.chain(seed),
-            in_flight: InFlight::default(),
+            in_flight: FramesInFlight::default(),
             counters: LinkCounters::default(),
         }
     }
@@ -201,7 +201,7 @@ impl Link {
 
 /// The time of a line with a constant rate, reserved frame by frame.
 #[derive(Debug)]
-struct Line {
+struct LineSchedule {
     bits_per_second: u64,
     /// Time at which the last frame leaves the line.
     free_at: Instant,
@@ -210,10 +210,10 @@ struct Line {
     remainder: u64,
 }
 
-impl Line {
-    fn new(bits_per_second: u64) -> Line {
+impl LineSchedule {
+    fn new(bits_per_second: u64) -> LineSchedule {
         assert!(bits_per_second > 0, "a line needs a rate above zero");
-        Line { bits_per_second, free_at: Instant::ZERO, remainder: 0 }
+        LineSchedule { bits_per_second, free_at: Instant::ZERO, remainder: 0 }
     }
 
     /// Reserves the time of `bytes` bytes, and returns the time at which the last byte leaves the line.
@@ -246,15 +246,15 @@ impl Line {
 /// Frames in flight, in the order of their arrival. Most frames arrive in the order they were sent, and are merely
 /// appended to a queue. The others are sorted in a heap.
 #[derive(Debug, Default)]
-struct InFlight {
-    in_order: VecDeque<Arrival>,
-    out_of_order: BinaryHeap<Reverse<Arrival>>,
+struct FramesInFlight {
+    in_order: VecDeque<FrameArrival>,
+    out_of_order: BinaryHeap<Reverse<FrameArrival>>,
     next_number: u64,
 }
 
-impl InFlight {
+impl FramesInFlight {
     fn add(&mut self, crossing: Crossing) {
-        let arrival = Arrival { at: crossing.arrives, number: self.next_number, frame: crossing.frame };
+        let arrival = FrameArrival { at: crossing.arrives, number: self.next_number, frame: crossing.frame };
         self.next_number += 1;
         match self.in_order.back() {
             // Only a frame that overtakes pays for the heap. A held frame waits in the queue and is overtaken through
@@ -299,31 +299,31 @@ impl InFlight {
 
 /// A frame in flight. Ordered by arrival time, then by the order in which the frames left the line.
 #[derive(Debug)]
-struct Arrival {
+struct FrameArrival {
     at: Instant,
     number: u64,
     frame: Frame,
 }
 
-impl Ord for Arrival {
-    fn cmp(&self, other: &Arrival) -> Ordering {
+impl Ord for FrameArrival {
+    fn cmp(&self, other: &FrameArrival) -> Ordering {
         (self.at, self.number).cmp(&(other.at, other.number))
     }
 }
 
-impl PartialOrd for Arrival {
-    fn partial_cmp(&self, other: &Arrival) -> Option<Ordering> {
+impl PartialOrd for FrameArrival {
+    fn partial_cmp(&self, other: &FrameArrival) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Arrival {
-    fn eq(&self, other: &Arrival) -> bool {
+impl PartialEq for FrameArrival {
+    fn eq(&self, other: &FrameArrival) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Arrival {}
+impl Eq for FrameArrival {}
 
 /// Nanoseconds per byte, multiplied by the rate: bits per byte times nanoseconds per second.
 const BIT_NANOS_PER_BYTE: u128 = 8 * 1_000_000_000;
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_line_is_exact_over_any_number_of_frames() {
+    fn busy_line_is_exact_over_any_number_of_frames() {
         // 84 byte times at 100 Gb/s are 6.72 ns. Rounding each frame would be off by a tenth.
         let config = LinkConfig { delay: Duration::ZERO, queue_limit: usize::MAX, ..LinkConfig::default() };
         let mut link = Link::new(&config, Seed(0));
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unlimited_link_only_delays() {
+    fn unlimited_link_only_delays() {
         let config = LinkConfig { rate: None, delay: Duration::from_nanos(7), ..LinkConfig::default() };
         let mut link = Link::new(&config, Seed(0));
         for number in 0..3 {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_its_tail_and_counts() {
+    fn full_queue_drops_and_counts_frames() {
         let config = LinkConfig {
             rate: Some(1_000_000_000),
             // A frame of 1514 bytes occupies 1538 byte times.
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_waits_until_ready_loses_nothing_and_keeps_the_line_full() {
+    fn waiting_sender_keeps_the_line_busy_without_loss() {
         let config =
             LinkConfig { rate: Some(3_333_333_333), queue_limit: 4000, delay: Duration::ZERO, ..LinkConfig::default() };
         let mut link = Link::new(&config, Seed(0));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_frame_is_overtaken() {
+    fn held_frame_is_overtaken() {
         let impairments = Impairments {
             reorder: Some(Reorder { share: Share::ALWAYS, hold: Duration::from_micros(30) }),
             ..Impairments::default()
@@ -443,8 +443,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arrivals_come_in_the_order_of_time_then_number(arrivals in prop::collection::vec(0u64..20, 0..60)) {
-            let mut in_flight = InFlight::default();
+        fn arrivals_are_ordered_by_time_then_number(arrivals in prop::collection::vec(0u64..20, 0..60)) {
+            let mut in_flight = FramesInFlight::default();
             let mut expected = Vec::new();
             for (index, at) in arrivals.iter().enumerate() {
                 in_flight.add(Crossing { frame: numbered(index as u32), arrives: Instant::from_nanos(*at) });
@@ -460,7 +460,7 @@ mod tests {
         }
 
         #[test]
-        fn the_queue_never_holds_more_than_its_limit_and_a_frame(
+        fn queue_never_exceeds_its_limit_by_more_than_a_frame(
             gaps in prop::collection::vec(0u64..3000, 1..200),
             limit in 0usize..20_000,
         ) {

@@ -13,7 +13,7 @@
 //! Invariant: the output is a valid file at the end of every block. It is always little-endian, so the same run makes
 //! the same bytes on every machine. Times count from the start of the run: a capture begins in 1970.
 
-use super::tap::Direction;
+use super::tap::TapDirection;
 use crate::frame::Frame;
 use offload_base::Instant;
 use std::io::{self, Write};
@@ -22,35 +22,35 @@ use std::io::{self, Write};
 ///
 /// ```
 /// use offload_wire::frame::Frame;
-/// use offload_wire::{Direction, pcapng};
+/// use offload_wire::{TapDirection, pcapng};
 /// use offload_base::Instant;
 ///
-/// let mut capture = pcapng::Writer::new(Vec::new())?;
+/// let mut capture = pcapng::CaptureWriter::new(Vec::new())?;
 /// let port = capture.interface("nic0")?;
 /// capture.tls_secrets("CLIENT_RANDOM 00 00\n")?;
-/// capture.frame(port, Instant::from_nanos(42), Direction::Outbound, &Frame::from(vec![0; 60]))?;
+/// capture.frame(port, Instant::from_nanos(42), TapDirection::Outbound, &Frame::from(vec![0; 60]))?;
 /// let file = capture.finish()?;
 /// assert_eq!(&file[..4], b"\x0a\x0d\x0d\x0a");
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Writer<W> {
+pub struct CaptureWriter<W> {
     output: W,
     interfaces: u32,
 }
 
 /// An interface of a capture.
 ///
-/// See [`Writer`] for an example.
+/// See [`CaptureWriter`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Interface(u32);
+pub struct CaptureInterface(u32);
 
-impl<W: Write> Writer<W> {
+impl<W: Write> CaptureWriter<W> {
     /// Begins a capture.
     ///
     /// # Errors
     /// Returns the error of `output`.
-    pub fn new(mut output: W) -> io::Result<Writer<W>> {
+    pub fn new(mut output: W) -> io::Result<CaptureWriter<W>> {
         let mut body = Vec::new();
         body.extend_from_slice(&BYTE_ORDER.to_le_bytes());
         body.extend_from_slice(&1u16.to_le_bytes()); // major version
@@ -59,14 +59,14 @@ impl<W: Write> Writer<W> {
         option(&mut body, OPTION_APPLICATION, b"nic-offload");
         option(&mut body, OPTION_END, &[]);
         block(&mut output, SECTION_HEADER, &[&body])?;
-        Ok(Writer { output, interfaces: 0 })
+        Ok(CaptureWriter { output, interfaces: 0 })
     }
 
     /// Adds an Ethernet interface called `name`, with times in nanoseconds.
     ///
     /// # Errors
     /// Returns the error of the output.
-    pub fn interface(&mut self, name: &str) -> io::Result<Interface> {
+    pub fn interface(&mut self, name: &str) -> io::Result<CaptureInterface> {
         let mut body = Vec::new();
         body.extend_from_slice(&LINK_ETHERNET.to_le_bytes());
         body.extend_from_slice(&0u16.to_le_bytes()); // reserved
@@ -77,14 +77,20 @@ impl<W: Write> Writer<W> {
         option(&mut body, OPTION_END, &[]);
         block(&mut self.output, INTERFACE_DESCRIPTION, &[&body])?;
         self.interfaces += 1;
-        Ok(Interface(self.interfaces - 1))
+        Ok(CaptureInterface(self.interfaces - 1))
     }
 
     /// Adds a frame that passed `interface`.
     ///
     /// # Errors
     /// Returns the error of the output.
-    pub fn frame(&mut self, interface: Interface, at: Instant, direction: Direction, frame: &Frame) -> io::Result<()> {
+    pub fn frame(
+        &mut self,
+        interface: CaptureInterface,
+        at: Instant,
+        direction: TapDirection,
+        frame: &Frame,
+    ) -> io::Result<()> {
         let nanos = at.as_nanos();
         let len = length(frame.len())?;
         // Fixed-size head and tail: a capture of many frames should not allocate per frame.
@@ -94,8 +100,8 @@ impl<W: Write> Writer<W> {
             place.copy_from_slice(&field.to_le_bytes());
         }
         let direction: u32 = match direction {
-            Direction::Inbound => 1,
-            Direction::Outbound => 2,
+            TapDirection::Inbound => 1,
+            TapDirection::Outbound => 2,
         };
         let mut tail = [0; 12]; // one option of four bytes, and the end of options
         tail[0..2].copy_from_slice(&OPTION_PACKET_FLAGS.to_le_bytes());
@@ -222,8 +228,8 @@ mod tests {
     }
 
     #[test]
-    fn the_header_is_byte_for_byte_what_the_format_says() {
-        let mut capture = Writer::new(Vec::new()).expect("memory takes everything");
+    fn header_bytes_match_the_specification() {
+        let mut capture = CaptureWriter::new(Vec::new()).expect("memory takes everything");
         capture.interface("nic0").expect("memory takes everything");
         let expected = [
             &[0x0a, 0x0d, 0x0d, 0x0a, 48, 0, 0, 0][..], // section header, 48 bytes
@@ -245,15 +251,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn everything_written_is_read_back(
+        fn written_blocks_are_read_back(
             frames in prop::collection::vec((any::<u64>(), any::<bool>(), 0u32..2, prop::collection::vec(any::<u8>(), 0..80)), 0..20),
             secrets in "[a-zA-Z0-9 ]{0,20}",
         ) {
-            let mut capture = Writer::new(Vec::new()).expect("memory takes everything");
+            let mut capture = CaptureWriter::new(Vec::new()).expect("memory takes everything");
             let interfaces = [capture.interface("a").expect("memory"), capture.interface("bcdef").expect("memory")];
             capture.tls_secrets(&secrets).expect("memory takes everything");
             for (at, outbound, interface, data) in &frames {
-                let direction = if *outbound { Direction::Outbound } else { Direction::Inbound };
+                let direction = if *outbound { TapDirection::Outbound } else { TapDirection::Inbound };
                 let frame = Frame::from(data.clone());
                 capture
                     .frame(interfaces[*interface as usize], Instant::from_nanos(*at), direction, &frame)

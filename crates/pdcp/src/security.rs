@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use cellular_crypto::{CipherJob, Direction, Engine, Iv, Key, MacJob, PduNumber, TagLen};
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 
 /// The keys of one direction of a bearer. Clones share them; they are wiped with the last.
 ///
@@ -96,7 +96,7 @@ impl Security {
     /// [`Config::clear_bytes`]: crate::Config::clear_bytes
     /// [`Transmitter::take_clear`]: crate::Transmitter::take_clear
     pub fn protect(&self, clear: usize, pdus: &mut [(u32, BytesMut)]) {
-        let _scope = cost::work(Work::Crypto);
+        let _scope = cost::work(WorkKind::Crypto);
         if let Some(key) = &self.integrity {
             let tags = self.macs(key, pdus.iter().map(|(count, pdu)| (*count, self.split(pdu).0)));
             for ((_, pdu), tag) in pdus.iter_mut().zip(tags) {
@@ -110,7 +110,7 @@ impl Security {
 
     /// Deciphers from `clear` on; says of each whether its MAC-I fits.
     pub fn open(&self, clear: usize, pdus: &mut [(u32, BytesMut)]) -> Vec<bool> {
-        let _scope = cost::work(Work::Crypto);
+        let _scope = cost::work(WorkKind::Crypto);
         self.cipher(clear, pdus.iter_mut().map(|(count, pdu)| (*count, &mut pdu[..])));
         let Some(key) = &self.integrity else { return vec![true; pdus.len()] };
         let tags = self.macs(key, pdus.iter().map(|(count, pdu)| (*count, self.split(pdu).0)));

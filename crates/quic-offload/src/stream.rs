@@ -9,7 +9,7 @@ use core::future::poll_fn;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use noq_proto::{FinishError, StreamId, VarInt, WriteError};
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -41,7 +41,7 @@ impl SendStream {
     pub fn poll_write_some(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize, StreamError>> {
         let id = self.id;
         self.poll_put(cx, |conn| {
-            let _scope = cost::work(Work::Copy);
+            let _scope = cost::work(WorkKind::Copy);
             conn.noq.send_stream(id).write(data)
         })
     }
@@ -309,7 +309,7 @@ impl AsyncRead for ReceiveStream {
         }
         match self.poll_next(cx, most) {
             Poll::Ready(Ok(data)) => {
-                let _scope = cost::work(Work::Copy);
+                let _scope = cost::work(WorkKind::Copy);
                 buffer.put_slice(&data.unwrap_or_default());
                 Poll::Ready(Ok(()))
             }

@@ -6,7 +6,7 @@
 use blake3::Hasher;
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use core::ops::Range;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 
 /// A file's length, cut into blocks.
 ///
@@ -120,7 +120,7 @@ impl BlockHasher {
 
     /// The next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
-        let _scope = cost::work(Work::Digest);
+        let _scope = cost::work(WorkKind::Digest);
         self.crc = crc32c::crc32c_append(self.crc, bytes);
         self.tree.update(bytes);
     }

@@ -28,7 +28,7 @@ use crate::shell::Shell;
 use crate::storage::{Folder, Stored, read_exactly};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
-use http_rules::{Preconditions, Unmet};
+use http_rules::{Preconditions, UnmetPrecondition};
 use names::End;
 use std::collections::BTreeMap;
 use std::io;
@@ -131,7 +131,7 @@ pub enum LandingError {
     Attributes(Name, #[source] io::Error),
     /// The preconditions are not met: the name belongs to another version now, or to no file.
     #[error("{0}: {1}")]
-    Unmet(Name, #[source] Unmet),
+    Unmet(Name, #[source] UnmetPrecondition),
     /// The medium, or the system.
     #[error("{0}: {1}")]
     Medium(Name, #[source] io::Error),

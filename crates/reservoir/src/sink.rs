@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use core::any::Any;
 use core::ops::Range;
 use core::pin::Pin;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use std::io;
 use std::sync::Arc;
 
@@ -89,7 +89,7 @@ impl Sink {
                 self.buffer = aligned(PIECE.min((block_end - self.at) as usize));
                 self.buffer.clear();
             }
-            let copying = cost::work(Work::Copy);
+            let copying = cost::work(WorkKind::Copy);
             self.buffer.extend_from_slice(&bytes[..room]);
             drop(copying);
             bytes = &bytes[room..];

@@ -4,7 +4,7 @@
 
 use crate::attributes::{Attributes, Preserve};
 use crate::name::Name;
-use http_rules::{Current, FileVersion, Preconditions, Unmet};
+use http_rules::{CurrentState, FileVersion, Preconditions, UnmetPrecondition};
 use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
@@ -283,23 +283,25 @@ pub(crate) fn evaluate(
     folder: &dyn Folder,
     name: &Name,
     preconditions: &Preconditions,
-) -> io::Result<Result<(), Unmet>> {
+) -> io::Result<Result<(), UnmetPrecondition>> {
     if preconditions.is_empty() {
         return Ok(Ok(()));
     }
     Ok(match folder.about(name) {
         Ok(about) if about.kind == Kind::File => evaluate_for(&about, preconditions),
         // A link that leads out of the root has the name too.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => preconditions.evaluate(Current::Unversioned),
-        Ok(_) => preconditions.evaluate(Current::Unversioned),
-        Err(error) if is_absent(&error) => preconditions.evaluate(Current::Absent),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            preconditions.evaluate(CurrentState::Unversioned)
+        }
+        Ok(_) => preconditions.evaluate(CurrentState::Unversioned),
+        Err(error) if is_absent(&error) => preconditions.evaluate(CurrentState::Absent),
         Err(error) => return Err(error),
     })
 }
 
 /// Evaluates preconditions for a file.
-pub(crate) fn evaluate_for(file: &About, preconditions: &Preconditions) -> Result<(), Unmet> {
-    preconditions.evaluate(Current::Version(&file.version()))
+pub(crate) fn evaluate_for(file: &About, preconditions: &Preconditions) -> Result<(), UnmetPrecondition> {
+    preconditions.evaluate(CurrentState::Version(&file.version()))
 }
 
 fn is_absent(error: &io::Error) -> bool {

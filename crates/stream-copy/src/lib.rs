@@ -100,7 +100,7 @@ mod write {
             unsafe { _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(line.as_ptr().add(at).cast())) };
         }
         #[cfg(test)]
-        super::tests::note(super::tests::Step::Streamed(to.addr()));
+        super::tests::note(super::tests::StoreStep::Streamed(to.addr()));
     }
 
     /// A guard that orders all earlier stores before all later ones, when asked to, and on drop.
@@ -111,7 +111,7 @@ mod write {
             // SAFETY: SSE is part of x86-64, and a fence has no other effect.
             unsafe { _mm_sfence() };
             #[cfg(test)]
-            super::tests::note(super::tests::Step::Fenced);
+            super::tests::note(super::tests::StoreStep::Fenced);
         }
     }
 
@@ -155,17 +155,17 @@ mod tests {
     /// A step of `write`. The steps are recorded, because another thread's reads would not reveal a missing fence:
     /// handing over the buffer waits for memory, too.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(super) enum Step {
+    pub(super) enum StoreStep {
         /// A line was streamed to this address.
         Streamed(usize),
         Fenced,
     }
 
     thread_local! {
-        static STEPS: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
+        static STEPS: RefCell<Vec<StoreStep>> = const { RefCell::new(Vec::new()) };
     }
 
-    pub(super) fn note(step: Step) {
+    pub(super) fn note(step: StoreStep) {
         STEPS.with_borrow_mut(|steps| steps.push(step));
     }
 
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn what_was_streamed_is_fenced_before_it_moves_and_in_the_end() {
+    fn streamed_bytes_are_fenced_before_a_move_and_at_the_end() {
         let mut copies = at_line(4 * LINE);
         let place = copies.as_ptr().addr();
         STEPS.take();
@@ -187,28 +187,28 @@ mod tests {
         let room = copies.capacity() / piece.len();
         append_lines(&mut copies, std::iter::repeat_n(&piece[..], room + 1));
         let steps = STEPS.take();
-        let streamed: Vec<Step> = (0..2 * room).map(|line| Step::Streamed(place + LINE * line)).collect();
+        let streamed: Vec<StoreStep> = (0..2 * room).map(|line| StoreStep::Streamed(place + LINE * line)).collect();
         assert!(steps.starts_with(&streamed), "to the buffer as it was: {steps:?}");
-        assert_eq!(steps[streamed.len()], Step::Fenced, "then what is there moves");
-        assert_eq!(steps.last(), Some(&Step::Fenced));
+        assert_eq!(steps[streamed.len()], StoreStep::Fenced, "then what is there moves");
+        assert_eq!(steps.last(), Some(&StoreStep::Fenced));
         assert_eq!(copies, vec![7; (room + 1) * piece.len()]);
     }
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn a_panic_of_what_makes_the_pieces_leaves_nothing_unfenced() {
+    fn panicking_iterator_leaves_nothing_unfenced() {
         let mut copies = at_line(4 * LINE);
         STEPS.take();
         let pieces = [&[7; LINE][..]].into_iter().chain(std::iter::once_with(|| panic!("no more of them")));
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| append_lines(&mut copies, pieces)));
         assert!(panicked.is_err());
-        assert_eq!(STEPS.take()[1..], [Step::Fenced]);
+        assert_eq!(STEPS.take()[1..], [StoreStep::Fenced]);
     }
 
     proptest! {
         /// Any alignment, with and without room.
         #[test]
-        fn copies_are_what_was_copied(
+        fn copies_equal_their_source(
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..1600), 0..5),
             from in 0usize..70,
             offset in 0usize..70,
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn another_thread_sees_all_of_it() {
+    fn another_thread_sees_all_streamed_bytes() {
         const BYTES: usize = LINE * 24;
         let (to_reader, from_writer) = std::sync::mpsc::sync_channel::<BytesMut>(4);
         let (to_writer, from_reader) = std::sync::mpsc::channel();

@@ -8,7 +8,7 @@ use offload_api::{Done, Handle, Job, JobQueue, JobStatus, Way};
 use offload_base::Instant;
 use offload_cli::{options, program};
 use offload_compression::Compression;
-use offload_jobs::{Opens, PoolQueue};
+use offload_jobs::{OpenTransform, PoolQueue};
 use offload_transforms::protection::{Check, Format, Protection};
 use offload_transforms::{Secret, Transform, Tweak};
 use std::fs;

@@ -15,7 +15,7 @@ use ktls_offload::{Blocking, InPlace};
 use nic_sim::wire::LinkConfig;
 use nic_sim::{Delays, NicConfig};
 use offload_base::Seed;
-use offload_base::cost::{self, Domain, Meter, Work};
+use offload_base::cost::{self, CpuMeter, Domain, WorkKind};
 use offload_base::counters::CounterSet;
 use offload_bench_tls::facts::HostCost;
 use offload_bench_tls::table::{align, noise_in};
@@ -100,7 +100,7 @@ impl Comparison {
     /// # Errors
     /// If anything that was asked for did not arrive as it should.
     pub fn run(&self, mode: Mode) -> Result<Row, Failure> {
-        let meter = Meter::new();
+        let meter = CpuMeter::new();
         let nic = match self.clock {
             ClockKind::Virtual => self.nic.clone(),
             // A host thread that waits for a core must not cost packets: the longest ring there is.
@@ -164,7 +164,7 @@ impl Comparison {
         })
     }
 
-    async fn fetch(self, mode: Mode, client: BedHost, server: BedHost, meter: Meter) -> Result<Fetched, Failure> {
+    async fn fetch(self, mode: Mode, client: BedHost, server: BedHost, meter: CpuMeter) -> Result<Fetched, Failure> {
         let to = SocketAddr::from((server.address(), mode.port()));
         let tls = match mode.is_secure() {
             true => Some(self.client_tls(mode)?),
@@ -249,7 +249,7 @@ async fn fetch_everything(mut session: Session, content: Arc<Content>) -> Result
             }
             let mut left = &file.bytes[expected];
             bytes += read_body(response, |chunk| {
-                let _application = cost::work(Work::Application);
+                let _application = cost::work(WorkKind::Application);
                 let same = left.get(..chunk.len()) == Some(chunk);
                 left = left.get(chunk.len()..).unwrap_or_default();
                 if same { Ok(()) } else { Err(format!("{path}: what arrived is NOT what is there").into()) }

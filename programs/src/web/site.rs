@@ -12,7 +12,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
-use http_rules::{Current, FileVersion, Preconditions, Unmet};
+use http_rules::{CurrentState, FileVersion, Preconditions, UnmetPrecondition};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use hyper::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
@@ -81,7 +81,7 @@ impl Site {
             return text(StatusCode::BAD_REQUEST, format!("{error}\n"));
         }
         let (head, body) = request.into_parts();
-        let preconditions = Preconditions::of(&head.method, &head.headers);
+        let preconditions = Preconditions::from_fields(&head.method, &head.headers);
         let answer = match head.method {
             Method::GET | Method::HEAD => self.give(&head, &preconditions, lent, capacity).await,
             Method::PUT | Method::POST => match self.evaluate(head.uri.path(), preconditions).await {
@@ -117,14 +117,14 @@ impl Site {
     ) -> Result<Response<Body>, NoAnswer> {
         let (file, metadata) = match self.find(asked.uri.path()).await? {
             Found::Folder(listing) => {
-                return match preconditions.evaluate(Current::Unversioned) {
-                    Err(Unmet::NotModified) => Ok(empty(StatusCode::NOT_MODIFIED, HeaderMap::new())),
+                return match preconditions.evaluate(CurrentState::Unversioned) {
+                    Err(UnmetPrecondition::NotModified) => Ok(empty(StatusCode::NOT_MODIFIED, HeaderMap::new())),
                     evaluated => evaluated.map(|()| text(StatusCode::OK, listing)).map_err(NoAnswer::Unmet),
                 };
             }
             Found::File(file, metadata) => (file, metadata),
         };
-        let version = FileVersion::of(&metadata);
+        let version = FileVersion::from_metadata(&metadata);
         let reply = http_rules::reply(&asked.method, &asked.headers, &version, SystemTime::now());
         let (status, range) = (reply.status, reply.range);
         let refused = match status {
@@ -157,9 +157,11 @@ impl Site {
             return Ok(());
         }
         let evaluated = match self.find(path).await {
-            Ok(Found::File(_, metadata)) => preconditions.evaluate(Current::Version(&FileVersion::of(&metadata))),
-            Ok(Found::Folder(_)) => preconditions.evaluate(Current::Unversioned),
-            Err(NoAnswer::NotFound) => preconditions.evaluate(Current::Absent),
+            Ok(Found::File(_, metadata)) => {
+                preconditions.evaluate(CurrentState::Version(&FileVersion::from_metadata(&metadata)))
+            }
+            Ok(Found::Folder(_)) => preconditions.evaluate(CurrentState::Unversioned),
+            Err(NoAnswer::NotFound) => preconditions.evaluate(CurrentState::Absent),
             Err(error) => return Err(error),
         };
         evaluated.map_err(NoAnswer::Unmet)
@@ -180,7 +182,7 @@ enum NoAnswer {
     /// The path is none.
     BadPath,
     /// A precondition of the request is not met.
-    Unmet(Unmet),
+    Unmet(UnmetPrecondition),
     /// The body is not what its header says, or was cut off.
     BadBody,
     /// The server's system failed.

@@ -3,7 +3,7 @@
 
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
-use offload_transforms::protection::{Check, Format, Guard, Kind, Protection};
+use offload_transforms::protection::{Check, Format, Guard, Protection, ProtectionType};
 use offload_transforms::{Fault, Parameters, Session, Transform, Way};
 
 /// One input.
@@ -41,7 +41,7 @@ pub fn run(input: &[u8]) {
 }
 
 fn format(input: &mut Input<'_>) -> Format {
-    let kind = [Kind::Type1, Kind::Type2, Kind::Type3][usize::from(input.byte()) % 3];
+    let kind = [ProtectionType::Type1, ProtectionType::Type2, ProtectionType::Type3][usize::from(input.byte()) % 3];
     let guard = [Guard::Crc16, Guard::InternetChecksum, Guard::Crc32, Guard::Crc64][usize::from(input.byte()) % 4];
     let storage_bits = input.byte() % 70;
     Format {

@@ -12,7 +12,7 @@ use offload_api::quic::QuicContext;
 use offload_api::{Direction, NetDevice, NoRecords, QuicAsk, QuicCipher, QuicContexts, QuicVerdict, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_formats::Headers;
-use offload_quic::{Secret, seal};
+use offload_quic::{TrafficSecret, seal};
 
 /// One input.
 pub fn run(data: &[u8]) {
@@ -21,7 +21,7 @@ pub fn run(data: &[u8]) {
     let cid = usize::from(input.byte()) % 21;
     let config = NicConfig { delays: Delays::NONE, line_rate: None, context_cache_bytes: 208, ..NicConfig::default() };
     let (mut device, mut driver) = nic(config);
-    let secret = Secret::new(cipher, &[7; 48][..if cipher == QuicCipher::Aes256Gcm { 48 } else { 32 }]);
+    let secret = TrafficSecret::new(cipher, &[7; 48][..if cipher == QuicCipher::Aes256Gcm { 48 } else { 32 }]);
     let Ok(secret) = secret else { return };
     let context = || QuicContext { header: secret.header(), generation: 0, key: secret.key() };
     let Some(mut quic) = driver.contexts().and_then(QuicContexts::of) else { return };

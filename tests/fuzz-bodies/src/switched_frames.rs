@@ -15,7 +15,7 @@ use nic_switch::{
 };
 use offload_api::{Direction, EspKey, EspSuite, NetDevice, NoRecords, OffloadKind, SaParams, TxPacket};
 use offload_base::Instant;
-use offload_esp::{Cipher, Outer as EspHeaders};
+use offload_esp::{EspCipher, OuterHeaders as EspHeaders};
 
 /// Runs one input.
 pub fn run(mut data: &[u8]) {
@@ -139,7 +139,7 @@ fn sealed(plain: &[u8], number: u64) -> Bytes {
     let params = sa(Direction::Transmit);
     let mut frame = BytesMut::new();
     let headers = EspHeaders::for_packet(&params, &plain[14..]).expect("an IP packet");
-    headers.wrap(&Cipher::new(&params), plain, number, &mut frame);
+    headers.wrap(&EspCipher::new(&params), plain, number, &mut frame);
     frame.freeze()
 }
 

@@ -1,6 +1,6 @@
 //! TCP segments in Ethernet frames, with right checksums.
 
-use offload_formats::Sum;
+use offload_formats::InternetSum;
 
 /// A segment from 10.0.0.2 to 10.0.0.1.
 pub(crate) fn tcp_frame(from_port: u16, to_port: u16, seq: u32, payload: &[u8]) -> Vec<u8> {
@@ -13,9 +13,9 @@ pub(crate) fn tcp_frame(from_port: u16, to_port: u16, seq: u32, payload: &[u8]) 
     frame.extend_from_slice(&seq.to_be_bytes());
     frame.extend_from_slice(&[0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
     frame.extend_from_slice(payload);
-    let (mut ip, tcp) = (Sum::default(), &frame[34..]);
+    let (mut ip, tcp) = (InternetSum::default(), &frame[34..]);
     ip.add(&frame[14..34]);
-    let mut text = Sum::pseudo_header(6, [10, 0, 0, 2].into(), [10, 0, 0, 1].into(), tcp.len());
+    let mut text = InternetSum::pseudo_header(6, [10, 0, 0, 2].into(), [10, 0, 0, 1].into(), tcp.len());
     text.add(tcp);
     frame[24..26].copy_from_slice(&ip.finish().to_be_bytes());
     frame[50..52].copy_from_slice(&text.finish().to_be_bytes());

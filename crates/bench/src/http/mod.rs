@@ -17,7 +17,7 @@ use ktls_offload::{Offload, TlsCounters};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::TlsSuite;
-use offload_base::cost::{self, Meter, Work};
+use offload_base::cost::{self, CpuMeter, WorkKind};
 use offload_base::{Instant, Seed};
 use offload_bench_tls::connection::{Connection, GO, Mode, nic_on, tcp};
 use offload_bench_tls::facts::Run;
@@ -89,7 +89,7 @@ impl Http {
     /// # Errors
     /// When the testbed cannot be set up, a connection fails, or an answer is none.
     pub fn run(self) -> io::Result<HttpRun> {
-        let meter = Meter::new();
+        let meter = CpuMeter::new();
         let nic = nic_on(self.clock, &self.nic);
         let builder = Testbed::builder(self.seed)
             .clock(self.clock)
@@ -202,7 +202,7 @@ async fn serve(
     plan: Arc<Plan>,
     (host, client): (BedHost, BedHost),
     listeners: Vec<TcpListener>,
-    meter: Meter,
+    meter: CpuMeter,
 ) -> io::Result<Served> {
     // A disk is where the requests come from: there is one wire.
     let source = Source::open(plan.http.files, plan.file.clone(), &host, &client).await?;
@@ -285,7 +285,7 @@ async fn whole_answer(connection: &mut Connection, file: &[u8]) -> io::Result<bo
     let (mut arrived, mut equal) = (None, true);
     while arrived != Some(file.len()) {
         let chunk = connection.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let _application = cost::work(Work::Application);
+        let _application = cost::work(WorkKind::Application);
         let body = match arrived {
             Some(_) => chunk,
             None => {

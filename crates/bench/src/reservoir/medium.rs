@@ -5,7 +5,7 @@ use crate::iperf::continues;
 use bytes::Bytes;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use offload_base::Clock;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_reservoir::name::Name;
 use offload_reservoir::storage::{About, Entries, Folder, Kind, OpenFolder, Stored};
 use offload_testbed::drive::Drive;
@@ -176,7 +176,7 @@ impl Stored for Open {
                 let count = (into.len() as u64).min(left);
                 self.wait(|drive, now| drive.read(now, self.file.number, offset..offset + count));
                 // The drive puts them there, not the host.
-                let _drive = cost::work(Work::Application);
+                let _drive = cost::work(WorkKind::Application);
                 fill(&mut into[..count as usize], &self.medium.0.pattern, offset);
                 Ok(count as usize)
             }
@@ -195,7 +195,7 @@ impl Stored for Open {
         match &self.file.holds {
             Holds::Pattern(size) => {
                 self.wait(|drive, now| drive.write(now, self.file.number, offset..end));
-                let _drive = cost::work(Work::Application);
+                let _drive = cost::work(WorkKind::Application);
                 size.fetch_max(end, Ordering::Relaxed);
                 self.medium.0.written.fetch_add(written.len() as u64, Ordering::Relaxed);
                 if !continues(&self.medium.0.pattern, offset, written) {

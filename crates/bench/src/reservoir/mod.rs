@@ -23,7 +23,7 @@ use medium::Medium;
 use nic_sim::NicConfig;
 use nic_sim::wire::{LinkConfig, Overflow};
 use offload_base::Seed;
-use offload_base::cost::Meter;
+use offload_base::cost::CpuMeter;
 use offload_bench_tls::choice::Choice;
 use offload_bench_tls::choices;
 use offload_bench_tls::connection::{Mode, tcp};
@@ -196,7 +196,7 @@ impl Reservoir {
     /// # Errors
     /// When the testbed cannot be set up, or the copy fails.
     pub fn run(self) -> io::Result<ReservoirRun> {
-        let meter = Meter::new();
+        let meter = CpuMeter::new();
         let mut bed = self.bed(&meter)?;
         let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
         let mut pattern = BytesMut::zeroed(PATTERN);
@@ -292,7 +292,7 @@ impl Reservoir {
         }
     }
 
-    fn bed(&self, meter: &Meter) -> io::Result<Testbed> {
+    fn bed(&self, meter: &CpuMeter) -> io::Result<Testbed> {
         let scaled = |rate: u64| (rate / self.scale.max(1)).max(1000);
         let window = (self.window / self.scale.max(1) as usize).max(64 << 10);
         let tcp = TcpConfig {
@@ -368,7 +368,7 @@ pub struct ReservoirRun {
 }
 
 /// What runs the engine on a host: its timers, its tasks, threads that wait for its disk.
-fn shell(host: &BedHost, meter: &Meter) -> Shell {
+fn shell(host: &BedHost, meter: &CpuMeter) -> Shell {
     let threads = VirtualThreads::metered(host.runtime(), meter, host.domain());
     let pool: Arc<dyn Blocking> = Arc::new(move |work: Box<dyn FnOnce() + Send>| {
         // Without a thread the work is dropped, and fails.

@@ -4,7 +4,7 @@ use super::{PORT, Pacing, Reservoir, shell};
 use core::num::NonZeroU64;
 use offload_api::QuicCipher;
 use offload_base::RandomSource;
-use offload_base::cost::Meter;
+use offload_base::cost::CpuMeter;
 use offload_bench_tls::connection::Mode;
 use offload_reservoir::Server;
 use offload_reservoir::dial::{Dial, Dialed, QuicDialed};
@@ -16,7 +16,7 @@ use std::io;
 use std::net::SocketAddr;
 
 /// Serves at the host's port.
-pub(super) fn serve(plan: &Reservoir, host: &BedHost, server: Server, meter: &Meter) -> io::Result<()> {
+pub(super) fn serve(plan: &Reservoir, host: &BedHost, server: Server, meter: &CpuMeter) -> io::Result<()> {
     let mut tls = quic_server_config(
         QuicCipher::Aes256Gcm,
         Randomness::Seeded(plan.seed.derive("server")),

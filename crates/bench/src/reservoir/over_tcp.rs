@@ -5,7 +5,7 @@ use core::num::NonZeroU64;
 use ktls_offload::Offload;
 use offload_api::{TlsSuite, TlsVersion};
 use offload_base::Seed;
-use offload_base::cost::Meter;
+use offload_base::cost::CpuMeter;
 use offload_bench_tls::connection::Mode;
 use offload_reservoir::Server;
 use offload_reservoir::dial::{Dial, Dialed, Wire};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Serves at the host's port, each stream paced to its share.
-pub(super) fn serve(plan: &Reservoir, host: &BedHost, server: Server, meter: &Meter) -> io::Result<()> {
+pub(super) fn serve(plan: &Reservoir, host: &BedHost, server: Server, meter: &CpuMeter) -> io::Result<()> {
     let mut listener = host.stack().listen(PORT, usize::from(plan.streams) + 2)?;
     let config = AGREEMENT.server_config(Randomness::Seeded(plan.seed.derive("server")), plan.observers.key_log());
     let config = Arc::new(config.ok_or(io::ErrorKind::Unsupported)?);

@@ -7,8 +7,8 @@ use crypto_services::{
 };
 use offload_api::{Direction, Done, Handle, Job, JobQueue, JobStatus, NewContext, Refused, Way};
 use offload_base::Instant;
-use offload_jobs::{CpuConfig, CpuQueue, Opens};
-use offload_transforms::{Aead, Hash, Order, Secret, Transform, Tweak};
+use offload_jobs::{CpuConfig, CpuQueue, OpenTransform};
+use offload_transforms::{Aead, HmacHash, MacOrder, Secret, Transform, Tweak};
 use proptest::prelude::*;
 
 fn key(bytes: u8) -> Secret {
@@ -17,13 +17,14 @@ fn key(bytes: u8) -> Secret {
 
 fn transforms() -> Vec<Transform> {
     let aead = |aead: Aead| Transform::Aead { aead, key: key(aead.key_len() as u8) };
-    let cbc = |order, bytes| Transform::CbcHmac { order, hash: Hash::Sha1, cipher_key: key(bytes), mac_key: key(20) };
+    let cbc =
+        |order, bytes| Transform::CbcHmac { order, hash: HmacHash::Sha1, cipher_key: key(bytes), mac_key: key(20) };
     vec![
         aead(Aead::Aes128Gcm),
         aead(Aead::Aes256Gcm),
         aead(Aead::ChaCha20Poly1305),
-        cbc(Order::EncryptThenMac, 16),
-        cbc(Order::MacThenEncrypt, 32),
+        cbc(MacOrder::EncryptThenMac, 16),
+        cbc(MacOrder::MacThenEncrypt, 32),
     ]
 }
 

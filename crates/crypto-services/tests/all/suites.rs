@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use cellular_crypto::{Algorithm, Iv, Key, TagLen};
 use crypto_services::{Cipher, Graph, Keys, NotAuthentic, Secret, Suite, Way};
 use offload_base::Seed;
-use offload_transforms::{Aead, Hash, Order, Parameters, Session, Transform};
+use offload_transforms::{Aead, HmacHash, MacOrder, Parameters, Session, Transform};
 
 fn keys_of(suite: Suite, rng: &mut offload_base::Rng) -> Keys {
     let mut secret = |bytes: usize| {
@@ -28,15 +28,15 @@ fn reference(suite: Suite, keys: &Keys, iv: [u8; 16], aad: &[u8], plain: &[u8]) 
     let aead = |aead| by(Transform::Aead { aead, key: keys.cipher.clone() });
     let cbc = |order| {
         let (cipher_key, mac_key) = (keys.cipher.clone(), keys.mac.clone());
-        by(Transform::CbcHmac { order, hash: Hash::Sha1, cipher_key, mac_key })
+        by(Transform::CbcHmac { order, hash: HmacHash::Sha1, cipher_key, mac_key })
     };
     let key = |number| Key::new(Algorithm::from_number(number).unwrap(), keys.cipher.bytes()).unwrap();
     match suite {
         Suite::Aes128Gcm | Suite::QuicAes128Gcm => aead(Aead::Aes128Gcm),
         Suite::Aes256Gcm => aead(Aead::Aes256Gcm),
         Suite::ChaCha20Poly1305 => aead(Aead::ChaCha20Poly1305),
-        Suite::Aes128CbcSha | Suite::Aes256CbcSha => cbc(Order::MacThenEncrypt),
-        Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => cbc(Order::EncryptThenMac),
+        Suite::Aes128CbcSha | Suite::Aes256CbcSha => cbc(MacOrder::MacThenEncrypt),
+        Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => cbc(MacOrder::EncryptThenMac),
         Suite::Nea(number) => {
             let mut data = plain.to_vec();
             key(number).cipher(&Iv::from_bytes(iv), &mut data).unwrap();

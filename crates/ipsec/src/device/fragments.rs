@@ -10,8 +10,8 @@ use crate::keying::SaId;
 use offload_api::Protection;
 use offload_base::Instant;
 use offload_base::time::earliest;
-use offload_formats::Version;
-use offload_formats::reassembly::{Limits, Reassembler, Taken};
+use offload_formats::IpVersion;
+use offload_formats::reassembly::{FragmentOutcome, Reassembler, ReassemblyLimits};
 
 /// Which way a fragment came.
 #[derive(Clone, Copy, Debug)]
@@ -33,12 +33,13 @@ pub(super) struct Fragments {
 
 impl Fragments {
     pub(super) fn new() -> Fragments {
-        let both = || [Version::Four, Version::Six].map(|version| Reassembler::new(Limits::of(version)));
+        let both =
+            || [IpVersion::V4, IpVersion::V6].map(|version| Reassembler::new(ReassemblyLimits::for_version(version)));
         Fragments { stack: both(), wire: both(), sas: both() }
     }
 
     /// Takes a fragment of a frame whose IP header starts at `network`.
-    pub(super) fn insert(&mut self, now: Instant, from: Origin, frame: &[u8], network: usize) -> Taken {
+    pub(super) fn insert(&mut self, now: Instant, from: Origin, frame: &[u8], network: usize) -> FragmentOutcome {
         let (both, among) = match from {
             Origin::Stack(queue, shows) => (&mut self.stack, (queue as u64) << 8 | shows as u64),
             Origin::Wire => (&mut self.wire, 0),

@@ -6,7 +6,7 @@ use crate::sad::Sa;
 use core::net::IpAddr;
 use offload_api::{Direction, EspKey, Handle, Lifetime, OffloadKind, Policy, SaParams, Selector};
 use offload_base::Instant;
-use offload_esp::Reached;
+use offload_esp::ReachedLimit;
 
 impl Keying for SecureDevice {
     fn add_sa(&mut self, now: Instant, params: SaParams) -> Result<SaAdded, KeyingError> {
@@ -110,7 +110,7 @@ impl SecureDevice {
     pub(super) fn handle_sa_timeouts(&mut self, now: Instant) {
         while let Some(due) = self.sas.next_due(now) {
             if let Some(reached) = due.reached {
-                if matches!(reached, Reached::Hard(_)) {
+                if matches!(reached, ReachedLimit::Hard(_)) {
                     self.offload.take_back(&mut self.queues, &mut self.sas, due.sa);
                 }
                 self.sas.on_limit(due.sa, reached);

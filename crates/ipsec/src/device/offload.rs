@@ -16,7 +16,7 @@ use crate::sad::InDevice;
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{EspMode, Handle, Prefix, SaParams, SaRefused, Selector};
 use offload_base::QuickHash;
-use offload_esp::Reached;
+use offload_esp::ReachedLimit;
 use offload_esp::selectors::rank;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -231,8 +231,8 @@ impl Offload {
             // The device has limits reached as well as the host. It may have counted more: what it dropped.
             let mut limit = |handle, reached| find(handle).into_iter().for_each(|sa| sas.note_limit(sa, reached));
             match event {
-                DeviceSaEvent::SoftLimit(handle, reached) => limit(handle, Reached::Soft(reached)),
-                DeviceSaEvent::HardLimit(handle, reached) => limit(handle, Reached::Hard(reached)),
+                DeviceSaEvent::SoftLimit(handle, reached) => limit(handle, ReachedLimit::Soft(reached)),
+                DeviceSaEvent::HardLimit(handle, reached) => limit(handle, ReachedLimit::Hard(reached)),
                 DeviceSaEvent::Lost(handle) => {
                     // An SA of a device that was reset goes on in software.
                     if let Some(id) = self.places[queue].in_device.remove(&handle) {

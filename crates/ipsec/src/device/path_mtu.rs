@@ -9,8 +9,8 @@ use crate::keying::SaId;
 use crate::sad::{Sa, Sad, Sequence};
 use offload_base::Instant;
 use offload_esp::ETHERNET;
+use offload_formats::InternetSum;
 use offload_formats::IpView;
-use offload_formats::Sum;
 use offload_formats::protocol::{self, ICMP, ICMPV6};
 
 /// Finds the SA of an ESP packet that a router says was too big.
@@ -19,8 +19,8 @@ pub(super) fn find_too_big(sad: &Sad, frame: &[u8], view: &IpView) -> Option<Too
     let message = packet.get(view.header..view.total)?;
     let (head, quoted) = message.split_at_checked(8)?;
     let mut sum = match view.protocol {
-        ICMPV6 => Sum::pseudo_header(ICMPV6, view.source, view.destination, message.len()),
-        _ => Sum::default(),
+        ICMPV6 => InternetSum::pseudo_header(ICMPV6, view.source, view.destination, message.len()),
+        _ => InternetSum::default(),
     };
     sum.add(message);
     let told = match (view.protocol, head[0], head[1]) {

@@ -12,8 +12,8 @@ use bytes::BytesMut;
 use offload_api::ipsec::Packet;
 use offload_api::{Action, DropReason, EspAsk, FlowKey, Handle, OffloadKind, Sent, TxAsk, TxPacket};
 use offload_base::Instant;
-use offload_base::cost::{self, Work};
-use offload_esp::{ETHERNET, Outer, WrapError};
+use offload_base::cost::{self, WorkKind};
+use offload_esp::{ETHERNET, OuterHeaders, WrapError};
 use offload_formats::IpView;
 
 /// How one packet is going to be protected.
@@ -22,7 +22,7 @@ pub(super) struct Plan {
     /// By which it leaves.
     queue: usize,
     by: By,
-    pub(super) outer: Outer,
+    pub(super) outer: OuterHeaders,
     /// Of the first packet it will be.
     pub(super) number: u64,
     packets: u32,
@@ -78,7 +78,7 @@ impl SecureDevice {
         let Some(sa) = self.sas.find(id) else { return Err(Sent::Dropped(DropReason::Policy)) };
         let queue = sa.queue;
         let mtu = sa.outer_mtu(self.queues[queue].inner.path(&flow).mtu);
-        let outer = match Outer::for_packet(&sa.params, &packet.header[ETHERNET..]) {
+        let outer = match OuterHeaders::for_packet(&sa.params, &packet.header[ETHERNET..]) {
             Ok(outer) => outer,
             Err(WrapError::Fragment) => return Err(self.refuse(|counters| &mut counters.out_state_mode_error)),
             Err(_) => return Err(self.refuse(|counters| &mut counters.out_error)),
@@ -195,8 +195,8 @@ impl Sa {
 }
 
 /// The packet with outer headers, ESP header and IV in front of what is to be encrypted: what crypto offload takes.
-fn with_esp_header(packet: &TxPacket, outer: &Outer, number: u64, spi: u32) -> TxPacket {
-    let _framing = cost::work(Work::Framing);
+fn with_esp_header(packet: &TxPacket, outer: &OuterHeaders, number: u64, spi: u32) -> TxPacket {
+    let _framing = cost::work(WorkKind::Framing);
     let mut front = BytesMut::with_capacity(ETHERNET + outer.len() + offload_esp::ESP_AND_IV);
     outer.write_headers(&packet.header, &mut front);
     let esp = ETHERNET + outer.len();

@@ -22,14 +22,14 @@ use offload_api::ipsec::Packet;
 use offload_api::rx::Checksums;
 use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, PacketMark, RxMeta, RxPacket};
 use offload_base::Instant;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_esp::inner::{NotEsp, shares_port};
-use offload_esp::{ETHERNET, EspAt, OpenError, Trailer, UnwrapError, unwrap};
+use offload_esp::{ETHERNET, EspAt, EspOpenError, EspTrailer, UnwrapError, unwrap};
 use offload_formats::IpView;
 use offload_formats::checksum::is_ipv4_header_right;
 use offload_formats::frame::ip_packet;
 use offload_formats::protocol;
-use offload_formats::reassembly::Taken;
+use offload_formats::reassembly::FragmentOutcome;
 
 impl SecureDevice {
     /// What the stack is to see of a received packet.
@@ -114,7 +114,7 @@ impl SecureDevice {
 
     /// Opens an ESP packet in software.
     pub(super) fn open(&mut self, now: Instant, queue: usize, mut frame: BytesMut, at: &EspAt) -> Option<RxPacket> {
-        let framing = cost::work(Work::Framing);
+        let framing = cost::work(WorkKind::Framing);
         let Some(id) = self.sas.sad().find_received(at.spi, at.ip.source, at.ip.destination) else {
             if self.sas.sad().receives_between(at.ip.source, at.ip.destination) {
                 self.held.hold(now, queue, &frame, at, &mut self.counters);
@@ -132,7 +132,7 @@ impl SecureDevice {
         let packets = Packets { number, count: 1, joined: None };
         let trailer = match sa.cipher.open(&mut frame, at, number) {
             Ok(trailer) => trailer,
-            Err(OpenError::Icv) => return self.drop_received(Refusal::Forged),
+            Err(EspOpenError::Icv) => return self.drop_received(Refusal::Forged),
             Err(_) => {
                 let _dropped_in_any_case = self.sas.accept(now, id, packets.numbers());
                 return self.drop_received(Refusal::Mode);
@@ -168,7 +168,7 @@ impl SecureDevice {
             }
             return self.drop_all_received(refusal, count);
         }
-        let Ok(trailer) = Trailer::read(&opened.frame, &at) else {
+        let Ok(trailer) = EspTrailer::read(&opened.frame, &at) else {
             return self.drop_all_received(Refusal::Mode, count);
         };
         if let Err(refusal) = self.sas.accept(now, id, opened.packets.numbers()) {
@@ -217,13 +217,13 @@ impl SecureDevice {
         id: SaId,
         opened: Opened,
         at: &EspAt,
-        trailer: &Trailer,
+        trailer: &EspTrailer,
     ) -> Option<RxPacket> {
         let Opened { frame, meta, packets } = opened;
         let sa = self.sas.find(id)?;
         let mode = sa.params.mode;
         let unwrapped = {
-            let _framing = cost::work(Work::Framing);
+            let _framing = cost::work(WorkKind::Framing);
             unwrap(frame, at, trailer, &sa.params)
         };
         let frame = match unwrapped {
@@ -278,7 +278,7 @@ impl SecureDevice {
     /// The packet that a fragment was the last to come of.
     fn put_together(&mut self, now: Instant, from: Origin, frame: &[u8]) -> Option<(BytesMut, IpView)> {
         match self.fragments.insert(now, from, frame, ETHERNET) {
-            Taken::Whole(whole) => match ip_packet(&whole).and_then(IpView::parse) {
+            FragmentOutcome::Whole(whole) => match ip_packet(&whole).and_then(IpView::parse) {
                 Some(view) if !view.fragment => Some((whole, view)),
                 // Nobody makes fragments of fragments with headers of their own.
                 _ => {
@@ -286,8 +286,8 @@ impl SecureDevice {
                     None
                 }
             },
-            Taken::Kept | Taken::Duplicate => None,
-            Taken::Refused(_) => {
+            FragmentOutcome::Kept | FragmentOutcome::Duplicate => None,
+            FragmentOutcome::Refused(_) => {
                 self.counters.in_reassembly_failed += 1;
                 None
             }

@@ -12,7 +12,7 @@ use core::ops::RangeInclusive;
 use core::task::Waker;
 use offload_api::{Direction, Lifetime, Limit, SaParams};
 use offload_base::Instant;
-use offload_esp::{ETHERNET, Reached, ReplayWindow};
+use offload_esp::{ETHERNET, ReachedLimit, ReplayWindow};
 
 /// The SAs of a layer, their numbers and events, and the tasks to wake after a change.
 ///
@@ -36,7 +36,7 @@ pub(super) struct Sas {
 pub(super) struct DueWork {
     pub(super) sa: SaId,
     /// The limit of its lifetime.
-    pub(super) reached: Option<Reached>,
+    pub(super) reached: Option<ReachedLimit>,
     /// Its path may have become wider.
     pub(super) widened: bool,
     /// The Ethernet addresses of the keep-alive to send.
@@ -209,20 +209,20 @@ impl Sas {
     /// What came or is to leave at once is more than an SA has left, and the next may be as much: it would stand still
     /// without a word.
     pub(super) fn note_too_many(&mut self, id: SaId) {
-        self.note_limit(id, Reached::Hard(Limit::Packets));
+        self.note_limit(id, ReachedLimit::Hard(Limit::Packets));
     }
 
     /// A limit is reached, by the count of the device or of this layer; each is told once.
-    pub(super) fn note_limit(&mut self, id: SaId, reached: Reached) {
+    pub(super) fn note_limit(&mut self, id: SaId, reached: ReachedLimit) {
         if let Some(reached) = self.sad.find_mut(id).and_then(|sa| sa.meter.note(reached)) {
             self.on_limit(id, reached);
         }
     }
 
-    pub(super) fn on_limit(&mut self, id: SaId, reached: Reached) {
+    pub(super) fn on_limit(&mut self, id: SaId, reached: ReachedLimit) {
         match reached {
-            Reached::Soft(limit) => self.tell(SaEvent::SoftLimit { sa: id, limit }),
-            Reached::Hard(limit) => self.retire(id, SaEvent::HardLimit { sa: id, limit }),
+            ReachedLimit::Soft(limit) => self.tell(SaEvent::SoftLimit { sa: id, limit }),
+            ReachedLimit::Hard(limit) => self.retire(id, SaEvent::HardLimit { sa: id, limit }),
         }
     }
 

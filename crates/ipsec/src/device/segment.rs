@@ -4,14 +4,14 @@
 use offload_api::{Header, TxPacket};
 use offload_esp::ETHERNET;
 use offload_formats::IpView;
-use offload_formats::{Headers, Transport, Version};
+use offload_formats::{Headers, IpVersion, Transport};
 use smallvec::SmallVec;
 
 /// A packet, cut.
 pub(super) struct Segments<'a> {
     packet: &'a TxPacket,
     transport: Option<Transport>,
-    version: Version,
+    version: IpVersion,
     payload: usize,
     sent: usize,
     made: u32,
@@ -32,7 +32,7 @@ impl<'a> Segments<'a> {
         Segments {
             packet,
             transport: Headers::parse_unfinished(&packet.header).transport(),
-            version: if view.is_ipv6() { Version::Six } else { Version::Four },
+            version: if view.is_ipv6() { IpVersion::V6 } else { IpVersion::V4 },
             payload: packet.payload_len(),
             sent: 0,
             made: 0,
@@ -51,7 +51,7 @@ impl<'a> Segments<'a> {
         match self.transport {
             Some(transport) if self.packet.ask.mss.is_some() => {
                 let is_last = self.sent + bytes == self.payload;
-                let segment = offload_formats::Segment { number: self.made, offset: self.sent, is_last };
+                let segment = offload_formats::SegmentPosition { number: self.made, offset: self.sent, is_last };
                 transport.make_segment(header, bytes, segment);
             }
             _ => {

@@ -21,7 +21,7 @@ use offload_formats::IpHeaders;
 use offload_formats::IpView;
 use offload_formats::frame::ip_packet;
 use offload_formats::protocol;
-use offload_formats::reassembly::Taken;
+use offload_formats::reassembly::FragmentOutcome;
 
 impl SecureDevice {
     /// What a flow can have whose packets are protected.
@@ -169,9 +169,9 @@ impl SecureDevice {
         let fragment = IpHeaders::walk(&frame[ETHERNET..]).ok().and_then(|headers| headers.fragment);
         let identification = fragment.map_or(0, |fragment| fragment.identification);
         match self.fragments.insert(now, Origin::Stack(queue, shows), &frame, ETHERNET) {
-            Taken::Whole(whole) => self.send_gathered(now, queue, whole, identification, shows),
-            Taken::Kept | Taken::Duplicate => Sent::Posted,
-            Taken::Refused(_) => self.refuse(|counters| &mut counters.out_error),
+            FragmentOutcome::Whole(whole) => self.send_gathered(now, queue, whole, identification, shows),
+            FragmentOutcome::Kept | FragmentOutcome::Duplicate => Sent::Posted,
+            FragmentOutcome::Refused(_) => self.refuse(|counters| &mut counters.out_error),
         }
     }
 

@@ -8,8 +8,8 @@ use bytes::{Buf, BytesMut};
 use offload_api::fragmentation::fragment;
 use offload_api::{TxAsk, TxPacket};
 use offload_base::BufferPool;
-use offload_base::cost::{self, Work};
-use offload_esp::{ETHERNET, Outer, checksum};
+use offload_base::cost::{self, WorkKind};
+use offload_esp::{ETHERNET, OuterHeaders, checksum};
 use offload_formats::IpView;
 
 /// The buffers of wrapped packets, and the identifications of packets that are cut.
@@ -40,7 +40,7 @@ impl Wrapper {
         view: &IpView,
         plan: &Plan,
     ) -> u64 {
-        let _framing = cost::work(Work::Framing);
+        let _framing = cost::work(WorkKind::Framing);
         let Plan { outer, mtu, flow, .. } = plan;
         let mut failed = 0;
         for (segment, number) in Segments::new(packet, view).zip(plan.number..) {
@@ -70,17 +70,17 @@ impl Wrapper {
 }
 
 /// Puts what ESP protects of a segment behind the room for ESP header and IV.
-fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &Outer, checksum: bool, frame: &mut BytesMut) {
+fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &OuterHeaders, checksum: bool, frame: &mut BytesMut) {
     let protected_at = frame.len();
     frame.extend_from_slice(&segment.header[ETHERNET + outer.taken()..]);
     {
-        let _copy = cost::work(Work::Copy);
+        let _copy = cost::work(WorkKind::Copy);
         segment.pieces.iter().for_each(|piece| frame.extend_from_slice(piece));
     }
     if !checksum {
         return;
     }
-    let _stack = cost::work(Work::Stack);
+    let _stack = cost::work(WorkKind::Stack);
     let transport = protected_at + view.header - outer.taken();
     if outer.taken() == 0 && !view.is_ipv6() {
         offload_formats::checksum::fill_ipv4_header(&mut frame[protected_at..]);

@@ -30,7 +30,7 @@ use offload_api::{
     TxTag, stream,
 };
 use offload_base::Seq;
-use offload_base::tasks::{Task, WaitingTasks};
+use offload_base::tasks::{TaskRole, WaitingTasks};
 use offload_jobs::SharedQueue;
 use receive::ReceiveQueue;
 use send::SendQueue;
@@ -167,7 +167,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
         let has_news = news.0.len() > had;
         drop(inner);
         if has_news {
-            self.shared.waiting.wake_others(Task::Reader);
+            self.shared.waiting.wake_others(TaskRole::Reader);
         }
         segment
     }
@@ -193,7 +193,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
     }
 
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.shared.waiting.wait(Task::Writer, cx);
+        self.shared.waiting.wait(TaskRole::Writer, cx);
         let mut inner = self.lock();
         inner.send.check()?;
         if inner.send.is_full() {
@@ -240,7 +240,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
     }
 
     fn poll_committed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.waiting.wait(Task::Writer, cx);
+        self.shared.waiting.wait(TaskRole::Writer, cx);
         let mut inner = self.lock();
         inner.send.check()?;
         if !inner.send.is_empty() {
@@ -251,7 +251,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
 
     /// No byte was added or taken away, so offsets are those below.
     fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
-        self.shared.waiting.wait(Task::Writer, cx);
+        self.shared.waiting.wait(TaskRole::Writer, cx);
         let mut inner = self.lock();
         inner.send.check()?;
         if offset > inner.send.given() && !inner.send.is_empty() {
@@ -314,7 +314,7 @@ impl<S: SegmentStream> SegmentStream for LookasideStream<S> {
     }
 
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
-        self.shared.waiting.wait(Task::Listener, cx);
+        self.shared.waiting.wait(TaskRole::Listener, cx);
         let mut inner = self.lock();
         // Nobody has contexts there.
         while inner.stream.poll_device_event(&mut Context::from_waker(Waker::noop())).is_ready() {}

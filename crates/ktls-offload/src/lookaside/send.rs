@@ -13,7 +13,7 @@ use offload_api::{
     Unit, UnitTag, engines,
 };
 use offload_base::Seq;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_jobs::JobClient;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -437,7 +437,7 @@ pub(super) fn cut(pieces: &[Bytes], from: usize, to: usize) -> impl Iterator<Ite
 
 /// Copies pieces together.
 pub(super) fn copied(pieces: &[Bytes]) -> BytesMut {
-    let _copy = cost::work(Work::Copy);
+    let _copy = cost::work(WorkKind::Copy);
     let mut bytes = BytesMut::with_capacity(pieces.iter().map(Buf::remaining).sum());
     pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));
     bytes

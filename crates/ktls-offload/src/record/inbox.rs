@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use offload_api::rx::Checksums;
 use offload_api::{PacketMark, RxBuf, RxMeta, RxSegment};
 use offload_base::Seq;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use std::collections::VecDeque;
 
 /// The received ranges, oldest first.
@@ -42,7 +42,7 @@ impl Inbox {
             && let RxBuf::Pool(bytes) = &mut last.data
             && bytes.len() < if self.copied { COPIED_MAX } else { SMALL }
         {
-            let _copy = cost::work(Work::Copy);
+            let _copy = cost::work(WorkKind::Copy);
             if !core::mem::replace(&mut self.copied, true) {
                 // What a small range lies in may be large.
                 let mut copy = BytesMut::with_capacity(SMALL);

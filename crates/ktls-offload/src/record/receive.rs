@@ -13,7 +13,7 @@ use bytes::BytesMut;
 use offload_api::rx::{Checksums, TlsVerdict};
 use offload_api::{Handle, RecordFormat, RxMeta, RxSegment, TlsKey, TlsVersion, engines};
 use offload_base::Seq;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -156,7 +156,7 @@ impl Receiver {
         content: &mut VecDeque<RxSegment>,
         counters: &mut TlsCounters,
     ) -> Result<Option<Record>, TlsError> {
-        let _framing = cost::work(Work::Framing);
+        let _framing = cost::work(WorkKind::Framing);
         let Some(header) = self.inbox.header_at(0) else {
             return Ok(None);
         };
@@ -248,7 +248,7 @@ impl Receiver {
         if one_piece {
             self.inbox.take(length, |range| whole = Some(range));
         } else {
-            let _copy = cost::work(Work::Copy);
+            let _copy = cost::work(WorkKind::Copy);
             let mut buffer = BytesMut::with_capacity(length);
             let mut meta: Option<RxMeta> = None;
             let seq = self.inbox.start().unwrap_or_default();
@@ -259,7 +259,7 @@ impl Receiver {
             whole = meta.map(|meta| RxSegment { seq, data: buffer.into(), meta });
         }
         let mut whole = whole.expect("a record has at least a tag");
-        let _crypto = cost::work(Work::Crypto);
+        let _crypto = cost::work(WorkKind::Crypto);
         if !self.key.open(self.number, prefix, whole.data.bytes_mut()) {
             return Err(TlsError::BadRecordMac);
         }
@@ -281,7 +281,7 @@ impl Receiver {
         let mut tag = [0; TAG_LEN];
         self.inbox.copy_off(&mut tag);
 
-        let _crypto = cost::work(Work::Crypto);
+        let _crypto = cost::work(WorkKind::Crypto);
         let piece_key = self.piece_key()?;
         let mut state = piece_key.begin(self.number, prefix);
         let mut at = 0u64;

@@ -10,7 +10,7 @@ use crate::keys::{RecordKey, TAG_LEN, UnsupportedKey, record_limit};
 use crate::sealer::RecordSealer;
 use bytes::{Bytes, BytesMut};
 use offload_api::{Handle, TlsKey, TlsVersion, TxTag, UnitTag};
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use std::sync::Arc;
 
 /// Who turns a record into what belongs on the wire.
@@ -91,7 +91,7 @@ impl Sender {
         counters: &mut TlsCounters,
         queue: &mut dyn FnMut(Bytes, TxTag),
     ) -> Result<(), TlsError> {
-        let _framing = cost::work(Work::Framing);
+        let _framing = cost::work(WorkKind::Framing);
         // The last alert may still go out with a key that is used up: it ends the connection.
         let hard_limit = if content_type == ContentType::Alert { u64::MAX - 1 } else { self.limit };
         if self.number >= hard_limit {
@@ -127,7 +127,7 @@ impl Sender {
         let mut record = BytesMut::with_capacity(length);
         record.extend_from_slice(&prefix);
         {
-            let _copy = cost::work(Work::Copy);
+            let _copy = cost::work(WorkKind::Copy);
             match content {
                 Content::Shared(pieces) => pieces.iter().for_each(|(bytes, _)| record.extend_from_slice(bytes)),
                 Content::Lent(bytes) => record.extend_from_slice(bytes),
@@ -138,7 +138,7 @@ impl Sender {
         }
         record.resize(length - TAG_LEN, 0);
         let tag = {
-            let _crypto = cost::work(Work::Crypto);
+            let _crypto = cost::work(WorkKind::Crypto);
             self.key.seal(number, &prefix, &mut record[prefix.len()..])
         };
         record.extend_from_slice(&tag);
@@ -165,7 +165,7 @@ impl Sender {
         let pieces = match content {
             Content::Shared(pieces) => pieces,
             Content::Lent(bytes) => {
-                let _copy = cost::work(Work::Copy);
+                let _copy = cost::work(WorkKind::Copy);
                 copy = [(Bytes::copy_from_slice(bytes), TxTag::PLAIN)];
                 &copy
             }

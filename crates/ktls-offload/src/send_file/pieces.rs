@@ -11,7 +11,7 @@ use core::future::{Future, poll_fn};
 use core::ops::Range;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
@@ -108,7 +108,7 @@ impl FilePieces {
         let (version, end) = (self.version, self.end);
         let bytes = self.piece_bytes.min(usize::try_from(end - at).unwrap_or(usize::MAX));
         self.reading = Some(begin(&*self.pool, move || {
-            let _application = cost::work(Work::Application);
+            let _application = cost::work(WorkKind::Application);
             let piece = read(&mut file, version, at, end, bytes);
             (file, piece)
         }));

@@ -11,7 +11,7 @@ use core::fmt;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use offload_api::{SegmentStream, TxTag};
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -158,7 +158,7 @@ impl<S: SegmentStream> SharedWrites<S> {
                     self.stream.send(share, TxTag::PLAIN);
                 }
                 None => {
-                    let _copy = cost::work(Work::Copy);
+                    let _copy = cost::work(WorkKind::Copy);
                     self.counters.copied += slice.len() as u64;
                     copied.extend_from_slice(slice);
                 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use offload_api::{ByteStream, SegmentStream, TokioSegments, TxTag};
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use std::io;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
 
@@ -59,7 +59,7 @@ impl<S: SegmentStream> AsyncRead for KtlsStream<S> {
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_plain(cx))?;
-        let copy = cost::work(Work::Copy);
+        let copy = cost::work(WorkKind::Copy);
         let mut copied = 0;
         while let Some(front) = self.receive.front()
             && into.remaining() > 0
@@ -91,7 +91,7 @@ impl<S: SegmentStream> AsyncWrite for KtlsStream<S> {
             let mut parts = data[..taken].chunks(self.send.record_size());
             let mut copies = |_| {
                 let part = parts.next()?;
-                let _copy = cost::work(Work::Copy);
+                let _copy = cost::work(WorkKind::Copy);
                 Some((Bytes::copy_from_slice(part), TxTag::PLAIN))
             };
             if let Turn::Written(_) = ready!(self.poll_write_at_once(cx, &mut copies))? {

@@ -50,7 +50,7 @@ use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
 use offload_api::{NextPiece, SegmentStream, TxTag};
 use offload_base::Seq;
-use offload_base::tasks::{Task, WaitingTasks};
+use offload_base::tasks::{TaskRole, WaitingTasks};
 use receive_half::ReceiveHalf;
 use receive_place::ReceivePlace;
 use records::{Cutter, Pieces};
@@ -367,7 +367,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         let content = self.poll_content(cx);
         if content.is_pending() {
             // A writer may be the one who ends the stream.
-            self.waiting.wait(Task::Reader, cx);
+            self.waiting.wait(TaskRole::Reader, cx);
         }
         content
     }
@@ -423,7 +423,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Hears what happened to the device; whether the receive direction was to go back to it.
     fn hear_news(&mut self, cx: &mut Context<'_>) -> bool {
-        self.watch_device(Task::Reader, cx);
+        self.watch_device(TaskRole::Reader, cx);
         let returns = self.rx.is_due();
         if returns {
             // Not when the news comes: whoever hears them may be a writer, whom the transport must not wake for a reader.
@@ -511,7 +511,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// What a writer waits for; somebody else may end the stream before it comes.
     fn as_writer<T>(&self, waited: Poll<T>, cx: &Context<'_>) -> Poll<T> {
         if waited.is_pending() {
-            self.waiting.wait(Task::Writer, cx);
+            self.waiting.wait(TaskRole::Writer, cx);
         }
         waited
     }
@@ -523,12 +523,12 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Hears the device's news, or writes records of `data` for it.
     fn poll_write_at_once(&mut self, cx: &mut Context<'_>, data: &mut NextPiece<'_>) -> Poll<std::io::Result<Turn>> {
-        self.waiting.wait(Task::Writer, cx);
+        self.waiting.wait(TaskRole::Writer, cx);
         let mut cutter = self.send.cutter(data);
         let KtlsStream { stream, send, waiting, tx, counters, .. } = self;
         match ready!(send.poll_at_once(stream, cx, waiting, tx.policy(), counters, &mut cutter))? {
             AtOnce::News(event) => {
-                self.hear(Some(Task::Writer), Some(event));
+                self.hear(Some(TaskRole::Writer), Some(event));
                 Poll::Ready(Ok(Turn::Heard))
             }
             AtOnce::Written(first, None) => Poll::Ready(Ok(Turn::Written(first))),

@@ -9,7 +9,7 @@ use crate::record::receive::Record;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
 use offload_api::{DeviceEvent, Direction, Handle, Refused, ResyncMode, SegmentStream, TlsContexts};
-use offload_base::tasks::Task;
+use offload_base::tasks::TaskRole;
 use std::io;
 use tracing::{debug, trace};
 
@@ -182,7 +182,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// As there.
     pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Outcome>> {
         loop {
-            self.poll_events(Some(Task::Reader), cx);
+            self.poll_events(Some(TaskRole::Reader), cx);
             let before = self.rx.state();
             if self.rx.rests_after_loss() {
                 // To ask at once might be to lose it at once, without an end.
@@ -355,7 +355,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     /// Acts on what happened to the device, if the stream has anything there.
-    pub(super) fn watch_device(&mut self, task: Task, cx: &Context<'_>) {
+    pub(super) fn watch_device(&mut self, task: TaskRole, cx: &Context<'_>) {
         let waits = self.tx.waits() || self.rx.waits();
         if waits || self.send.context().is_some() || self.rx.context().is_some() {
             self.poll_events(Some(task), cx);
@@ -363,7 +363,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     /// Acts on what happened to the device; `task` waits for more of it.
-    pub(super) fn poll_events(&mut self, task: Option<Task>, cx: &Context<'_>) {
+    pub(super) fn poll_events(&mut self, task: Option<TaskRole>, cx: &Context<'_>) {
         if let Some(task) = task {
             // Said before the transport is asked, or its answer might come in between.
             self.waiting.wait(task, cx);
@@ -372,7 +372,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     /// Acts on `first` and on whatever else happened to the device; `task` waits for more of it.
-    pub(super) fn hear(&mut self, task: Option<Task>, first: Option<DeviceEvent>) {
+    pub(super) fn hear(&mut self, task: Option<TaskRole>, first: Option<DeviceEvent>) {
         // The transport wakes one, and what it tells may be for any of the tasks.
         let waker = self.waiting.waker();
         let mut heard = first.is_some();

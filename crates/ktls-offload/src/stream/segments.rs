@@ -10,7 +10,7 @@ use offload_api::{
     TxTag, engines,
 };
 use offload_base::Seq;
-use offload_base::tasks::Task;
+use offload_base::tasks::TaskRole;
 use std::io;
 
 impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
@@ -38,7 +38,7 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     }
 
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.watch_device(Task::Writer, cx);
+        self.watch_device(TaskRole::Writer, cx);
         self.send.check()?;
         let room = self.stream.poll_room(cx);
         self.as_writer(room, cx)
@@ -69,7 +69,7 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     ) -> Poll<io::Result<SendTurn>> {
         let mut listens = Context::from_waker(listener);
         while self.writes_at_once(0) {
-            self.waiting.wait(Task::Listener, &listens);
+            self.waiting.wait(TaskRole::Listener, &listens);
             if let Some(event) = self.above.next_event() {
                 return Poll::Ready(Ok(SendTurn::News(event)));
             }
@@ -155,7 +155,7 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
 
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
         // The transport tells each event once, and TLS must see it.
-        self.poll_events(Some(Task::Listener), cx);
+        self.poll_events(Some(TaskRole::Listener), cx);
         self.above.next_event().map_or(Poll::Pending, Poll::Ready)
     }
 }

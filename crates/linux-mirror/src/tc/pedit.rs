@@ -3,7 +3,7 @@
 use crate::netlink::{Bytes, attributes};
 use crate::tc::actions::Options;
 use nic_switch::{Edit, Mac};
-use offload_formats::{Protocol, Version};
+use offload_formats::{IpVersion, Protocol};
 use std::collections::BTreeMap;
 
 /// `TCA_PEDIT_PARMS_EX`.
@@ -31,7 +31,7 @@ pub(crate) fn read(parameters: Bytes<'_>, options: &Options<'_>) -> Option<Vec<E
         // The one field that is no whole bytes.
         if (header, operation, offset, kept) == (IPV6, SET, 0, [0xf0, 0x0f, 0xff, 0xff]) {
             fields(written.0, core::mem::take(&mut written.1), &mut edits)?;
-            edits.push(Edit::TrafficClass(Version::Six, value[0] << 4 | value[1] >> 4));
+            edits.push(Edit::TrafficClass(IpVersion::V6, value[0] << 4 | value[1] >> 4));
             continue;
         }
         let mut bytes = BTreeMap::new();
@@ -62,8 +62,8 @@ pub(crate) fn read(parameters: Bytes<'_>, options: &Options<'_>) -> Option<Vec<E
 /// The one field that can be added to.
 fn added(header: u16, bytes: &BTreeMap<usize, u8>) -> Option<Edit> {
     let (version, place) = match header {
-        IPV4 => (Version::Four, 8),
-        IPV6 => (Version::Six, 7),
+        IPV4 => (IpVersion::V4, 8),
+        IPV6 => (IpVersion::V6, 7),
         _ => return None,
     };
     let limit = *bytes.get(&place)?;
@@ -72,7 +72,7 @@ fn added(header: u16, bytes: &BTreeMap<usize, u8>) -> Option<Edit> {
 
 /// The fields that bytes of a header are, which are all of them.
 fn fields(header: u16, mut bytes: BTreeMap<usize, u8>, edits: &mut Vec<Edit>) -> Option<()> {
-    let version = if header == IPV6 { Version::Six } else { Version::Four };
+    let version = if header == IPV6 { IpVersion::V6 } else { IpVersion::V4 };
     match header {
         ETHERNET => {
             edits.extend(take(&mut bytes, 0).map(|mac| Edit::DestinationMac(Mac(mac))));

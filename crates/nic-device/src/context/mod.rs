@@ -9,8 +9,8 @@
 
 use crate::steering::Steering;
 use core::ops::Range;
-use nic_engine::hosted::{AnyEngine, AnyPacket, AnyStream, Installed, Subject};
-use nic_engine::{ContextImage, Lent, Payload, Shown, StageKeys};
+use nic_engine::hosted::{AnyEngine, AnyPacket, AnyStream, InstalledEngine, Subject};
+use nic_engine::{ContextImage, FrameLookup, LentObject, ReceivedPayload, StageKeys};
 use nic_rings::dma::DmaBytes;
 use offload_api::Key;
 use offload_api::Spec;
@@ -32,7 +32,7 @@ fn note_key(keys: &mut Keys, key: Handle) {
 #[derive(Debug)]
 pub(crate) struct ContextStore {
     /// By the numbers that handles name them by.
-    engines: Vec<Installed>,
+    engines: Vec<InstalledEngine>,
     /// Those whose state is on the NIC, in a circle.
     on_nic: Vec<Handle>,
     /// Where the circle is looked at next for one to evict.
@@ -74,7 +74,7 @@ pub(crate) struct CacheCounters {
 
 impl ContextStore {
     /// A store for a NIC with these engines and `cache_bytes` bytes for contexts; one fits always.
-    pub(crate) fn new(engines: Vec<Installed>, cache_bytes: usize) -> ContextStore {
+    pub(crate) fn new(engines: Vec<InstalledEngine>, cache_bytes: usize) -> ContextStore {
         ContextStore {
             engines,
             on_nic: Vec::new(),
@@ -98,7 +98,7 @@ impl ContextStore {
 
     /// All engines, by number.
     pub(crate) fn engines(&self) -> impl Iterator<Item = &dyn AnyEngine> {
-        self.engines.iter().map(Installed::any)
+        self.engines.iter().map(InstalledEngine::any)
     }
 
     /// How many contexts there are.
@@ -114,7 +114,7 @@ impl ContextStore {
     /// Removes all state of a queue: its contexts, which each engine has in these places, and its changes of engines.
     pub(crate) fn forget_queue(&mut self, queue: usize, places: &[Range<u32>], steering: &mut Steering) {
         for (engine, places) in places.iter().enumerate() {
-            let Some(engine) = self.engines.get_mut(engine).map(Installed::any_mut) else { continue };
+            let Some(engine) = self.engines.get_mut(engine).map(InstalledEngine::any_mut) else { continue };
             engine.forget_queue(queue);
             let contexts = engine.slab().in_places(places.clone());
             contexts.into_iter().for_each(|handle| self.remove(handle, steering));
@@ -144,13 +144,18 @@ impl ContextStore {
     pub(crate) fn stream(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<&mut dyn AnyStream> {
         self.bring(handle, dma)?;
         match self.engines.get_mut(usize::from(handle.engine()))? {
-            Installed::Stream(engine) => Some(&mut **engine),
-            Installed::Packet(_) | Installed::Job(_) => None,
+            InstalledEngine::Stream(engine) => Some(&mut **engine),
+            InstalledEngine::Packet(_) | InstalledEngine::Job(_) => None,
         }
     }
 
     /// The keys that stages of a context need for a received packet.
-    pub(crate) fn keys_to_receive(&mut self, handle: Handle, payload: &Payload<'_>, dma: &mut DmaBytes) -> Keys {
+    pub(crate) fn keys_to_receive(
+        &mut self,
+        handle: Handle,
+        payload: &ReceivedPayload<'_>,
+        dma: &mut DmaBytes,
+    ) -> Keys {
         let mut keys = Keys::new();
         if let Some(engine) = self.stream(handle, dma) {
             engine.keys_to_receive(handle, payload, &mut |key| note_key(&mut keys, key));
@@ -190,20 +195,20 @@ impl ContextStore {
         Some((done?, refused))
     }
 
-    fn lend(&mut self, handle: Handle, key: Handle, lent: Option<Lent>) -> bool {
+    fn lend(&mut self, handle: Handle, key: Handle, lent: Option<LentObject>) -> bool {
         self.stage_keys(handle).is_some_and(|keys| keys.lend(key, lent))
     }
 
     fn stage_keys(&mut self, handle: Handle) -> Option<&mut StageKeys> {
         match self.engines.get_mut(usize::from(handle.engine()))? {
-            Installed::Stream(engine) => engine.stage_keys(handle),
-            Installed::Packet(_) | Installed::Job(_) => None,
+            InstalledEngine::Stream(engine) => engine.stage_keys(handle),
+            InstalledEngine::Packet(_) | InstalledEngine::Job(_) => None,
         }
     }
 
     /// A frame leaves on which the context's engine did so much.
     pub(crate) fn note_sent(&mut self, handle: Handle, worked: u64) {
-        if let Some(Installed::Stream(engine)) = self.engines.get_mut(usize::from(handle.engine())) {
+        if let Some(InstalledEngine::Stream(engine)) = self.engines.get_mut(usize::from(handle.engine())) {
             engine.note_sent(worked);
         }
     }
@@ -218,16 +223,16 @@ impl ContextStore {
     pub(crate) fn packet_engine(&mut self, engine: u8) -> Option<&mut dyn AnyPacket> {
         self.note_called(engine);
         match self.engines.get_mut(usize::from(engine))? {
-            Installed::Packet(engine) => Some(&mut **engine),
-            Installed::Stream(_) | Installed::Job(_) => None,
+            InstalledEngine::Packet(engine) => Some(&mut **engine),
+            InstalledEngine::Stream(_) | InstalledEngine::Job(_) => None,
         }
     }
 
     /// All engines that work on whole packets, with their numbers.
     pub(crate) fn packet_engines(&self) -> impl Iterator<Item = (u8, &dyn AnyPacket)> {
         self.engines.iter().zip(0..).filter_map(|(engine, number)| match engine {
-            Installed::Packet(engine) => Some((number, &**engine)),
-            Installed::Stream(_) | Installed::Job(_) => None,
+            InstalledEngine::Packet(engine) => Some((number, &**engine)),
+            InstalledEngine::Stream(_) | InstalledEngine::Job(_) => None,
         })
     }
 
@@ -236,15 +241,15 @@ impl ContextStore {
     pub(crate) fn look(&mut self, frame: &[u8], headers: &Headers, steering: &Steering) -> Found {
         let mut found = Found::Nothing;
         for (engine, number) in self.engines.iter_mut().zip(0..) {
-            let Installed::Packet(engine) = engine else { continue };
+            let InstalledEngine::Packet(engine) = engine else { continue };
             match engine.look(frame, headers) {
-                Shown::Nothing => {}
-                Shown::Key(key, ()) => match steering.opener(number, key) {
+                FrameLookup::Nothing => {}
+                FrameLookup::Key(key, ()) => match steering.opener(number, key) {
                     Some(opener) => return Found::Opener(opener),
                     None => found = Found::Unknown,
                 },
-                Shown::Fragment => return Found::Fragment { engine: number },
-                Shown::PerhapsFragment => return Found::PerhapsFragment,
+                FrameLookup::Fragment => return Found::Fragment { engine: number },
+                FrameLookup::PerhapsFragment => return Found::PerhapsFragment,
             }
         }
         found
@@ -285,8 +290,8 @@ impl ContextStore {
         self.bring(job.session, dma)?;
         self.note_called(job.session.engine());
         match self.engines.get_mut(usize::from(job.session.engine()))? {
-            Installed::Job(engine) => engine.run(job),
-            Installed::Stream(_) | Installed::Packet(_) => None,
+            InstalledEngine::Job(engine) => engine.run(job),
+            InstalledEngine::Stream(_) | InstalledEngine::Packet(_) => None,
         }
     }
 

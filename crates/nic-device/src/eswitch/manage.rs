@@ -7,7 +7,7 @@ use crate::queue_pair::Interrupt;
 use bytes::Bytes;
 use core::task::Waker;
 use nic_rings::Delays;
-use nic_rings::eswitch::{EswitchAnswer, EswitchCommand, EswitchDeviceRings, Represented};
+use nic_rings::eswitch::{EswitchAnswer, EswitchCommand, EswitchDeviceRings, RepresentedFrame};
 use nic_switch::{ChangeError, Vport};
 use offload_base::Instant;
 use offload_base::time::earliest;
@@ -40,7 +40,7 @@ impl Manager {
 
     /// Shows the host a frame at the representor of a port. False: it has too many that it did not look at.
     pub(super) fn represent(&mut self, now: Instant, delays: Delays, port: Vport, frame: Bytes) -> bool {
-        let shown = self.rings.represented.push(Represented { port, frame }).is_ok();
+        let shown = self.rings.represented.push(RepresentedFrame { port, frame }).is_ok();
         if shown {
             self.interrupt.start(now, delays.dma + delays.interrupt, &self.rings.interrupt);
         }
@@ -71,7 +71,7 @@ impl SwitchedDevice {
                 let _room = self.manager.rings.answers.push(answer);
             }
             self.manager.interrupt.start(now, delays.interrupt, &self.manager.rings.interrupt);
-            while let Some(Represented { port, frame }) = self.manager.rings.injected.pop() {
+            while let Some(RepresentedFrame { port, frame }) = self.manager.rings.injected.pop() {
                 self.switch.inject(port, frame.into(), &mut self.out);
                 self.hand_out(now, None, Sender::Representor);
             }

@@ -33,7 +33,7 @@ use nic_switch::{Egress, Frame, FunctionConfig, Mac, Mode, Neighbours, Switch, S
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
-use offload_formats::{Fragments, Headers};
+use offload_formats::{FragmentMemory, Headers};
 use offload_wire::Port;
 use std::collections::{BTreeMap, VecDeque};
 pub use uplink::UplinkCounters;
@@ -62,7 +62,7 @@ pub struct SwitchedDevice {
     /// Whether what no rule takes of the wire's frames is shown on the rings, and not to the host's own function.
     uplink_represented: bool,
     /// Of packets that leave in fragments: whether they may be a tunnel's. Each sender has its own, for others may use its addresses.
-    fragments_out: BTreeMap<Sender, Fragments<bool>>,
+    fragments_out: BTreeMap<Sender, FragmentMemory<bool>>,
     /// Frames from the wire that engines are still busy with, and when these are done.
     arriving: VecDeque<(Instant, Bytes, (usize, Arrived))>,
     /// What the port is to send, and from when on.

@@ -11,7 +11,7 @@ use nic_switch::{Frame, Vport};
 use offload_api::PacketMark;
 use offload_base::Instant;
 use offload_formats::frame::ETHERNET_BYTES;
-use offload_formats::{Fragments, Headers};
+use offload_formats::{FragmentMemory, Headers};
 
 offload_base::counters! {
     /// What is counted at the uplink of a NIC with a switch.
@@ -132,9 +132,9 @@ impl SwitchedDevice {
     /// remembered, parts of both may still come.
     fn is_of_tunnel(&mut self, sender: Sender, frame: &[u8]) -> bool {
         let shown = self.switch.is_of_tunnel(frame);
-        let fragments = self.fragments_out.entry(sender).or_insert_with(|| Fragments::with_room_for(FRAGMENTED));
+        let fragments = self.fragments_out.entry(sender).or_insert_with(|| FragmentMemory::with_room_for(FRAGMENTED));
         let of_first = |before| before == Some(true) || shown.unwrap_or(true);
-        fragments.of_packet(frame, |_, _, before| Some(of_first(before))).or(shown).unwrap_or(true)
+        fragments.look_up(frame, |_, _, before| Some(of_first(before))).or(shown).unwrap_or(true)
     }
 
     /// Has a frame leave by the wire as it is, from `at` on.

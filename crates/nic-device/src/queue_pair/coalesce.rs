@@ -13,11 +13,11 @@
 //! Invariant: the length of what is joined is what the IP header says, or more than that can say, and then it says zero.
 
 use bytes::BytesMut;
-use nic_engine::Within;
+use nic_engine::InnerPosition;
 use offload_api::Protocol;
 use offload_base::Seq;
 use offload_formats::frame::ETHERNET_BYTES as ETHERNET;
-use offload_formats::{Transport, Version};
+use offload_formats::{IpVersion, Transport};
 
 /// What segments that are being joined have in common, and what comes next.
 #[derive(Clone, Copy, Debug)]
@@ -117,14 +117,14 @@ impl Joint {
 pub(crate) struct Wrapping {
     /// Headers of the first segment, as they are without that.
     plain: BytesMut,
-    within: Within,
+    within: InnerPosition,
     /// What was behind the payload of the last segment.
     tail: BytesMut,
 }
 
 impl Wrapping {
     /// Takes what is behind the payload off `frame`, so that others can be joined.
-    pub(crate) fn begin(plain: &[u8], transport: &Transport, within: Within, frame: &mut BytesMut) -> Wrapping {
+    pub(crate) fn begin(plain: &[u8], transport: &Transport, within: InnerPosition, frame: &mut BytesMut) -> Wrapping {
         let end = shifted(within, transport.end);
         let tail = frame[end..].into();
         frame.truncate(end);
@@ -137,12 +137,12 @@ impl Wrapping {
     }
 
     /// Payload of `frame`, whose plain packet has `transport`, and what is behind it.
-    pub(crate) fn parts<'a>(within: Within, frame: &'a [u8], transport: &Transport) -> (&'a [u8], &'a [u8]) {
+    pub(crate) fn parts<'a>(within: InnerPosition, frame: &'a [u8], transport: &Transport) -> (&'a [u8], &'a [u8]) {
         frame[shifted(within, transport.payload)..].split_at(transport.payload_len())
     }
 
     /// Whether the outer headers of `frame` are those of `first` but for what each packet has for itself.
-    pub(crate) fn takes(&self, first: &[u8], frame: &[u8], within: Within) -> bool {
+    pub(crate) fn takes(&self, first: &[u8], frame: &[u8], within: InnerPosition) -> bool {
         let same = |from: usize, to: usize| first[from..to] == frame[from..to];
         let own = match first[ETHERNET] >> 4 {
             // Length, identification and checksum.
@@ -177,13 +177,13 @@ impl Wrapping {
 }
 
 /// Where in the frame that is which is `at` in the plain packet.
-fn shifted(within: Within, at: usize) -> usize {
+fn shifted(within: InnerPosition, at: usize) -> usize {
     at - within.in_front + within.opened
 }
 
 /// Writes the length of a whole packet to its IP header.
 fn set_ip_length(frame: &mut [u8], network: usize, bytes: usize) {
-    let version = if frame[network] >> 4 == 4 { Version::Four } else { Version::Six };
+    let version = if frame[network] >> 4 == 4 { IpVersion::V4 } else { IpVersion::V6 };
     version.set_length(&mut frame[network..], bytes);
 }
 
@@ -199,8 +199,8 @@ fn next_seq(frame: &[u8], transport: &Transport) -> Seq {
 fn is_all_of_it(frame: &[u8], transport: &Transport) -> bool {
     let length = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
     let packet = match transport.version {
-        Version::Four => length(transport.network + 2),
-        Version::Six => length(transport.network + 4) + Version::Six.header_bytes(),
+        IpVersion::V4 => length(transport.network + 2),
+        IpVersion::V6 => length(transport.network + 4) + IpVersion::V6.header_bytes(),
     };
     packet == transport.end - transport.network
 }

@@ -14,8 +14,8 @@ mod opened;
 use crate::queue_pair::coalesce::{Joint, Wrapping};
 use crate::queue_pair::{QueuePair, Used};
 use bytes::BytesMut;
-use nic_engine::Payload;
-use nic_engine::Within;
+use nic_engine::InnerPosition;
+use nic_engine::ReceivedPayload;
 use nic_rings::dma;
 use nic_rings::packet::ReceiveCompletion;
 use offload_api::rx::Checksums;
@@ -75,7 +75,7 @@ struct Contents {
     meta: RxMeta,
     placed: Placements,
     /// Where the packet is in the buffer, if an engine left something around it.
-    within: Option<Within>,
+    within: Option<InnerPosition>,
 }
 
 impl Session {
@@ -423,7 +423,7 @@ impl QueuePair {
         }
         let followers = self.steering.followers(&transport.flow_of_receiver(data));
         let is_looked_at = followers[1..].iter().any(Option::is_some);
-        let mut payload = Payload::new(transport.seq(data), payload, buffer, placed, is_looked_at);
+        let mut payload = ReceivedPayload::new(transport.seq(data), payload, buffer, placed, is_looked_at);
         for (layer, handle) in followers.into_iter().enumerate() {
             // Without what the one below it saw, an engine has nothing to work on.
             let Some(handle) = handle.filter(|_| layer == 0 || payload.content().is_some()) else { continue };

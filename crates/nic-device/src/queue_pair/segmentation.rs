@@ -8,7 +8,7 @@
 use bytes::BytesMut;
 use offload_api::TxPacket;
 use offload_base::{BufferPool, Seq};
-use offload_formats::{Headers, Segment, Transport};
+use offload_formats::{Headers, SegmentPosition, Transport};
 
 /// A packet being sent, and how far.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Segmenter {
         if self.packet.ask.mss.is_some() {
             let bytes = transport.payload_len();
             let is_last = self.sent + bytes == self.payload_bytes;
-            transport.make_segment(frame, bytes, Segment { number: self.segments, offset: self.sent, is_last });
+            transport.make_segment(frame, bytes, SegmentPosition { number: self.segments, offset: self.sent, is_last });
         }
         if self.packet.ask.checksum {
             transport.fill_checksums(frame);

@@ -3,7 +3,7 @@
 use super::*;
 use bytes::{Bytes, BytesMut};
 use core::convert::Infallible;
-use nic_engine::{Context, Engine, ImageReader, ImageWriter, NoCounters, OutOfStep, Payload, StreamEngine};
+use nic_engine::{Context, Engine, ImageReader, ImageWriter, NoCounters, OutOfStep, ReceivedPayload, StreamEngine};
 use nic_engines::{EngineConfigs, EspCounters};
 use nic_rings::DriverRings;
 use nic_rings::packet::{ControlCommand, ControlCompletion, ControlEntry, SendCompletion, SendDescriptor, SendEntry};
@@ -132,7 +132,7 @@ fn an_old_generation_names_no_receive_context() {
     // Behind a gap that hides a header, the context searches, and finds what may be one.
     let engine = rig.device.contexts.stream(NEW, &mut DmaBytes::default()).expect("it is there");
     let (mut buffer, mut placed) = Default::default();
-    engine.receive(NEW, &mut Payload::new(Seq(100), RECORD, &mut buffer, &mut placed, false));
+    engine.receive(NEW, &mut ReceivedPayload::new(Seq(100), RECORD, &mut buffer, &mut placed, false));
     for handle in OTHERS {
         let nothing = ControlCompletion::Resync { handle, header: None };
         assert_eq!(rig.command(ControlCommand::Query { handle }), Some(nothing));
@@ -466,7 +466,7 @@ impl Engine for Miser {
 }
 
 impl StreamEngine for Miser {
-    fn receive(_: Context<'_, Miser>, _: &mut Payload<'_>, _: &mut NoCounters) -> Option<Verdict> {
+    fn receive(_: Context<'_, Miser>, _: &mut ReceivedPayload<'_>, _: &mut NoCounters) -> Option<Verdict> {
         None
     }
 

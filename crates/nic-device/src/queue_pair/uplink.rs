@@ -4,16 +4,16 @@
 use crate::queue_pair::receive::is_for;
 use crate::queue_pair::{Arrived, QueuePair};
 use bytes::{Bytes, BytesMut};
-use nic_engine::Claim;
+use nic_engine::EgressClaim;
 use offload_api::Handle;
 use offload_base::Instant;
 use offload_formats::Headers;
 
 impl QueuePair {
     /// Whether a packet must not leave without one of the contexts, by the policies of engines.
-    pub(crate) fn claims(&self, frame: &[u8], headers: &Headers) -> Claim {
+    pub(crate) fn claims(&self, frame: &[u8], headers: &Headers) -> EgressClaim {
         let claims = self.contexts.packet_engines().map(|(_, engine)| engine.claim(frame, headers));
-        claims.into_iter().find(|claim| *claim != Claim::Nobody).unwrap_or(Claim::Nobody)
+        claims.into_iter().find(|claim| *claim != EgressClaim::Nobody).unwrap_or(EgressClaim::Nobody)
     }
 
     /// Runs a frame that came by the uplink through the engine that it is for, if any is. Says, beside what came of it, when that is done.

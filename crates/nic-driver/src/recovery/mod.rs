@@ -41,7 +41,7 @@ use offload_base::Seq;
 
 /// The driver's record of a transmit context: positions in its layer's stream.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sending {
+pub(super) struct TransmitPosition {
     /// Position of the device. `None` before the first parameters, and after a failed descriptor.
     stands_at: Option<u64>,
     /// End of the bytes sent so far, with or without the context.
@@ -52,29 +52,29 @@ pub(super) struct Sending {
 
 /// A range of bytes that needs a context.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct StreamPart {
     context: Handle,
     offset: u64,
     bytes: u32,
 }
 
-impl Part {
+impl StreamPart {
     fn end(&self) -> u64 {
         self.offset + u64::from(self.bytes)
     }
 }
 
 /// The action at a layer before a packet is posted.
-enum Step {
+enum RecoveryStep {
     /// No action, because the context is in position, or there is no context.
     Ready,
     /// The packet is sent without the context.
     Bypass,
-    Begin(Beginning),
+    Begin(ContextRestart),
 }
 
 /// The bytes of one DUMP.
-struct Dumped {
+struct DumpBytes {
     bytes: Bytes,
     /// Contexts of other layers that process the bytes.
     tag: TxTag,
@@ -85,12 +85,12 @@ struct Dumped {
 }
 
 /// The restart of a context.
-struct Beginning {
+struct ContextRestart {
     context: Handle,
     /// Unit at which the context restarts.
     unit: Unit,
     /// Bytes of the unit before the packet, or before the bytes that the DUMPs of a lower layer bring.
-    dumps: Vec<Dumped>,
+    dumps: Vec<DumpBytes>,
     /// End of the DUMPs.
     from: u64,
     /// Position of the context before the packet.
@@ -174,14 +174,14 @@ impl Driver {
     /// Returns the fate of the packet. Nothing was posted then.
     fn restore(&mut self, packet: &mut TxPacket, source: &dyn RecordSource) -> Result<(), Sent> {
         // First pass, upwards: decide without posting, because an error must leave the ring unchanged.
-        let mut steps = Layer::ALL.map(|_| Step::Ready);
+        let mut steps = Layer::ALL.map(|_| RecoveryStep::Ready);
         let mut brought = Vec::new();
         for layer in Layer::ALL {
             let ask = packet.ask.streams[layer.index()];
             let below = &steps[..layer.index()];
             let step = self.step(layer, ask, &brought, below, source)?;
             brought = match (&step, layer.above()) {
-                (Step::Begin(begin), Some(above)) => begin.brings(above, source),
+                (RecoveryStep::Begin(begin), Some(above)) => begin.brings(above, source),
                 _ => Vec::new(),
             };
             steps[layer.index()] = step;
@@ -192,13 +192,13 @@ impl Driver {
             let (lower, rest) = steps.split_at_mut(layer.index());
             let [step, higher @ ..] = rest else { continue };
             match step {
-                Step::Ready => {}
-                Step::Bypass => {
+                RecoveryStep::Ready => {}
+                RecoveryStep::Bypass => {
                     let ask = packet.ask.streams[layer.index()].take();
-                    ask.into_iter().for_each(|ask| self.counts.of(ask.context).bypass += 1);
+                    ask.into_iter().for_each(|ask| self.counts.for_context(ask.context).bypass += 1);
                 }
-                Step::Begin(begin) => {
-                    let fence_follows = lower.iter().any(|step| matches!(step, Step::Begin(_)));
+                RecoveryStep::Begin(begin) => {
+                    let fence_follows = lower.iter().any(|step| matches!(step, RecoveryStep::Begin(_)));
                     self.begin(layer, begin, higher, fence_follows, bytes);
                 }
             }
@@ -212,35 +212,35 @@ impl Driver {
         &mut self,
         layer: Layer,
         ask: Option<StreamAsk>,
-        brought: &[Part],
-        below: &[Step],
+        brought: &[StreamPart],
+        below: &[RecoveryStep],
         source: &dyn RecordSource,
-    ) -> Result<Step, Sent> {
-        let within = ask.map(|ask| Part { context: ask.context, offset: ask.offset, bytes: ask.bytes });
+    ) -> Result<RecoveryStep, Sent> {
+        let within = ask.map(|ask| StreamPart { context: ask.context, offset: ask.offset, bytes: ask.bytes });
         let mut needed = self.first_touched(layer, brought, source)?;
         if needed.is_none() {
-            let Some(part) = within else { return Ok(Step::Ready) };
+            let Some(part) = within else { return Ok(RecoveryStep::Ready) };
             let sending = self.contexts.sending(part.context).copied();
             if sending.is_some_and(|sending| sending.stands_at == Some(part.offset)) {
-                return Ok(Step::Ready);
+                return Ok(RecoveryStep::Ready);
             }
             // A first transmission moves the context along even without changed bytes, or it would be out of place for
             // the next one.
             let is_new = sending.is_some_and(|at| at.sent_to.is_none_or(|sent_to| part.offset >= sent_to));
             needed = self.first_touched(layer, &[part], source)?;
             if needed.is_none() && !is_new {
-                return Ok(Step::Bypass);
+                return Ok(RecoveryStep::Bypass);
             }
         }
         match self.beginning(layer, brought, within, below, source) {
-            Some(begin) => Ok(Step::Begin(begin)),
+            Some(begin) => Ok(RecoveryStep::Begin(begin)),
             None => match needed {
                 Some(unit) => {
                     let context = brought.first().copied().or(within).map(|part| part.context);
-                    context.into_iter().for_each(|context| self.counts.of(context).needs_software += 1);
+                    context.into_iter().for_each(|context| self.counts.for_context(context).needs_software += 1);
                     Err(Sent::NeedsSoftware(unit))
                 }
-                None => Ok(Step::Bypass),
+                None => Ok(RecoveryStep::Bypass),
             },
         }
     }
@@ -250,11 +250,11 @@ impl Driver {
     fn beginning(
         &mut self,
         layer: Layer,
-        brought: &[Part],
-        within: Option<Part>,
-        below: &[Step],
+        brought: &[StreamPart],
+        within: Option<StreamPart>,
+        below: &[RecoveryStep],
         source: &dyn RecordSource,
-    ) -> Option<Beginning> {
+    ) -> Option<ContextRestart> {
         let first = brought.first().copied().or(within)?;
         let parts = brought.iter().chain(&within);
         // One restart serves one context. A packet with bytes of two needs software.
@@ -273,16 +273,16 @@ impl Driver {
             // Going back would need the bytes in between again, which this method never reads twice.
             let is_ahead = sending.stands_at.is_none_or(|stands_at| first.offset > stands_at);
             if !is_ahead || first.offset != unit.offset {
-                self.counts.of(first.context).ooo += 1;
+                self.counts.for_context(first.context).ooo += 1;
                 return None;
             }
         }
         let most = dumps_at_most(&self.config, resync);
         let dumps = self.dumps_of(unit, first.offset, most, source)?;
         let until = brought.last().map_or(first.offset, |last| last.end());
-        let begin = Beginning { context: first.context, unit, dumps, from: first.offset, until };
+        let begin = ContextRestart { context: first.context, unit, dumps, from: first.offset, until };
         let lower = below.iter().filter_map(|step| match step {
-            Step::Begin(begin) => Some(begin.dumps.len() + PARAMETERS),
+            RecoveryStep::Begin(begin) => Some(begin.dumps.len() + PARAMETERS),
             _ => None,
         });
         let lower: usize = lower.sum();
@@ -292,7 +292,7 @@ impl Driver {
 
     /// Cuts the bytes of `unit` before `until` into DUMPs of at most an MTU. Returns `None` if bytes are missing, or
     /// too many.
-    fn dumps_of(&self, unit: Unit, until: u64, most: usize, source: &dyn RecordSource) -> Option<Vec<Dumped>> {
+    fn dumps_of(&self, unit: Unit, until: u64, most: usize, source: &dyn RecordSource) -> Option<Vec<DumpBytes>> {
         let longest = usize::from(self.config.mtu);
         let missing = usize::try_from(until - unit.offset).ok().filter(|bytes| *bytes <= most * longest)?;
         if missing == 0 {
@@ -309,14 +309,19 @@ impl Driver {
                 at += bytes.len() as u64;
                 let ahead = above.map_or(Ok(Bytes::new()), |(layer, context)| self.ahead(layer, context, at, source));
                 is_known &= ahead.is_ok();
-                dumps.push(Dumped { bytes, tag, above: from, ahead: ahead.unwrap_or_default() });
+                dumps.push(DumpBytes { bytes, tag, above: from, ahead: ahead.unwrap_or_default() });
             }
         });
         (is_known && there == missing && dumps.len() <= most).then_some(dumps)
     }
 
     /// Returns the first unit with a byte among `parts` that an engine changes.
-    fn first_touched(&mut self, layer: Layer, parts: &[Part], source: &dyn RecordSource) -> Result<Option<Unit>, Sent> {
+    fn first_touched(
+        &mut self,
+        layer: Layer,
+        parts: &[StreamPart],
+        source: &dyn RecordSource,
+    ) -> Result<Option<Unit>, Sent> {
         for part in parts {
             let end = part.end();
             let mut at = part.offset;
@@ -336,7 +341,7 @@ impl Driver {
 
     /// Drops a packet because the transport does not know the unit of a byte that needs a context.
     fn drop_without_unit(&mut self, context: Handle, lookup: Lookup) -> Sent {
-        let recovery = self.counts.of(context);
+        let recovery = self.counts.for_context(context);
         match lookup {
             Lookup::Released => recovery.no_sync_data += 1,
             _ => recovery.no_unit += 1,
@@ -346,11 +351,18 @@ impl Driver {
     }
 
     /// Posts the descriptors that restart a context for a packet of `bytes` bytes.
-    fn begin(&mut self, layer: Layer, begin: &mut Beginning, higher: &[Step], fence_follows: bool, bytes: usize) {
-        let Beginning { context, unit, from, until, .. } = *begin;
+    fn begin(
+        &mut self,
+        layer: Layer,
+        begin: &mut ContextRestart,
+        higher: &[RecoveryStep],
+        fence_follows: bool,
+        bytes: usize,
+    ) {
+        let ContextRestart { context, unit, from, until, .. } = *begin;
         let begun = self.stands_at(context).is_some();
         let resync = self.transmit_resync(context);
-        let recovery = self.counts.of(context);
+        let recovery = self.counts.for_context(context);
         match resync {
             TransmitResync::NextRecord => recovery.next_record += u64::from(begun),
             TransmitResync::Dump => {
@@ -369,11 +381,11 @@ impl Driver {
             self.post(SendDescriptor::Fence);
         }
         let mut at = place_of(&unit);
-        for Dumped { bytes, tag, ahead, above: above_at } in begin.dumps.drain(..) {
+        for DumpBytes { bytes, tag, ahead, above: above_at } in begin.dumps.drain(..) {
             let mut contexts = [None; LAYERS];
             contexts[layer.index()] = Some(context);
             for (above, step) in Layer::ALL.into_iter().skip(layer.index() + 1).zip(higher) {
-                if let Step::Begin(higher) = step {
+                if let RecoveryStep::Begin(higher) = step {
                     contexts[above.index()] = tag.context(above).filter(|context| *context == higher.context);
                 }
             }
@@ -426,14 +438,14 @@ fn asks_for(packet: &TxPacket, context: Handle) -> bool {
     packet.ask.streams.iter().flatten().any(|ask| ask.context == context)
 }
 
-impl Beginning {
+impl ContextRestart {
     /// Returns the parts of the DUMPs that contexts of the layer above still have to process.
-    fn brings(&self, above: Layer, source: &dyn RecordSource) -> Vec<Part> {
+    fn brings(&self, above: Layer, source: &dyn RecordSource) -> Vec<StreamPart> {
         let mut parts = Vec::new();
         if self.from > self.unit.offset {
             source.pieces(self.unit.layer, self.unit.offset, self.from, &mut |QueuedBytes { bytes, tag, offsets }| {
                 if let Some(context) = tag.context(above) {
-                    parts.push(Part { context, offset: offsets[above.index()], bytes: bytes.len() as u32 });
+                    parts.push(StreamPart { context, offset: offsets[above.index()], bytes: bytes.len() as u32 });
                 }
             });
         }

@@ -12,9 +12,9 @@ use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
 
 /// Consecutive units of [`RECORD`] bytes, which the engine changes from this byte on.
-struct Records(u32);
+struct RecordUnits(u32);
 
-impl RecordSource for Records {
+impl RecordSource for RecordUnits {
     fn unit_at(&self, layer: Layer, offset: u64) -> Lookup {
         Lookup::In(unit(layer, offset, RECORD, self.0))
     }
@@ -24,7 +24,7 @@ impl RecordSource for Records {
     }
 }
 
-/// Records that contain PDUs of [`PDU`] bytes with digests by a context. The records themselves have no context.
+/// Several records that contain PDUs of [`PDU`] bytes with digests by a context. The records themselves have no context.
 struct Stacked(Handle);
 
 impl RecordSource for Stacked {
@@ -51,17 +51,17 @@ fn unit(layer: Layer, offset: u64, len: u32, touched_from: u32) -> Unit {
     Unit { layer, number, offset, start: Seq(offset as u32), len, touched_from }
 }
 
-struct Rig {
+struct RecoveryRig {
     driver: Driver,
     device: DeviceRings,
 }
 
-impl Rig {
-    fn new(resync: TransmitResync) -> Rig {
+impl RecoveryRig {
+    fn new(resync: TransmitResync) -> RecoveryRig {
         let (device, driver) = crate::tests::driver_with(NicConfig::default(), |engines| {
             engines.iter_mut().for_each(|engine| engine.transmit_resync = Some(resync));
         });
-        Rig { driver, device }
+        RecoveryRig { driver, device }
     }
 
     fn tls(&mut self) -> Handle {
@@ -72,7 +72,7 @@ impl Rig {
     fn post(&mut self, context: Handle, seq: u32) -> String {
         // TLS changes every byte, NVMe/TCP only the digest at the end of its unit.
         let touched_from = if context.engine() == engines::TLS { 0 } else { RECORD - 4 };
-        self.post_with(seq, [Some(context), None], &Records(touched_from))
+        self.post_with(seq, [Some(context), None], &RecordUnits(touched_from))
     }
 
     /// Returns a letter for each descriptor of a packet: parameters, fence, DUMP, packet.
@@ -105,8 +105,8 @@ fn flow() -> FlowKey {
 }
 
 #[test]
-fn a_fence_stands_between_parameters_and_what_goes_by_them() {
-    let mut rig = Rig::new(TransmitResync::Dump);
+fn fence_separates_parameters_from_dependent_descriptors() {
+    let mut rig = RecoveryRig::new(TransmitResync::Dump);
     let context = rig.tls();
     assert_eq!(rig.post(context, 0), "PPF.", "a context's first parameters");
     assert_eq!(rig.post(context, 1000), ".");
@@ -114,20 +114,20 @@ fn a_fence_stands_between_parameters_and_what_goes_by_them() {
     assert_eq!(rig.post(context, 1000), "PFd.", "the record number is the one it counts from");
     assert_eq!(rig.post(context, 2 * RECORD + 1501), "PPFdd.");
 
-    let mut rig = Rig::new(TransmitResync::NextRecord);
+    let mut rig = RecoveryRig::new(TransmitResync::NextRecord);
     let context = rig.tls();
     assert_eq!(rig.post(context, 0), "PPF.");
     assert_eq!(rig.post(context, 3 * RECORD), "PPF.");
 
-    let mut rig = Rig::new(TransmitResync::Dump);
+    let mut rig = RecoveryRig::new(TransmitResync::Dump);
     let context = rig.driver.nvme().unwrap().add_transmit(&flow()).unwrap();
     assert_eq!(rig.post(context, RECORD - 1000), "PFdd.", "a digest is in it");
 }
 
 /// Digests first, then records: each context's parameters take effect before any descriptor that depends on them.
 #[test]
-fn a_fence_stands_behind_the_parameters_of_each_of_two_contexts() {
-    let mut rig = Rig::new(TransmitResync::Dump);
+fn fence_follows_the_parameters_of_each_of_two_contexts() {
+    let mut rig = RecoveryRig::new(TransmitResync::Dump);
     let (tls, nvme) = (rig.tls(), rig.driver.nvme().unwrap().add_transmit(&flow()).unwrap());
     let contexts = [Some(tls), Some(nvme)];
     assert_eq!(rig.post_with(0, contexts, &Stacked(nvme)), "PPPF.", "at the start of both");
@@ -139,7 +139,7 @@ fn a_fence_stands_behind_the_parameters_of_each_of_two_contexts() {
     );
 }
 
-/// Records of 20 bytes, queued byte by byte, at the end of a unit of [`LONG`] bytes of the layer above.
+/// TLS records of 20 bytes, queued byte by byte, at the end of a unit of [`LONG`] bytes of the layer above.
 struct Crumbs(Handle);
 
 impl RecordSource for Crumbs {
@@ -181,9 +181,9 @@ impl RecordSource for Gap {
     }
 }
 
-impl Rig {
+impl RecoveryRig {
     /// Creates a rig with a counting engine, and a ring with exactly the space for the most expensive packet.
-    fn tight() -> (Rig, Handle, Handle) {
+    fn tight() -> (RecoveryRig, Handle, Handle) {
         let mut config = NicConfig::default();
         // A ring of exactly this size fails if any packet needs more.
         config.send_ring = descriptors_at_most(&config, &EngineConfigs::default().engines().descriptions());
@@ -193,7 +193,7 @@ impl Rig {
             let info = EngineInfo { number, name: "counts", contexts: 4, counts_units: true, pool: 0, ..tls.info };
             engines.push(EngineDescription { info, ..tls });
         });
-        let mut rig = Rig { driver, device };
+        let mut rig = RecoveryRig { driver, device };
         let number = engines::STANDARD;
         let new = offload_api::NewContext {
             engine: number,
@@ -220,10 +220,10 @@ impl Rig {
 
 /// The descriptors in front of a packet never exceed the requested room.
 #[test]
-fn what_two_contexts_need_at_most_finds_room() {
+fn restoration_of_two_contexts_fits_into_the_ring() {
     let mut posted = 0;
     for seq in 0..LONG {
-        let (mut rig, tls, above) = Rig::tight();
+        let (mut rig, tls, above) = RecoveryRig::tight();
         match rig.send(seq, 1, [Some(tls), Some(above)], &Crumbs(above)) {
             Sent::Posted => {}
             Sent::NeedsSoftware(unit) => assert_eq!(unit.layer, Layer::SECOND),
@@ -241,14 +241,14 @@ fn what_two_contexts_need_at_most_finds_room() {
 /// The DUMPs of a record bring a unit, and then one that software has sealed. The context of a counting engine then has
 /// a wrong number for the bytes behind.
 #[test]
-fn a_context_is_not_led_over_a_unit_that_software_sealed() {
-    let (mut rig, tls, above) = Rig::tight();
+fn context_does_not_pass_a_unit_sealed_by_software() {
+    let (mut rig, tls, above) = RecoveryRig::tight();
     let contexts = [Some(tls), Some(above)];
     // A packet of the third unit, for a context behind the second unit.
     let Sent::NeedsSoftware(unit) = rig.send(20, 10, contexts, &Gap(above)) else { panic!("the first is DUMPed") };
     assert_eq!((unit.layer, unit.number), (Layer::SECOND, 0));
     // The record's DUMPs contain all three units.
-    let (mut rig, tls, above) = Rig::tight();
+    let (mut rig, tls, above) = RecoveryRig::tight();
     let Sent::NeedsSoftware(unit) = rig.send(25, 5, [Some(tls), Some(above)], &Gap(above)) else { panic!("the same") };
     assert_eq!((unit.layer, unit.number), (Layer::SECOND, 0));
 }
@@ -256,7 +256,7 @@ fn a_context_is_not_led_over_a_unit_that_software_sealed() {
 /// Retransmissions are counted for the engine that owns the context.
 #[test]
 fn recoveries_are_counted_by_engine() {
-    let mut rig = Rig::new(TransmitResync::Dump);
+    let mut rig = RecoveryRig::new(TransmitResync::Dump);
     let (tls, nvme) = (rig.tls(), rig.driver.nvme().unwrap().add_transmit(&flow()).unwrap());
     // Started, restarted at byte 1000, and at byte 1501 of another record.
     for seq in [0, 1000, 1000, 2 * RECORD + 1501] {
@@ -268,7 +268,10 @@ fn recoveries_are_counted_by_engine() {
     }
     for lookup in [Lookup::Released, Lookup::Released, Lookup::BeforeStart] {
         for context in [tls, nvme] {
-            assert_eq!(rig.send(9, 5, [Some(context), None], &Lost(lookup)), Sent::Dropped(DropReason::NoSyncData));
+            assert_eq!(
+                rig.send(9, 5, [Some(context), None], &LostUnits(lookup)),
+                Sent::Dropped(DropReason::NoSyncData)
+            );
         }
     }
     for context in [tls, nvme] {
@@ -289,7 +292,7 @@ fn recoveries_are_counted_by_engine() {
     assert_eq!(set.value("tx_nvmeotcp_drop_no_sync_data"), 3, "for whatever reason");
     assert_eq!((set.value("tx_tls_ooo"), set.value("tx_tls_drop_bypass_req")), (2, 1));
 
-    let mut rig = Rig::new(TransmitResync::NextRecord);
+    let mut rig = RecoveryRig::new(TransmitResync::NextRecord);
     let tls = rig.tls();
     for seq in [0, 3 * RECORD, 5 * RECORD] {
         rig.post(tls, seq);
@@ -299,25 +302,25 @@ fn recoveries_are_counted_by_engine() {
 
 /// Handles come from protocols. A handle of an unknown engine is refused like one of a removed context.
 #[test]
-fn a_context_of_no_engine_is_gone() {
-    let mut rig = Rig::new(TransmitResync::Dump);
+fn context_of_unknown_engine_is_gone() {
+    let mut rig = RecoveryRig::new(TransmitResync::Dump);
     let none = Handle { index: Handle::indices(200, 1).start, generation: 0 };
-    assert!(matches!(rig.send(0, 5, [Some(none), None], &Records(0)), Sent::NeedsSoftware(_)));
-    let lost = rig.send(0, 5, [Some(none), None], &Lost(Lookup::Released));
+    assert!(matches!(rig.send(0, 5, [Some(none), None], &RecordUnits(0)), Sent::NeedsSoftware(_)));
+    let lost = rig.send(0, 5, [Some(none), None], &LostUnits(Lookup::Released));
     assert_eq!(lost, Sent::Dropped(DropReason::DeviceGone));
 }
 
 /// The maximum is 3 for the context, 12 MTUs of the longest record, 15 pieces, the packet, and the bytes ahead.
 #[test]
-fn a_packet_takes_no_more_of_the_ring_than_it_may_need() {
+fn packet_needs_at_most_the_reserved_descriptors() {
     let engines = EngineConfigs::default().engines().descriptions();
     assert_eq!(descriptors_at_most(&NicConfig::default(), &engines), 32);
 }
 
 /// A transport that knows no units.
-struct Lost(Lookup);
+struct LostUnits(Lookup);
 
-impl RecordSource for Lost {
+impl RecordSource for LostUnits {
     fn unit_at(&self, _: Layer, _: u64) -> Lookup {
         self.0
     }
@@ -330,7 +333,7 @@ struct Torn;
 
 impl RecordSource for Torn {
     fn unit_at(&self, layer: Layer, offset: u64) -> Lookup {
-        Records(0).unit_at(layer, offset)
+        RecordUnits(0).unit_at(layer, offset)
     }
 
     fn pieces(&self, _: Layer, _: u64, _: u64, _: &mut dyn FnMut(QueuedBytes)) {}

@@ -16,12 +16,14 @@ mod transmit;
 use bytes::BytesMut;
 pub use config::EspEngineConfig;
 pub use counters::EspCounters;
-use nic_engine::{Claim, Context, Engine, EngineDescription, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
+use nic_engine::{
+    Context, EgressClaim, Engine, EngineDescription, FrameLookup, ImageReader, ImageWriter, OpenedFrame, PacketEngine,
+};
 use offload_api::KeyBytes;
 use offload_api::ipsec::{DeviceSaEvent, Packet, PolicyChange, SaCommand};
 use offload_api::{CommandRing, ContextEvent, Direction, Handle, Lifetime, OffloadKind, PacketAsk, SaParams, TxPacket};
 use offload_base::Instant;
-use offload_esp::{Cipher, EspAt, Meter, Reached, ReplayWindow, SelectorTable, SendNumber};
+use offload_esp::{EspAt, EspCipher, LifetimeMeter, ReachedLimit, ReplayWindow, SelectorTable, SendNumber};
 use offload_formats::IpView;
 use offload_formats::frame::{ETHERNET_BYTES, ip_packet};
 use offload_formats::{Headers, IpHeaders};
@@ -41,7 +43,7 @@ pub(crate) struct Esp {
 pub(crate) struct SaState {
     numbers: Numbers,
     /// Bytes and packets; time is the host's.
-    meter: Meter,
+    meter: LifetimeMeter,
     exhaustion_told: bool,
 }
 
@@ -49,7 +51,7 @@ pub(crate) struct SaState {
 #[derive(Debug)]
 pub(crate) struct SaHeld {
     params: SaParams,
-    cipher: Cipher,
+    cipher: EspCipher,
     /// The numbers that came, if they are more than a context has room for: a buffer, as keys are.
     wide: Option<ReplayWindow>,
 }
@@ -90,7 +92,7 @@ impl Engine for Esp {
                 (Numbers::Receive(ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top)), None)
             }
         };
-        let (cipher, meter) = (Cipher::new(&params), Meter::new(Instant::ZERO, untimed(params.lifetime)));
+        let (cipher, meter) = (EspCipher::new(&params), LifetimeMeter::new(Instant::ZERO, untimed(params.lifetime)));
         Some((SaState { numbers, meter, exhaustion_told: false }, SaHeld { params, cipher, wide }))
     }
 
@@ -119,7 +121,7 @@ impl Engine for Esp {
     }
 
     fn load(image: &mut ImageReader<'_>) -> Option<SaState> {
-        let (exhaustion_told, meter) = (image.take_u8()? != 0, Meter::restore(&image.take()?));
+        let (exhaustion_told, meter) = (image.take_u8()? != 0, LifetimeMeter::restore(&image.take()?));
         let numbers = match image.take_u8()? {
             SEND => Numbers::Send(SendNumber::new(image.take_u64()?, image.take_u8()? != 0)),
             RECEIVE => Numbers::Receive(ReplayWindow::restore(image.rest())?.0),
@@ -164,7 +166,7 @@ impl PacketEngine for Esp {
     type Seen = EspAt;
     type Wrapping = Wrapper;
 
-    fn look(&self, frame: &[u8], headers: &Headers) -> Shown<EspAt> {
+    fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<EspAt> {
         receive::look(frame, headers)
     }
 
@@ -172,7 +174,7 @@ impl PacketEngine for Esp {
         receive::key_of_first(packet, headers)
     }
 
-    fn open(&mut self, sa: Context<'_, Esp>, frame: &[u8], at: &EspAt, counters: &mut EspCounters) -> Opened {
+    fn open(&mut self, sa: Context<'_, Esp>, frame: &[u8], at: &EspAt, counters: &mut EspCounters) -> OpenedFrame {
         receive::open(self, sa, frame, at, counters)
     }
 
@@ -180,21 +182,21 @@ impl PacketEngine for Esp {
         counters.ipsec_rx_fragments += 1;
     }
 
-    fn claim(&self, frame: &[u8], headers: &Headers) -> Claim {
+    fn claim(&self, frame: &[u8], headers: &Headers) -> EgressClaim {
         if self.policies.is_empty() {
-            return Claim::Nobody;
+            return EgressClaim::Nobody;
         }
         // What is behind a tag is another network's.
         let at_home = headers.network().is_some_and(|(_, at)| at == ETHERNET_BYTES);
         let packet = ip_packet(frame).filter(|_| at_home);
         let Some((packet, view)) = packet.and_then(|packet| Some((packet, IpView::parse_headers(packet)?))) else {
-            return Claim::Nobody;
+            return EgressClaim::Nobody;
         };
         let selectors = Packet::from_view(&view, packet);
         match self.find_policy(&selectors) {
-            Some(sa) => Claim::Context(sa),
-            None if view.may_hide_ports() && self.policies.asks_for_ports(&selectors) => Claim::Unclear,
-            None => Claim::Nobody,
+            Some(sa) => EgressClaim::Context(sa),
+            None if view.may_hide_ports() && self.policies.asks_for_ports(&selectors) => EgressClaim::Unclear,
+            None => EgressClaim::Nobody,
         }
     }
 
@@ -244,8 +246,8 @@ impl Esp {
         // Of a window that moved at once over many numbers, both edges may have been crossed: the last one is told.
         let crossed = sa.held.params.esn && number > before && before >> 31 != number >> 31;
         match reached {
-            Some(Reached::Soft(limit)) => self.tell(DeviceSaEvent::SoftLimit(sa.handle, limit)),
-            Some(Reached::Hard(limit)) => self.tell(DeviceSaEvent::HardLimit(sa.handle, limit)),
+            Some(ReachedLimit::Soft(limit)) => self.tell(DeviceSaEvent::SoftLimit(sa.handle, limit)),
+            Some(ReachedLimit::Hard(limit)) => self.tell(DeviceSaEvent::HardLimit(sa.handle, limit)),
             None => {}
         }
         if crossed {
@@ -334,13 +336,13 @@ mod tests {
                 };
                 let soft = Limits { bytes: soft.map(u64::from), ..Limits::default() };
                 let hard = Limits { bytes: hard.map(u64::from), packets, ..Limits::default() };
-                let meter = Meter::new(Instant::ZERO, Lifetime { soft, hard });
+                let meter = LifetimeMeter::new(Instant::ZERO, Lifetime { soft, hard });
                 let mut state = SaState { numbers, meter, exhaustion_told: packets.is_some() };
                 course(&mut state, &before);
                 state
             };
             let mut stayed = state();
-            let image = ContextImage::of(|image| Esp::save(&state(), image));
+            let image = ContextImage::build(|image| Esp::save(&state(), image));
             let mut came_back = image.read(Esp::load).unwrap();
             prop_assert_eq!(came_back.exhaustion_told, stayed.exhaustion_told);
             prop_assert_eq!(course(&mut came_back, &after), course(&mut stayed, &after));

@@ -5,14 +5,14 @@
 
 use super::{Esp, EspCounters, Numbers, SaState};
 use bytes::BytesMut;
-use nic_engine::Within;
-use nic_engine::{Context, Opened, Shown};
+use nic_engine::InnerPosition;
+use nic_engine::{Context, FrameLookup, OpenedFrame};
 use offload_api::KeyBytes;
 use offload_api::{EspMode, EspVerdict, PacketMark};
 use offload_esp::{ESP_AND_IV, ETHERNET, EspAt, UDP_ENCAPSULATION_PORT, UnwrapError, unwrap};
 use offload_formats::checksum::is_ipv4_header_right;
 use offload_formats::protocol;
-use offload_formats::{Headers, IpHeaders, Kind};
+use offload_formats::{HeaderKind, Headers, IpHeaders};
 
 /// Why a packet goes no further.
 enum Why {
@@ -27,7 +27,7 @@ enum Why {
 }
 
 impl Why {
-    fn dropped(self, counters: &mut EspCounters) -> Opened {
+    fn dropped(self, counters: &mut EspCounters) -> OpenedFrame {
         counters.ipsec_rx_drop_pkts += 1;
         *match self {
             Why::Replay => &mut counters.xfrm_in_state_seq_error,
@@ -35,25 +35,25 @@ impl Why {
             Why::Mode => &mut counters.xfrm_in_state_mode_error,
             Why::Dummy => &mut counters.ipsec_rx_dummy,
         } += 1;
-        Opened::Dropped
+        OpenedFrame::Dropped
     }
 }
 
 /// The SA that a frame shows.
-pub(super) fn look(frame: &[u8], headers: &Headers) -> Shown<EspAt> {
+pub(super) fn look(frame: &[u8], headers: &Headers) -> FrameLookup<EspAt> {
     // As most are.
-    if headers.find(Kind::Esp).is_none() && !headers.is_fragment() {
-        return Shown::Nothing;
+    if headers.find(HeaderKind::Esp).is_none() && !headers.is_fragment() {
+        return FrameLookup::Nothing;
     }
-    if let Some(at) = EspAt::of(headers, frame) {
-        return Shown::Key(KeyBytes::of_addresses(at.spi, at.ip.source, at.ip.destination), at);
+    if let Some(at) = EspAt::from_headers(headers, frame) {
+        return FrameLookup::Key(KeyBytes::of_addresses(at.spi, at.ip.source, at.ip.destination), at);
     }
     let is_untagged = headers.network().is_some_and(|(_, at)| at == ETHERNET);
     match headers.upper().filter(|_| headers.is_fragment() && is_untagged).map(|(protocol, _)| protocol) {
-        Some(protocol::ESP) => Shown::Fragment,
+        Some(protocol::ESP) => FrameLookup::Fragment,
         // ESP may be in it.
-        Some(protocol::UDP) => Shown::PerhapsFragment,
-        _ => Shown::Nothing,
+        Some(protocol::UDP) => FrameLookup::PerhapsFragment,
+        _ => FrameLookup::Nothing,
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) fn open(
     data: &[u8],
     at: &EspAt,
     counters: &mut EspCounters,
-) -> Opened {
+) -> OpenedFrame {
     let Context { handle, state, held } = &mut sa;
     let (context, whole) = (*handle, held.is_whole());
     let SaState { numbers, meter, .. } = &mut **state;
@@ -85,25 +85,25 @@ pub(super) fn open(
         Numbers::ReceiveWide => held.wide.as_mut(),
         Numbers::Send(_) => None,
     };
-    let Some(window) = window else { return Opened::Untouched(PacketMark::None) };
+    let Some(window) = window else { return OpenedFrame::Untouched(PacketMark::None) };
     if held.params.encapsulation.is_some() != at.udp {
-        return Opened::Untouched(PacketMark::None);
+        return OpenedFrame::Untouched(PacketMark::None);
     }
     let number = if whole { window.check(at.low) } else { window.whole(at.low) };
     let number = match number {
         Ok(number) if !whole || meter.allows(1) => number,
         Ok(_) => return Why::Expired.dropped(counters),
         Err(_) if whole => return Why::Replay.dropped(counters),
-        Err(_) => return Opened::Untouched(PacketMark::None),
+        Err(_) => return OpenedFrame::Untouched(PacketMark::None),
     };
     // RFC 1122 3.2.1.2. What is made of it would have a checksum that is right.
     if !at.ip.is_ipv6() && !is_ipv4_header_right(&data[ETHERNET..]) {
-        return Opened::Untouched(PacketMark::None);
+        return OpenedFrame::Untouched(PacketMark::None);
     }
     let mut frame = BytesMut::from(data);
     let Ok(trailer) = held.cipher.open(&mut frame, at, number) else {
         counters.ipsec_rx_auth_fail += 1;
-        return Opened::Untouched(PacketMark::Failed { context });
+        return OpenedFrame::Untouched(PacketMark::Failed { context });
     };
     let before = window.top();
     let new = window.accept(number);
@@ -118,16 +118,16 @@ pub(super) fn open(
         };
         let mark = PacketMark::Opened { context, number, packets: 1, code: EspVerdict::UNWRAPPED };
         // RFC 3948 3.1.2: what a translator changed under the checksum, ESP makes up for.
-        Opened::Another { inner, mark, vouched: at.udp && mode == EspMode::Transport }
+        OpenedFrame::Another { inner, mark, vouched: at.udp && mode == EspMode::Transport }
     } else {
         let in_front = match mode {
             EspMode::Transport => ETHERNET + at.ip.header,
             EspMode::Tunnel => ETHERNET,
         };
-        let within = Within { headers: at.esp, opened: at.esp + ESP_AND_IV, in_front };
+        let within = InnerPosition { headers: at.esp, opened: at.esp + ESP_AND_IV, in_front };
         let inner = unwrap(frame.clone(), at, &trailer, &held.params).ok().map(|inner| (inner, within));
         let mark = PacketMark::Opened { context, number, packets: 1, code: 0 };
-        Opened::InPlace { frame, inner, mark, new }
+        OpenedFrame::InPlace { frame, inner, mark, new }
     };
     counters.ipsec_rx_pkts += 1;
     counters.ipsec_rx_bytes += data.len() as u64;

@@ -9,14 +9,14 @@ use bytes::BytesMut;
 use nic_engine::Context;
 use offload_api::ipsec::Packet;
 use offload_api::{Direction, EspAsk, EspMode, OffloadKind, PacketAsk, SaParams, TxPacket};
-use offload_esp::{ESP_AND_IV, ETHERNET, Outer};
+use offload_esp::{ESP_AND_IV, ETHERNET, OuterHeaders};
 use offload_formats::IpView;
 use offload_formats::frame::ip_packet;
 
 /// What turns the segments of one packet into ESP.
 #[derive(Debug)]
 pub(crate) struct Wrapper {
-    outer: Outer,
+    outer: OuterHeaders,
     /// The next one's number, if the host says.
     number: Option<u64>,
 }
@@ -62,7 +62,8 @@ impl Wrapper {
         match ask.into() {
             EspAsk::Finish { at, number, next_header, .. } => {
                 let at = usize::from(at);
-                let outer = Outer::of_headers(&packet.header, at, params, next_header).ok_or(EspDrop::NotIp)?;
+                let outer =
+                    OuterHeaders::parse_headers(&packet.header, at, params, next_header).ok_or(EspDrop::NotIp)?;
                 take_out(packet, at, &outer, params.mode).ok_or(EspDrop::NotIp)?;
                 Ok(Wrapper { outer, number: Some(number) })
             }
@@ -74,7 +75,7 @@ impl Wrapper {
                 if !is_meant || params.offload != OffloadKind::Packet {
                     return Err(EspDrop::NoState);
                 }
-                let outer = Outer::for_packet(params, ip).map_err(|_| EspDrop::NotIp)?;
+                let outer = OuterHeaders::for_packet(params, ip).map_err(|_| EspDrop::NotIp)?;
                 Ok(Wrapper { outer, number: None })
             }
         }
@@ -91,7 +92,7 @@ impl Wrapper {
         if !carries || !is_between {
             return Err(EspDrop::NoState);
         }
-        let outer = Outer::for_packet(params, ip).map_err(|_| EspDrop::NotIp)?;
+        let outer = OuterHeaders::for_packet(params, ip).map_err(|_| EspDrop::NotIp)?;
         Ok(Wrapper { outer, number: None })
     }
 
@@ -132,7 +133,7 @@ impl Wrapper {
 }
 
 /// Makes of headers with ESP in them, whose header starts at `at`, those of the packet that it protects.
-fn take_out(packet: &mut TxPacket, at: usize, outer: &Outer, mode: EspMode) -> Option<()> {
+fn take_out(packet: &mut TxPacket, at: usize, outer: &OuterHeaders, mode: EspMode) -> Option<()> {
     let inner = packet.header.get(at + ESP_AND_IV..)?;
     let mut plain = offload_api::Header::new();
     match mode {

@@ -29,8 +29,8 @@ use core::convert::Infallible;
 use core::ops::Range;
 pub use counters::NvmeTcpCounters;
 use nic_engine::{
-    Context, Engine, EngineDescription, ImageReader, ImageWriter, OutOfStep, Payload, StageKeys, StageMakers, Stages,
-    StreamEngine, TransmitResync,
+    Context, Engine, EngineDescription, ImageReader, ImageWriter, OutOfStep, ReceivedPayload, StageKeys, StageMakers,
+    Stages, StreamEngine, TransmitResync,
 };
 use nic_rings::packet::MAX_PIECES;
 use offload_api::rx::NvmeVerdict;
@@ -163,7 +163,7 @@ impl StreamEngine for NvmeTcp {
 
     fn receive(
         context: Context<'_, NvmeTcp>,
-        payload: &mut Payload<'_>,
+        payload: &mut ReceivedPayload<'_>,
         counters: &mut NvmeTcpCounters,
     ) -> Option<Verdict> {
         let Context { state: NvmeState::Receive(engine), held: placement, .. } = context else { return None };
@@ -212,7 +212,7 @@ impl StreamEngine for NvmeTcp {
         Ok(engine.fill(at, bytes, out, context.held.seals(), None)?.digests)
     }
 
-    fn keys_to_receive(context: Context<'_, NvmeTcp>, payload: &Payload<'_>, key: &mut dyn FnMut(Handle)) {
+    fn keys_to_receive(context: Context<'_, NvmeTcp>, payload: &ReceivedPayload<'_>, key: &mut dyn FnMut(Handle)) {
         let Context { state: NvmeState::Receive(engine), held: placement, .. } = context else { return };
         if placement.keys().is_empty() {
             return;

@@ -4,7 +4,7 @@
 //! overlap. Dropping a piece sends it home, so there is nothing to be forgotten.
 
 use super::open_block::OpenBlock;
-use nic_engine::{Run, StageKeys, StageMakers, Stages};
+use nic_engine::{StageKeys, StageMakers, StageRun, Stages};
 use offload_api::{Direction, Handle, NvmeTcpStages, Piece};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -129,7 +129,7 @@ impl Placement {
         of_these.copy_from_slice(&bytes[..of_these.len()]);
         if let Some(Passing { unit, stages }) = passing {
             placed.open(|at, blocks| {
-                let run = Run { direction: Direction::Receive, unit: *unit, at };
+                let run = StageRun { direction: Direction::Receive, unit: *unit, at };
                 // Placed in any order: what stages remember is of use if these follow.
                 let mut states = open.states(command, at);
                 let passed = stages.pass(run, &mut states, blocks);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     impl Stage for Add {
-        fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
+        fn pass(&self, run: StageRun, _: &mut StageState, bytes: &mut [u8]) -> bool {
             bytes.iter_mut().for_each(|byte| *byte += (run.unit + run.at) as u8);
             run.unit == 3
         }

@@ -18,7 +18,7 @@
 use super::cursor::{Cursor, Data};
 use super::open_block::OpenBlock;
 use super::placement::Placement;
-use nic_engine::Content;
+use nic_engine::UnitContent;
 use nic_engine::{ImageReader, ImageWriter};
 use offload_api::rx::NvmeVerdict;
 use offload_api::{NvmeTcpConfig, Placements};
@@ -215,7 +215,7 @@ impl NvmeReceive {
 
     /// Goes on with what the TLS engine saw of a packet up to `end` that is handed on as it is on the wire: nothing is
     /// placed. `plain` is what it opened.
-    pub(crate) fn pass_over(&mut self, content: &Content, end: Seq, plain: &[u8]) -> Received {
+    pub(crate) fn pass_over(&mut self, content: &UnitContent, end: Seq, plain: &[u8]) -> Received {
         let follows = self.shown_to == Some(content.last);
         self.shown_to = Some(end);
         let config = self.config;
@@ -410,7 +410,7 @@ mod tests {
     use super::*;
     use bytes::BytesMut;
     use nic_engine::ContextImage;
-    use nic_engine::{NamedStage, Run, Stage, StageMakers, StageState};
+    use nic_engine::{NamedStage, Stage, StageMakers, StageRun, StageState};
     use offload_api::{NvmeTcpStages, Piece, PieceHome, StageSpec};
     use proptest::prelude::*;
     use std::collections::{BTreeMap, BTreeSet};
@@ -440,7 +440,7 @@ mod tests {
     }
 
     impl Stage for Turn {
-        fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
+        fn pass(&self, run: StageRun, _: &mut StageState, bytes: &mut [u8]) -> bool {
             bytes.iter_mut().for_each(|byte| *byte = !*byte);
             run.at.is_multiple_of(Piece::BLOCK) && (bytes.len() as u64).is_multiple_of(Piece::BLOCK)
         }
@@ -527,7 +527,7 @@ mod tests {
                 }
                 for (at, packet) in arrivals {
                     // Wherever it stands, it may be written to host memory and read back.
-                    engine = ContextImage::of(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
+                    engine = ContextImage::build(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
                     let received = engine.receive(start + at as u32, packet, &mut placement);
                     for (offset, piece) in received.placed {
                         let from = at + offset;
@@ -585,7 +585,7 @@ mod tests {
         let behind = engine.receive(Seq(400), &bytes[400..500], &mut placement);
         assert_eq!((behind.verdict, behind.placed[0].1.offset()), (NvmeVerdict::NotChecked, 400 - 32));
         // So it stays to the end of that PDU, wherever the state was meanwhile; then the next is whole.
-        engine = ContextImage::of(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
+        engine = ContextImage::build(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
         for (from, to) in [(500, 600), (600, 636)] {
             let received = engine.receive(Seq(from as u32), &bytes[from..to], &mut placement);
             assert_eq!(received.verdict, NvmeVerdict::NotChecked);

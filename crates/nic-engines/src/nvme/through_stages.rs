@@ -15,7 +15,7 @@ use offload_api::{
 };
 use offload_base::Seq;
 use offload_jobs::WrappingKey;
-use offload_transforms::protection::{Check, Format, Guard, InPlace, Protection};
+use offload_transforms::protection::{Check, Format, Guard, InPlaceProtection, Protection};
 use offload_transforms::{Parameters, Secret, Session, Transform, Tweak, Way};
 use proptest::prelude::*;
 use resumable_aead::{DataUnits, Volume, XtsKey};
@@ -46,7 +46,7 @@ fn placement(pieces: Vec<Piece>) -> Placement {
 }
 
 fn stages() -> NvmeTcpStages {
-    let protection = InPlace::new(format(), Check::ALL, 0).unwrap();
+    let protection = InPlaceProtection::new(format(), Check::ALL, 0).unwrap();
     let key = XtsStage { key: KEY, tenant: 7, volume: 1 };
     let stages = vec![StageSpec::new(PROTECTION_STAGE, protection), StageSpec::new(XTS_STAGE, key)];
     NvmeTcpStages { command: 3, unit: LBA, stages }
@@ -101,7 +101,7 @@ fn received(medium: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<bool>) {
             units.for_each(|unit| opened[unit as usize] = true);
         }
         // Wherever it stands, it may be written to host memory and read back.
-        engine = ContextImage::of(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
+        engine = ContextImage::build(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
     }
     drop(placement);
     let mut pieces = core::mem::take(&mut *home.0.lock().unwrap());
@@ -145,7 +145,7 @@ proptest! {
             let ahead = is_sent.then_some(&queued[to..queued.len().min(to + 15)]);
             engine.fill(Seq(9) + from as u32, &queued[from..to], &mut out, placement.seals(), ahead).unwrap();
             prop_assert!(!is_sent || out == wire[from..to], "{}..{}", from, to);
-            engine = ContextImage::of(|image| engine.write(image)).read(NvmeTransmit::read).unwrap();
+            engine = ContextImage::build(|image| engine.write(image)).read(NvmeTransmit::read).unwrap();
         }
 
         let (bytes, opened) = received(&medium, &lengths);

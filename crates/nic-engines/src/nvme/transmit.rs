@@ -15,7 +15,7 @@ use super::placement::Seals;
 use super::sealing::{self, Begun};
 use bytes::BytesMut;
 use nic_engine::{ImageReader, ImageWriter};
-use nic_engine::{OutOfStep, Run, StageStates};
+use nic_engine::{OutOfStep, StageRun, StageStates};
 use offload_api::{Direction, MarkedData, Piece};
 use offload_base::Seq;
 use offload_formats::nvme::PduHeader;
@@ -255,7 +255,7 @@ impl Pdu {
             data,
             ahead,
             |at, blocks, is_complete| {
-                let run = Run { direction: Direction::Transmit, unit: marked.unit(), at: u64::from(offset) + at };
+                let run = StageRun { direction: Direction::Transmit, unit: marked.unit(), at: u64::from(offset) + at };
                 let mut after = *states;
                 let passed = stages.pass(run, &mut after, blocks);
                 if is_complete {
@@ -347,7 +347,7 @@ mod tests {
                 filled += engine.fill(seq, &queued[at..end], &mut out, &Seals::new(), Some(&[])).unwrap().digests;
                 prop_assert_eq!(&out[..], &wire[at..end]);
                 // Wherever it stands, it may be written to host memory and read back.
-                engine = ContextImage::of(|image| engine.write(image)).read(NvmeTransmit::read).unwrap();
+                engine = ContextImage::build(|image| engine.write(image)).read(NvmeTransmit::read).unwrap();
                 at = end;
                 if at == queued.len() {
                     break;
@@ -371,7 +371,7 @@ mod tests {
     }
 
     impl Stage for Add {
-        fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
+        fn pass(&self, run: StageRun, _: &mut StageState, bytes: &mut [u8]) -> bool {
             assert!(run.at.is_multiple_of(16) && bytes.len().is_multiple_of(16));
             bytes.iter_mut().zip(run.unit + run.at..).for_each(|(byte, at)| *byte = byte.wrapping_add(at as u8));
             true
@@ -436,7 +436,7 @@ mod tests {
                 if *is_sent {
                     prop_assert_eq!(&out[..], &wire[at..end]);
                 }
-                engine = ContextImage::of(|image| engine.write(image)).read(NvmeTransmit::read).unwrap();
+                engine = ContextImage::build(|image| engine.write(image)).read(NvmeTransmit::read).unwrap();
                 at = end;
                 if at == queued.len() {
                     break;

@@ -17,7 +17,7 @@ mod transmit;
 use bytes::BytesMut;
 pub use config::QuicEngineConfig;
 pub use counters::QuicCounters;
-use nic_engine::{Context, Engine, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
+use nic_engine::{Context, Engine, FrameLookup, ImageReader, ImageWriter, OpenedFrame, PacketEngine};
 use offload_api::quic::{QuicCommand, QuicContext, QuicPort};
 use offload_api::{Direction, KeyBytes, PacketAsk, QuicContexts, QuicKey, TxPacket};
 use offload_base::QuickHash;
@@ -121,14 +121,20 @@ impl PacketEngine for Quic {
     type Seen = Seen;
     type Wrapping = Sealing;
 
-    fn look(&self, frame: &[u8], headers: &Headers) -> Shown<Seen> {
+    fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<Seen> {
         match self.find(frame, headers) {
-            Some((key, seen)) => Shown::Key(key, seen),
-            None => Shown::Nothing,
+            Some((key, seen)) => FrameLookup::Key(key, seen),
+            None => FrameLookup::Nothing,
         }
     }
 
-    fn open(&mut self, context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counters: &mut QuicCounters) -> Opened {
+    fn open(
+        &mut self,
+        context: Context<'_, Quic>,
+        frame: &[u8],
+        seen: &Seen,
+        counters: &mut QuicCounters,
+    ) -> OpenedFrame {
         receive::open(context, frame, seen, counters)
     }
 

@@ -90,7 +90,7 @@ mod tests {
         assert_eq!((paths.next(1), paths.next(2)), (None, Some((2 << 40) + 1)));
         paths.learn(99, None);
         assert_eq!(paths.next(99), Some(8));
-        let image = ContextImage::of(|image| {
+        let image = ContextImage::build(|image| {
             image.put_u8(0);
             paths.save(image);
         });

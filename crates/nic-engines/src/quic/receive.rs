@@ -5,12 +5,12 @@
 
 use super::{Quic, QuicCounters, phase_of};
 use bytes::BytesMut;
-use nic_engine::{Context, Opened};
+use nic_engine::{Context, OpenedFrame};
 use offload_api::quic::quic_key;
 use offload_api::{Direction, KeyBytes, PacketMark, Protocol};
 use offload_formats::quic::ShortHeader;
 use offload_formats::{Headers, Transport};
-use offload_quic::Unmasked;
+use offload_quic::UnmaskedHeader;
 
 /// Where a packet with a short header is in its frame.
 #[derive(Debug)]
@@ -39,33 +39,33 @@ impl Quic {
 }
 
 /// Works on a packet of a connection.
-pub(super) fn open(context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counters: &mut QuicCounters) -> Opened {
+pub(super) fn open(context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counters: &mut QuicCounters) -> OpenedFrame {
     let Context { handle, state, held } = context;
     let (Direction::Receive, Some(&path)) = (state.direction, held.cids.get(&seen.key)) else {
-        return Opened::Untouched(PacketMark::None);
+        return OpenedFrame::Untouched(PacketMark::None);
     };
     // What is made of it has checksums that nobody looks at.
     if seen.transport.are_checksums_right(frame) != Some(true) {
-        return Opened::Untouched(PacketMark::None);
+        return OpenedFrame::Untouched(PacketMark::None);
     }
     let at = seen.transport.payload..seen.transport.end;
-    let Ok(header) = Unmasked::read(&held.header, &frame[at.clone()], seen.number_at) else {
-        return Opened::Untouched(PacketMark::None);
+    let Ok(header) = UnmaskedHeader::read(&held.header, &frame[at.clone()], seen.number_at) else {
+        return OpenedFrame::Untouched(PacketMark::None);
     };
     let Some(generation) = &held.keys[phase_of(header.key_phase().into())] else {
         counters.quic_rx_no_key += 1;
-        return Opened::Untouched(PacketMark::None);
+        return OpenedFrame::Untouched(PacketMark::None);
     };
     let largest = state.paths.next(path).and_then(|next| next.checked_sub(1));
     let number = header.number(largest);
     let mut inner = BytesMut::from(frame);
     if header.open(&generation.key, &mut inner[at.clone()], path, number).is_err() {
         counters.quic_rx_auth_fail += 1;
-        return Opened::Untouched(PacketMark::Failed { context: handle });
+        return OpenedFrame::Untouched(PacketMark::Failed { context: handle });
     }
     state.paths.use_up(path, number);
     counters.quic_rx_pkts += 1;
     counters.quic_rx_bytes += at.len() as u64;
     let mark = PacketMark::Opened { context: handle, number, packets: 1, code: generation.number as u8 };
-    Opened::Another { inner, mark, vouched: true }
+    OpenedFrame::Another { inner, mark, vouched: true }
 }

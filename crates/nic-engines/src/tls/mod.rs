@@ -13,7 +13,9 @@ use bytes::BytesMut;
 pub use config::TlsEngineConfig;
 use core::convert::Infallible;
 pub use counters::TlsCounters;
-use nic_engine::{Context, Engine, EngineDescription, ImageReader, ImageWriter, OutOfStep, Payload, StreamEngine};
+use nic_engine::{
+    Context, Engine, EngineDescription, ImageReader, ImageWriter, OutOfStep, ReceivedPayload, StreamEngine,
+};
 use offload_api::rx::TlsVerdict;
 use offload_api::{
     Capabilities, Direction, ResyncMode, TlsCapabilities, TlsContext, TlsContexts, TlsSuite, TlsVersion, Verdict,
@@ -124,7 +126,11 @@ impl Engine for Tls {
 }
 
 impl StreamEngine for Tls {
-    fn receive(context: Context<'_, Tls>, payload: &mut Payload<'_>, counters: &mut TlsCounters) -> Option<Verdict> {
+    fn receive(
+        context: Context<'_, Tls>,
+        payload: &mut ReceivedPayload<'_>,
+        counters: &mut TlsCounters,
+    ) -> Option<Verdict> {
         let Context { state: TlsState::Receive(engine), held: key, .. } = context else { return None };
         let standing = if payload.is_looked_at() { engine.standing() } else { None };
         let seq = payload.seq();

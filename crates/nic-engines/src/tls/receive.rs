@@ -24,7 +24,7 @@
 
 use super::record::{HEADER, Mode, Protection, RecordCursor, Walked};
 use bytes::BytesMut;
-use nic_engine::Content;
+use nic_engine::UnitContent;
 use nic_engine::{ImageReader, ImageWriter};
 use offload_api::rx::TlsVerdict;
 use offload_base::Seq;
@@ -213,16 +213,16 @@ impl TlsReceive {
 
     /// What a packet at `seq` showed of the content of records to the context that stood at `before`, was `received` so,
     /// and appended `plain`. `None`: nothing that could be set in relation to what was seen before.
-    pub(crate) fn shown(&self, before: Standing, seq: Seq, received: &Received, plain: &[u8]) -> Option<Content> {
+    pub(crate) fn shown(&self, before: Standing, seq: Seq, received: &Received, plain: &[u8]) -> Option<UnitContent> {
         let (last, cursor) = before;
         match received.verdict {
             TlsVerdict::Decrypted if last == seq => {
-                Some(Content { last, skipped: 0, parts: cursor.content(&self.protection, plain) })
+                Some(UnitContent { last, skipped: 0, parts: cursor.content(&self.protection, plain) })
             }
             // It has been through the packet from the next header on, and `plain` begins there.
             TlsVerdict::NotDecrypted if received.found => {
                 let parts = RecordCursor::at_record(0).content(&self.protection, plain);
-                Some(Content { last, skipped: cursor.content_left(&self.protection)?, parts })
+                Some(UnitContent { last, skipped: cursor.content_left(&self.protection)?, parts })
             }
             _ => None,
         }

@@ -6,7 +6,7 @@
 
 use bytes::BytesMut;
 use core::fmt;
-use nic_engine::Parts;
+use nic_engine::ByteRanges;
 use nic_engine::{ImageReader, ImageWriter};
 use offload_api::record::EXPLICIT_NONCE_LEN;
 use offload_api::{RecordFormat, TlsKey, TlsSuite, TlsVersion};
@@ -130,10 +130,10 @@ impl RecordCursor {
     /// Where in `plain`, the bytes that come next in the stream, opened, content of records lies: bodies, but in TLS 1.3
     /// for their last bytes, which are types. (Padding, which is rare, counts as content; so do alerts and the like, for
     /// in TLS 1.3 the type comes last.)
-    pub(crate) fn content(&self, protection: &Protection, plain: &[u8]) -> Parts {
+    pub(crate) fn content(&self, protection: &Protection, plain: &[u8]) -> ByteRanges {
         let format = &protection.format;
         let inner_type = format.inner_type_len();
-        let mut parts = Parts::new();
+        let mut parts = ByteRanges::new();
         let (mut header, mut have) = ([0; HEADER], 0);
         // Bytes before, of and after the body that are still to come.
         let (mut before, mut body, mut after) = match self.phase {

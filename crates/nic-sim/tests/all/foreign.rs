@@ -6,8 +6,8 @@
 use bytes::BytesMut;
 use core::convert::Infallible;
 use nic_sim::engine::{
-    Context, Engine, Headers, ImageReader, ImageWriter, NoCounters, Opened, OutOfStep, PacketEngine, Payload, Shown,
-    StreamEngine,
+    Context, Engine, FrameLookup, Headers, ImageReader, ImageWriter, NoCounters, OpenedFrame, OutOfStep, PacketEngine,
+    ReceivedPayload, StreamEngine,
 };
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, multi_queue_nic_with, nic_with};
@@ -87,31 +87,31 @@ impl PacketEngine for Shim {
     type Seen = ();
     type Wrapping = ();
 
-    fn look(&self, frame: &[u8], _: &Headers) -> Shown<()> {
+    fn look(&self, frame: &[u8], _: &Headers) -> FrameLookup<()> {
         match frame.get(ADDRESSES..ADDRESSES + SHIM) {
-            Some([0x88, 0xb5, id @ .., _, _, _, _]) => Shown::Key(KeyBytes::of(&[id]), ()),
-            _ => Shown::Nothing,
+            Some([0x88, 0xb5, id @ .., _, _, _, _]) => FrameLookup::Key(KeyBytes::of(&[id]), ()),
+            _ => FrameLookup::Nothing,
         }
     }
 
-    fn open(&mut self, context: Context<'_, Shim>, frame: &[u8], (): &(), _: &mut NoCounters) -> Opened {
+    fn open(&mut self, context: Context<'_, Shim>, frame: &[u8], (): &(), _: &mut NoCounters) -> OpenedFrame {
         let (_, key) = *context.held;
         let number = u32::from_be_bytes(frame[ADDRESSES + 6..ADDRESSES + SHIM].try_into().unwrap());
         let Some(end) = frame.len().checked_sub(TAG).filter(|end| *end >= ADDRESSES + SHIM) else {
-            return Opened::Untouched(PacketMark::Failed { context: context.handle });
+            return OpenedFrame::Untouched(PacketMark::Failed { context: context.handle });
         };
         let mut inner = BytesMut::from(&frame[..ADDRESSES]);
         inner.extend_from_slice(&frame[ADDRESSES + SHIM..end]);
         masked(key, number, &mut inner[ADDRESSES..]);
         if tag(key, &inner[ADDRESSES..]) != frame[end..] {
-            return Opened::Untouched(PacketMark::Failed { context: context.handle });
+            return OpenedFrame::Untouched(PacketMark::Failed { context: context.handle });
         }
         if number.is_multiple_of(8) {
             self.told.push(ContextEvent { context: context.handle, code: 7, value: number.into() });
         }
         *context.state = number.max(*context.state);
         let mark = PacketMark::Opened { context: context.handle, number: number.into(), packets: 1, code: 0 };
-        Opened::Another { inner, mark, vouched: false }
+        OpenedFrame::Another { inner, mark, vouched: false }
     }
 
     fn begin(&mut self, _: Context<'_, Shim>, _: PacketAsk, _: &mut TxPacket, _: &mut NoCounters) -> Option<()> {
@@ -290,12 +290,12 @@ impl PacketEngine for Greedy {
     type Seen = ();
     type Wrapping = ();
 
-    fn look(&self, frame: &[u8], headers: &Headers) -> Shown<()> {
+    fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<()> {
         Shim::default().look(frame, headers)
     }
 
-    fn open(&mut self, _: Context<'_, Greedy>, _: &[u8], (): &(), _: &mut NoCounters) -> Opened {
-        Opened::Dropped
+    fn open(&mut self, _: Context<'_, Greedy>, _: &[u8], (): &(), _: &mut NoCounters) -> OpenedFrame {
+        OpenedFrame::Dropped
     }
 
     fn begin(&mut self, _: Context<'_, Greedy>, _: PacketAsk, _: &mut TxPacket, _: &mut NoCounters) -> Option<()> {
@@ -476,7 +476,7 @@ impl Engine for Lost {
 }
 
 impl StreamEngine for Lost {
-    fn receive(_: Context<'_, Lost>, _: &mut Payload<'_>, _: &mut NoCounters) -> Option<Verdict> {
+    fn receive(_: Context<'_, Lost>, _: &mut ReceivedPayload<'_>, _: &mut NoCounters) -> Option<Verdict> {
         Some(Verdict::Asks)
     }
 

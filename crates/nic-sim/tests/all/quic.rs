@@ -12,7 +12,7 @@ use offload_api::{
 };
 use offload_base::Instant;
 use offload_formats::Headers;
-use offload_quic::{Secret, seal};
+use offload_quic::{TrafficSecret, seal};
 use proptest::prelude::*;
 
 const NOW: Instant = Instant::ZERO;
@@ -68,11 +68,12 @@ impl Nic {
 }
 
 /// A connection's keys in one direction: each generation's.
-struct Keys(Vec<Secret>);
+struct Keys(Vec<TrafficSecret>);
 
 impl Keys {
     fn new(cipher: QuicCipher) -> Keys {
-        let first = Secret::new(cipher, &[7; 48][..if cipher == QuicCipher::Aes256Gcm { 48 } else { 32 }]).unwrap();
+        let first =
+            TrafficSecret::new(cipher, &[7; 48][..if cipher == QuicCipher::Aes256Gcm { 48 } else { 32 }]).unwrap();
         Keys(core::iter::successors(Some(first), |secret| Some(secret.next())).take(6).collect())
     }
 

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use core::task::Waker;
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::frame::Frame;
-use nic_sim::switch::overlay::{Outer, encapsulate};
+use nic_sim::switch::overlay::{OuterHeaders, encapsulate};
 use nic_sim::switch::{
     Change, FunctionConfig, Mac, Mode, NextHop, Protection, RuleFile, Tunnel, TunnelDevice, TunnelKind, TunnelSet,
 };
@@ -15,7 +15,7 @@ use nic_sim::{
 use offload_api::{Direction, EspKey, EspSuite, NetDevice, NoRecords, OffloadKind, SaParams, Selector, TxPacket};
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
-use offload_esp::{Cipher, EspAt, Outer as EspHeaders};
+use offload_esp::{EspAt, EspCipher, OuterHeaders as EspHeaders};
 use proptest::prelude::*;
 
 const NOW: Instant = Instant::ZERO;
@@ -154,7 +154,7 @@ fn datagram(tenant: u8, from: Mac) -> Vec<u8> {
 fn wrapped(tenant: u8, in_network: u32) -> Bytes {
     let set = TunnelSet { key: Some(in_network), checksum: false, ..TunnelSet::new(address(1), address(2)) };
     let hop = NextHop { source: mac(1, 9), destination: mac(2, 9) };
-    let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 0 };
+    let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 0 };
     encapsulate(&outer, &Bytes::from(datagram(tenant, mac(1, tenant))).into()).bytes
 }
 
@@ -162,7 +162,12 @@ fn wrapped(tenant: u8, in_network: u32) -> Bytes {
 fn sealed(plain: &[u8], tenant: u8, number: u64) -> BytesMut {
     let params = sa(Direction::Transmit, 1, 2, tenant);
     let mut frame = BytesMut::new();
-    EspHeaders::for_packet(&params, &plain[14..]).expect("IP").wrap(&Cipher::new(&params), plain, number, &mut frame);
+    EspHeaders::for_packet(&params, &plain[14..]).expect("IP").wrap(
+        &EspCipher::new(&params),
+        plain,
+        number,
+        &mut frame,
+    );
     frame
 }
 
@@ -218,7 +223,12 @@ fn a_handle_of_another_queue_is_another_sa() {
     for spi in 0x2000..0x2004 {
         let params = SaParams { spi, ..sa(Direction::Transmit, 1, 2, 7) };
         let (plain, mut frame) = (wrapped(0, network(0)), BytesMut::new());
-        EspHeaders::for_packet(&params, &plain[14..]).expect("IP").wrap(&Cipher::new(&params), &plain, 9, &mut frame);
+        EspHeaders::for_packet(&params, &plain[14..]).expect("IP").wrap(
+            &EspCipher::new(&params),
+            &plain,
+            9,
+            &mut frame,
+        );
         assert_eq!(right.hears([Frame::new(frame.freeze())]), [0; 3]);
     }
     assert_eq!(right.device.uplink_counters().opened, 4, "they are SAs");
@@ -312,7 +322,7 @@ fn the_hosts_function_counts_what_is_not_for_it_and_what_its_sas_refuse() {
         plain[..6].copy_from_slice(&mac(2, 5).0);
         let params = SaParams { direction: Direction::Transmit, ..params.clone() };
         let headers = EspHeaders::for_packet(&params, &plain[14..]).expect("IP");
-        headers.wrap(&Cipher::new(&params), &plain, number, &mut frame);
+        headers.wrap(&EspCipher::new(&params), &plain, number, &mut frame);
         assert_eq!(right.hears([Frame::new(frame.freeze())]), [0; 3]);
         assert_eq!(right.device.counters().rx_drop_address, number, "it has another address");
     }
@@ -340,7 +350,7 @@ fn with_the_uplinks_representor_the_hosts_function_hears_of_neighbours_only() {
     inside[..6].copy_from_slice(&mac(2, 9).0);
     let params = SaParams { direction: Direction::Transmit, ..params };
     let headers = EspHeaders::for_packet(&params, &inside[14..]).expect("IP");
-    headers.wrap(&Cipher::new(&params), &inside, 1, &mut frame);
+    headers.wrap(&EspCipher::new(&params), &inside, 1, &mut frame);
     assert_eq!(right.hears([plain(17), arp.clone(), Frame::new(frame.freeze())]), [0, 0, 1]);
     let seen: Vec<_> = core::iter::from_fn(|| right.eswitch.receive()).collect();
     let uplink = |bytes: Bytes| (Vport::Uplink, bytes);
@@ -380,7 +390,7 @@ fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
     right.ask(EswitchCommand::ProtectAll(true));
     let (params, mut frame) = (SaParams { direction: Direction::Transmit, ..params }, BytesMut::new());
     let headers = EspHeaders::for_packet(&params, &tunnel[14..]).expect("IP");
-    headers.wrap(&Cipher::new(&params), &tunnel, 1, &mut frame);
+    headers.wrap(&EspCipher::new(&params), &tunnel, 1, &mut frame);
     assert_eq!(right.hears([Frame::new(frame.freeze())]), [1, 0, 0]);
 }
 
@@ -750,7 +760,7 @@ fn on_the_wire(frame: &[u8]) -> (u32, Option<u8>) {
     let mut opened = frame.to_vec();
     let found = EspAt::find(&opened).expect("ESP, or a tunnel in the clear");
     let tenant = (found.spi - 0x1000 - 16) as u8;
-    let cipher = Cipher::new(&sa(Direction::Receive, 1, 2, tenant));
+    let cipher = EspCipher::new(&sa(Direction::Receive, 1, 2, tenant));
     cipher.open(&mut opened, &found, found.low.into()).expect("under the tenant's own key");
     (at(&opened, found.esp + 16), Some(tenant))
 }

@@ -7,7 +7,7 @@ use nic_sim::lookaside::{Lookaside, LookasideConfig};
 use nic_sim::{Delays, JobDriver};
 use offload_api::{Handle, JobQueue, JobStatus, Way};
 use offload_base::Instant;
-use offload_jobs::{DATA_KEYS, Opens, WrappingKey};
+use offload_jobs::{DATA_KEYS, OpenTransform, WrappingKey};
 use offload_transforms::{Secret, Transform, Tweak};
 
 const TENANT: u32 = 7;

@@ -8,7 +8,7 @@ use nic_sim::lookaside::{LookasideConfig, Unit};
 use offload_api::{ContextNews, Handle, Job, JobQueue, JobStatus, Way};
 use offload_base::Instant;
 use offload_compression::Compression;
-use offload_jobs::{CpuConfig, CpuQueue, Opens, PoolQueue, perform};
+use offload_jobs::{CpuConfig, CpuQueue, OpenTransform, PoolQueue, perform};
 use offload_transforms::{Aead, Secret, Session, Transform, Tweak};
 use proptest::prelude::*;
 

@@ -12,7 +12,7 @@ use nic_sim::lookaside::{Lookaside, LookasideConfig};
 use nic_sim::{JobDriver, lookaside};
 use offload_api::{ContextNews, Direction, Handle, Job, JobQueue, JobStatus, NewContext, Outcome};
 use offload_base::{Alarm, Clock, Instant, Timers};
-use offload_jobs::{JobClient, Opens, RunQueue, SharedQueue};
+use offload_jobs::{JobClient, OpenTransform, RunQueue, SharedQueue};
 use offload_transforms::{Aead, Secret, Transform};
 use std::sync::{Arc, Mutex};
 use std::task::Wake;

@@ -7,7 +7,7 @@ use nic_sim::lookaside;
 use nic_sim::lookaside::{LookasideConfig, Unit};
 use offload_api::{JobQueue, JobStatus};
 use offload_base::Instant;
-use offload_jobs::{Opens, TransformCapabilities};
+use offload_jobs::{OpenTransform, TransformCapabilities};
 use offload_transforms::{Aead, Secret, Transform};
 
 /// 16 KiB take 10 us at this rate.
@@ -131,7 +131,7 @@ fn bytes_over_pcie_are_counted_by_purpose() {
 #[test]
 fn what_an_accelerator_has_is_asked_and_held_to() {
     for driver in TransformCapabilities::drivers() {
-        let transforms = TransformCapabilities::of_driver(driver).unwrap();
+        let transforms = TransformCapabilities::for_driver(driver).unwrap();
         let (mut device, mut queues) = lookaside(LookasideConfig { transforms, ..config() }, |_| ());
         let queue = &mut queues[0];
         assert_eq!(queue.capabilities(), Some(transforms));

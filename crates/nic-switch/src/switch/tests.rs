@@ -9,7 +9,7 @@ use crate::port::TunnelKind;
 use crate::words::RuleFile;
 use crate::{arbitrary, edit};
 use bytes::{Bytes, BytesMut};
-use offload_formats::{Headers, Sum, Version};
+use offload_formats::{Headers, InternetSum, IpVersion};
 use proptest::prelude::*;
 
 const NOW: Instant = Instant::ZERO;
@@ -157,7 +157,7 @@ fn classes_and_checksums_of_tunnels_are_looked_at_and_packets_forbid_fragments()
         let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
         let frame = overlay::encapsulate(&outer, &datagram(mac(1), mac(0)));
         assert_eq!(frame.bytes[20] == 0x40, dont_fragment);
-        let mut sum = Sum::default();
+        let mut sum = InternetSum::default();
         sum.add(&frame.bytes[14..34]);
         assert!(sum.is_right());
         ways(&sent(&mut switch, Vport::Uplink, frame)) == [Egress::Port(OTHER)]
@@ -351,7 +351,7 @@ fn damaged_packets_of_tunnels_and_critical_options_are_dropped_and_counted() {
         let mut packet = [&packet[..50], &[1, 2, critical, 0], &packet[50..]].concat();
         (packet[42], packet[43]) = (1, critical >> 1);
         let bytes = packet.len() - 14;
-        Version::Four.set_length(&mut packet[14..], bytes);
+        IpVersion::V4.set_length(&mut packet[14..], bytes);
         packet[38..40].copy_from_slice(&(bytes as u16 - 20).to_be_bytes());
         Headers::parse(&packet).transport().unwrap().fill_checksums(&mut packet);
         Frame::from(Bytes::from(packet))
@@ -395,7 +395,7 @@ fn who_sends_more_than_the_tunnel_carries_is_told_and_nothing_is_cut() {
     let long = |bytes: usize| {
         let mut frame = datagram(mac(1), mac(0)).bytes.to_vec();
         frame.resize(ETHERNET_BYTES + bytes, 0);
-        Version::Four.set_length(&mut frame[ETHERNET_BYTES..], bytes);
+        IpVersion::V4.set_length(&mut frame[ETHERNET_BYTES..], bytes);
         Frame::from(Bytes::from(frame))
     };
     assert_eq!(ways(&sent(&mut here, ONE, long(1450))), [Egress::Port(Vport::Uplink)]);

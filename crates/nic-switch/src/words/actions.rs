@@ -8,7 +8,7 @@ use super::{read, value};
 use crate::action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
 use crate::matching::VLAN;
 use core::net::IpAddr;
-use offload_formats::{Protocol, Version};
+use offload_formats::{IpVersion, Protocol};
 
 /// What follows the first `action`, which was taken.
 pub(super) fn actions(words: &mut Words<'_>) -> Result<Vec<Action>, ParseError> {
@@ -155,9 +155,9 @@ fn edit(words: &mut Words<'_>) -> Result<Edit, ParseError> {
     let header = words.expect("eth, ip, ip6, tcp or udp")?;
     let field = words.expect("a field")?;
     let adds = field_adds(words)?;
-    let version = if header == "ip6" { Version::Six } else { Version::Four };
+    let version = if header == "ip6" { IpVersion::V6 } else { IpVersion::V4 };
     let transport = if header == "udp" { Protocol::Udp } else { Protocol::Tcp };
-    let of_version = |word: &str| value::address(word).filter(|address| Version::of(address) == version);
+    let of_version = |word: &str| value::address(word).filter(|address| IpVersion::of_address(address) == version);
     let edit = match (header, field) {
         ("ip", "ttl") | ("ip6", "hoplimit") => {
             let hops = words.value("a number of hops", value::number)?;

@@ -5,7 +5,7 @@ use crate::action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
 use crate::matching::{ClassMatch, EtherMatch, Mac, Match, Ports};
 use crate::rule::{Change, Rule, Selection};
 use core::fmt::{Display, Formatter, Result};
-use offload_formats::{Protocol, Version};
+use offload_formats::{IpVersion, Protocol};
 
 impl Display for Change {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -96,16 +96,16 @@ impl Display for Action {
 /// The words behind `munge`.
 impl Display for Edit {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let ip = if self.version() == Some(Version::Six) { "ip6" } else { "ip" };
-        let hops = if self.version() == Some(Version::Six) { "hoplimit" } else { "ttl" };
+        let ip = if self.version() == Some(IpVersion::V6) { "ip6" } else { "ip" };
+        let hops = if self.version() == Some(IpVersion::V6) { "hoplimit" } else { "ttl" };
         let transport = |protocol: &Protocol| if *protocol == Protocol::Tcp { "tcp" } else { "udp" };
         match self {
             Edit::SourceMac(mac) => write!(f, "eth src set {mac}"),
             Edit::DestinationMac(mac) => write!(f, "eth dst set {mac}"),
             Edit::Source(address) => write!(f, "{ip} src set {address}"),
             Edit::Destination(address) => write!(f, "{ip} dst set {address}"),
-            Edit::TrafficClass(Version::Four, class) => write!(f, "ip tos set {class}"),
-            Edit::TrafficClass(Version::Six, class) => write!(f, "ip6 traffic_class set {class}"),
+            Edit::TrafficClass(IpVersion::V4, class) => write!(f, "ip tos set {class}"),
+            Edit::TrafficClass(IpVersion::V6, class) => write!(f, "ip6 traffic_class set {class}"),
             Edit::HopLimit(_, limit) => write!(f, "{ip} {hops} set {limit}"),
             Edit::AddToHopLimit(_, more) => write!(f, "{ip} {hops} add {more}"),
             Edit::SourcePort(protocol, port) => write!(f, "{} sport set {port}", transport(protocol)),

@@ -17,7 +17,7 @@ use nvme_tcp::{
 };
 use offload_api::{Refused, SegmentStream};
 use offload_base::Seed;
-use offload_base::cost::{self, Domain, Meter, Work};
+use offload_base::cost::{self, CpuMeter, Domain, WorkKind};
 use offload_base::counters::CounterSet;
 use offload_bench_tls::connection::nic_on;
 use offload_bench_tls::facts::HostCost;
@@ -165,7 +165,7 @@ fn run_all(options: &NvmeLoopback) -> Result<Made, Failure> {
 
 fn run(options: &NvmeLoopback, mode: Mode, observers: &Observers) -> Result<Run, Box<dyn Error>> {
     let seed = options.run.wire.seed();
-    let meter = Meter::new();
+    let meter = CpuMeter::new();
     let nic = nic_on(options.run.clock(), &options.run.nic(NicConfig::default()));
     let builder = Testbed::builder(seed)
         .clock(options.run.clock())
@@ -366,7 +366,7 @@ async fn work_through(
     job: Job,
     host: Host,
     bed_host: BedHost,
-    meter: Meter,
+    meter: CpuMeter,
     observers: Observers,
 ) -> io::Result<(bool, core::time::Duration)> {
     host.ready().await.map_err(io::Error::other)?;
@@ -396,7 +396,7 @@ async fn work_through(
         }
         let Some((first, finished)) = under_way.next().await else { break };
         let buffer = finished?;
-        let _application = cost::work(Work::Application);
+        let _application = cost::work(WorkKind::Application);
         all_right &= job.write || job.mode == Mode::Emulate || holds(&buffer, &job.pattern, first * u64::from(BLOCK));
         buffers.push(buffer);
         done += job.io;

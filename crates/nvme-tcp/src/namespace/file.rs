@@ -11,7 +11,7 @@ use super::system::{Medium, Real, RealFile, System};
 use super::{Pieces, Storage, identity};
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use rustix::fs::{FlockOperation, MemfdFlags, OFlags, flock, major, memfd_create, minor};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, Seek, SeekFrom};
@@ -336,7 +336,7 @@ fn write_at_once(
 
 /// Copies `data` to the beginning of `buffer`.
 fn gather(data: &[Bytes], buffer: &mut [u8]) {
-    let _scope = cost::work(Work::Copy);
+    let _scope = cost::work(WorkKind::Copy);
     let mut at = 0;
     for piece in data {
         buffer[at..at + piece.len()].copy_from_slice(piece);

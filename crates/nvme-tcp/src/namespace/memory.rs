@@ -5,7 +5,7 @@
 
 use super::{Pieces, Storage};
 use bytes::{Bytes, BytesMut};
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -59,7 +59,7 @@ impl Storage for MemoryStorage {
     }
 
     fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
-        let _scope = cost::work(Work::Copy);
+        let _scope = cost::work(WorkKind::Copy);
         let mut chunks = self.chunks();
         let mut at = offset;
         for piece in data {

@@ -32,7 +32,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use identity::derived_uuid;
 use marks::Marks;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use smallvec::SmallVec;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -577,7 +577,7 @@ impl Namespace {
     fn compare(&self, first: u64, data: &[Bytes]) -> Result<(), Status> {
         let bytes: usize = data.iter().map(Bytes::len).sum();
         let stored = self.read(first, (bytes / self.block_size as usize) as u32)?;
-        let _scope = cost::work(Work::Copy);
+        let _scope = cost::work(WorkKind::Copy);
         if data.iter().flatten().eq(stored.iter().flatten()) { Ok(()) } else { Err(Status::COMPARE_FAILURE) }
     }
 

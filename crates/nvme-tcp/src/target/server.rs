@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use offload_api::SegmentStream;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_base::slots::ConnectionSlot;
 use offload_base::{Alarm, Instant, Timers, time};
 use std::collections::{BTreeMap, VecDeque};
@@ -504,7 +504,7 @@ impl<S: SegmentStream> Serve<S> {
             if job.may_block() {
                 advance(job, self.shared.blocking.clone(), self.mailbox.clone());
             } else {
-                let _scope = cost::work(Work::Application);
+                let _scope = cost::work(WorkKind::Application);
                 let done = job.run();
                 drop(_scope);
                 let now = self.shared.timers.now();

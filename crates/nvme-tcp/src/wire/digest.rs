@@ -3,7 +3,7 @@
 //! NVMe/TCP Transport Specification 1.0, 3.3.1.1: polynomial 0x1EDC6F41, seed all ones, final inversion, on the wire
 //! little-endian. Invariant: a digest depends on the bytes only, never on how they were cut.
 
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 
 /// A digest over bytes that come in pieces.
 ///
@@ -29,7 +29,7 @@ impl Digest {
 
     /// Goes on with `bytes`.
     pub fn update(&mut self, bytes: &[u8]) {
-        let _scope = cost::work(Work::Digest);
+        let _scope = cost::work(WorkKind::Digest);
         self.0 = crc32c::crc32c_append(self.0, bytes);
     }
 

@@ -6,7 +6,7 @@
 use crate::tx::{Header, TxPacket};
 use bytes::Bytes;
 use offload_formats::checksum::fill_ipv4_header;
-use offload_formats::ip::{HeaderError, IpHeaders, Version};
+use offload_formats::ip::{HeaderError, IpHeaders, IpVersion};
 use offload_formats::protocol::FRAGMENT;
 use smallvec::SmallVec;
 
@@ -109,12 +109,12 @@ fn cut(
     }
     let ip = packet.header.get(network..).unwrap_or_default();
     let headers = IpHeaders::walk(ip)?;
-    if headers.version == Version::Six && headers.fragment.is_some() && !own {
+    if headers.version == IpVersion::V6 && headers.fragment.is_some() && !own {
         return Err(NotFragmentable::Forbidden);
     }
     let cut = Cut::plan(&headers, ip, mtu, identification)?;
     let total = ip.len() - headers.upper + packet.payload_len();
-    let in_front = cut.kept - if headers.version == Version::Six { Version::Six.header_bytes() } else { 0 };
+    let in_front = cut.kept - if headers.version == IpVersion::V6 { IpVersion::V6.header_bytes() } else { 0 };
     if in_front + total > usize::from(u16::MAX) {
         return Err(NotFragmentable::TooLong);
     }
@@ -135,7 +135,7 @@ fn cut(
 
 /// How a packet is cut.
 struct Cut {
-    version: Version,
+    version: IpVersion,
     identification: u32,
     /// Bytes of the packet's headers that each fragment has, its own fragment header not counted.
     kept: usize,
@@ -152,8 +152,8 @@ struct Cut {
 impl Cut {
     fn plan(headers: &IpHeaders, ip: &[u8], mtu: u16, identification: u32) -> Result<Cut, NotFragmentable> {
         let (kept, own) = match headers.version {
-            Version::Four => (headers.upper, headers.upper),
-            Version::Six => (headers.unfragmentable(), headers.unfragmentable() + FRAGMENT_HEADER_BYTES),
+            IpVersion::V4 => (headers.upper, headers.upper),
+            IpVersion::V6 => (headers.unfragmentable(), headers.unfragmentable() + FRAGMENT_HEADER_BYTES),
         };
         let most = usize::from(mtu).saturating_sub(own) / 8 * 8;
         if most == 0 {
@@ -161,8 +161,8 @@ impl Cut {
         }
         let (mut identification, mut before, mut more_behind) = (identification, 0, false);
         match headers.version {
-            Version::Four if headers.upper > Version::Four.header_bytes() => return Err(NotFragmentable::Options),
-            Version::Four if ip[6] & DONT_FRAGMENT != 0 => return Err(NotFragmentable::Forbidden),
+            IpVersion::V4 if headers.upper > IpVersion::V4.header_bytes() => return Err(NotFragmentable::Options),
+            IpVersion::V4 if ip[6] & DONT_FRAGMENT != 0 => return Err(NotFragmentable::Forbidden),
             _ => {}
         }
         if let Some(fragment) = headers.fragment {
@@ -186,7 +186,7 @@ impl Cut {
         let place = (self.before + at) as u16;
         let more = more || self.more_behind;
         match self.version {
-            Version::Four => {
+            IpVersion::V4 => {
                 let ip = &mut header[network..];
                 let length = (ip.len() + bytes) as u16;
                 ip[2..4].copy_from_slice(&length.to_be_bytes());
@@ -194,12 +194,12 @@ impl Cut {
                 ip[6..8].copy_from_slice(&(place / 8 + if more { MORE_FRAGMENTS } else { 0 }).to_be_bytes());
                 fill_ipv4_header(ip);
             }
-            Version::Six => {
+            IpVersion::V6 => {
                 header[network + self.named_at] = FRAGMENT;
                 header.extend_from_slice(&[self.protocol, 0]);
                 header.extend_from_slice(&(place | u16::from(more)).to_be_bytes());
                 header.extend_from_slice(&self.identification.to_be_bytes());
-                let behind = header.len() - network - Version::Six.header_bytes() + bytes;
+                let behind = header.len() - network - IpVersion::V6.header_bytes() + bytes;
                 header[network + 4..network + 6].copy_from_slice(&(behind as u16).to_be_bytes());
             }
         }

@@ -6,8 +6,8 @@ use crate::tx::TxAsk;
 use bytes::BytesMut;
 use core::time::Duration;
 use offload_base::{Instant, Seed};
-use offload_formats::ip::Problem;
-use offload_formats::reassembly::{Expired, Limits, Reassembler, Refusal, Taken};
+use offload_formats::ip::HeaderProblem;
+use offload_formats::reassembly::{ExpiredPacket, FragmentError, FragmentOutcome, Reassembler, ReassemblyLimits};
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{IpAddress, IpProtocol, IpRepr, Ipv4Packet, Ipv6Address};
@@ -63,9 +63,10 @@ fn shuffled(seed: u64, count: usize) -> Vec<usize> {
 
 /// What the last of `fragments` makes of all of them.
 fn last_of(reassembler: &mut Reassembler, fragments: &[Vec<u8>]) -> BytesMut {
-    let taken: Vec<Taken> = fragments.iter().map(|fragment| reassembler.insert(at(0), fragment, LINK.len())).collect();
+    let taken: Vec<FragmentOutcome> =
+        fragments.iter().map(|fragment| reassembler.insert(at(0), fragment, LINK.len())).collect();
     match taken.into_iter().next_back() {
-        Some(Taken::Whole(whole)) => whole,
+        Some(FragmentOutcome::Whole(whole)) => whole,
         taken => panic!("{taken:?}"),
     }
 }
@@ -86,7 +87,7 @@ proptest! {
         // A transport header in the packet's own, as a stack has it.
         let fragments = cut(&whole, fixed + 8, mtu, seed as u32);
         prop_assert!(fragments.iter().all(|fragment| fragment.len() - LINK.len() <= usize::from(mtu)));
-        let mut reassembler = Reassembler::new(Limits::of(Version::Four));
+        let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
         let mut order = shuffled(seed, fragments.len());
         if again {
             order.extend(order.clone().into_iter().take(fragments.len() - 1));
@@ -99,8 +100,8 @@ proptest! {
             }
             let known = !seen.insert(index);
             match reassembler.insert(at(0), &fragments[index], LINK.len()) {
-                Taken::Whole(packet) => made.push(packet),
-                taken => prop_assert_eq!(taken, if known { Taken::Duplicate } else { Taken::Kept }),
+                FragmentOutcome::Whole(packet) => made.push(packet),
+                taken => prop_assert_eq!(taken, if known { FragmentOutcome::Duplicate } else { FragmentOutcome::Kept }),
             }
         }
         prop_assert_eq!(made.len(), 1);
@@ -119,7 +120,7 @@ proptest! {
     fn any_fragments_are_taken_within_bounds(
         pieces in prop::collection::vec((0u16..40, 1usize..200, any::<bool>(), any::<bool>(), 0u8..4), 0..60),
     ) {
-        let limits = Limits { bytes: 10_000, packets: 3, timeout: Duration::from_secs(30) };
+        let limits = ReassemblyLimits { bytes: 10_000, packets: 3, timeout: Duration::from_secs(30) };
         let mut reassembler = Reassembler::new(limits);
         let content = data(1, 2000);
         for (number, (place, bytes, more, six, which)) in pieces.into_iter().enumerate() {
@@ -135,7 +136,7 @@ proptest! {
                 frame[LINK.len() + 5] = which;
                 frame[LINK.len() + 6..LINK.len() + 8].copy_from_slice(&(place | u16::from(more) << 13).to_be_bytes());
             }
-            if let Taken::Whole(whole) = reassembler.insert(at(number as u64), &frame, LINK.len()) {
+            if let FragmentOutcome::Whole(whole) = reassembler.insert(at(number as u64), &frame, LINK.len()) {
                 let headers = IpHeaders::parse(&whole[LINK.len()..]).unwrap();
                 let body = &whole[LINK.len() + headers.upper..];
                 prop_assert!(headers.fragment.is_none() && content.starts_with(body));
@@ -165,17 +166,21 @@ fn overlapping(six: bool) -> (Vec<Vec<u8>>, Vec<u8>) {
 fn fragments_that_overlap_spoil_their_packet_until_its_time_is_over() {
     for six in [false, true] {
         let (fragments, between) = overlapping(six);
-        let mut reassembler = Reassembler::new(Limits::of(if six { Version::Six } else { Version::Four }));
-        assert_eq!(reassembler.insert(at(0), &fragments[1], LINK.len()), Taken::Kept);
-        assert_eq!(reassembler.insert(at(1), &between, LINK.len()), Taken::Refused(Refusal::Overlap));
+        let mut reassembler =
+            Reassembler::new(ReassemblyLimits::for_version(if six { IpVersion::V6 } else { IpVersion::V4 }));
+        assert_eq!(reassembler.insert(at(0), &fragments[1], LINK.len()), FragmentOutcome::Kept);
+        assert_eq!(reassembler.insert(at(1), &between, LINK.len()), FragmentOutcome::Refused(FragmentError::Overlap));
         for fragment in &fragments {
-            assert_eq!(reassembler.insert(at(2), fragment, LINK.len()), Taken::Refused(Refusal::Overlap));
+            assert_eq!(
+                reassembler.insert(at(2), fragment, LINK.len()),
+                FragmentOutcome::Refused(FragmentError::Overlap)
+            );
         }
         assert_eq!(reassembler.expire(at(100)), None, "nobody is told");
         assert_eq!((reassembler.bytes(), reassembler.packets()), (0, 0));
-        let taken: Vec<Taken> =
+        let taken: Vec<FragmentOutcome> =
             fragments.iter().map(|fragment| reassembler.insert(at(101), fragment, LINK.len())).collect();
-        assert!(matches!(taken[..], [.., Taken::Whole(_)]));
+        assert!(matches!(taken[..], [.., FragmentOutcome::Whole(_)]));
     }
 }
 
@@ -189,10 +194,13 @@ fn the_same_place_with_other_bytes_or_another_end_is_an_overlap() {
         let flags = LINK.len() + if six { 43 } else { 6 };
         shorter[flags] &= if six { 0xfe } else { 0xdf }; // the last one, it says
         for contested in [other, shorter] {
-            let mut reassembler = Reassembler::new(Limits::of(Version::Four));
-            assert_eq!(reassembler.insert(at(0), &fragments[1], LINK.len()), Taken::Kept);
-            assert_eq!(reassembler.insert(at(0), &fragments[1], LINK.len()), Taken::Duplicate);
-            assert_eq!(reassembler.insert(at(0), &contested, LINK.len()), Taken::Refused(Refusal::Overlap));
+            let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
+            assert_eq!(reassembler.insert(at(0), &fragments[1], LINK.len()), FragmentOutcome::Kept);
+            assert_eq!(reassembler.insert(at(0), &fragments[1], LINK.len()), FragmentOutcome::Duplicate);
+            assert_eq!(
+                reassembler.insert(at(0), &contested, LINK.len()),
+                FragmentOutcome::Refused(FragmentError::Overlap)
+            );
         }
     }
 }
@@ -200,40 +208,40 @@ fn the_same_place_with_other_bytes_or_another_end_is_an_overlap() {
 #[test]
 fn what_waits_too_long_is_given_up_and_its_first_fragment_told() {
     let (fragments, _) = overlapping(true);
-    let mut reassembler = Reassembler::new(Limits::of(Version::Six));
-    assert_eq!(reassembler.insert(at(5), &fragments[2], LINK.len()), Taken::Kept);
-    assert_eq!(reassembler.insert(at(50), &fragments[0], LINK.len()), Taken::Kept);
+    let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V6));
+    assert_eq!(reassembler.insert(at(5), &fragments[2], LINK.len()), FragmentOutcome::Kept);
+    assert_eq!(reassembler.insert(at(50), &fragments[0], LINK.len()), FragmentOutcome::Kept);
     assert_eq!(reassembler.next_event(), Some(at(65)), "counted from the one that came first");
     assert_eq!(reassembler.expire(at(64)), None);
     let first = Some(Bytes::from(fragments[0].clone()));
-    assert_eq!(reassembler.expire(at(65)), Some(Expired { first, among: 0 }));
-    assert_eq!(reassembler.insert(at(70), &fragments[2], LINK.len()), Taken::Kept);
-    assert_eq!(reassembler.expire(at(130)), Some(Expired { first: None, among: 0 }));
+    assert_eq!(reassembler.expire(at(65)), Some(ExpiredPacket { first, among: 0 }));
+    assert_eq!(reassembler.insert(at(70), &fragments[2], LINK.len()), FragmentOutcome::Kept);
+    assert_eq!(reassembler.expire(at(130)), Some(ExpiredPacket { first: None, among: 0 }));
 }
 
 #[test]
 fn space_is_made_by_what_would_be_given_up_first() {
-    let limits = Limits { packets: 2, ..Limits::of(Version::Four) };
+    let limits = ReassemblyLimits { packets: 2, ..ReassemblyLimits::for_version(IpVersion::V4) };
     let mut reassembler = Reassembler::new(limits);
     let whole = packet(false, IpProtocol::Udp, &[], &data(1, 3000));
     let packets: Vec<_> = (0..3).map(|identification| cut(&whole, 20, 1500, identification)).collect();
     for (second, fragments) in packets.iter().enumerate() {
-        assert_eq!(reassembler.insert(at(second as u64), &fragments[0], LINK.len()), Taken::Kept);
+        assert_eq!(reassembler.insert(at(second as u64), &fragments[0], LINK.len()), FragmentOutcome::Kept);
     }
     assert_eq!((reassembler.take_evicted(), reassembler.packets()), (1, 2));
-    assert_eq!(reassembler.insert(at(3), &packets[1][1], LINK.len()), Taken::Kept);
-    assert!(matches!(reassembler.insert(at(3), &packets[1][2], LINK.len()), Taken::Whole(_)));
+    assert_eq!(reassembler.insert(at(3), &packets[1][1], LINK.len()), FragmentOutcome::Kept);
+    assert!(matches!(reassembler.insert(at(3), &packets[1][2], LINK.len()), FragmentOutcome::Whole(_)));
 }
 
 #[test]
 fn a_mark_of_congestion_on_one_is_one_on_the_whole() {
     for six in [false, true] {
         let (mut fragments, _) = overlapping(six);
-        let version = if six { Version::Six } else { Version::Four };
+        let version = if six { IpVersion::V6 } else { IpVersion::V4 };
         for (fragment, ecn) in fragments.iter_mut().zip([1, 2, CONGESTION].into_iter().cycle()) {
             version.set_ecn(&mut fragment[LINK.len()..], ecn);
         }
-        let mut reassembler = Reassembler::new(Limits::of(Version::Four));
+        let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
         let whole = last_of(&mut reassembler, &fragments);
         assert_eq!(IpHeaders::parse(&whole[LINK.len()..]).unwrap().ecn(&whole[LINK.len()..]), CONGESTION);
     }
@@ -243,13 +251,20 @@ fn a_mark_of_congestion_on_one_is_one_on_the_whole() {
 fn a_mark_beside_a_fragment_that_cannot_be_marked_makes_no_whole() {
     for (six, marked) in [(false, 0), (false, 2), (true, 0), (true, 2)] {
         let (mut fragments, _) = overlapping(six);
-        let version = if six { Version::Six } else { Version::Four };
+        let version = if six { IpVersion::V6 } else { IpVersion::V4 };
         version.set_ecn(&mut fragments[marked][LINK.len()..], CONGESTION);
-        let mut reassembler = Reassembler::new(Limits::of(Version::Four));
-        let refused = Taken::Refused(Refusal::Marks);
+        let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
+        let refused = FragmentOutcome::Refused(FragmentError::Marks);
         for (number, fragment) in fragments.iter().enumerate() {
             let taken = reassembler.insert(at(0), fragment, LINK.len());
-            assert_eq!(taken, if number >= marked.max(1) { Taken::Refused(Refusal::Marks) } else { Taken::Kept });
+            assert_eq!(
+                taken,
+                if number >= marked.max(1) {
+                    FragmentOutcome::Refused(FragmentError::Marks)
+                } else {
+                    FragmentOutcome::Kept
+                }
+            );
         }
         assert_eq!(reassembler.insert(at(1), &fragments[0], LINK.len()), refused, "it stays so until its time is over");
         assert_eq!((reassembler.expire(at(100)), reassembler.bytes()), (None, 0));
@@ -258,12 +273,12 @@ fn a_mark_beside_a_fragment_that_cannot_be_marked_makes_no_whole() {
 
 #[test]
 fn what_no_packet_can_have_is_refused() {
-    let mut reassembler = Reassembler::new(Limits::of(Version::Six));
+    let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V6));
     let mut refused = |next: u8, place: u16, data: &[u8]| {
         let header = [next, 0, (place >> 8) as u8, place as u8, 0, 0, 0, 1];
         let frame = packet(true, IpProtocol::Ipv6Frag, &header, data);
         match reassembler.insert(at(0), &frame, LINK.len()) {
-            Taken::Refused(Refusal::Impossible(Problem { code, pointer, .. })) => (code, pointer),
+            FragmentOutcome::Refused(FragmentError::Impossible(HeaderProblem { code, pointer, .. })) => (code, pointer),
             taken => panic!("{taken:?}"),
         }
     };
@@ -277,12 +292,12 @@ fn what_no_packet_can_have_is_refused() {
 #[test]
 fn an_atomic_fragment_is_a_packet_by_itself() {
     let (fragments, _) = overlapping(true);
-    let mut reassembler = Reassembler::new(Limits::of(Version::Six));
-    assert_eq!(reassembler.insert(at(0), &fragments[0], LINK.len()), Taken::Kept);
+    let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V6));
+    assert_eq!(reassembler.insert(at(0), &fragments[0], LINK.len()), FragmentOutcome::Kept);
     let mut frame = packet(true, IpProtocol::Ipv6Frag, &[17, 0, 0, 0, 0, 0, 0, 5], &[9; 30]);
     frame.extend_from_slice(&[0; 6]); // padding
     let whole = packet(true, IpProtocol::Udp, &[], &[9; 30]);
-    assert_eq!(reassembler.insert(at(0), &frame, LINK.len()), Taken::Whole(BytesMut::from(&whole[..])));
+    assert_eq!(reassembler.insert(at(0), &frame, LINK.len()), FragmentOutcome::Whole(BytesMut::from(&whole[..])));
     assert_eq!(reassembler.packets(), 1, "RFC 6946: whatever else goes by that identification");
 }
 
@@ -314,7 +329,7 @@ fn an_ipv4_fragment_is_cut_further_and_still_fits() {
     for fragment in cut(&whole, 20, 1500, 9) {
         pieces.extend(cut(&fragment, 20, 500, 1234));
     }
-    let mut reassembler = Reassembler::new(Limits::of(Version::Four));
+    let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V4));
     let made = last_of(&mut reassembler, &pieces);
     assert_eq!(made[LINK.len() + 20..], whole[LINK.len() + 20..]);
 }

@@ -10,7 +10,7 @@
 //!
 //! Invariant: at any moment exactly one (domain, work) slot of a metered thread is running.
 
-use super::{Domain, WORKS, Work, work};
+use super::{Domain, WORKS, WorkKind, work};
 use core::cell::RefCell;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -20,60 +20,60 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 /// A meter that collects the CPU time of every attached thread.
 ///
 /// ```
-/// use offload_base::cost::{self, Domain, Meter, Work};
+/// use offload_base::cost::{self, Domain, CpuMeter, WorkKind};
 ///
-/// let meter = Meter::new();
+/// let meter = CpuMeter::new();
 /// let attached = meter.attach();
 /// {
 ///     let _host = cost::domain(Domain::Host(0));
-///     let _copy = cost::work(Work::Copy);
+///     let _copy = cost::work(WorkKind::Copy);
 ///     std::hint::black_box(vec![1u8; 1 << 20].clone());
 /// }
 /// drop(attached);
 /// let report = meter.report();
-/// assert!(report.cpu(Domain::Host(0), Work::Copy) > core::time::Duration::ZERO);
-/// assert_eq!(report.cpu(Domain::Host(1), Work::Copy), core::time::Duration::ZERO);
+/// assert!(report.cpu(Domain::Host(0), WorkKind::Copy) > core::time::Duration::ZERO);
+/// assert_eq!(report.cpu(Domain::Host(1), WorkKind::Copy), core::time::Duration::ZERO);
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Meter {
-    shared: Arc<Shared>,
+pub struct CpuMeter {
+    shared: Arc<MeterState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    report: Mutex<Report>,
+struct MeterState {
+    report: Mutex<CpuReport>,
     /// Generation of the tables. Incremented to discard all measurements so far.
     round: AtomicU64,
 }
 
-impl Shared {
-    fn report(&self) -> MutexGuard<'_, Report> {
+impl MeterState {
+    fn report(&self) -> MutexGuard<'_, CpuReport> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Meter {
+impl CpuMeter {
     /// Creates a meter without measurements.
-    pub fn new() -> Meter {
-        Meter::default()
+    pub fn new() -> CpuMeter {
+        CpuMeter::default()
     }
 
     /// Meters this thread until the guard is dropped. Scopes opened before are ignored.
     ///
     /// # Panics
     /// If this thread is already metered.
-    pub fn attach(&self) -> Attached {
+    pub fn attach(&self) -> MeterGuard {
         // The slot starts as `Outside`, because scopes opened before the attachment have no record to return
         // to.
         LOCAL.with_borrow_mut(|local| {
             assert!(local.is_none(), "this thread is metered already");
-            *local = Some(Local {
-                ticks: Table::default(),
+            *local = Some(ThreadMeter {
+                ticks: TimeTable::default(),
                 running: OUTSIDE,
                 before_park: None,
                 since: ticks(),
                 cpu_at_start: thread_cpu_time(),
-                asked: Asked::now(),
+                asked: CpuTimeSample::now(),
                 round: self.shared.round.load(Ordering::Relaxed),
                 shared: self.shared.clone(),
                 own: 0,
@@ -81,10 +81,10 @@ impl Meter {
         });
         // The calibration uses the same thread-local path as any metered code.
         let own = (0..CALIBRATIONS).map(|_| {
-            drop(work(Work::Stack));
+            drop(work(WorkKind::Stack));
             let begin = ticks();
             for _ in 0..CALIBRATION_SCOPES {
-                drop(work(Work::Stack));
+                drop(work(WorkKind::Stack));
             }
             (ticks() - begin) / (2 * CALIBRATION_SCOPES)
         });
@@ -94,56 +94,56 @@ impl Meter {
                 local.own = own;
             }
         });
-        Attached { thread_bound: PhantomData }
+        MeterGuard { thread_bound: PhantomData }
     }
 
     /// Discards all measurements so far, on every thread, such as the warm-up of a benchmark. A thread inside a scope
     /// discards that scope's past when it opens or closes its next scope.
     pub fn restart(&self) {
         let mut report = self.shared.report();
-        *report = Report::default();
+        *report = CpuReport::default();
         self.shared.round.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the time of the threads that have detached since the last call of [`Meter::take`].
-    pub fn report(&self) -> Report {
+    /// Returns the time of the threads that have detached since the last call of [`CpuMeter::take`].
+    pub fn report(&self) -> CpuReport {
         self.shared.report().clone()
     }
 
     /// Takes the report, and leaves an empty one.
-    pub fn take(&self) -> Report {
+    pub fn take(&self) -> CpuReport {
         core::mem::take(&mut self.shared.report())
     }
 }
 
-/// A guard that keeps the thread metered. Dropping it adds the thread's time to the meter. See [`Meter`] for an
+/// A guard that keeps the thread metered. Dropping it adds the thread's time to the meter. See [`CpuMeter`] for an
 /// example.
 #[derive(Debug)]
-pub struct Attached {
+pub struct MeterGuard {
     thread_bound: PhantomData<*const ()>,
 }
 
-impl Drop for Attached {
+impl Drop for MeterGuard {
     fn drop(&mut self) {
         if let Some(local) = LOCAL.take() {
-            local.settle();
+            local.finish();
         }
     }
 }
 
 /// Charges the running slot and starts the one that `next` derives from its domain. Returns the previous slot, or
 /// `None` if the thread is not metered.
-pub(super) fn open(next: impl FnOnce(Domain) -> (Domain, Work)) -> Option<Slot> {
+pub(super) fn open(next: impl FnOnce(Domain) -> (Domain, WorkKind)) -> Option<TimeSlot> {
     LOCAL.with_borrow_mut(|local| {
         local.as_mut().map(|local| {
             let (domain, work) = next(local.running.domain);
-            local.run(Slot { domain, work })
+            local.run(TimeSlot { domain, work })
         })
     })
 }
 
 /// Charges the running slot and resumes `outer`.
-pub(super) fn close(outer: Slot) {
+pub(super) fn close(outer: TimeSlot) {
     LOCAL.with_borrow_mut(|local| {
         if let Some(local) = local {
             local.run(outer);
@@ -158,7 +158,7 @@ pub(super) fn park() {
             // A runtime may park twice in a row. The slot before the first park is the one to resume.
             && local.before_park.is_none()
         {
-            local.before_park = Some(local.run(Slot { domain: Domain::Parked, work: Work::Stack }));
+            local.before_park = Some(local.run(TimeSlot { domain: Domain::Parked, work: WorkKind::Stack }));
         }
     });
 }
@@ -176,39 +176,39 @@ pub(super) fn unpark() {
 
 /// CPU time by domain and work.
 ///
-/// See [`Meter`] for an example.
+/// See [`CpuMeter`] for an example.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
-    nanos: Table<f64>,
+pub struct CpuReport {
+    nanos: TimeTable<f64>,
 }
 
-impl Report {
+impl CpuReport {
     /// Returns the CPU time that `domain` spent on `work`.
-    pub fn cpu(&self, domain: Domain, work: Work) -> Duration {
-        Duration::from_nanos(self.nanos.get(Slot { domain, work }) as u64)
+    pub fn cpu(&self, domain: Domain, work: WorkKind) -> Duration {
+        Duration::from_nanos(self.nanos.get(TimeSlot { domain, work }) as u64)
     }
 
     /// Returns the CPU time of `domain` without the application's own work.
     pub fn total(&self, domain: Domain) -> Duration {
-        WORKS.iter().filter(|work| **work != Work::Application).map(|work| self.cpu(domain, *work)).sum()
+        WORKS.iter().filter(|work| **work != WorkKind::Application).map(|work| self.cpu(domain, *work)).sum()
     }
 }
 
 /// A pair of domain and work, the unit of charging.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(super) struct TimeSlot {
     domain: Domain,
-    work: Work,
+    work: WorkKind,
 }
 
 /// One value per slot. The table grows with the highest domain in use.
 #[derive(Clone, Debug, Default)]
-struct Table<T> {
+struct TimeTable<T> {
     rows: Vec<[T; WORKS.len()]>,
 }
 
-impl<T: Copy + Default + core::ops::AddAssign> Table<T> {
-    fn add(&mut self, slot: Slot, amount: T) {
+impl<T: Copy + Default + core::ops::AddAssign> TimeTable<T> {
+    fn add(&mut self, slot: TimeSlot, amount: T) {
         let row = row_of(slot.domain);
         if row >= self.rows.len() {
             self.rows.resize(row + 1, Default::default());
@@ -216,7 +216,7 @@ impl<T: Copy + Default + core::ops::AddAssign> Table<T> {
         self.rows[row][slot.work as usize] += amount;
     }
 
-    fn get(&self, slot: Slot) -> T {
+    fn get(&self, slot: TimeSlot) -> T {
         self.rows.get(row_of(slot.domain)).map_or(T::default(), |row| row[slot.work as usize])
     }
 }
@@ -233,40 +233,40 @@ fn row_of(domain: Domain) -> usize {
 
 const PARKED_ROW: usize = 1;
 
-const OUTSIDE: Slot = Slot { domain: Domain::Outside, work: Work::Stack };
+const OUTSIDE: TimeSlot = TimeSlot { domain: Domain::Outside, work: WorkKind::Stack };
 
-/// Calibration rounds in [`Meter::attach`]. The minimum counts, because an interrupt only adds time.
+/// Calibration rounds in [`CpuMeter::attach`]. The minimum counts, because an interrupt only adds time.
 const CALIBRATIONS: u32 = 16;
 
 /// Scopes opened and closed in each calibration round.
 const CALIBRATION_SCOPES: u64 = 64;
 
 /// The measurements of one metered thread.
-struct Local {
-    ticks: Table<u64>,
-    running: Slot,
-    before_park: Option<Slot>,
+struct ThreadMeter {
+    ticks: TimeTable<u64>,
+    running: TimeSlot,
+    before_park: Option<TimeSlot>,
     /// Ticks at the start of the running slot.
     since: u64,
     cpu_at_start: Duration,
     /// The last comparison of the counter with the thread's CPU time.
-    asked: Asked,
+    asked: CpuTimeSample,
     round: u64,
-    shared: Arc<Shared>,
+    shared: Arc<MeterState>,
     /// Ticks between two slot changes without work in between: the meter's overhead.
     own: u64,
 }
 
-impl Local {
+impl ThreadMeter {
     /// Charges the running slot, starts `next`, and returns the previous slot.
-    fn run(&mut self, next: Slot) -> Slot {
+    fn run(&mut self, next: TimeSlot) -> TimeSlot {
         let now = ticks();
         let round = self.shared.round.load(Ordering::Relaxed);
         if round != self.round {
             // The meter was restarted: older ticks, and the span that is still open, must not reach the new report.
             self.round = round;
-            self.ticks = Table::default();
-            self.asked = Asked::now();
+            self.ticks = TimeTable::default();
+            self.asked = CpuTimeSample::now();
             self.cpu_at_start = self.asked.cpu;
             self.since = now;
         }
@@ -274,7 +274,7 @@ impl Local {
         if passed > LONG {
             // The sample is a system call, during which a thread with an expired time slice is preempted. The span
             // therefore ends after the sample.
-            let asked = Asked::now();
+            let asked = CpuTimeSample::now();
             passed = asked.ticks.saturating_sub(self.since).saturating_sub(asked.not_spent_since(&self.asked));
             self.since = asked.ticks;
             self.asked = asked;
@@ -288,7 +288,7 @@ impl Local {
     }
 
     /// Divides the thread's CPU time over the slots, without the parked one, and adds the result to the meter.
-    fn settle(mut self) {
+    fn finish(mut self) {
         self.run(OUTSIDE);
         // The system measures the CPU time exactly; the ticks only give the proportions.
         let cpu = (thread_cpu_time() - self.cpu_at_start).as_nanos() as f64;
@@ -313,18 +313,18 @@ impl Local {
 }
 
 /// A sample of the counter and of the thread's CPU time at one moment.
-struct Asked {
+struct CpuTimeSample {
     ticks: u64,
     cpu: Duration,
 }
 
-impl Asked {
-    fn now() -> Asked {
-        Asked { cpu: thread_cpu_time(), ticks: ticks() }
+impl CpuTimeSample {
+    fn now() -> CpuTimeSample {
+        CpuTimeSample { cpu: thread_cpu_time(), ticks: ticks() }
     }
 
     /// Returns the ticks since `earlier` in which the thread did not run.
-    fn not_spent_since(&self, earlier: &Asked) -> u64 {
+    fn not_spent_since(&self, earlier: &CpuTimeSample) -> u64 {
         // Saturating, because counters of different cores may differ slightly after a migration.
         let ticks = self.ticks.saturating_sub(earlier.ticks);
         let passed = CLOCK.delta_as_nanos(earlier.ticks, self.ticks) as f64;
@@ -350,13 +350,13 @@ fn thread_cpu_time() -> Duration {
 }
 
 thread_local! {
-    static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
+    static LOCAL: RefCell<Option<ThreadMeter>> = const { RefCell::new(None) };
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{domain, park, unpark};
-    use super::{Domain, Duration, LOCAL, Meter, Slot, Work, thread_cpu_time, work};
+    use super::{CpuMeter, Domain, Duration, LOCAL, TimeSlot, WorkKind, thread_cpu_time, work};
 
     fn spin(rounds: u64) {
         for round in 0..rounds {
@@ -365,15 +365,15 @@ mod tests {
     }
 
     #[test]
-    fn scopes_nest_and_shares_add_up_to_the_cpu_time() {
-        let meter = Meter::new();
+    fn nested_scopes_add_up_to_the_cpu_time() {
+        let meter = CpuMeter::new();
         let before = thread_cpu_time();
         let attached = meter.attach();
         {
             let _host = domain(Domain::Host(1));
             spin(1_000_000);
             {
-                let _crypto = work(Work::Crypto);
+                let _crypto = work(WorkKind::Crypto);
                 spin(1_000_000);
                 let _device = domain(Domain::Device(0));
                 spin(1_000_000);
@@ -383,8 +383,11 @@ mod tests {
         drop(attached);
         let spent = thread_cpu_time() - before;
         let report = meter.take();
-        for slot in [(Domain::Host(1), Work::Stack), (Domain::Host(1), Work::Crypto), (Domain::Device(0), Work::Stack)]
-        {
+        for slot in [
+            (Domain::Host(1), WorkKind::Stack),
+            (Domain::Host(1), WorkKind::Crypto),
+            (Domain::Device(0), WorkKind::Stack),
+        ] {
             assert!(report.cpu(slot.0, slot.1) > Duration::ZERO, "{slot:?} was charged nothing");
         }
         let charged = report.total(Domain::Host(1)) + report.total(Domain::Device(0)) + report.total(Domain::Outside);
@@ -393,8 +396,8 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_not_charged_for_who_runs_meanwhile() {
-        let meter = Meter::new();
+    fn waiting_thread_is_not_charged_for_running_threads() {
+        let meter = CpuMeter::new();
         let attached = meter.attach();
         {
             let _waiting = domain(Domain::Host(0));
@@ -411,8 +414,8 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_forgets_what_was_before_it() {
-        let meter = Meter::new();
+    fn restart_discards_earlier_time() {
+        let meter = CpuMeter::new();
         let attached = meter.attach();
         {
             let _before = domain(Domain::Host(0));
@@ -430,20 +433,20 @@ mod tests {
     }
 
     #[test]
-    fn a_parked_thread_goes_on_where_it_was_and_is_charged_for_none_of_it() {
+    fn unparked_thread_resumes_its_slot_without_parked_time() {
         let slots = |host: &mut u64, parked: &mut u64| {
             LOCAL.with_borrow(|local| {
                 let ticks = &local.as_ref().expect("metered").ticks;
-                *host = ticks.get(Slot { domain: Domain::Host(0), work: Work::Crypto });
-                *parked = ticks.get(Slot { domain: Domain::Parked, work: Work::Stack });
+                *host = ticks.get(TimeSlot { domain: Domain::Host(0), work: WorkKind::Crypto });
+                *parked = ticks.get(TimeSlot { domain: Domain::Parked, work: WorkKind::Stack });
             });
         };
-        let attached = Meter::new().attach();
+        let attached = CpuMeter::new().attach();
         let (mut host_at_park, mut host_at_unpark, mut parked) = (0, 0, 0);
         unpark(); // not parked: ignored
         {
             let _host = domain(Domain::Host(0));
-            let _crypto = work(Work::Crypto);
+            let _crypto = work(WorkKind::Crypto);
             spin(100_000);
             park();
             park(); // already parked: ignored
@@ -460,8 +463,8 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_not_metered_is_charged_nothing() {
-        let meter = Meter::new();
+    fn unmetered_thread_is_charged_nothing() {
+        let meter = CpuMeter::new();
         {
             let _host = domain(Domain::Host(0));
             spin(1000);

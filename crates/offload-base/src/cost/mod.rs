@@ -1,9 +1,9 @@
 //! The cost meter: CPU time by domain and by kind of work.
 //!
 //! Code opens a scope where the kind of work changes. The code that drives hosts, devices and wires opens a scope for
-//! the domain. With the feature `meter`, a `Meter` collects the time of its attached threads; on any other thread a
-//! scope costs one load and one branch. Without the feature a scope is empty, and `Meter` is a type without values, so
-//! code that takes an `Option<Meter>` compiles unconditionally.
+//! the domain. With the feature `meter`, a `CpuMeter` collects the time of its attached threads; on any other thread a
+//! scope costs one load and one branch. Without the feature a scope is empty, and `CpuMeter` is a type without values, so
+//! code that takes an `Option<CpuMeter>` compiles unconditionally.
 //!
 //! `meter`: the measurement itself.
 
@@ -11,16 +11,16 @@
 mod meter;
 
 #[cfg(feature = "meter")]
-pub use meter::{Attached, Meter, Report};
+pub use meter::{CpuMeter, CpuReport, MeterGuard};
 #[cfg(not(feature = "meter"))]
-pub use unmetered::{Attached, Meter};
+pub use unmetered::{CpuMeter, MeterGuard};
 
 use core::marker::PhantomData;
 
 /// The owner of CPU time. Domains are charged, not crates: a driver's time belongs to its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Domain {
-    /// Work outside the simulation: the executor, the harness, an application's own computation.
+    /// Outside of the simulation: the executor, the harness, an application's own computation.
     Outside,
     /// A host, by its number in the testbed.
     Host(u8),
@@ -35,7 +35,7 @@ pub enum Domain {
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Work {
+pub enum WorkKind {
     /// TCP/IP, the driver and everything not listed below.
     Stack,
     /// Copying payload.
@@ -51,47 +51,48 @@ pub enum Work {
 }
 
 /// All kinds of work, in the order of declaration.
-pub const WORKS: [Work; 6] = [Work::Stack, Work::Copy, Work::Framing, Work::Crypto, Work::Digest, Work::Application];
+pub const WORKS: [WorkKind; 6] =
+    [WorkKind::Stack, WorkKind::Copy, WorkKind::Framing, WorkKind::Crypto, WorkKind::Digest, WorkKind::Application];
 
 #[cfg(not(feature = "meter"))]
 mod unmetered {
     /// A meter. It has no values in a build without the feature `meter`.
     #[derive(Clone, Copy, Debug)]
-    pub enum Meter {}
+    pub enum CpuMeter {}
 
     /// A guard that keeps a thread metered. It has no values without the feature `meter`.
     #[derive(Debug)]
-    pub enum Attached {}
+    pub enum MeterGuard {}
 
-    impl Meter {
+    impl CpuMeter {
         /// Meters the calling thread.
-        pub fn attach(&self) -> Attached {
+        pub fn attach(&self) -> MeterGuard {
             match *self {}
         }
     }
 }
 
-/// Charges the time until the guard is dropped to `domain`. The kind of work starts as [`Work::Stack`].
+/// Charges the time until the guard is dropped to `domain`. The kind of work starts as [`WorkKind::Stack`].
 ///
 /// ```
 /// use offload_base::cost::{self, Domain};
 ///
 /// let _device = cost::domain(Domain::Device(0)); // without effect on a thread that is not metered
 /// ```
-pub fn domain(domain: Domain) -> Scope {
-    Scope::open(|_| (domain, Work::Stack))
+pub fn domain(domain: Domain) -> CostScope {
+    CostScope::open(|_| (domain, WorkKind::Stack))
 }
 
 /// Charges the time until the guard is dropped to `work`, in the current domain.
 ///
 /// ```
-/// use offload_base::cost::{self, Domain, Work};
+/// use offload_base::cost::{self, Domain, WorkKind};
 ///
 /// let _host = cost::domain(Domain::Host(0));
-/// let _copy = cost::work(Work::Copy); // charged to the host, if the thread is metered
+/// let _copy = cost::work(WorkKind::Copy); // charged to the host, if the thread is metered
 /// ```
-pub fn work(work: Work) -> Scope {
-    Scope::open(|running| (running, work))
+pub fn work(work: WorkKind) -> CostScope {
+    CostScope::open(|running| (running, work))
 }
 
 /// Stops charging this thread until [`unpark`]. For a runtime's hooks around its waits, which cannot keep a guard.
@@ -121,27 +122,27 @@ pub fn unpark() {
 /// See [`domain`] for an example.
 #[derive(Debug)]
 #[must_use = "a scope ends when it is dropped"]
-pub struct Scope {
+pub struct CostScope {
     #[cfg(feature = "meter")]
-    outer: Option<meter::Slot>,
+    outer: Option<meter::TimeSlot>,
     thread_bound: PhantomData<*const ()>,
 }
 
-impl Scope {
+impl CostScope {
     /// Opens a scope. `next` maps the running domain to the scope's domain and work.
     #[cfg(feature = "meter")]
-    fn open(next: impl FnOnce(Domain) -> (Domain, Work)) -> Scope {
-        Scope { outer: meter::open(next), thread_bound: PhantomData }
+    fn open(next: impl FnOnce(Domain) -> (Domain, WorkKind)) -> CostScope {
+        CostScope { outer: meter::open(next), thread_bound: PhantomData }
     }
 
     /// Opens a scope that measures nothing.
     #[cfg(not(feature = "meter"))]
-    fn open(_: impl FnOnce(Domain) -> (Domain, Work)) -> Scope {
-        Scope { thread_bound: PhantomData }
+    fn open(_: impl FnOnce(Domain) -> (Domain, WorkKind)) -> CostScope {
+        CostScope { thread_bound: PhantomData }
     }
 }
 
-impl Drop for Scope {
+impl Drop for CostScope {
     fn drop(&mut self) {
         #[cfg(feature = "meter")]
         if let Some(outer) = self.outer {

@@ -1,7 +1,7 @@
 //! Published vectors: RFC 7634 appendix A, and draft-mcgrew-gcm-test-01 for AES-GCM (RFC 4106) and GMAC (RFC 4543).
 //! Their packets can be opened, but not after a change of any bit.
 use offload_api::{Direction, EspKey, EspSuite, SaParams};
-use offload_esp::{Cipher, EspAt, OpenError, Trailer};
+use offload_esp::{EspAt, EspCipher, EspOpenError, EspTrailer};
 use offload_formats::IpView;
 
 fn hex(text: &str) -> Vec<u8> {
@@ -9,7 +9,7 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-struct Vector {
+struct EspVector {
     suite: EspSuite,
     key: &'static str,
     salt: &'static str,
@@ -23,15 +23,15 @@ struct Vector {
     plain: &'static str,
 }
 
-impl Vector {
+impl EspVector {
     fn sa(&self) -> SaParams {
         let key = EspKey::new(self.suite, &hex(&format!("{}{}", self.key, self.salt))).unwrap();
         let sa = SaParams::new(Direction::Receive, self.spi, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
         SaParams { esn: self.esn, ..sa }
     }
 
-    fn cipher(&self) -> Cipher {
-        Cipher::new(&self.sa())
+    fn cipher(&self) -> EspCipher {
+        EspCipher::new(&self.sa())
     }
 
     /// Builds a frame of arbitrary Ethernet and IP headers, and ESP.
@@ -50,13 +50,13 @@ impl Vector {
         (frame, at)
     }
 
-    fn open(&self) -> Trailer {
+    fn open(&self) -> EspTrailer {
         let (mut frame, at) = self.frame();
         let trailer = self.cipher().open(&mut frame, &at, self.number).expect("authentic");
         let plain = hex(self.plain);
         assert_eq!(frame[50..50 + plain.len()], plain);
         let [.., pad_length, next_header] = plain[..] else { panic!("a trailer is two bytes") };
-        assert_eq!(trailer, Trailer { payload: plain.len() - 2 - usize::from(pad_length), next_header });
+        assert_eq!(trailer, EspTrailer { payload: plain.len() - 2 - usize::from(pad_length), next_header });
 
         // A change of any byte is detected.
         let length = frame.len();
@@ -65,12 +65,16 @@ impl Vector {
             frame[at_byte] ^= 0x10;
             let at = EspAt::find(&frame).expect("ESP");
             let number = self.number >> 32 << 32 | u64::from(at.low);
-            let same_key = Cipher::new(&SaParams { spi: at.spi, ..self.sa() });
-            assert_eq!(same_key.open(&mut frame, &at, number), Err(OpenError::Icv), "byte {at_byte}");
+            let same_key = EspCipher::new(&SaParams { spi: at.spi, ..self.sa() });
+            assert_eq!(same_key.open(&mut frame, &at, number), Err(EspOpenError::Icv), "byte {at_byte}");
         }
         if self.esn {
             let (mut frame, at) = self.frame();
-            assert_eq!(self.cipher().open(&mut frame, &at, self.number ^ 1 << 32), Err(OpenError::Icv), "upper half");
+            assert_eq!(
+                self.cipher().open(&mut frame, &at, self.number ^ 1 << 32),
+                Err(EspOpenError::Icv),
+                "upper half"
+            );
         }
         trailer
     }
@@ -79,7 +83,7 @@ impl Vector {
 /// draft-mcgrew-gcm-test-01, with extended sequence numbers.
 #[test]
 fn aes_128_gcm_with_esn() {
-    let vector = Vector {
+    let vector = EspVector {
         suite: EspSuite::Aes128Gcm,
         key: "4c80cdefbb5d10da906ac73c3613a634",
         salt: "2e443b68",
@@ -92,13 +96,13 @@ fn aes_128_gcm_with_esn() {
         plain: "45000048699a000080114db7c0a80102c0a801010a9bf15638d301000001000000000000045f736970045f75647003736970
                 0963796265726369747902646b0000210001 01020201",
     };
-    assert_eq!(vector.open(), Trailer { payload: 68, next_header: 1 });
+    assert_eq!(vector.open(), EspTrailer { payload: 68, next_header: 1 });
 }
 
 /// draft-mcgrew-gcm-test-01, without extended sequence numbers.
 #[test]
 fn aes_128_gcm() {
-    let vector = Vector {
+    let vector = EspVector {
         suite: EspSuite::Aes128Gcm,
         key: "feffe9928665731c6d6a8f9467308308",
         salt: "cafebabe",
@@ -111,13 +115,13 @@ fn aes_128_gcm() {
         plain: "4500003e698f000080114dccc0a80102c0a801010a980035002a2343b2d0010000010000000000000373697009637962657263
                 69747902646b0000010001 0001",
     };
-    assert_eq!(vector.open(), Trailer { payload: 62, next_header: 1 });
+    assert_eq!(vector.open(), EspTrailer { payload: 62, next_header: 1 });
 }
 
 /// draft-mcgrew-gcm-test-01, with a key of 256 bits.
 #[test]
 fn aes_256_gcm() {
-    let vector = Vector {
+    let vector = EspVector {
         suite: EspSuite::Aes256Gcm,
         key: "abbccddef00112233445566778899aababbccddef00112233445566778899aab",
         salt: "11223344",
@@ -130,13 +134,13 @@ fn aes_256_gcm() {
         plain: "4500003069a6400080062690c0a801029389155e0a9e008b2dc57ee0000000007002400020bf0000020405b401010402
                 01020201",
     };
-    assert_eq!(vector.open(), Trailer { payload: 48, next_header: 1 });
+    assert_eq!(vector.open(), EspTrailer { payload: 48, next_header: 1 });
 }
 
 /// draft-mcgrew-gcm-test-01, GMAC.
 #[test]
 fn aes_128_gmac() {
-    let vector = Vector {
+    let vector = EspVector {
         suite: EspSuite::Aes128Gmac,
         key: "4c80cdefbb5d10da906ac73c3613a634",
         salt: "22433c64",
@@ -149,13 +153,13 @@ fn aes_128_gmac() {
         plain: "45000030da3a00008001df3bc0a80005c0a800010800c6cd020007006162636465666768696a6b6c6d6e6f7071727374
                 01020201",
     };
-    assert_eq!(vector.open(), Trailer { payload: 48, next_header: 1 });
+    assert_eq!(vector.open(), EspTrailer { payload: 48, next_header: 1 });
 }
 
 /// RFC 7634 appendix A.
 #[test]
 fn chacha20_poly1305() {
-    let vector = Vector {
+    let vector = EspVector {
         suite: EspSuite::ChaCha20Poly1305,
         key: "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
         salt: "a0a1a2a3",
@@ -169,5 +173,5 @@ fn chacha20_poly1305() {
         plain: "45000054a6f200004001e778c6336405c000020508005b7a3a080000553bec100007362708090a0b0c0d0e0f10111213
                 1415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f303132333435363701020204",
     };
-    assert_eq!(vector.open(), Trailer { payload: 84, next_header: 4 });
+    assert_eq!(vector.open(), EspTrailer { payload: 84, next_header: 4 });
 }

@@ -4,7 +4,7 @@
 use bytes::BytesMut;
 use core::net::IpAddr;
 use offload_api::{Direction, DontFragment, EspKey, EspMode, EspSuite, SaParams, UdpEncapsulation};
-use offload_esp::{Cipher, EspAt, OpenError, Outer, Trailer, UnwrapError, WrapError, unwrap};
+use offload_esp::{EspAt, EspCipher, EspOpenError, EspTrailer, OuterHeaders, UnwrapError, WrapError, unwrap};
 use offload_formats::IpView;
 use offload_formats::frame::ip_packet;
 use proptest::prelude::*;
@@ -51,7 +51,7 @@ fn sa(suite: EspSuite, mode: EspMode, outer_v6: bool, esn: bool, udp: bool) -> S
 
 proptest! {
     #[test]
-    fn what_is_wrapped_is_unwrapped(
+    fn encapsulated_packets_are_opened_again(
         suite in prop::sample::select(SUITES.to_vec()),
         tunnel: bool, inner_v6: bool, other_family: bool, esn: bool, udp: bool,
         class: u8,
@@ -63,8 +63,8 @@ proptest! {
         let outer_v6 = inner_v6 ^ (tunnel && other_family);
         let sa = sa(suite, mode, outer_v6, esn, udp);
         let plain = plain_frame(inner_v6, class, &payload);
-        let outer = Outer::for_packet(&sa, &plain[14..]).unwrap();
-        let cipher = Cipher::new(&sa);
+        let outer = OuterHeaders::for_packet(&sa, &plain[14..]).unwrap();
+        let cipher = EspCipher::new(&sa);
         let mut frame = BytesMut::new();
         outer.wrap(&cipher, &plain, number, &mut frame);
 
@@ -116,20 +116,20 @@ proptest! {
         }
         if let Some(at) = EspAt::find(&bytes) {
             let sa = sa(EspSuite::Aes128Gcm, EspMode::Tunnel, v6, false, false);
-            prop_assert!(Cipher::new(&sa).open(&mut bytes, &at, u64::from(at.low)).is_err());
+            prop_assert!(EspCipher::new(&sa).open(&mut bytes, &at, u64::from(at.low)).is_err());
         }
         if let Some(packet) = ip_packet(&bytes) {
             for mode in [EspMode::Transport, EspMode::Tunnel] {
-                let _any = Outer::for_packet(&sa(EspSuite::Aes128Gcm, mode, v6, false, true), packet);
+                let _any = OuterHeaders::for_packet(&sa(EspSuite::Aes128Gcm, mode, v6, false, true), packet);
             }
         }
     }
 }
 
 fn round_trip(sa: &SaParams, plain: &[u8], outer_class: Option<u8>) -> Result<BytesMut, UnwrapError> {
-    let cipher = Cipher::new(sa);
+    let cipher = EspCipher::new(sa);
     let mut frame = BytesMut::new();
-    Outer::for_packet(sa, &plain[14..]).unwrap().wrap(&cipher, plain, 1, &mut frame);
+    OuterHeaders::for_packet(sa, &plain[14..]).unwrap().wrap(&cipher, plain, 1, &mut frame);
     if let Some(class) = outer_class {
         offload_formats::view::set_traffic_class(&mut frame[14..], class);
     }
@@ -140,7 +140,7 @@ fn round_trip(sa: &SaParams, plain: &[u8], outer_class: Option<u8>) -> Result<By
 
 /// RFC 6040 figure 4 completely: arriving inner header, arriving outer header, outgoing header.
 #[test]
-fn ecn_is_passed_on() {
+fn ecn_is_combined_by_rfc_6040() {
     // No ECN field has this value.
     const DROP: u8 = 0xff;
     let figure = [
@@ -171,7 +171,7 @@ fn ecn_is_passed_on() {
 /// Like with Linux's `noecn`, an inner packet keeps its ECN field; with `decap-dscp`, the inner packet gets the outer
 /// DSCP.
 #[test]
-fn ecn_and_dscp_come_out_as_the_sa_says() {
+fn ecn_and_dscp_follow_the_settings_of_the_sa() {
     let tunnel = sa(EspSuite::Aes128Gcm, EspMode::Tunnel, false, false, false);
     let class = |sa: &SaParams, v6, inner, outer| {
         let frame = round_trip(sa, &plain_frame(v6, inner, b"12345678"), Some(outer)).unwrap();
@@ -191,10 +191,10 @@ fn ecn_and_dscp_come_out_as_the_sa_says() {
 }
 
 #[test]
-fn outer_headers_follow_the_rules() {
+fn outer_headers_follow_rfc_4301() {
     let outer_of = |sa: &SaParams, plain: &[u8]| {
         let mut frame = BytesMut::new();
-        Outer::for_packet(sa, &plain[14..]).unwrap().wrap(&Cipher::new(sa), plain, 7, &mut frame);
+        OuterHeaders::for_packet(sa, &plain[14..]).unwrap().wrap(&EspCipher::new(sa), plain, 7, &mut frame);
         (IpView::parse(&frame[14..]).unwrap(), frame)
     };
     let tunnel = sa(EspSuite::Aes256Gcm, EspMode::Tunnel, false, false, false);
@@ -218,12 +218,12 @@ fn outer_headers_follow_the_rules() {
 }
 
 #[test]
-fn fragments_and_dummies_are_told_apart() {
+fn fragments_and_dummy_packets_are_distinguished() {
     let transport = sa(EspSuite::Aes128Gcm, EspMode::Transport, false, false, false);
     let mut fragment = plain_frame(false, 0, b"12345678");
     fragment[20] |= 0x20;
-    assert_eq!(Outer::for_packet(&transport, &fragment[14..]).unwrap_err(), WrapError::Fragment);
-    assert_eq!(Outer::for_packet(&transport, b"no packet").unwrap_err(), WrapError::NotIp);
+    assert_eq!(OuterHeaders::for_packet(&transport, &fragment[14..]).unwrap_err(), WrapError::Fragment);
+    assert_eq!(OuterHeaders::for_packet(&transport, b"no packet").unwrap_err(), WrapError::NotIp);
     let mut dummy = plain_frame(false, 0, b"12345678");
     dummy[23] = 59;
     assert_eq!(round_trip(&transport, &dummy, None).unwrap_err(), UnwrapError::Dummy);
@@ -231,14 +231,14 @@ fn fragments_and_dummies_are_told_apart() {
 
 /// RFC 4303 2.4: 1, 2, 3 and so on, of any length.
 #[test]
-fn padding_is_looked_at() {
+fn padding_is_verified() {
     for suite in SUITES {
         let sa = sa(suite, EspMode::Tunnel, false, true, false);
-        let (cipher, plain) = (Cipher::new(&sa), plain_frame(false, 0, b"12345678"));
+        let (cipher, plain) = (EspCipher::new(&sa), plain_frame(false, 0, b"12345678"));
         let opened = |padding: &[u8]| {
             // Padding by the peer is part of the payload for a sealer that adds no padding.
             let mut frame = BytesMut::new();
-            let outer = Outer::for_packet(&sa, &plain[14..]).unwrap();
+            let outer = OuterHeaders::for_packet(&sa, &plain[14..]).unwrap();
             outer.write_headers(&plain, &mut frame);
             frame.extend_from_slice(&plain[14..]);
             frame.extend_from_slice(padding);
@@ -251,17 +251,17 @@ fn padding_is_looked_at() {
             let at = EspAt::find(&frame).unwrap();
             // The sealer's own trailer is removed by hand.
             cipher.open(&mut frame, &at, 1).unwrap();
-            Trailer::read(&frame, &EspAt { end: at.end - 2, ..at })
+            EspTrailer::read(&frame, &EspAt { end: at.end - 2, ..at })
         };
         let padding: Vec<u8> = (1..=254).collect();
-        let right = Trailer { payload: 28, next_header: 4 };
+        let right = EspTrailer { payload: 28, next_header: 4 };
         for length in [0, 4, 8, 252] {
             assert_eq!(opened(&padding[..length]), Ok(right), "{length}");
         }
         for (length, at) in [(4, 0), (4, 3), (252, 251)] {
             let mut other = padding[..length].to_vec();
             other[at] ^= 1;
-            assert_eq!(opened(&other), Err(OpenError::Padding));
+            assert_eq!(opened(&other), Err(EspOpenError::Padding));
         }
     }
 }

@@ -20,7 +20,7 @@ use core::time::Duration;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use nic_sim::NicConfig;
-use offload_base::cost::{Domain, Meter, Report};
+use offload_base::cost::{CpuMeter, CpuReport, Domain};
 use ours::Ours;
 use smol::Smol;
 
@@ -80,19 +80,19 @@ fn settle(group: &mut BenchmarkGroup<'_, WallTime>, bytes: u64) {
 }
 
 /// What it cost to do something `times` times.
-fn metered(times: u64, mut what: impl FnMut()) -> Report {
-    let meter = Meter::new();
+fn metered(times: u64, mut what: impl FnMut()) -> CpuReport {
+    let meter = CpuMeter::new();
     let attached = meter.attach();
     (0..times).for_each(|_| what());
     drop(attached);
     meter.take()
 }
 
-fn hosts(report: &Report) -> Duration {
+fn hosts(report: &CpuReport) -> Duration {
     report.total(Domain::Host(0)) + report.total(Domain::Host(1))
 }
 
-fn devices(report: &Report) -> Duration {
+fn devices(report: &CpuReport) -> Duration {
     report.total(Domain::Device(0)) + report.total(Domain::Device(1))
 }
 

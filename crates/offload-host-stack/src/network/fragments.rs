@@ -10,8 +10,8 @@ use offload_api::fragmentation::fragment;
 use offload_api::{Protection, TxPacket};
 use offload_base::time::earliest;
 use offload_base::{Instant, Rng};
-use offload_formats::reassembly::{Limits, Reassembler, Taken};
-use offload_formats::{IpHeaders, Problem, Report, Version};
+use offload_formats::reassembly::{FragmentOutcome, Reassembler, ReassemblyLimits};
+use offload_formats::{HeaderProblem, IpHeaders, IpVersion, ReportRule};
 
 /// What waits for the rest of its packet, of each IP.
 #[derive(Debug)]
@@ -24,18 +24,18 @@ pub(super) struct Fragments {
 
 impl Fragments {
     pub(super) fn new(identifications: Rng) -> Fragments {
-        let of = |version| Reassembler::new(Limits::of(version));
-        Fragments { four: of(Version::Four), six: of(Version::Six), identifications }
+        let of = |version| Reassembler::new(ReassemblyLimits::for_version(version));
+        Fragments { four: of(IpVersion::V4), six: of(IpVersion::V6), identifications }
     }
 
     pub(super) fn next_event(&self) -> Option<Instant> {
         earliest(self.four.next_event(), self.six.next_event())
     }
 
-    fn of(&mut self, version: Version) -> &mut Reassembler {
+    fn of(&mut self, version: IpVersion) -> &mut Reassembler {
         match version {
-            Version::Four => &mut self.four,
-            Version::Six => &mut self.six,
+            IpVersion::V4 => &mut self.four,
+            IpVersion::V6 => &mut self.six,
         }
     }
 }
@@ -47,7 +47,7 @@ impl Network {
         &mut self,
         now: Instant,
         frame: &[u8],
-        version: Version,
+        version: IpVersion,
         (came, reply): (Protection, Option<Protection>),
         counters: &mut HostCounters,
     ) -> Option<BytesMut> {
@@ -56,16 +56,16 @@ impl Network {
         let taken = reassembler.insert_among(now, frame, ETHERNET_BYTES, came as u64);
         counters.count_many(version, Ip::ReassemblyFails, reassembler.take_evicted());
         match taken {
-            Taken::Whole(whole) => {
+            FragmentOutcome::Whole(whole) => {
                 counters.count(version, Ip::ReassemblyOks);
                 return Some(whole);
             }
-            Taken::Kept | Taken::Duplicate => {}
-            Taken::Refused(refusal) => {
+            FragmentOutcome::Kept | FragmentOutcome::Duplicate => {}
+            FragmentOutcome::Refused(refusal) => {
                 counters.count(version, Ip::ReassemblyFails);
                 match refusal {
-                    offload_formats::reassembly::Refusal::Overlap => counters.reassembly_overlaps += 1,
-                    offload_formats::reassembly::Refusal::Impossible(problem) => {
+                    offload_formats::reassembly::FragmentError::Overlap => counters.reassembly_overlaps += 1,
+                    offload_formats::reassembly::FragmentError::Impossible(problem) => {
                         self.report_problem(now, &frame[ETHERNET_BYTES..], problem, false, reply, counters);
                     }
                     _ => {}
@@ -80,17 +80,17 @@ impl Network {
         &mut self,
         now: Instant,
         packet: &[u8],
-        problem: Problem,
+        problem: HeaderProblem,
         for_many: bool,
         reply: Option<Protection>,
         counters: &mut HostCounters,
     ) {
-        let Problem { code, pointer, report } = problem;
+        let HeaderProblem { code, pointer, report } = problem;
         let wanted = match report {
-            Report::Never => false,
-            Report::UnlessMulticast => !for_many,
+            ReportRule::Never => false,
+            ReportRule::UnlessMulticast => !for_many,
             // RFC 4443 2.4 (e.3): of what goes to many, only an option that asks for it is reported.
-            Report::Always => !for_many || code == 2,
+            ReportRule::Always => !for_many || code == 2,
         };
         if wanted {
             self.refuse(now, packet, Refusal::Problem { code, pointer }, reply, counters);
@@ -99,7 +99,7 @@ impl Network {
 
     /// Gives up packets of which not all came in time, and tells their senders.
     pub(super) fn expire_fragments(&mut self, now: Instant, counters: &mut HostCounters) {
-        for version in [Version::Four, Version::Six] {
+        for version in [IpVersion::V4, IpVersion::V6] {
             while let Some(expired) = self.fragments.of(version).expire(now) {
                 counters.count(version, Ip::ReassemblyTimeouts);
                 counters.count(version, Ip::ReassemblyFails);
@@ -117,8 +117,8 @@ impl Network {
             let packet = self.outbox.pop_front()?;
             let Some((version, takes)) = self.is_too_long(now, &packet, mtu) else { return Some(packet) };
             let identification = match version {
-                Version::Four => u32::from(u16::from_be_bytes([packet.header[18], packet.header[19]])),
-                Version::Six => self.fragments.identifications.next_u32(),
+                IpVersion::V4 => u32::from(u16::from_be_bytes([packet.header[18], packet.header[19]])),
+                IpVersion::V6 => self.fragments.identifications.next_u32(),
             };
             let Ok(pieces) = fragment(packet, ETHERNET_BYTES, takes, identification) else {
                 counters.count(version, Ip::FragmentationFails);
@@ -134,7 +134,7 @@ impl Network {
 
     /// The IP of a packet that is longer than its path takes, and what that takes. Only what is complete can be cut:
     /// a packet that the device is still to work on was made to fit.
-    fn is_too_long(&self, now: Instant, packet: &TxPacket, mtu: u16) -> Option<(Version, u16)> {
+    fn is_too_long(&self, now: Instant, packet: &TxPacket, mtu: u16) -> Option<(IpVersion, u16)> {
         let bytes = (packet.header.len() + packet.payload_len()).saturating_sub(ETHERNET_BYTES);
         if !packet.ask.is_nothing() || bytes <= FITS_EVERYWHERE {
             return None;

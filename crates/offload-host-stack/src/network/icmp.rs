@@ -10,9 +10,9 @@ use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr};
 use offload_api::{Header, Protection, TxAsk, TxPacket};
 use offload_base::Instant;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_formats::protocol::ICMP;
-use offload_formats::{IpHeaders, Sum, Version};
+use offload_formats::{InternetSum, IpHeaders, IpVersion};
 use smallvec::{SmallVec, smallvec};
 use smoltcp::wire::{Icmpv4Message, Icmpv4Packet};
 
@@ -32,7 +32,7 @@ impl Network {
             return None;
         };
         // Whatever a device says of checksums, it is not of ICMP's.
-        let mut sum = Sum::default();
+        let mut sum = InternetSum::default();
         sum.add(message);
         if !sum.is_right() {
             counters.icmp_in_checksum_errors += 1;
@@ -118,7 +118,7 @@ impl Network {
         counters: &mut HostCounters,
     ) {
         message[2..4].fill(0);
-        let mut sum = Sum::default();
+        let mut sum = InternetSum::default();
         sum.add(&message);
         sum.add(rest);
         message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
@@ -136,10 +136,10 @@ impl Network {
         rest: &[u8],
         counters: &mut HostCounters,
     ) {
-        let mut header = Header::from_elem(0, ETHERNET_BYTES + Version::of(&destination).header_bytes());
+        let mut header = Header::from_elem(0, ETHERNET_BYTES + IpVersion::of_address(&destination).header_bytes());
         self.write_ip(&mut header, source, destination, protocol, message.len() + rest.len());
         header.extend_from_slice(message);
-        let _scope = cost::work(Work::Copy);
+        let _scope = cost::work(WorkKind::Copy);
         let fragments = if rest.is_empty() { SmallVec::new() } else { smallvec![Bytes::copy_from_slice(rest)] };
         let ask = TxAsk { shows, ..TxAsk::default() };
         self.answer(now, destination, TxPacket { header, fragments, ask }, counters);
@@ -209,9 +209,9 @@ mod tests {
         let mut sum = match ipv6 {
             true => {
                 let [own, other] = ["fd00::1", "fd00::2"].map(|text| text.parse().unwrap());
-                Sum::pseudo_header(58, other, own, message.len())
+                InternetSum::pseudo_header(58, other, own, message.len())
             }
-            false => Sum::default(),
+            false => InternetSum::default(),
         };
         sum.add(&message);
         message[2..4].copy_from_slice(&sum.finish().to_be_bytes());

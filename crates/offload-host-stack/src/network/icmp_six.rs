@@ -13,7 +13,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use offload_api::Protection;
 use offload_base::Instant;
 use offload_formats::protocol::ICMPV6;
-use offload_formats::{IpHeaders, Sum, Version};
+use offload_formats::{InternetSum, IpHeaders, IpVersion};
 use smallvec::smallvec;
 use smoltcp::wire::{Icmpv6Message, Ipv6Packet};
 
@@ -34,7 +34,7 @@ impl Network {
             counters.icmp6_in_errors += 1;
             return None;
         }
-        let mut sum = Sum::pseudo_header(ICMPV6, source, destination, message.len());
+        let mut sum = InternetSum::pseudo_header(ICMPV6, source, destination, message.len());
         sum.add(message);
         if !sum.is_right() {
             counters.icmp6_in_checksum_errors += 1;
@@ -103,7 +103,7 @@ impl Network {
         reply: Option<Protection>,
         counters: &mut HostCounters,
     ) {
-        let Some(fixed) = packet.get(..Version::Six.header_bytes()).map(Ipv6Packet::new_unchecked) else { return };
+        let Some(fixed) = packet.get(..IpVersion::V6.header_bytes()).map(Ipv6Packet::new_unchecked) else { return };
         let (from, to) = (fixed.src_addr(), IpAddr::V6(fixed.dst_addr()));
         let (kind, code, value) = match refusal {
             Refusal::Protocol => {
@@ -155,7 +155,7 @@ impl Network {
 /// Makes the checksum of a message of which `rest` is what does not lie in `message`.
 pub(super) fn fill_checksum(message: &mut [u8], rest: &[u8], (source, destination): (IpAddr, IpAddr)) {
     message[2..4].fill(0);
-    let mut sum = Sum::pseudo_header(ICMPV6, source, destination, message.len() + rest.len());
+    let mut sum = InternetSum::pseudo_header(ICMPV6, source, destination, message.len() + rest.len());
     sum.add(message);
     sum.add(rest);
     message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
@@ -171,4 +171,4 @@ pub(super) fn ethernet_of(multicast: Ipv6Addr) -> [u8; 6] {
 const PORT_UNREACHABLE: u8 = 4;
 const UNKNOWN_NEXT_HEADER: u8 = 1;
 /// RFC 4443 3.1: as much of the packet as fits the least that every link takes.
-const QUOTED_BYTES: usize = 1280 - Version::Six.header_bytes() - ICMP_BYTES;
+const QUOTED_BYTES: usize = 1280 - IpVersion::V6.header_bytes() - ICMP_BYTES;

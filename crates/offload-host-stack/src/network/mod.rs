@@ -48,7 +48,7 @@ use offload_api::{
 use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
 use offload_formats::protocol::{ICMP, ICMPV6, NO_NEXT_HEADER, TCP, UDP};
-use offload_formats::{HeaderError, IpHeaders, Sum, Version};
+use offload_formats::{HeaderError, InternetSum, IpHeaders, IpVersion};
 use paths::Paths;
 use smallvec::SmallVec;
 use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
@@ -293,8 +293,8 @@ impl Network {
                 self.on_arp(now, ethernet.payload(), answers, counters);
                 return None;
             }
-            EthernetProtocol::Ipv6 if self.addresses.speaks_six() => Version::Six,
-            EthernetProtocol::Ipv4 => Version::Four,
+            EthernetProtocol::Ipv6 if self.addresses.speaks_six() => IpVersion::V6,
+            EthernetProtocol::Ipv4 => IpVersion::V4,
             _ => {
                 counters.ip_in_receives += 1;
                 match mine {
@@ -306,7 +306,7 @@ impl Network {
         };
         counters.count(version, Ip::InReceives);
         // RFC 2464 7: what is for many has an address that begins like this.
-        let for_many = version == Version::Six && to.0[..2] == [0x33, 0x33];
+        let for_many = version == IpVersion::V6 && to.0[..2] == [0x33, 0x33];
         if !(mine || for_many) {
             counters.count(version, Ip::InAddressErrors);
             return None;
@@ -331,7 +331,7 @@ impl Network {
         &mut self,
         now: Instant,
         received: &mut RxPacket,
-        version: Version,
+        version: IpVersion,
         in_pieces: bool,
         answers: bool,
         counters: &mut HostCounters,
@@ -345,7 +345,7 @@ impl Network {
         };
         let headers = match parsed {
             Ok(headers) if headers.version == version => headers,
-            Err(HeaderError::Unacceptable(problem)) if version == Version::Six => {
+            Err(HeaderError::Unacceptable(problem)) if version == IpVersion::V6 => {
                 counters.count(version, Ip::InHeaderErrors);
                 let to = Ipv6Packet::new_unchecked(packet).dst_addr();
                 if self.addresses.are(to.into()) || self.addresses.are_among(to) {
@@ -358,8 +358,8 @@ impl Network {
                 return Step::Nothing;
             }
         };
-        if version == Version::Four && checksums == Checksums::Unchecked {
-            let mut sum = Sum::default();
+        if version == IpVersion::V4 && checksums == Checksums::Unchecked {
+            let mut sum = InternetSum::default();
             sum.add(&packet[..headers.upper]);
             if !sum.is_right() {
                 counters.checksum_errors += 1;
@@ -384,25 +384,25 @@ impl Network {
             return Step::Whole;
         }
         let arrival = match (headers.protocol, version) {
-            (ICMP, Version::Four) => {
+            (ICMP, IpVersion::V4) => {
                 let IpAddr::V4(source) = source else { return Step::Nothing };
                 self.on_icmp(now, source, &packet[headers.upper..headers.end], reply, counters)
             }
             // RFC 6980 5: switches that keep forged ones out do not see what is in fragments.
-            (ICMPV6, Version::Six) if in_pieces && ndp::is_discovery(&packet[headers.upper..headers.end]) => {
+            (ICMPV6, IpVersion::V6) if in_pieces && ndp::is_discovery(&packet[headers.upper..headers.end]) => {
                 counters.ndp_in_errors += 1;
                 // Put together, other shards would take it for a whole one.
                 received.frame.clear();
                 return Step::Nothing;
             }
-            (ICMPV6, Version::Six) => self.on_icmp_six(now, packet, &headers, reply, counters),
+            (ICMPV6, IpVersion::V6) => self.on_icmp_six(now, packet, &headers, reply, counters),
             _ if for_many => {
                 counters.count(version, Ip::InAddressErrors);
                 None
             }
             (TCP, _) => self.on_tcp(packet, &headers, checksums, counters),
             (UDP, _) => self.on_udp(packet, &headers, checksums, counters),
-            (NO_NEXT_HEADER, Version::Six) => None,
+            (NO_NEXT_HEADER, IpVersion::V6) => None,
             _ => {
                 counters.count(version, Ip::InUnknownProtocols);
                 self.refuse(now, &packet[..headers.end], Refusal::Protocol, reply, counters);
@@ -430,7 +430,7 @@ impl Network {
         let (source, destination) = (headers.source(packet), headers.destination(packet));
         let bytes = &packet[headers.upper..headers.end];
         if checksums == Checksums::Unchecked {
-            let mut sum = Sum::pseudo_header(TCP, source, destination, bytes.len());
+            let mut sum = InternetSum::pseudo_header(TCP, source, destination, bytes.len());
             sum.add(bytes);
             if !sum.is_right() {
                 counters.checksum_errors += 1;
@@ -462,13 +462,13 @@ impl Network {
     ) -> Option<TxPacket> {
         let Outgoing { flow, segment, fragments, streams, ident, mss, ecn_capable, rate } = outgoing;
         let (source, destination) = (flow.local.ip(), flow.remote.ip());
-        let version = Version::of(&destination);
+        let version = IpVersion::of_address(&destination);
         let payload_bytes: usize = fragments.iter().map(Bytes::len).sum();
         let tcp_at = ETHERNET_BYTES + version.header_bytes();
         let tcp_bytes = segment.header_bytes();
         let mut header = Header::from_elem(0, tcp_at + tcp_bytes);
         self.write_ip(&mut header, source, destination, TCP, tcp_bytes + payload_bytes);
-        if version == Version::Four {
+        if version == IpVersion::V4 {
             let mut ip = Ipv4Packet::new_unchecked(&mut header[ETHERNET_BYTES..]);
             ip.set_ident(ident);
             ip.set_checksum(0);
@@ -508,7 +508,7 @@ impl Network {
         mut packet: TxPacket,
         counters: &mut HostCounters,
     ) -> Option<TxPacket> {
-        let version = Version::of(&destination);
+        let version = IpVersion::of_address(&destination);
         let Some(next_hop) = self.next_hop(destination) else {
             counters.count(version, Ip::OutNoRoutes);
             return None;
@@ -539,7 +539,7 @@ impl Network {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 ethernet.set_ethertype(EthernetProtocol::Ipv4);
                 let mut ip = Ipv4Packet::new_unchecked(&mut header[ETHERNET_BYTES..]);
-                let header_bytes = Version::Four.header_bytes();
+                let header_bytes = IpVersion::V4.header_bytes();
                 ip.set_version(4);
                 ip.set_header_len(header_bytes as u8);
                 ip.set_hop_limit(HOP_LIMIT);
@@ -558,7 +558,7 @@ impl Network {
             }
             _ => debug_assert!(false, "both ends of a flow speak one IP"),
         }
-        let version = Version::of(&destination);
+        let version = IpVersion::of_address(&destination);
         version.set_length(&mut header[ETHERNET_BYTES..], version.header_bytes() + bytes);
     }
 
@@ -568,7 +568,7 @@ impl Network {
             // It may be fragmented, so its identification must tell it from others. Of several that the device cuts, each
             // has its own, counted from the first one's.
             let packets = packet.ask.mss.map_or(1, |bytes| packet.payload_len().div_ceil(usize::from(bytes)));
-            let ip = &mut packet.header[ETHERNET_BYTES..ETHERNET_BYTES + Version::Four.header_bytes()];
+            let ip = &mut packet.header[ETHERNET_BYTES..ETHERNET_BYTES + IpVersion::V4.header_bytes()];
             let mut ip = Ipv4Packet::new_unchecked(ip);
             ip.set_ident(self.identifications.next(ip.src_addr(), to, ip.next_header().into(), packets as u16));
             ip.fill_checksum();
@@ -607,13 +607,13 @@ fn flow_of(header: &[u8]) -> Option<FlowKey> {
     Some(FlowKey::tcp(local, SocketAddr::new(headers.destination(packet), port(2))))
 }
 
-fn fill_checksums(header: &mut [u8], version: Version, source: IpAddr, destination: IpAddr, fragments: &[Bytes]) {
+fn fill_checksums(header: &mut [u8], version: IpVersion, source: IpAddr, destination: IpAddr, fragments: &[Bytes]) {
     let (in_front, tcp_header) = header.split_at_mut(ETHERNET_BYTES + version.header_bytes());
-    if version == Version::Four {
+    if version == IpVersion::V4 {
         Ipv4Packet::new_unchecked(&mut in_front[ETHERNET_BYTES..]).fill_checksum();
     }
     let bytes = tcp_header.len() + fragments.iter().map(Bytes::len).sum::<usize>();
-    let mut sum = Sum::pseudo_header(TCP, source, destination, bytes);
+    let mut sum = InternetSum::pseudo_header(TCP, source, destination, bytes);
     sum.add(tcp_header);
     for fragment in fragments {
         sum.add(fragment);

@@ -12,7 +12,7 @@ use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
 use offload_api::{Header, TxAsk, TxPacket};
 use offload_base::Instant;
-use offload_formats::{IpHeaders, Version};
+use offload_formats::{IpHeaders, IpVersion};
 use smallvec::SmallVec;
 use smoltcp::wire::{EthernetAddress, EthernetFrame, Icmpv6Message, Ipv6Packet};
 
@@ -186,7 +186,7 @@ impl Network {
     ) -> TxPacket {
         let ends = (IpAddr::V6(source), IpAddr::V6(to));
         fill_checksum(&mut message, &[], ends);
-        let mut header = Header::from_elem(0, ETHERNET_BYTES + Version::Six.header_bytes());
+        let mut header = Header::from_elem(0, ETHERNET_BYTES + IpVersion::V6.header_bytes());
         self.write_ip(&mut header, ends.0, ends.1, ICMPV6, message.len());
         Ipv6Packet::new_unchecked(&mut header[ETHERNET_BYTES..]).set_hop_limit(FRESH);
         header.extend_from_slice(&message);

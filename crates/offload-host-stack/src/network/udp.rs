@@ -11,7 +11,7 @@ use offload_api::rx::Checksums;
 use offload_api::{EcnCodepoint, Header, PathCaps, Protection, SendLimits, TxAsk, TxDatagram, TxPacket};
 use offload_base::Instant;
 use offload_formats::protocol::UDP;
-use offload_formats::{IpHeaders, Sum, Version};
+use offload_formats::{InternetSum, IpHeaders, IpVersion};
 use smoltcp::wire::{Ipv4Packet, UdpPacket};
 
 impl Network {
@@ -33,10 +33,10 @@ impl Network {
         let right = match (checksums, udp.checksum(), headers.version) {
             (Checksums::Good, ..) => true,
             // RFC 768: zero says that the sender made none. RFC 8200 8.1: over IPv6 it has to.
-            (_, 0, version) => version == Version::Four,
+            (_, 0, version) => version == IpVersion::V4,
             (Checksums::Bad, ..) => false,
             (Checksums::Unchecked, ..) => {
-                let mut sum = Sum::pseudo_header(UDP, source, headers.destination(packet), bytes);
+                let mut sum = InternetSum::pseudo_header(UDP, source, headers.destination(packet), bytes);
                 sum.add(&datagram[..bytes]);
                 sum.is_right()
             }
@@ -134,7 +134,7 @@ impl Network {
 
     /// The most bytes of a datagram that the path to `to` takes as one packet.
     fn fits_path(&self, now: Instant, to: &SocketAddr, caps: &PathCaps) -> usize {
-        let headers = Version::of(&to.ip()).header_bytes() + UDP_BYTES;
+        let headers = IpVersion::of_address(&to.ip()).header_bytes() + UDP_BYTES;
         usize::from(self.path_mtu_of_datagrams(now, to.ip(), caps.mtu)).saturating_sub(headers)
     }
 
@@ -151,13 +151,13 @@ impl Network {
         let TxDatagram { to, ecn, pieces, ask, dont_fragment, .. } = datagrams;
         let ask = TxAsk { checksum, mss, packet: ask, ..TxAsk::default() };
         let (source, destination) = (from.ip(), to.ip());
-        let version = Version::of(&destination);
+        let version = IpVersion::of_address(&destination);
         let bytes = UDP_BYTES + pieces.iter().map(Bytes::len).sum::<usize>();
         let udp_at = ETHERNET_BYTES + version.header_bytes();
         let mut header = Header::from_elem(0, udp_at + UDP_BYTES);
         self.write_ip(&mut header, source, destination, UDP, bytes);
         version.set_ecn(&mut header[ETHERNET_BYTES..], ecn.bits());
-        if dont_fragment && version == Version::Four {
+        if dont_fragment && version == IpVersion::V4 {
             Ipv4Packet::new_unchecked(&mut header[ETHERNET_BYTES..]).set_dont_frag(true);
         }
         let mut udp = UdpPacket::new_unchecked(&mut header[udp_at..]);
@@ -165,7 +165,7 @@ impl Network {
         udp.set_dst_port(to.port());
         udp.set_len(bytes as u16);
         if !checksum {
-            let mut sum = Sum::pseudo_header(UDP, source, destination, bytes);
+            let mut sum = InternetSum::pseudo_header(UDP, source, destination, bytes);
             sum.add(&header[udp_at..]);
             pieces.iter().for_each(|piece| sum.add(piece));
             // RFC 768: a sum of zero is sent as its other form, for zero says that there is none.
@@ -179,8 +179,8 @@ impl Network {
 
 /// The most bytes of a datagram that a packet to `to` has space for. IPv4's length counts its own header.
 fn most_bytes(to: &SocketAddr) -> usize {
-    let version = Version::of(&to.ip());
-    let headers = UDP_BYTES + if version == Version::Four { version.header_bytes() } else { 0 };
+    let version = IpVersion::of_address(&to.ip());
+    let headers = UDP_BYTES + if version == IpVersion::V4 { version.header_bytes() } else { 0 };
     usize::from(u16::MAX) - headers
 }
 

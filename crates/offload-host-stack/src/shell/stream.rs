@@ -15,7 +15,7 @@ use offload_api::{
     Contexts, DeviceEvent, FlowKey, Handle, Layer, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
     TxTag,
 };
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_base::{Instant, Seq};
 use std::io;
 use std::sync::Arc;
@@ -382,7 +382,7 @@ impl AsyncRead for TcpStream {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
             };
-            let _scope = cost::work(Work::Copy);
+            let _scope = cost::work(WorkKind::Copy);
             let bytes = segment.data.len().min(buf.remaining());
             buf.put_slice(&segment.data[..bytes]);
             read += bytes;

@@ -7,7 +7,7 @@ use super::segment::{HEADER_BYTES, Segment, TIMESTAMPS_BYTES};
 use super::state::State;
 use offload_api::{FlowKey, PathCaps};
 use offload_base::Seq;
-use offload_formats::Version;
+use offload_formats::IpVersion;
 
 impl Connection {
     /// Learns from the peer's SYN.
@@ -49,7 +49,7 @@ impl Connection {
 
     /// Bytes of the IP header in front of its segments.
     pub(super) fn ip_bytes(&self) -> usize {
-        Version::of(&self.flow.remote.ip()).header_bytes()
+        IpVersion::of_address(&self.flow.remote.ip()).header_bytes()
     }
 
     fn mss_for(&self, mtu: u16) -> usize {
@@ -91,9 +91,9 @@ impl Connection {
 
 /// What a peer takes that does not say (RFC 9293 3.7.1).
 pub(super) fn default_mss(flow: &FlowKey) -> usize {
-    match Version::of(&flow.remote.ip()) {
-        Version::Four => 536,
-        Version::Six => 1220,
+    match IpVersion::of_address(&flow.remote.ip()) {
+        IpVersion::V4 => 536,
+        IpVersion::V6 => 1220,
     }
 }
 

@@ -13,7 +13,7 @@ use bytes::BytesMut;
 use core::ops::Range;
 use core::time::Duration;
 use offload_api::{Placements, RxBuf, RxMeta, RxSegment};
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_base::{Instant, Seq};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
@@ -431,7 +431,7 @@ impl ReceiveQueue {
         if !copy {
             return Some(RxBuf::Pool(data));
         }
-        let _scope = cost::work(Work::Copy);
+        let _scope = cost::work(WorkKind::Copy);
         Some(RxBuf::Pool(BytesMut::from(&data[..])))
     }
 

@@ -14,7 +14,7 @@ use offload_api::{
     Handle, LAYERS, Layer, Lookup, QueuedBytes, RecordSource, SealError, Sealer, StreamAsk, TxTag, Unit,
 };
 use offload_base::Seq;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -145,7 +145,7 @@ impl SendQueue {
 
     /// Queues a copy of `data`, which goes out as it is.
     pub(crate) fn append_copy(&mut self, data: &[u8]) -> u64 {
-        let _scope = cost::work(Work::Copy);
+        let _scope = cost::work(WorkKind::Copy);
         let start = self.end;
         if self.open.len() + data.len() > OPEN_BYTES {
             self.close_open();
@@ -289,7 +289,7 @@ impl SendQueue {
         let plain: SmallVec<[Bytes; 8]> = parts.map(|chunk| chunk.data.clone()).collect();
         let sealer = self.sealers.as_mut().and_then(|sealers| sealers.of(layer, start)).ok_or(SealFailure::NoSealer)?;
         let sealed = {
-            let _scope = cost::work(Work::Crypto);
+            let _scope = cost::work(WorkKind::Crypto);
             sealer.seal(unit, &plain).map_err(SealFailure::Refused)?
         };
         let length: usize = plain.iter().map(Bytes::len).sum();

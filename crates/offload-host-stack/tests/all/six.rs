@@ -6,8 +6,8 @@ use crate::transfer::pattern;
 use core::net::Ipv6Addr;
 use core::time::Duration;
 use offload_base::Seed;
-use offload_formats::Version;
-use offload_formats::reassembly::{Limits, Reassembler, Taken};
+use offload_formats::IpVersion;
+use offload_formats::reassembly::{FragmentOutcome, Reassembler, ReassemblyLimits};
 use smoltcp::wire::{Icmpv6Packet, IpProtocol, Ipv6Packet};
 use std::sync::{Arc, Mutex};
 
@@ -123,9 +123,9 @@ fn a_ping_in_pieces_is_answered_in_pieces() {
         }
         assert_eq!(answer.len(), 3, "{order:?}");
         assert!(answer.iter().all(|frame| frame.len() <= 1514));
-        let mut pieces = Reassembler::new(Limits::of(Version::Six));
+        let mut pieces = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V6));
         let whole = answer.iter().find_map(|frame| match pieces.insert(pair.now, frame, 14) {
-            Taken::Whole(whole) => Some(whole),
+            FragmentOutcome::Whole(whole) => Some(whole),
             _ => None,
         });
         let whole = whole.expect("they belong together");

@@ -10,7 +10,7 @@ use offload_api::mock::MockDevice;
 use offload_api::rx::Checksums;
 use offload_api::{EcnCodepoint, FlowKey, Protection, Protocol, RxMeta, RxPacket, TxDatagram};
 use offload_base::{Instant, Seed};
-use offload_formats::Version;
+use offload_formats::IpVersion;
 use offload_host_stack::{OpenError, SendError, Stack, TcpConfig};
 use proptest::prelude::*;
 use smoltcp::wire::{IpAddress, IpProtocol, UdpPacket};
@@ -180,7 +180,7 @@ fn a_socket_that_is_not_read_keeps_a_bounded_number() {
 fn each_datagram_keeps_what_was_said_of_its_packet() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
-    let version = if crate::OVER_SIX { Version::Six } else { Version::Four };
+    let version = if crate::OVER_SIX { IpVersion::V6 } else { IpVersion::V4 };
     let said = [
         (EcnCodepoint::NotCapable, Protection::None, None),
         (EcnCodepoint::Capable0, Protection::Secret, None),

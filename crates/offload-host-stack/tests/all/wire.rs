@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use offload_base::{Instant, Rng, Seed};
-use offload_formats::{IpHeaders, Version};
+use offload_formats::{IpHeaders, IpVersion};
 use smoltcp::wire::Ipv4Packet;
 use std::collections::BTreeMap;
 
@@ -127,7 +127,7 @@ fn mark(frame: &mut [u8]) -> bool {
     let capable = headers.ecn(packet) != 0;
     if capable {
         headers.version.set_ecn(packet, 0b11);
-        if headers.version == Version::Four {
+        if headers.version == IpVersion::V4 {
             Ipv4Packet::new_unchecked(packet).fill_checksum();
         }
     }

@@ -2,14 +2,14 @@
 
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use offload_api::QuicCipher;
-use offload_quic::{HeaderKey, OpenError, PacketKey, Secret, Unmasked, seal};
+use offload_quic::{HeaderKey, PacketKey, QuicOpenError, TrafficSecret, UnmaskedHeader, seal};
 use proptest::prelude::*;
 use ring::aead;
 use rustls::crypto::cipher::{AeadKey, Iv};
 use rustls::crypto::ring::cipher_suite;
 
 /// Seals a packet with other implementations: encrypts, appends the tag, and masks.
-fn of_others(secret: &Secret, plain: &[u8], number_at: usize, path: u32, number: u64) -> Vec<u8> {
+fn seal_with_others(secret: &TrafficSecret, plain: &[u8], number_at: usize, path: u32, number: u64) -> Vec<u8> {
     let (key, header_key) = (secret.key(), secret.header());
     let payload_at = number_at + usize::from(plain[0] & 3) + 1;
     let (header, payload) = plain.split_at(payload_at);
@@ -63,9 +63,9 @@ fn every_shape_of_packet_is_sealed_and_opened() {
             let mut packet = before.clone();
             seal(&key, &header_key, &mut packet, 1 + cid_bytes, path, number).unwrap();
             if cipher != QuicCipher::Aes128Ccm {
-                assert_eq!(packet, of_others(&secret, &before, 1 + cid_bytes, path, number), "{cipher:?}");
+                assert_eq!(packet, seal_with_others(&secret, &before, 1 + cid_bytes, path, number), "{cipher:?}");
             }
-            let header = Unmasked::read(&header_key, &packet, 1 + cid_bytes).unwrap();
+            let header = UnmaskedHeader::read(&header_key, &packet, 1 + cid_bytes).unwrap();
             assert_eq!(header.number(Some(number - 1)), number, "{cipher:?} {first:x} {cid_bytes}");
             header.open(&key, &mut packet, path, number).unwrap();
             assert_eq!(packet[..packet.len() - 16], before[..before.len() - 16]);
@@ -77,9 +77,9 @@ fn ciphers() -> impl Strategy<Value = QuicCipher> {
     prop::sample::select(QuicCipher::ALL.to_vec())
 }
 
-fn secret_of(cipher: QuicCipher, seed: [u8; 32]) -> Secret {
+fn secret_of(cipher: QuicCipher, seed: [u8; 32]) -> TrafficSecret {
     let bytes = if cipher == QuicCipher::Aes256Gcm { 48 } else { 32 };
-    Secret::new(cipher, &seed.iter().cycle().take(bytes).copied().collect::<Vec<_>>()).unwrap()
+    TrafficSecret::new(cipher, &seed.iter().cycle().take(bytes).copied().collect::<Vec<_>>()).unwrap()
 }
 
 /// Builds a plain packet with room for its tag.
@@ -90,7 +90,7 @@ fn plain(first: u8, cid: &[u8], number: u64, payload: &[u8]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn packets_are_those_of_rustls_and_ring(
+    fn packets_match_rustls_and_ring(
         cipher in ciphers().prop_filter("they have none", |cipher| *cipher != QuicCipher::Aes128Ccm),
         seed: [u8; 32],
         first: u8,
@@ -104,13 +104,13 @@ proptest! {
         let mut ours = before.clone();
         seal(&secret.packet_key(), &secret.header_key(), &mut ours, number_at, path, number).unwrap();
 
-        let theirs = of_others(&secret, &before, number_at, path, number);
+        let theirs = seal_with_others(&secret, &before, number_at, path, number);
         let tag_at = theirs.len() - 16;
         prop_assert_eq!(&ours, &theirs);
 
         // In the other direction, with the largest opened number just below, far below, and equal.
         for largest in [number.checked_sub(1), number.checked_sub(100), Some(number)] {
-            let header = Unmasked::read(&secret.header_key(), &ours, number_at).unwrap();
+            let header = UnmaskedHeader::read(&secret.header_key(), &ours, number_at).unwrap();
             prop_assert_eq!(header.key_phase(), first & 4 != 0);
             prop_assert_eq!(header.number(largest), number);
             let mut packet = ours.clone();
@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_was_changed_opens_nothing(
+    fn changed_packets_are_refused(
         cipher in ciphers(),
         seed: [u8; 32],
         first: u8,
@@ -136,27 +136,27 @@ proptest! {
         let bit = bit.index(packet.len() * 8);
         packet[bit / 8] ^= 1 << (bit % 8);
         let came = packet.clone();
-        let header = Unmasked::read(&header_key, &packet, 1 + cid.len()).unwrap();
+        let header = UnmaskedHeader::read(&header_key, &packet, 1 + cid.len()).unwrap();
         let opened = header.open(&key, &mut packet, 0, header.number(Some(number - 1)));
         // A change of the number's length bits never yields the same number.
-        prop_assert_eq!(opened, Err(OpenError::Tag));
+        prop_assert_eq!(opened, Err(QuicOpenError::Tag));
         // The payload may be garbage after a failure, but the header must allow another attempt.
         prop_assert_eq!(&packet[..header.payload_at()], &came[..header.payload_at()], "the header is as it came");
     }
 
     #[test]
-    fn nothing_is_too_short_to_be_refused(cipher in ciphers(), len in 0usize..60, cid in 0usize..=20) {
+    fn short_packets_are_refused(cipher in ciphers(), len in 0usize..60, cid in 0usize..=20) {
         let secret = secret_of(cipher, [3; 32]);
         let mut packet = vec![0x43; len];
         let fits = len >= 1 + cid + 4 + 16;
         let sealed = seal(&secret.packet_key(), &secret.header_key(), &mut packet, 1 + cid, 0, 0x4343_4343);
         prop_assert_eq!(sealed.is_ok(), fits);
-        prop_assert_eq!(Unmasked::read(&secret.header_key(), &packet, 1 + cid).is_ok(), fits);
+        prop_assert_eq!(UnmaskedHeader::read(&secret.header_key(), &packet, 1 + cid).is_ok(), fits);
     }
 
     /// RFC 9001 5.4.3: the mask is the sample encrypted with AES.
     #[test]
-    fn masks_are_aes_of_the_sample(key: [u8; 32], sample: [u8; 16]) {
+    fn masks_equal_the_encrypted_sample(key: [u8; 32], sample: [u8; 16]) {
         let header_key = |cipher, key: &[u8]| {
             HeaderKey::new(&offload_api::QuicHeaderKey::new(cipher, key).unwrap())
         };
@@ -173,7 +173,7 @@ proptest! {
 
     /// CCM built from AES alone, as defined by RFC 3610 2 and RFC 5116 5.3: L is 3, M is 16.
     #[test]
-    fn ccm_is_what_rfc_3610_says(
+    fn ccm_matches_rfc_3610(
         seed: [u8; 32],
         (path, number) in (any::<u32>(), 0u64..1 << 62),
         header in prop::collection::vec(any::<u8>(), 2..26),

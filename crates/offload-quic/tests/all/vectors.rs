@@ -1,7 +1,7 @@
 //! Published vectors of RFC 9001 A.2, A.3 and A.5, and AES-CCM packets made by other programs.
 
 use offload_api::{QuicCipher, QuicHeaderKey, QuicKey};
-use offload_quic::{HeaderKey, PacketKey, Secret, Unmasked, seal};
+use offload_quic::{HeaderKey, PacketKey, TrafficSecret, UnmaskedHeader, seal};
 
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.chars().filter_map(|digit| digit.to_digit(16)).map(|digit| digit as u8).collect();
@@ -10,9 +10,9 @@ fn hex(text: &str) -> Vec<u8> {
 
 /// RFC 9001 A.5: the only short-header packet in any RFC.
 #[test]
-fn the_short_header_packet() {
+fn short_header_packet_matches_the_rfc() {
     let secret = hex("9ac312a7f877468ebe69422748ad00a15443f18203a07d6060f688f30f21632b");
-    let secret = Secret::new(QuicCipher::ChaCha20Poly1305, &secret).unwrap();
+    let secret = TrafficSecret::new(QuicCipher::ChaCha20Poly1305, &secret).unwrap();
     assert_eq!(secret.key().key(), hex("c6d98ff3441c3fe1b2182094f69caa2ed4b716b65488960a7a984979fb23e1c8"));
     assert_eq!(secret.key().iv()[..], hex("e0459b3474bdd0e44a41c144"));
     assert_eq!(secret.header().key(), hex("25a282b9e82f06f21f488917a4fc8f1b73573685608597d0efcb076b0ab7a7a4"));
@@ -22,7 +22,7 @@ fn the_short_header_packet() {
     let mut packet = [hex("4200bff4"), vec![1], vec![0; 16]].concat();
     seal(&key, &header_key, &mut packet, 1, 0, 654_360_564).unwrap();
     assert_eq!(packet, sealed);
-    let header = Unmasked::read(&header_key, &packet, 1).unwrap();
+    let header = UnmaskedHeader::read(&header_key, &packet, 1).unwrap();
     assert_eq!((header.number(Some(654_360_000)), header.payload_at(), header.key_phase()), (654_360_564, 4, false));
     let number = header.number(Some(654_360_000));
     // Path and number enter the nonce, so a wrong one must make the tag fail.
@@ -34,17 +34,17 @@ fn the_short_header_packet() {
 
 /// The "quic ku" secret of the same example.
 #[test]
-fn the_next_generation() {
+fn next_generation_matches_the_rfc() {
     let secret = hex("9ac312a7f877468ebe69422748ad00a15443f18203a07d6060f688f30f21632b");
-    let next = Secret::new(QuicCipher::ChaCha20Poly1305, &secret).unwrap().next();
+    let next = TrafficSecret::new(QuicCipher::ChaCha20Poly1305, &secret).unwrap().next();
     let ku = hex("1223504755036d556342ee9361d253421a826c9ecdf3c7148684b36b714881f9");
-    let by_bytes = Secret::new(QuicCipher::ChaCha20Poly1305, &ku).unwrap();
+    let by_bytes = TrafficSecret::new(QuicCipher::ChaCha20Poly1305, &ku).unwrap();
     assert_eq!((next.key().key(), next.key().iv()), (by_bytes.key().key(), by_bytes.key().iv()));
 }
 
 /// RFC 9001 A.2 and A.3: masks by AES.
 #[test]
-fn the_masks_of_initial_packets() {
+fn masks_of_initial_packets_match_the_rfc() {
     for (key, sample, mask) in [
         ("9f50449e04a0e810283a1e9933adedd2", "d1b1c98dd7689fb8ec11d242b123dc9b", "437b9aec36"),
         ("c206b8d9b9f0f37644430b490eeaa314", "2cd0991cd25b0aac406a5816b6394100", "2ec0d8356a"),
@@ -56,7 +56,7 @@ fn the_masks_of_initial_packets() {
 
 /// RFC 9001 A.3: AES-128-GCM over the server's Initial, with a plain header.
 #[test]
-fn the_payload_of_the_servers_initial_packet() {
+fn payload_of_the_initial_packet_matches_the_rfc() {
     let key = QuicKey::new(
         QuicCipher::Aes128Gcm,
         &hex("cf3a5331653c364c88f0f379b6067e37"),
@@ -77,9 +77,9 @@ fn the_payload_of_the_servers_initial_packet() {
 /// AES-128-CCM, for which no RFC has a packet, and rustls no suite: two packets made by OpenSSL through Python's
 /// `cryptography` (`AESCCM`, AES in ECB mode, HMAC), the second on path 3.
 #[test]
-fn packets_that_another_ccm_sealed() {
+fn packets_sealed_by_openssl_are_opened() {
     let bytes: Vec<u8> = (0..32).collect();
-    let secret = Secret::new(QuicCipher::Aes128Ccm, &bytes).unwrap();
+    let secret = TrafficSecret::new(QuicCipher::Aes128Ccm, &bytes).unwrap();
     let (key, header_key) = (secret.packet_key(), secret.header_key());
     for (sealed, cid_bytes, path, number, plain) in [
         (
@@ -92,7 +92,7 @@ fn packets_that_another_ccm_sealed() {
         ("411da0db32c7a3bf68175ae8e4effb931d07d7a928c6208a175da8bc74e2d1e85600", 0, 3, 0xaead, b"and on a path"),
     ] {
         let sealed = hex(sealed);
-        let header = Unmasked::read(&header_key, &sealed, 1 + cid_bytes).unwrap();
+        let header = UnmaskedHeader::read(&header_key, &sealed, 1 + cid_bytes).unwrap();
         assert_eq!(header.number(Some(number - 1)), number);
         let mut packet = sealed.clone();
         header.open(&key, &mut packet, path, number).unwrap();

@@ -5,7 +5,7 @@
 use nic_sim::switch::Neighbours;
 use offload_formats::flow::Protocol;
 use offload_formats::protocol::{ESP, UDP};
-use offload_formats::{Fragments, Headers, IpHeaders};
+use offload_formats::{FragmentMemory, Headers, IpHeaders};
 
 /// Whom a frame concerns.
 ///
@@ -85,12 +85,12 @@ fn first_fragment<'a>(frame: &'a [u8], headers: &Headers) -> Option<&'a [u8]> {
 #[derive(Debug)]
 pub struct Concerns {
     /// Messages of IKE of which the first fragment came.
-    ike: Fragments<()>,
+    ike: FragmentMemory<()>,
 }
 
 impl Default for Concerns {
     fn default() -> Concerns {
-        Concerns { ike: Fragments::with_room_for(IN_FRAGMENTS) }
+        Concerns { ike: FragmentMemory::with_room_for(IN_FRAGMENTS) }
     }
 }
 
@@ -98,7 +98,7 @@ impl Concerns {
     /// That of the next frame.
     pub fn of(&mut self, frame: &[u8]) -> Concern {
         let concern = Concern::of(frame);
-        let is_of_ike = self.ike.of_packet(frame, |_, _, _| (concern == Concern::Ike).then_some(()));
+        let is_of_ike = self.ike.look_up(frame, |_, _, _| (concern == Concern::Ike).then_some(()));
         if is_of_ike.is_some() { Concern::Ike } else { concern }
     }
 }

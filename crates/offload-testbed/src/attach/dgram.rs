@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use core::task::Waker;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_base::{BufferPool, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, ErrorKind};
@@ -152,7 +152,7 @@ impl DgramPort {
                 Ok(0) if is_shut(&self.receiving) => return None,
                 Ok(bytes) if bytes < SHORTEST || bytes == LONGEST => self.outlet.counters.rx_malformed += 1,
                 Ok(bytes) => {
-                    let _copying = cost::work(Work::Copy);
+                    let _copying = cost::work(WorkKind::Copy);
                     let mut frame =
                         if bytes <= FRAME_BYTES { self.frames.take() } else { BytesMut::with_capacity(bytes) };
                     frame.extend_from_slice(&self.scratch[..bytes]);

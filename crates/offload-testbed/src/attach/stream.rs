@@ -12,7 +12,7 @@ use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::wire::attach::{FrameReader, frame_prefix};
 use offload_base::Instant;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use smallvec::SmallVec;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -201,7 +201,7 @@ impl StreamPort {
             match peer.socket.read(&mut self.scratch) {
                 Ok(0) => self.send_away(),
                 Ok(bytes) => {
-                    let _copying = cost::work(Work::Copy);
+                    let _copying = cost::work(WorkKind::Copy);
                     peer.reader.push(&self.scratch[..bytes]);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -14,7 +14,7 @@ use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::wire::attach::{Coalescer, OutPacket, Resegmenter};
 use offload_base::Instant;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::io::{self, ErrorKind, IoSlice};
@@ -163,7 +163,7 @@ impl TapPort {
     fn read(&mut self) -> bool {
         // A kernel that hands over nothing of use is not listened to for longer than others are.
         for _ in 0..MOST_IN_A_ROW {
-            let copying = cost::work(Work::Copy);
+            let copying = cost::work(WorkKind::Copy);
             let read = rustix::io::read(&self.device, self.incoming.buffer());
             drop(copying);
             match read {
@@ -195,7 +195,7 @@ impl TapPort {
         slices.push(IoSlice::new(packet.virtio_header()));
         slices.extend(packet.pieces().map(IoSlice::new));
         let frames = packet.frames() as u64;
-        let copying = cost::work(Work::Copy);
+        let copying = cost::work(WorkKind::Copy);
         let written = loop {
             match rustix::io::writev(&self.device, &slices) {
                 Err(Errno::INTR) => {}

@@ -14,10 +14,10 @@ use nic_sim::engine::Engines;
 use nic_sim::frame::Frame;
 use nic_sim::lookaside::LookasideConfig;
 use nic_sim::switch::{FunctionConfig, Mac};
-use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
+use nic_sim::wire::{FrameRecorder, Link, LinkConfig, Port};
 use nic_sim::{Driver, NicConfig, SwitchConfig, Vport, function_with, multi_queue_nic_with, switched_nic};
 use offload_api::{NetDevice, Prefix};
-use offload_base::cost::{Domain, Meter};
+use offload_base::cost::{CpuMeter, Domain};
 use offload_base::{Instant, RandomSource, Seed};
 use offload_host_stack::{Config, Host, Ipv6Config, TcpConfig};
 use std::io;
@@ -32,7 +32,7 @@ pub struct Builder {
     /// Hosts with somebody outside can be guessed by the seed, too.
     guessable: bool,
     clock: ClockKind,
-    meter: Option<Meter>,
+    meter: Option<CpuMeter>,
     tracer: Option<Tracer>,
     hosts: Vec<Plan>,
     machines: Vec<Machine>,
@@ -129,7 +129,7 @@ struct Wire {
     /// One, or one for each address of a host.
     links: Vec<LinkConfig>,
     capture: Option<Capture>,
-    recorder: Option<Recorder>,
+    recorder: Option<FrameRecorder>,
 }
 
 /// What a wire leads to.
@@ -172,7 +172,7 @@ impl Builder {
     /// With every thread of the run metered.
     #[cfg(feature = "meter")]
     #[must_use]
-    pub fn meter(mut self, meter: &Meter) -> Builder {
+    pub fn meter(mut self, meter: &CpuMeter) -> Builder {
         self.meter = Some(meter.clone());
         self
     }
@@ -507,7 +507,7 @@ impl Builder {
     /// # Panics
     /// If there is no wire yet.
     #[must_use]
-    pub fn recorded(mut self, recorder: &Recorder) -> Builder {
+    pub fn recorded(mut self, recorder: &FrameRecorder) -> Builder {
         self.last_wire().recorder = Some(recorder.clone());
         self
     }

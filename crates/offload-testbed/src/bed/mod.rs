@@ -26,7 +26,7 @@ use core::time::Duration;
 use nic::Nic;
 use nic_sim::dma::DmaBytes;
 use offload_api::Prefix;
-use offload_base::cost::{Domain, Meter};
+use offload_base::cost::{CpuMeter, Domain};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, RealClock, Seed};
 use offload_host_stack::Host;
@@ -344,7 +344,7 @@ enum Engine {
 }
 
 impl Engine {
-    fn start(clock: ClockKind, meter: Option<&Meter>, hosts: usize) -> io::Result<Engine> {
+    fn start(clock: ClockKind, meter: Option<&CpuMeter>, hosts: usize) -> io::Result<Engine> {
         match clock {
             ClockKind::Virtual => Ok(Engine::Virtual(VirtualTime::new())),
             ClockKind::Real => {

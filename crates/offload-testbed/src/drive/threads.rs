@@ -13,7 +13,7 @@
 use crate::runtime::{Runtime, lock};
 use core::fmt;
 use offload_base::Instant;
-use offload_base::cost::{self, Domain, Meter};
+use offload_base::cost::{self, CpuMeter, Domain};
 use std::cell::RefCell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,7 +48,7 @@ pub struct VirtualThreads(Arc<Inner>);
 
 struct Inner {
     runtime: Arc<dyn Runtime>,
-    metered: Option<(Meter, Domain)>,
+    metered: Option<(CpuMeter, Domain)>,
     idle: Mutex<Vec<Worker>>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
@@ -77,7 +77,7 @@ impl VirtualThreads {
 
     /// The same, charged to `domain`.
     #[cfg(feature = "meter")]
-    pub fn metered(runtime: Arc<dyn Runtime>, meter: &Meter, domain: Domain) -> VirtualThreads {
+    pub fn metered(runtime: Arc<dyn Runtime>, meter: &CpuMeter, domain: Domain) -> VirtualThreads {
         let metered = Some((meter.clone(), domain));
         VirtualThreads(Arc::new(Inner { runtime, metered, idle: Mutex::default(), threads: Mutex::default() }))
     }
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn what_work_spends_is_its_domains() {
         let mut run = VirtualTime::new();
-        let meter = Meter::new();
+        let meter = CpuMeter::new();
         let threads = VirtualThreads::metered(Arc::new(run.handle()), &meter, Domain::Host(3));
         let (done, end) = oneshot::channel();
         let handle = run.handle();

@@ -9,7 +9,7 @@ use super::{Handle, JoinHandle};
 use core::future::Future;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use offload_base::cost::{self, Domain, Meter};
+use offload_base::cost::{self, CpuMeter, Domain};
 use offload_base::{Clock, Instant, RealClock};
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ pub struct RealTimeConfig {
     /// tens of them; but it takes a core, which on a small machine the hosts may want.
     pub spin: Duration,
     /// Meters the thread: waiting is charged to nobody.
-    pub meter: Option<Meter>,
+    pub meter: Option<CpuMeter>,
     /// The tokio whose sockets and timers tasks may use.
     pub tokio: Option<tokio::runtime::Handle>,
 }
@@ -76,7 +76,7 @@ impl RealTime {
         let stop = Arc::new(AtomicBool::new(false));
         let runner = Runner { shared: shared.clone(), stop: stop.clone(), spin: config.spin };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let _metered = config.meter.as_ref().map(Meter::attach);
+            let _metered = config.meter.as_ref().map(CpuMeter::attach);
             let _within = config.tokio.as_ref().map(tokio::runtime::Handle::enter);
             runner.run();
         })?;
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn waiting_is_charged_to_nobody_and_work_to_its_domain() {
-        let meter = Meter::new();
+        let meter = CpuMeter::new();
         let config = RealTimeConfig { spin: Duration::ZERO, meter: Some(meter.clone()), ..RealTimeConfig::default() };
         let executor = RealTime::start("test", config).expect("a thread");
         let work = executor.spawn(

@@ -107,7 +107,7 @@ impl Cable {
 /// use core::time::Duration;
 /// # use core::task::Waker;
 /// # use nic_sim::frame::Frame;
-/// use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
+/// use nic_sim::wire::{Link, LinkConfig, Port, FrameRecorder};
 /// use offload_base::cost::Domain;
 /// use offload_base::{Instant, Seed};
 /// use std::sync::Arc;
@@ -126,7 +126,7 @@ impl Cable {
 ///
 /// let mut run = VirtualTime::new();
 /// let runtime: Arc<dyn Runtime> = Arc::new(run.handle());
-/// let recorder = Recorder::default();
+/// let recorder = FrameRecorder::default();
 /// let left = Station::new("left", Domain::Device(0), Greeter(3)); // a port that sends three frames
 /// let right = Station::new("right", Domain::Device(1), Greeter(0)).tapped(recorder.clone());
 /// let config = LinkConfig::default();
@@ -246,7 +246,12 @@ fn keep_going<const LANES: usize>(
 struct BothTaps<T>(Box<dyn Tap>, T);
 
 impl<T: Tap> Tap for BothTaps<T> {
-    fn frame(&mut self, at: offload_base::Instant, direction: nic_sim::wire::Direction, frame: &nic_sim::frame::Frame) {
+    fn frame(
+        &mut self,
+        at: offload_base::Instant,
+        direction: nic_sim::wire::TapDirection,
+        frame: &nic_sim::frame::Frame,
+    ) {
         self.0.frame(at, direction, frame);
         self.1.frame(at, direction, frame);
     }

@@ -4,7 +4,7 @@ use super::queue::{FrameReceiver, FrameSender};
 use crate::runtime::Runtime;
 use core::future::poll_fn;
 use core::task::Poll;
-use nic_sim::wire::{Direction, Port, Tap};
+use nic_sim::wire::{Port, Tap, TapDirection};
 use std::sync::Arc;
 
 /// Never ends.
@@ -24,7 +24,7 @@ pub(super) async fn run(
         for _ in 0..inbound.len() {
             let Some(frame) = inbound.pop() else { break };
             if let Some(tap) = &mut tap {
-                tap.frame(now, Direction::Inbound, &frame);
+                tap.frame(now, TapDirection::Inbound, &frame);
             }
             arrived.push(frame);
         }
@@ -46,7 +46,7 @@ pub(super) async fn run(
             }
             let Some(frame) = port.poll_frame(now) else { break };
             if let Some(tap) = &mut tap {
-                tap.frame(now, Direction::Outbound, &frame);
+                tap.frame(now, TapDirection::Outbound, &frame);
             }
             if outbound.push(frame).is_err() {
                 unreachable!("this task alone fills the queue, and has just seen room in it");

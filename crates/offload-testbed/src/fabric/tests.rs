@@ -6,7 +6,7 @@ use core::task::Waker;
 use core::time::Duration;
 use nic_sim::frame::Frame;
 use nic_sim::signal::Signal;
-use nic_sim::wire::{Impairments, LinkConfig, Overflow, Recorder, Share};
+use nic_sim::wire::{FrameRecorder, Impairments, LinkConfig, Overflow, Share};
 use offload_base::{Instant, Seed};
 use std::collections::VecDeque;
 
@@ -170,7 +170,7 @@ fn the_same_seed_makes_the_same_run() {
             ..Impairments::default()
         };
         let config = LinkConfig { impairments, ..LinkConfig::default() };
-        let recorder = Recorder::default();
+        let recorder = FrameRecorder::default();
         let stations = [("left", &left), ("right", &right)]
             .map(|(name, port)| Station::new(name, Domain::Device(0), port.clone()).tapped(recorder.clone()));
         let [left_station, right_station] = stations;

@@ -20,10 +20,10 @@ use core::task::Poll;
 use core::time::Duration;
 use ktls_offload::{KtlsStream, Offload, TlsCounters};
 use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
-use nic_sim::wire::tap::Seen;
-use nic_sim::wire::{Crossing, Direction, Impairment, LinkConfig, Recorder};
+use nic_sim::wire::tap::RecordedFrame;
+use nic_sim::wire::{Crossing, FrameRecorder, Impairment, LinkConfig, TapDirection};
 use nic_sim::{EngineConfigs, NicConfig, TlsEngineConfig, TransmitResync};
-use offload_api::{Direction as Half, FlowKey, ResyncMode, TlsKey, TlsSuite, TlsVersion, TypedContexts};
+use offload_api::{FlowKey, ResyncMode, TapDirection as Half, TlsKey, TlsSuite, TlsVersion, TypedContexts};
 use offload_base::counters::Counters;
 use offload_base::{Rng, Seed, Seq};
 use offload_host_stack::{TcpConfig, TcpStream};
@@ -147,7 +147,7 @@ impl Schedule {
             .with_transmit_resync(self.transmit_resync),
             ..NicConfig::default()
         };
-        let recorder = Recorder::default();
+        let recorder = FrameRecorder::default();
         let tcp = TcpConfig { initial_sequence: self.initial_sequence, ..patient() };
         let mut bed = Testbed::builder(Seed(self.seed))
             .host("server", nic.clone(), tcp.clone())
@@ -423,8 +423,8 @@ fn free_places(host: &BedHost, contexts: u32) -> u32 {
 
 /// Looks for plaintext, which is all nibbles, and for bytes that were sent twice and differently: then a nonce was
 /// used twice. What arrived may have been spoilt on the way; what left was not.
-fn check_wire(seen: &[Seen], swapped: bool) -> Result<(), TestCaseError> {
-    for direction in [Direction::Outbound, Direction::Inbound] {
+fn check_wire(seen: &[RecordedFrame], swapped: bool) -> Result<(), TestCaseError> {
+    for direction in [TapDirection::Outbound, TapDirection::Inbound] {
         let mut first = None;
         let mut stream: Vec<Option<u8>> = Vec::new();
         for seen in seen.iter().filter(|seen| seen.direction == direction) {
@@ -435,7 +435,8 @@ fn check_wire(seen: &[Seen], swapped: bool) -> Result<(), TestCaseError> {
             if segment.syn && segment.intact {
                 first = Some(segment.seq + 1);
             }
-            let (Some(first), true) = (first, segment.intact && !(swapped && direction == Direction::Inbound)) else {
+            let (Some(first), true) = (first, segment.intact && !(swapped && direction == TapDirection::Inbound))
+            else {
                 continue;
             };
             let at = segment.seq.distance_from(first) as usize;

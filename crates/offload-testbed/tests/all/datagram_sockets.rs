@@ -12,9 +12,11 @@ use core::num::NonZeroU16;
 use core::task::Poll;
 use core::time::Duration;
 use nic_sim::NicConfig;
-use nic_sim::engine::{Context, Engine, Headers, ImageReader, ImageWriter, NoCounters, Opened, PacketEngine, Shown};
+use nic_sim::engine::{
+    Context, Engine, FrameLookup, Headers, ImageReader, ImageWriter, NoCounters, OpenedFrame, PacketEngine,
+};
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
-use nic_sim::wire::{LinkConfig, Recorder};
+use nic_sim::wire::{FrameRecorder, LinkConfig};
 use offload_api::{
     ContextNews, Datagram, DatagramSocket, Direction, EcnCodepoint, Handle, Key, KeyBytes, NewContext, PacketAsk,
     PacketMark, Refused, SendRefused, SocketEvent, TxDatagram, TxPacket,
@@ -132,23 +134,23 @@ impl PacketEngine for Hush {
     /// The number of the next segment.
     type Wrapping = u64;
 
-    fn look(&self, frame: &[u8], _: &Headers) -> Shown<usize> {
+    fn look(&self, frame: &[u8], _: &Headers) -> FrameLookup<usize> {
         match payload_at(frame) {
-            Some(at) if frame[at] == ID => Shown::Key(KeyBytes::of(&[&[ID]]), at),
-            _ => Shown::Nothing,
+            Some(at) if frame[at] == ID => FrameLookup::Key(KeyBytes::of(&[&[ID]]), at),
+            _ => FrameLookup::Nothing,
         }
     }
 
-    fn open(&mut self, context: Context<'_, Hush>, frame: &[u8], at: &usize, _: &mut NoCounters) -> Opened {
+    fn open(&mut self, context: Context<'_, Hush>, frame: &[u8], at: &usize, _: &mut NoCounters) -> OpenedFrame {
         let mut inner = BytesMut::from(frame);
         let number = number_of(&frame[*at..]);
         if !open(*context.held, &mut inner[*at..]) {
-            return Opened::Untouched(PacketMark::Failed { context: context.handle });
+            return OpenedFrame::Untouched(PacketMark::Failed { context: context.handle });
         }
         fill_checksum(&mut inner);
         *context.state += 1;
         let mark = PacketMark::Opened { context: context.handle, number: number.into(), packets: 1, code: 3 };
-        Opened::Another { inner, mark, vouched: false }
+        OpenedFrame::Another { inner, mark, vouched: false }
     }
 
     fn begin(&mut self, _: Context<'_, Hush>, ask: PacketAsk, _: &mut TxPacket, _: &mut NoCounters) -> Option<u64> {
@@ -345,12 +347,12 @@ struct World {
     bed: Testbed,
     near: BedHost,
     far: BedHost,
-    wire: Recorder,
+    wire: FrameRecorder,
 }
 
 /// Two hosts, each with the engine or not.
 fn world(has_engine: [bool; 2], nics: [NicConfig; 2], link: LinkConfig) -> World {
-    let wire = Recorder::default();
+    let wire = FrameRecorder::default();
     let mut builder = Testbed::builder(Seed(7));
     for ((name, has_engine), nic) in ["near", "far"].into_iter().zip(has_engine).zip(nics) {
         builder = builder.host(name, nic, TcpConfig::default());

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 use nic_sim::NicConfig;
-use nic_sim::wire::{LinkConfig, Recorder};
+use nic_sim::wire::{FrameRecorder, LinkConfig};
 use offload_base::Seed;
 use offload_host_stack::TcpConfig;
 use offload_testbed::Testbed;
@@ -17,7 +17,7 @@ struct Run {
 }
 
 fn run(six: bool, nic: NicConfig) -> Run {
-    let recorder = Recorder::default();
+    let recorder = FrameRecorder::default();
     let mut bed = Testbed::builder(Seed(5))
         .host("sender", nic.clone(), TcpConfig::default())
         .host("receiver", nic, TcpConfig::default())

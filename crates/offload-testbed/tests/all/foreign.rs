@@ -12,8 +12,8 @@ use core::time::Duration;
 use ktls_offload::{KtlsStream, Offload};
 use nic_sim::NicConfig;
 use nic_sim::engine::{
-    Context, Engine, ImageReader, ImageWriter, NamedStage, NoCounters, OutOfStep, Payload, Run, Stage, StageMakers,
-    StageState, StageStates, Stages, StreamEngine,
+    Context, Engine, ImageReader, ImageWriter, NamedStage, NoCounters, OutOfStep, ReceivedPayload, Stage, StageMakers,
+    StageRun, StageState, StageStates, Stages, StreamEngine,
 };
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
@@ -90,7 +90,7 @@ impl Cursor {
                 // What is open already passes the stages once more, for what they remember.
                 let closes = seals || opened;
                 let direction = if closes { Direction::Transmit } else { Direction::Receive };
-                let run = Run { direction, unit: self.number, at: u64::from(self.at) - HEADER as u64 };
+                let run = StageRun { direction, unit: self.number, at: u64::from(self.at) - HEADER as u64 };
                 let mut data = [if closes { *byte } else { *byte ^ mask }];
                 if !stages.pass(run, &mut self.states, &mut data) {
                     return Err(Broken);
@@ -149,7 +149,7 @@ impl NamedStage for Chain {
 }
 
 impl Stage for Chain {
-    fn pass(&self, run: Run, StageState(state): &mut StageState, bytes: &mut [u8]) -> bool {
+    fn pass(&self, run: StageRun, StageState(state): &mut StageState, bytes: &mut [u8]) -> bool {
         for byte in bytes {
             let became = *byte ^ state[0] ^ self.0;
             let plain = if run.direction == Direction::Transmit { *byte } else { became };
@@ -329,7 +329,7 @@ impl Engine for Veil {
 impl StreamEngine for Veil {
     fn receive(
         Context { state, held, .. }: Context<'_, Veil>,
-        payload: &mut Payload<'_>,
+        payload: &mut ReceivedPayload<'_>,
         _: &mut NoCounters,
     ) -> Option<Verdict> {
         if payload.content().is_some() {

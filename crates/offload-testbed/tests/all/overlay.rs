@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use core::time::Duration;
 use nic_sim::switch::TunnelKind;
-use nic_sim::wire::{Impairments, LinkConfig, Recorder, Reorder, Share};
+use nic_sim::wire::{FrameRecorder, Impairments, LinkConfig, Reorder, Share};
 use offload_api::{EspSuite, SegmentStream, TxTag};
 use offload_base::Seed;
 use offload_testbed::overlay::Overlay;
@@ -41,8 +41,8 @@ fn shows(frame: &[u8]) -> bool {
     frame.windows(WORD.len()).any(|window| window == WORD)
 }
 
-fn run(overlay: &Overlay, link: LinkConfig, bytes: usize) -> (Testbed, Recorder) {
-    let recorder = Recorder::default();
+fn run(overlay: &Overlay, link: LinkConfig, bytes: usize) -> (Testbed, FrameRecorder) {
+    let recorder = FrameRecorder::default();
     let builder = overlay.hosts(Testbed::builder(Seed(1))).wire(overlay.left(), overlay.right(), link);
     let mut bed = builder.recorded(&recorder).build().expect("virtual time needs no threads");
     overlay.install(&mut bed).expect("both NICs take everything");

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use core::net::IpAddr;
 use core::time::Duration;
 use ktls_offload::{KtlsStream, Offload};
-use nic_sim::wire::{Impairments, Link, LinkConfig, Recorder, Share};
+use nic_sim::wire::{FrameRecorder, Impairments, Link, LinkConfig, Share};
 use nic_sim::{NicConfig, multi_queue_nic};
 use offload_api::NetDevice;
 use offload_base::cost::Domain;
@@ -26,7 +26,7 @@ fn queues(queues: u16) -> NicConfig {
     NicConfig { queues, ..NicConfig::default() }
 }
 
-fn bed(nic: &NicConfig, link: LinkConfig, recorder: &Recorder) -> Testbed {
+fn bed(nic: &NicConfig, link: LinkConfig, recorder: &FrameRecorder) -> Testbed {
     let builder = Testbed::builder(Seed(7)).host("server", nic.clone(), TcpConfig::default()).host(
         "client",
         nic.clone(),
@@ -92,7 +92,7 @@ fn counters_of(shard: &Host) -> CounterSet {
 
 #[test]
 fn a_thousand_connections_are_spread_over_four_shards() {
-    let mut bed = bed(&queues(4), LinkConfig::default(), &Recorder::default());
+    let mut bed = bed(&queues(4), LinkConfig::default(), &FrameRecorder::default());
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     echo(&server);
     for talker in talkers(&client, &server, 250, 3) {
@@ -118,7 +118,7 @@ fn a_thousand_connections_are_spread_over_four_shards() {
 #[test]
 fn a_run_with_queues_repeats() {
     let run = || {
-        let recorder = Recorder::default();
+        let recorder = FrameRecorder::default();
         let loss = Impairments { loss: Share::new(0.01).expect("a share"), ..Impairments::default() };
         let link = LinkConfig { impairments: loss, ..LinkConfig::default() };
         let mut bed = bed(&queues(3), link, &recorder);
@@ -137,7 +137,7 @@ fn a_run_with_queues_repeats() {
 
 #[test]
 fn a_table_that_changes_loses_nothing() {
-    let mut bed = bed(&queues(4), LinkConfig::default(), &Recorder::default());
+    let mut bed = bed(&queues(4), LinkConfig::default(), &FrameRecorder::default());
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     echo(&server);
     let early = talkers(&client, &server, 10, 1500);
@@ -169,7 +169,7 @@ fn a_table_that_changes_loses_nothing() {
 
 #[test]
 fn a_table_names_queues_that_are_there() {
-    let bed = bed(&queues(2), LinkConfig::default(), &Recorder::default());
+    let bed = bed(&queues(2), LinkConfig::default(), &FrameRecorder::default());
     let refused = bed.host(0).stack().set_indirection(&[2; 128]).expect_err("there is no queue 2");
     assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     let single = Testbed::builder(Seed(1)).host("one", NicConfig::default(), TcpConfig::default()).build().unwrap();
@@ -188,7 +188,7 @@ struct Fetched {
 
 /// Eight TLS streams from a server to a client, with three queues each.
 fn fetch_eight(who: Who, bytes: usize, table: Option<[u16; 128]>) -> Fetched {
-    let recorder = Recorder::default();
+    let recorder = FrameRecorder::default();
     let mut bed = bed(&queues(3), LinkConfig::default(), &recorder);
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     for shard in server.shards() {
@@ -304,7 +304,7 @@ fn a_flow_that_a_context_follows_stays_with_it_when_the_table_changes() {
 
 #[test]
 fn a_socket_on_one_shard_hears_what_comes_to_all_of_them() {
-    let mut bed = bed(&queues(4), LinkConfig::default(), &Recorder::default());
+    let mut bed = bed(&queues(4), LinkConfig::default(), &FrameRecorder::default());
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let inbox = server.shards()[3].bind_udp(Some(PORT)).expect("a free port");
     let mut listener = server.shards()[2].listen(PORT, 64).expect("a free port");
@@ -357,7 +357,7 @@ fn a_socket_on_one_shard_hears_what_comes_to_all_of_them() {
 
 #[test]
 fn what_is_nobodys_is_answered_once() {
-    let mut bed = bed(&queues(4), LinkConfig::default(), &Recorder::default());
+    let mut bed = bed(&queues(4), LinkConfig::default(), &FrameRecorder::default());
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let to = (IpAddr::from(server.address()), PORT).into();
     for shard in client.shards() {

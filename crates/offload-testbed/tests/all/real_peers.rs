@@ -13,7 +13,7 @@ use core::time::Duration;
 use futures_util::future::{Either, join_all, select};
 use ktls_offload::{KtlsStream, Offload, TlsCounters};
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
-use nic_sim::wire::{LinkConfig, Recorder};
+use nic_sim::wire::{FrameRecorder, LinkConfig};
 use nic_sim::{Delays, NicConfig};
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
@@ -190,7 +190,7 @@ struct Outcome {
     ours: Vec<io::Result<Ours>>,
     theirs: Vec<io::Result<Theirs>>,
     counters: CounterSet,
-    wire: Recorder,
+    wire: FrameRecorder,
 }
 
 /// What our end can tell.
@@ -303,7 +303,7 @@ fn to_rustls_server(talk: &Talk) -> Outcome {
 
 fn finish(
     bed: Testbed,
-    wire: Recorder,
+    wire: FrameRecorder,
     ours: io::Result<Vec<io::Result<Ours>>>,
     peers: impl FnOnce() -> Vec<io::Result<Theirs>>,
 ) -> Outcome {
@@ -321,9 +321,9 @@ fn finish(
     }
 }
 
-fn bed(talk: &Talk) -> (Testbed, Recorder) {
+fn bed(talk: &Talk) -> (Testbed, FrameRecorder) {
     let nic = NicConfig { delays: Delays::NONE, line_rate: None, receive_ring: 8192, ..NicConfig::default() };
-    let wire = Recorder::default();
+    let wire = FrameRecorder::default();
     let bed = Testbed::builder(Seed(1))
         .clock(ClockKind::Real)
         .host("server", nic.clone(), TcpConfig::default())

@@ -9,7 +9,7 @@ use core::time::Duration;
 use keyed::{Cipher, Side, accept, connect};
 use ktls_offload::{KtlsStream, Offload, TlsCounters};
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
-use nic_sim::wire::{LinkConfig, Recorder};
+use nic_sim::wire::{FrameRecorder, LinkConfig};
 use nic_sim::{EngineConfigs, NicConfig, TransmitResync};
 use offload_api::{TlsSuite, TlsVersion};
 use offload_base::Seed;
@@ -60,7 +60,7 @@ impl Exchange {
         let share = |share| Share::new(share).unwrap();
         let reorder = Reorder { share: share(self.reorder), hold: Duration::from_micros(30) };
         let impairments = Impairments { loss: share(self.loss), reorder: Some(reorder), ..Impairments::default() };
-        let recorder = Recorder::default();
+        let recorder = FrameRecorder::default();
         let mut bed = Testbed::builder(Seed(self.seed))
             .host("server", nic.clone(), TcpConfig::default())
             .host("client", nic, TcpConfig::default())

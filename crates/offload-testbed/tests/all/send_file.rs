@@ -8,7 +8,7 @@ use core::time::Duration;
 use keyed::{accept, connect};
 use ktls_offload::{FilePieces, InPlace, Offload, SendFileError, send_file};
 use nic_sim::NicConfig;
-use nic_sim::wire::{Impairments, LinkConfig, Recorder};
+use nic_sim::wire::{FrameRecorder, Impairments, LinkConfig};
 use offload_api::{TlsSuite, TlsVersion};
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
@@ -34,7 +34,7 @@ struct Outcome {
 /// way. Checks what must hold of the wire in any case.
 fn sent_over_a_bad_wire(name: &str, who: Who, spoil: Spoil) -> Outcome {
     let sample = Sample::new(name);
-    let recorder = Recorder::default();
+    let recorder = FrameRecorder::default();
     let impairments =
         Impairments { loss: "0.02".parse().unwrap(), duplicate: "0.02".parse().unwrap(), ..Impairments::default() };
     let mut bed = Testbed::builder(Seed(7))
@@ -88,7 +88,8 @@ fn sent_over_a_bad_wire(name: &str, who: Who, spoil: Spoil) -> Outcome {
     let [out, _] = streams(&seen);
     assert!(out.len() > received.len(), "checked: a byte that was sent again was the same");
     assert!(counters.value("TcpRetransSegs") > 20, "a good wire shows nothing");
-    let leaked = |seen: &nic_sim::wire::tap::Seen| memchr::memmem::find(&seen.frame.data, &MARKER[..12]).is_some();
+    let leaked =
+        |seen: &nic_sim::wire::tap::RecordedFrame| memchr::memmem::find(&seen.frame.data, &MARKER[..12]).is_some();
     assert!(!seen.iter().any(leaked), "plaintext on the wire");
     Outcome { received, sent, counters }
 }

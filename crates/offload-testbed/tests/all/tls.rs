@@ -9,7 +9,7 @@ use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
 use nic_sim::{EngineConfigs, NicConfig, TlsEngineConfig, TransmitResync};
 use offload_base::Seed;
-use offload_base::cost::{Domain, Meter, Work};
+use offload_base::cost::{CpuMeter, Domain, WorkKind};
 use offload_host_stack::TcpConfig;
 use proptest::prelude::*;
 use rig::stream::LongStream;
@@ -99,20 +99,23 @@ fn dumps_and_next_record_sync_make_the_same_wire() {
 
 #[test]
 fn on_a_clean_wire_the_hosts_do_no_crypto() {
-    let meter = Meter::new();
+    let meter = CpuMeter::new();
     // The server does not read after its close_notify: what the client says then is not part of the transfer.
     let writes = vec![random(1, 1_000_000); 8];
     let transfer = Transfer { meter: Some(meter), end: End::Forget, ..Transfer::new(Who::Nic, 1, writes) };
     let outcome = transfer.run();
     assert_eq!(outcome.received, transfer.sent());
     for host in [0, 1] {
-        assert_eq!(outcome.report.cpu(Domain::Host(host), Work::Crypto), Duration::ZERO, "host {host}");
-        assert!(outcome.report.cpu(Domain::Host(host), Work::Stack) > Duration::ZERO, "host {host} was metered");
+        assert_eq!(outcome.report.cpu(Domain::Host(host), WorkKind::Crypto), Duration::ZERO, "host {host}");
+        assert!(outcome.report.cpu(Domain::Host(host), WorkKind::Stack) > Duration::ZERO, "host {host} was metered");
     }
-    let meter = Meter::new();
+    let meter = CpuMeter::new();
     let outcome = Transfer { who: Who::Cpu, meter: Some(meter), ..transfer }.run();
     for host in [0, 1] {
-        assert!(outcome.report.cpu(Domain::Host(host), Work::Crypto) > Duration::ZERO, "in software host {host} does");
+        assert!(
+            outcome.report.cpu(Domain::Host(host), WorkKind::Crypto) > Duration::ZERO,
+            "in software host {host} does"
+        );
     }
 }
 

@@ -5,7 +5,7 @@ use crate::rig;
 use core::time::Duration;
 use nic_sim::frame::Frame;
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
-use nic_sim::wire::{Direction, LinkConfig, Tap};
+use nic_sim::wire::{LinkConfig, Tap, TapDirection};
 use offload_base::{Instant, Seed, Seq};
 use offload_host_stack::TcpConfig;
 use offload_testbed::Capture;
@@ -317,7 +317,7 @@ impl Segments<'_> {
         tcp.emit(&mut segment, &ADDRESSES[side].into(), &ADDRESSES[other].into(), &checksums);
 
         self.next[side] += tcp.segment_len() as u32;
-        let direction = if side == CLIENT { Direction::Outbound } else { Direction::Inbound };
+        let direction = if side == CLIENT { TapDirection::Outbound } else { TapDirection::Inbound };
         self.tap.frame(self.now, direction, &Frame::from(data));
     }
 }

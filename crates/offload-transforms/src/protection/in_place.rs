@@ -3,7 +3,7 @@
 //!
 //! Invariant: the result for a block does not depend on how the block was cut into runs.
 
-use super::{Block, Check, Format, Mismatch, Place, Protection, Sum, Tags};
+use super::{BlockIdentity, BlockLocation, BlockTags, Check, Format, Mismatch, Protection, RunningGuard};
 use crate::{SpecError, Way};
 use thiserror::Error;
 
@@ -12,38 +12,38 @@ use thiserror::Error;
 ///
 /// ```
 /// use offload_transforms::Way;
-/// use offload_transforms::protection::{Check, Format, InPlace, Progress, RunFault};
+/// use offload_transforms::protection::{Check, Format, InPlaceProtection, TransferProgress, RunFault};
 ///
-/// let protection = InPlace::new(Format::default(), Check::ALL, 0)?;
+/// let protection = InPlaceProtection::new(Format::default(), Check::ALL, 0)?;
 /// let mut blocks = [7; 2 * 520];
-/// protection.run(Way::Apply, 100, 0, &mut Progress::default(), &mut blocks)?; // LBAs 100 and 101
+/// protection.run(Way::Apply, 100, 0, &mut TransferProgress::default(), &mut blocks)?; // LBAs 100 and 101
 /// // Arrives in two packets.
 /// let (head, tail) = blocks.split_at_mut(320);
-/// let mut progress = Progress::default();
+/// let mut progress = TransferProgress::default();
 /// protection.run(Way::Undo, 100, 0, &mut progress, head)?;
 /// protection.run(Way::Undo, 100, 320, &mut progress, tail)?;
 /// // Without the first packet, the block in which the second packet begins cannot be verified.
-/// let alone = protection.run(Way::Undo, 100, 320, &mut Progress::default(), tail);
+/// let alone = protection.run(Way::Undo, 100, 320, &mut TransferProgress::default(), tail);
 /// assert_eq!(alone, Err(RunFault::BeginningUnseen));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InPlace {
+pub struct InPlaceProtection {
     format: Format,
     check: Check,
     reference: u64,
 }
 
-/// The progress of a transfer's runs: the position, and the guard so far. See [`InPlace`] for an example.
+/// The progress of a transfer's runs: the position, and the guard so far. See [`InPlaceProtection`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct TransferProgress {
     /// Position in the transfer, and the LBA of its first block.
     to: (u64, u64),
     /// State of the guard over the block so far.
     sum: u64,
 }
 
-/// The reason that a run failed. See [`InPlace`] for an example.
+/// The reason that a run failed. See [`InPlaceProtection`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RunFault {
@@ -58,13 +58,13 @@ pub enum RunFault {
     TagsCut,
 }
 
-impl Progress {
+impl TransferProgress {
     /// Size of a saved progress in bytes.
     pub const BYTES: usize = 24;
 
     /// Saves the progress as bytes.
-    pub fn to_bytes(self) -> [u8; Progress::BYTES] {
-        let mut bytes = [0; Progress::BYTES];
+    pub fn to_bytes(self) -> [u8; TransferProgress::BYTES] {
+        let mut bytes = [0; TransferProgress::BYTES];
         let values = [self.to.0, self.to.1, self.sum];
         bytes.chunks_exact_mut(8).zip(values).for_each(|(bytes, value)| bytes.copy_from_slice(&value.to_le_bytes()));
         bytes
@@ -73,24 +73,24 @@ impl Progress {
     /// Restores the progress from the bytes of [`to_bytes`](Self::to_bytes).
     ///
     /// ```
-    /// use offload_transforms::protection::Progress;
+    /// use offload_transforms::protection::TransferProgress;
     ///
-    /// let progress = Progress::default();
-    /// assert_eq!(Progress::from_bytes(&progress.to_bytes()), progress);
+    /// let progress = TransferProgress::default();
+    /// assert_eq!(TransferProgress::from_bytes(&progress.to_bytes()), progress);
     /// ```
-    pub fn from_bytes(bytes: &[u8; Progress::BYTES]) -> Progress {
+    pub fn from_bytes(bytes: &[u8; TransferProgress::BYTES]) -> TransferProgress {
         let value = |at: usize| bytes[at..at + 8].iter().rfold(0, |value, byte| value << 8 | u64::from(*byte));
-        Progress { to: (value(0), value(8)), sum: value(16) }
+        TransferProgress { to: (value(0), value(8)), sum: value(16) }
     }
 }
 
-impl InPlace {
+impl InPlaceProtection {
     /// Creates a processor for blocks of this format. For types 2 and 3, `reference` is the reference tag of LBA 0, or
     /// of all blocks.
     ///
     /// # Errors
     /// If the format is invalid, or if its protection information would not lie at multiples of its size.
-    pub fn new(format: Format, check: Check, reference: u64) -> Result<InPlace, SpecError> {
+    pub fn new(format: Format, check: Check, reference: u64) -> Result<InPlaceProtection, SpecError> {
         format.check()?;
         // Runs are cut at multiples of the tags' size, and must never cut through tags.
         if !(format.interval as usize).is_multiple_of(format.guard.bytes()) {
@@ -100,7 +100,7 @@ impl InPlace {
                 takes: "a multiple of its own length",
             });
         }
-        Ok(InPlace { format, check, reference })
+        Ok(InPlaceProtection { format, check, reference })
     }
 
     /// Returns the format of the blocks.
@@ -119,7 +119,7 @@ impl InPlace {
         way: Way,
         first: u64,
         at: u64,
-        progress: &mut Progress,
+        progress: &mut TransferProgress,
         bytes: &mut [u8],
     ) -> Result<(), RunFault> {
         let (block, interval) = (self.format.block() as u64, u64::from(self.format.interval));
@@ -127,12 +127,12 @@ impl InPlace {
         let (mut at, mut rest) = (at, bytes);
         // The guard of a block is known only if the block was seen from its beginning.
         // A run that does not continue the last one cannot know the beginning of its block.
-        let mut sum = (before.to == (at, first)).then(|| Sum::again(self.format.guard, before.sum));
+        let mut sum = (before.to == (at, first)).then(|| RunningGuard::again(self.format.guard, before.sum));
         let mut fault = None;
         while !rest.is_empty() {
             let within = at % block;
             if within == 0 {
-                sum = Some(Sum::new(self.format.guard));
+                sum = Some(RunningGuard::new(self.format.guard));
             } else if sum.is_none() {
                 // The first fault is kept: later ones may only follow from it.
                 fault.get_or_insert(RunFault::BeginningUnseen);
@@ -142,9 +142,9 @@ impl InPlace {
                 sum.iter_mut().for_each(|sum| sum.update(&rest[..taken]));
                 taken
             } else {
-                // Tags cannot be buffered across runs, because the progress has no room for them.
+                // The tags of a block cannot be buffered across runs, because the progress has no room for these bytes.
                 let tags = rest.get_mut(..self.format.guard.bytes()).ok_or(RunFault::TagsCut)?;
-                if let Some(guard) = sum.take().map(Sum::finish)
+                if let Some(guard) = sum.take().map(RunningGuard::finish)
                     && let Err(mismatch) = self.tag(way, (first, at / block, block), guard, tags)
                 {
                     fault.get_or_insert(mismatch.into());
@@ -155,7 +155,7 @@ impl InPlace {
             at += taken as u64;
         }
         if let Some(sum) = sum {
-            *progress = Progress { to: (at, first), sum: sum.state() };
+            *progress = TransferProgress { to: (at, first), sum: sum.state() };
         }
         fault.map_or(Ok(()), Err)
     }
@@ -172,20 +172,20 @@ impl InPlace {
         let reference = match format.kind {
             // Type 2 counts from the reference tag of LBA 0, so the transfer's first block is `first` further
             // on.
-            super::Kind::Type2 => self.reference.wrapping_add(first),
+            super::ProtectionType::Type2 => self.reference.wrapping_add(first),
             _ => self.reference,
         };
-        let reference = format.reference(Place { lba: first, reference }, index);
+        let reference = format.reference(BlockLocation { lba: first, reference }, index);
         match way {
             Way::Apply => {
-                let tags = Tags { guard, application: format.application, reference };
+                let tags = BlockTags { guard, application: format.application, reference };
                 bytes.copy_from_slice(tags.write(format.guard, &mut [0; 16]));
                 Ok(())
             }
             Way::Undo => {
                 let protection = Protection { memory: None, wire: Some(*format), check: self.check };
-                let block = Block { lba: first.wrapping_add(index), offset: index * block };
-                protection.verify(format, &Tags::read(format.guard, bytes), guard, reference, block)
+                let block = BlockIdentity { lba: first.wrapping_add(index), offset: index * block };
+                protection.verify(format, &BlockTags::read(format.guard, bytes), guard, reference, block)
             }
         }
     }
@@ -193,7 +193,7 @@ impl InPlace {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Guard, Kind, Tag};
+    use super::super::{Guard, ProtectionTag, ProtectionType};
     use super::*;
     use crate::{Parameters, Session, Transform};
     use bytes::{Bytes, BytesMut};
@@ -212,7 +212,7 @@ mod tests {
 
     fn formats() -> impl Strategy<Value = Format> {
         let guards = vec![Guard::Crc16, Guard::InternetChecksum, Guard::Crc32, Guard::Crc64];
-        let kinds = vec![Kind::Type1, Kind::Type2, Kind::Type3];
+        let kinds = vec![ProtectionType::Type1, ProtectionType::Type2, ProtectionType::Type3];
         (prop::sample::select(guards), prop::sample::select(kinds), 1u32..20, any::<u16>()).prop_map(
             |(guard, kind, units, application)| {
                 let interval = units * guard.bytes() as u32;
@@ -231,7 +231,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_a_job_makes_however_the_bytes_are_cut(
+        fn in_place_result_matches_a_job_for_any_cutting(
             format in formats(),
             lba in any::<u32>(),
             blocks in 1usize..6,
@@ -240,17 +240,17 @@ mod tests {
         ) {
             let (lba, reference) = (u64::from(lba), 77);
             let plain: Vec<u8> = (0..blocks * format.interval as usize).map(|at| (at * 7 / 3) as u8).collect();
-            let first_reference = if format.kind == Kind::Type2 { reference + lba } else { reference };
+            let first_reference = if format.kind == ProtectionType::Type2 { reference + lba } else { reference };
             let expected = by_job(format, lba, first_reference, &plain);
-            let protection = InPlace::new(format, Check::ALL, reference).unwrap();
+            let protection = InPlaceProtection::new(format, Check::ALL, reference).unwrap();
             let mut bytes = expected.clone();
             let tags = bytes.chunks_exact_mut(format.block());
             tags.for_each(|block| block[format.interval as usize..].fill(0xee));
             let pass = |way, bytes: &mut [u8]| {
-                let (mut progress, mut start) = (Progress::default(), 0);
+                let (mut progress, mut start) = (TransferProgress::default(), 0);
                 for end in ends(&cuts, bytes.len()) {
                     protection.run(way, lba, start as u64, &mut progress, &mut bytes[start..end])?;
-                    progress = Progress::from_bytes(&progress.to_bytes());
+                    progress = TransferProgress::from_bytes(&progress.to_bytes());
                     start = end;
                 }
                 Ok::<(), RunFault>(())
@@ -266,10 +266,10 @@ mod tests {
             let tags = within.checked_sub(format.interval as usize);
             let guard_bytes = format.guard.guard_bytes();
             let expected = match tags {
-                Some(at) if (guard_bytes..guard_bytes + 2).contains(&at) => Some(Tag::Application),
-                Some(at) if at >= guard_bytes && format.kind == Kind::Type3 => None,
-                Some(at) if at >= guard_bytes => Some(Tag::Reference),
-                _ => Some(Tag::Guard),
+                Some(at) if (guard_bytes..guard_bytes + 2).contains(&at) => Some(ProtectionTag::Application),
+                Some(at) if at >= guard_bytes && format.kind == ProtectionType::Type3 => None,
+                Some(at) if at >= guard_bytes => Some(ProtectionTag::Reference),
+                _ => Some(ProtectionTag::Guard),
             };
             let found = match pass(Way::Undo, &mut bytes) {
                 Err(RunFault::Mismatch(Mismatch { tag, lba, .. })) => Some((tag, lba)),
@@ -280,10 +280,10 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_follow_is_not_vouched_for() {
-        let protection = InPlace::new(Format::default(), Check::ALL, 0).unwrap();
+    fn run_without_its_predecessor_is_not_verified() {
+        let protection = InPlaceProtection::new(Format::default(), Check::ALL, 0).unwrap();
         let mut bytes = by_job(Format::default(), 5, 0, &[3; 1536]);
-        let mut progress = Progress::default();
+        let mut progress = TransferProgress::default();
         protection.run(Way::Undo, 5, 0, &mut progress, &mut bytes[..160]).unwrap();
         let went_on = progress;
         for (first, at) in [(5, 176), (6, 160), (5, 144)] {
@@ -292,7 +292,7 @@ mod tests {
         }
         assert_eq!(protection.run(Way::Undo, 5, 160, &mut progress, &mut bytes[160..516]), Err(RunFault::TagsCut));
         // The second block begins in a run that fails because of the first block.
-        let mut after = Progress::default();
+        let mut after = TransferProgress::default();
         let unseen = protection.run(Way::Undo, 5, 160, &mut after, &mut bytes[160..560]);
         assert_eq!(unseen, Err(RunFault::BeginningUnseen));
         assert_eq!(protection.run(Way::Undo, 5, 560, &mut after, &mut bytes[560..]), Ok(()));
@@ -302,6 +302,6 @@ mod tests {
             "at a block it may begin"
         );
         let odd = Format { interval: 500, ..Format::default() };
-        assert!(InPlace::new(odd, Check::ALL, 0).is_err());
+        assert!(InPlaceProtection::new(odd, Check::ALL, 0).is_err());
     }
 }

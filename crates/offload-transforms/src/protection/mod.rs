@@ -16,14 +16,14 @@
 
 mod in_place;
 
-pub use in_place::{InPlace, Progress, RunFault};
+pub use in_place::{InPlaceProtection, RunFault, TransferProgress};
 
-use crate::pieces::{self, Reader, Room};
+use crate::pieces::{self, OutputBuffer, PieceReader};
 use crate::{Fault, Parameters, SpecError};
 use bytes::Bytes;
 use core::fmt;
 use crc_fast::{CrcAlgorithm, Digest};
-use offload_formats::Sum as InternetSum;
+use offload_formats::InternetSum;
 use thiserror::Error;
 
 /// The algorithm of the guard, which also determines the size of the protection information.
@@ -88,12 +88,12 @@ impl Guard {
 /// The meaning of the tags.
 ///
 /// ```
-/// use offload_transforms::protection::Kind;
+/// use offload_transforms::protection::ProtectionType;
 ///
-/// assert_eq!(Kind::default(), Kind::Type1);
+/// assert_eq!(ProtectionType::default(), ProtectionType::Type1);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ProtectionType {
     /// The reference tag holds the low bits of the LBA.
     #[default]
     Type1,
@@ -114,7 +114,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     /// Meaning of the tags.
-    pub kind: Kind,
+    pub kind: ProtectionType,
     /// Algorithm of the guard.
     pub guard: Guard,
     /// Bytes covered by one guard: a block, with the metadata in front of the protection information, if any.
@@ -135,12 +135,12 @@ impl Format {
     }
 
     /// Returns the reference tag of block `index`, with the storage tag.
-    fn reference(&self, place: Place, index: u64) -> u128 {
+    fn reference(&self, place: BlockLocation, index: u64) -> u128 {
         let bits = self.guard.reference_bits() - self.storage_bits;
         let reference = match self.kind {
-            Kind::Type1 => place.lba.wrapping_add(index),
-            Kind::Type2 => place.reference.wrapping_add(index),
-            Kind::Type3 => place.reference,
+            ProtectionType::Type1 => place.lba.wrapping_add(index),
+            ProtectionType::Type2 => place.reference.wrapping_add(index),
+            ProtectionType::Type3 => place.reference,
         };
         u128::from(self.storage) << bits | u128::from(reference) & ones(bits)
     }
@@ -156,10 +156,10 @@ impl Format {
                 room: self.storage_bits,
             });
         }
-        if self.application == u16::MAX && self.kind != Kind::Type3 {
+        if self.application == u16::MAX && self.kind != ProtectionType::Type3 {
             return Err(SpecError::ApplicationTag);
         }
-        if !(1..=MOST).contains(&self.interval) {
+        if !(1..=MAX_INTERVAL_BYTES).contains(&self.interval) {
             return Err(SpecError::Unit {
                 name: "protection information",
                 found: self.interval,
@@ -174,7 +174,7 @@ impl Format {
 impl Default for Format {
     fn default() -> Format {
         Format {
-            kind: Kind::default(),
+            kind: ProtectionType::default(),
             guard: Guard::default(),
             interval: 512,
             application: 0,
@@ -212,7 +212,7 @@ impl Check {
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
-/// use offload_transforms::protection::{Check, Format, Mismatch, Protection, Tag};
+/// use offload_transforms::protection::{Check, Format, Mismatch, Protection, ProtectionTag};
 /// use offload_transforms::{Fault, Parameters, Session, Transform, Way};
 ///
 /// let protection = Protection { memory: None, wire: Some(Format::default()), check: Check::ALL };
@@ -222,7 +222,7 @@ impl Check {
 /// session.run(Way::Apply, at_lba_7, &[Bytes::from(vec![1; 1024])], &mut wire)?;
 /// wire[600] ^= 1; // a bit of the second block
 /// let fault = session.run(Way::Undo, at_lba_7, &[wire.freeze()], &mut BytesMut::with_capacity(1024));
-/// assert!(matches!(fault, Err(Fault::Integrity(Mismatch { tag: Tag::Guard, lba: 8, .. }))));
+/// assert!(matches!(fault, Err(Fault::Integrity(Mismatch { tag: ProtectionTag::Guard, lba: 8, .. }))));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,14 +231,14 @@ pub struct Protection {
     pub memory: Option<Format>,
     /// Format on the wire, or on the drive. `None` for data without protection information.
     pub wire: Option<Format>,
-    /// Tags to verify in incoming protection information.
+    /// Selection of the tags to verify in incoming protection information.
     pub check: Check,
 }
 
 /// A tag of protection information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Tag {
+pub enum ProtectionTag {
     /// The guard.
     Guard,
     /// The application tag.
@@ -249,13 +249,13 @@ pub enum Tag {
     Reference,
 }
 
-impl fmt::Display for Tag {
+impl fmt::Display for ProtectionTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Tag::Guard => "guard",
-            Tag::Application => "application tag",
-            Tag::Storage => "storage tag",
-            Tag::Reference => "reference tag",
+            ProtectionTag::Guard => "guard",
+            ProtectionTag::Application => "application tag",
+            ProtectionTag::Storage => "storage tag",
+            ProtectionTag::Reference => "reference tag",
         })
     }
 }
@@ -265,7 +265,7 @@ impl fmt::Display for Tag {
 #[error("the {tag} of LBA {lba} is {actual:#x}, not {expected:#x}")]
 pub struct Mismatch {
     /// Wrong tag.
-    pub tag: Tag,
+    pub tag: ProtectionTag,
     /// LBA of the block.
     pub lba: u64,
     /// Offset of the block in the source, in bytes.
@@ -278,7 +278,7 @@ pub struct Mismatch {
 
 /// The location of the first block.
 #[derive(Clone, Copy)]
-struct Place {
+struct BlockLocation {
     lba: u64,
     reference: u64,
 }
@@ -303,7 +303,7 @@ impl Protection {
         to: Option<&Format>,
         with: Parameters<'_>,
         source: &[Bytes],
-        room: &mut Room<'_>,
+        room: &mut OutputBuffer<'_>,
     ) -> Result<(), Fault> {
         // `check` has ensured that both sides have the same interval.
         let Some(&Format { guard: first, interval, .. }) = from.or(to) else { return Ok(()) };
@@ -317,8 +317,8 @@ impl Protection {
         // Checked as a whole before the first block, so that a short target fails early.
         room.needs(blocks.checked_mul(block_out).ok_or(room.full())?)?;
         let half = u128::from_le_bytes(with.iv);
-        let place = Place { lba: half as u64, reference: (half >> 64) as u64 };
-        let mut reader = Reader::new(source);
+        let place = BlockLocation { lba: half as u64, reference: (half >> 64) as u64 };
+        let mut reader = PieceReader::new(source);
         // The wire may use another algorithm than memory, so two guards may be needed.
         let second = from.and(to).map(|format| format.guard).filter(|guard| *guard != first);
         for index in 0..blocks as u64 {
@@ -328,8 +328,8 @@ impl Protection {
                 let mut bytes = [0; 16];
                 let bytes = &mut bytes[..from.guard.bytes()];
                 reader.fill(bytes);
-                let tags = Tags::read(from.guard, bytes);
-                let block = Block { lba: place.lba.wrapping_add(index), offset: index * block_in as u64 };
+                let tags = BlockTags::read(from.guard, bytes);
+                let block = BlockIdentity { lba: place.lba.wrapping_add(index), offset: index * block_in as u64 };
                 self.verify(from, &tags, guard, from.reference(place, index), block)?;
                 arrived = Some((from, tags));
             }
@@ -338,12 +338,12 @@ impl Protection {
                     // Equal formats pass the tags unchanged, with the ones that are not verified.
                     Some((from, tags)) if from == to => tags,
                     // A block that escaped the checks must keep its escape, or it would look verified.
-                    Some((from, tags)) if tags.escaped(from) => Tags {
+                    Some((from, tags)) if tags.escaped(from) => BlockTags {
                         guard: second.unwrap_or(guard),
                         application: u16::MAX,
                         reference: ones(to.guard.reference_bits()),
                     },
-                    _ => Tags {
+                    _ => BlockTags {
                         guard: second.unwrap_or(guard),
                         application: to.application,
                         reference: to.reference(place, index),
@@ -357,27 +357,34 @@ impl Protection {
     }
 
     /// Verifies guard, application tag, storage tag and reference tag, in the order of NVMe.
-    fn verify(&self, format: &Format, tags: &Tags, guard: u64, reference: u128, block: Block) -> Result<(), Mismatch> {
+    fn verify(
+        &self,
+        format: &Format,
+        tags: &BlockTags,
+        guard: u64,
+        reference: u128,
+        block: BlockIdentity,
+    ) -> Result<(), Mismatch> {
         // An escaped block has no protection, for example because it was never written.
         if tags.escaped(format) {
             return Ok(());
         }
         let differ = |tag, expected: u128, actual: u128| {
-            let Block { lba, offset } = block;
+            let BlockIdentity { lba, offset } = block;
             if expected == actual { Ok(()) } else { Err(Mismatch { tag, lba, offset, expected, actual }) }
         };
         if self.check.guard {
-            differ(Tag::Guard, guard.into(), tags.guard.into())?;
+            differ(ProtectionTag::Guard, guard.into(), tags.guard.into())?;
         }
         let mask = self.check.application;
-        differ(Tag::Application, (format.application & mask).into(), (tags.application & mask).into())?;
+        differ(ProtectionTag::Application, (format.application & mask).into(), (tags.application & mask).into())?;
         let bits = format.guard.reference_bits() - format.storage_bits;
         if self.check.storage && format.storage_bits > 0 {
-            differ(Tag::Storage, reference >> bits, tags.reference >> bits)?;
+            differ(ProtectionTag::Storage, reference >> bits, tags.reference >> bits)?;
         }
         // In type 3 the reference tag belongs to the application.
-        if self.check.reference && format.kind != Kind::Type3 {
-            differ(Tag::Reference, reference & ones(bits), tags.reference & ones(bits))?;
+        if self.check.reference && format.kind != ProtectionType::Type3 {
+            differ(ProtectionTag::Reference, reference & ones(bits), tags.reference & ones(bits))?;
         }
         Ok(())
     }
@@ -385,27 +392,27 @@ impl Protection {
 
 /// The identity of a block in an error.
 #[derive(Clone, Copy)]
-struct Block {
+struct BlockIdentity {
     lba: u64,
     offset: u64,
 }
 
 /// The tags of one block.
 #[derive(Clone, Copy)]
-struct Tags {
+struct BlockTags {
     guard: u64,
     application: u16,
     /// Reference tag with the storage tag in its high bits.
     reference: u128,
 }
 
-impl Tags {
+impl BlockTags {
     /// Parses the tags, which are adjacent big-endian numbers.
-    fn read(guard: Guard, bytes: &[u8]) -> Tags {
+    fn read(guard: Guard, bytes: &[u8]) -> BlockTags {
         let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
         let (guard, rest) = bytes.split_at(guard.guard_bytes());
         let (application, reference) = rest.split_at(2);
-        Tags { guard: number(guard) as u64, application: number(application) as u16, reference: number(reference) }
+        BlockTags { guard: number(guard) as u64, application: number(application) as u16, reference: number(reference) }
     }
 
     fn write(self, guard: Guard, bytes: &mut [u8; 16]) -> &[u8] {
@@ -421,14 +428,14 @@ impl Tags {
     /// well.
     fn escaped(&self, format: &Format) -> bool {
         self.application == u16::MAX
-            && (format.kind != Kind::Type3 || self.reference == ones(format.guard.reference_bits()))
+            && (format.kind != ProtectionType::Type3 || self.reference == ones(format.guard.reference_bits()))
     }
 }
 
 /// Copies the bytes of one block. Returns its guard, and the guard by a second algorithm if there is one.
 fn guards(
-    reader: &mut Reader<'_>,
-    room: &mut Room<'_>,
+    reader: &mut PieceReader<'_>,
+    room: &mut OutputBuffer<'_>,
     interval: usize,
     first: Guard,
     second: Option<Guard>,
@@ -437,16 +444,16 @@ fn guards(
     room.append(part)?;
     // The common case: the whole block lies in one piece, and needs no running digest.
     if part.len() == interval {
-        return Ok((Sum::of(first, part), second.map(|guard| Sum::of(guard, part))));
+        return Ok((RunningGuard::compute(first, part), second.map(|guard| RunningGuard::compute(guard, part))));
     }
-    let (mut sum, mut second) = (Sum::new(first), second.map(Sum::new));
+    let (mut sum, mut second) = (RunningGuard::new(first), second.map(RunningGuard::new));
     let (mut part, mut left) = (part, interval);
     loop {
         sum.update(part);
         second.iter_mut().for_each(|sum| sum.update(part));
         left -= part.len();
         if left == 0 {
-            return Ok((sum.finish(), second.map(Sum::finish)));
+            return Ok((sum.finish(), second.map(RunningGuard::finish)));
         }
         part = reader.next(left).ok_or(Fault::Corrupt)?;
         room.append(part)?;
@@ -454,14 +461,14 @@ fn guards(
 }
 
 /// The running guard of a block that arrives in pieces.
-enum Sum {
+enum RunningGuard {
     Crc(Box<Digest>),
     Internet(InternetSum),
 }
 
-impl Sum {
+impl RunningGuard {
     /// Computes the guard of a block in one piece.
-    fn of(guard: Guard, block: &[u8]) -> u64 {
+    fn compute(guard: Guard, block: &[u8]) -> u64 {
         match guard.algorithm() {
             Some(algorithm) => crc_fast::checksum(algorithm, block),
             None => {
@@ -472,22 +479,22 @@ impl Sum {
         }
     }
 
-    fn new(guard: Guard) -> Sum {
+    fn new(guard: Guard) -> RunningGuard {
         match guard.algorithm() {
-            Some(algorithm) => Sum::Crc(Box::new(Digest::new(algorithm))),
-            None => Sum::Internet(InternetSum::default()),
+            Some(algorithm) => RunningGuard::Crc(Box::new(Digest::new(algorithm))),
+            None => RunningGuard::Internet(InternetSum::default()),
         }
     }
 
     /// Resumes from a saved [`state`](Self::state).
-    fn again(guard: Guard, state: u64) -> Sum {
+    fn again(guard: Guard, state: u64) -> RunningGuard {
         match guard.algorithm() {
-            Some(algorithm) => Sum::Crc(Box::new(Digest::new_with_init_state(algorithm, state))),
+            Some(algorithm) => RunningGuard::Crc(Box::new(Digest::new_with_init_state(algorithm, state))),
             None => {
                 let mut sum = InternetSum::default();
                 // The state is a folded sum, and one more word with that value continues it.
                 sum.add(&(state as u16).to_be_bytes());
-                Sum::Internet(sum)
+                RunningGuard::Internet(sum)
             }
         }
     }
@@ -495,22 +502,22 @@ impl Sum {
     /// Returns the state so far, for a multiple of whole words.
     fn state(self) -> u64 {
         match self {
-            Sum::Crc(digest) => digest.get_state(),
-            Sum::Internet(sum) => (!sum.finish()).into(),
+            RunningGuard::Crc(digest) => digest.get_state(),
+            RunningGuard::Internet(sum) => (!sum.finish()).into(),
         }
     }
 
     fn update(&mut self, bytes: &[u8]) {
         match self {
-            Sum::Crc(digest) => digest.update(bytes),
-            Sum::Internet(sum) => sum.add(bytes),
+            RunningGuard::Crc(digest) => digest.update(bytes),
+            RunningGuard::Internet(sum) => sum.add(bytes),
         }
     }
 
     fn finish(self) -> u64 {
         match self {
-            Sum::Crc(digest) => digest.finalize(),
-            Sum::Internet(sum) => sum.finish().into(),
+            RunningGuard::Crc(digest) => digest.finalize(),
+            RunningGuard::Internet(sum) => sum.finish().into(),
         }
     }
 }
@@ -520,4 +527,4 @@ const fn ones(bits: u8) -> u128 {
 }
 
 /// Maximum size of an interval in bytes.
-const MOST: u32 = 1 << 20;
+const MAX_INTERVAL_BYTES: u32 = 1 << 20;

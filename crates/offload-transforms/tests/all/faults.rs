@@ -3,19 +3,23 @@
 use crate::{hex, run};
 use bytes::{Bytes, BytesMut};
 use offload_compression::Compression;
-use offload_transforms::protection::{Check, Format, Guard, InPlace, Kind, Mismatch, Protection, Tag};
-use offload_transforms::{Aead, Fault, Hash, Order, Parameters, Secret, Session, SpecError, Transform, Tweak, Way};
+use offload_transforms::protection::{
+    Check, Format, Guard, InPlaceProtection, Mismatch, Protection, ProtectionTag, ProtectionType,
+};
+use offload_transforms::{
+    Aead, Fault, HmacHash, MacOrder, Parameters, Secret, Session, SpecError, Transform, Tweak, Way,
+};
 
 fn all() -> Vec<Transform> {
     let key = |len| Secret::new((0..).take(len).collect());
     let protection = Protection { memory: None, wire: Some(Format::default()), check: Check::ALL };
-    let cbc = |order| Transform::CbcHmac { order, hash: Hash::Sha1, cipher_key: key(16), mac_key: key(20) };
+    let cbc = |order| Transform::CbcHmac { order, hash: HmacHash::Sha1, cipher_key: key(16), mac_key: key(20) };
     let mut all: Vec<_> =
         Aead::ALL.iter().map(|aead| Transform::Aead { aead: *aead, key: key(aead.key_len()) }).collect();
     all.extend(Compression::ALL.map(|format| format.at_level(3)));
     all.extend([
-        cbc(Order::EncryptThenMac),
-        cbc(Order::MacThenEncrypt),
+        cbc(MacOrder::EncryptThenMac),
+        cbc(MacOrder::MacThenEncrypt),
         Transform::Ctr { key: key(16) },
         Transform::Cmac { key: key(16) },
         Transform::Xts { key: key(32), unit: 512, tweak: Tweak::Unit },
@@ -36,7 +40,7 @@ const WITH: Parameters<'static> = Parameters { iv: [1; 16], aad: b"eleven byte" 
 
 /// A target with one byte too few is unchanged, in both directions. With exact space, the run succeeds.
 #[test]
-fn a_target_that_is_too_short_stays_as_it_was() {
+fn short_target_is_left_unchanged() {
     for transform in all() {
         let session = Session::new(&transform).unwrap();
         let plain = Bytes::from(vec![b'a'; 1024]);
@@ -54,7 +58,7 @@ fn a_target_that_is_too_short_stays_as_it_was() {
 
 /// Transforms that authenticate data detect a flipped bit. No transform panics.
 #[test]
-fn flipped_bits_are_found() {
+fn flipped_bits_are_detected() {
     for transform in all() {
         // Raw DEFLATE has no checksum.
         let vouches = transform.name() != "deflate"
@@ -83,7 +87,7 @@ fn flipped_bits_are_found() {
 
 /// Compressed data that are truncated anywhere fail, instead of yielding shorter plain data.
 #[test]
-fn compressed_data_cut_short_are_damaged() {
+fn truncated_compressed_data_are_refused() {
     for format in Compression::ALL {
         let session = Session::new(&format.at_level(6)).unwrap();
         let plain: Vec<u8> = (0..3000u32).map(|at| (at * at % 251) as u8).collect();
@@ -96,8 +100,8 @@ fn compressed_data_cut_short_are_damaged() {
 }
 
 #[test]
-fn the_report_names_tag_block_and_values() {
-    let kinds = [Kind::Type1, Kind::Type2, Kind::Type3];
+fn mismatch_names_tag_block_and_values() {
+    let kinds = [ProtectionType::Type1, ProtectionType::Type2, ProtectionType::Type3];
     for (kind, guard) in
         kinds.into_iter().flat_map(|kind| [Guard::Crc16, Guard::Crc32, Guard::Crc64].map(|guard| (kind, guard)))
     {
@@ -125,23 +129,23 @@ fn the_report_names_tag_block_and_values() {
                 _ => 6,
             };
         let found = mismatch(512);
-        assert_eq!((found.tag, found.lba, found.offset), (Tag::Guard, 1002, 2 * block as u64));
+        assert_eq!((found.tag, found.lba, found.offset), (ProtectionTag::Guard, 1002, 2 * block as u64));
         assert_eq!(found.expected ^ found.actual, 0x40 << (8 * (guard_bytes - 1)));
         assert_eq!(fault(Check { guard: false, ..Check::ALL }, 512), Ok(()));
         assert_eq!(
             mismatch(512 + guard_bytes),
-            Mismatch { tag: Tag::Application, expected: 0x1234, actual: 0x5234, ..found }
+            Mismatch { tag: ProtectionTag::Application, expected: 0x1234, actual: 0x5234, ..found }
         );
         assert_eq!(fault(Check { application: 0xff, ..Check::ALL }, 512 + guard_bytes), Ok(()));
-        assert_eq!(mismatch(512 + guard_bytes + 2).tag, Tag::Storage);
+        assert_eq!(mismatch(512 + guard_bytes + 2).tag, ProtectionTag::Storage);
         assert_eq!(fault(Check { storage: false, ..Check::ALL }, 512 + guard_bytes + 2), Ok(()));
-        let expected = if kind == Kind::Type1 { 1002 } else { 502 };
+        let expected = if kind == ProtectionType::Type1 { 1002 } else { 502 };
         match kind {
             // A type 3 reference tag is not verified.
-            Kind::Type3 => assert_eq!(fault(Check::ALL, block - 1), Ok(())),
+            ProtectionType::Type3 => assert_eq!(fault(Check::ALL, block - 1), Ok(())),
             _ => assert_eq!(
                 mismatch(block - 1),
-                Mismatch { tag: Tag::Reference, expected, actual: expected ^ 0x40, ..found }
+                Mismatch { tag: ProtectionTag::Reference, expected, actual: expected ^ 0x40, ..found }
             ),
         }
         assert_eq!(fault(Check { reference: false, ..Check::ALL }, block - 1), Ok(()));
@@ -149,19 +153,19 @@ fn the_report_names_tag_block_and_values() {
 }
 
 #[test]
-fn what_asks_not_to_be_checked_is_not() {
+fn escaped_blocks_are_not_verified() {
     let escaped = |kind, reference: &str| {
         let wire = Format { kind, ..Format::default() };
         let protection = Protection { memory: None, wire: Some(wire), check: Check::ALL };
         let block: Vec<u8> = vec![1; 512].into_iter().chain(hex("0000 ffff")).chain(hex(reference)).collect();
         run(&Session::new(&Transform::Protection(protection)).unwrap(), Way::Undo, WITH, &[block.into()]).is_ok()
     };
-    assert!(escaped(Kind::Type1, "00000000") && escaped(Kind::Type2, "00000000"));
-    assert!(escaped(Kind::Type3, "ffffffff") && !escaped(Kind::Type3, "ffffff00"));
+    assert!(escaped(ProtectionType::Type1, "00000000") && escaped(ProtectionType::Type2, "00000000"));
+    assert!(escaped(ProtectionType::Type3, "ffffffff") && !escaped(ProtectionType::Type3, "ffffff00"));
 }
 
 #[test]
-fn specs_that_cannot_be_are_refused() {
+fn invalid_specifications_are_refused() {
     let key = |len| Secret::new((0..).take(len).collect());
     let refused = |transform: Transform| Session::new(&transform).unwrap_err();
     for aead in Aead::ALL {
@@ -189,7 +193,7 @@ fn specs_that_cannot_be_are_refused() {
 
 /// Lengths that no run can produce.
 #[test]
-fn sources_of_no_length_that_there_can_be() {
+fn impossible_source_lengths_are_refused() {
     for transform in all() {
         let session = Session::new(&transform).unwrap();
         for len in 0..600 {
@@ -206,28 +210,28 @@ fn sources_of_no_length_that_there_can_be() {
 /// A block with this tag escapes all checks (types 1 and 2).
 #[test]
 fn application_tag_that_escapes_checks_is_refused() {
-    for kind in [Kind::Type1, Kind::Type2, Kind::Type3] {
+    for kind in [ProtectionType::Type1, ProtectionType::Type2, ProtectionType::Type3] {
         let format = Format { kind, application: u16::MAX, ..Format::default() };
         let other = Format { application: 0xfffe, ..format };
         let session = |memory, wire| {
             let protection = Protection { memory, wire, check: Check::ALL };
             Session::new(&Transform::Protection(protection)).map(|_| ())
         };
-        let expected = if kind == Kind::Type3 { Ok(()) } else { Err(SpecError::ApplicationTag) };
+        let expected = if kind == ProtectionType::Type3 { Ok(()) } else { Err(SpecError::ApplicationTag) };
         assert_eq!(session(None, Some(format)), expected);
         assert_eq!(session(Some(format), Some(other)), expected);
         assert_eq!(session(None, Some(other)), Ok(()));
-        assert_eq!(InPlace::new(format, Check::ALL, 0).map(|_| ()), expected);
+        assert_eq!(InPlaceProtection::new(format, Check::ALL, 0).map(|_| ()), expected);
     }
 }
 
 /// MAC-then-encrypt opens its own records of any length.
 #[test]
 fn mac_then_encrypt_opens_its_own_records() {
-    for (hash, mac_key) in [(Hash::Sha1, 20), (Hash::Sha256, 32)] {
+    for (hash, mac_key) in [(HmacHash::Sha1, 20), (HmacHash::Sha256, 32)] {
         let [cipher_key, mac_key] = [16, mac_key].map(|len| Secret::new(vec![len; len.into()]));
         let session =
-            Session::new(&Transform::CbcHmac { order: Order::MacThenEncrypt, hash, cipher_key, mac_key }).unwrap();
+            Session::new(&Transform::CbcHmac { order: MacOrder::MacThenEncrypt, hash, cipher_key, mac_key }).unwrap();
         for len in (0..70).chain([255, 256, 4095, 16_384]) {
             let plain = Bytes::from((0..len).map(|at| at as u8).collect::<Vec<u8>>());
             let (sealed, _) = run(&session, Way::Apply, WITH, core::slice::from_ref(&plain)).unwrap();
@@ -265,7 +269,7 @@ fn undo_lz4(mut source: Bytes, cut: usize) -> Result<Vec<u8>, Fault> {
 }
 
 #[test]
-fn lz4_skippable_frames_are_no_part_of_the_result() {
+fn skippable_lz4_frames_are_skipped() {
     let (one, two) = (lz4_frame("the first"), lz4_frame(" and the second"));
     for magic in 0..16 {
         let skipped = skippable(magic, b"user data");
@@ -288,7 +292,7 @@ fn lz4_skippable_frames_are_no_part_of_the_result() {
 }
 
 #[test]
-fn cut_lz4_skippable_frames_are_damaged() {
+fn truncated_skippable_lz4_frames_are_refused() {
     let skipped = skippable(5, b"user data");
     for len in 1..skipped.len() {
         assert_eq!(undo_lz4(skipped[..len].to_vec().into(), 3), Err(Fault::Corrupt), "{len} bytes");

@@ -1,7 +1,7 @@
 //! Helpers for tests: runs in pieces, in both directions.
 
 use bytes::{Bytes, BytesMut};
-use offload_transforms::{Fault, Parameters, Report, Session, Transform, Way};
+use offload_transforms::{Fault, Parameters, RunReport, Session, Transform, Way};
 use proptest::prelude::*;
 
 /// Runs a session into a target with ample capacity.
@@ -10,7 +10,7 @@ pub(crate) fn run(
     way: Way,
     with: Parameters<'_>,
     source: &[Bytes],
-) -> Result<(Vec<u8>, Report), Fault> {
+) -> Result<(Vec<u8>, RunReport), Fault> {
     let mut target = BytesMut::with_capacity(1 << 20);
     target.extend_from_slice(b"in front");
     let report = session.run(way, with, source, &mut target);

@@ -3,7 +3,7 @@
 use crate::pieces::{both_ways, bytes, cut, cuts, run};
 use bytes::Bytes;
 use offload_compression::Compression;
-use offload_transforms::protection::{Check, Format, Guard, Kind, Protection};
+use offload_transforms::protection::{Check, Format, Guard, Protection, ProtectionType};
 use offload_transforms::{Checksums, Parameters, Secret, Session, Transform, Tweak, Way};
 use proptest::prelude::*;
 use std::io::{Read, Write};
@@ -50,7 +50,7 @@ proptest! {
     #[test]
     fn protection_information(
         interval in 1u32..700, blocks in 0usize..5, lba in any::<u64>(), first in any::<u64>(), application in 0u16..0xffff,
-        kind in prop_oneof![Just(Kind::Type1), Just(Kind::Type2), Just(Kind::Type3)],
+        kind in prop_oneof![Just(ProtectionType::Type1), Just(ProtectionType::Type2), Just(ProtectionType::Type3)],
         guard in prop_oneof![Just(Guard::Crc16), Just(Guard::Crc32), Just(Guard::Crc64), Just(Guard::InternetChecksum)],
         other in prop_oneof![Just(Guard::Crc16), Just(Guard::Crc32), Just(Guard::Crc64), Just(Guard::InternetChecksum)],
         storage_bits in 0u8..=32, storage in any::<u64>(), cuts in cuts(), fill in any::<u8>(),
@@ -79,9 +79,9 @@ proptest! {
             }
             expected.extend(application.to_be_bytes());
             let reference = match kind {
-                Kind::Type1 => lba.wrapping_add(index),
-                Kind::Type2 => first.wrapping_add(index),
-                Kind::Type3 => first,
+                ProtectionType::Type1 => lba.wrapping_add(index),
+                ProtectionType::Type2 => first.wrapping_add(index),
+                ProtectionType::Type3 => first,
             };
             let (space, bytes) = match guard {
                 Guard::Crc32 => (80, 10),

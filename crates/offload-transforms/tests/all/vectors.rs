@@ -3,7 +3,9 @@
 use crate::{cut, hex, run};
 use bytes::Bytes;
 use offload_transforms::protection::{Check, Format, Guard, Protection};
-use offload_transforms::{Aead, Fault, Hash, Order, Parameters, Secret, Session, SpecError, Transform, Tweak, Way};
+use offload_transforms::{
+    Aead, Fault, HmacHash, MacOrder, Parameters, Secret, Session, SpecError, Transform, Tweak, Way,
+};
 
 fn session(transform: Transform) -> Session {
     Session::new(&transform).unwrap()
@@ -25,8 +27,8 @@ fn nist_cbc() {
         ),
     ] {
         let session = session(Transform::CbcHmac {
-            order: Order::EncryptThenMac,
-            hash: Hash::Sha256,
+            order: MacOrder::EncryptThenMac,
+            hash: HmacHash::Sha256,
             cipher_key: Secret::new(hex(key)),
             mac_key: Secret::new(vec![1; 32]),
         });

@@ -36,7 +36,7 @@ pub struct FrameReader {
 /// assert_eq!(reader.next_frame(), Err(FrameTooLong(0x4854_5450)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a frame of {0} bytes was announced; at most {MOST} are accepted")]
+#[error("a frame of {0} bytes was announced; at most {MAX_FRAME_BYTES} are accepted")]
 pub struct FrameTooLong(pub u32);
 
 impl FrameReader {
@@ -53,7 +53,7 @@ impl FrameReader {
         while let Some(prefix) = self.unread.first_chunk::<4>() {
             let announced = u32::from_be_bytes(*prefix);
             // Checked before the bytes arrive: a forged length must not make the buffer grow.
-            if announced > MOST {
+            if announced > MAX_FRAME_BYTES {
                 return Err(FrameTooLong(announced));
             }
             let bytes = announced as usize;
@@ -77,7 +77,7 @@ pub fn frame_prefix(frame: &Frame) -> [u8; PREFIX] {
 /// Size of a length in bytes.
 const PREFIX: usize = 4;
 /// Maximum length of a frame, as in QEMU: a packet of 64 KiB and 4 KiB of headers.
-const MOST: u32 = 64 * 1024 + 4096;
+const MAX_FRAME_BYTES: u32 = 64 * 1024 + 4096;
 
 #[cfg(test)]
 mod tests {
@@ -86,7 +86,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_come_out_as_they_went_in_however_the_stream_is_cut(
+        fn frames_survive_any_cutting_of_the_stream(
             frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..3000), 0..20),
             cuts in prop::collection::vec(1usize..2000, 1..20),
         ) {
@@ -107,7 +107,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_frames_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
+        fn any_bytes_give_frames_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
             let mut reader = FrameReader::default();
             reader.push(&bytes);
             while let Ok(Some(frame)) = reader.next_frame() {
@@ -117,16 +117,16 @@ mod tests {
     }
 
     #[test]
-    fn a_length_nobody_has_is_an_error_and_stays_one() {
+    fn excessive_length_is_a_permanent_error() {
         let mut reader = FrameReader::default();
         // 0x11000 is the maximum of 64 KiB and 4 KiB.
         reader.push(&[0, 1, 0x10, 1]);
-        assert_eq!(reader.next_frame(), Err(FrameTooLong(MOST + 1)));
-        assert_eq!(reader.next_frame(), Err(FrameTooLong(MOST + 1)));
+        assert_eq!(reader.next_frame(), Err(FrameTooLong(MAX_FRAME_BYTES + 1)));
+        assert_eq!(reader.next_frame(), Err(FrameTooLong(MAX_FRAME_BYTES + 1)));
     }
 
     #[test]
-    fn empty_frames_are_passed_over() {
+    fn empty_frames_are_skipped() {
         let mut reader = FrameReader::default();
         reader.push(&[0, 0, 0, 0, 0, 0, 0, 1, 9]);
         assert_eq!(reader.next_frame(), Ok(Some(Frame::from(vec![9]))));

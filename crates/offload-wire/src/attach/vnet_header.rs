@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_header_or_an_error(bytes: [u8; VnetHeader::LEN]) {
+        fn any_bytes_give_a_header_or_an_error(bytes: [u8; VnetHeader::LEN]) {
             if let Ok(header) = VnetHeader::parse(&bytes) {
                 prop_assert_eq!(VnetHeader::parse(&header.to_bytes()), Ok(header));
             }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_byte_for_byte_what_the_standard_says() {
+    fn header_bytes_match_the_standard() {
         let header = VnetHeader {
             checksum: Some(PartialChecksum { start: 0x0036, offset: 0x0010 }),
             gso: Some(Gso { kind: GsoKind::Tcp6, segment_bytes: 0x0594, header_bytes: 0x0056 }),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_agreed_on_is_refused() {
+    fn unsupported_segmentation_is_refused() {
         let fragmentation = [0, 3, 0, 0, 8, 0, 0, 0, 0, 0]; // VIRTIO_NET_HDR_GSO_UDP, by IP fragments
         assert_eq!(VnetHeader::parse(&fragmentation), Err(InvalidVnetHeader { flags: 0, gso_type: 3 }));
         let segments_of_nothing = [1, 1, 54, 0, 0, 0, 34, 0, 16, 0];

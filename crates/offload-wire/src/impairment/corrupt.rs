@@ -65,7 +65,7 @@ mod tests {
     use offload_base::{Instant, Seed};
 
     #[test]
-    fn every_bit_may_flip_and_the_senders_copy_keeps_all_of_its_own() {
+    fn every_bit_may_flip_in_a_copy_of_the_frame() {
         let sent = Frame::from(vec![0; 4]);
         let mut corrupt = Corrupt::new(Share::ALWAYS, Seed(1).stream("corrupt"));
         let mut flipped = 0;
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_frame_passes() {
+    fn empty_frame_passes() {
         let mut corrupt = Corrupt::new(Share::ALWAYS, Seed(1).stream("corrupt"));
         let mut arrived = 0;
         corrupt.pass(Crossing { frame: Frame::default(), arrives: Instant::ZERO }, &mut |_| arrived += 1);

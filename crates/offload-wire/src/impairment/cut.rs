@@ -16,10 +16,10 @@ offload_base::counters! {
 /// An impairment that loses every frame that would arrive within a time span.
 ///
 /// ```
-/// use offload_wire::impairment::{Crossing, Cut, Impairment};
+/// use offload_wire::impairment::{Crossing, WireCut, Impairment};
 /// use offload_base::Instant;
 ///
-/// let mut cut = Cut::new(Instant::from_nanos(20)..Instant::MAX);
+/// let mut cut = WireCut::new(Instant::from_nanos(20)..Instant::MAX);
 /// let mut arrived = 0;
 /// for at in [19, 20, 21] {
 ///     let crossing = Crossing { frame: vec![0; 60].into(), arrives: Instant::from_nanos(at) };
@@ -28,19 +28,19 @@ offload_base::counters! {
 /// assert_eq!(arrived, 1);
 /// ```
 #[derive(Debug)]
-pub struct Cut {
+pub struct WireCut {
     span: Range<Instant>,
     counters: CutCounters,
 }
 
-impl Cut {
+impl WireCut {
     /// Loses every frame that would arrive within `span`.
-    pub fn new(span: Range<Instant>) -> Cut {
-        Cut { span, counters: CutCounters::default() }
+    pub fn new(span: Range<Instant>) -> WireCut {
+        WireCut { span, counters: CutCounters::default() }
     }
 }
 
-impl Impairment for Cut {
+impl Impairment for WireCut {
     fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         if self.span.contains(&crossing.arrives) {
             self.counters.lost += 1;

@@ -1,4 +1,4 @@
-//! Loss: frames that never arrive, independently or in bursts.
+//! RandomLoss: frames that never arrive, independently or in bursts.
 //!
 //! Bursts follow Gilbert's two-state model (Bell System Technical Journal 39, 1960): every frame is lost in the bad
 //! state, no frame in the good state. This is also Elliott's and netem's model with the other parameters at their
@@ -14,7 +14,7 @@ use offload_base::{Instant, Rng};
 
 offload_base::counters! {
     /// Counters of independent loss.
-    pub struct LossCounters {
+    pub struct RandomLossCounters {
         /// Frames lost.
         pub lost: "wire_lost",
     }
@@ -33,27 +33,27 @@ offload_base::counters! {
 /// An impairment that loses a share of the frames, each independently of the others.
 ///
 /// ```
-/// use offload_wire::impairment::{Crossing, Impairment, Loss, Share};
+/// use offload_wire::impairment::{Crossing, Impairment, RandomLoss, Share};
 /// use offload_base::{Instant, Seed};
 ///
-/// let mut loss = Loss::new(Share::ALWAYS, Seed(1).stream("loss"));
+/// let mut loss = RandomLoss::new(Share::ALWAYS, Seed(1).stream("loss"));
 /// loss.pass(Crossing { frame: vec![0; 60].into(), arrives: Instant::ZERO }, &mut |_| unreachable!());
 /// ```
 #[derive(Debug)]
-pub struct Loss {
+pub struct RandomLoss {
     share: Share,
     rng: Rng,
-    counters: LossCounters,
+    counters: RandomLossCounters,
 }
 
-impl Loss {
+impl RandomLoss {
     /// Loses `share` of the frames.
-    pub fn new(share: Share, rng: Rng) -> Loss {
-        Loss { share, rng, counters: LossCounters::default() }
+    pub fn new(share: Share, rng: Rng) -> RandomLoss {
+        RandomLoss { share, rng, counters: RandomLossCounters::default() }
     }
 }
 
-impl Impairment for Loss {
+impl Impairment for RandomLoss {
     fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         if self.rng.chance(self.share.as_f64()) {
             self.counters.lost += 1;
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_have_the_share_and_the_length_asked_for() {
+    fn bursts_have_the_configured_share_and_length() {
         for (share, mean_length) in [(0.01, 4.0), (0.05, 1.0), (0.1, 20.0), (0.5, 2.0)] {
             let burst = Burst { share: Share::new(share).expect("a share"), mean_length };
             let mut loss = BurstLoss::new(burst, Seed(1).stream("burst loss"));
@@ -205,14 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn a_share_out_of_reach_of_short_bursts_makes_them_longer() {
+    fn unreachable_share_makes_bursts_longer() {
         let burst = Burst { share: Share::new(0.9).expect("a share"), mean_length: 1.0 };
         let (measured, length) = measure(&mut BurstLoss::new(burst, Seed(2).stream("burst loss")), 200_000);
         assert!(near(measured, 0.9) && near(length, 9.0), "{measured} lost, {length} frames long");
     }
 
     #[test]
-    fn a_burst_is_over_when_a_timeout_is() {
+    fn burst_ends_within_a_timeout() {
         let burst = || Burst { share: Share::new(0.05).expect("a share"), mean_length: 20.0 };
         let loss = || BurstLoss::new(burst(), Seed(1).stream("burst loss"));
         // A burst lasts 20 ms on average. Frames farther apart meet fewer lost ones in a row, down to a single one.
@@ -224,16 +224,16 @@ mod tests {
     }
 
     #[test]
-    fn everything_can_be_lost() {
+    fn share_of_one_loses_every_frame() {
         let burst = Burst { share: Share::ALWAYS, mean_length: 3.0 };
         assert_eq!(measure(&mut BurstLoss::new(burst, Seed(3).stream("burst loss")), 1000).0, 1.0);
-        assert_eq!(measure(&mut Loss::new(Share::ALWAYS, Seed(3).stream("loss")), 1000).0, 1.0);
+        assert_eq!(measure(&mut RandomLoss::new(Share::ALWAYS, Seed(3).stream("loss")), 1000).0, 1.0);
     }
 
     #[test]
-    fn independent_losses_keep_their_share() {
+    fn independent_losses_have_the_configured_share() {
         let share = Share::new(0.02).expect("a share");
-        let (measured, length) = measure(&mut Loss::new(share, Seed(4).stream("loss")), 400_000);
+        let (measured, length) = measure(&mut RandomLoss::new(share, Seed(4).stream("loss")), 400_000);
         assert!(near(measured, 0.02) && near(length, 1.02), "{measured} lost, {length} in a row");
     }
 }

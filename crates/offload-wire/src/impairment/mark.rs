@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use offload_base::Rng;
 use offload_base::counters::Counters;
 use offload_formats::frame::ETHERNET_BYTES as IP;
-use offload_formats::{Sum, Version};
+use offload_formats::{InternetSum, IpVersion};
 
 offload_base::counters! {
     /// Counters of marking.
@@ -21,28 +21,28 @@ offload_base::counters! {
 /// that are not ECN-capable.
 ///
 /// ```
-/// use offload_wire::impairment::{Crossing, Impairment, Mark, Share};
+/// use offload_wire::impairment::{Crossing, Impairment, EcnMarking, Share};
 /// use offload_base::{Instant, Seed};
 ///
-/// let mut mark = Mark::new(Share::ALWAYS, Seed(1).stream("mark"));
+/// let mut mark = EcnMarking::new(Share::ALWAYS, Seed(1).stream("mark"));
 /// let plain = Crossing { frame: vec![0; 60].into(), arrives: Instant::ZERO };
 /// mark.pass(plain, &mut |_| unreachable!("it is no IP packet that may be marked"));
 /// ```
 #[derive(Debug)]
-pub struct Mark {
+pub struct EcnMarking {
     share: Share,
     rng: Rng,
     counters: MarkCounters,
 }
 
-impl Mark {
+impl EcnMarking {
     /// Marks or drops `share` of the packets.
-    pub fn new(share: Share, rng: Rng) -> Mark {
-        Mark { share, rng, counters: MarkCounters::default() }
+    pub fn new(share: Share, rng: Rng) -> EcnMarking {
+        EcnMarking { share, rng, counters: MarkCounters::default() }
     }
 }
 
-impl Impairment for Mark {
+impl Impairment for EcnMarking {
     fn pass(&mut self, mut crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         if !self.rng.chance(self.share.as_f64()) {
             return onward(crossing);
@@ -67,10 +67,10 @@ impl Impairment for Mark {
 fn marked(frame: &Bytes) -> Option<BytesMut> {
     let kind = frame.get(12..14)?;
     let mut data = match kind {
-        IPV4 if frame.len() >= IP + Version::Four.header_bytes() && frame[IP + 1] & CE != 0 => {
+        IPV4 if frame.len() >= IP + IpVersion::V4.header_bytes() && frame[IP + 1] & CE != 0 => {
             BytesMut::from(&frame[..])
         }
-        IPV6 if frame.len() >= IP + Version::Six.header_bytes() && frame[IP + 1] & CE << 4 != 0 => {
+        IPV6 if frame.len() >= IP + IpVersion::V6.header_bytes() && frame[IP + 1] & CE << 4 != 0 => {
             BytesMut::from(&frame[..])
         }
         _ => return None,
@@ -82,7 +82,7 @@ fn marked(frame: &Bytes) -> Option<BytesMut> {
     // RFC 1624: HC' = ~(~HC + ~m + m'). An incremental update keeps a wrong checksum wrong.
     let word = [data[IP], data[IP + 1]];
     data[IP + 1] |= CE;
-    let mut sum = Sum::default();
+    let mut sum = InternetSum::default();
     sum.add(&[!data[IP + 10], !data[IP + 11], !word[0], !word[1], data[IP], data[IP + 1]]);
     let check = sum.finish();
     data[IP + 10..IP + 12].copy_from_slice(&check.to_be_bytes());
@@ -102,7 +102,7 @@ mod tests {
     use smoltcp::wire::{IpProtocol, Ipv4Address, Ipv4Packet, Ipv6Packet};
 
     fn pass(frame: Vec<u8>) -> (Option<Frame>, MarkCounters) {
-        let mut mark = Mark::new(Share::ALWAYS, Seed(1).stream("mark"));
+        let mut mark = EcnMarking::new(Share::ALWAYS, Seed(1).stream("mark"));
         let mut arrived = None;
         let crossing = Crossing { frame: frame.into(), arrives: Instant::ZERO };
         mark.pass(crossing, &mut |crossing| arrived = Some(crossing.frame));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_may_be_is_marked_and_its_checksum_stays_right() {
+    fn marked_packet_has_a_valid_checksum() {
         // All values of one header word, so that the incremental update meets every carry.
         for ident in 0..=u16::MAX {
             let (arrived, counters) = pass(ipv4(0b10, ident));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_dropped() {
+    fn packets_without_ecn_are_dropped() {
         let (arrived, counters) = pass(ipv4(0, 7));
         assert_eq!((arrived, counters.dropped), (None, 1));
         assert!(pass(vec![0; 13]).0.is_none() && pass(ipv4(0b10, 0)[..33].to_vec()).0.is_none());

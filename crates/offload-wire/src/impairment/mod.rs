@@ -5,7 +5,7 @@
 //! impairments, and [`ImpairmentChain`] is their running instance. Each draws from its own random stream, so that
 //! adding one does not change the others. All are off by default, and each has counters.
 //!
-//! The order of the chain is [`Loss`], [`BurstLoss`], [`Mark`], [`Duplicate`], [`Corrupt`], [`Jitter`], [`Reorder`]. A
+//! The order of the chain is [`RandomLoss`], [`BurstLoss`], [`EcnMarking`], [`Duplicate`], [`Corrupt`], [`Jitter`], [`Reorder`]. A
 //! copy is corrupted or held back independently of its original. Jitter keeps the order, so reordering comes after
 //! jitter.
 
@@ -18,10 +18,10 @@ mod share;
 mod timing;
 
 pub use corrupt::Corrupt;
-pub use cut::Cut;
+pub use cut::WireCut;
 pub use duplicate::Duplicate;
-pub use loss::{Burst, BurstLoss, Loss};
-pub use mark::Mark;
+pub use loss::{Burst, BurstLoss, RandomLoss};
+pub use mark::EcnMarking;
 pub use share::{InvalidShare, Share};
 pub use timing::{Jitter, Reorder, Reordering};
 
@@ -116,13 +116,13 @@ impl Impairments {
     pub fn chain(&self, seed: Seed) -> ImpairmentChain {
         let mut chain = ImpairmentChain::default();
         if self.loss != Share::NEVER {
-            chain.push(Box::new(Loss::new(self.loss, seed.stream("loss"))));
+            chain.push(Box::new(RandomLoss::new(self.loss, seed.stream("loss"))));
         }
         if let Some(burst) = self.burst_loss.filter(|burst| burst.share != Share::NEVER) {
             chain.push(Box::new(BurstLoss::new(burst, seed.stream("burst loss"))));
         }
         if self.mark != Share::NEVER {
-            chain.push(Box::new(Mark::new(self.mark, seed.stream("mark"))));
+            chain.push(Box::new(EcnMarking::new(self.mark, seed.stream("mark"))));
         }
         if self.duplicate != Share::NEVER {
             chain.push(Box::new(Duplicate::new(self.duplicate, seed.stream("duplicate"))));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn off_by_default() {
+    fn impairments_are_off_by_default() {
         assert!(Impairments::default().chain(Seed(1)).is_empty());
         let off = Impairments {
             burst_loss: Some(Burst { share: Share::NEVER, mean_length: 3.0 }),
@@ -227,13 +227,13 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_does_the_same_and_another_does_not() {
+    fn runs_repeat_with_the_same_seed_only() {
         assert_eq!(run(all(), Seed(3)), run(all(), Seed(3)));
         assert_ne!(run(all(), Seed(3)).0, run(all(), Seed(4)).0);
     }
 
     #[test]
-    fn one_more_impairment_does_not_change_what_the_others_draw() {
+    fn added_impairment_does_not_affect_other_draws() {
         // Jitter and reordering come last in the chain, and only change times. The order of the output is the same.
         let without = Impairments { corrupt: Share::NEVER, jitter: Duration::ZERO, reorder: None, ..all() };
         let with = Impairments { corrupt: Share::NEVER, ..all() };
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_explains_how_many_frames_came_out() {
+    fn counters_explain_the_number_of_frames() {
         let (out, set) = run(all(), Seed(6));
         let lost = set.value("wire_lost") + set.value("wire_burst_lost") + set.value("wire_not_ect_dropped");
         assert_eq!(out.len() as u64, 20_000 - lost + set.value("wire_duplicated"));

@@ -128,7 +128,7 @@ mod tests {
     use offload_base::Seed;
 
     #[test]
-    fn jitter_is_bounded_spread_and_keeps_the_order() {
+    fn jitter_is_bounded_and_keeps_the_order() {
         let mut jitter = Jitter::new(Duration::from_nanos(1000), Seed(1).stream("jitter"));
         let (mut last, mut early, mut late) = (Instant::ZERO, 0, 0);
         for number in 0..10_000u64 {

@@ -13,8 +13,8 @@ use crate::{Config, Entity, Incoming, Sdu, Security};
 use ::core::task::Waker;
 use bytes::Bytes;
 use offload_api::{Datagram, DatagramSocket, Handle, PacketMark, TxDatagram};
-use offload_base::cost::{self, Work};
-use offload_base::{Instant, WakeList, Wakes};
+use offload_base::cost::{self, WorkKind};
+use offload_base::{HasWakeList, Instant, WakeList};
 use offload_formats::{Gtpu, GtpuMessage};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -189,7 +189,7 @@ impl State {
     }
 }
 
-impl Wakes for Core {
+impl HasWakeList for Core {
     fn wake_list(&mut self) -> &mut WakeList {
         &mut self.woken
     }
@@ -347,7 +347,7 @@ impl Core {
     ) {
         let mut by_bearer: BTreeMap<u32, Vec<Incoming>> = BTreeMap::new();
         {
-            let _framing = cost::work(Work::Framing);
+            let _framing = cost::work(WorkKind::Framing);
             for datagram in datagrams {
                 let mark = datagram.meta.marks.packet();
                 for (place, part) in (0..).zip(datagram.split()) {

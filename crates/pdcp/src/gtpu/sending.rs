@@ -9,7 +9,7 @@ use ::core::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use offload_api::{DatagramSocket, Handle, PacketAsk, SendRefused, TxDatagram};
 use offload_base::Instant;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_formats::{Gtpu, GtpuMessage};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -84,7 +84,7 @@ impl Core {
             let next = self.ready.range(self.outgoing.turn..).chain(&self.ready).next().copied();
             let Some(tunnel) = next else { break };
             self.outgoing.turn = tunnel.wrapping_add(1);
-            let _framing = cost::work(Work::Framing);
+            let _framing = cost::work(WorkKind::Framing);
             if self.make_of(now, tunnel, socket, jobs.as_deref_mut()) {
                 made = true;
                 self.schedule(tunnel);

@@ -32,7 +32,7 @@ use noq_proto::{
     Incoming, Transmit, TransportConfig, VarInt,
 };
 use offload_api::{Datagram, Handle, QuicVerdict};
-use offload_base::{Instant, RandomSource, Rng, WakeList, Wakes};
+use offload_base::{HasWakeList, Instant, RandomSource, Rng, WakeList};
 pub(crate) use reading::{MOST_UNORDERED, Next};
 pub(crate) use silence::{MAX_ACK_DELAY, probe_timeout};
 use slab::Slab;
@@ -149,7 +149,7 @@ offload_base::counters! {
     }
 }
 
-impl Wakes for Core {
+impl HasWakeList for Core {
     fn wake_list(&mut self) -> &mut WakeList {
         &mut self.woken
     }

@@ -14,7 +14,7 @@ use bytes::BytesMut;
 use noq_proto::PathId;
 use noq_proto::crypto::{self, CryptoError, KeyPair, Keys};
 use offload_api::{QuicCipher, QuicHeaderKey, QuicKey};
-use offload_quic::{HeaderKey, PacketKey, Secret, TAG, Unmasked};
+use offload_quic::{HeaderKey, PacketKey, TAG, TrafficSecret, UnmaskedHeader};
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -113,7 +113,7 @@ pub(crate) struct Generation {
 struct Chain {
     header: QuicHeaderKey,
     /// The secret of the last generation that was made.
-    secret: Secret,
+    secret: TrafficSecret,
     /// The latest, the oldest first: enough for those before the ones in use, those in use and the next.
     generations: VecDeque<Arc<Generation>>,
 }
@@ -129,7 +129,7 @@ impl Keyring {
 
     /// The first generation, from the secrets of client and server.
     pub(crate) fn begin(self: &Arc<Self>, cipher: QuicCipher, is_client: bool, secrets: &[Bytes; 2]) -> Option<Keys> {
-        let [client, server] = secrets.each_ref().map(|secret| Secret::new(cipher, secret).ok());
+        let [client, server] = secrets.each_ref().map(|secret| TrafficSecret::new(cipher, secret).ok());
         let (ours, theirs) = if is_client { (client?, server?) } else { (server?, client?) };
         let mut inner = self.lock();
         let (transmit, receive) = (Chain::new(ours), Chain::new(theirs));
@@ -180,7 +180,7 @@ impl Inner {
 }
 
 impl Chain {
-    fn new(secret: Secret) -> Chain {
+    fn new(secret: TrafficSecret) -> Chain {
         let (header, header_key) = (secret.header(), Arc::new(secret.header_key()));
         let first = Generation::of(&secret, header_key, 0);
         Chain { header, secret, generations: [Arc::new(first)].into() }
@@ -201,7 +201,7 @@ impl Chain {
 }
 
 impl Generation {
-    fn of(secret: &Secret, header_key: Arc<HeaderKey>, number: u64) -> Generation {
+    fn of(secret: &TrafficSecret, header_key: Arc<HeaderKey>, number: u64) -> Generation {
         Generation { number, key: secret.key(), packet: secret.packet_key(), header_key, sealed: AtomicU64::new(0) }
     }
 }
@@ -316,7 +316,7 @@ impl crypto::HeaderKey for PerhapsOpened {
         if self.keyring.unprotected || self.keyring.lock().verdict.is_some() {
             return;
         }
-        if let Ok(header) = Unmasked::read(&self.key, packet, number_at) {
+        if let Ok(header) = UnmaskedHeader::read(&self.key, packet, number_at) {
             header.write(packet);
         }
     }

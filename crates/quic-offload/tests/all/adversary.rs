@@ -10,7 +10,7 @@ use core::time::Duration;
 use nic_sim::{NicConfig, QuicEngineConfig};
 use offload_base::Seed;
 use offload_wire::impairment::{Impairments, Reorder, Share};
-use offload_wire::{LinkConfig, Recorder};
+use offload_wire::{FrameRecorder, LinkConfig};
 use proptest::prelude::*;
 use quic_offload::{Closed, Config, Endpoint, Offload, StreamError};
 use std::sync::{Arc, Mutex};
@@ -251,7 +251,7 @@ async fn serve(server: &Endpoint, close: Option<u64>) -> u64 {
 const SERVED: u64 = 9;
 
 /// The last packet with a short header that went to the server.
-fn last_to_server(wire: &Recorder, payload_at: usize) -> Option<Vec<u8>> {
+fn last_to_server(wire: &FrameRecorder, payload_at: usize) -> Option<Vec<u8>> {
     let to_server = |frame: &[u8]| {
         let port = frame.get(payload_at - 6..payload_at - 4);
         frame.len() > payload_at + 40 && port == Some(&PORT.to_be_bytes()) && frame[payload_at] < 0x80

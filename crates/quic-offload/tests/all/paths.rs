@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use nic_sim::NicConfig;
 use offload_base::Instant;
-use offload_wire::impairment::Cut;
+use offload_wire::impairment::WireCut;
 use offload_wire::{LinkConfig, Overflow};
 use quic_offload::{Closed, Connection, Offload, PathError};
 
@@ -79,7 +79,7 @@ fn backup_path_carries_nothing_until_the_other_fails() {
         let (tls, first, second) = (world.client_tls(), world.to(false), world.to(true));
         let (from, host): (IpAddr, _) = (world.near.ipv6_address().into(), world.near.clone());
         let cut = Instant::from_nanos(1_000_000_000);
-        world.bed.cable(0).impair(|| Cut::new(cut..Instant::MAX));
+        world.bed.cable(0).impair(|| WireCut::new(cut..Instant::MAX));
         let sent_on =
             |connection: &Connection| [0, 1].map(|path| connection.path_statistics(path).map(|path| path.sent));
         let far = world.far.spawn("server", async move {
@@ -147,7 +147,7 @@ fn a_cut_wire_is_survived() {
             (world.near.ipv6_address().into(), world.far.ipv6_address().into()),
             (world.near.link_local_address().into(), world.far.link_local_address().into()),
         ];
-        world.bed.cable(1).impair(|| Cut::new(Instant::from_nanos(60_000_000)..Instant::MAX));
+        world.bed.cable(1).impair(|| WireCut::new(Instant::from_nanos(60_000_000)..Instant::MAX));
         let host = world.far.clone();
         let far = world.far.spawn("server", async move {
             let connection = server.accept().await.unwrap();
@@ -198,7 +198,7 @@ fn a_path_that_never_answers_ends() {
     {
         let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
         let mut world = World::wired(12, [nic(), nic()], vec![link; 3]);
-        world.bed.cable(1).impair(|| Cut::new(Instant::ZERO..Instant::MAX));
+        world.bed.cable(1).impair(|| WireCut::new(Instant::ZERO..Instant::MAX));
         let keep_alive = Some(Duration::from_millis(100));
         let config = |name| world.config(name).with(|c| (c.paths, c.keep_alive, c.offload) = (2, keep_alive, offload));
         let (client, _driver) = world.client(config("near"));
@@ -352,7 +352,7 @@ fn a_connection_without_a_path_ends() {
     let (tls, first, second) = (world.client_tls(), world.to(false), world.to(true));
     let from: IpAddr = world.near.ipv6_address().into();
     let at = Instant::from_nanos(100_000_000);
-    world.bed.cable(0).impair(|| Cut::new(at + Duration::from_millis(2)..Instant::MAX));
+    world.bed.cable(0).impair(|| WireCut::new(at + Duration::from_millis(2)..Instant::MAX));
     let host = world.far.clone();
     let far = world.far.spawn("server", async move {
         let connection = server.accept().await.unwrap();

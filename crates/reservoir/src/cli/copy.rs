@@ -4,7 +4,7 @@ use crate::progress::Shown;
 use crate::serve::HTTP3_WINDOW;
 use crate::{FAILED, PARTLY, UNUSABLE, fail};
 use clap::Args;
-use offload_base::part::{Asked, Part};
+use offload_base::part::{PartArgument, WorkPart};
 use offload_reservoir::Shell;
 use offload_reservoir::attributes::Preserve;
 use offload_reservoir::blocks::USUAL_BLOCK;
@@ -175,7 +175,7 @@ impl core::str::FromStr for Streams {
 #[derive(Clone, Copy, Debug)]
 enum PartOption {
     Number(u32),
-    Asked(Asked),
+    PartArgument(PartArgument),
 }
 
 impl core::str::FromStr for PartOption {
@@ -184,7 +184,7 @@ impl core::str::FromStr for PartOption {
     fn from_str(text: &str) -> Result<PartOption, String> {
         match text.parse() {
             Ok(number) => Ok(PartOption::Number(number)),
-            Err(_) => text.parse().map(PartOption::Asked),
+            Err(_) => text.parse().map(PartOption::PartArgument),
         }
     }
 }
@@ -193,9 +193,9 @@ impl PartOption {
     /// Its number, in a plan of so many.
     fn number(self, parts: u32) -> Result<u32, String> {
         let part = match self {
-            PartOption::Number(number) => Part { number, of: parts },
-            PartOption::Asked(Asked::Auto(None)) => Asked::Auto(Some(parts)).part()?,
-            PartOption::Asked(asked) => asked.part()?,
+            PartOption::Number(number) => WorkPart { number, of: parts },
+            PartOption::PartArgument(PartArgument::Auto(None)) => PartArgument::Auto(Some(parts)).part()?,
+            PartOption::PartArgument(asked) => asked.part()?,
         };
         if part.of != parts || !(1..=parts).contains(&part.number) {
             return Err(format!("the plan has {parts} parts: there is no part {} of {}", part.number, part.of));

@@ -171,7 +171,7 @@ pub enum CopyError {
     Changed(String),
     /// The preconditions of the source are not met: another file has its name now.
     #[error("{0}: {1}")]
-    Unmet(String, #[source] http_rules::Unmet),
+    Unmet(String, #[source] http_rules::UnmetPrecondition),
     /// The destination exists, and must not be replaced.
     #[error("{0} exists already")]
     Exists(String),

@@ -61,7 +61,7 @@ fn file(head: &Parts, builder: Builder, bytes: &[u8]) -> Response<Full<Bytes>> {
     let whole = bytes.len() as u64;
     let asked = head.headers.get(RANGE).map(|range| http_rules::range::select(range.to_str().unwrap(), whole));
     let (builder, bytes) = match asked {
-        Some(http_rules::range::Selected::Part(range)) => (
+        Some(http_rules::range::SelectedRange::Part(range)) => (
             builder
                 .status(StatusCode::PARTIAL_CONTENT)
                 .header(CONTENT_RANGE, format!("bytes {}-{}/{whole}", range.start, range.end - 1)),

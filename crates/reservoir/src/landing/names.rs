@@ -4,7 +4,7 @@ use super::{Landing, LandingError};
 use crate::attributes::Attributes;
 use crate::name::Name;
 use crate::storage::{self, Folder, Rights, Stored};
-use http_rules::{Preconditions, Unmet};
+use http_rules::{Preconditions, UnmetPrecondition};
 use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
@@ -131,7 +131,7 @@ impl Landing {
         Ok(true)
     }
 
-    /// Renames the file, if the preconditions are met at this moment. The error is [`Unmet`] if they are not.
+    /// Renames the file, if the preconditions are met at this moment. The error is [`UnmetPrecondition`] if they are not.
     fn give_name(&self) -> io::Result<()> {
         let preconditions = self.preconditions();
         // The journal is locked, so no other server or copy gives a file this name in between.
@@ -142,7 +142,7 @@ impl Landing {
         }
         // Other programs may create the name in between: here one step does both.
         self.folder.rename_to_new(&from, to).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => io::Error::other(Unmet::Failed),
+            io::ErrorKind::AlreadyExists => io::Error::other(UnmetPrecondition::Failed),
             _ => error,
         })
     }

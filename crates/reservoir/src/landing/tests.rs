@@ -121,7 +121,7 @@ fn refused_file_stays_private() {
     let landing = open(&folder, Begin::Anew, 0).unwrap();
     (0..3).for_each(|number| land(&landing, number, 7));
     let fields = [(hyper::header::IF_NONE_MATCH, "*".parse().unwrap())].into_iter().collect();
-    landing.require(Preconditions::of(&hyper::Method::PUT, &fields));
+    landing.require(Preconditions::from_fields(&hyper::Method::PUT, &fields));
     assert!(matches!(landing.finish(None), Err(LandingError::Unmet(..))));
     let hidden = store.path().join(landing.name().unfinished().path());
     assert_eq!(hidden.metadata().unwrap().permissions().mode() & 0o777, 0o600);

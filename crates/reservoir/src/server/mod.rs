@@ -359,7 +359,7 @@ impl Server {
         if !grant.may(needs) || !grant.reaches(&name) {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "the token has no such right here"));
         }
-        if (gives_pack || takes_pack) && !Preconditions::of(request.method(), request.headers()).is_empty() {
+        if (gives_pack || takes_pack) && !Preconditions::from_fields(request.method(), request.headers()).is_empty() {
             let text = "a pack is of many files: send those with preconditions one by one";
             return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
         }

@@ -16,7 +16,7 @@ use crate::watch::Watch;
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::{BodyExt, StreamBody};
-use http_rules::{Current, Preconditions, Reply, Unmet};
+use http_rules::{CurrentState, FileReply, Preconditions, UnmetPrecondition};
 use hyper::body::Frame;
 use hyper::header::{
     ACCEPT, ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE, TRAILER,
@@ -36,11 +36,15 @@ pub(super) async fn give(
     let (folder, at) = (server.0.folder.clone(), name.clone());
     let about = server.0.shell.blocking(move || folder.about(&at)).await?;
     match about.kind {
-        Kind::Folder => match Preconditions::of(request.method(), request.headers()).evaluate(Current::Unversioned) {
-            Ok(()) => list(server, request, name, grant).await,
-            Err(Unmet::NotModified) => Ok(response(StatusCode::NOT_MODIFIED, HeaderMap::new(), body::empty())),
-            Err(unmet) => Err(unmet.into()),
-        },
+        Kind::Folder => {
+            match Preconditions::from_fields(request.method(), request.headers()).evaluate(CurrentState::Unversioned) {
+                Ok(()) => list(server, request, name, grant).await,
+                Err(UnmetPrecondition::NotModified) => {
+                    Ok(response(StatusCode::NOT_MODIFIED, HeaderMap::new(), body::empty()))
+                }
+                Err(unmet) => Err(unmet.into()),
+            }
+        }
         Kind::Other => Err(Refusal::new(StatusCode::NOT_FOUND, "not found")),
         Kind::File => {
             if request.method() == Method::HEAD {
@@ -71,7 +75,7 @@ async fn give_file(
     watch: &Watch,
 ) -> Result<Response<Body>, Refusal> {
     let asked = request.headers();
-    let Reply { status, range, mut fields } =
+    let FileReply { status, range, mut fields } =
         http_rules::reply(request.method(), asked, &about.version(), SystemTime::now());
     let refused = match status {
         StatusCode::OK | StatusCode::PARTIAL_CONTENT => None,

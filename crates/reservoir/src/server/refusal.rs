@@ -3,7 +3,7 @@
 use crate::body::{self, Body};
 use crate::landing::LandingError;
 use crate::name::BadName;
-use http_rules::{BadTarget, Unmet};
+use http_rules::{BadTarget, UnmetPrecondition};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use std::io;
@@ -63,8 +63,8 @@ impl From<BadTarget> for Refusal {
     }
 }
 
-impl From<Unmet> for Refusal {
-    fn from(error: Unmet) -> Refusal {
+impl From<UnmetPrecondition> for Refusal {
+    fn from(error: UnmetPrecondition) -> Refusal {
         Refusal::new(error.status(), error.to_string())
     }
 }

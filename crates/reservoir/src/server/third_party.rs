@@ -117,7 +117,7 @@ pub(super) async fn copy(
         Some(_) => return Err(bad("RequireChecksumVerification is true or false")),
     };
     // The preconditions are about the file here, which a pull writes and a push reads.
-    let preconditions = Preconditions::of(request.method(), fields);
+    let preconditions = Preconditions::from_fields(request.method(), fields);
     write::evaluate(server, &name, &preconditions).await?;
     let Ok(permit) = third_party.places.clone().try_acquire_owned() else {
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many copies are under way: ask again later"));

@@ -35,7 +35,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use http_body_util::BodyExt;
 use http_rules::Preconditions;
-use http_rules::range::{ContentRange, MOST_BYTES};
+use http_rules::range::{ContentRange, MAX_FILE_BYTES};
 use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap};
 use hyper::{Request, Response, StatusCode};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub(super) async fn begin(
     };
     refuse_folder(request.uri().path())?;
     let (attributes, declared) = (attributes(fields)?, without_content(fields)?);
-    let preconditions = Preconditions::of(request.method(), fields);
+    let preconditions = Preconditions::from_fields(request.method(), fields);
     evaluate(server, &name, &preconditions).await?;
     let begin = if field(fields, RESUME) == Some("?1") { Begin::Resume } else { Begin::Anew };
     // Every block that is there is read.
@@ -125,7 +125,7 @@ pub(super) async fn put(
     watch: &Watch,
 ) -> Result<Response<Body>, Refusal> {
     refuse_folder(request.uri().path())?;
-    let preconditions = Preconditions::of(request.method(), request.headers());
+    let preconditions = Preconditions::from_fields(request.method(), request.headers());
     evaluate(server, &name, &preconditions).await?;
     let range = field(request.headers(), CONTENT_RANGE).map(str::parse::<ContentRange>).transpose();
     let put = Put { server, name, grant, watch, preconditions };
@@ -159,7 +159,7 @@ impl Put<'_> {
     async fn whole(self, request: Request<Body>) -> Result<Response<Body>, Refusal> {
         let size = field(request.headers(), CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let size = size.ok_or_else(|| Refusal::new(StatusCode::LENGTH_REQUIRED, "Content-Length is needed"))?;
-        if size >= MOST_BYTES {
+        if size >= MAX_FILE_BYTES {
             return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "the declared size is larger than any file"));
         }
         self.request(request, size).await

@@ -2,7 +2,7 @@
 
 use crate::pieces::{both_ways, bytes, cuts, run};
 use aws_lc_rs::{aead, cipher, cmac, hmac, iv};
-use offload_transforms::{Aead, Hash, Order, Parameters, Secret, Session, Transform, Way};
+use offload_transforms::{Aead, HmacHash, MacOrder, Parameters, Secret, Session, Transform, Way};
 use proptest::prelude::*;
 
 fn aes(key: &[u8]) -> &'static cipher::Algorithm {
@@ -77,8 +77,8 @@ proptest! {
         cuts in cuts(), long in any::<bool>(), sha1 in any::<bool>(), order in any::<bool>(),
     ) {
         let (order, hash) = (
-            if order { Order::EncryptThenMac } else { Order::MacThenEncrypt },
-            if sha1 { Hash::Sha1 } else { Hash::Sha256 },
+            if order { MacOrder::EncryptThenMac } else { MacOrder::MacThenEncrypt },
+            if sha1 { HmacHash::Sha1 } else { HmacHash::Sha256 },
         );
         let cipher_key = &key[..if long { 32 } else { 16 }];
         let mac_key = &key[..hash.len()];
@@ -97,13 +97,13 @@ proptest! {
             mac.sign().as_ref().to_vec()
         };
         let mut expected = plain.clone();
-        if order == Order::MacThenEncrypt {
+        if order == MacOrder::MacThenEncrypt {
             expected.extend(mac(&[&aad, &(plain.len() as u16).to_be_bytes(), &plain]));
         }
         let padding = 16 - expected.len() % 16;
         expected.resize(expected.len() + padding, padding as u8 - 1);
         cbc(cipher_key, iv, &mut expected);
-        if order == Order::EncryptThenMac {
+        if order == MacOrder::EncryptThenMac {
             expected.extend(mac(&[&aad, &iv, &expected]));
         }
         prop_assert_eq!(sealed, expected);
@@ -112,9 +112,9 @@ proptest! {
     /// Padding may be longer than it need be; of any wrong byte the opener says one and the same thing.
     #[test]
     fn longer_padding(plain in bytes(700), more in 0usize..16, wrong in any::<usize>(), sha1 in any::<bool>()) {
-        let hash = if sha1 { Hash::Sha1 } else { Hash::Sha256 };
+        let hash = if sha1 { HmacHash::Sha1 } else { HmacHash::Sha256 };
         let session = Session::new(&Transform::CbcHmac {
-            order: Order::MacThenEncrypt,
+            order: MacOrder::MacThenEncrypt,
             hash,
             cipher_key: Secret::new(vec![7; 16]),
             mac_key: Secret::new(vec![8; 20]),

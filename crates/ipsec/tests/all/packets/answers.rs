@@ -63,8 +63,10 @@ fn cause(cause: Cause, ipv6: bool) -> Vec<TxPacket> {
         Cause::Echo => {
             let mut message = [&[if ipv6 { 128 } else { 8 }, 0, 0, 0, 0, 1, 0, 1][..], SECRET].concat();
             let mut sum = match ipv6 {
-                true => offload_formats::Sum::pseudo_header(58, address(true, 1), address(true, 2), message.len()),
-                false => offload_formats::Sum::default(),
+                true => {
+                    offload_formats::InternetSum::pseudo_header(58, address(true, 1), address(true, 2), message.len())
+                }
+                false => offload_formats::InternetSum::default(),
             };
             sum.add(&message);
             message[2..4].copy_from_slice(&sum.finish().to_be_bytes());

@@ -6,8 +6,8 @@ use nic_sim::frame::Frame;
 use offload_api::{
     Action, Direction, EspMode, NetDevice, NoRecords, OffloadKind, Policy, SaParams, Selector, Sent, Template, TxPacket,
 };
-use offload_formats::Version;
-use offload_formats::reassembly::{Limits, Reassembler, Taken};
+use offload_formats::IpVersion;
+use offload_formats::reassembly::{FragmentOutcome, Reassembler, ReassemblyLimits};
 
 fn to_port(port: u16) -> Selector {
     Selector { protocol: Some(17), destination_port: Some(port), ..Selector::ANY }
@@ -41,12 +41,13 @@ fn send_all(end: &mut End, packets: Vec<TxPacket>) -> Vec<Frame> {
 /// The payload of UDP frames, put together if they are fragments.
 fn text(ipv6: bool, frames: &[impl AsRef<[u8]>]) -> Option<Vec<u8>> {
     let headers = if ipv6 { 62 } else { 42 };
-    let mut fragments = Reassembler::new(Limits::of(if ipv6 { Version::Six } else { Version::Four }));
+    let mut fragments =
+        Reassembler::new(ReassemblyLimits::for_version(if ipv6 { IpVersion::V6 } else { IpVersion::V4 }));
     if let [one] = frames {
         return Some(one.as_ref()[headers..].to_vec());
     }
     frames.iter().find_map(|frame| match fragments.insert(NOW, frame.as_ref(), 14) {
-        Taken::Whole(whole) => Some(whole[headers..].to_vec()),
+        FragmentOutcome::Whole(whole) => Some(whole[headers..].to_vec()),
         _ => None,
     })
 }

@@ -5,7 +5,7 @@ use super::{KINDS, MODES};
 use bytes::BytesMut;
 use nic_sim::frame::Frame;
 use offload_api::{Direction, EspMode, OffloadKind, SaParams, UdpEncapsulation};
-use offload_formats::Sum;
+use offload_formats::InternetSum;
 use proptest::prelude::*;
 
 /// What happens to a frame on its way.
@@ -141,7 +141,7 @@ fn advertisement() -> Vec<u8> {
     let own = tcp(true, b"", None).header[22..38].to_vec();
     message.extend_from_slice(&own);
     message.extend_from_slice(&[2, 1, 2, 0, 0, 0, 0, 1]);
-    let mut sum = Sum::pseudo_header(58, address(true, 1), address(true, 2), message.len());
+    let mut sum = InternetSum::pseudo_header(58, address(true, 1), address(true, 2), message.len());
     sum.add(&message);
     message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
     let mut frame = tcp(true, b"", None).header[..54].to_vec();
@@ -159,8 +159,8 @@ fn who_fills_a_tunnel_is_nobodys_neighbour() {
             let sender = sa(Direction::Transmit, OffloadKind::None, mode, true);
             let mut wrapped = BytesMut::new();
             let plain = advertisement();
-            let outer = offload_esp::Outer::for_packet(&sender, &plain[14..]).unwrap();
-            outer.wrap(&offload_esp::Cipher::new(&sender), &plain, 1, &mut wrapped);
+            let outer = offload_esp::OuterHeaders::for_packet(&sender, &plain[14..]).unwrap();
+            outer.wrap(&offload_esp::EspCipher::new(&sender), &plain, 1, &mut wrapped);
             let came = to.receive([Frame::new(wrapped.freeze())]).len();
             // In transport mode, the hop limit is what the wire left of it.
             let believed = usize::from(mode == EspMode::Transport);

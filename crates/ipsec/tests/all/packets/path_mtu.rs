@@ -5,13 +5,13 @@ use super::{KINDS, MODES};
 use core::time::Duration;
 use nic_sim::frame::Frame;
 use offload_api::{Direction, EspMode, FlowKey, NetDevice, OffloadKind, SaParams, Sent};
-use offload_formats::Sum;
+use offload_formats::InternetSum;
 
 /// "Fragmentation needed", or "packet too big" about `frame`, from a router in between.
 pub(crate) fn too_big(frame: &[u8], mtu: u16) -> Frame {
     let mut told = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9];
     if frame[12] == 8 {
-        let message = message([3, 4], mtu, &frame[14..50], Sum::default());
+        let message = message([3, 4], mtu, &frame[14..50], InternetSum::default());
         told.extend_from_slice(&[8, 0, 0x45, 0]);
         told.extend_from_slice(&(20 + message.len() as u16).to_be_bytes());
         told.extend_from_slice(&[0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 9, 10, 0, 0, 1]);
@@ -20,7 +20,7 @@ pub(crate) fn too_big(frame: &[u8], mtu: u16) -> Frame {
     } else {
         let (router, to) = (address(true, 9), address(true, 1));
         let quoted = &frame[14..frame.len().min(14 + 1232)];
-        let message = message([2, 0], mtu, quoted, Sum::pseudo_header(58, router, to, 8 + quoted.len()));
+        let message = message([2, 0], mtu, quoted, InternetSum::pseudo_header(58, router, to, 8 + quoted.len()));
         told.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
         told.extend_from_slice(&(message.len() as u16).to_be_bytes());
         told.extend_from_slice(&[58, 64]);
@@ -33,7 +33,7 @@ pub(crate) fn too_big(frame: &[u8], mtu: u16) -> Frame {
     told.into()
 }
 
-fn message(kind: [u8; 2], mtu: u16, quoted: &[u8], mut sum: Sum) -> Vec<u8> {
+fn message(kind: [u8; 2], mtu: u16, quoted: &[u8], mut sum: InternetSum) -> Vec<u8> {
     let mut message = [&kind[..], &[0; 4], &mtu.to_be_bytes(), quoted].concat();
     sum.add(&message);
     message[2..4].copy_from_slice(&sum.finish().to_be_bytes());

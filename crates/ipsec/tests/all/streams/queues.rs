@@ -6,16 +6,17 @@ use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use ipsec::{KeyedDevice, Keying, SaEvent, SaId, SecureDevice};
-use nic_sim::wire::tap::Seen;
-use nic_sim::wire::{Direction as Way, LinkConfig, Recorder};
+use nic_sim::wire::tap::RecordedFrame;
+use nic_sim::wire::{FrameRecorder, LinkConfig, TapDirection as Way};
 use nic_sim::{EspEngineConfig, NicConfig};
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{
-    Action, Direction, EspKey, EspMode, EspSuite, Lifetime, Limits, OffloadKind, Policy, SaParams, Selector, Template,
+    Action, EspKey, EspMode, EspSuite, Lifetime, Limits, OffloadKind, Policy, SaParams, Selector, TapDirection,
+    Template,
 };
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
-use offload_esp::{Cipher, EspAt};
+use offload_esp::{EspAt, EspCipher};
 use offload_host_stack::{TcpConfig, TcpStream};
 use offload_testbed::{BedHost, ClockKind, Testbed};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +44,7 @@ struct Course {
 }
 
 struct Outcome {
-    seen: Vec<Seen>,
+    seen: Vec<RecordedFrame>,
     counters: CounterSet,
     /// SAs that a host sent by, and under which they were known.
     sent_by: Vec<SaParams>,
@@ -56,7 +57,7 @@ struct Outcome {
 struct Bed {
     bed: Testbed,
     hosts: [BedHost; 2],
-    recorder: Recorder,
+    recorder: FrameRecorder,
     keys: Arc<Mutex<Keys>>,
 }
 
@@ -80,13 +81,13 @@ impl Keys {
         material[..4].copy_from_slice(&spi.to_be_bytes());
         let key = EspKey::new(EspSuite::Aes128Gcm, &material).unwrap();
         let sa = |direction| SaParams { spi, key: key.clone(), reqid: which.into(), ..pair.sa(direction, from, 0) };
-        let added = [(1 - from, Direction::Receive), (from, Direction::Transmit)].map(|(at, direction)| {
+        let added = [(1 - from, TapDirection::Receive), (from, TapDirection::Transmit)].map(|(at, direction)| {
             let (now, params) = (hosts[at].now(), sa(direction));
             // Whichever shard is asked, it is the same layer.
             let added = with_keying(&hosts[at], self.made as usize % usize::from(QUEUES), |keying| match old {
                 None => keying.add_sa(now, params),
                 Some((sent, received)) => {
-                    let old = if direction == Direction::Transmit { sent } else { received };
+                    let old = if direction == TapDirection::Transmit { sent } else { received };
                     keying.rekey_sa(now, old, spi, params.key)
                 }
             });
@@ -95,7 +96,7 @@ impl Keys {
             added.sa
         });
         self.current.insert((from, added[1]), (which, added[0]));
-        self.sent_by.push(sa(Direction::Transmit));
+        self.sent_by.push(sa(TapDirection::Transmit));
     }
 }
 
@@ -106,7 +107,7 @@ fn with_keying<T>(host: &BedHost, shard: usize, f: impl FnOnce(&mut dyn Keying) 
 fn policies(pair: &Pair, host: usize) -> Vec<Policy> {
     let mut policies = Vec::new();
     for which in 1..=SAS {
-        for (direction, from) in [(Direction::Transmit, host), (Direction::Receive, 1 - host)] {
+        for (direction, from) in [(TapDirection::Transmit, host), (TapDirection::Receive, 1 - host)] {
             let (source, destination) = (pair.outer(from), pair.outer(1 - from));
             let template = match pair.mode {
                 EspMode::Transport => Template::transport(which.into()),
@@ -125,7 +126,7 @@ fn policies(pair: &Pair, host: usize) -> Vec<Policy> {
 
 impl Bed {
     fn new(pair: &Pair, course: Course) -> Bed {
-        let recorder = Recorder::default();
+        let recorder = FrameRecorder::default();
         let nic = NicConfig {
             mtu: pair.mtu,
             engines: EspEngineConfig { sas: 1024 }.into(),
@@ -263,7 +264,7 @@ async fn echoed(host: &BedHost, stream: TcpStream, number: usize, bytes: usize) 
 fn check_wire(outcome: &Outcome, what: &str) -> usize {
     let udp = outcome.sent_by.iter().any(|sa| sa.encapsulation.is_some());
     assert!(only_esp(&outcome.seen, udp), "{what}");
-    let ciphers: BTreeMap<u32, Cipher> = outcome.sent_by.iter().map(|sa| (sa.spi, Cipher::new(sa))).collect();
+    let ciphers: BTreeMap<u32, EspCipher> = outcome.sent_by.iter().map(|sa| (sa.spi, EspCipher::new(sa))).collect();
     let mut last: BTreeMap<u32, u32> = BTreeMap::new();
     let mut packets = 0;
     for seen in outcome.seen.iter() {

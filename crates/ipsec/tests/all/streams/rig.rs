@@ -4,8 +4,8 @@ use super::router::Router;
 use core::net::IpAddr;
 use core::time::Duration;
 use ipsec::{KeyedDevice, Keying, SaEvent, SaId, SaUse, SecureDevice};
-use nic_sim::wire::tap::Seen;
-use nic_sim::wire::{Impairments, LinkConfig, Recorder, Reorder, Share};
+use nic_sim::wire::tap::RecordedFrame;
+use nic_sim::wire::{FrameRecorder, Impairments, LinkConfig, Reorder, Share};
 use nic_sim::{EspEngineConfig, NicConfig};
 use offload_api::{
     Action, Direction, DontFragment, EspKey, EspMode, EspSuite, Lifetime, OffloadKind, Policy, SaParams, SaRefused,
@@ -83,7 +83,7 @@ impl Default for Pair {
 pub(crate) struct Outcome {
     pub(crate) sent: Vec<u8>,
     pub(crate) received: Vec<u8>,
-    pub(crate) seen: Vec<Seen>,
+    pub(crate) seen: Vec<RecordedFrame>,
     pub(crate) counters: CounterSet,
     pub(crate) events: Vec<SaEvent>,
     pub(crate) rekeys: u32,
@@ -115,7 +115,7 @@ pub(crate) fn lossy(loss: f64, reorder: f64, duplicate: f64, corrupt: f64) -> Li
 }
 
 /// Whether all frames are ARP or ESP, or ESP in UDP.
-pub(crate) fn only_esp(seen: &[Seen], udp: bool) -> bool {
+pub(crate) fn only_esp(seen: &[RecordedFrame], udp: bool) -> bool {
     assert!(!seen.is_empty());
     seen.iter().all(|seen| {
         let data = &seen.frame.data;
@@ -200,7 +200,7 @@ impl Pair {
     }
 
     pub(crate) fn run(&self, bytes: usize) -> Outcome {
-        let recorder = Recorder::default();
+        let recorder = FrameRecorder::default();
         let nic = NicConfig {
             mtu: self.mtu,
             engines: EspEngineConfig { sas: self.sas }.into(),

@@ -4,7 +4,7 @@ use core::task::Waker;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use offload_base::Instant;
-use offload_formats::Sum;
+use offload_formats::InternetSum;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -95,13 +95,13 @@ fn too_big(frame: &[u8], mtu: u16) -> Frame {
     message.extend_from_slice(&mtu.to_be_bytes());
     let quoted = if four { 28 } else { 1232 };
     message.extend_from_slice(&frame[ETHERNET..frame.len().min(ETHERNET + quoted)]);
-    let mut sum = Sum::default();
+    let mut sum = InternetSum::default();
     if four {
         told.extend_from_slice(&[0x45, 0]);
         told.extend_from_slice(&(20 + message.len() as u16).to_be_bytes());
         told.extend_from_slice(&[0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 99]);
         told.extend_from_slice(&frame[26..30]);
-        let mut header = Sum::default();
+        let mut header = InternetSum::default();
         header.add(&told[ETHERNET..]);
         told[24..26].copy_from_slice(&header.finish().to_be_bytes());
     } else {
@@ -112,7 +112,7 @@ fn too_big(frame: &[u8], mtu: u16) -> Frame {
         told.extend_from_slice(&[58, 64]);
         told.extend_from_slice(&router.octets());
         told.extend_from_slice(&sender);
-        sum = Sum::pseudo_header(58, router.into(), sender.into(), message.len());
+        sum = InternetSum::pseudo_header(58, router.into(), sender.into(), message.len());
     }
     sum.add(&message);
     message[2..4].copy_from_slice(&sum.finish().to_be_bytes());

@@ -11,7 +11,7 @@ use crate::context::Found;
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::coalesce::Wrapping;
 use bytes::{Bytes, BytesMut};
-use nic_engine::{Opened, Within};
+use nic_engine::{InnerPosition, OpenedFrame};
 use offload_api::rx::Checksums;
 use offload_api::{Handle, Marks, PacketMark, Placements, RxMeta};
 use offload_base::Instant;
@@ -39,7 +39,7 @@ pub(crate) struct OpenedPacket {
     frame: BytesMut,
     meta: RxMeta,
     /// The packet in the frame, as it would be without what is around it.
-    inner: Option<(BytesMut, Within)>,
+    inner: Option<(BytesMut, InnerPosition)>,
     /// Of the packet by itself, if others may join it: its checksums are right.
     transport: Option<Transport>,
 }
@@ -83,15 +83,15 @@ impl QueuePair {
         let opened = contexts.packet(opener, dma).map(|engine| engine.open(opener, data));
         let (frame, inner, mark, (checksums, transport)) = match opened {
             None => return Arrived::Unopened(PacketMark::None),
-            Some(Opened::Untouched(mark)) => return Arrived::Unopened(mark),
-            Some(Opened::Dropped) => return Arrived::Dropped,
-            Some(Opened::InPlace { frame, inner, mark, new }) => {
+            Some(OpenedFrame::Untouched(mark)) => return Arrived::Unopened(mark),
+            Some(OpenedFrame::Dropped) => return Arrived::Dropped,
+            Some(OpenedFrame::InPlace { frame, inner, mark, new }) => {
                 let looked = inner.as_ref().map(|(inner, _)| self.look_at(inner, &Headers::parse(inner)));
                 let (checksums, transport) = looked.unwrap_or((Checksums::Unchecked, None));
                 // Joined, what the host will refuse would take others with it.
                 (frame, inner, mark, (checksums, transport.filter(|_| new)))
             }
-            Some(Opened::Another { inner, mark, vouched }) => {
+            Some(OpenedFrame::Another { inner, mark, vouched }) => {
                 let looked = match vouched {
                     true => (Checksums::Good, Headers::parse(&inner).transport()),
                     false => self.look_at(&inner, &Headers::parse(&inner)),

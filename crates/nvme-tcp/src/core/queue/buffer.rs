@@ -3,7 +3,7 @@
 use crate::volume::KeyedVolume;
 use bytes::BytesMut;
 use core::ops::Range;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 
 /// A buffer in any number of parts, filled as if they were one.
 ///
@@ -74,7 +74,7 @@ impl Buffer {
     pub(super) fn open(&mut self, first: u64) -> bool {
         let Some(of) = self.volume.take_if(|of| !of.volume.is_erased()) else { return self.volume.is_none() };
         let OfVolume { volume, opened } = *of;
-        let _scope = cost::work(Work::Crypto);
+        let _scope = cost::work(WorkKind::Crypto);
         gaps(&opened, 0..self.len as u64).all(|gap| self.open_range(&volume, first, gap).is_some())
     }
 
@@ -140,7 +140,7 @@ impl Buffer {
     /// # Panics
     /// If they do not fit there.
     pub fn put(&mut self, offset: usize, data: &[u8]) {
-        let _scope = cost::work(Work::Copy);
+        let _scope = cost::work(WorkKind::Copy);
         assert!(offset + data.len() <= self.len, "data beyond the end of a buffer");
         let (mut skip, mut rest) = (offset, data);
         for part in &mut self.parts {

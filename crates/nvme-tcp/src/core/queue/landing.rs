@@ -12,7 +12,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Waker;
 use offload_api::{Piece, PieceHome, RxBuf};
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -173,7 +173,7 @@ impl Parts {
 
 impl PieceHome for Home {
     fn take_back(&self, mut offset: u64, mut bytes: BytesMut) {
-        let _scope = cost::work(Work::Framing);
+        let _scope = cost::work(WorkKind::Framing);
         let whole = {
             let mut parts = self.parts();
             parts.bytes += bytes.len();
@@ -192,7 +192,7 @@ impl PieceHome for Home {
     }
 
     fn close(&self, offset: u64, bytes: &mut [u8]) -> bool {
-        let _scope = cost::work(Work::Crypto);
+        let _scope = cost::work(WorkKind::Crypto);
         self.volume.as_ref().is_some_and(|(volume, first)| volume.encrypt(*first, offset, bytes).is_ok())
     }
 }

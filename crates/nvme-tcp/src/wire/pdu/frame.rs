@@ -4,7 +4,7 @@ use super::{Pdu, PduType, Sealing};
 use crate::wire::{DIGEST_LEN, Digest};
 use bytes::{BufMut, Bytes, BytesMut};
 use offload_api::MarkedData;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_formats::nvme::PduHeader;
 use smallvec::SmallVec;
 
@@ -36,7 +36,7 @@ impl Framing {
     /// # Panics
     /// If the PDU would not fit the 32 bits of PLEN.
     pub fn frame(&self, pdu: &Pdu, data: impl IntoIterator<Item = Bytes>) -> WirePdu {
-        let _scope = cost::work(Work::Framing);
+        let _scope = cost::work(WorkKind::Framing);
         let data: SmallVec<[Bytes; 4]> = data.into_iter().filter(|piece| !piece.is_empty()).collect();
         let data_len: usize = data.iter().map(Bytes::len).sum();
         let kind = pdu.kind();

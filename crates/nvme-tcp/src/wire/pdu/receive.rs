@@ -12,7 +12,7 @@ use crate::wire::{DIGEST_LEN, Digest};
 use offload_api::RxSegment;
 use offload_api::rx::NvmeVerdict;
 use offload_base::Seq;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_formats::nvme::PduHeader;
 use std::collections::VecDeque;
 
@@ -224,7 +224,7 @@ impl Receiver {
     /// # Errors
     /// What ends the connection: the same at each later call.
     pub fn poll(&mut self) -> Result<Option<Received>, FatalError> {
-        let _scope = cost::work(Work::Framing);
+        let _scope = cost::work(WorkKind::Framing);
         loop {
             let step = match &mut self.state {
                 State::Header => self.header_step(),

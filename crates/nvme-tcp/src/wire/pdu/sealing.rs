@@ -3,7 +3,7 @@
 use crate::volume::KeyedVolume;
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use smallvec::SmallVec;
 
 /// What is to be done to the data of a PDU.
@@ -22,7 +22,7 @@ impl Sealing {
     pub(super) fn of(&self, data: &[Bytes]) -> Bytes {
         let mut sealed = BytesMut::with_capacity(data.iter().map(Bytes::len).sum());
         {
-            let _scope = cost::work(Work::Copy);
+            let _scope = cost::work(WorkKind::Copy);
             data.iter().for_each(|piece| sealed.extend_from_slice(piece));
         }
         self.work(&mut sealed);
@@ -31,7 +31,7 @@ impl Sealing {
 
     /// Encrypts in place.
     pub(crate) fn work(&self, data: &mut [u8]) {
-        let _scope = cost::work(Work::Crypto);
+        let _scope = cost::work(WorkKind::Crypto);
         if self.volume.encrypt(self.first, self.at.into(), data).is_err() {
             // What are no blocks of a volume, or of one that was erased, is not shown as it is.
             data.fill(0);

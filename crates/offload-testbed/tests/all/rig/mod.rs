@@ -10,10 +10,10 @@ use core::net::IpAddr;
 use core::time::Duration;
 use ktls_offload::{KtlsStream, Offload, TlsCounters};
 use nic_sim::NicConfig;
-use nic_sim::wire::tap::Seen;
-use nic_sim::wire::{Direction, LinkConfig, Recorder};
+use nic_sim::wire::tap::RecordedFrame;
+use nic_sim::wire::{FrameRecorder, LinkConfig, TapDirection};
 use offload_base::Seed;
-use offload_base::cost::{Meter, Report};
+use offload_base::cost::{CpuMeter, CpuReport};
 use offload_base::counters::CounterSet;
 use offload_host_stack::{TcpConfig, TcpStream};
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
@@ -57,7 +57,7 @@ pub(crate) struct Transfer {
     /// The same for the client's.
     pub(crate) client_resets: Vec<Duration>,
     /// Counts from the client's go to the server's close, if it is to.
-    pub(crate) meter: Option<Meter>,
+    pub(crate) meter: Option<CpuMeter>,
     /// What passes a host's NIC is captured, with the secrets.
     pub(crate) capture: Option<(Capture, Host)>,
 }
@@ -72,11 +72,11 @@ pub(crate) enum Host {
 /// What came of it.
 pub(crate) struct Outcome {
     pub(crate) received: Vec<u8>,
-    pub(crate) seen: Vec<Seen>,
+    pub(crate) seen: Vec<RecordedFrame>,
     pub(crate) counters: CounterSet,
     pub(crate) server_tls: Option<TlsCounters>,
     pub(crate) client_tls: TlsCounters,
-    pub(crate) report: Report,
+    pub(crate) report: CpuReport,
 }
 
 impl Transfer {
@@ -103,7 +103,7 @@ impl Transfer {
     }
 
     pub(crate) fn run(&self) -> Outcome {
-        let recorder = Recorder::default();
+        let recorder = FrameRecorder::default();
         // The left end of a wire is the one that is seen.
         let (left, right) = match &self.capture {
             Some((_, Host::Client)) => (1, 0),
@@ -119,7 +119,7 @@ impl Transfer {
         }
         let mut bed = builder.build().unwrap();
         let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
-        let attached = self.meter.as_ref().map(Meter::attach);
+        let attached = self.meter.as_ref().map(CpuMeter::attach);
         let serving = server.spawn("application", serve(self.clone(), server.clone()));
         let fetching = client.spawn("application", fetch(self.clone(), client.clone(), server.clone()));
         let context = format!("seed {}", self.seed);
@@ -127,7 +127,7 @@ impl Transfer {
         let kept = bed.run_within(ENOUGH, serving).expect(&context);
         drop(attached);
         let server_tls = kept.map(|stream| *stream.counters());
-        let report = self.meter.as_ref().map(Meter::take).unwrap_or_default();
+        let report = self.meter.as_ref().map(CpuMeter::take).unwrap_or_default();
         Outcome { received, seen: recorder.take(), counters: bed.counters(), server_tls, client_tls, report }
     }
 }
@@ -217,8 +217,8 @@ fn reset_after(host: &BedHost, delay: Duration) {
 
 /// The bytes of each direction of a TCP connection, put together from what passed: `[outbound, inbound]`, without
 /// SYN and FIN. Bytes that passed twice must have been the same both times.
-pub(crate) fn streams(seen: &[Seen]) -> [Vec<u8>; 2] {
-    [Direction::Outbound, Direction::Inbound].map(|direction| {
+pub(crate) fn streams(seen: &[RecordedFrame]) -> [Vec<u8>; 2] {
+    [TapDirection::Outbound, TapDirection::Inbound].map(|direction| {
         let mut bytes: Vec<Option<u8>> = Vec::new();
         let mut first = None;
         for seen in seen.iter().filter(|seen| seen.direction == direction) {

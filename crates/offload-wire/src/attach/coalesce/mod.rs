@@ -10,7 +10,7 @@ use crate::frame::Frame;
 use bytes::Bytes;
 use offload_base::Seq;
 use offload_formats::checksum::fill_ipv4_header;
-use offload_formats::{Headers, Protocol, Transport, Version};
+use offload_formats::{Headers, IpVersion, Protocol, Transport};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 pub struct Coalescer {
     /// Packets that may still grow, the oldest first, at most one per flow.
-    growing: SmallVec<[Growing; MOST_FLOWS]>,
+    growing: SmallVec<[GrowingPacket; MAX_FLOWS]>,
     ready: VecDeque<OutPacket>,
 }
 
@@ -81,7 +81,7 @@ impl OutPacket {
 impl Coalescer {
     /// Adds a frame.
     pub fn push(&mut self, frame: Frame) {
-        let segment = match Segment::of(frame) {
+        let segment = match TcpSegment::parse(frame) {
             Ok(segment) => segment,
             Err(frame) => return self.ready.push_back(OutPacket::whole(frame)),
         };
@@ -101,15 +101,15 @@ impl Coalescer {
             return self.ready.push_back(OutPacket::whole(segment.frame));
         }
         // The oldest packet makes room.
-        if self.growing.len() == MOST_FLOWS {
+        if self.growing.len() == MAX_FLOWS {
             self.finish(0);
         }
-        self.growing.push(Growing::new(segment));
+        self.growing.push(GrowingPacket::new(segment));
     }
 
     /// Finishes all packets, because no further frames are expected now.
     pub fn flush(&mut self) {
-        self.ready.extend(self.growing.drain(..).map(Growing::into_packet));
+        self.ready.extend(self.growing.drain(..).map(GrowingPacket::into_packet));
     }
 
     /// Returns the next finished packet.
@@ -124,22 +124,22 @@ impl Coalescer {
 
 /// A frame with one TCP segment.
 #[derive(Debug)]
-struct Segment {
+struct TcpSegment {
     frame: Frame,
     tcp: Transport,
 }
 
-impl Segment {
+impl TcpSegment {
     /// Parses a frame. Returns the frame itself if it is not TCP, or has extension headers or padding.
-    fn of(frame: Frame) -> Result<Segment, Frame> {
+    fn parse(frame: Frame) -> Result<TcpSegment, Frame> {
         let is_bare = |tcp: &Transport| {
             // Padding and extension headers would be lost in the joined packet, so such frames pass separately.
             tcp.end == frame.len()
-                && (tcp.version == Version::Four || tcp.header == tcp.network + Version::Six.header_bytes())
+                && (tcp.version == IpVersion::V4 || tcp.header == tcp.network + IpVersion::V6.header_bytes())
         };
         let transport = Headers::parse(&frame.data).transport();
         match transport.filter(|transport| transport.protocol == Protocol::Tcp).filter(is_bare) {
-            Some(tcp) => Ok(Segment { frame, tcp }),
+            Some(tcp) => Ok(TcpSegment { frame, tcp }),
             None => Err(frame),
         }
     }
@@ -156,7 +156,7 @@ impl Segment {
         self.tcp.identification(&self.frame.data)
     }
 
-    fn is_of_flow_of(&self, other: &Segment) -> bool {
+    fn is_of_flow_of(&self, other: &TcpSegment) -> bool {
         self.tcp.is_of_flow(&self.frame.data, &other.tcp, &other.frame.data)
     }
 
@@ -169,7 +169,7 @@ impl Segment {
 
     /// Tests whether the headers equal those of `first`, except for the fields that differ between the segments of a
     /// packet.
-    fn is_like(&self, first: &Segment) -> bool {
+    fn is_like(&self, first: &TcpSegment) -> bool {
         Transport { end: first.tcp.end, ..self.tcp } == first.tcp
             && self.tcp.says_the_same(&first.frame.data, &self.frame.data)
     }
@@ -181,35 +181,35 @@ impl Segment {
         let is_all_ones = |at: usize| data[at..at + 2] == [0xff, 0xff];
         self.tcp.are_checksums_right(data) == Some(true)
             && !is_all_ones(self.tcp.checksum())
-            && (self.tcp.version == Version::Six || !is_all_ones(self.tcp.network + IPV4_CHECKSUM))
+            && (self.tcp.version == IpVersion::V6 || !is_all_ones(self.tcp.network + IPV4_CHECKSUM))
     }
 }
 
 /// Segments that are being joined into one packet.
 #[derive(Debug)]
-struct Growing {
-    first: Segment,
+struct GrowingPacket {
+    first: TcpSegment,
     payloads: SmallVec<[Bytes; 1]>,
     payload_bytes: usize,
     /// Flags that only the last segment may have.
     last_flags: u8,
 }
 
-impl Growing {
-    fn new(first: Segment) -> Growing {
+impl GrowingPacket {
+    fn new(first: TcpSegment) -> GrowingPacket {
         let payload = first.payload();
         let payload_bytes = payload.len();
-        Growing { first, payloads: [payload].into_iter().collect(), payload_bytes, last_flags: 0 }
+        GrowingPacket { first, payloads: [payload].into_iter().collect(), payload_bytes, last_flags: 0 }
     }
 
     /// Tests whether `segment` may be joined next.
-    fn takes(&self, segment: &Segment) -> bool {
+    fn takes(&self, segment: &TcpSegment) -> bool {
         let Transport { version, network, payload, .. } = self.first.tcp;
         let bytes = segment.tcp.payload_len();
         // Cutting the packet again counts the identification up from the first segment's.
         let identification = match version {
-            Version::Four => self.first.identification().wrapping_add(self.payloads.len() as u16),
-            Version::Six => 0,
+            IpVersion::V4 => self.first.identification().wrapping_add(self.payloads.len() as u16),
+            IpVersion::V6 => 0,
         };
         segment.seq() == self.first.seq() + self.payload_bytes as u32
             // Cutting yields segments as long as the first one, and a shorter last one.
@@ -222,25 +222,25 @@ impl Growing {
     }
 
     /// Adds the next segment. Returns whether the packet is complete.
-    fn add(&mut self, segment: Segment) -> bool {
+    fn add(&mut self, segment: TcpSegment) -> bool {
         let payload = segment.payload();
         let is_short = payload.len() < self.first.tcp.payload_len();
         self.payload_bytes += payload.len();
         self.payloads.push(payload);
         self.last_flags = segment.tcp.last_flags(&segment.frame.data);
         // A short segment, FIN or PSH can only be the last, so the packet is complete.
-        is_short || self.last_flags != 0 || self.payloads.len() == MOST_SEGMENTS
+        is_short || self.last_flags != 0 || self.payloads.len() == MAX_SEGMENTS
     }
 
     fn into_packet(self) -> OutPacket {
-        let Segment { frame, tcp } = self.first;
+        let TcpSegment { frame, tcp } = self.first;
         // A single frame is passed on unchanged, with its own checksum.
         if self.payloads.len() == 1 {
             return OutPacket::whole(frame);
         }
         let mut header: SmallVec<[u8; 128]> = SmallVec::from_slice(&frame.data[..tcp.payload]);
         tcp.make_joined(&mut header, self.payload_bytes, self.last_flags);
-        if tcp.version == Version::Four {
+        if tcp.version == IpVersion::V4 {
             fill_ipv4_header(&mut header[tcp.network..]);
         }
         // A kernel's partial checksum is the sum of the pseudo header, not inverted.
@@ -248,8 +248,8 @@ impl Growing {
         let field = tcp.checksum();
         header[field..field + 2].copy_from_slice(&pseudo.to_be_bytes());
         let kind = match tcp.version {
-            Version::Four => GsoKind::Tcp4,
-            Version::Six => GsoKind::Tcp6,
+            IpVersion::V4 => GsoKind::Tcp4,
+            IpVersion::V6 => GsoKind::Tcp6,
         };
         let offset = (field - tcp.header) as u16;
         let virtio_header = VnetHeader {
@@ -263,9 +263,9 @@ impl Growing {
 /// Offset of the checksum in an IPv4 header.
 const IPV4_CHECKSUM: usize = 10;
 /// Maximum number of growing packets, equal to that of Linux's GRO.
-const MOST_FLOWS: usize = 8;
+const MAX_FLOWS: usize = 8;
 /// Maximum number of segments in a packet. A full packet at an MTU of 1500 has 45.
-const MOST_SEGMENTS: usize = 64;
+const MAX_SEGMENTS: usize = 64;
 
 #[cfg(test)]
 mod tests;

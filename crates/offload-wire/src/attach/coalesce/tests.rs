@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::attach::Resegmenter;
-use offload_formats::Sum;
+use offload_formats::InternetSum;
 use proptest::prelude::*;
 
 /// The choices for one generated segment.
 #[derive(Clone, Debug)]
-struct Plan {
+struct SegmentPlan {
     flow: u8,
     six: bool,
     payload: usize,
@@ -21,7 +21,7 @@ struct Plan {
     tos: u8,
 }
 
-fn plan() -> impl Strategy<Value = Plan> {
+fn plan() -> impl Strategy<Value = SegmentPlan> {
     let flags = prop_oneof![20 => Just(0x10u8), 2 => Just(0x18u8), 1 => prop::sample::select(vec![0x11u8, 0x19, 0x50, 0x90, 0x02, 0x14, 0x30])];
     let payload = prop_oneof![10 => Just(1448usize), 2 => 0usize..1448, 1 => Just(0usize)];
     let rarely = |weight| prop_oneof![weight => Just(false), 1 => Just(true)];
@@ -41,7 +41,7 @@ fn plan() -> impl Strategy<Value = Plan> {
             // Mostly, segments differ only in their position in the flow.
             let quiet = payload % 3 == 2;
             let keep = |value: u32| if quiet { 0 } else { value };
-            Plan {
+            SegmentPlan {
                 flow,
                 six,
                 payload,
@@ -58,12 +58,12 @@ fn plan() -> impl Strategy<Value = Plan> {
 
 /// The state of one flow.
 #[derive(Default)]
-struct Flow {
+struct FlowState {
     seq: u32,
     identification: u16,
 }
 
-fn frame(plan: &Plan, flow: &mut Flow) -> Frame {
+fn frame(plan: &SegmentPlan, flow: &mut FlowState) -> Frame {
     if plan.skip {
         // A gap in the sequence numbers, as after a lost segment.
         flow.seq = flow.seq.wrapping_add(7);
@@ -107,8 +107,8 @@ fn frame(plan: &Plan, flow: &mut Flow) -> Frame {
     Frame::from(bytes)
 }
 
-fn frames(plans: &[Plan]) -> Vec<Frame> {
-    let mut flows: [Flow; 6] = Default::default();
+fn frames(plans: &[SegmentPlan]) -> Vec<Frame> {
+    let mut flows: [FlowState; 6] = Default::default();
     // This flow's sequence numbers wrap within the test.
     flows[1].seq = u32::MAX - 3000;
     flows[2].identification = u16::MAX - 2;
@@ -147,7 +147,7 @@ fn cut(packet: &OutPacket) -> Vec<Frame> {
 
 proptest! {
     #[test]
-    fn cut_again_it_is_what_came(plans in prop::collection::vec(plan(), 0..200), flush_every in 1usize..100) {
+    fn joined_packets_cut_into_the_original_frames(plans in prop::collection::vec(plan(), 0..200), flush_every in 1usize..100) {
         let frames = frames(&plans);
         let packets = joined(&frames, flush_every);
         let mut again = Vec::new();
@@ -164,15 +164,15 @@ proptest! {
     }
 
     #[test]
-    fn rubbish_passes_as_it_is(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 14..200), 0..20)) {
+    fn garbage_passes_unchanged(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 14..200), 0..20)) {
         let frames: Vec<Frame> = frames.into_iter().map(Frame::from).collect();
         let packets = joined(&frames, 1000);
         prop_assert!(packets.iter().flat_map(cut).eq(frames));
     }
 }
 
-fn bulk(segments: usize) -> Vec<Plan> {
-    let plan = Plan {
+fn bulk(segments: usize) -> Vec<SegmentPlan> {
+    let plan = SegmentPlan {
         flow: 0,
         six: false,
         payload: 1448,
@@ -187,20 +187,20 @@ fn bulk(segments: usize) -> Vec<Plan> {
     vec![plan; segments]
 }
 
-fn shape(plans: &[Plan]) -> Vec<usize> {
+fn shape(plans: &[SegmentPlan]) -> Vec<usize> {
     joined(&frames(plans), usize::MAX).iter().map(OutPacket::frames).collect()
 }
 
 #[test]
-fn bulk_is_joined_as_far_as_an_ip_packet_goes() {
+fn bulk_is_joined_up_to_the_packet_limit() {
     // 45 segments of 1448 bytes fill an IP packet of 64 KiB; small segments are limited by their number.
     assert_eq!(shape(&bulk(100)), [45, 45, 10]);
-    let small: Vec<Plan> = bulk(100).into_iter().map(|plan| Plan { payload: 100, ..plan }).collect();
+    let small: Vec<SegmentPlan> = bulk(100).into_iter().map(|plan| SegmentPlan { payload: 100, ..plan }).collect();
     assert_eq!(shape(&small), [64, 36]);
 }
 
 #[test]
-fn flows_that_take_turns_are_joined_each() {
+fn interleaved_flows_are_joined_separately() {
     let mut plans = bulk(40);
     for (number, plan) in plans.iter_mut().enumerate() {
         plan.flow = (number % 2) as u8;
@@ -209,8 +209,8 @@ fn flows_that_take_turns_are_joined_each() {
 }
 
 #[test]
-fn whatever_differs_is_not_joined() {
-    let changed = |change: fn(&mut Plan)| {
+fn different_headers_are_not_joined() {
+    let changed = |change: fn(&mut SegmentPlan)| {
         let mut plans = bulk(10);
         plans[5..].iter_mut().for_each(change);
         shape(&plans)
@@ -228,17 +228,17 @@ fn whatever_differs_is_not_joined() {
     let mut plans = bulk(10);
     plans[5].skip = true;
     assert_eq!(shape(&plans), [5, 5], "a hole");
-    plans[5] = Plan { payload: 0, skip: false, ..plans[4].clone() };
+    plans[5] = SegmentPlan { payload: 0, skip: false, ..plans[4].clone() };
     assert_eq!(shape(&plans), [5, 1, 4], "an acknowledgment without data");
 }
 
 #[test]
-fn a_checksum_written_as_the_other_zero_stays_as_it_is() {
+fn checksum_of_all_ones_is_not_joined() {
     let mut frames = frames(&bulk(2));
     let mut second = frames[1].data.to_vec();
     // The payload's last word makes the checksum zero.
     let end = second.len() - 2;
-    let mut sum = Sum::default();
+    let mut sum = InternetSum::default();
     sum.add(&second[end..]);
     sum.add(&second[50..52]);
     let word = !sum.finish();

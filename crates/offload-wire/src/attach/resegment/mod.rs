@@ -11,9 +11,9 @@ use crate::frame::Frame;
 use bytes::BytesMut;
 use core::fmt;
 use offload_base::BufferPool;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 use offload_formats::frame::ETHERNET_BYTES;
-use offload_formats::{Headers, Protocol, Segment, Sum, Transport, Version};
+use offload_formats::{Headers, InternetSum, IpVersion, Protocol, SegmentPosition, Transport};
 
 /// A buffer that cuts packets into frames, one packet at a time.
 ///
@@ -32,7 +32,7 @@ use offload_formats::{Headers, Protocol, Segment, Sum, Transport, Version};
 pub struct Resegmenter {
     buffer: Box<[u8]>,
     /// State of the packet in the buffer. `None` if all of its frames were taken.
-    work: Option<Cut>,
+    work: Option<CutPlan>,
     frames: BufferPool,
 }
 
@@ -53,7 +53,7 @@ pub enum MalformedPacket {
 
 /// The plan for the packet in the buffer, and its progress.
 #[derive(Clone, Copy, Debug)]
-enum Cut {
+enum CutPlan {
     /// One frame, with the checksum completed.
     Whole { packet_bytes: usize, checksum: Option<PartialChecksum> },
     /// Several segments.
@@ -81,13 +81,13 @@ impl Resegmenter {
             return Err(MalformedPacket::Length(bytes));
         }
         let header = VnetHeader::parse(header)?;
-        self.work = Some(Cut::plan(packet, header).ok_or(MalformedPacket::Contradiction)?);
+        self.work = Some(CutPlan::plan(packet, header).ok_or(MalformedPacket::Contradiction)?);
         Ok(())
     }
 
     /// Tests whether more than one frame of the packet remains.
     pub fn is_super_segment(&self) -> bool {
-        matches!(self.work, Some(Cut::Segments { transport, segment_bytes, at, .. }) if transport.end - at > segment_bytes)
+        matches!(self.work, Some(CutPlan::Segments { transport, segment_bytes, at, .. }) if transport.end - at > segment_bytes)
     }
 
     /// Returns the next frame of the packet, or `None` if all were taken.
@@ -95,10 +95,10 @@ impl Resegmenter {
         let work = self.work.as_mut()?;
         let packet = &self.buffer[VnetHeader::LEN..];
         match work {
-            Cut::Whole { packet_bytes, checksum } => {
+            CutPlan::Whole { packet_bytes, checksum } => {
                 let mut frame = buffer_of(&mut self.frames, *packet_bytes);
                 {
-                    let _copying = cost::work(Work::Copy);
+                    let _copy_scope = cost::work(WorkKind::Copy);
                     frame.extend_from_slice(&packet[..*packet_bytes]);
                 }
                 if let Some(checksum) = checksum {
@@ -107,17 +107,17 @@ impl Resegmenter {
                 self.work = None;
                 Some(Frame::from(frame))
             }
-            Cut::Segments { transport, segment_bytes, at, number } => {
+            CutPlan::Segments { transport, segment_bytes, at, number } => {
                 let from = *at;
                 let to = (from + *segment_bytes).min(transport.end);
                 let mut frame = buffer_of(&mut self.frames, transport.payload + to - from);
                 frame.extend_from_slice(&packet[..transport.payload]);
                 {
-                    let _copying = cost::work(Work::Copy);
+                    let _copy_scope = cost::work(WorkKind::Copy);
                     frame.extend_from_slice(&packet[from..to]);
                 }
                 let is_last = to == transport.end;
-                let segment = Segment { number: *number, offset: from - transport.payload, is_last };
+                let segment = SegmentPosition { number: *number, offset: from - transport.payload, is_last };
                 transport.make_segment(&mut frame, to - from, segment);
                 // The segment is shorter than the whole packet, so its checksum covers the end of the frame.
                 Transport { end: frame.len(), ..*transport }.fill_checksums(&mut frame);
@@ -132,8 +132,8 @@ impl Resegmenter {
     }
 }
 
-impl Cut {
-    fn plan(packet: &[u8], header: VnetHeader) -> Option<Cut> {
+impl CutPlan {
+    fn plan(packet: &[u8], header: VnetHeader) -> Option<CutPlan> {
         let VnetHeader { checksum, gso: Some(Gso { kind, segment_bytes, .. }) } = header else {
             if let Some(PartialChecksum { start, offset }) = header.checksum
                 // The field must lie in the packet, because `complete` writes there without a further check.
@@ -141,15 +141,15 @@ impl Cut {
             {
                 return None;
             }
-            return Some(Cut::Whole { packet_bytes: packet.len(), checksum: header.checksum });
+            return Some(CutPlan::Whole { packet_bytes: packet.len(), checksum: header.checksum });
         };
         // A request for segments includes the checksum offsets, because every segment needs its own checksum.
         let PartialChecksum { start, offset } = checksum?;
         // A super-segment may be too long for its length fields, so these are ignored.
         let transport = Headers::parse_unfinished(packet).transport()?;
         let is_of_kind = match kind {
-            GsoKind::Tcp4 => (transport.protocol, transport.version) == (Protocol::Tcp, Version::Four),
-            GsoKind::Tcp6 => (transport.protocol, transport.version) == (Protocol::Tcp, Version::Six),
+            GsoKind::Tcp4 => (transport.protocol, transport.version) == (Protocol::Tcp, IpVersion::V4),
+            GsoKind::Tcp6 => (transport.protocol, transport.version) == (Protocol::Tcp, IpVersion::V6),
             GsoKind::Udp => transport.protocol == Protocol::Udp,
         };
         // The kernel's offsets must agree with the headers. Otherwise the packet is of another kind than announced.
@@ -158,14 +158,14 @@ impl Cut {
             return None;
         }
         let segment_bytes = usize::from(segment_bytes);
-        Some(Cut::Segments { transport, segment_bytes, at: transport.payload, number: 0 })
+        Some(CutPlan::Segments { transport, segment_bytes, at: transport.payload, number: 0 })
     }
 }
 
 /// Completes a partial checksum, whose field holds the sum of the pseudo header.
 fn complete(frame: &mut [u8], PartialChecksum { start, offset }: PartialChecksum) {
     let start = usize::from(start);
-    let mut sum = Sum::default();
+    let mut sum = InternetSum::default();
     sum.add(&frame[start..]);
     let checksum = match sum.finish() {
         // RFC 768: a field of zero means that there is no checksum, so a sum of zero is sent as all ones.

@@ -89,7 +89,7 @@ fn by_the_device(packet: &[u8], header_bytes: usize, mss: u16) -> Vec<Bytes> {
 
 proptest! {
     #[test]
-    fn segments_are_those_of_the_device(
+    fn segments_equal_the_segments_of_the_device(
         payload in prop::collection::vec(any::<u8>(), 0..30_000),
         mss in 1u16..3000,
         seq: u32,
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn segments_of_ipv6_are_right(payload in prop::collection::vec(any::<u8>(), 1..20_000), mss in 500u16..3000, seq: u32) {
+    fn ipv6_segments_are_valid(payload in prop::collection::vec(any::<u8>(), 1..20_000), mss in 500u16..3000, seq: u32) {
         let tcp = tcp(seq, 0x18);
         let mut packet = packet(&ipv6(6, tcp.len() + payload.len()), &tcp, &payload);
         half_done(&mut packet, 54);
@@ -124,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn datagrams_are_right(payload in prop::collection::vec(any::<u8>(), 1..20_000), bytes in 100u16..1400, six: bool) {
+    fn segmented_datagrams_are_valid(payload in prop::collection::vec(any::<u8>(), 1..20_000), bytes in 100u16..1400, six: bool) {
         let udp = udp(payload.len());
         let ip = if six { ipv6(17, 8 + payload.len()) } else { ipv4(17, 7, 8 + payload.len()) };
         let transport = 14 + ip.len();
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn a_half_done_checksum_is_completed(payload in prop::collection::vec(any::<u8>(), 0..1400)) {
+    fn partial_checksum_is_completed(payload in prop::collection::vec(any::<u8>(), 0..1400)) {
         let mut packet = packet(&ipv4(17, 1, 8 + payload.len()), &udp(payload.len()), &payload);
         half_done(&mut packet, 34);
         let checksum = Some(PartialChecksum { start: 34, offset: 6 });
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn rubbish_is_refused_or_cut_and_nothing_grows(
+    fn garbage_never_yields_longer_frames(
         header: [u8; 10],
         bytes in prop::collection::vec(any::<u8>(), 0..300),
         at_network in prop::sample::select(vec![vec![8u8, 0, 0x45], vec![0x86, 0xdd, 0x60], vec![0x81, 0]]),
@@ -199,7 +199,7 @@ proptest! {
 }
 
 #[test]
-fn a_tag_in_front_changes_nothing_behind_it() {
+fn vlan_tag_does_not_affect_segmentation() {
     let tcp = tcp(5, 0x10);
     let plain = packet(&ipv4(6, 3, tcp.len() + 3000), &tcp, &[9; 3000]);
     let mut tagged = [&plain[..12], &[0x81, 0, 0, 5], &plain[12..]].concat();
@@ -211,7 +211,7 @@ fn a_tag_in_front_changes_nothing_behind_it() {
 }
 
 #[test]
-fn what_contradicts_itself_is_refused() {
+fn contradictory_headers_are_refused() {
     let tcp = tcp(5, 0x10);
     let packet = packet(&ipv4(6, 3, tcp.len() + 3000), &tcp, &[9; 3000]);
     for header in [

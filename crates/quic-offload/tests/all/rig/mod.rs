@@ -13,7 +13,7 @@ use offload_base::{RandomSource, Seed, Timers};
 use offload_host_stack::{TcpConfig, UdpSocket};
 use offload_testbed::identity::{self, Randomness, server_name};
 use offload_testbed::{BedHost, JoinHandle, Testbed};
-use offload_wire::{LinkConfig, Recorder};
+use offload_wire::{FrameRecorder, LinkConfig};
 use quic_offload::StreamError;
 use quic_offload::{ClientTls, Closed, Config, Connection, Counters, Driver, Endpoint, ReceiveStream, ServerTls};
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ pub(crate) struct World {
     pub(crate) bed: Testbed,
     pub(crate) near: BedHost,
     pub(crate) far: BedHost,
-    pub(crate) wire: Recorder,
+    pub(crate) wire: FrameRecorder,
     pub(crate) seed: Seed,
 }
 
@@ -49,7 +49,7 @@ impl World {
 
     /// With a wire for each address of a host.
     pub(crate) fn wired(seed: u64, nics: [NicConfig; 2], links: impl IntoIterator<Item = LinkConfig>) -> World {
-        let wire = Recorder::default();
+        let wire = FrameRecorder::default();
         let mut builder = Testbed::builder(Seed(seed));
         for (name, nic) in ["near", "far"].into_iter().zip(nics) {
             builder = builder.host(name, nic, TcpConfig::default());

@@ -7,7 +7,7 @@
 use crate::namespace::Pieces;
 use bytes::{Bytes, BytesMut};
 use offload_api::RxBuf;
-use offload_base::cost::{self, Work};
+use offload_base::cost::{self, WorkKind};
 
 /// Data in pieces, each at its offset.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ impl Gathered {
             if let Some((copied, room)) = self.pieces.iter_mut().rev().find_map(|piece| piece.room_at(offset)) {
                 let taken = room.min(data.len());
                 {
-                    let _scope = cost::work(Work::Copy);
+                    let _scope = cost::work(WorkKind::Copy);
                     copied.extend_from_slice(&data[..taken]);
                 }
                 data.skip(taken);
