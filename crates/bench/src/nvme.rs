@@ -1,4 +1,4 @@
-//! A disk read in order, or written, over NVMe/TCP with data digests: what a byte costs, by who copies, checks and encrypts.
+//! A disk read in order, or written, over NVMe/TCP with data digests: the cost of a byte if the CPU or the NIC copies, checks and encrypts.
 //!
 //! The target serves a namespace in memory that repeats one MiB. When all queues stand, the clock runs and the meter counts, until
 //! the last command has ended.
@@ -31,7 +31,7 @@ use std::io;
 use std::sync::Arc;
 
 choices! {
-    /// Who does what.
+    /// The work of the CPUs and of the NICs.
     pub enum NvmeMode {
         /// The CPU copies and checks.
         Cpu = "cpu",
@@ -82,7 +82,7 @@ impl NvmeMode {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Nvme {
-    /// Who does what.
+    /// The work of the CPUs and of the NICs.
     pub mode: NvmeMode,
     /// Bytes to be read, or written.
     pub bytes: u64,
@@ -111,7 +111,7 @@ pub struct Nvme {
 /// The facts of one run. See [`Nvme`] for an example.
 #[derive(Clone, Debug, Serialize)]
 pub struct NvmeRun {
-    /// Who did what.
+    /// The name of the [mode](NvmeMode).
     pub mode: String,
     /// Bytes that were read, or written.
     pub bytes: u64,
