@@ -52,15 +52,21 @@ impl DiskWire {
         Ok(())
     }
 
-    /// The disk that `far` serves, as `near` reaches it.
+    /// Returns the disk that `far` serves, as `near` reaches it.
     pub(crate) async fn open(&self, near: &BedHost, far: &BedHost, config: HostConfig) -> io::Result<Disk> {
+        let host = self.connect_host(near, far, config);
+        host.ready().await.map_err(io::Error::other)?;
+        host.disk(1).await.map_err(io::Error::other)
+    }
+
+    /// Begins to connect `near` to the target at `far`.
+    pub(crate) fn connect_host(&self, near: &BedHost, far: &BedHost, config: HostConfig) -> Host {
         let opens = Opens { wire: self.clone(), near: near.clone(), far: far.clone() };
         let (host, tasks) = Host::new(opens, near.runtime(), config);
         for task in tasks {
             let _runs_on = near.spawn("nvme", task);
         }
-        host.ready().await.map_err(io::Error::other)?;
-        host.disk(1).await.map_err(io::Error::other)
+        host
     }
 
     async fn accept(self, host: BedHost, mut listener: TcpListener, server: Server) -> io::Result<()> {

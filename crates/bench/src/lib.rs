@@ -4,6 +4,7 @@
 //! - [`http`]: a web server and many clients that ask it for files;
 //! - [`drive_storage`]: NVMe's storage on a drive in virtual time;
 //! - [`fio`]: commands to an NVMe/TCP target, so many under way at a time;
+//! - [`mod@nvme`]: a disk read or written over NVMe/TCP, several ways;
 //! - [`mod@ipsec`]: packets of one size, plain and under ESP, over so many SAs;
 //! - [`mod@pdcp`]: user packets of 5G, ciphered by the CPU, by jobs or by the NIC;
 //! - [`services`]: NICs whose ciphers are services on a small device;
@@ -32,6 +33,7 @@ pub mod ipsec;
 pub mod jobs;
 pub mod keys;
 mod latency;
+pub mod nvme;
 pub mod pdcp;
 pub mod published;
 pub mod quic;

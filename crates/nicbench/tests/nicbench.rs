@@ -419,7 +419,7 @@ fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
     let (nic, nic_grid) = (directory.join("nic.toml"), directory.join("nic_grid.toml"));
     fs::write(&nic, "lro = true\n[delays]\ndna = 1\n").unwrap();
     fs::write(&nic_grid, GRID.replace("streams = [1, 2]", "streams = [1], nic.tls.colour = [1]")).unwrap();
-    let cases: [(&[&str], &str); 25] = [
+    let cases: [(&[&str], &str); 26] = [
         (&[], "--help"),
         (&["iperf", "--loss", "-1"], "--loss"),
         (&["iperf", "--time", "0"], "--time"),
@@ -440,6 +440,7 @@ fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
         (&["iperf", "--nic", text(&nic)], "nic.toml' for '--nic <FILE>': line 3: a NIC has no value `delays.dna`"),
         (&["sweep", text(&nic_grid)], "nic_grid.toml: study `small`"),
         (&["vms", "--nic", text(&nic)], "nic.toml' for '--nic <FILE>': line 3: a NIC has no value `delays.dna`"),
+        (&["extcap", "--nic", text(&nic)], "line 3: a NIC has no value `delays.dna`"),
         (&["crypto", "--nic-set", "lro=1"], "'--nic-set <KEY=VALUE>': lro: true or false"),
         (&["crypto", "--pcap", "wire.pcapng"], "unexpected argument '--pcap'"),
         (&["cipher", "--nic", text(&nic)], "unexpected argument '--nic'"),

@@ -187,7 +187,10 @@ pub fn size<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Res
         let (least, most) = (range.start(), range.end());
         let within = bytes(text).ok().filter(|size| range.contains(size));
         within.and_then(|size| T::try_from(size).ok()).ok_or_else(|| {
-            let example = if most % 1024 == 0 { format!("{}KiB or {most}", most / 1024) } else { most.to_string() };
+            let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+            let unit = units.iter().find(|(bytes, _)| most % bytes == 0);
+            let example = unit.map_or(String::new(), |(bytes, unit)| format!("{}{unit} or ", most / bytes));
+            let example = format!("{example}{most}");
             format!("a size from {least} to {most} bytes, for example {example}")
         })
     }

@@ -11,6 +11,7 @@ use offload_bench::quic::{self, QuicBulk};
 use offload_bench_tls::bulk::{Bulk, BulkError, Mode};
 use offload_bench_tls::observers::Observers;
 use offload_bench_tls::payload::Payload;
+use offload_cli::nic_options::NicOptions;
 use offload_cli::options::{self, WireOptions, name};
 use offload_cli::program;
 use offload_testbed::Capture;
@@ -55,6 +56,8 @@ pub(crate) struct ExtcapOptions {
     /// How much is sent
     #[arg(long, value_parser = options::bytes, default_value = "1MiB")]
     size: u64,
+    #[command(flatten)]
+    nic: NicOptions,
     #[command(flatten)]
     wire: WireOptions,
 }
@@ -123,7 +126,7 @@ fn capture(options: &ExtcapOptions, interface: Interface, fifo: &Path) -> Result
     let (seed, wire) = (options.wire.seed(), &options.wire);
     let payload = Payload::seeded(seed, options.size);
     let clock = if wire.real { ClockKind::Real } else { ClockKind::Virtual };
-    let nic = |usual: NicConfig| NicConfig { mtu: wire.mtu, ..usual };
+    let nic = |usual: NicConfig| options.nic.apply(NicConfig { mtu: wire.mtu, ..usual });
     let bulk = |mode| {
         let usual = Bulk::new(mode, payload.clone());
         let observers = Observers { capture: Some(capture.clone()), ..Observers::default() };

@@ -34,7 +34,7 @@ pub(crate) struct FioOptions {
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
     operations: u64,
     /// Bytes of the disk, in memory
-    #[arg(long, value_name = "SIZE", value_parser = disk, default_value = "64MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = options::size::<u64>(1 << 20..=4 << 30), default_value = "64MiB")]
     disk_size: u64,
     /// CRC32C over the headers of PDUs
     #[arg(long)]
@@ -125,10 +125,4 @@ fn block(text: &str) -> Result<u32, String> {
     let bytes = options::bytes(text)?;
     let fits = (512..=1 << 20).contains(&bytes) && bytes.is_multiple_of(512);
     if fits { Ok(bytes as u32) } else { Err("a command moves 512 bytes to 1MiB, in steps of 512".into()) }
-}
-
-/// The disk is in memory, and what it is to hold is too.
-fn disk(text: &str) -> Result<u64, String> {
-    let bytes = options::bytes(text)?;
-    if (1 << 20..=4 << 30).contains(&bytes) { Ok(bytes) } else { Err("the disk has 1MiB to 4GiB".into()) }
 }

@@ -28,8 +28,8 @@ pub(crate) struct HttpOptions {
     /// data digests, copied and checked by the server's CPU (nvme-cpu) or NIC (nvme-nic)
     #[arg(long, value_parser = options::choice::<Files>(), default_value_t = Files::Memory)]
     files: Files,
-    /// Bytes of the file: 4KiB, 1MiB
-    #[arg(long, value_name = "SIZE", value_parser = file, default_value = "64KiB")]
+    /// Bytes of the file, in memory: 4KiB, 1MiB
+    #[arg(long, value_name = "SIZE", value_parser = options::size::<usize>(0..=1 << 30), default_value = "64KiB")]
     file_size: usize,
     /// Content bytes of a full TLS record
     #[arg(long, value_name = "SIZE", default_value = "16KiB", value_parser = options::size::<u16>(1..=16384))]
@@ -98,10 +98,4 @@ fn text(runs: &[HttpRun], wide: bool) -> String {
     table::add_factor(&mut rows, runs.iter().map(|run| ((), &run.run.mode[..], run.server_us_per_request)));
     let units = "us/request: CPU time of a host for a request, in microseconds\n";
     scenario::text(&common, wide, "", &format!("{}{units}{}", table::align(&rows), table::noise(&common)))
-}
-
-/// A file is kept in memory, the server's or the disk's.
-fn file(text: &str) -> Result<usize, String> {
-    let bytes = options::bytes(text)?;
-    if bytes <= 1 << 30 { Ok(bytes as usize) } else { Err("a file has at most 1GiB".into()) }
 }

@@ -3,6 +3,7 @@
 use crate::openmetrics::{self, Server};
 use clap::{Args, ValueEnum};
 use core::net::SocketAddr;
+use core::ops::RangeInclusive;
 use core::time::Duration;
 use nic_sim::NicConfig;
 use offload_api::TlsSuite;
@@ -39,10 +40,10 @@ pub(crate) struct IperfOptions {
     omit: Duration,
     /// Bytes of memory that received data of a connection may take, and that its sender queues: its window, nearly. Default:
     /// what TCP takes by itself
-    #[arg(long, value_name = "SIZE", value_parser = window)]
+    #[arg(long, value_name = "SIZE", value_parser = options::size::<usize>(WINDOW))]
     window: Option<usize>,
     /// Bytes handed to a stream at once: 256KiB, 4096
-    #[arg(long, value_name = "SIZE", value_parser = message, default_value = "256KiB")]
+    #[arg(long, value_name = "SIZE", value_parser = options::size::<usize>(1..=64 << 20), default_value = "256KiB")]
     message_size: usize,
     /// Content bytes of a full TLS record
     #[arg(long, value_name = "SIZE", default_value = "16KiB", value_parser = options::size::<u16>(1..=16384))]
@@ -151,14 +152,5 @@ fn text(runs: &[IperfRun], wide: bool) -> String {
     scenario::text(&common, wide, "", &remarks)
 }
 
-/// RFC 7323 2.3: a window has no more than 2^30 bytes.
-fn window(text: &str) -> Result<usize, String> {
-    let bytes = options::bytes(text)?;
-    if (4096..=1 << 30).contains(&bytes) { Ok(bytes as usize) } else { Err("a window has 4KiB to 1GiB".into()) }
-}
-
-/// A message is kept in memory.
-fn message(text: &str) -> Result<usize, String> {
-    let bytes = options::bytes(text)?;
-    if (1..=64 << 20).contains(&bytes) { Ok(bytes as usize) } else { Err("a message has 1 byte to 64MiB".into()) }
-}
+/// Bytes of a window. RFC 7323 2.3: at most 2^30.
+pub(super) const WINDOW: RangeInclusive<u64> = 4096..=1 << 30;

@@ -100,18 +100,20 @@ impl Scenario for RecoveryOptions {
             ]);
         }
         let whole = runs.iter().all(|made| made.run.sha256_ok);
-        let text = text(modes.labels(), &runs, self.run.common.wide);
+        let text = text(&runs, self.run.common.wide);
         Ok(Made::new(self.run.facts("recovery", &nic, options), &runs, whole, text))
     }
 }
 
-fn text<'a>(labels: impl Iterator<Item = &'a str>, runs: &'a [RecoveryRun], wide: bool) -> String {
+fn text(runs: &[RecoveryRun], wide: bool) -> String {
     let rows: Vec<_> = runs.iter().map(|made| made.row).collect();
     let table = aligned(&Table(&rows).to_string(), if wide { usize::MAX } else { NARROW_COLUMNS });
-    if wide {
-        return table + "\n" + &table::counters(labels.zip(runs.iter().map(|made| &made.run.counters)));
+    match runs {
+        _ if !wide => table + "--wide shows descriptors, segments, questions and the counters of a single run\n",
+        [made] => table + "\n" + &table::counters([(&made.run.mode[..], &made.run.counters)]),
+        // No screen has a column for each run of the whole table.
+        _ => table,
     }
-    table + "--wide shows descriptors, segments, questions and counters\n"
 }
 
 /// Aligns the first columns of a table in Markdown.

@@ -1,5 +1,6 @@
 //! `nicbench reservoir`.
 
+use super::iperf::WINDOW;
 use clap::Args;
 use core::time::Duration;
 use nic_sim::NicConfig;
@@ -40,7 +41,7 @@ pub(crate) struct ReservoirOptions {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     streams: u16,
     /// Bytes of memory that received data of a connection may take, and that its sender queues: its window, nearly
-    #[arg(long, value_name = "SIZE", value_parser = window, default_value = "512MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = options::size::<usize>(WINDOW), default_value = "512MiB")]
     window: usize,
     /// How long each transfer runs
     #[arg(long, value_name = "TIME", value_parser = options::time, default_value = "60s")]
@@ -52,7 +53,7 @@ pub(crate) struct ReservoirOptions {
     #[arg(long, default_value = "100G")]
     rate: Rate,
     /// Bytes that may wait in front of the bottleneck
-    #[arg(long, value_name = "SIZE", value_parser = window, default_value = "64MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = options::size::<usize>(WINDOW), default_value = "64MiB")]
     queue: usize,
     /// Rate of both NICs. Default: 120G
     #[arg(long, value_name = "RATE")]
@@ -211,12 +212,6 @@ fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
-}
-
-/// RFC 7323 2.3: a window has no more than 2^30 bytes.
-fn window(text: &str) -> Result<usize, String> {
-    let bytes = options::bytes(text)?;
-    if (4096..=1 << 30).contains(&bytes) { Ok(bytes as usize) } else { Err("it has 4KiB to 1GiB".into()) }
 }
 
 const GIB: f64 = (1_u64 << 30) as f64;
