@@ -5,7 +5,7 @@ use crate::rig;
 use bytes::Bytes;
 use core::time::Duration;
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TrafficKeys};
-use nic_sim::wire::{Direction, LinkConfig, Recorder};
+use nic_sim::wire::{FrameRecorder, LinkConfig, TapDirection};
 use nic_sim::{Costs, Delays, NicConfig};
 use offload_api::{TlsKey, TlsSuite, TlsVersion};
 use offload_base::Seed;
@@ -20,7 +20,7 @@ struct Exchange {
     /// Contexts that both NICs fetched meanwhile.
     fetched: u64,
     /// Segments with payload, of the whole run: direction, sequence number, payload.
-    segments: Vec<(Direction, u32, Vec<u8>)>,
+    segments: Vec<(TapDirection, u32, Vec<u8>)>,
 }
 
 /// Asks over two TLS connections in turn. Each message needs another context of each NIC than the message before.
@@ -30,7 +30,7 @@ fn exchange(costs: Costs) -> Exchange {
     // An acknowledgment's interrupt, or its time on the line, would hide a part of the cost of the data behind it.
     let delays = Delays { interrupt: Duration::ZERO, ..Delays::default() };
     let nic = NicConfig { context_cache_bytes: 208, costs, delays, line_rate: None, ..NicConfig::default() };
-    let recorder = Recorder::default();
+    let recorder = FrameRecorder::default();
     let mut bed = Testbed::builder(Seed(3))
         .host("client", nic.clone(), TcpConfig::default())
         .host("server", nic, TcpConfig::default())
