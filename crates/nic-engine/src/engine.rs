@@ -22,7 +22,7 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     type State: fmt::Debug + Send;
     /// What a state refers to, such as keys and buffers. It stays where it is.
     type Held: fmt::Debug + Send;
-    /// Counters of the engine. The device publishes them under their names, and keeps them over a reset. A lookaside accelerator publishes none.
+    /// Counters of the engine. The device publishes them under their names, and keeps them over a reset.
     type Counters: EngineCounters;
 
     /// A context; `None`: the engine cannot work by this.

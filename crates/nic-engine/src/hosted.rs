@@ -399,7 +399,7 @@ face! {
     pub trait AnyJob: AnyEngine for [E: JobEngine] Hosted<E> {
         /// Calls [`JobEngine::run`]; `None` without a context.
         fn run(&mut self, job: &mut Job) -> Option<Outcome> {
-            Some(self.engine.run(self.slab.get(job.session)?, job))
+            Some(self.engine.run(self.slab.get(job.session)?, job, &mut self.counters))
         }
     }
 }
