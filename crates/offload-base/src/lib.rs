@@ -38,7 +38,7 @@ pub use quick_hash::QuickHash;
 pub use random::{RandomSource, Rng, Seed};
 pub use seq::Seq;
 pub use time::{Alarm, Clock, Instant, RealClock, Timers};
-pub use waking::{WakeList, Wakes, WakingGuard, WakingMutex};
+pub use waking::{WaitList, WakeList, Wakes, WakingGuard, WakingMutex};
 
 /// The README's example runs with the others.
 #[cfg(doctest)]
