@@ -411,7 +411,7 @@ face! {
     pub trait AnyJob: AnyEngine for [E: JobEngine] HostedEngine<E> {
         /// Calls [`JobEngine::run`]. Returns `None` without a context.
         fn run(&mut self, job: &mut Job) -> Option<Outcome> {
-            Some(self.engine.run(self.slab.get(job.session)?, job))
+            Some(self.engine.run(self.slab.get(job.session)?, job, &mut self.counters))
         }
     }
 }

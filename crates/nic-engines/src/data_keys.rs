@@ -146,7 +146,7 @@ impl Engine for DataKeys {
 }
 
 impl JobEngine for DataKeys {
-    fn run(&mut self, context: Context<'_, DataKeys>, job: &mut Job) -> Outcome {
+    fn run(&mut self, context: Context<'_, DataKeys>, job: &mut Job, _: &mut NoCounters) -> Outcome {
         match context.state.key.session() {
             Ok(session) => perform(session, job),
             Err(_) => Outcome::failed(JobStatus::NoSession),

@@ -24,7 +24,7 @@ pub use nvme::{NvmeTcpCounters, NvmeTcpEngineConfig};
 use offload_api::Handle;
 pub use quic::{QuicCounters, QuicEngineConfig};
 pub use tls::{TlsCounters, TlsEngineConfig};
-pub use transform::Transforms;
+pub use transform::{TransformCounters, Transforms};
 
 /// Configuration of the engines that every NIC has. Build it, and that of an engine, from the default, as here, because
 /// later versions may add fields.

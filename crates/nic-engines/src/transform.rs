@@ -1,10 +1,31 @@
 //! Transforms: AEADs, AES-CBC with HMAC, AES-XTS, protection information, compression, and chains of them, by jobs.
 
 use core::convert::Infallible;
-use nic_engine::{Context, Engine, EngineDescription, ImageReader, ImageWriter, JobEngine, NoCounters};
-use offload_api::{Capabilities, Direction, Job, Outcome};
+use nic_engine::{Context, Engine, EngineDescription, ImageReader, ImageWriter, JobEngine};
+use offload_api::{Capabilities, Direction, Job, JobStatus, Outcome, Way};
 use offload_jobs::{TransformCapabilities, perform};
 use offload_transforms::{Session, Transform};
+
+offload_base::counters! {
+    /// Counters of the engine of transforms.
+    ///
+    /// ```
+    /// use nic_sim::lookaside;
+    /// use nic_sim::lookaside::LookasideConfig;
+    /// use nic_sim::stats::TransformCounters;
+    ///
+    /// let (device, _queues) = lookaside(LookasideConfig::default(), |_| ());
+    /// assert_eq!(device.engine_counters::<TransformCounters>().applied_bytes, 0);
+    /// ```
+    pub struct TransformCounters {
+        /// Bytes of sources that were sealed, encrypted, compressed or protected.
+        pub applied_bytes: "transform_applied_bytes",
+        /// Bytes of sources that were opened, decrypted, decompressed or verified.
+        pub undone_bytes: "transform_undone_bytes",
+        /// Jobs without a result.
+        pub failed: "transform_failed",
+    }
+}
 
 /// The engine [`TRANSFORM`](offload_jobs::TRANSFORM). What differs from job to job comes with the job, so a context has no state of
 /// its own; its keys are what it holds.
@@ -45,7 +66,7 @@ impl Engine for Transforms {
     type Change = Infallible;
     type State = ();
     type Held = Session;
-    type Counters = NoCounters;
+    type Counters = TransformCounters;
 
     fn describe(&self, engine: &mut EngineDescription) {
         engine.info.capabilities = Capabilities::new(self.capabilities);
@@ -66,7 +87,13 @@ impl Engine for Transforms {
 }
 
 impl JobEngine for Transforms {
-    fn run(&mut self, context: Context<'_, Transforms>, job: &mut Job) -> Outcome {
-        perform(context.held, job)
+    fn run(&mut self, context: Context<'_, Transforms>, job: &mut Job, counters: &mut TransformCounters) -> Outcome {
+        let outcome = perform(context.held, job);
+        match (outcome.status, job.way) {
+            (JobStatus::Done, Way::Apply) => counters.applied_bytes += outcome.consumed as u64,
+            (JobStatus::Done, Way::Undo) => counters.undone_bytes += outcome.consumed as u64,
+            _ => counters.failed += 1,
+        }
+        outcome
     }
 }

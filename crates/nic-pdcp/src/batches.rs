@@ -67,7 +67,7 @@ impl Engine for PdcpBatches {
 }
 
 impl JobEngine for PdcpBatches {
-    fn run(&mut self, context: Context<'_, PdcpBatches>, job: &mut Job) -> Outcome {
+    fn run(&mut self, context: Context<'_, PdcpBatches>, job: &mut Job, _: &mut NoCounters) -> Outcome {
         run_batch(context.held, job)
     }
 }

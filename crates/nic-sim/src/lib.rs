@@ -55,7 +55,7 @@ pub type NicConfig = nic_rings::NicConfig<EngineConfigs>;
 pub mod stats {
     pub use nic_device::stats::DeviceCounters;
     pub use nic_driver::stats::DriverCounters;
-    pub use nic_engines::{EspCounters, NvmeTcpCounters, QuicCounters, TlsCounters};
+    pub use nic_engines::{EspCounters, NvmeTcpCounters, QuicCounters, TlsCounters, TransformCounters};
 }
 
 /// The crates whose types appear here, so that a program needs no other in its Cargo.toml.

@@ -6,6 +6,7 @@
 use crate::lock;
 use offload_api::{AskAgain, FlowKey, Handle, NvmeTcpContexts, Refused, SegmentStream};
 use std::sync::{Arc, Mutex};
+use tracing::{Span, debug, trace};
 
 offload_base::counters! {
     /// How often the streams of a [`Host`](crate::Host) or a [`Server`](crate::Server) asked devices for contexts: a host for
@@ -37,16 +38,24 @@ offload_base::counters! {
 pub(crate) type SharedCounters = Arc<Mutex<OffloadCounters>>;
 
 /// One stream's wish for one context.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Asking {
     again: AskAgain,
     counters: SharedCounters,
+    /// Span of the connection.
+    span: Span,
+}
+
+impl Default for Asking {
+    fn default() -> Asking {
+        Asking::new(&SharedCounters::default(), &Span::none())
+    }
 }
 
 impl Asking {
     /// Nothing is wanted yet.
-    pub(crate) fn new(counters: &SharedCounters) -> Asking {
-        Asking { again: AskAgain::default(), counters: counters.clone() }
+    pub(crate) fn new(counters: &SharedCounters, span: &Span) -> Asking {
+        Asking { again: AskAgain::default(), counters: counters.clone(), span: span.clone() }
     }
 
     /// A context is wanted, and the device is to be asked as soon as may be: nobody did yet, or it was reset.
@@ -56,7 +65,7 @@ impl Asking {
 
     /// The device gave up, unasked, the context that it had.
     pub(crate) fn note_lost(&mut self) {
-        tracing::debug!("NVMe/TCP context lost");
+        debug!(parent: &self.span, "NVMe/TCP context lost");
         lock(&self.counters).offload_lost += 1;
         self.again.note_lost();
     }
@@ -112,17 +121,17 @@ impl Asking {
         counters.offload_retried += u64::from(again);
         match answer {
             Ok(handle) => {
-                tracing::debug!(?handle, "NVMe/TCP context installed");
+                debug!(parent: &self.span, ?handle, "NVMe/TCP context installed");
                 counters.offload_later += u64::from(again);
                 self.again.end();
             }
             Err(reason) if reason.passes() => {
-                tracing::trace!(%reason, "NVMe/TCP context refused for now");
+                trace!(parent: &self.span, %reason, "NVMe/TCP context refused for now");
                 counters.offload_refused += u64::from(!again);
                 self.again.note_refused(reason);
             }
             Err(reason) => {
-                tracing::debug!(%reason, "NVMe/TCP context refused");
+                debug!(parent: &self.span, %reason, "NVMe/TCP context refused");
                 counters.offload_refused += 1;
                 self.again.end();
             }

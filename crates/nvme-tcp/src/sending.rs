@@ -17,6 +17,7 @@ use offload_api::{
 };
 use offload_base::cost::{self, WorkKind};
 use offload_formats::nvme::PduHeader;
+use tracing::Span;
 
 /// One stream's way of sending PDUs.
 #[derive(Debug, Default)]
@@ -36,8 +37,8 @@ pub(super) struct Sending {
 
 impl Sending {
     /// Whether the device is to fill digests in, if there is one that can.
-    pub(super) fn want_device(&mut self, wanted: bool, counters: &SharedCounters) {
-        (self.wanted, self.asking) = (wanted, Asking::new(counters));
+    pub(super) fn want_device(&mut self, wanted: bool, counters: &SharedCounters, span: &Span) {
+        (self.wanted, self.asking) = (wanted, Asking::new(counters, span));
     }
 
     /// Where keys are found that the device is told of.

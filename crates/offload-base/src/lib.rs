@@ -38,7 +38,7 @@ pub use quick_hash::QuickHash;
 pub use random::{RandomSource, Rng, Seed};
 pub use seq::Seq;
 pub use time::{Alarm, Clock, Instant, RealClock, Timers};
-pub use waking::{HasWakeList, WakeList, WakingGuard, WakingMutex};
+pub use waking::{HasWakeList, WaitList, WakeList, WakingGuard, WakingMutex};
 
 /// Compiles and runs the README's example.
 #[cfg(doctest)]

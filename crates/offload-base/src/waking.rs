@@ -8,6 +8,7 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::task::Waker;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A list of tasks to wake, in the order of their addition. Dropping the list wakes the tasks.
@@ -20,6 +21,57 @@ impl WakeList {
     /// Adds tasks to the list.
     pub fn add(&mut self, tasks: impl IntoIterator<Item = Waker>) {
         self.0.extend(tasks);
+    }
+}
+
+/// The tasks that wait for one event, in the order in which they began. A future keeps its number in the list.
+///
+/// Invariant: an entry lives until the event, or until its future removes it.
+///
+/// ```
+/// use offload_base::{WaitList, WakeList};
+/// use std::task::Waker;
+///
+/// let (mut list, mut number) = (WaitList::default(), None);
+/// assert!(list.register(&mut number, Waker::noop()).is_none(), "no waker is replaced");
+/// let mut woken = WakeList::default();
+/// list.wake(&mut woken);
+/// assert!(list.remove(number.unwrap()).is_none(), "the event removed it");
+/// drop(woken); // wakes the task
+/// ```
+#[derive(Debug, Default)]
+pub struct WaitList {
+    next: u64,
+    tasks: BTreeMap<u64, Waker>,
+}
+
+impl WaitList {
+    /// Registers a task under `number`, or under a new number if the event removed it. Returns the waker of another task that
+    /// polled the future before: drop it after the lock, because it may be the last reference to a task with futures of this
+    /// list.
+    #[must_use]
+    pub fn register(&mut self, number: &mut Option<u64>, waker: &Waker) -> Option<Waker> {
+        if let Some(known) = number.and_then(|number| self.tasks.get_mut(&number)) {
+            return (!known.will_wake(waker)).then(|| core::mem::replace(known, waker.clone()));
+        }
+        self.tasks.insert(self.next, waker.clone());
+        *number = Some(self.next);
+        self.next += 1;
+        None
+    }
+
+    /// Removes the entry of a future that no longer waits. Drop its waker after the lock.
+    #[must_use]
+    pub fn remove(&mut self, number: u64) -> Option<Waker> {
+        self.tasks.remove(&number)
+    }
+
+    /// Removes all entries, and adds their tasks to those that are woken.
+    pub fn wake(&mut self, woken: &mut WakeList) {
+        // Each packet may wake the waiters of many events, and these lists are almost always empty.
+        if !self.tasks.is_empty() {
+            woken.add(core::mem::take(&mut self.tasks).into_values());
+        }
     }
 }
 

@@ -19,14 +19,23 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub struct SendStream {
     held: Arc<Held>,
     id: StreamId,
-    /// Finished or reset.
-    ended: bool,
-    is_reset: bool,
+    state: SendState,
+}
+
+/// What became of a stream that sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SendState {
+    Open,
+    /// Nothing follows, and what was written arrives.
+    Finished,
+    /// The peer stopped it, with this code. Only a reset is left to do.
+    Stopped(u64),
+    Reset,
 }
 
 impl SendStream {
     pub(crate) fn new(held: Arc<Held>, id: StreamId) -> SendStream {
-        SendStream { held, id, ended: false, is_reset: false }
+        SendStream { held, id, state: SendState::Open }
     }
 
     /// The stream's number.
@@ -64,9 +73,7 @@ impl SendStream {
         cx: &mut Context<'_>,
         f: impl FnOnce(&mut Conn) -> Result<usize, WriteError>,
     ) -> Poll<Result<usize, StreamError>> {
-        if self.ended {
-            return Poll::Ready(Err(StreamError::Ended));
-        }
+        self.check_open()?;
         let mut core = self.held.core();
         let conn = open(self.held.get(&mut core)?)?;
         match f(conn) {
@@ -78,8 +85,17 @@ impl SendStream {
                 conn.waiting.writers.insert(self.id, cx.waker().clone());
                 Poll::Pending
             }
-            Err(WriteError::Stopped(code)) => Poll::Ready(Err(StreamError::Stopped(code.into_inner()))),
+            Err(WriteError::Stopped(code)) => Poll::Ready(Err(note_stopped(&mut self.state, code))),
             Err(WriteError::ClosedStream) => Poll::Ready(Err(StreamError::Ended)),
+        }
+    }
+
+    /// Refuses what only an open stream does.
+    fn check_open(&self) -> Result<(), StreamError> {
+        match self.state {
+            SendState::Open => Ok(()),
+            SendState::Stopped(code) => Err(StreamError::Stopped(code)),
+            SendState::Finished | SendState::Reset => Err(StreamError::Ended),
         }
     }
 
@@ -88,14 +104,15 @@ impl SendStream {
     /// # Errors
     /// If the stream has ended, or the connection.
     pub fn finish(&mut self) -> Result<(), StreamError> {
-        if core::mem::replace(&mut self.ended, true) {
-            return Err(StreamError::Ended);
-        }
+        self.check_open()?;
         let mut core = self.held.core();
         let conn = open(self.held.get(&mut core)?)?;
         let finished = match conn.noq.send_stream(self.id).finish() {
-            Ok(()) => Ok(()),
-            Err(FinishError::Stopped(code)) => Err(StreamError::Stopped(code.into_inner())),
+            Ok(()) => {
+                self.state = SendState::Finished;
+                Ok(())
+            }
+            Err(FinishError::Stopped(code)) => Err(note_stopped(&mut self.state, code)),
             Err(FinishError::ClosedStream) => Err(StreamError::Ended),
         };
         core.touch(self.held.at);
@@ -115,12 +132,16 @@ impl SendStream {
     /// # Errors
     /// As for [`acknowledged`](Self::acknowledged).
     pub fn poll_acknowledged(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        match self.state {
+            SendState::Open | SendState::Finished => {}
+            SendState::Stopped(code) => return Poll::Ready(Err(StreamError::Stopped(code))),
+            // The state machine does not tell when a peer acknowledges a reset.
+            SendState::Reset => return Poll::Ready(Err(StreamError::Ended)),
+        }
         let mut core = self.held.core();
         let conn = open(self.held.get(&mut core)?)?;
         match conn.noq.send_stream(self.id).stopped() {
-            Ok(Some(code)) => Poll::Ready(Err(StreamError::Stopped(code.into_inner()))),
-            // The state machine does not tell when a peer acknowledges a reset.
-            Ok(None) | Err(_) if self.is_reset => Poll::Ready(Err(StreamError::Ended)),
+            Ok(Some(code)) => Poll::Ready(Err(note_stopped(&mut self.state, code))),
             Ok(None) => {
                 conn.waiting.finishers.insert(self.id, cx.waker().clone());
                 Poll::Pending
@@ -149,10 +170,10 @@ impl SendStream {
     /// If the code is above 2^62 - 1 (RFC 9000 16).
     pub fn reset(&mut self, code: u64) {
         let code = code_of(code);
-        if core::mem::replace(&mut self.ended, true) {
+        if matches!(self.state, SendState::Finished | SendState::Reset) {
             return;
         }
-        self.is_reset = true;
+        self.state = SendState::Reset;
         let mut core = self.held.core();
         if let Ok(conn) = self.held.get(&mut core) {
             let _done = conn.noq.send_stream(self.id).reset(code);
@@ -164,6 +185,12 @@ impl SendStream {
     pub fn set_priority(&mut self, priority: i32) {
         let _done = self.held.with(|_, conn| conn.noq.send_stream(self.id).set_priority(priority));
     }
+}
+
+/// Keeps that the peer stopped the stream: the state machine forgets it when the stream is reset.
+fn note_stopped(state: &mut SendState, code: VarInt) -> StreamError {
+    *state = SendState::Stopped(code.into_inner());
+    StreamError::Stopped(code.into_inner())
 }
 
 impl AsyncWrite for SendStream {

@@ -196,6 +196,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     pub(crate) fn established(stream: S, handshake: Established) -> KtlsStream<S> {
         let Established { sender, receiver, schedule, role, next, .. } = handshake;
+        let span = tracing::debug_span!("tls", ?role);
         KtlsStream {
             stream,
             #[cfg(feature = "rustls")]
@@ -208,11 +209,11 @@ impl<S: SegmentStream> KtlsStream<S> {
             send: SendHalf::new(sender, next),
             receive: ReceiveHalf::new(receiver),
             tx: TransmitPlace::default(),
-            rx: ReceivePlace::default(),
+            rx: ReceivePlace::new(span.clone()),
             contexts: Contexts::default(),
             above: Above::default(),
             waiting: WaitingTasks::default(),
-            span: tracing::debug_span!("tls", ?role),
+            span,
         }
     }
 

@@ -10,7 +10,7 @@ use crate::counters::TlsCounters;
 use crate::record::receive::{Located, Receiver, Record};
 use offload_api::{AskAgain, DeviceEvent, Handle, Refused, ResyncMode, SegmentStream, TlsContexts};
 use offload_base::Seq;
-use tracing::debug;
+use tracing::{Span, debug};
 
 #[derive(Debug)]
 pub(super) struct ReceivePlace {
@@ -20,6 +20,8 @@ pub(super) struct ReceivePlace {
     /// The latest key is to go to the device.
     key_pending: bool,
     allowance: Allowance,
+    /// Span of the stream.
+    span: Span,
 }
 
 /// How many changed receive keys may still go to a device. Each costs it a context made and one taken away, and the peer
@@ -30,19 +32,19 @@ struct Allowance {
     records: u8,
 }
 
-impl Default for ReceivePlace {
-    fn default() -> ReceivePlace {
+impl ReceivePlace {
+    /// The direction in software, of the stream with this span.
+    pub(super) fn new(span: Span) -> ReceivePlace {
         ReceivePlace {
             state: RxOffload::Software,
             again: AskAgain::default(),
             resync: Resync::default(),
             key_pending: false,
             allowance: Allowance { keys: KEYS_AT_ONCE, records: 0 },
+            span,
         }
     }
-}
 
-impl ReceivePlace {
     pub(super) fn state(&self) -> RxOffload {
         self.state
     }
@@ -303,7 +305,7 @@ impl ReceivePlace {
             return;
         }
         counters.rx_device_resync += u64::from(number.is_some());
-        debug!(?handle, record = number, "device told where a record begins");
+        debug!(parent: &self.span, ?handle, record = number, "device told where a record begins");
         stream.control(&mut |_, device| {
             if let Some(mut tls) = TlsContexts::of(device) {
                 tls.answer_resync(handle, header, number);

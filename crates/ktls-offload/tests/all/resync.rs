@@ -3,7 +3,7 @@
 use crate::rig;
 
 use ktls_offload::{KtlsStream, Offload};
-use offload_api::{DeviceEvent, Handle, ResyncMode, RxMeta, TlsSuite, Verdict};
+use offload_api::{DeviceEvent, EventLog, Handle, ResyncMode, RxMeta, TlsSuite, Verdict};
 use offload_base::Seq;
 use rig::device::FLOW;
 use rig::{End, Wire, counted, data, record, streams};
@@ -101,6 +101,21 @@ async fn a_request_is_answered_early_late_and_with_no() {
     setup.exchange(1).await;
     assert_eq!(setup.told(), [(setup.at(1), None)], "forgotten; it may ask about a later one");
     assert_eq!(setup.far.counters().rx_device_resync, 2);
+}
+
+#[test]
+fn resync_events_carry_the_span_of_their_stream() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let ((), lines) = EventLog::collect(|| {
+        runtime.block_on(async {
+            let mut setup = Setup::new(ResyncMode::DriverRequest).await;
+            setup.exchange(1).await;
+            setup.asks(setup.at(1));
+            setup.exchange(1).await;
+        });
+    });
+    let event = lines.iter().find(|line| line.contains("device told where a record begins")).expect("an answer");
+    assert!(event.contains("role=") && event.contains("record=1"), "{event}");
 }
 
 #[tokio::test]

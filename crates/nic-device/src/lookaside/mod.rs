@@ -24,12 +24,13 @@ use crate::steering::Steering;
 use core::ops::Range;
 use core::task::Waker;
 use core::time::Duration;
-use nic_engine::Engines;
+use nic_engine::{EngineCounters, Engines};
 use nic_rings::dma::DmaBytes;
 use nic_rings::job::DeviceJobRings;
 use nic_rings::{Costs, Delays};
 use offload_api::EngineInfo;
 use offload_base::Instant;
+use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
 use offload_jobs::TransformCapabilities;
 pub use queue::JobCounters;
@@ -165,7 +166,7 @@ impl Unit {
 /// }
 ///
 /// impl JobEngine for Unmask {
-///     fn run(&mut self, context: Context<'_, Unmask>, job: &mut Job) -> Outcome {
+///     fn run(&mut self, context: Context<'_, Unmask>, job: &mut Job, _: &mut NoCounters) -> Outcome {
 ///         let plain: Vec<u8> = job.source.iter().flatten().map(|byte| byte ^ *context.state).collect();
 ///         job.target.extend_from_slice(&plain);
 ///         Outcome { status: JobStatus::Done, consumed: plain.len(), produced: plain.len(), checksums: None }
@@ -333,6 +334,19 @@ impl Lookaside {
     /// If there is no such queue.
     pub fn counters(&self, queue: usize) -> JobCounters {
         self.queues[queue].counters()
+    }
+
+    /// What engines with counters of the type `C` counted.
+    pub fn engine_counters<C: EngineCounters>(&self) -> C {
+        let mut sum = C::default();
+        self.sessions.store.engines().for_each(|engine| engine.add_counters(&mut sum));
+        sum
+    }
+
+    /// Adds what all queues and all engines counted to `set`.
+    pub fn count(&self, set: &mut CounterSet) {
+        self.queues.iter().for_each(|queue| set.add(&queue.counters()));
+        self.sessions.store.engines().for_each(|engine| set.add(engine.counters()));
     }
 
     /// Sessions that there are, on the device and in host memory.

@@ -30,7 +30,7 @@ offload_base::counters! {
         /// Jobs that named a session that the queue does not have.
         pub no_session: "jobs_no_session",
         /// Resets.
-        pub resets: "resets",
+        pub resets: "jobs_resets",
     }
 }
 

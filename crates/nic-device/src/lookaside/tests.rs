@@ -138,7 +138,7 @@ impl Engine for Switchable {
 }
 
 impl JobEngine for Switchable {
-    fn run(&mut self, context: Context<'_, Switchable>, _: &mut Job) -> Outcome {
+    fn run(&mut self, context: Context<'_, Switchable>, _: &mut Job, _: &mut NoCounters) -> Outcome {
         let status = if *context.state { JobStatus::Done } else { JobStatus::Length };
         Outcome { status, ..Outcome::failed(status) }
     }

@@ -210,7 +210,7 @@ impl Engine for Keyless {
 }
 
 impl JobEngine for Keyless {
-    fn run(&mut self, _: engine::Context<'_, Keyless>, _: &mut Job) -> Outcome {
+    fn run(&mut self, _: engine::Context<'_, Keyless>, _: &mut Job, _: &mut Self::Counters) -> Outcome {
         Outcome::failed(JobStatus::Own(1))
     }
 }

@@ -42,7 +42,7 @@ impl Engine for Adder {
 }
 
 impl JobEngine for Adder {
-    fn run(&mut self, context: Context<'_, Adder>, job: &mut Job) -> Outcome {
+    fn run(&mut self, context: Context<'_, Adder>, job: &mut Job, _: &mut NoCounters) -> Outcome {
         *context.state += job.source.iter().flatten().map(|byte| u64::from(*byte)).sum::<u64>();
         job.target.extend_from_slice(&context.state.to_be_bytes());
         assert_ne!(*context.state, self.panics_at, "the sum at which it panics");

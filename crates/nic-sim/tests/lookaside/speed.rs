@@ -5,8 +5,10 @@ use core::time::Duration;
 use nic_sim::Delays;
 use nic_sim::lookaside;
 use nic_sim::lookaside::{LookasideConfig, Unit};
-use offload_api::{JobQueue, JobStatus};
+use nic_sim::stats::TransformCounters;
+use offload_api::{Job, JobQueue, JobStatus, Way};
 use offload_base::Instant;
+use offload_base::counters::CounterSet;
 use offload_jobs::{OpenTransform, TransformCapabilities};
 use offload_transforms::{Aead, Secret, Transform};
 
@@ -125,6 +127,16 @@ fn bytes_over_pcie_are_counted_by_purpose() {
     assert_eq!((dma.job_source, dma.job_target), (10 * 1013, 10 * 1016));
     assert_eq!((dma.job_descriptors, dma.completions), (512 + 10 * 128, 11 * 64));
     assert_eq!((device.counters(0).done, device.counters(0).bytes), (10, 10_000));
+    let sealed = dma.job_target - 10 * 16;
+    // What was sealed is no ciphertext.
+    queue.submit(Instant::ZERO, Job { way: Way::Undo, ..job(session, 0, vec![0; 100].into()) }).unwrap();
+    queue.flush(Instant::ZERO);
+    run(&mut device, queue, &mut { Instant::ZERO });
+    let mut set = CounterSet::default();
+    device.count(&mut set);
+    let counted = ["transform_applied_bytes", "transform_undone_bytes", "transform_failed", "jobs_done", "jobs_failed"];
+    assert_eq!(counted.map(|name| set.value(name)), [sealed, 0, 1, 10, 1]);
+    assert_eq!(device.engine_counters::<TransformCounters>().applied_bytes, sealed);
 }
 
 /// An accelerator that lacks an AEAD says so when it is asked, and makes no session of it all the same.

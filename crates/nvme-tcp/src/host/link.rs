@@ -15,6 +15,7 @@ use offload_api::SegmentStream;
 use offload_base::{Alarm, Instant, Timers, time};
 use std::io;
 use std::sync::Arc;
+use tracing::Span;
 
 pub(super) struct Link {
     below: Below,
@@ -151,9 +152,9 @@ impl Link {
     }
 
     /// Has the device do its part, if there is one that can.
-    pub(super) fn offload(&mut self, offload: Offload, counters: &SharedCounters) {
-        self.below.offload.want(offload, counters);
-        self.below.sending.want_device(offload == Offload::PlaceAndCheck, counters);
+    pub(super) fn offload(&mut self, offload: Offload, counters: &SharedCounters, span: &Span) {
+        self.below.offload.want(offload, counters, span);
+        self.below.sending.want_device(offload == Offload::PlaceAndCheck, counters, span);
         self.queue.set_emulation(offload.is_emulation());
     }
 

@@ -16,6 +16,7 @@ use offload_api::{
     StageSpec, Verdict, XTS_STAGE, engines,
 };
 use offload_base::Seq;
+use tracing::Span;
 
 /// Who speaks for data in an emulation.
 const EMULATED: Handle = Handle { index: Handle::indices(engines::NVME_TCP, 1).start, generation: u32::MAX };
@@ -34,8 +35,8 @@ pub(super) struct Offloading {
 }
 
 impl Offloading {
-    pub(super) fn want(&mut self, offload: Offload, counters: &SharedCounters) {
-        (self.wanted, self.asking) = (offload, Asking::new(counters));
+    pub(super) fn want(&mut self, offload: Offload, counters: &SharedCounters, span: &Span) {
+        (self.wanted, self.asking) = (offload, Asking::new(counters, span));
         if offload.asks_a_device() {
             self.asking.begin();
         }

@@ -25,7 +25,7 @@ use core::time::Duration;
 use offload_base::{Instant, Timers};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use tracing::debug;
+use tracing::{debug, debug_span};
 
 /// What does a part of a host's work: to be spawned, and left alone. If one is dropped before it ends, or panics, the
 /// host ends.
@@ -407,7 +407,8 @@ async fn open_queue(shared: &Shared, association: &Association, id: u16) -> Resu
     let mut link = Link::open(&*shared.connector, &shared.timers, queue_config, config.connect_timeout).await?;
     connect(&mut link, config, id, association.depth, association.data.controller).await?;
     link.queue.set_in_capsule(association.in_capsule);
-    link.offload(config.offload, &shared.offloads);
+    let span = debug_span!(parent: &shared.span, "nvme_queue", queue = id);
+    link.offload(config.offload, &shared.offloads, &span);
     Ok(link)
 }
 

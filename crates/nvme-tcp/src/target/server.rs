@@ -163,15 +163,17 @@ impl Server {
         let is_stranger = slot.is_some();
         let now = self.shared.timers.now();
         let connection = lock(&self.shared.target).accept(now);
-        tracing::debug!(connection = ?connection.id(), "stream accepted");
+        let span = tracing::debug_span!("nvme_target", connection = ?connection.id());
+        tracing::debug!(parent: &span, "stream accepted");
         let mailbox = Arc::<Mailbox>::default();
         lock(&self.shared.mailboxes.inner).insert(connection.id(), mailbox.clone());
         let alarm = self.shared.timers.alarm();
         let mut sending = Sending::default();
-        sending.want_device(self.digests_by_device, &self.offloads);
+        sending.want_device(self.digests_by_device, &self.offloads, &span);
         Serve {
             shared: self.shared.clone(),
             connection,
+            span,
             stream,
             sending,
             mailbox,
@@ -261,6 +263,7 @@ impl Mailbox {
 struct Serve<S: SegmentStream> {
     shared: Arc<Shared>,
     connection: Connection,
+    span: tracing::Span,
     stream: S,
     sending: Sending,
     mailbox: Arc<Mailbox>,
@@ -306,12 +309,12 @@ impl<S: SegmentStream> Future for Serve<S> {
         let this = self.get_mut();
         match this.poll_all(cx) {
             Poll::Ready(Err(error)) => {
-                tracing::debug!(connection = ?this.connection.id(), %error, "stream failed");
+                tracing::debug!(parent: &this.span, %error, "stream failed");
                 this.connection.handle_end(&mut lock(&this.shared.target));
                 Poll::Ready(Err(error.into()))
             }
             Poll::Ready(Ok(())) => {
-                tracing::debug!(connection = ?this.connection.id(), "stream ended");
+                tracing::debug!(parent: &this.span, "stream ended");
                 Poll::Ready(Ok(()))
             }
             Poll::Pending => Poll::Pending,

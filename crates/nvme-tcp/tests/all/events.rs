@@ -37,5 +37,8 @@ fn events_tell_of_connections_and_offloads() {
     for event in told {
         assert!(lines.iter().any(|line| line.contains(event)), "{event:?} is missing: {lines:#?}");
     }
+    let installed =
+        |span: &str| lines.iter().any(|line| line.contains("NVMe/TCP context installed") && line.contains(span));
+    assert!(installed("queue=1 ") && installed("connection="), "contexts without their span: {lines:#?}");
     assert!(lines.iter().all(|line| line.len() < 300), "an event contains data: {lines:#?}");
 }

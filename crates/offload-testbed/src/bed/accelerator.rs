@@ -9,6 +9,7 @@ use nic_sim::engine::Engines;
 use nic_sim::lookaside;
 use nic_sim::lookaside::{Lookaside, LookasideConfig};
 use offload_base::cost::Domain;
+use offload_base::counters::CounterSet;
 use offload_jobs::SharedQueue;
 use std::sync::{Arc, Mutex};
 
@@ -43,6 +44,12 @@ impl Accelerator {
 
     pub(super) fn dma(&self) -> DmaBytes {
         lock(&self.device).as_ref().map(Lookaside::dma).unwrap_or_default()
+    }
+
+    pub(super) fn count(&self, set: &mut CounterSet) {
+        if let Some(device) = &*lock(&self.device) {
+            device.count(set);
+        }
     }
 
     pub(super) fn lose(&self) {

@@ -320,13 +320,16 @@ impl BedHost {
         all
     }
 
-    /// Adds what stack, driver and device counted to `set`.
+    /// Adds what stack, driver, device and accelerator counted to `set`.
     pub fn count(&self, set: &mut CounterSet) {
         for shard in &*self.shards {
             set.add(&shard.counters());
             shard.with_device(|driver| driver.count(set));
         }
         self.nic.count(set);
+        if let Some(accelerator) = &self.accelerator {
+            accelerator.count(set);
+        }
     }
 }
 

@@ -6,7 +6,6 @@ use super::opening::OpeningBatches;
 use super::queues::Place;
 use super::sending::Outgoing;
 use super::used_keys::UsedKeys;
-use super::waiting::WakerList;
 use super::{BearerError, OpenError, Tunnel, contexts};
 use crate::config::cost as cost_of;
 use crate::{Config, Entity, Incoming, Sdu, Security};
@@ -14,7 +13,7 @@ use ::core::task::Waker;
 use bytes::Bytes;
 use offload_api::{Datagram, DatagramSocket, Handle, PacketMark, TxDatagram};
 use offload_base::cost::{self, WorkKind};
-use offload_base::{HasWakeList, Instant, WakeList};
+use offload_base::{HasWakeList, Instant, WaitList, WakeList};
 use offload_formats::{Gtpu, GtpuMessage};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -125,9 +124,9 @@ pub(super) struct State {
     /// PDUs that an accelerator opens.
     pub(super) opening: OpeningBatches,
     /// Tasks that wait for room for an SDU.
-    pub(super) senders: WakerList,
+    pub(super) senders: WaitList,
     /// Tasks that wait for an SDU.
-    pub(super) receivers: WakerList,
+    pub(super) receivers: WaitList,
     sdus: VecDeque<Sdu>,
     unread: usize,
 }
@@ -241,8 +240,8 @@ impl Core {
             end_marker: false,
             peer_ended: false,
             opening: OpeningBatches::default(),
-            senders: WakerList::default(),
-            receivers: WakerList::default(),
+            senders: WaitList::default(),
+            receivers: WaitList::default(),
             sdus: VecDeque::new(),
             unread: 0,
         };

@@ -3,45 +3,26 @@
 use super::core::State;
 use super::{Bearer, Shared};
 use ::core::task::Waker;
-use offload_base::WakeList;
-use std::collections::BTreeMap;
+use offload_base::WaitList;
 
-/// The wakers of tasks that wait for one event. The list holds one waker for each pending future, and no waker of a dropped future.
-#[derive(Default)]
-pub(super) struct WakerList {
-    wakers: BTreeMap<u64, Waker>,
-    next: u64,
-}
-
-impl WakerList {
-    /// Removes all tasks, which register again if they have to wait on, and adds them to those that are woken.
-    pub(super) fn wake(&mut self, woken: &mut WakeList) {
-        woken.add(::core::mem::take(&mut self.wakers).into_values());
-    }
-}
-
-/// The place of one future in a [`WakerList`]. Dropped, it leaves the list.
+/// The place of one future in a [`WaitList`]. Dropped, it leaves the list.
 pub(super) struct WaitingTask<'a> {
     shared: &'a Shared,
     tunnel: u32,
-    list: fn(&mut State) -> &mut WakerList,
+    list: fn(&mut State) -> &mut WaitList,
     key: Option<u64>,
 }
 
 impl<'a> WaitingTask<'a> {
-    pub(super) fn new(bearer: &'a Bearer, list: fn(&mut State) -> &mut WakerList) -> WaitingTask<'a> {
+    pub(super) fn new(bearer: &'a Bearer, list: fn(&mut State) -> &mut WaitList) -> WaitingTask<'a> {
         WaitingTask { shared: &bearer.shared, tunnel: bearer.tunnel.local, list, key: None }
     }
 
-    /// Registers the task, so that the next [`WakerList::wake`] of this list wakes it. Returns the waker of the task that polled the future before.
+    /// Registers the task, so that the next [`WaitList::wake`] of this list wakes it. Returns the waker of the task that polled the future before.
     /// The caller must drop that waker without the node's lock: it may be the last one of a task that has bearers.
     #[must_use]
-    pub(super) fn register(&mut self, list: &mut WakerList, waker: &Waker) -> Option<Waker> {
-        let key = *self.key.get_or_insert_with(|| {
-            list.next += 1;
-            list.next
-        });
-        list.wakers.insert(key, waker.clone())
+    pub(super) fn register(&mut self, list: &mut WaitList, waker: &Waker) -> Option<Waker> {
+        list.register(&mut self.key, waker)
     }
 }
 
@@ -49,7 +30,7 @@ impl Drop for WaitingTask<'_> {
     fn drop(&mut self) {
         let Some(key) = self.key else { return };
         let mut core = self.shared.lock();
-        let removed = core.bearers.get_mut(&self.tunnel).and_then(|state| (self.list)(state).wakers.remove(&key));
+        let removed = core.bearers.get_mut(&self.tunnel).and_then(|state| (self.list)(state).remove(key));
         drop(core);
         drop(removed);
     }

@@ -1,7 +1,7 @@
 //! A connection as its endpoint has it, and those who wait for it.
 
 use super::reading::Reading;
-use super::waiters::{Awaited, WaitList};
+use super::waiters::Awaited;
 use super::{Core, offload, reading, silence};
 use crate::config::Config;
 use crate::crypto::acknowledgements::ASKED;
@@ -14,7 +14,7 @@ use crate::statistics::Statistics;
 use core::task::Waker;
 use core::time::Duration;
 use noq_proto::{EndpointEvent, Event, FourTuple, PathEvent, PathId, PathStatus, StreamEvent, StreamId};
-use offload_base::{Instant, WakeList};
+use offload_base::{Instant, WaitList, WakeList};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};

@@ -32,7 +32,7 @@ use noq_proto::{
     Incoming, Transmit, TransportConfig, VarInt,
 };
 use offload_api::{Datagram, Handle, QuicVerdict};
-use offload_base::{HasWakeList, Instant, RandomSource, Rng, WakeList};
+use offload_base::{HasWakeList, Instant, RandomSource, Rng, WaitList, WakeList};
 pub(crate) use reading::{MOST_UNORDERED, Next};
 pub(crate) use silence::{MAX_ACK_DELAY, probe_timeout};
 use slab::Slab;
@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(test)]
 use transmit::MOST_WAITING;
 use transmit::Outgoing;
-pub(crate) use waiters::{Awaited, WaitFor, WaitList, Waiter};
+pub(crate) use waiters::{Awaited, WaitFor, Waiter};
 
 /// The state of an endpoint.
 pub(crate) struct Core {

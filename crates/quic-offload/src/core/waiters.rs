@@ -5,39 +5,10 @@
 
 use super::Core;
 use crate::endpoint::Shared;
-use core::task::{Context, Poll, Waker};
+use core::task::{Context, Poll};
 use noq_proto::Dir;
-use offload_base::WakeList;
-use std::collections::BTreeMap;
+use offload_base::WaitList;
 use std::sync::Arc;
-
-/// The tasks that wait for one event, in the order in which they began.
-#[derive(Debug, Default)]
-pub(crate) struct WaitList {
-    next: u64,
-    tasks: BTreeMap<u64, Waker>,
-}
-
-impl WaitList {
-    /// Registers a task under `number`, its number in this list, or under a new number.
-    fn register(&mut self, number: &mut Option<u64>, waker: &Waker) {
-        if let Some(known) = number.and_then(|number| self.tasks.get_mut(&number)) {
-            return known.clone_from(waker);
-        }
-        self.tasks.insert(self.next, waker.clone());
-        *number = Some(self.next);
-        self.next += 1;
-    }
-
-    /// Removes all entries, and adds their tasks to those that are woken.
-    pub(crate) fn wake(&mut self, woken: &mut WakeList) {
-        // Each packet wakes the waiters of paths, and this list is almost always empty.
-        if self.tasks.is_empty() {
-            return;
-        }
-        woken.add(core::mem::take(&mut self.tasks).into_values());
-    }
-}
 
 /// An event of a connection, for which a task waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +90,7 @@ impl Waiter {
     /// Registers the task, so that the event wakes it.
     pub(crate) fn wait<T>(&mut self, core: &mut Core, cx: &Context<'_>) -> Poll<T> {
         if let Some(list) = core.wait_list(self.event) {
-            list.register(&mut self.number, cx.waker());
+            drop(list.register(&mut self.number, cx.waker()));
         }
         Poll::Pending
     }
@@ -129,7 +100,7 @@ impl Drop for Waiter {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
         let mut core = self.shared.lock();
-        let removed = core.wait_list(self.event).and_then(|list| list.tasks.remove(&number));
+        let removed = core.wait_list(self.event).and_then(|list| list.remove(number));
         // A waker may be the last reference to a task whose futures take the lock when they are dropped.
         drop(core);
         drop(removed);

@@ -343,6 +343,52 @@ fn rest_of_a_stream_is_read_up_to_a_limit() {
 }
 
 #[test]
+fn stopped_stream_gives_the_code_until_it_is_reset() {
+    let mut world = world();
+    let (client, _driver) = world.client(world.config("near"));
+    let (server, _server_driver) = world.server(world.config("far"));
+    let (tls, to, host) = (world.client_tls(), world.to(false), world.near.clone());
+    let far = world.far.spawn("server", async move {
+        let connection = server.accept().await.unwrap();
+        for _ in 0..2 {
+            let mut stream = connection.accept_uni().await.unwrap();
+            stream.read_exact(&mut [0]).await.unwrap();
+            stream.stop(9);
+        }
+        connection.closed().await;
+    });
+    let near = world.near.spawn("client", async move {
+        let connection = rig::connect(&client, &tls, to).await.unwrap();
+        // The stop is heard of by a write, or by whoever waits for it.
+        for waits in [true, false] {
+            let mut stream = connection.open_uni().await.unwrap();
+            stream.send(rig::body(0, 1)).await.unwrap();
+            if waits {
+                assert_eq!(stream.stopped().await, Ok(Some(9)));
+            } else {
+                host.runtime().sleep(Duration::from_millis(5)).await;
+            }
+            for _ in 0..2 {
+                assert_eq!(stream.send(rig::body(0, 1)).await, Err(StreamError::Stopped(9)));
+                assert_eq!(stream.finish(), Err(StreamError::Stopped(9)));
+                assert_eq!(stream.shutdown().await.unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+                assert_eq!(stream.stopped().await, Ok(Some(9)));
+            }
+            stream.reset(3);
+            host.runtime().sleep(Duration::from_millis(5)).await;
+            assert_eq!(stream.send(rig::body(0, 1)).await, Err(StreamError::Ended));
+            assert_eq!(stream.finish(), Err(StreamError::Ended));
+            assert_eq!(stream.stopped().await, Err(StreamError::Ended));
+        }
+        connection.close(0, "");
+    });
+    world.bed.run(async move {
+        near.await;
+        far.await;
+    });
+}
+
+#[test]
 #[should_panic(expected = "an error code of QUIC is at most 2^62 - 1")]
 fn error_code_that_quic_cannot_carry_panics() {
     let world = world();

@@ -9,7 +9,7 @@ mod asking;
 #[cfg(feature = "s3")]
 mod bucket;
 #[cfg(not(feature = "s3"))]
-#[path = "remote/no_bucket.rs"]
+#[path = "no_bucket.rs"]
 mod bucket;
 mod error;
 mod http3;
