@@ -74,7 +74,7 @@ impl Plan {
 /// What a part's file says of itself, in its first line.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct WorkPart {
+pub(crate) struct Part {
     /// SHA-256 of the names of its studies and the arguments of all points.
     pub(crate) grid: String,
     /// SHA-256 of who makes which point.
@@ -92,9 +92,9 @@ pub(crate) struct WorkPart {
     pub(crate) command: String,
 }
 
-impl WorkPart {
+impl Part {
     /// `studies`: of each point, in the order of the grid. `merge` tells the command, which holds `{shard}` for the part.
-    pub(crate) fn new(points: &[Planned], studies: &[&str], plan: &Plan, shard: Shard, command: String) -> WorkPart {
+    pub(crate) fn new(points: &[Planned], studies: &[&str], plan: &Plan, shard: Shard, command: String) -> Part {
         let (mut grid, mut who) = (Sha256::new(), Sha256::new());
         for (at, point) in points.iter().enumerate() {
             grid.update(point.hash);
@@ -108,7 +108,7 @@ impl WorkPart {
                 _ => counts.push((study.to_string(), 1)),
             }
         }
-        WorkPart {
+        Part {
             grid: hexadecimal(&grid.finalize()),
             plan: hexadecimal(&who.finalize()),
             build: Build::this(),
@@ -121,7 +121,7 @@ impl WorkPart {
     }
 
     /// What keeps two files from being parts of one sweep.
-    pub(crate) fn differs(&self, other: &WorkPart) -> Option<&'static str> {
+    pub(crate) fn differs(&self, other: &Part) -> Option<&'static str> {
         if self.build != other.build {
             Some("they were made by different builds: build both from one commit, with one compiler")
         } else if self.grid != other.grid || self.studies != other.studies {
@@ -145,7 +145,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Where a command of a [`WorkPart`] has the part.
+/// Where a command of a [`Part`] has the part.
 pub(crate) const PLACE_OF_SHARD: &str = "{shard}";
 /// Seconds; years.
 const MAX_COST: f64 = 1e9;
@@ -185,7 +185,7 @@ mod tests {
         let part = |costs: &[f64], of, overlap| {
             let points = points(costs.iter().copied());
             let plan = Plan::new(&points, of, overlap);
-            WorkPart::new(
+            Part::new(
                 &points,
                 &vec!["a"; points.len()],
                 &plan,
@@ -200,7 +200,7 @@ mod tests {
         assert!(one.differs(&part(&[1.0, 2.0, 3.0], 2, 0.5)).unwrap().contains("--overlap"));
         assert!(one.differs(&part(&[3.0, 2.0, 2.0], 2, 0.0)).unwrap().contains("--costs"));
         let build = Build { commit: "0123".into(), ..Build::this() };
-        assert!(one.differs(&WorkPart { build, ..one.clone() }).unwrap().contains("builds"));
+        assert!(one.differs(&Part { build, ..one.clone() }).unwrap().contains("builds"));
         assert_eq!((one.command_of(2), &one.studies[..]), ("x --shard 2/2".into(), &[("a".into(), 3)][..]));
     }
 }

@@ -9,7 +9,7 @@ use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Driver, EswitchDriver, NicConfig, SwitchConfig, SwitchedDevice, function, switched_nic};
-use nic_switch::overlay::{OuterHeaders, encapsulate};
+use nic_switch::overlay::{Outer, encapsulate};
 use nic_switch::{
     FunctionConfig, Mac, Mode, NextHop, Protection, RuleFile, Tunnel, TunnelDevice, TunnelKind, TunnelSet, Vport,
 };
@@ -131,7 +131,7 @@ fn wrapped(kind: TunnelKind, network: u32, bytes: &[u8]) -> Bytes {
     let ends = TunnelSet::new([192, 0, 2, 2].into(), [192, 0, 2, 1].into());
     let set = TunnelSet { key: Some(network), checksum: false, ..ends };
     let hop = NextHop { source: THERE, destination: HERE };
-    let outer = OuterHeaders { kind, set, hop, source_port: 50_000, identification: 0 };
+    let outer = Outer { kind, set, hop, source_port: 50_000, identification: 0 };
     encapsulate(&outer, &Bytes::copy_from_slice(bytes).into()).bytes
 }
 

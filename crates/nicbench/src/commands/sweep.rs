@@ -11,7 +11,7 @@ use super::runs::Runnable;
 use super::submit::{self, SubmitOptions};
 use crate::build::{self, Build};
 use crate::results::{Machine, Results, Row, first_line, read_rows};
-use crate::shard::{Asked, PLACE_OF_SHARD, Part, Plan, Planned, Shard};
+use crate::shard::{PartArgument, PLACE_OF_SHARD, Part, Plan, Planned, Shard};
 use crate::sweep::{Point, Study, Sweep};
 use clap::Args;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -49,7 +49,7 @@ pub(crate) struct SweepOptions {
     /// Make this part of the sweep only: 3/64; auto: the one that Slurm, HyperQueue, Kubernetes, PBS, LSF or SGE says; auto/64,
     /// where it does not say of how many. A part goes into a file of its own, GRID.3-of-64.jsonl
     #[arg(long, value_name = "I/N")]
-    shard: Option<Asked>,
+    shard: Option<PartArgument>,
     #[command(flatten)]
     parts: PartsOptions,
     #[command(flatten)]
@@ -169,7 +169,7 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
     let sweep = options.grid()?;
     let mut jobs = jobs(&sweep, &options.file)?;
     let (mut out, mut part) = (options.results_file(), None);
-    if let Some(shard) = options.shard.map(Asked::part).transpose()? {
+    if let Some(shard) = options.shard.map(PartArgument::part).transpose()? {
         jobs.retain(|job| options.parts.timed || !job.run.about().is_real);
         let (points, plan) = planned(&jobs, shard.of, &options.parts)?;
         let studies: Vec<_> = jobs.iter().map(|job| &job.study.name[..]).collect();

@@ -23,7 +23,7 @@ use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
 use nic_sim::wire::tap::RecordedFrame;
 use nic_sim::wire::{Crossing, TapDirection, Impairment, LinkConfig, FrameRecorder};
 use nic_sim::{EngineConfigs, NicConfig, TlsEngineConfig, TransmitResync};
-use offload_api::{TapDirection as Half, FlowKey, ResyncMode, TlsKey, TlsSuite, TlsVersion, TypedContexts};
+use offload_api::{Direction as Half, FlowKey, ResyncMode, TlsKey, TlsSuite, TlsVersion, TypedContexts};
 use offload_base::counters::Counters;
 use offload_base::{Rng, Seed, Seq};
 use offload_host_stack::{TcpConfig, TcpStream};

@@ -8,7 +8,7 @@
 //! Invariant: what is on the list is plain in the datagrams that the state machine has just given, and nothing else is.
 
 use super::number_of;
-use super::session::TrafficSecret as Bytes;
+use super::session::Secret as Bytes;
 use crate::config::AeadLimits;
 use bytes::BytesMut;
 use noq_proto::PathId;
