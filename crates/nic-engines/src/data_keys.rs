@@ -88,7 +88,7 @@ impl Engine for DataKeys {
     type Change = WrappingKey;
     /// Behind a pointer, so that it is nowhere else: what is moved leaves a copy behind.
     type State = Box<KeyOnNic>;
-    type Held = ();
+    type Objects = ();
     type Counters = NoCounters;
 
     fn create(&mut self, direction: Direction, spec: DataKeySpec) -> Option<(Box<KeyOnNic>, ())> {

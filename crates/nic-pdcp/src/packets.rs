@@ -88,7 +88,7 @@ impl Engine for PdcpPackets {
     type Command = Infallible;
     type Change = Infallible;
     type State = PdcpState;
-    type Held = PdcpHeld;
+    type Objects = PdcpHeld;
     type Counters = PdcpCounters;
 
     fn create(&mut self, direction: Direction, context: PdcpContext) -> Option<(PdcpState, PdcpHeld)> {
@@ -153,8 +153,8 @@ pub struct Protecting {
 }
 
 impl PacketEngine for PdcpPackets {
-    type Seen = Seen;
-    type Wrapping = Protecting;
+    type Facts = Seen;
+    type Encapsulation = Protecting;
 
     fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<Seen> {
         let found = || {

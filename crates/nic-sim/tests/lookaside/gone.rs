@@ -195,7 +195,7 @@ impl Engine for Keyless {
     type Command = Infallible;
     type Change = Infallible;
     type State = ();
-    type Held = Arc<()>;
+    type Objects = Arc<()>;
     type Counters = NoCounters;
 
     fn create(&mut self, _: Direction, key: Arc<()>) -> Option<((), Arc<()>)> {
