@@ -1,7 +1,7 @@
 //! DEFLATE, zlib and gzip with zlib-rs, LZ4 frames with lz4_flex, and the CRC-32 of both sides.
 
 use crate::pieces::{self, OutputBuffer, PieceReader};
-use crate::{Checksums, Fault, SpecError, Way};
+use crate::{Fault, RunChecksums, SpecError, TransformDirection};
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
@@ -50,7 +50,7 @@ pub(crate) struct Compressor {
 }
 
 /// The result of a run: bytes consumed from the source, and the checksums.
-pub(crate) type CompressionResult = (usize, Checksums);
+pub(crate) type CompressionResult = (usize, RunChecksums);
 
 impl Compressor {
     pub(crate) fn new(format: Compression, level: u8) -> Result<Compressor, SpecError> {
@@ -62,15 +62,15 @@ impl Compressor {
 
     pub(crate) fn run(
         &self,
-        way: Way,
+        way: TransformDirection,
         source: &[Bytes],
         room: &mut OutputBuffer<'_>,
     ) -> Result<CompressionResult, Fault> {
         match (self.format, way) {
-            (Compression::Lz4, Way::Apply) => compress_lz4(source, room),
-            (Compression::Lz4, Way::Undo) => decompress_lz4(source, room),
-            (_, Way::Apply) => self.deflate(source, room),
-            (_, Way::Undo) => self.inflate(source, room),
+            (Compression::Lz4, TransformDirection::Apply) => compress_lz4(source, room),
+            (Compression::Lz4, TransformDirection::Undo) => decompress_lz4(source, room),
+            (_, TransformDirection::Apply) => self.deflate(source, room),
+            (_, TransformDirection::Undo) => self.inflate(source, room),
         }
     }
 
@@ -158,7 +158,7 @@ fn decompress_lz4(source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<Compr
     counted.skip_user_data()?;
     // Nothing but skippable frames: a valid stream with an empty result.
     if counted.taken > 0 && counted.taken == pieces::len(source) {
-        return Ok((counted.taken, Checksums { source: counted.crc.finalize() as u32, target: 0 }));
+        return Ok((counted.taken, RunChecksums { source: counted.crc.finalize() as u32, target: 0 }));
     }
     let mut frame = FrameDecoder::new(&mut counted);
     let mut buffer = [0; BUFFER];
@@ -174,7 +174,7 @@ fn decompress_lz4(source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<Compr
         return Err(Fault::Corrupt);
     }
     let target = crc_fast::crc32_iso_hdlc(room.result());
-    Ok((counted.taken, Checksums { source: counted.crc.finalize() as u32, target }))
+    Ok((counted.taken, RunChecksums { source: counted.crc.finalize() as u32, target }))
 }
 
 /// A reader that counts the bytes it delivers.
@@ -231,8 +231,8 @@ impl ChecksumPair {
         }
     }
 
-    fn finish(&self) -> Checksums {
-        Checksums { source: self.source.finalize() as u32, target: self.target.finalize() as u32 }
+    fn finish(&self) -> RunChecksums {
+        RunChecksums { source: self.source.finalize() as u32, target: self.target.finalize() as u32 }
     }
 }
 

@@ -8,13 +8,13 @@ use nic_sim::lookaside::{LookasideConfig, Unit};
 use offload_api::{ContextNews, Handle, Job, JobQueue, JobStatus, Way};
 use offload_base::Instant;
 use offload_jobs::{CpuConfig, CpuQueue, OpenTransform, PoolQueue, perform};
-use offload_transforms::{Aead, Compression, Secret, Session, Transform, Tweak};
+use offload_transforms::{Aead, Compression, SecretBytes, Session, Transform, Tweak};
 use proptest::prelude::*;
 
 fn transforms() -> [Transform; 3] {
     [
-        Transform::Aead { aead: Aead::Aes256Gcm, key: Secret::new(vec![3; 32]) },
-        Transform::Xts { key: Secret::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
+        Transform::Aead { aead: Aead::Aes256Gcm, key: SecretBytes::new(vec![3; 32]) },
+        Transform::Xts { key: SecretBytes::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
         Transform::Compression { format: Compression::Lz4, level: 0 },
     ]
 }

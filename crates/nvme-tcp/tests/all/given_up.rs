@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What a controller was sent on its I/O queues, in order: association, opcode and first block.
-type Facts = Arc<Mutex<Vec<(u32, u8, u64)>>>;
+type Seen = Arc<Mutex<Vec<(u32, u8, u64)>>>;
 
 /// A controller with two I/O queues, that does this about I/O commands, and remembers them.
 fn remembering(act: impl Fn(u32, &Command) -> Act + Send + Sync + 'static) -> (Faulty, Seen) {
